@@ -1,0 +1,35 @@
+# How our own code is compiled. Dependencies see only the language standard, -fPIC and visibility.
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O3 -g -DNDEBUG")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+# Nothing leaves our shared objects but the Python module's entry point: other copies of ONNX and
+# protobuf live in the same Python process, and theirs must not meet ours.
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+
+add_library(steep_warnings INTERFACE)
+target_compile_options(steep_warnings INTERFACE -Wall -Wextra -Werror)
+
+if(STEEP_SANITIZE)
+  add_compile_options(-fsanitize=${STEEP_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer
+                      -g1)
+  add_link_options(-fsanitize=${STEEP_SANITIZE})
+endif()
+
+# Paths relative to the checkout let every checkout share one cache.
+find_program(CCACHE ccache)
+if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+      CCACHE_SLOPPINESS=time_macros ${CCACHE})
+endif()

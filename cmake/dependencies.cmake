@@ -1,0 +1,36 @@
+# Everything we link except ONNX. oneDNN and ONNX come as Python wheels, so the interpreter that
+# will run the package also says where they are; the rest are system packages.
+
+if(NOT Python_EXECUTABLE AND EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+  set(Python_EXECUTABLE ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+endif()
+set(python_components Interpreter)
+if(STEEP_BUILD_PYTHON)
+  list(APPEND python_components Development.Module)
+  if(SKBUILD_SABI_VERSION)
+    list(APPEND python_components Development.SABIModule)
+  endif()
+endif()
+find_package(Python 3.10 REQUIRED COMPONENTS ${python_components})
+
+# Sets `out` to what a line of Python prints, or to "" where it fails.
+function(steep_ask_python out code)
+  execute_process(
+    COMMAND ${Python_EXECUTABLE} -c "${code}"
+    OUTPUT_VARIABLE answer ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  set(${out} "${answer}" PARENT_SCOPE)
+endfunction()
+
+# oneDNN: the wheel's if the interpreter has it, else the system's.
+steep_ask_python(dnnl_wheel "
+from importlib.metadata import distribution as d
+w = d('onednn-devel-cpu-gomp')
+print(next(w.locate_file(f).resolve().parent for f in w.files if f.name == 'dnnl-config.cmake'))")
+find_package(dnnl 3.2 CONFIG REQUIRED HINTS ${dnnl_wheel})
+
+find_package(hwy 1.0 CONFIG REQUIRED)
+find_package(fmt CONFIG REQUIRED)
+find_package(nlohmann_json 3 CONFIG REQUIRED)
+find_package(CLI11 2 CONFIG REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(Threads REQUIRED)
