@@ -1,0 +1,46 @@
+#include "providers/cpu/cpu.h"
+
+#include <algorithm>
+#include <map>
+
+namespace steep::cpu {
+
+// One line a kernel file. An explicit list, because linkers drop static initialisers from static libraries.
+#define STEEP_KERNELS(X)
+
+#define STEEP_DECLARE(stem) void register_##stem(std::vector<Candidate>& list);
+STEEP_KERNELS(STEEP_DECLARE)
+#undef STEEP_DECLARE
+
+namespace {
+
+class CpuProvider final : public Provider {
+ public:
+  CpuProvider() {
+    std::vector<Candidate> all;
+#define STEEP_REGISTER(stem) register_##stem(all);
+    STEEP_KERNELS(STEEP_REGISTER)
+#undef STEEP_REGISTER
+    for (const Candidate& c : all) by_op_[c.op].push_back(c);
+  }
+
+  std::string_view name() const override { return "cpu"; }
+
+  std::span<const Candidate> candidates(std::string_view op) const override {
+    auto it = by_op_.find(op);
+    if (it == by_op_.end()) return {};
+    return it->second;
+  }
+
+ private:
+  std::map<std::string_view, std::vector<Candidate>> by_op_;
+};
+
+}  // namespace
+
+const Provider& provider() {
+  static const CpuProvider instance;
+  return instance;
+}
+
+}  // namespace steep::cpu

@@ -1,0 +1,109 @@
+// The engine: from a graph to a running step. The first file to read; engine.cc calls the stages in order.
+//
+//   Graph g = import_model(bytes).graph;               // model/
+//   auto grads = add_gradients(g, ...);                // autodiff/
+//   Program program(std::move(g), {});                 // specialise → passes → plan, at each new input signature
+//   program.forward(inputs) … program.backward(run, output_gradients)
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "runtime/kernel.h"
+#include "runtime/profiler.h"
+
+namespace steep {
+
+struct ProgramOptions {
+  std::set<std::string> disabled_passes{};  ///< by name, as `pass_names()` lists them
+  size_t cache_size = 16;                   ///< specialisations kept (least recently used goes first)
+  bool check_finite = false;  ///< after each node look for NaN and infinity; throw DataError naming the first
+  uint64_t seed = 0;          ///< of dropout and other random ops
+};
+
+/// What one specialisation is and costs.
+struct PlanInfo {
+  size_t arena_bytes = 0;     ///< the planned peak of intermediate values
+  size_t output_bytes = 0;    ///< handed to the caller at each run
+  size_t constant_bytes = 0;
+  size_t kernels = 0;
+  double specialise_ms = 0;   ///< binding shapes, passes, planning and building kernels
+};
+
+class Executable;
+
+/// One forward run that waits for its backward: owns its arena and holds what backward needs. Dropping it frees
+/// the arena for the next run. Several may be outstanding. Movable between threads, not shared by them.
+class PendingRun {
+ public:
+  ~PendingRun();
+
+ private:
+  friend class Program;
+  friend class Executable;
+  PendingRun();
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+struct ForwardResult {
+  std::vector<Tensor> outputs;          ///< the graph's forward outputs, in order
+  std::unique_ptr<PendingRun> pending;  ///< null when the graph has no backward part
+};
+
+/// A graph ready to run at any input shapes. Specialisations are made at the first run of each signature and
+/// cached. Not thread-safe: one call at a time.
+class Program {
+ public:
+  explicit Program(Graph graph, ProgramOptions options = {});
+  ~Program();
+  Program(Program&&) noexcept;
+  Program& operator=(Program&&) noexcept;
+
+  /// Runs the forward part, and updates if there is no backward part. `inputs` in the order of the graph's
+  /// forward inputs (the random seed, an input of the engine's own, is fed by the engine). Inputs are borrowed:
+  /// with a backward part their bytes must stay unchanged until it ran, and handles are held until then.
+  /// Throws ShapeError or DataError, naming the input, before anything is written.
+  ForwardResult forward(std::span<const Tensor> inputs);
+
+  /// Runs the backward part: gradients of the outputs in the order of the backward inputs. Consumes the run.
+  /// Returns the backward outputs in order.
+  std::vector<Tensor> backward(std::unique_ptr<PendingRun> run, std::span<const Tensor> inputs);
+
+  /// A state's present bytes (shared, not copied). Throws ModelError when there is no such state.
+  Tensor state(const std::string& name) const;
+  /// Binds the bytes of a state; borrowed from then on, and updated in place by updates.
+  void bind_state(const std::string& name, Tensor tensor);
+
+  /// Specialises for these inputs without running. Cached like a run's.
+  PlanInfo plan(std::span<const Type> inputs);
+  /// Text of the specialised graph, its kernels and the memory plan.
+  std::string dump(std::span<const Type> inputs);
+  const Graph& graph() const;
+  /// Number of the next forward run: part of the key of every random draw. Saved and restored by checkpoints.
+  uint64_t run_count() const;
+  void set_run_count(uint64_t count);
+  void set_seed(uint64_t seed);
+  void set_check_finite(bool on);
+  /// Records one event per kernel while not null. Not owned.
+  void set_profiler(Profiler* profiler);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Name of the engine's own input, int64[2] = {seed, run_count}, that random ops read.
+inline constexpr std::string_view kSeedInput = "steep.seed";
+/// The seed input of `graph`, added on first use.
+Value seed_input(Graph& graph);
+
+/// Evaluates one graph once, without caching: constant folding, reference results in tests.
+std::vector<Tensor> evaluate(const Graph& graph, std::span<const Tensor> inputs);
+
+}  // namespace steep

@@ -1,0 +1,339 @@
+#include "ir/graph.h"
+
+#include <algorithm>
+
+#include "steep/error.h"
+
+namespace steep {
+
+// --- handles ------------------------------------------------------------------------------------------------
+
+const std::string& Value::name() const { return graph_->values_[id_].name; }
+const Type& Value::type() const { return graph_->values_[id_].type; }
+Role Value::role() const { return graph_->values_[id_].role; }
+int Value::output_index() const { return graph_->values_[id_].output_index; }
+
+const Shape& Value::shape() const {
+  const Type& t = type();
+  if (!t.shape) {
+    throw ModelError({.what = "The rank of a value is not known.",
+                      .node = name(),
+                      .expected = "a value whose number of dimensions follows from the model",
+                      .remedy = "Give the model's inputs shapes (named dimensions will do) and export again."});
+  }
+  return *t.shape;
+}
+
+int64_t Value::rank() const { return static_cast<int64_t>(shape().size()); }
+
+const Tensor* Value::tensor() const {
+  const auto& data = graph_->values_[id_];
+  return data.tensor.defined() ? &data.tensor : nullptr;
+}
+
+Node Value::producer() const {
+  const int64_t p = graph_->values_[id_].producer;
+  return p < 0 ? Node() : Node(graph_, static_cast<uint32_t>(p));
+}
+
+const std::string& Node::name() const { return graph_->nodes_[id_].name; }
+const std::string& Node::op() const { return graph_->nodes_[id_].op; }
+Phase Node::phase() const { return graph_->nodes_[id_].phase; }
+const Attrs& Node::attrs() const { return graph_->nodes_[id_].attrs; }
+Attrs& Node::mutable_attrs() const { return graph_->nodes_[id_].attrs; }
+int Node::input_count() const { return static_cast<int>(graph_->nodes_[id_].inputs.size()); }
+int Node::output_count() const { return static_cast<int>(graph_->nodes_[id_].outputs.size()); }
+
+Value Node::input(int i) const {
+  const auto& in = graph_->nodes_[id_].inputs;
+  if (i < 0 || i >= static_cast<int>(in.size()) || in[i] == Graph::kAbsent) return {};
+  return {graph_, in[i]};
+}
+
+Value Node::output(int i) const {
+  const auto& out = graph_->nodes_[id_].outputs;
+  if (i < 0 || i >= static_cast<int>(out.size()) || out[i] == Graph::kAbsent) return {};
+  return {graph_, out[i]};
+}
+
+void Node::set_input(int i, Value v) const {
+  graph_->nodes_[id_].inputs.at(static_cast<size_t>(i)) = v ? v.id() : Graph::kAbsent;
+}
+
+// --- copying ------------------------------------------------------------------------------------------------
+
+Graph::Graph(const Graph& other) { rebind(other); }
+
+Graph::Graph(Graph&& other) noexcept { *this = std::move(other); }
+
+Graph& Graph::operator=(Graph other) noexcept {
+  values_.swap(other.values_);
+  nodes_.swap(other.nodes_);
+  names_.swap(other.names_);
+  name_counts_.swap(other.name_counts_);
+  node_limit = other.node_limit;
+  auto mine = [this](Value v) { return Value(this, v.id()); };
+  inputs_.clear();
+  states_.clear();
+  outputs_.clear();
+  updates_.clear();
+  for (Value v : other.inputs_) inputs_.push_back(mine(v));
+  for (Value v : other.states_) states_.push_back(mine(v));
+  for (Output& o : other.outputs_) outputs_.push_back({std::move(o.name), mine(o.value), o.phase});
+  for (Update& u : other.updates_) updates_.push_back({mine(u.state), mine(u.value)});
+  return *this;
+}
+
+void Graph::rebind(const Graph& from) {
+  values_ = from.values_;
+  nodes_ = from.nodes_;
+  names_ = from.names_;
+  name_counts_ = from.name_counts_;
+  node_limit = from.node_limit;
+  auto mine = [this](Value v) { return Value(this, v.id()); };
+  for (Value v : from.inputs_) inputs_.push_back(mine(v));
+  for (Value v : from.states_) states_.push_back(mine(v));
+  for (const Output& o : from.outputs_) outputs_.push_back({o.name, mine(o.value), o.phase});
+  for (const Update& u : from.updates_) updates_.push_back({mine(u.state), mine(u.value)});
+}
+
+// --- building -----------------------------------------------------------------------------------------------
+
+std::string Graph::unique_name(std::string wanted) {
+  if (wanted.empty()) wanted = "v";
+  int& count = name_counts_[wanted];
+  if (count++ == 0) return wanted;
+  std::string name;
+  do {
+    name = wanted + "." + std::to_string(name_counts_[wanted]++);
+  } while (name_counts_.count(name) != 0);
+  name_counts_[name] = 1;
+  return name;
+}
+
+Value Graph::add_value(ValueData data) {
+  data.name = unique_name(std::move(data.name));
+  const auto id = static_cast<uint32_t>(values_.size());
+  names_.emplace(data.name, id);
+  values_.push_back(std::move(data));
+  return {this, id};
+}
+
+Value Graph::add_input(std::string name, Type type, Phase phase) {
+  Value v = add_value({.name = std::move(name), .type = std::move(type), .role = Role::input, .phase = phase});
+  inputs_.push_back(v);
+  return v;
+}
+
+Value Graph::add_constant(Tensor tensor, std::string name) {
+  Type type{tensor.dtype(), to_shape(tensor.dims())};
+  if (name.empty()) name = "const";
+  return add_value({.name = std::move(name),
+                    .type = std::move(type),
+                    .role = Role::constant,
+                    .tensor = std::move(tensor)});
+}
+
+Value Graph::add_state(std::string name, Tensor initial) {
+  Value v = add_constant(std::move(initial), std::move(name));
+  make_state(v);
+  return v;
+}
+
+Value Graph::add_state(std::string name, Type type) {
+  Value v = add_value({.name = std::move(name), .type = std::move(type), .role = Role::state});
+  states_.push_back(v);
+  return v;
+}
+
+Node Graph::add_node(std::string op, std::span<const Value> inputs, int output_count, Attrs attrs,
+                     std::string name) {
+  if (nodes_.size() >= node_limit) {
+    throw ModelError({.what = "The graph has too many nodes.",
+                      .expected = "at most " + std::to_string(node_limit),
+                      .remedy = "Raise the node limit if the model is meant to be this large."});
+  }
+  NodeData data;
+  data.op = std::move(op);
+  data.attrs = std::move(attrs);
+  data.phase = phase_;
+  const std::string_view plain = data.op.starts_with("steep.") ? std::string_view(data.op).substr(6) : data.op;
+  if (name.empty()) name = origin_.empty() ? std::string(plain) : origin_ + "/" + std::string(plain);
+  data.name = std::move(name);
+  const auto id = static_cast<uint32_t>(nodes_.size());
+  for (Value v : inputs) data.inputs.push_back(v ? v.id() : kAbsent);
+  for (int i = 0; i < output_count; ++i) {
+    Value v = add_value({.name = data.name, .phase = phase_, .producer = id, .output_index = i});
+    data.outputs.push_back(v.id());
+  }
+  nodes_.push_back(std::move(data));
+  return {this, id};
+}
+
+void Graph::add_output(std::string name, Value value, Phase phase) {
+  outputs_.push_back({std::move(name), value, phase});
+}
+
+void Graph::add_update(Value state, Value value) { updates_.push_back({state, value}); }
+
+// --- reading ------------------------------------------------------------------------------------------------
+
+Phase Graph::input_phase(Value input) const { return values_[input.id()].phase; }
+
+size_t Graph::node_count() const {
+  return static_cast<size_t>(
+      std::count_if(nodes_.begin(), nodes_.end(), [](const NodeData& n) { return !n.erased; }));
+}
+
+Value Graph::find(std::string_view name) const {
+  auto it = names_.find(std::string(name));
+  return it == names_.end() ? Value() : value(it->second);
+}
+
+std::vector<Node> Graph::nodes() const {
+  // Kahn's algorithm with the lowest (phase, index) first, so that the order is the order of insertion
+  // wherever dependencies allow it.
+  auto* self = const_cast<Graph*>(this);
+  std::vector<int> missing(nodes_.size(), 0);
+  std::vector<std::vector<uint32_t>> dependents(nodes_.size());
+  auto later = [this](uint32_t a, uint32_t b) {
+    return std::pair(nodes_[a].phase, a) > std::pair(nodes_[b].phase, b);
+  };
+  std::vector<uint32_t> ready;
+  for (uint32_t n = 0; n < nodes_.size(); ++n) {
+    if (nodes_[n].erased) continue;
+    for (uint32_t in : nodes_[n].inputs) {
+      if (in == kAbsent || values_[in].producer < 0) continue;
+      dependents[static_cast<size_t>(values_[in].producer)].push_back(n);
+      ++missing[n];
+    }
+    if (missing[n] == 0) ready.push_back(n);
+  }
+  std::make_heap(ready.begin(), ready.end(), later);
+  std::vector<Node> order;
+  order.reserve(nodes_.size());
+  while (!ready.empty()) {
+    std::pop_heap(ready.begin(), ready.end(), later);
+    const uint32_t n = ready.back();
+    ready.pop_back();
+    order.emplace_back(self, n);
+    for (uint32_t d : dependents[n]) {
+      if (--missing[d] == 0) {
+        ready.push_back(d);
+        std::push_heap(ready.begin(), ready.end(), later);
+      }
+    }
+  }
+  for (uint32_t n = 0; n < nodes_.size(); ++n) {
+    if (!nodes_[n].erased && missing[n] > 0) {
+      throw ModelError({.what = "The graph has a cycle.",
+                        .node = nodes_[n].name,
+                        .op = nodes_[n].op,
+                        .remedy = "Export the model again; an ONNX graph must be acyclic."});
+    }
+  }
+  return order;
+}
+
+std::vector<std::vector<Node>> Graph::users() const {
+  std::vector<std::vector<Node>> users(values_.size());
+  for (Node n : nodes()) {
+    for (uint32_t in : nodes_[n.id()].inputs) {
+      if (in != kAbsent) users[in].push_back(n);
+    }
+  }
+  return users;
+}
+
+// --- rewriting ----------------------------------------------------------------------------------------------
+
+void Graph::replace_uses(Value from, Value to) {
+  for (NodeData& n : nodes_) {
+    if (n.erased) continue;
+    std::replace(n.inputs.begin(), n.inputs.end(), from.id(), to.id());
+  }
+  for (Output& o : outputs_) {
+    if (o.value == from) o.value = to;
+  }
+  for (Update& u : updates_) {
+    if (u.value == from) u.value = to;
+  }
+}
+
+void Graph::erase(Node node) { nodes_[node.id()].erased = true; }
+
+size_t Graph::prune() {
+  std::vector<char> live(nodes_.size(), 0);
+  std::vector<uint32_t> stack;
+  auto visit = [&](uint32_t value) {
+    const int64_t p = values_[value].producer;
+    if (p >= 0 && !live[static_cast<size_t>(p)]) {
+      live[static_cast<size_t>(p)] = 1;
+      stack.push_back(static_cast<uint32_t>(p));
+    }
+  };
+  for (const Output& o : outputs_) visit(o.value.id());
+  for (const Update& u : updates_) visit(u.value.id());
+  while (!stack.empty()) {
+    const uint32_t n = stack.back();
+    stack.pop_back();
+    for (uint32_t in : nodes_[n].inputs) {
+      if (in != kAbsent) visit(in);
+    }
+  }
+  size_t erased = 0;
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (!nodes_[n].erased && !live[n]) {
+      nodes_[n].erased = true;
+      ++erased;
+    }
+  }
+  return erased;
+}
+
+void Graph::set_type(Value value, Type type) { values_[value.id()].type = std::move(type); }
+
+void Graph::rename(Value value, std::string name) {
+  ValueData& data = values_[value.id()];
+  if (auto it = names_.find(data.name); it != names_.end() && it->second == value.id()) names_.erase(it);
+  data.name = std::move(name);
+  names_[data.name] = value.id();
+  name_counts_[data.name] += 1;
+}
+
+void Graph::set_tensor(Value value, Tensor tensor) {
+  ValueData& data = values_[value.id()];
+  data.type = {tensor.dtype(), to_shape(tensor.dims())};
+  data.tensor = std::move(tensor);
+}
+
+void Graph::make_state(Value value) {
+  ValueData& data = values_[value.id()];
+  if (data.role == Role::state) return;
+  if (data.role == Role::temp) {
+    throw InternalError({.what = "A computed value cannot become a state.", .node = data.name});
+  }
+  if (data.role == Role::input) std::erase(inputs_, value);
+  data.role = Role::state;
+  states_.push_back(value);
+}
+
+void Graph::set_contents(Value value, Shape contents) { values_[value.id()].contents = std::move(contents); }
+
+const Shape* Graph::contents(Value value) const {
+  const auto& c = values_[value.id()].contents;
+  return c ? &*c : nullptr;
+}
+
+Graph::Scope::Scope(Graph& graph, Phase phase, std::string origin)
+    : graph_(graph), phase_(graph.phase_), origin_(std::move(graph.origin_)) {
+  graph.phase_ = phase;
+  graph.origin_ = std::move(origin);
+}
+
+Graph::Scope::~Scope() {
+  graph_.phase_ = phase_;
+  graph_.origin_ = std::move(origin_);
+}
+
+}  // namespace steep

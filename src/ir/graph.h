@@ -1,0 +1,236 @@
+// The graph: values and the nodes that make them. Everything between import and plan is a Graph.
+//
+//   Graph g;
+//   Value x = g.add_input("x", {DType::f32, Shape{Dim::symbol("batch"), 4}});
+//   Value y = apply("Relu", {x});           // ops/build.h: adds a node, infers its output types
+//   g.add_output("y", y);
+//   std::cout << to_text(g);
+//
+// `Value` and `Node` are handles (graph pointer and index): cheap to copy, valid for as long as the graph is
+// neither destroyed, moved nor compacted. Not thread-safe; a const Graph may be read by many threads.
+#pragma once
+
+#include <deque>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/attr.h"
+#include "ir/type.h"
+
+namespace steep {
+
+class Node;
+class Value;
+
+/// Where a value's bytes come from.
+enum class Role : uint8_t {
+  temp,      ///< made by a node
+  input,     ///< fed by the caller at each run
+  constant,  ///< fixed; holds its tensor
+  state,     ///< lives across runs and may be updated in place: a parameter, an optimizer moment
+};
+
+/// Part of a partial execution to which a node belongs. `forward` nodes run first; between the two the caller
+/// may take its time; `backward` nodes run once the caller has fed the backward inputs.
+enum class Phase : uint8_t { forward, backward };
+
+/// Handle to a value. A default-constructed Value is null and stands for an absent optional input, an unused
+/// output or "no gradient".
+class Value {
+ public:
+  Value() = default;
+  Value(Graph* graph, uint32_t id) : graph_(graph), id_(id) {}
+
+  explicit operator bool() const { return graph_ != nullptr; }
+  bool operator==(const Value&) const = default;
+
+  Graph& graph() const { return *graph_; }
+  uint32_t id() const { return id_; }
+
+  const std::string& name() const;
+  const Type& type() const;
+  DType dtype() const { return type().dtype; }
+  /// Throws ModelError naming the value when the rank is unknown.
+  int64_t rank() const;
+  const Shape& shape() const;  ///< as rank()
+  Role role() const;
+  /// Tensor of a constant or initial tensor of a state; nullptr otherwise.
+  const Tensor* tensor() const;
+  /// The node that makes it; null handle for inputs, constants and states.
+  Node producer() const;
+  int output_index() const;  ///< which output of producer()
+
+ private:
+  Graph* graph_ = nullptr;
+  uint32_t id_ = 0;
+};
+
+/// Handle to a node.
+class Node {
+ public:
+  Node() = default;
+  Node(Graph* graph, uint32_t id) : graph_(graph), id_(id) {}
+
+  explicit operator bool() const { return graph_ != nullptr; }
+  bool operator==(const Node&) const = default;
+
+  Graph& graph() const { return *graph_; }
+  uint32_t id() const { return id_; }
+
+  const std::string& name() const;
+  /// Canonical operator: ONNX's name at the newest opset ("Softmax"), or "steep.Name" for our own.
+  const std::string& op() const;
+  Phase phase() const;
+  const Attrs& attrs() const;
+  Attrs& mutable_attrs() const;
+
+  int input_count() const;
+  int output_count() const;
+  Value input(int i) const;   ///< null when i is out of range or the optional input is absent
+  Value output(int i) const;  ///< null when i is out of range or the output is unused
+  void set_input(int i, Value v) const;
+
+ private:
+  Graph* graph_ = nullptr;
+  uint32_t id_ = 0;
+};
+
+/// A named result of the graph.
+struct Output {
+  std::string name;
+  Value value;
+  Phase phase = Phase::forward;
+};
+
+/// After a run `state` holds what `value` was. The planner lets the node that makes `value` write in place.
+struct Update {
+  Value state;
+  Value value;
+};
+
+class Graph {
+ public:
+  Graph() = default;
+  Graph(const Graph& other);
+  Graph(Graph&& other) noexcept;
+  Graph& operator=(Graph other) noexcept;
+
+  // --- building ---------------------------------------------------------------------------------------------
+
+  Value add_input(std::string name, Type type, Phase phase = Phase::forward);
+  Value add_constant(Tensor tensor, std::string name = "");
+  Value add_state(std::string name, Tensor initial);
+  /// A state whose bytes the caller binds before the first run (a weight of another framework).
+  Value add_state(std::string name, Type type);
+  /// Adds a node at the end. Output types are left empty: ops/build.h's apply() infers them. `inputs` may hold
+  /// null values. The name is made unique. Throws ModelError past the node limit.
+  Node add_node(std::string op, std::span<const Value> inputs, int output_count, Attrs attrs = {},
+                std::string name = "");
+  void add_output(std::string name, Value value, Phase phase = Phase::forward);
+  void add_update(Value state, Value value);
+
+  // --- reading ----------------------------------------------------------------------------------------------
+
+  const std::vector<Value>& inputs() const { return inputs_; }
+  Phase input_phase(Value input) const;
+  const std::vector<Value>& states() const { return states_; }
+  const std::vector<Output>& outputs() const { return outputs_; }
+  std::vector<Output>& mutable_outputs() { return outputs_; }
+  const std::vector<Update>& updates() const { return updates_; }
+  std::vector<Update>& mutable_updates() { return updates_; }
+  size_t value_count() const { return values_.size(); }
+  size_t node_count() const;  ///< live nodes
+  Value value(uint32_t id) const { return {const_cast<Graph*>(this), id}; }
+  /// First value of that name, or null.
+  Value find(std::string_view name) const;
+  /// Live nodes such that every producer stands before its consumers, forward before backward, otherwise in
+  /// the order of insertion. Throws ModelError naming a node when there is a cycle.
+  std::vector<Node> nodes() const;
+  /// Readers of each value, indexed by value id. A node that reads a value twice stands there twice.
+  std::vector<std::vector<Node>> users() const;
+
+  // --- rewriting --------------------------------------------------------------------------------------------
+
+  /// Every reader of `from`, and outputs and updates too, now reads `to`.
+  void replace_uses(Value from, Value to);
+  void erase(Node node);
+  /// Erases every node on which no output and no update depends. Returns the number erased.
+  size_t prune();
+  void set_type(Value value, Type type);
+  void rename(Value value, std::string name);
+  void set_tensor(Value value, Tensor tensor);  ///< of a constant or state
+  /// Turns a constant into a state that starts with its tensor, or an input into a state that is bound later.
+  void make_state(Value value);
+  /// What a value of rank at most 1 is known to hold (shape arithmetic); set and read by type inference.
+  void set_contents(Value value, Shape contents);
+  const Shape* contents(Value value) const;
+
+  // --- context of insertion ---------------------------------------------------------------------------------
+
+  /// While it lives, nodes added to the graph get this phase, and names that start with `origin`.
+  class Scope {
+   public:
+    Scope(Graph& graph, Phase phase, std::string origin);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Graph& graph_;
+    Phase phase_;
+    std::string origin_;
+  };
+
+  size_t node_limit = 1'000'000;
+
+ private:
+  friend class Value;
+  friend class Node;
+
+  struct ValueData {
+    std::string name{};
+    Type type{};
+    Role role = Role::temp;
+    Phase phase = Phase::forward;
+    Tensor tensor{};
+    int64_t producer = -1;
+    int output_index = 0;
+    std::optional<Shape> contents{};
+  };
+  static constexpr uint32_t kAbsent = UINT32_MAX;
+  struct NodeData {
+    std::string name;
+    std::string op;
+    Attrs attrs;
+    std::vector<uint32_t> inputs;
+    std::vector<uint32_t> outputs;
+    Phase phase = Phase::forward;
+    bool erased = false;
+  };
+
+  Value add_value(ValueData data);
+  std::string unique_name(std::string wanted);
+  void rebind(const Graph& from);
+
+  std::deque<ValueData> values_;
+  std::deque<NodeData> nodes_;
+  std::vector<Value> inputs_;
+  std::vector<Value> states_;
+  std::vector<Output> outputs_;
+  std::vector<Update> updates_;
+  std::unordered_map<std::string, uint32_t> names_;  // value name → first id
+  std::unordered_map<std::string, int> name_counts_;
+  Phase phase_ = Phase::forward;
+  std::string origin_;
+};
+
+/// One line a node: `%y: float32[b, 4] = Relu(%x)  # name`. Stable: equal graphs give equal text.
+std::string to_text(const Graph& graph);
+
+/// Checks what every pass must keep: handles in range, one producer per value, no cycle, no forward node that
+/// reads a backward value, every temp typed. Throws InternalError naming the node and `after` (the pass).
+void verify(const Graph& graph, std::string_view after);
+
+}  // namespace steep

@@ -1,0 +1,51 @@
+#include "ir/type.h"
+
+#include <fmt/format.h>
+
+#include "steep/error.h"
+
+namespace steep {
+
+bool Type::concrete() const {
+  if (!shape) return false;
+  for (const Dim& d : *shape) {
+    if (!d.known()) return false;
+  }
+  return true;
+}
+
+Dims Type::dims() const {
+  if (!concrete()) {
+    throw InternalError({.what = "A symbolic shape was used as numbers.", .received = to_string(*this)});
+  }
+  Dims out;
+  for (const Dim& d : *shape) out.push_back(d.value());
+  return out;
+}
+
+bool provably_equal(const Shape& a, const Shape& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (!provably_equal(a[i], b[i])) return false;
+  }
+  return true;
+}
+
+Shape to_shape(const Dims& dims) { return Shape(dims.begin(), dims.end()); }
+
+std::string to_string(const std::optional<Shape>& shape) {
+  if (!shape) return "[*]";
+  std::string out = "[";
+  for (size_t i = 0; i < shape->size(); ++i) {
+    const Dim& d = (*shape)[i];
+    if (i != 0) out += ", ";
+    out += d.known() ? std::to_string(d.value()) : d.symbol().empty() ? "?" : d.symbol();
+  }
+  return out + "]";
+}
+
+std::string to_string(const Type& type) {
+  return std::string(name_of(type.dtype)) + to_string(type.shape);
+}
+
+}  // namespace steep

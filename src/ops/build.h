@@ -1,0 +1,77 @@
+// How rules and passes write graphs: apply() for any op, and arithmetic on values.
+//
+//   Value y = apply("Softmax", {x}, {{"axis", int64_t{-1}}});
+//   Value dx = y * (dy - sum(dy * y, {-1}, true));
+//
+// Every function adds nodes to the graph of its operands and infers the types of what it adds. Errors of
+// inference (ShapeError, ModelError) name the node.
+#pragma once
+
+#include <initializer_list>
+
+#include "ops/op_def.h"
+
+namespace steep {
+
+/// Adds one node with one output.
+Value apply(std::string op, std::initializer_list<Value> inputs, Attrs attrs = {});
+Value apply(std::string op, std::span<const Value> inputs, Attrs attrs = {});
+/// Adds one node with several outputs.
+std::vector<Value> apply_n(std::string op, std::span<const Value> inputs, int outputs, Attrs attrs = {});
+
+/// Infers and stores the types (and, for shape arithmetic, the contents) of a node's outputs.
+void infer_types(Node n);
+
+// Scalars take the dtype of the value beside them.
+Value scalar(Graph& g, double value, DType dtype);
+Value ints(Graph& g, std::initializer_list<int64_t> values);
+Value ints(Graph& g, const Ints& values);
+
+Value operator+(Value a, Value b);
+Value operator-(Value a, Value b);
+Value operator*(Value a, Value b);
+Value operator/(Value a, Value b);
+Value operator-(Value a);
+Value operator+(Value a, double b);
+Value operator-(Value a, double b);
+Value operator*(Value a, double b);
+Value operator/(Value a, double b);
+Value operator+(double a, Value b);
+Value operator-(double a, Value b);
+Value operator*(double a, Value b);
+Value operator/(double a, Value b);
+
+Value exp(Value x);
+Value log(Value x);
+Value sqrt(Value x);
+Value tanh(Value x);
+Value erf(Value x);
+Value where(Value condition, Value a, Value b);
+Value greater(Value a, Value b);
+Value less(Value a, Value b);
+Value equal(Value a, Value b);
+/// Sum over `axes` (negative counts from the end; empty: all axes).
+Value sum(Value x, const Ints& axes, bool keepdims);
+Value mean(Value x, const Ints& axes, bool keepdims);
+Value matmul(Value a, Value b);
+Value transpose(Value x, const Ints& perm);
+/// Swaps the last two axes. REQUIRES: rank of at least 2.
+Value swap_last(Value x);
+Value shape_of(Value x);
+Value reshape(Value x, Value shape);
+Value reshape(Value x, const Ints& shape);
+/// `x` with the shape of `like` (of which only the shape is read at run time).
+Value reshape_like(Value x, Value like);
+Value expand_like(Value x, Value like);
+/// Sum of `x` over the axes along which `like` was broadcast to x's shape: the transpose of broadcasting.
+Value sum_to_like(Value x, Value like);
+Value zeros_like(Value x);
+Value cast(Value x, DType dtype);
+Value cast_like(Value x, Value like);
+Value unsqueeze(Value x, const Ints& axes);
+Value squeeze(Value x, const Ints& axes);
+
+/// Axis counted from the front. REQUIRES: known rank. Throws ShapeError when out of range.
+int64_t normal_axis(Node n, int64_t axis, int64_t rank);
+
+}  // namespace steep
