@@ -1,0 +1,70 @@
+// Arrays from files, and mini-batches of them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "steep/tensor.h"
+
+namespace steep {
+
+/// Bounds on what a file may claim; checked before memory is taken.
+struct ArrayLimits {
+  uint64_t max_bytes = uint64_t{64} << 30;  ///< of all arrays together, unpacked
+  size_t max_arrays = 1'000'000;
+};
+
+/// Every array of an .npz (stored or deflated; pickled objects are refused) or .safetensors file,
+/// told apart by content. Throws DataError naming the file and the array when it is damaged or
+/// exceeds a limit, IoError when it cannot be read.
+std::map<std::string, Tensor> load_arrays(const std::filesystem::path& path,
+                                          const ArrayLimits& limits = {});
+
+/// Writes an uncompressed .npz that numpy.load reads, or .safetensors, as the file's extension
+/// says. Written beside and renamed: an older file stays whole until the new one is. Throws
+/// IoError.
+void save_arrays(const std::filesystem::path& path, const std::map<std::string, Tensor>& arrays);
+
+/// Rows [begin, end) along the first axis; shares the bytes. Throws ShapeError when out of range.
+Tensor rows(const Tensor& tensor, int64_t begin, int64_t end);
+
+/// Copies the given rows, in that order, into a new tensor. Throws ShapeError when out of range.
+Tensor take_rows(const Tensor& tensor, const std::vector<int64_t>& indices);
+
+struct BatchOptions {
+  int64_t batch_size = 32;
+  bool shuffle = true;
+  bool drop_last = false;  ///< leave out a last batch that is not full
+  uint64_t seed = 0;
+};
+
+/// Mini-batches over arrays that share their first extent. The order of epoch e is a function of
+/// (seed, e) alone, so that a resumed run sees what the first one would have seen.
+///
+///   Batches batches({x, y}, {.batch_size = 64});
+///   for (int epoch = 0; epoch < 10; ++epoch)
+///     for (int64_t i = 0; i < batches.count(); ++i) session.step(batches.get(epoch, i));
+class Batches {
+ public:
+  /// Throws ShapeError when first extents differ, DataError when there is no row.
+  Batches(std::vector<Tensor> arrays, BatchOptions options);
+
+  int64_t row_count() const { return rows_; }
+  int64_t count() const;  ///< batches per epoch
+  /// One tensor per array. Throws DataError when `batch` is not below count().
+  std::vector<Tensor> get(int64_t epoch, int64_t batch);
+
+ private:
+  void order_for(int64_t epoch);
+
+  std::vector<Tensor> arrays_;
+  BatchOptions options_;
+  int64_t rows_ = 0;
+  int64_t epoch_ = -1;
+  std::vector<int64_t> order_;
+};
+
+}  // namespace steep

@@ -1,0 +1,245 @@
+// Steep's C++ API: train an ONNX model without PyTorch.
+//
+//   #include <steep/steep.h>
+//
+//   steep::TrainingSession session("model.onnx", {.loss = "mse", .optimizer = {.kind = "sgd", .lr =
+//   0.1}}); for (int i = 0; i < 100; ++i) std::cout << session.step({x, y}).loss << "\n";
+//   session.save_checkpoint("run/checkpoint");
+//   session.export_onnx("trained.onnx");
+//
+// Everything that fails throws a steep::Error (steep/error.h) and leaves weights as they were.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "steep/data.h"
+#include "steep/dtype.h"
+#include "steep/error.h"
+#include "steep/tensor.h"
+
+namespace steep {
+
+/// One optimizer for all trained parameters, with the conventions (and defaults) of torch.optim;
+/// LAMB after You et al. 2020.
+struct OptimizerOptions {
+  std::string kind = "adamw";  ///< "sgd", "adam", "adamw" or "lamb"
+  double lr = 1e-3;
+  double weight_decay = 0;  ///< added to the gradient (sgd, adam); decoupled (adamw, lamb)
+  // sgd
+  double momentum = 0;
+  double dampening = 0;
+  bool nesterov = false;
+  // adam, adamw, lamb
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  bool bias_correction = true;  ///< lamb only; adam and adamw always correct
+};
+
+/// Parameters that differ from the rest, e.g. biases without weight decay.
+struct ParameterGroup {
+  std::vector<std::string> names{};
+  double lr_multiplier = 1;
+  std::optional<double> weight_decay{};
+};
+
+/// Factor on the learning rate at step t (counted from 0). With warm-up, step t < warmup_steps has
+/// factor (t+1)/warmup_steps. Then, with p = (t - warmup_steps) / (total_steps - warmup_steps)
+/// clamped to [0, 1]:
+///   constant 1;  linear 1 - (1-min)·p;  cosine min + (1-min)·(1 + cos(pi·p))/2,  min =
+///   min_lr_ratio.
+struct ScheduleOptions {
+  std::string kind = "constant";  ///< "constant", "linear" or "cosine"
+  int64_t warmup_steps = 0;
+  int64_t total_steps = 0;  ///< needed by linear and cosine
+  double min_lr_ratio = 0;
+};
+
+/// Bounds on what a model may claim. See ImportLimits for their meaning.
+struct ModelLimits {
+  size_t max_bytes = size_t{16} << 30;
+  size_t max_nodes = 1'000'000;
+  int max_depth = 100;
+};
+
+struct TrainingOptions {
+  /// "" (the loss is an output of the model), "mse" (mean over all elements),
+  /// "softmax_cross_entropy" (classes on the last axis, integer labels, mean over labels) or
+  /// "binary_cross_entropy_with_logits" (mean).
+  std::string loss{};
+  /// The output that is the loss, or to which it is attached. "": the only output; or the output
+  /// named "loss".
+  std::string output{};
+  /// Name of the input that is added for the labels; the last positional input. A model's own input
+  /// of this name is used instead where it exists.
+  std::string label = "label";
+  std::optional<int64_t> ignore_index{};  ///< label that softmax_cross_entropy skips
+
+  /// Initializers to train. Empty: every float initializer of rank 1 or more on which the loss
+  /// depends differentiably, except settings of an operator (running statistics, bounds,
+  /// exponents).
+  std::vector<std::string> trainable{};
+  std::vector<std::string> frozen{};  ///< taken away from the above
+  std::vector<ParameterGroup> groups{};
+
+  OptimizerOptions optimizer{};
+  ScheduleOptions schedule{};
+  double clip_norm = 0;  ///< > 0: gradients are scaled by min(1, clip_norm / (global norm + 1e-6))
+  bool grad_norm = false;                   ///< report the global norm even without clipping
+  std::vector<std::string> step_outputs{};  ///< outputs of the model that step() returns
+
+  uint64_t seed = 0;  ///< of dropout
+  /// Check every node of each step and report the first that makes NaN or infinity; slow. Without
+  /// it the loss alone is checked.
+  bool check_finite = false;
+  ModelLimits limits{};
+};
+
+struct StepResult {
+  double loss = 0;
+  double lr = 0;                  ///< the learning rate that this step used
+  double grad_norm = 0;           ///< before clipping; 0 unless clip_norm > 0 or grad_norm is set
+  int64_t step = 0;               ///< number of steps done, this one included
+  std::vector<Tensor> outputs{};  ///< step_outputs, in order
+};
+
+struct EvalResult {
+  std::optional<double> loss{};   ///< present when the label was given, or the loss is in the model
+  std::vector<Tensor> outputs{};  ///< every output of the model, in the order of output_info()
+};
+
+/// Name and type of an input or output. Extents that vary are -1; `symbols` has their names, "" for
+/// the rest.
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::undefined;
+  bool has_rank = true;
+  Dims dims{};
+  std::vector<std::string> symbols{};
+  std::string text() const;  ///< "float32[batch, 4]"
+};
+
+/// What the compiled step costs at one set of input shapes.
+struct StepPlan {
+  size_t arena_bytes = 0;  ///< planned peak of intermediate values
+  size_t parameter_bytes = 0;
+  size_t optimizer_bytes = 0;
+  size_t kernels = 0;
+  double specialise_ms = 0;
+};
+
+/// A model, its loss and its optimizer as one compiled step: forward, backward and update in one
+/// graph, planned ahead of time for each set of input shapes. Not thread-safe: one call at a time.
+class TrainingSession {
+ public:
+  using Inputs = std::map<std::string, Tensor>;
+
+  /// Throws ModelError (unreadable; no gradient for an op, all of them listed; unknown parameter,
+  /// output or loss; no trained parameter on the loss's path), ShapeError, IoError.
+  explicit TrainingSession(const std::filesystem::path& model, TrainingOptions options = {});
+  /// From a serialised model. External data is refused unless `folder` says where it lies.
+  explicit TrainingSession(std::span<const std::byte> model, TrainingOptions options = {},
+                           const std::filesystem::path& folder = {});
+  ~TrainingSession();
+  TrainingSession(TrainingSession&&) noexcept;
+  TrainingSession& operator=(TrainingSession&&) noexcept;
+
+  // --- running
+  // ----------------------------------------------------------------------------------------------
+
+  /// Forward, backward, update. Inputs in the order of input_info(). Throws before any weight
+  /// changes: ShapeError (wrong count, dtype or shape), DataError (label out of range; the loss or,
+  /// with check_finite, any value is NaN or infinite).
+  StepResult step(std::span<const Tensor> inputs);
+  StepResult step(std::initializer_list<Tensor> inputs) {
+    return step(std::span<const Tensor>(inputs.begin(), inputs.size()));
+  }
+  /// By name; every input must be there and no other.
+  StepResult step(const Inputs& inputs);
+
+  /// Forward in inference mode: no dropout, no update. The label may be left out; then there is no
+  /// loss.
+  EvalResult eval(std::span<const Tensor> inputs);
+  EvalResult eval(std::initializer_list<Tensor> inputs) {
+    return eval(std::span<const Tensor>(inputs.begin(), inputs.size()));
+  }
+  EvalResult eval(const Inputs& inputs);
+
+  /// The loss (in *loss unless null) and the gradient of each trained parameter, without clipping
+  /// and without an update; random draws are those that the next step will make.
+  std::map<std::string, Tensor> gradients(std::span<const Tensor> inputs, double* loss = nullptr);
+  std::map<std::string, Tensor> gradients(const Inputs& inputs, double* loss = nullptr);
+
+  // --- state
+  // ------------------------------------------------------------------------------------------------
+
+  std::vector<TensorInfo> input_info() const;   ///< of step(): the model's inputs, then the label
+  std::vector<TensorInfo> output_info() const;  ///< the model's outputs
+  std::vector<std::string> parameter_names() const;  ///< those trained, in the order of the file
+  std::vector<std::string> optimizer_state_names()
+      const;  ///< "momentum_buffer/NAME"; "exp_avg/NAME", "exp_avg_sq/NAME"
+
+  /// Copies of the trained parameters / of the optimizer's moments, by name.
+  std::map<std::string, Tensor> weights() const;
+  std::map<std::string, Tensor> optimizer_state() const;
+  /// The present bytes, shared: they change with each step. Either kind of name.
+  Tensor state(const std::string& name) const;
+  /// Copies values in. Every tensor is checked (ModelError for an unknown name, ShapeError for
+  /// another shape or dtype) before the first is written. Names left out keep their values.
+  void set_weights(const std::map<std::string, Tensor>& weights);
+  void set_optimizer_state(const std::map<std::string, Tensor>& moments);
+
+  int64_t step_count() const;
+  void set_step_count(int64_t count);  ///< as bias correction and the schedule count
+  double lr() const;                   ///< of the next step
+  void set_lr(double lr);              ///< base rate, before the schedule's factor
+  void set_seed(uint64_t seed);
+  /// Number of runs so far: the counter that, with the seed, keys every random draw.
+  uint64_t run_count() const;
+  void set_run_count(uint64_t count);
+  const TrainingOptions& options() const;
+
+  // --- files
+  // ------------------------------------------------------------------------------------------------
+
+  /// Writes parameters, moments, counters and `user` (JSON text, anything the caller wants back) to
+  /// the folder `path`, replacing a checkpoint there only once the new one is whole and on disk.
+  /// Throws IoError; the old checkpoint then stays.
+  void save_checkpoint(const std::filesystem::path& path, const std::string& user = "{}") const;
+  /// Verifies everything, then loads; returns `user`. Throws CheckpointError naming file and reason
+  /// (damaged, of another model or optimizer); then nothing has changed. The learning rate and
+  /// schedule stay as in options.
+  std::string load_checkpoint(const std::filesystem::path& path);
+
+  /// A copy of the model with the trained weights; everything else in the file is kept.
+  void export_onnx(const std::filesystem::path& path) const;
+  std::string export_onnx_bytes() const;
+
+  // --- looking inside
+  // ---------------------------------------------------------------------------------------
+
+  /// Compiles for inputs of these types and shapes, without running.
+  StepPlan plan(std::span<const Tensor> inputs);
+  /// Text of the compiled step: graph, kernels, memory plan.
+  std::string dump(std::span<const Tensor> inputs);
+  /// Text of the step's graph before shapes are bound.
+  std::string dump() const;
+  /// Records one event per kernel from now on, until write_profile().
+  void start_profile();
+  /// Writes a Chrome/Perfetto trace (ui.perfetto.dev) and stops recording. Throws IoError.
+  void write_profile(const std::filesystem::path& path);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace steep
