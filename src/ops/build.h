@@ -50,6 +50,15 @@ Value where(Value condition, Value a, Value b);
 Value greater(Value a, Value b);
 Value less(Value a, Value b);
 Value equal(Value a, Value b);
+inline Value where(Value condition, Value a, double b) {
+  return where(condition, a, scalar(a.graph(), b, a.dtype()));
+}
+inline Value where(Value condition, double a, Value b) {
+  return where(condition, scalar(b.graph(), a, b.dtype()), b);
+}
+inline Value greater(Value a, double b) { return greater(a, scalar(a.graph(), b, a.dtype())); }
+inline Value less(Value a, double b) { return less(a, scalar(a.graph(), b, a.dtype())); }
+inline Value equal(Value a, double b) { return equal(a, scalar(a.graph(), b, a.dtype())); }
 /// Sum over `axes` (negative counts from the end; empty: all axes).
 Value sum(Value x, const Ints& axes, bool keepdims);
 Value mean(Value x, const Ints& axes, bool keepdims);

@@ -1,0 +1,16 @@
+// y = |x|; slope 0 at 0
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+Grads abs_vjp(Node n, const Grads& dy) {
+  Value x = n.input(0);
+  return {dy[0] * apply("Sign", {x})};
+}
+
+}  // namespace
+
+extern const OpDef kAbs = {.name = "Abs", .elementwise = true, .vjp = abs_vjp};
+
+}  // namespace steep

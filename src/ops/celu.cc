@@ -1,0 +1,17 @@
+// y = max(x, 0) + min(alpha (exp(x / alpha) - 1), 0). Barron 2017
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+Grads celu_vjp(Node n, const Grads& dy) {
+  Value x = n.input(0), y = n.output(0);
+  const double alpha = n.attrs().real("alpha", 1.0);
+  return {where(greater(x, 0), dy[0], dy[0] * (y / alpha + 1.0))};
+}
+
+}  // namespace
+
+extern const OpDef kCelu = {.name = "Celu", .elementwise = true, .vjp = celu_vjp};
+
+}  // namespace steep

@@ -1,0 +1,22 @@
+// y = min(max(x, low), high). Slope 1 at both ends, as in PyTorch; low > high gives high.
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+Grads clip_vjp(Node n, const Grads& dy) {
+  Value x = n.input(0), low = n.input(1), high = n.input(2);
+  Value raised = low ? apply("Max", {x, low}) : x;
+  Value above = high ? greater(raised, high) : Value();
+  Value below = low ? less(x, low) : Value();
+  Value open = above ? where(above, 0, dy[0]) : dy[0];  // what passes the upper end
+  return {below ? where(below, 0, open) : open,         //
+          below ? where(below, open, 0) : Value(),      //
+          above ? where(above, dy[0], 0) : Value()};
+}
+
+}  // namespace
+
+extern const OpDef kClip = {.name = "Clip", .elementwise = true, .vjp = clip_vjp};
+
+}  // namespace steep

@@ -1,0 +1,17 @@
+// Running sums along one axis; their gradient runs the other way
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+Grads cum_sum_vjp(Node n, const Grads& dy) {
+  Attrs other_way = n.attrs();
+  other_way.set("reverse", int64_t{n.attrs().integer("reverse", 0) == 0});
+  return {apply("CumSum", {dy[0], n.input(1)}, other_way)};
+}
+
+}  // namespace
+
+extern const OpDef kCumSum = {.name = "CumSum", .vjp = cum_sum_vjp};
+
+}  // namespace steep

@@ -1,0 +1,17 @@
+// y = x > 0 ? x : alpha (eˣ - 1)
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+Grads elu_vjp(Node n, const Grads& dy) {
+  Value x = n.input(0), y = n.output(0);
+  const double alpha = n.attrs().real("alpha", 1.0);
+  return {where(greater(x, 0), dy[0], dy[0] * (y + alpha))};
+}
+
+}  // namespace
+
+extern const OpDef kElu = {.name = "Elu", .elementwise = true, .vjp = elu_vjp};
+
+}  // namespace steep

@@ -1,0 +1,12 @@
+// What Max and Min share.
+#pragma once
+
+#include "ops/op_def.h"
+
+namespace steep {
+
+/// Gradient of an elementwise extreme of several inputs: those that attain it share it equally, as
+/// in PyTorch.
+Grads extreme_vjp(Node n, const Grads& dy);
+
+}  // namespace steep

@@ -1,0 +1,51 @@
+// steep.Fused(inputs…){body} → outputs…: elementwise nodes run as one loop. `body` is a Graph; its
+// nodes share one output shape, to which the inputs broadcast. Made by a fusion pass.
+#include "ops/build.h"
+#include "ops/own_types.h"
+
+namespace steep {
+namespace {
+
+std::vector<Type> fused_infer(Node n) {
+  const Graph& body = n.attrs().body("body");
+  std::optional<Shape> common = Shape{};
+  for (int i = 0; i < n.input_count(); ++i) {
+    const auto& shape = shape_if_known(n.input(i));
+    if (!shape) common.reset();
+    if (common) common = broadcast(n, *common, *shape);
+  }
+  std::vector<Type> types;
+  for (const Output& y : body.outputs()) types.push_back({y.value.dtype(), common});
+  return types;
+}
+
+std::vector<Value> fused_decompose(Node n) {
+  const Graph& body = n.attrs().body("body");
+  Graph& g = n.graph();
+  std::vector<Value> here(body.value_count());  // body value id → its copy in g
+  for (size_t i = 0; i < body.inputs().size(); ++i) {
+    here[body.inputs()[i].id()] = n.input(static_cast<int>(i));
+  }
+  auto copy_of = [&](Value v) {
+    if (v && !here[v.id()]) here[v.id()] = g.add_constant(*v.tensor(), v.name());
+    return v ? here[v.id()] : Value();
+  };
+  for (Node inner : body.nodes()) {
+    std::vector<Value> inputs;
+    for (int i = 0; i < inner.input_count(); ++i) inputs.push_back(copy_of(inner.input(i)));
+    const auto outputs = apply_n(inner.op(), inputs, inner.output_count(), inner.attrs());
+    for (int i = 0; i < inner.output_count(); ++i) {
+      if (inner.output(i)) here[inner.output(i).id()] = outputs[static_cast<size_t>(i)];
+    }
+  }
+  std::vector<Value> results;
+  for (const Output& y : body.outputs()) results.push_back(copy_of(y.value));
+  return results;
+}
+
+}  // namespace
+
+extern const OpDef kSteepFused = {
+    .name = "steep.Fused", .infer = fused_infer, .decompose = fused_decompose};
+
+}  // namespace steep

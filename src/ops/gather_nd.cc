@@ -1,0 +1,39 @@
+// y[i] = x[indices[i]] with index tuples; the leading batch_dims axes of x and indices go together.
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+/// `indices` with the position along each batch axis put in front of each tuple: batch_dims becomes
+/// 0.
+Value with_batch_positions(Value indices, int64_t batch_dims) {
+  Graph& g = indices.graph();
+  const int64_t rank = indices.rank();
+  Value extents = shape_of(indices);
+  Value column =
+      apply("Concat", {apply("Slice", {extents, ints(g, {0}), ints(g, {rank - 1})}), ints(g, {1})},
+            {{"axis", int64_t{0}}});
+  std::vector<Value> columns;
+  for (int64_t axis = 0; axis < batch_dims; ++axis) {
+    Value extent = apply("Gather", {extents, scalar(g, static_cast<double>(axis), DType::i64)});
+    Value positions = apply("Range", {scalar(g, 0, DType::i64), extent, scalar(g, 1, DType::i64)});
+    Ints along(static_cast<size_t>(rank), 1);
+    along[static_cast<size_t>(axis)] = -1;
+    columns.push_back(apply("Expand", {reshape(positions, along), column}));
+  }
+  columns.push_back(indices);
+  return apply("Concat", columns, {{"axis", int64_t{-1}}});
+}
+
+Grads gather_nd_vjp(Node n, const Grads& dy) {
+  const int64_t batch_dims = n.attrs().integer("batch_dims", 0);
+  Value indices = batch_dims == 0 ? n.input(1) : with_batch_positions(n.input(1), batch_dims);
+  return {apply("ScatterND", {zeros_like(n.input(0)), indices, dy[0]},
+                {{"reduction", std::string("add")}})};
+}
+
+}  // namespace
+
+extern const OpDef kGatherND = {.name = "GatherND", .vjp = gather_nd_vjp};
+
+}  // namespace steep

@@ -1,0 +1,17 @@
+// y = x clip(x / 6 + 1/2, 0, 1). Howard et al. 2019
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+Grads hard_swish_vjp(Node n, const Grads& dy) {
+  Value x = n.input(0);
+  Value ramp = where(greater(x, -3), x / 3.0 + 0.5, 0);
+  return {dy[0] * where(less(x, 3), ramp, 1)};
+}
+
+}  // namespace
+
+extern const OpDef kHardSwish = {.name = "HardSwish", .elementwise = true, .vjp = hard_swish_vjp};
+
+}  // namespace steep

@@ -1,0 +1,37 @@
+#include "ops/losses.h"
+
+namespace steep {
+
+LabelRows label_rows(Node n, Value labels, Value class_weights, DType dtype) {
+  Graph& g = n.graph();
+  LabelRows rows{Value(), labels, Value()};
+  if (n.attrs().has("ignore_index")) {
+    const auto ignored = static_cast<double>(n.attrs().integer("ignore_index", 0));
+    rows.counts = apply("Not", {equal(labels, ignored)});
+    rows.labels = where(rows.counts, labels, 0);
+    rows.weights = cast(rows.counts, dtype);
+  }
+  if (class_weights) {
+    Value picked = apply("Gather", {class_weights, rows.labels});
+    rows.weights = rows.counts ? where(rows.counts, picked, scalar(g, 0, dtype)) : picked;
+  }
+  return rows;
+}
+
+Value reduce_losses(Node n, Value losses, Value weights) {
+  const std::string reduction = n.attrs().string("reduction", "mean");
+  if (reduction == "none") return losses;
+  if (reduction == "sum") return sum(losses, {}, false);
+  return weights ? sum(losses, {}, false) / sum(weights, {}, false) : mean(losses, {}, false);
+}
+
+Value classes_last(Value scores) {
+  const int64_t rank = scores.rank();
+  if (rank == 2) return scores;
+  Ints perm{0};
+  for (int64_t i = 2; i < rank; ++i) perm.push_back(i);
+  perm.push_back(1);
+  return apply("Flatten", {transpose(scores, perm)}, {{"axis", rank - 1}});
+}
+
+}  // namespace steep

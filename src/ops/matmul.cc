@@ -1,0 +1,36 @@
+// y = a b, NumPy's rules: a vector on the left is a row, on the right a column; leading axes
+// broadcast.
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+/// All leading axes joined: (.., k) becomes (rows, k).
+Value rows_of(Value x) {
+  return x.rank() == 2 ? x : apply("Flatten", {x}, {{"axis", x.rank() - 1}});
+}
+
+Grads matmul_vjp(Node n, const Grads& dy) {
+  Value a = n.input(0), b = n.input(1), d = dy[0];
+  const int64_t rank_a = a.rank(), rank_b = b.rank();
+  if (rank_a == 1 && rank_b == 1) return {d * b, d * a};
+  if (rank_b == 1) {  // a (.., m, k), b (k), d (.., m)
+    Value rows = rows_of(a);
+    return {unsqueeze(d, {-1}) * b, matmul(reshape(d, {-1}), rows)};
+  }
+  if (rank_a == 1) {  // a (k), b (.., k, n), d (.., n)
+    Value row = unsqueeze(d, {-2});
+    return {squeeze(matmul(row, swap_last(b)), {-2}), unsqueeze(a, {1}) * row};
+  }
+  Value da = matmul(d, swap_last(b));
+  // One matrix for a whole batch: one product over all rows instead of a product each and their
+  // sum.
+  if (rank_b == 2 && rank_a > 2) return {da, matmul(swap_last(rows_of(a)), rows_of(d))};
+  return {da, matmul(swap_last(a), d)};
+}
+
+}  // namespace
+
+extern const OpDef kMatMul = {.name = "MatMul", .vjp = matmul_vjp};
+
+}  // namespace steep

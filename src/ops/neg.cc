@@ -1,0 +1,13 @@
+// y = -x
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+Grads neg_vjp(Node, const Grads& dy) { return {-dy[0]}; }
+
+}  // namespace
+
+extern const OpDef kNeg = {.name = "Neg", .elementwise = true, .vjp = neg_vjp};
+
+}  // namespace steep

@@ -1,0 +1,20 @@
+// y = on where the class equals the index, off elsewhere; values = [off, on]
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+Grads one_hot_vjp(Node n, const Grads& dy) {
+  Value bit = ints(n.graph(), {0, 1});
+  Value mask = cast_like(apply("OneHot", {n.input(0), n.input(1), bit}, n.attrs()), dy[0]);
+  Value on = sum(dy[0] * mask, {}, false);
+  Value off = sum(dy[0], {}, false) - on;
+  Value values = apply("Concat", {unsqueeze(off, {0}), unsqueeze(on, {0})}, {{"axis", int64_t{0}}});
+  return {Value(), Value(), values};
+}
+
+}  // namespace
+
+extern const OpDef kOneHot = {.name = "OneHot", .vjp = one_hot_vjp};
+
+}  // namespace steep

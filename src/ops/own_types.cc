@@ -1,0 +1,56 @@
+#include "ops/own_types.h"
+
+#include <fmt/format.h>
+
+#include "steep/error.h"
+
+namespace steep {
+
+std::optional<Shape> shape_in(Value shape) {
+  if (shape.role() == Role::constant) return to_shape(shape.tensor()->to_ints());
+  if (const Shape* contents = shape.graph().contents(shape)) return *contents;
+  const auto& extents = shape_if_known(shape);
+  if (!extents || extents->size() != 1 || !(*extents)[0].known()) return {};
+  return Shape(static_cast<size_t>((*extents)[0].value()));
+}
+
+const std::optional<Shape>& shape_if_known(Value x) { return x.type().shape; }
+
+Shape broadcast(Node n, const Shape& a, const Shape& b) {
+  const Shape& longer = a.size() >= b.size() ? a : b;
+  const Shape& shorter = a.size() >= b.size() ? b : a;
+  Shape common = longer;
+  for (size_t i = 0; i < shorter.size(); ++i) {
+    Dim& have = common[longer.size() - shorter.size() + i];
+    const Dim& other = shorter[i];
+    if (provably_equal(have, other) || (other.known() && other.value() == 1)) continue;
+    if (have.known() && have.value() == 1) {
+      have = other;
+    } else if (have.known() && other.known()) {
+      throw_shape_error(n, "The inputs of a node cannot be broadcast to one shape.", to_string(a),
+                        to_string(b));
+    } else if (other.known()) {
+      have = other;  // an extent above 1 wins over whatever the symbol will be bound to
+    } else if (!have.known()) {
+      have = Dim();
+    }
+  }
+  return common;
+}
+
+void require_rank(Node n, int i, int64_t rank) {
+  const auto& shape = shape_if_known(n.input(i));
+  if (!shape || static_cast<int64_t>(shape->size()) == rank) return;
+  throw_shape_error(n, fmt::format("Input {} of a node has the wrong number of dimensions.", i),
+                    fmt::format("{} dimensions", rank), to_string(n.input(i).type()));
+}
+
+void throw_shape_error(Node n, std::string what, std::string expected, std::string received) {
+  throw ShapeError({.what = std::move(what),
+                    .node = n.name(),
+                    .op = n.op(),
+                    .expected = std::move(expected),
+                    .received = std::move(received)});
+}
+
+}  // namespace steep

@@ -1,0 +1,25 @@
+// What the type inference of Steep's own ops shares.
+#pragma once
+
+#include <string>
+
+#include "ops/op_def.h"
+
+namespace steep {
+
+/// The shape that `shape` (int64[r]) holds, as far as it is known; absent when not even r is.
+std::optional<Shape> shape_in(Value shape);
+
+/// `x`'s shape, or absent when its rank is not known (Value::shape() throws then).
+const std::optional<Shape>& shape_if_known(Value x);
+
+/// NumPy's common shape of a and b. Throws ShapeError naming n when they cannot broadcast.
+Shape broadcast(Node n, const Shape& a, const Shape& b);
+
+/// Throws ShapeError unless input i has `rank` dimensions (or an unknown number of them).
+void require_rank(Node n, int i, int64_t rank);
+
+[[noreturn]] void throw_shape_error(Node n, std::string what, std::string expected,
+                                    std::string received);
+
+}  // namespace steep

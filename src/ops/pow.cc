@@ -1,0 +1,42 @@
+// y = xᵉ, of x's type. Where 0⁰ makes a formula undefined the gradient is 0, as in PyTorch.
+#include <optional>
+
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+std::optional<double> constant_scalar(Value v) {
+  const Tensor* t = v.tensor();
+  if (v.role() != Role::constant || t == nullptr || t->size() != 1) return {};
+  if (t->dtype() == DType::f32) return *t->data<float>();
+  if (t->dtype() == DType::f64) return *t->data<double>();
+  return is_float(t->dtype()) ? std::optional<double>() : static_cast<double>(t->to_ints()[0]);
+}
+
+/// xᵉ without a power where a product will do.
+Value power(Value x, double e) {
+  if (e == 1) return x;
+  if (e == 2) return x * x;
+  return apply("Pow", {x, scalar(x.graph(), e, x.dtype())});
+}
+
+Grads pow_vjp(Node n, const Grads& dy) {
+  Value x = n.input(0), y = n.output(0);
+  if (const auto e = constant_scalar(n.input(1))) {
+    if (*e == 0) return {zeros_like(x)};
+    if (*e == 1) return {dy[0]};
+    return {dy[0] * (*e * power(x, *e - 1))};
+  }
+  Value e = cast_like(n.input(1), x);
+  Value slope = where(equal(e, 0), 0, e * apply("Pow", {x, e - 1.0}));
+  if (!is_float(n.input(1).dtype())) return {dy[0] * slope};
+  Value flat = apply("And", {equal(x, 0), apply("GreaterOrEqual", {e, zeros_like(e)})});
+  return {dy[0] * slope, cast_like(dy[0] * where(flat, 0, y * log(x)), n.input(1))};
+}
+
+}  // namespace
+
+extern const OpDef kPow = {.name = "Pow", .elementwise = true, .vjp = pow_vjp};
+
+}  // namespace steep

@@ -1,0 +1,42 @@
+#include "ops/reduce.h"
+
+namespace steep {
+namespace {
+
+/// No axes given: all are reduced, or none (noop_with_empty_axes).
+bool lacks_axes(Node n) {
+  Value axes = n.input(1);
+  return !axes || (axes.tensor() != nullptr && axes.tensor()->size() == 0);
+}
+
+}  // namespace
+
+Value with_reduced_axes(Node n, Value v) {
+  if (n.attrs().integer("keepdims", 1) != 0) return v;
+  if (!lacks_axes(n)) return apply("Unsqueeze", {v, n.input(1)});
+  if (n.attrs().integer("noop_with_empty_axes", 0) != 0) return v;
+  return reshape(v, Ints(static_cast<size_t>(n.input(0).rank()), 1));
+}
+
+Value reduce_alike(Node n, std::string op, Value x) {
+  Attrs attrs{{"keepdims", int64_t{1}},
+              {"noop_with_empty_axes", n.attrs().integer("noop_with_empty_axes", 0)}};
+  return n.input(1) ? apply(std::move(op), {x, n.input(1)}, attrs)
+                    : apply(std::move(op), {x}, attrs);
+}
+
+Value extent_product(Value x, const Ints& axes) {
+  Graph& g = x.graph();
+  double product = 1;
+  for (int64_t axis : axes) {
+    const Dim& extent = x.shape()[static_cast<size_t>(axis)];
+    if (!extent.known()) {
+      Value extents = apply("Gather", {shape_of(x), ints(g, axes)});
+      return cast(apply("ReduceProd", {extents}, {{"keepdims", int64_t{0}}}), x.dtype());
+    }
+    product *= static_cast<double>(extent.value());
+  }
+  return scalar(g, product, x.dtype());
+}
+
+}  // namespace steep

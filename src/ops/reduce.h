@@ -1,0 +1,19 @@
+// What the reductions share: ReduceX(x, axes?){keepdims, noop_with_empty_axes}, opset 18 and later.
+#pragma once
+
+#include "ops/build.h"
+
+namespace steep {
+
+/// `v`, of the shape of reduction n's output, with the reduced axes back at extent 1: ready to
+/// broadcast to x.
+Value with_reduced_axes(Node n, Value v);
+
+/// Another reduction of `x` (of n's input shape) over n's axes, which stay at extent 1.
+Value reduce_alike(Node n, std::string op, Value x);
+
+/// Product of the extents of `x` along `axes`, a scalar of x's dtype: a constant where the extents
+/// are known.
+Value extent_product(Value x, const Ints& axes);
+
+}  // namespace steep

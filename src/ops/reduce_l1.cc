@@ -1,0 +1,16 @@
+// y = Σ |x|
+#include "ops/reduce.h"
+
+namespace steep {
+namespace {
+
+Grads reduce_l1_vjp(Node n, const Grads& dy) {
+  Value x = n.input(0);
+  return {apply("Sign", {x}) * with_reduced_axes(n, dy[0])};
+}
+
+}  // namespace
+
+extern const OpDef kReduceL1 = {.name = "ReduceL1", .vjp = reduce_l1_vjp};
+
+}  // namespace steep

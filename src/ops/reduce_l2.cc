@@ -1,0 +1,16 @@
+// y = √Σ x²; slope 0 where y = 0, as in PyTorch
+#include "ops/reduce.h"
+
+namespace steep {
+namespace {
+
+Grads reduce_l2_vjp(Node n, const Grads& dy) {
+  Value y = with_reduced_axes(n, n.output(0));
+  return {n.input(0) * (with_reduced_axes(n, dy[0]) / where(equal(y, 0), 1, y))};
+}
+
+}  // namespace
+
+extern const OpDef kReduceL2 = {.name = "ReduceL2", .vjp = reduce_l2_vjp};
+
+}  // namespace steep

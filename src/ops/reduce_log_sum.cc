@@ -1,0 +1,16 @@
+// y = ln Σ x
+#include "ops/reduce.h"
+
+namespace steep {
+namespace {
+
+Grads reduce_log_sum_vjp(Node n, const Grads& dy) {
+  Value x = n.input(0);
+  return {expand_like(with_reduced_axes(n, dy[0]) / reduce_alike(n, "ReduceSum", x), x)};
+}
+
+}  // namespace
+
+extern const OpDef kReduceLogSum = {.name = "ReduceLogSum", .vjp = reduce_log_sum_vjp};
+
+}  // namespace steep

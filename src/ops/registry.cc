@@ -1,0 +1,159 @@
+#include <algorithm>
+#include <unordered_map>
+
+#include "ops/op_def.h"
+
+namespace steep {
+
+// One line an op. An explicit list, because linkers drop static initialisers from static libraries.
+// clang-format off
+#define STEEP_OPS(X) \
+  X(Abs) \
+  X(Acos) \
+  X(Acosh) \
+  X(Add) \
+  X(And) \
+  X(ArgMax) \
+  X(ArgMin) \
+  X(Asin) \
+  X(Asinh) \
+  X(Atan) \
+  X(Atanh) \
+  X(Cast) \
+  X(CastLike) \
+  X(Ceil) \
+  X(Celu) \
+  X(Clip) \
+  X(Concat) \
+  X(ConstantOfShape) \
+  X(Cos) \
+  X(Cosh) \
+  X(CumSum) \
+  X(Div) \
+  X(Elu) \
+  X(Equal) \
+  X(Erf) \
+  X(Exp) \
+  X(Expand) \
+  X(EyeLike) \
+  X(Flatten) \
+  X(Floor) \
+  X(Gather) \
+  X(GatherElements) \
+  X(GatherND) \
+  X(Gelu) \
+  X(Greater) \
+  X(GreaterOrEqual) \
+  X(HardSigmoid) \
+  X(HardSwish) \
+  X(Identity) \
+  X(IsInf) \
+  X(IsNaN) \
+  X(LayerNormalization) \
+  X(LeakyRelu) \
+  X(Less) \
+  X(LessOrEqual) \
+  X(Log) \
+  X(LogSoftmax) \
+  X(MatMul) \
+  X(Max) \
+  X(Mean) \
+  X(Min) \
+  X(Mish) \
+  X(Mod) \
+  X(Mul) \
+  X(Neg) \
+  X(NegativeLogLikelihoodLoss) \
+  X(Not) \
+  X(OneHot) \
+  X(Or) \
+  X(Pad) \
+  X(Pow) \
+  X(PRelu) \
+  X(Range) \
+  X(Reciprocal) \
+  X(ReduceL1) \
+  X(ReduceL2) \
+  X(ReduceLogSum) \
+  X(ReduceLogSumExp) \
+  X(ReduceMax) \
+  X(ReduceMean) \
+  X(ReduceMin) \
+  X(ReduceProd) \
+  X(ReduceSum) \
+  X(ReduceSumSquare) \
+  X(Relu) \
+  X(Reshape) \
+  X(Round) \
+  X(ScatterElements) \
+  X(ScatterND) \
+  X(Selu) \
+  X(Shape) \
+  X(Sigmoid) \
+  X(Sign) \
+  X(Sin) \
+  X(Sinh) \
+  X(Size) \
+  X(Slice) \
+  X(Softmax) \
+  X(SoftmaxCrossEntropyLoss) \
+  X(Softplus) \
+  X(Softsign) \
+  X(Split) \
+  X(Sqrt) \
+  X(Squeeze) \
+  X(Sub) \
+  X(Sum) \
+  X(Tan) \
+  X(Tanh) \
+  X(ThresholdedRelu) \
+  X(Tile) \
+  X(Transpose) \
+  X(Trilu) \
+  X(Unsqueeze) \
+  X(Where) \
+  X(Xor) \
+  X(SteepAdam) \
+  X(SteepDropout) \
+  X(SteepDropoutMask) \
+  X(SteepFused) \
+  X(SteepGatherGrad) \
+  X(SteepGlobalNorm) \
+  X(SteepLamb) \
+  X(SteepLayerNormalizationGrad) \
+  X(SteepMatMul) \
+  X(SteepSGD) \
+  X(SteepSliceGrad) \
+  X(SteepSoftmaxCrossEntropy) \
+  X(SteepSoftmaxCrossEntropyGrad) \
+  X(SteepSoftmaxGrad) \
+  X(SteepSumTo)
+// clang-format on
+
+#define STEEP_DECLARE(Op) extern const OpDef k##Op;
+STEEP_OPS(STEEP_DECLARE)
+#undef STEEP_DECLARE
+
+std::span<const OpDef* const> all_ops() {
+  static const std::vector<const OpDef*> sorted = [] {
+#define STEEP_ADDRESS(Op) &k##Op,
+    std::vector<const OpDef*> ops{STEEP_OPS(STEEP_ADDRESS)};
+#undef STEEP_ADDRESS
+    std::sort(ops.begin(), ops.end(),
+              [](const OpDef* a, const OpDef* b) { return a->name < b->name; });
+    return ops;
+  }();
+  return sorted;
+}
+
+const OpDef* find_op(std::string_view name) {
+  static const auto by_name = [] {
+    std::unordered_map<std::string_view, const OpDef*> map;
+    for (const OpDef* op : all_ops()) map.emplace(op->name, op);
+    return map;
+  }();
+  auto it = by_name.find(name);
+  return it == by_name.end() ? nullptr : it->second;
+}
+
+}  // namespace steep

@@ -1,0 +1,28 @@
+#include "ops/scatter.h"
+
+#include "ops/product.h"
+
+namespace steep {
+
+Grads scatter_vjp(Node n, const Grads& dy, const ScatterOps& ops) {
+  Value data = n.input(0), updates = n.input(2), y = n.output(0);
+  const std::string reduction = n.attrs().string("reduction", "none");
+  if (reduction == "none") {
+    return {ops.write(n, dy[0], zeros_like(updates), "none"), Value(), ops.read(n, dy[0])};
+  }
+  if (reduction == "add") return {dy[0], Value(), ops.read(n, dy[0])};
+  if (reduction == "mul") {
+    Value product = ops.write(n, nonzero_or_one(data), nonzero_or_one(updates), "mul");
+    Value zeros = ops.write(n, is_zero(data), is_zero(updates), "add");
+    Value of_updates = product_without(updates, ops.read(n, product), ops.read(n, zeros));
+    return {dy[0] * product_without(data, product, zeros), Value(),
+            ops.read(n, dy[0]) * of_updates};
+  }
+  // max, min: those that attain the result share its gradient.
+  Value data_attains = cast_like(equal(data, y), y);
+  Value updates_attain = cast_like(equal(updates, ops.read(n, y)), y);
+  Value share = dy[0] / ops.write(n, data_attains, updates_attain, "add");
+  return {share * data_attains, Value(), ops.read(n, share) * updates_attain};
+}
+
+}  // namespace steep

@@ -1,0 +1,60 @@
+// steep.SoftmaxCrossEntropy(logits[N, C], labels[N], weights[C]?){ignore_index, reduction} → loss,
+// lse[N]: lossᵢ = weights[labelsᵢ] (lseᵢ - logits[i, labelsᵢ]) with lse = ln Σ exp(logits) of each
+// row.
+#include "ops/losses.h"
+#include "ops/own_types.h"
+
+namespace steep {
+namespace {
+
+Grads softmax_cross_entropy_vjp(Node n, const Grads& dy) {
+  Value logits = n.input(0), lse = n.output(1);
+  Value dlogits;
+  if (dy[0]) {
+    std::vector<Value> inputs{dy[0], logits, n.input(1), lse};
+    if (n.input(2)) inputs.push_back(n.input(2));
+    dlogits = apply("steep.SoftmaxCrossEntropyGrad", inputs, n.attrs());
+  }
+  if (dy.size() > 1 && dy[1]) {
+    Value through_lse = unsqueeze(dy[1], {1}) * exp(logits - unsqueeze(lse, {1}));
+    dlogits = dlogits ? dlogits + through_lse : through_lse;
+  }
+  return {dlogits};
+}
+
+std::vector<Type> softmax_cross_entropy_infer(Node n) {
+  require_rank(n, 0, 2);
+  require_rank(n, 1, 1);
+  Type rows{n.input(0).dtype(), shape_if_known(n.input(1))};
+  if (const auto& logits = shape_if_known(n.input(0)); logits && rows.shape) {
+    const Dim &a = (*logits)[0], &b = (*rows.shape)[0];
+    if (a.known() && b.known() && a.value() != b.value()) {
+      throw_shape_error(n, "Scores and labels differ in their number of rows.", to_string(logits),
+                        to_string(rows.shape));
+    }
+    if (a.known()) (*rows.shape)[0] = a;
+  }
+  const bool none = n.attrs().string("reduction", "mean") == "none";
+  return {none ? rows : Type{rows.dtype, Shape{}}, rows};
+}
+
+std::vector<Value> softmax_cross_entropy_decompose(Node n) {
+  Value logits = n.input(0);
+  const LabelRows rows = label_rows(n, n.input(1), n.input(2), logits.dtype());
+  Value lse = apply("ReduceLogSumExp", {logits, ints(n.graph(), {1})}, {{"keepdims", int64_t{0}}});
+  Value picked =
+      apply("GatherElements", {logits, unsqueeze(rows.labels, {1})}, {{"axis", int64_t{1}}});
+  Value losses = lse - squeeze(picked, {1});
+  if (rows.weights) losses = losses * rows.weights;
+  if (rows.counts) losses = where(rows.counts, losses, 0);
+  return {reduce_losses(n, losses, rows.weights), lse};
+}
+
+}  // namespace
+
+extern const OpDef kSteepSoftmaxCrossEntropy = {.name = "steep.SoftmaxCrossEntropy",
+                                                .vjp = softmax_cross_entropy_vjp,
+                                                .infer = softmax_cross_entropy_infer,
+                                                .decompose = softmax_cross_entropy_decompose};
+
+}  // namespace steep

@@ -1,0 +1,26 @@
+// SoftmaxCrossEntropyLoss(scores[N, C, d…], labels[N, d…], weights[C]?){ignore_index, reduction} →
+// loss, log_prob?. Runs, and is differentiated, as steep.SoftmaxCrossEntropy over rows.
+#include "ops/losses.h"
+
+namespace steep {
+namespace {
+
+std::vector<Value> softmax_cross_entropy_loss_decompose(Node n) {
+  Value scores = n.input(0), labels = n.input(1);
+  std::vector<Value> inputs{classes_last(scores),
+                            labels.rank() == 1 ? labels : reshape(labels, {-1})};
+  if (n.input(2)) inputs.push_back(n.input(2));
+  const std::vector<Value> rows = apply_n("steep.SoftmaxCrossEntropy", inputs, 2, n.attrs());
+  std::vector<Value> results{rows[0]};
+  if (n.attrs().string("reduction", "mean") == "none") results[0] = reshape_like(rows[0], labels);
+  if (n.output_count() > 1)
+    results.push_back(scores - unsqueeze(reshape_like(rows[1], labels), {1}));
+  return results;
+}
+
+}  // namespace
+
+extern const OpDef kSoftmaxCrossEntropyLoss = {.name = "SoftmaxCrossEntropyLoss",
+                                               .decompose = softmax_cross_entropy_loss_decompose};
+
+}  // namespace steep

@@ -1,0 +1,19 @@
+// steep.SoftmaxGrad(dy, y){axis}: dx = y (dy - Σ dy y), the gradient of Softmax.
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+std::vector<Type> softmax_grad_infer(Node n) { return {n.input(1).type()}; }
+
+std::vector<Value> softmax_grad_decompose(Node n) {
+  Value dy = n.input(0), y = n.input(1);
+  return {y * (dy - sum(dy * y, {n.attrs().integer("axis", -1)}, true))};
+}
+
+}  // namespace
+
+extern const OpDef kSteepSoftmaxGrad = {
+    .name = "steep.SoftmaxGrad", .infer = softmax_grad_infer, .decompose = softmax_grad_decompose};
+
+}  // namespace steep

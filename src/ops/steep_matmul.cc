@@ -1,0 +1,57 @@
+// steep.MatMul(a, b, bias?){perm_a, perm_b, perm_y, alpha, activation}: a matrix product with
+// everything around it that a kernel can take along. Made by a fusion pass.
+#include "ops/build.h"
+#include "ops/own_types.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+Shape permuted(Node n, const Shape& shape, const Ints& perm) {
+  if (perm.empty()) return shape;
+  if (perm.size() != shape.size()) {
+    throw_shape_error(n, "A permutation does not fit its operand.",
+                      std::to_string(perm.size()) + " dimensions", to_string(shape));
+  }
+  Shape result;
+  for (int64_t axis : perm) result.push_back(shape.at(static_cast<size_t>(axis)));
+  return result;
+}
+
+std::vector<Type> steep_matmul_infer(Node n) {
+  const Attrs& attrs = n.attrs();
+  Type type{n.input(0).dtype(), {}};
+  if (!shape_if_known(n.input(0)) || !shape_if_known(n.input(1))) return {type};
+  const Shape a = permuted(n, n.input(0).shape(), attrs.ints("perm_a"));
+  const Shape b = permuted(n, n.input(1).shape(), attrs.ints("perm_b"));
+  const bool matrices = a.size() >= 2 && b.size() >= 2;
+  if (!matrices || (a.back().known() && b[b.size() - 2].known() &&
+                    a.back().value() != b[b.size() - 2].value())) {
+    throw_shape_error(n, "The operands of a matrix product do not fit.",
+                      "(.., m, k) and (.., k, n)", to_string(a) + " and " + to_string(b));
+  }
+  Shape y = broadcast(n, Shape(a.begin(), a.end() - 2), Shape(b.begin(), b.end() - 2));
+  y.push_back(a[a.size() - 2]);
+  y.push_back(b.back());
+  type.shape = permuted(n, y, attrs.ints("perm_y"));
+  return {type};
+}
+
+Value permuted(Value x, const Ints& perm) { return perm.empty() ? x : transpose(x, perm); }
+
+std::vector<Value> steep_matmul_decompose(Node n) {
+  const Attrs& attrs = n.attrs();
+  Value y = matmul(permuted(n.input(0), attrs.ints("perm_a")),
+                   permuted(n.input(1), attrs.ints("perm_b")));
+  if (const double alpha = attrs.real("alpha", 1); alpha != 1) y = y * alpha;
+  if (n.input(2)) y = y + n.input(2);
+  if (const std::string f = attrs.string("activation", ""); !f.empty()) y = apply(f, {y});
+  return {permuted(y, attrs.ints("perm_y"))};
+}
+
+}  // namespace
+
+extern const OpDef kSteepMatMul = {
+    .name = "steep.MatMul", .infer = steep_matmul_infer, .decompose = steep_matmul_decompose};
+
+}  // namespace steep

@@ -1,0 +1,15 @@
+// y = Σ xᵢ, broadcast
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+Grads sum_vjp(Node n, const Grads& dy) {
+  return Grads(static_cast<size_t>(n.input_count()), dy[0]);
+}
+
+}  // namespace
+
+extern const OpDef kSum = {.name = "Sum", .elementwise = true, .vjp = sum_vjp};
+
+}  // namespace steep

@@ -1,0 +1,18 @@
+// y = x > alpha ? x : 0
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+Grads thresholded_relu_vjp(Node n, const Grads& dy) {
+  Value x = n.input(0);
+  const double alpha = n.attrs().real("alpha", 1.0);
+  return {where(greater(x, alpha), dy[0], 0)};
+}
+
+}  // namespace
+
+extern const OpDef kThresholdedRelu = {
+    .name = "ThresholdedRelu", .elementwise = true, .vjp = thresholded_relu_vjp};
+
+}  // namespace steep

@@ -1,0 +1,13 @@
+// Adds axes of extent 1
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+Grads unsqueeze_vjp(Node n, const Grads& dy) { return {reshape_like(dy[0], n.input(0))}; }
+
+}  // namespace
+
+extern const OpDef kUnsqueeze = {.name = "Unsqueeze", .view = true, .vjp = unsqueeze_vjp};
+
+}  // namespace steep
