@@ -1,0 +1,205 @@
+// Runs one kernel of the CPU provider by hand: types from tensors, no graph.
+//
+//   auto y = run_kernel("Add", {a, b}, {{DType::f32, {2, 3}}});
+//   expect_close(y[0], {1, 2, 3, 4, 5, 6});
+#pragma once
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "providers/cpu/cpu.h"
+#include "runtime/kernel.h"
+
+namespace steep::test {
+
+/// dtype and extents of an output; {} stands for an output that nobody uses.
+struct Out {
+  DType dtype = DType::undefined;
+  Dims dims{};
+};
+
+struct RunOptions {
+  int threads = 2;
+  std::string_view candidate{};  ///< must have been chosen, where not empty
+  /// Offer this candidate alone, to test one that is not the first.
+  std::string_view only{};
+  /// Which inputs are constants at plan time. Default: integer inputs of rank at most 1.
+  std::vector<int> constants{};
+  bool default_constants = true;
+  /// Pairs (input, output) to place in one buffer. The kernel must allow them.
+  std::vector<std::pair<int, int>> share{};
+};
+
+/// Builds and executes the kernel. Undefined tensors stand for absent inputs. Throws what the kernel throws, and
+/// ProviderError with all reasons when every candidate declines. Checks that nothing is written outside the
+/// outputs and the scratch, and that inputs stay as they were (shared ones excepted).
+inline std::vector<Tensor> run_kernel(std::string_view op, std::vector<Tensor> inputs,
+                                      const std::vector<Out>& outputs, const Attrs& attrs = {},
+                                      const RunOptions& options = {}) {
+  NodeSpec spec{.name = "test_node", .op = op, .attrs = attrs, .inputs = {}, .outputs = {}};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Tensor& t = inputs[i];
+    if (!t.defined()) {
+      spec.inputs.push_back({});
+      continue;
+    }
+    bool constant = options.default_constants && !is_float(t.dtype()) && t.dims().size() <= 1;
+    for (int k : options.constants) constant |= k == static_cast<int>(i);
+    spec.inputs.push_back({t.dtype(), t.dims(), constant ? &t : nullptr});
+  }
+  for (const Out& o : outputs) spec.outputs.push_back({o.dtype, o.dims, nullptr});
+
+  std::string why_not;
+  ChosenKernel chosen;
+  if (options.only.empty()) {
+    chosen = choose_kernel(cpu::provider(), spec, &why_not);
+  } else {
+    why_not = "no such candidate";
+    for (const Candidate& c : cpu::provider().candidates(op)) {
+      if (c.name == options.only) chosen = {c.make(spec, &why_not), c.name};
+    }
+  }
+  if (!chosen.kernel) throw ProviderError({.what = why_not, .op = std::string(op)});
+  if (!options.candidate.empty()) {
+    EXPECT_EQ(chosen.candidate, options.candidate);
+  }
+
+  // Each buffer ends in a guard that must survive.
+  constexpr size_t kGuard = 64;
+  auto guarded = [](size_t bytes) {
+    Tensor t = Tensor::empty(DType::u8, {static_cast<int64_t>((bytes + 63) / 64 * 64 + kGuard)});
+    std::memset(t.data(), 0xA5, t.nbytes());
+    return t;
+  };
+  auto guard_intact = [](const Tensor& t, size_t used) {
+    const auto* p = t.data<uint8_t>();
+    for (size_t i = used; i < t.nbytes(); ++i) {
+      if (p[i] != 0xA5) return false;
+    }
+    return true;
+  };
+
+  std::vector<Tensor> in_copies;
+  std::vector<const void*> in;
+  for (const Tensor& t : inputs) {
+    in_copies.push_back(t.defined() ? t.clone() : Tensor());
+    in.push_back(t.defined() ? in_copies.back().data() : nullptr);
+  }
+  std::vector<Tensor> buffers;
+  std::vector<void*> out;
+  std::vector<bool> overwritten(inputs.size(), false);
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    const bool used = outputs[o].dtype != DType::undefined;
+    buffers.push_back(guarded(
+        used ? static_cast<size_t>(element_count(outputs[o].dims)) * size_of(outputs[o].dtype) : 0));
+    out.push_back(used ? buffers.back().data() : nullptr);
+  }
+  for (auto [i, o] : options.share) {
+    const auto& allowed = chosen.kernel->may_share;
+    if (std::find(allowed.begin(), allowed.end(), std::pair(i, o)) == allowed.end()) {
+      ADD_FAILURE() << op << ": input " << i << " may not share with output " << o;
+      continue;
+    }
+    const auto input = static_cast<size_t>(i);
+    const auto output = static_cast<size_t>(o);
+    if (in_copies[input].nbytes() != 0) {
+      std::memcpy(buffers[output].data(), in_copies[input].data(), in_copies[input].nbytes());
+    }
+    in[input] = out[output];
+    overwritten[input] = true;
+  }
+  Tensor scratch = guarded(chosen.kernel->scratch_bytes);
+
+  const int threads_before = omp_get_max_threads();
+  omp_set_num_threads(options.threads);
+  struct Restore {
+    int threads;
+    ~Restore() { omp_set_num_threads(threads); }
+  } restore{threads_before};
+  chosen.kernel->execute({in.data(), out.data(), scratch.data()});
+
+  EXPECT_TRUE(guard_intact(scratch, chosen.kernel->scratch_bytes)) << op << ": wrote past its scratch";
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (overwritten[i] || !inputs[i].defined() || inputs[i].nbytes() == 0) continue;
+    EXPECT_EQ(std::memcmp(inputs[i].data(), in_copies[i].data(), inputs[i].nbytes()), 0)
+        << op << ": changed input " << i;
+  }
+  std::vector<Tensor> results;
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    if (outputs[o].dtype == DType::undefined) {
+      results.push_back({});
+      continue;
+    }
+    Tensor view = Tensor::wrap(outputs[o].dtype, outputs[o].dims, buffers[o].data(), buffers[o].owner());
+    EXPECT_TRUE(guard_intact(buffers[o], view.nbytes())) << op << ": wrote past output " << o;
+    results.push_back(view);
+  }
+  return results;
+}
+
+/// One output of one dtype: the common case.
+inline Tensor run_one(std::string_view op, std::vector<Tensor> inputs, Out output, const Attrs& attrs = {},
+                      const RunOptions& options = {}) {
+  return run_kernel(op, std::move(inputs), {output}, attrs, options)[0];
+}
+
+/// The elements as doubles (f32, f64, integers, bool).
+inline std::vector<double> values(const Tensor& t) {
+  std::vector<double> v(static_cast<size_t>(t.size()));
+  if (t.dtype() == DType::f32) {
+    std::copy_n(t.data<float>(), t.size(), v.begin());
+  } else if (t.dtype() == DType::f64) {
+    std::copy_n(t.data<double>(), t.size(), v.begin());
+  } else {
+    const auto ints = t.to_ints();
+    std::copy(ints.begin(), ints.end(), v.begin());
+  }
+  return v;
+}
+
+inline bool close(double got, double want, double rtol, double atol) {
+  if (std::isnan(want)) return std::isnan(got);
+  if (std::isinf(want)) return got == want;
+  return std::abs(got - want) <= atol + rtol * std::abs(want);
+}
+
+inline void expect_close(const Tensor& got, const std::vector<double>& want, double rtol = 1e-6,
+                         double atol = 1e-6) {
+  const auto v = values(got);
+  ASSERT_EQ(v.size(), want.size());
+  for (size_t i = 0; i < v.size(); ++i) {
+    ASSERT_TRUE(close(v[i], want[i], rtol, atol)) << "element " << i << ": " << v[i] << ", wanted " << want[i];
+  }
+}
+
+/// Equal dtype, extents and bits.
+inline void expect_same_bits(const Tensor& a, const Tensor& b) {
+  ASSERT_EQ(a.dtype(), b.dtype());
+  ASSERT_EQ(a.dims(), b.dims());
+  if (a.nbytes() != 0) {
+    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.nbytes()), 0);
+  }
+}
+
+/// Normal numbers (f32 or f64), the same at each call with one seed.
+inline Tensor random_tensor(DType dtype, Dims dims, uint32_t seed = 1, double scale = 1) {
+  Tensor t = Tensor::empty(dtype, std::move(dims));
+  std::mt19937 engine(seed);
+  std::normal_distribution<double> normal;
+  for (int64_t i = 0; i < t.size(); ++i) {
+    const double v = normal(engine) * scale;
+    if (dtype == DType::f32) {
+      t.data<float>()[i] = static_cast<float>(v);
+    } else {
+      t.data<double>()[i] = v;
+    }
+  }
+  return t;
+}
+
+}  // namespace steep::test
