@@ -1,6 +1,7 @@
 #include "ir/graph.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "steep/error.h"
 
@@ -166,6 +167,7 @@ Node Graph::add_node(std::string op, std::span<const Value> inputs, int output_c
     Value v = add_value({.name = data.name, .phase = phase_, .producer = id, .output_index = i});
     data.outputs.push_back(v.id());
   }
+  data.position = id;
   nodes_.push_back(std::move(data));
   return {this, id};
 }
@@ -191,13 +193,14 @@ Value Graph::find(std::string_view name) const {
 }
 
 std::vector<Node> Graph::nodes() const {
-  // Kahn's algorithm with the lowest (phase, index) first, so that the order is the order of insertion
+  // Kahn's algorithm with the lowest (phase, position) first, so that the order is the order of insertion
   // wherever dependencies allow it.
   auto* self = const_cast<Graph*>(this);
   std::vector<int> missing(nodes_.size(), 0);
   std::vector<std::vector<uint32_t>> dependents(nodes_.size());
   auto later = [this](uint32_t a, uint32_t b) {
-    return std::pair(nodes_[a].phase, a) > std::pair(nodes_[b].phase, b);
+    return std::tuple(nodes_[a].phase, nodes_[a].position, a) >
+           std::tuple(nodes_[b].phase, nodes_[b].position, b);
   };
   std::vector<uint32_t> ready;
   for (uint32_t n = 0; n < nodes_.size(); ++n) {
@@ -258,6 +261,10 @@ void Graph::replace_uses(Value from, Value to) {
   for (Update& u : updates_) {
     if (u.value == from) u.value = to;
   }
+}
+
+void Graph::place_like(Node node, Node other) {
+  nodes_[node.id()].position = nodes_[other.id()].position;
 }
 
 void Graph::erase(Node node) { nodes_[node.id()].erased = true; }

@@ -146,7 +146,7 @@ class Graph {
   /// First value of that name, or null.
   Value find(std::string_view name) const;
   /// Live nodes such that every producer stands before its consumers, forward before backward, otherwise in
-  /// the order of insertion. Throws ModelError naming a node when there is a cycle.
+  /// the order of insertion (see place_like). Throws ModelError naming a node when there is a cycle.
   std::vector<Node> nodes() const;
   /// Readers of each value, indexed by value id. A node that reads a value twice stands there twice.
   std::vector<std::vector<Node>> users() const;
@@ -156,6 +156,8 @@ class Graph {
   /// Every reader of `from`, and outputs and updates too, now reads `to`.
   void replace_uses(Value from, Value to);
   void erase(Node node);
+  /// `node` takes the place of `other` in the order of nodes(), as far as dependencies allow.
+  void place_like(Node node, Node other);
   /// Erases every node on which no output and no update depends. Returns the number erased.
   size_t prune();
   void set_type(Value value, Type type);
@@ -207,6 +209,7 @@ class Graph {
     std::vector<uint32_t> inputs;
     std::vector<uint32_t> outputs;
     Phase phase = Phase::forward;
+    uint32_t position = 0;  // order of insertion, or that of the node whose place it took
     bool erased = false;
   };
 

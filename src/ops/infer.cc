@@ -1,0 +1,224 @@
+// Types of outputs: ONNX's own inference functions over our graph for ONNX's ops, OpDef::infer for ours.
+
+#include <fmt/format.h>
+#include <onnx/defs/schema.h>
+#include <onnx/defs/shape_inference.h>
+
+#include <cmath>
+#include <unordered_map>
+
+#include "ops/build.h"
+#include "ops/op_def.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+// Constants above this size do not take part in inference: no shape function reads them.
+constexpr int64_t kMaxInferenceData = 1024;
+
+void to_proto(const Shape& shape, onnx::TensorShapeProto* proto) {
+  for (const Dim& d : shape) {
+    auto* dim = proto->add_dim();
+    if (d.known()) {
+      dim->set_dim_value(d.value());
+    } else if (!d.symbol().empty()) {
+      dim->set_dim_param(d.symbol());
+    }
+  }
+}
+
+Shape from_proto(const onnx::TensorShapeProto& proto) {
+  Shape shape;
+  for (const auto& dim : proto.dim()) {
+    if (dim.has_dim_value() && dim.dim_value() >= 0) {
+      shape.emplace_back(dim.dim_value());
+    } else if (dim.has_dim_param() && !dim.dim_param().empty()) {
+      shape.push_back(Dim::symbol(dim.dim_param()));
+    } else {
+      shape.emplace_back();
+    }
+  }
+  return shape;
+}
+
+onnx::TypeProto to_proto(const Type& type) {
+  onnx::TypeProto proto;
+  auto* tensor = proto.mutable_tensor_type();
+  tensor->set_elem_type(static_cast<int32_t>(type.dtype));
+  if (type.shape) to_proto(*type.shape, tensor->mutable_shape());
+  return proto;
+}
+
+onnx::TensorProto to_proto(const Tensor& tensor) {
+  onnx::TensorProto proto;
+  proto.set_data_type(static_cast<int32_t>(tensor.dtype()));
+  for (int64_t d : tensor.dims()) proto.add_dims(d);
+  proto.set_raw_data(tensor.data(), tensor.nbytes());
+  return proto;
+}
+
+onnx::AttributeProto to_proto(const std::string& name, const Attr& attr) {
+  onnx::AttributeProto proto;
+  proto.set_name(name);
+  if (const auto* i = std::get_if<int64_t>(&attr)) {
+    proto.set_type(onnx::AttributeProto::INT);
+    proto.set_i(*i);
+  } else if (const auto* f = std::get_if<double>(&attr)) {
+    proto.set_type(onnx::AttributeProto::FLOAT);
+    proto.set_f(static_cast<float>(*f));
+  } else if (const auto* s = std::get_if<std::string>(&attr)) {
+    proto.set_type(onnx::AttributeProto::STRING);
+    proto.set_s(*s);
+  } else if (const auto* is = std::get_if<Ints>(&attr)) {
+    proto.set_type(onnx::AttributeProto::INTS);
+    for (int64_t i : *is) proto.add_ints(i);
+  } else if (const auto* fs = std::get_if<Floats>(&attr)) {
+    proto.set_type(onnx::AttributeProto::FLOATS);
+    for (double f : *fs) proto.add_floats(static_cast<float>(f));
+  } else if (const auto* ss = std::get_if<Strings>(&attr)) {
+    proto.set_type(onnx::AttributeProto::STRINGS);
+    for (const auto& s : *ss) proto.add_strings(s);
+  } else if (const auto* t = std::get_if<Tensor>(&attr)) {
+    proto.set_type(onnx::AttributeProto::TENSOR);
+    *proto.mutable_t() = to_proto(*t);
+  }
+  return proto;
+}
+
+/// ONNX's view of one node of ours. Lives for one inference call.
+class Context final : public onnx::InferenceContext, public onnx::DataPropagationContext {
+ public:
+  explicit Context(Node n) : node_(n) {
+    for (const auto& [name, attr] : n.attrs()) attrs_.emplace_back(to_proto(name, attr));
+    const auto inputs = static_cast<size_t>(n.input_count());
+    in_types_.resize(inputs);
+    in_data_.resize(inputs);
+    in_contents_.resize(inputs);
+    for (size_t i = 0; i < inputs; ++i) {
+      Value x = n.input(static_cast<int>(i));
+      if (!x) continue;
+      in_types_[i] = std::make_unique<onnx::TypeProto>(to_proto(x.type()));
+      if (x.role() == Role::constant && x.tensor()->size() <= kMaxInferenceData) {
+        in_data_[i] = std::make_unique<onnx::TensorProto>(to_proto(*x.tensor()));
+        if (x.dtype() == DType::i64 && x.tensor()->dims().size() <= 1) {
+          in_contents_[i] = std::make_unique<onnx::TensorShapeProto>();
+          for (int64_t v : x.tensor()->to_ints()) in_contents_[i]->add_dim()->set_dim_value(v);
+        }
+      } else if (const Shape* contents = n.graph().contents(x)) {
+        in_contents_[i] = std::make_unique<onnx::TensorShapeProto>();
+        to_proto(*contents, in_contents_[i].get());
+      }
+    }
+    out_types_.resize(static_cast<size_t>(n.output_count()));
+    out_contents_.resize(out_types_.size());
+  }
+
+  const onnx::AttributeProto* getAttribute(const std::string& name) const override {
+    for (const auto& a : attrs_) {
+      if (a.name() == name) return &a;
+    }
+    return nullptr;
+  }
+  size_t getNumInputs() const override { return in_types_.size(); }
+  const onnx::TypeProto* getInputType(size_t i) const override {
+    return i < in_types_.size() ? in_types_[i].get() : nullptr;
+  }
+  const onnx::TensorProto* getInputData(size_t i) const override {
+    return i < in_data_.size() ? in_data_[i].get() : nullptr;
+  }
+  const onnx::TensorShapeProto* getInputData(size_t i) override { return getSymbolicInput(i); }
+  const onnx::TensorShapeProto* getSymbolicInput(size_t i) const override {
+    return i < in_contents_.size() ? in_contents_[i].get() : nullptr;
+  }
+  const onnx::SparseTensorProto* getInputSparseData(size_t) const override { return nullptr; }
+  size_t getNumOutputs() const override { return out_types_.size(); }
+  onnx::TypeProto* getOutputType(size_t i) override { return &out_types_.at(i); }
+  const onnx::TypeProto* getOutputType(size_t i) const override { return &out_types_.at(i); }
+  onnx::GraphInferencer* getGraphAttributeInferencer(const std::string&) override { return nullptr; }
+  std::string getDisplayName() const override { return node_.name(); }
+  void addOutputData(size_t i, onnx::TensorShapeProto&& data) override {
+    out_contents_.at(i) = from_proto(data);
+  }
+
+  std::vector<std::optional<Shape>>& out_contents() { return out_contents_; }
+  const std::vector<onnx::TypeProto>& out_types() const { return out_types_; }
+
+ private:
+  Node node_;
+  std::vector<onnx::AttributeProto> attrs_;
+  std::vector<std::unique_ptr<onnx::TypeProto>> in_types_;
+  std::vector<std::unique_ptr<onnx::TensorProto>> in_data_;
+  std::vector<std::unique_ptr<onnx::TensorShapeProto>> in_contents_;
+  std::vector<onnx::TypeProto> out_types_;
+  std::vector<std::optional<Shape>> out_contents_;
+};
+
+const onnx::OpSchema* schema_of(const std::string& op) {
+  thread_local std::unordered_map<std::string, const onnx::OpSchema*> cache;
+  auto [it, fresh] = cache.try_emplace(op, nullptr);
+  if (fresh) it->second = onnx::OpSchemaRegistry::Schema(op);
+  return it->second;
+}
+
+std::string input_types(Node n) {
+  std::string text;
+  for (int i = 0; i < n.input_count(); ++i) {
+    if (i != 0) text += ", ";
+    text += n.input(i) ? to_string(n.input(i).type()) : "absent";
+  }
+  return text;
+}
+
+void infer_onnx(Node n) {
+  const onnx::OpSchema* schema = schema_of(n.op());
+  if (schema == nullptr) {
+    throw ModelError({.what = "The operator is not known.",
+                      .node = n.name(),
+                      .op = n.op(),
+                      .remedy = "Run `steep check` on the model for the list of such nodes."});
+  }
+  Context ctx(n);
+  try {
+    schema->GetTypeAndShapeInferenceFunction()(ctx);
+    if (schema->has_data_propagation_function()) schema->GetDataPropagationFunction()(ctx);
+  } catch (const onnx::InferenceError& e) {
+    throw ShapeError({.what = "The inputs of a node do not fit its operator.",
+                      .node = n.name(),
+                      .op = n.op(),
+                      .expected = e.what(),
+                      .received = input_types(n),
+                      .remedy = "Check the shapes fed to the model, or export it again."});
+  }
+  for (int i = 0; i < n.output_count(); ++i) {
+    Value y = n.output(i);
+    if (!y) continue;
+    const auto& proto = ctx.out_types()[static_cast<size_t>(i)];
+    Type type;
+    if (proto.has_tensor_type()) {
+      type.dtype = static_cast<DType>(proto.tensor_type().elem_type());
+      if (proto.tensor_type().has_shape()) type.shape = from_proto(proto.tensor_type().shape());
+    }
+    n.graph().set_type(y, std::move(type));
+    auto& contents = ctx.out_contents()[static_cast<size_t>(i)];
+    if (contents) n.graph().set_contents(y, std::move(*contents));
+  }
+}
+
+}  // namespace
+
+void infer_types(Node n) {
+  const OpDef* def = find_op(n.op());
+  if (def == nullptr || def->infer == nullptr) {
+    infer_onnx(n);
+    return;
+  }
+  const std::vector<Type> types = def->infer(n);
+  for (int i = 0; i < n.output_count(); ++i) {
+    if (Value y = n.output(i); y && static_cast<size_t>(i) < types.size()) {
+      n.graph().set_type(y, types[static_cast<size_t>(i)]);
+    }
+  }
+}
+
+}  // namespace steep

@@ -1,0 +1,38 @@
+#include "passes/pipeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+constexpr Pass kPasses[] = {
+    {"remove_duplicates", remove_duplicates},
+    {"fuse_matmul", fuse_matmul},
+    {"fuse_elementwise", fuse_elementwise},
+};
+
+}  // namespace
+
+std::span<const Pass> passes() { return kPasses; }
+
+void run_passes(Graph& graph, const std::set<std::string>& disabled) {
+  for (const std::string& name : disabled) {
+    if (std::none_of(std::begin(kPasses), std::end(kPasses), [&](const Pass& p) { return p.name == name; })) {
+      std::string known;
+      for (const Pass& p : kPasses) known += fmt::format("{}{}", known.empty() ? "" : ", ", p.name);
+      throw ModelError({.what = "A pass to be disabled does not exist.", .expected = known, .received = name});
+    }
+  }
+  for (const Pass& pass : kPasses) {
+    if (disabled.count(std::string(pass.name)) != 0) continue;
+    pass.run(graph);
+    graph.prune();
+    verify(graph, pass.name);
+  }
+}
+
+}  // namespace steep

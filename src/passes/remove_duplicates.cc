@@ -1,0 +1,75 @@
+// Common subexpressions: a node with the operator, attributes and inputs of an earlier one computes nothing new.
+// Random nodes are told apart by their `stream` attribute, so that no special case is needed.
+
+#include <fmt/format.h>
+
+#include <unordered_map>
+
+#include "passes/pipeline.h"
+
+namespace steep {
+namespace {
+
+void append(std::string& key, const Attr& attr, bool* comparable) {
+  std::visit(
+      [&](const auto& v) {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, Tensor> || std::is_same_v<T, Body>) {
+          *comparable = false;
+        } else if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, double>) {
+          key += fmt::format("{};", v);
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          key += fmt::format("{}:{};", v.size(), v);
+        } else {
+          for (const auto& e : v) key += fmt::format("{},", e);
+          key += ';';
+        }
+      },
+      attr);
+}
+
+/// Constants of equal bytes are one value to this pass.
+std::string key_of(Value v) {
+  constexpr int64_t kSmall = 64;
+  if (!v) return "_";
+  if (v.role() == Role::constant && v.tensor()->size() <= kSmall) {
+    const Tensor& t = *v.tensor();
+    return fmt::format("c{}{}{}", static_cast<int>(t.dtype()), to_string(t.dims()),
+                       std::string_view(static_cast<const char*>(t.data()), t.nbytes()));
+  }
+  return std::to_string(v.id());
+}
+
+}  // namespace
+
+void remove_duplicates(Graph& graph) {
+  std::unordered_map<std::string, Node> seen;
+  std::vector<Value> now(graph.value_count());
+  for (Node n : graph.nodes()) {
+    bool comparable = true;
+    std::string key = n.op() + "|";
+    for (int i = 0; i < n.input_count(); ++i) {
+      if (Value x = n.input(i); x && now[x.id()]) n.set_input(i, now[x.id()]);
+      key += key_of(n.input(i)) + ",";
+    }
+    key += fmt::format("|{}|", n.output_count());
+    for (const auto& [name, attr] : n.attrs()) {
+      key += name + "=";
+      append(key, attr, &comparable);
+    }
+    if (!comparable) continue;
+    auto [it, fresh] = seen.try_emplace(std::move(key), n);
+    if (fresh) continue;
+    for (int i = 0; i < n.output_count(); ++i) {
+      if (n.output(i)) now[n.output(i).id()] = it->second.output(i);
+    }
+  }
+  for (Output& o : graph.mutable_outputs()) {
+    if (now[o.value.id()]) o.value = now[o.value.id()];
+  }
+  for (Update& u : graph.mutable_updates()) {
+    if (now[u.value.id()]) u.value = now[u.value.id()];
+  }
+}
+
+}  // namespace steep
