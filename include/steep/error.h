@@ -24,7 +24,7 @@ struct ErrorParts {
 class Error : public std::runtime_error {
  public:
   explicit Error(ErrorParts parts);
-  explicit Error(std::string what) : Error(ErrorParts{.what = std::move(what)}) {}
+  explicit Error(const char* what) : Error(ErrorParts{.what = what}) {}
   const ErrorParts& parts() const noexcept { return parts_; }
 
  private:

@@ -126,6 +126,12 @@ Value Graph::add_input(std::string name, Type type, Phase phase) {
   return v;
 }
 
+Value Graph::add_gradient_input(std::string name, Value like) {
+  Value v = add_input(std::move(name), like.type(), Phase::backward);
+  values_[v.id()].gradient_of = like.id();
+  return v;
+}
+
 Value Graph::add_constant(Tensor tensor, std::string name) {
   Type type{tensor.dtype(), to_shape(tensor.dims())};
   if (name.empty()) name = "const";
@@ -181,6 +187,11 @@ void Graph::add_update(Value state, Value value) { updates_.push_back({state, va
 // --- reading ------------------------------------------------------------------------------------------------
 
 Phase Graph::input_phase(Value input) const { return values_[input.id()].phase; }
+
+Value Graph::gradient_of(Value input) const {
+  const int64_t like = values_[input.id()].gradient_of;
+  return like < 0 ? Value() : value(static_cast<uint32_t>(like));
+}
 
 size_t Graph::node_count() const {
   return static_cast<size_t>(

@@ -120,6 +120,8 @@ class Graph {
   // --- building ---------------------------------------------------------------------------------------------
 
   Value add_input(std::string name, Type type, Phase phase = Phase::forward);
+  /// A backward input of the type that `like`, a forward value, turns out to have: the gradient of an output.
+  Value add_gradient_input(std::string name, Value like);
   Value add_constant(Tensor tensor, std::string name = "");
   Value add_state(std::string name, Tensor initial);
   /// A state whose bytes the caller binds before the first run (a weight of another framework).
@@ -135,6 +137,8 @@ class Graph {
 
   const std::vector<Value>& inputs() const { return inputs_; }
   Phase input_phase(Value input) const;
+  /// The value whose type a gradient input has; null for other inputs.
+  Value gradient_of(Value input) const;
   const std::vector<Value>& states() const { return states_; }
   const std::vector<Output>& outputs() const { return outputs_; }
   std::vector<Output>& mutable_outputs() { return outputs_; }
@@ -142,6 +146,7 @@ class Graph {
   std::vector<Update>& mutable_updates() { return updates_; }
   size_t value_count() const { return values_.size(); }
   size_t node_count() const;  ///< live nodes
+  size_t node_slots() const { return nodes_.size(); }  ///< one past the highest node id
   Value value(uint32_t id) const { return {const_cast<Graph*>(this), id}; }
   /// First value of that name, or null.
   Value find(std::string_view name) const;
@@ -200,6 +205,7 @@ class Graph {
     int64_t producer = -1;
     int output_index = 0;
     std::optional<Shape> contents{};
+    int64_t gradient_of = -1;
   };
   static constexpr uint32_t kAbsent = UINT32_MAX;
   struct NodeData {

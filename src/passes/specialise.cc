@@ -80,14 +80,22 @@ class Specialiser {
     }
   }
 
+  /// Once the forward part is known, so are the types of its outputs' gradients.
+  void bind_gradient_inputs() {
+    for (Value input : g_.inputs()) {
+      if (Value like = g_.gradient_of(input)) g_.set_type(input, latest(like).type());
+    }
+  }
+
   void finish() {
-    auto last = [this](Value v) { return v.id() < now_.size() && now_[v.id()] ? now_[v.id()] : v; };
+    auto last = [this](Value v) { return latest(v); };
     for (Output& o : g_.mutable_outputs()) o.value = last(o.value);
     for (Update& u : g_.mutable_updates()) u.value = last(u.value);
     g_.prune();
   }
 
  private:
+  Value latest(Value v) const { return v.id() < now_.size() && now_[v.id()] ? now_[v.id()] : v; }
   void replace(Value from, Value to) { now_[from.id()] = to; }
 
   static bool foldable(Node n) {
@@ -163,14 +171,21 @@ Graph specialise(const Graph& graph, std::span<const Type> types, const Provider
   g.prune();
   std::map<std::string, int64_t> symbols;
   for (size_t i = 0; i < g.inputs().size(); ++i) {
+    if (g.gradient_of(g.inputs()[i])) continue;
     check_input(g.inputs()[i], types[i], symbols);
     g.set_type(g.inputs()[i], types[i]);
   }
   Specialiser specialiser(g, provider);
+  bool in_backward = false;
   for (Node n : g.nodes()) {
+    if (n.phase() == Phase::backward && !in_backward) {
+      in_backward = true;
+      specialiser.bind_gradient_inputs();
+    }
     Graph::Scope scope(g, n.phase(), n.name());
     specialiser.visit(n);
   }
+  if (!in_backward) specialiser.bind_gradient_inputs();
   specialiser.finish();
   return g;
 }

@@ -9,7 +9,7 @@ namespace steep {
 
 /// A copy of `graph` for concrete input types: every shape a number, shape arithmetic and everything else that
 /// depends on constants alone computed once, nodes that do nothing removed. `types` gives one concrete type per
-/// graph input, in order. Throws ShapeError naming the node or input that does not fit, ModelError naming a node
+/// graph input, in order; those of gradient inputs are ignored, they follow from the forward part. Throws ShapeError naming the node or input that does not fit, ModelError naming a node
 /// whose output shape depends on data.
 Graph specialise(const Graph& graph, std::span<const Type> types, const Provider& provider);
 

@@ -1,0 +1,192 @@
+// Chains of elementwise nodes become one steep.Fused node, which walks the data once in blocks that stay in the
+// first-level cache, instead of once per operator.
+//
+// A group grows from its last node, the root, towards producers. A producer joins when one of its readers is in the
+// group and every other reader runs after the root: then the group's node can run at the root's place, and no
+// other group can come to depend on it and feed it at once.
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "ops/build.h"
+#include "ops/op_def.h"
+#include "passes/pipeline.h"
+
+namespace steep {
+namespace {
+
+constexpr size_t kMaxNodes = 48;
+constexpr size_t kMaxInputs = 16;
+constexpr size_t kMaxOutputs = 8;
+
+bool is_scalar_constant(Value v) { return v.role() == Role::constant && v.tensor()->size() == 1; }
+
+/// Elementwise, in one float type (f32 or f64) and bool. The seed of a random op is read whole.
+bool can_fuse(Node n) {
+  const OpDef* def = find_op(n.op());
+  if (def == nullptr || !def->elementwise || n.output_count() != 1 || n.op() == "CastLike") return false;
+  const bool random = n.op() == "steep.Dropout";
+  DType real = DType::undefined;
+  auto fits = [&real](Value v) {
+    if (v.dtype() == DType::boolean) return true;
+    if (v.dtype() != DType::f32 && v.dtype() != DType::f64) return false;
+    if (real == DType::undefined) real = v.dtype();
+    return real == v.dtype();
+  };
+  if (!fits(n.output(0))) return false;
+  for (int i = 0; i < n.input_count(); ++i) {
+    if (n.input(i) && !(random && i == 1) && !fits(n.input(i))) return false;
+  }
+  return real != DType::undefined;
+}
+
+class Fuser {
+ public:
+  explicit Fuser(Graph& g) : g_(g), order_(g.nodes()), users_(g.users()) {
+    for (size_t i = 0; i < order_.size(); ++i) position_[order_[i].id()] = i;
+    kept_.assign(g.value_count(), 0);
+    for (const Output& o : g.outputs()) kept_[o.value.id()] = 1;
+    for (const Update& u : g.updates()) kept_[u.value.id()] = 1;
+  }
+
+  void run() {
+    for (size_t i = order_.size(); i-- > 0;) {
+      Node root = order_[i];
+      if (group_of_.count(root.id()) != 0 || !can_fuse(root)) continue;
+      grow(root);
+    }
+    for (const auto& group : groups_) {
+      if (group.size() > 1) emit(group);
+    }
+  }
+
+ private:
+  void grow(Node root) {
+    const size_t id = groups_.size();
+    groups_.push_back({root});
+    group_of_[root.id()] = id;
+    // Latest first, so that when a producer is looked at, all its readers were.
+    std::vector<Node> frontier = producers(root);
+    while (!frontier.empty()) {
+      auto latest = std::max_element(frontier.begin(), frontier.end(), [&](Node a, Node b) {
+        return position_[a.id()] < position_[b.id()];
+      });
+      Node n = *latest;
+      frontier.erase(latest);
+      if (group_of_.count(n.id()) != 0 || !joins(n, root, id)) continue;
+      groups_[id].push_back(n);
+      group_of_[n.id()] = id;
+      if (count_inputs(groups_[id]) > kMaxInputs || count_outputs(groups_[id]) > kMaxOutputs) {
+        groups_[id].pop_back();
+        group_of_.erase(n.id());
+        continue;
+      }
+      if (groups_[id].size() >= kMaxNodes) break;
+      for (Node p : producers(n)) frontier.push_back(p);
+    }
+    if (groups_[id].size() == 1) group_of_.erase(root.id());
+  }
+
+  static std::vector<Node> producers(Node n) {
+    std::vector<Node> out;
+    for (int i = 0; i < n.input_count(); ++i) {
+      if (n.input(i) && n.input(i).producer()) out.push_back(n.input(i).producer());
+    }
+    return out;
+  }
+
+  bool joins(Node n, Node root, size_t id) {
+    if (n.phase() != root.phase() || !can_fuse(n)) return false;
+    Value y = n.output(0);
+    if (!provably_equal(y.shape(), root.output(0).shape())) return false;
+    if (float_type(n) != float_type(root)) return false;
+    for (Node user : users_[y.id()]) {
+      auto it = group_of_.find(user.id());
+      const bool inside = it != group_of_.end() && it->second == id;
+      if (!inside && position_[user.id()] <= position_[root.id()]) return false;
+    }
+    return true;
+  }
+
+  static DType float_type(Node n) {
+    if (n.output(0).dtype() != DType::boolean) return n.output(0).dtype();
+    for (int i = 0; i < n.input_count(); ++i) {
+      if (n.input(i) && is_float(n.input(i).dtype())) return n.input(i).dtype();
+    }
+    return DType::undefined;
+  }
+
+  bool inside(const std::vector<Node>& group, Node n) const {
+    return n && std::find(group.begin(), group.end(), n) != group.end();
+  }
+
+  bool is_output(const std::vector<Node>& group, Value y) const {
+    if (kept_[y.id()]) return true;
+    for (Node user : users_[y.id()]) {
+      if (!inside(group, user)) return true;
+    }
+    return false;
+  }
+
+  size_t count_outputs(const std::vector<Node>& group) const {
+    return static_cast<size_t>(
+        std::count_if(group.begin(), group.end(), [&](Node n) { return is_output(group, n.output(0)); }));
+  }
+
+  std::vector<Value> inputs_of(const std::vector<Node>& group) const {
+    std::vector<Value> inputs;
+    for (Node n : group) {
+      for (int i = 0; i < n.input_count(); ++i) {
+        Value x = n.input(i);
+        if (!x || inside(group, x.producer()) || is_scalar_constant(x)) continue;
+        if (std::find(inputs.begin(), inputs.end(), x) == inputs.end()) inputs.push_back(x);
+      }
+    }
+    return inputs;
+  }
+  size_t count_inputs(const std::vector<Node>& group) const { return inputs_of(group).size(); }
+
+  void emit(std::vector<Node> group) {
+    Node root = group.front();
+    std::sort(group.begin(), group.end(), [&](Node a, Node b) { return position_[a.id()] < position_[b.id()]; });
+    const std::vector<Value> inputs = inputs_of(group);
+    auto body = std::make_shared<Graph>();
+    std::unordered_map<uint32_t, Value> inner;
+    for (Value x : inputs) inner[x.id()] = body->add_input(x.name(), x.type());
+    std::vector<Value> outputs;
+    for (Node n : group) {
+      std::vector<Value> operands;
+      for (int i = 0; i < n.input_count(); ++i) {
+        Value x = n.input(i);
+        if (x && inner.count(x.id()) == 0) inner[x.id()] = body->add_constant(*x.tensor(), x.name());
+        operands.push_back(x ? inner[x.id()] : Value());
+      }
+      Node copy = body->add_node(n.op(), operands, 1, n.attrs(), n.name());
+      body->set_type(copy.output(0), n.output(0).type());
+      inner[n.output(0).id()] = copy.output(0);
+      if (is_output(group, n.output(0))) {
+        body->add_output(n.output(0).name(), copy.output(0));
+        outputs.push_back(n.output(0));
+      }
+    }
+    Graph::Scope scope(g_, root.phase(), root.name());
+    const auto fused = apply_n("steep.Fused", inputs, static_cast<int>(outputs.size()), {{"body", Body(body)}});
+    g_.place_like(fused[0].producer(), root);
+    for (size_t i = 0; i < outputs.size(); ++i) g_.replace_uses(outputs[i], fused[i]);
+    for (Node n : group) g_.erase(n);
+  }
+
+  Graph& g_;
+  std::vector<Node> order_;
+  std::vector<std::vector<Node>> users_;
+  std::unordered_map<uint32_t, size_t> position_;  // by node id
+  std::unordered_map<uint32_t, size_t> group_of_;  // by node id
+  std::vector<std::vector<Node>> groups_;          // each begins with its root
+  std::vector<char> kept_;                         // by value id: an output or an update
+};
+
+}  // namespace
+
+void fuse_elementwise(Graph& g) { Fuser(g).run(); }
+
+}  // namespace steep

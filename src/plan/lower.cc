@@ -1,0 +1,119 @@
+#include "plan/lower.h"
+
+#include <fmt/format.h>
+
+#include "ops/build.h"
+#include "ops/op_def.h"
+#include "passes/specialise.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+/// A part of `x` along `axis` is contiguous when all extents before the axis are 1.
+bool outermost(const Dims& dims, int64_t axis) {
+  for (int64_t i = 0; i < axis; ++i) {
+    if (dims[static_cast<size_t>(i)] != 1) return false;
+  }
+  return true;
+}
+
+int64_t row_bytes(Value x, int64_t axis) {
+  const Dims dims = x.type().dims();
+  return element_count(Dims(dims.begin() + axis + 1, dims.end())) * static_cast<int64_t>(size_of(x.dtype()));
+}
+
+int64_t split_offset(Node n, int i) {
+  Value x = n.input(0);
+  const int64_t axis = normal_axis(n, n.attrs().integer("axis", 0), x.rank());
+  if (!outermost(x.type().dims(), axis)) return -1;
+  int64_t rows = 0;
+  for (int k = 0; k < i; ++k) {
+    if (!n.output(k)) return -1;
+    rows += n.output(k).type().dims()[static_cast<size_t>(axis)];
+  }
+  return rows * row_bytes(x, axis);
+}
+
+int64_t slice_offset(Node n) {
+  Value x = n.input(0), starts = n.input(1), axes = n.input(3), steps = n.input(4);
+  auto constant = [](Value v) { return v && v.role() == Role::constant; };
+  if (!constant(starts) || starts.tensor()->size() != 1 || (axes && !constant(axes)) ||
+      (steps && (!constant(steps) || steps.tensor()->to_ints()[0] != 1))) {
+    return -1;
+  }
+  const int64_t axis = normal_axis(n, axes ? axes.tensor()->to_ints()[0] : 0, x.rank());
+  const Dims dims = x.type().dims();
+  if (!outermost(dims, axis)) return -1;
+  const int64_t extent = dims[static_cast<size_t>(axis)];
+  int64_t start = starts.tensor()->to_ints()[0];
+  if (start < 0) start += extent;
+  return std::clamp<int64_t>(start, 0, extent) * row_bytes(x, axis);
+}
+
+}  // namespace
+
+int64_t view_offset(Node n, int i) {
+  if (const OpDef* def = find_op(n.op()); def != nullptr && def->view) return i == 0 ? 0 : -1;
+  if (n.op() == "Split") return split_offset(n, i);
+  if (n.op() == "Slice") return slice_offset(n);
+  return -1;
+}
+
+std::unordered_map<uint32_t, ChosenKernel> lower(Graph& g, const Provider& provider) {
+  std::unordered_map<uint32_t, ChosenKernel> kernels;
+  std::string refused;
+  std::string first_node, first_op;
+  auto is_view = [](Node n) {
+    for (int i = 0; i < n.output_count(); ++i) {
+      if (n.output(i) && view_offset(n, i) < 0) return false;
+    }
+    return true;
+  };
+  std::vector<Node> work = g.nodes();
+  for (size_t k = 0; k < work.size(); ++k) {
+    Node n = work[k];
+    if (is_view(n)) continue;
+    std::string why_not;
+    ChosenKernel chosen = choose_kernel(provider, spec_of(n), &why_not);
+    if (chosen.kernel) {
+      kernels.emplace(n.id(), std::move(chosen));
+      continue;
+    }
+    const OpDef* def = find_op(n.op());
+    if (def == nullptr || def->decompose == nullptr) {
+      refused += fmt::format("\n    {} ({}): {}", n.name(), n.op(), why_not);
+      if (first_node.empty()) first_node = n.name(), first_op = n.op();
+      continue;
+    }
+    const size_t before = g.node_count();
+    const auto first_new = static_cast<uint32_t>(g.node_slots());
+    {
+      Graph::Scope scope(g, n.phase(), n.name());
+      const std::vector<Value> parts = def->decompose(n);
+      for (int i = 0; i < n.output_count(); ++i) {
+        if (n.output(i) && parts.at(static_cast<size_t>(i))) g.replace_uses(n.output(i), parts[static_cast<size_t>(i)]);
+      }
+    }
+    if (g.node_count() == before) {
+      throw InternalError({.what = "A decomposition added no node.", .node = n.name(), .op = n.op()});
+    }
+    for (uint32_t id = first_new; id < g.node_slots(); ++id) {
+      Node part(&g, id);
+      g.place_like(part, n);
+      work.push_back(part);
+    }
+    g.erase(n);
+  }
+  if (!refused.empty()) {
+    throw ProviderError({.what = fmt::format("The {} provider cannot run:{}", provider.name(), refused),
+                         .node = first_node,
+                         .op = first_op,
+                         .expected = "a kernel or a decomposition for every node",
+                         .remedy = "Convert the named nodes to supported dtypes, or freeze what leads to them."});
+  }
+  g.prune();
+  return kernels;
+}
+
+}  // namespace steep

@@ -1,0 +1,269 @@
+#include "plan/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ops/op_def.h"
+#include "plan/lower.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+class Planner {
+ public:
+  Planner(Graph graph, const Provider& provider) {
+    plan_.graph = std::make_unique<Graph>(std::move(graph));
+    kernels_ = lower(g(), provider);
+    order_ = schedule(g());
+    places_.resize(g().value_count());
+  }
+
+  Plan run() {
+    assign_sources();
+    find_last_uses();
+    for (Node n : order_) add_step(n);
+    if (!in_backward_) begin_backward();
+    end_of_phase(Phase::backward);
+    set_lifetimes();
+    plan_.arena_bytes = place_buffers(plan_.buffers);
+    return std::move(plan_);
+  }
+
+ private:
+  Graph& g() { return *plan_.graph; }
+  static size_t bytes_of(Value v) {
+    return static_cast<size_t>(element_count(v.type().dims())) * size_of(v.dtype());
+  }
+
+  int add_buffer(Storage storage, size_t bytes, uint32_t index, Phase phase) {
+    plan_.buffers.push_back({.storage = storage, .bytes = bytes, .index = index, .phase = phase});
+    plan_.buffers.back().first = INT32_MAX;
+    plan_.buffers.back().last = -1;
+    return static_cast<int>(plan_.buffers.size()) - 1;
+  }
+
+  void assign_sources() {
+    auto all = [&](const std::vector<Value>& values, Storage storage) {
+      for (uint32_t i = 0; i < values.size(); ++i) {
+        places_[values[i].id()] = {add_buffer(storage, bytes_of(values[i]), i, g().input_phase(values[i])), 0};
+      }
+    };
+    all(g().inputs(), Storage::input);
+    all(g().states(), Storage::state);
+    updates_state_.resize(g().value_count());
+    for (const Update& u : g().updates()) updates_state_[u.value.id()] = u.state;
+  }
+
+  Place place_of_source(Value v) {
+    Place& p = places_[v.id()];
+    if (p.buffer < 0 && v.role() == Role::constant) {
+      p = {add_buffer(Storage::constant, v.tensor()->nbytes(), static_cast<uint32_t>(plan_.constants.size()),
+                      Phase::forward),
+           0};
+      plan_.constants.push_back(*v.tensor());
+    }
+    return p;
+  }
+
+  /// By root value (what a chain of views starts from): position in order_ of the last node that reads any of them.
+  void find_last_uses() {
+    root_.resize(g().value_count());
+    last_use_.assign(g().value_count(), -1);
+    for (uint32_t i = 0; i < root_.size(); ++i) root_[i] = i;
+    for (size_t k = 0; k < order_.size(); ++k) {
+      Node n = order_[k];
+      for (int i = 0; i < n.input_count(); ++i) {
+        if (n.input(i)) last_use_[root_[n.input(i).id()]] = static_cast<int>(k);
+      }
+      if (kernels_.count(n.id()) != 0) continue;
+      for (int i = 0; i < n.output_count(); ++i) {
+        if (n.output(i)) root_[n.output(i).id()] = root_[n.input(0).id()];
+      }
+    }
+    for (const Output& o : g().outputs()) last_use_[root_[o.value.id()]] = INT32_MAX;
+    wanted_outside_.assign(g().value_count(), 0);
+    for (const Output& o : g().outputs()) wanted_outside_[root_[o.value.id()]] = 1;
+  }
+
+  /// Output buffer for a value whose bytes the caller will hold: the whole chain of views leads to it.
+  bool leaves(Value y) const { return wanted_outside_[root_[y.id()]] != 0; }
+
+  Place new_place(Node n, Value y) {
+    if (leaves(y)) {
+      const auto index = static_cast<uint32_t>(plan_.output_buffers.size());
+      const int b = add_buffer(Storage::output, bytes_of(y), index, n.phase());
+      plan_.output_buffers.push_back(static_cast<uint32_t>(b));
+      return {b, 0};
+    }
+    return {add_buffer(Storage::arena, bytes_of(y), 0, n.phase()), 0};
+  }
+
+  /// The operand whose bytes output `o` may take over: it dies here, fills its buffer, and no other operand of
+  /// the node lies in that buffer in a way the kernel did not agree to.
+  bool take_over(Node n, const Kernel& kernel, int k, int o, Place* place) {
+    Value y = n.output(o);
+    if (leaves(y)) return false;
+    for (auto [i, out] : kernel.may_share) {
+      if (out != o) continue;
+      Value x = n.input(i);
+      if (!x) continue;
+      const Place p = places_[x.id()];
+      if (p.buffer < 0 || p.offset != 0) continue;
+      const Buffer& b = plan_.buffers[static_cast<size_t>(p.buffer)];
+      const bool updates = updates_state_[y.id()] && updates_state_[y.id()] == x;
+      if (b.storage == Storage::state ? !updates : b.storage != Storage::arena) continue;
+      if (updates_state_[y.id()] && !updates) continue;
+      if (b.bytes != bytes_of(y) || last_use_[root_[x.id()]] > k) continue;
+      if (std::any_of(taken_.begin(), taken_.end(), [&](int t) { return t == p.buffer; })) continue;
+      bool clash = false;
+      for (int j = 0; j < n.input_count() && !clash; ++j) {
+        Value other = n.input(j);
+        if (!other || j == i || places_[other.id()].buffer != p.buffer) continue;
+        clash = std::find(kernel.may_share.begin(), kernel.may_share.end(), std::pair(j, o)) ==
+                kernel.may_share.end();
+      }
+      if (clash) continue;
+      *place = p;
+      taken_.push_back(p.buffer);
+      return true;
+    }
+    return false;
+  }
+
+  void add_step(Node n) {
+    const int k = position_++;
+    if (n.phase() == Phase::backward && !in_backward_) begin_backward();
+    auto it = kernels_.find(n.id());
+    if (it == kernels_.end()) {
+      const Place base = place_of_source(n.input(0));
+      for (int i = 0; i < n.output_count(); ++i) {
+        if (!n.output(i)) continue;
+        places_[n.output(i).id()] = {base.buffer, base.offset + static_cast<size_t>(view_offset(n, i))};
+      }
+      return;
+    }
+    Step step{.node = n, .phase = n.phase()};
+    step.candidate = it->second.candidate;
+    for (int i = 0; i < n.input_count(); ++i) {
+      step.inputs.push_back(n.input(i) ? place_of_source(n.input(i)) : Place{});
+    }
+    taken_.clear();
+    for (int o = 0; o < n.output_count(); ++o) {
+      Value y = n.output(o);
+      Place p;
+      if (y && !take_over(n, *it->second.kernel, k, o, &p)) p = new_place(n, y);
+      if (y) places_[y.id()] = p;
+      step.outputs.push_back(p);
+    }
+    if (it->second.kernel->scratch_bytes > 0) {
+      step.scratch = {add_buffer(Storage::arena, it->second.kernel->scratch_bytes, 0, n.phase()), 0};
+    }
+    step.kernel = std::move(it->second.kernel);
+    plan_.steps.push_back(std::move(step));
+  }
+
+  void begin_backward() {
+    end_of_phase(Phase::forward);
+    in_backward_ = true;
+    plan_.backward_begin = plan_.steps.size();
+  }
+
+  /// Copies what the phase promised but did not make in place: updates computed elsewhere, outputs that are
+  /// inputs, constants or states.
+  void end_of_phase(Phase phase) {
+    for (const Output& o : g().outputs()) {
+      if (o.phase != phase) continue;
+      Place p = place_of_source(o.value);
+      const Storage storage = plan_.buffers[static_cast<size_t>(p.buffer)].storage;
+      const Buffer& b = plan_.buffers[static_cast<size_t>(p.buffer)];
+      if (storage != Storage::output || b.phase != phase) p = copy_to_output(o, p, phase);
+      plan_.outputs.push_back({o.name, p, o.value.dtype(), o.value.type().dims(), phase});
+    }
+    for (const Update& u : g().updates()) {
+      Node writer = u.value.producer();
+      const bool now = writer ? writer.phase() == phase : phase == Phase::forward;
+      if (!now) continue;
+      const Place to = places_[u.state.id()], from = place_of_source(u.value);
+      if (to.buffer == from.buffer) continue;
+      add_copy(from, to, bytes_of(u.value), phase);
+    }
+  }
+
+  Place copy_to_output(const Output& o, Place from, Phase phase) {
+    const auto index = static_cast<uint32_t>(plan_.output_buffers.size());
+    const Place to{add_buffer(Storage::output, bytes_of(o.value), index, phase), 0};
+    plan_.output_buffers.push_back(static_cast<uint32_t>(to.buffer));
+    add_copy(from, to, bytes_of(o.value), phase);
+    return to;
+  }
+
+  void add_copy(Place from, Place to, size_t bytes, Phase phase) {
+    Step step{.phase = phase};
+    step.candidate = "copy";
+    step.inputs = {from};
+    step.outputs = {to};
+    step.copy_bytes = bytes;
+    plan_.steps.push_back(std::move(step));
+  }
+
+  void set_lifetimes() {
+    auto touch = [&](const Place& p, int step) {
+      if (p.buffer < 0) return;
+      Buffer& b = plan_.buffers[static_cast<size_t>(p.buffer)];
+      b.first = std::min(b.first, step);
+      b.last = std::max(b.last, step);
+    };
+    for (size_t s = 0; s < plan_.steps.size(); ++s) {
+      const Step& step = plan_.steps[s];
+      for (const Place& p : step.inputs) touch(p, static_cast<int>(s));
+      for (const Place& p : step.outputs) touch(p, static_cast<int>(s));
+      touch(step.scratch, static_cast<int>(s));
+    }
+  }
+
+  Plan plan_;
+  std::unordered_map<uint32_t, ChosenKernel> kernels_;
+  std::vector<Node> order_;
+  std::vector<Place> places_;          // by value id
+  std::vector<char> wanted_outside_;   // by root value id
+  std::vector<Value> updates_state_;   // by value id: the state that it becomes
+  std::vector<uint32_t> root_;         // by value id
+  std::vector<int> last_use_;          // by root value id: position in order_
+  std::vector<int> taken_;             // buffers that the present step already writes in place
+  int position_ = 0;
+  bool in_backward_ = false;
+};
+
+}  // namespace
+
+Plan make_plan(Graph graph, const Provider& provider) { return Planner(std::move(graph), provider).run(); }
+
+std::string to_text(const Plan& plan) {
+  std::string out;
+  auto show = [&](const Place& p) -> std::string {
+    if (p.buffer < 0) return "_";
+    const Buffer& b = plan.buffers[static_cast<size_t>(p.buffer)];
+    static constexpr const char* kNames[] = {"arena", "input", "constant", "state", "output"};
+    const char* storage = kNames[static_cast<size_t>(b.storage)];
+    if (b.storage == Storage::arena) return fmt::format("{}+{}", storage, b.offset + p.offset);
+    return p.offset == 0 ? fmt::format("{}{}", storage, b.index)
+                         : fmt::format("{}{}+{}", storage, b.index, p.offset);
+  };
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    const Step& step = plan.steps[s];
+    if (s == plan.backward_begin) out += "--- backward\n";
+    std::string ins, outs;
+    for (const Place& p : step.inputs) ins += (ins.empty() ? "" : ", ") + show(p);
+    for (const Place& p : step.outputs) outs += (outs.empty() ? "" : ", ") + show(p);
+    out += fmt::format("{:4} {} = {}[{}]({}){}\n", s, outs, step.node ? step.node.op() : "copy", step.candidate,
+                       ins, step.node ? "  # " + step.node.name() : "");
+  }
+  size_t sum = 0;
+  for (const Buffer& b : plan.buffers) sum += b.storage == Storage::arena ? b.bytes : 0;
+  out += fmt::format("arena: {} bytes for {} bytes of values\n", plan.arena_bytes, sum);
+  return out;
+}
+
+}  // namespace steep

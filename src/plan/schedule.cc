@@ -1,0 +1,89 @@
+#include <algorithm>
+#include <tuple>
+
+#include "ops/op_def.h"
+#include "plan/plan.h"
+
+namespace steep {
+namespace {
+
+/// Whether anything that reads `state` depends on `writer`; then the write cannot wait for all readers.
+bool reader_depends_on(Node writer, Value state, const std::vector<std::vector<Node>>& users) {
+  std::vector<Node> stack{writer};
+  std::vector<uint32_t> seen;
+  while (!stack.empty()) {
+    Node n = stack.back();
+    stack.pop_back();
+    for (int i = 0; i < n.output_count(); ++i) {
+      if (!n.output(i)) continue;
+      for (Node user : users[n.output(i).id()]) {
+        if (std::find(seen.begin(), seen.end(), user.id()) != seen.end()) continue;
+        seen.push_back(user.id());
+        for (int k = 0; k < user.input_count(); ++k) {
+          if (user.input(k) == state) return true;
+        }
+        stack.push_back(user);
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<Node> schedule(const Graph& graph) {
+  const std::vector<Node> order = graph.nodes();
+  const auto users = graph.users();
+
+  // Position in `order` stands for the node from here on.
+  std::vector<size_t> position;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (order[i].id() >= position.size()) position.resize(order[i].id() + 1, SIZE_MAX);
+    position[order[i].id()] = i;
+  }
+  std::vector<std::vector<size_t>> after(order.size());
+  std::vector<int> missing(order.size(), 0);
+  auto edge = [&](size_t from, size_t to) {
+    after[from].push_back(to);
+    ++missing[to];
+  };
+  for (size_t i = 0; i < order.size(); ++i) {
+    for (int k = 0; k < order[i].input_count(); ++k) {
+      if (Value x = order[i].input(k); x && x.producer()) edge(position[x.producer().id()], i);
+    }
+  }
+  for (const Update& u : graph.updates()) {
+    Node writer = u.value.producer();
+    if (!writer || reader_depends_on(writer, u.state, users)) continue;
+    for (Node reader : users[u.state.id()]) {
+      if (reader != writer) edge(position[reader.id()], position[writer.id()]);
+    }
+  }
+
+  std::vector<size_t> ready;
+  const auto later = [&](size_t a, size_t b) {
+    return std::pair(order[a].phase(), a) > std::pair(order[b].phase(), b);
+  };
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (missing[i] == 0) ready.push_back(i);
+  }
+  std::make_heap(ready.begin(), ready.end(), later);
+  std::vector<Node> out;
+  out.reserve(order.size());
+  while (!ready.empty()) {
+    std::pop_heap(ready.begin(), ready.end(), later);
+    const size_t i = ready.back();
+    ready.pop_back();
+    out.push_back(order[i]);
+    for (size_t d : after[i]) {
+      if (--missing[d] == 0) {
+        ready.push_back(d);
+        std::push_heap(ready.begin(), ready.end(), later);
+      }
+    }
+  }
+  // Readers of two states that each wait for the other's writer cannot all go first; those updates are copied.
+  return out.size() == order.size() ? out : order;
+}
+
+}  // namespace steep

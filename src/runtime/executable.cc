@@ -1,0 +1,165 @@
+#include "runtime/executable.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+constexpr size_t kMaxOperands = 64;  // more than that go through the heap
+
+template <typename T>
+bool all_finite(const void* data, int64_t n) {
+  const T* p = static_cast<const T*>(data);
+  for (int64_t i = 0; i < n; ++i) {
+    if (!std::isfinite(p[i])) return false;
+  }
+  return true;
+}
+
+void check_outputs(const Step& step, void* const* out) {
+  if (!step.node) return;
+  for (int i = 0; i < step.node.output_count(); ++i) {
+    Value y = step.node.output(i);
+    if (!y) continue;
+    const int64_t n = element_count(y.type().dims());
+    const bool ok = y.dtype() == DType::f32   ? all_finite<float>(out[i], n)
+                    : y.dtype() == DType::f64 ? all_finite<double>(out[i], n)
+                                              : true;
+    if (ok) continue;
+    throw DataError({.what = "A value is not finite (NaN or infinity); this is the first node that made one.",
+                     .node = step.node.name(),
+                     .op = step.node.op(),
+                     .expected = "finite values",
+                     .received = fmt::format("{} in {}", to_string(y.type()), y.name()),
+                     .remedy = "Lower the learning rate, clip gradients, or look at the data of this step."});
+  }
+}
+
+std::string shapes_of(Node n) {
+  std::string ins, outs;
+  for (int i = 0; i < n.output_count(); ++i) {
+    if (n.output(i)) outs += (outs.empty() ? "" : ", ") + to_string(n.output(i).type());
+  }
+  for (int i = 0; i < n.input_count(); ++i) {
+    if (n.input(i)) ins += (ins.empty() ? "" : ", ") + to_string(n.input(i).type());
+  }
+  return outs + " ← " + ins;
+}
+
+}  // namespace
+
+Executable::Executable(Plan plan, std::shared_ptr<MemoryPool> pool) : plan_(std::move(plan)), pool_(std::move(pool)) {
+  input_buffer_.assign(plan_.graph->inputs().size(), -1);
+  state_buffer_.assign(plan_.graph->states().size(), -1);
+  for (size_t b = 0; b < plan_.buffers.size(); ++b) {
+    const Buffer& buffer = plan_.buffers[b];
+    if (buffer.storage == Storage::input) input_buffer_[buffer.index] = static_cast<int>(b);
+    if (buffer.storage == Storage::state) state_buffer_[buffer.index] = static_cast<int>(b);
+  }
+}
+
+std::unique_ptr<Frame> Executable::acquire() {
+  std::unique_ptr<Frame> frame;
+  if (!idle_.empty()) {
+    frame = std::move(idle_.back());
+    idle_.pop_back();
+  } else {
+    frame = std::make_unique<Frame>();
+    frame->base.resize(plan_.buffers.size(), nullptr);
+    frame->inputs.resize(input_buffer_.size());
+    frame->outputs.resize(plan_.output_buffers.size());
+    for (size_t b = 0; b < plan_.buffers.size(); ++b) {
+      const Buffer& buffer = plan_.buffers[b];
+      if (buffer.storage == Storage::constant) {
+        // Constants are read only; the table is of one type for all.
+        frame->base[b] = static_cast<std::byte*>(const_cast<void*>(
+            static_cast<const Tensor&>(plan_.constants[buffer.index]).data()));
+      }
+    }
+  }
+  if (!frame->arena) {
+    frame->arena = pool_->allocate(plan_.arena_bytes);
+    auto* arena = static_cast<std::byte*>(frame->arena.get());
+    for (size_t b = 0; b < plan_.buffers.size(); ++b) {
+      if (plan_.buffers[b].storage == Storage::arena) frame->base[b] = arena + plan_.buffers[b].offset;
+    }
+  }
+  return frame;
+}
+
+void Executable::release(std::unique_ptr<Frame> frame) {
+  for (Tensor& t : frame->inputs) t = Tensor();
+  for (auto& o : frame->outputs) o.reset();
+  // Small arenas stay with their frame; large ones go back, so that other shapes can use the memory.
+  constexpr size_t kKeep = size_t{1} << 20;
+  if (plan_.arena_bytes > kKeep) frame->arena.reset();
+  constexpr size_t kMaxIdle = 2;
+  if (idle_.size() < kMaxIdle) idle_.push_back(std::move(frame));
+}
+
+void Executable::bind_input(Frame& frame, size_t index, const Tensor& tensor) const {
+  frame.inputs[index] = tensor;
+  frame.base[static_cast<size_t>(input_buffer_[index])] =
+      static_cast<std::byte*>(const_cast<void*>(tensor.data()));
+}
+
+void Executable::bind_state(Frame& frame, size_t index, void* data) const {
+  frame.base[static_cast<size_t>(state_buffer_[index])] = static_cast<std::byte*>(data);
+}
+
+std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions& options) const {
+  for (uint32_t b : plan_.output_buffers) {
+    const Buffer& buffer = plan_.buffers[b];
+    if (buffer.phase != phase) continue;
+    frame.outputs[buffer.index] = pool_->allocate(buffer.bytes);
+    frame.base[b] = static_cast<std::byte*>(frame.outputs[buffer.index].get());
+  }
+  const bool forward = phase == Phase::forward;
+  const size_t begin = forward ? 0 : plan_.backward_begin;
+  const size_t end = forward ? plan_.backward_begin : plan_.steps.size();
+  const void* in_small[kMaxOperands];
+  void* out_small[kMaxOperands];
+  std::vector<const void*> in_large;
+  std::vector<void*> out_large;
+  auto pointer = [&](const Place& p) -> std::byte* {
+    return p.buffer < 0 ? nullptr : frame.base[static_cast<size_t>(p.buffer)] + p.offset;
+  };
+  for (size_t s = begin; s < end; ++s) {
+    const Step& step = plan_.steps[s];
+    const void** in = in_small;
+    void** out = out_small;
+    if (step.inputs.size() > kMaxOperands) in_large.resize(step.inputs.size()), in = in_large.data();
+    if (step.outputs.size() > kMaxOperands) out_large.resize(step.outputs.size()), out = out_large.data();
+    for (size_t i = 0; i < step.inputs.size(); ++i) in[i] = pointer(step.inputs[i]);
+    for (size_t i = 0; i < step.outputs.size(); ++i) out[i] = pointer(step.outputs[i]);
+    const double start = options.profiler != nullptr ? options.profiler->now_us() : 0;
+    if (step.kernel) {
+      step.kernel->execute({in, out, pointer(step.scratch)});
+    } else if (step.copy_bytes > 0) {
+      std::memcpy(out[0], in[0], step.copy_bytes);
+    }
+    if (options.check_finite) check_outputs(step, out);
+    if (options.profiler != nullptr) {
+      options.profiler->add({.node = step.node ? step.node.name() : "copy",
+                             .op = step.node ? step.node.op() : "copy",
+                             .kernel = std::string(step.candidate),
+                             .shapes = step.node ? shapes_of(step.node) : "",
+                             .start_us = start,
+                             .duration_us = options.profiler->now_us() - start});
+    }
+  }
+  std::vector<Tensor> outputs;
+  for (const PlannedOutput& o : plan_.outputs) {
+    if (o.phase != phase) continue;
+    const Buffer& buffer = plan_.buffers[static_cast<size_t>(o.place.buffer)];
+    outputs.push_back(Tensor::wrap(o.dtype, o.dims, pointer(o.place), frame.outputs[buffer.index]));
+  }
+  return outputs;
+}
+
+}  // namespace steep

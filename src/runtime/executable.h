@@ -1,0 +1,53 @@
+// Runs a plan: kernels with resolved pointers, in order.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "plan/plan.h"
+#include "runtime/memory.h"
+#include "runtime/profiler.h"
+
+namespace steep {
+
+/// One execution under way: an arena, the pointers into it, and what must stay alive until it ends.
+struct Frame {
+  std::shared_ptr<void> arena;
+  std::vector<std::byte*> base;                 ///< by buffer: where its bytes begin
+  std::vector<Tensor> inputs;                   ///< by graph input
+  std::vector<std::shared_ptr<void>> outputs;   ///< by output buffer
+  int64_t seed[2] = {0, 0};                     ///< what the seed input reads
+};
+
+struct RunOptions {
+  Profiler* profiler = nullptr;
+  bool check_finite = false;
+};
+
+/// A plan with its memory. Frames may run one after another in any interleaving, one thread at a time.
+class Executable {
+ public:
+  Executable(Plan plan, std::shared_ptr<MemoryPool> pool);
+
+  const Plan& plan() const { return plan_; }
+  /// A frame with its arena and constants in place.
+  std::unique_ptr<Frame> acquire();
+  void release(std::unique_ptr<Frame> frame);
+
+  /// Binds input `index` (into Graph::inputs()) for this frame; the handle is kept until the frame is released.
+  void bind_input(Frame& frame, size_t index, const Tensor& tensor) const;
+  void bind_state(Frame& frame, size_t index, void* data) const;
+  /// Runs one phase and returns its outputs in order. Throws what kernels throw; DataError naming the first node
+  /// whose result is not finite when that is checked.
+  std::vector<Tensor> run(Frame& frame, Phase phase, const RunOptions& options) const;
+
+ private:
+  Plan plan_;
+  std::shared_ptr<MemoryPool> pool_;
+  std::vector<int> input_buffer_;  // by graph input
+  std::vector<int> state_buffer_;  // by graph state
+  std::vector<std::unique_ptr<Frame>> idle_;
+};
+
+}  // namespace steep

@@ -1,0 +1,108 @@
+#include "runtime/memory.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+constexpr size_t kMapped = size_t{1} << 20;  // blocks from here on are mapped one by one
+constexpr size_t kHugePage = size_t{2} << 20;
+
+size_t capacity_for(size_t bytes) {
+  const size_t unit = bytes >= kMapped ? 4096 : 64;
+  return std::max<size_t>((bytes + unit - 1) / unit * unit, 64);
+}
+
+void* map_block(size_t capacity) {
+  void* p = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return nullptr;
+  if (capacity >= kHugePage) madvise(p, capacity, MADV_HUGEPAGE);
+#ifdef MADV_POPULATE_WRITE
+  if (madvise(p, capacity, MADV_POPULATE_WRITE) == 0) return p;
+#endif
+  auto* bytes = static_cast<volatile char*>(p);
+  for (size_t i = 0; i < capacity; i += 4096) bytes[i] = 0;
+  return p;
+}
+
+void release(void* block, size_t capacity) {
+  if (capacity >= kMapped) {
+    munmap(block, capacity);
+  } else {
+    std::free(block);
+  }
+}
+
+}  // namespace
+
+MemoryPool::~MemoryPool() {
+  for (auto [capacity, block] : idle_) release(block, capacity);
+}
+
+std::shared_ptr<void> MemoryPool::allocate(size_t bytes) {
+  const size_t wanted = capacity_for(bytes);
+  size_t capacity = wanted;
+  void* block = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    // A block may be up to a quarter larger than asked for, so that nearby shapes share blocks.
+    auto it = idle_.lower_bound(wanted);
+    if (it != idle_.end() && it->first <= wanted + wanted / 4) {
+      capacity = it->first;
+      block = it->second;
+      idle_bytes_ -= capacity;
+      idle_.erase(it);
+    }
+    used_bytes_ += capacity;
+    peak_used_bytes_ = std::max(peak_used_bytes_, used_bytes_);
+  }
+  if (block == nullptr) {
+    block = capacity >= kMapped ? map_block(capacity) : std::aligned_alloc(64, capacity);
+  }
+  if (block == nullptr) {
+    std::lock_guard lock(mutex_);
+    used_bytes_ -= capacity;
+    throw OutOfMemoryError({.what = "Memory for the step could not be had.",
+                            .received = fmt::format("a request for {} bytes", bytes),
+                            .remedy = "Use a smaller batch or sequence length."});
+  }
+  return {block, [pool = shared_from_this(), capacity](void* p) { pool->give_back(p, capacity); }};
+}
+
+void MemoryPool::give_back(void* block, size_t capacity) {
+  std::vector<std::pair<void*, size_t>> surplus;
+  {
+    std::lock_guard lock(mutex_);
+    used_bytes_ -= capacity;
+    idle_.emplace(capacity, block);
+    idle_bytes_ += capacity;
+    // What is idle beyond the largest need so far belongs to shapes that are gone: smallest blocks last.
+    while (idle_bytes_ + used_bytes_ > peak_used_bytes_ + kHugePage && idle_.size() > 1) {
+      auto it = std::prev(idle_.end());
+      if (it->second == block) --it;
+      surplus.emplace_back(it->second, it->first);
+      idle_bytes_ -= it->first;
+      idle_.erase(it);
+    }
+  }
+  for (auto [p, size] : surplus) release(p, size);
+}
+
+size_t MemoryPool::bytes_in_use() const {
+  std::lock_guard lock(mutex_);
+  return used_bytes_;
+}
+
+size_t MemoryPool::bytes_idle() const {
+  std::lock_guard lock(mutex_);
+  return idle_bytes_;
+}
+
+}  // namespace steep

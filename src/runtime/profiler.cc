@@ -1,0 +1,40 @@
+#include "runtime/profiler.h"
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "steep/error.h"
+
+namespace steep {
+
+std::string Profiler::to_json() const {
+  using nlohmann::json;
+  json trace = json::array();
+  std::map<std::string, int> rows;
+  for (const Event& e : events_) {
+    const int row = rows.try_emplace(e.op, static_cast<int>(rows.size()) + 1).first->second;
+    trace.push_back({{"name", e.node},
+                     {"cat", e.op},
+                     {"ph", "X"},
+                     {"pid", 1},
+                     {"tid", row},
+                     {"ts", e.start_us},
+                     {"dur", e.duration_us},
+                     {"args", {{"op", e.op}, {"kernel", e.kernel}, {"types", e.shapes}}}});
+  }
+  for (const auto& [op, row] : rows) {
+    trace.push_back({{"name", "thread_name"}, {"ph", "M"}, {"pid", 1}, {"tid", row}, {"args", {{"name", op}}}});
+  }
+  return json{{"traceEvents", trace}, {"displayTimeUnit", "ms"}}.dump();
+}
+
+void Profiler::write(const std::string& path) const {
+  std::ofstream file(path, std::ios::binary);
+  file << to_json();
+  if (!file.flush()) {
+    throw IoError({.what = "The trace could not be written.", .node = path, .remedy = "Check the folder and the space left."});
+  }
+}
+
+}  // namespace steep
