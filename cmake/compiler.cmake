@@ -17,13 +17,16 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 
-add_library(steep_warnings INTERFACE)
-target_compile_options(steep_warnings INTERFACE -Wall -Wextra -Werror)
+# Every target of ours links this.
+add_library(steep_flags INTERFACE)
+target_compile_options(steep_flags INTERFACE -Wall -Wextra -Werror)
 
+# Dependencies stay uninstrumented: their findings are not ours to fix, and the object files are
+# those of the plain build, which the compiler cache has.
 if(STEEP_SANITIZE)
-  add_compile_options(-fsanitize=${STEEP_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer
-                      -g1)
-  add_link_options(-fsanitize=${STEEP_SANITIZE})
+  target_compile_options(steep_flags INTERFACE -fsanitize=${STEEP_SANITIZE} -O1 -g1 -UNDEBUG
+                         -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(steep_flags INTERFACE -fsanitize=${STEEP_SANITIZE})
 endif()
 
 # Paths relative to the checkout let every checkout share one cache.
