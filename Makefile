@@ -1,0 +1,84 @@
+# make demo    train the example transformer language model (DATA=folder, SHORT=1)
+# make test    build everything, run every test and the lint checks
+# make help    the other targets
+#
+# Everything that is made lies in .venv, build and runs.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 60
+TIDY_SECONDS ?= 600
+
+bin := .venv/bin
+step := scripts/step
+# The wheels of cmake and ninja are newer than some distributions' packages.
+export PATH := $(CURDIR)/$(bin):$(PATH)
+cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
+
+.PHONY: help setup build test test-cpp test-py lint format sanitize fuzz fuzz-corpus demo bench clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: .venv/ready ## .venv with all tools, and the system packages
+
+.venv/ready: requirements-dev.txt scripts/setup
+	@scripts/setup "$(PYTHON)"
+
+build: setup ## the C++ core, the program, the Python extension and the tests
+	@$(step) build/configure.log "configure" cmake -S . -B build/release $(cmake_flags)
+	@$(step) build/build.log "build (the first time takes minutes)" ninja -C build/release -j$(JOBS)
+	@scripts/link_package build/release
+
+test: test-cpp test-py lint ## every test and check
+
+test-cpp: build ## C++ tests
+	@$(step) -v build/test-cpp.log "C++ tests" \
+	  ctest --test-dir build/release --output-on-failure -j$(JOBS)
+
+test-py: build ## Python tests
+	@$(step) -v build/test-py.log "Python tests" $(bin)/python -m pytest
+
+lint: build ## formatting, ruff, mypy, clang-tidy
+	@$(step) build/clang-format.log "clang-format" scripts/format --dry-run -Werror
+	@$(step) build/ruff.log "ruff" bash -c '$(bin)/ruff check && $(bin)/ruff format --check'
+	@$(step) build/mypy.log "mypy" $(bin)/mypy
+	@$(step) build/clang-tidy.log "clang-tidy (at most $(TIDY_SECONDS) s)" \
+	  $(bin)/python scripts/tidy.py --build build/release --jobs $(JOBS) --seconds $(TIDY_SECONDS)
+
+format: setup ## rewrite the sources as clang-format and ruff want them
+	@scripts/format -i
+	@$(bin)/ruff format
+	@$(bin)/ruff check --fix
+
+sanitize: setup ## C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(step) build/sanitize-configure.log "configure (sanitizers)" cmake -S . -B build/asan \
+	  $(cmake_flags) -DSTEEP_SANITIZE=address,undefined -DSTEEP_BUILD_PYTHON=OFF
+	@$(step) build/sanitize-build.log "build (sanitizers)" ninja -C build/asan -j$(JOBS)
+	@$(step) -v build/sanitize.log "C++ tests (sanitizers)" \
+	  ctest --test-dir build/asan --output-on-failure -j$(JOBS)
+
+fuzz: setup ## FUZZ_SECONDS of fuzzing, shared between all the fuzz targets
+	@scripts/system_packages fuzz
+	@$(step) build/fuzz-configure.log "configure (fuzzers)" cmake -S . -B build/fuzz \
+	  $(cmake_flags) -DCMAKE_CXX_COMPILER=$$(scripts/clang) -DSTEEP_SANITIZE=address,undefined \
+	  -DSTEEP_BUILD_PYTHON=OFF -DSTEEP_BUILD_TESTS=OFF -DSTEEP_BUILD_FUZZ=ON
+	@$(step) build/fuzz-build.log "build (fuzzers)" ninja -C build/fuzz -j$(JOBS)
+	@scripts/fuzz build/fuzz $(FUZZ_SECONDS) $(JOBS)
+
+fuzz-corpus: ## add to tests/fuzz/corpus what earlier fuzzing found
+	@scripts/fuzz --merge build/fuzz
+
+demo: build ## train the transformer language model: DATA=folder, SHORT=1 for a few steps
+	@$(bin)/python examples/transformer_lm/train.py --out runs/transformer_lm \
+	  $(if $(DATA),--data "$(DATA)") $(if $(SHORT),--short)
+
+bench: build ## Steep against PyTorch: speed and memory
+	@$(bin)/python bench/run.py
+
+clean: ## remove what was built; .venv and runs stay
+	@rm -rf build python/steep/_steep.*

@@ -1,0 +1,1 @@
+"""Steep trains ONNX graphs."""

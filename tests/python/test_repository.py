@@ -1,0 +1,43 @@
+"""Facts about the repository that nothing else keeps true."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = {".cc", ".h", ".cu", ".cuh", ".py", ".cmake"}
+
+
+def tracked_files() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
+
+
+def test_one_version() -> None:
+    cmake = re.search(r"project\(steep VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())
+    wheel = re.search(r'^version = "([\d.]+)"', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert cmake and wheel and cmake[1] == wheel[1]
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {
+        str(f.relative_to(ROOT)): len(f.read_text().splitlines())
+        for f in tracked_files()
+        if f.suffix in CODE
+    }
+    assert lengths
+    assert {f: n for f, n in lengths.items() if n >= 500} == {}
+
+
+@pytest.mark.parametrize("folder", ["utils", "common"])
+def test_no_catch_all_folders(folder: str) -> None:
+    assert [f for f in tracked_files() if folder in f.relative_to(ROOT).parts[:-1]] == []
+
+
+def test_every_header_has_pragma_once() -> None:
+    headers = [f for f in tracked_files() if f.suffix == ".h"]
+    assert [f for f in headers if "#pragma once" not in f.read_text()] == []
