@@ -1,0 +1,24 @@
+// What the binding files share. Each file defines one init_x(m); module.cc lists them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "steep/tensor.h"
+
+namespace steep::python {
+
+namespace nb = nanobind;
+
+/// Any array in CPU memory → Tensor: our own Tensor, objects with the buffer protocol (NumPy,
+/// read-only ones too), objects with __dlpack__ (PyTorch, JAX, …), or a DLPack capsule. Shares the
+/// bytes, and holds their owner, when they are contiguous; copies otherwise. Throws DataError
+/// naming `name` for anything else. Needs the GIL.
+Tensor to_tensor(nb::handle array, const char* name = "");
+
+/// A DLPack capsule that shares the tensor's bytes and keeps them alive. Needs the GIL.
+nb::object to_capsule(const Tensor& tensor);
+
+/// Dtype from its name as NumPy spells it. Throws DataError.
+DType dtype_from(const std::string& name);
+
+}  // namespace steep::python

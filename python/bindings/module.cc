@@ -1,0 +1,19 @@
+#include "bindings.h"
+
+// One line a file.
+#define STEEP_BINDINGS(X) \
+  X(errors)               \
+  X(tensor)
+
+namespace steep::python {
+#define STEEP_DECLARE(stem) void init_##stem(nb::module_& m);
+STEEP_BINDINGS(STEEP_DECLARE)
+#undef STEEP_DECLARE
+}  // namespace steep::python
+
+NB_MODULE(_steep, m) {
+  m.doc() = "Steep's engine. Use the package `steep`; this module is its compiled part.";
+#define STEEP_INIT(stem) steep::python::init_##stem(m);
+  STEEP_BINDINGS(STEEP_INIT)
+#undef STEEP_INIT
+}

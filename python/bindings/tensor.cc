@@ -1,0 +1,417 @@
+// Tensor ↔ DLPack and the buffer protocol, without copies.
+#include "steep/tensor.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+
+#include "bindings.h"
+#include "steep/error.h"
+
+namespace steep::python {
+namespace {
+
+// The structures of DLPack (github.com/dmlc/dlpack), version 0.8 and 1.x.
+struct DLTensor {
+  void* data;
+  int32_t device_type;
+  int32_t device_id;
+  int32_t ndim;
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+};
+struct DLManagedTensor {
+  DLTensor tensor;
+  void* context;
+  void (*deleter)(DLManagedTensor*);
+};
+struct DLManagedTensorVersioned {
+  uint32_t major;
+  uint32_t minor;
+  void* context;
+  void (*deleter)(DLManagedTensorVersioned*);
+  uint64_t flags;
+  DLTensor tensor;
+};
+constexpr int32_t kCpu = 1;
+
+struct Kind {
+  DType dtype;
+  uint8_t code;        // DLPack: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool
+  const char* format;  // of the buffer protocol; null where it has none
+};
+constexpr std::array<Kind, 13> kKinds{{{DType::f32, 2, "f"},
+                                       {DType::f64, 2, "d"},
+                                       {DType::f16, 2, "e"},
+                                       {DType::bf16, 4, nullptr},
+                                       {DType::boolean, 6, "?"},
+                                       {DType::i8, 0, "b"},
+                                       {DType::i16, 0, "h"},
+                                       {DType::i32, 0, "i"},
+                                       {DType::i64, 0, "l"},
+                                       {DType::u8, 1, "B"},
+                                       {DType::u16, 1, "H"},
+                                       {DType::u32, 1, "I"},
+                                       {DType::u64, 1, "L"}}};
+
+const Kind& kind_of(DType dtype) {
+  for (const Kind& k : kKinds) {
+    if (k.dtype == dtype) return k;
+  }
+  throw InternalError("A tensor without a dtype cannot be given to Python.");
+}
+
+[[noreturn]] void refuse(const char* name, std::string received, std::string remedy = "") {
+  throw DataError({.what = *name == '\0' ? "An array cannot be used."
+                                         : fmt::format("The array for '{}' cannot be used.", name),
+                   .expected = "a dense array of numbers in CPU memory (NumPy, PyTorch, DLPack)",
+                   .received = std::move(received),
+                   .remedy = std::move(remedy)});
+}
+
+/// Copies a strided array to a fresh contiguous one. Strides in bytes.
+Tensor gather(DType dtype, const Dims& dims, const char* data,
+              const std::vector<int64_t>& strides) {
+  Tensor out = Tensor::empty(dtype, dims);
+  if (out.size() == 0) return out;
+  const size_t item = size_of(dtype);
+  auto* dst = static_cast<char*>(out.data());
+  const size_t rank = dims.size();
+  const int64_t row = rank == 0 ? 1 : dims.back();
+  const int64_t step = rank == 0 ? 0 : strides.back();
+  std::vector<int64_t> index(rank, 0);
+  const char* src = data;
+  for (int64_t done = 0; done < out.size(); done += row) {
+    if (step == static_cast<int64_t>(item)) {
+      std::memcpy(dst, src, item * static_cast<size_t>(row));
+      dst += item * static_cast<size_t>(row);
+    } else {
+      for (int64_t i = 0; i < row; ++i, dst += item) std::memcpy(dst, src + i * step, item);
+    }
+    for (size_t d = rank < 2 ? 0 : rank - 1; d-- > 0;) {  // the next row
+      src += strides[d];
+      if (++index[d] < dims[d]) break;
+      src -= strides[d] * dims[d];
+      index[d] = 0;
+    }
+  }
+  return out;
+}
+
+bool contiguous(const Dims& dims, const std::vector<int64_t>& strides, size_t item) {
+  auto expected = static_cast<int64_t>(item);
+  for (size_t d = dims.size(); d-- > 0;) {
+    if (dims[d] == 0) return true;
+    if (dims[d] != 1 && strides[d] != expected) return false;
+    expected *= dims[d];
+  }
+  return true;
+}
+
+/// Wraps or copies. `owner` is released at once when the bytes were copied.
+Tensor adopt(DType dtype, Dims dims, char* data, const std::vector<int64_t>& strides,
+             std::shared_ptr<void> owner) {
+  if (contiguous(dims, strides, size_of(dtype))) {
+    return Tensor::wrap(dtype, std::move(dims), data, std::move(owner));
+  }
+  return gather(dtype, dims, data, strides);
+}
+
+Tensor from_buffer(nb::handle array, const char* name) {
+  auto release = [](Py_buffer* view) {
+    if (Py_IsInitialized()) {
+      nb::gil_scoped_acquire gil;
+      PyBuffer_Release(view);
+    }
+    delete view;
+  };
+  auto raw = std::make_unique<Py_buffer>();
+  if (PyObject_GetBuffer(array.ptr(), raw.get(), PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+    PyErr_Clear();
+    refuse(name, fmt::format("a {}", nb::type_name(array.type()).c_str()),
+           "convert it with numpy.asarray to one of the dtypes of ONNX");
+  }
+  std::shared_ptr<Py_buffer> view(raw.release(), release);
+  const char* format = view->format == nullptr ? "B" : view->format;
+  if (*format == '@' || *format == '=' || *format == '<') ++format;
+  DType dtype = DType::undefined;
+  if (format[0] != '\0' && format[1] == '\0') {
+    const char code = *format == 'q' ? 'l' : *format == 'Q' ? 'L' : *format;  // by size, see below
+    for (const Kind& k : kKinds) {
+      if (k.format != nullptr && k.format[0] == code) dtype = k.dtype;
+    }
+  }
+  if (dtype == DType::undefined || size_of(dtype) != static_cast<size_t>(view->itemsize)) {
+    refuse(name,
+           fmt::format("an array with elements of format '{}'", view->format ? view->format : "B"),
+           "convert it with astype to one of the dtypes of ONNX");
+  }
+  Dims dims(view->shape, view->shape + view->ndim);
+  std::vector<int64_t> strides(view->strides, view->strides + view->ndim);
+  auto* data = static_cast<char*>(view->buf);
+  return adopt(dtype, std::move(dims), data, strides, std::move(view));
+}
+
+/// Reads a DLTensor whose lifetime `owner` guards.
+Tensor from_dltensor(const DLTensor& t, std::shared_ptr<void> owner, const char* name) {
+  if (t.device_type != kCpu) {
+    refuse(name, fmt::format("an array on device type {}", t.device_type), "move it to the CPU");
+  }
+  DType dtype = DType::undefined;
+  for (const Kind& k : kKinds) {
+    if (k.code == t.code && size_of(k.dtype) * 8 == t.bits && t.lanes == 1) dtype = k.dtype;
+  }
+  if (dtype == DType::undefined) {
+    refuse(name, fmt::format("DLPack type code {} with {} bits", t.code, t.bits),
+           "convert it to one of the dtypes of ONNX");
+  }
+  Dims dims(t.shape, t.shape + t.ndim);
+  const auto item = static_cast<int64_t>(size_of(dtype));
+  std::vector<int64_t> strides(dims.size());
+  int64_t dense = item;
+  for (size_t d = dims.size(); d-- > 0;) {
+    strides[d] = t.strides == nullptr ? dense : t.strides[d] * item;
+    dense *= dims[d];
+  }
+  return adopt(dtype, std::move(dims), static_cast<char*>(t.data) + t.byte_offset, strides,
+               std::move(owner));
+}
+
+/// Takes the tensor out of a capsule, which is marked as used.
+template <typename Managed>
+Tensor consume(nb::handle capsule, const char* label, const char* used, const char* name) {
+  auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), label));
+  if (managed == nullptr || PyCapsule_SetName(capsule.ptr(), used) != 0) nb::raise_python_error();
+  std::shared_ptr<void> owner(managed, [](void* p) {
+    auto* m = static_cast<Managed*>(p);
+    if (m->deleter != nullptr && Py_IsInitialized()) {  // a deleter may need the GIL
+      nb::gil_scoped_acquire gil;
+      m->deleter(m);
+    }
+  });
+  if constexpr (std::is_same_v<Managed, DLManagedTensorVersioned>) {
+    if (managed->major != 1) refuse(name, fmt::format("DLPack version {}", managed->major));
+  }
+  return from_dltensor(managed->tensor, std::move(owner), name);
+}
+
+Tensor from_capsule(nb::handle capsule, const char* name) {
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
+    return consume<DLManagedTensor>(capsule, "dltensor", "used_dltensor", name);
+  }
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
+    return consume<DLManagedTensorVersioned>(capsule, "dltensor_versioned",
+                                             "used_dltensor_versioned", name);
+  }
+  refuse(name, "a capsule that is not DLPack's, or was used before");
+}
+
+/// What a capsule that we made holds.
+template <typename Managed>
+struct Exported {
+  Managed managed{};
+  Tensor tensor;
+  std::vector<int64_t> strides;
+};
+
+template <typename Managed>
+nb::object export_capsule(const Tensor& tensor, const char* label) {
+  auto held = std::make_unique<Exported<Managed>>();
+  held->tensor = tensor;
+  const Dims& dims = held->tensor.dims();
+  held->strides.resize(dims.size());
+  int64_t dense = 1;
+  for (size_t d = dims.size(); d-- > 0;) {
+    held->strides[d] = dense;
+    dense *= dims[d];
+  }
+  held->managed.tensor = {.data = held->tensor.data(),
+                          .device_type = kCpu,
+                          .device_id = 0,
+                          .ndim = static_cast<int32_t>(dims.size()),
+                          .code = kind_of(tensor.dtype()).code,
+                          .bits = static_cast<uint8_t>(size_of(tensor.dtype()) * 8),
+                          .lanes = 1,
+                          .shape = const_cast<int64_t*>(dims.data()),
+                          .strides = held->strides.data(),
+                          .byte_offset = 0};
+  if constexpr (std::is_same_v<Managed, DLManagedTensorVersioned>) held->managed.major = 1;
+  held->managed.context = held.get();
+  held->managed.deleter = [](Managed* m) { delete static_cast<Exported<Managed>*>(m->context); };
+  PyObject* capsule = PyCapsule_New(&held->managed, label, [](PyObject* self) {
+    // Only a capsule that nobody used still owns its tensor.
+    const char* own = std::is_same_v<Managed, DLManagedTensor> ? "dltensor" : "dltensor_versioned";
+    if (!PyCapsule_IsValid(self, own)) return;
+    auto* m = static_cast<Managed*>(PyCapsule_GetPointer(self, own));
+    m->deleter(m);
+  });
+  if (capsule == nullptr) nb::raise_python_error();
+  held.release();
+  return nb::steal(capsule);
+}
+
+/// The `bf_getbuffer` slot: NumPy and memoryview read a Tensor through it.
+int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+  view->obj = nullptr;
+  auto* tensor = nb::inst_ptr<Tensor>(nb::handle(self));
+  const char* format = kind_of(tensor->dtype()).format;
+  if (format == nullptr) {
+    PyErr_SetString(PyExc_BufferError, "the buffer protocol has no bfloat16; use DLPack");
+    return -1;
+  }
+  // shape and strides in one block that the release frees
+  const size_t rank = tensor->dims().size();
+  auto block = std::make_unique<Py_ssize_t[]>(2 * rank + 1);
+  auto dense = static_cast<Py_ssize_t>(size_of(tensor->dtype()));
+  for (size_t d = rank; d-- > 0;) {
+    block[d] = tensor->dims()[d];
+    block[rank + d] = dense;
+    dense *= block[d];
+  }
+  view->buf = tensor->data();
+  view->len = static_cast<Py_ssize_t>(tensor->nbytes());
+  view->itemsize = static_cast<Py_ssize_t>(size_of(tensor->dtype()));
+  view->readonly = 0;
+  view->ndim = static_cast<int>(rank);
+  view->format = (flags & PyBUF_FORMAT) != 0 ? const_cast<char*>(format) : nullptr;
+  view->shape = (flags & PyBUF_ND) != 0 ? block.get() : nullptr;
+  view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? block.get() + rank : nullptr;
+  view->suboffsets = nullptr;
+  view->internal = block.release();
+  view->obj = self;
+  Py_INCREF(self);
+  return 0;
+}
+
+void release_buffer(PyObject*, Py_buffer* view) {
+  delete[] static_cast<Py_ssize_t*>(view->internal);
+}
+
+nb::object to_numpy(nb::handle self) {
+  nb::module_ numpy = nb::module_::import_("numpy");
+  const Tensor& t = nb::cast<const Tensor&>(self);
+  if (t.dtype() != DType::bf16)
+    return numpy.attr("asarray")(nb::steal(PyMemoryView_FromObject(self.ptr())));
+  // NumPy itself has no bfloat16: the bits as uint16, then the type of ml_dtypes.
+  nb::object bits =
+      nb::cast(Tensor::wrap(DType::u16, t.dims(), const_cast<void*>(t.data()), t.owner()));
+  return numpy.attr("asarray")(bits).attr("view")(
+      nb::module_::import_("ml_dtypes").attr("bfloat16"));
+}
+
+}  // namespace
+
+DType dtype_from(const std::string& name) {
+  for (const Kind& k : kKinds) {
+    if (name_of(k.dtype) == name) return k.dtype;
+  }
+  throw DataError({.what = "A dtype is unknown.",
+                   .expected = "a name as NumPy spells it, such as float32 or int64",
+                   .received = name});
+}
+
+Tensor to_tensor(nb::handle array, const char* name) {
+  if (nb::isinstance<Tensor>(array)) return nb::cast<Tensor>(array);
+  if (PyCapsule_CheckExact(array.ptr())) return from_capsule(array, name);
+  if (PyObject_CheckBuffer(array.ptr())) {
+    // NumPy's arrays of ml_dtypes.bfloat16 have no buffer format of their own.
+    nb::object dtype = nb::getattr(array, "dtype", nb::none());
+    if (nb::str(nb::handle(dtype)).c_str() == std::string_view("bfloat16")) {
+      Tensor bits = from_buffer(array.attr("view")("uint16"), name);
+      return Tensor::wrap(DType::bf16, bits.dims(), bits.data(), bits.owner());
+    }
+    return from_buffer(array, name);
+  }
+  if (nb::hasattr(array, "__dlpack__")) {
+    // PyTorch refuses to export what requires a gradient; only the bytes are wanted here.
+    nb::object plain = nb::borrow(array);
+    if (nb::hasattr(array, "requires_grad") && nb::cast<bool>(array.attr("requires_grad"))) {
+      plain = array.attr("detach")();
+    }
+    return from_capsule(plain.attr("__dlpack__")(), name);
+  }
+  if (nb::isinstance<nb::float_>(array) || nb::isinstance<nb::int_>(array) ||
+      nb::isinstance<nb::list>(array) || nb::isinstance<nb::tuple>(array)) {
+    return from_buffer(nb::module_::import_("numpy").attr("asarray")(array), name);
+  }
+  refuse(name, fmt::format("a {}", nb::type_name(array.type()).c_str()));
+}
+
+nb::object to_capsule(const Tensor& tensor) {
+  return export_capsule<DLManagedTensor>(tensor, "dltensor");
+}
+
+void init_tensor(nb::module_& m) {
+  static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
+                                {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
+                                {0, nullptr}};
+  nb::class_<Tensor>(
+      m, "Tensor", nb::type_slots(slots),
+      "A dense array that crosses to NumPy, PyTorch and others without a copy: by DLPack "
+      "(torch.from_dlpack(t)), by the buffer protocol (numpy.asarray(t)) or t.numpy().")
+      .def(
+          "__init__", [](Tensor* self, nb::handle array) { new (self) Tensor(to_tensor(array)); },
+          nb::arg("array").none(),
+          "Shares the bytes of an array in CPU memory; copies when it is not contiguous.")
+      .def_prop_ro(
+          "shape",
+          [](const Tensor& t) {
+            nb::list dims;
+            for (int64_t d : t.dims()) dims.append(d);
+            return nb::tuple(dims);
+          },
+          nb::sig("def shape(self) -> tuple[int, ...]"))
+      .def_prop_ro(
+          "dtype", [](const Tensor& t) { return std::string(name_of(t.dtype())); },
+          "Name of the element type as NumPy spells it.")
+      .def_prop_ro("ndim", [](const Tensor& t) { return t.dims().size(); })
+      .def_prop_ro("size", &Tensor::size)
+      .def_prop_ro("nbytes", &Tensor::nbytes)
+      .def_prop_ro(
+          "data_ptr", [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data()); },
+          "Address of the first element.")
+      .def(
+          "__dlpack__",
+          [](const Tensor& t, nb::handle stream, nb::handle max_version, nb::handle,
+             nb::handle copy) {
+            if (!stream.is_none()) throw DataError("A CPU tensor takes no stream.");
+            Tensor out = !copy.is_none() && nb::cast<bool>(copy) ? t.clone() : t;
+            const bool versioned =
+                !max_version.is_none() && nb::cast<int>(nb::object(max_version[0])) >= 1;
+            return versioned ? export_capsule<DLManagedTensorVersioned>(out, "dltensor_versioned")
+                             : to_capsule(out);
+          },
+          nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),
+          nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none())
+      .def(
+          "__dlpack_device__", [](const Tensor&) { return nb::make_tuple(kCpu, 0); },
+          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"))
+      .def(
+          "numpy", [](nb::handle self) { return to_numpy(self); },
+          nb::sig("def numpy(self) -> numpy.typing.NDArray[typing.Any]"),
+          "NumPy array of the same bytes (bfloat16 needs the package ml_dtypes).")
+      .def(
+          "__array__",
+          [](nb::handle self, nb::handle dtype, nb::handle copy) {
+            nb::object array = to_numpy(self);
+            if (!dtype.is_none()) array = array.attr("astype")(dtype, nb::arg("copy") = false);
+            if (!copy.is_none() && nb::cast<bool>(copy)) array = array.attr("copy")();
+            return array;
+          },
+          nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none(),
+          nb::sig("def __array__(self, dtype: object = None, copy: bool | None = None) -> "
+                  "numpy.typing.NDArray[typing.Any]"))
+      .def("__float__", [](nb::handle self) { return nb::float_(to_numpy(self).attr("item")()); })
+      .def("__repr__", [](const Tensor& t) {
+        return fmt::format("steep.Tensor({}{})", name_of(t.dtype()), to_string(t.dims()));
+      });
+}
+
+}  // namespace steep::python
