@@ -6,7 +6,8 @@
 namespace steep::cpu {
 
 // One line a kernel file. An explicit list, because linkers drop static initialisers from static libraries.
-#define STEEP_KERNELS(X)
+#define STEEP_KERNELS(X) \
+  X(matmul)
 
 #define STEEP_DECLARE(stem) void register_##stem(std::vector<Candidate>& list);
 STEEP_KERNELS(STEEP_DECLARE)

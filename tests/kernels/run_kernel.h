@@ -14,6 +14,7 @@
 
 #include "providers/cpu/cpu.h"
 #include "runtime/kernel.h"
+#include "steep/error.h"
 
 namespace steep::test {
 

@@ -1,0 +1,207 @@
+// MatMul by oneDNN, which multiplies transposed and head-split operands where they lie.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+#include "providers/cpu/matmul.h"
+#include "providers/cpu/onednn.h"
+#include "providers/cpu/parallel.h"
+
+namespace steep::cpu {
+namespace {
+
+struct Layout {
+  Dims dims;
+  Dims strides;
+};
+
+/// oneDNN writes broadcasting as an extent of 1 and knows its fast layouts by rank 2 and rank 4: a
+/// strided batch of rank 3 gets a leading 1.
+Layout layout(const MatMulProblem& p, const Dims& batch_strides, int64_t rows, int64_t columns,
+              int64_t row_stride, int64_t column_stride) {
+  Layout l;
+  if (p.batch.size() == 1) {
+    l.dims.push_back(1);
+    l.strides.push_back(batch_strides[0] == 0 ? rows * columns : batch_strides[0] * p.batch[0]);
+  }
+  for (size_t i = 0; i < p.batch.size(); ++i) {
+    const bool broadcast = batch_strides[i] == 0;
+    l.dims.push_back(broadcast ? 1 : p.batch[i]);
+    l.strides.push_back(broadcast ? rows * columns : batch_strides[i]);
+  }
+  l.dims.insert(l.dims.end(), {rows, columns});
+  l.strides.insert(l.strides.end(), {row_stride, column_stride});
+  return l;
+}
+
+/// y += bias, then Relu that lets NaN through: oneDNN's own turns it into 0 and so hides a
+/// diverging loss.
+void finish_row(float* y, int64_t n, float bias, bool relu) {
+  for (int64_t j = 0; j < n; ++j) {
+    const float v = y[j] + bias;
+    y[j] = relu && v < 0 ? 0.0F : v;
+  }
+}
+
+/// oneDNN divides long sums among threads when `a` is transposed, which would make results depend
+/// on their number. It does not below this length.
+constexpr int64_t kLongestTransposedSum = 2048;
+
+class OneDnnMatMul final : public Kernel {
+ public:
+  /// Throws dnnl::error where oneDNN has no such primitive.
+  explicit OneDnnMatMul(const MatMulProblem& problem) : p_(problem) {
+    const int64_t longest = p_.a_k == 1 ? p_.k : kLongestTransposedSum;
+    const int64_t count = (p_.k + longest - 1) / longest;
+    y_ = desc(p_.y_batch, p_.m, p_.n, p_.y_m, p_.y_n);
+    for (int64_t i = 0; i < count; ++i) add_part(p_.k * i / count, p_.k * (i + 1) / count);
+  }
+
+  /// False when oneDNN has only its reference loops for these layouts.
+  bool fast() const { return fast_; }
+
+  void execute(const KernelArgs& args) const override try {
+    const auto* a = args.input<std::byte>(p_.swapped ? 1 : 0);
+    const auto* b = args.input<std::byte>(p_.swapped ? 0 : 1);
+    const auto size = static_cast<int64_t>(size_of(p_.dtype));
+    const dnnl::memory y = onednn_memory(y_, args.out[0]);
+    for (const Part& part : parts_) {
+      const dnnl::memory a_part = onednn_memory(part.a, a + part.k * p_.a_k * size);
+      const dnnl::memory b_part = onednn_memory(part.b, b + part.k * p_.b_k * size);
+      std::array<dnnl_exec_arg_t, 5> list = {{{DNNL_ARG_SRC, a_part.get()},
+                                              {DNNL_ARG_WEIGHTS, b_part.get()},
+                                              {DNNL_ARG_DST, y.get()}}};
+      int count = 3;
+      dnnl::memory scratch;
+      if (part.scratchpad.get_size() > 0) {
+        scratch = onednn_memory(part.scratchpad, args.scratch);
+        list[count++] = {DNNL_ARG_SCRATCHPAD, scratch.get()};
+      }
+      dnnl::memory bias;
+      if (part.bias_argument != 0) {
+        bias = onednn_memory(bias_, args.in[2]);
+        list[count++] = {part.bias_argument, bias.get()};
+      }
+      const auto status =
+          dnnl_primitive_execute(part.primitive.get(), onednn_stream().get(), count, list.data());
+      dnnl::error::wrap_c_api(status, "could not execute a matmul");
+    }
+    if (p_.relu || (p_.bias && p_.bias_on_rows)) finish_rows(args);
+  } catch (const dnnl::error& error) {
+    throw_onednn(error, "MatMul");
+  }
+
+ private:
+  /// Adds the terms [k, end) of the sum.
+  struct Part {
+    dnnl::matmul primitive;
+    dnnl::memory::desc a, b, scratchpad;
+    int64_t k = 0;
+    int bias_argument = 0;
+  };
+
+  dnnl::memory::desc desc(const Dims& batch_strides, int64_t rows, int64_t columns,
+                          int64_t row_stride, int64_t column_stride) const {
+    const Layout l = layout(p_, batch_strides, rows, columns, row_stride, column_stride);
+    return onednn_desc(p_.dtype, l.dims, l.strides);
+  }
+
+  void add_part(int64_t k, int64_t end) {
+    Part part{.primitive = {},
+              .a = desc(p_.a_batch, p_.m, end - k, p_.a_m, p_.a_k),
+              .b = desc(p_.b_batch, end - k, p_.n, p_.b_k, p_.b_n),
+              .scratchpad = {},
+              .k = k};
+    // oneDNN sums into y before anything else, adds its own bias before alpha, and knows only a
+    // bias for each column: alpha is the last part's, and so is the bias where there is an alpha.
+    dnnl::post_ops post;
+    if (k != 0) post.append_sum();
+    const bool scale = p_.alpha != 1;
+    if (scale && end == p_.k) {
+      post.append_eltwise(dnnl::algorithm::eltwise_linear, static_cast<float>(p_.alpha), 0.0F);
+    }
+    if (p_.bias && !p_.bias_on_rows && (scale ? end == p_.k : k == 0)) {
+      Dims dims(y_.get_dims().size(), 1);
+      Dims strides(dims.size(), p_.n);
+      dims.back() = p_.n;
+      strides.back() = 1;
+      bias_ = onednn_desc(p_.dtype, dims, strides);
+      part.bias_argument = DNNL_ARG_BIAS;
+      if (scale) {
+        part.bias_argument = DNNL_ARG_ATTR_MULTIPLE_POST_OP(post.len()) | DNNL_ARG_SRC_1;
+        post.append_binary(dnnl::algorithm::binary_add, bias_);
+      }
+    }
+    dnnl::primitive_attr attr;
+    attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    if (post.len() > 0) attr.set_post_ops(post);
+
+    using Desc = dnnl::matmul::primitive_desc;
+    const auto& engine = onednn_engine();
+    const Desc pd = part.bias_argument == DNNL_ARG_BIAS
+                        ? Desc(engine, part.a, part.b, bias_, y_, attr)
+                        : Desc(engine, part.a, part.b, y_, attr);
+    if (std::string_view(pd.impl_info_str()).find("ref") != std::string_view::npos) fast_ = false;
+    part.scratchpad = pd.scratchpad_desc();
+    scratch_bytes = std::max(scratch_bytes, part.scratchpad.get_size());
+    part.primitive = dnnl::matmul(pd);
+    parts_.push_back(std::move(part));
+  }
+
+  /// While y is still in the cache. REQUIRES: float32.
+  void finish_rows(const KernelArgs& args) const {
+    const float* bias = p_.bias && p_.bias_on_rows ? args.input<float>(2) : nullptr;
+    const int64_t grain = std::max<int64_t>(1, 65536 / p_.n);
+    parallel_for(p_.batch_count() * p_.m, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t i = row % p_.m;
+        float* y = args.output<float>(0) + i * p_.y_m;
+        int64_t rest = row / p_.m;
+        for (size_t d = p_.batch.size(); d-- > 0; rest /= p_.batch[d]) {
+          y += rest % p_.batch[d] * p_.y_batch[d];
+        }
+        finish_row(y, p_.n, bias == nullptr ? -0.0F : bias[i], p_.relu);
+      }
+    });
+  }
+
+  MatMulProblem p_;
+  dnnl::memory::desc y_, bias_;
+  std::vector<Part> parts_;
+  bool fast_ = true;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_onednn_matmul(const NodeSpec& node, std::string* why_not) {
+  auto problem = read_matmul(node, why_not);
+  if (!problem) return nullptr;
+  if (onednn_type(problem->dtype) == dnnl::memory::data_type::undef) {
+    *why_not = "dtype is not float32, bfloat16 or float16";
+    return nullptr;
+  }
+  if (problem->multiplications() == 0) {
+    *why_not = "empty product";
+    return nullptr;
+  }
+  // A transposed output is outside oneDNN's fast path; the transposed product is inside.
+  if (problem->y_n != 1 && problem->y_m == 1) problem = problem->swap();
+  if (problem->dtype != DType::f32 && (problem->relu || (problem->bias && problem->bias_on_rows))) {
+    *why_not = "Relu, or a bias on a transposed output, needs float32";
+    return nullptr;
+  }
+  try {
+    auto kernel = std::make_unique<OneDnnMatMul>(*problem);
+    if (!kernel->fast()) {
+      *why_not = "oneDNN has only its reference loops for these layouts";
+      return nullptr;
+    }
+    return kernel;
+  } catch (const dnnl::error& error) {
+    *why_not = error.what();
+    return nullptr;
+  }
+}
+
+}  // namespace steep::cpu

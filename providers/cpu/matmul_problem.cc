@@ -1,0 +1,193 @@
+// From shapes and permutations to strides, with as few batch dimensions as possible.
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "providers/cpu/matmul.h"
+
+namespace steep::cpu {
+namespace {
+
+struct View {
+  Dims dims;
+  Dims strides;
+};
+
+Dims dense_strides(const Dims& dims) {
+  Dims strides(dims.size(), 1);
+  for (size_t i = dims.size(); i-- > 1;) strides[i - 1] = strides[i] * dims[i];
+  return strides;
+}
+
+bool is_permutation(const Ints& perm, size_t rank) {
+  Ints sorted = perm;
+  std::sort(sorted.begin(), sorted.end());
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    if (sorted[i] != static_cast<int64_t>(i)) return false;
+  }
+  return sorted.size() == rank;
+}
+
+/// The operand as the product sees it, behind its permutation.
+std::optional<View> permuted(const Dims& dims, Ints perm) {
+  if (perm.empty()) {
+    perm.resize(dims.size());
+    std::iota(perm.begin(), perm.end(), 0);
+  }
+  if (!is_permutation(perm, dims.size())) return std::nullopt;
+  const Dims strides = dense_strides(dims);
+  View view;
+  for (int64_t axis : perm) {
+    view.dims.push_back(dims[axis]);
+    view.strides.push_back(strides[axis]);
+  }
+  return view;
+}
+
+/// The output seen before its permutation.
+std::optional<View> unpermuted(const Dims& dims, const Ints& perm) {
+  if (perm.empty()) return View{dims, dense_strides(dims)};
+  if (!is_permutation(perm, dims.size())) return std::nullopt;
+  const Dims strides = dense_strides(dims);
+  View view{Dims(dims.size()), Dims(dims.size())};
+  for (size_t i = 0; i < perm.size(); ++i) {
+    view.dims[perm[i]] = dims[i];
+    view.strides[perm[i]] = strides[i];
+  }
+  return view;
+}
+
+void insert_axis(View* view, size_t at) {
+  view->dims.insert(view->dims.begin() + at, 1);
+  view->strides.insert(view->strides.begin() + at, 0);
+}
+
+void add_batch(MatMulProblem* p, int64_t extent, int64_t a, int64_t b, int64_t y) {
+  if (extent == 1) return;
+  if (!p->batch.empty() && p->a_batch.back() == a * extent && p->b_batch.back() == b * extent &&
+      p->y_batch.back() == y * extent) {
+    p->batch.back() *= extent;
+    p->a_batch.back() = a;
+    p->b_batch.back() = b;
+    p->y_batch.back() = y;
+    return;
+  }
+  p->batch.push_back(extent);
+  p->a_batch.push_back(a);
+  p->b_batch.push_back(b);
+  p->y_batch.push_back(y);
+}
+
+/// One matrix b for the whole batch: its rows of a are one taller matrix if they are evenly spaced.
+void merge_batch_into_rows(MatMulProblem* p) {
+  while (!p->batch.empty() && p->b_batch.back() == 0 && p->a_batch.back() != 0) {
+    const int64_t a = p->a_batch.back();
+    const int64_t y = p->y_batch.back();
+    if (p->m != 1 && (a != p->a_m * p->m || y != p->y_m * p->m)) return;
+    if (p->m == 1) {
+      p->a_m = a;
+      p->y_m = y;
+    }
+    p->m *= p->batch.back();
+    p->batch.pop_back();
+    p->a_batch.pop_back();
+    p->b_batch.pop_back();
+    p->y_batch.pop_back();
+  }
+}
+
+/// Dimensions of one element may carry any stride; give them the one that a dense matrix would
+/// have.
+void tidy(int64_t rows, int64_t columns, int64_t* row_stride, int64_t* column_stride) {
+  if (columns == 1) *column_stride = 1;
+  if (rows == 1) *row_stride = *column_stride == 1 ? std::max<int64_t>(columns, 1) : 1;
+}
+
+}  // namespace
+
+int64_t MatMulProblem::batch_count() const { return element_count(batch); }
+
+MatMulProblem MatMulProblem::swap() const {
+  MatMulProblem p = *this;
+  std::swap(p.a_batch, p.b_batch);
+  p.m = n;
+  p.n = m;
+  p.a_m = b_n;
+  p.a_k = b_k;
+  p.b_k = a_k;
+  p.b_n = a_m;
+  p.y_m = y_n;
+  p.y_n = y_m;
+  p.bias_on_rows = !bias_on_rows;
+  p.swapped = !swapped;
+  return p;
+}
+
+std::optional<MatMulProblem> read_matmul(const NodeSpec& node, std::string* why_not) {
+  auto decline = [&](const char* reason) {
+    *why_not = reason;
+    return std::nullopt;
+  };
+  const Operand& a_in = node.in(0);
+  const Operand& b_in = node.in(1);
+  const Operand& bias = node.in(2);
+  if (a_in.dtype != b_in.dtype || a_in.dtype != node.out(0).dtype) return decline("dtypes differ");
+  if (bias.present() && bias.dtype != a_in.dtype) return decline("bias has another dtype");
+  if (a_in.rank() < 1 || b_in.rank() < 1) return decline("an operand is a scalar");
+
+  auto a = permuted(a_in.dims, node.attrs.ints("perm_a"));
+  auto b = permuted(b_in.dims, node.attrs.ints("perm_b"));
+  auto y = unpermuted(node.out(0).dims, node.attrs.ints("perm_y"));
+  if (!a || !b || !y) return decline("perm_a, perm_b or perm_y is no permutation");
+  if (b->dims.size() == 1) {
+    insert_axis(&*b, 1);
+    insert_axis(&*y, y->dims.size());
+  }
+  if (a->dims.size() == 1) {
+    insert_axis(&*a, 0);
+    insert_axis(&*y, y->dims.size() - 1);
+  }
+  const size_t rank = std::max(a->dims.size(), b->dims.size());
+  while (a->dims.size() < rank) insert_axis(&*a, 0);
+  while (b->dims.size() < rank) insert_axis(&*b, 0);
+  if (y->dims.size() != rank) return decline("output rank does not fit");
+
+  MatMulProblem p;
+  p.dtype = a_in.dtype;
+  const size_t r = rank - 2;
+  p.m = a->dims[r];
+  p.k = a->dims[r + 1];
+  p.n = b->dims[r + 1];
+  if (b->dims[r] != p.k || y->dims[r] != p.m || y->dims[r + 1] != p.n) {
+    return decline("extents do not multiply");
+  }
+  for (size_t i = 0; i < r; ++i) {
+    const int64_t extent = y->dims[i];
+    auto stride = [&](const View& v) { return v.dims[i] == 1 ? 0 : v.strides[i]; };
+    for (const View* v : {&*a, &*b}) {
+      if (v->dims[i] != 1 && v->dims[i] != extent) return decline("batch extents do not broadcast");
+    }
+    add_batch(&p, extent, stride(*a), stride(*b), y->strides[i]);
+  }
+  p.a_m = a->strides[r];
+  p.a_k = a->strides[r + 1];
+  p.b_k = b->strides[r];
+  p.b_n = b->strides[r + 1];
+  p.y_m = y->strides[r];
+  p.y_n = y->strides[r + 1];
+  merge_batch_into_rows(&p);
+  tidy(p.m, p.k, &p.a_m, &p.a_k);
+  tidy(p.k, p.n, &p.b_k, &p.b_n);
+  tidy(p.m, p.n, &p.y_m, &p.y_n);
+
+  p.alpha = node.attrs.real("alpha", 1);
+  const std::string activation = node.attrs.string("activation", "");
+  if (!activation.empty() && activation != "Relu") return decline("unknown activation");
+  p.relu = activation == "Relu";
+  p.bias = bias.present();
+  if (p.bias && bias.size() != p.n) return decline("bias does not have one element a column");
+  return p;
+}
+
+}  // namespace steep::cpu

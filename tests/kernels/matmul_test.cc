@@ -1,0 +1,294 @@
+// MatMul and steep.MatMul against double-precision loops over every element.
+
+#include "kernels/run_kernel.h"
+
+namespace steep::test {
+namespace {
+
+struct Case {
+  Dims a, b, y;
+  Ints perm_a{}, perm_b{}, perm_y{};
+  double alpha = 1;
+  bool bias = false;
+  bool relu = false;
+};
+
+Dims strides_of(const Dims& dims) {
+  Dims s(dims.size(), 1);
+  for (size_t i = dims.size(); i-- > 1;) s[i - 1] = s[i] * dims[i];
+  return s;
+}
+
+struct View {
+  Dims dims, strides;
+};
+
+View view(const Dims& dims, const Ints& perm) {
+  const Dims s = strides_of(dims);
+  if (perm.empty()) return {dims, s};
+  View v;
+  for (int64_t p : perm) {
+    v.dims.push_back(dims[p]);
+    v.strides.push_back(s[p]);
+  }
+  return v;
+}
+
+/// NumPy's matmul, element by element, through index arithmetic alone.
+std::vector<double> naive(const Case& c, const std::vector<double>& a, const std::vector<double>& b,
+                          const std::vector<double>& bias) {
+  View va = view(c.a, c.perm_a);
+  View vb = view(c.b, c.perm_b);
+  const bool a_vector = c.a.size() == 1;
+  const bool b_vector = c.b.size() == 1;
+  if (a_vector) va = {{1, c.a[0]}, {0, 1}};
+  if (b_vector) vb = {{c.b[0], 1}, {1, 0}};
+  while (va.dims.size() < vb.dims.size()) {
+    va.dims.insert(va.dims.begin(), 1);
+    va.strides.insert(va.strides.begin(), 0);
+  }
+  while (vb.dims.size() < va.dims.size()) {
+    vb.dims.insert(vb.dims.begin(), 1);
+    vb.strides.insert(vb.strides.begin(), 0);
+  }
+  const size_t rank = va.dims.size();
+  Dims full(rank);
+  for (size_t i = 0; i + 2 < rank; ++i) full[i] = va.dims[i] == 1 ? vb.dims[i] : va.dims[i];
+  full[rank - 2] = va.dims[rank - 2];
+  full[rank - 1] = vb.dims[rank - 1];
+  Dims y_strides = strides_of(full);
+  if (!c.perm_y.empty()) {
+    Dims out;
+    for (int64_t p : c.perm_y) out.push_back(full[p]);
+    const Dims s = strides_of(out);
+    for (size_t i = 0; i < rank; ++i) y_strides[c.perm_y[i]] = s[i];
+  }
+  std::vector<double> y(static_cast<size_t>(element_count(full)));
+  for (int64_t flat = 0; flat < element_count(full); ++flat) {
+    Dims at(rank);
+    int64_t rest = flat;
+    for (size_t i = rank; i-- > 0;) {
+      at[i] = rest % full[i];
+      rest /= full[i];
+    }
+    int64_t a_at = 0, b_at = 0, y_at = 0;
+    for (size_t i = 0; i < rank; ++i) {
+      y_at += at[i] * y_strides[i];
+      if (i + 1 < rank && va.dims[i] != 1) a_at += at[i] * va.strides[i];
+      if (i + 2 != rank && vb.dims[i] != 1) b_at += at[i] * vb.strides[i];
+    }
+    double sum = 0;
+    for (int64_t k = 0; k < va.dims[rank - 1]; ++k) {
+      sum += a[a_at + k * va.strides[rank - 1]] * b[b_at + k * vb.strides[rank - 2]];
+    }
+    sum = sum * c.alpha + (c.bias ? bias[at[rank - 1]] : 0);
+    y[y_at] = c.relu ? std::max(sum, 0.0) : sum;
+  }
+  return y;
+}
+
+void check(const Case& c, DType dtype, std::string_view candidate) {
+  SCOPED_TRACE(to_string(c.a) + " x " + to_string(c.b) + " -> " + to_string(c.y) + " by " +
+               std::string(candidate));
+  const Tensor a = random_tensor(dtype, c.a, 1);
+  const Tensor b = random_tensor(dtype, c.b, 2);
+  std::vector<Tensor> inputs = {a, b};
+  Attrs attrs;
+  std::string_view op = "MatMul";
+  std::vector<double> bias;
+  if (!c.perm_a.empty() || !c.perm_b.empty() || !c.perm_y.empty() || c.alpha != 1 || c.bias ||
+      c.relu) {
+    op = "steep.MatMul";
+    if (!c.perm_a.empty()) attrs.set("perm_a", c.perm_a);
+    if (!c.perm_b.empty()) attrs.set("perm_b", c.perm_b);
+    if (!c.perm_y.empty()) attrs.set("perm_y", c.perm_y);
+    attrs.set("alpha", c.alpha);
+    if (c.relu) attrs.set("activation", std::string("Relu"));
+    if (c.bias) {
+      View v = view(c.b, c.perm_b);
+      inputs.push_back(random_tensor(dtype, {v.dims.back()}, 3));
+      bias = values(inputs[2]);
+    }
+  }
+  const Out out{dtype, c.y};
+  const Tensor two = run_one(op, inputs, out, attrs, {.threads = 2, .only = candidate});
+  const Tensor one = run_one(op, inputs, out, attrs, {.threads = 1, .only = candidate});
+  const double k = static_cast<double>(c.perm_a.empty() ? c.a.back() : c.a[c.perm_a.back()]);
+  const double eps = dtype == DType::f64 ? 1e-14 : 1e-6;
+  expect_close(two, naive(c, values(a), values(b), bias), 4 * eps, 4 * eps * std::sqrt(k + 1));
+  expect_same_bits(one, two);
+}
+
+const std::vector<Case>& little_cases() {
+  static const std::vector<Case> cases = {
+      {.a = {32, 10}, .b = {10, 1}, .y = {32, 1}},
+      {.a = {3}, .b = {3}, .y = {}},
+      {.a = {3}, .b = {2, 3, 5}, .y = {2, 5}},
+      {.a = {2, 4, 3}, .b = {3}, .y = {2, 4}},
+      {.a = {1, 1}, .b = {1, 1}, .y = {1, 1}},
+      {.a = {5, 7}, .b = {7, 9}, .y = {5, 9}},
+      {.a = {2, 1, 3, 5}, .b = {4, 5, 2}, .y = {2, 4, 3, 2}},
+      {.a = {3, 5}, .b = {4, 5, 2}, .y = {4, 3, 2}},
+      {.a = {4, 3, 5}, .b = {5, 33}, .y = {4, 3, 33}},
+      {.a = {10, 32}, .b = {32, 1}, .y = {10, 1}},
+      {.a = {32, 10}, .b = {32, 1}, .y = {10, 1}, .perm_a = {1, 0}},
+      {.a = {5, 7}, .b = {9, 7}, .y = {5, 9}, .perm_b = {1, 0}, .alpha = 0.5, .bias = true},
+      {.a = {7, 5},
+       .b = {9, 7},
+       .y = {9, 5},
+       .perm_a = {1, 0},
+       .perm_b = {1, 0},
+       .perm_y = {1, 0},
+       .bias = true,
+       .relu = true},
+      {.a = {2, 5, 3, 4},
+       .b = {2, 6, 3, 4},
+       .y = {2, 3, 5, 6},
+       .perm_a = {0, 2, 1, 3},
+       .perm_b = {0, 2, 3, 1},
+       .alpha = 0.25},
+      {.a = {2, 3, 5, 6},
+       .b = {2, 6, 3, 4},
+       .y = {2, 5, 3, 4},
+       .perm_b = {0, 2, 1, 3},
+       .perm_y = {0, 2, 1, 3}},
+      {.a = {4, 5}, .b = {5, 6}, .y = {4, 6}, .alpha = -1, .bias = true, .relu = true},
+  };
+  return cases;
+}
+
+const std::vector<Case>& middling_cases() {
+  static const std::vector<Case> cases = {
+      {.a = {129, 65}, .b = {65, 131}, .y = {129, 131}},
+      {.a = {3, 43, 65}, .b = {65, 131}, .y = {3, 43, 131}, .bias = true, .relu = true},
+      {.a = {65, 129}, .b = {65, 131}, .y = {129, 131}, .perm_a = {1, 0}},
+      {.a = {129, 65},
+       .b = {131, 65},
+       .y = {129, 131},
+       .perm_b = {1, 0},
+       .alpha = 0.125,
+       .bias = true},
+      {.a = {65, 129},
+       .b = {131, 65},
+       .y = {131, 129},
+       .perm_a = {1, 0},
+       .perm_b = {1, 0},
+       .perm_y = {1, 0},
+       .alpha = 2,
+       .bias = true,
+       .relu = true},
+      {.a = {1, 700}, .b = {700, 300}, .y = {1, 300}},
+      {.a = {300, 700}, .b = {700, 1}, .y = {300, 1}},
+      {.a = {31, 5000}, .b = {5000, 17}, .y = {31, 17}},
+      {.a = {5000, 31}, .b = {5000, 17}, .y = {31, 17}, .perm_a = {1, 0}},
+      {.a = {4500, 33},
+       .b = {47, 4500},
+       .y = {33, 47},
+       .perm_a = {1, 0},
+       .perm_b = {1, 0},
+       .alpha = 0.5,
+       .bias = true,
+       .relu = true},
+      {.a = {2, 40, 8, 16},
+       .b = {2, 48, 8, 16},
+       .y = {2, 8, 40, 48},
+       .perm_a = {0, 2, 1, 3},
+       .perm_b = {0, 2, 3, 1},
+       .alpha = 0.25},
+      {.a = {2, 8, 40, 48},
+       .b = {2, 48, 8, 16},
+       .y = {2, 40, 8, 16},
+       .perm_b = {0, 2, 1, 3},
+       .perm_y = {0, 2, 1, 3}},
+      {.a = {2, 8, 48, 40},
+       .b = {2, 48, 8, 16},
+       .y = {2, 8, 40, 16},
+       .perm_a = {0, 1, 3, 2},
+       .perm_b = {0, 2, 1, 3}},
+      {.a = {5, 1, 33, 17}, .b = {3, 17, 35}, .y = {5, 3, 33, 35}},
+      {.a = {40, 8, 16},
+       .b = {48, 8, 16},
+       .y = {8, 40, 48},
+       .perm_a = {1, 0, 2},
+       .perm_b = {1, 2, 0}},
+  };
+  return cases;
+}
+
+TEST(MatMul, LittleProductsByEveryCandidate) {
+  for (const Case& c : little_cases()) {
+    check(c, DType::f32, "small");
+    check(c, DType::f32, "reference");
+    check(c, DType::f64, "small");
+    check(c, DType::f64, "reference");
+  }
+}
+
+TEST(MatMul, MiddlingProductsByOneDnnAndReference) {
+  for (const Case& c : middling_cases()) {
+    check(c, DType::f32, "onednn");
+    check(c, DType::f32, "reference");
+    check(c, DType::f64, "reference");
+  }
+}
+
+TEST(MatMul, LittleProductsByOneDnn) {
+  for (const Case& c : little_cases()) check(c, DType::f32, "onednn");
+}
+
+TEST(MatMul, ChoosesByCost) {
+  run_one("MatMul", {random_tensor(DType::f32, {32, 10}), random_tensor(DType::f32, {10, 1})},
+          {DType::f32, {32, 1}}, {}, {.candidate = "small"});
+  run_one("MatMul", {random_tensor(DType::f32, {64, 64}), random_tensor(DType::f32, {64, 64})},
+          {DType::f32, {64, 64}}, {}, {.candidate = "onednn"});
+}
+
+TEST(MatMul, EmptyOperands) {
+  EXPECT_EQ(
+      run_one("MatMul", {random_tensor(DType::f32, {0, 4}), random_tensor(DType::f32, {4, 5})},
+              {DType::f32, {0, 5}})
+          .size(),
+      0);
+  expect_close(
+      run_one("MatMul", {random_tensor(DType::f32, {2, 0}), random_tensor(DType::f32, {0, 3})},
+              {DType::f32, {2, 3}}),
+      std::vector<double>(6, 0.0));
+  const auto bias = Tensor::from<float>({1, -2, 3}, {3});
+  const Attrs relu = {{"activation", std::string("Relu")}};
+  expect_close(run_one("steep.MatMul",
+                       {random_tensor(DType::f32, {2, 0}), random_tensor(DType::f32, {0, 3}), bias},
+                       {DType::f32, {2, 3}}, relu),
+               {1, 0, 3, 1, 0, 3});
+  EXPECT_EQ(
+      run_one("MatMul", {random_tensor(DType::f32, {0, 3, 4}), random_tensor(DType::f32, {4, 2})},
+              {DType::f32, {0, 3, 2}})
+          .size(),
+      0);
+}
+
+TEST(MatMul, Integers) {
+  const auto a = Tensor::from<int64_t>({1, 2, 3, 4}, {2, 2});
+  const auto b = Tensor::from<int64_t>({5, 6, 7, INT64_MAX}, {2, 2});
+  const Tensor y = run_one("MatMul", {a, b}, {DType::i64, {2, 2}});
+  // 6 + 2 * INT64_MAX and 18 + 4 * INT64_MAX wrap.
+  EXPECT_EQ(y.to_ints(), (std::vector<int64_t>{19, 4, 43, 14}));
+  const auto c = Tensor::from<int32_t>({1, 2, 3, 4}, {2, 2});
+  EXPECT_EQ(run_one("MatMul", {c, c}, {DType::i32, {2, 2}}).to_ints(),
+            (std::vector<int64_t>{7, 10, 15, 22}));
+}
+
+TEST(MatMul, ReluKeepsNan) {
+  Tensor a = random_tensor(DType::f32, {64, 64});
+  a.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+  const Tensor b = random_tensor(DType::f32, {64, 64}, 2);
+  const Attrs relu = {{"activation", std::string("Relu")}};
+  for (std::string_view candidate : {"onednn", "reference"}) {
+    const Tensor y =
+        run_one("steep.MatMul", {a, b}, {DType::f32, {64, 64}}, relu, {.only = candidate});
+    EXPECT_TRUE(std::isnan(y.data<float>()[0])) << candidate;
+    EXPECT_GE(y.data<float>()[64], 0) << candidate;
+  }
+}
+
+}  // namespace
+}  // namespace steep::test
