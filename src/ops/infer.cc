@@ -4,11 +4,13 @@
 #include <onnx/defs/schema.h>
 #include <onnx/defs/shape_inference.h>
 
+#include <algorithm>
 #include <cmath>
 #include <unordered_map>
 
 #include "ops/build.h"
 #include "ops/op_def.h"
+#include "ops/shape_arithmetic.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -205,12 +207,31 @@ void infer_onnx(Node n) {
   }
 }
 
+/// Reshape and Expand to a computed shape: its length still gives the rank.
+void infer_rank(Node n) {
+  if (n.op() != "Reshape" && n.op() != "Expand") return;
+  const Value x = n.input(0);
+  const Value y = n.output(0);
+  const Value shape = n.input(1);
+  if (!y || y.type().shape || !shape || !shape.type().concrete() || shape.type().dims().size() != 1) return;
+  int64_t rank = shape.type().dims()[0];
+  if (n.op() == "Expand") {
+    if (!x.type().shape) return;
+    rank = std::max(rank, x.rank());
+  }
+  constexpr int64_t kHighestRank = 64;
+  if (rank > kHighestRank) return;
+  n.graph().set_type(y, {y.dtype(), Shape(static_cast<size_t>(rank))});
+}
+
 }  // namespace
 
 void infer_types(Node n) {
   const OpDef* def = find_op(n.op());
   if (def == nullptr || def->infer == nullptr) {
     infer_onnx(n);
+    infer_rank(n);
+    propagate_contents(n);
     return;
   }
   const std::vector<Type> types = def->infer(n);
