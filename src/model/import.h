@@ -1,5 +1,6 @@
-// ONNX model → Graph. Every opset is raised to one internal form: ONNX's operators as they are at the newest
-// opset that the linked ONNX library knows, plus "steep." ops. Model-local functions are inlined.
+// ONNX model → Graph. Every opset is raised to one internal form: ONNX's operators as they are at
+// the newest opset that the linked ONNX library knows, plus "steep." ops. Model-local functions are
+// inlined.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +15,32 @@ namespace steep {
 
 /// Each has a default that real models stay far below, and a test.
 struct ImportLimits {
-  size_t max_bytes = size_t{16} << 30;         ///< of the file and of all its tensors
-  size_t max_nodes = 1'000'000;                ///< after inlining
-  int max_depth = 100;                         ///< nesting of subgraphs and function calls
-  bool training = true;                        ///< keep Dropout as dropout; false: every Dropout is an identity
+  size_t max_bytes = size_t{16} << 30;  ///< of the file and of all its tensors
+  size_t max_nodes = 1'000'000;         ///< after inlining
+  int max_depth = 100;                  ///< nesting of subgraphs and function calls
+  bool training = true;  ///< keep Dropout as dropout; false: every Dropout is an identity
 };
 
 struct ImportedModel {
-  Graph graph;          ///< initializers are constants under their own names
-  int64_t opset = 0;    ///< of the default domain in the file
+  Graph graph;        ///< initializers are constants under their own names
+  int64_t opset = 0;  ///< of the default domain in the file
   std::string producer;
 };
 
 /// Reads a model file; external data is read from the model's own folder only.
-/// Throws ModelError (unreadable, not ONNX, unknown op/domain/opset, limit exceeded, unsafe external data), naming
-/// node and op; IoError when the file cannot be opened. Never leaves memory behind.
+/// Throws ModelError (unreadable, not ONNX, unknown op/domain/opset, limit exceeded, unsafe
+/// external data), naming node and op; IoError when the file cannot be opened. Never leaves memory
+/// behind.
 ImportedModel import_model(const std::filesystem::path& path, const ImportLimits& limits = {});
 /// The same from serialised bytes. External data is refused unless `folder` is given.
 ImportedModel import_model(std::span<const std::byte> bytes, const ImportLimits& limits = {},
                            const std::filesystem::path& folder = {});
 
-/// Copies `model_bytes` (a serialised inference model) with the given initializers replaced, dtype and shape kept;
-/// everything else in the file stays as it was. Throws ModelError when a name is no initializer.
-std::string with_weights(std::span<const std::byte> model_bytes, const std::map<std::string, Tensor>& weights,
+/// Copies `model_bytes` (a serialised inference model) with the given initializers replaced, dtype
+/// and shape kept; everything else in the file stays as it was. Throws ModelError when a name is no
+/// initializer.
+std::string with_weights(std::span<const std::byte> model_bytes,
+                         const std::map<std::string, Tensor>& weights,
                          const std::filesystem::path& folder = {});
 
 }  // namespace steep

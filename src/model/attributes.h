@@ -1,0 +1,19 @@
+// AttributeProto ↔ Attr. Private to src/model.
+#pragma once
+
+#include <onnx/onnx_pb.h>
+
+#include "ir/attr.h"
+#include "model/tensor_proto.h"
+
+namespace steep {
+
+/// Throws ModelError naming `node` for kinds that a node of ours cannot hold (graphs, sparse
+/// tensors, types).
+Attr attr_from_onnx(const onnx::AttributeProto& proto, const std::string& node,
+                    TensorTable& tensors);
+
+/// For ONNX's builders of function bodies. Doubles are rounded to float. REQUIRES: not a Body.
+onnx::AttributeProto attr_to_onnx(const std::string& name, const Attr& attr);
+
+}  // namespace steep

@@ -1,0 +1,366 @@
+#include "model/check.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <onnx/checker.h>
+#include <onnx/defs/schema.h>
+
+#include <climits>
+#include <functional>
+#include <unordered_set>
+#include <vector>
+
+#include "model/quote.h"
+#include "model/scan.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+constexpr int64_t kOldestOpset = 7;  // the first with numpy's broadcasting everywhere
+constexpr const char* kExportAgain =
+    "Export the model again; its file does not follow the ONNX standard.";
+
+onnx::ModelProto parse(std::span<const std::byte> bytes, const ImportLimits& limits) {
+  if (bytes.size() > static_cast<size_t>(INT_MAX)) {
+    throw ModelError({.what = "The model file is larger than protobuf can read.",
+                      .expected = fmt::format("at most {} bytes", INT_MAX),
+                      .received = fmt::format("{} bytes", bytes.size()),
+                      .remedy = "Save the model with external data."});
+  }
+  onnx::ModelProto model;
+  google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
+                                            static_cast<int>(bytes.size()));
+  // A graph within a graph is three messages deeper; types and shapes take a few more.
+  in.SetRecursionLimit(3 * limits.max_depth + 40);
+  if (!model.ParseFromCodedStream(&in) || !in.ConsumedEntireMessage()) {
+    throw ModelError(
+        {.what = "The model cannot be parsed: its bytes are damaged, or nested too deep.",
+         .expected = "an ONNX model (a protobuf message)",
+         .remedy = "Check that the whole file was copied, or export the model again."});
+  }
+  return model;
+}
+
+/// Calls `visit` on every node of the model: of graphs, of graphs within them, and of functions.
+/// Depth is bounded by the parser.
+template <typename Nodes, typename Visit>
+void each_node(Nodes* nodes, const Visit& visit) {
+  for (auto& node : *nodes) {
+    visit(node);
+    for (auto& attribute : *node.mutable_attribute()) {
+      if (attribute.has_g()) each_node(attribute.mutable_g()->mutable_node(), visit);
+      for (auto& graph : *attribute.mutable_graphs()) each_node(graph.mutable_node(), visit);
+    }
+  }
+}
+
+template <typename Visit>
+void each_node(onnx::ModelProto* model, const Visit& visit) {
+  each_node(model->mutable_graph()->mutable_node(), visit);
+  for (auto& function : *model->mutable_functions()) each_node(function.mutable_node(), visit);
+}
+
+template <typename Visit>
+void each_graph(onnx::ModelProto* model, const Visit& visit) {
+  visit(*model->mutable_graph());
+  each_node(model, [&](onnx::NodeProto& node) {
+    for (auto& attribute : *node.mutable_attribute()) {
+      if (attribute.has_g()) visit(*attribute.mutable_g());
+      for (auto& graph : *attribute.mutable_graphs()) visit(graph);
+    }
+  });
+}
+
+// --- versions and operators
+// -----------------------------------------------------------------------------------
+
+/// "ai.onnx" is another way to write the default domain, "".
+template <typename Message>
+void plain_domain(Message& m) {
+  if (m.domain() == "ai.onnx") m.set_domain("");
+}
+
+void normalise_domains(onnx::ModelProto* model) {
+  for (auto& import : *model->mutable_opset_import()) plain_domain(import);
+  for (auto& function : *model->mutable_functions()) {
+    plain_domain(function);
+    for (auto& import : *function.mutable_opset_import()) plain_domain(import);
+  }
+  each_node(model, [](onnx::NodeProto& node) { plain_domain(node); });
+}
+
+void check_versions(const onnx::ModelProto& model) {
+  if (model.ir_version() < 3 || model.ir_version() > onnx::Version::IR_VERSION) {
+    throw ModelError(
+        {.what = "The file has an ONNX format (ir_version) that Steep does not know.",
+         .expected = fmt::format("ir_version 3 to {}", static_cast<int>(onnx::Version::IR_VERSION)),
+         .received = fmt::format("{}", model.ir_version()),
+         .remedy = "Export the model again, or install a newer Steep."});
+  }
+  const int64_t newest =
+      onnx::OpSchemaRegistry::DomainToVersionRange::Instance().Map().at("").second;
+  auto check = [&](const auto& imports, const std::string& where) {
+    std::unordered_set<std::string> seen;
+    for (const auto& import : imports) {
+      if (!seen.insert(import.domain()).second) {
+        throw ModelError({.what = "The model imports a domain twice.",
+                          .node = quote(where),
+                          .received = "domain \"" + quote(import.domain()) + "\"",
+                          .remedy = kExportAgain});
+      }
+      if (import.domain().empty() &&
+          (import.version() < kOldestOpset || import.version() > newest)) {
+        throw ModelError(
+            {.what = "The model uses an ONNX opset that Steep cannot read.",
+             .node = quote(where),
+             .expected = fmt::format("opset {} to {}", kOldestOpset, newest),
+             .received = fmt::format("opset {}", import.version()),
+             .remedy = import.version() > newest
+                           ? "Export with an older opset, or install a newer Steep."
+                           : "Raise it with onnx.version_converter, or export again."});
+      }
+    }
+  };
+  check(model.opset_import(), "");
+  for (const auto& function : model.functions()) check(function.opset_import(), function.name());
+}
+
+/// Collects every node that Steep cannot know, so that the user sees them all at once.
+class UnknownOps {
+ public:
+  explicit UnknownOps(const onnx::ModelProto& model) {
+    for (const auto& function : model.functions()) functions_.insert(function_id(function));
+  }
+
+  void look_at(const onnx::NodeProto& node, int64_t opset) {
+    if (functions_.count(function_id(node)) != 0) return;
+    const std::string op = node.domain().empty()
+                               ? quote(node.op_type())
+                               : quote(node.domain()) + "." + quote(node.op_type());
+    if (!node.domain().empty()) {
+      foreign_domains_.insert(quote(node.domain()));
+      add(op, "", node);
+      return;
+    }
+    if (opset == 0) {
+      add(op, "the model imports no opset of the default domain", node);
+    } else if (onnx::OpSchemaRegistry::Schema(node.op_type(), static_cast<int>(opset)) == nullptr) {
+      const onnx::OpSchema* newest = onnx::OpSchemaRegistry::Schema(node.op_type());
+      add(op,
+          newest ? fmt::format("exists from opset {}, the model imports {}",
+                               newest->since_version(), opset)
+                 : "",
+          node);
+    }
+  }
+
+  void raise() const {
+    if (count_ == 0) return;
+    std::string domains;
+    for (const auto& d : foreign_domains_) domains += (domains.empty() ? "" : ", ") + d;
+    throw ModelError(
+        {.what = count_ == 1
+                     ? "The model has an operator that Steep does not know."
+                     : fmt::format("The model has {} operators that Steep does not know.", count_),
+         .node = first_node_,
+         .op = first_op_,
+         .expected = "operators of the ONNX standard, or functions defined in the model",
+         .received =
+             listing_ + (count_ > kListed ? fmt::format("; and {} more", count_ - kListed) : ""),
+         .remedy = domains.empty()
+                       ? "Check the operator's name and the model's opset, and export again."
+                       : "Export without the extensions of domain " + domains +
+                             " (for a file that another runtime optimised: train the original)."});
+  }
+
+ private:
+  static constexpr size_t kListed = 50;
+
+  void add(const std::string& op, const std::string& why, const onnx::NodeProto& node) {
+    const std::string name = quote(display_name(node));
+    if (count_++ == 0) {
+      first_op_ = op;
+      first_node_ = name;
+    }
+    if (count_ > kListed) return;
+    listing_ += fmt::format("{}{} (node {}{}{})", listing_.empty() ? "" : "; ", op, name,
+                            why.empty() ? "" : "; ", why);
+  }
+
+  std::unordered_set<std::string> functions_;
+  std::set<std::string> foreign_domains_;
+  size_t count_ = 0;
+  std::string first_op_;
+  std::string first_node_;
+  std::string listing_;
+};
+
+void check_operators(onnx::ModelProto* model) {
+  UnknownOps unknown(*model);
+  auto look = [&](auto* nodes, int64_t opset) {
+    each_node(nodes, [&](onnx::NodeProto& node) { unknown.look_at(node, opset); });
+  };
+  look(model->mutable_graph()->mutable_node(), default_opset(model->opset_import()));
+  for (auto& function : *model->mutable_functions()) {
+    look(function.mutable_node(), default_opset(function.opset_import()));
+  }
+  unknown.raise();
+}
+
+// --- names and tensors
+// ----------------------------------------------------------------------------------------
+
+void check_text(const std::string& text) {
+  if (is_utf8(text)) return;
+  throw ModelError({.what = "A name in the model is not valid UTF-8.",
+                    .node = quote(text),
+                    .remedy = kExportAgain});
+}
+
+void check_names(onnx::ModelProto* model) {
+  each_graph(model, [](onnx::GraphProto& graph) {
+    for (const auto& v : graph.input()) check_text(v.name());
+    for (const auto& v : graph.output()) check_text(v.name());
+    for (const auto& t : graph.initializer()) check_text(t.name());
+    for (const auto& v : graph.input()) {
+      for (const auto& d : v.type().tensor_type().shape().dim()) check_text(d.dim_param());
+    }
+  });
+  for (const auto& function : model->functions()) {
+    check_text(function.name());
+    for (const auto& name : function.input()) check_text(name);
+    for (const auto& name : function.output()) check_text(name);
+  }
+  each_node(model, [](onnx::NodeProto& node) {
+    check_text(node.name());
+    check_text(node.op_type());
+    for (const auto& name : node.input()) check_text(name);
+    for (const auto& name : node.output()) check_text(name);
+    for (const auto& a : node.attribute()) check_text(a.name());
+  });
+}
+
+[[noreturn]] void refuse_sparse(const std::string& name, const std::string& op) {
+  throw ModelError({.what = "The model has a sparse tensor.",
+                    .node = quote(name),
+                    .op = op,
+                    .expected = "dense tensors",
+                    .remedy = "Store it as a dense tensor."});
+}
+
+void take_tensors(onnx::AttributeProto& attribute, const onnx::NodeProto& node,
+                  TensorTable& tensors) {
+  const std::string name = display_name(node);
+  if (attribute.has_sparse_tensor() || attribute.sparse_tensors_size() > 0) {
+    refuse_sparse(name, quote(node.op_type()));
+  }
+  if (attribute.has_t()) tensors.take(attribute.mutable_t(), name);
+  for (auto& tensor : *attribute.mutable_tensors()) tensors.take(&tensor, name);
+}
+
+/// Every tensor of the model, wherever it stands, is read here and nowhere else.
+void take_tensors(onnx::ModelProto* model, TensorTable& tensors) {
+  each_graph(model, [&](onnx::GraphProto& graph) {
+    for (const auto& sparse : graph.sparse_initializer()) refuse_sparse(sparse.values().name(), "");
+    for (auto& tensor : *graph.mutable_initializer()) tensors.take(&tensor, tensor.name());
+  });
+  each_node(model, [&](onnx::NodeProto& node) {
+    for (auto& attribute : *node.mutable_attribute()) take_tensors(attribute, node, tensors);
+  });
+  for (auto& function : *model->mutable_functions()) {
+    onnx::NodeProto shown;
+    shown.set_name(function.name());
+    for (auto& attribute : *function.mutable_attribute_proto())
+      take_tensors(attribute, shown, tensors);
+  }
+}
+
+// --- ONNX's checker
+// -------------------------------------------------------------------------------------------
+
+/// The checker wants a shape on every input and output; exporters leave it out, and so may they.
+std::set<std::string> add_missing_shapes(onnx::GraphProto* graph) {
+  std::set<std::string> unranked;
+  auto add = [](onnx::ValueInfoProto& value) {
+    if (!value.type().has_tensor_type() || value.type().tensor_type().has_shape()) return false;
+    value.mutable_type()->mutable_tensor_type()->mutable_shape();
+    return true;
+  };
+  for (auto& value : *graph->mutable_input()) {
+    if (add(value)) unranked.insert(value.name());
+  }
+  for (auto& value : *graph->mutable_output()) add(value);
+  return unranked;
+}
+
+void run_checker(const onnx::ModelProto& model) {
+  try {
+    onnx::checker::check_model(model, /*full_check=*/false,
+                               /*skip_opset_compatibility_check=*/true);
+  } catch (const onnx::checker::ValidationError& e) {
+    // "…\n\n==> Context: Bad node spec for node. Name: n OpType: Op"
+    const std::string text = e.what();
+    const std::string marker = "Bad node spec for node. Name: ";
+    ErrorParts parts{
+        .what = "ONNX's checker refuses the model.",
+        .expected = "a model that follows the ONNX standard",
+        .remedy = "Export the model again; onnx.checker.check_model shows the same fault."};
+    const size_t context = text.find("\n\n==> Context: ");
+    parts.received = text.substr(0, context);
+    if (const size_t at = text.rfind(marker); at != std::string::npos) {
+      const std::string rest = text.substr(at + marker.size());
+      const size_t op = rest.rfind(" OpType: ");
+      parts.node = quote(rest.substr(0, op));
+      if (op != std::string::npos) parts.op = quote(rest.substr(op + 9));
+    }
+    if (!is_utf8(parts.received) || parts.received.size() > 2000)
+      parts.received = quote(parts.received);
+    throw ModelError(std::move(parts));
+  }
+}
+
+}  // namespace
+
+int64_t default_opset(const google::protobuf::RepeatedPtrField<onnx::OperatorSetIdProto>& imports) {
+  for (const auto& import : imports) {
+    if (import.domain().empty()) return import.version();
+  }
+  return 0;
+}
+
+std::string function_id(const onnx::FunctionProto& f) {
+  return f.domain() + '\0' + f.name() + '\0' + f.overload();
+}
+std::string function_id(const onnx::NodeProto& n) {
+  return n.domain() + '\0' + n.op_type() + '\0' + n.overload();
+}
+
+std::string display_name(const onnx::NodeProto& node) {
+  if (!node.name().empty()) return node.name();
+  for (const auto& output : node.output()) {
+    if (!output.empty()) return output;
+  }
+  return node.op_type();
+}
+
+CheckedModel read_model(std::span<const std::byte> bytes, const ImportLimits& limits,
+                        const std::filesystem::path& folder) {
+  scan_model(bytes, limits);
+  CheckedModel model{.proto = parse(bytes, limits),
+                     .tensors = std::make_unique<TensorTable>(folder, limits.max_bytes),
+                     .unranked_inputs = {}};
+  model.proto
+      .clear_training_info();  // ONNX's own training annex: Steep derives training from the graph
+  model.proto.mutable_graph()->clear_value_info();  // types are inferred, never believed
+  normalise_domains(&model.proto);
+  check_names(&model.proto);
+  check_versions(model.proto);
+  check_operators(&model.proto);
+  take_tensors(&model.proto, *model.tensors);
+  model.unranked_inputs = add_missing_shapes(model.proto.mutable_graph());
+  run_checker(model.proto);
+  return model;
+}
+
+}  // namespace steep

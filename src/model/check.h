@@ -1,0 +1,40 @@
+// Is this a model that Steep can read? Versions, operators, names, tensors; then ONNX's own
+// checker.
+#pragma once
+
+#include <onnx/onnx_pb.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+
+#include "model/import.h"
+#include "model/tensor_proto.h"
+
+namespace steep {
+
+/// A model that passed. Its tensors are in `tensors`; the messages keep only their names and
+/// dtypes.
+struct CheckedModel {
+  onnx::ModelProto proto;
+  std::unique_ptr<TensorTable> tensors;
+  std::set<std::string> unranked_inputs;  ///< inputs that say nothing of their shape
+};
+
+/// Throws ModelError: see import.h. Lists all unknown operators and domains at once.
+CheckedModel read_model(std::span<const std::byte> bytes, const ImportLimits& limits,
+                        const std::filesystem::path& folder);
+
+/// The version of the default domain in a list of imports, 0 when absent.
+int64_t default_opset(const google::protobuf::RepeatedPtrField<onnx::OperatorSetIdProto>& imports);
+
+/// Identity of a model-local function, and of the one that a node calls.
+std::string function_id(const onnx::FunctionProto& function);
+std::string function_id(const onnx::NodeProto& node);
+/// The node's name, or for a nameless node that of its first output: what messages call it.
+std::string display_name(const onnx::NodeProto& node);
+
+}  // namespace steep

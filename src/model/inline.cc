@@ -1,0 +1,148 @@
+// Functions (the model's own and those by which ONNX defines its composite operators) and constant
+// branches, lowered where they are called.
+
+#include <fmt/format.h>
+#include <onnx/defs/schema.h>
+
+#include "model/attributes.h"
+#include "model/lower.h"
+#include "model/quote.h"
+#include "ops/op_def.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+onnx::TypeProto type_to_onnx(const Type& type) {
+  onnx::TypeProto proto;
+  auto* tensor = proto.mutable_tensor_type();
+  tensor->set_elem_type(static_cast<int32_t>(type.dtype));
+  if (!type.shape) return proto;
+  auto* shape = tensor->mutable_shape();
+  for (const Dim& d : *type.shape) {
+    auto* dim = shape->add_dim();
+    if (d.known()) dim->set_dim_value(d.value());
+    if (!d.symbol().empty()) dim->set_dim_param(d.symbol());
+  }
+  return proto;
+}
+
+}  // namespace
+
+bool Lowering::function_body(const Call& call, const std::string& op, const std::vector<Value>& in,
+                             const Attrs& attrs, int outputs, onnx::NodeProto* node,
+                             onnx::FunctionProto* body) const {
+  if (find_op(op) != nullptr) return false;
+  const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(op);
+  if (schema == nullptr || (!schema->HasFunction() && !schema->HasContextDependentFunction()))
+    return false;
+
+  node->set_name(call.name);
+  node->set_op_type(op);
+  std::vector<onnx::TypeProto> types;
+  for (size_t i = 0; i < in.size(); ++i) {
+    node->add_input(in[i] ? fmt::format("in{}", i) : "");
+    types.push_back(in[i] ? type_to_onnx(in[i].type()) : onnx::TypeProto());
+  }
+  for (int i = 0; i < outputs; ++i)
+    node->add_output(call.wants(static_cast<size_t>(i)) ? fmt::format("out{}", i) : "");
+  for (const auto& [key, value] : attrs) *node->add_attribute() = attr_to_onnx(key, value);
+  if (schema->HasFunction()) {
+    const onnx::FunctionProto* found = schema->GetFunction();
+    if (found == nullptr) return false;
+    *body = *found;
+  } else {
+    const onnx::FunctionBodyBuildContextImpl context(*node, types);
+    if (!schema->BuildContextDependentFunction(context, *body)) return false;
+  }
+  // Attributes that the call leaves out have the schema's defaults inside the body.
+  for (const auto& [key, attribute] : schema->attributes()) {
+    if (!attribute.default_value.name().empty() && !attrs.has(key))
+      *node->add_attribute() = attribute.default_value;
+  }
+  return true;
+}
+
+std::vector<Binding> Lowering::lower_call(const onnx::NodeProto& node,
+                                          const onnx::FunctionProto& function,
+                                          const std::vector<Binding>& inputs, const Frame& frame,
+                                          std::string prefix) {
+  Frame inner;
+  inner.opset = default_opset(function.opset_import());
+  inner.prefix = std::move(prefix);
+  inner.function = &function;
+  inner.caller = &frame;
+  inner.depth = frame.depth + 1;
+  for (const Frame* f = &frame; f != nullptr; f = f->caller) {
+    if (f->function == &function) {
+      throw ModelError({.what = "A function of the model calls itself.",
+                        .received = quote(function.name()),
+                        .remedy = "Export the model again; ONNX functions must not be recursive."});
+    }
+  }
+  if (inner.depth > limits_.max_depth) {
+    throw ModelError(
+        {.what = "The model's functions are nested too deep.",
+         .expected = fmt::format("at most {} calls within one another", limits_.max_depth),
+         .remedy = "If the model is meant to be so, raise ImportLimits::max_depth."});
+  }
+  if (inputs.size() > static_cast<size_t>(function.input_size())) {
+    throw ModelError({.what = "A function is called with too many inputs.",
+                      .expected = fmt::format("at most {}", function.input_size()),
+                      .received = fmt::format("{}", inputs.size()),
+                      .remedy = "Export the model again."});
+  }
+  for (const auto& attribute : function.attribute_proto())
+    inner.arguments[attribute.name()] = &attribute;
+  for (const auto& attribute : node.attribute()) {
+    if (const auto* resolved = resolve(attribute, frame))
+      inner.arguments[attribute.name()] = resolved;
+  }
+  Scope scope;
+  for (int i = 0; i < function.input_size(); ++i) {
+    const auto at = static_cast<size_t>(i);
+    scope.names[function.input(i)] = at < inputs.size() ? inputs[at] : Binding();
+  }
+  lower_nodes(function.node(), scope, inner);
+  std::vector<Binding> results;
+  for (const auto& name : function.output()) {
+    const Binding* b = find(name, scope);
+    results.push_back(b != nullptr ? *b : Binding());
+  }
+  return results;
+}
+
+std::vector<Binding> Lowering::lower_if(const onnx::NodeProto& node, const Binding& condition,
+                                        const Scope& scope, const Frame& frame) {
+  const auto known = known_ints(condition.value());
+  if (!known || known->size() != 1) {
+    throw ModelError(
+        {.what = "Branches that depend on data are not yet trainable.",
+         .expected = "an If whose condition is a constant",
+         .received = "a condition that is computed",
+         .remedy = "Export the branch that is to be trained; torch.export specialises on Python "
+                   "conditions."});
+  }
+  const std::string wanted = (*known)[0] != 0 ? "then_branch" : "else_branch";
+  for (const auto& attribute : node.attribute()) {
+    if (attribute.name() != wanted || !attribute.has_g()) continue;
+    Frame inner = frame;
+    inner.depth = frame.depth + 1;
+    inner.caller = &frame;
+    inner.function = nullptr;
+    Scope branch;
+    branch.outer = &scope;
+    add_initializers(attribute.g(), branch, frame.prefix);
+    lower_nodes(attribute.g().node(), branch, inner);
+    std::vector<Binding> results;
+    for (const auto& output : attribute.g().output()) {
+      const Binding* b = find(output.name(), branch);
+      results.push_back(b != nullptr ? *b : Binding());
+    }
+    return results;
+  }
+  throw ModelError(
+      {.what = "An If lacks a branch.", .expected = wanted, .remedy = "Export the model again."});
+}
+
+}  // namespace steep

@@ -1,0 +1,322 @@
+#include "model/lower.h"
+
+#include <fmt/format.h>
+#include <onnx/defs/schema.h>
+
+#include <algorithm>
+
+#include "model/attributes.h"
+#include "model/quote.h"
+#include "model/raise.h"
+#include "ops/build.h"
+#include "ops/shape_arithmetic.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+Dim dim_from_onnx(const onnx::TensorShapeProto::Dimension& dim, const std::string& name,
+                  size_t axis) {
+  if (dim.has_dim_value()) {
+    if (dim.dim_value() >= 0) return dim.dim_value();
+    throw ModelError({.what = "An input has a negative extent.",
+                      .node = quote(name),
+                      .expected = "a number that is not negative, or a named dimension",
+                      .received = fmt::format("{} on axis {}", dim.dim_value(), axis),
+                      .remedy = "Name the dimension (dim_param) instead."});
+  }
+  if (!dim.dim_param().empty()) return Dim::symbol(dim.dim_param());
+  // Without a name of its own the extent could never be shown equal to itself.
+  return Dim::symbol(fmt::format("{}.dim{}", name, axis));
+}
+
+Type type_from_onnx(const onnx::ValueInfoProto& value, bool ranked) {
+  if (!value.type().has_tensor_type()) {
+    throw ModelError({.what = "An input is no tensor.",
+                      .node = quote(value.name()),
+                      .expected = "dense tensors as inputs",
+                      .remedy = "Export the model with one input for each tensor."});
+  }
+  const auto& tensor = value.type().tensor_type();
+  Type type{dtype_from_onnx(tensor.elem_type(), value.name()), std::nullopt};
+  if (!ranked) return type;
+  type.shape.emplace();
+  for (const auto& dim : tensor.shape().dim()) {
+    type.shape->push_back(dim_from_onnx(dim, value.name(), type.shape->size()));
+  }
+  return type;
+}
+
+/// Errors that came from below without a place get the node's.
+[[noreturn]] void rethrow_at(const onnx::NodeProto& node, const std::string& prefix,
+                             const ModelError& e) {
+  if (!e.parts().op.empty()) throw e;
+  ErrorParts parts = e.parts();
+  if (!parts.node.empty())
+    parts.received += (parts.received.empty() ? "" : " ") + ("at " + parts.node);
+  parts.node = quote(prefix + display_name(node));
+  parts.op = quote(node.op_type());
+  throw ModelError(std::move(parts));
+}
+
+}  // namespace
+
+// --- Call
+// -----------------------------------------------------------------------------------------------------
+
+Value Call::in(size_t i) const {
+  if (!has(i)) return {};
+  if (inputs[i].items() != nullptr) {
+    fail("An operator on tensors is given a sequence.", fmt::format("a tensor as input {}", i),
+         "a sequence", "Export the model without sequences.");
+  }
+  return inputs[i].value();
+}
+
+Value Call::need(size_t i) const {
+  Value v = in(i);
+  if (!v)
+    fail("A node lacks an input.", fmt::format("an input {}", i), "none",
+         "Export the model again.");
+  return v;
+}
+
+std::vector<Value> Call::emit(const std::string& canonical, std::vector<Value> in, Attrs with,
+                              int count) const {
+  return lowering.emit(*this, canonical, std::move(in), std::move(with), count);
+}
+
+Value Call::ints(const Ints& values) const {
+  return graph.add_constant(Tensor::from(values, {static_cast<int64_t>(values.size())}),
+                            name + "/ints");
+}
+
+std::vector<Binding> Call::as_is() const {
+  std::vector<Value> values;
+  for (size_t i = 0; i < inputs.size(); ++i) values.push_back(in(i));
+  const std::vector<Value> out = emit(op, std::move(values), attrs, outputs());
+  return {out.begin(), out.end()};
+}
+
+void Call::fail(std::string what, std::string expected, std::string received,
+                std::string remedy) const {
+  throw ModelError({.what = std::move(what),
+                    .node = quote(name),
+                    .op = quote(op),
+                    .expected = std::move(expected),
+                    .received = std::move(received),
+                    .remedy = std::move(remedy)});
+}
+
+std::optional<Ints> known_ints(Value v) {
+  if (!v) return std::nullopt;
+  if (v.role() == Role::constant && v.tensor() != nullptr) {
+    if (is_float(v.dtype())) return std::nullopt;
+    return v.tensor()->to_ints();
+  }
+  const auto elements = elements_of(v);
+  if (!elements) return std::nullopt;
+  Ints values;
+  for (const Element& e : *elements) {
+    if (!e.number) return std::nullopt;
+    values.push_back(*e.number);
+  }
+  return values;
+}
+
+// --- the model
+// ------------------------------------------------------------------------------------------------
+
+Lowering::Lowering(const CheckedModel& model, Graph& graph, const ImportLimits& limits)
+    : model_(model), graph_(graph), limits_(limits) {
+  for (const auto& f : model.proto.functions()) functions_.emplace(function_id(f), &f);
+}
+
+void Lowering::run() {
+  const onnx::GraphProto& graph = model_.proto.graph();
+  Scope scope;
+  Frame frame;
+  frame.opset = default_opset(model_.proto.opset_import());
+  add_initializers(graph, scope, "");
+  add_inputs(graph, scope);
+  lower_nodes(graph.node(), scope, frame);
+  for (const auto& output : graph.output()) {
+    const Binding* b = find(output.name(), scope);
+    if (b == nullptr || !b->value()) {
+      throw ModelError({.what = "An output of the model is no tensor.",
+                        .node = quote(output.name()),
+                        .expected = "a tensor",
+                        .received = b != nullptr ? "a sequence" : "a name that nothing defines",
+                        .remedy = "Export the model with one output for each tensor."});
+    }
+    graph_.add_output(output.name(), b->value());
+  }
+}
+
+void Lowering::add_initializers(const onnx::GraphProto& graph, Scope& scope,
+                                const std::string& prefix) {
+  for (const auto& proto : graph.initializer()) {
+    Tensor tensor = model_.tensors->get(proto, proto.name());
+    scope.names[proto.name()] = graph_.add_constant(std::move(tensor), prefix + proto.name());
+  }
+}
+
+void Lowering::add_inputs(const onnx::GraphProto& graph, Scope& scope) {
+  for (const auto& input : graph.input()) {
+    if (scope.names.count(input.name()) != 0) continue;  // has an initializer: a constant
+    const bool ranked = model_.unranked_inputs.count(input.name()) == 0;
+    scope.names[input.name()] = graph_.add_input(input.name(), type_from_onnx(input, ranked));
+  }
+}
+
+// --- nodes
+// ----------------------------------------------------------------------------------------------------
+
+const Binding* Lowering::find(const std::string& name, const Scope& scope) {
+  for (const Scope* s = &scope; s != nullptr; s = s->outer) {
+    if (auto it = s->names.find(name); it != s->names.end()) return &it->second;
+  }
+  return nullptr;
+}
+
+const onnx::AttributeProto* Lowering::resolve(const onnx::AttributeProto& attribute,
+                                              const Frame& frame) {
+  if (attribute.ref_attr_name().empty()) return &attribute;
+  auto it = frame.arguments.find(attribute.ref_attr_name());
+  return it == frame.arguments.end() ? nullptr : it->second;
+}
+
+void Lowering::lower_nodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes,
+                           Scope& scope, const Frame& frame) {
+  const Frame* before = frame_;
+  frame_ = &frame;
+  for (const auto& node : nodes) {
+    try {
+      lower_node(node, scope, frame);
+    } catch (const ModelError& e) {
+      frame_ = before;
+      rethrow_at(node, frame.prefix, e);
+    }
+  }
+  frame_ = before;
+}
+
+void Lowering::lower_node(const onnx::NodeProto& node, Scope& scope, const Frame& frame) {
+  if (++lowered_ > limits_.max_nodes) {
+    throw ModelError({.what = "The model has too many nodes once its functions are inlined.",
+                      .expected = fmt::format("at most {}", limits_.max_nodes),
+                      .remedy = "If the model is meant to be so, raise ImportLimits::max_nodes."});
+  }
+  std::vector<Binding> inputs;
+  for (const auto& name : node.input()) {
+    const Binding* b = name.empty() ? nullptr : find(name, scope);
+    if (b == nullptr && !name.empty()) {
+      throw ModelError({.what = "A node reads a value that nothing before it defines.",
+                        .received = quote(name),
+                        .remedy = "Export the model again; its nodes must be in order."});
+    }
+    inputs.push_back(b != nullptr ? *b : Binding());
+  }
+  while (!inputs.empty() && !inputs.back()) inputs.pop_back();
+
+  const size_t first_new = graph_.value_count();
+  std::vector<Binding> results;
+  if (auto f = functions_.find(function_id(node)); f != functions_.end()) {
+    results = lower_call(node, *f->second, inputs, frame, frame.prefix + display_name(node) + "/");
+  } else if (node.domain().empty() && node.op_type() == "If") {
+    results = lower_if(node, inputs.empty() ? Binding() : inputs[0], scope, frame);
+  } else {
+    results = raise_node(node, std::move(inputs), frame);
+  }
+  bind(node, results, first_new, scope, frame);
+}
+
+void Lowering::bind(const onnx::NodeProto& node, const std::vector<Binding>& results,
+                    size_t first_new, Scope& scope, const Frame& frame) {
+  for (int i = 0; i < node.output_size(); ++i) {
+    const std::string& name = node.output(i);
+    if (name.empty()) continue;
+    const auto at = static_cast<size_t>(i);
+    if (at >= results.size() || !results[at]) {
+      throw ModelError({.what = "An output of a node cannot be had.",
+                        .expected = fmt::format("at most {} outputs", std::min(results.size(), at)),
+                        .received = fmt::format("output {} asked for, as {}", i, quote(name)),
+                        .remedy = "Export the model without this output."});
+    }
+    const Value v = results[at].value();
+    if (v && v.id() >= first_new) graph_.rename(v, frame.prefix + name);
+    if (!scope.names.emplace(name, results[at]).second) {
+      throw ModelError(
+          {.what = "A name is defined twice.",
+           .received = quote(name),
+           .remedy = "Export the model again; every value must have a name of its own."});
+    }
+  }
+}
+
+std::vector<Binding> Lowering::raise_node(const onnx::NodeProto& node, std::vector<Binding> inputs,
+                                          const Frame& frame) {
+  if (!node.domain().empty()) {
+    throw ModelError(
+        {.what = "The operator is not known.", .received = "domain " + quote(node.domain())});
+  }
+  if (node.op_type() == "Loop" || node.op_type() == "Scan" || node.op_type() == "SequenceMap") {
+    throw ModelError(
+        {.what = "Loops are not yet trainable.",
+         .expected = "a graph without loops",
+         .remedy = "Unroll the loop before the export; torch.export does so for loops of fixed "
+                   "length."});
+  }
+  Call call{.lowering = *this,
+            .graph = graph_,
+            .op = node.op_type(),
+            .opset = frame.opset,
+            .name = frame.prefix + display_name(node),
+            .inputs = std::move(inputs),
+            .attrs = {},
+            .wanted = {},
+            .training = limits_.training,
+            .from_pytorch = model_.proto.producer_name() == "pytorch"};
+  for (const auto& proto : node.attribute()) {
+    const onnx::AttributeProto* attribute = resolve(proto, frame);
+    if (attribute != nullptr)
+      call.attrs.set(proto.name(), attr_from_onnx(*attribute, call.name, *model_.tensors));
+  }
+  for (const auto& name : node.output()) call.wanted.push_back(!name.empty());
+  while (!call.wanted.empty() && !call.wanted.back()) call.wanted.pop_back();
+  if (call.wanted.empty()) return {};
+  const Graph::Scope origin(graph_, Phase::forward, call.name);
+  return raise(call);
+}
+
+std::vector<Value> Lowering::emit(const Call& call, const std::string& op, std::vector<Value> in,
+                                  Attrs attrs, int outputs) {
+  while (!in.empty() && !in.back()) in.pop_back();
+  onnx::NodeProto as_call;
+  onnx::FunctionProto body;
+  if (function_body(call, op, in, attrs, outputs, &as_call, &body)) {
+    const std::vector<Binding> results =
+        lower_call(as_call, body, {in.begin(), in.end()}, *frame_, call.name + "/");
+    std::vector<Value> values;
+    for (const Binding& b : results) values.push_back(b.value());
+    values.resize(static_cast<size_t>(outputs));
+    return values;
+  }
+  Node node = graph_.add_node(op, in, outputs, std::move(attrs), op == call.op ? call.name : "");
+  infer_types(node);
+  if (outputs == 1) {
+    if (auto known = known_result(node)) return {graph_.add_constant(std::move(*known), call.name)};
+  }
+  std::vector<Value> values;
+  for (int i = 0; i < outputs; ++i) {
+    values.push_back(node.output(i));
+    if (size_of(values.back().dtype()) == 0) {
+      call.fail("The type of a node's output cannot be held.", "tensors of float, integer or bool",
+                fmt::format("output {} of another type", i),
+                "Export the model without this operator.");
+    }
+  }
+  return values;
+}
+
+}  // namespace steep

@@ -1,0 +1,136 @@
+// The nodes of a checked model, one after the other, into a Graph: names are resolved, functions
+// and constant branches inlined, opsets raised (raise.h).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "model/check.h"
+#include "model/import.h"
+
+namespace steep {
+
+/// What a name in the file stands for: a value, or a sequence of values. Sequences exist only at
+/// import; each operator on them is carried out right here.
+class Binding {
+ public:
+  Binding() = default;
+  Binding(Value value) : value_(value) {}
+  Binding(std::vector<Value> items)
+      : items_(std::make_shared<const std::vector<Value>>(std::move(items))) {}
+
+  explicit operator bool() const { return static_cast<bool>(value_) || items_ != nullptr; }
+  /// Null for a sequence.
+  Value value() const { return value_; }
+  /// nullptr for a value.
+  const std::vector<Value>* items() const { return items_.get(); }
+
+ private:
+  Value value_;
+  std::shared_ptr<const std::vector<Value>>
+      items_;  // shared: a sequence has many readers and never changes
+};
+
+class Lowering;
+
+/// One node of the file on its way into the graph: what a rule of raise.h reads and writes with.
+struct Call {
+  Lowering& lowering;
+  Graph& graph;
+  std::string op;
+  int64_t opset;  ///< for which the node was written
+  std::string name;
+  std::vector<Binding> inputs;
+  Attrs attrs;
+  std::vector<bool> wanted;  ///< which outputs have names
+  bool training;             ///< ImportLimits::training
+  bool from_pytorch;         ///< the file was written by an exporter of PyTorch
+
+  int outputs() const { return static_cast<int>(wanted.size()); }
+  bool wants(size_t output) const { return output < wanted.size() && wanted[output]; }
+  bool has(size_t i) const { return i < inputs.size() && inputs[i]; }
+  /// Input i; null when absent. Throws ModelError when it is a sequence.
+  Value in(size_t i) const;
+  /// As in(). Throws ModelError when absent.
+  Value need(size_t i) const;
+
+  /// Adds a node of a canonical operator. An operator without an OpDef that ONNX defines by a
+  /// function is replaced by that function's body.
+  std::vector<Value> emit(const std::string& canonical, std::vector<Value> in, Attrs attrs = {},
+                          int outputs = 1) const;
+  Value emit1(const std::string& canonical, std::vector<Value> in, Attrs attrs = {}) const {
+    return emit(canonical, std::move(in), std::move(attrs))[0];
+  }
+  Value ints(const Ints& values) const;
+  /// The operator as the file has it, attributes and all.
+  std::vector<Binding> as_is() const;
+
+  [[noreturn]] void fail(std::string what, std::string expected, std::string received,
+                         std::string remedy) const;
+};
+
+/// The integers that a value is known to hold at import, if it is.
+std::optional<Ints> known_ints(Value v);
+
+class Lowering {
+ public:
+  Lowering(const CheckedModel& model, Graph& graph, const ImportLimits& limits);
+
+  /// Inputs, initializers, nodes, outputs.
+  void run();
+
+  /// A number that no other node of this import has got: names random streams.
+  int64_t next_stream() { return streams_++; }
+  std::vector<Value> emit(const Call& call, const std::string& op, std::vector<Value> in,
+                          Attrs attrs, int outputs);
+
+ private:
+  struct Scope {
+    std::unordered_map<std::string, Binding> names;
+    const Scope* outer = nullptr;
+  };
+  /// Whose nodes are being lowered: the model, or one call of a function.
+  struct Frame {
+    int64_t opset = 0;
+    std::string prefix;
+    const onnx::FunctionProto* function = nullptr;  ///< null for graphs
+    std::unordered_map<std::string, const onnx::AttributeProto*> arguments;
+    const Frame* caller = nullptr;
+    int depth = 0;
+  };
+
+  void add_inputs(const onnx::GraphProto& graph, Scope& scope);
+  void add_initializers(const onnx::GraphProto& graph, Scope& scope, const std::string& prefix);
+  void lower_nodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, Scope& scope,
+                   const Frame& frame);
+  void lower_node(const onnx::NodeProto& node, Scope& scope, const Frame& frame);
+  std::vector<Binding> lower_call(const onnx::NodeProto& node, const onnx::FunctionProto& function,
+                                  const std::vector<Binding>& inputs, const Frame& frame,
+                                  std::string prefix);
+  std::vector<Binding> lower_if(const onnx::NodeProto& node, const Binding& condition,
+                                const Scope& scope, const Frame& frame);
+  std::vector<Binding> raise_node(const onnx::NodeProto& node, std::vector<Binding> inputs,
+                                  const Frame& frame);
+  bool function_body(const Call& call, const std::string& op, const std::vector<Value>& in,
+                     const Attrs& attrs, int outputs, onnx::NodeProto* node,
+                     onnx::FunctionProto* body) const;
+  void bind(const onnx::NodeProto& node, const std::vector<Binding>& results, size_t first_new,
+            Scope& scope, const Frame& frame);
+  /// nullptr when nothing has that name; a null binding for an optional input that a call left out.
+  static const Binding* find(const std::string& name, const Scope& scope);
+  static const onnx::AttributeProto* resolve(const onnx::AttributeProto& attribute,
+                                             const Frame& frame);
+
+  const CheckedModel& model_;
+  Graph& graph_;
+  const ImportLimits& limits_;
+  std::unordered_map<std::string, const onnx::FunctionProto*> functions_;
+  const Frame* frame_ = nullptr;  // of the node being lowered
+  size_t lowered_ = 0;
+  int64_t streams_ = 0;
+};
+
+}  // namespace steep

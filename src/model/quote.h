@@ -1,0 +1,14 @@
+// Text from a file, made safe for a message: invalid UTF-8 and control characters escaped, length
+// bounded.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace steep {
+
+/// At most about 200 bytes, always valid UTF-8.
+std::string quote(std::string_view text);
+bool is_utf8(std::string_view text);
+
+}  // namespace steep

@@ -1,0 +1,105 @@
+// Layers: normalisation, dropout, sampling.
+
+#include <fmt/format.h>
+
+#include "engine.h"
+#include "model/raise.h"
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+/// ratio and training mode as they were attributes (opset < 12) and as they are inputs. NaN: not a
+/// constant.
+double dropout_ratio(const Call& c) {
+  if (c.opset < 12) return c.attrs.real("ratio", 0.5);
+  const Value ratio = c.in(1);
+  if (!ratio) return 0.5;
+  if (ratio.role() == Role::constant && ratio.tensor()->size() == 1) {
+    if (ratio.dtype() == DType::f32) return static_cast<double>(*ratio.tensor()->data<float>());
+    if (ratio.dtype() == DType::f64) return *ratio.tensor()->data<double>();
+  }
+  c.fail("The ratio of a dropout is not a constant of float32 or float64.", "a constant",
+         "a computed value", "Export the model with a fixed dropout ratio.");
+}
+
+}  // namespace
+
+// Dropout(data, ratio, training_mode) → steep.Dropout(data, seed). Before opset 12 the mode was the
+// runtime's to choose, so the importer's caller chooses; since then the model says it, and its
+// default is inference. But PyTorch's exporters write the dropout inside
+// scaled_dot_product_attention with a ratio and no mode, and they write it in training only (in
+// inference the ratio is 0): there a ratio means training.
+Bindings raise_dropout(const Call& c) {
+  const Value x = c.need(0);
+  const Value mode = c.opset < 12 ? Value() : c.in(2);
+  const auto known = known_ints(mode);
+  const bool unsaid = c.opset >= 12 && !mode && !(c.from_pytorch && c.has(1));
+  const bool off = !c.training || unsaid || (known && known->size() == 1 && (*known)[0] == 0);
+  const double ratio = off ? 0 : dropout_ratio(c);
+  if (!(ratio >= 0 && ratio < 1)) {
+    c.fail("The ratio of a dropout is out of range.", "0 to 1, without 1", fmt::format("{}", ratio),
+           "Give a smaller ratio.");
+  }
+  if (ratio == 0) {
+    if (!c.wants(1)) return {x};
+    const Tensor yes = Tensor::from<uint8_t>({1}, {1});
+    Tensor all = Tensor::empty(DType::boolean, {1});
+    std::memcpy(all.data(), yes.data(), 1);
+    return {x, apply("ConstantOfShape", {shape_of(x)}, {{"value", all}})};
+  }
+  const Attrs attrs = {{"ratio", ratio}, {"stream", c.lowering.next_stream()}};
+  const Value seed = seed_input(c.graph);
+  Value y = c.emit1("steep.Dropout", {x, seed}, attrs);
+  Value mask = c.wants(1) ? c.emit1("steep.DropoutMask", {x, seed}, attrs) : Value();
+  if (mode && !known) {  // switched at run time
+    y = where(mode, y, x);
+    if (mask) mask = apply("Or", {mask, apply("Not", {mode})});
+  }
+  return {y, mask};
+}
+
+Bindings raise_layer_normalization(const Call& c) {
+  const std::vector<Value> y =
+      c.emit("LayerNormalization", {c.need(0), c.need(1), c.in(2)}, c.attrs, 3);
+  return {y.begin(), y.end()};
+}
+
+Bindings raise_batch_normalization(const Call& c) {
+  if (c.opset >= 14) return c.as_is();
+  Attrs attrs = c.attrs;
+  if (attrs.integer("spatial", 1) == 0) {
+    c.fail("BatchNormalization over single elements was removed from ONNX.", "spatial = 1",
+           "spatial = 0", "Export with opset 9 or newer.");
+  }
+  attrs.erase("spatial");
+  // Outputs beyond the first meant training; opset 14 made that an attribute.
+  if (c.wants(3) || c.wants(4)) {
+    c.fail("The saved statistics of BatchNormalization were removed from ONNX.",
+           "at most 3 outputs", fmt::format("{}", c.outputs()), "Export with opset 14 or newer.");
+  }
+  const int outputs = c.wants(1) || c.wants(2) ? 3 : 1;
+  if (outputs == 3) attrs.set("training_mode", int64_t{1});
+  const std::vector<Value> y =
+      c.emit("BatchNormalization", {c.need(0), c.need(1), c.need(2), c.need(3), c.need(4)}, attrs,
+             outputs);
+  return {y.begin(), y.end()};
+}
+
+Bindings raise_grid_sample(const Call& c) {
+  if (c.opset >= 20) return c.as_is();
+  Attrs attrs = c.attrs;
+  const std::string mode = attrs.string("mode", "bilinear");
+  if (mode == "bilinear") attrs.set("mode", std::string("linear"));
+  if (mode == "bicubic") attrs.set("mode", std::string("cubic"));
+  return {c.emit1("GridSample", {c.need(0), c.need(1)}, attrs)};
+}
+
+Bindings raise_roi_align(const Call& c) {
+  if (c.opset >= 16) return c.as_is();
+  Attrs attrs = c.attrs;
+  attrs.set("coordinate_transformation_mode", std::string("output_half_pixel"));
+  return {c.emit1("RoiAlign", {c.need(0), c.need(1), c.need(2)}, attrs)};
+}
+
+}  // namespace steep

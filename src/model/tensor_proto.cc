@@ -1,0 +1,183 @@
+#include "model/tensor_proto.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <charconv>
+#include <utility>
+
+#include "model/quote.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "raw_data is little-endian");
+
+constexpr const char* kExportAgain =
+    "Export the model again; its file does not follow the ONNX standard.";
+
+int64_t parse_number(const std::string& text, const std::string& key, const std::string& name) {
+  int64_t value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) {
+    throw ModelError({.what = "The external data of a tensor has a bad " + key + ".",
+                      .node = quote(name),
+                      .expected = "a number of bytes, not negative",
+                      .received = "\"" + quote(text) + "\"",
+                      .remedy = kExportAgain});
+  }
+  return value;
+}
+
+ExternalSlice slice_of(const onnx::TensorProto& proto, const std::string& name) {
+  ExternalSlice slice;
+  for (const auto& entry : proto.external_data()) {
+    if (entry.key() == "location") slice.location = entry.value();
+    if (entry.key() == "offset") slice.offset = parse_number(entry.value(), "offset", name);
+    if (entry.key() == "length") slice.length = parse_number(entry.value(), "length", name);
+  }
+  return slice;
+}
+
+[[noreturn]] void wrong_size(const std::string& name, DType dtype, const Dims& dims,
+                             std::string received) {
+  throw ModelError({.what = "The data of a tensor does not fill its shape.",
+                    .node = quote(name),
+                    .expected = fmt::format("{} elements for {}{}", element_count(dims),
+                                            name_of(dtype), to_string(dims)),
+                    .received = std::move(received),
+                    .remedy = kExportAgain});
+}
+
+/// Elements that lie one by one in a typed field, each stored as `To`.
+template <typename To, typename Field>
+Tensor from_field(const Field& field, const std::string& name, DType dtype, Dims dims) {
+  if (field.size() != element_count(dims)) {
+    wrong_size(name, dtype, dims, fmt::format("{} elements", field.size()));
+  }
+  Tensor tensor = Tensor::empty(dtype, std::move(dims));
+  auto* to = static_cast<To*>(tensor.data());
+  for (int i = 0; i < field.size(); ++i) to[i] = static_cast<To>(field.Get(i));
+  return tensor;
+}
+
+Tensor from_raw(const std::string& raw, const std::string& name, DType dtype, Dims dims) {
+  const auto count = static_cast<uint64_t>(element_count(dims));
+  const size_t width = size_of(dtype);
+  if (raw.size() % width != 0 || raw.size() / width != count) {
+    wrong_size(name, dtype, dims, fmt::format("{} bytes", raw.size()));
+  }
+  Tensor tensor = Tensor::empty(dtype, std::move(dims));
+  std::memcpy(tensor.data(), raw.data(), raw.size());
+  return tensor;
+}
+
+/// The fields that hold each dtype: comments of TensorProto in onnx.proto.
+Tensor from_fields(const onnx::TensorProto& p, const std::string& name, DType dtype, Dims dims) {
+  switch (dtype) {
+    case DType::f32: return from_field<float>(p.float_data(), name, dtype, std::move(dims));
+    case DType::f64: return from_field<double>(p.double_data(), name, dtype, std::move(dims));
+    case DType::i64: return from_field<int64_t>(p.int64_data(), name, dtype, std::move(dims));
+    case DType::u64: return from_field<uint64_t>(p.uint64_data(), name, dtype, std::move(dims));
+    case DType::u32: return from_field<uint32_t>(p.uint64_data(), name, dtype, std::move(dims));
+    case DType::i32: return from_field<int32_t>(p.int32_data(), name, dtype, std::move(dims));
+    case DType::i16: return from_field<int16_t>(p.int32_data(), name, dtype, std::move(dims));
+    case DType::u16:
+    case DType::f16:
+    case DType::bf16: return from_field<uint16_t>(p.int32_data(), name, dtype, std::move(dims));
+    case DType::i8: return from_field<int8_t>(p.int32_data(), name, dtype, std::move(dims));
+    case DType::u8: return from_field<uint8_t>(p.int32_data(), name, dtype, std::move(dims));
+    case DType::boolean: return from_field<bool>(p.int32_data(), name, dtype, std::move(dims));
+    case DType::undefined: break;
+  }
+  throw InternalError({.what = "A tensor has no dtype.", .node = name});
+}
+
+/// A bool must be 0 or 1 before C++ may read it.
+void normalise_bools(Tensor& tensor) {
+  auto* bytes = static_cast<uint8_t*>(tensor.data());
+  for (int64_t i = 0; i < tensor.size(); ++i) bytes[i] = bytes[i] != 0;
+}
+
+Dims dims_of(const onnx::TensorProto& proto, const std::string& name, DType dtype) {
+  Dims dims(proto.dims().begin(), proto.dims().end());
+  int64_t bytes = 0;
+  try {
+    if (__builtin_mul_overflow(element_count(dims), static_cast<int64_t>(size_of(dtype)), &bytes)) {
+      throw ShapeError("too many bytes");
+    }
+  } catch (const ShapeError&) {
+    const size_t shown = std::min<size_t>(dims.size(), 8);
+    throw ModelError(
+        {.what = "The shape of a tensor is impossible.",
+         .node = quote(name),
+         .expected = "extents that are not negative and whose product fits 63 bits",
+         .received = to_string(Dims(dims.begin(), dims.begin() + static_cast<int64_t>(shown))) +
+                     (shown < dims.size() ? fmt::format(" and {} more", dims.size() - shown) : ""),
+         .remedy = kExportAgain});
+  }
+  return dims;
+}
+
+}  // namespace
+
+DType dtype_from_onnx(int32_t number, const std::string& name) {
+  const auto dtype = static_cast<DType>(number);
+  if (size_of(dtype) != 0) return dtype;
+  const bool known = onnx::TensorProto_DataType_IsValid(number);
+  throw ModelError(
+      {.what = "A tensor has an element type that Steep does not hold.",
+       .node = quote(name),
+       .expected =
+           "a float type of 16, 32 or 64 bits, bfloat16, an integer of 8 to 64 bits or bool",
+       .received = known ? onnx::TensorProto_DataType_Name(number)
+                         : fmt::format("element type number {}", number),
+       .remedy =
+           "Export the model with one of these types; take strings and quantised parts out."});
+}
+
+Tensor decode(const onnx::TensorProto& proto, const std::string& name, ExternalData& external) {
+  const DType dtype = dtype_from_onnx(proto.data_type(), name);
+  Dims dims = dims_of(proto, name, dtype);
+  Tensor tensor;
+  if (proto.has_segment()) {
+    throw ModelError(
+        {.what = "A tensor is stored in segments.", .node = quote(name), .remedy = kExportAgain});
+  }
+  if (proto.data_location() == onnx::TensorProto::EXTERNAL) {
+    tensor = external.read(name, slice_of(proto, name), dtype, std::move(dims));
+  } else if (proto.has_raw_data()) {
+    tensor = from_raw(proto.raw_data(), name, dtype, std::move(dims));
+  } else {
+    return from_fields(proto, name, dtype, std::move(dims));
+  }
+  if (dtype == DType::boolean) normalise_bools(tensor);
+  return tensor;
+}
+
+void TensorTable::take(onnx::TensorProto* proto, const std::string& name) {
+  Tensor tensor = decode(*proto, name, external_);
+  bytes_ += tensor.nbytes();
+  if (bytes_ > max_bytes_) {
+    throw ModelError(
+        {.what = "The model's tensors are too large.",
+         .node = quote(name),
+         .expected = fmt::format("at most {} bytes in all", max_bytes_),
+         .remedy = "If the model is meant to be so large, raise ImportLimits::max_bytes."});
+  }
+  // An empty shape with no data is what ONNX's checker accepts of a tensor without bytes.
+  onnx::TensorProto emptied;
+  emptied.set_name(std::move(*proto->mutable_name()));
+  emptied.set_data_type(proto->data_type());
+  emptied.add_dims(0);
+  proto->Swap(&emptied);
+  tensors_.emplace(proto, std::move(tensor));
+}
+
+Tensor TensorTable::get(const onnx::TensorProto& proto, const std::string& name) {
+  if (auto it = tensors_.find(&proto); it != tensors_.end()) return it->second;
+  return decode(proto, name, external_);
+}
+
+}  // namespace steep

@@ -1,0 +1,42 @@
+// TensorProto → Tensor. Private to src/model: protobuf types end here.
+#pragma once
+
+#include <onnx/onnx_pb.h>
+
+#include <unordered_map>
+
+#include "model/external_data.h"
+#include "steep/tensor.h"
+
+namespace steep {
+
+/// The dtype of that ONNX number. Throws ModelError naming `name` when Steep does not hold such
+/// elements.
+DType dtype_from_onnx(int32_t number, const std::string& name);
+
+/// Copies the data out. Extents and the number of bytes present are checked before memory is taken.
+/// Throws ModelError naming the tensor; strings, complex and sub-byte types are refused.
+Tensor decode(const onnx::TensorProto& proto, const std::string& name, ExternalData& external);
+
+/// Every tensor of a model, read once. Initializers, attributes, subgraphs and function bodies all
+/// pass here.
+class TensorTable {
+ public:
+  TensorTable(const std::filesystem::path& folder, size_t max_bytes)
+      : external_(folder), max_bytes_(max_bytes) {}
+
+  /// Reads the tensor and empties the message (it keeps name and dtype), so that its bytes exist
+  /// once.
+  void take(onnx::TensorProto* proto, const std::string& name);
+  /// The tensor taken from this message; for one that was never taken (a body that ONNX's library
+  /// built) a fresh copy.
+  Tensor get(const onnx::TensorProto& proto, const std::string& name);
+
+ private:
+  ExternalData external_;
+  size_t max_bytes_;
+  size_t bytes_ = 0;
+  std::unordered_map<const onnx::TensorProto*, Tensor> tensors_;
+};
+
+}  // namespace steep
