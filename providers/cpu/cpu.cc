@@ -6,8 +6,24 @@
 namespace steep::cpu {
 
 // One line a kernel file. An explicit list, because linkers drop static initialisers from static libraries.
+// clang-format off
 #define STEEP_KERNELS(X) \
-  X(matmul)
+  X(arg_extremes) \
+  X(cast) \
+  X(concat) \
+  X(copy) \
+  X(cum_sum) \
+  X(expand) \
+  X(fill) \
+  X(gather) \
+  X(matmul) \
+  X(pad) \
+  X(scatter) \
+  X(shape) \
+  X(slice) \
+  X(transpose) \
+  X(trilu)
+// clang-format on
 
 #define STEEP_DECLARE(stem) void register_##stem(std::vector<Candidate>& list);
 STEEP_KERNELS(STEEP_DECLARE)

@@ -1,6 +1,7 @@
-// Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011), the
-// counter-based generator behind every random op. A number is a pure function of (seed, run, stream, element), so
-// results depend neither on the number of threads nor on whether a node is computed once or again in backward.
+// Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC
+// 2011), the counter-based generator behind every random op. A number is a pure function of (seed,
+// run, stream, element), so results depend neither on the number of threads nor on whether a node
+// is computed once or again in backward.
 #pragma once
 
 #include <array>
@@ -27,9 +28,9 @@ constexpr PhiloxWords philox4x32(std::array<uint32_t, 2> key, PhiloxWords counte
   return counter;
 }
 
-/// The four words of elements 4*group … 4*group+3. `seed` is the graph's seed input, int64[2] {seed, run}; the
-/// key is the seed's low and high half, the counter is (run, stream, low half of group, high half of group), with
-/// run and stream modulo 2^32.
+/// The four words of elements 4*group … 4*group+3. `seed` is the graph's seed input, int64[2]
+/// {seed, run}; the key is the seed's low and high half, the counter is (run, stream, low half of
+/// group, high half of group), with run and stream modulo 2^32.
 constexpr PhiloxWords philox_group(const int64_t* seed, int64_t stream, uint64_t group) {
   const auto key = static_cast<uint64_t>(seed[0]);
   return philox4x32({static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)},
@@ -37,8 +38,8 @@ constexpr PhiloxWords philox_group(const int64_t* seed, int64_t stream, uint64_t
                      static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32)});
 }
 
-/// An element is kept by dropout iff its word, read as the fraction u = word / 2^32, is at least `ratio`; that is
-/// iff word >= keep_threshold(ratio). 2^32 (nothing is kept) for a ratio of 1.
+/// An element is kept by dropout iff its word, read as the fraction u = word / 2^32, is at least
+/// `ratio`; that is iff word >= keep_threshold(ratio). 2^32 (nothing is kept) for a ratio of 1.
 inline uint64_t keep_threshold(double ratio) {
   return static_cast<uint64_t>(std::ceil(ratio * 4294967296.0));
 }

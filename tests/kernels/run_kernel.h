@@ -36,9 +36,10 @@ struct RunOptions {
   std::vector<std::pair<int, int>> share{};
 };
 
-/// Builds and executes the kernel. Undefined tensors stand for absent inputs. Throws what the kernel throws, and
-/// ProviderError with all reasons when every candidate declines. Checks that nothing is written outside the
-/// outputs and the scratch, and that inputs stay as they were (shared ones excepted).
+/// Builds and executes the kernel. Undefined tensors stand for absent inputs. Throws what the
+/// kernel throws, and ProviderError with all reasons when every candidate declines. Checks that
+/// nothing is written outside the outputs and the scratch, and that inputs stay as they were
+/// (shared ones excepted).
 inline std::vector<Tensor> run_kernel(std::string_view op, std::vector<Tensor> inputs,
                                       const std::vector<Out>& outputs, const Attrs& attrs = {},
                                       const RunOptions& options = {}) {
@@ -96,8 +97,9 @@ inline std::vector<Tensor> run_kernel(std::string_view op, std::vector<Tensor> i
   std::vector<bool> overwritten(inputs.size(), false);
   for (size_t o = 0; o < outputs.size(); ++o) {
     const bool used = outputs[o].dtype != DType::undefined;
-    buffers.push_back(guarded(
-        used ? static_cast<size_t>(element_count(outputs[o].dims)) * size_of(outputs[o].dtype) : 0));
+    buffers.push_back(guarded(used ? static_cast<size_t>(element_count(outputs[o].dims)) *
+                                         size_of(outputs[o].dtype)
+                                   : 0));
     out.push_back(used ? buffers.back().data() : nullptr);
   }
   for (auto [i, o] : options.share) {
@@ -124,7 +126,8 @@ inline std::vector<Tensor> run_kernel(std::string_view op, std::vector<Tensor> i
   } restore{threads_before};
   chosen.kernel->execute({in.data(), out.data(), scratch.data()});
 
-  EXPECT_TRUE(guard_intact(scratch, chosen.kernel->scratch_bytes)) << op << ": wrote past its scratch";
+  EXPECT_TRUE(guard_intact(scratch, chosen.kernel->scratch_bytes))
+      << op << ": wrote past its scratch";
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (overwritten[i] || !inputs[i].defined() || inputs[i].nbytes() == 0) continue;
     EXPECT_EQ(std::memcmp(inputs[i].data(), in_copies[i].data(), inputs[i].nbytes()), 0)
@@ -136,7 +139,8 @@ inline std::vector<Tensor> run_kernel(std::string_view op, std::vector<Tensor> i
       results.push_back({});
       continue;
     }
-    Tensor view = Tensor::wrap(outputs[o].dtype, outputs[o].dims, buffers[o].data(), buffers[o].owner());
+    Tensor view =
+        Tensor::wrap(outputs[o].dtype, outputs[o].dims, buffers[o].data(), buffers[o].owner());
     EXPECT_TRUE(guard_intact(buffers[o], view.nbytes())) << op << ": wrote past output " << o;
     results.push_back(view);
   }
@@ -144,8 +148,8 @@ inline std::vector<Tensor> run_kernel(std::string_view op, std::vector<Tensor> i
 }
 
 /// One output of one dtype: the common case.
-inline Tensor run_one(std::string_view op, std::vector<Tensor> inputs, Out output, const Attrs& attrs = {},
-                      const RunOptions& options = {}) {
+inline Tensor run_one(std::string_view op, std::vector<Tensor> inputs, Out output,
+                      const Attrs& attrs = {}, const RunOptions& options = {}) {
   return run_kernel(op, std::move(inputs), {output}, attrs, options)[0];
 }
 
@@ -174,7 +178,8 @@ inline void expect_close(const Tensor& got, const std::vector<double>& want, dou
   const auto v = values(got);
   ASSERT_EQ(v.size(), want.size());
   for (size_t i = 0; i < v.size(); ++i) {
-    ASSERT_TRUE(close(v[i], want[i], rtol, atol)) << "element " << i << ": " << v[i] << ", wanted " << want[i];
+    ASSERT_TRUE(close(v[i], want[i], rtol, atol))
+        << "element " << i << ": " << v[i] << ", wanted " << want[i];
   }
 }
 

@@ -1,0 +1,31 @@
+// Conversion between element types: Cast, the loads and stores of the elementwise engine, and
+// 16-bit floats.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "steep/dtype.h"
+
+namespace steep::cpu {
+
+// 16-bit floats as bits. Narrowing rounds to nearest even; NaN stays NaN.
+inline float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+inline uint16_t float_to_bf16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+  const uint32_t nan = (bits >> 16) | 0x40;
+  return static_cast<uint16_t>((bits & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded);
+}
+float f16_to_float(uint16_t bits);
+uint16_t float_to_f16(float x);
+
+/// dst[i] = src[i] in the other dtype, for n elements. To bool: x != 0. Float to integer truncates
+/// and saturates; NaN gives 0. Integer to narrower integer wraps. `src` and `dst` may be equal when
+/// the sizes are.
+using Convert = void (*)(const void* src, void* dst, int64_t n);
+
+/// The conversion; defined for all dtypes but `undefined`.
+Convert find_convert(DType from, DType to);
+
+}  // namespace steep::cpu

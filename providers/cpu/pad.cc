@@ -1,0 +1,126 @@
+// Pad: constant, reflect, edge, wrap (ONNX opset 21). Constant: fill, then one strided copy. The
+// other modes copy element by element through a table of source indices an axis.
+#include <algorithm>
+#include <cstring>
+
+#include "providers/cpu/build_kernel.h"
+#include "providers/cpu/cpu.h"
+#include "providers/cpu/parallel.h"
+#include "providers/cpu/strided_copy.h"
+
+namespace steep::cpu {
+namespace {
+
+/// Source index of each index along an output axis.
+Dims source_indices(std::string_view mode, int64_t n, int64_t before, int64_t total) {
+  Dims index(static_cast<size_t>(total));
+  for (int64_t i = 0; i < total; ++i) {
+    int64_t k = i - before;
+    if (mode == "edge") {
+      k = std::clamp<int64_t>(k, 0, n - 1);
+    } else if (mode == "wrap") {
+      k = ((k % n) + n) % n;
+    } else {  // reflect, without repeating the border
+      const int64_t period = std::max<int64_t>(2 * (n - 1), 1);
+      k = ((k % period) + period) % period;
+      if (k >= n) k = period - k;
+    }
+    index[static_cast<size_t>(i)] = k;
+  }
+  return index;
+}
+
+std::unique_ptr<Kernel> make_gather_pad(const NodeSpec& node, std::string_view mode,
+                                        const Dims& before) {
+  const Operand& x = node.in(0);
+  const Operand& y = node.out(0);
+  const size_t element = size_of(x.dtype);
+  const Dims strides = row_major_strides(x.dims);
+  std::vector<Dims> offsets;  // bytes, an axis and output index
+  for (size_t a = 0; a < y.dims.size(); ++a) {
+    offsets.push_back(source_indices(mode, x.dims[a], before[a], y.dims[a]));
+    for (int64_t& k : offsets.back()) k *= strides[a] * static_cast<int64_t>(element);
+  }
+  return kernel_from([offsets, dims = y.dims, n = y.size(), element](const KernelArgs& args) {
+    const auto* src = args.input<char>(0);
+    auto* dst = args.output<char>(0);
+    parallel_for(n, 16384, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        int64_t rest = i;
+        int64_t offset = 0;
+        for (size_t a = dims.size(); a-- > 0;) {
+          offset += offsets[a][static_cast<size_t>(rest % dims[a])];
+          rest /= dims[a];
+        }
+        std::memcpy(dst + i * static_cast<int64_t>(element), src + offset, element);
+      }
+    });
+  });
+}
+
+std::unique_ptr<Kernel> make_pad(const NodeSpec& node, std::string* why_not) {
+  const Operand& x = node.in(0);
+  const Operand& y = node.out(0);
+  const auto pads = constant_ints(node.in(1));
+  if (!pads) return decline(why_not, "pads are not constant");
+  const auto axes_given = constant_ints(node.in(3));
+  if (node.in(3).present() && !axes_given) return decline(why_not, "axes are not constant");
+  const size_t n = axes_given ? axes_given->size() : x.dims.size();
+  if (pads->size() != 2 * n || x.rank() != y.rank())
+    return decline(why_not, "pads do not fit the rank");
+  Dims before(x.dims.size(), 0);
+  Dims after(x.dims.size(), 0);
+  for (size_t i = 0; i < n; ++i) {
+    const auto axis =
+        axis_from_front(axes_given ? (*axes_given)[i] : static_cast<int64_t>(i), x.rank());
+    if (!axis) return decline(why_not, "an axis is out of range");
+    constexpr int64_t kLimit = int64_t{1} << 60;  // keeps sums from overflowing
+    if (std::max((*pads)[i], (*pads)[i + n]) > kLimit ||
+        std::min((*pads)[i], (*pads)[i + n]) < -kLimit) {
+      return decline(why_not, "a pad exceeds 2^60");
+    }
+    before[static_cast<size_t>(*axis)] = (*pads)[i];
+    after[static_cast<size_t>(*axis)] = (*pads)[i + n];
+  }
+  for (size_t a = 0; a < x.dims.size(); ++a) {
+    if (x.dims[a] + before[a] + after[a] != y.dims[a])
+      return decline(why_not, "pads do not add up");
+  }
+  const std::string mode = node.attrs.string("mode", "constant");
+  if (mode != "constant") {
+    if (mode != "reflect" && mode != "edge" && mode != "wrap")
+      return decline(why_not, "mode is '{}'", mode);
+    if (x.size() == 0 && y.size() != 0)
+      return decline(why_not, "an empty tensor has nothing to repeat");
+    return make_gather_pad(node, mode, before);
+  }
+
+  // Negative pads crop: the copied box is the part of x that lies within y.
+  Dims box = x.dims;
+  int64_t src_offset = 0;
+  int64_t dst_offset = 0;
+  const Dims src_strides = row_major_strides(x.dims);
+  const Dims dst_strides = row_major_strides(y.dims);
+  for (size_t a = 0; a < box.size(); ++a) {
+    const int64_t cut = std::max<int64_t>(-before[a], 0);
+    box[a] = std::max<int64_t>(0, x.dims[a] - cut - std::max<int64_t>(-after[a], 0));
+    src_offset += cut * src_strides[a];
+    dst_offset += std::max<int64_t>(before[a], 0) * dst_strides[a];
+  }
+  const auto element = static_cast<int64_t>(size_of(x.dtype));
+  StridedCopy fill(size_of(x.dtype), {y.size()}, {0}, {1});
+  StridedCopy copy(size_of(x.dtype), box, src_strides, dst_strides);
+  const bool has_value = node.in(2).present();
+  return kernel_from([=](const KernelArgs& args) {
+    const int64_t zero[2] = {};
+    fill.run(has_value ? args.in[2] : zero, args.out[0]);
+    copy.run(args.input<char>(0) + src_offset * element,
+             args.output<char>(0) + dst_offset * element);
+  });
+}
+
+}  // namespace
+
+void register_pad(std::vector<Candidate>& list) { list.push_back({"Pad", "strided", make_pad}); }
+
+}  // namespace steep::cpu
