@@ -3,8 +3,8 @@
 //   Value y = apply("Softmax", {x}, {{"axis", int64_t{-1}}});
 //   Value dx = y * (dy - sum(dy * y, {-1}, true));
 //
-// Every function adds nodes to the graph of its operands and infers the types of what it adds. Errors of
-// inference (ShapeError, ModelError) name the node.
+// Every function adds nodes to the graph of its operands and infers the types of what it adds.
+// Errors of inference (ShapeError, ModelError) name the node.
 #pragma once
 
 #include <initializer_list>
@@ -17,7 +17,8 @@ namespace steep {
 Value apply(std::string op, std::initializer_list<Value> inputs, Attrs attrs = {});
 Value apply(std::string op, std::span<const Value> inputs, Attrs attrs = {});
 /// Adds one node with several outputs.
-std::vector<Value> apply_n(std::string op, std::span<const Value> inputs, int outputs, Attrs attrs = {});
+std::vector<Value> apply_n(std::string op, std::span<const Value> inputs, int outputs,
+                           Attrs attrs = {});
 
 /// Infers and stores the types (and, for shape arithmetic, the contents) of a node's outputs.
 void infer_types(Node n);
@@ -72,13 +73,20 @@ Value reshape(Value x, const Ints& shape);
 /// `x` with the shape of `like` (of which only the shape is read at run time).
 Value reshape_like(Value x, Value like);
 Value expand_like(Value x, Value like);
-/// Sum of `x` over the axes along which `like` was broadcast to x's shape: the transpose of broadcasting.
+/// Sum of `x` over the axes along which `like` was broadcast to x's shape: the transpose of
+/// broadcasting.
 Value sum_to_like(Value x, Value like);
 Value zeros_like(Value x);
 Value cast(Value x, DType dtype);
 Value cast_like(Value x, Value like);
 Value unsqueeze(Value x, const Ints& axes);
 Value squeeze(Value x, const Ints& axes);
+
+/// The tensor of a constant; nullptr for every other value, states with their initial tensors
+/// included.
+inline const Tensor* constant(Value v) {
+  return v && v.role() == Role::constant ? v.tensor() : nullptr;
+}
 
 /// Axis counted from the front. REQUIRES: known rank. Throws ShapeError when out of range.
 int64_t normal_axis(Node n, int64_t axis, int64_t rank);

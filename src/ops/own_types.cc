@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
+#include "ops/build.h"
 #include "steep/error.h"
 
 namespace steep {
 
 std::optional<Shape> shape_in(Value shape) {
-  if (shape.role() == Role::constant) return to_shape(shape.tensor()->to_ints());
+  if (const Tensor* t = constant(shape)) return to_shape(t->to_ints());
   if (const Shape* contents = shape.graph().contents(shape)) return *contents;
   const auto& extents = shape_if_known(shape);
   if (!extents || extents->size() != 1 || !(*extents)[0].known()) return {};

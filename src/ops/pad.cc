@@ -17,7 +17,7 @@ Grads pad_vjp(Node n, const Grads& dy) {
          .remedy = "Pad with a constant, or keep the padded value free of trained parameters."});
   }
   Value pads = n.input(1), axes = n.input(3);
-  if (const Tensor* t = pads.tensor()) {
+  if (const Tensor* t = constant(pads)) {
     Ints cut = t->to_ints();
     for (int64_t& p : cut) p = -p;
     pads = ints(n.graph(), cut);

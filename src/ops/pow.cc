@@ -7,8 +7,8 @@ namespace steep {
 namespace {
 
 std::optional<double> constant_scalar(Value v) {
-  const Tensor* t = v.tensor();
-  if (v.role() != Role::constant || t == nullptr || t->size() != 1) return {};
+  const Tensor* t = constant(v);
+  if (t == nullptr || t->size() != 1) return {};
   if (t->dtype() == DType::f32) return *t->data<float>();
   if (t->dtype() == DType::f64) return *t->data<double>();
   return is_float(t->dtype()) ? std::optional<double>() : static_cast<double>(t->to_ints()[0]);

@@ -6,7 +6,7 @@ namespace {
 /// No axes given: all are reduced, or none (noop_with_empty_axes).
 bool lacks_axes(Node n) {
   Value axes = n.input(1);
-  return !axes || (axes.tensor() != nullptr && axes.tensor()->size() == 0);
+  return !axes || (constant(axes) != nullptr && constant(axes)->size() == 0);
 }
 
 }  // namespace
@@ -23,6 +23,22 @@ Value reduce_alike(Node n, std::string op, Value x) {
               {"noop_with_empty_axes", n.attrs().integer("noop_with_empty_axes", 0)}};
   return n.input(1) ? apply(std::move(op), {x, n.input(1)}, attrs)
                     : apply(std::move(op), {x}, attrs);
+}
+
+Value reduced_count(Node n) {
+  Value x = n.input(0), axes = n.input(1);
+  Ints reduced;
+  if (!lacks_axes(n)) {
+    if (constant(axes) == nullptr) {
+      auto size = [&](Value v) { return cast_like(apply("Size", {v}), x); };
+      return size(x) / size(n.output(0));
+    }
+    for (int64_t axis : constant(axes)->to_ints())
+      reduced.push_back(normal_axis(n, axis, x.rank()));
+  } else if (n.attrs().integer("noop_with_empty_axes", 0) == 0) {
+    for (int64_t axis = 0; axis < x.rank(); ++axis) reduced.push_back(axis);
+  }
+  return extent_product(x, reduced);
 }
 
 Value extent_product(Value x, const Ints& axes) {

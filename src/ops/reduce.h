@@ -12,6 +12,9 @@ Value with_reduced_axes(Node n, Value v);
 /// Another reduction of `x` (of n's input shape) over n's axes, which stay at extent 1.
 Value reduce_alike(Node n, std::string op, Value x);
 
+/// How many elements of x go into one of reduction n's output, a scalar of x's dtype.
+Value reduced_count(Node n);
+
 /// Product of the extents of `x` along `axes`, a scalar of x's dtype: a constant where the extents
 /// are known.
 Value extent_product(Value x, const Ints& axes);
