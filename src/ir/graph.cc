@@ -65,9 +65,14 @@ void Node::set_input(int i, Value v) const {
 
 Graph::Graph(const Graph& other) { rebind(other); }
 
-Graph::Graph(Graph&& other) noexcept { *this = std::move(other); }
+Graph::Graph(Graph&& other) noexcept { take(other); }
 
 Graph& Graph::operator=(Graph other) noexcept {
+  take(other);
+  return *this;
+}
+
+void Graph::take(Graph& other) {
   values_.swap(other.values_);
   nodes_.swap(other.nodes_);
   names_.swap(other.names_);
@@ -82,7 +87,6 @@ Graph& Graph::operator=(Graph other) noexcept {
   for (Value v : other.states_) states_.push_back(mine(v));
   for (Output& o : other.outputs_) outputs_.push_back({std::move(o.name), mine(o.value), o.phase});
   for (Update& u : other.updates_) updates_.push_back({mine(u.state), mine(u.value)});
-  return *this;
 }
 
 void Graph::rebind(const Graph& from) {

@@ -222,6 +222,7 @@ class Graph {
   Value add_value(ValueData data);
   std::string unique_name(std::string wanted);
   void rebind(const Graph& from);
+  void take(Graph& other);
 
   std::deque<ValueData> values_;
   std::deque<NodeData> nodes_;
