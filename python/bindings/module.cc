@@ -3,6 +3,7 @@
 // One line a file.
 #define STEEP_BINDINGS(X) \
   X(errors)               \
+  X(ops)                  \
   X(tensor)
 
 namespace steep::python {

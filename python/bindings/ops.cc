@@ -1,0 +1,164 @@
+// Single operators, for tests: the table of ops, the result of one node, the gradients of one node.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "autodiff/gradient.h"
+#include "bindings.h"
+#include "engine.h"
+#include "ops/build.h"
+#include "passes/pipeline.h"
+#include "steep/error.h"
+
+namespace steep::python {
+namespace {
+
+/// Body of a steep.Fused node, [(op, [operand, …]), …]: operands count the node's inputs first,
+/// then the results so far. The last `outputs` results are the body's.
+Body to_body(nb::list nodes, const std::vector<Value>& inputs, int outputs) {
+  auto body = std::make_shared<Graph>();
+  std::vector<Value> values;
+  for (Value x : inputs) values.push_back(body->add_input(x.name(), x.type()));
+  for (nb::handle item : nodes) {
+    const auto node = nb::cast<nb::tuple>(item);
+    std::vector<Value> operands;
+    for (auto i : nb::cast<std::vector<size_t>>(node[1])) operands.push_back(values.at(i));
+    values.push_back(steep::apply(nb::cast<std::string>(node[0]), operands));
+  }
+  for (int i = outputs; i > 0; --i)
+    body->add_output("y", values.at(values.size() - static_cast<size_t>(i)));
+  return body;
+}
+
+Attr to_attr(nb::handle value) {
+  if (nb::isinstance<nb::int_>(value) || nb::isinstance<nb::bool_>(value))
+    return nb::cast<int64_t>(value);
+  if (nb::isinstance<nb::float_>(value)) return nb::cast<double>(value);
+  if (nb::isinstance<nb::str>(value)) return nb::cast<std::string>(value);
+  if (!nb::isinstance<nb::list>(value)) return to_tensor(value);
+  const nb::list list = nb::cast<nb::list>(value);
+  if (nb::len(list) > 0 && nb::isinstance<nb::float_>(list[0])) return nb::cast<Floats>(value);
+  if (nb::len(list) > 0 && nb::isinstance<nb::str>(list[0])) return nb::cast<Strings>(value);
+  return nb::cast<Ints>(value);
+}
+
+/// A graph of one node. Float inputs are the graph's inputs, all others constants.
+struct OneNode {
+  Graph graph;
+  std::vector<Value> inputs;
+  std::vector<Tensor> fed;
+  Node node;
+
+  OneNode(const std::string& op, nb::list arrays, nb::dict attrs, int outputs) {
+    for (nb::handle array : arrays) {
+      if (array.is_none()) {
+        inputs.emplace_back();
+        continue;
+      }
+      Tensor t = to_tensor(array);
+      if (is_float(t.dtype())) {
+        inputs.push_back(graph.add_input("x", {t.dtype(), to_shape(t.dims())}));
+        fed.push_back(std::move(t));
+      } else {
+        inputs.push_back(graph.add_constant(t.clone()));
+      }
+    }
+    Attrs ours;
+    for (auto [name, value] : attrs) {
+      const auto key = nb::cast<std::string>(name);
+      ours.set(key, key == "body" ? Attr(to_body(nb::cast<nb::list>(value), inputs, outputs))
+                                  : to_attr(value));
+    }
+    node = graph.add_node(op, inputs, outputs, std::move(ours));
+    infer_types(node);
+  }
+};
+
+nb::object to_array(const Tensor& tensor) { return nb::cast(tensor).attr("numpy")(); }
+
+nb::list op_table() {
+  nb::list table;
+  for (const OpDef* op : all_ops()) {
+    nb::dict row;
+    row["name"] = std::string(op->name);
+    row["elementwise"] = op->elementwise;
+    row["view"] = op->view;
+    row["stops_gradient"] = op->stops_gradient;
+    row["has_vjp"] = op->vjp != nullptr;
+    row["has_decompose"] = op->decompose != nullptr;
+    table.append(row);
+  }
+  return table;
+}
+
+nb::list evaluate_node(const std::string& op, nb::list inputs, nb::dict attrs, int outputs,
+                       bool decomposed) {
+  OneNode one(op, inputs, attrs, outputs);
+  std::vector<Value> results;
+  for (int i = 0; i < outputs; ++i) results.push_back(one.node.output(i));
+  ProgramOptions options;
+  if (decomposed) {
+    const OpDef* def = find_op(op);
+    if (def == nullptr || def->decompose == nullptr) {
+      throw ModelError({.what = "The operator has no decomposition.", .op = op});
+    }
+    results = def->decompose(one.node);
+    for (const Pass& pass : passes())
+      options.disabled_passes.emplace(pass.name);  // nothing fused anew
+  }
+  for (Value y : results) one.graph.add_output("y", y);
+  nb::list arrays;
+  for (const Tensor& y : Program(std::move(one.graph), options).forward(one.fed).outputs) {
+    arrays.append(to_array(y));
+  }
+  return arrays;
+}
+
+nb::list node_gradients(const std::string& op, nb::list inputs, nb::dict attrs, int outputs,
+                        nb::list output_grads, const std::vector<size_t>& wrt) {
+  OneNode one(op, inputs, attrs, outputs);
+  std::vector<Value> results, seeds, targets;
+  for (size_t i = 0; i < nb::len(output_grads); ++i) {
+    if (nb::handle(output_grads[i]).is_none()) continue;
+    Tensor t = to_tensor(output_grads[i]);
+    results.push_back(one.node.output(static_cast<int>(i)));
+    seeds.push_back(one.graph.add_input("dy", {t.dtype(), to_shape(t.dims())}));
+    one.fed.push_back(std::move(t));
+  }
+  for (size_t i : wrt) targets.push_back(one.inputs.at(i));
+  const std::vector<Value> gradients =
+      add_gradients(one.graph, results, seeds, targets, Phase::forward);
+  for (Value dx : gradients) {
+    if (dx) one.graph.add_output("dx", dx);
+  }
+  const std::vector<Tensor> values = evaluate(one.graph, one.fed);
+  nb::list arrays;
+  size_t next = 0;
+  for (Value dx : gradients) {
+    if (dx) {
+      arrays.append(to_array(values[next++]));
+    } else {
+      arrays.append(nb::none());
+    }
+  }
+  return arrays;
+}
+
+}  // namespace
+
+void init_ops(nb::module_& m) {
+  m.def("op_table", &op_table,
+        "One dict per operator: its name and what Steep knows of it. For tests.",
+        nb::sig("def op_table() -> list[dict[str, str | bool]]"));
+  m.def("evaluate_node", &evaluate_node, nb::arg("op"), nb::arg("inputs"), nb::arg("attrs"),
+        nb::arg("outputs"), nb::arg("decomposed") = false,
+        "Outputs of one node, by its kernel or by its decomposition. An input may be None. For "
+        "tests.");
+  m.def("node_gradients", &node_gradients, nb::arg("op"), nb::arg("inputs"), nb::arg("attrs"),
+        nb::arg("outputs"), nb::arg("output_grads"), nb::arg("wrt"),
+        "Gradients of Σ <output_grads[i], outputs[i]> with respect to the inputs numbered in "
+        "`wrt`; None where "
+        "none flows. For tests.");
+}
+
+}  // namespace steep::python
