@@ -1,0 +1,94 @@
+#include "ir/graph.h"
+
+#include <gtest/gtest.h>
+
+#include "ops/build.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+Graph small_graph() {
+  Graph g;
+  Value x = g.add_input("x", {DType::f32, Shape{Dim::symbol("batch"), 4}});
+  Value y = apply("Relu", {x});
+  g.add_output("y", y * 2.0);
+  return g;
+}
+
+TEST(Graph, PrintsOneLineANode) {
+  EXPECT_EQ(to_text(small_graph()),
+            "input %x: float32[batch, 4]\n"
+            "%Relu: float32[batch, 4] = Relu(%x)\n"
+            "%Mul: float32[batch, 4] = Mul(%Relu, %const)\n"
+            "output y = %Mul\n");
+}
+
+TEST(Graph, CopiesAreIndependent) {
+  Graph a = small_graph();
+  Graph b = a;
+  b.replace_uses(b.outputs()[0].value, b.inputs()[0]);
+  EXPECT_EQ(b.prune(), 2U);
+  EXPECT_EQ(a.node_count(), 2U);
+  EXPECT_EQ(&a.outputs()[0].value.graph(), &a);
+  EXPECT_EQ(&b.outputs()[0].value.graph(), &b);
+}
+
+TEST(Graph, NamesAreUnique) {
+  Graph g;
+  Value a = g.add_input("x", {DType::f32, Shape{1}});
+  Value b = g.add_input("x", {DType::f32, Shape{1}});
+  EXPECT_NE(a.name(), b.name());
+  EXPECT_EQ(g.find("x"), a);
+}
+
+TEST(Graph, RefusesMoreNodesThanItsLimit) {
+  Graph g;
+  g.node_limit = 2;
+  Value x = g.add_input("x", {DType::f32, Shape{1}});
+  x = tanh(tanh(x));
+  EXPECT_THROW(tanh(x), ModelError);
+}
+
+TEST(Graph, NamesACycle) {
+  Graph g = small_graph();
+  Node relu = g.nodes()[0];
+  relu.set_input(0, g.outputs()[0].value);
+  try {
+    g.nodes();
+    FAIL() << "a cycle went unseen";
+  } catch (const ModelError& e) {
+    EXPECT_FALSE(e.parts().node.empty());
+  }
+}
+
+TEST(Verifier, FindsAForwardNodeThatReadsABackwardInput) {
+  Graph g;
+  Value dy = g.add_input("dy", {DType::f32, Shape{1}}, Phase::backward);
+  g.add_output("y", tanh(dy));
+  EXPECT_THROW(verify(g, "the test"), InternalError);
+}
+
+TEST(Inference, KeepsSymbolsAndShapeArithmetic) {
+  Graph g;
+  Value x = g.add_input("x", {DType::f32, Shape{Dim::symbol("batch"), 6}});
+  Value rows = apply("Gather", {shape_of(x), ints(g, {0})});
+  Value shape = apply("Concat", {rows, ints(g, {2, 3})}, {{"axis", int64_t{0}}});
+  EXPECT_EQ(to_string(reshape(x, shape).type()), "float32[batch, 2, 3]");
+}
+
+TEST(Inference, NamesTheNodeThatDoesNotFit) {
+  Graph g;
+  Value x = g.add_input("x", {DType::f32, Shape{2, 3}});
+  try {
+    matmul(x, x);
+    FAIL() << "a mismatch went unseen";
+  } catch (const ShapeError& e) {
+    EXPECT_EQ(e.parts().op, "MatMul");
+    EXPECT_EQ(e.parts().received, "float32[2, 3], float32[2, 3]");
+  }
+  EXPECT_EQ(g.node_count(), 0U) << "the refused node stayed behind";
+}
+
+}  // namespace
+}  // namespace steep

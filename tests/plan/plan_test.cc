@@ -1,0 +1,210 @@
+// The planner's promises, checked from the outside: a plan is replayed byte by byte against what its graph means.
+
+#include "plan/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "ops/build.h"
+#include "ops/op_def.h"
+
+namespace steep {
+namespace {
+
+class NoKernel final : public Kernel {
+ public:
+  void execute(const KernelArgs&) const override {}
+};
+
+std::unique_ptr<Kernel> accept(const NodeSpec& node, std::string*) {
+  auto kernel = std::make_unique<NoKernel>();
+  if (find_op(node.op)->elementwise) {
+    for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i) {
+      if (node.inputs[static_cast<size_t>(i)].dims == node.outputs[0].dims) kernel->may_share.emplace_back(i, 0);
+    }
+  } else {
+    kernel->scratch_bytes = 100;
+  }
+  return kernel;
+}
+
+/// Accepts every op that the tests use, shares buffers wherever that is legal, and computes nothing.
+class AnyProvider final : public Provider {
+ public:
+  std::string_view name() const override { return "any"; }
+  std::span<const Candidate> candidates(std::string_view op) const override {
+    auto [it, fresh] = lists_.try_emplace(std::string(op));
+    if (fresh) it->second = {{it->first, "any", accept}};
+    return it->second;
+  }
+
+ private:
+  mutable std::map<std::string, std::vector<Candidate>> lists_;
+};
+
+const Type kMatrix{DType::f32, Shape{8, 8}};
+
+/// A random graph of elementwise nodes, products, views and reductions, forward and backward.
+Graph random_graph(uint32_t seed) {
+  std::mt19937 random(seed);
+  auto pick = [&](const std::vector<Value>& from) { return from[random() % from.size()]; };
+  Graph g;
+  std::vector<Value> pool{g.add_input("x", kMatrix), g.add_input("y", kMatrix)};
+  Value state = g.add_state("w", Tensor::zeros(DType::f32, {8, 8}));
+  pool.push_back(state);
+  auto grow = [&](int nodes) {
+    for (int i = 0; i < nodes; ++i) {
+      switch (random() % 6) {
+        case 0: pool.push_back(pick(pool) + pick(pool)); break;
+        case 1: pool.push_back(tanh(pick(pool))); break;
+        case 2: pool.push_back(matmul(pick(pool), pick(pool))); break;
+        case 3: pool.push_back(reshape(reshape(pick(pool), Ints{64}), Ints{8, 8})); break;
+        case 4: pool.push_back(pick(pool) * sum(pick(pool), {0}, true)); break;
+        default: pool.push_back(transpose(pick(pool), {1, 0})); break;
+      }
+    }
+  };
+  grow(20);
+  g.add_output("first", pick(pool));
+  g.add_output("second", pick(pool));
+  Graph::Scope scope(g, Phase::backward, "back");
+  pool.push_back(g.add_gradient_input("d_first", g.outputs()[0].value));
+  grow(20);
+  g.add_output("third", pool.back(), Phase::backward);
+  g.add_update(state, pool.back() + pick(pool));
+  return g;
+}
+
+struct Range {
+  size_t begin, end;
+};
+
+class PlanTest : public testing::TestWithParam<uint32_t> {};
+
+TEST_P(PlanTest, LiveBuffersOfTheArenaShareNoByte) {
+  const Plan plan = make_plan(random_graph(GetParam()), AnyProvider());
+  for (size_t i = 0; i < plan.buffers.size(); ++i) {
+    const Buffer& a = plan.buffers[i];
+    if (a.storage != Storage::arena) continue;
+    EXPECT_EQ(a.offset % 64, 0U);
+    EXPECT_LE(a.offset + a.bytes, plan.arena_bytes);
+    for (size_t j = 0; j < i; ++j) {
+      const Buffer& b = plan.buffers[j];
+      if (b.storage != Storage::arena) continue;
+      const bool alive_together = a.first <= b.last && b.first <= a.last;
+      const bool overlap = a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+      EXPECT_FALSE(alive_together && overlap) << "buffers " << i << " and " << j << "\n" << to_text(plan);
+    }
+  }
+}
+
+// Replays the plan on symbols: each buffer byte-range remembers which value was last written there; whatever a
+// step reads must still be there. In-place results and views are seen through.
+TEST_P(PlanTest, EveryStepReadsWhatItsGraphSays) {
+  const Plan plan = make_plan(random_graph(GetParam()), AnyProvider());
+  std::map<uint32_t, uint32_t> root;  // view → what it views
+  for (Node n : plan.graph->nodes()) {
+    const OpDef* def = find_op(n.op());
+    if (!def->view) continue;
+    const uint32_t from = n.input(0).id();
+    root[n.output(0).id()] = root.count(from) != 0 ? root[from] : from;
+  }
+  auto root_of = [&](Value v) { return root.count(v.id()) != 0 ? root[v.id()] : v.id(); };
+  auto key = [&](const Place& p) {
+    const Buffer& b = plan.buffers[static_cast<size_t>(p.buffer)];
+    const size_t base = b.storage == Storage::arena ? b.offset : (static_cast<size_t>(p.buffer) + 1) << 40;
+    return Range{base + p.offset, base + b.bytes};
+  };
+  std::map<size_t, uint32_t> written;  // byte → root value id
+  auto write = [&](const Place& p, uint32_t value) {
+    const Range r = key(p);
+    for (size_t byte = r.begin; byte < r.end; byte += 4) written[byte] = value;
+  };
+  auto expect = [&](const Place& p, uint32_t value, size_t step) {
+    const Range r = key(p);
+    for (size_t byte = r.begin; byte < r.end; byte += 4) {
+      ASSERT_EQ(written.count(byte) != 0 ? written[byte] : UINT32_MAX, value) << "step " << step << "\n"
+                                                                             << to_text(plan);
+    }
+  };
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    const Buffer& buffer = plan.buffers[b];
+    const Place p{static_cast<int>(b), 0};
+    if (buffer.storage == Storage::input) write(p, plan.graph->inputs()[buffer.index].id());
+    if (buffer.storage == Storage::state) write(p, plan.graph->states()[buffer.index].id());
+  }
+  std::map<std::string, uint32_t> results;
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    const Step& step = plan.steps[s];
+    if (!step.node) {
+      const uint32_t value = written[key(step.inputs[0]).begin];
+      expect(step.inputs[0], value, s);
+      write(step.outputs[0], value);
+      continue;
+    }
+    for (int i = 0; i < step.node.input_count(); ++i) {
+      Value x = step.node.input(i);
+      if (!x || x.role() == Role::constant) continue;
+      expect(step.inputs[static_cast<size_t>(i)], root_of(x), s);
+    }
+    if (step.scratch.buffer >= 0) write(step.scratch, UINT32_MAX);
+    for (int o = 0; o < step.node.output_count(); ++o) {
+      write(step.outputs[static_cast<size_t>(o)], root_of(step.node.output(o)));
+    }
+  }
+  for (size_t i = 0; i < plan.outputs.size(); ++i) {
+    const PlannedOutput& o = plan.outputs[i];
+    for (const Output& wanted : plan.graph->outputs()) {
+      if (wanted.name == o.name) expect(o.place, root_of(wanted.value), plan.steps.size());
+    }
+  }
+  for (const Update& u : plan.graph->updates()) {
+    for (size_t b = 0; b < plan.buffers.size(); ++b) {
+      if (plan.buffers[b].storage == Storage::state) {
+        expect({static_cast<int>(b), 0}, root_of(u.value), plan.steps.size());
+      }
+    }
+  }
+}
+
+TEST_P(PlanTest, EqualGraphsGiveEqualPlans) {
+  EXPECT_EQ(to_text(make_plan(random_graph(GetParam()), AnyProvider())),
+            to_text(make_plan(random_graph(GetParam()), AnyProvider())));
+}
+
+INSTANTIATE_TEST_SUITE_P(RandomGraphs, PlanTest, testing::Range(0U, 60U));
+
+TEST(Plan, AChainRunsInPlace) {
+  Graph g;
+  Value x = g.add_input("x", kMatrix);
+  Value y = matmul(x, x);
+  for (int i = 0; i < 5; ++i) y = tanh(y);
+  g.add_output("y", matmul(y, y));
+  EXPECT_EQ(make_plan(std::move(g), AnyProvider()).arena_bytes, 256U + 128U);  // one matrix and scratch
+}
+
+TEST(Plan, AStateIsUpdatedInPlaceAfterItsReaders) {
+  Graph g;
+  Value x = g.add_input("x", kMatrix);
+  Value w = g.add_state("w", Tensor::zeros(DType::f32, {8, 8}));
+  g.add_update(w, w - x);
+  g.add_output("y", matmul(x, w));
+  const Plan plan = make_plan(std::move(g), AnyProvider());
+  ASSERT_EQ(plan.steps.size(), 2U);
+  EXPECT_EQ(plan.steps[0].node.op(), "MatMul");
+  EXPECT_EQ(plan.steps[1].outputs[0].buffer, plan.steps[1].inputs[0].buffer);
+}
+
+TEST(Plan, AnOutputThatIsAnInputIsCopied) {
+  Graph g;
+  Value x = g.add_input("x", kMatrix);
+  g.add_output("same", reshape(x, Ints{64}));
+  const Plan plan = make_plan(std::move(g), AnyProvider());
+  ASSERT_EQ(plan.steps.size(), 1U);
+  EXPECT_EQ(plan.steps[0].candidate, "copy");
+}
+
+}  // namespace
+}  // namespace steep
