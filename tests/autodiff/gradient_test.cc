@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "engine.h"
 #include "ops/build.h"
 #include "steep/error.h"
