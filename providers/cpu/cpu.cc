@@ -21,6 +21,7 @@ namespace steep::cpu {
   X(scatter) \
   X(shape) \
   X(slice) \
+  X(softmax) \
   X(transpose) \
   X(trilu)
 // clang-format on

@@ -1,0 +1,83 @@
+// Passes over one row that softmax and cross-entropy share. Included once for each target.
+#include "hwy/contrib/math/math-inl.h"
+#include "providers/cpu/simd-inl.h"
+
+#if defined(STEEP_SOFTMAX_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STEEP_SOFTMAX_ROWS_INL_H_
+#undef STEEP_SOFTMAX_ROWS_INL_H_
+#else
+#define STEEP_SOFTMAX_ROWS_INL_H_
+#endif
+
+#include <limits>
+
+HWY_BEFORE_NAMESPACE();
+namespace steep::cpu {
+namespace HWY_NAMESPACE {
+
+using Floats = hn::ScalableTag<float>;
+using VecF = hn::Vec<Floats>;
+
+/// Highway's Exp turns NaN into 0; a diverging model must see its NaN.
+HWY_INLINE VecF exp_keeping_nan(Floats d, VecF x) {
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
+}
+
+/// Calls body(vector of x, j, lanes) for each vector; the last may hold fewer lanes, with zeros
+/// behind.
+template <typename Body>
+HWY_INLINE void for_each_vector(Floats d, const float* x, size_t n, Body&& body) {
+  const size_t lanes = hn::Lanes(d);
+  size_t j = 0;
+  for (; j + lanes <= n; j += lanes) body(hn::LoadU(d, x + j), j, lanes);
+  if (j < n) body(load_n(d, x + j, n - j), j, n - j);
+}
+
+/// Greatest element; -inf for an empty row. Overlooks NaN.
+HWY_INLINE float row_max(Floats d, const float* x, size_t n) {
+  const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  const size_t lanes = hn::Lanes(d);
+  auto m0 = lowest, m1 = lowest, m2 = lowest, m3 = lowest;
+  size_t j = 0;
+  for (; j + 4 * lanes <= n; j += 4 * lanes) {
+    m0 = hn::Max(m0, hn::LoadU(d, x + j));
+    m1 = hn::Max(m1, hn::LoadU(d, x + j + lanes));
+    m2 = hn::Max(m2, hn::LoadU(d, x + j + 2 * lanes));
+    m3 = hn::Max(m3, hn::LoadU(d, x + j + 3 * lanes));
+  }
+  for_each_vector(d, x + j, n - j, [&](VecF v, size_t, size_t count) {
+    m0 = hn::Max(m0, hn::IfThenElse(hn::FirstN(d, count), v, lowest));
+  });
+  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(m0, m1), hn::Max(m2, m3))));
+}
+
+/// Sum of exp(x - shift); where y is not null, the terms too.
+HWY_INLINE float row_exp_sum(Floats d, const float* x, size_t n, float shift, float* y) {
+  const size_t lanes = hn::Lanes(d);
+  const auto shifts = hn::Set(d, shift);
+  auto s0 = hn::Zero(d), s1 = hn::Zero(d);
+  size_t j = 0;
+  for (; j + 2 * lanes <= n; j += 2 * lanes) {
+    const auto e0 = exp_keeping_nan(d, hn::Sub(hn::LoadU(d, x + j), shifts));
+    const auto e1 = exp_keeping_nan(d, hn::Sub(hn::LoadU(d, x + j + lanes), shifts));
+    s0 = hn::Add(s0, e0);
+    s1 = hn::Add(s1, e1);
+    if (y != nullptr) {
+      hn::StoreU(e0, d, y + j);
+      hn::StoreU(e1, d, y + j + lanes);
+    }
+  }
+  float* rest = y == nullptr ? nullptr : y + j;
+  for_each_vector(d, x + j, n - j, [&](VecF v, size_t at, size_t count) {
+    const auto e = hn::IfThenElseZero(hn::FirstN(d, count), exp_keeping_nan(d, hn::Sub(v, shifts)));
+    s0 = hn::Add(s0, e);
+    if (rest != nullptr) store_n(e, d, rest + at, count);
+  });
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(s0, s1)));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace steep::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
