@@ -16,12 +16,14 @@ namespace steep::cpu {
   X(expand) \
   X(fill) \
   X(gather) \
+  X(gather_grad) \
   X(matmul) \
   X(pad) \
   X(scatter) \
   X(shape) \
   X(slice) \
   X(softmax) \
+  X(softmax_cross_entropy) \
   X(transpose) \
   X(trilu)
 // clang-format on

@@ -1,0 +1,116 @@
+// steep.GatherGrad: zeros with slices of dy added. Threads own destinations, so that several slices
+// for one destination are always added in the order of the indices.
+
+#include <fmt/format.h>
+
+#include "providers/cpu/axis.h"
+#include "providers/cpu/parallel.h"
+#include "runtime/kernel.h"
+#include "steep/error.h"
+
+namespace steep::cpu {
+namespace {
+
+template <typename T, typename Index>
+class GatherGrad final : public Kernel {
+ public:
+  GatherGrad(const NodeSpec& node, AxisSplit split)
+      : node_(node.name), split_(split), picks_(node.in(1).size()) {}
+
+  void execute(const KernelArgs& args) const override {
+    const T* dy = args.input<T>(0);
+    const Index* indices = args.input<Index>(1);
+    T* dx = args.output<T>(0);
+    check(indices);
+
+    const auto [outer, extent, inner] = split_;
+    const int64_t rows = outer * extent;
+    // Few destinations: divide their columns instead.
+    if (rows < kFewRows) {
+      const int64_t grain = std::max<int64_t>(64, 32768 / std::max<int64_t>(rows + picks_, 1));
+      parallel_for(inner, grain,
+                   [&](int64_t begin, int64_t end) { add(dy, indices, dx, 0, rows, begin, end); });
+    } else {
+      const int64_t grain = std::max<int64_t>(1, 32768 / std::max<int64_t>(inner, 1));
+      parallel_for(rows, grain,
+                   [&](int64_t begin, int64_t end) { add(dy, indices, dx, begin, end, 0, inner); });
+    }
+  }
+
+ private:
+  static constexpr int64_t kFewRows = 64;
+
+  void check(const Index* indices) const {
+    for (int64_t i = 0; i < picks_; ++i) {
+      if (indices[i] >= -split_.extent && indices[i] < split_.extent) continue;
+      throw DataError(
+          {.what = "An index lies outside the axis.",
+           .node = node_,
+           .op = "steep.GatherGrad",
+           .expected = fmt::format("indices from {} to {}", -split_.extent, split_.extent - 1),
+           .received = fmt::format("{} at position {}", indices[i], i),
+           .remedy = "feed indices that the gathered array has"});
+    }
+  }
+
+  /// The destination rows [begin, end) and of these the columns [first, last).
+  void add(const T* dy, const Index* indices, T* dx, int64_t begin, int64_t end, int64_t first,
+           int64_t last) const {
+    const auto [outer, extent, inner] = split_;
+    if (first == 0 && last == inner) {
+      std::fill(dx + begin * inner, dx + end * inner, T{0});
+    } else {
+      for (int64_t r = begin; r < end; ++r)
+        std::fill(dx + r * inner + first, dx + r * inner + last, T{0});
+    }
+    if (extent == 0) return;
+    for (int64_t o = begin / extent; o * extent < end; ++o) {
+      for (int64_t i = 0; i < picks_; ++i) {
+        const int64_t index = indices[i];
+        const int64_t row = o * extent + (index < 0 ? index + extent : index);
+        if (row < begin || row >= end) continue;
+        T* to = dx + row * inner;
+        const T* from = dy + (o * picks_ + i) * inner;
+        for (int64_t j = first; j < last; ++j) to[j] += from[j];
+      }
+    }
+  }
+
+  std::string node_;
+  AxisSplit split_;
+  int64_t picks_;
+};
+
+template <typename T>
+std::unique_ptr<Kernel> for_indices(const NodeSpec& node, AxisSplit split, std::string* why_not) {
+  if (node.in(1).dtype == DType::i64) return std::make_unique<GatherGrad<T, int64_t>>(node, split);
+  if (node.in(1).dtype == DType::i32) return std::make_unique<GatherGrad<T, int32_t>>(node, split);
+  *why_not = "indices are neither int64 nor int32";
+  return nullptr;
+}
+
+std::unique_ptr<Kernel> make_gather_grad(const NodeSpec& node, std::string* why_not) {
+  const Operand& dx = node.out(0);
+  const int64_t axis = front_axis(node.attrs.integer("axis", 0), dx.rank());
+  if (axis < 0) {
+    *why_not = "axis is out of range";
+    return nullptr;
+  }
+  const AxisSplit split = split_around(dx.dims, axis, axis + 1);
+  if (node.in(0).size() != split.outer * node.in(1).size() * split.inner) {
+    *why_not = "dy does not have one slice for each index";
+    return nullptr;
+  }
+  if (dx.dtype == DType::f32) return for_indices<float>(node, split, why_not);
+  if (dx.dtype == DType::f64) return for_indices<double>(node, split, why_not);
+  *why_not = "dtype is neither float32 nor float64";
+  return nullptr;
+}
+
+}  // namespace
+
+void register_gather_grad(std::vector<Candidate>& list) {
+  list.push_back({"steep.GatherGrad", "loops", make_gather_grad});
+}
+
+}  // namespace steep::cpu

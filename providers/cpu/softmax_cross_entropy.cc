@@ -1,0 +1,263 @@
+// steep.SoftmaxCrossEntropy and steep.SoftmaxCrossEntropyGrad: one pass over the logits each, which
+// for a vocabulary are the largest array of a training step.
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <functional>
+#include <optional>
+
+#include "providers/cpu/parallel.h"
+#include "runtime/kernel.h"
+#include "steep/error.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "providers/cpu/softmax_cross_entropy.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h, which includes this file again.
+#include "providers/cpu/softmax_rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace steep::cpu {
+namespace HWY_NAMESPACE {
+
+/// log Σ exp(x), block by block so that the second look at each element finds it in the first-level
+/// cache.
+float log_sum_exp_row(const float* x, size_t n) {
+  constexpr size_t kBlock = 2048;
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  const Floats d;
+  float max = kLowest;
+  double sum = 0;
+  for (size_t j = 0; j < n; j += kBlock) {
+    const size_t count = std::min(kBlock, n - j);
+    const float higher = std::max(max, row_max(d, x + j, count));
+    const float shift = higher == kLowest ? 0 : higher;
+    sum = sum * std::exp(static_cast<double>(max) - shift) +
+          row_exp_sum(d, x + j, count, shift, nullptr);
+    max = higher;
+  }
+  return static_cast<float>((max == kLowest ? 0 : max) + std::log(sum));
+}
+
+/// dx = factor exp(x - lse). In place if dx == x.
+void softmax_row(const float* x, float lse, float factor, float* dx, size_t n) {
+  const Floats d;
+  const auto shift = hn::Set(d, lse);
+  const auto factors = hn::Set(d, factor);
+  for_each_vector(d, x, n, [&](VecF v, size_t j, size_t count) {
+    store_n(hn::Mul(factors, exp_keeping_nan(d, hn::Sub(v, shift))), d, dx + j, count);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace steep::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace steep::cpu {
+namespace {
+
+HWY_EXPORT(log_sum_exp_row);
+HWY_EXPORT(softmax_row);
+
+float log_sum_exp(const float* x, int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(log_sum_exp_row)(x, static_cast<size_t>(n));
+}
+double log_sum_exp(const double* x, int64_t n) {
+  double max = -std::numeric_limits<double>::infinity();
+  for (int64_t j = 0; j < n; ++j) max = std::max(max, x[j]);
+  const double shift = std::isinf(max) && max < 0 ? 0 : max;
+  double sum = 0;
+  for (int64_t j = 0; j < n; ++j) sum += std::exp(x[j] - shift);
+  return shift + std::log(sum);
+}
+
+void scaled_softmax(const float* x, float lse, float factor, float* dx, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(softmax_row)(x, lse, factor, dx, static_cast<size_t>(n));
+}
+void scaled_softmax(const double* x, double lse, double factor, double* dx, int64_t n) {
+  for (int64_t j = 0; j < n; ++j) dx[j] = factor * std::exp(x[j] - lse);
+}
+
+enum class Reduction : uint8_t { none, sum, mean };
+
+/// What the loss and its gradient have in common: labels and their weights.
+template <typename T, typename Label>
+class CrossEntropyKernel : public Kernel {
+ protected:
+  CrossEntropyKernel(const NodeSpec& node, const Operand& logits, size_t weights)
+      : node_(node.name),
+        op_(node.op),
+        rows_(logits.dims[0]),
+        classes_(logits.dims[1]),
+        weights_(node.in(weights).present() ? static_cast<int>(weights) : -1) {
+    const std::string reduction = node.attrs.string("reduction", "mean");
+    reduction_ = reduction == "none"  ? Reduction::none
+                 : reduction == "sum" ? Reduction::sum
+                                      : Reduction::mean;
+    if (node.attrs.has("ignore_index")) ignored_ = node.attrs.integer("ignore_index", 0);
+  }
+
+  const T* weights(const KernelArgs& args) const {
+    return weights_ < 0 ? nullptr : args.input<T>(weights_);
+  }
+
+  bool counts(Label label) const { return !ignored_ || label != *ignored_; }
+
+  T weight(const T* weights, Label label) const {
+    return weights == nullptr ? T{1} : weights[label];
+  }
+
+  /// Throws DataError when a label that counts is not a class.
+  void check_labels(const Label* labels) const {
+    for (int64_t i = 0; i < rows_; ++i) {
+      const int64_t label = labels[i];
+      if (!counts(labels[i]) || (label >= 0 && label < classes_)) continue;
+      throw DataError({.what = "A label is not one of the classes.",
+                       .node = node_,
+                       .op = op_,
+                       .expected = fmt::format("labels from 0 to {}{}", classes_ - 1,
+                                               ignored_ ? fmt::format(", or {}", *ignored_) : ""),
+                       .received = fmt::format("{} in row {}", label, i),
+                       .remedy = "correct the labels, or set ignore_index to the value that marks "
+                                 "rows to leave out"});
+    }
+  }
+
+  double weight_sum(const Label* labels, const T* weights) const {
+    double sum = 0;
+    for (int64_t i = 0; i < rows_; ++i) {
+      if (counts(labels[i])) sum += weight(weights, labels[i]);
+    }
+    return sum;
+  }
+
+  int64_t row_grain() const { return std::max<int64_t>(1, 8192 / std::max<int64_t>(classes_, 1)); }
+
+  std::string node_, op_;
+  int64_t rows_, classes_;
+  int weights_;  // index of the input, or -1
+  Reduction reduction_;
+  std::optional<int64_t> ignored_;
+};
+
+template <typename T, typename Label>
+class CrossEntropy final : public CrossEntropyKernel<T, Label> {
+ public:
+  explicit CrossEntropy(const NodeSpec& node)
+      : CrossEntropyKernel<T, Label>(node, node.in(0), 2),
+        has_loss_(node.out(0).present()),
+        has_lse_(node.out(1).present()) {
+    this->scratch_bytes = static_cast<size_t>(this->rows_) * 2 * sizeof(T);
+  }
+
+  void execute(const KernelArgs& args) const override {
+    const T* logits = args.input<T>(0);
+    const Label* labels = args.input<Label>(1);
+    const T* weights = this->weights(args);
+    this->check_labels(labels);
+
+    auto* losses = static_cast<T*>(args.scratch);
+    T* lse = has_lse_ ? args.output<T>(1) : losses + this->rows_;
+    parallel_for(this->rows_, this->row_grain(), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const T* x = logits + i * this->classes_;
+        lse[i] = log_sum_exp(x, this->classes_);
+        losses[i] = this->counts(labels[i])
+                        ? this->weight(weights, labels[i]) * (lse[i] - x[labels[i]])
+                        : T{0};
+      }
+    });
+    if (!has_loss_) return;
+    if (this->reduction_ == Reduction::none) {
+      std::copy_n(losses, this->rows_, args.output<T>(0));
+      return;
+    }
+    double sum = 0;
+    for (int64_t i = 0; i < this->rows_; ++i) sum += losses[i];
+    if (this->reduction_ == Reduction::mean) sum /= this->weight_sum(labels, weights);
+    *args.output<T>(0) = static_cast<T>(sum);
+  }
+
+ private:
+  bool has_loss_;
+  bool has_lse_;
+};
+
+template <typename T, typename Label>
+class CrossEntropyGrad final : public CrossEntropyKernel<T, Label> {
+ public:
+  explicit CrossEntropyGrad(const NodeSpec& node)
+      : CrossEntropyKernel<T, Label>(node, node.in(1), 4) {
+    this->may_share = {{1, 0}};
+  }
+
+  void execute(const KernelArgs& args) const override {
+    const T* dloss = args.input<T>(0);
+    const T* logits = args.input<T>(1);
+    const Label* labels = args.input<Label>(2);
+    const T* lse = args.input<T>(3);
+    const T* weights = this->weights(args);
+    T* dlogits = args.output<T>(0);
+    this->check_labels(labels);
+
+    const bool none = this->reduction_ == Reduction::none;
+    const double divisor =
+        this->reduction_ == Reduction::mean ? this->weight_sum(labels, weights) : 1.0;
+    parallel_for(this->rows_, this->row_grain(), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const T* x = logits + i * this->classes_;
+        T* dx = dlogits + i * this->classes_;
+        const Label label = labels[i];
+        if (!this->counts(label)) {
+          std::fill_n(dx, this->classes_, T{0});
+          continue;
+        }
+        const T factor =
+            static_cast<T>(dloss[none ? i : 0] * this->weight(weights, label) / divisor);
+        const T at_label = factor * std::expm1(x[label] - lse[i]);
+        scaled_softmax(x, lse[i], factor, dx, this->classes_);
+        dx[label] = at_label;
+      }
+    });
+  }
+};
+
+template <template <typename, typename> class K, typename T>
+std::unique_ptr<Kernel> for_labels(const NodeSpec& node, DType labels, std::string* why_not) {
+  if (labels == DType::i64) return std::make_unique<K<T, int64_t>>(node);
+  if (labels == DType::i32) return std::make_unique<K<T, int32_t>>(node);
+  *why_not = "labels are neither int64 nor int32";
+  return nullptr;
+}
+
+template <template <typename, typename> class K, typename T>
+std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
+  const size_t first = node.op == "steep.SoftmaxCrossEntropy" ? 0 : 1;
+  const Operand& logits = node.in(first);
+  const Operand& labels = node.in(first + 1);
+  const Operand& weights = node.in(first == 0 ? 2 : 4);
+  if (logits.dtype != dtype_of<T>() || (weights.present() && weights.dtype != logits.dtype)) {
+    *why_not = fmt::format("dtype is not {}", name_of(dtype_of<T>()));
+    return nullptr;
+  }
+  if (logits.rank() != 2 || labels.dims != Dims{logits.dims[0]} ||
+      (weights.present() && weights.size() != logits.dims[1])) {
+    *why_not = "shapes are not [N, C], [N], [C]";
+    return nullptr;
+  }
+  return for_labels<K, T>(node, labels.dtype, why_not);
+}
+
+}  // namespace
+
+void register_softmax_cross_entropy(std::vector<Candidate>& list) {
+  list.push_back({"steep.SoftmaxCrossEntropy", "simd", make<CrossEntropy, float>});
+  list.push_back({"steep.SoftmaxCrossEntropy", "reference", make<CrossEntropy, double>});
+  list.push_back({"steep.SoftmaxCrossEntropyGrad", "simd", make<CrossEntropyGrad, float>});
+  list.push_back({"steep.SoftmaxCrossEntropyGrad", "reference", make<CrossEntropyGrad, double>});
+}
+
+}  // namespace steep::cpu
+#endif  // HWY_ONCE
