@@ -17,6 +17,7 @@ namespace steep::cpu {
   X(fill) \
   X(gather) \
   X(gather_grad) \
+  X(layer_norm) \
   X(matmul) \
   X(pad) \
   X(scatter) \
