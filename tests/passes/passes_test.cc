@@ -1,0 +1,215 @@
+// Each pass: the rewrite happens where it should, and the result of a run stays what it was.
+
+#include "passes/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "engine.h"
+#include "ops/build.h"
+#include "passes/specialise.h"
+#include "providers/cpu/cpu.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+Type matrix(int64_t rows, int64_t columns) { return {DType::f32, Shape{rows, columns}}; }
+
+Tensor random_tensor(const Dims& dims, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  Tensor t = Tensor::empty(DType::f32, dims);
+  for (int64_t i = 0; i < t.size(); ++i) t.data<float>()[i] = normal(random);
+  return t;
+}
+
+std::vector<Tensor> inputs_of(const Graph& g) {
+  std::vector<Tensor> inputs;
+  for (Value v : g.inputs()) inputs.push_back(random_tensor(v.type().dims(), static_cast<uint32_t>(inputs.size()) + 1));
+  return inputs;
+}
+
+int count(const Graph& g, std::string_view op) {
+  int n = 0;
+  for (Node node : g.nodes()) n += node.op() == op;
+  return n;
+}
+
+/// Runs the graph with all passes and with none, and expects equal results.
+void expect_same_results(const Graph& g) {
+  std::set<std::string> all;
+  for (const Pass& p : passes()) all.insert(std::string(p.name));
+  const std::vector<Tensor> inputs = inputs_of(g);
+  const auto with = Program(g).forward(inputs).outputs;
+  const auto without = Program(g, {.disabled_passes = all}).forward(inputs).outputs;
+  ASSERT_EQ(with.size(), without.size());
+  for (size_t i = 0; i < with.size(); ++i) {
+    ASSERT_EQ(with[i].dims(), without[i].dims());
+    for (int64_t k = 0; k < with[i].size(); ++k) {
+      const float a = with[i].data<float>()[k], b = without[i].data<float>()[k];
+      ASSERT_NEAR(a, b, 1e-4F * (1 + std::abs(b))) << "output " << i << ", element " << k;
+    }
+  }
+}
+
+Graph after(Graph g, void (*pass)(Graph&)) {
+  pass(g);
+  g.prune();
+  verify(g, "the test");
+  return g;
+}
+
+TEST(FuseMatmul, TakesInTransposesScaleBiasAndRelu) {
+  Graph g;
+  Value x = g.add_input("x", matrix(5, 7)), w = g.add_input("w", matrix(3, 5));
+  Value b = g.add_input("b", {DType::f32, Shape{3}});
+  Value y = matmul(transpose(x, {1, 0}) * 0.5, transpose(w, {1, 0})) + b;
+  g.add_output("y", transpose(apply("Relu", {y}), {1, 0}));
+  const Graph fused = after(g, fuse_matmul);
+  ASSERT_EQ(fused.node_count(), 1U) << to_text(fused);
+  const Attrs& attrs = fused.nodes()[0].attrs();
+  EXPECT_EQ(attrs.ints("perm_a"), (Ints{1, 0}));
+  EXPECT_EQ(attrs.ints("perm_y"), (Ints{1, 0}));
+  EXPECT_EQ(attrs.real("alpha", 1), 0.5);
+  EXPECT_EQ(attrs.string("activation", ""), "Relu");
+  expect_same_results(g);
+}
+
+TEST(FuseMatmul, SplitsHeadsByStrides) {
+  Graph g;
+  Value q = g.add_input("q", {DType::f32, Shape{2, 6, 3, 4}}), k = g.add_input("k", {DType::f32, Shape{2, 6, 3, 4}});
+  g.add_output("scores", matmul(transpose(q, {0, 2, 1, 3}), transpose(k, {0, 2, 3, 1})));
+  EXPECT_EQ(after(g, fuse_matmul).node_count(), 1U);
+  expect_same_results(g);
+}
+
+TEST(FuseMatmul, KeepsWhatOthersRead) {
+  Graph g;
+  Value x = g.add_input("x", matrix(4, 4));
+  Value product = matmul(x, x);
+  Value y = product + g.add_input("b", {DType::f32, Shape{4}});
+  g.add_output("y", y);
+  g.add_output("product", product);
+  const Graph fused = after(g, fuse_matmul);
+  EXPECT_EQ(count(fused, "MatMul"), 1);
+  EXPECT_EQ(count(fused, "Add"), 1);
+  expect_same_results(g);
+}
+
+TEST(FuseMatmul, LeavesAnAddOfAFullMatrix) {
+  Graph g;
+  Value x = g.add_input("x", matrix(4, 4));
+  g.add_output("y", matmul(x, x) + x);
+  EXPECT_EQ(count(after(g, fuse_matmul), "Add"), 1);
+  expect_same_results(g);
+}
+
+TEST(FuseElementwise, MakesOneNodeOfAChain) {
+  Graph g;
+  Value x = g.add_input("x", matrix(6, 50)), row = g.add_input("row", {DType::f32, Shape{50}});
+  g.add_output("y", tanh(x * 2.0 + row) * exp(-x));
+  const Graph fused = after(g, fuse_elementwise);
+  EXPECT_EQ(fused.node_count(), 1U) << to_text(fused);
+  expect_same_results(g);
+}
+
+TEST(FuseElementwise, StoresWhatIsReadLater) {
+  Graph g;
+  Value x = g.add_input("x", matrix(6, 50));
+  Value shared = tanh(x);
+  Value y = exp(shared) + 1.0;
+  g.add_output("y", matmul(swap_last(y), shared));
+  const Graph fused = after(g, fuse_elementwise);
+  EXPECT_EQ(count(fused, "steep.Fused"), 1) << to_text(fused);
+  EXPECT_EQ(count(fused, "Tanh"), 0);
+  expect_same_results(g);
+}
+
+TEST(FuseElementwise, NeverMakesACycle) {
+  // tanh feeds the last node directly and by way of a product, which cannot be fused.
+  Graph g;
+  Value x = g.add_input("x", matrix(8, 8));
+  Value a = tanh(x);
+  g.add_output("y", exp(a) * matmul(a, a));
+  expect_same_results(g);
+  EXPECT_NO_THROW(after(g, fuse_elementwise).nodes());
+}
+
+TEST(FuseElementwise, RandomGraphsKeepTheirResults) {
+  for (uint32_t seed = 0; seed < 40; ++seed) {
+    std::mt19937 random(seed);
+    Graph g;
+    std::vector<Value> pool{g.add_input("x", matrix(9, 9)), g.add_input("row", matrix(1, 9)),
+                            g.add_input("column", matrix(9, 1))};
+    auto pick = [&] { return pool[random() % pool.size()]; };
+    for (int i = 0; i < 25; ++i) {
+      switch (random() % 7) {
+        case 0: pool.push_back(pick() + pick()); break;
+        case 1: pool.push_back(tanh(pick())); break;
+        case 2: pool.push_back(pick() * pick() * 0.5); break;
+        case 3: pool.push_back(where(greater(pick(), pick()), pick(), pick())); break;
+        case 4: pool.push_back(transpose(tanh(pick() + pool[0]), {1, 0})); break;
+        case 5: pool.push_back(tanh(matmul(pick() + pool[0], pick() + pool[0]))); break;
+        default: pool.push_back(sum(tanh(pick()), {1}, true)); break;
+      }
+    }
+    for (int i = 0; i < 3; ++i) g.add_output("out" + std::to_string(i), tanh(pick()));
+    SCOPED_TRACE(seed);
+    expect_same_results(g);
+  }
+}
+
+TEST(RemoveDuplicates, ComputesOnce) {
+  Graph g;
+  Value x = g.add_input("x", matrix(4, 4));
+  g.add_output("y", tanh(x * 3.0) + tanh(x * 3.0));
+  EXPECT_EQ(after(g, remove_duplicates).node_count(), 3U);
+  expect_same_results(g);
+}
+
+TEST(RemoveDuplicates, TellsDropoutsApart) {
+  Graph g;
+  Value x = g.add_input("x", matrix(4, 4));
+  auto dropout = [&](int64_t stream) {
+    return apply("steep.Dropout", {x, seed_input(g)}, {{"ratio", 0.5}, {"stream", stream}});
+  };
+  g.add_output("y", dropout(0) + dropout(1));
+  EXPECT_EQ(count(after(g, remove_duplicates), "steep.Dropout"), 2);
+}
+
+TEST(Specialise, FoldsShapeArithmetic) {
+  Graph g;
+  Value x = g.add_input("x", {DType::f32, Shape{Dim::symbol("batch"), 6}});
+  Value rows = apply("Gather", {shape_of(x), ints(g, {0})});
+  Value shape = apply("Concat", {rows, ints(g, {2, 3})}, {{"axis", int64_t{0}}});
+  g.add_output("y", reshape(x, shape));
+  const Type type{DType::f32, Shape{4, 6}};
+  const Graph concrete = specialise(g, std::span(&type, 1), cpu::provider());
+  ASSERT_EQ(concrete.node_count(), 1U) << to_text(concrete);
+  EXPECT_EQ(to_string(concrete.outputs()[0].value.type()), "float32[4, 2, 3]");
+}
+
+TEST(Specialise, RemovesWhatDoesNothing) {
+  Graph g;
+  Value x = g.add_input("x", {DType::f32, Shape{Dim::symbol("n"), 3}});
+  Value same = apply("steep.SumTo", {apply("Expand", {x, shape_of(x)}), shape_of(x)});
+  g.add_output("y", transpose(same * 1.0 + 0.0, {0, 1}));
+  const Type type{DType::f32, Shape{2, 3}};
+  EXPECT_EQ(specialise(g, std::span(&type, 1), cpu::provider()).node_count(), 0U);
+}
+
+TEST(Pipeline, RefusesAnUnknownPassByName) {
+  Graph g;
+  try {
+    run_passes(g, {"fuse_everything"});
+    FAIL() << "an unknown pass was accepted";
+  } catch (const ModelError& e) {
+    EXPECT_EQ(e.parts().received, "fuse_everything");
+  }
+}
+
+}  // namespace
+}  // namespace steep
