@@ -10,7 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 def linear_model(features: int = 10, targets: int = 1) -> bytes:
     """Serialised ONNX: `x` float32[batch, features] → `y` float32[batch, targets]; weights start at zero."""
     graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "W"], ["xW"]), helper.make_node("Add", ["xW", "b"], ["y"])],
+        [
+            helper.make_node("MatMul", ["x", "W"], ["xW"]),
+            helper.make_node("Add", ["xW", "b"], ["y"]),
+        ],
         "linear",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", features])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", targets])],

@@ -1,9 +1,11 @@
-// The matrix products of one training step as plain oneDNN calls: the time that no step which calls them can beat.
+// The matrix products of one training step as plain oneDNN calls: the time that no step which calls
+// them can beat.
 //
 //   matmul_limit M,N,K,BATCH,COUNT …
 //
-// Operands are in the layouts that oneDNN asks for (format_tag::any), memory is warm. Speaks the protocol of
-// bench/worker.py: one JSON line at the start, then `step N` answers with N times in seconds.
+// Operands are in the layouts that oneDNN asks for (format_tag::any), memory is warm. Speaks the
+// protocol of bench/worker.py: one JSON line at the start, then `step N` answers with N times in
+// seconds.
 
 #include <chrono>
 #include <cstdio>
@@ -28,7 +30,8 @@ Product make_product(const dnnl::engine& engine, const std::string& text) {
   int64_t m = 0, n = 0, k = 0, batch = 1;
   int count = 1;
   if (std::sscanf(text.c_str(), "%ld,%ld,%ld,%ld,%d", &m, &n, &k, &batch, &count) < 3) {
-    std::fprintf(stderr, "matmul_limit: cannot read \"%s\"; expected M,N,K,BATCH,COUNT\n", text.c_str());
+    std::fprintf(stderr, "matmul_limit: cannot read \"%s\"; expected M,N,K,BATCH,COUNT\n",
+                 text.c_str());
     std::exit(2);
   }
   auto any = [](memory::dims dims) {
@@ -42,10 +45,12 @@ Product make_product(const dnnl::engine& engine, const std::string& text) {
   auto warm = [&](const memory::desc& d) {
     memory mem(d, engine);
     auto* p = static_cast<float*>(mem.get_data_handle());
-    for (size_t i = 0; i < d.get_size() / sizeof(float); ++i) p[i] = static_cast<float>(i % 17) * 0.01F;
+    for (size_t i = 0; i < d.get_size() / sizeof(float); ++i)
+      p[i] = static_cast<float>(i % 17) * 0.01F;
     return mem;
   };
-  return {dnnl::matmul(desc), warm(desc.src_desc()), warm(desc.weights_desc()), warm(desc.dst_desc()), count};
+  return {dnnl::matmul(desc), warm(desc.src_desc()), warm(desc.weights_desc()),
+          warm(desc.dst_desc()), count};
 }
 
 }  // namespace
@@ -59,7 +64,8 @@ int main(int argc, char** argv) {
     const auto start = std::chrono::steady_clock::now();
     for (Product& p : products) {
       for (int i = 0; i < p.count; ++i) {
-        p.primitive.execute(stream, {{DNNL_ARG_SRC, p.a}, {DNNL_ARG_WEIGHTS, p.b}, {DNNL_ARG_DST, p.y}});
+        p.primitive.execute(stream,
+                            {{DNNL_ARG_SRC, p.a}, {DNNL_ARG_WEIGHTS, p.b}, {DNNL_ARG_DST, p.y}});
       }
     }
     stream.wait();

@@ -121,7 +121,12 @@ def measure(name: str, turns: int, steps: int, precision: str) -> Row:
         for contestant in contestants.values():  # warm up
             contestant.ask(f"step {min(steps, 3)}")
         for turn in range(turns):
-            print(f"  {name}: turn {turn + 1} of {turns}            ", end="\r", file=sys.stderr, flush=True)
+            print(
+                f"  {name}: turn {turn + 1} of {turns}            ",
+                end="\r",
+                file=sys.stderr,
+                flush=True,
+            )
             for contestant in contestants.values():
                 contestant.turn(steps)
         memory = {n: float(c.ask("memory")) for n, c in contestants.items() if n != "limit"}
@@ -129,7 +134,9 @@ def measure(name: str, turns: int, steps: int, precision: str) -> Row:
         for contestant in contestants.values():
             contestant.close()
     strong = min(
-        (c for n, c in contestants.items() if n.startswith("strong")), key=Contestant.median_ms, default=None
+        (c for n, c in contestants.items() if n.startswith("strong")),
+        key=Contestant.median_ms,
+        default=None,
     )
     step_ms = {n: c.median_ms() for n, c in contestants.items() if n != "limit"}
     ratio: dict[str, float] = {}
@@ -138,7 +145,9 @@ def measure(name: str, turns: int, steps: int, precision: str) -> Row:
         rivals = {"default": contestants.get("default"), "strong": strong}
         for rival, other in rivals.items():
             if other is not None:
-                ratio[rival] = statistics.median(b / a for a, b in zip(ours, other.medians(), strict=True))
+                ratio[rival] = statistics.median(
+                    b / a for a, b in zip(ours, other.medians(), strict=True)
+                )
     if strong is not None:
         step_ms["strong"] = strong.median_ms()
         memory["strong"] = memory[strong.name]
@@ -188,18 +197,35 @@ def plot(rows: list[Row], path: Path) -> None:
     rows = [r for r in rows if r.work != "linear" and "steep" in r.step_ms]
     if not rows:
         return
-    bars = [("default", "PyTorch, default", "#b8bcc4"), ("strong", "PyTorch, strong", "#7d8594"), ("steep", "Steep", "#1f77b4")]
-    figure, (time_axes, memory_axes) = plt.subplots(1, 2, figsize=(11, 1.6 + 1.1 * len(rows)), sharey=True)
-    for axes, what, unit in ((time_axes, "step_ms", "ms a step (median)"), (memory_axes, "memory_mib", "peak MiB")):
+    bars = [
+        ("default", "PyTorch, default", "#b8bcc4"),
+        ("strong", "PyTorch, strong", "#7d8594"),
+        ("steep", "Steep", "#1f77b4"),
+    ]
+    figure, (time_axes, memory_axes) = plt.subplots(
+        1, 2, figsize=(11, 1.6 + 1.1 * len(rows)), sharey=True
+    )
+    for axes, what, unit in (
+        (time_axes, "step_ms", "ms a step (median)"),
+        (memory_axes, "memory_mib", "peak MiB"),
+    ):
         for i, row in enumerate(rows):
             for k, (key, label, colour) in enumerate(bars):
                 value = getattr(row, what).get(key)
                 if value is None:
                     continue
-                axes.barh(i + (k - 1) * 0.27, value, 0.25, color=colour, label=label if i == 0 else None)
+                axes.barh(
+                    i + (k - 1) * 0.27, value, 0.25, color=colour, label=label if i == 0 else None
+                )
                 axes.text(value, i + (k - 1) * 0.27, f" {value:.0f}", va="center", fontsize=8)
             if what == "step_ms" and row.limit_ms:
-                axes.plot([row.limit_ms] * 2, [i - 0.42, i + 0.42], "k--", lw=1, label="matmul only" if i == 0 else None)
+                axes.plot(
+                    [row.limit_ms] * 2,
+                    [i - 0.42, i + 0.42],
+                    "k--",
+                    lw=1,
+                    label="matmul only" if i == 0 else None,
+                )
         axes.set_xlabel(unit)
         axes.margins(x=0.12)
         axes.spines[["top", "right"]].set_visible(False)
@@ -212,8 +238,12 @@ def plot(rows: list[Row], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("works", nargs="*", default=[*WORKS, "linear"], help="lm, bert, gpt2, linear")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "works", nargs="*", default=[*WORKS, "linear"], help="lm, bert, gpt2, linear"
+    )
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--steps", type=int, default=2, help="steps of each contestant in a turn")
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])

@@ -18,7 +18,9 @@ from collections.abc import Callable
 from works import WORKS
 
 
-def torch_step(work: str, *, compiled: bool, steep: bool, precision: str) -> tuple[Callable[[], None], float]:
+def torch_step(
+    work: str, *, compiled: bool, steep: bool, precision: str
+) -> tuple[Callable[[], None], float]:
     import torch
 
     torch.manual_seed(0)

@@ -117,7 +117,9 @@ def gpt2() -> tuple[Any, tuple[Any, ...], Callable[..., Any]]:
     return _with_labels(GPT2LMHeadModel(config), config.vocab_size)
 
 
-def _encoder_products(tokens: int, layers: int, width: int, inner: int, heads: int, length: int) -> list[Product]:
+def _encoder_products(
+    tokens: int, layers: int, width: int, inner: int, heads: int, length: int
+) -> list[Product]:
     head = width // heads
     sequences = tokens // length
     return [

@@ -59,9 +59,10 @@ struct Program::Impl {
   ProgramOptions options;
   std::shared_ptr<MemoryPool> pool = MemoryPool::create();
   std::vector<Tensor> states;
-  std::vector<size_t> forward_inputs;   // index into graph.inputs() of each input that the caller feeds
+  std::vector<size_t>
+      forward_inputs;  // index into graph.inputs() of each input that the caller feeds
   std::vector<size_t> backward_inputs;
-  int64_t seed_index = -1;              // index into graph.inputs()
+  int64_t seed_index = -1;  // index into graph.inputs()
   bool has_backward = false;
   uint64_t run_count = 0;
   Profiler* profiler = nullptr;
@@ -78,7 +79,8 @@ struct Program::Impl {
         forward_inputs.push_back(i);
       }
     }
-    for (const Output& o : graph.outputs()) has_backward = has_backward || o.phase == Phase::backward;
+    for (const Output& o : graph.outputs())
+      has_backward = has_backward || o.phase == Phase::backward;
     for (Value s : graph.states()) {
       states.push_back(s.tensor() != nullptr ? s.tensor()->clone() : Tensor());
     }
@@ -123,8 +125,9 @@ struct Program::Impl {
     std::vector<Type> types = all_types(fed);
     Plan plan = compile(graph, types, cpu::provider(), options.disabled_passes);
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-    cache.push_front(std::make_shared<Specialisation>(Specialisation{
-        std::move(types), std::move(dims), std::move(dtypes), Executable(std::move(plan), pool), took.count()}));
+    cache.push_front(std::make_shared<Specialisation>(
+        Specialisation{std::move(types), std::move(dims), std::move(dtypes),
+                       Executable(std::move(plan), pool), took.count()}));
     if (cache.size() > std::max<size_t>(options.cache_size, 1)) cache.pop_back();
     return cache.front();
   }
@@ -140,9 +143,10 @@ struct Program::Impl {
     for (size_t i = 0; i < graph.states().size(); ++i) {
       if (graph.states()[i].name() == name) return i;
     }
-    throw ModelError({.what = "There is no such state.",
-                      .node = name,
-                      .remedy = "Use the name of a trainable parameter or of an optimizer moment."});
+    throw ModelError(
+        {.what = "There is no such state.",
+         .node = name,
+         .remedy = "Use the name of a trainable parameter or of an optimizer moment."});
   }
 
   RunOptions run_options() const { return {profiler, options.check_finite}; }
@@ -190,7 +194,8 @@ ForwardResult Program::forward(std::span<const Tensor> inputs) {
   return result;
 }
 
-std::vector<Tensor> Program::backward(std::unique_ptr<PendingRun> run, std::span<const Tensor> inputs) {
+std::vector<Tensor> Program::backward(std::unique_ptr<PendingRun> run,
+                                      std::span<const Tensor> inputs) {
   Impl& p = *impl_;
   p.check_count(inputs, p.backward_inputs);
   if (!run || !run->state_->frame) {
@@ -203,17 +208,20 @@ std::vector<Tensor> Program::backward(std::unique_ptr<PendingRun> run, std::span
   for (size_t i = 0; i < inputs.size(); ++i) {
     Value wanted = graph_inputs[p.backward_inputs[i]];
     if (inputs[i].dtype() != wanted.dtype() || inputs[i].dims() != wanted.type().dims()) {
-      throw ShapeError({.what = "A gradient has the wrong type.",
-                        .node = wanted.name(),
-                        .expected = to_string(wanted.type()),
-                        .received = to_string(Type{inputs[i].dtype(), to_shape(inputs[i].dims())})});
+      throw ShapeError(
+          {.what = "A gradient has the wrong type.",
+           .node = wanted.name(),
+           .expected = to_string(wanted.type()),
+           .received = to_string(Type{inputs[i].dtype(), to_shape(inputs[i].dims())})});
     }
     exe.bind_input(frame, p.backward_inputs[i], inputs[i]);
   }
   return exe.run(frame, Phase::backward, p.run_options());
 }
 
-Tensor Program::state(const std::string& name) const { return impl_->states[impl_->state_index(name)]; }
+Tensor Program::state(const std::string& name) const {
+  return impl_->states[impl_->state_index(name)];
+}
 
 void Program::bind_state(const std::string& name, Tensor tensor) {
   const size_t i = impl_->state_index(name);

@@ -1,9 +1,10 @@
-// The engine: from a graph to a running step. The first file to read; engine.cc calls the stages in order.
+// The engine: from a graph to a running step. The first file to read; engine.cc calls the stages in
+// order.
 //
 //   Graph g = import_model(bytes).graph;               // model/
 //   auto grads = add_gradients(g, ...);                // autodiff/
-//   Program program(std::move(g), {});                 // specialise → passes → plan, at each new input signature
-//   program.forward(inputs) … program.backward(run, output_gradients)
+//   Program program(std::move(g), {});                 // specialise → passes → plan, at each new
+//   input signature program.forward(inputs) … program.backward(run, output_gradients)
 #pragma once
 
 #include <map>
@@ -21,24 +22,26 @@ namespace steep {
 
 struct ProgramOptions {
   std::set<std::string> disabled_passes{};  ///< by name, as `pass_names()` lists them
-  size_t cache_size = 16;                   ///< specialisations kept (least recently used goes first)
-  bool check_finite = false;  ///< after each node look for NaN and infinity; throw DataError naming the first
-  uint64_t seed = 0;          ///< of dropout and other random ops
+  size_t cache_size = 16;  ///< specialisations kept (least recently used goes first)
+  bool check_finite =
+      false;  ///< after each node look for NaN and infinity; throw DataError naming the first
+  uint64_t seed = 0;  ///< of dropout and other random ops
 };
 
 /// What one specialisation is and costs.
 struct PlanInfo {
-  size_t arena_bytes = 0;     ///< the planned peak of intermediate values
-  size_t output_bytes = 0;    ///< handed to the caller at each run
+  size_t arena_bytes = 0;   ///< the planned peak of intermediate values
+  size_t output_bytes = 0;  ///< handed to the caller at each run
   size_t constant_bytes = 0;
   size_t kernels = 0;
-  double specialise_ms = 0;   ///< binding shapes, passes, planning and building kernels
+  double specialise_ms = 0;  ///< binding shapes, passes, planning and building kernels
 };
 
 class Executable;
 
-/// One forward run that waits for its backward: owns its arena and holds what backward needs. Dropping it frees
-/// the arena for the next run. Several may be outstanding. Movable between threads, not shared by them.
+/// One forward run that waits for its backward: owns its arena and holds what backward needs.
+/// Dropping it frees the arena for the next run. Several may be outstanding. Movable between
+/// threads, not shared by them.
 class PendingRun {
  public:
   ~PendingRun();
@@ -56,8 +59,8 @@ struct ForwardResult {
   std::unique_ptr<PendingRun> pending;  ///< null when the graph has no backward part
 };
 
-/// A graph ready to run at any input shapes. Specialisations are made at the first run of each signature and
-/// cached. Not thread-safe: one call at a time.
+/// A graph ready to run at any input shapes. Specialisations are made at the first run of each
+/// signature and cached. Not thread-safe: one call at a time.
 class Program {
  public:
   explicit Program(Graph graph, ProgramOptions options = {});
@@ -65,14 +68,15 @@ class Program {
   Program(Program&&) noexcept;
   Program& operator=(Program&&) noexcept;
 
-  /// Runs the forward part, and updates if there is no backward part. `inputs` in the order of the graph's
-  /// forward inputs (the random seed, an input of the engine's own, is fed by the engine). Inputs are borrowed:
-  /// with a backward part their bytes must stay unchanged until it ran, and handles are held until then.
-  /// Throws ShapeError or DataError, naming the input, before anything is written.
+  /// Runs the forward part, and updates if there is no backward part. `inputs` in the order of the
+  /// graph's forward inputs (the random seed, an input of the engine's own, is fed by the engine).
+  /// Inputs are borrowed: with a backward part their bytes must stay unchanged until it ran, and
+  /// handles are held until then. Throws ShapeError or DataError, naming the input, before anything
+  /// is written.
   ForwardResult forward(std::span<const Tensor> inputs);
 
-  /// Runs the backward part: gradients of the outputs in the order of the backward inputs. Consumes the run.
-  /// Returns the backward outputs in order.
+  /// Runs the backward part: gradients of the outputs in the order of the backward inputs. Consumes
+  /// the run. Returns the backward outputs in order.
   std::vector<Tensor> backward(std::unique_ptr<PendingRun> run, std::span<const Tensor> inputs);
 
   /// A state's present bytes (shared, not copied). Throws ModelError when there is no such state.
@@ -85,7 +89,8 @@ class Program {
   /// Text of the specialised graph, its kernels and the memory plan.
   std::string dump(std::span<const Type> inputs);
   const Graph& graph() const;
-  /// Number of the next forward run: part of the key of every random draw. Saved and restored by checkpoints.
+  /// Number of the next forward run: part of the key of every random draw. Saved and restored by
+  /// checkpoints.
   uint64_t run_count() const;
   void set_run_count(uint64_t count);
   void set_seed(uint64_t seed);

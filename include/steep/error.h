@@ -2,7 +2,8 @@
 //   the user's model or data   ModelError, ShapeError, DataError
 //   the environment            ProviderError, CheckpointError, OutOfMemoryError, IoError
 //   a bug of ours              InternalError
-// Every message names, where they exist, the node, the op, what was expected, what came, and the remedy.
+// Every message names, where they exist, the node, the op, what was expected, what came, and the
+// remedy.
 #pragma once
 
 #include <stdexcept>
@@ -31,10 +32,10 @@ class Error : public std::runtime_error {
   ErrorParts parts_;
 };
 
-#define STEEP_ERROR(Name)  \
+#define STEEP_ERROR(Name)     \
   class Name : public Error { \
-   public:                 \
-    using Error::Error;    \
+   public:                    \
+    using Error::Error;       \
   }
 
 STEEP_ERROR(ModelError);        // the ONNX model cannot be read, or cannot be trained

@@ -13,8 +13,8 @@ namespace steep {
 /// Concrete extents, outermost first. Empty for a scalar.
 using Dims = std::vector<int64_t>;
 
-/// Product of the extents; 1 for a scalar. Throws ShapeError when an extent is negative or the product
-/// overflows int64: the one place where extents are multiplied.
+/// Product of the extents; 1 for a scalar. Throws ShapeError when an extent is negative or the
+/// product overflows int64: the one place where extents are multiplied.
 int64_t element_count(const Dims& dims);
 
 /// Throws ShapeError: `received` values cannot fill `dims`.
@@ -23,9 +23,9 @@ int64_t element_count(const Dims& dims);
 /// "[2, 3]"
 std::string to_string(const Dims& dims);
 
-/// Handle to a contiguous row-major array. Copying the handle shares the bytes. The owner keeps the bytes
-/// alive: our own allocation, a pool's buffer, or somebody else's array (NumPy, PyTorch, a mapped file).
-/// Thread-safety: as std::shared_ptr for the handle; none for the bytes.
+/// Handle to a contiguous row-major array. Copying the handle shares the bytes. The owner keeps the
+/// bytes alive: our own allocation, a pool's buffer, or somebody else's array (NumPy, PyTorch, a
+/// mapped file). Thread-safety: as std::shared_ptr for the handle; none for the bytes.
 class Tensor {
  public:
   Tensor() = default;
@@ -34,7 +34,8 @@ class Tensor {
   static Tensor empty(DType dtype, Dims dims);
   static Tensor zeros(DType dtype, Dims dims);
 
-  /// Borrows `data`; `owner` (may be null for static storage) is held for as long as the handle lives.
+  /// Borrows `data`; `owner` (may be null for static storage) is held for as long as the handle
+  /// lives.
   static Tensor wrap(DType dtype, Dims dims, void* data, std::shared_ptr<void> owner);
 
   /// Copies `values`. Throws ShapeError when the count does not match the extents.
@@ -92,7 +93,8 @@ class Tensor {
 template <typename T>
 Tensor Tensor::from(const std::vector<T>& values, Dims dims) {
   Tensor t = wrap(dtype_of<T>(), std::move(dims), const_cast<T*>(values.data()), nullptr);
-  if (t.size() != static_cast<int64_t>(values.size())) throw_count_mismatch(t.dims(), values.size());
+  if (t.size() != static_cast<int64_t>(values.size()))
+    throw_count_mismatch(t.dims(), values.size());
   return t.clone();
 }
 

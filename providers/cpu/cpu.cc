@@ -5,7 +5,8 @@
 
 namespace steep::cpu {
 
-// One line a kernel file. An explicit list, because linkers drop static initialisers from static libraries.
+// One line a kernel file. An explicit list, because linkers drop static initialisers from static
+// libraries.
 // clang-format off
 #define STEEP_KERNELS(X) \
   X(arg_extremes) \

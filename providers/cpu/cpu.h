@@ -1,4 +1,5 @@
-// The CPU provider: oneDNN, our own run-time-dispatched kernels, and reference loops for everything else.
+// The CPU provider: oneDNN, our own run-time-dispatched kernels, and reference loops for everything
+// else.
 #pragma once
 
 #include "runtime/kernel.h"
@@ -8,7 +9,8 @@ namespace steep::cpu {
 /// The one instance. Thread-safe.
 const Provider& provider();
 
-/// Each kernel file defines one of these functions; cpu.cc lists them. Adds its candidates, fastest first.
+/// Each kernel file defines one of these functions; cpu.cc lists them. Adds its candidates, fastest
+/// first.
 using Register = void (*)(std::vector<Candidate>& list);
 
 }  // namespace steep::cpu

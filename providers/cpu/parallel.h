@@ -9,12 +9,14 @@
 
 namespace steep::cpu {
 
-/// Calls body(begin, end) on disjoint ranges that cover [0, n), in parallel when n > grain. The split depends on
-/// the number of threads, so results must not depend on the split. Exceptions reach the caller.
+/// Calls body(begin, end) on disjoint ranges that cover [0, n), in parallel when n > grain. The
+/// split depends on the number of threads, so results must not depend on the split. Exceptions
+/// reach the caller.
 template <typename F>
 void parallel_for(int64_t n, int64_t grain, F&& body) {
   if (n <= 0) return;
-  const int64_t wanted = std::min<int64_t>(omp_get_max_threads(), (n + grain - 1) / std::max<int64_t>(grain, 1));
+  const int64_t wanted =
+      std::min<int64_t>(omp_get_max_threads(), (n + grain - 1) / std::max<int64_t>(grain, 1));
   if (wanted <= 1 || omp_in_parallel()) {
     body(int64_t{0}, n);
     return;

@@ -12,8 +12,8 @@
 namespace steep {
 namespace {
 
-/// The part of a graph through which gradients flow: nodes that depend on a `wrt` and on which an output depends,
-/// by way of float values, and not through ops that stop gradients.
+/// The part of a graph through which gradients flow: nodes that depend on a `wrt` and on which an
+/// output depends, by way of float values, and not through ops that stop gradients.
 struct Path {
   std::vector<Node> nodes;          // producers before consumers
   std::vector<char> active_values;  // by value id: depends on a wrt
@@ -110,14 +110,16 @@ std::string path_to_output(const Graph& g, Node from, std::span<const Value> out
   return fmt::format("{}", fmt::join(names, " → "));
 }
 
-std::vector<Obstacle> obstacles_on(const Graph& g, const Path& path, std::span<const Value> outputs) {
+std::vector<Obstacle> obstacles_on(const Graph& g, const Path& path,
+                                   std::span<const Value> outputs) {
   std::vector<Obstacle> found;
   for (Node n : path.nodes) {
     const OpDef* def = find_op(n.op());
     if (def != nullptr && (def->vjp != nullptr || def->decompose != nullptr)) continue;
-    found.push_back({n.op(), n.name(), path_to_output(g, n, outputs),
-                     "Freeze the parameters that feed this node, replace it by differentiable operators, or "
-                     "add a gradient rule (docs/add_an_op.md)."});
+    found.push_back(
+        {n.op(), n.name(), path_to_output(g, n, outputs),
+         "Freeze the parameters that feed this node, replace it by differentiable operators, or "
+         "add a gradient rule (docs/add_an_op.md)."});
   }
   return found;
 }
@@ -185,14 +187,16 @@ class Sweep {
 
 }  // namespace
 
-std::vector<Value> add_gradients(Graph& g, std::span<const Value> outputs, std::span<const Value> seeds,
-                                 std::span<const Value> wrt, Phase phase) {
+std::vector<Value> add_gradients(Graph& g, std::span<const Value> outputs,
+                                 std::span<const Value> seeds, std::span<const Value> wrt,
+                                 Phase phase) {
   std::vector<Value> targets(outputs.begin(), outputs.end());
   expand_composites(g, targets, wrt);
   const Path path = find_path(g, targets, wrt);
   if (const auto obstacles = obstacles_on(g, path, targets); !obstacles.empty()) {
     std::string all;
-    for (const Obstacle& o : obstacles) all += fmt::format("\n    {} ({}): {}", o.node, o.op, o.path);
+    for (const Obstacle& o : obstacles)
+      all += fmt::format("\n    {} ({}): {}", o.node, o.op, o.path);
     throw ModelError({.what = fmt::format("{} node(s) on the way to the loss have no gradient:{}",
                                           obstacles.size(), all),
                       .node = obstacles.front().node,
@@ -214,7 +218,8 @@ std::vector<Value> add_gradients(Graph& g, std::span<const Value> outputs, std::
   return gradients;
 }
 
-std::vector<Obstacle> find_obstacles(Graph& g, std::span<const Value> outputs, std::span<const Value> wrt) {
+std::vector<Obstacle> find_obstacles(Graph& g, std::span<const Value> outputs,
+                                     std::span<const Value> wrt) {
   return obstacles_on(g, find_path(g, outputs, wrt), outputs);
 }
 

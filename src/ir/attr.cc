@@ -12,10 +12,11 @@ const T* get(const Attrs& attrs, std::string_view name, const char* kind) {
   const Attr* a = attrs.find(name);
   if (a == nullptr) return nullptr;
   if (const T* value = std::get_if<T>(a)) return value;
-  throw ModelError({.what = "An attribute has the wrong kind.",
-                    .node = std::string(name),
-                    .expected = kind,
-                    .remedy = "Export the model again; its file does not follow the ONNX standard."});
+  throw ModelError(
+      {.what = "An attribute has the wrong kind.",
+       .node = std::string(name),
+       .expected = kind,
+       .remedy = "Export the model again; its file does not follow the ONNX standard."});
 }
 
 }  // namespace
@@ -63,7 +64,8 @@ Ints Attrs::ints(std::string_view name, Ints otherwise) const {
 
 const Graph& Attrs::body(std::string_view name) const {
   const Body* v = get<Body>(*this, name, "a graph");
-  if (v == nullptr) throw InternalError({.what = "A node lacks its body.", .node = std::string(name)});
+  if (v == nullptr)
+    throw InternalError({.what = "A node lacks its body.", .node = std::string(name)});
   return **v;
 }
 

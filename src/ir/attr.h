@@ -1,4 +1,5 @@
-// Attributes of nodes: ONNX's kinds, with floats widened to double so that optimizer constants keep their digits.
+// Attributes of nodes: ONNX's kinds, with floats widened to double so that optimizer constants keep
+// their digits.
 #pragma once
 
 #include <cstdint>

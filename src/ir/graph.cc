@@ -7,7 +7,8 @@
 
 namespace steep {
 
-// --- handles ------------------------------------------------------------------------------------------------
+// --- handles
+// ------------------------------------------------------------------------------------------------
 
 const std::string& Value::name() const { return graph_->values_[id_].name; }
 const Type& Value::type() const { return graph_->values_[id_].type; }
@@ -17,10 +18,11 @@ int Value::output_index() const { return graph_->values_[id_].output_index; }
 const Shape& Value::shape() const {
   const Type& t = type();
   if (!t.shape) {
-    throw ModelError({.what = "The rank of a value is not known.",
-                      .node = name(),
-                      .expected = "a value whose number of dimensions follows from the model",
-                      .remedy = "Give the model's inputs shapes (named dimensions will do) and export again."});
+    throw ModelError(
+        {.what = "The rank of a value is not known.",
+         .node = name(),
+         .expected = "a value whose number of dimensions follows from the model",
+         .remedy = "Give the model's inputs shapes (named dimensions will do) and export again."});
   }
   return *t.shape;
 }
@@ -61,7 +63,8 @@ void Node::set_input(int i, Value v) const {
   graph_->nodes_[id_].inputs.at(static_cast<size_t>(i)) = v ? v.id() : Graph::kAbsent;
 }
 
-// --- copying ------------------------------------------------------------------------------------------------
+// --- copying
+// ------------------------------------------------------------------------------------------------
 
 Graph::Graph(const Graph& other) { rebind(other); }
 
@@ -102,7 +105,8 @@ void Graph::rebind(const Graph& from) {
   for (const Update& u : from.updates_) updates_.push_back({mine(u.state), mine(u.value)});
 }
 
-// --- building -----------------------------------------------------------------------------------------------
+// --- building
+// -----------------------------------------------------------------------------------------------
 
 std::string Graph::unique_name(std::string wanted) {
   if (wanted.empty()) wanted = "v";
@@ -125,7 +129,8 @@ Value Graph::add_value(ValueData data) {
 }
 
 Value Graph::add_input(std::string name, Type type, Phase phase) {
-  Value v = add_value({.name = std::move(name), .type = std::move(type), .role = Role::input, .phase = phase});
+  Value v = add_value(
+      {.name = std::move(name), .type = std::move(type), .role = Role::input, .phase = phase});
   inputs_.push_back(v);
   return v;
 }
@@ -168,8 +173,10 @@ Node Graph::add_node(std::string op, std::span<const Value> inputs, int output_c
   data.op = std::move(op);
   data.attrs = std::move(attrs);
   data.phase = phase_;
-  const std::string_view plain = data.op.starts_with("steep.") ? std::string_view(data.op).substr(6) : data.op;
-  if (name.empty()) name = origin_.empty() ? std::string(plain) : origin_ + "/" + std::string(plain);
+  const std::string_view plain =
+      data.op.starts_with("steep.") ? std::string_view(data.op).substr(6) : data.op;
+  if (name.empty())
+    name = origin_.empty() ? std::string(plain) : origin_ + "/" + std::string(plain);
   data.name = std::move(name);
   const auto id = static_cast<uint32_t>(nodes_.size());
   for (Value v : inputs) data.inputs.push_back(v ? v.id() : kAbsent);
@@ -188,7 +195,8 @@ void Graph::add_output(std::string name, Value value, Phase phase) {
 
 void Graph::add_update(Value state, Value value) { updates_.push_back({state, value}); }
 
-// --- reading ------------------------------------------------------------------------------------------------
+// --- reading
+// ------------------------------------------------------------------------------------------------
 
 Phase Graph::input_phase(Value input) const { return values_[input.id()].phase; }
 
@@ -208,8 +216,8 @@ Value Graph::find(std::string_view name) const {
 }
 
 std::vector<Node> Graph::nodes() const {
-  // Kahn's algorithm with the lowest (phase, position) first, so that the order is the order of insertion
-  // wherever dependencies allow it.
+  // Kahn's algorithm with the lowest (phase, position) first, so that the order is the order of
+  // insertion wherever dependencies allow it.
   auto* self = const_cast<Graph*>(this);
   std::vector<int> missing(nodes_.size(), 0);
   std::vector<std::vector<uint32_t>> dependents(nodes_.size());
@@ -263,7 +271,8 @@ std::vector<std::vector<Node>> Graph::users() const {
   return users;
 }
 
-// --- rewriting ----------------------------------------------------------------------------------------------
+// --- rewriting
+// ----------------------------------------------------------------------------------------------
 
 void Graph::replace_uses(Value from, Value to) {
   for (NodeData& n : nodes_) {
@@ -317,7 +326,8 @@ void Graph::set_type(Value value, Type type) { values_[value.id()].type = std::m
 
 void Graph::rename(Value value, std::string name) {
   ValueData& data = values_[value.id()];
-  if (auto it = names_.find(data.name); it != names_.end() && it->second == value.id()) names_.erase(it);
+  if (auto it = names_.find(data.name); it != names_.end() && it->second == value.id())
+    names_.erase(it);
   data.name = std::move(name);
   names_[data.name] = value.id();
   name_counts_[data.name] += 1;
@@ -340,7 +350,9 @@ void Graph::make_state(Value value) {
   states_.push_back(value);
 }
 
-void Graph::set_contents(Value value, Shape contents) { values_[value.id()].contents = std::move(contents); }
+void Graph::set_contents(Value value, Shape contents) {
+  values_[value.id()].contents = std::move(contents);
+}
 
 const Shape* Graph::contents(Value value) const {
   const auto& c = values_[value.id()].contents;

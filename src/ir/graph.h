@@ -6,8 +6,9 @@
 //   g.add_output("y", y);
 //   std::cout << to_text(g);
 //
-// `Value` and `Node` are handles (graph pointer and index): cheap to copy, valid for as long as the graph is
-// neither destroyed, moved nor compacted. Not thread-safe; a const Graph may be read by many threads.
+// `Value` and `Node` are handles (graph pointer and index): cheap to copy, valid for as long as the
+// graph is neither destroyed, moved nor compacted. Not thread-safe; a const Graph may be read by
+// many threads.
 #pragma once
 
 #include <deque>
@@ -32,12 +33,12 @@ enum class Role : uint8_t {
   state,     ///< lives across runs and may be updated in place: a parameter, an optimizer moment
 };
 
-/// Part of a partial execution to which a node belongs. `forward` nodes run first; between the two the caller
-/// may take its time; `backward` nodes run once the caller has fed the backward inputs.
+/// Part of a partial execution to which a node belongs. `forward` nodes run first; between the two
+/// the caller may take its time; `backward` nodes run once the caller has fed the backward inputs.
 enum class Phase : uint8_t { forward, backward };
 
-/// Handle to a value. A default-constructed Value is null and stands for an absent optional input, an unused
-/// output or "no gradient".
+/// Handle to a value. A default-constructed Value is null and stands for an absent optional input,
+/// an unused output or "no gradient".
 class Value {
  public:
   Value() = default;
@@ -104,7 +105,8 @@ struct Output {
   Phase phase = Phase::forward;
 };
 
-/// After a run `state` holds what `value` was. The planner lets the node that makes `value` write in place.
+/// After a run `state` holds what `value` was. The planner lets the node that makes `value` write
+/// in place.
 struct Update {
   Value state;
   Value value;
@@ -117,23 +119,26 @@ class Graph {
   Graph(Graph&& other) noexcept;
   Graph& operator=(Graph other) noexcept;
 
-  // --- building ---------------------------------------------------------------------------------------------
+  // --- building
+  // ---------------------------------------------------------------------------------------------
 
   Value add_input(std::string name, Type type, Phase phase = Phase::forward);
-  /// A backward input of the type that `like`, a forward value, turns out to have: the gradient of an output.
+  /// A backward input of the type that `like`, a forward value, turns out to have: the gradient of
+  /// an output.
   Value add_gradient_input(std::string name, Value like);
   Value add_constant(Tensor tensor, std::string name = "");
   Value add_state(std::string name, Tensor initial);
   /// A state whose bytes the caller binds before the first run (a weight of another framework).
   Value add_state(std::string name, Type type);
-  /// Adds a node at the end. Output types are left empty: ops/build.h's apply() infers them. `inputs` may hold
-  /// null values. The name is made unique. Throws ModelError past the node limit.
+  /// Adds a node at the end. Output types are left empty: ops/build.h's apply() infers them.
+  /// `inputs` may hold null values. The name is made unique. Throws ModelError past the node limit.
   Node add_node(std::string op, std::span<const Value> inputs, int output_count, Attrs attrs = {},
                 std::string name = "");
   void add_output(std::string name, Value value, Phase phase = Phase::forward);
   void add_update(Value state, Value value);
 
-  // --- reading ----------------------------------------------------------------------------------------------
+  // --- reading
+  // ----------------------------------------------------------------------------------------------
 
   const std::vector<Value>& inputs() const { return inputs_; }
   Phase input_phase(Value input) const;
@@ -145,18 +150,21 @@ class Graph {
   const std::vector<Update>& updates() const { return updates_; }
   std::vector<Update>& mutable_updates() { return updates_; }
   size_t value_count() const { return values_.size(); }
-  size_t node_count() const;  ///< live nodes
+  size_t node_count() const;                           ///< live nodes
   size_t node_slots() const { return nodes_.size(); }  ///< one past the highest node id
   Value value(uint32_t id) const { return {const_cast<Graph*>(this), id}; }
   /// First value of that name, or null.
   Value find(std::string_view name) const;
-  /// Live nodes such that every producer stands before its consumers, forward before backward, otherwise in
-  /// the order of insertion (see place_like). Throws ModelError naming a node when there is a cycle.
+  /// Live nodes such that every producer stands before its consumers, forward before backward,
+  /// otherwise in the order of insertion (see place_like). Throws ModelError naming a node when
+  /// there is a cycle.
   std::vector<Node> nodes() const;
-  /// Readers of each value, indexed by value id. A node that reads a value twice stands there twice.
+  /// Readers of each value, indexed by value id. A node that reads a value twice stands there
+  /// twice.
   std::vector<std::vector<Node>> users() const;
 
-  // --- rewriting --------------------------------------------------------------------------------------------
+  // --- rewriting
+  // --------------------------------------------------------------------------------------------
 
   /// Every reader of `from`, and outputs and updates too, now reads `to`.
   void replace_uses(Value from, Value to);
@@ -168,13 +176,16 @@ class Graph {
   void set_type(Value value, Type type);
   void rename(Value value, std::string name);
   void set_tensor(Value value, Tensor tensor);  ///< of a constant or state
-  /// Turns a constant into a state that starts with its tensor, or an input into a state that is bound later.
+  /// Turns a constant into a state that starts with its tensor, or an input into a state that is
+  /// bound later.
   void make_state(Value value);
-  /// What a value of rank at most 1 is known to hold (shape arithmetic); set and read by type inference.
+  /// What a value of rank at most 1 is known to hold (shape arithmetic); set and read by type
+  /// inference.
   void set_contents(Value value, Shape contents);
   const Shape* contents(Value value) const;
 
-  // --- context of insertion ---------------------------------------------------------------------------------
+  // --- context of insertion
+  // ---------------------------------------------------------------------------------
 
   /// While it lives, nodes added to the graph get this phase, and names that start with `origin`.
   class Scope {
@@ -239,8 +250,9 @@ class Graph {
 /// One line a node: `%y: float32[b, 4] = Relu(%x)  # name`. Stable: equal graphs give equal text.
 std::string to_text(const Graph& graph);
 
-/// Checks what every pass must keep: handles in range, one producer per value, no cycle, no forward node that
-/// reads a backward value, every temp typed. Throws InternalError naming the node and `after` (the pass).
+/// Checks what every pass must keep: handles in range, one producer per value, no cycle, no forward
+/// node that reads a backward value, every temp typed. Throws InternalError naming the node and
+/// `after` (the pass).
 void verify(const Graph& graph, std::string_view after);
 
 }  // namespace steep

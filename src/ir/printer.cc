@@ -42,8 +42,9 @@ std::string show(Value v) { return v ? "%" + v.name() : "_"; }
 std::string to_text(const Graph& graph) {
   std::string out;
   for (Value v : graph.inputs()) {
-    out += fmt::format("input{} {}: {}\n", graph.input_phase(v) == Phase::backward ? " (backward)" : "",
-                       show(v), to_string(v.type()));
+    out += fmt::format("input{} {}: {}\n",
+                       graph.input_phase(v) == Phase::backward ? " (backward)" : "", show(v),
+                       to_string(v.type()));
   }
   for (Value v : graph.states()) out += fmt::format("state {}: {}\n", show(v), to_string(v.type()));
   Phase phase = Phase::forward;
@@ -69,8 +70,10 @@ std::string to_text(const Graph& graph) {
     out += fmt::format("{} = {}({}){}\n", fmt::join(outs, ", "), n.op(), fmt::join(ins, ", "),
                        attrs.empty() ? "" : fmt::format(" {{{}}}", fmt::join(attrs, ", ")));
   }
-  for (const Output& o : graph.outputs()) out += fmt::format("output {} = {}\n", o.name, show(o.value));
-  for (const Update& u : graph.updates()) out += fmt::format("update {} = {}\n", show(u.state), show(u.value));
+  for (const Output& o : graph.outputs())
+    out += fmt::format("output {} = {}\n", o.name, show(o.value));
+  for (const Update& u : graph.updates())
+    out += fmt::format("update {} = {}\n", show(u.state), show(u.value));
   return out;
 }
 

@@ -9,8 +9,8 @@
 
 namespace steep {
 
-/// One extent: a number, a named symbol ("batch"), or unknown. Two dims with one symbol are equal by
-/// definition; an unknown dim equals nothing, not even itself.
+/// One extent: a number, a named symbol ("batch"), or unknown. Two dims with one symbol are equal
+/// by definition; an unknown dim equals nothing, not even itself.
 class Dim {
  public:
   Dim() = default;  ///< unknown

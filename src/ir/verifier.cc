@@ -19,9 +19,11 @@ void verify(const Graph& graph, std::string_view after) {
     for (int i = 0; i < n.input_count(); ++i) {
       Value x = n.input(i);
       if (!x) continue;
-      if (x.id() >= graph.value_count()) fail("A node reads a value that does not exist", n.name(), n.op());
+      if (x.id() >= graph.value_count())
+        fail("A node reads a value that does not exist", n.name(), n.op());
       if (x.role() == Role::temp && made.count(x.id()) == 0) {
-        fail(fmt::format("A node reads {}, which nothing before it makes", x.name()), n.name(), n.op());
+        fail(fmt::format("A node reads {}, which nothing before it makes", x.name()), n.name(),
+             n.op());
       }
       if (x.role() == Role::input && n.phase() == Phase::forward &&
           graph.input_phase(x) == Phase::backward) {
@@ -43,7 +45,8 @@ void verify(const Graph& graph, std::string_view after) {
     if (!exists(o.value)) fail("An output reads a value that nothing makes", o.name, "");
   }
   for (const Update& u : graph.updates()) {
-    if (u.state.role() != Role::state) fail("An update writes what is no state", u.state.name(), "");
+    if (u.state.role() != Role::state)
+      fail("An update writes what is no state", u.state.name(), "");
     if (!exists(u.value)) fail("An update reads a value that nothing makes", u.state.name(), "");
   }
 }

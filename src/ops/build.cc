@@ -22,7 +22,8 @@ Value like(Value x, double value) { return scalar(x.graph(), value, x.dtype()); 
 
 }  // namespace
 
-std::vector<Value> apply_n(std::string op, std::span<const Value> inputs, int outputs, Attrs attrs) {
+std::vector<Value> apply_n(std::string op, std::span<const Value> inputs, int outputs,
+                           Attrs attrs) {
   Graph& g = graph_of(inputs, op);
   Node n = g.add_node(std::move(op), inputs, outputs, std::move(attrs));
   try {
@@ -94,8 +95,12 @@ Value reduce(const char* op, Value x, const Ints& axes, bool keepdims) {
 }
 }  // namespace
 
-Value sum(Value x, const Ints& axes, bool keepdims) { return reduce("ReduceSum", x, axes, keepdims); }
-Value mean(Value x, const Ints& axes, bool keepdims) { return reduce("ReduceMean", x, axes, keepdims); }
+Value sum(Value x, const Ints& axes, bool keepdims) {
+  return reduce("ReduceSum", x, axes, keepdims);
+}
+Value mean(Value x, const Ints& axes, bool keepdims) {
+  return reduce("ReduceMean", x, axes, keepdims);
+}
 Value matmul(Value a, Value b) { return binary("MatMul", a, b); }
 Value transpose(Value x, const Ints& perm) { return apply("Transpose", {x}, {{"perm", perm}}); }
 
@@ -118,17 +123,20 @@ Value reshape(Value x, Value shape) {
 Value reshape(Value x, const Ints& shape) { return apply("Reshape", {x, ints(x.graph(), shape)}); }
 
 Value reshape_like(Value x, Value like) {
-  if (x.type().shape && like.type().shape && provably_equal(*x.type().shape, *like.type().shape)) return x;
+  if (x.type().shape && like.type().shape && provably_equal(*x.type().shape, *like.type().shape))
+    return x;
   return reshape(x, shape_of(like));
 }
 
 Value expand_like(Value x, Value like) {
-  if (x.type().shape && like.type().shape && provably_equal(*x.type().shape, *like.type().shape)) return x;
+  if (x.type().shape && like.type().shape && provably_equal(*x.type().shape, *like.type().shape))
+    return x;
   return apply("Expand", {x, shape_of(like)});
 }
 
 Value sum_to_like(Value x, Value like) {
-  if (x.type().shape && like.type().shape && provably_equal(*x.type().shape, *like.type().shape)) return x;
+  if (x.type().shape && like.type().shape && provably_equal(*x.type().shape, *like.type().shape))
+    return x;
   return apply("steep.SumTo", {x, shape_of(like)});
 }
 

@@ -1,4 +1,5 @@
-// Types of outputs: ONNX's own inference functions over our graph for ONNX's ops, OpDef::infer for ours.
+// Types of outputs: ONNX's own inference functions over our graph for ONNX's ops, OpDef::infer for
+// ours.
 
 #include <fmt/format.h>
 #include <onnx/defs/schema.h>
@@ -137,7 +138,9 @@ class Context final : public onnx::InferenceContext, public onnx::DataPropagatio
   size_t getNumOutputs() const override { return out_types_.size(); }
   onnx::TypeProto* getOutputType(size_t i) override { return &out_types_.at(i); }
   const onnx::TypeProto* getOutputType(size_t i) const override { return &out_types_.at(i); }
-  onnx::GraphInferencer* getGraphAttributeInferencer(const std::string&) override { return nullptr; }
+  onnx::GraphInferencer* getGraphAttributeInferencer(const std::string&) override {
+    return nullptr;
+  }
   std::string getDisplayName() const override { return node_.name(); }
   void addOutputData(size_t i, onnx::TensorShapeProto&& data) override {
     out_contents_.at(i) = from_proto(data);
@@ -213,7 +216,8 @@ void infer_rank(Node n) {
   const Value x = n.input(0);
   const Value y = n.output(0);
   const Value shape = n.input(1);
-  if (!y || y.type().shape || !shape || !shape.type().concrete() || shape.type().dims().size() != 1) return;
+  if (!y || y.type().shape || !shape || !shape.type().concrete() || shape.type().dims().size() != 1)
+    return;
   int64_t rank = shape.type().dims()[0];
   if (n.op() == "Expand") {
     if (!x.type().shape) return;

@@ -1,5 +1,5 @@
-// What Steep knows of one operator. Each op has one file, ops/<name>.cc, which defines one constant OpDef;
-// ops/registry.cc lists them. Kernels live with their provider under the same file stem.
+// What Steep knows of one operator. Each op has one file, ops/<name>.cc, which defines one constant
+// OpDef; ops/registry.cc lists them. Kernels live with their provider under the same file stem.
 //
 //   // ops/tanh.cc
 //   Grads tanh_vjp(Node n, Grads dy) { Value y = n.output(0); return {dy[0] * (1.0 - y * y)}; }
@@ -14,29 +14,30 @@
 
 namespace steep {
 
-/// Gradients in the order of a node's inputs (returned by a rule) or of its outputs (given to a rule).
-/// A null Value means "none": no gradient reaches that output, or none flows to that input.
+/// Gradients in the order of a node's inputs (returned by a rule) or of its outputs (given to a
+/// rule). A null Value means "none": no gradient reaches that output, or none flows to that input.
 using Grads = std::vector<Value>;
 
-/// Vector-Jacobian product: adds the nodes that turn the gradients of the node's outputs into those of its
-/// inputs. Calculus only. The engine accumulates, sums over broadcast axes, drops what nobody needs, checks
-/// count, shape and dtype, and names the nodes. Returns one entry per input (a shorter list means null for the
-/// rest). At least one entry of `dy` is not null.
+/// Vector-Jacobian product: adds the nodes that turn the gradients of the node's outputs into those
+/// of its inputs. Calculus only. The engine accumulates, sums over broadcast axes, drops what
+/// nobody needs, checks count, shape and dtype, and names the nodes. Returns one entry per input (a
+/// shorter list means null for the rest). At least one entry of `dy` is not null.
 using Vjp = Grads (*)(Node n, const Grads& dy);
 
 /// Output types from input types, for Steep's own ops; ONNX's ops use ONNX's own inference.
 /// Throws ShapeError when inputs do not fit.
 using Infer = std::vector<Type> (*)(Node n);
 
-/// The node's outputs, expressed in other ops. Gives a fused op its reference result, its gradient (when it has
-/// no vjp) and a fall-back on providers without a kernel for it.
+/// The node's outputs, expressed in other ops. Gives a fused op its reference result, its gradient
+/// (when it has no vjp) and a fall-back on providers without a kernel for it.
 using Decompose = std::vector<Value> (*)(Node n);
 
 struct OpDef {
   std::string_view name;     ///< canonical: ONNX's name, or "steep.Name"
   bool elementwise = false;  ///< output element i depends on (broadcast) input elements i only
-  bool view = false;         ///< output 0 is input 0's bytes, in the same order, under another shape
-  /// The derivative is zero or undefined everywhere (Shape, Equal, ArgMax): gradients stop here, silently.
+  bool view = false;  ///< output 0 is input 0's bytes, in the same order, under another shape
+  /// The derivative is zero or undefined everywhere (Shape, Equal, ArgMax): gradients stop here,
+  /// silently.
   bool stops_gradient = false;
   Vjp vjp = nullptr;
   Infer infer = nullptr;

@@ -1,9 +1,9 @@
-// Chains of elementwise nodes become one steep.Fused node, which walks the data once in blocks that stay in the
-// first-level cache, instead of once per operator.
+// Chains of elementwise nodes become one steep.Fused node, which walks the data once in blocks that
+// stay in the first-level cache, instead of once per operator.
 //
-// A group grows from its last node, the root, towards producers. A producer joins when one of its readers is in the
-// group and every other reader runs after the root: then the group's node can run at the root's place, and no
-// other group can come to depend on it and feed it at once.
+// A group grows from its last node, the root, towards producers. A producer joins when one of its
+// readers is in the group and every other reader runs after the root: then the group's node can run
+// at the root's place, and no other group can come to depend on it and feed it at once.
 
 #include <algorithm>
 #include <unordered_map>
@@ -24,7 +24,8 @@ bool is_scalar_constant(Value v) { return v.role() == Role::constant && v.tensor
 /// Elementwise, in one float type (f32 or f64) and bool. The seed of a random op is read whole.
 bool can_fuse(Node n) {
   const OpDef* def = find_op(n.op());
-  if (def == nullptr || !def->elementwise || n.output_count() != 1 || n.op() == "CastLike") return false;
+  if (def == nullptr || !def->elementwise || n.output_count() != 1 || n.op() == "CastLike")
+    return false;
   const bool random = n.op() == "steep.Dropout";
   DType real = DType::undefined;
   auto fits = [&real](Value v) {
@@ -129,8 +130,8 @@ class Fuser {
   }
 
   size_t count_outputs(const std::vector<Node>& group) const {
-    return static_cast<size_t>(
-        std::count_if(group.begin(), group.end(), [&](Node n) { return is_output(group, n.output(0)); }));
+    return static_cast<size_t>(std::count_if(
+        group.begin(), group.end(), [&](Node n) { return is_output(group, n.output(0)); }));
   }
 
   std::vector<Value> inputs_of(const std::vector<Node>& group) const {
@@ -148,7 +149,8 @@ class Fuser {
 
   void emit(std::vector<Node> group) {
     Node root = group.front();
-    std::sort(group.begin(), group.end(), [&](Node a, Node b) { return position_[a.id()] < position_[b.id()]; });
+    std::sort(group.begin(), group.end(),
+              [&](Node a, Node b) { return position_[a.id()] < position_[b.id()]; });
     const std::vector<Value> inputs = inputs_of(group);
     auto body = std::make_shared<Graph>();
     std::unordered_map<uint32_t, Value> inner;
@@ -158,7 +160,8 @@ class Fuser {
       std::vector<Value> operands;
       for (int i = 0; i < n.input_count(); ++i) {
         Value x = n.input(i);
-        if (x && inner.count(x.id()) == 0) inner[x.id()] = body->add_constant(*x.tensor(), x.name());
+        if (x && inner.count(x.id()) == 0)
+          inner[x.id()] = body->add_constant(*x.tensor(), x.name());
         operands.push_back(x ? inner[x.id()] : Value());
       }
       Node copy = body->add_node(n.op(), operands, 1, n.attrs(), n.name());
@@ -170,7 +173,8 @@ class Fuser {
       }
     }
     Graph::Scope scope(g_, root.phase(), root.name());
-    const auto fused = apply_n("steep.Fused", inputs, static_cast<int>(outputs.size()), {{"body", Body(body)}});
+    const auto fused =
+        apply_n("steep.Fused", inputs, static_cast<int>(outputs.size()), {{"body", Body(body)}});
     g_.place_like(fused[0].producer(), root);
     for (size_t i = 0; i < outputs.size(); ++i) g_.replace_uses(outputs[i], fused[i]);
     for (Node n : group) g_.erase(n);

@@ -1,7 +1,9 @@
-// Folds what surrounds a matrix product into it: transposes of its operands and of its result become strides, a
-// constant factor becomes alpha, a vector added to each row becomes the bias, and ReLU the epilogue.
+// Folds what surrounds a matrix product into it: transposes of its operands and of its result
+// become strides, a constant factor becomes alpha, a vector added to each row becomes the bias, and
+// ReLU the epilogue.
 //
-//   Relu(MatMul(Transpose(x), w * 0.5) + b)  →  steep.MatMul(x, w, b) {perm_a, alpha=0.5, activation="Relu"}
+//   Relu(MatMul(Transpose(x), w * 0.5) + b)  →  steep.MatMul(x, w, b) {perm_a, alpha=0.5,
+//   activation="Relu"}
 
 #include <algorithm>
 #include <optional>
@@ -33,7 +35,8 @@ Ints compose(const Ints& first, const Ints& then) {
   return out;
 }
 
-/// Without a unit stride in either matrix axis a kernel would have to copy, which is what Transpose does.
+/// Without a unit stride in either matrix axis a kernel would have to copy, which is what Transpose
+/// does.
 bool keeps_unit_stride(const Ints& perm) {
   const auto last = static_cast<int64_t>(perm.size()) - 1;
   return perm[perm.size() - 1] == last || perm[perm.size() - 2] == last;
@@ -87,7 +90,8 @@ Node only_user(const Graph& g, const Users& users, Value v, Phase phase) {
 Value bias_of(Node add, Value product) {
   Value other = add.input(0) == product ? add.input(1) : add.input(0);
   const bool vector = other && other != product && other.rank() == 1 && product.rank() >= 1 &&
-                      provably_equal(other.shape()[0], product.shape().back()) && other.dtype() == product.dtype();
+                      provably_equal(other.shape()[0], product.shape().back()) &&
+                      other.dtype() == product.dtype();
   return vector ? other : Value();
 }
 

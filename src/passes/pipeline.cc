@@ -21,10 +21,12 @@ std::span<const Pass> passes() { return kPasses; }
 
 void run_passes(Graph& graph, const std::set<std::string>& disabled) {
   for (const std::string& name : disabled) {
-    if (std::none_of(std::begin(kPasses), std::end(kPasses), [&](const Pass& p) { return p.name == name; })) {
+    if (std::none_of(std::begin(kPasses), std::end(kPasses),
+                     [&](const Pass& p) { return p.name == name; })) {
       std::string known;
       for (const Pass& p : kPasses) known += fmt::format("{}{}", known.empty() ? "" : ", ", p.name);
-      throw ModelError({.what = "A pass to be disabled does not exist.", .expected = known, .received = name});
+      throw ModelError(
+          {.what = "A pass to be disabled does not exist.", .expected = known, .received = name});
     }
   }
   for (const Pass& pass : kPasses) {

@@ -19,13 +19,13 @@ struct Pass {
 /// In the order in which they run.
 std::span<const Pass> passes();
 
-/// Runs every pass that is not in `disabled`, prunes and verifies after each. Throws ModelError when `disabled`
-/// names a pass that does not exist.
+/// Runs every pass that is not in `disabled`, prunes and verifies after each. Throws ModelError
+/// when `disabled` names a pass that does not exist.
 void run_passes(Graph& graph, const std::set<std::string>& disabled);
 
 // One file each.
-void remove_duplicates(Graph& graph);   // nodes that compute what another node computed
-void fuse_matmul(Graph& graph);         // transposes, scale, bias and ReLU into steep.MatMul
-void fuse_elementwise(Graph& graph);    // chains of elementwise nodes into steep.Fused
+void remove_duplicates(Graph& graph);  // nodes that compute what another node computed
+void fuse_matmul(Graph& graph);        // transposes, scale, bias and ReLU into steep.MatMul
+void fuse_elementwise(Graph& graph);   // chains of elementwise nodes into steep.Fused
 
 }  // namespace steep

@@ -1,5 +1,6 @@
-// Common subexpressions: a node with the operator, attributes and inputs of an earlier one computes nothing new.
-// Random nodes are told apart by their `stream` attribute, so that no special case is needed.
+// Common subexpressions: a node with the operator, attributes and inputs of an earlier one computes
+// nothing new. Random nodes are told apart by their `stream` attribute, so that no special case is
+// needed.
 
 #include <fmt/format.h>
 

@@ -31,8 +31,8 @@ Value simplify(Node n) {
   Value x = n.input(0), y = n.output(0);
   if (!x || !y) return {};
   if (op == "Identity") return x;
-  if (op == "Reshape" || op == "Expand" || op == "steep.SumTo" || op == "Cast" || op == "CastLike" ||
-      op == "Squeeze" || op == "Unsqueeze" || op == "Flatten") {
+  if (op == "Reshape" || op == "Expand" || op == "steep.SumTo" || op == "Cast" ||
+      op == "CastLike" || op == "Squeeze" || op == "Unsqueeze" || op == "Flatten") {
     return same_type(x, y) ? x : Value();
   }
   if (op == "Transpose") return is_identity_perm(n.attrs().ints("perm")) ? x : Value();

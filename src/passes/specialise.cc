@@ -18,15 +18,17 @@ constexpr int64_t kMaxFoldedElements = int64_t{1} << 20;
 void check_input(Value input, const Type& given, std::map<std::string, int64_t>& symbols) {
   const Type& wanted = input.type();
   auto fail = [&](const char* what) {
-    throw ShapeError({.what = what,
-                      .node = input.name(),
-                      .expected = to_string(wanted),
-                      .received = to_string(given),
-                      .remedy = "Feed the input with the dtype and shape that the model declares."});
+    throw ShapeError(
+        {.what = what,
+         .node = input.name(),
+         .expected = to_string(wanted),
+         .received = to_string(given),
+         .remedy = "Feed the input with the dtype and shape that the model declares."});
   };
   if (given.dtype != wanted.dtype) fail("An input has the wrong dtype.");
   if (!wanted.shape) return;
-  if (wanted.shape->size() != given.shape->size()) fail("An input has the wrong number of dimensions.");
+  if (wanted.shape->size() != given.shape->size())
+    fail("An input has the wrong number of dimensions.");
   for (size_t i = 0; i < wanted.shape->size(); ++i) {
     const Dim& w = (*wanted.shape)[i];
     const int64_t g = (*given.shape)[i].value();
@@ -34,10 +36,11 @@ void check_input(Value input, const Type& given, std::map<std::string, int64_t>&
     if (w.known() || w.symbol().empty()) continue;
     auto [it, first] = symbols.try_emplace(w.symbol(), g);
     if (!first && it->second != g) {
-      throw ShapeError({.what = "Two inputs disagree on a named dimension.",
-                        .node = input.name(),
-                        .expected = fmt::format("{} = {}, as another input has it", w.symbol(), it->second),
-                        .received = fmt::format("{} = {}", w.symbol(), g)});
+      throw ShapeError(
+          {.what = "Two inputs disagree on a named dimension.",
+           .node = input.name(),
+           .expected = fmt::format("{} = {}, as another input has it", w.symbol(), it->second),
+           .received = fmt::format("{} = {}", w.symbol(), g)});
     }
   }
 }
@@ -54,11 +57,13 @@ Tensor shape_tensor(Node n) {
 
 class Specialiser {
  public:
-  Specialiser(Graph& g, const Provider& provider) : g_(g), provider_(provider), now_(g.value_count()) {}
+  Specialiser(Graph& g, const Provider& provider)
+      : g_(g), provider_(provider), now_(g.value_count()) {}
 
   void visit(Node n) {
     for (int i = 0; i < n.input_count(); ++i) {
-      if (Value x = n.input(i); x && x.id() < now_.size() && now_[x.id()]) n.set_input(i, now_[x.id()]);
+      if (Value x = n.input(i); x && x.id() < now_.size() && now_[x.id()])
+        n.set_input(i, now_[x.id()]);
     }
     infer_types(n);
     if (Value same = simplify(n)) {
@@ -71,12 +76,13 @@ class Specialiser {
     for (int i = 0; i < n.output_count(); ++i) {
       Value y = n.output(i);
       if (!y || (y.id() < now_.size() && now_[y.id()]) || y.type().concrete()) continue;
-      throw ModelError({.what = "The shape of a value depends on data, so that the step cannot be planned.",
-                        .node = n.name(),
-                        .op = n.op(),
-                        .expected = "a shape that follows from the shapes of the inputs",
-                        .received = to_string(y.type()),
-                        .remedy = "Replace this node by one whose output shape is fixed."});
+      throw ModelError(
+          {.what = "The shape of a value depends on data, so that the step cannot be planned.",
+           .node = n.name(),
+           .op = n.op(),
+           .expected = "a shape that follows from the shapes of the inputs",
+           .received = to_string(y.type()),
+           .remedy = "Replace this node by one whose output shape is fixed."});
     }
   }
 
@@ -106,7 +112,8 @@ class Specialiser {
     for (int i = 0; i < n.output_count(); ++i) {
       Value y = n.output(i);
       // Range, ConstantOfShape and their like: the extent follows once the values are looked at.
-      if (y && y.type().concrete() && element_count(y.type().dims()) > kMaxFoldedElements) return false;
+      if (y && y.type().concrete() && element_count(y.type().dims()) > kMaxFoldedElements)
+        return false;
     }
     return true;
   }
@@ -148,10 +155,8 @@ std::vector<Tensor> run_node(const Provider& provider, Node n, std::span<const T
   std::string why_not;
   const ChosenKernel chosen = choose_kernel(provider, spec_of(n), &why_not);
   if (!chosen.kernel) {
-    throw ProviderError({.what = "No kernel can run a node.",
-                         .node = n.name(),
-                         .op = n.op(),
-                         .received = why_not});
+    throw ProviderError(
+        {.what = "No kernel can run a node.", .node = n.name(), .op = n.op(), .received = why_not});
   }
   std::vector<Tensor> outputs;
   std::vector<const void*> in;

@@ -20,7 +20,8 @@ bool outermost(const Dims& dims, int64_t axis) {
 
 int64_t row_bytes(Value x, int64_t axis) {
   const Dims dims = x.type().dims();
-  return element_count(Dims(dims.begin() + axis + 1, dims.end())) * static_cast<int64_t>(size_of(x.dtype()));
+  return element_count(Dims(dims.begin() + axis + 1, dims.end())) *
+         static_cast<int64_t>(size_of(x.dtype()));
 }
 
 int64_t split_offset(Node n, int i) {
@@ -92,11 +93,13 @@ std::unordered_map<uint32_t, ChosenKernel> lower(Graph& g, const Provider& provi
       Graph::Scope scope(g, n.phase(), n.name());
       const std::vector<Value> parts = def->decompose(n);
       for (int i = 0; i < n.output_count(); ++i) {
-        if (n.output(i) && parts.at(static_cast<size_t>(i))) g.replace_uses(n.output(i), parts[static_cast<size_t>(i)]);
+        if (n.output(i) && parts.at(static_cast<size_t>(i)))
+          g.replace_uses(n.output(i), parts[static_cast<size_t>(i)]);
       }
     }
     if (g.node_count() == before) {
-      throw InternalError({.what = "A decomposition added no node.", .node = n.name(), .op = n.op()});
+      throw InternalError(
+          {.what = "A decomposition added no node.", .node = n.name(), .op = n.op()});
     }
     for (uint32_t id = first_new; id < g.node_slots(); ++id) {
       Node part(&g, id);
@@ -106,11 +109,12 @@ std::unordered_map<uint32_t, ChosenKernel> lower(Graph& g, const Provider& provi
     g.erase(n);
   }
   if (!refused.empty()) {
-    throw ProviderError({.what = fmt::format("The {} provider cannot run:{}", provider.name(), refused),
-                         .node = first_node,
-                         .op = first_op,
-                         .expected = "a kernel or a decomposition for every node",
-                         .remedy = "Convert the named nodes to supported dtypes, or freeze what leads to them."});
+    throw ProviderError(
+        {.what = fmt::format("The {} provider cannot run:{}", provider.name(), refused),
+         .node = first_node,
+         .op = first_op,
+         .expected = "a kernel or a decomposition for every node",
+         .remedy = "Convert the named nodes to supported dtypes, or freeze what leads to them."});
   }
   g.prune();
   return kernels;

@@ -26,9 +26,10 @@ size_t place_buffers(std::vector<Buffer>& buffers) {
     }
     b.offset = offset;
     arena = std::max(arena, offset + b.bytes);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), i,
-                                   [&](size_t x, size_t y) { return buffers[x].offset < buffers[y].offset; }),
-                  i);
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), i,
+                         [&](size_t x, size_t y) { return buffers[x].offset < buffers[y].offset; }),
+        i);
   }
   return (arena + kAlign - 1) / kAlign * kAlign;
 }

@@ -47,7 +47,8 @@ class Planner {
   void assign_sources() {
     auto all = [&](const std::vector<Value>& values, Storage storage) {
       for (uint32_t i = 0; i < values.size(); ++i) {
-        places_[values[i].id()] = {add_buffer(storage, bytes_of(values[i]), i, g().input_phase(values[i])), 0};
+        places_[values[i].id()] = {
+            add_buffer(storage, bytes_of(values[i]), i, g().input_phase(values[i])), 0};
       }
     };
     all(g().inputs(), Storage::input);
@@ -59,15 +60,16 @@ class Planner {
   Place place_of_source(Value v) {
     Place& p = places_[v.id()];
     if (p.buffer < 0 && v.role() == Role::constant) {
-      p = {add_buffer(Storage::constant, v.tensor()->nbytes(), static_cast<uint32_t>(plan_.constants.size()),
-                      Phase::forward),
+      p = {add_buffer(Storage::constant, v.tensor()->nbytes(),
+                      static_cast<uint32_t>(plan_.constants.size()), Phase::forward),
            0};
       plan_.constants.push_back(*v.tensor());
     }
     return p;
   }
 
-  /// By root value (what a chain of views starts from): position in order_ of the last node that reads any of them.
+  /// By root value (what a chain of views starts from): position in order_ of the last node that
+  /// reads any of them.
   void find_last_uses() {
     root_.resize(g().value_count());
     last_use_.assign(g().value_count(), -1);
@@ -87,7 +89,8 @@ class Planner {
     for (const Output& o : g().outputs()) wanted_outside_[root_[o.value.id()]] = 1;
   }
 
-  /// Output buffer for a value whose bytes the caller will hold: the whole chain of views leads to it.
+  /// Output buffer for a value whose bytes the caller will hold: the whole chain of views leads to
+  /// it.
   bool leaves(Value y) const { return wanted_outside_[root_[y.id()]] != 0; }
 
   Place new_place(Node n, Value y) {
@@ -100,8 +103,8 @@ class Planner {
     return {add_buffer(Storage::arena, bytes_of(y), 0, n.phase()), 0};
   }
 
-  /// The operand whose bytes output `o` may take over: it dies here, fills its buffer, and no other operand of
-  /// the node lies in that buffer in a way the kernel did not agree to.
+  /// The operand whose bytes output `o` may take over: it dies here, fills its buffer, and no other
+  /// operand of the node lies in that buffer in a way the kernel did not agree to.
   bool take_over(Node n, const Kernel& kernel, int k, int o, Place* place) {
     Value y = n.output(o);
     if (leaves(y)) return false;
@@ -140,7 +143,8 @@ class Planner {
       const Place base = place_of_source(n.input(0));
       for (int i = 0; i < n.output_count(); ++i) {
         if (!n.output(i)) continue;
-        places_[n.output(i).id()] = {base.buffer, base.offset + static_cast<size_t>(view_offset(n, i))};
+        places_[n.output(i).id()] = {base.buffer,
+                                     base.offset + static_cast<size_t>(view_offset(n, i))};
       }
       return;
     }
@@ -158,7 +162,8 @@ class Planner {
       step.outputs.push_back(p);
     }
     if (it->second.kernel->scratch_bytes > 0) {
-      step.scratch = {add_buffer(Storage::arena, it->second.kernel->scratch_bytes, 0, n.phase()), 0};
+      step.scratch = {add_buffer(Storage::arena, it->second.kernel->scratch_bytes, 0, n.phase()),
+                      0};
     }
     step.kernel = std::move(it->second.kernel);
     plan_.steps.push_back(std::move(step));
@@ -170,8 +175,8 @@ class Planner {
     plan_.backward_begin = plan_.steps.size();
   }
 
-  /// Copies what the phase promised but did not make in place: updates computed elsewhere, outputs that are
-  /// inputs, constants or states.
+  /// Copies what the phase promised but did not make in place: updates computed elsewhere, outputs
+  /// that are inputs, constants or states.
   void end_of_phase(Phase phase) {
     for (const Output& o : g().outputs()) {
       if (o.phase != phase) continue;
@@ -226,19 +231,21 @@ class Planner {
   Plan plan_;
   std::unordered_map<uint32_t, ChosenKernel> kernels_;
   std::vector<Node> order_;
-  std::vector<Place> places_;          // by value id
-  std::vector<char> wanted_outside_;   // by root value id
-  std::vector<Value> updates_state_;   // by value id: the state that it becomes
-  std::vector<uint32_t> root_;         // by value id
-  std::vector<int> last_use_;          // by root value id: position in order_
-  std::vector<int> taken_;             // buffers that the present step already writes in place
+  std::vector<Place> places_;         // by value id
+  std::vector<char> wanted_outside_;  // by root value id
+  std::vector<Value> updates_state_;  // by value id: the state that it becomes
+  std::vector<uint32_t> root_;        // by value id
+  std::vector<int> last_use_;         // by root value id: position in order_
+  std::vector<int> taken_;            // buffers that the present step already writes in place
   int position_ = 0;
   bool in_backward_ = false;
 };
 
 }  // namespace
 
-Plan make_plan(Graph graph, const Provider& provider) { return Planner(std::move(graph), provider).run(); }
+Plan make_plan(Graph graph, const Provider& provider) {
+  return Planner(std::move(graph), provider).run();
+}
 
 std::string to_text(const Plan& plan) {
   std::string out;
@@ -257,8 +264,8 @@ std::string to_text(const Plan& plan) {
     std::string ins, outs;
     for (const Place& p : step.inputs) ins += (ins.empty() ? "" : ", ") + show(p);
     for (const Place& p : step.outputs) outs += (outs.empty() ? "" : ", ") + show(p);
-    out += fmt::format("{:4} {} = {}[{}]({}){}\n", s, outs, step.node ? step.node.op() : "copy", step.candidate,
-                       ins, step.node ? "  # " + step.node.name() : "");
+    out += fmt::format("{:4} {} = {}[{}]({}){}\n", s, outs, step.node ? step.node.op() : "copy",
+                       step.candidate, ins, step.node ? "  # " + step.node.name() : "");
   }
   size_t sum = 0;
   for (const Buffer& b : plan.buffers) sum += b.storage == Storage::arena ? b.bytes : 0;

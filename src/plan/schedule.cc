@@ -7,7 +7,8 @@
 namespace steep {
 namespace {
 
-/// Whether anything that reads `state` depends on `writer`; then the write cannot wait for all readers.
+/// Whether anything that reads `state` depends on `writer`; then the write cannot wait for all
+/// readers.
 bool reader_depends_on(Node writer, Value state, const std::vector<std::vector<Node>>& users) {
   std::vector<Node> stack{writer};
   std::vector<uint32_t> seen;
@@ -82,7 +83,8 @@ std::vector<Node> schedule(const Graph& graph) {
       }
     }
   }
-  // Readers of two states that each wait for the other's writer cannot all go first; those updates are copied.
+  // Readers of two states that each wait for the other's writer cannot all go first; those updates
+  // are copied.
   return out.size() == order.size() ? out : order;
 }
 

@@ -31,12 +31,13 @@ void check_outputs(const Step& step, void* const* out) {
                     : y.dtype() == DType::f64 ? all_finite<double>(out[i], n)
                                               : true;
     if (ok) continue;
-    throw DataError({.what = "A value is not finite (NaN or infinity); this is the first node that made one.",
-                     .node = step.node.name(),
-                     .op = step.node.op(),
-                     .expected = "finite values",
-                     .received = fmt::format("{} in {}", to_string(y.type()), y.name()),
-                     .remedy = "Lower the learning rate, clip gradients, or look at the data of this step."});
+    throw DataError(
+        {.what = "A value is not finite (NaN or infinity); this is the first node that made one.",
+         .node = step.node.name(),
+         .op = step.node.op(),
+         .expected = "finite values",
+         .received = fmt::format("{} in {}", to_string(y.type()), y.name()),
+         .remedy = "Lower the learning rate, clip gradients, or look at the data of this step."});
   }
 }
 
@@ -53,7 +54,8 @@ std::string shapes_of(Node n) {
 
 }  // namespace
 
-Executable::Executable(Plan plan, std::shared_ptr<MemoryPool> pool) : plan_(std::move(plan)), pool_(std::move(pool)) {
+Executable::Executable(Plan plan, std::shared_ptr<MemoryPool> pool)
+    : plan_(std::move(plan)), pool_(std::move(pool)) {
   input_buffer_.assign(plan_.graph->inputs().size(), -1);
   state_buffer_.assign(plan_.graph->states().size(), -1);
   for (size_t b = 0; b < plan_.buffers.size(); ++b) {
@@ -77,8 +79,8 @@ std::unique_ptr<Frame> Executable::acquire() {
       const Buffer& buffer = plan_.buffers[b];
       if (buffer.storage == Storage::constant) {
         // Constants are read only; the table is of one type for all.
-        frame->base[b] = static_cast<std::byte*>(const_cast<void*>(
-            static_cast<const Tensor&>(plan_.constants[buffer.index]).data()));
+        frame->base[b] = static_cast<std::byte*>(
+            const_cast<void*>(static_cast<const Tensor&>(plan_.constants[buffer.index]).data()));
       }
     }
   }
@@ -86,7 +88,8 @@ std::unique_ptr<Frame> Executable::acquire() {
     frame->arena = pool_->allocate(plan_.arena_bytes);
     auto* arena = static_cast<std::byte*>(frame->arena.get());
     for (size_t b = 0; b < plan_.buffers.size(); ++b) {
-      if (plan_.buffers[b].storage == Storage::arena) frame->base[b] = arena + plan_.buffers[b].offset;
+      if (plan_.buffers[b].storage == Storage::arena)
+        frame->base[b] = arena + plan_.buffers[b].offset;
     }
   }
   return frame;
@@ -95,7 +98,8 @@ std::unique_ptr<Frame> Executable::acquire() {
 void Executable::release(std::unique_ptr<Frame> frame) {
   for (Tensor& t : frame->inputs) t = Tensor();
   for (auto& o : frame->outputs) o.reset();
-  // Small arenas stay with their frame; large ones go back, so that other shapes can use the memory.
+  // Small arenas stay with their frame; large ones go back, so that other shapes can use the
+  // memory.
   constexpr size_t kKeep = size_t{1} << 20;
   if (plan_.arena_bytes > kKeep) frame->arena.reset();
   constexpr size_t kMaxIdle = 2;
@@ -133,8 +137,10 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
     const Step& step = plan_.steps[s];
     const void** in = in_small;
     void** out = out_small;
-    if (step.inputs.size() > kMaxOperands) in_large.resize(step.inputs.size()), in = in_large.data();
-    if (step.outputs.size() > kMaxOperands) out_large.resize(step.outputs.size()), out = out_large.data();
+    if (step.inputs.size() > kMaxOperands)
+      in_large.resize(step.inputs.size()), in = in_large.data();
+    if (step.outputs.size() > kMaxOperands)
+      out_large.resize(step.outputs.size()), out = out_large.data();
     for (size_t i = 0; i < step.inputs.size(); ++i) in[i] = pointer(step.inputs[i]);
     for (size_t i = 0; i < step.outputs.size(); ++i) out[i] = pointer(step.outputs[i]);
     const double start = options.profiler != nullptr ? options.profiler->now_us() : 0;

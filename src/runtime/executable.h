@@ -14,10 +14,10 @@ namespace steep {
 /// One execution under way: an arena, the pointers into it, and what must stay alive until it ends.
 struct Frame {
   std::shared_ptr<void> arena;
-  std::vector<std::byte*> base;                 ///< by buffer: where its bytes begin
-  std::vector<Tensor> inputs;                   ///< by graph input
-  std::vector<std::shared_ptr<void>> outputs;   ///< by output buffer
-  int64_t seed[2] = {0, 0};                     ///< what the seed input reads
+  std::vector<std::byte*> base;                ///< by buffer: where its bytes begin
+  std::vector<Tensor> inputs;                  ///< by graph input
+  std::vector<std::shared_ptr<void>> outputs;  ///< by output buffer
+  int64_t seed[2] = {0, 0};                    ///< what the seed input reads
 };
 
 struct RunOptions {
@@ -25,7 +25,8 @@ struct RunOptions {
   bool check_finite = false;
 };
 
-/// A plan with its memory. Frames may run one after another in any interleaving, one thread at a time.
+/// A plan with its memory. Frames may run one after another in any interleaving, one thread at a
+/// time.
 class Executable {
  public:
   Executable(Plan plan, std::shared_ptr<MemoryPool> pool);
@@ -35,11 +36,12 @@ class Executable {
   std::unique_ptr<Frame> acquire();
   void release(std::unique_ptr<Frame> frame);
 
-  /// Binds input `index` (into Graph::inputs()) for this frame; the handle is kept until the frame is released.
+  /// Binds input `index` (into Graph::inputs()) for this frame; the handle is kept until the frame
+  /// is released.
   void bind_input(Frame& frame, size_t index, const Tensor& tensor) const;
   void bind_state(Frame& frame, size_t index, void* data) const;
-  /// Runs one phase and returns its outputs in order. Throws what kernels throw; DataError naming the first node
-  /// whose result is not finite when that is checked.
+  /// Runs one phase and returns its outputs in order. Throws what kernels throw; DataError naming
+  /// the first node whose result is not finite when that is checked.
   std::vector<Tensor> run(Frame& frame, Phase phase, const RunOptions& options) const;
 
  private:

@@ -18,7 +18,8 @@ ChosenKernel choose_kernel(const Provider& provider, const NodeSpec& node, std::
     if (auto kernel = c.make(node, &reason)) return {std::move(kernel), c.name};
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", c.name, reason);
   }
-  if (candidates.empty()) reasons = fmt::format("the {} provider has no kernel for it", provider.name());
+  if (candidates.empty())
+    reasons = fmt::format("the {} provider has no kernel for it", provider.name());
   if (why_not != nullptr) *why_not = reasons;
   return {};
 }

@@ -1,7 +1,7 @@
-// A kernel computes one node with resolved pointers. Providers offer, per op, an ordered list of candidates,
-// fastest first; each either builds a kernel for the exact types of the node or declines with a reason. All
-// decisions and all scratch are settled here, at plan time: execute() neither allocates nor fails for want of
-// support.
+// A kernel computes one node with resolved pointers. Providers offer, per op, an ordered list of
+// candidates, fastest first; each either builds a kernel for the exact types of the node or
+// declines with a reason. All decisions and all scratch are settled here, at plan time: execute()
+// neither allocates nor fails for want of support.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,8 @@
 
 namespace steep {
 
-/// What a candidate sees of an operand: exact dtype and extents, and the tensor when it is a constant.
+/// What a candidate sees of an operand: exact dtype and extents, and the tensor when it is a
+/// constant.
 struct Operand {
   DType dtype = DType::undefined;  ///< undefined: the optional operand is absent
   Dims dims{};
@@ -40,8 +41,8 @@ struct NodeSpec {
   const Operand& out(size_t i) const;  ///< as in()
 };
 
-/// Pointers for one execution, in the order of the node's inputs and outputs; null where absent. Scratch is
-/// aligned to 64 bytes.
+/// Pointers for one execution, in the order of the node's inputs and outputs; null where absent.
+/// Scratch is aligned to 64 bytes.
 struct KernelArgs {
   const void* const* in;
   void* const* out;
@@ -57,17 +58,19 @@ struct KernelArgs {
   }
 };
 
-/// Immutable after construction; execute() may run in several threads at once with different arguments.
+/// Immutable after construction; execute() may run in several threads at once with different
+/// arguments.
 class Kernel {
  public:
   virtual ~Kernel() = default;
-  /// Throws DataError for values that the data's owner got wrong (an index out of range), before writing.
+  /// Throws DataError for values that the data's owner got wrong (an index out of range), before
+  /// writing.
   virtual void execute(const KernelArgs& args) const = 0;
 
   /// Bytes of scratch that execute() needs.
   size_t scratch_bytes = 0;
-  /// Pairs (input, output) that may share one buffer: the kernel reads each input element before it writes
-  /// the output element that takes its place.
+  /// Pairs (input, output) that may share one buffer: the kernel reads each input element before it
+  /// writes the output element that takes its place.
   std::vector<std::pair<int, int>> may_share{};
 };
 

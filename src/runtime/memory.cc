@@ -83,7 +83,8 @@ void MemoryPool::give_back(void* block, size_t capacity) {
     used_bytes_ -= capacity;
     idle_.emplace(capacity, block);
     idle_bytes_ += capacity;
-    // What is idle beyond the largest need so far belongs to shapes that are gone: smallest blocks last.
+    // What is idle beyond the largest need so far belongs to shapes that are gone: smallest blocks
+    // last.
     while (idle_bytes_ + used_bytes_ > peak_used_bytes_ + kHugePage && idle_.size() > 1) {
       auto it = std::prev(idle_.end());
       if (it->second == block) --it;

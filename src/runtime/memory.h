@@ -1,5 +1,5 @@
-// Memory that is touched once and used again. First touch of fresh pages costs about 1 ms per MiB, which is a third
-// and more of a training step that allocates anew each time.
+// Memory that is touched once and used again. First touch of fresh pages costs about 1 ms per MiB,
+// which is a third and more of a training step that allocates anew each time.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,20 @@
 
 namespace steep {
 
-/// Blocks of memory, 64-byte aligned, kept for reuse when they come back. Large blocks are mapped on their own,
-/// huge pages advised, all pages touched up front. Thread-safe: blocks may return from any thread.
+/// Blocks of memory, 64-byte aligned, kept for reuse when they come back. Large blocks are mapped
+/// on their own, huge pages advised, all pages touched up front. Thread-safe: blocks may return
+/// from any thread.
 class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
  public:
-  static std::shared_ptr<MemoryPool> create() { return std::shared_ptr<MemoryPool>(new MemoryPool); }
+  static std::shared_ptr<MemoryPool> create() {
+    return std::shared_ptr<MemoryPool>(new MemoryPool);
+  }
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  /// At least `bytes` of uninitialised memory, which goes back to the pool with the last handle; the handles keep
-  /// the pool alive. Throws OutOfMemoryError.
+  /// At least `bytes` of uninitialised memory, which goes back to the pool with the last handle;
+  /// the handles keep the pool alive. Throws OutOfMemoryError.
   std::shared_ptr<void> allocate(size_t bytes);
 
   size_t bytes_in_use() const;

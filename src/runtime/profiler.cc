@@ -24,7 +24,8 @@ std::string Profiler::to_json() const {
                      {"args", {{"op", e.op}, {"kernel", e.kernel}, {"types", e.shapes}}}});
   }
   for (const auto& [op, row] : rows) {
-    trace.push_back({{"name", "thread_name"}, {"ph", "M"}, {"pid", 1}, {"tid", row}, {"args", {{"name", op}}}});
+    trace.push_back(
+        {{"name", "thread_name"}, {"ph", "M"}, {"pid", 1}, {"tid", row}, {"args", {{"name", op}}}});
   }
   return json{{"traceEvents", trace}, {"displayTimeUnit", "ms"}}.dump();
 }
@@ -33,7 +34,9 @@ void Profiler::write(const std::string& path) const {
   std::ofstream file(path, std::ios::binary);
   file << to_json();
   if (!file.flush()) {
-    throw IoError({.what = "The trace could not be written.", .node = path, .remedy = "Check the folder and the space left."});
+    throw IoError({.what = "The trace could not be written.",
+                   .node = path,
+                   .remedy = "Check the folder and the space left."});
   }
 }
 

@@ -13,9 +13,10 @@ class Profiler {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// One kernel execution. The views must outlive the profiler's use of them (they belong to the plan).
+  /// One kernel execution. The views must outlive the profiler's use of them (they belong to the
+  /// plan).
   struct Event {
-    std::string node;    ///< name of the node
+    std::string node;  ///< name of the node
     std::string op;
     std::string kernel;  ///< candidate that ran: "onednn", "simd", …
     std::string shapes;  ///< "float32[8, 4] ← float32[8, 3], float32[3, 4]"
@@ -31,7 +32,8 @@ class Profiler {
   const std::vector<Event>& events() const { return events_; }
   void clear() { events_.clear(); }
 
-  /// JSON in the Trace Event Format, one row (tid) per operator, times in microseconds. Opens in ui.perfetto.dev.
+  /// JSON in the Trace Event Format, one row (tid) per operator, times in microseconds. Opens in
+  /// ui.perfetto.dev.
   std::string to_json() const;
   /// Throws IoError.
   void write(const std::string& path) const;

@@ -13,23 +13,18 @@ size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::u8:
     case DType::i8:
-    case DType::boolean:
-      return 1;
+    case DType::boolean: return 1;
     case DType::u16:
     case DType::i16:
     case DType::f16:
-    case DType::bf16:
-      return 2;
+    case DType::bf16: return 2;
     case DType::f32:
     case DType::i32:
-    case DType::u32:
-      return 4;
+    case DType::u32: return 4;
     case DType::i64:
     case DType::u64:
-    case DType::f64:
-      return 8;
-    case DType::undefined:
-      break;
+    case DType::f64: return 8;
+    case DType::undefined: break;
   }
   return 0;
 }
@@ -80,9 +75,10 @@ int64_t element_count(const Dims& dims) {
 std::string to_string(const Dims& dims) { return fmt::format("[{}]", fmt::join(dims, ", ")); }
 
 void throw_count_mismatch(const Dims& dims, size_t received) {
-  throw ShapeError({.what = "The number of values does not match the shape.",
-                    .expected = fmt::format("{} values for {}", element_count(dims), to_string(dims)),
-                    .received = fmt::format("{} values", received)});
+  throw ShapeError(
+      {.what = "The number of values does not match the shape.",
+       .expected = fmt::format("{} values for {}", element_count(dims), to_string(dims)),
+       .received = fmt::format("{} values", received)});
 }
 
 Tensor Tensor::wrap(DType dtype, Dims dims, void* data, std::shared_ptr<void> owner) {
@@ -148,8 +144,8 @@ std::vector<int64_t> Tensor::to_ints() const {
     case DType::u8:
     case DType::boolean: copy(static_cast<const uint8_t*>(data_)); break;
     default:
-      throw InternalError({.what = "A tensor was read as integers.",
-                           .received = std::string(name_of(dtype_))});
+      throw InternalError(
+          {.what = "A tensor was read as integers.", .received = std::string(name_of(dtype_))});
   }
   return out;
 }

@@ -90,7 +90,8 @@ TEST(Gradient, TwiceGivesSecondDerivatives) {
   Graph g;
   Value x = g.add_input("x", kVector);
   const Value first_target[] = {sum(exp(x * 2.0), {}, false)}, wrt[] = {x};
-  const Value second_target[] = {sum(add_gradients(g, first_target, {}, wrt, Phase::forward)[0], {}, false)};
+  const Value second_target[] = {
+      sum(add_gradients(g, first_target, {}, wrt, Phase::forward)[0], {}, false)};
   g.add_output("ddx", add_gradients(g, second_target, {}, wrt, Phase::forward)[0]);
   const Tensor in = Tensor::from<double>({0, 0.5, 1}, {3});
   const Tensor ddx = evaluate(g, std::span(&in, 1))[0];
@@ -106,11 +107,13 @@ TEST(Program, RunsForwardAndBackwardApartWithSeveralOutstanding) {
   const Value targets[] = {y}, seeds[] = {dy}, wrt[] = {x};
   g.add_output("dx", add_gradients(g, targets, seeds, wrt)[0], Phase::backward);
   Program program(std::move(g));
-  const Tensor a = Tensor::from<double>({0.1, 0.2}, {2}), b = Tensor::from<double>({0.5, -1, 2}, {3});
+  const Tensor a = Tensor::from<double>({0.1, 0.2}, {2}),
+               b = Tensor::from<double>({0.5, -1, 2}, {3});
   ForwardResult ra = program.forward(std::span(&a, 1));
   ForwardResult rb = program.forward(std::span(&b, 1));
   ForwardResult ra2 = program.forward(std::span(&a, 1));
-  const Tensor ones2 = Tensor::from<double>({1, 1}, {2}), ones3 = Tensor::from<double>({1, 1, 1}, {3});
+  const Tensor ones2 = Tensor::from<double>({1, 1}, {2}),
+               ones3 = Tensor::from<double>({1, 1, 1}, {3});
   const Tensor db = program.backward(std::move(rb.pending), std::span(&ones3, 1))[0];
   const Tensor da = program.backward(std::move(ra.pending), std::span(&ones2, 1))[0];
   for (int i = 0; i < 3; ++i) EXPECT_NEAR(at(db, i), 1 - std::pow(std::tanh(at(b, i)), 2), 1e-12);

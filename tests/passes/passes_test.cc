@@ -1,7 +1,5 @@
 // Each pass: the rewrite happens where it should, and the result of a run stays what it was.
 
-#include "passes/pipeline.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,6 +7,7 @@
 
 #include "engine.h"
 #include "ops/build.h"
+#include "passes/pipeline.h"
 #include "passes/specialise.h"
 #include "providers/cpu/cpu.h"
 #include "steep/error.h"
@@ -28,7 +27,8 @@ Tensor random_tensor(const Dims& dims, uint32_t seed) {
 
 std::vector<Tensor> inputs_of(const Graph& g) {
   std::vector<Tensor> inputs;
-  for (Value v : g.inputs()) inputs.push_back(random_tensor(v.type().dims(), static_cast<uint32_t>(inputs.size()) + 1));
+  for (Value v : g.inputs())
+    inputs.push_back(random_tensor(v.type().dims(), static_cast<uint32_t>(inputs.size()) + 1));
   return inputs;
 }
 
@@ -80,7 +80,8 @@ TEST(FuseMatmul, TakesInTransposesScaleBiasAndRelu) {
 
 TEST(FuseMatmul, SplitsHeadsByStrides) {
   Graph g;
-  Value q = g.add_input("q", {DType::f32, Shape{2, 6, 3, 4}}), k = g.add_input("k", {DType::f32, Shape{2, 6, 3, 4}});
+  Value q = g.add_input("q", {DType::f32, Shape{2, 6, 3, 4}}),
+        k = g.add_input("k", {DType::f32, Shape{2, 6, 3, 4}});
   g.add_output("scores", matmul(transpose(q, {0, 2, 1, 3}), transpose(k, {0, 2, 3, 1})));
   EXPECT_EQ(after(g, fuse_matmul).node_count(), 1U);
   expect_same_results(g);

@@ -1,4 +1,5 @@
-// The planner's promises, checked from the outside: a plan is replayed byte by byte against what its graph means.
+// The planner's promises, checked from the outside: a plan is replayed byte by byte against what
+// its graph means.
 
 #include "plan/plan.h"
 
@@ -22,7 +23,8 @@ std::unique_ptr<Kernel> accept(const NodeSpec& node, std::string*) {
   auto kernel = std::make_unique<NoKernel>();
   if (find_op(node.op)->elementwise) {
     for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i) {
-      if (node.inputs[static_cast<size_t>(i)].dims == node.outputs[0].dims) kernel->may_share.emplace_back(i, 0);
+      if (node.inputs[static_cast<size_t>(i)].dims == node.outputs[0].dims)
+        kernel->may_share.emplace_back(i, 0);
     }
   } else {
     kernel->scratch_bytes = 100;
@@ -30,7 +32,8 @@ std::unique_ptr<Kernel> accept(const NodeSpec& node, std::string*) {
   return kernel;
 }
 
-/// Accepts every op that the tests use, shares buffers wherever that is legal, and computes nothing.
+/// Accepts every op that the tests use, shares buffers wherever that is legal, and computes
+/// nothing.
 class AnyProvider final : public Provider {
  public:
   std::string_view name() const override { return "any"; }
@@ -95,13 +98,14 @@ TEST_P(PlanTest, LiveBuffersOfTheArenaShareNoByte) {
       if (b.storage != Storage::arena) continue;
       const bool alive_together = a.first <= b.last && b.first <= a.last;
       const bool overlap = a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
-      EXPECT_FALSE(alive_together && overlap) << "buffers " << i << " and " << j << "\n" << to_text(plan);
+      EXPECT_FALSE(alive_together && overlap) << "buffers " << i << " and " << j << "\n"
+                                              << to_text(plan);
     }
   }
 }
 
-// Replays the plan on symbols: each buffer byte-range remembers which value was last written there; whatever a
-// step reads must still be there. In-place results and views are seen through.
+// Replays the plan on symbols: each buffer byte-range remembers which value was last written there;
+// whatever a step reads must still be there. In-place results and views are seen through.
 TEST_P(PlanTest, EveryStepReadsWhatItsGraphSays) {
   const Plan plan = make_plan(random_graph(GetParam()), AnyProvider());
   std::map<uint32_t, uint32_t> root;  // view → what it views
@@ -114,7 +118,8 @@ TEST_P(PlanTest, EveryStepReadsWhatItsGraphSays) {
   auto root_of = [&](Value v) { return root.count(v.id()) != 0 ? root[v.id()] : v.id(); };
   auto key = [&](const Place& p) {
     const Buffer& b = plan.buffers[static_cast<size_t>(p.buffer)];
-    const size_t base = b.storage == Storage::arena ? b.offset : (static_cast<size_t>(p.buffer) + 1) << 40;
+    const size_t base =
+        b.storage == Storage::arena ? b.offset : (static_cast<size_t>(p.buffer) + 1) << 40;
     return Range{base + p.offset, base + b.bytes};
   };
   std::map<size_t, uint32_t> written;  // byte → root value id
@@ -125,8 +130,9 @@ TEST_P(PlanTest, EveryStepReadsWhatItsGraphSays) {
   auto expect = [&](const Place& p, uint32_t value, size_t step) {
     const Range r = key(p);
     for (size_t byte = r.begin; byte < r.end; byte += 4) {
-      ASSERT_EQ(written.count(byte) != 0 ? written[byte] : UINT32_MAX, value) << "step " << step << "\n"
-                                                                             << to_text(plan);
+      ASSERT_EQ(written.count(byte) != 0 ? written[byte] : UINT32_MAX, value)
+          << "step " << step << "\n"
+          << to_text(plan);
     }
   };
   for (size_t b = 0; b < plan.buffers.size(); ++b) {
@@ -182,7 +188,8 @@ TEST(Plan, AChainRunsInPlace) {
   Value y = matmul(x, x);
   for (int i = 0; i < 5; ++i) y = tanh(y);
   g.add_output("y", matmul(y, y));
-  EXPECT_EQ(make_plan(std::move(g), AnyProvider()).arena_bytes, 256U + 128U);  // one matrix and scratch
+  EXPECT_EQ(make_plan(std::move(g), AnyProvider()).arena_bytes,
+            256U + 128U);  // one matrix and scratch
 }
 
 TEST(Plan, AStateIsUpdatedInPlaceAfterItsReaders) {
