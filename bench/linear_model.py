@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 def linear_model(features: int = 10, targets: int = 1) -> bytes:
-    """Serialised ONNX: `x` float32[batch, features] → `y` float32[batch, targets]; weights start at zero."""
+    """Serialised ONNX: `x` float32[batch, features] → `y` float32[batch, targets], weights zero."""
     graph = helper.make_graph(
         [
             helper.make_node("MatMul", ["x", "W"], ["xW"]),

@@ -1,9 +1,10 @@
-"""Steep beside PyTorch: median step time, ratio, time to the first step, peak memory, share of the limit.
+"""Steep beside PyTorch: step time, ratio, time to the first step, memory, share of the limit.
 
-Every contestant is a process of its own. They take turns, a few steps each, so that a machine that speeds up or
-slows down does so for all; ratios are medians of the turns' ratios. "strong" is PyTorch with malloc kept from
-giving memory back and the better of eager and torch.compile; both use fused AdamW. The limit is the sum of the
-step's matrix products as plain oneDNN calls (bench/matmul_limit.cc), measured in the same turns.
+Every contestant is a process of its own. They take turns, a few steps each, so that a machine that
+speeds up or slows down does so for all; ratios are medians of the turns' ratios. "strong" is
+PyTorch with malloc kept from giving memory back and the better of eager and torch.compile; both use
+fused AdamW. The limit is the sum of the step's matrix products as plain oneDNN calls
+(bench/matmul_limit.cc), measured in the same turns.
 
     python bench/run.py                     all works
     python bench/run.py lm bert --turns 5   some works, a quicker look
@@ -165,8 +166,9 @@ def measure(name: str, turns: int, steps: int, precision: str) -> Row:
 
 def table(rows: list[Row]) -> str:
     head = (
-        "| work | Steep ms | PyTorch default ms | PyTorch strong ms | vs default | vs strong | limit ms | share of limit "
-        "| first step s (Steep / PyTorch) | peak MiB (Steep / PyTorch) |\n" + "|---" * 10 + "|"
+        "| work | Steep ms | PyTorch default ms | PyTorch strong ms | vs default | vs strong "
+        "| limit ms | share of limit | first step s (Steep / PyTorch) "
+        "| peak MiB (Steep / PyTorch) |\n" + "|---" * 10 + "|"
     )
     lines = [head]
 
@@ -174,16 +176,20 @@ def table(rows: list[Row]) -> str:
         return form.format(values[key]) if key in values else "–"
 
     for r in rows:
-        digits = "{:.4f}" if r.work == "linear" else "{:.0f}"
+        step = "{:.4f}" if r.work == "linear" else "{:.0f}"
         share = r.limit_ms / r.step_ms["steep"] if r.limit_ms and "steep" in r.step_ms else None
-        lines.append(
-            f"| {r.title} | {cell(r.step_ms, 'steep', digits)} | {cell(r.step_ms, 'default', digits)} "
-            f"| {cell(r.step_ms, 'strong', digits)} | {cell(r.ratio, 'default', '{:.2f}×')} "
-            f"| {cell(r.ratio, 'strong', '{:.2f}×')} | {f'{r.limit_ms:.0f}' if r.limit_ms else '–'} "
-            f"| {f'{share:.0%}' if share else '–'} "
-            f"| {cell(r.first_step_s, 'steep', '{:.1f}')} / {cell(r.first_step_s, 'default', '{:.1f}')} "
-            f"| {cell(r.memory_mib, 'steep')} / {cell(r.memory_mib, 'default')} |"
-        )
+        first = [cell(r.first_step_s, n, "{:.1f}") for n in ("steep", "default")]
+        memory = [cell(r.memory_mib, n) for n in ("steep", "default")]
+        cells = [
+            r.title,
+            *(cell(r.step_ms, n, step) for n in ("steep", "default", "strong")),
+            *(cell(r.ratio, n, "{:.2f}×") for n in ("default", "strong")),
+            f"{r.limit_ms:.0f}" if r.limit_ms else "–",
+            f"{share:.0%}" if share else "–",
+            " / ".join(first),
+            " / ".join(memory),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
         lines.extend(f"  {name} failed: {why}" for name, why in r.failed.items())
     return "\n".join(lines)
 

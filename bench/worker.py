@@ -1,7 +1,8 @@
 """One contestant in one process: builds a work, then runs steps on request.
 
-Reads lines from standard input: `step N` runs N steps and answers with their seconds as a JSON list; `quit`
-ends. The first answer, after building and one step, is a JSON object with `first_step_s` and `export_s`.
+Reads lines from standard input: `step N` runs N steps and answers with their seconds as a JSON
+list; `quit` ends. The first answer, after building and one step, is a JSON object with
+`first_step_s` and `export_s`.
 `memory` answers with the peak resident memory in MiB.
 """
 
