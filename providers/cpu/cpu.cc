@@ -9,6 +9,7 @@ namespace steep::cpu {
 // libraries.
 // clang-format off
 #define STEEP_KERNELS(X) \
+  X(adam) \
   X(arg_extremes) \
   X(cast) \
   X(concat) \
@@ -18,10 +19,13 @@ namespace steep::cpu {
   X(fill) \
   X(gather) \
   X(gather_grad) \
+  X(global_norm) \
+  X(lamb) \
   X(layer_norm) \
   X(matmul) \
   X(pad) \
   X(scatter) \
+  X(sgd) \
   X(shape) \
   X(slice) \
   X(softmax) \

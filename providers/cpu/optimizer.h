@@ -1,0 +1,88 @@
+// What the optimizer kernels share: scalars, dtypes and the cut of a parameter into parts.
+#pragma once
+
+#include <cmath>
+#include <optional>
+#include <string>
+
+#include "runtime/kernel.h"
+
+namespace steep::cpu {
+
+/// Elements of one part of a sum over a parameter. Sums go part by part, whatever the number of
+/// threads.
+constexpr int64_t kSumPart = 16384;
+
+inline int64_t sum_parts(int64_t n) { return (n + kSumPart - 1) / kSumPart; }
+
+/// Scalar inputs of one step. `grad_scale` is optional.
+struct StepInputs {
+  int lr = -1;
+  int step = -1;
+  int grad_scale = -1;
+
+  double learning_rate(const KernelArgs& args) const { return *args.input<float>(lr); }
+  int64_t number(const KernelArgs& args) const { return *args.input<int64_t>(step); }
+  double scale(const KernelArgs& args) const {
+    return grad_scale < 0 ? 1.0 : *args.input<float>(grad_scale);
+  }
+};
+
+/// Checks dtypes and extents: inputs `same` have those of the parameter (input 0). std::nullopt
+/// with the reason.
+inline std::optional<StepInputs> step_inputs(const NodeSpec& node, std::initializer_list<int> same,
+                                             int lr, int step, int grad_scale,
+                                             std::string* why_not) {
+  const Operand& param = node.in(0);
+  if (param.dtype != DType::f32 && param.dtype != DType::f64) {
+    *why_not = "dtype is neither float32 nor float64";
+    return std::nullopt;
+  }
+  for (int i : same) {
+    const Operand& o = node.in(static_cast<size_t>(i));
+    if (o.dtype != param.dtype || o.dims != param.dims) {
+      *why_not = "gradient or state differs from the parameter in dtype or shape";
+      return std::nullopt;
+    }
+  }
+  const Operand& scale = node.in(static_cast<size_t>(grad_scale));
+  const bool scalars = node.in(static_cast<size_t>(lr)).dtype == DType::f32 &&
+                       node.in(static_cast<size_t>(step)).dtype == DType::i64 &&
+                       (!scale.present() || scale.dtype == DType::f32);
+  if (!scalars) {
+    *why_not = "lr and grad_scale must be float32, step int64";
+    return std::nullopt;
+  }
+  return StepInputs{.lr = lr, .step = step, .grad_scale = scale.present() ? grad_scale : -1};
+}
+
+/// Constants of one step of an Adam-like update, computed in double as torch.optim does.
+struct AdamStep {
+  double grad_scale, lr;
+  double beta1, beta2, epsilon, weight_decay;
+  double correction1, correction2;  ///< 1 - betaᵗ, or 1 without bias correction
+};
+
+struct AdamOptions {
+  double beta1, beta2, epsilon, weight_decay;
+
+  explicit AdamOptions(const Attrs& attrs)
+      : beta1(attrs.real("beta1", 0.9)),
+        beta2(attrs.real("beta2", 0.999)),
+        epsilon(attrs.real("epsilon", 1e-8)),
+        weight_decay(attrs.real("weight_decay", 0)) {}
+
+  AdamStep at(const StepInputs& inputs, const KernelArgs& args, bool bias_correction) const {
+    const auto t = static_cast<double>(inputs.number(args));
+    return {.grad_scale = inputs.scale(args),
+            .lr = inputs.learning_rate(args),
+            .beta1 = beta1,
+            .beta2 = beta2,
+            .epsilon = epsilon,
+            .weight_decay = weight_decay,
+            .correction1 = bias_correction ? 1 - std::pow(beta1, t) : 1,
+            .correction2 = bias_correction ? 1 - std::pow(beta2, t) : 1};
+  }
+};
+
+}  // namespace steep::cpu

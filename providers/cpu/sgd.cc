@@ -1,0 +1,84 @@
+// steep.SGD: one pass over parameter, gradient and momentum buffer, in torch.optim's order of
+// operations. Bound by memory, and simple enough for the compiler to vectorise.
+
+#include "providers/cpu/optimizer.h"
+#include "providers/cpu/parallel.h"
+
+namespace steep::cpu {
+namespace {
+
+template <typename T>
+class Sgd final : public Kernel {
+ public:
+  Sgd(const NodeSpec& node, StepInputs inputs)
+      : size_(node.in(0).size()),
+        inputs_(inputs),
+        momentum_(node.attrs.real("momentum", 0)),
+        dampening_(node.attrs.real("dampening", 0)),
+        weight_decay_(node.attrs.real("weight_decay", 0)),
+        nesterov_(node.attrs.integer("nesterov", 0) != 0),
+        maximize_(node.attrs.integer("maximize", 0) != 0),
+        buffer_(node.in(3).present()),
+        buffer_out_(buffer_ && node.out(1).present()) {
+    may_share = {{0, 0}};
+    if (buffer_) may_share.emplace_back(3, 1);
+  }
+
+  void execute(const KernelArgs& args) const override {
+    const auto lr = static_cast<T>(inputs_.learning_rate(args));
+    const auto scale = static_cast<T>(maximize_ ? -inputs_.scale(args) : inputs_.scale(args));
+    const auto decay = static_cast<T>(weight_decay_);
+    // The first gradient enters the buffer whole.
+    const bool first = inputs_.number(args) == 1;
+    const auto keep = static_cast<T>(momentum_);
+    const auto take = static_cast<T>(1 - dampening_);
+    const T* param = args.input<T>(0);
+    const T* grad = args.input<T>(1);
+    T* param_out = args.output<T>(0);
+    parallel_for(size_, 16384, [&](int64_t begin, int64_t end) {
+      if (!buffer_) {
+#pragma omp simd
+        for (int64_t i = begin; i < end; ++i) {
+          param_out[i] = param[i] - lr * (scale * grad[i] + decay * param[i]);
+        }
+        return;
+      }
+      const T* buffer = args.input<T>(3);
+      T* buffer_out = buffer_out_ ? args.output<T>(1) : nullptr;
+#pragma omp simd  // arrays either coincide or are apart
+      for (int64_t i = begin; i < end; ++i) {
+        const T g = scale * grad[i] + decay * param[i];
+        const T b = first ? g : keep * buffer[i] + take * g;
+        param_out[i] = param[i] - lr * (nesterov_ ? g + keep * b : b);
+        if (buffer_out != nullptr) buffer_out[i] = b;
+      }
+    });
+  }
+
+ private:
+  int64_t size_;
+  StepInputs inputs_;
+  double momentum_, dampening_, weight_decay_;
+  bool nesterov_, maximize_, buffer_, buffer_out_;
+};
+
+std::unique_ptr<Kernel> make_sgd(const NodeSpec& node, std::string* why_not) {
+  const bool buffer = node.in(3).present();
+  const auto inputs = buffer ? step_inputs(node, {0, 1, 3}, 2, 4, 5, why_not)
+                             : step_inputs(node, {0, 1}, 2, 4, 5, why_not);
+  if (!inputs) return nullptr;
+  if (!buffer && node.attrs.real("momentum", 0) != 0) {
+    *why_not = "momentum needs its buffer";
+    return nullptr;
+  }
+  if (node.in(0).dtype == DType::f32) return std::make_unique<Sgd<float>>(node, *inputs);
+  return std::make_unique<Sgd<double>>(node, *inputs);
+}
+
+}  // namespace
+
+void register_sgd(std::vector<Candidate>& list) {
+  list.push_back({"steep.SGD", "loops", make_sgd});
+}
+
+}  // namespace steep::cpu
