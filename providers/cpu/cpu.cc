@@ -15,6 +15,7 @@ namespace steep::cpu {
   X(concat) \
   X(copy) \
   X(cum_sum) \
+  X(elementwise) \
   X(expand) \
   X(fill) \
   X(gather) \

@@ -1,0 +1,557 @@
+#include <algorithm>
+#include <limits>
+
+#include "ir/graph.h"
+#include "providers/cpu/elementwise.h"
+#include "providers/cpu/philox.h"
+
+namespace steep::cpu {
+namespace {
+
+/// Attributes that become Params p0 and p1, with their defaults.
+struct AttrRow {
+  const char* name = nullptr;
+  double otherwise = 0;
+};
+
+/// One row an op that is one instruction. Others have a function below.
+struct OpRow {
+  std::string_view op;
+  Code code;
+  int inputs;
+  AttrRow p0{};
+  AttrRow p1{};
+};
+
+constexpr OpRow kOps[] = {
+    {"Identity", Code::copy, 1},
+    {"Add", Code::add, 2},
+    {"Sub", Code::sub, 2},
+    {"Mul", Code::mul, 2},
+    {"Div", Code::div, 2},
+    {"Neg", Code::neg, 1},
+    {"Abs", Code::abs, 1},
+    {"Sqrt", Code::sqrt, 1},
+    {"Exp", Code::exp, 1},
+    {"Log", Code::log, 1},
+    {"Erf", Code::erf, 1},
+    {"Sin", Code::sin, 1},
+    {"Cos", Code::cos, 1},
+    {"Tan", Code::tan, 1},
+    {"Asin", Code::asin, 1},
+    {"Acos", Code::acos, 1},
+    {"Atan", Code::atan, 1},
+    {"Sinh", Code::sinh, 1},
+    {"Cosh", Code::cosh, 1},
+    {"Tanh", Code::tanh, 1},
+    {"Asinh", Code::asinh, 1},
+    {"Acosh", Code::acosh, 1},
+    {"Atanh", Code::atanh, 1},
+    {"Sign", Code::sign, 1},
+    {"Reciprocal", Code::reciprocal, 1},
+    {"Floor", Code::floor, 1},
+    {"Ceil", Code::ceil, 1},
+    {"Round", Code::round, 1},
+    {"Sigmoid", Code::sigmoid, 1},
+    {"Relu", Code::relu, 1},
+    {"LeakyRelu", Code::leaky_relu, 1, {"alpha", 0.01}},
+    {"PRelu", Code::prelu, 2},
+    {"Elu", Code::elu, 1, {"alpha", 1}},
+    {"Selu",
+     Code::selu,
+     1,
+     {"alpha", 1.67326319217681884765625},
+     {"gamma", 1.05070102214813232421875}},
+    {"Celu", Code::celu, 1, {"alpha", 1}},
+    {"Softplus", Code::softplus, 1},
+    {"Softsign", Code::softsign, 1},
+    {"HardSigmoid", Code::hard_sigmoid, 1, {"alpha", 0.2}, {"beta", 0.5}},
+    {"HardSwish", Code::hard_swish, 1},
+    {"ThresholdedRelu", Code::thresholded_relu, 1, {"alpha", 1}},
+    {"Mish", Code::mish, 1},
+    {"Where", Code::where, 3},
+    {"Equal", Code::equal, 2},
+    {"Greater", Code::greater, 2},
+    {"GreaterOrEqual", Code::greater_equal, 2},
+    {"Less", Code::less, 2},
+    {"LessOrEqual", Code::less_equal, 2},
+    {"And", Code::logic_and, 2},
+    {"Or", Code::logic_or, 2},
+    {"Xor", Code::logic_xor, 2},
+    {"Not", Code::logic_not, 1},
+    {"IsNaN", Code::is_nan, 1},
+    {"IsInf", Code::is_inf, 1, {"detect_positive", 1}, {"detect_negative", 1}},
+    {"BitwiseAnd", Code::bit_and, 2},
+    {"BitwiseOr", Code::bit_or, 2},
+    {"BitwiseXor", Code::bit_xor, 2},
+    {"BitwiseNot", Code::bit_not, 1},
+};
+constexpr std::string_view kOtherOps[] = {"Pow",  "Mod",      "Gelu",          "Clip",
+                                          "Min",  "Max",      "Sum",           "Mean",
+                                          "Cast", "CastLike", "steep.Dropout", "steep.DropoutMask"};
+
+double number(const Attrs& attrs, const AttrRow& row) {
+  if (row.name == nullptr) return 0;
+  const Attr* attr = attrs.find(row.name);
+  if (attr == nullptr) return row.otherwise;
+  if (const auto* i = std::get_if<int64_t>(attr)) return static_cast<double>(*i);
+  return attrs.real(row.name, row.otherwise);
+}
+
+double smallest(DType dtype) {
+  switch (dtype) {
+    case DType::i8: return std::numeric_limits<int8_t>::min();
+    case DType::i16: return std::numeric_limits<int16_t>::min();
+    case DType::i32: return std::numeric_limits<int32_t>::min();
+    case DType::i64: return static_cast<double>(std::numeric_limits<int64_t>::min());
+    default: return 0;
+  }
+}
+
+/// An operand during building: a value of the program, or nothing.
+struct Ref {
+  int value = -1;
+  DType dtype = DType::undefined;
+  int input = -1;                    // the node's input behind it, if it is one
+  const Tensor* constant = nullptr;  // its contents, if known
+
+  bool present() const { return value >= 0 || input >= 0; }
+};
+
+class Builder {
+ public:
+  Builder(const NodeSpec& node, std::string* why_not) : node_(node), why_not_(why_not) {}
+
+  std::optional<Program> build() {
+    const Graph* body = node_.op == "steep.Fused" ? &node_.attrs.body("body") : nullptr;
+    if (!take_outputs() || !choose_type(body)) return std::nullopt;
+    const bool built = body != nullptr ? build_body(*body) : build_single();
+    if (!built || !assign_slots()) return std::nullopt;
+    return std::move(program_);
+  }
+
+ private:
+  bool fail(std::string reason) {
+    if (why_not_ != nullptr) *why_not_ = std::move(reason);
+    return false;
+  }
+
+  bool take_outputs() {
+    bool first = true;
+    for (const Operand& y : node_.outputs) {
+      if (!y.present()) continue;
+      if (!first && y.dims != dims_) return fail("the outputs differ in shape");
+      dims_ = y.dims;
+      first = false;
+    }
+    program_.size = element_count(dims_);
+    return first ? fail("no output is used") : true;
+  }
+
+  /// One element type for all values: float unless something is wider; 64-bit integers where
+  /// nothing is a float.
+  bool choose_type(const Graph* body) {
+    std::vector<DType> seen;
+    for (size_t i = 0; i < node_.inputs.size(); ++i) {
+      if (node_.inputs[i].present() && !is_seed(body, i)) seen.push_back(node_.inputs[i].dtype);
+    }
+    for (const Operand& y : node_.outputs) {
+      if (y.present()) seen.push_back(y.dtype);
+    }
+    if (body != nullptr) {
+      for (Node n : body->nodes()) {
+        for (int i = 0; i < n.output_count(); ++i) {
+          if (n.output(i)) seen.push_back(n.output(i).dtype());
+        }
+      }
+    }
+    auto any = [&](auto&& test) { return std::any_of(seen.begin(), seen.end(), test); };
+    const bool floats = any(is_float);
+    const bool integers = any(is_integer);
+    if (any([](DType t) { return t == DType::u64; })) return fail("dtype is uint64");
+    if (!floats) {
+      program_.type = DType::i64;
+    } else if (integers || any([](DType t) { return t == DType::f64; })) {
+      // Doubles hold 32-bit integers exactly; only Pow and Cast mix them with floats.
+      if (integers && body != nullptr &&
+          any([](DType t) { return is_integer(t) && size_of(t) > 4; })) {
+        return fail("mixes 64-bit integers and floats");
+      }
+      program_.type = DType::f64;
+      mixed_ = integers;
+    } else {
+      program_.type = DType::f32;
+    }
+    return true;
+  }
+
+  bool is_seed(const Graph* body, size_t input) const {
+    if (body == nullptr)
+      return (node_.op == "steep.Dropout" || node_.op == "steep.DropoutMask") && input == 1;
+    const Value v = body->inputs()[input];
+    for (Node n : body->nodes()) {
+      if ((n.op() == "steep.Dropout" || n.op() == "steep.DropoutMask") && n.input(1) == v)
+        return true;
+    }
+    return false;
+  }
+
+  bool build_single() {
+    std::vector<Ref> inputs;
+    for (size_t i = 0; i < node_.inputs.size(); ++i) {
+      if (!node_.inputs[i].present()) {
+        inputs.push_back({});
+      } else if (is_seed(nullptr, i)) {
+        inputs.push_back({.dtype = DType::i64, .input = static_cast<int>(i)});
+      } else if (!load_input(i, inputs.emplace_back())) {
+        return false;
+      }
+    }
+    single_ = true;
+    Ref y;
+    return emit(node_.op, node_.attrs, inputs, node_.out(0).dtype, y) && store(y, 0);
+  }
+
+  bool build_body(const Graph& body) {
+    if (body.inputs().size() != node_.inputs.size())
+      return fail("the body's inputs are not the node's");
+    std::vector<Ref> refs(body.value_count());
+    for (size_t i = 0; i < body.inputs().size(); ++i) {
+      Ref& r = refs[body.inputs()[i].id()];
+      if (!node_.inputs[i].present()) continue;
+      if (is_seed(&body, i)) {
+        r = {.dtype = DType::i64, .input = static_cast<int>(i)};
+      } else if (!load_input(i, r)) {
+        return false;
+      }
+    }
+    for (Node n : body.nodes()) {
+      std::vector<Ref> inputs;
+      for (int i = 0; i < n.input_count(); ++i) {
+        const Value v = n.input(i);
+        if (v && !refs[v.id()].present() && v.tensor() != nullptr &&
+            !load_constant(*v.tensor(), refs[v.id()])) {
+          return false;
+        }
+        inputs.push_back(v ? refs[v.id()] : Ref());
+      }
+      const Value y = n.output(0);
+      if (!y) return fail("a node of the body has no output");
+      if (n.op().starts_with("steep.Dropout") && y.type().concrete() && y.type().dims() != dims_) {
+        return fail("dropout of another shape than the output's");
+      }
+      if (!emit(n.op(), n.attrs(), inputs, y.dtype(), refs[y.id()])) return false;
+    }
+    for (size_t i = 0; i < body.outputs().size(); ++i) {
+      const Value v = body.outputs()[i].value;
+      if (!node_.out(i).present()) continue;
+      if (!refs[v.id()].present() && v.tensor() != nullptr &&
+          !load_constant(*v.tensor(), refs[v.id()])) {
+        return false;
+      }
+      if (!store(refs[v.id()], i)) return false;
+    }
+    return true;
+  }
+
+  int new_value() { return values_++; }
+
+  bool load_input(size_t i, Ref& ref) {
+    const Operand& x = node_.inputs[i];
+    ref = {.value = new_value(),
+           .dtype = x.dtype,
+           .input = static_cast<int>(i),
+           .constant = x.constant};
+    Program::Load load;
+    load.input = static_cast<uint16_t>(i);
+    return add_load(std::move(load), ref, x.dims);
+  }
+
+  bool load_constant(const Tensor& tensor, Ref& ref) {
+    ref = {.value = new_value(), .dtype = tensor.dtype(), .constant = &tensor};
+    Program::Load load;
+    load.constant = tensor;
+    return add_load(std::move(load), ref, tensor.dims());
+  }
+
+  bool add_load(Program::Load load, const Ref& ref, const Dims& dims) {
+    load.value = static_cast<uint16_t>(ref.value);
+    load.dtype = ref.dtype;
+    if (dims.size() > dims_.size()) return fail("an input has more axes than the output");
+    const size_t lead = dims_.size() - dims.size();
+    const Dims own = row_major_strides(dims);
+    bool whole = true;
+    for (size_t a = 0; a < dims_.size(); ++a) {
+      const int64_t d = a < lead ? 1 : dims[a - lead];
+      if (d != dims_[a] && d != 1) return fail("an input does not broadcast to the output");
+      whole &= d == dims_[a];
+      if (dims_[a] == 1) continue;
+      const int64_t stride = d == 1 ? 0 : own[a - lead];
+      // Merge with the axis before it where the operand allows.
+      if (!load.dims.empty() && load.strides.back() == stride * dims_[a]) {
+        load.dims.back() *= dims_[a];
+        load.strides.back() = stride;
+      } else {
+        load.dims.push_back(dims_[a]);
+        load.strides.push_back(stride);
+      }
+    }
+    using Kind = Program::Load::Kind;
+    if (whole) {
+      load.kind = load.dtype == program_.type ? Kind::direct : Kind::convert;
+      for (size_t o = 0; o < node_.outputs.size() && !load.constant.defined(); ++o) {
+        if (node_.outputs[o].present() && size_of(node_.outputs[o].dtype) == size_of(load.dtype)) {
+          program_.may_share.emplace_back(load.input, static_cast<int>(o));
+        }
+      }
+    } else {
+      load.kind = element_count(dims) == 1 ? Kind::scalar : Kind::broadcast;
+      if (load.dims.size() > kMaxBroadcastAxes) return fail("too many axes to broadcast");
+    }
+    program_.loads.push_back(std::move(load));
+    return true;
+  }
+
+  /// Adds an instruction. What a narrower dtype would not keep is cut off, unless the store does it
+  /// anyway.
+  bool instruct(Code code, std::initializer_list<Ref> in, DType dtype, Ref& y, Params params = {}) {
+    for (const Ref& r : in) {
+      if (r.value < 0) return fail("an operand is missing");
+    }
+    if (mixed_ && is_integer(dtype) && code != Code::pow)
+      return fail("integer arithmetic beside floats");
+    params.dtype = dtype;
+    const Ref* r = in.begin();
+    const auto at = [&](size_t i) {
+      return static_cast<uint16_t>(i < in.size() ? r[i].value : r[0].value);
+    };
+    y = {.value = new_value(), .dtype = dtype};
+    program_.instructions.push_back({.code = code,
+                                     .dst = static_cast<uint16_t>(y.value),
+                                     .a = at(0),
+                                     .b = at(1),
+                                     .c = at(2),
+                                     .params = params});
+    const bool divides =
+        code == Code::div || code == Code::mod || code == Code::fmod || code == Code::pow;
+    if (program_.type == DType::i64) program_.may_fault |= divides;
+    if (program_.type == DType::i64 && !single_ && is_integer(dtype) && size_of(dtype) < 8 &&
+        code != Code::wrap) {
+      const Ref wide = y;
+      return instruct(Code::wrap, {wide}, dtype, y);
+    }
+    return true;
+  }
+
+  bool emit(std::string_view op, const Attrs& attrs, const std::vector<Ref>& in, DType dtype,
+            Ref& y) {
+    for (const OpRow& row : kOps) {
+      if (row.op != op) continue;
+      if (static_cast<int>(in.size()) < row.inputs) return fail("an operand is missing");
+      Params params{number(attrs, row.p0), number(attrs, row.p1), dtype};
+      if (row.code == Code::div) params.p0 = smallest(dtype);
+      if (row.inputs == 1) return instruct(row.code, {in[0]}, dtype, y, params);
+      if (row.inputs == 2) return instruct(row.code, {in[0], in[1]}, dtype, y, params);
+      return instruct(row.code, {in[0], in[1], in[2]}, dtype, y, params);
+    }
+    if (in.empty()) return fail("an operand is missing");
+    if (op == "Pow") return emit_pow(in, dtype, y);
+    if (op == "Mod") {
+      const Code code = attrs.integer("fmod", 0) != 0 ? Code::fmod : Code::mod;
+      return in.size() >= 2 ? instruct(code, {in[0], in[1]}, dtype, y)
+                            : fail("an operand is missing");
+    }
+    if (op == "Gelu") {
+      const bool tanh = attrs.string("approximate", "none") == "tanh";
+      return instruct(tanh ? Code::gelu_tanh : Code::gelu, {in[0]}, dtype, y);
+    }
+    if (op == "Clip") return emit_clip(in, dtype, y);
+    if (op == "Min") return emit_chain(Code::min, in, dtype, y);
+    if (op == "Max") return emit_chain(Code::max, in, dtype, y);
+    if (op == "Sum") return emit_chain(Code::add, in, dtype, y);
+    if (op == "Mean") {
+      Ref sum;
+      return emit_chain(Code::add, in, dtype, sum) &&
+             instruct(Code::scale, {sum}, dtype, y,
+                      {1.0 / static_cast<double>(in.size()), 0, dtype});
+    }
+    if (op == "Cast" || op == "CastLike") return emit_cast(in[0], dtype, y);
+    if (op == "steep.Dropout" || op == "steep.DropoutMask")
+      return emit_dropout(op, attrs, in, dtype, y);
+    return fail(fmt::format("{} is not elementwise", op));
+  }
+
+  bool emit_chain(Code code, const std::vector<Ref>& in, DType dtype, Ref& y) {
+    if (in.size() == 1) return instruct(Code::copy, {in[0]}, dtype, y);
+    Ref so_far = in[0];
+    for (size_t i = 1; i < in.size(); ++i) {
+      if (!instruct(code, {so_far, in[i]}, dtype, y)) return false;
+      so_far = y;
+    }
+    return true;
+  }
+
+  bool emit_clip(const std::vector<Ref>& in, DType dtype, Ref& y) {
+    Ref x = in[0];
+    if (in.size() > 1 && in[1].present()) {
+      if (!instruct(Code::max, {in[0], in[1]}, dtype, x)) return false;
+    }
+    if (in.size() > 2 && in[2].present()) return instruct(Code::min, {x, in[2]}, dtype, y);
+    return instruct(Code::copy, {x}, dtype, y);
+  }
+
+  /// Powers with a constant exponent that are cheaper, and at least as exact, in another way.
+  bool emit_pow(const std::vector<Ref>& in, DType dtype, Ref& y) {
+    if (in.size() < 2) return fail("an operand is missing");
+    const Tensor* exponent = in[1].constant;
+    if (exponent != nullptr && exponent->size() == 1 && is_float(dtype) &&
+        program_.type != DType::i64) {
+      double e = 0;
+      find_convert(exponent->dtype(), DType::f64)(exponent->data(), &e, 1);
+      if (e == 1) return instruct(Code::copy, {in[0]}, dtype, y);
+      if (e == 2) return instruct(Code::square, {in[0]}, dtype, y);
+      if (e == 3) return instruct(Code::cube, {in[0]}, dtype, y);
+      if (e == 0.5) return instruct(Code::sqrt, {in[0]}, dtype, y);
+      if (e == -1) return instruct(Code::reciprocal, {in[0]}, dtype, y);
+    }
+    return instruct(Code::pow, {in[0], in[1]}, dtype, y);
+  }
+
+  bool emit_cast(const Ref& x, DType to, Ref& y) {
+    if (to == DType::boolean) return instruct(Code::nonzero, {x}, to, y);
+    if (program_.type == DType::i64) return instruct(Code::copy, {x}, to, y);
+    if (is_integer(to)) return fail("a float is cast to an integer inside");
+    if (x.dtype == to || x.dtype == DType::boolean) return instruct(Code::copy, {x}, to, y);
+    if (to == DType::bf16) return instruct(Code::round_bf16, {x}, to, y);
+    if (to == DType::f16) return instruct(Code::round_f16, {x}, to, y);
+    if (to == DType::f32) return instruct(Code::round_f32, {x}, to, y);
+    return instruct(Code::copy, {x}, to, y);
+  }
+
+  bool emit_dropout(std::string_view op, const Attrs& attrs, const std::vector<Ref>& in,
+                    DType dtype, Ref& y) {
+    if (in.size() < 2 || in[1].input < 0) return fail("dropout without a seed input");
+    if (program_.type == DType::i64) return fail("dropout of integers");
+    const double ratio = attrs.real("ratio", 0.5);
+    if (!(ratio >= 0 && ratio <= 1)) return fail(fmt::format("ratio is {}", ratio));
+    if (!instruct(op == "steep.Dropout" ? Code::dropout : Code::dropout_mask, {in[0]}, dtype, y))
+      return false;
+    Program::Instruction& i = program_.instructions.back();
+    i.dropout = {keep_threshold(ratio), attrs.integer("stream", 0),
+                 ratio < 1 ? 1 / (1 - ratio) : 0};
+    i.seed_input = static_cast<uint16_t>(in[1].input);
+    return true;
+  }
+
+  /// An output that is an input, or that is stored already, gets a value of its own.
+  bool store(Ref v, size_t output) {
+    if (v.value < 0) return fail("an output is not computed");
+    auto holds = [&](const auto& list) {
+      return std::any_of(list.begin(), list.end(),
+                         [&](const auto& x) { return x.value == v.value; });
+    };
+    if (holds(program_.loads) || holds(program_.stores)) {
+      const Ref x = v;
+      if (!instruct(Code::copy, {x}, v.dtype, v)) return false;
+    }
+    program_.stores.push_back({static_cast<uint16_t>(v.value), static_cast<uint16_t>(output),
+                               node_.out(output).dtype, false});
+    return true;
+  }
+
+  /// Gives every value that needs memory a place in the register file, reused once it has been read
+  /// last.
+  bool assign_slots();
+
+  static constexpr size_t kMaxBroadcastAxes = 16;
+
+  const NodeSpec& node_;
+  std::string* why_not_;
+  Program program_;
+  Dims dims_;
+  int values_ = 0;
+  bool mixed_ = false;   // integers beside floats
+  bool single_ = false;  // one node: the store cuts off what the dtype does not keep
+};
+
+bool Builder::assign_slots() {
+  if (values_ > kMaxValues) return fail("the body is too long");
+  constexpr int kNever = -1;
+  const int end = static_cast<int>(program_.instructions.size());
+  std::vector<int> last_use(static_cast<size_t>(values_), kNever);
+  int last_direct_read = kNever;  // an input that may share its memory with an output
+  auto is_direct = [&](uint16_t v) {
+    return std::any_of(program_.loads.begin(), program_.loads.end(), [&](const Program::Load& l) {
+      return l.value == v && l.kind == Program::Load::Kind::direct;
+    });
+  };
+  for (int i = 0; i < end; ++i) {
+    const auto& ins = program_.instructions[static_cast<size_t>(i)];
+    for (uint16_t v : {ins.a, ins.b, ins.c}) {
+      last_use[v] = i;
+      if (is_direct(v)) last_direct_read = i;
+    }
+  }
+  program_.slots.assign(static_cast<size_t>(values_), 0);
+  std::vector<bool> placed(static_cast<size_t>(values_), false);
+  auto outside = [&](uint16_t v) {
+    placed[v] = true;
+    program_.slots[v] = -1;
+  };
+  // An output may be written early only when no input, whose memory it may have taken, is read
+  // afterwards.
+  for (Program::Store& s : program_.stores) {
+    for (int i = 0; i < end; ++i) {
+      if (program_.instructions[static_cast<size_t>(i)].dst != s.value) continue;
+      s.direct = s.dtype == program_.type && i >= last_direct_read && !program_.may_fault;
+    }
+    if (s.direct) {
+      outside(s.value);
+    } else {
+      last_use[s.value] = end;
+    }
+  }
+  std::vector<Program::Slot> free;
+  auto place = [&](uint16_t v) {
+    placed[v] = true;
+    if (free.empty()) free.push_back(static_cast<Program::Slot>(program_.slot_count++));
+    program_.slots[v] = free.back();
+    free.pop_back();
+  };
+  for (const Program::Load& l : program_.loads) {
+    if (l.kind == Program::Load::Kind::direct) {
+      outside(l.value);
+      continue;
+    }
+    place(l.value);
+    if (l.kind == Program::Load::Kind::scalar)
+      last_use[l.value] = end;  // filled once, kept for all blocks
+  }
+  for (int i = 0; i < end; ++i) {
+    const auto& ins = program_.instructions[static_cast<size_t>(i)];
+    for (uint16_t v : {ins.a, ins.b, ins.c}) {
+      if (last_use[v] == i && program_.slots[v] >= 0) {
+        free.push_back(program_.slots[v]);
+        last_use[v] = end;  // an operand that occurs twice is freed once
+      }
+    }
+    if (!placed[ins.dst]) place(ins.dst);
+  }
+  if (program_.slot_count > kMaxSlots) return fail("the body needs too many registers");
+  return true;
+}
+
+}  // namespace
+
+std::optional<Program> build_program(const NodeSpec& node, std::string* why_not) {
+  return Builder(node, why_not).build();
+}
+
+std::vector<std::string_view> elementwise_ops() {
+  std::vector<std::string_view> ops = {"steep.Fused"};
+  for (const OpRow& row : kOps) ops.push_back(row.op);
+  ops.insert(ops.end(), std::begin(kOtherOps), std::end(kOtherOps));
+  return ops;
+}
+
+}  // namespace steep::cpu

@@ -1,0 +1,131 @@
+// The elementwise operations on integers and bools, held in 64 bits. Sums, products and negations
+// wrap; stores and Code::wrap cut the result down to its dtype.
+#include <utility>
+
+#include "providers/cpu/elementwise.h"
+
+namespace steep::cpu {
+namespace {
+
+int64_t wrapping(uint64_t x) { return static_cast<int64_t>(x); }
+uint64_t bits(int64_t x) { return static_cast<uint64_t>(x); }
+
+int64_t divide(int64_t a, int64_t b, int64_t smallest) {
+  if (b == 0 || (b == -1 && a == smallest && a < 0)) throw IntegerFault{a, b};
+  return a / b;
+}
+
+/// `floored`: the remainder has the divisor's sign; otherwise the dividend's.
+int64_t remainder(int64_t a, int64_t b, bool floored) {
+  if (b == 0) throw IntegerFault{a, b};
+  if (b == -1) return 0;
+  const int64_t r = a % b;
+  return floored && r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
+/// Wraps on overflow; 1/a^|b| truncated for negative exponents.
+int64_t power(int64_t a, int64_t b) {
+  if (b < 0) {
+    if (a == 0) throw IntegerFault{1, 0};
+    if (a == 1) return 1;
+    if (a == -1) return b % 2 == 0 ? 1 : -1;
+    return 0;
+  }
+  uint64_t result = 1;
+  for (uint64_t base = bits(a); b != 0; b >>= 1, base *= base) {
+    if ((b & 1) != 0) result *= base;
+  }
+  return wrapping(result);
+}
+
+int64_t wrap(int64_t x, DType dtype) {
+  switch (dtype) {
+    case DType::i8: return static_cast<int8_t>(x);
+    case DType::i16: return static_cast<int16_t>(x);
+    case DType::i32: return static_cast<int32_t>(x);
+    case DType::u8: return static_cast<uint8_t>(x);
+    case DType::u16: return static_cast<uint16_t>(x);
+    case DType::u32: return static_cast<uint32_t>(x);
+    default: return x;
+  }
+}
+
+/// floor(sum / count) would not be ONNX's Mean, which is of floats only; `scale` is left out for
+/// that reason.
+template <Code k>
+inline int64_t evaluate(int64_t a, [[maybe_unused]] int64_t b, [[maybe_unused]] int64_t c,
+                        [[maybe_unused]] const Params& p) {
+  using enum Code;
+  // clang-format off
+  if constexpr (k == copy) return a;
+  else if constexpr (k == add) return wrapping(bits(a) + bits(b));
+  else if constexpr (k == sub) return wrapping(bits(a) - bits(b));
+  else if constexpr (k == mul) return wrapping(bits(a) * bits(b));
+  else if constexpr (k == div) return divide(a, b, static_cast<int64_t>(p.p0));
+  else if constexpr (k == pow) return power(a, b);
+  else if constexpr (k == mod) return remainder(a, b, true);
+  else if constexpr (k == Code::fmod) return remainder(a, b, false);
+  else if constexpr (k == min) return a < b ? a : b;
+  else if constexpr (k == max) return a > b ? a : b;
+  else if constexpr (k == neg) return wrapping(0 - bits(a));
+  else if constexpr (k == abs) return a < 0 ? wrapping(0 - bits(a)) : a;
+  else if constexpr (k == sign) return (a > 0) - (a < 0);
+  else if constexpr (k == relu) return a < 0 ? 0 : a;
+  else if constexpr (k == prelu) return a < 0 ? wrapping(bits(a) * bits(b)) : a;
+  else if constexpr (k == where) return a != 0 ? b : c;
+  else if constexpr (k == equal) return a == b;
+  else if constexpr (k == greater) return a > b;
+  else if constexpr (k == greater_equal) return a >= b;
+  else if constexpr (k == less) return a < b;
+  else if constexpr (k == less_equal) return a <= b;
+  else if constexpr (k == logic_and) return a != 0 && b != 0;
+  else if constexpr (k == logic_or) return a != 0 || b != 0;
+  else if constexpr (k == logic_xor) return (a != 0) != (b != 0);
+  else if constexpr (k == logic_not) return a == 0;
+  else if constexpr (k == nonzero) return a != 0;
+  else if constexpr (k == bit_and) return a & b;
+  else if constexpr (k == bit_or) return a | b;
+  else if constexpr (k == bit_xor) return a ^ b;
+  else if constexpr (k == bit_not) return ~a;
+  else if constexpr (k == Code::wrap) return cpu::wrap(a, p.dtype);
+  else return 0;
+  // clang-format on
+}
+
+constexpr bool has_row(Code k) {
+  using enum Code;
+  for (Code known :
+       {copy,      add,     sub,           mul,    div,        pow,       mod,       Code::fmod,
+        min,       max,     neg,           abs,    sign,       relu,      prelu,     where,
+        equal,     greater, greater_equal, less,   less_equal, logic_and, logic_or,  logic_xor,
+        logic_not, nonzero, bit_and,       bit_or, bit_xor,    bit_not,   Code::wrap}) {
+    if (k == known) return true;
+  }
+  return false;
+}
+
+template <Code k>
+void loop(int64_t* dst, const int64_t* a, const int64_t* b, const int64_t* c, int64_t n,
+          const Params& params) {
+  const Params p = params;
+  for (int64_t i = 0; i < n; ++i) dst[i] = evaluate<k>(a[i], b[i], c[i], p);
+}
+
+template <size_t... codes>
+constexpr LoopTable<int64_t> make_table(std::index_sequence<codes...>) {
+  LoopTable<int64_t> table{};
+  auto set = [&]<Code k>(std::integral_constant<Code, k>) {
+    if constexpr (has_row(k)) table[static_cast<size_t>(k)] = &loop<k>;
+  };
+  (set(std::integral_constant<Code, static_cast<Code>(codes)>{}), ...);
+  return table;
+}
+
+}  // namespace
+
+const LoopTable<int64_t>& int_loops() {
+  static constexpr auto kTable = make_table(std::make_index_sequence<kCodes>{});
+  return kTable;
+}
+
+}  // namespace steep::cpu

@@ -1,0 +1,259 @@
+// Float loops of the elementwise engine, compiled for every instruction set and chosen at run time.
+// Each row means what the row of elementwise_loops.cc means; ops without a row here use that one.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "providers/cpu/elementwise.h"
+#include "providers/cpu/isa.h"
+#include "providers/cpu/philox.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "providers/cpu/elementwise_simd.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "providers/cpu/simd-inl.h"
+#include "providers/cpu/vector_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace steep::cpu {
+namespace HWY_NAMESPACE {
+
+constexpr bool has_simd(Code k) {
+  using enum Code;
+  for (Code known :
+       {add,          sub,        mul,           div,     min,        max,
+        neg,          abs,        square,        cube,    scale,      sqrt,
+        exp,          log,        erf,           tanh,    sign,       floor,
+        ceil,         round,      reciprocal,    sigmoid, relu,       leaky_relu,
+        prelu,        elu,        selu,          celu,    softplus,   softsign,
+        hard_sigmoid, hard_swish, mish,          gelu,    gelu_tanh,  where,
+        equal,        greater,    greater_equal, less,    less_equal, logic_and,
+        logic_or,     logic_xor,  logic_not,     is_nan,  nonzero,    thresholded_relu}) {
+    if (k == known) return true;
+  }
+  return false;
+}
+
+/// NaN in either operand wins: the hardware's own minimum drops it.
+template <class V>
+HWY_INLINE V min_nan(V a, V b) {
+  return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(a)), a, b);
+}
+template <class V>
+HWY_INLINE V max_nan(V a, V b) {
+  return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(a)), a, b);
+}
+
+template <class D, class V>
+HWY_INLINE V mish(D d, V x) {
+  const V two = hn::Set(d, 2.0F);
+  const V e = exp_f32(d, hn::Min(x, hn::Set(d, 20.0F)));
+  const V n = hn::Mul(e, hn::Add(e, two));
+  const V y = hn::Mul(hn::Max(x, hn::Set(d, -120.0F)), hn::Div(n, hn::Add(n, two)));
+  return keep_nan(x, hn::IfThenElse(hn::Gt(x, two + hn::Set(d, 18.0F)), x, y));
+}
+
+template <Code k, class D, class V>
+HWY_INLINE V evaluate(D d, V a, [[maybe_unused]] V b, [[maybe_unused]] V c, [[maybe_unused]] V p0,
+                      [[maybe_unused]] V p1) {
+  using enum Code;
+  [[maybe_unused]] const V zero = hn::Zero(d);
+  [[maybe_unused]] const V one = hn::Set(d, 1.0F);
+  auto truth = [&](auto mask) HWY_ATTR { return hn::IfThenElseZero(mask, one); };
+  auto if_negative = [&](V yes, V no) HWY_ATTR { return hn::IfThenElse(hn::Lt(a, zero), yes, no); };
+  // clang-format off
+  if constexpr (k == add) return hn::Add(a, b);
+  else if constexpr (k == sub) return hn::Sub(a, b);
+  else if constexpr (k == mul) return hn::Mul(a, b);
+  else if constexpr (k == div) return hn::Div(a, b);
+  else if constexpr (k == min) return min_nan(a, b);
+  else if constexpr (k == max) return max_nan(a, b);
+  else if constexpr (k == neg) return hn::Neg(a);
+  else if constexpr (k == Code::abs) return hn::Abs(a);
+  else if constexpr (k == square) return hn::Mul(a, a);
+  else if constexpr (k == cube) return hn::Mul(hn::Mul(a, a), a);
+  else if constexpr (k == scale) return hn::Mul(a, p0);
+  else if constexpr (k == Code::sqrt) return hn::Sqrt(a);
+  else if constexpr (k == Code::exp) return exp_f32(d, a);
+  else if constexpr (k == Code::log) return log_f32(d, a);
+  else if constexpr (k == Code::erf) return erf_f32(d, a);
+  else if constexpr (k == Code::tanh) return tanh_f32(d, a);
+  else if constexpr (k == sign)
+    return hn::IfThenElse(hn::Or(hn::Eq(a, zero), hn::IsNaN(a)), hn::Add(a, zero), hn::CopySign(one, a));
+  else if constexpr (k == Code::floor) return hn::Floor(a);
+  else if constexpr (k == Code::ceil) return hn::Ceil(a);
+  else if constexpr (k == Code::round) return hn::Round(a);
+  else if constexpr (k == reciprocal) return hn::Div(one, a);
+  else if constexpr (k == sigmoid) return sigmoid_f32(d, a);
+  else if constexpr (k == relu) return if_negative(zero, a);
+  else if constexpr (k == leaky_relu) return if_negative(hn::Mul(a, p0), a);
+  else if constexpr (k == prelu) return if_negative(hn::Mul(a, b), a);
+  else if constexpr (k == elu) return if_negative(hn::Mul(p0, expm1_negative(d, hn::Min(a, zero))), a);
+  else if constexpr (k == selu)
+    return hn::Mul(p1, if_negative(hn::Mul(p0, expm1_negative(d, hn::Min(a, zero))), a));
+  else if constexpr (k == celu)
+    return if_negative(hn::Mul(p0, expm1_negative(d, hn::Div(hn::Min(a, zero), p0))), a);
+  else if constexpr (k == softplus) return softplus_f32(d, a);
+  else if constexpr (k == softsign) return hn::Div(a, hn::Add(one, hn::Abs(a)));
+  else if constexpr (k == hard_sigmoid)
+    return max_nan(zero, min_nan(one, hn::Add(hn::Mul(p0, a), p1)));
+  else if constexpr (k == hard_swish)
+    return hn::Mul(a, max_nan(zero, min_nan(one, hn::Add(hn::Div(a, hn::Set(d, 6.0F)), hn::Set(d, 0.5F)))));
+  else if constexpr (k == thresholded_relu) return hn::IfThenElse(hn::Le(a, p0), zero, a);
+  else if constexpr (k == Code::mish) return HWY_NAMESPACE::mish(d, a);
+  else if constexpr (k == gelu) return gelu_f32(d, a);
+  else if constexpr (k == gelu_tanh) {
+    // 0.5 * (1 + tanh(u)) = sigmoid(2u)
+    const V cubic = hn::MulAdd(hn::Mul(hn::Mul(a, a), a), hn::Set(d, 0.044715F), a);
+    const V y = hn::Mul(hn::Max(a, hn::Set(d, -100.0F)), sigmoid_f32(d, hn::Mul(cubic, hn::Set(d, 1.5957691F))));
+    return keep_nan(a, y);
+  }
+  else if constexpr (k == where) return hn::IfThenElse(hn::Ne(a, zero), b, c);
+  else if constexpr (k == equal) return truth(hn::Eq(a, b));
+  else if constexpr (k == greater) return truth(hn::Gt(a, b));
+  else if constexpr (k == greater_equal) return truth(hn::Ge(a, b));
+  else if constexpr (k == less) return truth(hn::Lt(a, b));
+  else if constexpr (k == less_equal) return truth(hn::Le(a, b));
+  else if constexpr (k == logic_and) return truth(hn::And(hn::Ne(a, zero), hn::Ne(b, zero)));
+  else if constexpr (k == logic_or) return truth(hn::Or(hn::Ne(a, zero), hn::Ne(b, zero)));
+  else if constexpr (k == logic_xor) return truth(hn::Xor(hn::Ne(a, zero), hn::Ne(b, zero)));
+  else if constexpr (k == logic_not) return truth(hn::Eq(a, zero));
+  else if constexpr (k == is_nan) return truth(hn::IsNaN(a));
+  else if constexpr (k == nonzero) return truth(hn::Ne(a, zero));
+  else static_assert(k == count, "a code without a row");
+  // clang-format on
+}
+
+template <Code k>
+void loop(float* dst, const float* a, const float* b, const float* c, int64_t n,
+          const Params& params) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto p0 = hn::Set(d, static_cast<float>(params.p0));
+  const auto p1 = hn::Set(d, static_cast<float>(params.p1));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto y =
+        evaluate<k>(d, hn::LoadU(d, a + i), hn::LoadU(d, b + i), hn::LoadU(d, c + i), p0, p1);
+    hn::StoreU(y, d, dst + i);
+  }
+  if (i == n) return;
+  const auto rest = static_cast<size_t>(n - i);
+  const auto y = evaluate<k>(d, load_n(d, a + i, rest), load_n(d, b + i, rest),
+                             load_n(d, c + i, rest), p0, p1);
+  store_n(y, d, dst + i, rest);
+}
+
+template <size_t... codes>
+LoopTable<float> make_table(std::index_sequence<codes...>) {
+  LoopTable<float> table = plain_float_loops();
+  auto set = [&]<Code k>(std::integral_constant<Code, k>) {
+    if constexpr (has_simd(k)) table[static_cast<size_t>(k)] = &loop<k>;
+  };
+  (set(std::integral_constant<Code, static_cast<Code>(codes)>{}), ...);
+  return table;
+}
+
+const LoopTable<float>& table() {
+  static const LoopTable<float> kTable = make_table(std::make_index_sequence<kCodes>{});
+  return kTable;
+}
+
+/// The words of `groups` groups from `group` on, four a group; writes whole vectors of groups. A
+/// lane of 64 bits holds one 32-bit word of a counter: multiplying even 32-bit lanes ignores what
+/// stands in the upper halves.
+void philox_words(const DropoutParams& params, const int64_t* seed, uint64_t group, int64_t groups,
+                  uint32_t* HWY_RESTRICT words) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int64_t i = 0; i < groups; ++i) {
+    const PhiloxWords four = philox_group(seed, params.stream, group + static_cast<uint64_t>(i));
+    std::copy(four.begin(), four.end(), words + 4 * i);
+  }
+#else
+  const hn::ScalableTag<uint64_t> d;
+  const hn::Repartition<uint32_t, decltype(d)> d32;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto key = static_cast<uint64_t>(seed[0]);
+  const auto m0 = hn::Set(d32, kPhiloxM0);
+  const auto m1 = hn::Set(d32, kPhiloxM1);
+  const auto low_half = hn::Set(d, 0xFFFFFFFF);
+  for (int64_t i = 0; i < groups; i += lanes) {
+    const auto index = hn::Iota(d, group + static_cast<uint64_t>(i));
+    auto c0 = hn::Set(d, static_cast<uint32_t>(seed[1]));
+    auto c1 = hn::Set(d, static_cast<uint32_t>(params.stream));
+    auto c2 = index;
+    auto c3 = hn::ShiftRight<32>(index);
+    auto k0 = static_cast<uint32_t>(key);
+    auto k1 = static_cast<uint32_t>(key >> 32);
+    for (int round = 0; round < 10; ++round) {
+      const auto product0 = hn::MulEven(hn::BitCast(d32, c0), m0);
+      const auto product1 = hn::MulEven(hn::BitCast(d32, c2), m1);
+      c0 = hn::Xor(hn::ShiftRight<32>(product1), hn::Xor(c1, hn::Set(d, k0)));
+      c1 = product1;
+      c2 = hn::Xor(hn::ShiftRight<32>(product0), hn::Xor(c3, hn::Set(d, k1)));
+      c3 = product0;
+      k0 += kPhiloxW0;
+      k1 += kPhiloxW1;
+    }
+    const auto first = hn::Or(hn::And(c0, low_half), hn::ShiftLeft<32>(c1));
+    const auto second = hn::Or(hn::And(c2, low_half), hn::ShiftLeft<32>(c3));
+    hn::StoreInterleaved2(first, second, d, reinterpret_cast<uint64_t*>(words + 4 * i));
+  }
+#endif
+}
+
+void dropout_loop(const DropoutParams& params, const int64_t* seed, int64_t first, const float* a,
+                  float* dst, int64_t n) {
+  if (params.threshold > 0xFFFFFFFF) {
+    for (int64_t i = 0; i < n; ++i) dst[i] = 0;
+    return;
+  }
+  constexpr int64_t kChunk = 512;
+  const hn::ScalableTag<float> d;
+  const hn::ScalableTag<uint32_t> d32;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto threshold = hn::Set(d32, static_cast<uint32_t>(params.threshold));
+  const auto scale = hn::Set(d, static_cast<float>(params.scale));
+  const auto one = hn::Set(d, 1.0F);
+  HWY_ALIGN uint32_t words[kChunk + 4 * hn::MaxLanes(hn::ScalableTag<uint64_t>())];
+  for (int64_t chunk = 0; chunk < n; chunk += kChunk) {
+    const int64_t count = std::min(kChunk, n - chunk);
+    philox_words(params, seed, static_cast<uint64_t>(first + chunk) / 4, (count + 3) / 4, words);
+    for (int64_t i = 0; i < count; i += lanes) {
+      const auto keep = hn::RebindMask(d, hn::Not(hn::Lt(hn::Load(d32, words + i), threshold)));
+      const auto left = static_cast<size_t>(std::min(lanes, count - i));
+      float* to = dst + chunk + i;
+      if (left == static_cast<size_t>(lanes)) {
+        const auto x = a == nullptr ? one : hn::Mul(hn::LoadU(d, a + chunk + i), scale);
+        hn::StoreU(hn::IfThenElseZero(keep, x), d, to);
+      } else {
+        const auto x = a == nullptr ? one : hn::Mul(load_n(d, a + chunk + i, left), scale);
+        store_n(hn::IfThenElseZero(keep, x), d, to, left);
+      }
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace steep::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace steep::cpu {
+
+HWY_EXPORT(table);
+HWY_EXPORT(dropout_loop);
+
+const LoopTable<float>& float_loops() {
+  limit_isa();
+  return HWY_DYNAMIC_DISPATCH(table)();
+}
+
+void dropout(const DropoutParams& params, const int64_t* seed, int64_t first, const float* a,
+             float* dst, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(dropout_loop)(params, seed, first, a, dst, n);
+}
+
+}  // namespace steep::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,12 @@
+// Which instruction sets our kernels may use.
+#pragma once
+
+namespace steep::cpu {
+
+/// Obeys the environment variable STEEP_MAX_ISA ("avx512", "avx2", "sse4", "scalar"), which keeps
+/// Steep's own kernels from using anything newer: for comparing results between machines, and for
+/// tests. Reads it once; cheap afterwards. Throws ProviderError when it holds something else. Call
+/// before the first dispatch.
+void limit_isa();
+
+}  // namespace steep::cpu
