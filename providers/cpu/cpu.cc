@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "providers/cpu/isa.h"
+
 namespace steep::cpu {
 
 // One line a kernel file. An explicit list, because linkers drop static initialisers from static
@@ -44,6 +46,7 @@ namespace {
 class CpuProvider final : public Provider {
  public:
   CpuProvider() {
+    limit_isa();
     std::vector<Candidate> all;
 #define STEEP_REGISTER(stem) register_##stem(all);
     STEEP_KERNELS(STEEP_REGISTER)
