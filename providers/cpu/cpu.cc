@@ -27,6 +27,7 @@ namespace steep::cpu {
   X(layer_norm) \
   X(matmul) \
   X(pad) \
+  X(reduce) \
   X(scatter) \
   X(sgd) \
   X(shape) \

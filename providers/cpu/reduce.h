@@ -1,0 +1,31 @@
+// Reductions: inner loops for every instruction set. The order in which elements are added depends
+// on the shape alone, so results have the same bits for any number of threads.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace steep::cpu {
+
+enum class Reduction : uint8_t { sum, sum_abs, sum_square, max, min, prod };
+
+/// What partial results are held in: floats add up in double, integers in 64 bits.
+template <typename T>
+using Accumulator = std::conditional_t<std::is_floating_point_v<T>, double, int64_t>;
+
+/// Columns that one call of ReduceLoops::columns takes at most.
+inline constexpr int64_t kReduceColumns = 1024;
+
+template <typename T>
+struct ReduceLoops {
+  /// Reduces n neighbours into *total.
+  void (*row)(const T* x, int64_t n, Accumulator<T>* total);
+  /// Reduces `rows` rows of `columns` neighbours, `stride` elements apart, into total[columns].
+  void (*columns)(const T* x, int64_t rows, int64_t stride, int64_t columns, Accumulator<T>* total);
+};
+
+/// T: float, double, int64_t. The best loops for this machine.
+template <typename T>
+ReduceLoops<T> reduce_loops(Reduction reduction);
+
+}  // namespace steep::cpu
