@@ -44,18 +44,21 @@ void finish_row(float* y, int64_t n, float bias, bool relu) {
   }
 }
 
-/// oneDNN divides long sums among threads when `a` is transposed, which would make results depend
-/// on their number. It does not below this length.
+/// oneDNN divides long sums among threads when there is little else to divide, which would make
+/// results depend on their number. It does not below these lengths: with its brgemm kernels where
+/// `a` is transposed, and with the gemm that it uses for layouts which these do not take.
 constexpr int64_t kLongestTransposedSum = 2048;
+constexpr int64_t kLongestGemmSum = 512;
 
 class OneDnnMatMul final : public Kernel {
  public:
   /// Throws dnnl::error where oneDNN has no such primitive.
   explicit OneDnnMatMul(const MatMulProblem& problem) : p_(problem) {
-    const int64_t longest = p_.a_k == 1 ? p_.k : kLongestTransposedSum;
-    const int64_t count = (p_.k + longest - 1) / longest;
     y_ = desc(p_.y_batch, p_.m, p_.n, p_.y_m, p_.y_n);
-    for (int64_t i = 0; i < count; ++i) add_part(p_.k * i / count, p_.k * (i + 1) / count);
+    // A sum in parts would round each to 16 bits.
+    const bool whole = p_.dtype != DType::f32;
+    add_parts(whole || p_.a_k == 1 ? p_.k : kLongestTransposedSum);
+    if (gemm_ && !whole) add_parts(kLongestGemmSum);
   }
 
   /// False when oneDNN has only its reference loops for these layouts.
@@ -107,6 +110,12 @@ class OneDnnMatMul final : public Kernel {
     return onednn_desc(p_.dtype, l.dims, l.strides);
   }
 
+  void add_parts(int64_t longest) {
+    parts_.clear();
+    const int64_t count = (p_.k + longest - 1) / longest;
+    for (int64_t i = 0; i < count; ++i) add_part(p_.k * i / count, p_.k * (i + 1) / count);
+  }
+
   void add_part(int64_t k, int64_t end) {
     Part part{.primitive = {},
               .a = desc(p_.a_batch, p_.m, end - k, p_.a_m, p_.a_k),
@@ -142,7 +151,9 @@ class OneDnnMatMul final : public Kernel {
     const Desc pd = part.bias_argument == DNNL_ARG_BIAS
                         ? Desc(engine, part.a, part.b, bias_, y_, attr)
                         : Desc(engine, part.a, part.b, y_, attr);
-    if (std::string_view(pd.impl_info_str()).find("ref") != std::string_view::npos) fast_ = false;
+    const std::string_view implementation = pd.impl_info_str();
+    fast_ = fast_ && implementation.find("ref") == std::string_view::npos;
+    gemm_ = gemm_ || implementation.find("gemm:") == 0;
     part.scratchpad = pd.scratchpad_desc();
     scratch_bytes = std::max(scratch_bytes, part.scratchpad.get_size());
     part.primitive = dnnl::matmul(pd);
@@ -170,6 +181,7 @@ class OneDnnMatMul final : public Kernel {
   dnnl::memory::desc y_, bias_;
   std::vector<Part> parts_;
   bool fast_ = true;
+  bool gemm_ = false;
 };
 
 }  // namespace
