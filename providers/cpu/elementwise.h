@@ -4,6 +4,7 @@
 // outputs once.
 //
 //   elementwise_build.cc   node or body → Program
+//   elementwise_slots.cc   registers of a Program
 //   elementwise.cc         runs a Program
 //   elementwise_loops.cc   float and double loops, elementwise_int.cc integer loops: one row an op
 //   elementwise_simd.cc    float loops for each instruction set, chosen at run time
@@ -192,6 +193,11 @@ struct Program {
 /// Program limits, so that the register file has a fixed size.
 inline constexpr int kMaxSlots = 64;
 inline constexpr int kMaxValues = 256;
+
+/// Gives every one of the `values` that needs memory a place in the register file, reused once it
+/// has been read last, and decides which outputs are written without one. False when the file is
+/// too small.
+bool assign_slots(Program& program, int values);
 
 /// The program of a node (single op or steep.Fused), or nothing with the reason.
 std::optional<Program> build_program(const NodeSpec& node, std::string* why_not);

@@ -126,7 +126,11 @@ class Builder {
     const Graph* body = node_.op == "steep.Fused" ? &node_.attrs.body("body") : nullptr;
     if (!take_outputs() || !choose_type(body)) return std::nullopt;
     const bool built = body != nullptr ? build_body(*body) : build_single();
-    if (!built || !assign_slots()) return std::nullopt;
+    if (!built) return std::nullopt;
+    if (values_ > kMaxValues || !assign_slots(program_, values_)) {
+      fail("the body needs too many registers");
+      return std::nullopt;
+    }
     return std::move(program_);
   }
 
@@ -459,10 +463,6 @@ class Builder {
     return true;
   }
 
-  /// Gives every value that needs memory a place in the register file, reused once it has been read
-  /// last.
-  bool assign_slots();
-
   static constexpr size_t kMaxBroadcastAxes = 16;
 
   const NodeSpec& node_;
@@ -473,73 +473,6 @@ class Builder {
   bool mixed_ = false;   // integers beside floats
   bool single_ = false;  // one node: the store cuts off what the dtype does not keep
 };
-
-bool Builder::assign_slots() {
-  if (values_ > kMaxValues) return fail("the body is too long");
-  constexpr int kNever = -1;
-  const int end = static_cast<int>(program_.instructions.size());
-  std::vector<int> last_use(static_cast<size_t>(values_), kNever);
-  int last_direct_read = kNever;  // an input that may share its memory with an output
-  auto is_direct = [&](uint16_t v) {
-    return std::any_of(program_.loads.begin(), program_.loads.end(), [&](const Program::Load& l) {
-      return l.value == v && l.kind == Program::Load::Kind::direct;
-    });
-  };
-  for (int i = 0; i < end; ++i) {
-    const auto& ins = program_.instructions[static_cast<size_t>(i)];
-    for (uint16_t v : {ins.a, ins.b, ins.c}) {
-      last_use[v] = i;
-      if (is_direct(v)) last_direct_read = i;
-    }
-  }
-  program_.slots.assign(static_cast<size_t>(values_), 0);
-  std::vector<bool> placed(static_cast<size_t>(values_), false);
-  auto outside = [&](uint16_t v) {
-    placed[v] = true;
-    program_.slots[v] = -1;
-  };
-  // An output may be written early only when no input, whose memory it may have taken, is read
-  // afterwards.
-  for (Program::Store& s : program_.stores) {
-    for (int i = 0; i < end; ++i) {
-      if (program_.instructions[static_cast<size_t>(i)].dst != s.value) continue;
-      s.direct = s.dtype == program_.type && i >= last_direct_read && !program_.may_fault;
-    }
-    if (s.direct) {
-      outside(s.value);
-    } else {
-      last_use[s.value] = end;
-    }
-  }
-  std::vector<Program::Slot> free;
-  auto place = [&](uint16_t v) {
-    placed[v] = true;
-    if (free.empty()) free.push_back(static_cast<Program::Slot>(program_.slot_count++));
-    program_.slots[v] = free.back();
-    free.pop_back();
-  };
-  for (const Program::Load& l : program_.loads) {
-    if (l.kind == Program::Load::Kind::direct) {
-      outside(l.value);
-      continue;
-    }
-    place(l.value);
-    if (l.kind == Program::Load::Kind::scalar)
-      last_use[l.value] = end;  // filled once, kept for all blocks
-  }
-  for (int i = 0; i < end; ++i) {
-    const auto& ins = program_.instructions[static_cast<size_t>(i)];
-    for (uint16_t v : {ins.a, ins.b, ins.c}) {
-      if (last_use[v] == i && program_.slots[v] >= 0) {
-        free.push_back(program_.slots[v]);
-        last_use[v] = end;  // an operand that occurs twice is freed once
-      }
-    }
-    if (!placed[ins.dst]) place(ins.dst);
-  }
-  if (program_.slot_count > kMaxSlots) return fail("the body needs too many registers");
-  return true;
-}
 
 }  // namespace
 

@@ -6,10 +6,21 @@
 namespace steep {
 namespace {
 
+/// A dropout's seed is no operand of the loop: it does not broadcast.
+bool is_seed(const Graph& body, int input) {
+  const Value v = body.inputs()[static_cast<size_t>(input)];
+  for (Node n : body.nodes()) {
+    if ((n.op() == "steep.Dropout" || n.op() == "steep.DropoutMask") && n.input(1) == v)
+      return true;
+  }
+  return false;
+}
+
 std::vector<Type> fused_infer(Node n) {
   const Graph& body = n.attrs().body("body");
   std::optional<Shape> common = Shape{};
   for (int i = 0; i < n.input_count(); ++i) {
+    if (is_seed(body, i)) continue;
     const auto& shape = shape_if_known(n.input(i));
     if (!shape) common.reset();
     if (common) common = broadcast(n, *common, *shape);
