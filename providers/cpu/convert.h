@@ -25,6 +25,10 @@ uint16_t float_to_f16(float x);
 /// the sizes are.
 using Convert = void (*)(const void* src, void* dst, int64_t n);
 
+/// f32 → bf16 and back, the best for this machine (elementwise_simd.cc).
+Convert bf16_narrowing();
+Convert bf16_widening();
+
 /// The conversion; defined for all dtypes but `undefined`.
 Convert find_convert(DType from, DType to);
 

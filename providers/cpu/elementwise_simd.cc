@@ -1,6 +1,7 @@
 // Float loops of the elementwise engine, compiled for every instruction set and chosen at run time.
 // Each row means what the row of elementwise_loops.cc means; ops without a row here use that one.
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <utility>
 
@@ -160,48 +161,87 @@ const LoopTable<float>& table() {
   return kTable;
 }
 
-/// The words of `groups` groups from `group` on, four a group; writes whole vectors of groups. A
-/// lane of 64 bits holds one 32-bit word of a counter: multiplying even 32-bit lanes ignores what
-/// stands in the upper halves.
+#if HWY_TARGET == HWY_SCALAR
+
 void philox_words(const DropoutParams& params, const int64_t* seed, uint64_t group, int64_t groups,
                   uint32_t* HWY_RESTRICT words) {
-#if HWY_TARGET == HWY_SCALAR
   for (int64_t i = 0; i < groups; ++i) {
     const PhiloxWords four = philox_group(seed, params.stream, group + static_cast<uint64_t>(i));
     std::copy(four.begin(), four.end(), words + 4 * i);
   }
+}
+
 #else
+
+/// Counters of consecutive groups. A lane of 64 bits holds one 32-bit word in its lower half;
+/// multiplying even 32-bit lanes ignores what stands in the upper halves, so nothing clears them.
+template <class V>
+struct Counters {
+  V c0, c1, c2, c3;
+
+  template <class D>
+  HWY_INLINE Counters(D d, uint64_t first, uint32_t run, uint32_t stream)
+      : c0(hn::Set(d, run)),
+        c1(hn::Set(d, stream)),
+        c2(hn::Iota(d, first)),
+        c3(hn::ShiftRight<32>(c2)) {}
+
+  template <class V32>
+  HWY_INLINE void round(V32 m0, V32 m1, V k0, V k1) {
+    const hn::DFromV<V32> d32;
+    const V product0 = hn::MulEven(hn::BitCast(d32, c0), m0);
+    const V product1 = hn::MulEven(hn::BitCast(d32, c2), m1);
+    c0 = hn::Xor(hn::ShiftRight<32>(product1), hn::Xor(c1, k0));
+    c1 = product1;
+    c2 = hn::Xor(hn::ShiftRight<32>(product0), hn::Xor(c3, k1));
+    c3 = product0;
+  }
+
+  template <class D>
+  HWY_INLINE void store(D d, uint32_t* HWY_RESTRICT words) const {
+    const V low_half = hn::Set(d, 0xFFFFFFFF);
+    const V first = hn::Or(hn::And(c0, low_half), hn::ShiftLeft<32>(c1));
+    const V second = hn::Or(hn::And(c2, low_half), hn::ShiftLeft<32>(c3));
+    hn::StoreInterleaved2(first, second, d, reinterpret_cast<uint64_t*>(words));
+  }
+};
+
+/// The words of `groups` groups from `group` on, four a group; writes two whole vectors of groups
+/// at a time, since one alone would wait for its multiplications.
+void philox_words(const DropoutParams& params, const int64_t* seed, uint64_t group, int64_t groups,
+                  uint32_t* HWY_RESTRICT words) {
   const hn::ScalableTag<uint64_t> d;
   const hn::Repartition<uint32_t, decltype(d)> d32;
+  using V = hn::Vec<decltype(d)>;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto key = static_cast<uint64_t>(seed[0]);
+  const auto run = static_cast<uint32_t>(seed[1]);
+  const auto stream = static_cast<uint32_t>(params.stream);
   const auto m0 = hn::Set(d32, kPhiloxM0);
   const auto m1 = hn::Set(d32, kPhiloxM1);
-  const auto low_half = hn::Set(d, 0xFFFFFFFF);
-  for (int64_t i = 0; i < groups; i += lanes) {
-    const auto index = hn::Iota(d, group + static_cast<uint64_t>(i));
-    auto c0 = hn::Set(d, static_cast<uint32_t>(seed[1]));
-    auto c1 = hn::Set(d, static_cast<uint32_t>(params.stream));
-    auto c2 = index;
-    auto c3 = hn::ShiftRight<32>(index);
-    auto k0 = static_cast<uint32_t>(key);
-    auto k1 = static_cast<uint32_t>(key >> 32);
-    for (int round = 0; round < 10; ++round) {
-      const auto product0 = hn::MulEven(hn::BitCast(d32, c0), m0);
-      const auto product1 = hn::MulEven(hn::BitCast(d32, c2), m1);
-      c0 = hn::Xor(hn::ShiftRight<32>(product1), hn::Xor(c1, hn::Set(d, k0)));
-      c1 = product1;
-      c2 = hn::Xor(hn::ShiftRight<32>(product0), hn::Xor(c3, hn::Set(d, k1)));
-      c3 = product0;
-      k0 += kPhiloxW0;
-      k1 += kPhiloxW1;
-    }
-    const auto first = hn::Or(hn::And(c0, low_half), hn::ShiftLeft<32>(c1));
-    const auto second = hn::Or(hn::And(c2, low_half), hn::ShiftLeft<32>(c3));
-    hn::StoreInterleaved2(first, second, d, reinterpret_cast<uint64_t*>(words + 4 * i));
+  uint64_t keys[10][2];
+  auto k0 = static_cast<uint32_t>(seed[0]);
+  auto k1 = static_cast<uint32_t>(static_cast<uint64_t>(seed[0]) >> 32);
+  for (auto& key : keys) {
+    key[0] = k0;
+    key[1] = k1;
+    k0 += kPhiloxW0;
+    k1 += kPhiloxW1;
   }
-#endif
+  for (int64_t i = 0; i < groups; i += 2 * lanes) {
+    Counters<V> a(d, group + static_cast<uint64_t>(i), run, stream);
+    Counters<V> b(d, group + static_cast<uint64_t>(i + lanes), run, stream);
+    for (const auto& key : keys) {
+      const V key0 = hn::Set(d, key[0]);
+      const V key1 = hn::Set(d, key[1]);
+      a.round(m0, m1, key0, key1);
+      b.round(m0, m1, key0, key1);
+    }
+    a.store(d, words + 4 * i);
+    b.store(d, words + 4 * (i + lanes));
+  }
 }
+
+#endif
 
 void dropout_loop(const DropoutParams& params, const int64_t* seed, int64_t first, const float* a,
                   float* dst, int64_t n) {
@@ -216,7 +256,7 @@ void dropout_loop(const DropoutParams& params, const int64_t* seed, int64_t firs
   const auto threshold = hn::Set(d32, static_cast<uint32_t>(params.threshold));
   const auto scale = hn::Set(d, static_cast<float>(params.scale));
   const auto one = hn::Set(d, 1.0F);
-  HWY_ALIGN uint32_t words[kChunk + 4 * hn::MaxLanes(hn::ScalableTag<uint64_t>())];
+  HWY_ALIGN uint32_t words[kChunk + 8 * hn::MaxLanes(hn::ScalableTag<uint64_t>())];
   for (int64_t chunk = 0; chunk < n; chunk += kChunk) {
     const int64_t count = std::min(kChunk, n - chunk);
     philox_words(params, seed, static_cast<uint64_t>(first + chunk) / 4, (count + 3) / 4, words);
@@ -235,6 +275,25 @@ void dropout_loop(const DropoutParams& params, const int64_t* seed, int64_t firs
   }
 }
 
+void narrow_bf16(const void* src, void* dst, int64_t n) {
+  const auto* x = static_cast<const float*>(src);
+  auto* y = static_cast<uint16_t*>(dst);
+  for (int64_t i = 0; i < n; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(x[i]);
+    const uint32_t rounded = bits + 0x7FFF + ((bits >> 16) & 1);
+    const uint32_t nan = bits | 0x400000;
+    y[i] = static_cast<uint16_t>(((bits & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded) >> 16);
+  }
+}
+
+void widen_bf16(const void* src, void* dst, int64_t n) {
+  const auto* x = static_cast<const uint16_t*>(src);
+  auto* y = static_cast<float*>(dst);
+  for (int64_t i = 0; i < n; ++i) y[i] = std::bit_cast<float>(uint32_t{x[i]} << 16);
+}
+
+Convert bf16_loop(bool narrow) { return narrow ? narrow_bf16 : widen_bf16; }
+
 }  // namespace HWY_NAMESPACE
 }  // namespace steep::cpu
 HWY_AFTER_NAMESPACE();
@@ -244,6 +303,17 @@ namespace steep::cpu {
 
 HWY_EXPORT(table);
 HWY_EXPORT(dropout_loop);
+HWY_EXPORT(bf16_loop);
+
+Convert bf16_narrowing() {
+  limit_isa();
+  return HWY_DYNAMIC_DISPATCH(bf16_loop)(true);
+}
+
+Convert bf16_widening() {
+  limit_isa();
+  return HWY_DYNAMIC_DISPATCH(bf16_loop)(false);
+}
 
 const LoopTable<float>& float_loops() {
   limit_isa();

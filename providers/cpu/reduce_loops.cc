@@ -79,13 +79,13 @@ struct Op {
   }
 };
 
-template <Reduction r, typename T>
-void row(const T* x, int64_t n, Accumulator<T>* total) {
+/// Adds whole runs of kLanes neighbours to `sum`, as many as there are; returns how many elements
+/// that took.
+template <int64_t kLanes, Reduction r, typename T>
+HWY_INLINE int64_t runs(const T* x, int64_t n, Accumulator<T>& sum) {
   using O = Op<r, T>;
   using Lane = typename O::Lane;
-  constexpr int64_t kLanes = 64;
   constexpr int64_t kBlock = 32 * kLanes;  // a lane takes 32 elements before it goes to the total
-  auto sum = O::template identity<Accumulator<T>>();
   int64_t i = 0;
   while (n - i >= kLanes) {
     Lane lanes[kLanes];
@@ -101,6 +101,15 @@ void row(const T* x, int64_t n, Accumulator<T>* total) {
     }
     sum = O::join(sum, wide[0]);
   }
+  return i;
+}
+
+template <Reduction r, typename T>
+void row(const T* x, int64_t n, Accumulator<T>* total) {
+  using O = Op<r, T>;
+  auto sum = O::template identity<Accumulator<T>>();
+  int64_t i = runs<64, r>(x, n, sum);
+  i += runs<8, r>(x + i, n - i, sum);
   for (; i < n; ++i) sum = O::join(sum, static_cast<Accumulator<T>>(O::prepare(x[i])));
   *total = sum;
 }

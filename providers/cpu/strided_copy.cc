@@ -41,6 +41,17 @@ void transpose_4x4(const char* src, int64_t src_row, char* dst, int64_t dst_row)
   for (int i = 0; i < 4; ++i) std::memcpy(dst + i * dst_row, &rows[i], 16);
 }
 
+/// The same for 16x16. Goes through a buffer, so that every cache line of either side is touched
+/// once: rows that lie a power of two apart would throw each other out.
+void transpose_16x16(const char* src, int64_t src_row, char* dst, int64_t dst_row) {
+  alignas(64) char buffer[16 * 64];
+  for (int64_t c = 0; c < 16; c += 4) {
+    for (int64_t r = 0; r < 16; r += 4)
+      transpose_4x4(src + r * 4 + c * src_row, src_row, buffer + r * 64 + c * 4, 64);
+  }
+  for (int64_t r = 0; r < 16; ++r) std::memcpy(dst + r * dst_row, buffer + r * 64, 64);
+}
+
 }  // namespace
 
 StridedCopy::StridedCopy(size_t element_bytes, const Dims& dims, const Dims& src_strides,
@@ -175,6 +186,16 @@ void StridedCopy::run_transpose(const char* src, char* dst) const {
   auto tile = [&](const char* s, char* d, int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
     int64_t r = r0;
     if constexpr (kBytes == 4) {
+      for (; r + 16 <= r1; r += 16) {
+        int64_t c = c0;
+        for (; c + 16 <= c1; c += 16) {
+          transpose_16x16(s + r * 4 + c * column.src, column.src, d + r * row.dst + c * 4, row.dst);
+        }
+        for (; c < c1; ++c) {
+          for (int64_t k = r; k < r + 16; ++k)
+            move<4>(s + k * 4 + c * column.src, d + k * row.dst + c * 4);
+        }
+      }
       for (; r + 4 <= r1; r += 4) {
         int64_t c = c0;
         for (; c + 4 <= c1; c += 4) {
