@@ -12,8 +12,7 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
-# Nothing leaves our shared objects but the Python module's entry point: other copies of ONNX and
-# protobuf live in the same Python process, and theirs must not meet ours.
+# Nothing leaves our objects by default; python/exports.map has the last word on the extension.
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 

@@ -43,5 +43,3 @@ target_compile_definitions(
   steep_onnx PUBLIC ONNX_NAMESPACE=onnx ONNX_ML=1 ONNX_USE_LITE_PROTO=1 __ONNX_NO_DOC_STRINGS)
 target_compile_options(steep_onnx PRIVATE -w)
 target_link_libraries(steep_onnx PUBLIC protobuf::libprotobuf-lite Threads::Threads)
-# ONNX marks its API visible whatever we say; shared objects that link it must not export it.
-target_link_options(steep_onnx INTERFACE LINKER:--exclude-libs,ALL)
