@@ -3,8 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
-
-#include "oneapi/dnnl/dnnl.hpp"
+#include <oneapi/dnnl/dnnl.hpp>
 
 namespace steep {
 namespace {

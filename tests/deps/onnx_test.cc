@@ -2,14 +2,13 @@
 // shape inference, function bodies and the opset converter work.
 
 #include <gtest/gtest.h>
+#include <onnx/checker.h>
+#include <onnx/defs/parser.h>
+#include <onnx/defs/schema.h>
+#include <onnx/shape_inference/implementation.h>
+#include <onnx/version_converter/convert.h>
 
 #include <string>
-
-#include "onnx/checker.h"
-#include "onnx/defs/parser.h"
-#include "onnx/defs/schema.h"
-#include "onnx/shape_inference/implementation.h"
-#include "onnx/version_converter/convert.h"
 
 namespace steep {
 namespace {

@@ -1,0 +1,22 @@
+// Any bytes offered as a model either import into a graph that verifies, or are refused with one of
+// the errors that import.h names.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "model/import.h"
+#include "steep/error.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace steep;
+  ImportLimits limits;
+  limits.max_bytes = size_t{16} << 20;
+  limits.max_nodes = 10'000;
+  try {
+    const ImportedModel model = import_model(std::as_bytes(std::span(data, size)), limits);
+    verify(model.graph, "import");
+  } catch (const ModelError&) {  // NOLINT(bugprone-empty-catch): the expected refusal
+  }
+  return 0;
+}
