@@ -1,0 +1,48 @@
+#include "train/schedule.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace steep {
+
+void check_schedule(const ScheduleOptions& options) {
+  const bool constant = options.kind == "constant";
+  if (!constant && options.kind != "linear" && options.kind != "cosine") {
+    throw ModelError(ErrorParts{.what = "the schedule is unknown",
+                                .expected = "constant, linear or cosine",
+                                .received = options.kind});
+  }
+  if (options.warmup_steps < 0) {
+    throw ModelError(ErrorParts{.what = "the schedule's warmup_steps is negative",
+                                .received = std::to_string(options.warmup_steps)});
+  }
+  if (!constant && options.total_steps <= options.warmup_steps) {
+    throw ModelError(
+        ErrorParts{.what = fmt::format("the {} schedule needs its length", options.kind),
+                   .expected = fmt::format("total_steps above {}", options.warmup_steps),
+                   .received = std::to_string(options.total_steps)});
+  }
+  if (!(options.min_lr_ratio >= 0 && options.min_lr_ratio <= 1)) {
+    throw ModelError(ErrorParts{.what = "the schedule's min_lr_ratio is out of range",
+                                .expected = "0 to 1",
+                                .received = fmt::format("{}", options.min_lr_ratio)});
+  }
+}
+
+double schedule_factor(const ScheduleOptions& options, int64_t step) {
+  if (step < options.warmup_steps) {
+    return static_cast<double>(step + 1) / static_cast<double>(options.warmup_steps);
+  }
+  if (options.kind == "constant") return 1;
+  const double p = std::clamp(static_cast<double>(step - options.warmup_steps) /
+                                  static_cast<double>(options.total_steps - options.warmup_steps),
+                              0.0, 1.0);
+  const double min = options.min_lr_ratio;
+  if (options.kind == "linear") return 1 - (1 - min) * p;
+  return min + (1 - min) * (1 + std::cos(std::numbers::pi * p)) / 2;
+}
+
+}  // namespace steep
