@@ -79,8 +79,7 @@ struct Program::Impl {
         forward_inputs.push_back(i);
       }
     }
-    for (const Output& o : graph.outputs())
-      has_backward = has_backward || o.phase == Phase::backward;
+    for (Node n : graph.nodes()) has_backward = has_backward || n.phase() == Phase::backward;
     for (Value s : graph.states()) {
       states.push_back(s.tensor() != nullptr ? s.tensor()->clone() : Tensor());
     }
@@ -103,6 +102,7 @@ struct Program::Impl {
   std::vector<Type> all_types(std::span<const Type> fed) const {
     std::vector<Type> types(graph.inputs().size());
     for (size_t i = 0; i < fed.size(); ++i) types[forward_inputs[i]] = fed[i];
+    for (size_t i : backward_inputs) types[i] = graph.inputs()[i].type();
     if (seed_index >= 0) types[static_cast<size_t>(seed_index)] = {DType::i64, Shape{2}};
     return types;
   }

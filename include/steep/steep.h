@@ -98,7 +98,7 @@ struct TrainingOptions {
 
   uint64_t seed = 0;  ///< of dropout
   /// Check every node of each step and report the first that makes NaN or infinity; slow. Without
-  /// it the loss alone is checked.
+  /// it the loss alone is checked (and the node named that made it so).
   bool check_finite = false;
   ModelLimits limits{};
 };
@@ -215,8 +215,8 @@ class TrainingSession {
   /// Throws IoError; the old checkpoint then stays.
   void save_checkpoint(const std::filesystem::path& path, const std::string& user = "{}") const;
   /// Verifies everything, then loads; returns `user`. Throws CheckpointError naming file and reason
-  /// (damaged, of another model or optimizer); then nothing has changed. The learning rate and
-  /// schedule stay as in options.
+  /// (damaged, of another model or optimizer); then nothing has changed. The base learning rate and
+  /// the seed become those of the checkpoint; the schedule stays as in options.
   std::string load_checkpoint(const std::filesystem::path& path);
 
   /// A copy of the model with the trained weights; everything else in the file is kept.

@@ -76,6 +76,9 @@ ImportedModel lower(const CheckedModel& checked, const ImportLimits& limits) {
   model.producer = quote(checked.proto.producer_name());
   model.graph.node_limit = limits.max_nodes;
   Lowering(checked, model.graph, limits).run();
+  for (const auto& tensor : checked.proto.graph().initializer()) {
+    model.initializers.push_back(tensor.name());
+  }
   model.graph.prune();
   return model;
 }

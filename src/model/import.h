@@ -8,6 +8,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ir/graph.h"
 
@@ -25,6 +26,7 @@ struct ImportedModel {
   Graph graph;        ///< initializers are constants under their own names
   int64_t opset = 0;  ///< of the default domain in the file
   std::string producer;
+  std::vector<std::string> initializers;  ///< their names, in the order of the file
 };
 
 /// Reads a model file; external data is read from the model's own folder only.

@@ -1,0 +1,144 @@
+#include "train/loss.h"
+
+#include <fmt/format.h>
+
+#include "ops/build.h"
+#include "steep/error.h"
+#include "train/names.h"
+
+namespace steep {
+namespace {
+
+std::vector<std::string> output_names(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const Output& o : graph.outputs()) names.push_back(o.name);
+  return names;
+}
+
+bool may_be_scalar(const Type& type) {
+  if (!type.shape) return true;
+  for (const Dim& d : *type.shape) {
+    if (d.known() && d.value() != 1) return false;
+  }
+  return true;
+}
+
+Value label_input(Graph& graph, const std::string& name, Type type, bool* added) {
+  for (Value v : graph.inputs()) {
+    if (v.name() != name) continue;
+    if (v.dtype() != type.dtype) {
+      throw ShapeError(ErrorParts{.what = "The model's own label input does not suit the loss.",
+                                  .node = name,
+                                  .expected = to_string(type),
+                                  .received = to_string(v.type()),
+                                  .remedy = "Name another label input."});
+    }
+    return v;
+  }
+  if (graph.find(name)) {
+    throw ModelError(ErrorParts{.what = "The label input needs a name of its own.",
+                                .node = name,
+                                .received = "a name that the model uses for another value",
+                                .remedy = "Name another label input."});
+  }
+  *added = true;
+  return graph.add_input(name, std::move(type));
+}
+
+}  // namespace
+
+Value find_output(const Graph& graph, const TrainingOptions& options) {
+  const auto& outputs = graph.outputs();
+  if (outputs.empty()) throw ModelError("The model has no output.");
+  const std::string wanted = options.output.empty() ? "loss" : options.output;
+  if (options.output.empty() && outputs.size() == 1) return outputs[0].value;
+  for (const Output& o : outputs) {
+    if (o.name == wanted) return o.value;
+  }
+  if (options.output.empty()) {
+    throw ModelError(ErrorParts{.what = "The model has several outputs; which one to train on?",
+                                .expected = "the name of one of them",
+                                .received = list_names(output_names(graph)),
+                                .remedy = "Name it: TrainingOptions::output, or --output."});
+  }
+  throw ModelError(ErrorParts{.what = "The model has no such output.",
+                              .node = options.output,
+                              .expected = nearest_names(options.output, output_names(graph)),
+                              .received = options.output});
+}
+
+Value mse_loss(Value y, Value target) {
+  Value d = y - target;
+  return mean(d * d, {}, false);
+}
+
+Value softmax_cross_entropy_loss(Value logits, Value labels, std::optional<int64_t> ignore_index) {
+  if (logits.rank() > 2) {
+    const Dim& classes = logits.shape().back();
+    logits = classes.known() ? reshape(logits, Ints{-1, classes.value()})
+                             : apply("Flatten", {logits}, {{"axis", logits.rank() - 1}});
+    labels = reshape(labels, Ints{-1});
+  }
+  Attrs attrs{{"reduction", std::string("mean")}};
+  if (ignore_index) attrs.set("ignore_index", *ignore_index);
+  const Value operands[] = {logits, labels};
+  return apply_n("steep.SoftmaxCrossEntropy", operands, 2, std::move(attrs))[0];
+}
+
+Value binary_cross_entropy_with_logits_loss(Value logits, Value target) {
+  // max(x, 0) - x·t + log(1 + exp(-|x|)) is as stable, but its parts have no derivative at 0, where
+  // the logits of a model that starts with zero weights are.
+  Value positive = apply("Softplus", {-logits}), negative = apply("Softplus", {logits});
+  return mean(target * positive + (1.0 - target) * negative, {}, false);
+}
+
+AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options) {
+  Value y = find_output(graph, options);
+  Graph::Scope scope(graph, Phase::forward, "loss");
+  AttachedLoss attached;
+  if (!is_float(y.dtype())) {
+    throw ShapeError(ErrorParts{.what = "Only a float output can be trained on.",
+                                .node = y.name(),
+                                .expected = "a float dtype",
+                                .received = to_string(y.type())});
+  }
+  const Type like{y.dtype(), y.type().shape};
+  if (options.loss.empty()) {
+    if (!may_be_scalar(y.type())) {
+      throw ShapeError(ErrorParts{
+          .what = "The output is no loss.",
+          .node = y.name(),
+          .expected = "one element",
+          .received = to_string(y.type()),
+          .remedy =
+              "Choose a loss: mse, softmax_cross_entropy, binary_cross_entropy_with_logits."});
+    }
+    attached.loss = y;
+  } else if (options.loss == "mse") {
+    attached.label = label_input(graph, options.label, like, &attached.label_added);
+    attached.loss = mse_loss(y, attached.label);
+  } else if (options.loss == "binary_cross_entropy_with_logits") {
+    attached.label = label_input(graph, options.label, like, &attached.label_added);
+    attached.loss = binary_cross_entropy_with_logits_loss(y, attached.label);
+  } else if (options.loss == "softmax_cross_entropy") {
+    if (y.rank() < 2) {
+      throw ShapeError(ErrorParts{.what = "softmax_cross_entropy needs rows of class scores.",
+                                  .node = y.name(),
+                                  .expected = "[rows, classes], or more axes before the classes",
+                                  .received = to_string(y.type())});
+    }
+    Shape rows(y.shape().begin(), y.shape().end() - 1);
+    attached.label =
+        label_input(graph, options.label, {DType::i64, std::move(rows)}, &attached.label_added);
+    attached.loss = softmax_cross_entropy_loss(y, attached.label, options.ignore_index);
+  } else {
+    const std::vector<std::string> losses{"mse", "softmax_cross_entropy",
+                                          "binary_cross_entropy_with_logits"};
+    throw ModelError(ErrorParts{.what = "The loss is unknown.",
+                                .expected = list_names(losses) + ", or none",
+                                .received = options.loss});
+  }
+  return attached;
+}
+
+}  // namespace steep

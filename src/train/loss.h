@@ -1,0 +1,31 @@
+// Losses, built from graph operators and attached to an output of a model.
+#pragma once
+
+#include "ir/graph.h"
+#include "steep/steep.h"
+
+namespace steep {
+
+struct AttachedLoss {
+  Value loss;                ///< one float element
+  Value label;               ///< null when the loss is an output of the model
+  bool label_added = false;  ///< the label is an input that was added at the end
+};
+
+/// The output of `graph` that options.output means. Throws ModelError naming the outputs there are.
+Value find_output(const Graph& graph, const TrainingOptions& options);
+
+/// Adds the loss of options.loss to `graph`, forward phase; graph outputs stay as they are.
+/// Throws ModelError (unknown loss or output; the loss is not one float element), ShapeError (the
+/// output's type does not suit the loss).
+AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options);
+
+/// mean((y - t)²) over all elements.
+Value mse_loss(Value y, Value target);
+/// Mean over rows of -log softmax(logits)[label]; logits [.., C], labels int64 [..].
+Value softmax_cross_entropy_loss(Value logits, Value labels, std::optional<int64_t> ignore_index);
+/// Mean of t·softplus(-x) + (1-t)·softplus(x): no overflow, no cancellation, and differentiable at
+/// 0.
+Value binary_cross_entropy_with_logits_loss(Value logits, Value target);
+
+}  // namespace steep

@@ -1,0 +1,236 @@
+#include "train/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "model/import.h"
+#include "steep/error.h"
+#include "train/files.h"
+#include "train/names.h"
+#include "train/schedule.h"
+
+namespace steep {
+namespace {
+
+TensorInfo info_of(const std::string& name, const Type& type) {
+  TensorInfo info{.name = name, .dtype = type.dtype, .has_rank = type.shape.has_value()};
+  if (!type.shape) return info;
+  for (const Dim& dim : *type.shape) {
+    info.dims.push_back(dim.value());
+    info.symbols.push_back(dim.symbol());
+  }
+  return info;
+}
+
+double read_scalar(const Tensor& tensor) {
+  if (tensor.size() != 1) {
+    throw ShapeError(ErrorParts{.what = "The loss is not one element.",
+                                .expected = "a scalar",
+                                .received = to_string(tensor.dims())});
+  }
+  return tensor.dtype() == DType::f64 ? *tensor.data<double>() : *tensor.data<float>();
+}
+
+std::string describe(const Tensor& tensor) {
+  return fmt::format("{}{}", name_of(tensor.dtype()), to_string(tensor.dims()));
+}
+
+}  // namespace
+
+TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model_folder,
+                            TrainingOptions model_options)
+    : bytes(std::move(model_bytes)),
+      folder(std::move(model_folder)),
+      options(std::move(model_options)),
+      base_lr(options.optimizer.lr) {
+  const ImportLimits limits{.max_bytes = options.limits.max_bytes,
+                            .max_nodes = options.limits.max_nodes,
+                            .max_depth = options.limits.max_depth,
+                            .training = true};
+  ImportedModel imported = import_model(std::as_bytes(std::span(bytes)), limits, folder);
+  std::map<std::string, Tensor> initial;
+  model = prepare_model(std::move(imported.graph), imported.initializers, options, &initial);
+  fingerprint = model_fingerprint(model, options);
+
+  Graph graph = step_graph(model, options);
+  for (Value state : graph.states()) {
+    const auto weight = initial.find(state.name());
+    states[state.name()] = weight != initial.end()
+                               ? std::move(weight->second)
+                               : Tensor::zeros(state.dtype(), state.type().dims());
+  }
+  for (Value input : graph.inputs()) {
+    if (input.name() == kSeedInput || graph.input_phase(input) == Phase::backward) continue;
+    inputs.push_back(info_of(input.name(), input.type()));
+  }
+  for (const Output& output : model.graph.outputs()) {
+    outputs.push_back(info_of(output.name, output.value.type()));
+  }
+  program = std::make_unique<Program>(make_program(std::move(graph)));
+}
+
+Program TrainingSession::Impl::make_program(Graph graph) const {
+  Program made(std::move(graph), {.seed = options.seed});
+  for (Value state : made.graph().states()) made.bind_state(state.name(), states.at(state.name()));
+  return made;
+}
+
+double TrainingSession::Impl::rate() const {
+  return base_lr * schedule_factor(options.schedule, steps);
+}
+
+StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) {
+  const uint64_t run = program->run_count();
+  if (options.check_finite) program->set_check_finite(true);
+  ForwardResult forward = program->forward(fed);
+  StepResult result;
+  result.loss = read_scalar(forward.outputs[0]);
+  if (!std::isfinite(result.loss)) {
+    forward.pending.reset();
+    explain_loss(result.loss, fed, run);
+  }
+  // What could be refused has been looked at; from here on weights change.
+  if (options.check_finite) program->set_check_finite(false);
+  result.lr = rate();
+  *lr_input_.data<float>() = static_cast<float>(result.lr);
+  *step_input_.data<int64_t>() = steps + 1;
+  const Tensor backward_inputs[] = {lr_input_, step_input_};
+  const std::vector<Tensor> backward =
+      program->backward(std::move(forward.pending), backward_inputs);
+  result.step = ++steps;
+
+  size_t model_outputs = forward.outputs.size() - 1;
+  if (!backward.empty()) {
+    result.grad_norm = read_scalar(backward[0]);
+  } else if (options.check_finite && (options.clip_norm > 0 || options.grad_norm)) {
+    result.grad_norm = read_scalar(forward.outputs.back());
+    --model_outputs;
+  }
+  for (size_t i = 0; i < model_outputs; ++i) {
+    result.outputs.push_back(std::move(forward.outputs[i + 1]));
+  }
+  return result;
+}
+
+void TrainingSession::Impl::explain_loss(double loss, std::span<const Tensor> fed, uint64_t run) {
+  ErrorParts parts{
+      .what = fmt::format("The loss of step {} is {}; no weight was changed.", steps + 1, loss),
+      .remedy =
+          "Look at the data of this step, lower the learning rate, or clip "
+          "gradients."};
+  // The same run once more, looking at every node.
+  program->set_run_count(run);
+  program->set_check_finite(true);
+  try {
+    program->forward(fed);
+  } catch (const DataError& error) {
+    parts.node = error.parts().node;
+    parts.op = error.parts().op;
+    parts.received = error.parts().received;
+  }
+  program->set_check_finite(false);
+  program->set_run_count(run);
+  throw DataError(std::move(parts));
+}
+
+Program& TrainingSession::Impl::eval_program(bool with_loss) {
+  std::unique_ptr<Program>& made = eval_[with_loss];
+  if (!made) {
+    made = std::make_unique<Program>(make_program(eval_graph(model, options, with_loss)));
+  }
+  made->set_profiler(profiler.get());
+  return *made;
+}
+
+EvalResult TrainingSession::Impl::eval(std::span<const Tensor> fed) {
+  const bool without_label = model.label_added && fed.size() + 1 == inputs.size();
+  EvalResult result;
+  result.outputs = eval_program(!without_label).forward(fed).outputs;
+  if (!without_label) {
+    result.loss = read_scalar(result.outputs.back());
+    result.outputs.pop_back();
+  }
+  return result;
+}
+
+std::map<std::string, Tensor> TrainingSession::Impl::gradients(std::span<const Tensor> fed,
+                                                               double* loss) {
+  if (!gradient_) {
+    gradient_ = std::make_unique<Program>(make_program(gradient_graph(model, options)));
+  }
+  gradient_->set_seed(options.seed);
+  gradient_->set_run_count(program->run_count());
+  gradient_->set_profiler(profiler.get());
+  std::vector<Tensor> made = gradient_->forward(fed).outputs;
+  if (loss != nullptr) *loss = read_scalar(made[0]);
+  std::map<std::string, Tensor> result;
+  for (size_t i = 0; i < model.parameters.size(); ++i) {
+    result[model.parameters[i]] = std::move(made[i + 1]);
+  }
+  return result;
+}
+
+std::vector<Tensor> TrainingSession::Impl::in_order(const Inputs& named,
+                                                    bool label_optional) const {
+  std::vector<std::string> wanted, missing;
+  std::vector<Tensor> ordered;
+  for (const TensorInfo& info : inputs) {
+    wanted.push_back(info.name);
+    const auto found = named.find(info.name);
+    if (found != named.end()) {
+      ordered.push_back(found->second);
+    } else if (!(label_optional && model.label_added && &info == &inputs.back())) {
+      missing.push_back(info.name);
+    }
+  }
+  for (const auto& [name, tensor] : named) {
+    if (std::find(wanted.begin(), wanted.end(), name) != wanted.end()) continue;
+    throw DataError(ErrorParts{.what = "The model has no such input.",
+                               .node = name,
+                               .expected = nearest_names(name, wanted),
+                               .received = name});
+  }
+  if (!missing.empty()) {
+    throw DataError(ErrorParts{.what = "An input is missing.",
+                               .node = missing[0],
+                               .expected = list_names(wanted),
+                               .received = "no " + list_names(missing)});
+  }
+  return ordered;
+}
+
+void TrainingSession::Impl::assign(const std::map<std::string, Tensor>& values,
+                                   const std::vector<std::string>& names, const char* kind) {
+  for (const auto& [name, value] : values) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      throw ModelError(ErrorParts{.what = fmt::format("There is no such {}.", kind),
+                                  .node = name,
+                                  .expected = nearest_names(name, names),
+                                  .received = name});
+    }
+    const Tensor& state = states.at(name);
+    if (value.dtype() != state.dtype() || value.dims() != state.dims()) {
+      throw ShapeError(ErrorParts{.what = fmt::format("A {} has another type.", kind),
+                                  .node = name,
+                                  .expected = describe(state),
+                                  .received = describe(value)});
+    }
+  }
+  for (const auto& [name, value] : values) {
+    Tensor& state = states.at(name);
+    if (state.nbytes() > 0) std::memmove(state.data(), value.data(), state.nbytes());
+  }
+}
+
+std::map<std::string, Tensor> TrainingSession::Impl::shared(
+    const std::vector<std::string>& names) const {
+  std::map<std::string, Tensor> result;
+  for (const std::string& name : names) result[name] = states.at(name);
+  return result;
+}
+
+}  // namespace steep

@@ -1,0 +1,61 @@
+// What a TrainingSession consists of. Private: users see steep/steep.h.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine.h"
+#include "runtime/profiler.h"
+#include "steep/steep.h"
+#include "train/step.h"
+
+namespace steep {
+
+struct TrainingSession::Impl {
+  Impl(std::string bytes, std::filesystem::path folder, TrainingOptions options);
+
+  StepResult step(std::span<const Tensor> inputs);
+  EvalResult eval(std::span<const Tensor> inputs);
+  std::map<std::string, Tensor> gradients(std::span<const Tensor> inputs, double* loss);
+
+  /// Inputs by name → in order. Throws DataError naming what is missing or unknown.
+  std::vector<Tensor> in_order(const Inputs& inputs, bool label_optional) const;
+  /// Copies values into states of which `names` are allowed; checks all first.
+  void assign(const std::map<std::string, Tensor>& values, const std::vector<std::string>& names,
+              const char* kind);
+  std::map<std::string, Tensor> shared(const std::vector<std::string>& names) const;
+  std::string label_name() const { return inputs.back().name; }
+  double rate() const;
+
+  std::string bytes;             ///< the serialised model, for export
+  std::filesystem::path folder;  ///< of its external data; empty: refused
+  TrainingOptions options;
+  TrainingModel model;
+  std::string fingerprint;
+  std::vector<TensorInfo> inputs;
+  std::vector<TensorInfo> outputs;
+  std::map<std::string, Tensor>
+      states;  ///< parameters and moments: every program works on these bytes
+  double base_lr = 0;
+  int64_t steps = 0;
+  std::unique_ptr<Profiler> profiler;
+
+ private:
+  Program make_program(Graph graph) const;
+  /// Made when first needed.
+  Program& eval_program(bool with_loss);
+  /// Throws DataError: the loss of this step is not finite; names the node that began it.
+  [[noreturn]] void explain_loss(double loss, std::span<const Tensor> fed, uint64_t run);
+
+  Tensor lr_input_ = Tensor::scalar(0.0f);
+  Tensor step_input_ = Tensor::scalar(int64_t{0});
+  std::unique_ptr<Program> eval_[2];
+  std::unique_ptr<Program> gradient_;
+
+ public:
+  std::unique_ptr<Program> program;  ///< the step
+};
+
+}  // namespace steep

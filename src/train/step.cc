@@ -1,0 +1,202 @@
+#include "train/step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "autodiff/gradient.h"
+#include "ops/build.h"
+#include "steep/error.h"
+#include "train/loss.h"
+#include "train/names.h"
+#include "train/optimizer.h"
+#include "train/parameters.h"
+#include "train/schedule.h"
+
+namespace steep {
+namespace {
+
+std::vector<Value> parameter_values(const TrainingModel& model, const Graph& graph) {
+  std::vector<Value> values;
+  for (const std::string& name : model.parameters) values.push_back(graph.find(name));
+  return values;
+}
+
+/// The host reads the loss as float or double.
+Value readable(Value loss) {
+  return loss.dtype() == DType::f32 || loss.dtype() == DType::f64 ? loss : cast(loss, DType::f32);
+}
+
+std::vector<Value> gradients_of(const TrainingModel& model, Graph& graph, Value loss, Phase phase) {
+  const Value outputs[] = {loss};
+  const Value seeds[] = {Value()};
+  const std::vector<Value> parameters = parameter_values(model, graph);
+  std::vector<Value> gradients = add_gradients(graph, outputs, seeds, parameters, phase);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    // On a path of floats, but every rule on it says that nothing flows.
+    if (!gradients[i]) gradients[i] = zeros_like(parameters[i]);
+  }
+  return gradients;
+}
+
+OptimizerOptions options_for(const std::string& parameter, const TrainingOptions& options,
+                             double* lr_multiplier) {
+  OptimizerOptions own = options.optimizer;
+  *lr_multiplier = 1;
+  for (const ParameterGroup& group : options.groups) {
+    if (std::find(group.names.begin(), group.names.end(), parameter) == group.names.end()) continue;
+    *lr_multiplier = group.lr_multiplier;
+    if (group.weight_decay) own.weight_decay = *group.weight_decay;
+  }
+  return own;
+}
+
+void add_step_outputs(Graph& graph, const std::vector<Output>& model_outputs,
+                      const std::vector<std::string>& wanted) {
+  std::vector<std::string> known;
+  for (const Output& o : model_outputs) known.push_back(o.name);
+  for (const std::string& name : wanted) {
+    const auto found = std::find(known.begin(), known.end(), name);
+    if (found == known.end()) {
+      throw ModelError(ErrorParts{.what = "The model has no such output.",
+                                  .node = name,
+                                  .expected = nearest_names(name, known),
+                                  .received = name});
+    }
+    graph.add_output(name, model_outputs[static_cast<size_t>(found - known.begin())].value);
+  }
+}
+
+void remove_dropout(Graph& graph) {
+  for (Node n : graph.nodes()) {
+    if (n.op() == "steep.Dropout") graph.replace_uses(n.output(0), n.input(0));
+    if (n.op() == "steep.DropoutMask") {
+      graph.replace_uses(n.output(0), cast(zeros_like(n.input(0)) + 1.0, DType::boolean));
+    }
+  }
+}
+
+void check_options(const TrainingOptions& options) {
+  check_optimizer(options.optimizer);
+  check_schedule(options.schedule);
+  for (const ParameterGroup& group : options.groups) {
+    OptimizerOptions own = options.optimizer;
+    own.lr = options.optimizer.lr * group.lr_multiplier;
+    own.weight_decay = group.weight_decay.value_or(own.weight_decay);
+    check_optimizer(own);
+  }
+  if (!(options.clip_norm >= 0)) {
+    throw ModelError(ErrorParts{.what = "clip_norm is out of range.",
+                                .expected = "a positive number, or 0 for no clipping",
+                                .received = fmt::format("{}", options.clip_norm)});
+  }
+}
+
+}  // namespace
+
+TrainingModel prepare_model(Graph graph, std::span<const std::string> initializers,
+                            const TrainingOptions& options,
+                            std::map<std::string, Tensor>* initial) {
+  check_options(options);
+  TrainingModel model;
+  std::vector<std::string> chosen;
+  {
+    Graph with_loss = graph;
+    const AttachedLoss attached = attach_loss(with_loss, options);
+    model.label_added = attached.label_added;
+    model.loss_in_model = options.loss.empty();
+    const Value losses[] = {attached.loss};
+    for (Value v : choose_parameters(with_loss, losses, initializers, options)) {
+      chosen.push_back(v.name());
+    }
+  }
+  for (const std::string& name : chosen) {
+    Value v = graph.find(name);
+    const Type type = v.type();
+    (*initial)[name] = v.tensor()->clone();
+    graph.make_state(v);
+    graph.set_tensor(v, Tensor());
+    graph.set_type(v, type);
+    for (const std::string& kind : moment_kinds(options.optimizer)) {
+      model.moments.push_back(moment_name(kind, name));
+    }
+  }
+  model.parameters = std::move(chosen);
+  model.graph = std::move(graph);
+  return model;
+}
+
+Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
+  Graph graph = model.graph;
+  const bool want_norm = options.clip_norm > 0 || options.grad_norm;
+  const AttachedLoss attached = attach_loss(graph, options);
+  const std::vector<Output> model_outputs = std::exchange(graph.mutable_outputs(), {});
+  graph.add_output("loss", readable(attached.loss));
+  add_step_outputs(graph, model_outputs, options.step_outputs);
+  const Value loss = graph.outputs()[0].value;
+  const Phase gradient_phase = options.check_finite ? Phase::forward : Phase::backward;
+  const std::vector<Value> gradients = gradients_of(model, graph, loss, gradient_phase);
+
+  Value norm, scale;
+  if (want_norm) {
+    Graph::Scope scope(graph, gradient_phase, "clip");
+    norm = steep::apply("steep.GlobalNorm", std::span<const Value>(gradients));
+    graph.add_output("grad_norm", norm, gradient_phase);
+    if (options.clip_norm > 0) {
+      scale = apply("Min", {scalar(graph, 1, DType::f32), options.clip_norm / (norm + 1e-6)});
+    }
+  }
+  const Value lr = graph.add_input(std::string(kLrInput), {DType::f32, Shape{}}, Phase::backward);
+  const Value step =
+      graph.add_input(std::string(kStepInput), {DType::i64, Shape{}}, Phase::backward);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const std::string& name = model.parameters[i];
+    Graph::Scope scope(graph, Phase::backward, "update/" + name);
+    double multiplier = 1;
+    const OptimizerOptions own = options_for(name, options, &multiplier);
+    const Value own_lr = multiplier == 1 ? lr : lr * multiplier;
+    add_update(graph.find(name), {gradients[i], own_lr, step, scale}, own);
+  }
+  return graph;
+}
+
+Graph eval_graph(const TrainingModel& model, const TrainingOptions& options, bool with_loss) {
+  Graph graph = model.graph;
+  if (with_loss) graph.add_output("loss", readable(attach_loss(graph, options).loss));
+  remove_dropout(graph);
+  graph.prune();
+  return graph;
+}
+
+Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options) {
+  Graph graph = model.graph;
+  const AttachedLoss attached = attach_loss(graph, options);
+  graph.mutable_outputs().clear();
+  graph.add_output("loss", readable(attached.loss));
+  Value loss = graph.outputs()[0].value;
+  const std::vector<Value> gradients = gradients_of(model, graph, loss, Phase::forward);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    graph.add_output("grad/" + model.parameters[i], gradients[i]);
+  }
+  return graph;
+}
+
+std::string model_fingerprint(const TrainingModel& model, const TrainingOptions& options) {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  auto mix = [&hash](std::string_view text) {
+    for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+    hash = (hash ^ 0xff) * 0x100000001b3;  // a byte that no text has: ends the item
+  };
+  for (Node n : model.graph.nodes()) mix(n.op());
+  for (const std::string& name : model.parameters) {
+    mix(name);
+    mix(to_string(model.graph.find(name).type()));
+  }
+  mix(options.loss);
+  mix(options.optimizer.kind);
+  for (const std::string& name : model.moments) mix(name);
+  return fmt::format("{:016x}", hash);
+}
+
+}  // namespace steep

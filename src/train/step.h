@@ -1,0 +1,51 @@
+// The whole training step as one graph: forward | loss | backward, clipping, updates.
+//
+// The forward phase ends with the loss (with check_finite: with the gradients), so that the host
+// can look at it and drop the run before anything is written. The backward phase does the rest.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+#include "steep/steep.h"
+
+namespace steep {
+
+/// What the graphs below are made from: the imported model with its trained parameters turned into
+/// states without bytes (the session owns them and binds them to every program).
+struct TrainingModel {
+  Graph graph;
+  std::vector<std::string> parameters;
+  std::vector<std::string> moments;  ///< of all parameters
+  bool label_added = false;          ///< the loss brings an input of its own, last in order
+  bool loss_in_model = false;
+};
+
+/// Takes the parameters' initial tensors out of `graph` into *initial. Throws what attach_loss,
+/// choose_parameters, check_optimizer and check_schedule throw.
+TrainingModel prepare_model(Graph graph, std::span<const std::string> initializers,
+                            const TrainingOptions& options, std::map<std::string, Tensor>* initial);
+
+/// Forward inputs: the model's, then the label if it was added. Backward inputs: lr (float32), step
+/// (int64). Forward outputs: loss, then options.step_outputs. Backward outputs: the gradients'
+/// global norm (float32) if clip_norm or grad_norm asks for it. With check_finite, the norm is a
+/// forward output, after the others.
+Graph step_graph(const TrainingModel& model, const TrainingOptions& options);
+
+/// Without dropout. Outputs: the model's, then (with_loss) the loss; inputs: the model's, then
+/// (with_loss) the label.
+Graph eval_graph(const TrainingModel& model, const TrainingOptions& options, bool with_loss);
+
+/// Forward only. Outputs: the loss, then the gradient of each parameter.
+Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options);
+
+/// Identifies what a checkpoint can be loaded into: operators, parameters with their types, kind of
+/// loss, moments.
+std::string model_fingerprint(const TrainingModel& model, const TrainingOptions& options);
+
+inline constexpr std::string_view kLrInput = "steep.lr";
+inline constexpr std::string_view kStepInput = "steep.step";
+
+}  // namespace steep

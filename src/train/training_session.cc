@@ -1,0 +1,243 @@
+// TrainingSession's public face: each member forwards to session.cc.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <utility>
+
+#include "model/import.h"
+#include "steep/error.h"
+#include "train/checkpoint.h"
+#include "train/files.h"
+#include "train/session.h"
+
+namespace steep {
+namespace {
+
+std::string read_model(const std::filesystem::path& path, const TrainingOptions& options) {
+  const FileSource source(path);
+  if (source.size() > options.limits.max_bytes) {
+    throw ModelError(ErrorParts{.what = "The model exceeds the limit of bytes.",
+                                .node = path.string(),
+                                .expected = fmt::format("at most {}", options.limits.max_bytes),
+                                .received = std::to_string(source.size())});
+  }
+  std::string bytes(static_cast<size_t>(source.size()), '\0');
+  source.read(0, bytes.data(), bytes.size());
+  return bytes;
+}
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+std::vector<Type> types_of(std::span<const Tensor> inputs) {
+  std::vector<Type> types;
+  for (const Tensor& t : inputs) types.push_back({t.dtype(), to_shape(t.dims())});
+  return types;
+}
+
+std::map<std::string, Tensor> clones(std::map<std::string, Tensor> tensors) {
+  for (auto& [name, tensor] : tensors) tensor = tensor.clone();
+  return tensors;
+}
+
+size_t bytes_of(const std::map<std::string, Tensor>& tensors) {
+  size_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) bytes += tensor.nbytes();
+  return bytes;
+}
+
+/// Says which tensors a checkpoint lacks, has too many, or has in another type.
+void compare(const std::map<std::string, Tensor>& saved, const std::map<std::string, Tensor>& own,
+             const std::filesystem::path& file) {
+  auto refuse = [&](const std::string& name, const std::string& expected,
+                    const std::string& received) {
+    throw CheckpointError(
+        ErrorParts{.what = fmt::format("{} belongs to another model or optimizer.", file.string()),
+                   .node = name,
+                   .expected = expected,
+                   .received = received,
+                   .remedy = "Load it with the model and options it was saved with; nothing was "
+                             "changed."});
+  };
+  auto text = [](const Tensor& t) {
+    return fmt::format("{}{}", name_of(t.dtype()), to_string(t.dims()));
+  };
+  for (const auto& [name, tensor] : own) {
+    const auto found = saved.find(name);
+    if (found == saved.end()) refuse(name, text(tensor), "nothing of this name");
+    if (found->second.dtype() != tensor.dtype() || found->second.dims() != tensor.dims()) {
+      refuse(name, text(tensor), text(found->second));
+    }
+  }
+  for (const auto& [name, tensor] : saved) {
+    if (own.find(name) == own.end()) refuse(name, "nothing of this name", text(tensor));
+  }
+}
+
+}  // namespace
+
+std::string TensorInfo::text() const {
+  if (!has_rank) return fmt::format("{}[*]", name_of(dtype));
+  std::vector<std::string> extents;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const bool named = i < symbols.size() && !symbols[i].empty();
+    extents.push_back(dims[i] >= 0 ? std::to_string(dims[i]) : named ? symbols[i] : "?");
+  }
+  return fmt::format("{}[{}]", name_of(dtype), fmt::join(extents, ", "));
+}
+
+TrainingSession::TrainingSession(const std::filesystem::path& model, TrainingOptions options)
+    : impl_(std::make_unique<Impl>(read_model(model, options), folder_of(model), options)) {}
+
+TrainingSession::TrainingSession(std::span<const std::byte> model, TrainingOptions options,
+                                 const std::filesystem::path& folder)
+    : impl_(std::make_unique<Impl>(
+          std::string(reinterpret_cast<const char*>(model.data()), model.size()), folder,
+          std::move(options))) {}
+
+TrainingSession::~TrainingSession() = default;
+TrainingSession::TrainingSession(TrainingSession&&) noexcept = default;
+TrainingSession& TrainingSession::operator=(TrainingSession&&) noexcept = default;
+
+StepResult TrainingSession::step(std::span<const Tensor> inputs) { return impl_->step(inputs); }
+StepResult TrainingSession::step(const Inputs& inputs) {
+  return impl_->step(impl_->in_order(inputs, false));
+}
+EvalResult TrainingSession::eval(std::span<const Tensor> inputs) { return impl_->eval(inputs); }
+EvalResult TrainingSession::eval(const Inputs& inputs) {
+  return impl_->eval(impl_->in_order(inputs, true));
+}
+std::map<std::string, Tensor> TrainingSession::gradients(std::span<const Tensor> inputs,
+                                                         double* loss) {
+  return impl_->gradients(inputs, loss);
+}
+std::map<std::string, Tensor> TrainingSession::gradients(const Inputs& inputs, double* loss) {
+  return impl_->gradients(impl_->in_order(inputs, false), loss);
+}
+
+std::vector<TensorInfo> TrainingSession::input_info() const { return impl_->inputs; }
+std::vector<TensorInfo> TrainingSession::output_info() const { return impl_->outputs; }
+std::vector<std::string> TrainingSession::parameter_names() const {
+  return impl_->model.parameters;
+}
+std::vector<std::string> TrainingSession::optimizer_state_names() const {
+  return impl_->model.moments;
+}
+std::map<std::string, Tensor> TrainingSession::weights() const {
+  return clones(impl_->shared(impl_->model.parameters));
+}
+std::map<std::string, Tensor> TrainingSession::optimizer_state() const {
+  return clones(impl_->shared(impl_->model.moments));
+}
+Tensor TrainingSession::state(const std::string& name) const {
+  const auto found = impl_->states.find(name);
+  if (found == impl_->states.end()) {
+    throw ModelError(ErrorParts{.what = "There is no such parameter or moment.", .node = name});
+  }
+  return found->second;
+}
+void TrainingSession::set_weights(const std::map<std::string, Tensor>& weights) {
+  impl_->assign(weights, impl_->model.parameters, "trained parameter");
+}
+void TrainingSession::set_optimizer_state(const std::map<std::string, Tensor>& moments) {
+  impl_->assign(moments, impl_->model.moments, "optimizer moment");
+}
+
+int64_t TrainingSession::step_count() const { return impl_->steps; }
+void TrainingSession::set_step_count(int64_t count) {
+  if (count < 0) throw DataError("The number of steps cannot be negative.");
+  impl_->steps = count;
+}
+double TrainingSession::lr() const { return impl_->rate(); }
+void TrainingSession::set_lr(double lr) {
+  if (!(lr >= 0) || std::isinf(lr)) {
+    throw DataError(ErrorParts{.what = "The learning rate is out of range.",
+                               .expected = "a finite number of at least 0",
+                               .received = fmt::format("{}", lr)});
+  }
+  impl_->base_lr = lr;
+}
+void TrainingSession::set_seed(uint64_t seed) {
+  impl_->options.seed = seed;
+  impl_->program->set_seed(seed);
+}
+uint64_t TrainingSession::run_count() const { return impl_->program->run_count(); }
+void TrainingSession::set_run_count(uint64_t count) { impl_->program->set_run_count(count); }
+const TrainingOptions& TrainingSession::options() const { return impl_->options; }
+
+void TrainingSession::save_checkpoint(const std::filesystem::path& path,
+                                      const std::string& user) const {
+  const ScheduleOptions& s = impl_->options.schedule;
+  write_checkpoint(
+      path, {.fingerprint = impl_->fingerprint,
+             .weights = impl_->shared(impl_->model.parameters),
+             .moments = impl_->shared(impl_->model.moments),
+             .step = impl_->steps,
+             .seed = impl_->options.seed,
+             .run_count = run_count(),
+             .lr = impl_->base_lr,
+             .schedule = fmt::format("{} warmup_steps={} total_steps={} min_lr_ratio={}", s.kind,
+                                     s.warmup_steps, s.total_steps, s.min_lr_ratio),
+             .user = user});
+}
+
+std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) {
+  const Checkpoint saved = read_checkpoint(path);
+  compare(saved.weights, impl_->shared(impl_->model.parameters), path);
+  compare(saved.moments, impl_->shared(impl_->model.moments), path);
+  if (saved.fingerprint != impl_->fingerprint) {
+    throw CheckpointError(ErrorParts{
+        .what = fmt::format("{} belongs to another model.", path.string()),
+        .expected = "fingerprint " + impl_->fingerprint,
+        .received = "fingerprint " + saved.fingerprint,
+        .remedy = "Its parameters match, but operators, loss or optimizer differ. Load it "
+                  "with the model and options it was saved with; nothing was changed."});
+  }
+  impl_->assign(saved.weights, impl_->model.parameters, "trained parameter");
+  impl_->assign(saved.moments, impl_->model.moments, "optimizer moment");
+  impl_->steps = saved.step;
+  impl_->base_lr = saved.lr;
+  set_seed(saved.seed);
+  set_run_count(saved.run_count);
+  return saved.user;
+}
+
+std::string TrainingSession::export_onnx_bytes() const {
+  return with_weights(std::as_bytes(std::span(impl_->bytes)),
+                      impl_->shared(impl_->model.parameters), impl_->folder);
+}
+
+void TrainingSession::export_onnx(const std::filesystem::path& path) const {
+  const std::string bytes = export_onnx_bytes();
+  write_file(path, [&](FileWriter& file) { file.write(bytes); });
+}
+
+StepPlan TrainingSession::plan(std::span<const Tensor> inputs) {
+  const PlanInfo info = impl_->program->plan(types_of(inputs));
+  return {.arena_bytes = info.arena_bytes,
+          .parameter_bytes = bytes_of(impl_->shared(impl_->model.parameters)),
+          .optimizer_bytes = bytes_of(impl_->shared(impl_->model.moments)),
+          .kernels = info.kernels,
+          .specialise_ms = info.specialise_ms};
+}
+
+std::string TrainingSession::dump(std::span<const Tensor> inputs) {
+  return impl_->program->dump(types_of(inputs));
+}
+std::string TrainingSession::dump() const { return to_text(impl_->program->graph()); }
+
+void TrainingSession::start_profile() {
+  impl_->profiler = std::make_unique<Profiler>();
+  impl_->program->set_profiler(impl_->profiler.get());
+}
+
+void TrainingSession::write_profile(const std::filesystem::path& path) {
+  if (!impl_->profiler) throw DataError("Nothing was recorded: call start_profile() first.");
+  impl_->profiler->write(path.string());
+  impl_->program->set_profiler(nullptr);
+  impl_->profiler.reset();
+}
+
+}  // namespace steep
