@@ -1,0 +1,29 @@
+// The `steep` program's commands. Each function adds its options to `app` and returns what to run.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace steep::cli {
+
+/// Exit codes, also named in `steep --help`.
+enum ExitCode : int {
+  kDone = 0,
+  kObstacles = 1,    ///< `steep check` found some
+  kUsage = 2,        ///< the command line
+  kUser = 3,         ///< the model or the data
+  kEnvironment = 4,  ///< files, memory, device, checkpoint
+  kBug = 5,          ///< Steep's fault
+  kInterrupted = 130,
+};
+
+using Command = std::function<int()>;
+
+Command add_train(CLI::App& app, std::vector<std::string> command_line);
+Command add_eval(CLI::App& app);
+Command add_check(CLI::App& app);
+Command add_dump(CLI::App& app);
+
+}  // namespace steep::cli

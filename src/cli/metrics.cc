@@ -1,0 +1,33 @@
+#include "cli/metrics.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "steep/error.h"
+
+namespace steep::cli {
+
+Metrics::Metrics(const std::string& path, int64_t step) : path_(path) {
+  if (path.empty()) return;
+  std::string kept = "step,epoch,loss,lr,grad_norm\n";
+  if (step > 0) {
+    std::ifstream earlier(path);
+    std::string line;
+    std::getline(earlier, line);  // the heading
+    while (std::getline(earlier, line)) {
+      if (std::atoll(line.c_str()) <= step) kept += line + "\n";
+    }
+  }
+  file_.open(path, std::ios::trunc);
+  file_ << kept << std::flush;
+  if (!file_) throw IoError(ErrorParts{.what = "cannot write " + path});
+}
+
+void Metrics::add(int64_t step, int64_t epoch, double loss, double lr, double grad_norm) {
+  if (path_.empty()) return;
+  file_ << fmt::format("{},{},{},{},{}\n", step, epoch, loss, lr, grad_norm) << std::flush;
+  if (!file_) throw IoError(ErrorParts{.what = "cannot write " + path_});
+}
+
+}  // namespace steep::cli

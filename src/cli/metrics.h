@@ -1,0 +1,21 @@
+// The CSV of a run: step, epoch, loss, learning rate, gradient norm.
+#pragma once
+
+#include <fstream>
+#include <string>
+
+namespace steep::cli {
+
+class Metrics {
+ public:
+  /// Does nothing when `path` is empty. A resumed run (`step` > 0) keeps the rows up to `step` of
+  /// an earlier file. Throws IoError.
+  Metrics(const std::string& path, int64_t step);
+  void add(int64_t step, int64_t epoch, double loss, double lr, double grad_norm);
+
+ private:
+  std::string path_;
+  std::ofstream file_;
+};
+
+}  // namespace steep::cli

@@ -1,0 +1,227 @@
+#include "cli/model_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "steep/error.h"
+#include "train/names.h"
+
+namespace steep::cli {
+namespace {
+
+std::pair<std::string, std::string> split_pair(const std::string& text, const char* option) {
+  const size_t at = text.find('=');
+  if (at == std::string::npos || at == 0) {
+    throw DataError(ErrorParts{.what = fmt::format("{} cannot be read", option),
+                               .expected = "name=value",
+                               .received = text});
+  }
+  return {text.substr(0, at), text.substr(at + 1)};
+}
+
+/// Calls f with a null pointer of the C++ type of a numeric dtype; false for the 16-bit floats.
+template <typename F>
+bool with_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f32: f(static_cast<float*>(nullptr)); return true;
+    case DType::f64: f(static_cast<double*>(nullptr)); return true;
+    case DType::i8: f(static_cast<int8_t*>(nullptr)); return true;
+    case DType::i16: f(static_cast<int16_t*>(nullptr)); return true;
+    case DType::i32: f(static_cast<int32_t*>(nullptr)); return true;
+    case DType::i64: f(static_cast<int64_t*>(nullptr)); return true;
+    case DType::u8: f(static_cast<uint8_t*>(nullptr)); return true;
+    case DType::u16: f(static_cast<uint16_t*>(nullptr)); return true;
+    case DType::u32: f(static_cast<uint32_t*>(nullptr)); return true;
+    case DType::u64: f(static_cast<uint64_t*>(nullptr)); return true;
+    case DType::boolean: f(static_cast<bool*>(nullptr)); return true;
+    default: return false;
+  }
+}
+
+[[noreturn]] void refuse_conversion(const Tensor& tensor, DType dtype, const std::string& name,
+                                    const std::string& received) {
+  throw DataError(
+      ErrorParts{.what = "an array does not suit the model's input",
+                 .node = name,
+                 .expected = std::string(name_of(dtype)),
+                 .received = received.empty() ? std::string(name_of(tensor.dtype())) : received,
+                 .remedy = "convert the array before saving it"});
+}
+
+template <typename From, typename To>
+void convert_all(const Tensor& from, Tensor& to, const std::string& name) {
+  const auto* in = static_cast<const From*>(from.data());
+  auto* out = static_cast<To*>(to.data());
+  for (int64_t i = 0; i < from.size(); ++i) {
+    if constexpr (std::is_integral_v<To>) {
+      if (!std::in_range<std::conditional_t<std::is_same_v<To, bool>, uint8_t, To>>(
+              static_cast<std::conditional_t<std::is_same_v<From, bool>, uint8_t, From>>(in[i]))) {
+        refuse_conversion(from, to.dtype(), name, fmt::format("{} at element {}", in[i], i));
+      }
+    }
+    out[i] = static_cast<To>(in[i]);
+  }
+}
+
+std::vector<std::string> names_of(const std::map<std::string, Tensor>& arrays) {
+  std::vector<std::string> names;
+  for (const auto& [name, array] : arrays) names.push_back(name);
+  return names;
+}
+
+}  // namespace
+
+void add_model_options(CLI::App& app, ModelChoice& choice) {
+  TrainingOptions& o = choice.options;
+  app.add_option("model", choice.path, "The .onnx file")->required();
+  app.add_option("--loss", o.loss,
+                 "mse, softmax_cross_entropy or binary_cross_entropy_with_logits;\n"
+                 "without it the loss is an output of the model");
+  app.add_option(
+      "--output", o.output,
+      "Output that is the loss or that the loss reads (default: the only one, or 'loss')");
+  app.add_option("--label", o.label, "Name of the label input")->capture_default_str();
+  app.add_option("--ignore-index", choice.ignore_index, "Label that softmax_cross_entropy skips")
+      ->expected(1);
+  app.add_option("--train", o.trainable, "Initializers to train (default: all float ones)")
+      ->delimiter(',');
+  app.add_option("--freeze", o.frozen, "Initializers to leave alone")->delimiter(',');
+}
+
+TrainingOptions training_options(const ModelChoice& choice) {
+  TrainingOptions options = choice.options;
+  if (!choice.ignore_index.empty()) options.ignore_index = choice.ignore_index[0];
+  return options;
+}
+
+void add_data_options(CLI::App& app, DataChoice& choice) {
+  app.add_option("--data", choice.path, ".npz or .safetensors file; rows along the first axis")
+      ->required();
+  app.add_option("--map", choice.map,
+                 "input=array, where an array has another name than the input it is for");
+  app.add_option("--label-array", choice.label_array,
+                 "Array with the labels (default: the label's name, or the only one left over)");
+  app.add_option("--batch", choice.batch, "Rows per step")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+}
+
+std::vector<Tensor> arrays_for(const DataChoice& choice, const std::vector<TensorInfo>& inputs,
+                               const std::string& label) {
+  std::map<std::string, Tensor> arrays = load_arrays(choice.path);
+  const std::vector<std::string> names = names_of(arrays);
+  std::map<std::string, std::string> array_of;
+  for (const TensorInfo& input : inputs) array_of[input.name] = input.name;
+  for (const std::string& text : choice.map) {
+    auto [input, array] = split_pair(text, "--map");
+    if (array_of.find(input) == array_of.end()) {
+      throw DataError(ErrorParts{.what = "--map names no input of the model", .received = input});
+    }
+    array_of[input] = array;
+  }
+  if (!label.empty() && !choice.label_array.empty()) array_of[label] = choice.label_array;
+  if (!label.empty() && arrays.find(array_of[label]) == arrays.end()) {
+    std::vector<std::string> left_over = names;
+    for (const auto& [input, array] : array_of) std::erase(left_over, array);
+    if (left_over.size() == 1 && choice.label_array.empty()) array_of[label] = left_over[0];
+  }
+  std::vector<Tensor> ordered;
+  for (const TensorInfo& input : inputs) {
+    const auto found = arrays.find(array_of[input.name]);
+    if (found == arrays.end()) {
+      throw DataError(ErrorParts{
+          .what = fmt::format("{} has no array for input '{}'", choice.path, input.name),
+          .expected = array_of[input.name],
+          .received = list_names(names),
+          .remedy = input.name == label ? "name it: --label-array ARRAY"
+                                        : fmt::format("name it: --map {}=ARRAY", input.name)});
+    }
+    ordered.push_back(convert(found->second, input.dtype, found->first));
+  }
+  return ordered;
+}
+
+Tensor convert(const Tensor& tensor, DType dtype, const std::string& name) {
+  if (tensor.dtype() == dtype) return tensor;
+  if (is_float(tensor.dtype()) && !is_float(dtype)) refuse_conversion(tensor, dtype, name, "");
+  Tensor out = Tensor::empty(dtype, tensor.dims());
+  const bool known = with_type(tensor.dtype(), [&]<typename From>(From*) {
+    const bool target_known = with_type(dtype, [&]<typename To>(To*) {
+      if constexpr (!std::is_floating_point_v<From> || std::is_floating_point_v<To>) {
+        convert_all<From, To>(tensor, out, name);
+      }
+    });
+    if (!target_known) refuse_conversion(tensor, dtype, name, "");
+  });
+  if (!known) refuse_conversion(tensor, dtype, name, "");
+  return out;
+}
+
+std::map<std::string, Dims> parse_shapes(const std::vector<std::string>& texts) {
+  std::map<std::string, Dims> shapes;
+  for (const std::string& text : texts) {
+    const auto [name, extents] = split_pair(text, "--shape");
+    Dims dims;
+    const char* p = extents.data();
+    const char* end = p + extents.size();
+    while (p != end) {
+      int64_t dim = 0;
+      const auto [next, error] = std::from_chars(p, end, dim);
+      if (error != std::errc{} || dim < 0 || (next != end && *next != ',')) {
+        throw DataError(ErrorParts{
+            .what = "--shape cannot be read", .expected = "input=8,128", .received = text});
+      }
+      dims.push_back(dim);
+      p = next == end ? end : next + 1;
+    }
+    shapes[name] = dims;
+  }
+  return shapes;
+}
+
+std::vector<Tensor> shells(const std::vector<TensorInfo>& inputs,
+                           const std::map<std::string, Dims>& shapes) {
+  std::map<std::string, int64_t> bound;
+  for (const TensorInfo& input : inputs) {
+    const auto given = shapes.find(input.name);
+    if (given == shapes.end()) continue;
+    for (size_t i = 0; i < std::min(given->second.size(), input.symbols.size()); ++i) {
+      if (!input.symbols[i].empty()) bound[input.symbols[i]] = given->second[i];
+    }
+  }
+  for (const auto& [name, dims] : shapes) {
+    const bool known =
+        std::any_of(inputs.begin(), inputs.end(),
+                    [&, &wanted = name](const TensorInfo& i) { return i.name == wanted; });
+    if (!known) throw DataError(ErrorParts{.what = "--shape names no input", .received = name});
+  }
+  std::vector<Tensor> result;
+  for (const TensorInfo& input : inputs) {
+    Dims dims = input.dims;
+    bool known = input.has_rank;
+    for (size_t i = 0; i < dims.size(); ++i) {
+      if (dims[i] >= 0) continue;
+      const auto symbol = bound.find(input.symbols[i]);
+      known = known && symbol != bound.end();
+      if (symbol != bound.end()) dims[i] = symbol->second;
+    }
+    const auto given = shapes.find(input.name);
+    if (given != shapes.end()) {
+      dims = given->second;
+    } else if (!known) {
+      throw ShapeError(ErrorParts{.what = "an input's shape is not known",
+                                  .node = input.name,
+                                  .expected = input.text(),
+                                  .remedy = fmt::format("give it: --shape {}=…", input.name)});
+    }
+    result.push_back(Tensor::wrap(input.dtype, std::move(dims), nullptr, nullptr));
+  }
+  return result;
+}
+
+}  // namespace steep::cli

@@ -1,0 +1,50 @@
+// Options that several commands share, and what follows from them.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "steep/steep.h"
+
+namespace steep::cli {
+
+/// MODEL, --loss, --output, --label, --ignore-index, --train, --freeze.
+struct ModelChoice {
+  std::string path;
+  TrainingOptions options;
+  std::vector<int64_t> ignore_index;  ///< none or one
+};
+void add_model_options(CLI::App& app, ModelChoice& choice);
+/// options with what parsing left in other fields.
+TrainingOptions training_options(const ModelChoice& choice);
+
+/// --data, --map, --label-array, --batch.
+struct DataChoice {
+  std::string path;
+  std::vector<std::string> map;  ///< "input=array"
+  std::string label_array;
+  int64_t batch = 32;
+};
+void add_data_options(CLI::App& app, DataChoice& choice);
+
+/// Arrays of the file for these inputs, in order, converted to their dtypes. `label` (may be empty)
+/// is the name of the label input among them. Throws DataError naming the arrays there are.
+std::vector<Tensor> arrays_for(const DataChoice& choice, const std::vector<TensorInfo>& inputs,
+                               const std::string& label);
+
+/// Any numeric dtype to any other that can hold the values: ints stay exact (DataError when one
+/// does not fit), floats may lose digits, floats never become ints.
+Tensor convert(const Tensor& tensor, DType dtype, const std::string& name);
+
+/// "x=8,128" → shapes by name. Throws DataError.
+std::map<std::string, Dims> parse_shapes(const std::vector<std::string>& texts);
+
+/// A tensor without bytes for each input: extents from `shapes`, or fixed in the model, or of a
+/// symbol that another input's shape settles. Throws ShapeError naming the input whose extents are
+/// not known.
+std::vector<Tensor> shells(const std::vector<TensorInfo>& inputs,
+                           const std::map<std::string, Dims>& shapes);
+
+}  // namespace steep::cli
