@@ -72,8 +72,7 @@ void each_graph(onnx::ModelProto* model, const Visit& visit) {
   });
 }
 
-// --- versions and operators
-// -----------------------------------------------------------------------------------
+// --- versions and operators ----------------------------------------------------------------------
 
 /// "ai.onnx" is another way to write the default domain, "".
 template <typename Message>
@@ -208,8 +207,7 @@ void check_operators(onnx::ModelProto* model) {
   unknown.raise();
 }
 
-// --- names and tensors
-// ----------------------------------------------------------------------------------------
+// --- names and tensors ---------------------------------------------------------------------------
 
 void check_text(const std::string& text) {
   if (is_utf8(text)) return;
@@ -276,8 +274,7 @@ void take_tensors(onnx::ModelProto* model, TensorTable& tensors) {
   }
 }
 
-// --- ONNX's checker
-// -------------------------------------------------------------------------------------------
+// --- ONNX's checker ------------------------------------------------------------------------------
 
 /// The checker wants a shape on every input and output; exporters leave it out, and so may they.
 std::set<std::string> add_missing_shapes(onnx::GraphProto* graph) {

@@ -29,8 +29,9 @@ struct ImportedModel {
   std::vector<std::string> initializers;  ///< their names, in the order of the file
 };
 
-/// Reads a model file; external data is read from the model's own folder only.
-/// Throws ModelError (unreadable, not ONNX, unknown op/domain/opset, limit exceeded, unsafe
+/// Reads a model file; external data is read from the model's own folder only. Functions and
+/// branches on constants are inlined, sequences resolved, shape arithmetic on constants carried
+/// out. Throws ModelError (unreadable, not ONNX, unknown op/domain/opset, limit exceeded, unsafe
 /// external data), naming node and op; IoError when the file cannot be opened. Never leaves memory
 /// behind.
 ImportedModel import_model(const std::filesystem::path& path, const ImportLimits& limits = {});
@@ -39,8 +40,11 @@ ImportedModel import_model(std::span<const std::byte> bytes, const ImportLimits&
                            const std::filesystem::path& folder = {});
 
 /// Copies `model_bytes` (a serialised inference model) with the given initializers replaced, dtype
-/// and shape kept; everything else in the file stays as it was. Throws ModelError when a name is no
-/// initializer.
+/// and shape kept; everything else in the file stays as it was, byte for byte. New data is written
+/// into the file itself. Other initializers whose data is external are brought in too if `folder`
+/// is given; else they stay as they are, and the copy belongs into the same folder. Throws
+/// ModelError when a name is no initializer, a dtype or shape differs, or the copy would exceed
+/// protobuf's 2 GiB.
 std::string with_weights(std::span<const std::byte> model_bytes,
                          const std::map<std::string, Tensor>& weights,
                          const std::filesystem::path& folder = {});

@@ -61,8 +61,7 @@ Type type_from_onnx(const onnx::ValueInfoProto& value, bool ranked) {
 
 }  // namespace
 
-// --- Call
-// -----------------------------------------------------------------------------------------------------
+// --- Call ----------------------------------------------------------------------------------------
 
 Value Call::in(size_t i) const {
   if (!has(i)) return {};
@@ -124,8 +123,7 @@ std::optional<Ints> known_ints(Value v) {
   return values;
 }
 
-// --- the model
-// ------------------------------------------------------------------------------------------------
+// --- the model -----------------------------------------------------------------------------------
 
 Lowering::Lowering(const CheckedModel& model, Graph& graph, const ImportLimits& limits)
     : model_(model), graph_(graph), limits_(limits) {
@@ -169,8 +167,7 @@ void Lowering::add_inputs(const onnx::GraphProto& graph, Scope& scope) {
   }
 }
 
-// --- nodes
-// ----------------------------------------------------------------------------------------------------
+// --- nodes ---------------------------------------------------------------------------------------
 
 const Binding* Lowering::find(const std::string& name, const Scope& scope) {
   for (const Scope* s = &scope; s != nullptr; s = s->outer) {
