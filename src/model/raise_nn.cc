@@ -43,9 +43,8 @@ Bindings raise_dropout(const Call& c) {
   }
   if (ratio == 0) {
     if (!c.wants(1)) return {x};
-    const Tensor yes = Tensor::from<uint8_t>({1}, {1});
-    Tensor all = Tensor::empty(DType::boolean, {1});
-    std::memcpy(all.data(), yes.data(), 1);
+    Tensor all = Tensor::zeros(DType::boolean, {1});
+    *static_cast<uint8_t*>(all.data()) = 1;
     return {x, apply("ConstantOfShape", {shape_of(x)}, {{"value", all}})};
   }
   const Attrs attrs = {{"ratio", ratio}, {"stream", c.lowering.next_stream()}};
@@ -73,16 +72,21 @@ Bindings raise_batch_normalization(const Call& c) {
            "spatial = 0", "Export with opset 9 or newer.");
   }
   attrs.erase("spatial");
-  // Outputs beyond the first meant training; opset 14 made that an attribute.
-  if (c.wants(3) || c.wants(4)) {
-    c.fail("The saved statistics of BatchNormalization were removed from ONNX.",
-           "at most 3 outputs", fmt::format("{}", c.outputs()), "Export with opset 14 or newer.");
+  // Opsets before 14 said by the number of outputs, 1 or 5, that they train.
+  const std::vector<Value> inputs = {c.need(0), c.need(1), c.need(2), c.need(3), c.need(4)};
+  if (c.outputs() == 1) return {c.emit1("BatchNormalization", inputs, attrs)};
+  attrs.set("training_mode", int64_t{1});
+  std::vector<Value> y = c.emit("BatchNormalization", inputs, attrs, 3);
+  if (c.wants(3) || c.wants(4)) {  // the statistics of this batch; seldom read
+    Ints axes;
+    for (int64_t i = 0; i < inputs[0].rank(); ++i) {
+      if (i != 1) axes.push_back(i);
+    }
+    const Value average = mean(inputs[0], axes, true);
+    const Value distance = inputs[0] - average;
+    y.push_back(mean(inputs[0], axes, false));
+    y.push_back(mean(distance * distance, axes, false));
   }
-  const int outputs = c.wants(1) || c.wants(2) ? 3 : 1;
-  if (outputs == 3) attrs.set("training_mode", int64_t{1});
-  const std::vector<Value> y =
-      c.emit("BatchNormalization", {c.need(0), c.need(1), c.need(2), c.need(3), c.need(4)}, attrs,
-             outputs);
   return {y.begin(), y.end()};
 }
 

@@ -157,15 +157,18 @@ Tensor decode(const onnx::TensorProto& proto, const std::string& name, ExternalD
 }
 
 void TensorTable::take(onnx::TensorProto* proto, const std::string& name) {
-  Tensor tensor = decode(*proto, name, external_);
-  bytes_ += tensor.nbytes();
-  if (bytes_ > max_bytes_) {
+  const DType dtype = dtype_from_onnx(proto->data_type(), name);
+  const auto size =
+      static_cast<size_t>(element_count(dims_of(*proto, name, dtype))) * size_of(dtype);
+  if (size > max_bytes_ - bytes_) {
     throw ModelError(
         {.what = "The model's tensors are too large.",
          .node = quote(name),
          .expected = fmt::format("at most {} bytes in all", max_bytes_),
          .remedy = "If the model is meant to be so large, raise ImportLimits::max_bytes."});
   }
+  bytes_ += size;
+  Tensor tensor = decode(*proto, name, external_);
   // An empty shape with no data is what ONNX's checker accepts of a tensor without bytes.
   onnx::TensorProto emptied;
   emptied.set_name(std::move(*proto->mutable_name()));

@@ -145,6 +145,15 @@ TEST(Import, LayerNormalizationHasThreeOutputs) {
   EXPECT_EQ(m.graph.nodes()[0].output_count(), 3);
 }
 
+TEST(Import, OldBatchNormalizationTrainsByItsOutputs) {
+  const char* body = R"(g (float[N, 2, 3] x, float[2] s) => (float[N, 2, 3] y)
+    { y, m, v, saved_m, saved_v = BatchNormalization(x, s, s, s, s) })";
+  const ImportedModel m = import_graph(9, body);
+  ASSERT_EQ(ops(m.graph), (Ops{"BatchNormalization"}));
+  EXPECT_EQ(m.graph.nodes()[0].attrs().integer("training_mode", 0), 1);
+  EXPECT_EQ(m.graph.nodes()[0].output_count(), 3);
+}
+
 TEST(Import, ConstantBranchIsInlined) {
   const ImportedModel m = import_graph(17, R"(
     g (float[2] x) => (float[2] y) <bool c = {0}> {
