@@ -10,8 +10,7 @@ Grads clip_vjp(Node n, const Grads& dy) {
   Value above = high ? greater(raised, high) : Value();
   Value below = low ? less(x, low) : Value();
   Value open = above ? where(above, 0, dy[0]) : dy[0];  // what passes the upper end
-  return {below ? where(below, 0, open) : open,         //
-          below ? where(below, open, 0) : Value(),      //
+  return {below ? where(below, 0, open) : open, below ? where(below, open, 0) : Value(),
           above ? where(above, dy[0], 0) : Value()};
 }
 

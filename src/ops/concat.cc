@@ -7,17 +7,14 @@ namespace {
 Grads concat_vjp(Node n, const Grads& dy) {
   const int count = n.input_count();
   const int64_t axis = normal_axis(n, n.attrs().integer("axis", 0), n.output(0).rank());
-  Ints sizes;
-  std::vector<Value> parts;
+  std::vector<Value> sizes;
   for (int i = 0; i < count; ++i) {
     Value x = n.input(i);
     const Dim& extent = x.shape()[static_cast<size_t>(axis)];
-    if (extent.known()) sizes.push_back(extent.value());
-    parts.push_back(extent.known() ? ints(n.graph(), {extent.value()})
+    sizes.push_back(extent.known() ? ints(n.graph(), {extent.value()})
                                    : apply("Shape", {x}, {{"start", axis}, {"end", axis + 1}}));
   }
-  const bool known = sizes.size() == parts.size();
-  Value split = known ? ints(n.graph(), sizes) : apply("Concat", parts, {{"axis", int64_t{0}}});
+  Value split = apply("Concat", sizes, {{"axis", int64_t{0}}});
   return apply_n("Split", std::vector{dy[0], split}, count, {{"axis", axis}});
 }
 

@@ -1,4 +1,4 @@
-// y = a b, NumPy's rules: a vector on the left is a row, on the right a column; leading axes
+// y = a b by NumPy's rules: a vector is a row on the left, a column on the right; leading axes
 // broadcast.
 #include "ops/build.h"
 
@@ -15,16 +15,14 @@ Grads matmul_vjp(Node n, const Grads& dy) {
   const int64_t rank_a = a.rank(), rank_b = b.rank();
   if (rank_a == 1 && rank_b == 1) return {d * b, d * a};
   if (rank_b == 1) {  // a (.., m, k), b (k), d (.., m)
-    Value rows = rows_of(a);
-    return {unsqueeze(d, {-1}) * b, matmul(reshape(d, {-1}), rows)};
+    return {unsqueeze(d, {-1}) * b, matmul(reshape(d, {-1}), rows_of(a))};
   }
   if (rank_a == 1) {  // a (k), b (.., k, n), d (.., n)
     Value row = unsqueeze(d, {-2});
     return {squeeze(matmul(row, swap_last(b)), {-2}), unsqueeze(a, {1}) * row};
   }
   Value da = matmul(d, swap_last(b));
-  // One matrix for a whole batch: one product over all rows instead of a product each and their
-  // sum.
+  // One b for a whole batch: one product over all rows, not a batch of products and their sum.
   if (rank_b == 2 && rank_a > 2) return {da, matmul(swap_last(rows_of(a)), rows_of(d))};
   return {da, matmul(swap_last(a), d)};
 }

@@ -21,7 +21,8 @@ using Grads = std::vector<Value>;
 /// Vector-Jacobian product: adds the nodes that turn the gradients of the node's outputs into those
 /// of its inputs. Calculus only. The engine accumulates, sums over broadcast axes, drops what
 /// nobody needs, checks count, shape and dtype, and names the nodes. Returns one entry per input (a
-/// shorter list means null for the rest). At least one entry of `dy` is not null.
+/// shorter list means null for the rest; null entries past the last input are ignored). At least
+/// one entry of `dy` is not null.
 using Vjp = Grads (*)(Node n, const Grads& dy);
 
 /// Output types from input types, for Steep's own ops; ONNX's ops use ONNX's own inference.

@@ -5,8 +5,7 @@ namespace steep {
 namespace {
 
 Grads tile_vjp(Node n, const Grads& dy) {
-  // Seen as (repeats[0], x[0], repeats[1], x[1], …), every copy has its own index along the even
-  // axes.
+  // Seen as (repeats[0], x[0], repeats[1], x[1], …): the even axes number the copies.
   Value x = n.input(0), repeats = n.input(1);
   Value pairs = apply("Concat", {unsqueeze(repeats, {1}), unsqueeze(shape_of(x), {1})},
                       {{"axis", int64_t{1}}});
