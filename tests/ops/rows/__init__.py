@@ -1,0 +1,33 @@
+"""One or more rows for every operator that Steep knows, by family."""
+
+from . import (
+    binary,
+    fills,
+    indexing,
+    joins,
+    losses,
+    matrices,
+    mixed,
+    optimizers,
+    own,
+    reductions,
+    unary,
+    views,
+)
+from .row import Row
+
+FAMILIES = (
+    binary,
+    fills,
+    indexing,
+    joins,
+    losses,
+    matrices,
+    mixed,
+    optimizers,
+    own,
+    reductions,
+    unary,
+    views,
+)
+ROWS: list[Row] = [r for family in FAMILIES for r in family.ROWS]

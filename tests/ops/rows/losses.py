@@ -1,0 +1,110 @@
+"""Losses over class scores."""
+
+import math
+
+import numpy as np
+import torch.nn.functional as F
+
+from .row import floats, table
+
+ROWS, row = table()
+
+LOSSES = [
+    ((4, 5), {}, False),
+    ((4, 5), {"reduction": "sum"}, True),
+    ((4, 5), {"reduction": "none"}, False),
+    ((4, 5), {"ignore_index": 1}, False),
+    ((4, 5), {"ignore_index": -100}, True),
+    ((4, 5), {"ignore_index": 1, "reduction": "none"}, True),
+    ((4, 5), {"ignore_index": 1, "reduction": "sum"}, True),
+    ((2, 3, 4), {"ignore_index": 1}, True),
+    ((2, 3, 2, 2), {}, False),
+    ((2, 3, 4), {"reduction": "none"}, True),
+    ((0, 3), {"reduction": "sum"}, False),
+]
+
+
+def labels_for(shape, attrs, dtype=np.int64):
+    rows = shape[:1] + shape[2:]
+    labels = (np.arange(math.prod(rows)) * 3 % shape[1]).reshape(rows)
+    if attrs.get("ignore_index", 0) < 0 and labels.size:
+        labels.flat[1] = attrs["ignore_index"]
+    return labels.astype(dtype)
+
+
+def torch_attrs(attrs):
+    return {
+        "reduction": attrs.get("reduction", "mean"),
+        "ignore_index": attrs.get("ignore_index", -1000),
+    }
+
+
+for _x, _attrs, _weighted in LOSSES:
+    _t = labels_for(_x, _attrs)
+    _w = (floats(_x[1], low=0.3),) if _weighted else ()
+    _frozen = (2,) if _weighted else ()
+
+    def entropy(x, t, w=None, attrs=_attrs):
+        return F.cross_entropy(x, t.long(), w if w is None else w.detach(), **torch_attrs(attrs))
+
+    def entropy_and_log_prob(x, t, w=None, f=entropy):
+        return f(x, t, w), x.log_softmax(1)
+
+    row(
+        "SoftmaxCrossEntropyLoss",
+        floats(*_x),
+        _t,
+        *_w,
+        attrs=_attrs,
+        torch=entropy,
+        frozen=_frozen,
+        reference=_x[0] > 0,
+    )
+    row(
+        "SoftmaxCrossEntropyLoss",
+        floats(*_x),
+        _t,
+        *_w,
+        attrs=_attrs,
+        torch=entropy_and_log_prob,
+        outputs=2,
+        frozen=_frozen,
+        reference=_x[0] > 0,
+        note="log_prob",
+    )
+    row(
+        "NegativeLogLikelihoodLoss",
+        floats(*_x),
+        _t,
+        *_w,
+        attrs=_attrs,
+        frozen=_frozen,
+        reference=_x[0] > 0,
+        torch=lambda x, t, w=None, attrs=_attrs: F.nll_loss(
+            x, t, w if w is None else w.detach(), **torch_attrs(attrs)
+        ),
+    )
+    if len(_x) == 2:
+        for _dtype in (np.int64, np.int32):
+            row(
+                "steep.SoftmaxCrossEntropy",
+                floats(*_x),
+                _t.astype(_dtype),
+                *_w,
+                attrs=_attrs,
+                outputs=2,
+                frozen=_frozen,
+                note=np.dtype(_dtype).name,
+                torch=lambda x, t, w=None, f=entropy: (f(x, t, w), x.logsumexp(1)),
+            )
+        _d = floats(*(_x[:1] if _attrs.get("reduction") == "none" else ()))
+        row(
+            "steep.SoftmaxCrossEntropyGrad",
+            _d,
+            floats(*_x),
+            _t,
+            floats(_x[0]),
+            *_w,
+            attrs=_attrs,
+            frozen=(4,) if _weighted else (),
+        )

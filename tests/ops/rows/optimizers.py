@@ -1,0 +1,165 @@
+"""Optimizer steps and the norm of all gradients."""
+
+from functools import partial
+
+import numpy as np
+import torch
+
+from .row import exactly, floats, integer, table
+
+ROWS, row = table()
+
+LR, STEP, SCALE = np.array(0.01, np.float32), integer(3), np.array(0.5, np.float32)
+
+
+def torch_step(optimizer, param, grad, state, scale):
+    """One step of one of PyTorch's optimizers that already has `state`."""
+    p = torch.nn.Parameter(param.detach().clone())
+    p.grad = grad.detach() * (1 if scale is None else scale.to(grad.dtype))
+    o = optimizer([p])
+    o.state[p] = {k: v.detach().clone() if torch.is_tensor(v) else v for k, v in state.items()}
+    o.step()
+    return p.detach(), o.state[p]
+
+
+def torch_sgd(param, grad, lr, buf, step, scale=None, **attrs):
+    o = partial(torch.optim.SGD, lr=float(lr), **attrs)
+    state = {} if buf is None or int(step) == 1 else {"momentum_buffer": buf}
+    new, state = torch_step(o, param, grad, state, scale)
+    return new if buf is None else (new, state["momentum_buffer"])
+
+
+for _attrs, _buf, _step in (
+    ({}, False, 3),
+    ({"weight_decay": 0.125}, False, 3),
+    ({"maximize": 1}, False, 1),
+    ({"momentum": 0.875}, True, 3),
+    ({"momentum": 0.875, "dampening": 0.25}, True, 1),
+    ({"momentum": 0.875, "dampening": 0.25, "weight_decay": 0.125}, True, 2),
+    ({"momentum": 0.875, "nesterov": 1}, True, 3),
+):
+    for _scale in ((), (SCALE,)):
+        row(
+            "steep.SGD",
+            floats(3, 4),
+            floats(3, 4),
+            LR,
+            floats(3, 4) if _buf else None,
+            integer(_step),
+            *_scale,
+            attrs=_attrs,
+            outputs=2 if _buf else 1,
+            smooth=False,
+            note=f"step {_step}",
+            torch=lambda *x, attrs=_attrs: torch_sgd(
+                *x, **{k: bool(v) if k in ("nesterov", "maximize") else v for k, v in attrs.items()}
+            ),
+        )
+
+
+def torch_adam(
+    param,
+    grad,
+    m,
+    v,
+    lr,
+    step,
+    scale=None,
+    *,
+    decoupled=0,
+    beta1=0.9,
+    beta2=0.999,
+    epsilon=1e-8,
+    weight_decay=0.0,
+):
+    kind = torch.optim.AdamW if decoupled else torch.optim.Adam
+    o = partial(kind, lr=float(lr), betas=(beta1, beta2), eps=epsilon, weight_decay=weight_decay)
+    state = {"step": torch.tensor(float(step) - 1), "exp_avg": m, "exp_avg_sq": v}
+    new, state = torch_step(o, param, grad, state, scale)
+    return new, state["exp_avg"], state["exp_avg_sq"]
+
+
+def lamb(
+    param,
+    grad,
+    m,
+    v,
+    lr,
+    step,
+    scale=None,
+    *,
+    beta1=0.9,
+    beta2=0.999,
+    epsilon=1e-6,
+    weight_decay=0.0,
+    bias_correction=1,
+):
+    """You et al. 2020, algorithm 2."""
+    grad = grad * (1 if scale is None else scale.to(grad.dtype))
+    m, v = beta1 * m + (1 - beta1) * grad, beta2 * v + (1 - beta2) * grad**2
+    c1, c2 = (1 - beta1 ** int(step), 1 - beta2 ** int(step)) if bias_correction else (1, 1)
+    r = (m / c1) / ((v / c2).sqrt() + epsilon) + weight_decay * param
+    a, b = float(param.norm()), float(r.norm())
+    return param - float(lr) * (a / b if a and b else 1) * r, m, v
+
+
+_moments = (floats(3, 4), floats(3, 4, low=0.0, high=0.5))
+for _attrs in (
+    {},
+    {"weight_decay": 0.125},
+    {"weight_decay": 0.125, "decoupled": 1},
+    {"beta1": 0.75, "beta2": 0.875, "epsilon": 0.0625},
+):
+    for _step, _scale in ((1, ()), (5, (SCALE,))):
+        row(
+            "steep.Adam",
+            floats(3, 4),
+            floats(3, 4),
+            *_moments,
+            LR,
+            integer(_step),
+            *_scale,
+            attrs={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, **_attrs},
+            outputs=3,
+            smooth=False,
+            note=f"step {_step}",
+            torch=lambda *x, attrs=_attrs: torch_adam(*x, **attrs),
+        )
+for _attrs in ({}, {"weight_decay": 0.125}, {"weight_decay": 0.125, "bias_correction": 0}):
+    for _step, _scale in ((1, ()), (5, (SCALE,))):
+        row(
+            "steep.Lamb",
+            floats(3, 4),
+            floats(3, 4),
+            *_moments,
+            LR,
+            integer(_step),
+            *_scale,
+            attrs={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6, "bias_correction": 1, **_attrs},
+            outputs=3,
+            smooth=False,
+            note=f"step {_step}",
+            torch=lambda *x, attrs=_attrs: lamb(*x, **attrs),
+        )
+row(
+    "steep.Lamb",
+    exactly([0.0, 0.0]),
+    floats(2),
+    floats(2),
+    floats(2, low=0.0),
+    LR,
+    STEP,
+    attrs={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6},
+    outputs=3,
+    smooth=False,
+    torch=lamb,
+    note="zero parameter",
+)
+for _shapes in ([(3, 4)], [(3, 4), (), (5,)], [(0, 3), (2,)]):
+    row(
+        "steep.GlobalNorm",
+        *[floats(*s) for s in _shapes],
+        smooth=False,
+        note="n",
+        torch=lambda *x: sum(v.square().sum() for v in x).sqrt().float(),
+    )

@@ -1,0 +1,98 @@
+"""Steep's own operators."""
+
+import torch
+
+from .row import floats, ints, table
+
+ROWS, row = table()
+
+for _x, _to in (
+    ((2, 3), (3,)),
+    ((2, 3), (2, 1)),
+    ((2, 3), ()),
+    ((2, 3), (1, 1)),
+    ((2, 3), (2, 3)),
+    ((4, 2, 3), (2, 1)),
+    ((0, 3), (3,)),
+    ((3, 0), (3, 1)),
+    ((2, 3, 4, 5), (3, 1, 5)),
+):
+    row(
+        "steep.SumTo",
+        floats(*_x),
+        ints(list(_to)),
+        note=str(_to),
+        torch=lambda x, s, to=_to: x.sum_to_size(to) if to else x.sum(),
+    )
+
+SEED = ints(17, 3)
+for _x, _ratio in (((5,), 0.5), ((4, 33), 0.1), ((), 0.25), ((0, 3), 0.5)):
+    row("steep.Dropout", floats(*_x), SEED, attrs={"ratio": _ratio, "stream": 2})
+    row("steep.DropoutMask", floats(*_x), SEED, attrs={"ratio": _ratio, "stream": 2}, smooth=False)
+
+
+def product_with_everything(
+    a, b, bias=None, perm_a=None, perm_b=None, perm_y=None, alpha=1.0, activation=""
+):
+    a = a.permute(perm_a) if perm_a else a
+    b = b.permute(perm_b) if perm_b else b
+    y = torch.matmul(a, b) * alpha
+    y = y if bias is None else y + bias
+    y = torch.relu(y) if activation else y
+    return y.permute(perm_y) if perm_y else y
+
+
+for _a, _b, _bias, _attrs in (
+    ((2, 3), (3, 4), False, {}),
+    ((2, 3), (3, 4), True, {"activation": "Relu"}),
+    ((2, 3), (4, 3), True, {"perm_b": [1, 0]}),
+    ((3, 2), (3, 4), False, {"perm_a": [1, 0], "alpha": 0.125}),
+    ((3, 2), (4, 3), False, {"perm_a": [1, 0], "perm_b": [1, 0], "perm_y": [1, 0]}),
+    ((5, 2, 3), (3, 4), True, {}),
+    ((5, 2, 3), (1, 3, 4), False, {"perm_y": [1, 0, 2]}),
+    (
+        (2, 5, 3, 4),
+        (2, 6, 3, 4),
+        False,
+        {"perm_a": [0, 2, 1, 3], "perm_b": [0, 2, 3, 1], "alpha": 0.5},
+    ),
+    ((2, 3, 5, 6), (2, 6, 3, 4), False, {"perm_b": [0, 2, 1, 3], "perm_y": [0, 2, 1, 3]}),
+    ((1, 2, 2, 3, 2), (2, 1, 2, 2, 3), True, {}),
+    ((0, 3), (3, 4), True, {}),
+    ((2, 0), (0, 4), True, {}),
+):
+    row(
+        "steep.MatMul",
+        floats(*_a),
+        floats(*_b),
+        *([floats(_b[_attrs.get("perm_b", range(len(_b)))[-1]])] if _bias else []),
+        attrs=_attrs,
+        torch=lambda *x, attrs=_attrs: product_with_everything(*x, **attrs),
+    )
+
+for _a, _b in (
+    ((2, 3), (2, 3)),
+    ((2, 3), (3,)),
+    ((2, 1, 4), (3, 1)),
+    ((), (5,)),
+    ((0, 3), (1, 3)),
+    ((), ()),
+):
+    row(
+        "steep.Fused",
+        floats(*_a),
+        floats(*_b),
+        torch=lambda a, b: torch.tanh(a * b + a),
+        attrs={"body": [("Mul", [0, 1]), ("Add", [2, 0]), ("Tanh", [3])]},
+        reference=False,
+    )
+    row(
+        "steep.Fused",
+        floats(*_a),
+        floats(*_b),
+        outputs=2,
+        note="two results",
+        reference=False,
+        torch=lambda a, b: (torch.exp(a + b), torch.exp(a + b) - b),
+        attrs={"body": [("Add", [0, 1]), ("Exp", [2]), ("Sub", [3, 1])]},
+    )

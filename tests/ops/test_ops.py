@@ -1,0 +1,224 @@
+"""Each row of rows.py against ONNX's reference, PyTorch, central differences and decompositions."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+from rows import ROWS
+from steep import _steep
+
+TABLE = {row["name"]: row for row in _steep.op_table()}
+EPS = 1e-6
+# Adam and its like read lr and a gradient scale in single precision whatever the parameters are.
+TOLERANCE = {np.float32: {"rtol": 2e-5, "atol": 2e-5}, np.float64: {"rtol": 1e-6, "atol": 1e-8}}
+STEPS = ("steep.SGD", "steep.Adam", "steep.Lamb", "steep.GlobalNorm")
+
+# Where onnx.reference itself fails, on scalars, empty inputs and inputs that grow by broadcasting.
+REFERENCE_FAILS = {
+    "Softsign-",
+    "Mean-2x1_1x3_2x3_3",
+    "Flatten-0x3",
+}
+
+both_precisions = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f32", "f64"])
+
+
+def rows(*conditions):
+    """Parametrizes a test over the rows that meet all conditions."""
+    chosen = [r for r in ROWS if all(c(r) for c in conditions)]
+    return pytest.mark.parametrize("row", chosen, ids=[r.name for r in chosen])
+
+
+@pytest.fixture(autouse=True)
+def in_double_only(request):
+    params = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    if "row" in params and params["row"].double and params.get("dtype") is np.float32:
+        pytest.skip("a row for float64 only")
+
+
+def is_float(x):
+    return x is not None and np.issubdtype(x.dtype, np.floating)
+
+
+def evaluate(row, arrays, decomposed=False):
+    return _steep.evaluate_node(row.op, arrays, row.attrs, row.outputs, decomposed)
+
+
+def seeds(row, outputs):
+    """A gradient for each output that is to have one."""
+    rng = np.random.default_rng(1)
+    return [
+        rng.uniform(-1, 1, y.shape).astype(y.dtype)
+        if is_float(y) and (row.seeded is None or i in row.seeded)
+        else None
+        for i, y in enumerate(outputs)
+    ]
+
+
+def gradients(row, arrays, grads):
+    wrt = [i for i, x in enumerate(arrays) if is_float(x)]
+    found = _steep.node_gradients(row.op, arrays, row.attrs, row.outputs, grads, wrt)
+    return dict(zip(wrt, found, strict=True))
+
+
+def in_torch(row, arrays, requires_grad=False):
+    tensors = []
+    for x in arrays:
+        t = None if x is None else torch.tensor(x)
+        tensors.append(t.requires_grad_(requires_grad) if is_float(x) else t)
+    results = row.torch(*tensors)
+    return tensors, list(results) if isinstance(results, (tuple, list)) else [results]
+
+
+def assert_same(ours, theirs, what, **tolerance):
+    theirs = np.asarray(theirs)
+    assert ours.shape == theirs.shape, what
+    np.testing.assert_allclose(
+        ours.astype(np.float64), theirs.astype(np.float64), err_msg=what, **tolerance
+    )
+
+
+def test_every_op_has_a_row_and_every_row_an_op():
+    named = {r.op for r in ROWS}
+    assert sorted(TABLE.keys() - named) == [], "operators without a row in rows.py"
+    assert sorted(named - TABLE.keys()) == [], "rows of operators that Steep does not know"
+
+
+def test_names_of_rows_are_unique():
+    names = [r.name for r in ROWS]
+    assert sorted({n for n in names if names.count(n) > 1}) == []
+
+
+def test_every_op_says_what_becomes_of_its_gradient():
+    optimizers = set(STEPS)
+    silent = [
+        name
+        for name, op in TABLE.items()
+        if not (op["has_vjp"] or op["has_decompose"] or op["stops_gradient"])
+    ]
+    assert sorted(set(silent) - optimizers) == []
+
+
+@both_precisions
+@rows(lambda r: r.reference and not r.op.startswith("steep.") and r.name not in REFERENCE_FAILS)
+def test_forward_is_that_of_the_onnx_reference(row, dtype):
+    arrays = row.arrays(dtype)
+    names = ["" if x is None else f"x{i}" for i, x in enumerate(arrays)]
+    inputs = {n: x for n, x in zip(names, arrays, strict=True) if n}
+    attrs = {
+        k: onnx.numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v
+        for k, v in row.attrs.items()
+    }
+    outputs = [f"y{i}" for i in range(row.outputs)]
+    node = helper.make_node(row.op, names, outputs, **attrs)
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+            for n, x in inputs.items()
+        ],
+        [onnx.ValueInfoProto(name=n) for n in outputs],
+    )
+    opset = helper.make_opsetid("", onnx.defs.onnx_opset_version())
+    evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=[opset]))
+    try:
+        wanted = evaluator.run(None, inputs)
+    except TypeError as error:  # some of its operators refuse scalars; PyTorch has the say there
+        assert row.torch is not None, "neither the reference nor PyTorch checks this row"
+        pytest.skip(f"the reference cannot run this row: {error}")
+    for i, (ours, theirs) in enumerate(zip(evaluate(row, arrays), wanted, strict=True)):
+        assert ours.dtype == np.asarray(theirs).dtype
+        assert_same(ours, theirs, f"output {i}", **TOLERANCE[dtype])
+
+
+@both_precisions
+@rows(lambda r: r.torch is not None)
+def test_forward_is_that_of_torch(row, dtype):
+    arrays = row.arrays(dtype)
+    _, wanted = in_torch(row, arrays)
+    tolerance = TOLERANCE[np.float32 if row.op in STEPS else dtype]
+    for i, (ours, theirs) in enumerate(zip(evaluate(row, arrays), wanted, strict=True)):
+        if theirs is not None:
+            assert_same(ours, theirs.detach(), f"output {i}", **tolerance)
+
+
+@both_precisions
+@rows(lambda r: r.torch is not None and r.op not in STEPS)
+def test_gradient_is_that_of_torch(row, dtype):
+    arrays = row.arrays(dtype)
+    if not any(map(is_float, arrays)):
+        pytest.skip("no float input")
+    tensors, results = in_torch(row, arrays, requires_grad=True)
+    grads = seeds(row, evaluate(row, arrays))
+    scalar = sum(
+        (y * torch.tensor(d).to(y.dtype)).sum()
+        for y, d in zip(results, grads, strict=True)
+        if d is not None and y is not None and y.requires_grad
+    )
+    if torch.is_tensor(scalar):
+        scalar.backward()
+    for i, ours in gradients(row, arrays, grads).items():
+        theirs = tensors[i].grad
+        if i in row.frozen:
+            continue
+        if ours is None or theirs is None:
+            for known in (ours, None if theirs is None else theirs.numpy()):
+                assert known is None or not known.any(), f"input {i}: {known}"
+        else:
+            assert ours.dtype == arrays[i].dtype
+            assert_same(ours, theirs, f"gradient of input {i}", **TOLERANCE[dtype])
+
+
+def differences(row, arrays, grads, i):
+    """Central differences of Σ <grads, outputs> along each element of input i."""
+
+    def value():
+        outputs = evaluate(row, arrays)
+        return sum((y * d).sum() for y, d in zip(outputs, grads, strict=True) if d is not None)
+
+    slopes = np.zeros_like(arrays[i])
+    for place in np.ndindex(arrays[i].shape):
+        kept = arrays[i][place]
+        arrays[i][place] = kept + EPS
+        above = value()
+        arrays[i][place] = kept - EPS
+        slopes[place] = (above - value()) / (2 * EPS)
+        arrays[i][place] = kept
+    return slopes
+
+
+@rows(lambda r: r.smooth)
+def test_gradient_is_that_of_central_differences(row):
+    arrays = row.arrays(np.float64)
+    grads = seeds(row, evaluate(row, arrays))
+    if not any(map(is_float, arrays)) or all(d is None for d in grads):
+        pytest.skip("nothing to differentiate")
+    for i, ours in gradients(row, arrays, grads).items():
+        if i in row.frozen or arrays[i].dtype != np.float64:
+            continue
+        wanted = differences(row, arrays, grads, i)
+        found = np.zeros_like(wanted) if ours is None else ours
+        assert_same(found, wanted, f"gradient of input {i}", rtol=1e-3, atol=1e-5)
+
+
+@rows(lambda r: TABLE.get(r.op, {}).get("stops_gradient"))
+def test_ops_that_stop_gradients_give_none(row):
+    arrays = row.arrays(np.float64)
+    grads = seeds(row, evaluate(row, arrays))
+    assert all(g is None for g in gradients(row, arrays, grads).values())
+
+
+@both_precisions
+@rows(lambda r: TABLE.get(r.op, {}).get("has_decompose"))
+def test_kernel_agrees_with_decomposition(row, dtype):
+    arrays = row.arrays(dtype)
+    pairs = zip(evaluate(row, arrays), evaluate(row, arrays, decomposed=True), strict=True)
+    tolerance = TOLERANCE[np.float32 if row.op in STEPS else dtype]
+    for i, (fused, parts) in enumerate(pairs):
+        assert fused.dtype == parts.dtype
+        assert_same(fused, parts, f"output {i}", **tolerance)
