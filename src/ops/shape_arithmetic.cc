@@ -21,7 +21,8 @@ bool same_symbol(const Element& a, const Element& b) {
 bool is(const Element& e, int64_t n) { return e.number == n; }
 bool negative(const Element& e) { return e.number && *e.number < 0; }
 
-// --- elementwise ---------------------------------------------------------------------------------
+// --- elementwise
+// ----------------------------------------------------------------------------------------------
 
 using Binary = Element (*)(const Element&, const Element&);
 
@@ -155,7 +156,8 @@ Result choose(Node, const Inputs& in) {
   return result;
 }
 
-// --- moving --------------------------------------------------------------------------------------
+// --- moving
+// ---------------------------------------------------------------------------------------------------
 
 /// Reshape, Squeeze, Unsqueeze, Cast between integers: the same elements.
 Result same(Node, const Inputs& in) { return in.empty() ? std::nullopt : in[0]; }
