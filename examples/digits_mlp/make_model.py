@@ -3,6 +3,7 @@
 python make_model.py FOLDER  →  FOLDER/digits.onnx, FOLDER/digits_train.npz, FOLDER/digits_test.npz
 """
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -15,7 +16,7 @@ def mlp(sizes: list[int], seed: int = 0) -> onnx.ModelProto:
     """Linear layers with ReLU between them: `x` [rows, sizes[0]] → `logits` [rows, sizes[-1]]."""
     random = np.random.default_rng(seed)
     nodes, initializers, value = [], [], "x"
-    for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         bound = 1 / np.sqrt(inputs)
         for name, shape in ((f"fc{i}.weight", (outputs, inputs)), (f"fc{i}.bias", (outputs,))):
             array = random.uniform(-bound, bound, shape).astype(np.float32)

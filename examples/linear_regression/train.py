@@ -5,9 +5,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
-from make_model import linear_data, linear_model
-
 import steep
+from make_model import linear_data, linear_model
 
 
 def main() -> float:
