@@ -23,8 +23,9 @@ namespace steep {
 struct ProgramOptions {
   std::set<std::string> disabled_passes{};  ///< by name, as `pass_names()` lists them
   size_t cache_size = 16;  ///< specialisations kept (least recently used goes first)
-  bool check_finite =
-      false;  ///< after each node look for NaN and infinity; throw DataError naming the first
+  /// After each node look for NaN and infinity; throw DataError naming the first node that made one
+  /// (infinity from finite operands, NaN from operands without), or the input or state with NaN.
+  bool check_finite = false;
   uint64_t seed = 0;  ///< of dropout and other random ops
 };
 

@@ -97,8 +97,8 @@ struct TrainingOptions {
   std::vector<std::string> step_outputs{};  ///< outputs of the model that step() returns
 
   uint64_t seed = 0;  ///< of dropout
-  /// Check every node of each step and report the first that makes NaN or infinity; slow. Without
-  /// it the loss alone is checked (and the node named that made it so).
+  /// Look at the gradients too, before any weight changes; without it at the loss alone. What is
+  /// not finite is an error that names the first node that made NaN or infinity.
   bool check_finite = false;
   ModelLimits limits{};
 };

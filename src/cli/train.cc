@@ -287,7 +287,7 @@ void add_optimizer_options(CLI::App& app, TrainingOptions& o) {
   app.add_option("--min-lr-ratio", o.schedule.min_lr_ratio, "Final learning rate / --lr");
   app.add_option("--seed", o.seed, "Of shuffling and dropout")->capture_default_str();
   app.add_flag("--check-finite", o.check_finite,
-               "Name the first node that makes NaN or infinity (slow)");
+               "Stop before a step with NaN or infinite gradients, not only such a loss");
 }
 
 }  // namespace

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "steep/error.h"
 
@@ -12,33 +14,61 @@ namespace {
 
 constexpr size_t kMaxOperands = 64;  // more than that go through the heap
 
+/// The worst that an array holds. Infinities are often meant (masks), NaN never is.
+enum class Worst { finite, infinite, nan };
+
 template <typename T>
-bool all_finite(const void* data, int64_t n) {
+Worst worst_of(const void* data, int64_t n) {
   const T* p = static_cast<const T*>(data);
+  Worst worst = Worst::finite;
   for (int64_t i = 0; i < n; ++i) {
-    if (!std::isfinite(p[i])) return false;
+    if (std::isnan(p[i])) return Worst::nan;
+    if (std::isinf(p[i])) worst = Worst::infinite;
   }
-  return true;
+  return worst;
 }
 
-void check_outputs(const Step& step, void* const* out) {
-  if (!step.node) return;
-  for (int i = 0; i < step.node.output_count(); ++i) {
+Worst worst_of(Value v, const void* data) {
+  if (!v || data == nullptr) return Worst::finite;
+  const int64_t n = element_count(v.type().dims());
+  if (v.dtype() == DType::f32) return worst_of<float>(data, n);
+  if (v.dtype() == DType::f64) return worst_of<double>(data, n);
+  return Worst::finite;
+}
+
+/// Of all operands; to be called before the kernel, which may overwrite them.
+Worst worst_input(const Step& step, const void* const* in) {
+  Worst worst = Worst::finite;
+  for (int i = 0; step.node && i < step.node.input_count(); ++i) {
+    worst = std::max(worst, worst_of(step.node.input(i), in[i]));
+  }
+  return worst;
+}
+
+/// Throws when an output is worse than every operand: infinite from finite ones, NaN from numbers.
+void check_outputs(const Step& step, Worst operands, void* const* out) {
+  for (int i = 0; step.node && i < step.node.output_count(); ++i) {
     Value y = step.node.output(i);
-    if (!y) continue;
-    const int64_t n = element_count(y.type().dims());
-    const bool ok = y.dtype() == DType::f32   ? all_finite<float>(out[i], n)
-                    : y.dtype() == DType::f64 ? all_finite<double>(out[i], n)
-                                              : true;
-    if (ok) continue;
+    const Worst worst = worst_of(y, out[i]);
+    if (worst <= operands) continue;
     throw DataError(
         {.what = "A value is not finite (NaN or infinity); this is the first node that made one.",
          .node = step.node.name(),
          .op = step.node.op(),
          .expected = "finite values",
-         .received = fmt::format("{} in {}", to_string(y.type()), y.name()),
+         .received = fmt::format("{} in {} {}", worst == Worst::nan ? "NaN" : "infinity",
+                                 to_string(y.type()), y.name()),
          .remedy = "Lower the learning rate, clip gradients, or look at the data of this step."});
   }
+}
+
+void check_fed(Value v, const void* data) {
+  if (worst_of(v, data) != Worst::nan) return;
+  throw DataError({.what = "An input or parameter holds NaN.",
+                   .node = v.name(),
+                   .expected = "numbers",
+                   .received = fmt::format("NaN in {}", to_string(v.type())),
+                   .remedy = "Look at the data of this step, or go back to an older checkpoint."});
 }
 
 std::string shapes_of(Node n) {
@@ -133,6 +163,16 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
   auto pointer = [&](const Place& p) -> std::byte* {
     return p.buffer < 0 ? nullptr : frame.base[static_cast<size_t>(p.buffer)] + p.offset;
   };
+  if (options.check_finite && forward) {
+    for (size_t i = 0; i < input_buffer_.size(); ++i) {
+      const Value v = plan_.graph->inputs()[i];
+      if (frame.inputs[i].defined()) check_fed(v, std::as_const(frame.inputs[i]).data());
+    }
+    for (size_t i = 0; i < state_buffer_.size(); ++i) {
+      if (state_buffer_[i] < 0) continue;
+      check_fed(plan_.graph->states()[i], frame.base[static_cast<size_t>(state_buffer_[i])]);
+    }
+  }
   for (size_t s = begin; s < end; ++s) {
     const Step& step = plan_.steps[s];
     const void** in = in_small;
@@ -144,12 +184,13 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
     for (size_t i = 0; i < step.inputs.size(); ++i) in[i] = pointer(step.inputs[i]);
     for (size_t i = 0; i < step.outputs.size(); ++i) out[i] = pointer(step.outputs[i]);
     const double start = options.profiler != nullptr ? options.profiler->now_us() : 0;
+    const Worst operands = options.check_finite ? worst_input(step, in) : Worst::finite;
     if (step.kernel) {
       step.kernel->execute({in, out, pointer(step.scratch)});
     } else if (step.copy_bytes > 0) {
       std::memcpy(out[0], in[0], step.copy_bytes);
     }
-    if (options.check_finite) check_outputs(step, out);
+    if (options.check_finite) check_outputs(step, operands, out);
     if (options.profiler != nullptr) {
       options.profiler->add({.node = step.node ? step.node.name() : "copy",
                              .op = step.node ? step.node.op() : "copy",

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "steep/error.h"
 #include "train/crc32c.h"
@@ -103,9 +104,13 @@ std::string write_manifest(const Checkpoint& checkpoint,
   } catch (const Json::exception&) {
     throw DataError("the checkpoint's text is not valid UTF-8");
   }
-  text.resize(text.size() - 2);  // "\n}"
-  const uint32_t crc = crc32c(0, text.data(), text.size());
-  return fmt::format("{}{}{:08x}{}", text, kTail, crc, kEnd);
+  return seal_manifest(std::move(text));
+}
+
+std::string seal_manifest(std::string json) {
+  json.resize(json.size() - 2);  // "\n}"
+  const uint32_t crc = crc32c(0, json.data(), json.size());
+  return fmt::format("{}{}{:08x}{}", json, kTail, crc, kEnd);
 }
 
 void read_manifest(const ByteSource& source, Checkpoint* checkpoint,

@@ -18,6 +18,9 @@ struct FileRecord {
 std::string write_manifest(const Checkpoint& checkpoint,
                            const std::map<std::string, FileRecord>& files);
 
+/// Puts the checksum behind a JSON object, as its last member.
+std::string seal_manifest(std::string json);
+
 /// The reverse. Throws DataError with the reason.
 void read_manifest(const ByteSource& source, Checkpoint* checkpoint,
                    std::map<std::string, FileRecord>* files);

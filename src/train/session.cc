@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "model/import.h"
+#include "passes/pipeline.h"
 #include "steep/error.h"
 #include "train/files.h"
 #include "train/names.h"
@@ -73,9 +74,13 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   program = std::make_unique<Program>(make_program(std::move(graph)));
 }
 
+void TrainingSession::Impl::bind_states(Program& made) const {
+  for (Value state : made.graph().states()) made.bind_state(state.name(), states.at(state.name()));
+}
+
 Program TrainingSession::Impl::make_program(Graph graph) const {
   Program made(std::move(graph), {.seed = options.seed});
-  for (Value state : made.graph().states()) made.bind_state(state.name(), states.at(state.name()));
+  bind_states(made);
   return made;
 }
 
@@ -85,16 +90,20 @@ double TrainingSession::Impl::rate() const {
 
 StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) {
   const uint64_t run = program->run_count();
-  if (options.check_finite) program->set_check_finite(true);
   ForwardResult forward = program->forward(fed);
   StepResult result;
   result.loss = read_scalar(forward.outputs[0]);
-  if (!std::isfinite(result.loss)) {
+  if (options.check_finite) {
+    // The step's graph ends its forward phase with the gradients then.
+    result.grad_norm = read_scalar(forward.outputs.back());
+    forward.outputs.pop_back();
+  }
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     forward.pending.reset();
-    explain_loss(result.loss, fed, run);
+    program->set_run_count(run);
+    explain(result, fed);
   }
   // What could be refused has been looked at; from here on weights change.
-  if (options.check_finite) program->set_check_finite(false);
   result.lr = rate();
   *lr_input_.data<float>() = static_cast<float>(result.lr);
   *step_input_.data<int64_t>() = steps + 1;
@@ -102,38 +111,38 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) {
   const std::vector<Tensor> backward =
       program->backward(std::move(forward.pending), backward_inputs);
   result.step = ++steps;
-
-  size_t model_outputs = forward.outputs.size() - 1;
-  if (!backward.empty()) {
-    result.grad_norm = read_scalar(backward[0]);
-  } else if (options.check_finite && (options.clip_norm > 0 || options.grad_norm)) {
-    result.grad_norm = read_scalar(forward.outputs.back());
-    --model_outputs;
-  }
-  for (size_t i = 0; i < model_outputs; ++i) {
-    result.outputs.push_back(std::move(forward.outputs[i + 1]));
+  if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);
+  for (size_t i = 1; i < forward.outputs.size(); ++i) {
+    result.outputs.push_back(std::move(forward.outputs[i]));
   }
   return result;
 }
 
-void TrainingSession::Impl::explain_loss(double loss, std::span<const Tensor> fed, uint64_t run) {
-  ErrorParts parts{
-      .what = fmt::format("The loss of step {} is {}; no weight was changed.", steps + 1, loss),
-      .remedy =
-          "Look at the data of this step, lower the learning rate, or clip "
-          "gradients."};
-  // The same run once more, looking at every node.
-  program->set_run_count(run);
-  program->set_check_finite(true);
+void TrainingSession::Impl::explain(const StepResult& result, std::span<const Tensor> fed) const {
+  const bool loss_is_bad = !std::isfinite(result.loss);
+  ErrorParts parts{.what = fmt::format("The {} of step {} is {}; no weight was changed.",
+                                       loss_is_bad ? "loss" : "gradients' norm", steps + 1,
+                                       loss_is_bad ? result.loss : result.grad_norm),
+                   .remedy =
+                       "Look at the data of this step, lower the learning rate, or clip "
+                       "gradients."};
+  // The same run once more, every node by itself and looked at. Its updates wait for a backward
+  // that never comes.
+  TrainingOptions watched = options;
+  watched.check_finite = true;
+  ProgramOptions how{.check_finite = true, .seed = options.seed};
+  for (const Pass& pass : passes()) how.disabled_passes.emplace(pass.name);
+  Program diagnosis(step_graph(model, watched), how);
+  bind_states(diagnosis);
+  diagnosis.set_run_count(program->run_count());
   try {
-    program->forward(fed);
+    diagnosis.forward(fed);
   } catch (const DataError& error) {
     parts.node = error.parts().node;
     parts.op = error.parts().op;
+    parts.expected = error.parts().expected;
     parts.received = error.parts().received;
   }
-  program->set_check_finite(false);
-  program->set_run_count(run);
   throw DataError(std::move(parts));
 }
 

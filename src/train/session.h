@@ -46,8 +46,10 @@ struct TrainingSession::Impl {
   Program make_program(Graph graph) const;
   /// Made when first needed.
   Program& eval_program(bool with_loss);
-  /// Throws DataError: the loss of this step is not finite; names the node that began it.
-  [[noreturn]] void explain_loss(double loss, std::span<const Tensor> fed, uint64_t run);
+  void bind_states(Program& made) const;
+  /// Throws DataError: the loss or the gradients of this step are not finite; names the node that
+  /// began it.
+  [[noreturn]] void explain(const StepResult& result, std::span<const Tensor> fed) const;
 
   Tensor lr_input_ = Tensor::scalar(0.0f);
   Tensor step_input_ = Tensor::scalar(int64_t{0});

@@ -129,7 +129,7 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
 
 Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
   Graph graph = model.graph;
-  const bool want_norm = options.clip_norm > 0 || options.grad_norm;
+  const bool want_norm = options.clip_norm > 0 || options.grad_norm || options.check_finite;
   const AttachedLoss attached = attach_loss(graph, options);
   const std::vector<Output> model_outputs = std::exchange(graph.mutable_outputs(), {});
   graph.add_output("loss", readable(attached.loss));

@@ -1,0 +1,156 @@
+// Each optimizer's trajectory on a linear model, against plain loops in double precision.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "train/models.h"
+#include "train/schedule.h"
+
+namespace steep {
+namespace {
+
+using testing::linear_bytes;
+using testing::random_tensor;
+using testing::session_of;
+
+constexpr int64_t kRows = 6;
+constexpr int kSteps = 12;
+
+/// weight[0], weight[1], bias: two tensors of two and one entries, as LAMB's norms see them.
+struct Reference {
+  std::vector<double> w{0.5, -0.25, 0.125};
+  std::vector<double> m = std::vector<double>(3), v = std::vector<double>(3);
+  double norm = 0;
+
+  double gradient(const Tensor& x, const Tensor& t, std::vector<double>* g) const {
+    g->assign(3, 0);
+    double loss = 0;
+    for (int64_t i = 0; i < kRows; ++i) {
+      const double a = x.data<float>()[2 * i], b = x.data<float>()[2 * i + 1];
+      const double error = w[0] * a + w[1] * b + w[2] - t.data<float>()[i];
+      loss += error * error / kRows;
+      const double d = 2 * error / kRows;
+      (*g)[0] += d * a;
+      (*g)[1] += d * b;
+      (*g)[2] += d;
+    }
+    return loss;
+  }
+
+  void update(const OptimizerOptions& o, double lr, int t, std::vector<double> g) {
+    const std::pair<size_t, size_t> tensors[] = {{0, 2}, {2, 3}};
+    for (const auto& [begin, end] : tensors) {
+      std::vector<double> r(3);
+      double w_norm = 0, r_norm = 0;
+      for (size_t i = begin; i < end; ++i) {
+        if (o.kind == "sgd") {
+          g[i] += o.weight_decay * w[i];
+          if (o.momentum != 0) {
+            m[i] = t == 1 ? g[i] : o.momentum * m[i] + (1 - o.dampening) * g[i];
+            r[i] = o.nesterov ? g[i] + o.momentum * m[i] : m[i];
+          } else {
+            r[i] = g[i];
+          }
+          continue;
+        }
+        if (o.kind == "adam") g[i] += o.weight_decay * w[i];
+        m[i] = o.beta1 * m[i] + (1 - o.beta1) * g[i];
+        v[i] = o.beta2 * v[i] + (1 - o.beta2) * g[i] * g[i];
+        const bool correct = o.kind != "lamb" || o.bias_correction;
+        const double m_hat = correct ? m[i] / (1 - std::pow(o.beta1, t)) : m[i];
+        const double v_hat = correct ? v[i] / (1 - std::pow(o.beta2, t)) : v[i];
+        r[i] = m_hat / (std::sqrt(v_hat) + o.epsilon);
+        if (o.kind == "adamw" || o.kind == "lamb") r[i] += o.weight_decay * w[i];
+        w_norm += w[i] * w[i];
+        r_norm += r[i] * r[i];
+      }
+      const bool trust = o.kind == "lamb" && w_norm > 0 && r_norm > 0;
+      const double ratio = trust ? std::sqrt(w_norm / r_norm) : 1;
+      for (size_t i = begin; i < end; ++i) w[i] -= lr * ratio * r[i];
+    }
+  }
+
+  /// One step; returns the loss.
+  double step(const TrainingOptions& o, int t, const Tensor& x, const Tensor& label) {
+    std::vector<double> g;
+    const double loss = gradient(x, label, &g);
+    norm = std::sqrt(g[0] * g[0] + g[1] * g[1] + g[2] * g[2]);
+    if (o.clip_norm > 0) {
+      for (double& d : g) d *= std::min(1.0, o.clip_norm / (norm + 1e-6));
+    }
+    update(o.optimizer, o.optimizer.lr * schedule_factor(o.schedule, t - 1), t, g);
+    return loss;
+  }
+};
+
+struct Case {
+  const char* name;
+  OptimizerOptions optimizer;
+  double clip_norm = 0;
+  ScheduleOptions schedule{};
+};
+
+class Trajectory : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Trajectory, IsThatOfPlainLoops) {
+  const TrainingOptions options{.loss = "mse",
+                                .optimizer = GetParam().optimizer,
+                                .schedule = GetParam().schedule,
+                                .clip_norm = GetParam().clip_norm,
+                                .grad_norm = true};
+  TrainingSession session = session_of(linear_bytes(), options);
+  Reference reference;
+  for (int t = 1; t <= kSteps; ++t) {
+    const auto seed = static_cast<unsigned>(t);
+    const Tensor x = random_tensor({kRows, 2}, seed), label = random_tensor({kRows, 1}, seed + 100);
+    const double expected = reference.step(options, t, x, label);
+    const StepResult result = session.step({x, label});
+    EXPECT_NEAR(result.loss, expected, 1e-5) << "step " << t;
+    EXPECT_NEAR(result.grad_norm, reference.norm, 1e-4) << "step " << t;
+    EXPECT_EQ(result.step, t);
+    const Tensor weight = session.state("weight"), bias = session.state("bias");
+    EXPECT_NEAR(weight.data<float>()[0], reference.w[0], 2e-5) << "step " << t;
+    EXPECT_NEAR(weight.data<float>()[1], reference.w[1], 2e-5) << "step " << t;
+    EXPECT_NEAR(bias.data<float>()[0], reference.w[2], 2e-5) << "step " << t;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Optimizers, Trajectory,
+    ::testing::Values(
+        Case{"sgd", {.kind = "sgd", .lr = 0.1}},
+        Case{"sgd_decay", {.kind = "sgd", .lr = 0.1, .weight_decay = 0.1}},
+        Case{"momentum", {.kind = "sgd", .lr = 0.05, .momentum = 0.9, .dampening = 0.3}},
+        Case{"nesterov",
+             {.kind = "sgd", .lr = 0.05, .weight_decay = 0.01, .momentum = 0.9, .nesterov = true}},
+        Case{"adam", {.kind = "adam", .lr = 0.05}},
+        Case{"adam_decay",
+             {.kind = "adam", .lr = 0.05, .weight_decay = 0.1, .beta1 = 0.8, .beta2 = 0.95}},
+        Case{"adamw", {.kind = "adamw", .lr = 0.05, .weight_decay = 0.1}},
+        Case{"lamb", {.kind = "lamb", .lr = 0.05, .weight_decay = 0.1, .epsilon = 1e-6}},
+        Case{"lamb_uncorrected",
+             {.kind = "lamb", .lr = 0.05, .epsilon = 1e-6, .bias_correction = false}},
+        Case{"clipped", {.kind = "sgd", .lr = 0.1}, 0.25},
+        Case{"clipped_adamw", {.kind = "adamw", .lr = 0.05}, 0.25},
+        Case{"cosine",
+             {.kind = "sgd", .lr = 0.1},
+             0,
+             {.kind = "cosine", .warmup_steps = 3, .total_steps = 10, .min_lr_ratio = 0.1}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Groups, HaveTheirOwnRateAndDecay) {
+  const Tensor x = random_tensor({kRows, 2}, 1), label = random_tensor({kRows, 1}, 2);
+  TrainingOptions options{.loss = "mse",
+                          .optimizer = {.kind = "sgd", .lr = 0.1, .weight_decay = 0.5}};
+  options.groups = {{.names = {"bias"}, .lr_multiplier = 0.5, .weight_decay = 0.0}};
+  TrainingSession session = session_of(linear_bytes(), options);
+  std::vector<double> g;
+  const Reference reference;
+  reference.gradient(x, label, &g);
+  session.step({x, label});
+  EXPECT_NEAR(session.state("bias").data<float>()[0], 0.125 - 0.05 * g[2], 1e-6);
+  EXPECT_NEAR(session.state("weight").data<float>()[0], 0.5 - 0.1 * (g[0] + 0.5 * 0.5), 1e-6);
+}
+
+}  // namespace
+}  // namespace steep
