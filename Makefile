@@ -55,28 +55,30 @@ format: setup ## rewrite the sources as clang-format and ruff want them
 	@$(bin)/ruff format
 	@$(bin)/ruff check --fix
 
-sanitize: setup ## C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	@$(step) build/sanitize-configure.log "configure (sanitizers)" cmake -S . -B build/asan \
-	  $(cmake_flags) -DSTEEP_SANITIZE=address,undefined -DSTEEP_BUILD_PYTHON=OFF
-	@$(step) build/sanitize-build.log "build (sanitizers)" ninja -C build/asan -j$(JOBS)
-	@$(step) -v build/sanitize.log "C++ tests (sanitizers)" \
-	  ctest --test-dir build/asan --output-on-failure -j$(JOBS)
+# Clang builds the instrumented core once, for the tests and for the fuzzers.
+.PHONY: build-sanitize
+build-sanitize: setup
+	@scripts/system_packages clang
+	@$(step) build/sanitize-configure.log "configure (sanitizers)" cmake -S . -B build/sanitize \
+	  $(cmake_flags) -DCMAKE_CXX_COMPILER=$$(scripts/clang) -DSTEEP_BUILD_PYTHON=OFF \
+	  -DSTEEP_BUILD_FUZZ=ON -DSTEEP_SANITIZE=address,undefined
+	@$(step) build/sanitize-build.log "build (sanitizers)" ninja -C build/sanitize -j$(JOBS)
 
-fuzz: setup ## FUZZ_SECONDS of fuzzing, shared between all the fuzz targets
-	@scripts/system_packages fuzz
-	@$(step) build/fuzz-configure.log "configure (fuzzers)" cmake -S . -B build/fuzz \
-	  $(cmake_flags) -DCMAKE_CXX_COMPILER=$$(scripts/clang) -DSTEEP_SANITIZE=address,undefined \
-	  -DSTEEP_BUILD_PYTHON=OFF -DSTEEP_BUILD_TESTS=OFF -DSTEEP_BUILD_FUZZ=ON
-	@$(step) build/fuzz-build.log "build (fuzzers)" ninja -C build/fuzz -j$(JOBS)
-	@scripts/fuzz build/fuzz $(FUZZ_SECONDS) $(JOBS)
+sanitize: build-sanitize ## C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(step) -v build/sanitize.log "C++ tests (sanitizers)" \
+	  ctest --test-dir build/sanitize --output-on-failure -j$(JOBS)
+
+fuzz: build-sanitize ## FUZZ_SECONDS of fuzzing, shared between all the fuzz targets
+	@scripts/fuzz build/sanitize $(FUZZ_SECONDS) $(JOBS)
 
 fuzz-corpus: ## add to tests/fuzz/corpus what earlier fuzzing found
-	@scripts/fuzz --merge build/fuzz
+	@scripts/fuzz --merge build/sanitize
 
 demo: build ## train the transformer language model: DATA=folder, SHORT=1 for a few steps
 	@$(bin)/python examples/transformer_lm/train.py --out runs/transformer_lm \
 	  $(if $(DATA),--data "$(DATA)") $(if $(SHORT),--short)
 
+bench: cmake_flags += -DSTEEP_BUILD_BENCH=ON
 bench: build ## Steep against PyTorch: speed and memory
 	@$(bin)/python bench/run.py
 

@@ -1,0 +1,38 @@
+// Any bytes offered as a part of a checkpoint, or as data to train on, are read or refused with a
+// steep::Error. The first byte says as what: safetensors, npz, manifest, or the body of a manifest
+// whose checksum is right.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "steep/error.h"
+#include "train/manifest.h"
+#include "train/npz.h"
+#include "train/safetensors.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace steep;
+  if (size == 0) return 0;
+  const ArrayLimits limits{.max_bytes = uint64_t{16} << 20, .max_arrays = 1000};
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(data + 1, size - 1));
+  const MemorySource source(bytes, "input");
+  try {
+    Checkpoint checkpoint;
+    std::map<std::string, FileRecord> files;
+    switch (data[0] % 4) {
+      case 0: read_safetensors(source, limits); break;
+      case 1: read_npz(source, limits); break;
+      case 2: read_manifest(source, &checkpoint, &files); break;
+      default: {
+        if (size < 3) return 0;
+        const std::string sealed =
+            seal_manifest(std::string(reinterpret_cast<const char*>(data) + 1, size - 1));
+        read_manifest(MemorySource(std::as_bytes(std::span(sealed)), "input"), &checkpoint, &files);
+      }
+    }
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the expected refusal
+  }
+  return 0;
+}

@@ -1,0 +1,239 @@
+"""The `steep` program, run as a user runs it."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+sys.path[:0] = [str(EXAMPLES / "linear_regression")]
+
+import make_model as linear  # noqa: E402
+
+
+def built(name: str) -> str:
+    """Path of a program that the build made; the newest where there are several builds."""
+    found = [*ROOT.glob(f"build/{name}"), *ROOT.glob(f"build/*/{name}")]
+    programs = [p for p in found if p.is_file() and os.access(p, os.X_OK)]
+    assert programs, f"{name} is not built: run `make build`"
+    return str(max(programs, key=lambda p: p.stat().st_mtime))
+
+
+def steep(*words: object, code: int = 0) -> str:
+    """Runs the program; returns stdout and stderr together."""
+    done = subprocess.run(
+        [built("steep"), *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout
+    return done.stdout
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "linear.onnx"
+    onnx.save(linear.linear_model(10), path)
+    np.savez_compressed(tmp_path / "linear.npz", **linear.linear_data(256, 10))
+    return path
+
+
+def train(model: Path, *words: object, code: int = 0) -> str:
+    data = model.with_suffix(".npz")
+    optimizer = () if "--optimizer" in words else ("--optimizer", "sgd", "--lr", 0.1)
+    return steep("train", model, "--data", data, "--loss", "mse", *optimizer, *words, code=code)
+
+
+def weights(path: Path) -> dict[str, np.ndarray]:
+    return {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
+
+
+def test_help_names_every_command() -> None:
+    text = steep("--help")
+    for command in ("train", "eval", "check", "dump"):
+        assert command in text
+        assert "Example" in steep(command, "--help")
+    assert steep("--version").startswith("steep ")
+    steep("fly", code=2)
+    steep("train", code=2)
+
+
+def test_train_fits_and_exports(model: Path, tmp_path: Path) -> None:
+    out, metrics = tmp_path / "trained.onnx", tmp_path / "metrics.csv"
+    text = train(model, "--epochs", 30, "--out", out, "--metrics", metrics)
+    assert "epoch 30/30" in text
+    data = linear.linear_data(256, 10)
+    y = ReferenceEvaluator(onnx.load(out)).run(None, {"x": data["x"]})[0]
+    np.testing.assert_allclose(y, data["label"], atol=1e-4)
+    rows = list(csv.DictReader(metrics.open()))
+    assert [int(r["step"]) for r in rows] == list(range(1, 30 * 8 + 1))
+    assert float(rows[-1]["loss"]) < 1e-6 < float(rows[0]["loss"])
+    assert "rows 256" in steep(
+        "eval", out, "--data", tmp_path / "linear.npz", "--loss", "mse", "--out", tmp_path / "y.npz"
+    )
+    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], y, atol=1e-6)
+
+
+def test_other_names_dtypes_and_orders(model: Path, tmp_path: Path) -> None:
+    data = linear.linear_data(256, 10)
+    np.savez(
+        tmp_path / "other.npz",
+        features=np.asfortranarray(data["x"], np.float64),
+        target=data["label"].astype(">f4"),
+    )
+    options = ("--loss", "mse", "--optimizer", "sgd", "--lr", 0.1, "--out", tmp_path / "a.onnx")
+    words = ("train", model, "--data", tmp_path / "other.npz", *options)
+    assert "no array for input 'x'" in steep(*words, code=3)
+    steep(*words, "--map", "x=features")
+    train(model, "--out", tmp_path / "b.onnx")
+    for name, value in weights(tmp_path / "a.onnx").items():
+        np.testing.assert_array_equal(value, weights(tmp_path / "b.onnx")[name])
+
+
+def test_resume_after_each_epoch_is_bit_exact(model: Path, tmp_path: Path) -> None:
+    options = ("--optimizer", "adamw", "--batch", 48, "--seed", 3)
+    whole = ("--schedule", "cosine", "--warmup-steps", 2, "--total-steps", 24)
+    train(model, *options, *whole, "--epochs", 4, "--out", tmp_path / "whole.onnx")
+    run = tmp_path / "run"
+    for epochs in (1, 2, 4):
+        resume = ("--resume", run) if run.exists() else ()
+        train(model, *options, *whole, "--epochs", epochs, "--checkpoint", run, *resume)
+    train(model, *options, *whole, "--epochs", 4, "--resume", run, "--out", tmp_path / "parts.onnx")
+    for name, value in weights(tmp_path / "whole.onnx").items():
+        np.testing.assert_array_equal(value, weights(tmp_path / "parts.onnx")[name])
+    other = ("--optimizer", "adamw", "--batch", 32, "--seed", 3, *whole)
+    assert "other data or batches" in train(model, *other, "--resume", run, code=4)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_saves_and_resumes_bit_exactly(
+    model: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    options = ("--data", tmp_path / "linear.npz", "--loss", "mse", "--optimizer", "adam")
+    words = [built("steep"), "train", model, *options, "--batch", 1, "--epochs", 4000]
+    words += ["--metrics", tmp_path / "metrics.csv"]
+    with subprocess.Popen(
+        [*map(str, words), "--checkpoint", str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        metrics = tmp_path / "metrics.csv"
+        deadline = time.monotonic() + 60
+        while not metrics.exists() or metrics.stat().st_size < 2000:
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        text = process.stdout.read()
+        assert process.wait(60) == 130, text
+    assert "resume with:" in text and f"--resume {tmp_path / 'run'}" in text
+    done = len(metrics.read_text().splitlines()) - 1
+    assert f"stopped after step {done}" in text
+    epochs = done // 256 + 1
+    words[words.index("--epochs") + 1] = epochs
+    words[-1] = tmp_path / "whole.csv"
+    subprocess.run([*map(str, words)], check=True, capture_output=True)
+    words[-1] = tmp_path / "metrics.csv"
+    subprocess.run([*map(str, words), "--resume", str(tmp_path / "run")], check=True)
+    assert metrics.read_text() == (tmp_path / "whole.csv").read_text()
+
+
+def test_errors_are_plain(model: Path, tmp_path: Path) -> None:
+    for text in (
+        steep("train", tmp_path / "none.onnx", "--data", tmp_path / "linear.npz", code=4),
+        steep("train", model, "--data", tmp_path / "none.npz", "--loss", "mse", code=4),
+        steep("train", model, "--data", model, "--loss", "mse", code=3),
+        train(model, "--train", "wieght", code=3),
+        train(model, "--resume", tmp_path / "none", code=4),
+        train(model, "--freeze", "weight,bias", code=3),
+    ):
+        assert text.rsplit("steep: ", 1)[-1] and "terminate" not in text and "0x" not in text
+    assert "weight" in train(model, "--train", "wieght", code=3).split("expected:")[1]
+
+
+def test_check_says_what_can_be_trained(model: Path) -> None:
+    assert "can be trained: 11 parameters in 2 tensors" in steep("check", model)
+    assert "one step:" in steep("check", model, "--loss", "mse", "--shape", "x=32,10")
+
+
+def test_check_lists_every_obstacle(tmp_path: Path) -> None:
+    def info(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4])
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("Mul", ["x", "w"], ["a"], "scale"),
+            helper.make_node("Hardmax", ["a"], ["b"], "first"),
+            helper.make_node("Det", ["c"], ["d"], "second"),
+            helper.make_node("MatMul", ["w2", "w2"], ["c"], "square"),
+            helper.make_node("Mul", ["b", "d"], ["y"], "product"),
+        ],
+        "obstacles",
+        [info("x")],
+        [info("y")],
+        [
+            onnx.numpy_helper.from_array(np.ones(4, np.float32), "w"),
+            onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), "w2"),
+        ],
+    )
+    graph.node.sort(key=lambda n: ["scale", "first", "square", "second", "product"].index(n.name))
+    path = tmp_path / "obstacles.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    text = steep("check", path, code=1)
+    assert "cannot be trained: 2 obstacles" in text
+    for part in ("Hardmax", "first", "Det", "second", "needed by", "remedy"):
+        assert part in text
+
+
+def test_dump_shows_graph_and_plan(model: Path) -> None:
+    assert "MatMul" in steep("dump", model)
+    text = steep("dump", model, "--loss", "mse", "--optimizer", "sgd", "--shape", "x=32,10")
+    assert "steep.SGD" in text and "float32[32, 10]" in text
+
+
+def run_example(name: str, folder: Path) -> str:
+    script = EXAMPLES / name / "make_model.py"
+    subprocess.run([sys.executable, script, folder], check=True, capture_output=True)
+    done = subprocess.run(
+        [built(f"examples/{name}"), folder],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_linear_regression_in_cpp(tmp_path: Path) -> None:
+    assert "final loss" in run_example("linear_regression", tmp_path)
+
+
+def test_digits_in_cpp(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    text = run_example("digits_mlp", tmp_path)
+    assert float(text.split("test accuracy ")[1]) >= 0.95
+    test = np.load(tmp_path / "digits_test.npz")
+    logits = ReferenceEvaluator(onnx.load(tmp_path / "digits_trained.onnx")).run(
+        None, {"x": test["x"]}
+    )[0]
+    assert (logits.argmax(1) == test["label"]).mean() >= 0.95
+
+
+@pytest.mark.parametrize("name", ["linear_regression", "digits_mlp"])
+def test_cpp_examples_are_short(name: str) -> None:
+    assert len((EXAMPLES / name / "main.cpp").read_text().splitlines()) < 40
