@@ -4,7 +4,10 @@
 #define STEEP_BINDINGS(X) \
   X(errors)               \
   X(ops)                  \
-  X(tensor)
+  X(tensor)               \
+  X(program)              \
+  X(check)                \
+  X(session)
 
 namespace steep::python {
 #define STEEP_DECLARE(stem) void init_##stem(nb::module_& m);

@@ -395,7 +395,7 @@ void init_tensor(nb::module_& m) {
           nb::sig("def __dlpack_device__(self) -> tuple[int, int]"))
       .def(
           "numpy", [](nb::handle self) { return to_numpy(self); },
-          nb::sig("def numpy(self) -> numpy.typing.NDArray[typing.Any]"),
+          nb::sig("def numpy(self) -> typing.Any"),
           "NumPy array of the same bytes (bfloat16 needs the package ml_dtypes).")
       .def(
           "__array__",
@@ -406,8 +406,8 @@ void init_tensor(nb::module_& m) {
             return array;
           },
           nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none(),
-          nb::sig("def __array__(self, dtype: object = None, copy: bool | None = None) -> "
-                  "numpy.typing.NDArray[typing.Any]"))
+          nb::sig(
+              "def __array__(self, dtype: object = None, copy: bool | None = None) -> typing.Any"))
       .def("__float__", [](nb::handle self) { return nb::float_(to_numpy(self).attr("item")()); })
       .def("__repr__", [](const Tensor& t) {
         return fmt::format("steep.Tensor({}{})", name_of(t.dtype()), to_string(t.dims()));

@@ -13,7 +13,7 @@ PyTorch is imported only by the names that need it.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steep._steep import Tensor
 from steep.errors import (
@@ -27,23 +27,42 @@ from steep.errors import (
     ProviderError,
     ShapeError,
 )
+from steep.session import TrainingSession, check
+
+if TYPE_CHECKING:
+    from steep.ort_module import ORTModule
+    from steep.ort_trainer import IODescription, ModelDescription, ORTTrainer
+    from steep.torch_trainer import trainer
 
 __version__ = "0.1.0"
 
 # Names that need PyTorch: imported when first asked for.
-_LAZY: dict[str, str] = {}
+_LAZY = {
+    "IODescription": "steep.ort_trainer",
+    "ModelDescription": "steep.ort_trainer",
+    "ORTModule": "steep.ort_module",
+    "ORTTrainer": "steep.ort_trainer",
+    "trainer": "steep.torch_trainer",
+}
 
 __all__ = [
     "CheckpointError",
     "DataError",
     "Error",
+    "IODescription",
     "InternalError",
     "IoError",
+    "ModelDescription",
     "ModelError",
+    "ORTModule",
+    "ORTTrainer",
     "OutOfMemoryError",
     "ProviderError",
     "ShapeError",
     "Tensor",
+    "TrainingSession",
+    "check",
+    "trainer",
 ]
 
 

@@ -1,36 +1,10 @@
 """What Steep raises.
 
-Every exception is a ``steep.Error`` whose message names, where they exist, the node, the operator,
-what was expected, what came instead, and the remedy; the same parts are attributes of type ``str``:
-``what``, ``node``, ``op``, ``expected``, ``received``, ``remedy``.
-
-======================  ==============================================  ==================
-``ModelError``          the model cannot be read, exported or trained
-``ShapeError``          a shape or dtype disagrees with the model       a ``ValueError``
-``DataError``           the values fed are wrong                        a ``ValueError``
-``ProviderError``       no kernel for a node, or the device failed
-``CheckpointError``     a checkpoint is damaged or of another model
-``OutOfMemoryError``    memory could not be had                         a ``MemoryError``
-``IoError``             a file could not be read or written             an ``OSError``
-``InternalError``       a bug in Steep
-======================  ==============================================  ==================
+Every exception is an ``Error`` whose message names, where they exist, the node, the operator, what
+was expected, what came instead, and the remedy. The same parts are attributes.
 """
 
 from __future__ import annotations
-
-from typing import TypeVar
-
-from steep._steep import (
-    CheckpointError,
-    DataError,
-    Error,
-    InternalError,
-    IoError,
-    ModelError,
-    OutOfMemoryError,
-    ProviderError,
-    ShapeError,
-)
 
 __all__ = [
     "CheckpointError",
@@ -44,15 +18,76 @@ __all__ = [
     "ShapeError",
 ]
 
-E = TypeVar("E", bound=Error)
+
+class Error(Exception):
+    """Base of everything that Steep raises.
+
+    Attributes, each empty where it does not apply:
+        what: one sentence: what went wrong.
+        node: name of the node; of the value, argument or file where there is no node.
+        op: operator of the node.
+        expected: what would have been right.
+        received: what was found instead.
+        remedy: what to do.
+    """
+
+    def __init__(
+        self,
+        what: str = "",
+        *,
+        node: str = "",
+        op: str = "",
+        expected: str = "",
+        received: str = "",
+        remedy: str = "",
+    ) -> None:
+        parts = {
+            "node": node,
+            "op": op,
+            "expected": expected,
+            "received": received,
+            "remedy": remedy,
+        }
+        lines = [f"  {name + ':':<9} {text}" for name, text in parts.items() if text]
+        super().__init__("\n".join([what, *lines]))
+        self.what = what
+        self.node = node
+        self.op = op
+        self.expected = expected
+        self.received = received
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
-def make_error(kind: type[E], what: str, **parts: str) -> E:
-    """Build an exception like those of the engine: a sentence, then the parts that are known."""
-    lines = [what]
-    lines += [f"  {name + ':':<9} {text}" for name, text in parts.items() if text]
-    error = kind("\n".join(lines))
-    error.what = what
-    for name, text in parts.items():
-        setattr(error, name, text)
-    return error
+class ModelError(Error):
+    """The model cannot be read, exported or trained."""
+
+
+class ShapeError(Error, ValueError):
+    """A shape or dtype disagrees with the model."""
+
+
+class DataError(Error, ValueError):
+    """The values fed are wrong: a missing input, a label out of range."""
+
+
+class ProviderError(Error):
+    """No kernel for a node, or the device failed."""
+
+
+class CheckpointError(Error):
+    """A checkpoint is damaged or belongs to another model."""
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """Memory could not be had."""
+
+
+class IoError(Error, OSError):
+    """A file could not be read or written."""
+
+
+class InternalError(Error):
+    """A bug in Steep; please report it."""

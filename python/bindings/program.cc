@@ -1,0 +1,290 @@
+// ModuleProgram: a torch.nn.Module's exported graph, ready for forward and backward as autograd
+// asks for them.
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+
+#include "autodiff/gradient.h"
+#include "bindings.h"
+#include "engine.h"
+#include "model/import.h"
+#include "ops/op_def.h"
+#include "steep/error.h"
+
+namespace steep::python {
+namespace {
+
+using Names = std::vector<std::string>;
+/// Which outputs receive a gradient. An absent gradient is left out of the graph, since adding
+/// zeros of a vocabulary's width costs as much as a layer: hence one Program per pattern. All
+/// false: no backward part.
+using Pattern = std::vector<bool>;
+
+/// One forward run that may be asked for its backward. Keeps its inputs, because backward may come
+/// with another pattern than was foreseen, or a second time.
+struct ModuleRun {
+  Pattern pattern;
+  std::vector<Tensor> inputs;
+  uint64_t seed = 0;
+  std::unique_ptr<PendingRun> pending;
+};
+
+class ModuleProgram {
+ public:
+  ModuleProgram(const ModuleProgram&) = delete;
+  ModuleProgram& operator=(const ModuleProgram&) = delete;
+  /// `states` maps inputs of the graph that are parameters or buffers to the tensor that each
+  /// stands for; two of them may stand for one (tied weights).
+  ModuleProgram(nb::bytes model, const Names& inputs,
+                const std::map<std::string, std::string>& states, const Names& trainable,
+                const Names& input_gradients, bool training)
+      : trainable_(trainable), input_gradients_(input_gradients) {
+    ImportLimits limits;
+    limits.training = training;
+    const auto* data = reinterpret_cast<const std::byte*>(model.c_str());
+    {
+      const nb::gil_scoped_release release;
+      graph_ = import_model(std::span(data, model.size()), limits).graph;
+      make_states(states);
+      check_inputs(inputs);
+      find_differentiable();
+    }
+    for (Value v : graph_.inputs()) random_ = random_ || v.name() == kSeedInput;
+    expected_ = first_guess();
+  }
+
+  void bind(const std::string& name, nb::handle array) {
+    Tensor tensor = to_tensor(array, name.c_str());
+    for (auto& [pattern, program] : programs_) bind_in(program, name, tensor);
+    bound_.insert_or_assign(name, std::move(tensor));
+  }
+
+  nb::tuple forward(const nb::list& arrays, bool gradients, uint64_t seed) {
+    ModuleRun run;
+    for (size_t i = 0; i < arrays.size(); ++i) run.inputs.push_back(to_tensor(arrays[i]));
+    run.pattern = gradients ? expected_ : Pattern(graph_.outputs().size(), false);
+    run.seed = seed;
+    std::vector<Tensor> outputs;
+    {
+      const nb::gil_scoped_release release;
+      outputs = start(run);
+    }
+    nb::list capsules;
+    for (const Tensor& t : outputs) capsules.append(to_capsule(t));
+    return nb::make_tuple(capsules, gradients ? nb::cast(std::move(run)) : nb::none());
+  }
+
+  /// Gradients of `input_gradients`, then of `trainable`; None where nothing flows.
+  nb::list backward(ModuleRun& run, const nb::list& gradients) {
+    Pattern pattern;
+    std::vector<Tensor> seeds;
+    for (nb::handle g : gradients) {
+      pattern.push_back(!g.is_none());
+      if (!g.is_none()) seeds.push_back(to_tensor(g, "an output's gradient"));
+    }
+    std::vector<Tensor> results;
+    const Compiled* compiled = nullptr;
+    {
+      const nb::gil_scoped_release release;
+      expected_ = pattern;
+      if (!run.pending || run.pattern != pattern) {
+        run.pending.reset();
+        run.pattern = pattern;
+        start(run);
+      }
+      Compiled& c = compile(pattern);
+      compiled = &c;
+      results = c.program.backward(std::move(run.pending), seeds);
+    }
+    nb::list out;
+    size_t next = 0;
+    for (bool flows : compiled->flows) {
+      out.append(flows ? to_capsule(results[next++]) : nb::none());
+    }
+    return out;
+  }
+
+  std::string dump(const std::vector<std::pair<std::string, std::vector<int64_t>>>& types,
+                   bool gradients) {
+    std::vector<Type> concrete;
+    for (const auto& [dtype, dims] : types) concrete.push_back({dtype_from(dtype), to_shape(dims)});
+    const nb::gil_scoped_release release;
+    return compile(gradients ? expected_ : Pattern(expected_.size(), false)).program.dump(concrete);
+  }
+
+  bool random() const { return random_; }
+  const std::vector<bool>& differentiable() const { return differentiable_; }
+  size_t program_count() const { return programs_.size(); }
+
+ private:
+  struct Compiled {
+    Program program;
+    std::vector<bool> flows;  // by wanted gradient: is there one?
+  };
+
+  void make_states(const std::map<std::string, std::string>& states) {
+    std::map<std::string, Value> canonical;
+    for (const auto& [input, name] : states) {
+      Value v = graph_.find(input);
+      if (!v || v.role() != Role::input) continue;  // the exporter found no use for it
+      auto [it, fresh] = canonical.emplace(name, v);
+      graph_.make_state(v);
+      if (fresh) {
+        graph_.rename(v, name);
+      } else {
+        graph_.replace_uses(v, it->second);
+        tied_.push_back(v.name());
+      }
+    }
+  }
+
+  void check_inputs(const Names& inputs) const {
+    Names fed;
+    for (Value v : graph_.inputs()) {
+      if (v.name() != kSeedInput) fed.push_back(v.name());
+    }
+    if (fed == inputs) return;
+    std::string text;
+    for (const std::string& name : fed) text += " " + name;
+    throw InternalError(
+        {.what = "The exported graph has other inputs than the call.", .received = text});
+  }
+
+  /// Forward sweep from everything that wants a gradient, through operators that have one.
+  void find_differentiable() {
+    std::vector<bool> reached(graph_.value_count(), false);
+    for (const Names* names : {&trainable_, &input_gradients_}) {
+      for (const std::string& name : *names) {
+        if (Value v = graph_.find(name)) reached[v.id()] = true;
+      }
+    }
+    for (Node n : graph_.nodes()) {
+      const OpDef* def = find_op(n.op());
+      if (def != nullptr && def->stops_gradient) continue;
+      bool any = false;
+      for (int i = 0; i < n.input_count(); ++i)
+        any = any || (n.input(i) && reached[n.input(i).id()]);
+      for (int i = 0; any && i < n.output_count(); ++i) {
+        if (Value y = n.output(i); y && is_float(y.dtype())) reached[y.id()] = true;
+      }
+    }
+    for (const Output& o : graph_.outputs()) differentiable_.push_back(reached[o.value.id()]);
+  }
+
+  /// A model that returns one scalar returns its loss; otherwise a loss may follow any output.
+  Pattern first_guess() const {
+    Pattern scalars;
+    int count = 0;
+    for (size_t i = 0; i < differentiable_.size(); ++i) {
+      const auto& shape = graph_.outputs()[i].value.type().shape;
+      scalars.push_back(differentiable_[i] && shape.has_value() && shape->empty());
+      count += scalars.back() ? 1 : 0;
+    }
+    return count == 1 ? scalars : differentiable_;
+  }
+
+  void bind_in(Compiled& compiled, const std::string& name, const Tensor& tensor) {
+    for (Value s : compiled.program.graph().states()) {
+      if (s.name() == name) return compiled.program.bind_state(name, tensor);
+    }
+  }
+
+  Compiled& compile(const Pattern& pattern) {
+    if (auto it = programs_.find(pattern); it != programs_.end()) return it->second;
+    Graph g = graph_;
+    std::vector<bool> flows;
+    std::vector<Value> wrt;
+    for (const Names* names : {&input_gradients_, &trainable_}) {
+      for (const std::string& name : *names) {
+        Value v = g.find(name);
+        flows.push_back(static_cast<bool>(v));
+        if (v) wrt.push_back(v);
+      }
+    }
+    std::vector<Value> outputs;
+    std::vector<Value> seeds;
+    for (size_t i = 0; i < pattern.size(); ++i) {
+      if (!pattern[i]) continue;
+      const Output output = g.outputs()[i];
+      outputs.push_back(output.value);
+      seeds.push_back(g.add_gradient_input("gradient of " + output.name, output.value));
+    }
+    if (!outputs.empty()) {
+      const std::vector<Value> gradients = add_gradients(g, outputs, seeds, wrt);
+      size_t next = 0;
+      for (auto&& flow : flows) {
+        if (!flow) continue;
+        Value gradient = gradients[next];
+        flow = static_cast<bool>(gradient);
+        if (gradient) g.add_output("gradient of " + wrt[next].name(), gradient, Phase::backward);
+        ++next;
+      }
+    }
+    Compiled compiled{Program(std::move(g)), std::move(flows)};
+    for (const auto& [name, tensor] : bound_) bind_in(compiled, name, tensor);
+    return programs_.emplace(pattern, std::move(compiled)).first->second;
+  }
+
+  std::vector<Tensor> start(ModuleRun& run) {
+    Program& program = compile(run.pattern).program;
+    program.set_seed(run.seed);
+    program.set_run_count(0);  // the seed differs from run to run
+    ForwardResult result = program.forward(run.inputs);
+    run.pending = std::move(result.pending);
+    return std::move(result.outputs);
+  }
+
+  Graph graph_;
+  Names trainable_;
+  Names input_gradients_;
+  Names tied_;
+  std::vector<bool> differentiable_;
+  bool random_ = false;
+  Pattern expected_;
+  std::map<std::string, Tensor> bound_;
+  std::map<Pattern, Compiled> programs_;
+};
+
+}  // namespace
+
+void init_program(nb::module_& m) {
+  nb::class_<ModuleRun>(m, "ModuleRun", "A forward run that may be asked for its backward.");
+  nb::class_<ModuleProgram>(m, "ModuleProgram",
+                            "A module's exported graph, ready for forward and backward. Parameters "
+                            "and buffers are states, bound by "
+                            "pointer; nothing is copied.")
+      .def(nb::init<nb::bytes, const Names&, const std::map<std::string, std::string>&,
+                    const Names&, const Names&, bool>(),
+           nb::arg("model"), nb::arg("inputs"), nb::arg("states"), nb::arg("trainable"),
+           nb::arg("input_gradients"), nb::arg("training"),
+           "model: serialised ONNX whose parameters are inputs. inputs: names that forward() is "
+           "fed, in order. "
+           "states: graph input -> name of the parameter or buffer. trainable, input_gradients: "
+           "names whose "
+           "gradients backward() returns. training: keep dropout. Raises ModelError.")
+      .def("bind", &ModuleProgram::bind, nb::arg("name"), nb::arg("array"),
+           "Binds a state to the bytes of an array, from now on shared. Raises ShapeError.")
+      .def("forward", &ModuleProgram::forward, nb::arg("arrays"), nb::arg("gradients"),
+           nb::arg("seed") = 0,
+           nb::sig("def forward(self, arrays: list[object], gradients: bool, seed: int = 0) -> "
+                   "tuple[list[object], ModuleRun | None]"),
+           "Runs the graph. Returns DLPack capsules of the outputs, and the run when `gradients`.")
+      .def(
+          "backward", &ModuleProgram::backward, nb::arg("run"), nb::arg("gradients"),
+          nb::sig(
+              "def backward(self, run: ModuleRun, gradients: list[object]) -> list[object | None]"),
+          "One array or None per output. Returns DLPack capsules, None where no gradient flows, "
+          "for "
+          "`input_gradients` and then `trainable`.")
+      .def("dump", &ModuleProgram::dump, nb::arg("types"), nb::arg("gradients"),
+           "Text of graph and plan for inputs of these (dtype, shape) pairs.")
+      .def_prop_ro("random", &ModuleProgram::random, "Does the graph draw random numbers?")
+      .def_prop_ro("differentiable", &ModuleProgram::differentiable, "Per output.")
+      .def_prop_ro("program_count", &ModuleProgram::program_count,
+                   "Programs compiled so far, one per pattern of outputs that had gradients.");
+}
+
+}  // namespace steep::python

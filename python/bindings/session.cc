@@ -1,0 +1,266 @@
+// TrainingSession: arrays in, arrays out. step() with positional arrays is the
+// path that small models pay for at every step, so it builds nothing but its
+// result.
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+#include "steep/error.h"
+#include "steep/steep.h"
+
+namespace steep::python {
+namespace {
+
+std::vector<Tensor> tensors_of(const nb::args &args) {
+  std::vector<Tensor> inputs;
+  inputs.reserve(args.size());
+  for (nb::handle a : args) inputs.push_back(to_tensor(a));
+  return inputs;
+}
+
+TrainingSession::Inputs named(const nb::dict &arrays) {
+  TrainingSession::Inputs inputs;
+  for (auto [key, value] : arrays) {
+    const std::string name = nb::cast<std::string>(key);
+    inputs[name] = to_tensor(value, name.c_str());
+  }
+  return inputs;
+}
+
+nb::dict to_dict(const std::map<std::string, Tensor> &tensors) {
+  nb::dict out;
+  for (const auto &[name, tensor] : tensors) out[name.c_str()] = tensor;
+  return out;
+}
+
+nb::list to_list(const std::vector<Tensor> &tensors) {
+  nb::list out;
+  for (const Tensor &t : tensors) out.append(t);
+  return out;
+}
+
+void init_options(nb::module_ &m) {
+  nb::class_<OptimizerOptions>(m, "OptimizerOptions")
+      .def(nb::init<>())
+      .def_rw("kind", &OptimizerOptions::kind)
+      .def_rw("lr", &OptimizerOptions::lr)
+      .def_rw("weight_decay", &OptimizerOptions::weight_decay)
+      .def_rw("momentum", &OptimizerOptions::momentum)
+      .def_rw("dampening", &OptimizerOptions::dampening)
+      .def_rw("nesterov", &OptimizerOptions::nesterov)
+      .def_rw("beta1", &OptimizerOptions::beta1)
+      .def_rw("beta2", &OptimizerOptions::beta2)
+      .def_rw("epsilon", &OptimizerOptions::epsilon)
+      .def_rw("bias_correction", &OptimizerOptions::bias_correction);
+  nb::class_<ParameterGroup>(m, "ParameterGroup")
+      .def(nb::init<>())
+      .def_rw("names", &ParameterGroup::names)
+      .def_rw("lr_multiplier", &ParameterGroup::lr_multiplier)
+      .def_rw("weight_decay", &ParameterGroup::weight_decay);
+  nb::class_<ScheduleOptions>(m, "ScheduleOptions")
+      .def(nb::init<>())
+      .def_rw("kind", &ScheduleOptions::kind)
+      .def_rw("warmup_steps", &ScheduleOptions::warmup_steps)
+      .def_rw("total_steps", &ScheduleOptions::total_steps)
+      .def_rw("min_lr_ratio", &ScheduleOptions::min_lr_ratio);
+  nb::class_<TrainingOptions>(m, "TrainingOptions", "See include/steep/steep.h for the fields.")
+      .def(nb::init<>())
+      .def_rw("loss", &TrainingOptions::loss)
+      .def_rw("output", &TrainingOptions::output)
+      .def_rw("label", &TrainingOptions::label)
+      .def_rw("ignore_index", &TrainingOptions::ignore_index)
+      .def_rw("trainable", &TrainingOptions::trainable)
+      .def_rw("frozen", &TrainingOptions::frozen)
+      .def_rw("groups", &TrainingOptions::groups)
+      .def_rw("optimizer", &TrainingOptions::optimizer)
+      .def_rw("schedule", &TrainingOptions::schedule)
+      .def_rw("clip_norm", &TrainingOptions::clip_norm)
+      .def_rw("grad_norm", &TrainingOptions::grad_norm)
+      .def_rw("step_outputs", &TrainingOptions::step_outputs)
+      .def_rw("seed", &TrainingOptions::seed)
+      .def_rw("check_finite", &TrainingOptions::check_finite);
+}
+
+void init_results(nb::module_ &m) {
+  nb::class_<StepResult>(m, "StepResult", "What one training step did.")
+      .def_ro("loss", &StepResult::loss)
+      .def_ro("lr", &StepResult::lr, "The learning rate that this step used.")
+      .def_ro("grad_norm", &StepResult::grad_norm,
+              "Global norm of the gradients before clipping; 0 unless asked for.")
+      .def_ro("step", &StepResult::step, "Number of steps done, this one included.")
+      .def_prop_ro(
+          "outputs", [](const StepResult &r) { return to_list(r.outputs); },
+          nb::sig("def outputs(self) -> list[Tensor]"), "The outputs named by `step_outputs`.")
+      .def("__float__", [](const StepResult &r) { return r.loss; });
+  nb::class_<EvalResult>(m, "EvalResult", "What one evaluation gave.")
+      .def_ro("loss", &EvalResult::loss, "None when no label was given.")
+      .def_prop_ro(
+          "outputs", [](const EvalResult &r) { return to_list(r.outputs); },
+          nb::sig("def outputs(self) -> list[Tensor]"), "Every output of the model.");
+  nb::class_<TensorInfo>(m, "TensorInfo", "Name and type of an input or output.")
+      .def_ro("name", &TensorInfo::name)
+      .def_prop_ro("dtype", [](const TensorInfo &t) { return std::string(name_of(t.dtype)); })
+      .def_prop_ro(
+          "shape",
+          [](const TensorInfo &t) {
+            nb::list shape;
+            for (size_t i = 0; i < t.dims.size(); ++i) {
+              if (t.dims[i] >= 0) {
+                shape.append(t.dims[i]);
+              } else if (i < t.symbols.size() && !t.symbols[i].empty()) {
+                shape.append(t.symbols[i]);
+              } else {
+                shape.append(nb::none());
+              }
+            }
+            return nb::tuple(shape);
+          },
+          nb::sig("def shape(self) -> tuple[int | str | None, ...]"),
+          "Extents: a number, the name of one that varies, or None.")
+      .def("__repr__", [](const TensorInfo &t) { return t.name + ": " + t.text(); });
+  nb::class_<StepPlan>(m, "StepPlan", "What the compiled step costs at one set of input shapes.")
+      .def_ro("arena_bytes", &StepPlan::arena_bytes, "Planned peak of intermediate values.")
+      .def_ro("parameter_bytes", &StepPlan::parameter_bytes)
+      .def_ro("optimizer_bytes", &StepPlan::optimizer_bytes)
+      .def_ro("kernels", &StepPlan::kernels)
+      .def_ro("specialise_ms", &StepPlan::specialise_ms);
+}
+
+}  // namespace
+
+void init_session(nb::module_ &m) {
+  init_options(m);
+  init_results(m);
+  using Session = TrainingSession;
+  const nb::call_guard<nb::gil_scoped_release> unlocked;
+  nb::class_<Session>(m, "TrainingSession")
+      // Bytes first: they would pass for a path.
+      .def(
+          "__init__",
+          [](Session *self, const nb::bytes &model, const TrainingOptions &options) {
+            const std::span data(reinterpret_cast<const std::byte *>(model.c_str()), model.size());
+            const nb::gil_scoped_release release;
+            new (self) Session(data, options);
+          },
+          nb::arg("model"), nb::arg("options"))
+      .def(nb::init<const std::filesystem::path &, TrainingOptions>(), nb::arg("model"),
+           nb::arg("options"), unlocked)
+      .def(
+          "step",
+          [](Session &s, const nb::args &arrays) {
+            const std::vector<Tensor> inputs = tensors_of(arrays);
+            const nb::gil_scoped_release release;
+            return s.step(inputs);
+          },
+          nb::sig("def step(self, *arrays: object) -> StepResult"),
+          "One training step: forward, backward, update. Arrays in the order "
+          "of input_info(), or by name. Raises "
+          "ShapeError and DataError before any weight changes.")
+      .def(
+          "step",
+          [](Session &s, const nb::kwargs &arrays) {
+            const Session::Inputs inputs = named(arrays);
+            const nb::gil_scoped_release release;
+            return s.step(inputs);
+          },
+          nb::sig("def step(self, **named: object) -> StepResult"))
+      .def(
+          "eval",
+          [](Session &s, const nb::args &arrays) {
+            const std::vector<Tensor> inputs = tensors_of(arrays);
+            const nb::gil_scoped_release release;
+            return s.eval(inputs);
+          },
+          nb::sig("def eval(self, *arrays: object) -> EvalResult"),
+          "Forward in inference mode. The label may be left out; then there is "
+          "no loss.")
+      .def(
+          "eval",
+          [](Session &s, const nb::kwargs &arrays) {
+            const Session::Inputs inputs = named(arrays);
+            const nb::gil_scoped_release release;
+            return s.eval(inputs);
+          },
+          nb::sig("def eval(self, **named: object) -> EvalResult"))
+      .def(
+          "gradients",
+          [](Session &s, const nb::args &arrays) {
+            const std::vector<Tensor> inputs = tensors_of(arrays);
+            double loss = 0;
+            std::map<std::string, Tensor> gradients;
+            {
+              const nb::gil_scoped_release release;
+              gradients = s.gradients(inputs, &loss);
+            }
+            return nb::make_tuple(loss, to_dict(gradients));
+          },
+          nb::sig("def gradients(self, *arrays: object) -> tuple[float, "
+                  "dict[str, Tensor]]"),
+          "Loss and gradients of the trained parameters, without an update.")
+      .def("input_info", &Session::input_info, nb::sig("def input_info(self) -> list[TensorInfo]"),
+           "The model's inputs, then the label.")
+      .def("output_info", &Session::output_info,
+           nb::sig("def output_info(self) -> list[TensorInfo]"))
+      .def_prop_ro("parameter_names", &Session::parameter_names)
+      .def_prop_ro("optimizer_state_names", &Session::optimizer_state_names)
+      .def(
+          "weights", [](const Session &s) { return to_dict(s.weights()); },
+          nb::sig("def weights(self) -> dict[str, Tensor]"), "Copies of the trained parameters.")
+      .def(
+          "optimizer_state", [](const Session &s) { return to_dict(s.optimizer_state()); },
+          nb::sig("def optimizer_state(self) -> dict[str, Tensor]"), "Copies of the moments.")
+      .def("state", &Session::state, nb::arg("name"),
+           "The present bytes of a parameter or moment, shared: they change "
+           "with each step.")
+      .def(
+          "set_weights", [](Session &s, const nb::dict &w) { s.set_weights(named(w)); },
+          nb::arg("weights"), nb::sig("def set_weights(self, weights: dict[str, object]) -> None"),
+          "Copies values in, after all were checked. Names left out keep their "
+          "values.")
+      .def(
+          "set_optimizer_state",
+          [](Session &s, const nb::dict &w) { s.set_optimizer_state(named(w)); },
+          nb::arg("moments"),
+          nb::sig("def set_optimizer_state(self, moments: dict[str, object]) "
+                  "-> None"))
+      .def_prop_rw("step_count", &Session::step_count, &Session::set_step_count)
+      .def_prop_rw("lr", &Session::lr, &Session::set_lr,
+                   "Reads the rate of the next step; sets the base rate, "
+                   "before the schedule's factor.")
+      .def_prop_rw("run_count", &Session::run_count, &Session::set_run_count,
+                   "With the seed, the key of every random draw.")
+      .def("set_seed", &Session::set_seed, nb::arg("seed"))
+      .def("save_checkpoint", &Session::save_checkpoint, nb::arg("path"), nb::arg("user") = "{}",
+           unlocked,
+           "Replaces a checkpoint only once the new one is whole. Raises "
+           "IoError.")
+      .def("load_checkpoint", &Session::load_checkpoint, nb::arg("path"), unlocked,
+           "Verifies everything, then loads; returns `user`. Raises "
+           "CheckpointError.")
+      .def("export_onnx", &Session::export_onnx, nb::arg("path"), unlocked,
+           "Writes a copy of the model with the trained weights.")
+      .def("export_onnx_bytes",
+           [](const Session &s) {
+             const std::string bytes = s.export_onnx_bytes();
+             return nb::bytes(bytes.data(), bytes.size());
+           })
+      .def(
+          "plan", [](Session &s, const nb::args &arrays) { return s.plan(tensors_of(arrays)); },
+          nb::sig("def plan(self, *arrays: object) -> StepPlan"),
+          "Compiles for these shapes, without running.")
+      .def(
+          "dump",
+          [](Session &s, const nb::args &arrays) {
+            return arrays.size() == 0 ? s.dump() : s.dump(tensors_of(arrays));
+          },
+          nb::sig("def dump(self, *arrays: object) -> str"),
+          "Text of the step's graph; with arrays, of the compiled step.")
+      .def("start_profile", &Session::start_profile)
+      .def("write_profile", &Session::write_profile, nb::arg("path"),
+           "Writes a trace for ui.perfetto.dev.");
+}
+
+}  // namespace steep::python

@@ -1,0 +1,324 @@
+"""A PyTorch module → ONNX bytes in memory, without its weights.
+
+``torch.export`` comes first: it proves which extents of the inputs may vary. Where it refuses, the
+module is traced instead. A trace records one path through Python code; if that code turned
+extents or values into Python numbers, the trace holds for these alone. Such an export remembers for
+which extents and values it is known to hold, and another trace decides about new ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import io
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import onnx
+import torch
+
+from steep.errors import ModelError
+from steep.structure import Keyed, Leaf, Sequence, Structure, flatten, tensor_paths, unflatten
+
+log = logging.getLogger("steep")
+
+_PREFIX = "module."
+_TRACING_OPSET = 17
+
+
+@dataclasses.dataclass
+class Exported:
+    """One exported graph.
+
+    ``inputs[i]`` is the position, among the call's tensors, of the graph's i-th input ``names[i]``.
+    Parameters and buffers are inputs too: ``states`` maps graph input → name in the module.
+    """
+
+    model: bytes
+    inputs: list[int]
+    names: list[str]
+    states: dict[str, str]
+    results: Structure
+    exporter: str
+    reason: str
+    seconds: float
+    training: bool
+    extents: list[list[int | str]]  # per tensor of the call; equal strings must be equal numbers
+    # of a trace that turned tensors into Python values:
+    path_dependent: bool = False
+    varied: set[tuple[int, int]] = dataclasses.field(default_factory=set)  # (tensor, axis)
+    examples: list[list[torch.Tensor]] = dataclasses.field(default_factory=list)
+
+    def accepts(self, tensors: list[torch.Tensor]) -> bool:
+        """Is the graph known to hold for tensors of these extents (and, for a trace, values)?"""
+        symbols: dict[str, int] = {}
+        for i, (tensor, extents) in enumerate(zip(tensors, self.extents, strict=True)):
+            for axis, (size, extent) in enumerate(zip(tensor.shape, extents, strict=True)):
+                if isinstance(extent, int):
+                    if size != extent and (i, axis) not in self.varied:
+                        return False
+                elif symbols.setdefault(extent, size) != size:
+                    return False
+        if not self.path_dependent:
+            return True
+        return any(self._same_values(seen, tensors) for seen in self.examples)
+
+    def _same_values(self, seen: list[torch.Tensor], tensors: list[torch.Tensor]) -> bool:
+        unused = set(range(len(tensors))) - set(self.inputs)
+        return all(torch.equal(seen[i], tensors[i]) for i in unused)
+
+    def learn(self, tensors: list[torch.Tensor]) -> None:
+        """Another trace, for these tensors, gave the same graph."""
+        for i, (tensor, extents) in enumerate(zip(tensors, self.extents, strict=True)):
+            for axis, (size, extent) in enumerate(zip(tensor.shape, extents, strict=True)):
+                if size != extent:
+                    self.varied.add((i, axis))
+        self.examples.append(_values(tensors, self.inputs))
+
+
+class _Flat(torch.nn.Module):
+    """Takes and returns flat tensors; ``record`` receives the structure of its results."""
+
+    def __init__(
+        self, module: torch.nn.Module, structure: Structure, record: Callable[[Structure], None]
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.training = module.training  # but let submodules keep theirs
+        self.structure = structure
+        self.record = record
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        args, kwargs = unflatten(self.structure, list(tensors))
+        flat, structure = flatten(self.module(*args, **kwargs), results=True)
+        self.record(structure)
+        return tuple(flat)
+
+
+def export(
+    module: torch.nn.Module,
+    structure: Structure,
+    tensors: list[torch.Tensor],
+    *,
+    exporter: str | None = None,
+    opset: int | None = None,
+) -> Exported:
+    """Export a module for a call of this structure (of ``(args, kwargs)``).
+
+    ``exporter`` is "torch.export", "tracing" or None for the first that works. Raises ModelError
+    with the reasons of both.
+    """
+    results: list[Structure] = []
+
+    def record(found: Structure) -> None:  # a function, since the exporters copy or undo objects
+        results.append(found)
+
+    flat = _Flat(module, structure, record)
+    names = _input_names(module, structure)
+    examples = [t.detach() for t in tensors]
+    reasons = []
+    for name, run in (("torch.export", _torch_export), ("tracing", _trace)):
+        if exporter not in (None, name):
+            continue
+        start = time.perf_counter()
+        try:
+            with _quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+                exported = run(flat, names, examples, opset)
+        except Exception as e:  # the exporters raise whatever went wrong inside them
+            reasons.append(f"{name}: {_first_line(e)}")
+            last = e
+            continue
+        exported.results = results[-1]
+        exported.reason = "; ".join(reasons)
+        exported.seconds = time.perf_counter() - start
+        note = f" ({exported.reason})" if reasons else ""
+        log.info(
+            "exported %s by %s in %.1f s%s", type(module).__name__, name, exported.seconds, note
+        )
+        return exported
+    raise ModelError(
+        f"The module {type(module).__name__} could not be exported to ONNX.",
+        received="; ".join(reasons),
+        remedy='change the code named above, or opt in to PyTorch with fallback="torch"',
+    ) from last
+
+
+def _torch_export(
+    flat: _Flat, names: list[str], tensors: list[torch.Tensor], opset: int | None
+) -> Exported:
+    auto = torch.export.Dim.AUTO
+    shapes = tuple({axis: auto for axis in range(t.ndim)} for t in tensors)
+    program = torch.onnx.export(
+        flat,
+        tuple(tensors),
+        dynamo=True,
+        dynamic_shapes={"tensors": shapes},
+        input_names=names,
+        opset_version=opset,
+        optimize=False,
+        verbose=False,
+    )
+    assert program is not None and program.exported_program is not None
+    written = program.exported_program.graph_signature.buffers_to_mutate
+    if written:
+        raise RuntimeError(f"forward writes the buffer {_state(next(iter(written.values())))}")
+    graph: Any = program.model.graph
+    extents = [
+        [e if isinstance(e, int) else str(e.value) for e in value.shape] for value in graph.inputs
+    ]
+    for name in list(
+        graph.initializers
+    ):  # weights become inputs, so that no byte of them is copied
+        if name.startswith(_PREFIX):
+            value = graph.initializers.pop(name)
+            value.const_value = None
+            graph.inputs.append(value)
+    return _exported(flat, program.model_proto, names, extents, "torch.export")
+
+
+def _trace(
+    flat: _Flat, names: list[str], tensors: list[torch.Tensor], opset: int | None
+) -> Exported:
+    file = io.BytesIO()
+    buffers = dict(flat.module.named_buffers())
+    before = {name: b.clone() for name, b in buffers.items()}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.onnx.export(
+            flat,
+            tuple(tensors),
+            file,  # type: ignore[arg-type]
+            dynamo=False,
+            export_params=False,
+            training=torch.onnx.TrainingMode.PRESERVE,
+            do_constant_folding=False,
+            opset_version=opset or _TRACING_OPSET,
+            input_names=names,
+            dynamic_axes={
+                n: dict(enumerate(_axes(n, t))) for n, t in zip(names, tensors, strict=True)
+            },
+        )
+    written = [name for name, b in buffers.items() if not torch.equal(b, before[name])]
+    for name in written:  # the trace ran the module
+        buffers[name].copy_(before[name])
+    if written:
+        raise RuntimeError(f"forward writes the buffer {written[0]}")
+    decisions = [w for w in caught if issubclass(w.category, torch.jit.TracerWarning)]
+    path_dependent = bool(decisions)
+    if path_dependent:
+        places = sorted({f"{w.filename}:{w.lineno}" for w in decisions})
+        log.warning("the trace holds for one outcome of the decisions at %s", ", ".join(places))
+    extents: list[list[int | str]] = [
+        list(t.shape) if path_dependent else list(_axes(n, t))
+        for n, t in zip(names, tensors, strict=True)
+    ]
+    exported = _exported(flat, onnx.load_from_string(file.getvalue()), names, extents, "tracing")
+    if path_dependent:
+        exported.path_dependent = True
+        exported.examples.append(_values(tensors, exported.inputs))
+    return exported
+
+
+def _exported(
+    flat: _Flat,
+    model: onnx.ModelProto,
+    names: list[str],
+    extents: list[list[int | str]],
+    exporter: str,
+) -> Exported:
+    inputs, states = [], {}
+    for value in model.graph.input:
+        if value.name in names:
+            inputs.append(names.index(value.name))
+        else:
+            states[value.name] = _state(value.name)
+    return Exported(
+        model=model.SerializeToString(),
+        inputs=inputs,
+        names=[names[i] for i in inputs],
+        states=states,
+        results=Leaf(),
+        exporter=exporter,
+        reason="",
+        seconds=0,
+        training=flat.training,
+        extents=extents,
+    )
+
+
+def _state(name: str) -> str:
+    return name.removeprefix(_PREFIX)
+
+
+def _values(tensors: list[torch.Tensor], used: list[int]) -> list[torch.Tensor]:
+    """Copies of what the graph does not read but the path may have depended on."""
+    return [t.new_empty(0) if i in used else t.clone() for i, t in enumerate(tensors)]
+
+
+def _axes(name: str, tensor: torch.Tensor) -> list[str]:
+    return [f"{name}.{axis}" for axis in range(tensor.ndim)]
+
+
+def _input_names(module: torch.nn.Module, structure: Structure) -> list[str]:
+    """Name tensors after the parameters of ``forward``."""
+    assert isinstance(structure, Sequence)
+    args, kwargs = structure.items
+    assert isinstance(args, Sequence) and isinstance(kwargs, Keyed)
+    items = (*args.items, *kwargs.items)
+    # bound are positions, not values: each finds the name that it is known by
+    keywords = {k: len(args.items) + i for i, k in enumerate(kwargs.keys)}
+    try:
+        bound = inspect.signature(module.forward).bind(*range(len(args.items)), **keywords)
+    except TypeError as e:
+        raise TypeError(f"{type(module).__name__}.forward(): {e}") from None
+    names = [""] * len(items)
+    for name, value in bound.arguments.items():
+        if isinstance(value, tuple):
+            for i, position in enumerate(value):
+                names[position] = f"{name}.{i}"
+        elif isinstance(value, dict):
+            for key, position in value.items():
+                names[position] = key
+        else:
+            names[value] = name
+    return [p for name, item in zip(names, items, strict=True) for p in tensor_paths(item, name)]
+
+
+def _first_line(e: BaseException) -> str:
+    text = str(e.__cause__ or e).strip()
+    return f"{type(e.__cause__ or e).__name__}: {text.splitlines()[0] if text else ''}"[:300]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Export with PyTorch's chatter off, and with two shortcuts of its own off.
+
+    Both shortcuts branch on the values of a mask, which no graph can; neither changes a result.
+    """
+    from torch.nn.modules import transformer
+
+    loggers = [logging.getLogger(n) for n in ("torch.onnx", "torch.export", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    detect = getattr(transformer, "_detect_is_causal_mask", None)
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        if detect is not None:
+            transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: (
+                is_causal is True
+            )
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        if detect is not None:
+            transformer._detect_is_causal_mask = detect
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

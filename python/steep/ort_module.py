@@ -1,0 +1,331 @@
+"""``ORTModule``: a ``torch.nn.Module`` whose forward and backward run in Steep's engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.utils.dlpack import from_dlpack, to_dlpack
+
+from steep._steep import ModuleProgram, ModuleRun
+from steep.errors import ModelError, ProviderError
+from steep.export import Exported, export
+from steep.structure import Structure, flatten, unflatten
+
+log = logging.getLogger("steep")
+
+_SEED_RANGE = 2**63 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportReport:
+    """How one graph of the module came about."""
+
+    exporter: str  # "torch.export" or "tracing"
+    reason: str  # why not torch.export; empty when it was
+    training: bool
+    seconds: float
+
+
+class _Slot:
+    """A parameter or buffer and the bytes that the engine has bound for it."""
+
+    __slots__ = ("key", "name", "owner", "pointer", "tensor")
+
+    def __init__(self, owner: dict[str, torch.Tensor | None], key: str, name: str) -> None:
+        self.owner, self.key, self.name = owner, key, name
+        self.tensor: Any = None  # what is bound; none yet
+        self.pointer = 0
+
+
+class _Call:
+    """A graph ready to run: one exported model, differentiated for one set of wanted gradients."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        exported: Exported,
+        trainable: set[str],
+        wanted_inputs: tuple[int, ...],
+    ) -> None:
+        self.exported = exported
+        self.slots = [slot for slot in _slots(module) if slot.name in set(exported.states.values())]
+        by_tensor: dict[int, str] = {}  # tied weights: the first name stands for all
+        canonical = {s.name: by_tensor.setdefault(id(s.owner[s.key]), s.name) for s in self.slots}
+        states = {graph_name: canonical[name] for graph_name, name in exported.states.items()}
+        self.slots = [slot for slot in self.slots if canonical[slot.name] == slot.name]
+        self.trainable = [slot for slot in self.slots if slot.name in trainable]
+        self.wanted_inputs = wanted_inputs
+        names = dict(zip(exported.inputs, exported.names, strict=True))
+        self.program = ModuleProgram(
+            exported.model,
+            inputs=exported.names,
+            states=states,
+            trainable=[slot.name for slot in self.trainable],
+            input_gradients=[names.get(i, "") for i in wanted_inputs],
+            training=exported.training,
+        )
+        self.constant_results = [not d for d in self.program.differentiable]
+        self.gradients = bool(self.trainable or wanted_inputs) and not all(self.constant_results)
+
+    def bind(self) -> None:
+        """Bind what is new or has moved: a loaded, replaced or resized parameter."""
+        for slot in self.slots:
+            tensor = slot.owner[slot.key]
+            if tensor is None:
+                raise ModelError(
+                    "A parameter of the exported graph is gone.",
+                    node=slot.name,
+                    received="None",
+                    remedy="wrap the changed module in a new ORTModule",
+                )
+            if tensor is slot.tensor and tensor.data_ptr() == slot.pointer:
+                continue
+            if tensor.device.type != "cpu":
+                raise ModelError(
+                    "A parameter is not in CPU memory.",
+                    node=slot.name,
+                    received=str(tensor.device),
+                    remedy='move the module with .to("cpu")',
+                )
+            if not tensor.is_contiguous():
+                raise ModelError(
+                    "A parameter is not contiguous, so it cannot be shared.",
+                    node=slot.name,
+                    received=f"strides {tensor.stride()}",
+                    remedy="assign parameter.data = parameter.data.contiguous()",
+                )
+            self.program.bind(slot.name, to_dlpack(tensor))
+            slot.tensor, slot.pointer = tensor, tensor.data_ptr()
+
+    def run(
+        self, tensors: list[torch.Tensor], gradients: bool
+    ) -> tuple[list[torch.Tensor], ModuleRun | None]:
+        self.bind()
+        seed = int(torch.randint(_SEED_RANGE, ())) if self.program.random else 0
+        arrays = [to_dlpack(tensors[i].detach().contiguous()) for i in self.exported.inputs]
+        capsules, run = self.program.forward(arrays, gradients, seed)
+        return [from_dlpack(c) for c in capsules], run
+
+
+class _Autograd(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, call: _Call, tensors: list[torch.Tensor], *wanted: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        results, ctx.run = call.run(tensors, gradients=True)
+        ctx.call = call
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(
+            *(r for r, constant in zip(results, call.constant_results, strict=True) if constant)
+        )
+        # The engine holds the bytes; saving them makes PyTorch notice when they change too early,
+        # and refuse a second backward that nobody asked to retain.
+        ctx.save_for_backward(*tensors, *wanted)
+        return tuple(results)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        _ = ctx.saved_tensors  # raises when one was changed in place, or freed
+        if all(g is None for g in gradients):
+            return (None,) * (2 + len(ctx.call.wanted_inputs) + len(ctx.call.trainable))
+        arrays = [None if g is None else to_dlpack(g.contiguous()) for g in gradients]
+        capsules = ctx.call.program.backward(ctx.run, arrays)
+        return None, None, *(None if c is None else from_dlpack(c) for c in capsules)
+
+
+class ORTModule(torch.nn.Module):
+    """Runs a module's forward and backward in Steep's engine; everything else stays PyTorch.
+
+    ``model = ORTModule(model)`` is the only change to a training loop. Parameters, buffers and
+    submodules are those of the wrapped module, under its names; optimizers, losses, ``train()``,
+    ``eval()``, ``state_dict()``, ``requires_grad_()`` and gradient accumulation work as before.
+
+    The module is exported at its first call, and again only when its structure, its modes, or the
+    structure, dtypes or ranks of its arguments change. Extents of arguments may vary from call to
+    call wherever the module allows it. ``export_reports`` says which exporter was used, and why.
+
+    Dropout draws its seeds from PyTorch's generator: ``torch.manual_seed`` makes runs repeatable.
+
+    Args:
+        module: any module with parameters in CPU memory, contiguous.
+        fallback: ``"torch"`` runs in PyTorch what the engine cannot run and counts those calls in
+            ``fallback_calls``; by default such a call raises.
+        exporter: ``"torch.export"`` or ``"tracing"``; by default the first that accepts the module.
+        opset: ONNX opset to export; by default the exporter's.
+
+    Raises (when called):
+        ModelError: the module cannot be exported, or an operator has no gradient (all are named).
+        ShapeError, DataError: an argument does not fit, or holds wrong values, such as a label out
+            of range.
+        ProviderError: an operator has no kernel.
+    """
+
+    _OWN = frozenset({"export_reports", "fallback", "fallback_calls", "training"})
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        *,
+        fallback: str | None = None,
+        exporter: str | None = None,
+        opset: int | None = None,
+    ) -> None:
+        if not isinstance(module, torch.nn.Module):
+            raise TypeError(f"ORTModule wraps a torch.nn.Module, not a {type(module).__name__}")
+        if fallback not in (None, "torch"):
+            raise ValueError(f'fallback must be None or "torch", not {fallback!r}')
+        if exporter not in (None, "torch.export", "tracing"):
+            raise ValueError(
+                f'exporter must be None, "torch.export" or "tracing", not {exporter!r}'
+            )
+        super().__init__()
+        own = self.__dict__
+        own["_module"] = module
+        # One set of tables for both: every inherited method sees the wrapped module's tensors,
+        # under its names.
+        for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            own[table] = module.__dict__[table]
+        own["training"] = module.training
+        own["fallback"] = fallback
+        own["fallback_calls"] = 0
+        own["export_reports"] = []
+        own["_options"] = {"exporter": exporter, "opset": opset}
+        own["_exports"] = {}
+        own["_calls"] = {}
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The wrapped module."""
+        return self._module
+
+    @property
+    def export_report(self) -> ExportReport | None:
+        """How the latest graph came about; None before the first call."""
+        return self.export_reports[-1] if self.export_reports else None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run as the wrapped module's ``forward`` would."""
+        try:
+            tensors, structure = flatten((args, kwargs))
+            call = self._find(tensors, structure)
+            if call.gradients and torch.is_grad_enabled():
+                wanted = [tensors[i] for i in call.wanted_inputs]
+                parameters = [slot.owner[slot.key] for slot in call.trainable]
+                results = list(_Autograd.apply(call, tensors, *wanted, *parameters))
+            else:
+                results, _ = call.run(tensors, gradients=False)
+        except (ModelError, ProviderError) as e:
+            if self.fallback != "torch":
+                raise
+            if self.fallback_calls == 0:
+                log.warning("running in PyTorch instead: %s", e)
+            self.__dict__["fallback_calls"] += 1
+            return self._module(*args, **kwargs)
+        return unflatten(call.exported.results, results)
+
+    def _find(self, tensors: list[torch.Tensor], structure: Structure) -> _Call:
+        if torch.is_autocast_enabled("cpu"):
+            raise ModelError(
+                "Autocast is not supported inside ORTModule.",
+                remedy="leave the torch.autocast region around the call",
+            )
+        modules = tuple((id(m), m.training) for m in self._module.modules())
+        types = tuple((t.dtype, t.ndim) for t in tensors)
+        key = (modules, structure, types)
+        exports: list[Exported] = self._exports.setdefault(key, [])
+        exported = next((e for e in exports if e.accepts(tensors)), None)
+        if exported is None:
+            exported = self._export(exports, tensors, structure)
+        trainable = frozenset(n for n, p in _parameters(self._module) if p.requires_grad)
+        wanted = tuple(i for i in sorted(exported.inputs) if tensors[i].requires_grad)
+        call_key = (id(exported), trainable, wanted)
+        call: _Call | None = self._calls.get(call_key)
+        if call is None:
+            call = self._calls[call_key] = _Call(self._module, exported, set(trainable), wanted)
+        return call
+
+    def _export(
+        self, exports: list[Exported], tensors: list[torch.Tensor], structure: Structure
+    ) -> Exported:
+        fresh = export(self._module, structure, tensors, **self._options)
+        for known in exports:
+            if fresh.model == known.model and fresh.inputs == known.inputs:
+                known.learn(tensors)
+                return known
+        self.export_reports.append(
+            ExportReport(fresh.exporter, fresh.reason, fresh.training, fresh.seconds)
+        )
+        exports.append(fresh)
+        return fresh
+
+    # --- what must reach the wrapped module -------------------------------------------------------
+
+    def train(self, mode: bool = True) -> ORTModule:
+        """Set training mode, as ``torch.nn.Module.train``."""
+        self._module.train(mode)
+        self.__dict__["training"] = self._module.training
+        return self
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> ORTModule:
+        self._module._apply(fn, recurse)
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the wrapped module's state, under its names."""
+        return self._module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load the wrapped module's state."""
+        return self._module.load_state_dict(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__dict__:
+            return self.__dict__[name]
+        return getattr(self.__dict__["_module"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._OWN or name.startswith("_"):
+            self.__dict__[name] = value
+            return
+        setattr(self._module, name, value)
+        self._exports.clear()  # forward may read it
+        self._calls.clear()
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._module, name)
+        self._exports.clear()
+        self._calls.clear()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        options = {"fallback": self.fallback, **self._options}
+        return _rebuild, (self._module, options)
+
+    def extra_repr(self) -> str:
+        """Describe the wrapped module."""
+        return type(self._module).__name__
+
+
+def _rebuild(module: torch.nn.Module, options: dict[str, Any]) -> ORTModule:
+    return ORTModule(module, **options)
+
+
+def _parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
+    return list(module.named_parameters(remove_duplicate=False))
+
+
+def _slots(module: torch.nn.Module) -> list[_Slot]:
+    """Every place of a parameter or buffer, shared ones under each of their names."""
+    slots = []
+    for prefix, m in module.named_modules(remove_duplicate=False):
+        for table in (m._parameters, m._buffers):
+            for key, tensor in table.items():
+                if tensor is not None:
+                    name = f"{prefix}.{key}" if prefix else key
+                    slots.append(_Slot(table, key, name))  # type: ignore[arg-type]
+    return slots

@@ -1,0 +1,124 @@
+"""``TrainingSession``: train an ONNX file without PyTorch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from steep import _steep
+
+
+class _Proto(Protocol):
+    def SerializeToString(self) -> bytes: ...
+
+
+class TrainingSession(_steep.TrainingSession):
+    """An ONNX model, its loss and its optimizer as one compiled step.
+
+    Arrays are NumPy's, PyTorch's or any that speak DLPack; results are ``steep.Tensor``.
+
+    >>> session = TrainingSession("model.onnx", loss="mse", optimizer="sgd", lr=0.1)
+    >>> session.step(x, y).loss
+
+    Args:
+        model: path of the file, its bytes, or an ``onnx.ModelProto``.
+        loss: "mse", "softmax_cross_entropy", "binary_cross_entropy_with_logits", or "" when an
+            output of the model is the loss.
+        output: the output that is the loss or to which it is attached; by default the only one, or
+            "loss".
+        label: name of the input for labels; the last positional array of ``step``.
+        ignore_index: label that softmax cross entropy skips.
+        trainable: initializers to train; by default every float one on the loss's path.
+        frozen: taken away from ``trainable``.
+        optimizer: "sgd", "adam", "adamw" or "lamb", with the conventions of ``torch.optim``.
+        lr, weight_decay, momentum, dampening, nesterov, betas, eps, bias_correction: its settings.
+        groups: pairs of names and settings that differ: ``(names, {"lr_multiplier": 0.1})`` or
+            ``(names, {"weight_decay": 0.0})``.
+        schedule: "constant", "linear" or "cosine", after ``warmup_steps`` and up to
+            ``total_steps``, down to ``min_lr_ratio`` of the rate.
+        clip_norm: bound of the gradients' global norm; 0 for none.
+        grad_norm: report that norm even without clipping.
+        step_outputs: outputs that ``step`` returns beside the loss.
+        seed: of dropout.
+        check_finite: name the first node that makes NaN or infinity; slow.
+
+    Raises:
+        ModelError: the model is unreadable or cannot be trained; every obstacle is listed.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | _Proto,
+        *,
+        loss: str = "",
+        output: str = "",
+        label: str = "label",
+        ignore_index: int | None = None,
+        trainable: Sequence[str] = (),
+        frozen: Sequence[str] = (),
+        optimizer: str = "adamw",
+        lr: float = 1e-3,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        nesterov: bool = False,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        bias_correction: bool = True,
+        groups: Sequence[tuple[Sequence[str], Mapping[str, float]]] = (),
+        schedule: str = "constant",
+        warmup_steps: int = 0,
+        total_steps: int = 0,
+        min_lr_ratio: float = 0.0,
+        clip_norm: float = 0.0,
+        grad_norm: bool = False,
+        step_outputs: Sequence[str] = (),
+        seed: int = 0,
+        check_finite: bool = False,
+    ) -> None:
+        options = _steep.TrainingOptions()
+        options.loss, options.output, options.label = loss, output, label
+        options.ignore_index = ignore_index
+        options.trainable, options.frozen = list(trainable), list(frozen)
+        options.clip_norm, options.grad_norm = clip_norm, grad_norm
+        options.step_outputs = list(step_outputs)
+        options.seed, options.check_finite = seed, check_finite
+        options.groups = [_group(names, settings) for names, settings in groups]
+
+        settings = _steep.OptimizerOptions()
+        settings.kind, settings.lr, settings.weight_decay = optimizer, lr, weight_decay
+        settings.momentum, settings.dampening, settings.nesterov = momentum, dampening, nesterov
+        settings.beta1, settings.beta2 = betas
+        settings.epsilon, settings.bias_correction = eps, bias_correction
+        options.optimizer = settings
+
+        plan = _steep.ScheduleOptions()
+        plan.kind, plan.warmup_steps, plan.total_steps = schedule, warmup_steps, total_steps
+        plan.min_lr_ratio = min_lr_ratio
+        options.schedule = plan
+        super().__init__(_source(model), options)
+
+
+def check(model: str | os.PathLike[str] | bytes | _Proto) -> list[_steep.Obstacle]:
+    """List every obstacle to training a model: operators on a path to an output without a gradient.
+
+    Empty when the model can be trained. Raises ModelError when the model cannot be read at all.
+    """
+    return _steep.check(_source(model))
+
+
+def _group(names: Sequence[str], settings: Mapping[str, Any]) -> _steep.ParameterGroup:
+    group = _steep.ParameterGroup()
+    group.names = list(names)
+    for name, value in settings.items():
+        if name not in ("lr_multiplier", "weight_decay"):
+            raise ValueError(f"a parameter group has no setting {name!r}")
+        setattr(group, name, value)
+    return group
+
+
+def _source(model: str | os.PathLike[str] | bytes | _Proto) -> Any:
+    if isinstance(model, (bytes, str, os.PathLike)):
+        return model if isinstance(model, bytes) else os.fspath(model)
+    return model.SerializeToString()

@@ -1,0 +1,400 @@
+"""A PyTorch model's whole training step in one compiled graph.
+
+``trainer(model, criterion, optimizer)`` reads a ``torch.optim`` object. ``ORTTrainer``, in
+ort_trainer.py, builds on the same class.
+
+The weights live once: the model's parameters become views of the engine's bytes at the first step.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import onnx
+import onnx.numpy_helper
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from steep.errors import DataError, ModelError, ShapeError
+from steep.export import Exported, export
+from steep.session import TrainingSession
+from steep.structure import flatten, unflatten
+
+log = logging.getLogger("steep")
+
+_OPTIMIZER = "optimizer/"
+_STEP = "optimizer/step"
+_SEED_MASK = 2**63 - 1
+
+
+class _WithLoss(torch.nn.Module):
+    """(inputs…, label) → (loss, result); without a criterion, whatever the model returns."""
+
+    def __init__(self, model: torch.nn.Module, criterion: Callable[..., Any] | None) -> None:
+        super().__init__()
+        self.model = model
+        self.training = model.training
+        self.criterion = criterion
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        if self.criterion is None:
+            return self.model(*inputs)
+        *arguments, label = inputs
+        result = self.model(*arguments)
+        return self.criterion(result, label), result
+
+
+class Trainer:
+    """Trains a model with a loss and an optimizer as one compiled step.
+
+    Made by ``steep.trainer``. Nothing is compiled before the first step, whose inputs are the
+    example that the export needs; later inputs may have other extents.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        criterion: Callable[..., Any] | None,
+        settings: Mapping[str, Any],
+        *,
+        seed: int | None = None,
+        exporter: str | None = None,
+        opset: int | None = None,
+        predictions: bool = True,
+    ) -> None:
+        self.model = model
+        self._net = _WithLoss(model, criterion)
+        self._settings = dict(settings)
+        self._seed = torch.initial_seed() & _SEED_MASK if seed is None else seed
+        self._export_options: dict[str, Any] = {"exporter": exporter, "opset": opset}
+        self._predictions = predictions
+        self._session: TrainingSession | None = None
+        self._exported: Exported | None = None
+        self._names: dict[str, str] = {}  # the model's name of a trained parameter → the graph's
+        self._lr: float | None = None
+        self._pending_state: dict[str, Any] | None = None
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def compile(self, *inputs: torch.Tensor) -> None:
+        """Export and compile for inputs like these, as the first step otherwise does."""
+        if self._session is not None:
+            return
+        training = self.model.training
+        self.model.train()
+        self._net.training = True
+        try:
+            exported = export(self._net, _positional(inputs), list(inputs), **self._export_options)
+        finally:
+            self.model.train(training)
+        proto, names = embed_weights(exported, self._net)
+        trained = {
+            f"model.{name}" for name, p in self.model.named_parameters() if p.requires_grad
+        } - self._left_out()
+        graph_names = {n: g for n, g in names.items() if n in trained}
+        if not graph_names:
+            raise ModelError(
+                "No trainable parameter is in the graph.",
+                remedy="check requires_grad, and that the loss depends on the model",
+            )
+        outputs = [o.name for o in proto.graph.output]
+        session = TrainingSession(
+            proto,
+            output=outputs[0],
+            trainable=list(graph_names.values()),
+            step_outputs=outputs[1:] if self._predictions else [],
+            seed=self._seed,
+            groups=self._groups(graph_names),
+            **self._settings,
+        )
+        parameters = dict(self._net.named_parameters(remove_duplicate=False))
+        for name, graph_name in graph_names.items():
+            with torch.no_grad():
+                parameters[name].data = from_dlpack(session.state(graph_name))
+        self._names = {n.removeprefix("model."): g for n, g in graph_names.items()}
+        self._session, self._exported = session, exported
+        self._first = [torch.empty_like(t, device="meta") for t in inputs]
+        if self._pending_state is not None:
+            self._load_moments(self._pending_state)
+            self._pending_state = None
+
+    def step(self, *inputs: torch.Tensor, lr: float | None = None) -> Any:
+        """One training step: ``loss, y_pred = trainer.step(x, y)``.
+
+        The last input is the label; the others go to the model. ``lr`` replaces the rate from this
+        step on. Returns the loss (a float32 scalar) and the model's result, or the loss alone when
+        the trainer was made with ``predictions=False``. Raises ShapeError and DataError before any
+        weight changes.
+        """
+        session = self._ready(inputs)
+        rate = self._next_lr() if lr is None else lr
+        if rate is not None and rate != self._lr:
+            session.lr = self._lr = rate
+        result = session.step(*self._fed(inputs))
+        loss = torch.tensor(result.loss)
+        return (loss, self._prediction(result.outputs)) if self._predictions else loss
+
+    def evaluate(self, *inputs: torch.Tensor) -> Any:
+        """Loss and the model's result in evaluation mode, without an update."""
+        result = self._ready(inputs).eval(*self._fed(inputs))
+        loss = torch.tensor(float("nan") if result.loss is None else result.loss)
+        return loss, self._prediction(result.outputs[1:])
+
+    # --- state ------------------------------------------------------------------------------------
+
+    @property
+    def session(self) -> TrainingSession:
+        """The compiled step. Raises ModelError before the first step."""
+        if self._session is None:
+            what = "Nothing is compiled yet."
+            raise ModelError(what, remedy="call step() or compile() first")
+        return self._session
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Copy the model's state under its names, moments as ``optimizer/exp_avg/NAME``."""
+        state = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+        if self._session is not None:
+            known = {graph: name for name, graph in self._names.items()}
+            for key, tensor in self._session.optimizer_state().items():
+                kind, _, graph_name = key.partition("/")
+                state[f"{_OPTIMIZER}{kind}/{known[graph_name]}"] = from_dlpack(tensor)
+            state[_STEP] = torch.tensor(self._session.step_count)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
+        """Load what ``state_dict`` returned; moments are taken where they are present."""
+        weights = {k: v for k, v in state.items() if not k.startswith(_OPTIMIZER)}
+        self.model.load_state_dict(weights, strict=strict)
+        moments = {k: v for k, v in state.items() if k.startswith(_OPTIMIZER)}
+        if self._session is None:
+            self._pending_state = moments
+        else:
+            self._load_moments(moments)
+
+    def save_checkpoint(self, path: str | os.PathLike[str], user: Any = None) -> None:
+        """Write weights, moments and counters to a folder; ``user`` is any JSON value."""
+        self.session.save_checkpoint(os.fspath(path), json.dumps(user))
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> Any:
+        """Load a checkpoint after ``compile``; return its ``user``. Raises CheckpointError."""
+        return json.loads(self.session.load_checkpoint(os.fspath(path)))
+
+    def save_as_onnx(self, path: str | os.PathLike[str], *inputs: torch.Tensor) -> None:
+        """Write the model, without its loss, as inference ONNX.
+
+        ``inputs`` is an example for the model; by default it is made like the first step's.
+        """
+        example = list(inputs) if inputs else self._example()
+        training = self.model.training
+        self.model.eval()
+        try:
+            exported = export(self.model, _positional(example), example, **self._export_options)
+        finally:
+            self.model.train(training)
+        proto, _ = embed_weights(exported, self.model)
+        onnx.save(proto, os.fspath(path))
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _next_lr(self) -> float | None:
+        return None
+
+    def _left_out(self) -> set[str]:
+        return set()
+
+    def _groups(self, names: dict[str, str]) -> list[tuple[list[str], dict[str, float]]]:
+        return []
+
+    def _ready(self, inputs: Sequence[torch.Tensor]) -> TrainingSession:
+        if self._session is None:
+            self.compile(*inputs)
+        assert self._exported is not None
+        tensors = list(inputs)
+        if len(tensors) != len(self._exported.extents):
+            raise DataError(
+                "The number of inputs is wrong.",
+                expected=f"{len(self._exported.extents)} tensors",
+                received=f"{len(tensors)} tensors",
+            )
+        if not self._exported.accepts(tensors):
+            self._check_again(tensors)
+        return self.session
+
+    def _check_again(self, tensors: list[torch.Tensor]) -> None:
+        """Ask another export whether the graph holds for these extents."""
+        assert self._exported is not None
+        self._net.train()
+        again = export(self._net, _positional(tensors), tensors, **self._export_options)
+        if again.model != self._exported.model:
+            raise ShapeError(
+                "The compiled step does not hold for inputs of these extents.",
+                expected=str(self._exported.extents),
+                received=str([list(t.shape) for t in tensors]),
+                remedy="keep the extents of the first step, or make a new trainer",
+            )
+        self._exported.learn(tensors)
+
+    def _fed(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        assert self._exported is not None
+        return [inputs[i].detach() for i in self._exported.inputs]
+
+    def _prediction(self, outputs: Sequence[Any]) -> Any:
+        assert self._exported is not None
+        tensors = [torch.empty(()), *(from_dlpack(o) for o in outputs)]
+        _, *rest = unflatten(self._exported.results, tensors)
+        return rest[0] if len(rest) == 1 else tuple(rest)
+
+    def _example(self) -> list[torch.Tensor]:
+        if self._exported is None:
+            raise ModelError(
+                "There is no example to export with.", remedy="pass one, or step first"
+            )
+        first = self._first if self._net.criterion is None else self._first[:-1]
+        return [torch.zeros(t.shape, dtype=t.dtype) for t in first]
+
+    def _load_moments(self, state: Mapping[str, torch.Tensor]) -> None:
+        moments = {}
+        for key, tensor in state.items():
+            if key != _STEP:
+                kind, _, name = key.removeprefix(_OPTIMIZER).partition("/")
+                moments[f"{kind}/{self._names.get(name, name)}"] = tensor
+        self.session.set_optimizer_state(moments)
+        if _STEP in state:
+            self.session.step_count = int(state[_STEP])
+
+
+class _OptimTrainer(Trainer):
+    """A trainer that reads a ``torch.optim`` object, its learning rate before every step."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        criterion: Callable[..., Any] | None,
+        optimizer: torch.optim.Optimizer,
+        **options: Any,
+    ) -> None:
+        self._optimizer = optimizer
+        more: dict[str, Any] = {
+            k: options.pop(k) for k in ("clip_norm", "check_finite") if k in options
+        }
+        super().__init__(model, criterion, {**_torch_settings(optimizer), **more}, **options)
+
+    def _next_lr(self) -> float | None:
+        # what PyTorch's schedulers look at to warn of a step() that was forgotten
+        self._optimizer._opt_called = True
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def _left_out(self) -> set[str]:
+        known = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        return {n for n, p in self._net.named_parameters() if id(p) not in known}
+
+    def _groups(self, names: dict[str, str]) -> list[tuple[list[str], dict[str, float]]]:
+        first = self._optimizer.param_groups[0]
+        by_id = {id(p): names[n] for n, p in self._net.named_parameters() if n in names}
+        groups = []
+        for group in self._optimizer.param_groups[1:]:
+            settings = {
+                "lr_multiplier": float(group["lr"]) / float(first["lr"]),
+                "weight_decay": float(group["weight_decay"]),
+            }
+            groups.append(([by_id[id(p)] for p in group["params"] if id(p) in by_id], settings))
+        return groups
+
+
+def trainer(
+    model: torch.nn.Module,
+    criterion: Callable[[Any, torch.Tensor], torch.Tensor] | None,
+    optimizer: torch.optim.Optimizer,
+    **options: Any,
+) -> Trainer:
+    """Compile a PyTorch model's whole step: forward, loss, backward and update.
+
+    >>> t = steep.trainer(model, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=1e-4))
+    >>> loss, y_pred = t.step(x, y)
+
+    Args:
+        model: its parameters become views of the engine's bytes, so updates are visible in it.
+        criterion: called with the model's result and the label; None when the model returns its
+            loss first.
+        optimizer: ``torch.optim.SGD``, ``Adam`` or ``AdamW``. Its settings are read once, its
+            learning rate before every step, so that PyTorch's schedulers work. It is not stepped
+            itself.
+        options: ``clip_norm`` (bound of the gradients' global norm), ``predictions=False`` (return
+            the loss alone), ``seed`` (of dropout), ``check_finite``, ``exporter``, ``opset``.
+
+    Raises:
+        ModelError: at the first step, when the model cannot be exported or trained.
+    """
+    return _OptimTrainer(model, criterion, optimizer, **options)
+
+
+def _torch_settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    kinds = {torch.optim.SGD: "sgd", torch.optim.Adam: "adam", torch.optim.AdamW: "adamw"}
+    kind = kinds.get(type(optimizer))
+    if kind is None:
+        raise ModelError(
+            "The optimizer has no counterpart in the engine.",
+            expected="torch.optim.SGD, Adam or AdamW",
+            received=type(optimizer).__name__,
+            remedy="use ORTModule, which works with any optimizer",
+        )
+    first = optimizer.param_groups[0]
+    for flag in ("amsgrad", "maximize", "differentiable"):
+        if first.get(flag):
+            raise ModelError(
+                f"The option {flag} of the optimizer has no counterpart in the engine."
+            )
+    if kind == "adam" and first.get("decoupled_weight_decay"):
+        kind = "adamw"
+    keys = ["momentum", "dampening", "nesterov"] if kind == "sgd" else ["betas", "eps"]
+    for group in optimizer.param_groups[1:]:
+        differing = [k for k in keys if group[k] != first[k]]
+        if differing:
+            raise ModelError(
+                "The optimizer's parameter groups differ in more than rate and weight decay.",
+                received=", ".join(differing),
+            )
+    settings = {"optimizer": kind, "lr": float(first["lr"])}
+    settings |= {k: first[k] for k in ("weight_decay", *keys)}
+    return settings
+
+
+def _positional(inputs: Sequence[torch.Tensor]) -> Any:
+    return flatten((tuple(inputs), {}))[1]
+
+
+def embed_weights(
+    exported: Exported, module: torch.nn.Module
+) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Put a module's tensors into its exported graph as initializers.
+
+    Returns the model and, by the module's name of each tensor, the initializer's. Tied tensors
+    become one initializer.
+    """
+    proto = onnx.load_from_string(exported.model)
+    tensors: dict[str, torch.Tensor] = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+    graph = proto.graph
+    first: dict[int, str] = {}
+    same: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for value in [v for v in graph.input if v.name in exported.states]:
+        graph.input.remove(value)
+        tensor = tensors[exported.states[value.name]]
+        same[value.name] = first.setdefault(id(tensor), value.name)
+        if same[value.name] == value.name:
+            array = tensor.detach().contiguous().numpy()
+            graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
+    for node in graph.node:
+        for i, name in enumerate(node.input):
+            node.input[i] = same.get(name, name)
+    for name, tensor in tensors.items():
+        if id(tensor) in first:
+            names[name] = first[id(tensor)]
+    return proto, names

@@ -1,0 +1,59 @@
+"""Steep shares a process with the packages that carry ONNX, protobuf or OpenMP of their own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import steep
+
+PYTHON = "import sys; sys.path.insert(0, {path!r})\n"
+
+
+def run(code):
+    path = str(Path(steep.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", PYTHON.format(path=path) + code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_torch_is_imported_only_when_needed():
+    loaded = "print('torch' in sys.modules)"
+    out = run(f"import steep; {loaded}; steep.ORTModule; {loaded}")
+    assert out.split() == ["False", "True"]
+
+
+def test_every_public_name_exists():
+    run("import steep\nfor name in steep.__all__: getattr(steep, name)")
+    run("import steep\ntry: steep.nothing\nexcept AttributeError: pass\nelse: raise SystemExit(1)")
+
+
+USE = """
+x = np.ones((2, 3), np.float32)
+node = onnx.helper.make_node("Relu", ["x"], ["y"])
+info = [onnx.helper.make_tensor_value_info(n, 1, [2, 3]) for n in "xy"]
+model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", info[:1], info[1:]),
+                               opset_imports=[onnx.helper.make_opsetid("", 17)])
+model.ir_version = 8
+onnx.checker.check_model(model, full_check=True)
+assert steep._steep.check(model.SerializeToString()) == []
+"""
+
+
+NAMES = ["torch", "onnx", "onnxruntime", "steep"]
+ORDERS = [NAMES[i:] + NAMES[:i] for i in range(len(NAMES))] + [NAMES[::-1]]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_any_order_of_import(order):
+    for name in order:
+        pytest.importorskip(name)
+    code = "".join(f"import {name}\n" for name in order) + "import numpy as np\n" + USE
+    code += "onnxruntime.InferenceSession(model.SerializeToString())\n"
+    code += "torch.nn.Linear(3, 3)(torch.from_dlpack(steep.Tensor(x))).sum().backward()\n"
+    run(code)

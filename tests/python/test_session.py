@@ -1,0 +1,170 @@
+"""TrainingSession: ONNX in, arrays in, trained ONNX out."""
+
+import json
+import timeit
+
+import numpy as np
+import onnx
+import pytest
+import steep
+from onnx import TensorProto, helper, numpy_helper
+
+
+def linear(features=10, outputs=1, seed=0):
+    rng = np.random.default_rng(seed)
+    w = rng.normal(size=(features, outputs)).astype(np.float32)
+    b = np.zeros(outputs, np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["xw"], name="product"),
+            helper.make_node("Add", ["xw", "b"], ["y"], name="sum"),
+        ],
+        "linear",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", features])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", outputs])],
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(b, "b")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    return model
+
+
+def data(n=32, features=10, seed=1):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, features)).astype(np.float32)
+    return x, (x @ np.arange(features, dtype=np.float32)[:, None] + 3).astype(np.float32)
+
+
+def test_linear_regression_finds_its_weights(tmp_path):
+    path = tmp_path / "m.onnx"
+    onnx.save(linear(), path)
+    session = steep.TrainingSession(path, loss="mse", optimizer="sgd", lr=0.1)
+    assert [i.name for i in session.input_info()] == ["x", "label"]
+    assert session.parameter_names == ["w", "b"]
+    x, y = data()
+    for _ in range(300):
+        result = session.step(x, y)
+    assert result.loss < 1e-4 and result.step == 300 and float(result) == result.loss
+    weights = {k: v.numpy() for k, v in session.weights().items()}
+    np.testing.assert_allclose(weights["w"][:, 0], np.arange(10), atol=0.02)
+    np.testing.assert_allclose(weights["b"], [3], atol=0.02)
+    session.export_onnx(tmp_path / "trained.onnx")
+    trained = {
+        i.name: numpy_helper.to_array(i)
+        for i in onnx.load(tmp_path / "trained.onnx").graph.initializer
+    }
+    np.testing.assert_array_equal(trained["w"], weights["w"])
+
+
+def test_matches_numpy_sgd_and_named_inputs():
+    session = steep.TrainingSession(linear(), loss="mse", optimizer="sgd", lr=0.05)
+    w = session.weights()["w"].numpy().astype(np.float64)
+    b = session.weights()["b"].numpy().astype(np.float64)
+    x, y = data()
+    for _ in range(5):
+        error = x @ w + b - y
+        loss = session.step(x=x, label=y).loss
+        assert loss == pytest.approx(np.mean(error**2), rel=1e-5)
+        w -= 0.05 * 2 * x.T @ error / len(x)
+        b -= 0.05 * 2 * error.mean(0)
+    np.testing.assert_allclose(session.weights()["w"].numpy(), w, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_evaluation_and_outputs():
+    session = steep.TrainingSession(linear().SerializeToString(), loss="mse", step_outputs=["y"])
+    x, y = data(7)
+    loss, gradients = session.gradients(x, y)
+    w = session.weights()["w"].numpy()
+    np.testing.assert_allclose(
+        gradients["w"].numpy(), 2 * x.T @ (x @ w - y) / len(x), rtol=1e-4, atol=1e-4
+    )
+    result = session.eval(x)
+    assert result.loss is None
+    np.testing.assert_allclose(result.outputs[0].numpy(), x @ w, rtol=1e-4, atol=1e-5)
+    assert session.eval(x, y).loss == pytest.approx(loss, rel=1e-6)
+    step = session.step(x, y)
+    np.testing.assert_allclose(step.outputs[0].numpy(), x @ w, rtol=1e-4, atol=1e-5)
+
+
+def test_checkpoint_resumes_bit_for_bit(tmp_path):
+    def fresh():
+        return steep.TrainingSession(linear(), loss="mse", optimizer="adamw", lr=0.01)
+
+    x, y = data()
+    a = fresh()
+    for _ in range(5):
+        a.step(x, y)
+    a.save_checkpoint(tmp_path / "c", '{"epoch": 1}')
+    expected = [a.step(x, y).loss for _ in range(5)]
+    b = fresh()
+    assert json.loads(b.load_checkpoint(tmp_path / "c")) == {"epoch": 1}
+    assert [b.step(x, y).loss for _ in range(5)] == expected
+
+
+def test_groups_schedule_and_state():
+    session = steep.TrainingSession(
+        linear(),
+        loss="mse",
+        optimizer="sgd",
+        momentum=0.9,
+        lr=0.1,
+        groups=[(["b"], {"lr_multiplier": 0.0})],
+        schedule="linear",
+        warmup_steps=2,
+        total_steps=10,
+        clip_norm=1.0,
+    )
+    x, y = data()
+    rates = [session.step(x, y).lr for _ in range(3)]
+    assert rates == pytest.approx([0.05, 0.1, 0.1])
+    np.testing.assert_array_equal(session.weights()["b"].numpy(), [0])
+    assert session.step(x, y).grad_norm > 1
+    moments = {k: v.numpy() for k, v in session.optimizer_state().items()}
+    assert set(moments) == set(session.optimizer_state_names)
+    session.set_optimizer_state({k: np.zeros_like(v) for k, v in moments.items()})
+    session.set_weights({"w": np.ones((10, 1), np.float32)})
+    assert session.state("w").numpy().sum() == 10
+
+
+@pytest.mark.parametrize(
+    "inputs, kind, text",
+    [
+        (lambda x, y: (x,), steep.DataError, "label"),
+        (lambda x, y: (x, y, y), steep.DataError, "2"),
+        (lambda x, y: (x.astype(np.float64), y), steep.ShapeError, "float64"),
+        (lambda x, y: (x[:, :4], y), steep.ShapeError, "x"),
+        (lambda x, y: (x, y[:5]), steep.ShapeError, ""),
+        (lambda x, y: ("text", y), steep.DataError, "str"),
+        (lambda x, y: (x, y * np.float32("nan")), steep.DataError, ""),
+    ],
+)
+def test_bad_inputs_leave_weights_alone(inputs, kind, text):
+    session = steep.TrainingSession(linear(), loss="mse", optimizer="sgd", lr=0.1)
+    x, y = data()
+    before = session.weights()["w"].numpy().copy()
+    with pytest.raises((steep.DataError, steep.ShapeError), match=text or None) as e:
+        session.step(*inputs(x, y))
+    assert isinstance(e.value, (kind, ValueError))
+    np.testing.assert_array_equal(session.weights()["w"].numpy(), before)
+    session.step(x, y)
+
+
+def test_bad_models(tmp_path):
+    with pytest.raises(steep.ModelError):
+        steep.TrainingSession(b"not a model", loss="mse")
+    with pytest.raises(steep.IoError) as e:
+        steep.TrainingSession(tmp_path / "missing.onnx", loss="mse")
+    assert isinstance(e.value, OSError)
+    with pytest.raises(steep.ModelError, match="nowhere"):
+        steep.TrainingSession(linear(), loss="mse", trainable=["nowhere"])
+    with pytest.raises(ValueError, match="momentum"):
+        steep.TrainingSession(linear(), loss="mse", groups=[(["w"], {"momentum": 1})])
+    assert steep.check(linear()) == []
+
+
+def test_a_step_is_fast():
+    session = steep.TrainingSession(linear(), loss="mse", optimizer="adamw", lr=0.01)
+    x, y = data()
+    session.step(x, y)
+    best = min(timeit.repeat(lambda: session.step(x, y), number=200, repeat=10)) / 200
+    assert best < 100e-6  # a bound that a loaded machine keeps; bench/ measures the real one
