@@ -56,6 +56,7 @@ def linear_step(steep: bool) -> tuple[Callable[[], None], float]:
     start = time.perf_counter()
     if steep:
         from linear_model import linear_model
+
         from steep import TrainingSession
 
         session = TrainingSession(linear_model(), loss="mse", optimizer="sgd", lr=0.01)

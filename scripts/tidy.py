@@ -27,12 +27,19 @@ def our_commands(build: Path) -> list[tuple[Path, list[str]]]:
     commands = []
     for entry in json.loads((build / "compile_commands.json").read_text()):
         source = Path(entry["file"])
-        if source.is_relative_to(ROOT) and not source.is_relative_to(build):
+        elsewhere = (build, ROOT / ".venv")
+        if source.is_relative_to(ROOT) and not any(source.is_relative_to(e) for e in elsewhere):
             words = shlex.split(entry["command"])
             # What stands before the compiler is the launcher (ccache with its settings).
             compiler = next(i for i, w in enumerate(words) if w.endswith(("++", "clang", "gcc")))
             commands.append((source, words[compiler:]))
     return sorted(commands, key=lambda c: c[0].stat().st_mtime, reverse=True)
+
+
+def for_clang(command: list[str]) -> list[str]:
+    """The flags of a compile command of GCC, for Clang."""
+    known = [w for w in command[1:] if not w.startswith("-mtls-dialect")]
+    return [*known, "-D__malloc__(...)="]  # an attribute with arguments, in GCC's omp.h
 
 
 def fingerprint(source: Path, command: list[str], build: Path, tool: str) -> str:
@@ -74,7 +81,8 @@ def main() -> int:
         if time.monotonic() > deadline:
             return "not reached"
         run = subprocess.run(
-            [tidy, "-p", build, "--quiet", f"--extra-arg=-idirafter{gcc}", source],
+            [tidy, "--quiet", source, "--", *for_clang(command), f"-idirafter{gcc}"],
+            cwd=build,
             check=False,
             capture_output=True,
             text=True,

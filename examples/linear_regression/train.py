@@ -5,8 +5,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
-import steep
 from make_model import linear_data, linear_model
+
+import steep
 
 
 def main() -> float:

@@ -13,12 +13,12 @@ from types import FrameType
 from typing import Any
 
 import data
-import steep
 import torch
+from model import TransformerModel, causal_mask
 from progress import ProgressLine, Records, clock, perplexity, plot
 from torch import Tensor, nn
 
-from model import TransformerModel, causal_mask
+import steep
 
 LOG_EVERY = 10  # steps
 SAFE = 0.9  # part of the time limit that the planned epochs may fill

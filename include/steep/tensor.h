@@ -40,10 +40,10 @@ class Tensor {
 
   /// Copies `values`. Throws ShapeError when the count does not match the extents.
   template <typename T>
-  static Tensor from(const std::vector<T>& values, Dims dims);
+  static Tensor from(const std::vector<T>& values, const Dims& dims);
   template <typename T>
-  static Tensor from(std::initializer_list<T> values, Dims dims) {
-    return from(std::vector<T>(values), std::move(dims));
+  static Tensor from(std::initializer_list<T> values, const Dims& dims) {
+    return from(std::vector<T>(values), dims);
   }
   template <typename T>
   static Tensor scalar(T value) {
@@ -91,8 +91,8 @@ class Tensor {
 };
 
 template <typename T>
-Tensor Tensor::from(const std::vector<T>& values, Dims dims) {
-  Tensor t = wrap(dtype_of<T>(), std::move(dims), const_cast<T*>(values.data()), nullptr);
+Tensor Tensor::from(const std::vector<T>& values, const Dims& dims) {
+  Tensor t = wrap(dtype_of<T>(), dims, const_cast<T*>(values.data()), nullptr);
   if (t.size() != static_cast<int64_t>(values.size()))
     throw_count_mismatch(t.dims(), values.size());
   return t.clone();

@@ -38,7 +38,7 @@ class ModuleProgram {
   ModuleProgram& operator=(const ModuleProgram&) = delete;
   /// `states` maps inputs of the graph that are parameters or buffers to the tensor that each
   /// stands for; two of them may stand for one (tied weights).
-  ModuleProgram(nb::bytes model, const Names& inputs,
+  ModuleProgram(const nb::bytes& model, const Names& inputs,
                 const std::map<std::string, std::string>& states, const Names& trainable,
                 const Names& input_gradients, bool training)
       : trainable_(trainable), input_gradients_(input_gradients) {

@@ -254,7 +254,7 @@ void init_session(nb::module_ &m) {
       .def(
           "dump",
           [](Session &s, const nb::args &arrays) {
-            return arrays.size() == 0 ? s.dump() : s.dump(tensors_of(arrays));
+            return arrays.empty() ? s.dump() : s.dump(tensors_of(arrays));
           },
           nb::sig("def dump(self, *arrays: object) -> str"),
           "Text of the step's graph; with arrays, of the compiled step.")

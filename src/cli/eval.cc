@@ -21,7 +21,6 @@ struct EvalChoice {
 /// Rows of one output, gathered over batches.
 Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name) {
   Dims dims = parts[0].dims();
-  size_t bytes = 0;
   int64_t rows = 0;
   for (const Tensor& part : parts) {
     if (part.dims().empty() ||
@@ -32,7 +31,6 @@ Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name) {
                                   .remedy = "use a --batch that holds all rows"});
     }
     rows += part.dims()[0];
-    bytes += part.nbytes();
   }
   dims[0] = rows;
   Tensor joined = Tensor::empty(parts[0].dtype(), dims);

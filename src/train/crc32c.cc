@@ -30,7 +30,7 @@ __attribute__((target("sse4.2"))) uint32_t hardware(uint32_t crc, const unsigned
                                                     size_t n) {
   uint64_t wide = crc;
   for (; n >= 8; n -= 8, p += 8) {
-    uint64_t word;
+    uint64_t word = 0;
     std::memcpy(&word, p, 8);
     wide = __builtin_ia32_crc32di(wide, word);
   }

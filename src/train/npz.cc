@@ -315,7 +315,8 @@ void write_npz(FileWriter& file, const std::map<std::string, Tensor>& arrays) {
 
     std::string local;
     put(&local, kLocalEntry, 4);
-    file.write(local + common + member + preamble);
+    local.append(common).append(member).append(preamble);
+    file.write(local);
     file.write(array.data(), array.nbytes());
 
     put(&directory, kCentralEntry, 4);

@@ -89,7 +89,8 @@ std::string TensorInfo::text() const {
 }
 
 TrainingSession::TrainingSession(const std::filesystem::path& model, TrainingOptions options)
-    : impl_(std::make_unique<Impl>(read_model(model, options), folder_of(model), options)) {}
+    : impl_(std::make_unique<Impl>(read_model(model, options), folder_of(model),
+                                   std::move(options))) {}
 
 TrainingSession::TrainingSession(std::span<const std::byte> model, TrainingOptions options,
                                  const std::filesystem::path& folder)

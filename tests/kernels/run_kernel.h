@@ -150,7 +150,7 @@ inline std::vector<Tensor> run_kernel(std::string_view op, std::vector<Tensor> i
 /// One output of one dtype: the common case.
 inline Tensor run_one(std::string_view op, std::vector<Tensor> inputs, Out output,
                       const Attrs& attrs = {}, const RunOptions& options = {}) {
-  return run_kernel(op, std::move(inputs), {output}, attrs, options)[0];
+  return run_kernel(op, std::move(inputs), {std::move(output)}, attrs, options)[0];
 }
 
 /// The elements as doubles (f32, f64, integers, bool).

@@ -9,6 +9,7 @@ import torch
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from rows import ROWS
+
 from steep import _steep
 
 TABLE = {row["name"]: row for row in _steep.op_table()}

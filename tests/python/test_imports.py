@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 import steep
 
 PYTHON = "import sys; sys.path.insert(0, {path!r})\n"

@@ -6,8 +6,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import steep  # noqa: E402
-from steep import ORTModule  # noqa: E402
 from test_ort_module import (  # noqa: E402
     Net,
     assert_close,
@@ -15,6 +13,9 @@ from test_ort_module import (  # noqa: E402
     pair,
     seed,  # noqa: F401
 )
+
+import steep  # noqa: E402
+from steep import ORTModule  # noqa: E402
 
 
 class BranchOnSum(torch.nn.Module):

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 import steep
 
 ROOT = Path(__file__).resolve().parents[2]

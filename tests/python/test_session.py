@@ -6,8 +6,9 @@ import timeit
 import numpy as np
 import onnx
 import pytest
-import steep
 from onnx import TensorProto, helper, numpy_helper
+
+import steep
 
 
 def linear(features=10, outputs=1, seed=0):

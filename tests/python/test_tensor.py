@@ -5,6 +5,7 @@ import gc
 
 import numpy as np
 import pytest
+
 import steep
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
