@@ -217,6 +217,7 @@ def run(  # noqa: PLR0917
                 words_per_second=speed,
             )
         left = (total - step) * state["seconds"] / step
+        speed = speed or words / (time.monotonic() - window)
         line.show(
             step / total,
             f"epoch {epoch}/{args.epochs}  loss {loss:.3f}  "
