@@ -17,7 +17,7 @@ std::map<std::string, Tensor> read(const std::string& bytes, const ArrayLimits& 
 }
 
 void put(std::string* out, uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) out->push_back(static_cast<char>(value >> (8 * i)));
+  for (int i = 0; i < bytes; ++i) out->push_back(static_cast<char>(i < 8 ? value >> (8 * i) : 0));
 }
 
 std::string deflated(const std::string& text) {
