@@ -183,6 +183,16 @@ void infer_onnx(Node n) {
                       .op = n.op(),
                       .remedy = "Run `steep check` on the model for the list of such nodes."});
   }
+  // ONNX's functions narrow some axes to int before they look at them.
+  const int64_t axis = n.attrs().integer("axis", 0);
+  if (axis != static_cast<int32_t>(axis)) {
+    throw ShapeError({.what = "An axis is out of range.",
+                      .node = n.name(),
+                      .op = n.op(),
+                      .expected = "an axis of " + input_types(n),
+                      .received = std::to_string(axis),
+                      .remedy = "Export the model again."});
+  }
   Context ctx(n);
   try {
     schema->GetTypeAndShapeInferenceFunction()(ctx);

@@ -256,6 +256,13 @@ TEST(BadModel, MismatchedShapesNameTheNode) {
   }
 }
 
+TEST(BadModel, AxesThatOverflow) {
+  EXPECT_THROW(import_graph(17,
+                            "g (float[2, 3] x, float[3] w) => (float[2, 3] y) "
+                            "{ y = LayerNormalization <axis = 9223372032559808512> (x, w) }"),
+               ShapeError);
+}
+
 TEST(BadModel, InvalidUtf8IsEscaped) {
   onnx::ModelProto m = small();
   m.mutable_graph()->mutable_node(0)->set_name("bad\xff");
