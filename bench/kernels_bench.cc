@@ -219,7 +219,7 @@ void adamw(benchmark::State& state) {
 BENCHMARK(adamw)
     ->Name("AdamW")
     ->Arg(1 << 20)
-    ->Arg(50257 * 512)
+    ->Arg(int64_t{50257} * 512)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 

@@ -12,7 +12,8 @@ namespace {
 constexpr size_t kFileBytes = 64 * 1024;  // the register file, on the stack of each thread
 constexpr size_t kCacheBytes =
     24 * 1024;  // what of it should be in use: half of the first-level cache
-constexpr int64_t kGrainCost = 256 * 1024;  // about 20 us: less is not worth a second thread
+constexpr int64_t kGrainCost = int64_t{256}
+                               << 10;  // about 20 us: less is not worth a second thread
 
 template <typename T>
 const LoopTable<T>& loops();

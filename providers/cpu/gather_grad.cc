@@ -23,8 +23,8 @@ class GatherGrad final : public Kernel {
     T* dx = args.output<T>(0);
     check(indices);
 
-    const auto [outer, extent, inner] = split_;
-    const int64_t rows = outer * extent;
+    const int64_t rows = split_.outer * split_.extent;
+    const int64_t inner = split_.inner;
     // Few destinations: divide their columns instead.
     if (rows < kFewRows) {
       const int64_t grain = std::max<int64_t>(64, 32768 / std::max<int64_t>(rows + picks_, 1));

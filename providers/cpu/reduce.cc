@@ -38,8 +38,8 @@ constexpr OpRow kOps[] = {
     {"steep.SumTo", Reduction::sum, Finish::none},
 };
 
-constexpr int64_t kGrain = 64 * 1024;  // elements: less is not worth a second thread
-constexpr int64_t kRowChunk = 32 * 1024;
+constexpr int64_t kGrain = int64_t{64} << 10;  // elements: less is not worth a second thread
+constexpr int64_t kRowChunk = int64_t{32} << 10;
 
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 

@@ -12,7 +12,8 @@
 namespace steep::cpu {
 namespace {
 
-constexpr int64_t kParallelBytes = 128 * 1024;  // less than this is not worth a second thread
+constexpr int64_t kParallelBytes = int64_t{128}
+                                   << 10;  // less than this is not worth a second thread
 constexpr size_t kMaxAxes = 64;
 constexpr int64_t kTile = 32;  // edge of a transposed tile: 2 x 4 KiB of f32 in L1
 

@@ -59,7 +59,8 @@ std::string Attrs::string(std::string_view name, std::string_view otherwise) con
 
 Ints Attrs::ints(std::string_view name, Ints otherwise) const {
   const Ints* v = get<Ints>(*this, name, "a list of integers");
-  return v ? *v : std::move(otherwise);
+  if (v != nullptr) return *v;
+  return otherwise;
 }
 
 const Graph& Attrs::body(std::string_view name) const {

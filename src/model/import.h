@@ -32,8 +32,8 @@ struct ImportedModel {
 /// Reads a model file; external data is read from the model's own folder only. Functions and
 /// branches on constants are inlined, sequences resolved, shape arithmetic on constants carried
 /// out. Throws ModelError (unreadable, not ONNX, unknown op/domain/opset, limit exceeded, unsafe
-/// external data) or ShapeError (values that do not fit their operator), naming node and op; IoError
-/// when the file cannot be opened. Never leaves memory behind.
+/// external data) or ShapeError (values that do not fit their operator), naming node and op;
+/// IoError when the file cannot be opened. Never leaves memory behind.
 ImportedModel import_model(const std::filesystem::path& path, const ImportLimits& limits = {});
 /// The same from serialised bytes. External data is refused unless `folder` is given.
 ImportedModel import_model(std::span<const std::byte> bytes, const ImportLimits& limits = {},

@@ -49,7 +49,7 @@ void check(const Case& c, DType dtype, DType stat) {
     }
   }
   const double tol = dtype == DType::f64 && stat == DType::f64 ? 1e-11 : 2e-5;
-  const auto forward = [&](RunOptions options) {
+  const auto forward = [&](const RunOptions& options) {
     return run_kernel("LayerNormalization", {x, scale, bias},
                       {{dtype, c.dims}, {stat, stat_dims}, {stat, stat_dims}},
                       {{"axis", c.axis}, {"epsilon", 1e-3}}, options);
@@ -61,7 +61,7 @@ void check(const Case& c, DType dtype, DType stat) {
   for (int i = 0; i < 3; ++i) expect_same_bits(one[i], two[i]);
   expect_same_bits(forward({.share = {{0, 0}}})[0], two[0]);
 
-  const auto backward = [&](RunOptions options) {
+  const auto backward = [&](const RunOptions& options) {
     return run_kernel("steep.LayerNormalizationGrad", {dy, x, scale, two[1], two[2]},
                       {{dtype, c.dims}, {dtype, scale_dims}, {dtype, scale_dims}},
                       {{"axis", c.axis}}, options);

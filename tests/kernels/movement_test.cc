@@ -14,7 +14,7 @@ Tensor iota(Dims dims) {
   return t;
 }
 
-Tensor ints(std::vector<int64_t> v) {
+Tensor ints(const std::vector<int64_t>& v) {
   const auto n = static_cast<int64_t>(v.size());
   return Tensor::from(v, {n});
 }

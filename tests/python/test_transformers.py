@@ -53,6 +53,31 @@ def batch(words, size, seed):
     return ids, labels
 
 
+def compare_gradients(torch_net, net, loss_of):
+    """Every gradient within 1e-4 of its largest entry.
+
+    Some have no true entries: a key's bias shifts all scores alike, which softmax ignores. What
+    PyTorch gives for them is rounding, and ours must be as near to the gradient in float64.
+    """
+    unlike = {}
+    for (name, p), q in zip(torch_net.named_parameters(), net.parameters(), strict=True):
+        if p.grad is None:
+            assert q.grad is None, name
+            continue
+        bound = 1e-4 * max(float(p.grad.abs().max()), 1e-7)
+        if float((p.grad - q.grad).abs().max()) > bound:
+            unlike[name] = (p.grad, q.grad)
+    assert all(name.endswith("key.bias") for name in unlike), list(unlike)
+    if unlike:
+        exact = copy.deepcopy(torch_net).double()
+        exact.zero_grad()
+        loss_of(exact).backward()
+        for name, p in exact.named_parameters():
+            if name in unlike:
+                theirs, ours = (float((g - p.grad).abs().max()) for g in unlike[name])
+                assert ours <= theirs, name
+
+
 def compare(torch_net, net, loss_of, batches, steps, lr=1e-3):
     """Loss within 1e-5, gradients within 1e-4 of their largest entry, later losses within 1e-3."""
     optimizers = [torch.optim.AdamW(m.parameters(), lr=lr) for m in (torch_net, net)]
@@ -65,12 +90,7 @@ def compare(torch_net, net, loss_of, batches, steps, lr=1e-3):
             losses.append(float(loss.detach()))
         if step == 0:
             assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-            for (name, p), q in zip(torch_net.named_parameters(), net.parameters(), strict=True):
-                if p.grad is None:
-                    assert q.grad is None, name
-                    continue
-                bound = 1e-4 * max(float(p.grad.abs().max()), 1e-7)
-                assert float((p.grad - q.grad).abs().max()) <= bound, name
+            compare_gradients(torch_net, net, lambda m: loss_of(m, batches[0]))
         assert losses[1] == pytest.approx(losses[0], abs=1e-3, rel=1e-3), step
         for optimizer in optimizers:
             optimizer.step()
