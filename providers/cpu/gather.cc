@@ -8,7 +8,7 @@
 namespace steep::cpu {
 namespace {
 
-constexpr int64_t kGrainBytes = 128 * 1024;
+constexpr int64_t kGrainBytes = int64_t{128} << 10;
 
 template <typename I>
 void check_indices(const NodeId& id, const I* index, int64_t n, int64_t extent) {

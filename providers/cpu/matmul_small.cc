@@ -148,7 +148,7 @@ class SmallMatMul final : public Kernel {
   bool plain_ = false;
 };
 
-constexpr int64_t kSmall = 32 * 1024;
+constexpr int64_t kSmall = int64_t{32} << 10;
 
 }  // namespace
 
