@@ -152,11 +152,14 @@ def _torch_export(
 ) -> Exported:
     auto = torch.export.Dim.AUTO
     shapes = tuple({axis: auto for axis in range(t.ndim)} for t in tensors)
+    # Capturing here, once, keeps torch.onnx from trying its slower ways too: tracing comes next.
+    captured = torch.export.export(
+        flat, tuple(tensors), dynamic_shapes={"tensors": shapes}, strict=False
+    )
     program = torch.onnx.export(
-        flat,
-        tuple(tensors),
+        captured,
+        (),
         dynamo=True,
-        dynamic_shapes={"tensors": shapes},
         input_names=names,
         opset_version=opset,
         optimize=False,
