@@ -11,7 +11,8 @@ SHELL := bash
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
-TIDY_SECONDS ?= 600
+FUZZ_SEED ?= 0
+TIDY_SECONDS ?= 240
 
 bin := .venv/bin
 step := scripts/step
@@ -68,8 +69,8 @@ sanitize: build-sanitize ## C++ tests under AddressSanitizer and UndefinedBehavi
 	@$(step) -v build/sanitize.log "C++ tests (sanitizers)" \
 	  ctest --test-dir build/sanitize --output-on-failure -j$(JOBS)
 
-fuzz: build-sanitize ## FUZZ_SECONDS of fuzzing, shared between all the fuzz targets
-	@scripts/fuzz build/sanitize $(FUZZ_SECONDS) $(JOBS)
+fuzz: build-sanitize ## FUZZ_SECONDS of fuzzing, shared between the targets; FUZZ_SEED=N repeats a run
+	@scripts/fuzz build/sanitize $(FUZZ_SECONDS) $(JOBS) $(FUZZ_SEED)
 
 fuzz-corpus: ## add to tests/fuzz/corpus what earlier fuzzing found
 	@scripts/fuzz --merge build/sanitize

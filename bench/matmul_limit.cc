@@ -34,8 +34,8 @@ Product make_product(const dnnl::engine& engine, const std::string& text) {
                  text.c_str());
     std::exit(2);
   }
-  auto any = [](memory::dims dims) {
-    return memory::desc(std::move(dims), memory::data_type::f32, memory::format_tag::any);
+  auto any = [](const memory::dims& dims) {
+    return memory::desc(dims, memory::data_type::f32, memory::format_tag::any);
   };
   const bool batched = batch > 1;
   const dnnl::matmul::primitive_desc desc(

@@ -9,9 +9,9 @@
 namespace steep::cpu {
 namespace {
 
-constexpr size_t kFileBytes = 64 * 1024;  // the register file, on the stack of each thread
-constexpr size_t kCacheBytes =
-    24 * 1024;  // what of it should be in use: half of the first-level cache
+constexpr size_t kFileBytes = size_t{64} << 10;  // the register file, on the stack of each thread
+constexpr size_t kCacheBytes = size_t{24}
+                               << 10;  // what of it should be in use: half of the first-level cache
 constexpr int64_t kGrainCost = int64_t{256}
                                << 10;  // about 20 us: less is not worth a second thread
 
