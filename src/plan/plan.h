@@ -32,7 +32,7 @@ struct Buffer {
   size_t offset = 0;  ///< in the arena
   uint32_t index = 0;
   int first = 0;  ///< step that writes it first
-  int last = 0;   ///< last step that reads or writes it; past the end for outputs
+  int last = 0;   ///< last step that reads or writes it; -1: none
   Phase phase = Phase::forward;
 };
 

@@ -206,6 +206,12 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
     const Buffer& buffer = plan_.buffers[static_cast<size_t>(o.place.buffer)];
     outputs.push_back(Tensor::wrap(o.dtype, o.dims, pointer(o.place), frame.outputs[buffer.index]));
   }
+  // What backward does not read is the caller's alone: free as soon as the caller drops it, often
+  // before backward, when memory is needed most.
+  for (uint32_t b : plan_.output_buffers) {
+    const Buffer& buffer = plan_.buffers[b];
+    if (buffer.last < static_cast<int>(end)) frame.outputs[buffer.index].reset();
+  }
   return outputs;
 }
 

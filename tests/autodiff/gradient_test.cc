@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "engine.h"
 #include "ops/build.h"
@@ -120,6 +121,31 @@ TEST(Program, RunsForwardAndBackwardApartWithSeveralOutstanding) {
   for (int i = 0; i < 2; ++i) EXPECT_NEAR(at(da, i), 1 - std::pow(std::tanh(at(a, i)), 2), 1e-12);
   EXPECT_THROW(program.backward(std::move(ra2.pending), std::span(&ones3, 1)), ShapeError);
   EXPECT_THROW(program.backward(nullptr, std::span(&ones2, 1)), DataError);
+}
+
+TEST(Program, AnOutputThatBackwardDoesNotReadIsTheCallersAlone) {
+  Graph g;
+  Value x = g.add_input("x", {DType::f32, Shape{Dim::symbol("n")}});
+  Value free = x * 2.0;
+  Value held = tanh(x);  // backward reads it
+  g.add_output("free", free);
+  g.add_output("held", held);
+  const Value targets[] = {free, held}, wrt[] = {x};
+  const Value seeds[] = {g.add_gradient_input("da", free), g.add_gradient_input("db", held)};
+  g.add_output("dx", add_gradients(g, targets, seeds, wrt)[0], Phase::backward);
+  Program program(std::move(g));
+  const Tensor in = Tensor::zeros(DType::f32, {100'000});
+  ForwardResult first = program.forward(std::span(&in, 1));
+  const std::set<const void*> before = {first.outputs[0].data(), first.outputs[1].data()};
+  const void* kept = first.outputs[1].data();
+  first.outputs.clear();
+  const ForwardResult second = program.forward(std::span(&in, 1));
+  int reused = 0;
+  for (const Tensor& t : second.outputs) {
+    EXPECT_NE(t.data(), kept);
+    reused += static_cast<int>(before.count(t.data()));
+  }
+  EXPECT_EQ(reused, 1);
 }
 
 TEST(Program, RefusesWrongInputsByName) {
