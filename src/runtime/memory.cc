@@ -43,7 +43,7 @@ void release(void* block, size_t capacity) {
 }  // namespace
 
 MemoryPool::~MemoryPool() {
-  for (auto [capacity, block] : idle_) release(block, capacity);
+  for (auto [capacity, idle] : idle_) release(idle.block, capacity);
 }
 
 std::shared_ptr<void> MemoryPool::allocate(size_t bytes) {
@@ -56,10 +56,12 @@ std::shared_ptr<void> MemoryPool::allocate(size_t bytes) {
     auto it = idle_.lower_bound(wanted);
     if (it != idle_.end() && it->first <= wanted + wanted / 4) {
       capacity = it->first;
-      block = it->second;
+      block = it->second.block;
       idle_bytes_ -= capacity;
       idle_.erase(it);
     }
+    ++allocations_;
+    ++used_blocks_;
     used_bytes_ += capacity;
     peak_used_bytes_ = std::max(peak_used_bytes_, used_bytes_);
   }
@@ -68,6 +70,7 @@ std::shared_ptr<void> MemoryPool::allocate(size_t bytes) {
   }
   if (block == nullptr) {
     std::lock_guard lock(mutex_);
+    --used_blocks_;
     used_bytes_ -= capacity;
     throw OutOfMemoryError({.what = "Memory for the step could not be had.",
                             .received = fmt::format("a request for {} bytes", bytes),
@@ -80,17 +83,20 @@ void MemoryPool::give_back(void* block, size_t capacity) {
   std::vector<std::pair<void*, size_t>> surplus;
   {
     std::lock_guard lock(mutex_);
+    --used_blocks_;
     used_bytes_ -= capacity;
-    idle_.emplace(capacity, block);
+    idle_.emplace(capacity, Idle{block, allocations_});
     idle_bytes_ += capacity;
-    // What is idle beyond the largest need so far belongs to shapes that are gone: smallest blocks
-    // last.
-    while (idle_bytes_ + used_bytes_ > peak_used_bytes_ + kHugePage && idle_.size() > 1) {
-      auto it = std::prev(idle_.end());
-      if (it->second == block) --it;
-      surplus.emplace_back(it->second, it->first);
+    // A step asks for each of its blocks once. One that has slept while every block could have
+    // served twice belongs to shapes that are gone; it may stay while memory was that high before.
+    const size_t twice = 2 * (used_blocks_ + idle_.size());
+    for (auto it = idle_.end(); it != idle_.begin();) {
+      if (idle_bytes_ + used_bytes_ <= peak_used_bytes_) break;
+      --it;  // the largest first
+      if (allocations_ - it->second.since <= twice) continue;
+      surplus.emplace_back(it->second.block, it->first);
       idle_bytes_ -= it->first;
-      idle_.erase(it);
+      it = idle_.erase(it);
     }
   }
   for (auto [p, size] : surplus) release(p, size);

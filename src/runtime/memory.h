@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,8 +12,8 @@
 namespace steep {
 
 /// Blocks of memory, 64-byte aligned, kept for reuse when they come back. Large blocks are mapped
-/// on their own, huge pages advised, all pages touched up front. Thread-safe: blocks may return
-/// from any thread.
+/// on their own, huge pages advised, all pages touched up front. Blocks that the recent steps did
+/// not ask for go back to the system. Thread-safe: blocks may return from any thread.
 class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
  public:
   static std::shared_ptr<MemoryPool> create() {
@@ -33,8 +34,15 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   MemoryPool() = default;
   void give_back(void* block, size_t capacity);
 
+  struct Idle {
+    void* block;
+    uint64_t since;  // allocations_ when it came back
+  };
+
   mutable std::mutex mutex_;
-  std::multimap<size_t, void*> idle_;  // by capacity
+  std::multimap<size_t, Idle> idle_;  // by capacity
+  uint64_t allocations_ = 0;          // so far
+  size_t used_blocks_ = 0;
   size_t idle_bytes_ = 0;
   size_t used_bytes_ = 0;
   size_t peak_used_bytes_ = 0;
