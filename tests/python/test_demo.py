@@ -1,6 +1,10 @@
-"""The example language model: it runs, stops on Ctrl-C, and resumes bit for bit."""
+"""The example language model: it runs, stops on Ctrl-C, and resumes bit for bit.
+
+`python tests/python/test_demo.py` prints what belongs in tests/golden/transformer_lm.json.
+"""
 
 import csv
+import json
 import os
 import random
 import signal
@@ -11,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests/golden/transformer_lm.json"
 
 
 def start(*arguments):
@@ -30,6 +35,37 @@ def finish(process):
     output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output
     return output
+
+
+def first_losses():
+    """Losses of the demo's model and optimizer, dropout on, for ten steps on made-up words."""
+    sys.path.insert(0, str(ROOT / "examples/transformer_lm"))
+    from model import TransformerModel, causal_mask
+
+    import steep
+
+    words, bptt, batch = 1000, 35, 20
+    torch.manual_seed(1234)
+    model = TransformerModel(words, dropout=0.2)
+    trainer = steep.trainer(
+        model,
+        lambda scores, target: torch.nn.functional.cross_entropy(scores.view(-1, words), target),
+        torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01),
+        clip_norm=0.5,
+        predictions=False,
+        seed=1234,
+    )
+    rng = random.Random(7)
+    losses = []
+    for _ in range(10):
+        text = torch.tensor([int(words * rng.random() ** 3) for _ in range((bptt + 1) * batch)])
+        text = text.view(bptt + 1, batch)
+        losses.append(float(trainer.step(text[:-1], causal_mask(bptt), text[1:].reshape(-1))))
+    return losses
+
+
+def test_golden_losses_of_the_first_ten_steps():
+    assert first_losses() == pytest.approx(json.loads(GOLDEN.read_text()), rel=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +130,7 @@ def test_bad_arguments(tmp_path):
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 1
         assert text in output
+
+
+if __name__ == "__main__":
+    print(json.dumps(first_losses()))
