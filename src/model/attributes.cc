@@ -26,34 +26,4 @@ Attr attr_from_onnx(const onnx::AttributeProto& proto, const std::string& node,
                     .remedy = "Export the model without this operator."});
 }
 
-onnx::AttributeProto attr_to_onnx(const std::string& name, const Attr& attr) {
-  onnx::AttributeProto proto;
-  proto.set_name(name);
-  if (const auto* i = std::get_if<int64_t>(&attr)) {
-    proto.set_type(onnx::AttributeProto::INT);
-    proto.set_i(*i);
-  } else if (const auto* f = std::get_if<double>(&attr)) {
-    proto.set_type(onnx::AttributeProto::FLOAT);
-    proto.set_f(static_cast<float>(*f));
-  } else if (const auto* s = std::get_if<std::string>(&attr)) {
-    proto.set_type(onnx::AttributeProto::STRING);
-    proto.set_s(*s);
-  } else if (const auto* is = std::get_if<Ints>(&attr)) {
-    proto.set_type(onnx::AttributeProto::INTS);
-    proto.mutable_ints()->Add(is->begin(), is->end());
-  } else if (const auto* fs = std::get_if<Floats>(&attr)) {
-    proto.set_type(onnx::AttributeProto::FLOATS);
-    for (double f : *fs) proto.add_floats(static_cast<float>(f));
-  } else if (const auto* ss = std::get_if<Strings>(&attr)) {
-    proto.set_type(onnx::AttributeProto::STRINGS);
-    for (const auto& s : *ss) proto.add_strings(s);
-  } else if (const auto* t = std::get_if<Tensor>(&attr)) {
-    proto.set_type(onnx::AttributeProto::TENSOR);
-    proto.mutable_t()->set_data_type(static_cast<int32_t>(t->dtype()));
-    for (int64_t d : t->dims()) proto.mutable_t()->add_dims(d);
-    proto.mutable_t()->set_raw_data(t->data(), t->nbytes());
-  }
-  return proto;
-}
-
 }  // namespace steep

@@ -1,4 +1,4 @@
-// AttributeProto ↔ Attr. Private to src/model.
+// AttributeProto → Attr. Private to src/model.
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -12,8 +12,5 @@ namespace steep {
 /// tensors, types).
 Attr attr_from_onnx(const onnx::AttributeProto& proto, const std::string& node,
                     TensorTable& tensors);
-
-/// For ONNX's builders of function bodies. Doubles are rounded to float. REQUIRES: not a Body.
-onnx::AttributeProto attr_to_onnx(const std::string& name, const Attr& attr);
 
 }  // namespace steep

@@ -4,30 +4,13 @@
 #include <fmt/format.h>
 #include <onnx/defs/schema.h>
 
-#include "model/attributes.h"
 #include "model/lower.h"
 #include "model/quote.h"
+#include "ops/onnx_proto.h"
 #include "ops/op_def.h"
 #include "steep/error.h"
 
 namespace steep {
-namespace {
-
-onnx::TypeProto type_to_onnx(const Type& type) {
-  onnx::TypeProto proto;
-  auto* tensor = proto.mutable_tensor_type();
-  tensor->set_elem_type(static_cast<int32_t>(type.dtype));
-  if (!type.shape) return proto;
-  auto* shape = tensor->mutable_shape();
-  for (const Dim& d : *type.shape) {
-    auto* dim = shape->add_dim();
-    if (d.known()) dim->set_dim_value(d.value());
-    if (!d.symbol().empty()) dim->set_dim_param(d.symbol());
-  }
-  return proto;
-}
-
-}  // namespace
 
 bool Lowering::function_body(const Call& call, const std::string& op, const std::vector<Value>& in,
                              const Attrs& attrs, int outputs, onnx::NodeProto* node,
@@ -42,11 +25,11 @@ bool Lowering::function_body(const Call& call, const std::string& op, const std:
   std::vector<onnx::TypeProto> types;
   for (size_t i = 0; i < in.size(); ++i) {
     node->add_input(in[i] ? fmt::format("in{}", i) : "");
-    types.push_back(in[i] ? type_to_onnx(in[i].type()) : onnx::TypeProto());
+    types.push_back(in[i] ? to_proto(in[i].type()) : onnx::TypeProto());
   }
   for (int i = 0; i < outputs; ++i)
     node->add_output(call.wants(static_cast<size_t>(i)) ? fmt::format("out{}", i) : "");
-  for (const auto& [key, value] : attrs) *node->add_attribute() = attr_to_onnx(key, value);
+  for (const auto& [key, value] : attrs) *node->add_attribute() = to_proto(key, value);
   if (schema->HasFunction()) {
     const onnx::FunctionProto* found = schema->GetFunction();
     if (found == nullptr) return false;

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "ops/build.h"
+#include "ops/onnx_proto.h"
 #include "ops/op_def.h"
 #include "ops/shape_arithmetic.h"
 #include "steep/error.h"
@@ -19,17 +20,6 @@ namespace {
 
 // Constants above this size do not take part in inference: no shape function reads them.
 constexpr int64_t kMaxInferenceData = 1024;
-
-void to_proto(const Shape& shape, onnx::TensorShapeProto* proto) {
-  for (const Dim& d : shape) {
-    auto* dim = proto->add_dim();
-    if (d.known()) {
-      dim->set_dim_value(d.value());
-    } else if (!d.symbol().empty()) {
-      dim->set_dim_param(d.symbol());
-    }
-  }
-}
 
 Shape from_proto(const onnx::TensorShapeProto& proto) {
   Shape shape;
@@ -43,50 +33,6 @@ Shape from_proto(const onnx::TensorShapeProto& proto) {
     }
   }
   return shape;
-}
-
-onnx::TypeProto to_proto(const Type& type) {
-  onnx::TypeProto proto;
-  auto* tensor = proto.mutable_tensor_type();
-  tensor->set_elem_type(static_cast<int32_t>(type.dtype));
-  if (type.shape) to_proto(*type.shape, tensor->mutable_shape());
-  return proto;
-}
-
-onnx::TensorProto to_proto(const Tensor& tensor) {
-  onnx::TensorProto proto;
-  proto.set_data_type(static_cast<int32_t>(tensor.dtype()));
-  for (int64_t d : tensor.dims()) proto.add_dims(d);
-  proto.set_raw_data(tensor.data(), tensor.nbytes());
-  return proto;
-}
-
-onnx::AttributeProto to_proto(const std::string& name, const Attr& attr) {
-  onnx::AttributeProto proto;
-  proto.set_name(name);
-  if (const auto* i = std::get_if<int64_t>(&attr)) {
-    proto.set_type(onnx::AttributeProto::INT);
-    proto.set_i(*i);
-  } else if (const auto* f = std::get_if<double>(&attr)) {
-    proto.set_type(onnx::AttributeProto::FLOAT);
-    proto.set_f(static_cast<float>(*f));
-  } else if (const auto* s = std::get_if<std::string>(&attr)) {
-    proto.set_type(onnx::AttributeProto::STRING);
-    proto.set_s(*s);
-  } else if (const auto* is = std::get_if<Ints>(&attr)) {
-    proto.set_type(onnx::AttributeProto::INTS);
-    for (int64_t i : *is) proto.add_ints(i);
-  } else if (const auto* fs = std::get_if<Floats>(&attr)) {
-    proto.set_type(onnx::AttributeProto::FLOATS);
-    for (double f : *fs) proto.add_floats(static_cast<float>(f));
-  } else if (const auto* ss = std::get_if<Strings>(&attr)) {
-    proto.set_type(onnx::AttributeProto::STRINGS);
-    for (const auto& s : *ss) proto.add_strings(s);
-  } else if (const auto* t = std::get_if<Tensor>(&attr)) {
-    proto.set_type(onnx::AttributeProto::TENSOR);
-    *proto.mutable_t() = to_proto(*t);
-  }
-  return proto;
 }
 
 /// ONNX's view of one node of ours. Lives for one inference call.
