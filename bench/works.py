@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 VOCABULARY = 28782
@@ -45,41 +46,15 @@ def transformer_lm() -> tuple[Any, tuple[Any, ...], Callable[..., Any]]:
     import torch
     from torch import nn
 
-    class PositionalEncoding(nn.Module):
-        def __init__(self, width: int, dropout: float, longest: int = 5000) -> None:
-            super().__init__()
-            self.dropout = nn.Dropout(dropout)
-            position = torch.arange(longest).unsqueeze(1)
-            rate = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
-            table = torch.zeros(longest, 1, width)
-            table[:, 0, 0::2] = torch.sin(position * rate)
-            table[:, 0, 1::2] = torch.cos(position * rate)
-            self.register_buffer("table", table)
-
-        def forward(self, x: Any) -> Any:
-            return self.dropout(x + self.table[: x.size(0)])
-
-    class TransformerModel(nn.Module):
-        def __init__(self, width: int = 200, heads: int = 2, layers: int = 2) -> None:
-            super().__init__()
-            self.width = width
-            self.embedding = nn.Embedding(VOCABULARY, width)
-            self.position = PositionalEncoding(width, 0.2)
-            layer = nn.TransformerEncoderLayer(width, heads, width, 0.2)
-            self.encoder = nn.TransformerEncoder(layer, layers)
-            self.decoder = nn.Linear(width, VOCABULARY)
-
-        def forward(self, tokens: Any, mask: Any) -> Any:
-            x = self.position(self.embedding(tokens) * math.sqrt(self.width))
-            return self.decoder(self.encoder(x, mask))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "transformer_lm"))
+    from model import TransformerModel, causal_mask
 
     tokens = torch.randint(0, VOCABULARY, (BPTT, BATCH))
     targets = torch.randint(0, VOCABULARY, (BPTT * BATCH,))
-    mask = nn.Transformer.generate_square_subsequent_mask(BPTT)
     criterion = nn.CrossEntropyLoss()
     return (
-        TransformerModel(),
-        (tokens, mask),
+        TransformerModel(VOCABULARY),
+        (tokens, causal_mask(BPTT)),
         lambda logits: criterion(logits.view(-1, VOCABULARY), targets),
     )
 
