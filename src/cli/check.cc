@@ -24,7 +24,7 @@ void print_error(const Error& error) {
   auto part = [](const char* label, const std::string& text) {
     if (!text.empty()) fmt::print("    {:<10}{}\n", label, text);
   };
-  part("node", error.parts().node);
+  part(error.parts().op.empty() ? "name" : "node", error.parts().node);
   part("op", error.parts().op);
   part("expected", error.parts().expected);
   part("received", error.parts().received);

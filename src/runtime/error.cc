@@ -8,7 +8,7 @@ std::string render(const ErrorParts& p) {
   auto part = [&text](const char* label, const std::string& value) {
     if (!value.empty()) text += std::string("\n  ") + label + value;
   };
-  part("node:     ", p.node);
+  part(p.op.empty() ? "name:     " : "node:     ", p.node);
   part("op:       ", p.op);
   part("expected: ", p.expected);
   part("received: ", p.received);

@@ -167,7 +167,7 @@ TEST(Session, NanInTheDataIsNamed) {
   const auto text = message_of<DataError>([&] {
     session.step({nan, Tensor::zeros(DType::f32, {1, 1})});
   });
-  EXPECT_TRUE(contains(text, "node:     x\n")) << text;
+  EXPECT_TRUE(contains(text, "name:     x\n")) << text;
 }
 
 TEST(Session, CheckedStepsAreTheSameSteps) {
