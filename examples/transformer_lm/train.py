@@ -3,10 +3,13 @@
 python examples/transformer_lm/train.py [--data FOLDER] [--out FOLDER] [--resume] [--short]
 """
 
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C outside training just ends the program
+
 import argparse
 import json
 import math
-import signal
 import time
 from pathlib import Path
 from types import FrameType
@@ -46,11 +49,15 @@ def arguments() -> argparse.Namespace:
 
 
 class Interrupt:
-    """Ctrl-C lets the present step end; a second one ends the program."""
+    """Within it, Ctrl-C lets the present step end; a second one ends the program."""
 
-    def __init__(self) -> None:
+    def __enter__(self) -> "Interrupt":
         self.asked = False
         signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
@@ -121,8 +128,11 @@ def main() -> None:
     per_epoch = math.ceil((len(train) - 1) / args.bptt)
     args.epochs = args.epochs or planned_epochs(args, len(corpus.words), per_epoch)
     total = per_epoch * args.epochs
-    settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()}
-    settings = {k: v for k, v in settings.items() if k not in ("out", "resume", "minutes")}
+    settings = {
+        k: str(v) if isinstance(v, Path) else v
+        for k, v in vars(args).items()
+        if k not in ("out", "resume", "minutes")
+    }
     (args.out / "run.json").write_text(json.dumps(settings, indent=2))
 
     model = TransformerModel(len(corpus.words), dropout=args.dropout)
@@ -153,7 +163,10 @@ def main() -> None:
         state = trainer.load_checkpoint(checkpoint)
         print(f"resuming at step {state['step']} of {total}")
     records = Records(args.out, state["step"])
-    finished = run(args, trainer, optimizer, train, valid, state, total, per_epoch, records)
+    with Interrupt() as interrupt:
+        finished = run(
+            args, trainer, optimizer, train, valid, state, total, per_epoch, records, interrupt
+        )
     records.close()
     plot(
         records.rows,
@@ -186,9 +199,10 @@ def run(  # noqa: PLR0917
     total: int,
     per_epoch: int,
     records: Records,
+    interrupt: Interrupt,
 ) -> bool:
     """Train from `state` on, and keep it up to date. False when Ctrl-C ended it."""
-    line, interrupt = ProgressLine(), Interrupt()
+    line = ProgressLine()
     limit = 60 * args.minutes
     begun, before = time.monotonic(), state["seconds"]
     window, words = time.monotonic(), 0
