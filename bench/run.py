@@ -171,7 +171,7 @@ def table(rows: list[Row]) -> str:
     head = (
         "| work | Steep ms | PyTorch default ms | PyTorch strong ms | vs default | vs strong "
         "| limit ms | share of limit | first step s (Steep / PyTorch) "
-        "| peak MiB (Steep / PyTorch) |\n" + "|---" * 10 + "|"
+        "| peak MiB (Steep / default / strong) |\n" + "|---" * 10 + "|"
     )
     lines = [head]
 
@@ -182,7 +182,7 @@ def table(rows: list[Row]) -> str:
         step = "{:.4f}" if r.work == "linear" else "{:.0f}"
         share = r.limit_ms / r.step_ms["steep"] if r.limit_ms and "steep" in r.step_ms else None
         first = [cell(r.first_step_s, n, "{:.1f}") for n in ("steep", "default")]
-        memory = [cell(r.memory_mib, n) for n in ("steep", "default")]
+        memory = [cell(r.memory_mib, n) for n in ("steep", "default", "strong")]
         cells = [
             r.title,
             *(cell(r.step_ms, n, step) for n in ("steep", "default", "strong")),
