@@ -37,22 +37,43 @@ bool is_setting(Node n, int input) {
 }
 
 /// For each value: whether a loss depends on it through floats and differentiable operators.
-std::vector<char> values_on_path(const Graph& graph, std::span<const Value> losses) {
-  std::vector<char> wanted(graph.value_count(), 0);
+struct Path {
+  std::vector<char> wanted;    // by value id
+  std::vector<Node> barriers;  // nodes on it that let no gradient through
+};
+
+Path path_to(const Graph& graph, std::span<const Value> losses) {
+  Path path;
+  path.wanted.assign(graph.value_count(), 0);
+  std::vector<char>& wanted = path.wanted;
   for (Value loss : losses) wanted[loss.id()] = 1;
   std::vector<Node> order = graph.nodes();
   for (auto n = order.rbegin(); n != order.rend(); ++n) {
     const OpDef* def = find_op(n->op());
-    if (def != nullptr && def->stops_gradient) continue;
     bool any = false;
     for (int i = 0; i < n->output_count() && !any; ++i) {
       any = n->output(i) && is_float(n->output(i).dtype()) && wanted[n->output(i).id()];
+    }
+    if (def != nullptr && def->stops_gradient) {
+      if (any) path.barriers.push_back(*n);
+      continue;
     }
     for (int i = 0; any && i < n->input_count(); ++i) {
       if (n->input(i) && is_float(n->input(i).dtype())) wanted[n->input(i).id()] = 1;
     }
   }
-  return wanted;
+  return path;
+}
+
+std::string what_was_found(const Path& path, const std::vector<std::string>& known,
+                           const TrainingOptions& options) {
+  std::string text = options.trainable.empty() ? fmt::format("initializers: {}, frozen: {}",
+                                                             known.size(), options.frozen.size())
+                                               : list_names(options.trainable);
+  for (const Node& n : path.barriers) {
+    text += fmt::format("; no gradient passes {} '{}'", n.op(), n.name());
+  }
+  return text;
 }
 
 bool only_settings(Value v, const std::vector<Node>& users) {
@@ -86,7 +107,13 @@ std::vector<Value> choose_parameters(const Graph& graph, std::span<const Value> 
     for (const std::string& name : group.names) check(name);
   }
 
-  const std::vector<char> on_path = values_on_path(graph, losses);
+  if (losses.empty()) {
+    throw ModelError(
+        ErrorParts{.what = "The model has no float output from which to train.",
+                   .expected = "an output that a loss can be computed from",
+                   .remedy = "Export the scores, before they are rounded or compared."});
+  }
+  const Path path = path_to(graph, losses);
   const auto users = graph.users();
   std::vector<Value> chosen;
   for (const std::string& name : known) {
@@ -101,18 +128,16 @@ std::vector<Value> choose_parameters(const Graph& graph, std::span<const Value> 
                                   .expected = "a float dtype",
                                   .received = to_string(v.type())});
     }
-    if (!on_path[v.id()]) continue;
+    if (path.wanted[v.id()] == 0) continue;
     if (!named && (v.rank() == 0 || only_settings(v, users[v.id()]))) continue;
     chosen.push_back(v);
   }
   if (chosen.empty()) {
     throw ModelError(ErrorParts{
         .what = "No trained parameter is on the way to the loss.",
-        .node = losses.empty() ? "" : losses[0].name(),
+        .node = losses[0].name(),
         .expected = "a float initializer on which the loss depends",
-        .received = trainable.empty()
-                        ? fmt::format("{} initializers, {} frozen", known.size(), frozen.size())
-                        : list_names(options.trainable),
+        .received = what_was_found(path, known, options),
         .remedy = "Name other parameters, or check that they were exported as initializers."});
   }
   return chosen;

@@ -212,6 +212,17 @@ TEST(Session, NeedsAParameterOnTheWayToTheLoss) {
   EXPECT_NO_THROW(session_of(bytes, options));
 }
 
+TEST(Session, NamesTheOperatorThatLetsNoGradientThrough) {
+  const std::string bytes = model_bytes(
+      "g (float[n] x) => (float[n] y) <float[1] w = {1.0}> { a = Mul(x, w) y = Floor(a) }");
+  try {
+    session_of(bytes, {.loss = "mse"});
+    FAIL() << "accepted";
+  } catch (const ModelError& e) {
+    EXPECT_TRUE(contains(e.what(), "no gradient passes Floor")) << e.what();
+  }
+}
+
 TEST(Session, SettingsOfOperatorsAreNotTrained) {
   const std::string bytes = model_bytes(
       R"(g (float[n, 2] x) => (float[n, 2] y)
