@@ -3,10 +3,9 @@
 Every contestant is a process of its own. They take turns, a few steps each, so that a machine that
 speeds up or slows down does so for all; ratios are medians of the turns' ratios. The first step of
 a turn is not counted: while a process waits, the system may take back memory that training, which
-does not pause, would keep. "strong" is
-PyTorch with malloc kept from giving memory back and the better of eager and torch.compile; both use
-fused AdamW. The limit is the sum of the step's matrix products as plain oneDNN calls
-(bench/matmul_limit.cc), measured in the same turns.
+does not pause, would keep. "strong" is PyTorch with malloc kept from giving memory back and the
+better of eager and torch.compile; both use fused AdamW. The limit is the sum of the step's matrix
+products as plain oneDNN calls (bench/matmul_limit.cc), measured in the same turns.
 
     python bench/run.py                     all works
     python bench/run.py lm bert --turns 5   some works, a quicker look

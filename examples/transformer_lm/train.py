@@ -5,7 +5,10 @@ python examples/transformer_lm/train.py [--data FOLDER] [--out FOLDER] [--resume
 
 import signal
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C outside training just ends the program
+if __name__ == "__main__":
+    # Before the slow imports: Ctrl-C outside training just ends the program. Others import this
+    # file, too, and keep their own ways.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import argparse
 import json

@@ -16,7 +16,7 @@ struct Frame {
   std::shared_ptr<void> arena;
   std::vector<std::byte*> base;                ///< by buffer: where its bytes begin
   std::vector<Tensor> inputs;                  ///< by graph input
-  std::vector<std::shared_ptr<void>> outputs;  ///< by output buffer
+  std::vector<std::shared_ptr<void>> outputs;  ///< by output buffer, while a later phase reads it
   int64_t seed[2] = {0, 0};                    ///< what the seed input reads
 };
 

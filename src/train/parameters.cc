@@ -36,10 +36,10 @@ bool is_setting(Node n, int input) {
   });
 }
 
-/// For each value: whether a loss depends on it through floats and differentiable operators.
+/// What the losses depend on through floats and differentiable operators.
 struct Path {
-  std::vector<char> wanted;    // by value id
-  std::vector<Node> barriers;  // nodes on it that let no gradient through
+  std::vector<char> wanted;    // by value id: do they depend on it?
+  std::vector<Node> barriers;  // nodes at which the dependence ends: no gradient passes them
 };
 
 Path path_to(const Graph& graph, std::span<const Value> losses) {
