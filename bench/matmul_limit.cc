@@ -1,17 +1,20 @@
 // The matrix products of one training step as plain oneDNN calls: the time that no step which calls
 // them can beat.
 //
-//   matmul_limit M,N,K,BATCH,COUNT …
+//   matmul_limit fp32|bf16 M,N,K,BATCH,COUNT …
 //
-// Operands are in the layouts that oneDNN asks for (format_tag::any), memory is warm. Speaks the
-// protocol of bench/worker.py: one JSON line at the start, then `step N` answers with N times in
-// seconds.
+// Operands and results are of that type, in the layouts that oneDNN asks for (format_tag::any);
+// memory is warm. Speaks the protocol of bench/worker.py: one JSON line at the start, then `step N`
+// answers with N times in seconds. `products` answers with the seconds of each product, count
+// included.
 
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dnnl.hpp"
@@ -26,7 +29,7 @@ struct Product {
   int count;
 };
 
-Product make_product(const dnnl::engine& engine, const std::string& text) {
+Product make_product(const dnnl::engine& engine, memory::data_type type, const std::string& text) {
   int64_t m = 0, n = 0, k = 0, batch = 1;
   int count = 1;
   if (std::sscanf(text.c_str(), "%ld,%ld,%ld,%ld,%d", &m, &n, &k, &batch, &count) < 3) {
@@ -34,8 +37,8 @@ Product make_product(const dnnl::engine& engine, const std::string& text) {
                  text.c_str());
     std::exit(2);
   }
-  auto any = [](const memory::dims& dims) {
-    return memory::desc(dims, memory::data_type::f32, memory::format_tag::any);
+  auto any = [type](const memory::dims& dims) {
+    return memory::desc(dims, type, memory::format_tag::any);
   };
   const bool batched = batch > 1;
   const dnnl::matmul::primitive_desc desc(
@@ -44,9 +47,9 @@ Product make_product(const dnnl::engine& engine, const std::string& text) {
       any(batched ? memory::dims{batch, m, n} : memory::dims{m, n}));
   auto warm = [&](const memory::desc& d) {
     memory mem(d, engine);
-    auto* p = static_cast<float*>(mem.get_data_handle());
-    for (size_t i = 0; i < d.get_size() / sizeof(float); ++i)
-      p[i] = static_cast<float>(i % 17) * 0.01F;
+    auto* p = static_cast<unsigned char*>(mem.get_data_handle());
+    // 0x3C3C…: about 0.011 in either type. Zeros or subnormals would be another measurement.
+    std::memset(p, 0x3C, d.get_size());
     return mem;
   };
   return {dnnl::matmul(desc), warm(desc.src_desc()), warm(desc.weights_desc()),
@@ -56,20 +59,30 @@ Product make_product(const dnnl::engine& engine, const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  using Clock = std::chrono::steady_clock;
+  const std::string_view precision = argc > 1 ? argv[1] : "";
+  if (precision != "fp32" && precision != "bf16") {
+    std::fprintf(stderr, "matmul_limit: the first argument is fp32 or bf16\n");
+    return 2;
+  }
+  const auto type = precision == "fp32" ? memory::data_type::f32 : memory::data_type::bf16;
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   dnnl::stream stream(engine);
   std::vector<Product> products;
-  for (int i = 1; i < argc; ++i) products.push_back(make_product(engine, argv[i]));
-  auto step = [&] {
-    const auto start = std::chrono::steady_clock::now();
-    for (Product& p : products) {
-      for (int i = 0; i < p.count; ++i) {
-        p.primitive.execute(stream,
-                            {{DNNL_ARG_SRC, p.a}, {DNNL_ARG_WEIGHTS, p.b}, {DNNL_ARG_DST, p.y}});
-      }
+  for (int i = 2; i < argc; ++i) products.push_back(make_product(engine, type, argv[i]));
+  auto run = [&](Product& p) {
+    const auto start = Clock::now();
+    for (int i = 0; i < p.count; ++i) {
+      p.primitive.execute(stream,
+                          {{DNNL_ARG_SRC, p.a}, {DNNL_ARG_WEIGHTS, p.b}, {DNNL_ARG_DST, p.y}});
     }
     stream.wait();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  auto step = [&] {
+    double seconds = 0;
+    for (Product& p : products) seconds += run(p);
+    return seconds;
   };
   std::cout << "{\"first_step_s\": " << step() << "}" << std::endl;
   for (std::string line; std::getline(std::cin, line);) {
@@ -77,9 +90,13 @@ int main(int argc, char** argv) {
     std::string command;
     int count = 0;
     words >> command >> count;
-    if (command != "step") break;
+    if (command != "step" && command != "products") break;
     std::cout << "[";
-    for (int i = 0; i < count; ++i) std::cout << (i == 0 ? "" : ", ") << step();
+    if (command == "step") {
+      for (int i = 0; i < count; ++i) std::cout << (i == 0 ? "" : ", ") << step();
+    } else {
+      for (Product& p : products) std::cout << (&p == products.data() ? "" : ", ") << run(p);
+    }
     std::cout << "]" << std::endl;
   }
 }

@@ -97,11 +97,15 @@ class Row:
     failed: dict[str, str]
 
 
-def limit_command(work: Work) -> list[str] | None:
+def limit_command(work: Work, precision: str) -> list[str] | None:
     program = next((p for p in (HERE.parent / "build").rglob("matmul_limit") if p.is_file()), None)
     if program is None or not work.products:
         return None
-    return [str(program), *(f"{p.m},{p.n},{p.k},{p.batch},{p.count}" for p in work.products)]
+    return [
+        str(program),
+        precision,
+        *(f"{p.m},{p.n},{p.k},{p.batch},{p.count}" for p in work.products),
+    ]
 
 
 def measure(name: str, turns: int, steps: int, precision: str) -> Row:
@@ -119,7 +123,7 @@ def measure(name: str, turns: int, steps: int, precision: str) -> Row:
             )
         except RuntimeError as error:
             failed[runner] = str(error)
-    command = limit_command(WORKS[name]) if name in WORKS else None
+    command = limit_command(WORKS[name], precision) if name in WORKS else None
     if command:
         contestants["limit"] = Contestant("limit", command, {})
     try:
