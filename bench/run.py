@@ -6,34 +6,51 @@ a turn are not counted: memory that a process gave back before it had to wait, a
 give to its host, and then the next touch is dearer than in training, which does not pause. "strong"
 is PyTorch with malloc kept from giving memory back and the better of eager and torch.compile; both
 use fused AdamW. The limit is the sum of the step's matrix products as plain oneDNN calls
-(bench/matmul_limit.cc), measured in the same turns.
+(bench/matmul_limit.cc), measured in the same turns, in the same precision.
 
-    python bench/run.py                     all works
+    python bench/run.py                     all works, fp32 and bf16
     python bench/run.py lm bert --turns 5   some works, a quicker look
+    python bench/run.py bert --threads 1 --precision fp32
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from works import WORKS, Work
+from report import Result, Row, plot, table
+from small import ROWS, SMALL
+from works import WORKS
 
 HERE = Path(__file__).resolve().parent
 AFTER_WAITING = 3  # steps that are not counted
+SMALL_STEPS = 1000  # of a small work in a turn
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}
+STRONG = {"strong eager": "torch", "strong compiled": "torch-compile"}
+# name → (runner of worker.py, environment)
 RUNNERS: dict[str, tuple[str, dict[str, str]]] = {
-    "steep": ("steep", {}),
+    "ort-module": ("ort-module", {}),
+    "loss-inside": ("loss-inside", {}),
+    "trainer": ("trainer", {}),
+    "session": ("session", {}),
     "default": ("torch", {}),
-    "strong eager": ("torch", KEEP_MEMORY),
-    "strong compiled": ("torch-compile", KEEP_MEMORY),
+    **{name: (runner, KEEP_MEMORY) for name, runner in STRONG.items()},
+    "scikit-learn": ("scikit", {}),
+}
+STEEP = ("ort-module", "loss-inside", "trainer", "session", "c++")
+AVX2 = {
+    "STEEP_MAX_ISA": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
 }
 
 
@@ -43,22 +60,27 @@ class Contestant:
     def __init__(self, name: str, command: list[str], environment: dict[str, str]) -> None:
         self.name = name
         self.turns: list[list[float]] = []
+        self.errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 (close() does)
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self.errors,
             text=True,
             cwd=HERE,
             env={**os.environ, **environment},
         )
-        self.first: dict[str, float] = self._answer()
+        self.first_step_s: float = self._answer()["first_step_s"]
 
     def _answer(self) -> Any:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self.name} ended early with status {self.process.wait()}")
+            status = self.process.wait()
+            self.errors.seek(0)
+            # of a traceback, the error itself, without the lines that explain it
+            said = [line for line in self.errors.read().splitlines() if line[:1].strip()]
+            raise RuntimeError(said[-1] if said else f"ended with status {status}")
         return json.loads(line)
 
     def ask(self, request: str) -> Any:
@@ -75,6 +97,7 @@ class Contestant:
         if self.process.poll() is None:
             self.process.terminate()
         self.process.wait()
+        self.errors.close()
 
     def medians(self) -> list[float]:
         return [statistics.median(t) for t in self.turns]
@@ -83,172 +106,88 @@ class Contestant:
         return statistics.median(t for turn in self.turns for t in turn) * 1e3
 
 
-@dataclass
-class Row:
-    """Figures of one work. Times in milliseconds unless named otherwise; memory in MiB."""
-
-    work: str
-    title: str
-    step_ms: dict[str, float]
-    ratio: dict[str, float]
-    first_step_s: dict[str, float]
-    memory_mib: dict[str, float]
-    limit_ms: float | None
-    failed: dict[str, str]
+def say(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K  {text}", end="", file=sys.stderr, flush=True)
 
 
-def limit_command(work: Work, precision: str) -> list[str] | None:
-    program = next((p for p in (HERE.parent / "build").rglob("matmul_limit") if p.is_file()), None)
-    if program is None or not work.products:
-        return None
-    return [
-        str(program),
-        precision,
-        *(f"{p.m},{p.n},{p.k},{p.batch},{p.count}" for p in work.products),
-    ]
+def program(name: str) -> str | None:
+    built = (p for p in (HERE.parent / "build").rglob(name) if p.is_file())
+    return str(next(built, "")) or None
 
 
-def measure(name: str, turns: int, steps: int, precision: str) -> Row:
+def commands(work: str, args: argparse.Namespace, precision: str) -> dict[str, list[str]]:
+    """Contestants of a work, and "limit"."""
+    steep = ("ort-module", "loss-inside", "trainer") if work in WORKS else ("session",)
+    names = [*steep, "default", *STRONG, *(["scikit-learn"] if work in SMALL else [])]
+    if work in WORKS and not WORKS[work].loss_outside:
+        names.remove("loss-inside")
+    options = ["--precision", precision, "--threads", str(args.threads)]
+    found = {
+        n: [sys.executable, str(HERE / "worker.py"), work, RUNNERS[n][0], *options] for n in names
+    }
+    if work in SMALL and (step := program("session_step")):
+        small = SMALL[work]
+        model = args.out / f"{work}.onnx"
+        model.write_bytes(small.model())
+        found["c++"] = [step, str(model), small.loss, small.optimizer, str(ROWS)]
+    if work in WORKS and (limit := program("matmul_limit")):
+        products = [f"{p.m},{p.n},{p.k},{p.batch},{p.count}" for p in WORKS[work].products]
+        found["limit"] = [limit, precision, *products]
+    return found
+
+
+def measure(work: str, args: argparse.Namespace, precision: str) -> Row:
+    title = WORKS[work].title if work in WORKS else SMALL[work].title
+    row = Row(work, title, precision, args.threads, args.isa)
+    shared = {"OMP_NUM_THREADS": str(args.threads)} | (AVX2 if args.isa == "avx2" else {})
+    steps = args.steps if work in WORKS else SMALL_STEPS
     contestants: dict[str, Contestant] = {}
-    failed: dict[str, str] = {}
-    names = list(RUNNERS) if name != "linear" else ["steep", "default"]
-    for runner in names:
-        kind, environment = RUNNERS[runner]
-        print(f"  {runner}: building, first step …", end="\r", file=sys.stderr, flush=True)
-        try:
-            contestants[runner] = Contestant(
-                runner,
-                [sys.executable, str(HERE / "worker.py"), name, kind, "--precision", precision],
-                environment,
-            )
-        except RuntimeError as error:
-            failed[runner] = str(error)
-    command = limit_command(WORKS[name], precision) if name in WORKS else None
-    if command:
-        contestants["limit"] = Contestant("limit", command, {})
     try:
+        for name, command in commands(work, args, precision).items():
+            say(f"{work}, {name}: building, first step …")
+            environment = RUNNERS[name][1] if name in RUNNERS else {}
+            try:
+                contestants[name] = Contestant(name, command, {**shared, **environment})
+            except RuntimeError as error:
+                row.failed[name] = str(error)
         for contestant in contestants.values():  # warm up
-            contestant.ask(f"step {min(steps, 3)}")
-        for turn in range(turns):
-            print(
-                f"  {name}: turn {turn + 1} of {turns}            ",
-                end="\r",
-                file=sys.stderr,
-                flush=True,
-            )
+            contestant.ask(f"step {AFTER_WAITING}")
+        for turn in range(args.turns):
+            say(f"{work}: turn {turn + 1} of {args.turns}")
             for contestant in contestants.values():
                 contestant.turn(steps)
-        memory = {n: float(c.ask("memory")) for n, c in contestants.items() if n != "limit"}
+        for name, c in contestants.items():
+            if name == "limit":
+                row.limit_ms = c.median_ms()
+                continue
+            peak = None if name == "c++" else float(c.ask("memory"))
+            row.results[name] = Result(c.median_ms(), c.first_step_s, peak)
     finally:
+        say("")
         for contestant in contestants.values():
             contestant.close()
-    strong = min(
-        (c for n, c in contestants.items() if n.startswith("strong")),
-        key=Contestant.median_ms,
-        default=None,
-    )
-    step_ms = {n: c.median_ms() for n, c in contestants.items() if n != "limit"}
-    ratio: dict[str, float] = {}
-    if "steep" in contestants:
-        ours = contestants["steep"].medians()
-        rivals = {"default": contestants.get("default"), "strong": strong}
+    compare(row, contestants)
+    return row
+
+
+def compare(row: Row, contestants: dict[str, Contestant]) -> None:
+    """Ratios of Steep's contestants to PyTorch's; of the strong ones the fastest stays."""
+    strong = [n for n in STRONG if n in row.results]
+    rivals = {"default": contestants.get("default")}
+    if strong:
+        best = min(strong, key=lambda n: row.results[n].step_ms)
+        rivals["strong"] = contestants[best]
+        row.results["strong"] = row.results[best]
+        row.strong = best.removeprefix("strong ")
+    for name in STEEP:
+        if name not in row.results:
+            continue
+        ours = contestants[name].medians()
         for rival, other in rivals.items():
             if other is not None:
-                ratio[rival] = statistics.median(
-                    b / a for a, b in zip(ours, other.medians(), strict=True)
-                )
-    if strong is not None:
-        step_ms["strong"] = strong.median_ms()
-        memory["strong"] = memory[strong.name]
-    return Row(
-        work=name,
-        title=WORKS[name].title if name in WORKS else "linear regression, 10 features, 32 rows",
-        step_ms=step_ms,
-        ratio=ratio,
-        first_step_s={n: c.first["first_step_s"] for n, c in contestants.items() if n != "limit"},
-        memory_mib=memory,
-        limit_ms=contestants["limit"].median_ms() if "limit" in contestants else None,
-        failed=failed,
-    )
-
-
-def table(rows: list[Row]) -> str:
-    head = (
-        "| work | Steep ms | PyTorch default ms | PyTorch strong ms | vs default | vs strong "
-        "| limit ms | share of limit | first step s (Steep / PyTorch) "
-        "| peak MiB (Steep / default / strong) |\n" + "|---" * 10 + "|"
-    )
-    lines = [head]
-
-    def cell(values: dict[str, float], key: str, form: str = "{:.0f}") -> str:
-        return form.format(values[key]) if key in values else "–"
-
-    for r in rows:
-        step = "{:.4f}" if r.work == "linear" else "{:.0f}"
-        share = r.limit_ms / r.step_ms["steep"] if r.limit_ms and "steep" in r.step_ms else None
-        first = [cell(r.first_step_s, n, "{:.1f}") for n in ("steep", "default")]
-        memory = [cell(r.memory_mib, n) for n in ("steep", "default", "strong")]
-        cells = [
-            r.title,
-            *(cell(r.step_ms, n, step) for n in ("steep", "default", "strong")),
-            *(cell(r.ratio, n, "{:.2f}×") for n in ("default", "strong")),
-            f"{r.limit_ms:.0f}" if r.limit_ms else "–",
-            f"{share:.0%}" if share else "–",
-            " / ".join(first),
-            " / ".join(memory),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-        lines.extend(f"  {name} failed: {why}" for name, why in r.failed.items())
-    return "\n".join(lines)
-
-
-def plot(rows: list[Row], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    rows = [r for r in rows if r.work != "linear" and "steep" in r.step_ms]
-    if not rows:
-        return
-    bars = [
-        ("default", "PyTorch, default", "#b8bcc4"),
-        ("strong", "PyTorch, strong", "#7d8594"),
-        ("steep", "Steep", "#1f77b4"),
-    ]
-    figure, (time_axes, memory_axes) = plt.subplots(
-        1, 2, figsize=(11, 1.6 + 1.1 * len(rows)), sharey=True
-    )
-    for axes, what, unit in (
-        (time_axes, "step_ms", "ms a step (median)"),
-        (memory_axes, "memory_mib", "peak MiB"),
-    ):
-        for i, row in enumerate(rows):
-            for k, (key, label, colour) in enumerate(bars):
-                value = getattr(row, what).get(key)
-                if value is None:
-                    continue
-                axes.barh(
-                    i + (k - 1) * 0.27, value, 0.25, color=colour, label=label if i == 0 else None
-                )
-                axes.text(value, i + (k - 1) * 0.27, f" {value:.0f}", va="center", fontsize=8)
-            if what == "step_ms" and row.limit_ms:
-                axes.plot(
-                    [row.limit_ms] * 2,
-                    [i - 0.42, i + 0.42],
-                    "k--",
-                    lw=1,
-                    label="matmul only" if i == 0 else None,
-                )
-        axes.set_xlabel(unit)
-        axes.margins(x=0.12)
-        axes.spines[["top", "right"]].set_visible(False)
-    time_axes.set_yticks(range(len(rows)), [r.title for r in rows])
-    time_axes.invert_yaxis()
-    time_axes.legend(frameon=False, fontsize=8)
-    figure.suptitle("One training step on CPU, AdamW, every parameter trained", fontsize=11)
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
+                pairs = zip(ours, other.medians(), strict=True)
+                row.results[name].ratio[rival] = statistics.median(b / a for a, b in pairs)
 
 
 def main() -> None:
@@ -256,22 +195,35 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "works", nargs="*", default=[*WORKS, "linear"], help="lm, bert, gpt2, linear"
+        "works", nargs="*", default=[*WORKS, *SMALL], help=", ".join([*WORKS, *SMALL])
     )
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=5, help="steps of each contestant in a turn")
-    parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
-    parser.add_argument("--out", type=Path, default=HERE / "results")
+    parser.add_argument("--steps", type=int, default=4, help="steps of each contestant in a turn")
+    parser.add_argument("--precision", nargs="+", default=["fp32", "bf16"], metavar="fp32|bf16")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--isa", choices=["avx2"], help="switch wider instructions off, for all contestants"
+    )
+    parser.add_argument("--out", type=Path, default=HERE.parent / "runs/bench")
     args = parser.parse_args()
-    rows = []
-    for name in args.works:
-        steps = 2000 if name == "linear" else args.steps
-        rows.append(measure(name, args.turns, steps, args.precision))
-        print(table(rows[-1:]), flush=True)
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "bench.json").write_text(json.dumps([vars(r) for r in rows], indent=2) + "\n")
-    plot(rows, args.out / "bench.png")
-    print("\n" + table(rows) + f"\n\nwritten: {args.out / 'bench.json'}, {args.out / 'bench.png'}")
+    args.out = args.out.resolve()
+    parts = [f"{args.threads}-threads"] if args.threads != 2 else []
+    parts += [args.isa] if args.isa else []
+    tables = []
+    for precision in args.precision:
+        name = "-".join(["bench", *([precision] if precision != "fp32" else []), *parts])
+        rows: list[Row] = []
+        for work in args.works:
+            if precision != "fp32" and work in SMALL:
+                continue
+            rows.append(measure(work, args, precision))
+            print(table(rows[-1:], head=len(rows) == 1), flush=True)
+            text = json.dumps([dataclasses.asdict(r) for r in rows], indent=2)
+            (args.out / f"{name}.json").write_text(text + "\n")
+        plot(rows, args.out / f"{name}.png")
+        tables.append(f"{precision}, written to {args.out / name}.json and .png\n\n{table(rows)}")
+    print("\n" + "\n\n".join(tables))
 
 
 if __name__ == "__main__":

@@ -1,117 +1,121 @@
 """One contestant in one process: builds a work, then runs steps on request.
 
 Reads lines from standard input: `step N` runs N steps and answers with their seconds as a JSON
-list; `quit` ends. The first answer, after building and one step, is a JSON object with
-`first_step_s` and `export_s`.
-`memory` answers with the peak resident memory in MiB.
+list; `memory` answers with the peak resident memory of the process in MiB; `quit` ends. The first
+answer, after building and one step, is a JSON object with `first_step_s` (from the module, or the
+ONNX file, to the end of the first step).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
+import re
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from works import WORKS
+import small
+from small import SMALL, Step
+from works import WORKS, Task
+
+RUNNERS = ("torch", "torch-compile", "ort-module", "loss-inside", "trainer", "session", "scikit")
 
 
-def torch_step(
-    work: str, *, compiled: bool, steep: bool, precision: str
-) -> tuple[Callable[[], None], float]:
+def trainer_step(task: Task, lr: float, precision: str) -> Step:
     import torch
 
-    torch.manual_seed(0)
-    model, inputs, loss_of = WORKS[work].build()
-    model.train()
-    start = time.perf_counter()
-    if steep:
+    import steep
+
+    optimizer = torch.optim.AdamW(task.model.parameters(), lr)
+    options: dict[str, Any] = {} if precision == "fp32" else {"precision": precision}
+    run = steep.trainer(task.model, task.criterion, optimizer, predictions=False, **options)
+    inputs = task.inputs if task.criterion is None else (*task.inputs, task.target)
+
+    def step() -> None:
+        run.step(*inputs)
+
+    return step
+
+
+def torch_step(task: Task, runner: str, lr: float, precision: str) -> Step:
+    """An ordinary PyTorch loop, around PyTorch's model or ORTModule."""
+    import torch
+
+    if runner == "loss-inside":
+        task = task.with_loss_inside()
+    run = task.model
+    if runner in ("ort-module", "loss-inside"):
         from steep import ORTModule
 
-        runner = ORTModule(model)
-    else:
-        runner = torch.compile(model) if compiled else model
-    optimizer = torch.optim.AdamW(model.parameters(), WORKS[work].learning_rate, fused=True)
+        run = ORTModule(run)
+    elif runner == "torch-compile":
+        run = torch.compile(run)
+    optimizer = torch.optim.AdamW(task.model.parameters(), lr, fused=True)
 
     def step() -> None:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            loss = loss_of(runner(*inputs))
+            loss = task.loss(run(*task.inputs))
         loss.backward()
         optimizer.step()
 
-    return step, time.perf_counter() - start
+    return step
 
 
-def linear_step(steep: bool) -> tuple[Callable[[], None], float]:
-    """Linear regression, 32 rows of 10 features, mean squared error, SGD."""
-    import numpy as np
+def small_step(name: str, runner: str) -> Step:
+    if runner == "session":
+        return small.session_step(SMALL[name])
+    if runner == "scikit":
+        return small.scikit_step(SMALL[name])
+    return small.torch_step(SMALL[name], compiled=runner == "torch-compile")
 
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((32, 10)).astype(np.float32)
-    y = (x @ rng.standard_normal((10, 1))).astype(np.float32)
-    start = time.perf_counter()
-    if steep:
-        from linear_model import linear_model
 
-        from steep import TrainingSession
-
-        session = TrainingSession(linear_model(), loss="mse", optimizer="sgd", lr=0.01)
-
-        def step() -> None:
-            session.step(x, y)
-
-    else:
-        import torch
-
-        model = torch.nn.Linear(10, 1)
-        optimizer = torch.optim.SGD(model.parameters(), 0.01)
-        tx, ty = torch.from_numpy(x), torch.from_numpy(y)
-
-        def step() -> None:
-            optimizer.zero_grad()
-            torch.nn.functional.mse_loss(model(tx), ty).backward()
-            optimizer.step()
-
-    return step, time.perf_counter() - start
+def peak_mib() -> float:
+    # Not getrusage, which starts from the size of the process that forked this one.
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found.group(1)) / 1024
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("work", choices=[*WORKS, "linear"])
-    parser.add_argument("runner", choices=["torch", "torch-compile", "steep"])
+    parser.add_argument("work", choices=[*WORKS, *SMALL])
+    parser.add_argument("runner", choices=RUNNERS)
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
     answers = sys.stdout
     sys.stdout = sys.stderr  # libraries print what they like; the protocol has its own stream
-    import torch
+    if args.runner not in ("session", "scikit"):
+        import torch
 
-    torch.set_num_threads(args.threads)
-    if args.work == "linear":
-        step, export_s = linear_step(args.runner == "steep")
+        torch.set_num_threads(args.threads)
+        torch.manual_seed(0)
+    if args.work in SMALL:
+        start = time.perf_counter()
+        step = small_step(args.work, args.runner)
     else:
-        step, export_s = torch_step(
-            args.work,
-            compiled=args.runner == "torch-compile",
-            steep=args.runner == "steep",
-            precision=args.precision,
-        )
-    start = time.perf_counter()
+        work = WORKS[args.work]
+        task = work.build()
+        task.model.train()
+        start = time.perf_counter()
+        if args.runner == "trainer":
+            step = trainer_step(task, work.learning_rate, args.precision)
+        else:
+            step = torch_step(task, args.runner, work.learning_rate, args.precision)
     step()
-    first = {"first_step_s": export_s + time.perf_counter() - start, "export_s": export_s}
+    first = {"first_step_s": time.perf_counter() - start}
     print(json.dumps(first), file=answers, flush=True)
     for line in sys.stdin:
         command, *rest = line.split()
         if command == "quit":
             break
         if command == "memory":
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            print(json.dumps(peak), file=answers, flush=True)
+            print(json.dumps(peak_mib()), file=answers, flush=True)
             continue
         times = []
         for _ in range(int(rest[0])):

@@ -1,4 +1,4 @@
-"""The four works that `make bench` times: models, batches, and the matrix products of one step."""
+"""The models that `make bench` times: batches, losses, and the matrix products of one step."""
 
 from __future__ import annotations
 
@@ -33,16 +33,46 @@ def _training(m: int, n: int, k: int, batch: int = 1, count: int = 1) -> list[Pr
 
 
 @dataclass(frozen=True)
+class Task:
+    """A model, the arguments of its forward, and its loss."""
+
+    model: Any
+    inputs: tuple[Any, ...]
+    criterion: Callable[[Any, Any], Any] | None = None
+    """Of the model's result and the target; None: the model returns its loss first."""
+    target: Any = None
+
+    def loss(self, result: Any) -> Any:
+        return result[0] if self.criterion is None else self.criterion(result, self.target)
+
+    def with_loss_inside(self) -> Task:
+        """The same, in one module that returns the loss alone."""
+        from torch import nn
+
+        class WithLoss(nn.Module):
+            def __init__(self, task: Task) -> None:
+                super().__init__()
+                self.model, self.criterion = task.model, task.criterion
+
+            def forward(self, *inputs: Any) -> Any:
+                *arguments, target = inputs
+                return (self.criterion(self.model(*arguments), target),)
+
+        return Task(WithLoss(self), (*self.inputs, self.target))
+
+
+@dataclass(frozen=True)
 class Work:
     name: str
     title: str
-    build: Callable[[], tuple[Any, tuple[Any, ...], Callable[..., Any]]]
-    """Returns the module, the arguments of its forward, and loss(forward's result)."""
+    build: Callable[[], Task]
     products: list[Product] = field(default_factory=list)
     learning_rate: float = 1e-3
+    loss_outside: bool = False
+    """The loss is computed outside the model, so a variant with it inside is timed as well."""
 
 
-def transformer_lm() -> tuple[Any, tuple[Any, ...], Callable[..., Any]]:
+def transformer_lm() -> Task:
     import torch
     from torch import nn
 
@@ -51,15 +81,15 @@ def transformer_lm() -> tuple[Any, tuple[Any, ...], Callable[..., Any]]:
 
     tokens = torch.randint(0, VOCABULARY, (BPTT, BATCH))
     targets = torch.randint(0, VOCABULARY, (BPTT * BATCH,))
-    criterion = nn.CrossEntropyLoss()
-    return (
-        TransformerModel(VOCABULARY),
-        (tokens, causal_mask(BPTT)),
-        lambda logits: criterion(logits.view(-1, VOCABULARY), targets),
-    )
+    cross_entropy = nn.CrossEntropyLoss()
+
+    def criterion(logits: Any, target: Any) -> Any:
+        return cross_entropy(logits.view(-1, VOCABULARY), target)
+
+    return Task(TransformerModel(VOCABULARY), (tokens, causal_mask(BPTT)), criterion, targets)
 
 
-def _with_labels(model: Any, vocabulary: int) -> tuple[Any, tuple[Any, ...], Callable[..., Any]]:
+def _with_labels(model: Any, vocabulary: int) -> Task:
     import torch
     from torch import nn
 
@@ -73,10 +103,10 @@ def _with_labels(model: Any, vocabulary: int) -> tuple[Any, tuple[Any, ...], Cal
             return out.loss, out.logits
 
     ids = torch.randint(0, vocabulary, (8, 128))
-    return WithLoss(), (ids, ids), lambda out: out[0]
+    return Task(WithLoss(), (ids, ids))
 
 
-def bert() -> tuple[Any, tuple[Any, ...], Callable[..., Any]]:
+def bert() -> Task:
     from transformers import BertConfig, BertForMaskedLM
 
     config = BertConfig(
@@ -85,7 +115,7 @@ def bert() -> tuple[Any, tuple[Any, ...], Callable[..., Any]]:
     return _with_labels(BertForMaskedLM(config), config.vocab_size)
 
 
-def gpt2() -> tuple[Any, tuple[Any, ...], Callable[..., Any]]:
+def gpt2() -> Task:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_layer=4, n_embd=512, n_head=8)
@@ -113,6 +143,7 @@ WORKS = {
         "transformer LM, 28,782 words, 35×20",
         transformer_lm,
         [*_encoder_products(700, 2, 200, 200, 2, 35), *_training(700, VOCABULARY, 200)],
+        loss_outside=True,
     ),
     "bert": Work(
         "bert",
