@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ class SmallWork:
         rng = np.random.default_rng(0)
         nodes, weights = [], []
         value = "x"
-        for i, (k, n) in enumerate(zip(self.widths, self.widths[1:], strict=False)):
+        for i, (k, n) in enumerate(pairwise(self.widths)):
             last = i == len(self.widths) - 2
             w = rng.standard_normal((k, n)).astype(np.float32) / np.float32(np.sqrt(k))
             weights.append(numpy_helper.from_array(w, f"W{i}"))
@@ -79,7 +80,7 @@ def torch_step(work: SmallWork, *, compiled: bool = False) -> Step:
 
     x, y = (torch.from_numpy(array) for array in work.data())
     layers: list[Any] = []
-    for k, n in zip(work.widths, work.widths[1:], strict=False):
+    for k, n in pairwise(work.widths):
         layers += [nn.Linear(k, n), nn.ReLU()]
     model = nn.Sequential(*layers[:-1])
     optimizer: Any = torch.optim.SGD(model.parameters(), work.lr)

@@ -25,6 +25,12 @@ Plan compile(const Graph& graph, std::span<const Type> types, const Provider& pr
   return make_plan(std::move(concrete), provider);
 }
 
+size_t constant_bytes(const Plan& plan) {
+  size_t bytes = 0;
+  for (const Tensor& t : plan.constants) bytes += t.nbytes();
+  return bytes;
+}
+
 struct Specialisation {
   std::vector<Type> types;  // of the graph's inputs
   std::vector<Dims> dims;   // of the caller's forward inputs
@@ -235,6 +241,14 @@ void Program::bind_state(const std::string& name, Tensor tensor) {
   impl_->states[i] = std::move(tensor);
 }
 
+size_t Program::peak_bytes() const {
+  size_t constants = 0;
+  for (const auto& s : impl_->cache) {
+    constants = std::max(constants, constant_bytes(s->executable.plan()));
+  }
+  return impl_->pool->peak_bytes_in_use() + constants;
+}
+
 PlanInfo Program::plan(std::span<const Type> inputs) {
   const auto s = impl_->specialisation_for(inputs);
   const Plan& plan = s->executable.plan();
@@ -244,8 +258,8 @@ PlanInfo Program::plan(std::span<const Type> inputs) {
   info.specialise_ms = s->specialise_ms;
   for (const Buffer& b : plan.buffers) {
     if (b.storage == Storage::output) info.output_bytes += b.bytes;
-    if (b.storage == Storage::constant) info.constant_bytes += b.bytes;
   }
+  info.constant_bytes = constant_bytes(plan);
   return info;
 }
 

@@ -85,6 +85,8 @@ class Program {
   /// Binds the bytes of a state; borrowed from then on, and updated in place by updates.
   void bind_state(const std::string& name, Tensor tensor);
 
+  /// The most that arenas, outputs and constants of the runs so far took at one time, states aside.
+  size_t peak_bytes() const;
   /// Specialises for these inputs without running. Cached like a run's.
   PlanInfo plan(std::span<const Type> inputs);
   /// Text of the specialised graph, its kernels and the memory plan.

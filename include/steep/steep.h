@@ -132,8 +132,12 @@ struct StepPlan {
   size_t arena_bytes = 0;  ///< planned peak of intermediate values
   size_t parameter_bytes = 0;
   size_t optimizer_bytes = 0;
+  size_t output_bytes = 0;    ///< the loss and what else is handed to the caller
+  size_t constant_bytes = 0;  ///< initializers that are not trained, and tables
+  size_t peak_bytes = 0;      ///< of all these together, while a step runs
   size_t kernels = 0;
   double specialise_ms = 0;
+  std::string text() const;  ///< "412 MiB (parameters 114, moments 228, arena 70)"
 };
 
 /// A model, its loss and its optimizer as one compiled step: forward, backward and update in one
@@ -228,6 +232,9 @@ class TrainingSession {
 
   /// Compiles for inputs of these types and shapes, without running.
   StepPlan plan(std::span<const Tensor> inputs);
+  /// The most memory that parameters, moments and steps took at one time so far. Evaluation has
+  /// memory of its own.
+  size_t peak_bytes() const;
   /// Text of the compiled step: graph, kernels, memory plan.
   std::string dump(std::span<const Tensor> inputs);
   /// Text of the step's graph before shapes are bound.

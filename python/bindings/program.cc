@@ -13,6 +13,7 @@
 #include "model/import.h"
 #include "ops/op_def.h"
 #include "steep/error.h"
+#include "steep/steep.h"
 
 namespace steep::python {
 namespace {
@@ -65,7 +66,7 @@ class ModuleProgram {
   nb::tuple forward(const nb::list& arrays, bool gradients, uint64_t seed) {
     ModuleRun run;
     for (size_t i = 0; i < arrays.size(); ++i) run.inputs.push_back(to_tensor(arrays[i]));
-    run.pattern = gradients ? expected_ : Pattern(graph_.outputs().size(), false);
+    run.pattern = pattern(gradients);
     run.seed = seed;
     std::vector<Tensor> outputs;
     {
@@ -107,12 +108,38 @@ class ModuleProgram {
     return out;
   }
 
+  /// Compiles for arrays like these, without running. Moments are not the engine's here.
+  StepPlan plan(const nb::list& arrays, bool gradients) {
+    std::vector<Type> types;
+    for (nb::handle a : arrays) {
+      const Tensor t = to_tensor(a);
+      types.push_back({t.dtype(), to_shape(t.dims())});
+    }
+    const nb::gil_scoped_release release;
+    const PlanInfo info = compile(pattern(gradients)).program.plan(types);
+    StepPlan plan{.arena_bytes = info.arena_bytes,
+                  .parameter_bytes = bound_bytes(),
+                  .output_bytes = info.output_bytes,
+                  .constant_bytes = info.constant_bytes,
+                  .kernels = info.kernels,
+                  .specialise_ms = info.specialise_ms};
+    plan.peak_bytes =
+        plan.arena_bytes + plan.parameter_bytes + plan.output_bytes + plan.constant_bytes;
+    return plan;
+  }
+
+  size_t peak_bytes() const {
+    size_t bytes = bound_bytes();
+    for (const auto& [pattern, compiled] : programs_) bytes += compiled.program.peak_bytes();
+    return bytes;
+  }
+
   std::string dump(const std::vector<std::pair<std::string, std::vector<int64_t>>>& types,
                    bool gradients) {
     std::vector<Type> concrete;
     for (const auto& [dtype, dims] : types) concrete.push_back({dtype_from(dtype), to_shape(dims)});
     const nb::gil_scoped_release release;
-    return compile(gradients ? expected_ : Pattern(expected_.size(), false)).program.dump(concrete);
+    return compile(pattern(gradients)).program.dump(concrete);
   }
 
   bool random() const { return random_; }
@@ -124,6 +151,16 @@ class ModuleProgram {
     Program program;
     std::vector<bool> flows;  // by wanted gradient: is there one?
   };
+
+  Pattern pattern(bool gradients) const {
+    return gradients ? expected_ : Pattern(expected_.size(), false);
+  }
+
+  size_t bound_bytes() const {
+    size_t bytes = 0;
+    for (const auto& [name, tensor] : bound_) bytes += tensor.nbytes();
+    return bytes;
+  }
 
   void make_states(const std::map<std::string, std::string>& states) {
     std::map<std::string, Value> canonical;
@@ -281,6 +318,11 @@ void init_program(nb::module_& m) {
           "`input_gradients` and then `trainable`.")
       .def("dump", &ModuleProgram::dump, nb::arg("types"), nb::arg("gradients"),
            "Text of graph and plan for inputs of these (dtype, shape) pairs.")
+      .def("plan", &ModuleProgram::plan, nb::arg("arrays"), nb::arg("gradients"),
+           nb::sig("def plan(self, arrays: list[object], gradients: bool) -> StepPlan"),
+           "Compiles for arrays like these, without running. Outputs include gradients.")
+      .def_prop_ro("peak_bytes", &ModuleProgram::peak_bytes,
+                   "The most memory that bound tensors and runs took at one time so far.")
       .def_prop_ro("random", &ModuleProgram::random, "Does the graph draw random numbers?")
       .def_prop_ro("differentiable", &ModuleProgram::differentiable, "Per output.")
       .def_prop_ro("program_count", &ModuleProgram::program_count,

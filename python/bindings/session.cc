@@ -125,8 +125,12 @@ void init_results(nb::module_ &m) {
       .def_ro("arena_bytes", &StepPlan::arena_bytes, "Planned peak of intermediate values.")
       .def_ro("parameter_bytes", &StepPlan::parameter_bytes)
       .def_ro("optimizer_bytes", &StepPlan::optimizer_bytes)
+      .def_ro("output_bytes", &StepPlan::output_bytes, "The loss and what else is handed out.")
+      .def_ro("constant_bytes", &StepPlan::constant_bytes)
+      .def_ro("peak_bytes", &StepPlan::peak_bytes, "Of all these together, while a step runs.")
       .def_ro("kernels", &StepPlan::kernels)
-      .def_ro("specialise_ms", &StepPlan::specialise_ms);
+      .def_ro("specialise_ms", &StepPlan::specialise_ms)
+      .def("__str__", &StepPlan::text);
 }
 
 }  // namespace
@@ -251,6 +255,8 @@ void init_session(nb::module_ &m) {
           "plan", [](Session &s, const nb::args &arrays) { return s.plan(tensors_of(arrays)); },
           nb::sig("def plan(self, *arrays: object) -> StepPlan"),
           "Compiles for these shapes, without running.")
+      .def_prop_ro("peak_bytes", &Session::peak_bytes,
+                   "The most memory that parameters, moments and steps took at one time so far.")
       .def(
           "dump",
           [](Session &s, const nb::args &arrays) {

@@ -69,6 +69,7 @@ class _Call:
             input_gradients=[names.get(i, "") for i in wanted_inputs],
             training=exported.training,
         )
+        self.announced = False
         self.constant_results = [not d for d in self.program.differentiable]
         self.gradients = bool(self.trainable or wanted_inputs) and not all(self.constant_results)
 
@@ -107,6 +108,10 @@ class _Call:
     ) -> tuple[list[torch.Tensor], ModuleRun | None]:
         self.bind()
         seed = int(torch.randint(_SEED_RANGE, ())) if self.program.random else 0
+        if not self.announced and log.isEnabledFor(logging.INFO):
+            examples = [to_dlpack(tensors[i].detach().contiguous()) for i in self.exported.inputs]
+            log.info("step planned: %s", self.program.plan(examples, gradients))
+        self.announced = True
         arrays = [to_dlpack(tensors[i].detach().contiguous()) for i in self.exported.inputs]
         capsules, run = self.program.forward(arrays, gradients, seed)
         return [from_dlpack(c) for c in capsules], run

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from steep import _steep
+from steep.errors import Error
+
+log = logging.getLogger("steep")
 
 
 class _Proto(Protocol):
@@ -98,6 +103,17 @@ class TrainingSession(_steep.TrainingSession):
         plan.min_lr_ratio = min_lr_ratio
         options.schedule = plan
         super().__init__(_source(model), options)
+        # An attribute of the instance comes before the method and costs later steps nothing.
+        self.__dict__["step"] = self._first_step
+
+    def _first_step(self, *arrays: object, **named: object) -> _steep.StepResult:
+        """Say what a step will need before it runs."""
+        if log.isEnabledFor(logging.INFO):
+            inputs = arrays or [named[i.name] for i in self.input_info() if i.name in named]
+            with contextlib.suppress(Error):  # the step itself explains it better
+                log.info("step planned: %s", self.plan(*inputs))
+        del self.__dict__["step"]
+        return self.step(*arrays, **named)
 
 
 def check(model: str | os.PathLike[str] | bytes | _Proto) -> list[_steep.Obstacle]:

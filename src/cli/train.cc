@@ -71,6 +71,10 @@ class Run {
                       position_.epoch * rows + position_.batch * choice_.data.batch);
     Metrics metrics(choice_.metrics, session_.step_count());
     announce(progress);
+    if (position_.epoch < choice_.epochs && position_.batch < batches_.count()) {
+      const StepPlan plan = session_.plan(batches_.get(position_.epoch, position_.batch));
+      progress.line("step planned: " + plan.text());
+    }
     catch_interrupts();
     if (!choice_.profile.empty()) session_.start_profile();
 

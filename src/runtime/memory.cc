@@ -112,4 +112,9 @@ size_t MemoryPool::bytes_idle() const {
   return idle_bytes_;
 }
 
+size_t MemoryPool::peak_bytes_in_use() const {
+  std::lock_guard lock(mutex_);
+  return peak_used_bytes_;
+}
+
 }  // namespace steep

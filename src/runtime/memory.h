@@ -29,6 +29,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
 
   size_t bytes_in_use() const;
   size_t bytes_idle() const;
+  size_t peak_bytes_in_use() const;  ///< the most at one time, so far
 
  private:
   MemoryPool() = default;

@@ -88,6 +88,25 @@ std::string TensorInfo::text() const {
   return fmt::format("{}[{}]", name_of(dtype), fmt::join(extents, ", "));
 }
 
+std::string StepPlan::text() const {
+  const bool kib = peak_bytes < (size_t{1} << 20);
+  const double unit = kib ? 1024 : 1 << 20;
+  const int digits = static_cast<double>(peak_bytes) < 10 * unit ? 1 : 0;
+  auto number = [=](size_t bytes) {
+    return fmt::format("{:.{}f}", static_cast<double>(bytes) / unit, digits);
+  };
+  std::vector<std::string> parts;
+  auto add = [&](const char* name, size_t bytes) {
+    if (number(bytes) != number(0)) parts.push_back(fmt::format("{} {}", name, number(bytes)));
+  };
+  add("parameters", parameter_bytes);
+  add("moments", optimizer_bytes);
+  add("constants", constant_bytes);
+  add("outputs", output_bytes);
+  add("arena", arena_bytes);
+  return fmt::format("{} {} ({})", number(peak_bytes), kib ? "KiB" : "MiB", fmt::join(parts, ", "));
+}
+
 TrainingSession::TrainingSession(const std::filesystem::path& model, TrainingOptions options)
     : impl_(std::make_unique<Impl>(read_model(model, options), folder_of(model),
                                    std::move(options))) {}
@@ -220,8 +239,16 @@ StepPlan TrainingSession::plan(std::span<const Tensor> inputs) {
   return {.arena_bytes = info.arena_bytes,
           .parameter_bytes = bytes_of(impl_->shared(impl_->model.parameters)),
           .optimizer_bytes = bytes_of(impl_->shared(impl_->model.moments)),
+          .output_bytes = info.output_bytes,
+          .constant_bytes = info.constant_bytes,
+          .peak_bytes =
+              bytes_of(impl_->states) + info.arena_bytes + info.output_bytes + info.constant_bytes,
           .kernels = info.kernels,
           .specialise_ms = info.specialise_ms};
+}
+
+size_t TrainingSession::peak_bytes() const {
+  return bytes_of(impl_->states) + impl_->program->peak_bytes();
 }
 
 std::string TrainingSession::dump(std::span<const Tensor> inputs) {
