@@ -118,6 +118,36 @@ void small_product(benchmark::State& state) {
 }
 BENCHMARK(small_product)->Name("MatMul/small")->UseRealTime();
 
+/// Near the border of what our own loops take; with a transposed right operand the loops pack it.
+void small_forward(benchmark::State& state) {
+  const int64_t m = state.range(0), n = state.range(1), k = state.range(2);
+  time_kernel(state, {"steep.MatMul", {filled({m, k}), filled({k, n})}, {filled({m, n})}});
+  count(state, "FLOP", 2.0 * static_cast<double>(m * n * k));
+}
+void small_input_gradient(benchmark::State& state) {
+  const int64_t m = state.range(0), n = state.range(1), k = state.range(2);
+  time_kernel(state, {"steep.MatMul",
+                      {filled({m, k}), filled({n, k})},
+                      {filled({m, n})},
+                      {{"perm_b", Ints{1, 0}}}});
+  count(state, "FLOP", 2.0 * static_cast<double>(m * n * k));
+}
+void small_weight_gradient(benchmark::State& state) {
+  const int64_t m = state.range(0), n = state.range(1), k = state.range(2);
+  time_kernel(state, {"steep.MatMul",
+                      {filled({k, m}), filled({k, n})},
+                      {filled({m, n})},
+                      {{"perm_a", Ints{1, 0}}}});
+  count(state, "FLOP", 2.0 * static_cast<double>(m * n * k));
+}
+void small_shapes(benchmark::internal::Benchmark* b) {
+  b->Args({32, 128, 64})->Args({32, 10, 128})->Args({64, 64, 64})->Args({64, 128, 64});
+  b->Args({128, 128, 32})->Args({128, 128, 64})->UseRealTime();
+}
+BENCHMARK(small_forward)->Name("MatMul/small_y")->Apply(small_shapes);
+BENCHMARK(small_input_gradient)->Name("MatMul/small_dx")->Apply(small_shapes);
+BENCHMARK(small_weight_gradient)->Name("MatMul/small_dw")->Apply(small_shapes);
+
 /// 64 heads of [128, 64], read where a [batch, time, head, width] array has them.
 void attention_scores(benchmark::State& state) {
   time_kernel(state,

@@ -153,6 +153,18 @@ const std::vector<Case>& little_cases() {
        .perm_b = {0, 2, 1, 3},
        .perm_y = {0, 2, 1, 3}},
       {.a = {4, 5}, .b = {5, 6}, .y = {4, 6}, .alpha = -1, .bias = true, .relu = true},
+      // Whole and partial blocks of rows and vectors, straight, packed, and the other way round.
+      {.a = {13, 37}, .b = {37, 83}, .y = {13, 83}, .alpha = 0.5, .bias = true, .relu = true},
+      {.a = {37, 13}, .b = {37, 50}, .y = {13, 50}, .perm_a = {1, 0}, .bias = true},
+      {.a = {27, 21}, .b = {12, 21}, .y = {27, 12}, .perm_b = {1, 0}, .bias = true, .relu = true},
+      {.a = {3, 11, 21},
+       .b = {3, 39, 21},
+       .y = {3, 39, 11},
+       .perm_b = {0, 2, 1},
+       .perm_y = {0, 2, 1},
+       .alpha = 2,
+       .bias = true,
+       .relu = true},
   };
   return cases;
 }
@@ -253,7 +265,9 @@ TEST(MatMul, ChoosesByCost) {
   run_one("MatMul", {random_tensor(DType::f32, {32, 10}), random_tensor(DType::f32, {10, 1})},
           {DType::f32, {32, 1}}, {}, {.candidate = "small"});
   run_one("MatMul", {random_tensor(DType::f32, {64, 64}), random_tensor(DType::f32, {64, 64})},
-          {DType::f32, {64, 64}}, {}, {.candidate = "onednn"});
+          {DType::f32, {64, 64}}, {}, {.candidate = "small"});
+  run_one("MatMul", {random_tensor(DType::f32, {96, 96}), random_tensor(DType::f32, {96, 96})},
+          {DType::f32, {96, 96}}, {}, {.candidate = "onednn"});
 }
 
 TEST(MatMul, EmptyOperands) {
@@ -295,7 +309,7 @@ TEST(MatMul, ReluKeepsNan) {
   a.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
   const Tensor b = random_tensor(DType::f32, {64, 64}, 2);
   const Attrs relu = {{"activation", std::string("Relu")}};
-  for (std::string_view candidate : {"onednn", "reference"}) {
+  for (std::string_view candidate : {"small", "onednn", "reference"}) {
     const Tensor y =
         run_one("steep.MatMul", {a, b}, {DType::f32, {64, 64}}, relu, {.only = candidate});
     EXPECT_TRUE(std::isnan(y.data<float>()[0])) << candidate;
