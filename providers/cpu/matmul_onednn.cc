@@ -50,15 +50,31 @@ void finish_row(float* y, int64_t n, float bias, bool relu) {
 constexpr int64_t kLongestTransposedSum = 2048;
 constexpr int64_t kLongestGemmSum = 512;
 
+/// Along an axis as long as a vocabulary, oneDNN's brgemm kernels reach between half and nine
+/// tenths of what its gemm does. It takes gemm where rows lie further apart than they are long,
+/// as those of a part of an array do. With so many results, gemm does not divide sums (compared for
+/// 1 to 128 threads).
+constexpr int64_t kWide = 16384;
+constexpr int64_t kWideRows = 256;
+constexpr int64_t kWideColumns = 64;
+
+bool is_wide(const MatMulProblem& p) {
+  return p.dtype == DType::f32 && p.batch.empty() && std::max({p.m, p.n, p.k}) >= kWide &&
+         p.m >= kWideRows && p.n >= kWideColumns && p.k >= kWideColumns;
+}
+
 class OneDnnMatMul final : public Kernel {
  public:
   /// Throws dnnl::error where oneDNN has no such primitive.
   explicit OneDnnMatMul(const MatMulProblem& problem) : p_(problem) {
-    y_ = desc(p_.y_batch, p_.m, p_.n, p_.y_m, p_.y_n);
+    if (is_wide(p_)) {
+      add_wide_parts();
+      return;
+    }
     // A sum in parts would round each to 16 bits.
     const bool whole = p_.dtype != DType::f32;
-    add_parts(whole || p_.a_k == 1 ? p_.k : kLongestTransposedSum);
-    if (gemm_ && !whole) add_parts(kLongestGemmSum);
+    add_sums(whole || p_.a_k == 1 ? p_.k : kLongestTransposedSum);
+    if (gemm_ && !whole) add_sums(kLongestGemmSum);
   }
 
   /// False when oneDNN has only its reference loops for these layouts.
@@ -68,13 +84,15 @@ class OneDnnMatMul final : public Kernel {
     const auto* a = args.input<std::byte>(p_.swapped ? 1 : 0);
     const auto* b = args.input<std::byte>(p_.swapped ? 0 : 1);
     const auto size = static_cast<int64_t>(size_of(p_.dtype));
-    const dnnl::memory y = onednn_memory(y_, args.out[0]);
+    auto* y = args.output<std::byte>(0);
     for (const Part& part : parts_) {
-      const dnnl::memory a_part = onednn_memory(part.a, a + part.k * p_.a_k * size);
-      const dnnl::memory b_part = onednn_memory(part.b, b + part.k * p_.b_k * size);
+      const Range& r = part.range;
+      const dnnl::memory a_part = onednn_memory(part.a, a + (r.m * p_.a_m + r.k * p_.a_k) * size);
+      const dnnl::memory b_part = onednn_memory(part.b, b + (r.k * p_.b_k + r.n * p_.b_n) * size);
+      const dnnl::memory y_part = onednn_memory(part.y, y + (r.m * p_.y_m + r.n * p_.y_n) * size);
       std::array<dnnl_exec_arg_t, 5> list = {{{DNNL_ARG_SRC, a_part.get()},
                                               {DNNL_ARG_WEIGHTS, b_part.get()},
-                                              {DNNL_ARG_DST, y.get()}}};
+                                              {DNNL_ARG_DST, y_part.get()}}};
       int count = 3;
       dnnl::memory scratch;
       if (part.scratchpad.get_size() > 0) {
@@ -83,7 +101,7 @@ class OneDnnMatMul final : public Kernel {
       }
       dnnl::memory bias;
       if (part.bias_argument != 0) {
-        bias = onednn_memory(bias_, args.in[2]);
+        bias = onednn_memory(part.bias, args.input<std::byte>(2) + r.n * size);
         list[count++] = {part.bias_argument, bias.get()};
       }
       const auto status =
@@ -96,11 +114,16 @@ class OneDnnMatMul final : public Kernel {
   }
 
  private:
-  /// Adds the terms [k, end) of the sum.
+  /// Rows [m, m_end), columns [n, n_end), terms [k, k_end) of the sum.
+  struct Range {
+    int64_t m = 0, n = 0, k = 0;
+    int64_t m_end, n_end, k_end;
+  };
+
   struct Part {
-    dnnl::matmul primitive;
-    dnnl::memory::desc a, b, scratchpad;
-    int64_t k = 0;
+    Range range;
+    dnnl::matmul primitive{};
+    dnnl::memory::desc a{}, b{}, y{}, bias{}, scratchpad{};
     int bias_argument = 0;
   };
 
@@ -110,36 +133,58 @@ class OneDnnMatMul final : public Kernel {
     return onednn_desc(p_.dtype, l.dims, l.strides);
   }
 
-  void add_parts(int64_t longest) {
+  Range whole() const { return {.m_end = p_.m, .n_end = p_.n, .k_end = p_.k}; }
+
+  /// The sum in stretches of at most `longest` terms.
+  void add_sums(int64_t longest) {
     parts_.clear();
     const int64_t count = (p_.k + longest - 1) / longest;
-    for (int64_t i = 0; i < count; ++i) add_part(p_.k * i / count, p_.k * (i + 1) / count);
+    for (int64_t i = 0; i < count; ++i) {
+      Range r = whole();
+      r.k = p_.k * i / count;
+      r.k_end = p_.k * (i + 1) / count;
+      add_part(r);
+    }
   }
 
-  void add_part(int64_t k, int64_t end) {
-    Part part{.primitive = {},
-              .a = desc(p_.a_batch, p_.m, end - k, p_.a_m, p_.a_k),
-              .b = desc(p_.b_batch, end - k, p_.n, p_.b_k, p_.b_n),
-              .scratchpad = {},
-              .k = k};
+  /// The longest axis in parts: columns in blocks that are still in the cache when the bias comes.
+  void add_wide_parts() {
+    constexpr int64_t kBlock = 4096;
+    const bool rows = p_.m >= std::max(p_.n, p_.k), columns = !rows && p_.n >= p_.k;
+    const int64_t extent = rows ? p_.m : columns ? p_.n : p_.k;
+    const int64_t count = columns ? (extent + kBlock - 1) / kBlock : 2;
+    for (int64_t i = 0; i < count; ++i) {
+      Range r = whole();
+      (rows ? r.m : columns ? r.n : r.k) = extent * i / count;
+      (rows ? r.m_end : columns ? r.n_end : r.k_end) = extent * (i + 1) / count;
+      add_part(r);
+    }
+  }
+
+  void add_part(const Range& r) {
+    Part part{.range = r};
+    part.a = desc(p_.a_batch, r.m_end - r.m, r.k_end - r.k, p_.a_m, p_.a_k);
+    part.b = desc(p_.b_batch, r.k_end - r.k, r.n_end - r.n, p_.b_k, p_.b_n);
+    part.y = desc(p_.y_batch, r.m_end - r.m, r.n_end - r.n, p_.y_m, p_.y_n);
     // oneDNN sums into y before anything else, adds its own bias before alpha, and knows only a
     // bias for each column: alpha is the last part's, and so is the bias where there is an alpha.
     dnnl::post_ops post;
-    if (k != 0) post.append_sum();
+    if (r.k != 0) post.append_sum();
     const bool scale = p_.alpha != 1;
-    if (scale && end == p_.k) {
+    const bool last = r.k_end == p_.k;
+    if (scale && last) {
       post.append_eltwise(dnnl::algorithm::eltwise_linear, static_cast<float>(p_.alpha), 0.0F);
     }
-    if (p_.bias && !p_.bias_on_rows && (scale ? end == p_.k : k == 0)) {
-      Dims dims(y_.get_dims().size(), 1);
-      Dims strides(dims.size(), p_.n);
-      dims.back() = p_.n;
+    if (p_.bias && !p_.bias_on_rows && (scale ? last : r.k == 0)) {
+      Dims dims(part.y.get_dims().size(), 1);
+      Dims strides(dims.size(), r.n_end - r.n);
+      dims.back() = r.n_end - r.n;
       strides.back() = 1;
-      bias_ = onednn_desc(p_.dtype, dims, strides);
+      part.bias = onednn_desc(p_.dtype, dims, strides);
       part.bias_argument = DNNL_ARG_BIAS;
       if (scale) {
         part.bias_argument = DNNL_ARG_ATTR_MULTIPLE_POST_OP(post.len()) | DNNL_ARG_SRC_1;
-        post.append_binary(dnnl::algorithm::binary_add, bias_);
+        post.append_binary(dnnl::algorithm::binary_add, part.bias);
       }
     }
     dnnl::primitive_attr attr;
@@ -149,8 +194,8 @@ class OneDnnMatMul final : public Kernel {
     using Desc = dnnl::matmul::primitive_desc;
     const auto& engine = onednn_engine();
     const Desc pd = part.bias_argument == DNNL_ARG_BIAS
-                        ? Desc(engine, part.a, part.b, bias_, y_, attr)
-                        : Desc(engine, part.a, part.b, y_, attr);
+                        ? Desc(engine, part.a, part.b, part.bias, part.y, attr)
+                        : Desc(engine, part.a, part.b, part.y, attr);
     const std::string_view implementation = pd.impl_info_str();
     fast_ = fast_ && implementation.find("ref") == std::string_view::npos;
     gemm_ = gemm_ || implementation.find("gemm:") == 0;
@@ -178,7 +223,6 @@ class OneDnnMatMul final : public Kernel {
   }
 
   MatMulProblem p_;
-  dnnl::memory::desc y_, bias_;
   std::vector<Part> parts_;
   bool fast_ = true;
   bool gemm_ = false;

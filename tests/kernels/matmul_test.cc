@@ -257,6 +257,21 @@ TEST(MatMul, MiddlingProductsByOneDnnAndReference) {
   }
 }
 
+/// An axis as long as a vocabulary: columns, rows, or terms of the sum.
+TEST(MatMul, WideProducts) {
+  const Case wide[] = {
+      {.a = {260, 64}, .b = {16387, 64}, .y = {260, 16387}, .perm_b = {1, 0}, .bias = true},
+      {.a = {66, 65},
+       .b = {66, 16401},
+       .y = {16401, 65},
+       .perm_a = {1, 0},
+       .perm_y = {1, 0},
+       .alpha = 0.5},
+      {.a = {257, 16390}, .b = {16390, 64}, .y = {257, 64}, .alpha = 2, .bias = true, .relu = true},
+  };
+  for (const Case& c : wide) check(c, DType::f32, "onednn");
+}
+
 TEST(MatMul, LittleProductsByOneDnn) {
   for (const Case& c : little_cases()) check(c, DType::f32, "onednn");
 }
