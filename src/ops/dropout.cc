@@ -22,6 +22,7 @@ std::vector<Type> dropout_mask_infer(Node n) { return {{DType::boolean, n.input(
 }  // namespace
 
 extern const OpDef kSteepDropout = {.name = "steep.Dropout",
+                                    .elementwise = true,
                                     .vjp = dropout_vjp,
                                     .infer = dropout_infer,
                                     .decompose = dropout_decompose};

@@ -34,8 +34,10 @@ using Infer = std::vector<Type> (*)(Node n);
 using Decompose = std::vector<Value> (*)(Node n);
 
 struct OpDef {
-  std::string_view name;     ///< canonical: ONNX's name, or "steep.Name"
-  bool elementwise = false;  ///< output element i depends on (broadcast) input elements i only
+  std::string_view name;  ///< canonical: ONNX's name, or "steep.Name"
+  /// Output element i depends on (broadcast) input elements i only, or, where the op is random, on
+  /// i itself.
+  bool elementwise = false;
   bool view = false;  ///< output 0 is input 0's bytes, in the same order, under another shape
   /// The derivative is zero or undefined everywhere (Shape, Equal, ArgMax): gradients stop here,
   /// silently.
