@@ -23,6 +23,7 @@ class Planner {
   Plan run() {
     assign_sources();
     find_last_uses();
+    find_heirs();
     for (Node n : order_) add_step(n);
     if (!in_backward_) begin_backward();
     end_of_phase(Phase::backward);
@@ -93,8 +94,31 @@ class Planner {
   /// it.
   bool leaves(Value y) const { return wanted_outside_[root_[y.id()]] != 0; }
 
+  /// By value that only one node reads, which may overwrite it with what leaves: that result. Both
+  /// live in the buffer that the caller gets.
+  void find_heirs() {
+    heir_.resize(g().value_count());
+    std::vector<char> inherits(g().value_count(), 0);
+    const auto users = g().users();
+    for (size_t k = order_.size(); k-- > 0;) {
+      Node n = order_[k];
+      auto it = kernels_.find(n.id());
+      if (it == kernels_.end()) continue;
+      for (auto [i, o] : it->second.kernel->may_share) {
+        Value x = n.input(i), y = n.output(o);
+        if (!x || !y || inherits[y.id()] || leaves(x)) continue;
+        if (!(leaves(y) || heir_[y.id()]) || bytes_of(x) != bytes_of(y)) continue;
+        Node p = x.producer();
+        const bool made = p && p.phase() == n.phase() && kernels_.count(p.id()) != 0;
+        if (!made || users[x.id()].size() != 1) continue;
+        heir_[x.id()] = y;
+        inherits[y.id()] = 1;
+      }
+    }
+  }
+
   Place new_place(Node n, Value y) {
-    if (leaves(y)) {
+    if (leaves(y) || heir_[y.id()]) {
       const auto index = static_cast<uint32_t>(plan_.output_buffers.size());
       const int b = add_buffer(Storage::output, bytes_of(y), index, n.phase());
       plan_.output_buffers.push_back(static_cast<uint32_t>(b));
@@ -107,11 +131,15 @@ class Planner {
   /// operand of the node lies in that buffer in a way the kernel did not agree to.
   bool take_over(Node n, const Kernel& kernel, int k, int o, Place* place) {
     Value y = n.output(o);
-    if (leaves(y)) return false;
     for (auto [i, out] : kernel.may_share) {
       if (out != o) continue;
       Value x = n.input(i);
       if (!x) continue;
+      if (leaves(y) || heir_[y.id()]) {
+        if (heir_[x.id()] != y) continue;
+        *place = places_[x.id()];
+        return true;
+      }
       const Place p = places_[x.id()];
       if (p.buffer < 0 || p.offset != 0) continue;
       const Buffer& b = plan_.buffers[static_cast<size_t>(p.buffer)];
@@ -233,6 +261,7 @@ class Planner {
   std::vector<Node> order_;
   std::vector<Place> places_;         // by value id
   std::vector<char> wanted_outside_;  // by root value id
+  std::vector<Value> heir_;           // by value id: the output that takes its buffer over
   std::vector<Value> updates_state_;  // by value id: the state that it becomes
   std::vector<uint32_t> root_;        // by value id
   std::vector<int> last_use_;         // by root value id: position in order_

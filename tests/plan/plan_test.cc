@@ -192,6 +192,16 @@ TEST(Plan, AChainRunsInPlace) {
             256U + 128U);  // one matrix and scratch
 }
 
+TEST(Plan, AChainThatLeavesIsMadeWhereItLeaves) {
+  Graph g;
+  Value x = g.add_input("x", kMatrix);
+  g.add_output("y", tanh(tanh(matmul(x, x))));
+  const Plan plan = make_plan(std::move(g), AnyProvider());
+  ASSERT_EQ(plan.steps.size(), 3U);
+  EXPECT_EQ(plan.steps[0].outputs[0].buffer, plan.outputs[0].place.buffer);
+  EXPECT_EQ(plan.arena_bytes, 128U);  // scratch
+}
+
 TEST(Plan, AStateIsUpdatedInPlaceAfterItsReaders) {
   Graph g;
   Value x = g.add_input("x", kMatrix);
