@@ -1,5 +1,5 @@
-// steep.GatherGrad: zeros with slices of dy added. Threads own destinations, so that several slices
-// for one destination are always added in the order of the indices.
+// steep.GatherGrad: zeros, or another array, with slices of dy added. Threads own destinations, so
+// that several slices for one destination are always added in the order of the indices.
 
 #include <fmt/format.h>
 
@@ -15,11 +15,17 @@ template <typename T, typename Index>
 class GatherGrad final : public Kernel {
  public:
   GatherGrad(const NodeSpec& node, AxisSplit split)
-      : node_(node.name), split_(split), picks_(node.in(1).size()) {}
+      : node_(node.name),
+        split_(split),
+        picks_(node.in(1).size()),
+        has_base_(node.in(3).present()) {
+    if (has_base_) may_share = {{3, 0}};
+  }
 
   void execute(const KernelArgs& args) const override {
     const T* dy = args.input<T>(0);
     const Index* indices = args.input<Index>(1);
+    const T* base = has_base_ ? args.input<T>(3) : nullptr;
     T* dx = args.output<T>(0);
     check(indices);
 
@@ -28,12 +34,16 @@ class GatherGrad final : public Kernel {
     // Few destinations: divide their columns instead.
     if (rows < kFewRows) {
       const int64_t grain = std::max<int64_t>(64, 32768 / std::max<int64_t>(rows + picks_, 1));
-      parallel_for(inner, grain,
-                   [&](int64_t begin, int64_t end) { add(dy, indices, dx, 0, rows, begin, end); });
+      parallel_for(inner, grain, [&](int64_t begin, int64_t end) {
+        start(base, dx, 0, rows, begin, end);
+        add(dy, indices, dx, 0, rows, begin, end);
+      });
     } else {
       const int64_t grain = std::max<int64_t>(1, 32768 / std::max<int64_t>(inner, 1));
-      parallel_for(rows, grain,
-                   [&](int64_t begin, int64_t end) { add(dy, indices, dx, begin, end, 0, inner); });
+      parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
+        start(base, dx, begin, end, 0, inner);
+        add(dy, indices, dx, begin, end, 0, inner);
+      });
     }
   }
 
@@ -53,16 +63,27 @@ class GatherGrad final : public Kernel {
     }
   }
 
+  /// Writes what the slices are added to, for the rows [begin, end) and of these the columns
+  /// [first, last).
+  void start(const T* base, T* dx, int64_t begin, int64_t end, int64_t first, int64_t last) const {
+    if (base == dx) return;
+    const int64_t inner = split_.inner;
+    const bool whole = first == 0 && last == inner;  // rows without a gap
+    const int64_t stretch = whole ? (end - begin) * inner : last - first;
+    for (int64_t at = begin * inner + first; at < end * inner; at += whole ? stretch : inner) {
+      if (base != nullptr) {
+        std::copy_n(base + at, stretch, dx + at);
+      } else {
+        std::fill_n(dx + at, stretch, T{0});
+      }
+      if (stretch == 0) break;
+    }
+  }
+
   /// The destination rows [begin, end) and of these the columns [first, last).
   void add(const T* dy, const Index* indices, T* dx, int64_t begin, int64_t end, int64_t first,
            int64_t last) const {
     const auto [outer, extent, inner] = split_;
-    if (first == 0 && last == inner) {
-      std::fill(dx + begin * inner, dx + end * inner, T{0});
-    } else {
-      for (int64_t r = begin; r < end; ++r)
-        std::fill(dx + r * inner + first, dx + r * inner + last, T{0});
-    }
     if (extent == 0) return;
     for (int64_t o = begin / extent; o * extent < end; ++o) {
       for (int64_t i = 0; i < picks_; ++i) {
@@ -79,6 +100,7 @@ class GatherGrad final : public Kernel {
   std::string node_;
   AxisSplit split_;
   int64_t picks_;
+  bool has_base_;
 };
 
 template <typename T>
@@ -99,6 +121,10 @@ std::unique_ptr<Kernel> make_gather_grad(const NodeSpec& node, std::string* why_
   const AxisSplit split = split_around(dx.dims, axis, axis + 1);
   if (node.in(0).size() != split.outer * node.in(1).size() * split.inner) {
     *why_not = "dy does not have one slice for each index";
+    return nullptr;
+  }
+  if (node.in(3).present() && (node.in(3).dtype != dx.dtype || node.in(3).dims != dx.dims)) {
+    *why_not = "base differs from the output in dtype or shape";
     return nullptr;
   }
   if (dx.dtype == DType::f32) return for_indices<float>(node, split, why_not);

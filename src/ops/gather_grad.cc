@@ -1,5 +1,5 @@
-// steep.GatherGrad(dy, indices, shape){axis}: zeros of `shape` with the slices of dy added at
-// `indices` along `axis`.
+// steep.GatherGrad(dy, indices, shape, base?){axis}: `base`, or zeros of `shape`, with the slices
+// of dy added at `indices` along `axis`.
 #include "ops/build.h"
 #include "ops/own_types.h"
 
@@ -7,7 +7,8 @@ namespace steep {
 namespace {
 
 Grads gather_grad_vjp(Node n, const Grads& dy) {
-  return {apply("Gather", {dy[0], n.input(1)}, {{"axis", n.attrs().integer("axis", 0)}})};
+  Value slices = apply("Gather", {dy[0], n.input(1)}, {{"axis", n.attrs().integer("axis", 0)}});
+  return {slices, {}, {}, n.input(3) ? dy[0] : Value()};
 }
 
 std::vector<Type> gather_grad_infer(Node n) { return {{n.input(0).dtype(), shape_in(n.input(2))}}; }
@@ -31,7 +32,8 @@ std::vector<Value> gather_grad_decompose(Node n) {
   Value tuples = unsqueeze(cast(indices, DType::i64), {-1});
   Value dx = apply("ScatterND", {zeros, tuples, transpose(dy, front)},
                    {{"reduction", std::string("add")}});
-  return {transpose(dx, inverse)};
+  dx = transpose(dx, inverse);
+  return {n.input(3) ? n.input(3) + dx : dx};
 }
 
 }  // namespace

@@ -10,8 +10,7 @@ namespace steep {
 namespace {
 
 constexpr Pass kPasses[] = {
-    {"remove_duplicates", remove_duplicates},
-    {"fuse_matmul", fuse_matmul},
+    {"remove_duplicates", remove_duplicates}, {"fuse_matmul", fuse_matmul},
     {"fuse_elementwise", fuse_elementwise},
 };
 

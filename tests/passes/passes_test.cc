@@ -108,6 +108,32 @@ TEST(FuseMatmul, LeavesAnAddOfAFullMatrix) {
   expect_same_results(g);
 }
 
+TEST(FuseGatherGrad, AddsIntoTheOtherGradient) {
+  Graph g;
+  Value table = g.add_input("table", matrix(6, 4)), dy = g.add_input("dy", matrix(3, 4));
+  Value picks = g.add_constant(Tensor::from<int64_t>({5, 0, 5}, {3}));
+  Value shape = g.add_constant(Tensor::from<int64_t>({6, 4}, {2}));
+  Value slices = apply("steep.GatherGrad", {dy, picks, shape}, {{"axis", int64_t{0}}});
+  g.add_output("sum", matmul(transpose(table, {1, 0}), table) * 0.0 + 1.0);
+  g.add_output("y", tanh(table) + slices);
+  const Graph fused = after(g, fuse_gather_grad);
+  EXPECT_EQ(count(fused, "Add"), 1) << to_text(fused);  // that of "sum"
+  ASSERT_EQ(count(fused, "steep.GatherGrad"), 1);
+  expect_same_results(g);
+}
+
+TEST(FuseGatherGrad, KeepsSlicesThatOthersRead) {
+  Graph g;
+  Value table = g.add_input("table", matrix(6, 4)), dy = g.add_input("dy", matrix(1, 4));
+  Value picks = g.add_constant(Tensor::from<int64_t>({2}, {1}));
+  Value shape = g.add_constant(Tensor::from<int64_t>({6, 4}, {2}));
+  Value slices = apply("steep.GatherGrad", {dy, picks, shape}, {{"axis", int64_t{0}}});
+  g.add_output("y", table + slices);
+  g.add_output("slices", slices);
+  EXPECT_EQ(count(after(g, fuse_gather_grad), "Add"), 1);
+  expect_same_results(g);
+}
+
 TEST(FuseElementwise, MakesOneNodeOfAChain) {
   Graph g;
   Value x = g.add_input("x", matrix(6, 50)), row = g.add_input("row", {DType::f32, Shape{50}});

@@ -86,6 +86,15 @@ for _x, _i, _axis in GATHERS:
         attrs={"axis": _axis},
         note=f"{_x}{_i.dtype}",
     )
+    row(
+        "steep.GatherGrad",
+        floats(*_y.shape),
+        _i,
+        ints(list(_x)),
+        floats(*_x),
+        attrs={"axis": _axis},
+        note=f"{_x}{_i.dtype} base",
+    )
 
 ELEMENTS = [
     ((3, 3), ints([[0, 1, 2], [2, 2, 0]]), 0),
