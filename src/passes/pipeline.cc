@@ -11,6 +11,7 @@ namespace {
 
 constexpr Pass kPasses[] = {
     {"remove_duplicates", remove_duplicates}, {"fuse_matmul", fuse_matmul},
+    {"fuse_gather_grad", fuse_gather_grad},   {"recompute", recompute},
     {"fuse_elementwise", fuse_elementwise},
 };
 

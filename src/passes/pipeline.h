@@ -27,6 +27,7 @@ void run_passes(Graph& graph, const std::set<std::string>& disabled);
 void remove_duplicates(Graph& graph);  // nodes that compute what another node computed
 void fuse_matmul(Graph& graph);        // transposes, scale, bias and ReLU into steep.MatMul
 void fuse_gather_grad(Graph& graph);   // a sum with a gather's gradient into that gradient
+void recompute(Graph& graph);          // in backward, what forward need not keep
 void fuse_elementwise(Graph& graph);   // chains of elementwise nodes into steep.Fused
 
 }  // namespace steep

@@ -134,6 +134,69 @@ TEST(FuseGatherGrad, KeepsSlicesThatOthersRead) {
   expect_same_results(g);
 }
 
+/// y = f(x) forward, and a backward node that reads `kept` beside a gradient.
+struct TwoPhases {
+  Graph g;
+  Value dy, dx;
+
+  TwoPhases(Value (*kept)(Value), bool keep_source) {
+    Value x = g.add_input("x", matrix(7, 9));
+    Value made = matmul(x, transpose(x, {1, 0}));  // not elementwise
+    Value saved = kept(made);
+    Value y = saved * made;
+    g.add_output("y", y);
+    dy = g.add_gradient_input("dy", y);
+    const Graph::Scope scope(g, Phase::backward, "grad");
+    dx = dy * saved;
+    if (keep_source) dx = dx * made;
+    g.add_output("dx", dx, Phase::backward);
+  }
+};
+
+int forward_values_read_backward(const Graph& g) {
+  std::set<uint32_t> read;
+  for (Node n : g.nodes()) {
+    if (n.phase() != Phase::backward) continue;
+    for (int i = 0; i < n.input_count(); ++i) {
+      Node p = n.input(i) ? n.input(i).producer() : Node();
+      if (p && p.phase() == Phase::forward) read.insert(n.input(i).id());
+    }
+  }
+  return static_cast<int>(read.size());
+}
+
+Value two_steps(Value v) { return tanh(exp(v * 0.1)); }
+Value one_bit(Value v) { return where(apply("Greater", {v, v * 0.5}), v, 0.0); }
+
+TEST(Recompute, ReadsTheSourceInstead) {
+  TwoPhases two(two_steps, true);
+  EXPECT_EQ(forward_values_read_backward(two.g), 2);
+  const Graph less = after(two.g, recompute);
+  EXPECT_EQ(forward_values_read_backward(less), 1) << to_text(less);
+  EXPECT_EQ(count(less, "Tanh"), 2);
+}
+
+TEST(Recompute, LeavesWhatWouldKeepAsMuch) {
+  TwoPhases two(two_steps, false);
+  EXPECT_EQ(count(after(two.g, recompute), "Tanh"), 1);
+}
+
+TEST(Recompute, KeepsResults) {
+  for (auto kept : {two_steps, one_bit}) {
+    TwoPhases two(kept, true);
+    std::vector<std::vector<Tensor>> results;
+    for (const std::set<std::string>& off : {std::set<std::string>{}, {"recompute"}}) {
+      Program program(two.g, {.disabled_passes = off});
+      auto forward = program.forward(std::vector{random_tensor({7, 9}, 1)});
+      results.push_back(
+          program.backward(std::move(forward.pending), std::vector{random_tensor({7, 7}, 2)}));
+    }
+    for (int64_t i = 0; i < results[0][0].size(); ++i) {
+      EXPECT_EQ(results[0][0].data<float>()[i], results[1][0].data<float>()[i]);
+    }
+  }
+}
+
 TEST(FuseElementwise, MakesOneNodeOfAChain) {
   Graph g;
   Value x = g.add_input("x", matrix(6, 50)), row = g.add_input("row", {DType::f32, Shape{50}});

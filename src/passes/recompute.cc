@@ -1,0 +1,118 @@
+// Elementwise values that backward reads are computed again there, from less: forward then writes
+// fewer arrays, and they need not be kept.
+//
+//   forward: t = Tanh(x * 0.8), y = x * t        forward: y = x * Tanh(x * 0.8)
+//   backward: dx = f(dy, x, t)               →   backward: dx = f(dy, x, Tanh(x * 0.8))
+//
+// Only where the sources of the value are fewer bytes than the value, or are kept anyway: reading
+// and writing an array costs more than the arithmetic. Chen et al., Training Deep Nets with
+// Sublinear Memory Cost, 2016, has the general idea; here it is applied where it costs no time.
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "ops/build.h"
+#include "ops/op_def.h"
+#include "passes/pipeline.h"
+
+namespace steep {
+namespace {
+
+bool is_elementwise(Node n) {
+  const OpDef* def = n ? find_op(n.op()) : nullptr;
+  return def != nullptr && def->elementwise && n.output_count() == 1;
+}
+
+size_t bytes_of(Value v) {
+  return static_cast<size_t>(element_count(v.type().dims())) * size_of(v.dtype());
+}
+
+class Recomputer {
+ public:
+  explicit Recomputer(Graph& g) : g_(g), order_(g.nodes()) {
+    for (const Output& o : g.outputs()) kept_.insert(o.value.id());
+    for (const Update& u : g.updates()) kept_.insert(u.value.id());
+    for (Node n : order_) {
+      if (n.phase() != Phase::backward) continue;
+      for (int i = 0; i < n.input_count(); ++i) {
+        Value x = n.input(i);
+        if (x && !(is_elementwise(n) && can_repeat(x))) kept_.insert(x.id());
+      }
+    }
+  }
+
+  void run() {
+    for (Node n : order_) {
+      if (n.phase() != Phase::backward || !is_elementwise(n)) continue;
+      for (int i = 0; i < n.input_count(); ++i) {
+        Value x = n.input(i);
+        if (x && kept_.count(x.id()) == 0 && can_repeat(x) && pays(x)) n.set_input(i, again(x, n));
+      }
+    }
+  }
+
+ private:
+  /// Made in forward by an elementwise node.
+  static bool can_repeat(Value x) {
+    Node p = x.producer();
+    return p && p.phase() == Phase::forward && is_elementwise(p);
+  }
+
+  /// The values that a repetition of x reads.
+  void add_sources(Value x, std::vector<Value>* sources) const {
+    Node p = x.producer();
+    for (int i = 0; i < p.input_count(); ++i) {
+      Value in = p.input(i);
+      if (!in) continue;
+      if (kept_.count(in.id()) == 0 && can_repeat(in)) {
+        add_sources(in, sources);
+      } else if (std::find(sources->begin(), sources->end(), in) == sources->end()) {
+        sources->push_back(in);
+      }
+    }
+  }
+
+  /// Constants, states and inputs stay in any case.
+  bool stays(Value v) const { return !v.producer() || kept_.count(v.id()) != 0; }
+
+  bool pays(Value x) {
+    auto [it, fresh] = pays_.try_emplace(x.id(), false);
+    if (!fresh) return it->second;
+    std::vector<Value> sources;
+    add_sources(x, &sources);
+    constexpr size_t kMostSources = 8;
+    size_t bytes = 0;
+    for (Value s : sources) bytes += stays(s) ? 0 : bytes_of(s);
+    if (sources.size() > kMostSources || bytes >= bytes_of(x)) return false;
+    for (Value s : sources) kept_.insert(s.id());
+    return pays_[x.id()] = true;
+  }
+
+  Value again(Value x, Node reader) {
+    if (kept_.count(x.id()) != 0 || !can_repeat(x)) return x;
+    if (auto it = again_.find(x.id()); it != again_.end()) return it->second;
+    Node p = x.producer();
+    std::vector<Value> inputs;
+    for (int i = 0; i < p.input_count(); ++i) {
+      inputs.push_back(p.input(i) ? again(p.input(i), reader) : Value());
+    }
+    const Graph::Scope scope(g_, Phase::backward, p.name() + "/again");
+    Node copy = g_.add_node(p.op(), inputs, 1, p.attrs());
+    g_.set_type(copy.output(0), x.type());
+    g_.place_like(copy, reader);
+    return again_[x.id()] = copy.output(0);
+  }
+
+  Graph& g_;
+  std::vector<Node> order_;
+  std::unordered_set<uint32_t> kept_;          // by value id: there in backward whatever we do
+  std::unordered_map<uint32_t, bool> pays_;    // by value id
+  std::unordered_map<uint32_t, Value> again_;  // by value id: its repetition
+};
+
+}  // namespace
+
+void recompute(Graph& g) { Recomputer(g).run(); }
+
+}  // namespace steep
