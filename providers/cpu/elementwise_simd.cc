@@ -7,12 +7,12 @@
 
 #include "providers/cpu/elementwise.h"
 #include "providers/cpu/isa.h"
-#include "providers/cpu/philox.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "providers/cpu/elementwise_simd.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "providers/cpu/philox-inl.h"
 #include "providers/cpu/simd-inl.h"
 #include "providers/cpu/vector_math-inl.h"
 
@@ -161,88 +161,6 @@ const LoopTable<float>& table() {
   return kTable;
 }
 
-#if HWY_TARGET == HWY_SCALAR
-
-void philox_words(const DropoutParams& params, const int64_t* seed, uint64_t group, int64_t groups,
-                  uint32_t* HWY_RESTRICT words) {
-  for (int64_t i = 0; i < groups; ++i) {
-    const PhiloxWords four = philox_group(seed, params.stream, group + static_cast<uint64_t>(i));
-    std::copy(four.begin(), four.end(), words + 4 * i);
-  }
-}
-
-#else
-
-/// Counters of consecutive groups. A lane of 64 bits holds one 32-bit word in its lower half;
-/// multiplying even 32-bit lanes ignores what stands in the upper halves, so nothing clears them.
-template <class V>
-struct Counters {
-  V c0, c1, c2, c3;
-
-  template <class D>
-  HWY_INLINE Counters(D d, uint64_t first, uint32_t run, uint32_t stream)
-      : c0(hn::Set(d, run)),
-        c1(hn::Set(d, stream)),
-        c2(hn::Iota(d, first)),
-        c3(hn::ShiftRight<32>(c2)) {}
-
-  template <class V32>
-  HWY_INLINE void round(V32 m0, V32 m1, V k0, V k1) {
-    const hn::DFromV<V32> d32;
-    const V product0 = hn::MulEven(hn::BitCast(d32, c0), m0);
-    const V product1 = hn::MulEven(hn::BitCast(d32, c2), m1);
-    c0 = hn::Xor(hn::ShiftRight<32>(product1), hn::Xor(c1, k0));
-    c1 = product1;
-    c2 = hn::Xor(hn::ShiftRight<32>(product0), hn::Xor(c3, k1));
-    c3 = product0;
-  }
-
-  template <class D>
-  HWY_INLINE void store(D d, uint32_t* HWY_RESTRICT words) const {
-    const V low_half = hn::Set(d, 0xFFFFFFFF);
-    const V first = hn::Or(hn::And(c0, low_half), hn::ShiftLeft<32>(c1));
-    const V second = hn::Or(hn::And(c2, low_half), hn::ShiftLeft<32>(c3));
-    hn::StoreInterleaved2(first, second, d, reinterpret_cast<uint64_t*>(words));
-  }
-};
-
-/// The words of `groups` groups from `group` on, four a group; writes two whole vectors of groups
-/// at a time, since one alone would wait for its multiplications.
-void philox_words(const DropoutParams& params, const int64_t* seed, uint64_t group, int64_t groups,
-                  uint32_t* HWY_RESTRICT words) {
-  const hn::ScalableTag<uint64_t> d;
-  const hn::Repartition<uint32_t, decltype(d)> d32;
-  using V = hn::Vec<decltype(d)>;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto run = static_cast<uint32_t>(seed[1]);
-  const auto stream = static_cast<uint32_t>(params.stream);
-  const auto m0 = hn::Set(d32, kPhiloxM0);
-  const auto m1 = hn::Set(d32, kPhiloxM1);
-  uint64_t keys[10][2];
-  auto k0 = static_cast<uint32_t>(seed[0]);
-  auto k1 = static_cast<uint32_t>(static_cast<uint64_t>(seed[0]) >> 32);
-  for (auto& key : keys) {
-    key[0] = k0;
-    key[1] = k1;
-    k0 += kPhiloxW0;
-    k1 += kPhiloxW1;
-  }
-  for (int64_t i = 0; i < groups; i += 2 * lanes) {
-    Counters<V> a(d, group + static_cast<uint64_t>(i), run, stream);
-    Counters<V> b(d, group + static_cast<uint64_t>(i + lanes), run, stream);
-    for (const auto& key : keys) {
-      const V key0 = hn::Set(d, key[0]);
-      const V key1 = hn::Set(d, key[1]);
-      a.round(m0, m1, key0, key1);
-      b.round(m0, m1, key0, key1);
-    }
-    a.store(d, words + 4 * i);
-    b.store(d, words + 4 * (i + lanes));
-  }
-}
-
-#endif
-
 void dropout_loop(const DropoutParams& params, const int64_t* seed, int64_t first, const float* a,
                   float* dst, int64_t n) {
   if (params.threshold > 0xFFFFFFFF) {
@@ -256,10 +174,11 @@ void dropout_loop(const DropoutParams& params, const int64_t* seed, int64_t firs
   const auto threshold = hn::Set(d32, static_cast<uint32_t>(params.threshold));
   const auto scale = hn::Set(d, static_cast<float>(params.scale));
   const auto one = hn::Set(d, 1.0F);
-  HWY_ALIGN uint32_t words[kChunk + 8 * hn::MaxLanes(hn::ScalableTag<uint64_t>())];
+  HWY_ALIGN uint32_t words[kChunk + kPhiloxSlack];
+  const Philox philox(seed, params.stream);
   for (int64_t chunk = 0; chunk < n; chunk += kChunk) {
     const int64_t count = std::min(kChunk, n - chunk);
-    philox_words(params, seed, static_cast<uint64_t>(first + chunk) / 4, (count + 3) / 4, words);
+    philox_words(philox, static_cast<uint64_t>(first + chunk) / 4, (count + 3) / 4, words);
     for (int64_t i = 0; i < count; i += lanes) {
       const auto keep = hn::RebindMask(d, hn::Not(hn::Lt(hn::Load(d32, words + i), threshold)));
       const auto left = static_cast<size_t>(std::min(lanes, count - i));
