@@ -25,28 +25,46 @@ struct Run {
   Attrs attrs{};
 };
 
-/// Builds the kernel once and times execute(). The label names the candidate.
-void time_kernel(benchmark::State& state, Run run) {
-  NodeSpec spec{.name = "bench", .op = run.op, .attrs = run.attrs, .inputs = {}, .outputs = {}};
-  std::vector<const void*> in;
-  std::vector<void*> out;
-  for (const Tensor& t : run.inputs) {
-    spec.inputs.push_back({t.dtype(), t.dims()});
-    in.push_back(t.data());
+/// Builds the kernels once and times one execute() of each in turn. The label names the candidates.
+void time_kernels(benchmark::State& state, std::vector<Run> runs) {
+  struct Ready {
+    ChosenKernel chosen;
+    std::vector<const void*> in;
+    std::vector<void*> out;
+    Tensor scratch;
+  };
+  std::vector<Ready> all;
+  std::string label;
+  for (Run& run : runs) {
+    NodeSpec spec{.name = "bench", .op = run.op, .attrs = run.attrs, .inputs = {}, .outputs = {}};
+    Ready ready;
+    for (const Tensor& t : run.inputs) {
+      spec.inputs.push_back(t.defined() ? Operand{t.dtype(), t.dims()} : Operand{});
+      ready.in.push_back(t.defined() ? t.data() : nullptr);
+    }
+    for (Tensor& t : run.outputs) {
+      spec.outputs.push_back({t.dtype(), t.dims()});
+      ready.out.push_back(t.data());
+    }
+    std::string why_not;
+    ready.chosen = choose_kernel(cpu::provider(), spec, &why_not);
+    if (!ready.chosen.kernel) return state.SkipWithError(why_not.c_str());
+    ready.scratch =
+        Tensor::zeros(DType::u8, {static_cast<int64_t>(ready.chosen.kernel->scratch_bytes)});
+    label += (label.empty() ? "" : ", ") + std::string(ready.chosen.candidate);
+    all.push_back(std::move(ready));
   }
-  for (Tensor& t : run.outputs) {
-    spec.outputs.push_back({t.dtype(), t.dims()});
-    out.push_back(t.data());
-  }
-  std::string why_not;
-  const ChosenKernel chosen = choose_kernel(cpu::provider(), spec, &why_not);
-  if (!chosen.kernel) return state.SkipWithError(why_not.c_str());
-  Tensor scratch = Tensor::zeros(DType::u8, {static_cast<int64_t>(chosen.kernel->scratch_bytes)});
-  const KernelArgs args{in.data(), out.data(), scratch.data()};
-  chosen.kernel->execute(args);
-  for (auto _ : state) chosen.kernel->execute(args);
-  state.SetLabel(std::string(chosen.candidate));
+  auto execute = [&] {
+    for (Ready& r : all) {
+      r.chosen.kernel->execute({r.in.data(), r.out.data(), r.scratch.data()});
+    }
+  };
+  execute();
+  for (auto _ : state) execute();
+  state.SetLabel(label);
 }
+
+void time_kernel(benchmark::State& state, Run run) { time_kernels(state, {std::move(run)}); }
 
 Tensor filled(Dims dims) {
   Tensor t = Tensor::empty(DType::f32, std::move(dims));
@@ -179,6 +197,100 @@ BENCHMARK(attention_value_gradient)
     ->Name("MatMul/dvalues")
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
+
+/// Attention with dropout over [batch, time, head, 64] arrays: forward, and forward with gradient,
+/// as one kernel each and as the products, softmax and dropout that they stand for.
+struct AttentionShape {
+  int64_t batch, heads, length;
+  bool causal;
+
+  explicit AttentionShape(const benchmark::State& state)
+      : batch(state.range(0)),
+        heads(state.range(1)),
+        length(state.range(2)),
+        causal(state.range(3) != 0) {}
+  Tensor tokens() const { return filled({batch, length, heads, 64}); }
+  Tensor scores() const { return filled({batch, heads, length, length}); }
+  Tensor lse() const { return filled({batch, heads, length}); }
+  double products(int count) const {
+    return count * 2.0 * static_cast<double>(batch * heads * length * length * 64);
+  }
+};
+
+const Ints kByHead{0, 2, 1, 3};
+const Ints kByHeadSwapped{0, 2, 3, 1};
+Tensor dropout_seed() { return Tensor::from<int64_t>({1, 2}, {2}); }
+
+void fused_attention(benchmark::State& state) {
+  const AttentionShape s(state);
+  Attrs attrs{{"scale", 0.125},     {"ratio", 0.1},       {"causal", int64_t{s.causal}},
+              {"perm_q", kByHead},  {"perm_k", kByHead},  {"perm_v", kByHead},
+              {"perm_y", kByHead},  {"perm_dy", kByHead}, {"perm_dq", kByHead},
+              {"perm_dk", kByHead}, {"perm_dv", kByHead}};
+  Tensor q = s.tokens(), k = s.tokens(), v = s.tokens(), y = s.tokens(), lse = s.lse();
+  std::vector<Run> runs{
+      {"steep.Attention", {q, k, v, Tensor(), Tensor(), dropout_seed()}, {y, lse}, attrs}};
+  if (state.range(4) != 0) {
+    runs.push_back({"steep.AttentionGrad",
+                    {s.tokens(), q, k, v, y, lse, Tensor(), Tensor(), dropout_seed()},
+                    {s.tokens(), s.tokens(), s.tokens()},
+                    attrs});
+  }
+  time_kernels(state, std::move(runs));
+  count(state, "FLOP", s.products(state.range(4) != 0 ? 6 : 2));
+}
+
+void separate_attention(benchmark::State& state) {
+  const AttentionShape s(state);
+  Tensor q = s.tokens(), k = s.tokens(), v = s.tokens(), y = s.tokens();
+  Tensor p = s.scores(), dropped = s.scores(), mask = filled({s.length, s.length});
+  const Attrs random{{"ratio", 0.1}, {"stream", int64_t{0}}};
+  std::vector<Run> runs{{"steep.MatMul",
+                         {q, k},
+                         {p},
+                         {{"perm_a", kByHead}, {"perm_b", kByHeadSwapped}, {"alpha", 0.125}}}};
+  if (s.causal) runs.push_back({"Add", {p, mask}, {p}});
+  runs.push_back({"Softmax", {p}, {p}});
+  runs.push_back({"steep.Dropout", {p, dropout_seed()}, {dropped}, random});
+  runs.push_back({"steep.MatMul", {dropped, v}, {y}, {{"perm_b", kByHead}, {"perm_y", kByHead}}});
+  if (state.range(4) != 0) {
+    Tensor dy = s.tokens(), ds = s.scores();
+    const Ints swapped{0, 1, 3, 2};
+    runs.push_back({"steep.MatMul",
+                    {dropped, dy},
+                    {s.tokens()},
+                    {{"perm_a", swapped}, {"perm_b", kByHead}, {"perm_y", kByHead}}});
+    runs.push_back(
+        {"steep.MatMul", {dy, v}, {ds}, {{"perm_a", kByHead}, {"perm_b", kByHeadSwapped}}});
+    runs.push_back({"steep.Dropout", {ds, dropout_seed()}, {ds}, random});
+    runs.push_back({"steep.SoftmaxGrad", {ds, p}, {ds}});
+    runs.push_back({"steep.MatMul",
+                    {ds, k},
+                    {s.tokens()},
+                    {{"perm_b", kByHead}, {"perm_y", kByHead}, {"alpha", 0.125}}});
+    runs.push_back(
+        {"steep.MatMul",
+         {ds, q},
+         {s.tokens()},
+         {{"perm_a", swapped}, {"perm_b", kByHead}, {"perm_y", kByHead}, {"alpha", 0.125}}});
+  }
+  time_kernels(state, std::move(runs));
+  count(state, "FLOP", s.products(state.range(4) != 0 ? 6 : 2));
+}
+
+void attention_shapes(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"batch", "heads", "length", "causal", "gradient"});
+  for (int64_t gradient : {0, 1}) {
+    for (int64_t causal : {0, 1}) {
+      b->Args({8, 8, 128, causal, gradient});
+      b->Args({2, 8, 512, causal, gradient});
+      b->Args({1, 8, 2048, causal, gradient});
+    }
+  }
+  b->Unit(benchmark::kMicrosecond)->UseRealTime();
+}
+BENCHMARK(fused_attention)->Name("Attention/fused")->Apply(attention_shapes);
+BENCHMARK(separate_attention)->Name("Attention/separate")->Apply(attention_shapes);
 
 Tensor labels(int64_t rows, int64_t classes) {
   Tensor t = Tensor::empty(DType::i64, {rows});

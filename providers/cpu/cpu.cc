@@ -13,6 +13,8 @@ namespace steep::cpu {
 #define STEEP_KERNELS(X) \
   X(adam) \
   X(arg_extremes) \
+  X(attention) \
+  X(attention_grad) \
   X(cast) \
   X(concat) \
   X(copy) \

@@ -114,6 +114,8 @@ namespace steep {
   X(Where) \
   X(Xor) \
   X(SteepAdam) \
+  X(SteepAttention) \
+  X(SteepAttentionGrad) \
   X(SteepDropout) \
   X(SteepDropoutMask) \
   X(SteepFused) \

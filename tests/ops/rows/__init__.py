@@ -1,6 +1,7 @@
 """One or more rows for every operator that Steep knows, by family."""
 
 from . import (
+    attention,
     binary,
     fills,
     indexing,
@@ -17,6 +18,7 @@ from . import (
 from .row import Row
 
 FAMILIES = (
+    attention,
     binary,
     fills,
     indexing,

@@ -1,0 +1,236 @@
+// steep.Attention in tiles: running maxima and sums of each row, no score matrix. Dao 2023,
+// FlashAttention-2, algorithm 1. Keys that a mask shuts out for a whole tile are not read.
+
+#include "providers/cpu/attention.h"
+
+#include <omp.h>
+
+#include <cmath>
+#include <functional>
+
+#include "providers/cpu/build_kernel.h"
+#include "providers/cpu/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "providers/cpu/attention.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h, which includes this file again.
+#include "providers/cpu/attention_tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace steep::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+constexpr int64_t kQueryBlock = 64, kKeyBlock = 64;
+/// Queries that share one packing of the keys.
+constexpr int64_t kChunk = 256;
+
+constexpr int64_t kNoSeed[2] = {};
+
+/// A thread's tiles.
+struct Buffers {
+  float *q, *sums, *maxima, *totals, *factors;  // of a chunk
+  float *key_rows, *key_columns, *values;       // of a block of keys
+  float* scores;
+  uint32_t* words;
+  size_t q_row, sums_row, scores_row;
+  size_t floats = 0;
+  Philox philox;
+
+  /// In `at`, or nowhere, to see how many floats they take.
+  Buffers(const AttentionProblem& p, const int64_t* seed, float* at)
+      : philox(seed == nullptr ? kNoSeed : seed, p.dropout.stream) {
+    const int64_t chunk = std::min(kChunk, p.queries), keys = std::min(kKeyBlock, p.keys);
+    const int64_t rows = std::min(kQueryBlock, p.queries);
+    q_row = whole_vectors(p.width);
+    sums_row = whole_vectors(p.value_width);
+    scores_row = whole_vectors(keys);
+    auto take = [&](int64_t count, size_t row) {
+      float* const taken = at == nullptr ? nullptr : at + floats;
+      floats += whole_vectors(count * static_cast<int64_t>(row));
+      return taken;
+    };
+    q = take(chunk, q_row);
+    sums = take(chunk, sums_row);
+    maxima = take(chunk, 1);
+    totals = take(chunk, 1);
+    factors = take(rows, 1);
+    key_rows = take(keys, q_row);
+    key_columns = take(p.width, scores_row);
+    values = take(keys, sums_row);
+    scores = take(rows, scores_row);
+    words = reinterpret_cast<uint32_t*>(take(p.random ? TileWords::size(rows, keys) : 0, 1));
+  }
+};
+
+/// One tile: scores, then probabilities, then their share of the weighted sums.
+void add_tile(const AttentionProblem& p, const AttentionArrays& a, const Buffers& s, const Tile& t,
+              int64_t r0) {
+  const Floats d;
+  const auto rows = static_cast<size_t>(t.rows), columns = static_cast<size_t>(t.columns);
+  const auto at = static_cast<size_t>(r0);
+  multiply({.depth = static_cast<size_t>(p.width),
+            .a = s.q + at * s.q_row,
+            .a_row = s.q_row,
+            .a_depth = 1,
+            .b = s.key_columns,
+            .b_row = whole_vectors(t.columns),
+            .c = s.scores,
+            .c_row = s.scores_row},
+           rows, columns);
+  TileWords words;
+  if (p.random) words.draw(p, s.philox, t, s.words);
+  const Keeper keep(p.dropout);
+  for (int64_t r = 0; r < t.rows; ++r) {
+    float* row = s.scores + static_cast<size_t>(r) * s.scores_row;
+    mask_row(p, a, t, r, row);
+    float& max = s.maxima[r0 + r];
+    const float higher = std::max(max, row_max(d, row, columns));
+    // A row that is masked so far: exp(-inf - 0) is the 0 that it needs.
+    const float shift = higher == -std::numeric_limits<float>::infinity() ? 0 : higher;
+    const float factor = std::exp(max - shift);
+    const float total = row_exp_sum(d, row, columns, shift, row);
+    max = higher;
+    s.factors[r] = factor;
+    s.totals[r0 + r] = s.totals[r0 + r] * factor + total;
+    if (!p.random) continue;
+    const uint32_t* drawn = words.row(r);
+    for (size_t j = 0; j < columns; j += hn::Lanes(d)) {
+      hn::StoreU(keep(hn::LoadU(d, row + j), drawn + j), d, row + j);
+    }
+  }
+  multiply({.depth = columns,
+            .a = s.scores,
+            .a_row = s.scores_row,
+            .a_depth = 1,
+            .b = s.values,
+            .b_row = s.sums_row,
+            .c = s.sums + at * s.sums_row,
+            .c_row = s.sums_row,
+            .old = Old::scale,
+            .factors = s.factors},
+           rows, static_cast<size_t>(p.value_width));
+}
+
+/// Divides a chunk's sums by their totals.
+void finish_chunk(const AttentionProblem& p, const Buffers& s, const AttentionResults& to,
+                  int64_t b, int64_t h, int64_t first, int64_t rows) {
+  const float scale = p.random ? static_cast<float>(p.dropout.scale) : 1.0F;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float total = s.totals[r];
+    float factor = scale / total, lse = s.maxima[r] + std::log(total);
+    float* sums = s.sums + static_cast<size_t>(r) * s.sums_row;
+    if (total == 0) factor = std::numeric_limits<float>::quiet_NaN();
+    if (p.zero_nan && !(total > 0)) {
+      std::fill_n(sums, s.sums_row, 0.0F);
+      factor = 0;
+      lse = std::numeric_limits<float>::infinity();
+    }
+    unpack_rows(sums, 1, p.value_width, p.bf16, factor, to.y,
+                static_cast<size_t>(p.y.at(b, h) + (first + r) * p.y.row), 0);
+    to.lse[(b * p.heads + h) * p.queries + first + r] = lse;
+  }
+}
+
+void attend_chunk(const AttentionProblem& p, const AttentionArrays& a, const Buffers& s,
+                  const AttentionResults& to, int64_t b, int64_t h, int64_t first) {
+  const int64_t chunk = std::min(kChunk, p.queries - first);
+  pack_rows(a.q, static_cast<size_t>(p.q.at(b, h) + first * p.q.row), p.q.row, chunk, p.width,
+            p.bf16, p.scale, s.q);
+  std::fill_n(s.maxima, chunk, -std::numeric_limits<float>::infinity());
+  std::fill_n(s.totals, chunk, 0.0F);
+  std::fill_n(s.sums, static_cast<size_t>(chunk) * s.sums_row, 0.0F);
+  for (int64_t j = 0; j < p.keys; j += kKeyBlock) {
+    const int64_t keys = std::min(kKeyBlock, p.keys - j);
+    if (p.causal && j > first + chunk - 1) break;
+    pack_rows(a.k, static_cast<size_t>(p.k.at(b, h) + j * p.k.row), p.k.row, keys, p.width, p.bf16,
+              1, s.key_rows);
+    transpose_tile(s.key_rows, s.q_row, keys, p.width, s.key_columns);
+    pack_rows(a.v, static_cast<size_t>(p.v.at(b, h) + j * p.v.row), p.v.row, keys, p.value_width,
+              p.bf16, 1, s.values);
+    for (int64_t r0 = 0; r0 < chunk; r0 += kQueryBlock) {
+      const Tile t{b, h, first + r0, std::min(kQueryBlock, chunk - r0), j, keys};
+      if (is_masked(p, a, t, s.maxima + r0, true)) continue;
+      add_tile(p, a, s, t, r0);
+    }
+  }
+  finish_chunk(p, s, to, b, h, first, chunk);
+}
+
+}  // namespace
+
+size_t attention_scratch(const AttentionProblem& p) { return Buffers(p, nullptr, nullptr).floats; }
+
+/// Chunks [begin, end) of all heads' queries.
+void attend(const AttentionProblem& p, const AttentionArrays& a, const AttentionResults& to,
+            int64_t begin, int64_t end, float* scratch) {
+  const Buffers buffers(p, a.seed, scratch);
+  const int64_t chunks = (p.queries + kChunk - 1) / kChunk;
+  for (int64_t c = begin; c < end; ++c) {
+    const int64_t pair = c / chunks;
+    attend_chunk(p, a, buffers, to, pair / p.heads, pair % p.heads, c % chunks * kChunk);
+  }
+}
+
+int64_t attention_tasks(const AttentionProblem& p) {
+  return p.pairs() * ((p.queries + kChunk - 1) / kChunk);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace steep::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace steep::cpu {
+namespace {
+
+HWY_EXPORT(attention_scratch);
+HWY_EXPORT(attention_tasks);
+HWY_EXPORT(attend);
+
+class Attention final : public Kernel {
+ public:
+  explicit Attention(const AttentionProblem& p)
+      : p_(p),
+        tasks_(HWY_DYNAMIC_DISPATCH(attention_tasks)(p)),
+        slots_(std::min<int64_t>(tasks_, omp_get_max_threads())),
+        slot_floats_(static_cast<int64_t>(HWY_DYNAMIC_DISPATCH(attention_scratch)(p))) {
+    scratch_bytes = sizeof(float) * static_cast<size_t>(slots_ * slot_floats_);
+  }
+
+  void execute(const KernelArgs& args) const override {
+    const AttentionArrays arrays{.q = args.in[0],
+                                 .k = args.in[1],
+                                 .v = args.in[2],
+                                 .bias = p_.bias.present ? args.input<float>(3) : nullptr,
+                                 .keep = p_.keep.present ? args.input<uint8_t>(4) : nullptr,
+                                 .seed = p_.random ? args.input<int64_t>(5) : nullptr};
+    const AttentionResults results{args.out[0], args.output<float>(1)};
+    parallel_for(slots_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t slot = begin; slot < end; ++slot) {
+        HWY_DYNAMIC_DISPATCH(attend)
+        (p_, arrays, results, tasks_ * slot / slots_, tasks_ * (slot + 1) / slots_,
+         static_cast<float*>(args.scratch) + slot * slot_floats_);
+      }
+    });
+  }
+
+ private:
+  AttentionProblem p_;
+  int64_t tasks_, slots_, slot_floats_;
+};
+
+std::unique_ptr<Kernel> make_attention(const NodeSpec& node, std::string* why_not) {
+  const auto problem = read_attention(node, why_not);
+  return problem ? std::make_unique<Attention>(*problem) : nullptr;
+}
+
+}  // namespace
+
+void register_attention(std::vector<Candidate>& list) {
+  list.push_back({"steep.Attention", "tiles", make_attention});
+}
+
+}  // namespace steep::cpu
+#endif  // HWY_ONCE

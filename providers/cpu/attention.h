@@ -1,0 +1,61 @@
+// What the kernels of steep.Attention and steep.AttentionGrad share.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "providers/cpu/elementwise.h"
+#include "runtime/kernel.h"
+
+namespace steep::cpu {
+
+/// Elements from one batch entry, head and row of an operand to the next; its columns are adjacent.
+struct HeadStrides {
+  int64_t batch = 0, head = 0, row = 0;
+
+  int64_t at(int64_t b, int64_t h) const { return b * batch + h * head; }
+};
+
+/// A mask that broadcasts to [batch, head, query, key]: strides of 0 where it does.
+struct MaskStrides {
+  bool present = false;
+  HeadStrides heads{};
+  int64_t column = 0;
+};
+
+struct AttentionProblem {
+  int64_t batch, heads, queries, keys;
+  int64_t width, value_width;              // of queries and keys, of values
+  HeadStrides q, k, v, y, dy, dq, dk, dv;  // the last four for gradients only
+  MaskStrides bias, keep;
+  float scale = 1, masked = 0;
+  bool causal = false, zero_nan = false;
+  bool bf16 = false;  // q, k, v, y and their gradients
+  bool random = false;
+  DropoutParams dropout{};
+
+  int64_t pairs() const { return batch * heads; }
+};
+
+/// Pointers of one execution. Masks and seed may be null.
+struct AttentionArrays {
+  const void *q, *k, *v;
+  const float* bias;
+  const uint8_t* keep;
+  const int64_t* seed;
+};
+struct AttentionResults {
+  void* y;
+  float* lse;
+};
+struct AttentionGradients {
+  const void *dy, *y;
+  const float* lse;
+  void *dq, *dk, *dv;
+};
+
+/// The problem of a node of either operator; nothing, with the reason, when the tiles cannot run
+/// it.
+std::optional<AttentionProblem> read_attention(const NodeSpec& node, std::string* why_not);
+
+}  // namespace steep::cpu

@@ -1,0 +1,270 @@
+// steep.AttentionGrad in tiles: scores and probabilities are made anew from q, k and lse. Dao 2023,
+// FlashAttention-2, algorithm 2. One head at a time by one thread: blocks of keys outside, which
+// gather dk and dv; blocks of queries inside, whose dq waits in scratch memory. So every sum has
+// one order.
+
+#include <omp.h>
+
+#include <functional>
+
+#include "providers/cpu/attention.h"
+#include "providers/cpu/build_kernel.h"
+#include "providers/cpu/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "providers/cpu/attention_grad.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h, which includes this file again.
+#include "providers/cpu/attention_tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace steep::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+constexpr int64_t kQueryBlock = 64, kKeyBlock = 64;
+
+constexpr int64_t kNoSeed[2] = {};
+
+/// A thread's tiles. `row` is the length of a packed row of queries or keys, `value_row` of values.
+struct Buffers {
+  float *dq, *deltas;                                  // of a head
+  float *keys, *key_columns, *values, *value_columns;  // of a block of keys
+  float *dk, *dv;
+  float *q, *dy;  // of a block of queries
+  float *scores, *dscores;
+  uint32_t* words;
+  size_t row, value_row, scores_row;
+  size_t floats = 0;
+  Philox philox;
+
+  /// In `at`, or nowhere, to see how many floats they take.
+  Buffers(const AttentionProblem& p, const int64_t* seed, float* at)
+      : philox(seed == nullptr ? kNoSeed : seed, p.dropout.stream) {
+    const int64_t columns = std::min(kKeyBlock, p.keys), rows = std::min(kQueryBlock, p.queries);
+    row = whole_vectors(p.width);
+    value_row = whole_vectors(p.value_width);
+    scores_row = whole_vectors(columns);
+    auto take = [&](int64_t count, size_t length) {
+      float* const taken = at == nullptr ? nullptr : at + floats;
+      floats += whole_vectors(count * static_cast<int64_t>(length));
+      return taken;
+    };
+    dq = take(p.queries, row);
+    deltas = take(p.queries, 1);
+    keys = take(columns, row);
+    key_columns = take(p.width, scores_row);
+    values = take(columns, value_row);
+    value_columns = take(p.value_width, scores_row);
+    dk = take(columns, row);
+    dv = take(columns, value_row);
+    q = take(rows, row);
+    dy = take(rows, value_row);
+    scores = take(rows, scores_row);
+    dscores = take(rows, scores_row);
+    words = reinterpret_cast<uint32_t*>(take(p.random ? TileWords::size(rows, columns) : 0, 1));
+  }
+};
+
+size_t place(const HeadStrides& strides, const Tile& t, int64_t row) {
+  return static_cast<size_t>(strides.at(t.b, t.h) + row * strides.row);
+}
+
+/// Σ dy y of each row of a head: what Softmax's gradient subtracts.
+void row_deltas(const AttentionProblem& p, const AttentionGradients& g, int64_t b, int64_t h,
+                float* deltas) {
+  const Floats d;
+  const size_t lanes = hn::Lanes(d), n = static_cast<size_t>(p.value_width);
+  for (int64_t i = 0; i < p.queries; ++i) {
+    const auto dy = static_cast<size_t>(p.dy.at(b, h) + i * p.dy.row);
+    const auto y = static_cast<size_t>(p.y.at(b, h) + i * p.y.row);
+    auto sum = hn::Zero(d);
+    for (size_t j = 0; j < n; j += lanes) {
+      const size_t count = std::min(lanes, n - j);
+      sum = hn::MulAdd(load_row(d, g.dy, dy + j, count, p.bf16),
+                       load_row(d, g.y, y + j, count, p.bf16), sum);
+    }
+    deltas[i] = hn::GetLane(hn::SumOfLanes(d, sum));
+  }
+}
+
+/// Scores to probabilities after dropout, in place, and the gradients of probabilities (after
+/// dropout) to those of scores. Elements behind the last column are left at whatever they become.
+void differentiate_row(const AttentionProblem& p, const AttentionArrays& a, const Tile& t,
+                       int64_t r, float lse, float delta, const uint32_t* words, float* s,
+                       float* ds) {
+  const Floats d;
+  mask_row(p, a, t, r, s);
+  const Keeper keep(p.dropout);
+  const auto scale = hn::Set(d, static_cast<float>(p.random ? p.dropout.scale : 1));
+  const auto lses = hn::Set(d, lse), deltas = hn::Set(d, delta);
+  const auto columns = static_cast<size_t>(t.columns);
+  const uint8_t* mask = p.keep.present ? keep_row(p, a.keep, t, r) : nullptr;
+  for (size_t j = 0; j < columns; j += hn::Lanes(d)) {
+    const auto prob = exp_keeping_nan(d, hn::Sub(hn::LoadU(d, s + j), lses));
+    auto dprob = hn::LoadU(d, ds + j);
+    auto dropped = prob;
+    if (words != nullptr) {
+      dprob = keep(hn::Mul(dprob, scale), words + j);
+      dropped = keep(prob, words + j);
+    }
+    auto slope = hn::Mul(prob, hn::Sub(dprob, deltas));
+    if (mask != nullptr) {
+      slope = hn::IfThenElseZero(kept(p, mask, j, std::min(hn::Lanes(d), columns - j)), slope);
+    }
+    hn::StoreU(dropped, d, s + j);
+    hn::StoreU(slope, d, ds + j);
+  }
+}
+
+void add_tile(const AttentionProblem& p, const AttentionArrays& a, const AttentionGradients& g,
+              const Buffers& s, const Tile& t) {
+  const auto rows = static_cast<size_t>(t.rows), columns = static_cast<size_t>(t.columns);
+  const auto width = static_cast<size_t>(p.width), values = static_cast<size_t>(p.value_width);
+  pack_rows(a.q, place(p.q, t, t.i), p.q.row, t.rows, p.width, p.bf16, p.scale, s.q);
+  pack_rows(g.dy, place(p.dy, t, t.i), p.dy.row, t.rows, p.value_width, p.bf16, 1, s.dy);
+  auto across = [&](const float* x, size_t depth, size_t x_row, const float* y, float* to) {
+    multiply({.depth = depth,
+              .a = x,
+              .a_row = x_row,
+              .a_depth = 1,
+              .b = y,
+              .b_row = whole_vectors(t.columns),
+              .c = to,
+              .c_row = s.scores_row},
+             rows, columns);
+  };
+  across(s.q, width, s.row, s.key_columns, s.scores);
+  across(s.dy, values, s.value_row, s.value_columns, s.dscores);
+  TileWords words;
+  if (p.random) words.draw(p, s.philox, t, s.words);
+  const float* lse = g.lse + (t.b * p.heads + t.h) * p.queries + t.i;
+  for (int64_t r = 0; r < t.rows; ++r) {
+    const size_t at = static_cast<size_t>(r) * s.scores_row;
+    differentiate_row(p, a, t, r, lse[r], s.deltas[t.i + r], p.random ? words.row(r) : nullptr,
+                      s.scores + at, s.dscores + at);
+  }
+  auto down = [&](const float* x, const float* y, size_t y_row, float* to, size_t n) {
+    multiply({.depth = rows,
+              .a = x,
+              .a_row = 1,
+              .a_depth = s.scores_row,
+              .b = y,
+              .b_row = y_row,
+              .c = to,
+              .c_row = y_row,
+              .old = Old::add},
+             columns, n);
+  };
+  down(s.scores, s.dy, s.value_row, s.dv, values);
+  down(s.dscores, s.q, s.row, s.dk, width);
+  multiply({.depth = columns,
+            .a = s.dscores,
+            .a_row = s.scores_row,
+            .a_depth = 1,
+            .b = s.keys,
+            .b_row = s.row,
+            .c = s.dq + static_cast<size_t>(t.i) * s.row,
+            .c_row = s.row,
+            .old = Old::add},
+           rows, width);
+}
+
+void differentiate_head(const AttentionProblem& p, const AttentionArrays& a,
+                        const AttentionGradients& g, const Buffers& s, int64_t b, int64_t h) {
+  row_deltas(p, g, b, h, s.deltas);
+  std::fill_n(s.dq, static_cast<size_t>(p.queries) * s.row, 0.0F);
+  const float* lse = g.lse + (b * p.heads + h) * p.queries;
+  for (int64_t j = 0; j < p.keys; j += kKeyBlock) {
+    Tile t{b, h, 0, 0, j, std::min(kKeyBlock, p.keys - j)};
+    pack_rows(a.k, place(p.k, t, j), p.k.row, t.columns, p.width, p.bf16, 1, s.keys);
+    transpose_tile(s.keys, s.row, t.columns, p.width, s.key_columns);
+    pack_rows(a.v, place(p.v, t, j), p.v.row, t.columns, p.value_width, p.bf16, 1, s.values);
+    transpose_tile(s.values, s.value_row, t.columns, p.value_width, s.value_columns);
+    std::fill_n(s.dk, static_cast<size_t>(t.columns) * s.row, 0.0F);
+    std::fill_n(s.dv, static_cast<size_t>(t.columns) * s.value_row, 0.0F);
+    for (int64_t i = 0; i < p.queries; i += kQueryBlock) {
+      t.i = i;
+      t.rows = std::min(kQueryBlock, p.queries - i);
+      if (!is_masked(p, a, t, lse + i, false)) add_tile(p, a, g, s, t);
+    }
+    unpack_rows(s.dk, t.columns, p.width, p.bf16, 1, g.dk, place(p.dk, t, j), p.dk.row);
+    unpack_rows(s.dv, t.columns, p.value_width, p.bf16,
+                static_cast<float>(p.random ? p.dropout.scale : 1), g.dv, place(p.dv, t, j),
+                p.dv.row);
+  }
+  unpack_rows(s.dq, p.queries, p.width, p.bf16, p.scale, g.dq, static_cast<size_t>(p.dq.at(b, h)),
+              p.dq.row);
+}
+
+}  // namespace
+
+size_t attention_grad_scratch(const AttentionProblem& p) {
+  return Buffers(p, nullptr, nullptr).floats;
+}
+
+/// Heads [begin, end) of all batch entries.
+void differentiate(const AttentionProblem& p, const AttentionArrays& a, const AttentionGradients& g,
+                   int64_t begin, int64_t end, float* scratch) {
+  const Buffers buffers(p, a.seed, scratch);
+  for (int64_t pair = begin; pair < end; ++pair) {
+    differentiate_head(p, a, g, buffers, pair / p.heads, pair % p.heads);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace steep::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace steep::cpu {
+namespace {
+
+HWY_EXPORT(attention_grad_scratch);
+HWY_EXPORT(differentiate);
+
+class AttentionGrad final : public Kernel {
+ public:
+  explicit AttentionGrad(const AttentionProblem& p)
+      : p_(p),
+        slots_(std::min<int64_t>(p.pairs(), omp_get_max_threads())),
+        slot_floats_(static_cast<int64_t>(HWY_DYNAMIC_DISPATCH(attention_grad_scratch)(p))) {
+    scratch_bytes = sizeof(float) * static_cast<size_t>(slots_ * slot_floats_);
+  }
+
+  void execute(const KernelArgs& args) const override {
+    const AttentionArrays arrays{.q = args.in[1],
+                                 .k = args.in[2],
+                                 .v = args.in[3],
+                                 .bias = p_.bias.present ? args.input<float>(6) : nullptr,
+                                 .keep = p_.keep.present ? args.input<uint8_t>(7) : nullptr,
+                                 .seed = p_.random ? args.input<int64_t>(8) : nullptr};
+    const AttentionGradients gradients{args.in[0],  args.in[4],  args.input<float>(5),
+                                       args.out[0], args.out[1], args.out[2]};
+    parallel_for(slots_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t slot = begin; slot < end; ++slot) {
+        HWY_DYNAMIC_DISPATCH(differentiate)
+        (p_, arrays, gradients, p_.pairs() * slot / slots_, p_.pairs() * (slot + 1) / slots_,
+         static_cast<float*>(args.scratch) + slot * slot_floats_);
+      }
+    });
+  }
+
+ private:
+  AttentionProblem p_;
+  int64_t slots_, slot_floats_;
+};
+
+std::unique_ptr<Kernel> make_attention_grad(const NodeSpec& node, std::string* why_not) {
+  const auto problem = read_attention(node, why_not);
+  return problem ? std::make_unique<AttentionGrad>(*problem) : nullptr;
+}
+
+}  // namespace
+
+void register_attention_grad(std::vector<Candidate>& list) {
+  list.push_back({"steep.AttentionGrad", "tiles", make_attention_grad});
+}
+
+}  // namespace steep::cpu
+#endif  // HWY_ONCE
