@@ -20,7 +20,7 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build test test-cpp test-py lint format sanitize fuzz fuzz-corpus demo bench clean
+.PHONY: help setup build test test-cpp test-py lint format sanitize fuzz fuzz-corpus demo bench growth clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -82,6 +82,10 @@ demo: build ## train the transformer language model: DATA=folder, SHORT=1 for a 
 bench: cmake_flags += -DSTEEP_BUILD_BENCH=ON
 bench: build ## Steep against PyTorch: speed and memory, fp32 and bf16 (20 minutes)
 	@$(bin)/python bench/run.py
+
+growth: cmake_flags += -DSTEEP_BUILD_BENCH=ON
+growth: build ## time and memory against sequence length, batch, layers, vocabulary (15 minutes)
+	@$(bin)/python bench/growth.py
 
 clean: ## remove what was built; .venv and runs stay
 	@rm -rf build python/steep/_steep.*

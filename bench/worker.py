@@ -21,15 +21,24 @@ import small
 from small import SMALL, Step
 from works import WORKS, Task
 
+LEARNING_RATE = 1e-3
 RUNNERS = ("torch", "torch-compile", "ort-module", "loss-inside", "trainer", "session", "scikit")
 
 
-def trainer_step(task: Task, lr: float, precision: str) -> Step:
+def task_of(name: str) -> Task:
+    if name.startswith("growth:"):
+        from growth import Shape
+
+        return Shape(*map(int, name.removeprefix("growth:").split(","))).task()
+    return WORKS[name].build()
+
+
+def trainer_step(task: Task, precision: str) -> Step:
     import torch
 
     import steep
 
-    optimizer = torch.optim.AdamW(task.model.parameters(), lr)
+    optimizer = torch.optim.AdamW(task.model.parameters(), LEARNING_RATE)
     options: dict[str, Any] = {} if precision == "fp32" else {"precision": precision}
     run = steep.trainer(task.model, task.criterion, optimizer, predictions=False, **options)
     inputs = task.inputs if task.criterion is None else (*task.inputs, task.target)
@@ -40,7 +49,7 @@ def trainer_step(task: Task, lr: float, precision: str) -> Step:
     return step
 
 
-def torch_step(task: Task, runner: str, lr: float, precision: str) -> Step:
+def torch_step(task: Task, runner: str, precision: str) -> Step:
     """An ordinary PyTorch loop, around PyTorch's model or ORTModule."""
     import torch
 
@@ -53,7 +62,7 @@ def torch_step(task: Task, runner: str, lr: float, precision: str) -> Step:
         run = ORTModule(run)
     elif runner == "torch-compile":
         run = torch.compile(run)
-    optimizer = torch.optim.AdamW(task.model.parameters(), lr, fused=True)
+    optimizer = torch.optim.AdamW(task.model.parameters(), LEARNING_RATE, fused=True)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -82,7 +91,7 @@ def peak_mib() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("work", choices=[*WORKS, *SMALL])
+    parser.add_argument("work", help="a work of bench/run.py, or growth:SHAPE")
     parser.add_argument("runner", choices=RUNNERS)
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
     parser.add_argument("--threads", type=int, default=2)
@@ -99,14 +108,13 @@ def main() -> None:
         start = time.perf_counter()
         step = small_step(args.work, args.runner)
     else:
-        work = WORKS[args.work]
-        task = work.build()
+        task = task_of(args.work)
         task.model.train()
         start = time.perf_counter()
         if args.runner == "trainer":
-            step = trainer_step(task, work.learning_rate, args.precision)
+            step = trainer_step(task, args.precision)
         else:
-            step = torch_step(task, args.runner, work.learning_rate, args.precision)
+            step = torch_step(task, args.runner, args.precision)
     step()
     first = {"first_step_s": time.perf_counter() - start}
     print(json.dumps(first), file=answers, flush=True)

@@ -67,7 +67,6 @@ class Work:
     title: str
     build: Callable[[], Task]
     products: list[Product] = field(default_factory=list)
-    learning_rate: float = 1e-3
     loss_outside: bool = False
     """The loss is computed outside the model, so a variant with it inside is timed as well."""
 
@@ -89,7 +88,8 @@ def transformer_lm() -> Task:
     return Task(TransformerModel(VOCABULARY), (tokens, causal_mask(BPTT)), criterion, targets)
 
 
-def _with_labels(model: Any, vocabulary: int) -> Task:
+def with_labels(model: Any, vocabulary: int, shape: tuple[int, int] = (8, 128)) -> Task:
+    """A language model of `transformers`, its loss inside, on random tokens."""
     import torch
     from torch import nn
 
@@ -102,7 +102,7 @@ def _with_labels(model: Any, vocabulary: int) -> Task:
             out = self.model(input_ids=input_ids, labels=labels)
             return out.loss, out.logits
 
-    ids = torch.randint(0, vocabulary, (8, 128))
+    ids = torch.randint(0, vocabulary, shape)
     return Task(WithLoss(), (ids, ids))
 
 
@@ -112,14 +112,14 @@ def bert() -> Task:
     config = BertConfig(
         num_hidden_layers=4, hidden_size=512, num_attention_heads=8, intermediate_size=2048
     )
-    return _with_labels(BertForMaskedLM(config), config.vocab_size)
+    return with_labels(BertForMaskedLM(config), config.vocab_size)
 
 
 def gpt2() -> Task:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_layer=4, n_embd=512, n_head=8)
-    return _with_labels(GPT2LMHeadModel(config), config.vocab_size)
+    return with_labels(GPT2LMHeadModel(config), config.vocab_size)
 
 
 def _encoder_products(

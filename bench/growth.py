@@ -1,0 +1,177 @@
+"""How step time and memory grow: a small GPT-2 against sequence length, batch, depth, vocabulary.
+
+Steep (ORTModule, trainer) beside PyTorch (default; strong: malloc kept from giving memory back).
+Every point of every contestant is a process of its own; the contestants of a point take turns.
+Writes growth.json after each point, and growth.png: above the median times, below the peak memory.
+
+    python bench/growth.py                        all sweeps, a quarter of an hour
+    python bench/growth.py length --points 128 512   two points of one
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from run import KEEP_MEMORY, Contestant, say
+from works import Task, with_labels
+
+HERE = Path(__file__).resolve().parent
+WIDTH, HEADS = 256, 4
+CONTESTANTS: dict[str, tuple[str, dict[str, str]]] = {
+    "ort-module": ("ort-module", {}),
+    "trainer": ("trainer", {}),
+    "default": ("torch", {}),
+    "strong": ("torch", KEEP_MEMORY),
+}
+LOOKS = {
+    "default": ("PyTorch, default", "#b8bcc4", "o-"),
+    "strong": ("PyTorch, strong eager", "#7d8594", "o-"),
+    "ort-module": ("Steep, ORTModule", "#1f77b4", "s-"),
+    "trainer": ("Steep, trainer", "#0b3d66", "s-"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    length: int = 128
+    batch: int = 4
+    layers: int = 4
+    vocabulary: int = 4000
+
+    def task(self) -> Task:
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        config = GPT2Config(
+            n_layer=self.layers,
+            n_embd=WIDTH,
+            n_head=HEADS,
+            vocab_size=self.vocabulary,
+            n_positions=max(1024, self.length),
+        )
+        model = GPT2LMHeadModel(config)
+        return with_labels(model, self.vocabulary, (self.batch, self.length))
+
+
+# what varies → the rest, the points
+SWEEPS: dict[str, tuple[Shape, list[int]]] = {
+    "length": (Shape(batch=1), [128, 256, 512, 1024, 2048]),
+    "batch": (Shape(), [1, 2, 4, 8, 16, 32, 64]),
+    "layers": (Shape(), [2, 4, 8, 12, 24]),
+    "vocabulary": (Shape(), [1000, 4000, 16000, 64000, 128000]),
+}
+TITLES = {
+    "length": "sequence length (batch 1)",
+    "batch": "batch",
+    "layers": "layers",
+    "vocabulary": "vocabulary",
+}
+
+
+def measure(shape: Shape, args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    point: dict[str, dict[str, Any]] = {}
+    running: dict[str, Contestant] = {}
+    text = ",".join(str(v) for v in dataclasses.astuple(shape))
+    try:
+        for name, (runner, environment) in CONTESTANTS.items():
+            say(f"{shape}, {name}: first step …")
+            command = [sys.executable, str(HERE / "worker.py"), f"growth:{text}", runner]
+            command += ["--precision", args.precision, "--threads", str(args.threads)]
+            threads = {"OMP_NUM_THREADS": str(args.threads)}
+            try:
+                running[name] = Contestant(name, command, {**threads, **environment})
+            except RuntimeError as error:
+                point[name] = {"failed": str(error)}
+        for turn in range(args.turns):
+            say(f"{shape}: turn {turn + 1} of {args.turns}")
+            for contestant in running.values():
+                contestant.turn(args.steps)
+        for name, c in running.items():
+            point[name] = {
+                "step_ms": c.median_ms(),
+                "first_step_s": c.first_step_s,
+                "peak_mib": c.ask("memory"),
+            }
+    finally:
+        say("")
+        for contestant in running.values():
+            contestant.close()
+    return point
+
+
+def line(sweep: str, value: int, point: dict[str, dict[str, Any]]) -> str:
+    cells = [
+        f"{point[n]['step_ms']:.1f} ms, {point[n]['peak_mib']:.0f} MiB"
+        if "step_ms" in point[n]
+        else point[n]["failed"]
+        for n in CONTESTANTS
+    ]
+    return f"| {sweep} {value} | " + " | ".join(cells) + " |"
+
+
+def plot(found: dict[str, dict[int, dict[str, dict[str, Any]]]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(2, len(found), figsize=(3.6 * len(found), 6.4), squeeze=False)
+    for column, (sweep, points) in enumerate(found.items()):
+        for axes, what, unit in (
+            (panels[0][column], "step_ms", "ms a step"),
+            (panels[1][column], "peak_mib", "peak MiB"),
+        ):
+            for name, (label, colour, style) in LOOKS.items():
+                values = [(v, p[name][what]) for v, p in points.items() if what in p[name]]
+                if values:
+                    axes.plot(*zip(*values, strict=True), style, color=colour, label=label, ms=4)
+            axes.set(xscale="log", yscale="log", xlabel=TITLES[sweep])
+            axes.set_xticks(list(points), [f"{v:,}" for v in points], fontsize=8, rotation=30)
+            axes.minorticks_off()
+            axes.grid(alpha=0.3)
+            if column == 0:
+                axes.set_ylabel(unit)
+    panels[0][0].legend(frameon=False, fontsize=8)
+    figure.suptitle(f"One training step of a GPT-2 of width {WIDTH} on CPU", fontsize=11)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sweeps", nargs="*", default=list(SWEEPS), help=", ".join(SWEEPS))
+    parser.add_argument("--points", nargs="+", type=int, help="of every sweep named")
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=3, help="steps of each contestant in a turn")
+    parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "runs/bench")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    known: dict[Shape, dict[str, dict[str, Any]]] = {}  # sweeps cross
+    found: dict[str, dict[int, dict[str, dict[str, Any]]]] = {}
+    print("| point | " + " | ".join(LOOKS[n][0] for n in CONTESTANTS) + " |")
+    print("|---" * (1 + len(CONTESTANTS)) + "|")
+    suffix = "" if args.precision == "fp32" else f"-{args.precision}"
+    for sweep in args.sweeps:
+        base, points = SWEEPS[sweep]
+        for value in args.points or points:
+            shape = dataclasses.replace(base, **{sweep: value})
+            if shape not in known:
+                known[shape] = measure(shape, args)
+            found.setdefault(sweep, {})[value] = known[shape]
+            print(line(sweep, value, known[shape]), flush=True)
+            (args.out / f"growth{suffix}.json").write_text(json.dumps(found, indent=2) + "\n")
+            plot(found, args.out / f"growth{suffix}.png")
+    print(f"\nwritten to {args.out / 'growth'}{suffix}.json and .png")
+
+
+if __name__ == "__main__":
+    main()
