@@ -12,6 +12,7 @@
 #include "engine.h"
 #include "model/import.h"
 #include "ops/op_def.h"
+#include "runtime/memory.h"
 #include "steep/error.h"
 #include "steep/steep.h"
 
@@ -288,6 +289,10 @@ class ModuleProgram {
 }  // namespace
 
 void init_program(nb::module_& m) {
+  m.def("keep_freed_memory", &keep_freed_memory,
+        "Makes malloc keep what is freed for the next step, instead of returning it to the "
+        "system. Concerns the whole process; False where malloc or the environment "
+        "(STEEP_MALLOC=system) does not allow it.");
   nb::class_<ModuleRun>(m, "ModuleRun", "A forward run that may be asked for its backward.");
   nb::class_<ModuleProgram>(m, "ModuleProgram",
                             "A module's exported graph, ready for forward and backward. Parameters "

@@ -11,7 +11,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
-from steep._steep import ModuleProgram, ModuleRun
+from steep._steep import ModuleProgram, ModuleRun, keep_freed_memory
 from steep.errors import ModelError, ProviderError
 from steep.export import Exported, export
 from steep.structure import Structure, flatten, unflatten
@@ -72,6 +72,8 @@ class _Call:
         self.announced = False
         self.constant_results = [not d for d in self.program.differentiable]
         self.gradients = bool(self.trainable or wanted_inputs) and not all(self.constant_results)
+        if self.gradients:  # a loop follows that allocates the same arrays at every step
+            keep_freed_memory()
 
     def bind(self) -> None:
         """Bind what is new or has moved: a loaded, replaced or resized parameter."""
@@ -154,6 +156,10 @@ class ORTModule(torch.nn.Module):
     The module is exported at its first call, and again only when its structure, its modes, or the
     structure, dtypes or ranks of its arguments change. Extents of arguments may vary from call to
     call wherever the module allows it. ``export_reports`` says which exporter was used, and why.
+
+    The first call that wants gradients makes malloc keep what PyTorch frees, for the whole process:
+    a loss outside the module then works in memory that it has touched before. Set
+    ``STEEP_MALLOC=system`` in the environment to leave malloc as it is.
 
     Dropout draws its seeds from PyTorch's generator: ``torch.manual_seed`` makes runs repeatable.
 

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <algorithm>
 #include <cstdlib>
@@ -41,6 +44,24 @@ void release(void* block, size_t capacity) {
 }
 
 }  // namespace
+
+bool keep_freed_memory() {
+#ifdef __GLIBC__
+  static const bool done = [] {
+    const char* wish = std::getenv("STEEP_MALLOC");
+    if (wish != nullptr && std::strcmp(wish, "system") == 0) return false;
+    for (const char* own : {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_",
+                            "MALLOC_TOP_PAD_", "GLIBC_TUNABLES"}) {
+      if (std::getenv(own) != nullptr) return false;
+    }
+    // No request is mapped on its own, and the end of the heap is never given back.
+    return mallopt(M_MMAP_MAX, 0) == 1 && mallopt(M_TRIM_THRESHOLD, -1) == 1;
+  }();
+  return done;
+#else
+  return false;
+#endif
+}
 
 MemoryPool::~MemoryPool() {
   for (auto [capacity, idle] : idle_) release(idle.block, capacity);

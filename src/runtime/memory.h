@@ -11,6 +11,15 @@
 
 namespace steep {
 
+/// Makes malloc keep what is freed for the next request: for loops that allocate the same large
+/// arrays at every step outside the engine, as PyTorch's losses do. Otherwise glibc returns them to
+/// the system, and touching them anew takes longer than computing them. The process then keeps the
+/// most that it ever held; it holds no more than that at once. Concerns the whole process, from the
+/// first call on. Does nothing, and returns false, where malloc is not glibc's, and where the
+/// environment says otherwise: STEEP_MALLOC=system, or settings of malloc's own (MALLOC_*_,
+/// GLIBC_TUNABLES). Thread-safe.
+bool keep_freed_memory();
+
 /// Blocks of memory, 64-byte aligned, kept for reuse when they come back. Large blocks are mapped
 /// on their own, huge pages advised, all pages touched up front. Blocks that the recent steps did
 /// not ask for go back to the system. Thread-safe: blocks may return from any thread.
