@@ -19,9 +19,9 @@ namespace {
 
 /// The stages, in order. Everything else on this page is bookkeeping.
 Plan compile(const Graph& graph, std::span<const Type> types, const Provider& provider,
-             const std::set<std::string>& disabled_passes) {
+             const ProgramOptions& options) {
   Graph concrete = specialise(graph, types, provider);
-  run_passes(concrete, disabled_passes);
+  run_passes(concrete, {options.disabled_passes, options.precision});
   return make_plan(std::move(concrete), provider);
 }
 
@@ -129,7 +129,7 @@ struct Program::Impl {
       dtypes.push_back(t.dtype());
     }
     std::vector<Type> types = all_types(fed);
-    Plan plan = compile(graph, types, cpu::provider(), options.disabled_passes);
+    Plan plan = compile(graph, types, cpu::provider(), options);
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
     cache.push_front(std::make_shared<Specialisation>(
         Specialisation{std::move(types), std::move(dims), std::move(dtypes),

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "passes/precision.h"
 #include "runtime/kernel.h"
 #include "runtime/profiler.h"
 
@@ -22,6 +23,7 @@ namespace steep {
 
 struct ProgramOptions {
   std::set<std::string> disabled_passes{};  ///< by name, as `pass_names()` lists them
+  Precision precision = Precision::fp32;
   size_t cache_size = 16;  ///< specialisations kept (least recently used goes first)
   /// After each node look for NaN and infinity; throw DataError naming the first node that made one
   /// (infinity from finite operands, NaN from operands without), or the input or state with NaN.

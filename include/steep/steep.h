@@ -97,6 +97,9 @@ struct TrainingOptions {
   std::vector<std::string> step_outputs{};  ///< outputs of the model that step() returns
 
   uint64_t seed = 0;  ///< of dropout
+  /// Arithmetic of matrix products: "fp32", or "bf16", mixed precision: products read bfloat16;
+  /// weights, moments, norms, softmax, losses, sums and updates stay float32.
+  std::string precision = "fp32";
   /// Look at the gradients too, before any weight changes; without it at the loss alone. What is
   /// not finite is an error that names the first node that made NaN or infinity.
   bool check_finite = false;

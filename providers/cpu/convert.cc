@@ -39,9 +39,6 @@ uint16_t float_to_f16(float x) {
 
 namespace {
 
-struct Bf16 {
-  uint16_t bits;
-};
 struct F16 {
   uint16_t bits;
 };

@@ -17,6 +17,12 @@ inline uint16_t float_to_bf16(float x) {
   const uint32_t nan = (bits >> 16) | 0x40;
   return static_cast<uint16_t>((bits & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded);
 }
+/// An element of bfloat16 that loops may read as a number.
+struct Bf16 {
+  uint16_t bits;
+  operator float() const { return bf16_to_float(bits); }  // NOLINT(google-explicit-constructor)
+};
+
 float f16_to_float(uint16_t bits);
 uint16_t float_to_f16(float x);
 

@@ -136,7 +136,7 @@ class Builder {
 
  private:
   bool fail(std::string reason) {
-    if (why_not_ != nullptr) *why_not_ = std::move(reason);
+    decline(why_not_, "{}", reason);
     return false;
   }
 
@@ -190,12 +190,10 @@ class Builder {
   }
 
   bool is_seed(const Graph* body, size_t input) const {
-    if (body == nullptr)
-      return (node_.op == "steep.Dropout" || node_.op == "steep.DropoutMask") && input == 1;
+    if (body == nullptr) return input == 1 && node_.op.starts_with("steep.Dropout");
     const Value v = body->inputs()[input];
     for (Node n : body->nodes()) {
-      if ((n.op() == "steep.Dropout" || n.op() == "steep.DropoutMask") && n.input(1) == v)
-        return true;
+      if (n.op().starts_with("steep.Dropout") && n.input(1) == v) return true;
     }
     return false;
   }
@@ -213,7 +211,7 @@ class Builder {
     }
     single_ = true;
     Ref y;
-    return emit(node_.op, node_.attrs, inputs, node_.out(0).dtype, y) && store(y, 0);
+    return emit(node_.op, node_.attrs, inputs, node_.out(0).dtype, true, y) && store(y, 0);
   }
 
   bool build_body(const Graph& body) {
@@ -229,6 +227,7 @@ class Builder {
         return false;
       }
     }
+    const auto users = body.users();
     for (Node n : body.nodes()) {
       std::vector<Ref> inputs;
       for (int i = 0; i < n.input_count(); ++i) {
@@ -244,7 +243,9 @@ class Builder {
       if (n.op().starts_with("steep.Dropout") && y.type().concrete() && y.type().dims() != dims_) {
         return fail("dropout of another shape than the output's");
       }
-      if (!emit(n.op(), n.attrs(), inputs, y.dtype(), refs[y.id()])) return false;
+      if (!emit(n.op(), n.attrs(), inputs, y.dtype(), users[y.id()].empty(), refs[y.id()])) {
+        return false;
+      }
     }
     for (size_t i = 0; i < body.outputs().size(); ++i) {
       const Value v = body.outputs()[i].value;
@@ -258,21 +259,17 @@ class Builder {
     return true;
   }
 
-  int new_value() { return values_++; }
-
   bool load_input(size_t i, Ref& ref) {
     const Operand& x = node_.inputs[i];
-    ref = {.value = new_value(),
-           .dtype = x.dtype,
-           .input = static_cast<int>(i),
-           .constant = x.constant};
+    ref = {
+        .value = values_++, .dtype = x.dtype, .input = static_cast<int>(i), .constant = x.constant};
     Program::Load load;
     load.input = static_cast<uint16_t>(i);
     return add_load(std::move(load), ref, x.dims);
   }
 
   bool load_constant(const Tensor& tensor, Ref& ref) {
-    ref = {.value = new_value(), .dtype = tensor.dtype(), .constant = &tensor};
+    ref = {.value = values_++, .dtype = tensor.dtype(), .constant = &tensor};
     Program::Load load;
     load.constant = tensor;
     return add_load(std::move(load), ref, tensor.dims());
@@ -329,7 +326,7 @@ class Builder {
     const auto at = [&](size_t i) {
       return static_cast<uint16_t>(i < in.size() ? r[i].value : r[0].value);
     };
-    y = {.value = new_value(), .dtype = dtype};
+    y = {.value = values_++, .dtype = dtype};
     program_.instructions.push_back({.code = code,
                                      .dst = static_cast<uint16_t>(y.value),
                                      .a = at(0),
@@ -348,7 +345,7 @@ class Builder {
   }
 
   bool emit(std::string_view op, const Attrs& attrs, const std::vector<Ref>& in, DType dtype,
-            Ref& y) {
+            bool last, Ref& y) {
     for (const OpRow& row : kOps) {
       if (row.op != op) continue;
       if (static_cast<int>(in.size()) < row.inputs) return fail("an operand is missing");
@@ -379,7 +376,7 @@ class Builder {
              instruct(Code::scale, {sum}, dtype, y,
                       {1.0 / static_cast<double>(in.size()), 0, dtype});
     }
-    if (op == "Cast" || op == "CastLike") return emit_cast(in[0], dtype, y);
+    if (op == "Cast" || op == "CastLike") return emit_cast(in[0], dtype, last, y);
     if (op == "steep.Dropout" || op == "steep.DropoutMask")
       return emit_dropout(op, attrs, in, dtype, y);
     return fail(fmt::format("{} is not elementwise", op));
@@ -387,10 +384,10 @@ class Builder {
 
   bool emit_chain(Code code, const std::vector<Ref>& in, DType dtype, Ref& y) {
     if (in.size() == 1) return instruct(Code::copy, {in[0]}, dtype, y);
-    Ref so_far = in[0];
+    y = in[0];
     for (size_t i = 1; i < in.size(); ++i) {
+      const Ref so_far = y;
       if (!instruct(code, {so_far, in[i]}, dtype, y)) return false;
-      so_far = y;
     }
     return true;
   }
@@ -421,15 +418,23 @@ class Builder {
     return instruct(Code::pow, {in[0], in[1]}, dtype, y);
   }
 
-  bool emit_cast(const Ref& x, DType to, Ref& y) {
+  /// `last`: only the store of an output reads the result.
+  bool emit_cast(const Ref& x, DType to, bool last, Ref& y) {
     if (to == DType::boolean) return instruct(Code::nonzero, {x}, to, y);
     if (program_.type == DType::i64) return instruct(Code::copy, {x}, to, y);
+    if (x.value >= 0 && (to == DType::f32 ? program_.type == DType::f32 && is_float(x.dtype)
+                                          : last && is_float(to) && size_of(to) == 2)) {
+      // Nothing to do here: the load has widened it, or the store narrows it.
+      y = {.value = x.value, .dtype = to};
+      return true;
+    }
     if (is_integer(to)) return fail("a float is cast to an integer inside");
-    if (x.dtype == to || x.dtype == DType::boolean) return instruct(Code::copy, {x}, to, y);
-    if (to == DType::bf16) return instruct(Code::round_bf16, {x}, to, y);
-    if (to == DType::f16) return instruct(Code::round_f16, {x}, to, y);
-    if (to == DType::f32) return instruct(Code::round_f32, {x}, to, y);
-    return instruct(Code::copy, {x}, to, y);
+    Code round = Code::copy;
+    if (to == DType::bf16) round = Code::round_bf16;
+    if (to == DType::f16) round = Code::round_f16;
+    if (to == DType::f32) round = Code::round_f32;
+    if (x.dtype == to || x.dtype == DType::boolean) round = Code::copy;
+    return instruct(round, {x}, to, y);
   }
 
   bool emit_dropout(std::string_view op, const Attrs& attrs, const std::vector<Ref>& in,
@@ -447,19 +452,21 @@ class Builder {
     return true;
   }
 
-  /// An output that is an input, or that is stored already, gets a value of its own.
+  /// An output that is an input, or that is stored already in its type, gets a value of its own.
   bool store(Ref v, size_t output) {
     if (v.value < 0) return fail("an output is not computed");
-    auto holds = [&](const auto& list) {
-      return std::any_of(list.begin(), list.end(),
-                         [&](const auto& x) { return x.value == v.value; });
+    const DType dtype = node_.out(output).dtype;
+    auto same = [&](const auto& x) { return x.value == v.value; };
+    auto in_its_type = [&](const Program::Store& s) {
+      return same(s) && s.dtype == program_.type && dtype == program_.type;
     };
-    if (holds(program_.loads) || holds(program_.stores)) {
+    if (std::any_of(program_.loads.begin(), program_.loads.end(), same) ||
+        std::any_of(program_.stores.begin(), program_.stores.end(), in_its_type)) {
       const Ref x = v;
       if (!instruct(Code::copy, {x}, v.dtype, v)) return false;
     }
-    program_.stores.push_back({static_cast<uint16_t>(v.value), static_cast<uint16_t>(output),
-                               node_.out(output).dtype, false});
+    program_.stores.push_back(
+        {static_cast<uint16_t>(v.value), static_cast<uint16_t>(output), dtype, false});
     return true;
   }
 

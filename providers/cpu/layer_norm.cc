@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "providers/cpu/axis.h"
+#include "providers/cpu/convert.h"
 #include "providers/cpu/parallel.h"
 #include "runtime/kernel.h"
 
@@ -72,7 +73,8 @@ void norm_rows(const float* x, const float* scale, const float* bias, float* y, 
 }
 
 /// dx, and dscale and dbias (both zero before the first row) with the rows added.
-void norm_grad_rows(const float* dy, const float* x, const float* scale, const float* means,
+template <typename Dy>
+void norm_grad_rows(const Dy* dy, const float* x, const float* scale, const float* means,
                     const float* inv_stds, float* dx, float* dscale, float* dbias, int64_t rows,
                     int64_t columns) {
   const Floats d;
@@ -104,6 +106,17 @@ void norm_grad_rows(const float* dy, const float* x, const float* scale, const f
   }
 }
 
+void norm_grad_f32(const float* dy, const float* x, const float* scale, const float* means,
+                   const float* inv_stds, float* dx, float* dscale, float* dbias, int64_t rows,
+                   int64_t columns) {
+  norm_grad_rows(dy, x, scale, means, inv_stds, dx, dscale, dbias, rows, columns);
+}
+void norm_grad_bf16(const Bf16* dy, const float* x, const float* scale, const float* means,
+                    const float* inv_stds, float* dx, float* dscale, float* dbias, int64_t rows,
+                    int64_t columns) {
+  norm_grad_rows(dy, x, scale, means, inv_stds, dx, dscale, dbias, rows, columns);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace steep::cpu
 HWY_AFTER_NAMESPACE();
@@ -113,7 +126,8 @@ namespace steep::cpu {
 namespace {
 
 HWY_EXPORT(norm_rows);
-HWY_EXPORT(norm_grad_rows);
+HWY_EXPORT(norm_grad_f32);
+HWY_EXPORT(norm_grad_bf16);
 
 void norm(const float* x, const float* scale, const float* bias, float* y, float* means,
           float* inv_stds, int64_t rows, int64_t columns, double epsilon) {
@@ -123,7 +137,13 @@ void norm(const float* x, const float* scale, const float* bias, float* y, float
 void norm_grad(const float* dy, const float* x, const float* scale, const float* means,
                const float* inv_stds, float* dx, float* dscale, float* dbias, int64_t rows,
                int64_t columns) {
-  HWY_DYNAMIC_DISPATCH(norm_grad_rows)
+  HWY_DYNAMIC_DISPATCH(norm_grad_f32)
+  (dy, x, scale, means, inv_stds, dx, dscale, dbias, rows, columns);
+}
+void norm_grad(const Bf16* dy, const float* x, const float* scale, const float* means,
+               const float* inv_stds, float* dx, float* dscale, float* dbias, int64_t rows,
+               int64_t columns) {
+  HWY_DYNAMIC_DISPATCH(norm_grad_bf16)
   (dy, x, scale, means, inv_stds, dx, dscale, dbias, rows, columns);
 }
 
@@ -196,10 +216,10 @@ class LayerNorm final : public Kernel {
   bool bias_, mean_, inv_std_;
 };
 
-template <typename T, typename Stat>
-class LayerNormGrad final : public Kernel {
+template <typename T, typename Stat, typename Dy>
+class LayerNormGradOf final : public Kernel {
  public:
-  explicit LayerNormGrad(const NodeSpec& node, AxisSplit split)
+  explicit LayerNormGradOf(const NodeSpec& node, AxisSplit split)
       : rows_(split.outer),
         columns_(split.extent),
         chunks_(std::clamp<int64_t>(rows_ / kMinRows, 1, kMaxChunks)),
@@ -222,7 +242,7 @@ class LayerNormGrad final : public Kernel {
             const int64_t at = first * columns_;
             T* dscale = sums + 2 * c * columns_;
             std::fill_n(dscale, 2 * columns_, T{0});
-            norm_grad(args.input<T>(0) + at, args.input<T>(1) + at, args.input<T>(2),
+            norm_grad(args.input<Dy>(0) + at, args.input<T>(1) + at, args.input<T>(2),
                       args.input<Stat>(3) + first, args.input<Stat>(4) + first, dx + at, dscale,
                       dscale + columns_, rows_ * (c + 1) / chunks_ - first, columns_);
           }
@@ -249,6 +269,9 @@ class LayerNormGrad final : public Kernel {
   bool dx_ = true, dscale_, dbias_;
 };
 
+template <typename T, typename Stat>
+using LayerNormGrad = LayerNormGradOf<T, Stat, T>;
+
 template <template <typename, typename> class K>
 std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
   const bool grad = node.op == "steep.LayerNormalizationGrad";
@@ -269,6 +292,14 @@ std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
   for (size_t i : {1, 2}) {
     const Operand& s = grad ? node.in(i + 2) : node.out(i);
     if (s.present()) stat = s.dtype;
+  }
+  if (grad && node.in(0).dtype == DType::bf16 && x.dtype == DType::f32 &&
+      scale.dtype == DType::f32 && stat == DType::f32) {
+    return std::make_unique<LayerNormGradOf<float, float, Bf16>>(node, split);
+  }
+  if (grad && node.in(0).dtype != x.dtype) {
+    *why_not = "dy is neither of x's dtype nor bfloat16";
+    return nullptr;
   }
   if (x.dtype == scale.dtype && x.dtype == DType::f32 && stat == DType::f32) {
     return std::make_unique<K<float, float>>(node, split);

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "providers/cpu/convert.h"
 #include "providers/cpu/parallel.h"
 
 namespace steep::cpu {
@@ -74,12 +75,64 @@ class ReferenceMatMul final : public Kernel {
   MatMulProblem p_;
 };
 
+/// 16-bit floats: widens the operands, multiplies in float32, narrows the result.
+class WideMatMul final : public Kernel {
+ public:
+  WideMatMul(const NodeSpec& node, MatMulProblem problem)
+      : multiply_([&problem] {
+          problem.dtype = problem.y_dtype = problem.bias_dtype = DType::f32;
+          return problem;
+        }()) {
+    for (size_t i = 0; i < 3; ++i) add(node.in(i));
+    add(node.out(0));
+  }
+
+  void execute(const KernelArgs& args) const override {
+    const void* in[3] = {};
+    for (size_t i = 0; i < 3; ++i) in[i] = widen(parts_[i], args.in[i], args.scratch);
+    const Part& y = parts_[3];
+    auto* wide = y.convert == nullptr ? args.out[0] : static_cast<char*>(args.scratch) + y.offset;
+    void* const out[1] = {wide};
+    multiply_.execute({in, out, nullptr});
+    if (y.convert != nullptr) find_convert(DType::f32, y.dtype)(wide, args.out[0], y.count);
+  }
+
+ private:
+  struct Part {
+    DType dtype = DType::undefined;
+    Convert convert = nullptr;  // to float32; null where it is that already, or absent
+    size_t offset = 0;          // in the scratch
+    int64_t count = 0;
+  };
+
+  void add(const Operand& operand) {
+    Part part{.dtype = operand.dtype, .offset = scratch_bytes, .count = operand.size()};
+    if (operand.present() && operand.dtype != DType::f32) {
+      part.convert = find_convert(operand.dtype, DType::f32);
+      scratch_bytes += (static_cast<size_t>(part.count) * sizeof(float) + 63) / 64 * 64;
+    }
+    parts_.push_back(part);
+  }
+
+  static const void* widen(const Part& part, const void* from, void* scratch) {
+    if (part.convert == nullptr) return from;
+    void* wide = static_cast<char*>(scratch) + part.offset;
+    part.convert(from, wide, part.count);
+    return wide;
+  }
+
+  ReferenceMatMul<float> multiply_;
+  std::vector<Part> parts_;
+};
+
 std::unique_ptr<Kernel> make_reference(const NodeSpec& node, std::string* why_not) {
   auto p = read_matmul(node, why_not);
   if (!p) return nullptr;
   switch (p->dtype) {
     case DType::f32: return std::make_unique<ReferenceMatMul<float>>(*p);
     case DType::f64: return std::make_unique<ReferenceMatMul<double>>(*p);
+    case DType::f16:
+    case DType::bf16: return std::make_unique<WideMatMul>(node, *p);
     default: break;
   }
   if (p->alpha != 1 || p->bias) {

@@ -11,7 +11,9 @@ namespace steep::cpu {
 /// b. Strides count elements; a batch stride of 0 broadcasts. Permutations of the node are already
 /// in the strides.
 struct MatMulProblem {
-  DType dtype = DType::undefined;
+  DType dtype = DType::undefined;       ///< of a and b
+  DType y_dtype = DType::undefined;     ///< as `dtype`, or float32 where that is a 16-bit float
+  DType bias_dtype = DType::undefined;  ///< `dtype` or float32
   Dims batch;  ///< extents, outermost first; adjacent ones merged where possible
   Dims a_batch, b_batch, y_batch;  ///< strides of `batch`
   int64_t m = 1, n = 1, k = 1;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 
+#include "providers/cpu/convert.h"
 #include "providers/cpu/matmul.h"
 #include "providers/cpu/onednn.h"
 #include "providers/cpu/parallel.h"
@@ -41,6 +42,12 @@ void finish_row(float* y, int64_t n, float bias, bool relu) {
   for (int64_t j = 0; j < n; ++j) {
     const float v = y[j] + bias;
     y[j] = relu && v < 0 ? 0.0F : v;
+  }
+}
+void finish_row(Bf16* y, int64_t n, float bias, bool relu) {
+  for (int64_t j = 0; j < n; ++j) {
+    const float v = y[j] + bias;
+    y[j] = {float_to_bf16(relu && v < 0 ? 0.0F : v)};
   }
 }
 
@@ -84,12 +91,14 @@ class OneDnnMatMul final : public Kernel {
     const auto* a = args.input<std::byte>(p_.swapped ? 1 : 0);
     const auto* b = args.input<std::byte>(p_.swapped ? 0 : 1);
     const auto size = static_cast<int64_t>(size_of(p_.dtype));
+    const auto y_size = static_cast<int64_t>(size_of(p_.y_dtype));
+    const auto bias_size = static_cast<int64_t>(size_of(p_.bias_dtype));
     auto* y = args.output<std::byte>(0);
     for (const Part& part : parts_) {
       const Range& r = part.range;
       const dnnl::memory a_part = onednn_memory(part.a, a + (r.m * p_.a_m + r.k * p_.a_k) * size);
       const dnnl::memory b_part = onednn_memory(part.b, b + (r.k * p_.b_k + r.n * p_.b_n) * size);
-      const dnnl::memory y_part = onednn_memory(part.y, y + (r.m * p_.y_m + r.n * p_.y_n) * size);
+      const dnnl::memory y_part = onednn_memory(part.y, y + (r.m * p_.y_m + r.n * p_.y_n) * y_size);
       std::array<dnnl_exec_arg_t, 5> list = {{{DNNL_ARG_SRC, a_part.get()},
                                               {DNNL_ARG_WEIGHTS, b_part.get()},
                                               {DNNL_ARG_DST, y_part.get()}}};
@@ -101,14 +110,19 @@ class OneDnnMatMul final : public Kernel {
       }
       dnnl::memory bias;
       if (part.bias_argument != 0) {
-        bias = onednn_memory(part.bias, args.input<std::byte>(2) + r.n * size);
+        bias = onednn_memory(part.bias, args.input<std::byte>(2) + r.n * bias_size);
         list[count++] = {part.bias_argument, bias.get()};
       }
       const auto status =
           dnnl_primitive_execute(part.primitive.get(), onednn_stream().get(), count, list.data());
       dnnl::error::wrap_c_api(status, "could not execute a matmul");
     }
-    if (p_.relu || (p_.bias && p_.bias_on_rows)) finish_rows(args);
+    if (!p_.relu && !(p_.bias && p_.bias_on_rows)) return;
+    if (p_.y_dtype == DType::f32) {
+      finish_rows<float>(args);
+    } else {
+      finish_rows<Bf16>(args);
+    }
   } catch (const dnnl::error& error) {
     throw_onednn(error, "MatMul");
   }
@@ -127,10 +141,10 @@ class OneDnnMatMul final : public Kernel {
     int bias_argument = 0;
   };
 
-  dnnl::memory::desc desc(const Dims& batch_strides, int64_t rows, int64_t columns,
+  dnnl::memory::desc desc(DType dtype, const Dims& batch_strides, int64_t rows, int64_t columns,
                           int64_t row_stride, int64_t column_stride) const {
     const Layout l = layout(p_, batch_strides, rows, columns, row_stride, column_stride);
-    return onednn_desc(p_.dtype, l.dims, l.strides);
+    return onednn_desc(dtype, l.dims, l.strides);
   }
 
   Range whole() const { return {.m_end = p_.m, .n_end = p_.n, .k_end = p_.k}; }
@@ -163,9 +177,9 @@ class OneDnnMatMul final : public Kernel {
 
   void add_part(const Range& r) {
     Part part{.range = r};
-    part.a = desc(p_.a_batch, r.m_end - r.m, r.k_end - r.k, p_.a_m, p_.a_k);
-    part.b = desc(p_.b_batch, r.k_end - r.k, r.n_end - r.n, p_.b_k, p_.b_n);
-    part.y = desc(p_.y_batch, r.m_end - r.m, r.n_end - r.n, p_.y_m, p_.y_n);
+    part.a = desc(p_.dtype, p_.a_batch, r.m_end - r.m, r.k_end - r.k, p_.a_m, p_.a_k);
+    part.b = desc(p_.dtype, p_.b_batch, r.k_end - r.k, r.n_end - r.n, p_.b_k, p_.b_n);
+    part.y = desc(p_.y_dtype, p_.y_batch, r.m_end - r.m, r.n_end - r.n, p_.y_m, p_.y_n);
     // oneDNN sums into y before anything else, adds its own bias before alpha, and knows only a
     // bias for each column: alpha is the last part's, and so is the bias where there is an alpha.
     dnnl::post_ops post;
@@ -180,7 +194,7 @@ class OneDnnMatMul final : public Kernel {
       Dims strides(dims.size(), r.n_end - r.n);
       dims.back() = r.n_end - r.n;
       strides.back() = 1;
-      part.bias = onednn_desc(p_.dtype, dims, strides);
+      part.bias = onednn_desc(p_.bias_dtype, dims, strides);
       part.bias_argument = DNNL_ARG_BIAS;
       if (scale) {
         part.bias_argument = DNNL_ARG_ATTR_MULTIPLE_POST_OP(post.len()) | DNNL_ARG_SRC_1;
@@ -205,19 +219,23 @@ class OneDnnMatMul final : public Kernel {
     parts_.push_back(std::move(part));
   }
 
-  /// While y is still in the cache. REQUIRES: float32.
+  /// While y is still in the cache. T: float or Bf16.
+  template <typename T>
   void finish_rows(const KernelArgs& args) const {
-    const float* bias = p_.bias && p_.bias_on_rows ? args.input<float>(2) : nullptr;
+    auto bias_at = [&](int64_t i) {
+      if (!p_.bias || !p_.bias_on_rows) return -0.0F;
+      return p_.bias_dtype == DType::f32 ? args.input<float>(2)[i] : args.input<Bf16>(2)[i];
+    };
     const int64_t grain = std::max<int64_t>(1, 65536 / p_.n);
     parallel_for(p_.batch_count() * p_.m, grain, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t i = row % p_.m;
-        float* y = args.output<float>(0) + i * p_.y_m;
+        T* y = args.output<T>(0) + i * p_.y_m;
         int64_t rest = row / p_.m;
         for (size_t d = p_.batch.size(); d-- > 0; rest /= p_.batch[d]) {
           y += rest % p_.batch[d] * p_.y_batch[d];
         }
-        finish_row(y, p_.n, bias == nullptr ? -0.0F : bias[i], p_.relu);
+        finish_row(y, p_.n, bias_at(i), p_.relu);
       }
     });
   }
@@ -243,8 +261,12 @@ std::unique_ptr<Kernel> make_onednn_matmul(const NodeSpec& node, std::string* wh
   }
   // A transposed output is outside oneDNN's fast path; the transposed product is inside.
   if (problem->y_n != 1 && problem->y_m == 1) problem = problem->swap();
-  if (problem->dtype != DType::f32 && (problem->relu || (problem->bias && problem->bias_on_rows))) {
-    *why_not = "Relu, or a bias on a transposed output, needs float32";
+  if (problem->y_dtype == DType::f16 && problem->relu) {
+    *why_not = "Relu needs float32 or bfloat16";
+    return nullptr;
+  }
+  if (problem->y_dtype != DType::f32 && problem->bias && problem->bias_on_rows) {
+    *why_not = "a bias on a transposed result needs float32";
     return nullptr;
   }
   try {

@@ -132,8 +132,10 @@ std::optional<MatMulProblem> read_matmul(const NodeSpec& node, std::string* why_
   const Operand& a_in = node.in(0);
   const Operand& b_in = node.in(1);
   const Operand& bias = node.in(2);
-  if (a_in.dtype != b_in.dtype || a_in.dtype != node.out(0).dtype) return decline("dtypes differ");
-  if (bias.present() && bias.dtype != a_in.dtype) return decline("bias has another dtype");
+  const bool narrow = a_in.dtype == DType::bf16 || a_in.dtype == DType::f16;
+  auto fits = [&](DType t) { return t == a_in.dtype || (narrow && t == DType::f32); };
+  if (a_in.dtype != b_in.dtype || !fits(node.out(0).dtype)) return decline("dtypes differ");
+  if (bias.present() && !fits(bias.dtype)) return decline("bias has another dtype");
   if (a_in.rank() < 1 || b_in.rank() < 1) return decline("an operand is a scalar");
 
   auto a = permuted(a_in.dims, node.attrs.ints("perm_a"));
@@ -155,6 +157,8 @@ std::optional<MatMulProblem> read_matmul(const NodeSpec& node, std::string* why_
 
   MatMulProblem p;
   p.dtype = a_in.dtype;
+  p.y_dtype = node.out(0).dtype;
+  p.bias_dtype = bias.dtype;
   const size_t r = rank - 2;
   p.m = a->dims[r];
   p.k = a->dims[r + 1];

@@ -130,7 +130,8 @@ class Reduce final : public Kernel {
         stages_(std::move(stages)),
         count_(count),
         results_(node.out(0).size()) {
-    const DType type = dtype_of<T>();
+    DType type = DType::bf16;
+    if constexpr (!std::is_same_v<T, Bf16>) type = dtype_of<T>();
     if (node.in(0).dtype != type) {
       load_ = find_convert(node.in(0).dtype, type);
       converted_ = node.in(0).size();
@@ -352,6 +353,8 @@ std::unique_ptr<Kernel> make_reduce(const NodeSpec& node, std::string* why_not) 
   if (integral) return std::make_unique<Reduce<int64_t>>(node, *row, std::move(stages), count);
   if (x.dtype == DType::f64)
     return std::make_unique<Reduce<double>>(node, *row, std::move(stages), count);
+  if (x.dtype == DType::bf16)
+    return std::make_unique<Reduce<Bf16>>(node, *row, std::move(stages), count);
   return std::make_unique<Reduce<float>>(node, *row, std::move(stages), count);
 }
 

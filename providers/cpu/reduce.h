@@ -5,13 +5,15 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "providers/cpu/convert.h"
+
 namespace steep::cpu {
 
 enum class Reduction : uint8_t { sum, sum_abs, sum_square, max, min, prod };
 
 /// What partial results are held in: floats add up in double, integers in 64 bits.
 template <typename T>
-using Accumulator = std::conditional_t<std::is_floating_point_v<T>, double, int64_t>;
+using Accumulator = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
 
 /// Columns that one call of ReduceLoops::columns takes at most.
 inline constexpr int64_t kReduceColumns = 1024;
@@ -24,7 +26,7 @@ struct ReduceLoops {
   void (*columns)(const T* x, int64_t rows, int64_t stride, int64_t columns, Accumulator<T>* total);
 };
 
-/// T: float, double, int64_t. The best loops for this machine.
+/// T: float, Bf16, double, int64_t. The best loops for this machine.
 template <typename T>
 ReduceLoops<T> reduce_loops(Reduction reduction);
 

@@ -21,7 +21,8 @@ struct Op {
       r == Reduction::sum || r == Reduction::sum_abs || r == Reduction::sum_square;
   // Few floats are added as floats before they go to doubles; products may leave the range of
   // floats at once.
-  using Lane = std::conditional_t<r == Reduction::prod, Accumulator<T>, T>;
+  using Number = std::conditional_t<std::is_same_v<T, Bf16>, float, T>;
+  using Lane = std::conditional_t<r == Reduction::prod, Accumulator<T>, Number>;
 
   template <typename A>
   static constexpr A identity() {
@@ -64,10 +65,11 @@ struct Op {
     }
   }
 
-  static HWY_INLINE Lane prepare(T x) {
+  static HWY_INLINE Lane prepare(T element) {
+    const Number x = element;
     if constexpr (r == Reduction::sum_abs) {
-      if constexpr (std::is_integral_v<T>) {
-        return x < 0 ? times<T>(x, -1) : x;
+      if constexpr (std::is_integral_v<Number>) {
+        return x < 0 ? times<Number>(x, -1) : x;
       } else {
         return x < 0 ? -x : x;
       }
@@ -162,6 +164,7 @@ ReduceLoops<T> choose(Reduction reduction) {
 }
 
 ReduceLoops<float> choose_float(Reduction reduction) { return choose<float>(reduction); }
+ReduceLoops<Bf16> choose_bf16(Reduction reduction) { return choose<Bf16>(reduction); }
 ReduceLoops<double> choose_double(Reduction reduction) { return choose<double>(reduction); }
 ReduceLoops<int64_t> choose_int(Reduction reduction) { return choose<int64_t>(reduction); }
 
@@ -173,6 +176,7 @@ HWY_AFTER_NAMESPACE();
 namespace steep::cpu {
 
 HWY_EXPORT(choose_float);
+HWY_EXPORT(choose_bf16);
 HWY_EXPORT(choose_double);
 HWY_EXPORT(choose_int);
 
@@ -180,6 +184,11 @@ template <>
 ReduceLoops<float> reduce_loops(Reduction reduction) {
   limit_isa();
   return HWY_DYNAMIC_DISPATCH(choose_float)(reduction);
+}
+template <>
+ReduceLoops<Bf16> reduce_loops(Reduction reduction) {
+  limit_isa();
+  return HWY_DYNAMIC_DISPATCH(choose_bf16)(reduction);
 }
 template <>
 ReduceLoops<double> reduce_loops(Reduction reduction) {

@@ -1,5 +1,7 @@
-// Loads and stores of less than a vector, for Highway kernels. Included once for each target.
+// Loads and stores of less than a vector, and of bfloat16 as float, for Highway kernels. Included
+// once for each target.
 #include "hwy/highway.h"
+#include "providers/cpu/convert.h"
 
 #if defined(STEEP_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STEEP_SIMD_INL_H_
@@ -36,6 +38,55 @@ HWY_INLINE void store_n(hn::Vec<D> v, D d, T* HWY_RESTRICT p, size_t count) {
 #else
   hn::BlendedStore(v, hn::FirstN(d, count), d, p);
 #endif
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const float* p) {
+  return hn::LoadU(d, p);
+}
+template <class D>
+HWY_INLINE void store(hn::Vec<D> v, D d, float* p) {
+  hn::StoreU(v, d, p);
+}
+
+template <class D, class V16>
+HWY_INLINE hn::Vec<D> widened(D d, V16 bits) {
+  const hn::RebindToUnsigned<D> d32;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
+}
+
+/// Rounds to nearest even; NaN stays NaN.
+template <class D>
+HWY_INLINE auto narrowed(D, hn::Vec<D> v) {
+  const hn::RebindToUnsigned<D> d32;
+  const hn::Rebind<uint16_t, D> d16;
+  const auto bits = hn::BitCast(d32, v);
+  const auto even = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1));
+  const auto rounded = hn::Add(bits, hn::Add(even, hn::Set(d32, 0x7FFF)));
+  const auto nan = hn::RebindMask(d32, hn::IsNaN(v));
+  const auto quiet = hn::Or(bits, hn::Set(d32, 0x400000));
+  return hn::TruncateTo(d16, hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded)));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const Bf16* p) {
+  const hn::Rebind<uint16_t, D> d16;
+  return widened(d, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p)));
+}
+template <class D>
+HWY_INLINE hn::Vec<D> load_n(D d, const Bf16* p, size_t count) {
+  const hn::Rebind<uint16_t, D> d16;
+  return widened(d, load_n(d16, reinterpret_cast<const uint16_t*>(p), count));
+}
+template <class D>
+HWY_INLINE void store(hn::Vec<D> v, D d, Bf16* p) {
+  const hn::Rebind<uint16_t, D> d16;
+  hn::StoreU(narrowed(d, v), d16, reinterpret_cast<uint16_t*>(p));
+}
+template <class D>
+HWY_INLINE void store_n(hn::Vec<D> v, D d, Bf16* p, size_t count) {
+  const hn::Rebind<uint16_t, D> d16;
+  store_n(narrowed(d, v), d16, reinterpret_cast<uint16_t*>(p), count);
 }
 
 }  // namespace HWY_NAMESPACE

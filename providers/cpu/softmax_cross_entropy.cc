@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 
+#include "providers/cpu/convert.h"
 #include "providers/cpu/parallel.h"
 #include "runtime/kernel.h"
 #include "steep/error.h"
@@ -23,7 +24,8 @@ namespace HWY_NAMESPACE {
 
 /// log Σ exp(x), block by block so that the second look at each element finds it in the first-level
 /// cache.
-float log_sum_exp_row(const float* x, size_t n) {
+template <typename T>
+float log_sum_exp_row(const T* x, size_t n) {
   constexpr size_t kBlock = 2048;
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
   const Floats d;
@@ -40,14 +42,35 @@ float log_sum_exp_row(const float* x, size_t n) {
   return static_cast<float>((max == kLowest ? 0 : max) + std::log(sum));
 }
 
-/// dx = factor exp(x - lse). In place if dx == x.
-void softmax_row(const float* x, float lse, float factor, float* dx, size_t n) {
+/// dx = factor exp(x - lse). In place if dx == x and the types are the same.
+template <typename T, typename Dx>
+void softmax_row(const T* x, float lse, float factor, Dx* dx, size_t n) {
   const Floats d;
   const auto shift = hn::Set(d, lse);
   const auto factors = hn::Set(d, factor);
   for_each_vector(d, x, n, [&](VecF v, size_t j, size_t count) {
-    store_n(hn::Mul(factors, exp_keeping_nan(d, hn::Sub(v, shift))), d, dx + j, count);
+    const auto y = hn::Mul(factors, exp_keeping_nan(d, hn::Sub(v, shift)));
+    if (count == hn::Lanes(d)) {
+      store(y, d, dx + j);
+    } else {
+      store_n(y, d, dx + j, count);
+    }
   });
+}
+
+float log_sum_exp_f32(const float* x, size_t n) { return log_sum_exp_row(x, n); }
+float log_sum_exp_bf16(const Bf16* x, size_t n) { return log_sum_exp_row(x, n); }
+void softmax_f32(const float* x, float lse, float factor, float* dx, size_t n) {
+  softmax_row(x, lse, factor, dx, n);
+}
+void softmax_bf16(const Bf16* x, float lse, float factor, Bf16* dx, size_t n) {
+  softmax_row(x, lse, factor, dx, n);
+}
+void softmax_to_f32(const Bf16* x, float lse, float factor, float* dx, size_t n) {
+  softmax_row(x, lse, factor, dx, n);
+}
+void softmax_to_bf16(const float* x, float lse, float factor, Bf16* dx, size_t n) {
+  softmax_row(x, lse, factor, dx, n);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -58,11 +81,18 @@ HWY_AFTER_NAMESPACE();
 namespace steep::cpu {
 namespace {
 
-HWY_EXPORT(log_sum_exp_row);
-HWY_EXPORT(softmax_row);
+HWY_EXPORT(log_sum_exp_f32);
+HWY_EXPORT(log_sum_exp_bf16);
+HWY_EXPORT(softmax_f32);
+HWY_EXPORT(softmax_bf16);
+HWY_EXPORT(softmax_to_bf16);
+HWY_EXPORT(softmax_to_f32);
 
 float log_sum_exp(const float* x, int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(log_sum_exp_row)(x, static_cast<size_t>(n));
+  return HWY_DYNAMIC_DISPATCH(log_sum_exp_f32)(x, static_cast<size_t>(n));
+}
+float log_sum_exp(const Bf16* x, int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(log_sum_exp_bf16)(x, static_cast<size_t>(n));
 }
 double log_sum_exp(const double* x, int64_t n) {
   double max = -std::numeric_limits<double>::infinity();
@@ -74,15 +104,32 @@ double log_sum_exp(const double* x, int64_t n) {
 }
 
 void scaled_softmax(const float* x, float lse, float factor, float* dx, int64_t n) {
-  HWY_DYNAMIC_DISPATCH(softmax_row)(x, lse, factor, dx, static_cast<size_t>(n));
+  HWY_DYNAMIC_DISPATCH(softmax_f32)(x, lse, factor, dx, static_cast<size_t>(n));
+}
+void scaled_softmax(const Bf16* x, float lse, float factor, Bf16* dx, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(softmax_bf16)(x, lse, factor, dx, static_cast<size_t>(n));
+}
+void scaled_softmax(const Bf16* x, float lse, float factor, float* dx, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(softmax_to_f32)(x, lse, factor, dx, static_cast<size_t>(n));
+}
+void scaled_softmax(const float* x, float lse, float factor, Bf16* dx, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(softmax_to_bf16)(x, lse, factor, dx, static_cast<size_t>(n));
 }
 void scaled_softmax(const double* x, double lse, double factor, double* dx, int64_t n) {
   for (int64_t j = 0; j < n; ++j) dx[j] = factor * std::exp(x[j] - lse);
 }
 
+/// What losses, weights and sums are in, for logits of type T.
+template <typename T>
+using Real = std::conditional_t<std::is_same_v<T, Bf16>, float, T>;
+
+void set(float& x, float v) { x = v; }
+void set(double& x, double v) { x = v; }
+void set(Bf16& x, float v) { x = {float_to_bf16(v)}; }
+
 enum class Reduction : uint8_t { none, sum, mean };
 
-/// What the loss and its gradient have in common: labels and their weights.
+/// What the loss and its gradient have in common: labels and their weights, of type T.
 template <typename T, typename Label>
 class CrossEntropyKernel : public Kernel {
  protected:
@@ -143,41 +190,43 @@ class CrossEntropyKernel : public Kernel {
 };
 
 template <typename T, typename Label>
-class CrossEntropy final : public CrossEntropyKernel<T, Label> {
+class CrossEntropy final : public CrossEntropyKernel<Real<T>, Label> {
+  using R = Real<T>;
+
  public:
   explicit CrossEntropy(const NodeSpec& node)
-      : CrossEntropyKernel<T, Label>(node, node.in(0), 2),
+      : CrossEntropyKernel<R, Label>(node, node.in(0), 2),
         has_loss_(node.out(0).present()),
         has_lse_(node.out(1).present()) {
-    this->scratch_bytes = static_cast<size_t>(this->rows_) * 2 * sizeof(T);
+    this->scratch_bytes = static_cast<size_t>(this->rows_) * 2 * sizeof(R);
   }
 
   void execute(const KernelArgs& args) const override {
     const T* logits = args.input<T>(0);
     const Label* labels = args.input<Label>(1);
-    const T* weights = this->weights(args);
+    const R* weights = this->weights(args);
     this->check_labels(labels);
 
-    auto* losses = static_cast<T*>(args.scratch);
-    T* lse = has_lse_ ? args.output<T>(1) : losses + this->rows_;
+    auto* losses = static_cast<R*>(args.scratch);
+    R* lse = has_lse_ ? args.output<R>(1) : losses + this->rows_;
     parallel_for(this->rows_, this->row_grain(), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const T* x = logits + i * this->classes_;
         lse[i] = log_sum_exp(x, this->classes_);
         losses[i] = this->counts(labels[i])
                         ? this->weight(weights, labels[i]) * (lse[i] - x[labels[i]])
-                        : T{0};
+                        : R{0};
       }
     });
     if (!has_loss_) return;
     if (this->reduction_ == Reduction::none) {
-      std::copy_n(losses, this->rows_, args.output<T>(0));
+      std::copy_n(losses, this->rows_, args.output<R>(0));
       return;
     }
     double sum = 0;
     for (int64_t i = 0; i < this->rows_; ++i) sum += losses[i];
     if (this->reduction_ == Reduction::mean) sum /= this->weight_sum(labels, weights);
-    *args.output<T>(0) = static_cast<T>(sum);
+    *args.output<R>(0) = static_cast<R>(sum);
   }
 
  private:
@@ -185,21 +234,24 @@ class CrossEntropy final : public CrossEntropyKernel<T, Label> {
   bool has_lse_;
 };
 
-template <typename T, typename Label>
-class CrossEntropyGrad final : public CrossEntropyKernel<T, Label> {
+/// T: of the logits; Dx: of their gradient.
+template <typename T, typename Dx, typename Label>
+class CrossEntropyGradOf final : public CrossEntropyKernel<Real<T>, Label> {
+  using R = Real<T>;
+
  public:
-  explicit CrossEntropyGrad(const NodeSpec& node)
-      : CrossEntropyKernel<T, Label>(node, node.in(1), 4) {
+  explicit CrossEntropyGradOf(const NodeSpec& node)
+      : CrossEntropyKernel<R, Label>(node, node.in(1), 4) {
     this->may_share = {{1, 0}};
   }
 
   void execute(const KernelArgs& args) const override {
-    const T* dloss = args.input<T>(0);
+    const R* dloss = args.input<R>(0);
     const T* logits = args.input<T>(1);
     const Label* labels = args.input<Label>(2);
-    const T* lse = args.input<T>(3);
-    const T* weights = this->weights(args);
-    T* dlogits = args.output<T>(0);
+    const R* lse = args.input<R>(3);
+    const R* weights = this->weights(args);
+    Dx* dlogits = args.output<Dx>(0);
     this->check_labels(labels);
 
     const bool none = this->reduction_ == Reduction::none;
@@ -208,21 +260,28 @@ class CrossEntropyGrad final : public CrossEntropyKernel<T, Label> {
     parallel_for(this->rows_, this->row_grain(), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const T* x = logits + i * this->classes_;
-        T* dx = dlogits + i * this->classes_;
+        Dx* dx = dlogits + i * this->classes_;
         const Label label = labels[i];
         if (!this->counts(label)) {
-          std::fill_n(dx, this->classes_, T{0});
+          std::fill_n(dx, this->classes_, Dx{0});
           continue;
         }
-        const T factor =
-            static_cast<T>(dloss[none ? i : 0] * this->weight(weights, label) / divisor);
-        const T at_label = factor * std::expm1(x[label] - lse[i]);
+        const R factor =
+            static_cast<R>(dloss[none ? i : 0] * this->weight(weights, label) / divisor);
+        const R at_label = factor * std::expm1(x[label] - lse[i]);
         scaled_softmax(x, lse[i], factor, dx, this->classes_);
-        dx[label] = at_label;
+        set(dx[label], at_label);
       }
     });
   }
 };
+
+template <typename T, typename Label>
+using CrossEntropyGrad = CrossEntropyGradOf<T, T, Label>;
+template <typename T, typename Label>
+using CrossEntropyNarrowGrad = CrossEntropyGradOf<T, Bf16, Label>;
+template <typename T, typename Label>
+using CrossEntropyWideGrad = CrossEntropyGradOf<T, float, Label>;
 
 template <template <typename, typename> class K, typename T>
 std::unique_ptr<Kernel> for_labels(const NodeSpec& node, DType labels, std::string* why_not) {
@@ -234,12 +293,21 @@ std::unique_ptr<Kernel> for_labels(const NodeSpec& node, DType labels, std::stri
 
 template <template <typename, typename> class K, typename T>
 std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
-  const size_t first = node.op == "steep.SoftmaxCrossEntropy" ? 0 : 1;
+  const bool grad = node.op == "steep.SoftmaxCrossEntropyGrad";
+  const size_t first = grad ? 1 : 0;
   const Operand& logits = node.in(first);
   const Operand& labels = node.in(first + 1);
-  const Operand& weights = node.in(first == 0 ? 2 : 4);
-  if (logits.dtype != dtype_of<T>() || (weights.present() && weights.dtype != logits.dtype)) {
-    *why_not = fmt::format("dtype is not {}", name_of(dtype_of<T>()));
+  const Operand& weights = node.in(grad ? 4 : 2);
+  const DType type = std::is_same_v<T, Bf16> ? DType::bf16 : dtype_of<Real<T>>();
+  const DType real = dtype_of<Real<T>>();
+  const bool narrow = std::is_same_v<K<T, int64_t>, CrossEntropyNarrowGrad<T, int64_t>>;
+  const DType result = narrow ? DType::bf16 : real;
+  if (logits.dtype != type || (weights.present() && weights.dtype != real) ||
+      (node.out(0).present() && node.out(0).dtype != result) ||
+      (grad && (node.in(0).dtype != real || node.in(3).dtype != real)) ||
+      (!grad && node.out(1).present() && node.out(1).dtype != real)) {
+    *why_not =
+        fmt::format("logits are not {}, or the result not {}", name_of(type), name_of(result));
     return nullptr;
   }
   if (logits.rank() != 2 || labels.dims != Dims{logits.dims[0]} ||
@@ -254,8 +322,15 @@ std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
 
 void register_softmax_cross_entropy(std::vector<Candidate>& list) {
   list.push_back({"steep.SoftmaxCrossEntropy", "simd", make<CrossEntropy, float>});
+  list.push_back({"steep.SoftmaxCrossEntropy", "simd_bf16", make<CrossEntropy, Bf16>});
   list.push_back({"steep.SoftmaxCrossEntropy", "reference", make<CrossEntropy, double>});
   list.push_back({"steep.SoftmaxCrossEntropyGrad", "simd", make<CrossEntropyGrad, float>});
+  list.push_back(
+      {"steep.SoftmaxCrossEntropyGrad", "simd_bf16", make<CrossEntropyNarrowGrad, Bf16>});
+  list.push_back(
+      {"steep.SoftmaxCrossEntropyGrad", "simd_to_f32", make<CrossEntropyWideGrad, Bf16>});
+  list.push_back(
+      {"steep.SoftmaxCrossEntropyGrad", "simd_to_bf16", make<CrossEntropyNarrowGrad, float>});
   list.push_back({"steep.SoftmaxCrossEntropyGrad", "reference", make<CrossEntropyGrad, double>});
 }
 

@@ -25,25 +25,26 @@ HWY_INLINE VecF exp_keeping_nan(Floats d, VecF x) {
 
 /// Calls body(vector of x, j, lanes) for each vector; the last may hold fewer lanes, with zeros
 /// behind.
-template <typename Body>
-HWY_INLINE void for_each_vector(Floats d, const float* x, size_t n, Body&& body) {
+template <typename T, typename Body>
+HWY_INLINE void for_each_vector(Floats d, const T* x, size_t n, Body&& body) {
   const size_t lanes = hn::Lanes(d);
   size_t j = 0;
-  for (; j + lanes <= n; j += lanes) body(hn::LoadU(d, x + j), j, lanes);
+  for (; j + lanes <= n; j += lanes) body(load(d, x + j), j, lanes);
   if (j < n) body(load_n(d, x + j, n - j), j, n - j);
 }
 
 /// Greatest element; -inf for an empty row. Overlooks NaN.
-HWY_INLINE float row_max(Floats d, const float* x, size_t n) {
+template <typename T>
+HWY_INLINE float row_max(Floats d, const T* x, size_t n) {
   const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   const size_t lanes = hn::Lanes(d);
   auto m0 = lowest, m1 = lowest, m2 = lowest, m3 = lowest;
   size_t j = 0;
   for (; j + 4 * lanes <= n; j += 4 * lanes) {
-    m0 = hn::Max(m0, hn::LoadU(d, x + j));
-    m1 = hn::Max(m1, hn::LoadU(d, x + j + lanes));
-    m2 = hn::Max(m2, hn::LoadU(d, x + j + 2 * lanes));
-    m3 = hn::Max(m3, hn::LoadU(d, x + j + 3 * lanes));
+    m0 = hn::Max(m0, load(d, x + j));
+    m1 = hn::Max(m1, load(d, x + j + lanes));
+    m2 = hn::Max(m2, load(d, x + j + 2 * lanes));
+    m3 = hn::Max(m3, load(d, x + j + 3 * lanes));
   }
   for_each_vector(d, x + j, n - j, [&](VecF v, size_t, size_t count) {
     m0 = hn::Max(m0, hn::IfThenElse(hn::FirstN(d, count), v, lowest));
@@ -52,14 +53,15 @@ HWY_INLINE float row_max(Floats d, const float* x, size_t n) {
 }
 
 /// Sum of exp(x - shift); where y is not null, the terms too.
-HWY_INLINE float row_exp_sum(Floats d, const float* x, size_t n, float shift, float* y) {
+template <typename T>
+HWY_INLINE float row_exp_sum(Floats d, const T* x, size_t n, float shift, float* y) {
   const size_t lanes = hn::Lanes(d);
   const auto shifts = hn::Set(d, shift);
   auto s0 = hn::Zero(d), s1 = hn::Zero(d);
   size_t j = 0;
   for (; j + 2 * lanes <= n; j += 2 * lanes) {
-    const auto e0 = exp_keeping_nan(d, hn::Sub(hn::LoadU(d, x + j), shifts));
-    const auto e1 = exp_keeping_nan(d, hn::Sub(hn::LoadU(d, x + j + lanes), shifts));
+    const auto e0 = exp_keeping_nan(d, hn::Sub(load(d, x + j), shifts));
+    const auto e1 = exp_keeping_nan(d, hn::Sub(load(d, x + j + lanes), shifts));
     s0 = hn::Add(s0, e0);
     s1 = hn::Add(s1, e1);
     if (y != nullptr) {

@@ -42,8 +42,10 @@ class ModuleProgram {
   /// stands for; two of them may stand for one (tied weights).
   ModuleProgram(const nb::bytes& model, const Names& inputs,
                 const std::map<std::string, std::string>& states, const Names& trainable,
-                const Names& input_gradients, bool training)
-      : trainable_(trainable), input_gradients_(input_gradients) {
+                const Names& input_gradients, bool training, const std::string& precision)
+      : trainable_(trainable),
+        input_gradients_(input_gradients),
+        precision_(precision_from(precision)) {
     ImportLimits limits;
     limits.training = training;
     const auto* data = reinterpret_cast<const std::byte*>(model.c_str());
@@ -261,7 +263,7 @@ class ModuleProgram {
         ++next;
       }
     }
-    Compiled compiled{Program(std::move(g)), std::move(flows)};
+    Compiled compiled{Program(std::move(g), {.precision = precision_}), std::move(flows)};
     for (const auto& [name, tensor] : bound_) bind_in(compiled, name, tensor);
     return programs_.emplace(pattern, std::move(compiled)).first->second;
   }
@@ -278,6 +280,7 @@ class ModuleProgram {
   Graph graph_;
   Names trainable_;
   Names input_gradients_;
+  Precision precision_;
   Names tied_;
   std::vector<bool> differentiable_;
   bool random_ = false;
@@ -299,14 +302,15 @@ void init_program(nb::module_& m) {
                             "and buffers are states, bound by "
                             "pointer; nothing is copied.")
       .def(nb::init<nb::bytes, const Names&, const std::map<std::string, std::string>&,
-                    const Names&, const Names&, bool>(),
+                    const Names&, const Names&, bool, const std::string&>(),
            nb::arg("model"), nb::arg("inputs"), nb::arg("states"), nb::arg("trainable"),
-           nb::arg("input_gradients"), nb::arg("training"),
+           nb::arg("input_gradients"), nb::arg("training"), nb::arg("precision") = "fp32",
            "model: serialised ONNX whose parameters are inputs. inputs: names that forward() is "
            "fed, in order. "
            "states: graph input -> name of the parameter or buffer. trainable, input_gradients: "
            "names whose "
-           "gradients backward() returns. training: keep dropout. Raises ModelError.")
+           "gradients backward() returns. training: keep dropout. precision: \"fp32\" or "
+           "\"bf16\". Raises ModelError.")
       .def("bind", &ModuleProgram::bind, nb::arg("name"), nb::arg("array"),
            "Binds a state to the bytes of an array, from now on shared. Raises ShapeError.")
       .def("forward", &ModuleProgram::forward, nb::arg("arrays"), nb::arg("gradients"),

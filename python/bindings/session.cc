@@ -81,6 +81,7 @@ void init_options(nb::module_ &m) {
       .def_rw("grad_norm", &TrainingOptions::grad_norm)
       .def_rw("step_outputs", &TrainingOptions::step_outputs)
       .def_rw("seed", &TrainingOptions::seed)
+      .def_rw("precision", &TrainingOptions::precision)
       .def_rw("check_finite", &TrainingOptions::check_finite);
 }
 

@@ -126,7 +126,12 @@ def export(
             continue
         start = time.perf_counter()
         try:
-            with _quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            with (
+                _quiet(),
+                torch.no_grad(),
+                torch.autocast("cpu", enabled=False),  # precision is the engine's business
+                torch.random.fork_rng(devices=[]),
+            ):
                 exported = run(flat, names, examples, opset)
         except Exception as e:  # the exporters raise whatever went wrong inside them
             reasons.append(f"{name}: {_first_line(e)}")

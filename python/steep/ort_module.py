@@ -51,6 +51,7 @@ class _Call:
         exported: Exported,
         trainable: set[str],
         wanted_inputs: tuple[int, ...],
+        precision: str,
     ) -> None:
         self.exported = exported
         self.slots = [slot for slot in _slots(module) if slot.name in set(exported.states.values())]
@@ -68,6 +69,7 @@ class _Call:
             trainable=[slot.name for slot in self.trainable],
             input_gradients=[names.get(i, "") for i in wanted_inputs],
             training=exported.training,
+            precision=precision,
         )
         self.announced = False
         self.constant_results = [not d for d in self.program.differentiable]
@@ -161,6 +163,11 @@ class ORTModule(torch.nn.Module):
     a loss outside the module then works in memory that it has touched before. Set
     ``STEEP_MALLOC=system`` in the environment to leave malloc as it is.
 
+    Inside ``torch.autocast("cpu", torch.bfloat16)`` matrix products run in bfloat16; weights and
+    their gradients stay float32, and so do the results. ``precision="bf16"`` does so everywhere:
+
+    >>> model = ORTModule(model, precision="bf16")
+
     Dropout draws its seeds from PyTorch's generator: ``torch.manual_seed`` makes runs repeatable.
 
     Args:
@@ -169,6 +176,7 @@ class ORTModule(torch.nn.Module):
             ``fallback_calls``; by default such a call raises.
         exporter: ``"torch.export"`` or ``"tracing"``; by default the first that accepts the module.
         opset: ONNX opset to export; by default the exporter's.
+        precision: "fp32" or "bf16"; by default what ``torch.autocast`` says at each call.
 
     Raises (when called):
         ModelError: the module cannot be exported, or an operator has no gradient (all are named).
@@ -177,7 +185,7 @@ class ORTModule(torch.nn.Module):
         ProviderError: an operator has no kernel.
     """
 
-    _OWN = frozenset({"export_reports", "fallback", "fallback_calls", "training"})
+    _OWN = frozenset({"export_reports", "fallback", "fallback_calls", "precision", "training"})
 
     def __init__(
         self,
@@ -186,6 +194,7 @@ class ORTModule(torch.nn.Module):
         fallback: str | None = None,
         exporter: str | None = None,
         opset: int | None = None,
+        precision: str | None = None,
     ) -> None:
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"ORTModule wraps a torch.nn.Module, not a {type(module).__name__}")
@@ -195,6 +204,8 @@ class ORTModule(torch.nn.Module):
             raise ValueError(
                 f'exporter must be None, "torch.export" or "tracing", not {exporter!r}'
             )
+        if precision not in (None, "fp32", "bf16"):
+            raise ValueError(f'precision must be None, "fp32" or "bf16", not {precision!r}')
         super().__init__()
         own = self.__dict__
         own["_module"] = module
@@ -207,6 +218,7 @@ class ORTModule(torch.nn.Module):
         own["fallback_calls"] = 0
         own["export_reports"] = []
         own["_options"] = {"exporter": exporter, "opset": opset}
+        own["precision"] = precision
         own["_exports"] = {}
         own["_calls"] = {}
 
@@ -224,6 +236,7 @@ class ORTModule(torch.nn.Module):
         """Run as the wrapped module's ``forward`` would."""
         try:
             tensors, structure = flatten((args, kwargs))
+            tensors = _as_autocast_would(tensors)
             call = self._find(tensors, structure)
             if call.gradients and torch.is_grad_enabled():
                 wanted = [tensors[i] for i in call.wanted_inputs]
@@ -241,11 +254,7 @@ class ORTModule(torch.nn.Module):
         return unflatten(call.exported.results, results)
 
     def _find(self, tensors: list[torch.Tensor], structure: Structure) -> _Call:
-        if torch.is_autocast_enabled("cpu"):
-            raise ModelError(
-                "Autocast is not supported inside ORTModule.",
-                remedy="leave the torch.autocast region around the call",
-            )
+        precision = self.precision or _autocast_precision()
         modules = tuple((id(m), m.training) for m in self._module.modules())
         types = tuple((t.dtype, t.ndim) for t in tensors)
         key = (modules, structure, types)
@@ -255,10 +264,12 @@ class ORTModule(torch.nn.Module):
             exported = self._export(exports, tensors, structure)
         trainable = frozenset(n for n, p in _parameters(self._module) if p.requires_grad)
         wanted = tuple(i for i in sorted(exported.inputs) if tensors[i].requires_grad)
-        call_key = (id(exported), trainable, wanted)
+        call_key = (id(exported), trainable, wanted, precision)
         call: _Call | None = self._calls.get(call_key)
         if call is None:
-            call = self._calls[call_key] = _Call(self._module, exported, set(trainable), wanted)
+            call = self._calls[call_key] = _Call(
+                self._module, exported, set(trainable), wanted, precision
+            )
         return call
 
     def _export(
@@ -314,12 +325,34 @@ class ORTModule(torch.nn.Module):
         self._calls.clear()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        options = {"fallback": self.fallback, **self._options}
+        options = {"fallback": self.fallback, "precision": self.precision, **self._options}
         return _rebuild, (self._module, options)
 
     def extra_repr(self) -> str:
         """Describe the wrapped module."""
         return type(self._module).__name__
+
+
+def _autocast_precision() -> str:
+    """Return what the region of autocast around this call asks for."""
+    if not torch.is_autocast_enabled("cpu"):
+        return "fp32"
+    dtype = torch.get_autocast_dtype("cpu")
+    if dtype == torch.bfloat16:
+        return "bf16"
+    raise ModelError(
+        "Autocast to this type is not supported.",
+        expected="torch.bfloat16",
+        received=str(dtype),
+        remedy='use torch.autocast("cpu", torch.bfloat16), which needs no loss scaling',
+    )
+
+
+def _as_autocast_would(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Widen what other modules in the region made narrow: the engine narrows by itself."""
+    if not torch.is_autocast_enabled("cpu"):
+        return tensors
+    return [t.float() if t.dtype == torch.bfloat16 else t for t in tensors]
 
 
 def _rebuild(module: torch.nn.Module, options: dict[str, Any]) -> ORTModule:

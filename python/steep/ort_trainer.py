@@ -59,6 +59,7 @@ class ORTTrainer(Trainer):
             for all parameters, but for "lambda", the weight decay).
         learning_rate_description: the learning rate is ``train_step``'s last argument.
         device: CPU.
+        use_mixed_precision: matrix products in bfloat16, as ``precision="bf16"``.
         _opset_version: ONNX opset, where the exporter allows it.
     """
 
@@ -72,6 +73,7 @@ class ORTTrainer(Trainer):
         learning_rate_description: IODescription,
         device: torch.device | str | None = None,
         *,
+        use_mixed_precision: bool = False,
         _opset_version: int | None = None,
         **options: Any,
     ) -> None:
@@ -93,8 +95,10 @@ class ORTTrainer(Trainer):
         settings: dict[str, Any] = dict(_OPTIMIZERS[training_optimizer_name])
         settings |= _attribute_settings(self._for_parameter(""))
         more: dict[str, Any] = {
-            k: options.pop(k) for k in ("clip_norm", "check_finite") if k in options
+            k: options.pop(k) for k in ("clip_norm", "check_finite", "precision") if k in options
         }
+        if use_mixed_precision:
+            more.setdefault("precision", "bf16")
         # Older opsets lack operators that both exporters now write.
         opset = max(_opset_version, 18) if _opset_version is not None else None
         super().__init__(model, loss_fn, {**settings, **more}, opset=opset, **options)

@@ -46,6 +46,8 @@ class TrainingSession(_steep.TrainingSession):
         grad_norm: report that norm even without clipping.
         step_outputs: outputs that ``step`` returns beside the loss.
         seed: of dropout.
+        precision: "fp32", or "bf16": matrix products read bfloat16, everything else (weights,
+            moments, norms, softmax, losses, sums, updates) stays float32.
         check_finite: name the first node that makes NaN or infinity; slow.
 
     Raises:
@@ -80,6 +82,7 @@ class TrainingSession(_steep.TrainingSession):
         grad_norm: bool = False,
         step_outputs: Sequence[str] = (),
         seed: int = 0,
+        precision: str = "fp32",
         check_finite: bool = False,
     ) -> None:
         options = _steep.TrainingOptions()
@@ -89,6 +92,7 @@ class TrainingSession(_steep.TrainingSession):
         options.clip_norm, options.grad_norm = clip_norm, grad_norm
         options.step_outputs = list(step_outputs)
         options.seed, options.check_finite = seed, check_finite
+        options.precision = precision
         options.groups = [_group(names, settings) for names, settings in groups]
 
         settings = _steep.OptimizerOptions()

@@ -279,7 +279,7 @@ class _OptimTrainer(Trainer):
     ) -> None:
         self._optimizer = optimizer
         more: dict[str, Any] = {
-            k: options.pop(k) for k in ("clip_norm", "check_finite") if k in options
+            k: options.pop(k) for k in ("clip_norm", "check_finite", "precision") if k in options
         }
         super().__init__(model, criterion, {**_torch_settings(optimizer), **more}, **options)
 
@@ -324,7 +324,8 @@ def trainer(
             learning rate before every step, so that PyTorch's schedulers work. It is not stepped
             itself.
         options: ``clip_norm`` (bound of the gradients' global norm), ``predictions=False`` (return
-            the loss alone), ``seed`` (of dropout), ``check_finite``, ``exporter``, ``opset``.
+            the loss alone), ``precision="bf16"`` (matrix products in bfloat16, weights in float32),
+            ``seed`` (of dropout), ``check_finite``, ``exporter``, ``opset``.
 
     Raises:
         ModelError: at the first step, when the model cannot be exported or trained.

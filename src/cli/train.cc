@@ -289,6 +289,10 @@ void add_optimizer_options(CLI::App& app, TrainingOptions& o) {
   app.add_option("--total-steps", o.schedule.total_steps,
                  "Length of the schedule (default: the run)");
   app.add_option("--min-lr-ratio", o.schedule.min_lr_ratio, "Final learning rate / --lr");
+  app.add_option("--precision", o.precision,
+                 "fp32, or bf16: matrix products in bfloat16, weights in float32")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   app.add_option("--seed", o.seed, "Of shuffling and dropout")->capture_default_str();
   app.add_flag("--check-finite", o.check_finite,
                "Stop before a step with NaN or infinite gradients, not only such a loss");
@@ -326,6 +330,7 @@ Command add_train(CLI::App& parent, std::vector<std::string> command_line) {
       "  steep train mlp.onnx --data digits.npz --loss softmax_cross_entropy --label-array y \\\n"
       "      --optimizer adam --epochs 20 --batch 64 --schedule cosine --checkpoint run --out "
       "mlp2.onnx\n"
+      "  steep train model.onnx --data tokens.npz --loss softmax_cross_entropy --precision bf16\n"
       "  steep train mlp.onnx --data digits.npz … --resume run");
   return [choice, lr] {
     choice->lr_given = lr->count() > 0;

@@ -1,4 +1,5 @@
 // steep.LayerNormalizationGrad(dy, x, scale, mean, inv_std){axis} → dx, dscale, dbias.
+// dy may be narrower than x.
 #include "ops/build.h"
 #include "ops/layer_normalization.h"
 
@@ -15,7 +16,7 @@ std::vector<Type> layer_normalization_grad_infer(Node n) {
 }
 
 std::vector<Value> layer_normalization_grad_decompose(Node n) {
-  Value dy = n.input(0), x = n.input(1), scale = n.input(2);
+  Value x = n.input(1), dy = cast_like(n.input(0), x), scale = n.input(2);
   Value m = cast_like(n.input(3), x), inv = cast_like(n.input(4), x);
   const auto [kept, normalized] = norm_axes(n, x);
   Value unit = (x - m) * inv;

@@ -46,6 +46,10 @@ void require_rank(Node n, int i, int64_t rank) {
                     fmt::format("{} dimensions", rank), to_string(n.input(i).type()));
 }
 
+DType result_dtype(Node n, DType otherwise) {
+  return static_cast<DType>(n.attrs().integer("dtype", static_cast<int64_t>(otherwise)));
+}
+
 void throw_shape_error(Node n, std::string what, std::string expected, std::string received) {
   throw ShapeError({.what = std::move(what),
                     .node = n.name(),

@@ -19,6 +19,9 @@ Shape broadcast(Node n, const Shape& a, const Shape& b);
 /// Throws ShapeError unless input i has `rank` dimensions (or an unknown number of them).
 void require_rank(Node n, int i, int64_t rank);
 
+/// The attribute `dtype` where it is set, else `otherwise`.
+DType result_dtype(Node n, DType otherwise);
+
 [[noreturn]] void throw_shape_error(Node n, std::string what, std::string expected,
                                     std::string received);
 

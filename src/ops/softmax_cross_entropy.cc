@@ -1,6 +1,6 @@
-// steep.SoftmaxCrossEntropy(logits[N, C], labels[N], weights[C]?){ignore_index, reduction} → loss,
-// lse[N]: lossᵢ = weights[labelsᵢ] (lseᵢ - logits[i, labelsᵢ]) with lse = ln Σ exp(logits) of each
-// row.
+// steep.SoftmaxCrossEntropy(logits[N, C], labels[N], weights[C]?){ignore_index, reduction, dtype}
+// → loss, lse[N]: lossᵢ = weights[labelsᵢ] (lseᵢ - logits[i, labelsᵢ]) with lse = ln Σ exp(logits)
+// of each row. Both results are of `dtype`, by default that of the logits.
 #include "ops/losses.h"
 #include "ops/own_types.h"
 
@@ -13,7 +13,9 @@ Grads softmax_cross_entropy_vjp(Node n, const Grads& dy) {
   if (dy[0]) {
     std::vector<Value> inputs{dy[0], logits, n.input(1), lse};
     if (n.input(2)) inputs.push_back(n.input(2));
-    dlogits = apply("steep.SoftmaxCrossEntropyGrad", inputs, n.attrs());
+    Attrs attrs = n.attrs();
+    attrs.set("dtype", static_cast<int64_t>(logits.dtype()));
+    dlogits = apply("steep.SoftmaxCrossEntropyGrad", inputs, std::move(attrs));
   }
   if (dy.size() > 1 && dy[1]) {
     Value through_lse = unsqueeze(dy[1], {1}) * exp(logits - unsqueeze(lse, {1}));
@@ -25,7 +27,7 @@ Grads softmax_cross_entropy_vjp(Node n, const Grads& dy) {
 std::vector<Type> softmax_cross_entropy_infer(Node n) {
   require_rank(n, 0, 2);
   require_rank(n, 1, 1);
-  Type rows{n.input(0).dtype(), shape_if_known(n.input(1))};
+  Type rows{result_dtype(n, n.input(0).dtype()), shape_if_known(n.input(1))};
   if (const auto& logits = shape_if_known(n.input(0)); logits && rows.shape) {
     const Dim &a = (*logits)[0], &b = (*rows.shape)[0];
     if (a.known() && b.known() && a.value() != b.value()) {
@@ -39,7 +41,7 @@ std::vector<Type> softmax_cross_entropy_infer(Node n) {
 }
 
 std::vector<Value> softmax_cross_entropy_decompose(Node n) {
-  Value logits = n.input(0);
+  Value logits = cast_like(n.input(0), n.output(0) ? n.output(0) : n.output(1));
   const LabelRows rows = label_rows(n, n.input(1), n.input(2), logits.dtype());
   Value lse = apply("ReduceLogSumExp", {logits, ints(n.graph(), {1})}, {{"keepdims", int64_t{0}}});
   Value picked =

@@ -1,16 +1,21 @@
 // steep.SoftmaxCrossEntropyGrad(dloss, logits[N, C], labels[N], lse[N], weights[C]?){ignore_index,
-// reduction} → dlogits[i, c] = dlossᵢ wᵢ (softmax(logits)[i, c] - [c = labelsᵢ]), divided by Σ w
-// under "mean".
+// reduction, dtype} → dlogits[i, c] = dlossᵢ wᵢ (softmax(logits)[i, c] - [c = labelsᵢ]), divided by
+// Σ w under "mean". The result is of `dtype`, by default that of the logits.
 #include "ops/losses.h"
+#include "ops/own_types.h"
 
 namespace steep {
 namespace {
 
-std::vector<Type> softmax_cross_entropy_grad_infer(Node n) { return {n.input(1).type()}; }
+std::vector<Type> softmax_cross_entropy_grad_infer(Node n) {
+  Type type = n.input(1).type();
+  type.dtype = result_dtype(n, type.dtype);
+  return {type};
+}
 
 std::vector<Value> softmax_cross_entropy_grad_decompose(Node n) {
   Graph& g = n.graph();
-  Value dloss = n.input(0), logits = n.input(1), lse = n.input(3);
+  Value dloss = n.input(0), lse = n.input(3), logits = cast_like(n.input(1), lse);
   const DType dtype = logits.dtype();
   const LabelRows rows = label_rows(n, n.input(2), n.input(4), dtype);
   Value classes = apply("Gather", {shape_of(logits), scalar(g, 1, DType::i64)});
@@ -26,7 +31,8 @@ std::vector<Value> softmax_cross_entropy_grad_decompose(Node n) {
   }
   scale = scale.rank() == 0 ? scale : unsqueeze(scale, {1});
   Value dlogits = scale * slope;
-  return {rows.counts ? where(unsqueeze(rows.counts, {1}), dlogits, 0) : dlogits};
+  if (rows.counts) dlogits = where(unsqueeze(rows.counts, {1}), dlogits, 0);
+  return {cast_like(dlogits, n.output(0))};
 }
 
 }  // namespace

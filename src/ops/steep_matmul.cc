@@ -1,5 +1,8 @@
-// steep.MatMul(a, b, bias?){perm_a, perm_b, perm_y, alpha, activation}: a matrix product with
-// everything around it that a kernel can take along. Made by a fusion pass.
+// steep.MatMul(a, b, bias?){perm_a, perm_b, perm_y, alpha, activation, dtype}: a matrix
+// product with
+// everything around it that a kernel can take along. Made by a fusion pass. The attribute `dtype`
+// is the type of the result, by default that of `a`; then sums are of the wider type, and so may be
+// the bias.
 #include "ops/build.h"
 #include "ops/own_types.h"
 #include "steep/error.h"
@@ -20,7 +23,7 @@ Shape permuted(Node n, const Shape& shape, const Ints& perm) {
 
 std::vector<Type> steep_matmul_infer(Node n) {
   const Attrs& attrs = n.attrs();
-  Type type{n.input(0).dtype(), {}};
+  Type type{result_dtype(n, n.input(0).dtype()), {}};
   if (!shape_if_known(n.input(0)) || !shape_if_known(n.input(1))) return {type};
   const Shape a = permuted(n, n.input(0).shape(), attrs.ints("perm_a"));
   const Shape b = permuted(n, n.input(1).shape(), attrs.ints("perm_b"));
@@ -41,12 +44,14 @@ Value permuted(Value x, const Ints& perm) { return perm.empty() ? x : transpose(
 
 std::vector<Value> steep_matmul_decompose(Node n) {
   const Attrs& attrs = n.attrs();
-  Value y = matmul(permuted(n.input(0), attrs.ints("perm_a")),
-                   permuted(n.input(1), attrs.ints("perm_b")));
+  const bool mixed = attrs.has("dtype");
+  auto wide = [mixed](Value x) { return mixed && x ? cast(x, DType::f32) : x; };
+  Value y = matmul(permuted(wide(n.input(0)), attrs.ints("perm_a")),
+                   permuted(wide(n.input(1)), attrs.ints("perm_b")));
   if (const double alpha = attrs.real("alpha", 1); alpha != 1) y = y * alpha;
-  if (n.input(2)) y = y + n.input(2);
+  if (n.input(2)) y = y + wide(n.input(2));
   if (const std::string f = attrs.string("activation", ""); !f.empty()) y = apply(f, {y});
-  return {permuted(y, attrs.ints("perm_y"))};
+  return {permuted(cast(y, n.output(0).dtype()), attrs.ints("perm_y"))};
 }
 
 }  // namespace

@@ -1,11 +1,14 @@
-// steep.SumTo(x, shape): sum over the axes along which `shape` would be broadcast to x's shape.
+// steep.SumTo(x, shape){dtype}: sum over the axes along which `shape` would be broadcast to x's
+// shape. `dtype` is the type of the result, by default that of x.
 #include "ops/build.h"
 #include "ops/own_types.h"
 
 namespace steep {
 namespace {
 
-Grads sum_to_vjp(Node n, const Grads& dy) { return {expand_like(dy[0], n.input(0))}; }
+Grads sum_to_vjp(Node n, const Grads& dy) {
+  return {expand_like(cast_like(dy[0], n.input(0)), n.input(0))};
+}
 
 std::vector<Type> sum_to_infer(Node n) {
   Value x = n.input(0);
@@ -22,12 +25,12 @@ std::vector<Type> sum_to_infer(Node n) {
                         to_string(to), to_string(x.type()));
     }
   }
-  return {{x.dtype(), std::move(to)}};
+  return {{result_dtype(n, x.dtype()), std::move(to)}};
 }
 
 /// REQUIRES: known shapes.
 std::vector<Value> sum_to_decompose(Node n) {
-  Value x = n.input(0);
+  Value x = cast_like(n.input(0), n.output(0));
   const Dims from = x.type().dims(), to = n.output(0).type().dims();
   const size_t lead = from.size() - to.size();
   Ints axes;

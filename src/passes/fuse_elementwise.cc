@@ -21,11 +21,19 @@ constexpr size_t kMaxOutputs = 8;
 
 bool is_scalar_constant(Value v) { return v.role() == Role::constant && v.tensor()->size() == 1; }
 
+/// Between f32 and bf16: free at the border of a group, whose loads and stores convert.
+bool is_border_cast(Node n) {
+  if (n.op() != "Cast") return false;
+  const DType from = n.input(0).dtype(), to = n.output(0).dtype();
+  return (from == DType::f32 && to == DType::bf16) || (from == DType::bf16 && to == DType::f32);
+}
+
 /// Elementwise, in one float type (f32 or f64) and bool. The seed of a random op is read whole.
 bool can_fuse(Node n) {
   const OpDef* def = find_op(n.op());
   if (def == nullptr || !def->elementwise || n.output_count() != 1 || n.op() == "CastLike")
     return false;
+  if (is_border_cast(n)) return true;
   const bool random = n.op() == "steep.Dropout";
   DType real = DType::undefined;
   auto fits = [&real](Value v) {
@@ -98,6 +106,8 @@ class Fuser {
 
   bool joins(Node n, Node root, size_t id) {
     if (n.phase() != root.phase() || !can_fuse(n)) return false;
+    // Narrow inside a group would have to be rounded there.
+    if (n.output(0).dtype() == DType::bf16) return false;
     Value y = n.output(0);
     if (!provably_equal(y.shape(), root.output(0).shape())) return false;
     if (float_type(n) != float_type(root)) return false;
@@ -110,6 +120,7 @@ class Fuser {
   }
 
   static DType float_type(Node n) {
+    if (is_border_cast(n)) return DType::f32;
     if (n.output(0).dtype() != DType::boolean) return n.output(0).dtype();
     for (int i = 0; i < n.input_count(); ++i) {
       if (n.input(i) && is_float(n.input(i).dtype())) return n.input(i).dtype();

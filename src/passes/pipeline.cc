@@ -10,8 +10,11 @@ namespace steep {
 namespace {
 
 constexpr Pass kPasses[] = {
-    {"remove_duplicates", remove_duplicates}, {"fuse_matmul", fuse_matmul},
-    {"fuse_gather_grad", fuse_gather_grad},   {"recompute", recompute},
+    {"remove_duplicates", remove_duplicates},
+    {"fuse_matmul", fuse_matmul},
+    {"precision", precision, Precision::bf16},
+    {"fuse_gather_grad", fuse_gather_grad},
+    {"recompute", recompute},
     {"fuse_elementwise", fuse_elementwise},
 };
 
@@ -19,8 +22,8 @@ constexpr Pass kPasses[] = {
 
 std::span<const Pass> passes() { return kPasses; }
 
-void run_passes(Graph& graph, const std::set<std::string>& disabled) {
-  for (const std::string& name : disabled) {
+void run_passes(Graph& graph, const PassOptions& options) {
+  for (const std::string& name : options.disabled) {
     if (std::none_of(std::begin(kPasses), std::end(kPasses),
                      [&](const Pass& p) { return p.name == name; })) {
       std::string known;
@@ -30,7 +33,8 @@ void run_passes(Graph& graph, const std::set<std::string>& disabled) {
     }
   }
   for (const Pass& pass : kPasses) {
-    if (disabled.count(std::string(pass.name)) != 0) continue;
+    if (options.disabled.count(std::string(pass.name)) != 0) continue;
+    if (pass.only && pass.only != options.precision) continue;
     pass.run(graph);
     graph.prune();
     verify(graph, pass.name);

@@ -1,12 +1,14 @@
 // The list of rewrites that every specialised graph goes through.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "ir/graph.h"
+#include "passes/precision.h"
 
 namespace steep {
 
@@ -14,18 +16,25 @@ namespace steep {
 struct Pass {
   std::string_view name;
   void (*run)(Graph& graph);
+  std::optional<Precision> only{};  ///< runs at this precision alone
+};
+
+struct PassOptions {
+  std::set<std::string> disabled{};  ///< by name
+  Precision precision = Precision::fp32;
 };
 
 /// In the order in which they run.
 std::span<const Pass> passes();
 
-/// Runs every pass that is not in `disabled`, prunes and verifies after each. Throws ModelError
-/// when `disabled` names a pass that does not exist.
-void run_passes(Graph& graph, const std::set<std::string>& disabled);
+/// Runs every pass that is not disabled, prunes and verifies after each. Throws ModelError when
+/// `disabled` names a pass that does not exist.
+void run_passes(Graph& graph, const PassOptions& options);
 
 // One file each.
 void remove_duplicates(Graph& graph);  // nodes that compute what another node computed
 void fuse_matmul(Graph& graph);        // transposes, scale, bias and ReLU into steep.MatMul
+void precision(Graph& graph);          // matrix products in bfloat16
 void fuse_gather_grad(Graph& graph);   // a sum with a gather's gradient into that gradient
 void recompute(Graph& graph);          // in backward, what forward need not keep
 void fuse_elementwise(Graph& graph);   // chains of elementwise nodes into steep.Fused

@@ -79,7 +79,8 @@ void TrainingSession::Impl::bind_states(Program& made) const {
 }
 
 Program TrainingSession::Impl::make_program(Graph graph) const {
-  Program made(std::move(graph), {.seed = options.seed});
+  Program made(std::move(graph),
+               {.precision = precision_from(options.precision), .seed = options.seed});
   bind_states(made);
   return made;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -9,6 +10,7 @@ import torch
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from rows import ROWS
+from rows.bfloat16 import NARROW_ROWS
 
 from steep import _steep
 
@@ -223,3 +225,17 @@ def test_kernel_agrees_with_decomposition(row, dtype):
     for i, (fused, parts) in enumerate(pairs):
         assert fused.dtype == parts.dtype
         assert_same(fused, parts, f"output {i}", **tolerance)
+
+
+@pytest.mark.parametrize("narrow_row", NARROW_ROWS, ids=[r.name for r in NARROW_ROWS])
+def test_mixed_precision_is_that_of_the_wide_decomposition(narrow_row):
+    row = narrow_row
+    arrays = row.arrays()
+    ours = evaluate(row, arrays)
+    wanted = evaluate(row, arrays, decomposed=True)
+    for i, (y, theirs) in enumerate(zip(ours, wanted, strict=True)):
+        assert y.dtype == theirs.dtype
+        narrow = y.dtype == ml_dtypes.bfloat16
+        # A sum in another order may round to the neighbour.
+        tolerance = {"rtol": 2**-7, "atol": 1e-4} if narrow else {"rtol": 2e-5, "atol": 2e-5}
+        assert_same(y, theirs, f"output {i}", **tolerance)

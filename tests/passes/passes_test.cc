@@ -294,7 +294,7 @@ TEST(Specialise, RemovesWhatDoesNothing) {
 TEST(Pipeline, RefusesAnUnknownPassByName) {
   Graph g;
   try {
-    run_passes(g, {"fuse_everything"});
+    run_passes(g, {.disabled = {"fuse_everything"}});
     FAIL() << "an unknown pass was accepted";
   } catch (const ModelError& e) {
     EXPECT_EQ(e.parts().received, "fuse_everything");

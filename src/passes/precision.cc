@@ -1,0 +1,288 @@
+// bfloat16 mixed precision. Matrix products read bfloat16 and write it, except what ends in an
+// update or an output, which they write as float32. Everything else computes in float32, and the
+// states (weights, moments) stay float32.
+//
+// A float32 value that products read gets one narrowing Cast, right behind its producer, for all of
+// them: so what forward saves for backward's products is the narrow one. A product's narrow result
+// gets one widening Cast before each of its readers. Neither costs a pass through memory where the
+// fusion of elementwise chains takes the Cast along, or where a kernel reads bfloat16 itself.
+
+#include "passes/precision.h"
+
+#include <bit>
+#include <unordered_map>
+
+#include "ops/build.h"
+#include "ops/op_def.h"
+#include "passes/pipeline.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+/// What an op's kernels do with bfloat16, computing in float32. The attribute `dtype` is the type
+/// of the first output, unless that is always float32 or the outputs follow the inputs.
+struct NarrowOp {
+  std::string_view op;
+  unsigned casts = 0;    ///< bit i: input i is bfloat16, be it for a Cast
+  unsigned reads = 0;    ///< bit i: input i may be bfloat16
+  bool prefers = false;  ///< read the narrow twin of an input even where the wide value exists too
+  enum : uint8_t { never, if_wanted, always } writes = never;
+  int follow = 0;  ///< so many outputs are bfloat16 because the inputs are
+};
+constexpr NarrowOp kOps[] = {
+    {.op = "steep.MatMul", .casts = 3, .writes = NarrowOp::always},
+    {.op = "steep.Attention", .casts = 7, .follow = 1},
+    {.op = "steep.AttentionGrad", .casts = 31, .follow = 3},
+    {.op = "steep.SumTo", .reads = 1, .prefers = true},
+    {.op = "steep.SoftmaxCrossEntropy", .reads = 1},
+    {.op = "steep.SoftmaxCrossEntropyGrad", .reads = 2, .writes = NarrowOp::if_wanted},
+    {.op = "steep.LayerNormalizationGrad", .reads = 1},
+};
+
+const NarrowOp* find(Node n) {
+  for (const NarrowOp& o : kOps) {
+    if (o.op == n.op()) return &o;
+  }
+  return nullptr;
+}
+
+bool has(unsigned mask, int i) { return (mask >> i & 1) != 0; }
+
+/// Input 0's elements at other places: as good in one type as in another.
+bool moves(Node n) {
+  if (n.output_count() != 1 || !n.input(0) || n.output(0).dtype() != n.input(0).dtype()) {
+    return false;
+  }
+  const OpDef* def = find_op(n.op());
+  if (def != nullptr && def->view) return true;
+  return n.op() == "Transpose" || n.op() == "Gather" || n.op() == "Slice" || n.op() == "Expand";
+}
+
+/// A mover before which it is no more work to narrow than behind it.
+bool lifts(Node n) {
+  return moves(n) &&
+         element_count(n.input(0).type().dims()) <= element_count(n.output(0).type().dims());
+}
+
+/// What hands a gradient on to an update: a sum of several, or a scaled one.
+bool passes_on(Node n) {
+  return n.op() == "Add" || n.op() == "Sum" || n.op() == "Mul" || n.op() == "Div" || moves(n);
+}
+
+/// Rounded to nearest even; NaN stays NaN.
+Tensor narrowed(const Tensor& wide) {
+  Tensor narrow = Tensor::empty(DType::bf16, wide.dims());
+  const auto* x = wide.data<float>();
+  auto* y = static_cast<uint16_t*>(narrow.data());
+  for (int64_t i = 0; i < wide.size(); ++i) {
+    const auto bits = std::bit_cast<uint32_t>(x[i]);
+    const bool nan = (bits & 0x7FFFFFFF) > 0x7F800000;
+    const uint32_t rounded = nan ? bits | 0x400000 : bits + 0x7FFF + (bits >> 16 & 1);
+    y[i] = static_cast<uint16_t>(rounded >> 16);
+  }
+  return narrow;
+}
+
+/// A bias along what is not the result's last axis: kernels add it to the rounded product.
+bool adds_bias_late(Node n) {
+  const Ints perm = n.attrs().ints("perm_y");
+  return n.input(2) && !perm.empty() && perm.back() != static_cast<int64_t>(perm.size()) - 1;
+}
+
+/// Products as steep.MatMul without ReLU, which costs nothing in a chain of elementwise nodes
+/// behind the widening Cast.
+void normalise_products(Graph& g) {
+  for (Node n : g.nodes()) {
+    Value y = n.output(0);
+    if (!y || y.dtype() != DType::f32) continue;
+    const bool relu = n.attrs().string("activation", "") == "Relu";
+    const bool plain = n.op() == "MatMul" && n.input(0).rank() >= 2 && n.input(1).rank() >= 2;
+    const bool turn = n.op() == "steep.MatMul" && adds_bias_late(n);
+    if (!plain && !turn && !(n.op() == "steep.MatMul" && relu)) continue;
+    std::vector<Value> inputs;
+    for (int i = 0; i < n.input_count(); ++i) inputs.push_back(n.input(i));
+    Attrs attrs = n.attrs();
+    if (relu) attrs.set("activation", std::string());
+    if (turn) attrs.set("perm_y", Ints());
+    Graph::Scope scope(g, n.phase(), n.name());
+    auto placed = [&](Value v) {
+      g.place_like(v.producer(), n);
+      return v;
+    };
+    Value made = placed(apply("steep.MatMul", inputs, std::move(attrs)));
+    if (turn) made = placed(transpose(made, n.attrs().ints("perm_y")));
+    if (relu) made = placed(apply("Relu", {made}));
+    g.replace_uses(y, made);
+  }
+  g.prune();
+}
+
+class Narrower {
+ public:
+  explicit Narrower(Graph& g) : g_(g), order_(g.nodes()) {}
+
+  void run() {
+    find_wide();
+    find_wanted();
+    for (Node n : order_) visit(n);
+    for (Output& o : g_.mutable_outputs()) {
+      if (known_[o.value.id()].only_narrow) o.value = widened(o.value, o.value.producer());
+    }
+  }
+
+ private:
+  struct Known {
+    Value narrow;              // the same in bfloat16
+    bool only_narrow = false;  // nothing makes the wide value any more
+    bool wanted = false;       // products read it
+    bool wide = false;         // see find_wide
+  };
+
+  Known& known(Value v) { return known_[v.id()]; }
+
+  /// Values that end, perhaps added to others, in an update or an output: 16 bits would lose what
+  /// the weights keep.
+  void find_wide() {
+    for (const Output& o : g_.outputs()) known(o.value).wide = true;
+    for (const Update& u : g_.updates()) known(u.value).wide = true;
+    for (size_t k = order_.size(); k-- > 0;) {
+      Node n = order_[k];
+      const OpDef* def = find_op(n.op());
+      const bool sink =
+          (def != nullptr && !def->updates_input.empty()) || n.op() == "steep.GlobalNorm";
+      if (!sink && !(passes_on(n) && known(n.output(0)).wide)) continue;
+      for (int i = 0; i < n.input_count(); ++i) {
+        if (n.input(i)) known(n.input(i)).wide = true;
+      }
+    }
+  }
+
+  /// Values that products read, be it at another place.
+  void find_wanted() {
+    for (size_t k = order_.size(); k-- > 0;) {
+      Node n = order_[k];
+      if (const NarrowOp* op = find(n)) {
+        for (int i = 0; i < n.input_count(); ++i) {
+          if (has(op->casts, i)) known(n.input(i)).wanted = true;
+        }
+      }
+      if (lifts(n) && known(n.output(0)).wanted) known(n.input(0)).wanted = true;
+    }
+  }
+
+  void visit(Node n) {
+    if (const NarrowOp* op = find(n); op != nullptr && n.output(0).dtype() == DType::f32) {
+      return read_narrow(n, *op);
+    }
+    if (moves(n) && known(n.input(0)).only_narrow) {
+      Known& y = known(n.output(0));
+      y.narrow = moved(n, n);
+      y.only_narrow = true;
+      return;
+    }
+    for (int i = 0; i < n.input_count(); ++i) {
+      Value x = n.input(i);
+      if (!x || !known(x).only_narrow) continue;
+      Value wide = widened(x, n);
+      for (int k = i; k < n.input_count(); ++k) {
+        if (n.input(k) == x) n.set_input(k, wide);
+      }
+    }
+  }
+
+  void read_narrow(Node n, const NarrowOp& op) {
+    std::vector<Value> inputs;
+    for (int i = 0; i < n.input_count(); ++i) {
+      Value x = n.input(i);
+      inputs.push_back(x);
+      if (!x || x.dtype() != DType::f32) continue;
+      const bool reads =
+          has(op.reads, i) && (known(x).only_narrow || (op.prefers && known(x).wanted));
+      if (reads || has(op.casts, i)) {
+        inputs.back() = narrow(x, n);
+      } else if (known(x).only_narrow) {
+        inputs.back() = widened(x, n);
+      }
+    }
+    Value y = n.output(0);
+    const bool writes = !known(y).wide && (op.writes == NarrowOp::always ||
+                                           (op.writes == NarrowOp::if_wanted && known(y).wanted));
+    Attrs attrs = n.attrs();
+    if (op.follow == 0) {
+      attrs.set("dtype", static_cast<int64_t>(writes ? DType::bf16 : DType::f32));
+    }
+    Graph::Scope scope(g_, n.phase(), n.name());
+    const std::vector<Value> made = apply_n(n.op(), inputs, n.output_count(), std::move(attrs));
+    g_.place_like(made[0].producer(), n);
+    const int narrow_outputs = writes ? 1 : op.follow;
+    for (int i = 0; i < n.output_count(); ++i) {
+      Value old = n.output(i), now = made[static_cast<size_t>(i)];
+      if (!old) continue;
+      if (i < narrow_outputs) {
+        known(old).narrow = now;
+        known(old).only_narrow = true;
+      } else {
+        known(now) = known(old);
+        g_.replace_uses(old, now);
+      }
+    }
+  }
+
+  /// The twin of `x`, of which `reader` is the first to ask.
+  Value narrow(Value x, Node reader) {
+    Value& twin = known(x).narrow;
+    if (twin) return twin;
+    Node from = x.producer();
+    if (x.role() == Role::constant) {
+      twin = g_.add_constant(narrowed(*x.tensor()), x.name());
+    } else if (from && lifts(from)) {
+      twin = moved(from, reader);
+    } else {
+      const Phase phase = from                      ? from.phase()
+                          : x.role() == Role::input ? g_.input_phase(x)
+                                                    : Phase::forward;
+      Graph::Scope scope(g_, phase, x.name());
+      twin = cast(x, DType::bf16);
+      g_.place_like(twin.producer(), from ? from : reader);
+    }
+    return twin;
+  }
+
+  Value moved(Node n, Node reader) {
+    std::vector<Value> inputs{narrow(n.input(0), reader)};
+    for (int i = 1; i < n.input_count(); ++i) inputs.push_back(n.input(i));
+    Graph::Scope scope(g_, n.phase(), n.name());
+    Value made = apply(n.op(), inputs, n.attrs());
+    g_.place_like(made.producer(), n);
+    return made;
+  }
+
+  Value widened(Value x, Node reader) {
+    Graph::Scope scope(g_, reader.phase(), x.name());
+    Value made = cast(known(x).narrow, DType::f32);
+    g_.place_like(made.producer(), reader);
+    return made;
+  }
+
+  Graph& g_;
+  std::vector<Node> order_;
+  std::unordered_map<uint32_t, Known> known_;  // by id of a value
+};
+
+}  // namespace
+
+Precision precision_from(std::string_view name) {
+  if (name == "fp32") return Precision::fp32;
+  if (name == "bf16") return Precision::bf16;
+  throw ModelError({.what = "There is no such precision.",
+                    .expected = "\"fp32\" or \"bf16\"",
+                    .received = std::string(name)});
+}
+
+void precision(Graph& g) {
+  normalise_products(g);
+  Narrower(g).run();
+}
+
+}  // namespace steep

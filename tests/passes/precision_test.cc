@@ -1,0 +1,126 @@
+// bfloat16 mixed precision: which products read, write and keep what, and that nothing widens in
+// memory what a kernel could have read narrow.
+
+#include <gtest/gtest.h>
+
+#include "autodiff/gradient.h"
+#include "engine.h"
+#include "ops/build.h"
+#include "passes/pipeline.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+Type matrix(int64_t rows, int64_t columns) { return {DType::f32, Shape{rows, columns}}; }
+
+std::vector<Node> nodes_of(const Graph& g, std::string_view op) {
+  std::vector<Node> found;
+  for (Node n : g.nodes()) {
+    if (n.op() == op) found.push_back(n);
+  }
+  return found;
+}
+
+Graph narrowed(Graph g) {
+  run_passes(g, {.precision = Precision::bf16});
+  return g;
+}
+
+/// Two linear layers with GELU between and a loss behind; the gradients of both weights.
+Graph classifier() {
+  Graph g;
+  Value x = g.add_input("x", matrix(32, 24));
+  Value labels = g.add_input("labels", {DType::i64, Shape{32}});
+  Value w1 = g.add_state("w1", matrix(24, 40)), b1 = g.add_state("b1", {DType::f32, Shape{40}});
+  Value w2 = g.add_state("w2", matrix(40, 16)), b2 = g.add_state("b2", {DType::f32, Shape{16}});
+  Value hidden = apply("Gelu", {matmul(x, w1) + b1});
+  Value logits = matmul(hidden, w2) + b2;
+  const std::vector<Value> loss =
+      apply_n("steep.SoftmaxCrossEntropy", std::vector{logits, labels}, 2);
+  g.add_output("loss", loss[0]);
+  const Value outputs[] = {loss[0]}, seeds[] = {Value()}, wrt[] = {w1, b1, w2, b2};
+  for (Value gradient : add_gradients(g, outputs, seeds, wrt)) {
+    g.add_output("gradient", gradient, Phase::backward);
+  }
+  return g;
+}
+
+TEST(Precision, ProductsReadBf16AndOnlyWeightGradientsAreWrittenAsF32) {
+  const Graph g = narrowed(classifier());
+  int wide = 0;
+  for (Node n : nodes_of(g, "steep.MatMul")) {
+    EXPECT_EQ(n.input(0).dtype(), DType::bf16) << n.name();
+    EXPECT_EQ(n.input(1).dtype(), DType::bf16) << n.name();
+    if (n.input(2)) {
+      EXPECT_EQ(n.input(2).dtype(), DType::f32) << n.name();
+    }
+    wide += n.output(0).dtype() == DType::f32;
+  }
+  EXPECT_EQ(nodes_of(g, "steep.MatMul").size(), 5U) << to_text(g);
+  EXPECT_EQ(wide, 2) << to_text(g);
+  for (const Output& o : g.outputs()) EXPECT_EQ(o.value.dtype(), DType::f32) << o.name;
+  for (Value s : g.states()) EXPECT_EQ(s.dtype(), DType::f32) << s.name();
+}
+
+TEST(Precision, TheOnlyCastsThatWalkMemoryAreThoseOfInputsAndWeights) {
+  const Graph g = narrowed(classifier());
+  for (Node n : nodes_of(g, "Cast")) EXPECT_FALSE(n.input(0).producer()) << to_text(g);
+  EXPECT_EQ(nodes_of(g, "Cast").size(), 3U) << to_text(g);  // x, w1, w2
+}
+
+TEST(Precision, LossAndBiasGradientsReadBf16) {
+  const Graph g = narrowed(classifier());
+  EXPECT_EQ(nodes_of(g, "steep.SoftmaxCrossEntropy")[0].input(0).dtype(), DType::bf16);
+  EXPECT_EQ(nodes_of(g, "steep.SoftmaxCrossEntropyGrad")[0].output(0).dtype(), DType::bf16);
+  for (Node n : nodes_of(g, "steep.SumTo")) {
+    EXPECT_EQ(n.input(0).dtype(), DType::bf16);
+    EXPECT_EQ(n.output(0).dtype(), DType::f32);
+  }
+}
+
+TEST(Precision, BackwardReadsWhatForwardNarrowed) {
+  const Graph g = narrowed(classifier());
+  for (Node n : nodes_of(g, "Cast")) EXPECT_EQ(n.phase(), Phase::forward) << n.name();
+}
+
+TEST(Precision, MovesNarrowElementsBetweenProducts) {
+  Graph g;
+  Value x = g.add_input("x", matrix(12, 12)), w = g.add_state("w", matrix(12, 12));
+  Value heads = transpose(reshape(matmul(x, w), {2, 6, 3, 4}), {2, 0, 1, 3});
+  auto head = [&](int64_t i) {
+    return apply("Gather", {heads, ints(g, {i})}, {{"axis", int64_t{0}}});
+  };
+  g.add_output("y", matmul(head(1), swap_last(head(2))));
+  const Graph after = narrowed(g);
+  EXPECT_EQ(nodes_of(after, "Cast").size(), 2U) << to_text(after);  // x and w
+  for (Node n : nodes_of(after, "Gather")) EXPECT_EQ(n.output(0).dtype(), DType::bf16);
+}
+
+TEST(Precision, AResultIsAsExactAsTheProductOfRoundedOperands) {
+  Graph g;
+  Value x = g.add_input("x", matrix(1, 2)), w = g.add_input("w", matrix(2, 1));
+  g.add_output("y", matmul(x, w));
+  Program program(std::move(g), {.precision = Precision::bf16});
+  const Tensor inputs[] = {Tensor::from(std::vector<float>{1.001F, 3}, {1, 2}),
+                           Tensor::from(std::vector<float>{1, 1.0078125F}, {2, 1})};
+  // 1.001 rounds to 1; 1 + 2^-7 is a bfloat16; the result is no bfloat16, and not rounded.
+  EXPECT_EQ(*program.forward(inputs).outputs[0].data<float>(), 4.0234375F);
+}
+
+TEST(Precision, LeavesOtherTypesAlone) {
+  Graph g;
+  Value x = g.add_input("x", {DType::f64, Shape{4, 4}});
+  g.add_output("y", matmul(x, x));
+  const Graph same = narrowed(g);
+  EXPECT_EQ(same.node_count(), 1U);
+  EXPECT_EQ(same.outputs()[0].value.dtype(), DType::f64);
+}
+
+TEST(Precision, RefusesAnUnknownName) {
+  EXPECT_EQ(precision_from("bf16"), Precision::bf16);
+  EXPECT_THROW(precision_from("fp8"), ModelError);
+}
+
+}  // namespace
+}  // namespace steep
