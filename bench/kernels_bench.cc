@@ -211,7 +211,7 @@ struct AttentionShape {
         causal(state.range(3) != 0) {}
   Tensor tokens() const { return filled({batch, length, heads, 64}); }
   Tensor scores() const { return filled({batch, heads, length, length}); }
-  Tensor lse() const { return filled({batch, heads, length}); }
+  Tensor rows() const { return filled({batch, heads, length}); }
   double products(int count) const {
     return count * 2.0 * static_cast<double>(batch * heads * length * length * 64);
   }
@@ -227,12 +227,13 @@ void fused_attention(benchmark::State& state) {
               {"perm_q", kByHead},  {"perm_k", kByHead},  {"perm_v", kByHead},
               {"perm_y", kByHead},  {"perm_dy", kByHead}, {"perm_dq", kByHead},
               {"perm_dk", kByHead}, {"perm_dv", kByHead}};
-  Tensor q = s.tokens(), k = s.tokens(), v = s.tokens(), y = s.tokens(), lse = s.lse();
+  Tensor q = s.tokens(), k = s.tokens(), v = s.tokens(), y = s.tokens(), max = s.rows(),
+         sum = s.rows();
   std::vector<Run> runs{
-      {"steep.Attention", {q, k, v, Tensor(), Tensor(), dropout_seed()}, {y, lse}, attrs}};
+      {"steep.Attention", {q, k, v, Tensor(), Tensor(), dropout_seed()}, {y, max, sum}, attrs}};
   if (state.range(4) != 0) {
     runs.push_back({"steep.AttentionGrad",
-                    {s.tokens(), q, k, v, y, lse, Tensor(), Tensor(), dropout_seed()},
+                    {s.tokens(), q, k, v, y, max, sum, Tensor(), Tensor(), dropout_seed()},
                     {s.tokens(), s.tokens(), s.tokens()},
                     attrs});
   }

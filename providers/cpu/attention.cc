@@ -119,17 +119,21 @@ void finish_chunk(const AttentionProblem& p, const Buffers& s, const AttentionRe
   const float scale = p.random ? static_cast<float>(p.dropout.scale) : 1.0F;
   for (int64_t r = 0; r < rows; ++r) {
     const float total = s.totals[r];
-    float factor = scale / total, lse = s.maxima[r] + std::log(total);
+    float factor = scale / total;
     float* sums = s.sums + static_cast<size_t>(r) * s.sums_row;
-    if (total == 0) factor = std::numeric_limits<float>::quiet_NaN();
-    if (p.zero_nan && !(total > 0)) {
-      std::fill_n(sums, s.sums_row, 0.0F);
-      factor = 0;
-      lse = std::numeric_limits<float>::infinity();
+    const int64_t row = (b * p.heads + h) * p.queries + first + r;
+    to.maxima[row] = s.maxima[r];
+    to.sums[row] = total;
+    if (!(total > 0)) {  // masked as a whole, or NaN
+      factor = to.sums[row] = std::numeric_limits<float>::quiet_NaN();
+      if (p.zero_nan) {
+        std::fill_n(sums, s.sums_row, 0.0F);
+        factor = 0;
+        to.maxima[row] = to.sums[row] = std::numeric_limits<float>::infinity();
+      }
     }
     unpack_rows(sums, 1, p.value_width, p.bf16, factor, to.y,
                 static_cast<size_t>(p.y.at(b, h) + (first + r) * p.y.row), 0);
-    to.lse[(b * p.heads + h) * p.queries + first + r] = lse;
   }
 }
 
@@ -206,7 +210,7 @@ class Attention final : public Kernel {
                                  .bias = p_.bias.present ? args.input<float>(3) : nullptr,
                                  .keep = p_.keep.present ? args.input<uint8_t>(4) : nullptr,
                                  .seed = p_.random ? args.input<int64_t>(5) : nullptr};
-    const AttentionResults results{args.out[0], args.output<float>(1)};
+    const AttentionResults results{args.out[0], args.output<float>(1), args.output<float>(2)};
     parallel_for(slots_, 1, [&](int64_t begin, int64_t end) {
       for (int64_t slot = begin; slot < end; ++slot) {
         HWY_DYNAMIC_DISPATCH(attend)

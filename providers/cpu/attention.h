@@ -46,11 +46,11 @@ struct AttentionArrays {
 };
 struct AttentionResults {
   void* y;
-  float* lse;
+  float *maxima, *sums;
 };
 struct AttentionGradients {
   const void *dy, *y;
-  const float* lse;
+  const float *maxima, *sums;
   void *dq, *dk, *dv;
 };
 

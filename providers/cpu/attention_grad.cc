@@ -1,7 +1,7 @@
-// steep.AttentionGrad in tiles: scores and probabilities are made anew from q, k and lse. Dao 2023,
-// FlashAttention-2, algorithm 2. One head at a time by one thread: blocks of keys outside, which
-// gather dk and dv; blocks of queries inside, whose dq waits in scratch memory. So every sum has
-// one order.
+// steep.AttentionGrad in tiles: scores and probabilities are made anew from q, k and each row's
+// maximum and sum. Dao 2023, FlashAttention-2, algorithm 2. One head at a time by one thread:
+// blocks of keys outside, which gather dk and dv; blocks of queries inside, whose dq waits in
+// scratch memory. So every sum has one order.
 
 #include <omp.h>
 
@@ -91,17 +91,18 @@ void row_deltas(const AttentionProblem& p, const AttentionGradients& g, int64_t 
 /// Scores to probabilities after dropout, in place, and the gradients of probabilities (after
 /// dropout) to those of scores. Elements behind the last column are left at whatever they become.
 void differentiate_row(const AttentionProblem& p, const AttentionArrays& a, const Tile& t,
-                       int64_t r, float lse, float delta, const uint32_t* words, float* s,
-                       float* ds) {
+                       int64_t r, float max, float sum, float delta, const uint32_t* words,
+                       float* s, float* ds) {
   const Floats d;
   mask_row(p, a, t, r, s);
   const Keeper keep(p.dropout);
   const auto scale = hn::Set(d, static_cast<float>(p.random ? p.dropout.scale : 1));
-  const auto lses = hn::Set(d, lse), deltas = hn::Set(d, delta);
+  const auto maxima = hn::Set(d, max), shares = hn::Set(d, 1 / sum);
+  const auto deltas = hn::Set(d, delta);
   const auto columns = static_cast<size_t>(t.columns);
   const uint8_t* mask = p.keep.present ? keep_row(p, a.keep, t, r) : nullptr;
   for (size_t j = 0; j < columns; j += hn::Lanes(d)) {
-    const auto prob = exp_keeping_nan(d, hn::Sub(hn::LoadU(d, s + j), lses));
+    const auto prob = hn::Mul(exp_keeping_nan(d, hn::Sub(hn::LoadU(d, s + j), maxima)), shares);
     auto dprob = hn::LoadU(d, ds + j);
     auto dropped = prob;
     if (words != nullptr) {
@@ -138,11 +139,11 @@ void add_tile(const AttentionProblem& p, const AttentionArrays& a, const Attenti
   across(s.dy, values, s.value_row, s.value_columns, s.dscores);
   TileWords words;
   if (p.random) words.draw(p, s.philox, t, s.words);
-  const float* lse = g.lse + (t.b * p.heads + t.h) * p.queries + t.i;
+  const int64_t first = (t.b * p.heads + t.h) * p.queries + t.i;
   for (int64_t r = 0; r < t.rows; ++r) {
     const size_t at = static_cast<size_t>(r) * s.scores_row;
-    differentiate_row(p, a, t, r, lse[r], s.deltas[t.i + r], p.random ? words.row(r) : nullptr,
-                      s.scores + at, s.dscores + at);
+    differentiate_row(p, a, t, r, g.maxima[first + r], g.sums[first + r], s.deltas[t.i + r],
+                      p.random ? words.row(r) : nullptr, s.scores + at, s.dscores + at);
   }
   auto down = [&](const float* x, const float* y, size_t y_row, float* to, size_t n) {
     multiply({.depth = rows,
@@ -174,7 +175,7 @@ void differentiate_head(const AttentionProblem& p, const AttentionArrays& a,
                         const AttentionGradients& g, const Buffers& s, int64_t b, int64_t h) {
   row_deltas(p, g, b, h, s.deltas);
   std::fill_n(s.dq, static_cast<size_t>(p.queries) * s.row, 0.0F);
-  const float* lse = g.lse + (b * p.heads + h) * p.queries;
+  const float* maxima = g.maxima + (b * p.heads + h) * p.queries;
   for (int64_t j = 0; j < p.keys; j += kKeyBlock) {
     Tile t{b, h, 0, 0, j, std::min(kKeyBlock, p.keys - j)};
     pack_rows(a.k, place(p.k, t, j), p.k.row, t.columns, p.width, p.bf16, 1, s.keys);
@@ -186,7 +187,7 @@ void differentiate_head(const AttentionProblem& p, const AttentionArrays& a,
     for (int64_t i = 0; i < p.queries; i += kQueryBlock) {
       t.i = i;
       t.rows = std::min(kQueryBlock, p.queries - i);
-      if (!is_masked(p, a, t, lse + i, false)) add_tile(p, a, g, s, t);
+      if (!is_masked(p, a, t, maxima + i, false)) add_tile(p, a, g, s, t);
     }
     unpack_rows(s.dk, t.columns, p.width, p.bf16, 1, g.dk, place(p.dk, t, j), p.dk.row);
     unpack_rows(s.dv, t.columns, p.value_width, p.bf16,
@@ -236,11 +237,12 @@ class AttentionGrad final : public Kernel {
     const AttentionArrays arrays{.q = args.in[1],
                                  .k = args.in[2],
                                  .v = args.in[3],
-                                 .bias = p_.bias.present ? args.input<float>(6) : nullptr,
-                                 .keep = p_.keep.present ? args.input<uint8_t>(7) : nullptr,
-                                 .seed = p_.random ? args.input<int64_t>(8) : nullptr};
-    const AttentionGradients gradients{args.in[0],  args.in[4],  args.input<float>(5),
-                                       args.out[0], args.out[1], args.out[2]};
+                                 .bias = p_.bias.present ? args.input<float>(7) : nullptr,
+                                 .keep = p_.keep.present ? args.input<uint8_t>(8) : nullptr,
+                                 .seed = p_.random ? args.input<int64_t>(9) : nullptr};
+    const AttentionGradients gradients{args.in[0],           args.in[4],  args.input<float>(5),
+                                       args.input<float>(6), args.out[0], args.out[1],
+                                       args.out[2]};
     parallel_for(slots_, 1, [&](int64_t begin, int64_t end) {
       for (int64_t slot = begin; slot < end; ++slot) {
         HWY_DYNAMIC_DISPATCH(differentiate)

@@ -61,15 +61,18 @@ std::optional<MaskStrides> read_mask(const Operand& mask, DType dtype, const Dim
 
 std::optional<AttentionProblem> read_attention(const NodeSpec& node, std::string* why_not) {
   const bool grad = node.op == "steep.AttentionGrad";
-  const size_t q_at = grad ? 1 : 0, masks_at = grad ? 6 : 3;
+  const size_t q_at = grad ? 1 : 0, masks_at = grad ? 7 : 3;
   const DType dtype = node.in(q_at).dtype;
   for (size_t i = 0; i < (grad ? 5 : 3); ++i) {
     if (node.in(i).dtype != dtype || (dtype != DType::f32 && dtype != DType::bf16)) {
       return decline(why_not, "dtypes are not all float32 or all bfloat16"), std::nullopt;
     }
   }
-  const Operand& lse = grad ? node.in(5) : node.out(1);
-  if (lse.dtype != DType::f32) return decline(why_not, "lse is not float32"), std::nullopt;
+  for (size_t i : {0, 1}) {
+    if ((grad ? node.in(5 + i) : node.out(1 + i)).dtype != DType::f32) {
+      return decline(why_not, "max or sum is not float32"), std::nullopt;
+    }
+  }
 
   AttentionProblem p{};
   p.bf16 = dtype == DType::bf16;

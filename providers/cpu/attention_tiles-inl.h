@@ -284,7 +284,7 @@ HWY_INLINE float mask_limit(const AttentionProblem& p, const AttentionArrays& a,
 }
 
 /// Are all probabilities of the tile 0 whatever the scores are? `known` holds a score of each row
-/// that is not masked like that (the maximum so far, or lse), so that a mask of large finite
+/// that is not masked like that (the maximum so far, or at all), so that a mask of large finite
 /// numbers counts as one of infinities. `infinite`: a mask of -inf is enough, whatever is known.
 HWY_INLINE bool is_masked(const AttentionProblem& p, const AttentionArrays& a, const Tile& t,
                           const float* known, bool infinite) {

@@ -1,13 +1,14 @@
 // steep.Attention(q, k, v, bias?, keep?, seed?){scale, masked, causal, zero_nan, ratio, stream,
-// perm_q, perm_k, perm_v, perm_y} → y, lse[B, H, Sq].
+// perm_q, perm_k, perm_v, perm_y} → y, max[B, H, Sq], sum[B, H, Sq].
 //
 // Heads are what perm_x makes of an operand: q[B, H, Sq, D], k[B, H, Sk, D], v[B, H, Sk, Dv];
 // perm_y leads from [B, H, Sq, Dv] to y. With s = scale q kᵀ, `masked` where keep is false and -inf
 // above the diagonal if causal, plus bias (keep and bias broadcast to [B, H, Sq, Sk]):
-//   lse = ln Σ exp(s), p = exp(s - lse), y = dropout(p) v.
+//   max = the greatest s of each row, sum = Σ exp(s - max), p = exp(s - max) / sum,
+//   y = dropout(p) v.
 // Dropout is that of steep.Dropout on p. zero_nan: a row of p that is NaN, one that is masked as a
-// whole, counts as 0, and its lse as +inf. Made by a fusion pass; the score matrix never exists
-// where a kernel runs it (Dao et al. 2022, FlashAttention; Dao 2023, FlashAttention-2).
+// whole, counts as 0, and its max and sum as +inf. Made by a fusion pass; the score matrix never
+// exists where a kernel runs it (Dao et al. 2022, FlashAttention; Dao 2023, FlashAttention-2).
 #include "ops/attention.h"
 
 #include <limits>
@@ -75,8 +76,8 @@ constexpr int kBias = 3;
 std::vector<Type> attention_infer(Node n) {
   const auto q = attention_shape(n, 0, "perm_q"), k = attention_shape(n, 1, "perm_k"),
              v = attention_shape(n, 2, "perm_v");
-  Type y{n.input(0).dtype(), {}}, lse{attention_precision(n.input(0)), {}};
-  if (!q || !k || !v) return {y, lse};
+  Type y{n.input(0).dtype(), {}}, rows{attention_precision(n.input(0)), {}};
+  if (!q || !k || !v) return {y, rows, rows};
   auto differ = [](const Dim& a, const Dim& b) {
     return a.known() && b.known() && a.value() != b.value();
   };
@@ -87,8 +88,8 @@ std::vector<Type> attention_infer(Node n) {
                       to_string(*q) + ", " + to_string(*k) + " and " + to_string(*v));
   }
   y.shape = attention_permuted(n, {(*q)[0], (*q)[1], (*q)[2], (*v)[3]}, "perm_y");
-  lse.shape = Shape{(*q)[0], (*q)[1], (*q)[2]};
-  return {y, lse};
+  rows.shape = Shape{(*q)[0], (*q)[1], (*q)[2]};
+  return {y, rows, rows};
 }
 
 std::vector<Value> attention_decompose(Node n) {
@@ -98,15 +99,17 @@ std::vector<Value> attention_decompose(Node n) {
   };
   Value s = attention_scores(n, heads(0, "perm_q"), heads(1, "perm_k"), kBias);
   Value p = apply("Softmax", {s}, {{"axis", int64_t{-1}}});
-  Value lse = apply("ReduceLogSumExp", {s, ints(n.graph(), {-1})}, {{"keepdims", int64_t{0}}});
+  Value max = apply("ReduceMax", {s, ints(n.graph(), {-1})}, {{"keepdims", int64_t{0}}});
+  Value total = sum(exp(s - unsqueeze(max, {-1})), {-1}, false);
   if (n.attrs().integer("zero_nan", 0) != 0) {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     p = where(apply("IsNaN", {p}), 0, p);
-    Value masked = apply("Or", {apply("IsNaN", {lse}), equal(lse, -kInfinity)});
-    lse = where(masked, kInfinity, lse);
+    Value masked = apply("IsNaN", {total});
+    max = where(masked, kInfinity, max);
+    total = where(masked, kInfinity, total);
   }
   Value y = matmul(attention_dropout(n, p, kBias), heads(2, "perm_v"));
-  return {attention_permuted(n, cast_like(y, n.input(0)), "perm_y"), lse};
+  return {attention_permuted(n, cast_like(y, n.input(0)), "perm_y"), max, total};
 }
 
 }  // namespace

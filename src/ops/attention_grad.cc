@@ -1,7 +1,7 @@
-// steep.AttentionGrad(dy, q, k, v, y, lse, bias?, keep?, seed?){as steep.Attention, perm_dy,
+// steep.AttentionGrad(dy, q, k, v, y, max, sum, bias?, keep?, seed?){as steep.Attention, perm_dy,
 // perm_dq, perm_dk, perm_dv} → dq, dk, dv: the gradients of steep.Attention's y. The probabilities
-// are made anew from q, k and lse. perm_dy leads from dy to heads, as perm_q does; perm_dq … lead
-// from heads to the outputs, as perm_y does. Dao 2023, FlashAttention-2, algorithm 2.
+// are made anew from q, k, max and sum. perm_dy leads from dy to heads, as perm_q does; perm_dq …
+// lead from heads to the outputs, as perm_y does. Dao 2023, FlashAttention-2, algorithm 2.
 #include "ops/attention.h"
 #include "ops/build.h"
 #include "ops/own_types.h"
@@ -9,7 +9,7 @@
 namespace steep {
 namespace {
 
-constexpr int kBias = 6;
+constexpr int kBias = 7;
 
 std::vector<Type> attention_grad_infer(Node n) {
   std::vector<Type> types;
@@ -39,7 +39,8 @@ std::vector<Value> attention_grad_decompose(Node n) {
     }
     y = transpose(y, back);
   }
-  Value p = exp(attention_scores(n, q, k, kBias) - unsqueeze(n.input(5), {-1}));
+  Value max = unsqueeze(n.input(5), {-1}), total = unsqueeze(n.input(6), {-1});
+  Value p = exp(attention_scores(n, q, k, kBias) - max) / total;
   Value dv = matmul(swap_last(attention_dropout(n, p, kBias)), dy);
   Value dp = attention_dropout(n, matmul(dy, swap_last(v)), kBias);
   Value ds = p * (dp - sum(dy * y, {-1}, true));

@@ -36,11 +36,12 @@ def attention(q, k, v, bias=None, keep=None, seed=None, **attrs):
         y = scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale)
     else:
         y = torch.softmax(s, -1) @ v
-    return heads(y, attrs.get("perm_y")), torch.logsumexp(s, -1)
+    most = s.amax(-1)
+    return heads(y, attrs.get("perm_y")), most, torch.exp(s - most[..., None]).sum(-1)
 
 
-def attention_grad(dy, q, k, v, y, lse, bias=None, keep=None, seed=None, **attrs):
-    """The formula, with y and lse as free inputs."""
+def attention_grad(dy, q, k, v, y, most, total, bias=None, keep=None, seed=None, **attrs):
+    """The formula, with y and the rows' maxima and sums as free inputs."""
     dy, q, k, v = (
         heads(x, attrs.get(f"perm_{n}")) for n, x in zip("dqkv", (dy, q, k, v), strict=True)
     )
@@ -48,7 +49,7 @@ def attention_grad(dy, q, k, v, y, lse, bias=None, keep=None, seed=None, **attrs
         y = y.permute(torch.argsort(torch.tensor(attrs["perm_y"])).tolist())
     scale, causal = attrs.get("scale", 1.0), bool(attrs.get("causal", 0))
     s = scores(q, k, bias, keep, scale, attrs.get("masked", -math.inf), causal)
-    p = torch.exp(s - lse[..., None])
+    p = torch.exp(s - most[..., None]) / total[..., None]
     ds = p * (dy @ v.mT - (dy * y).sum(-1, keepdim=True))
     if keep is not None:
         ds = torch.where(keep, ds, 0)
@@ -79,7 +80,7 @@ def both(q, k, v, bias=None, keep=None, random=False, note="", **attrs):
         "steep.Attention",
         *operands,
         *extras,
-        outputs=2,
+        outputs=3,
         attrs=attrs,
         note=note,
         torch=None if random else lambda *x, attrs=attrs: attention(*x, **attrs),
@@ -94,6 +95,7 @@ def both(q, k, v, bias=None, keep=None, random=False, note="", **attrs):
         floats(*((y[0], y[2], y[1], y[3]) if "perm_q" in attrs else y)),
         *operands,
         floats(*made),
+        floats(*y[:3], low=0.0, high=1.0),
         floats(*y[:3], low=1.0, high=3.0),
         *extras,
         outputs=3,
