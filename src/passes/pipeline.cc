@@ -11,6 +11,7 @@ namespace {
 
 constexpr Pass kPasses[] = {
     {"remove_duplicates", remove_duplicates},
+    {"fuse_attention", fuse_attention},
     {"fuse_matmul", fuse_matmul},
     {"precision", precision, Precision::bf16},
     {"fuse_gather_grad", fuse_gather_grad},

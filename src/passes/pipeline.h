@@ -33,6 +33,7 @@ void run_passes(Graph& graph, const PassOptions& options);
 
 // One file each.
 void remove_duplicates(Graph& graph);  // nodes that compute what another node computed
+void fuse_attention(Graph& graph);     // attention, forward and backward, into steep.Attention
 void fuse_matmul(Graph& graph);        // transposes, scale, bias and ReLU into steep.MatMul
 void precision(Graph& graph);          // matrix products in bfloat16
 void fuse_gather_grad(Graph& graph);   // a sum with a gather's gradient into that gradient

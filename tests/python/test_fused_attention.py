@@ -1,0 +1,148 @@
+"""Exported models: attention is one node, forward and backward, unless its weights are read."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import steep  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "transformer_lm"))
+from model import TransformerModel, causal_mask  # noqa: E402
+
+WORDS, LENGTH, LAYERS = 50, 12, 2
+
+
+def bert(**more):
+    return transformers.BertForMaskedLM(
+        transformers.BertConfig(
+            vocab_size=WORDS,
+            num_hidden_layers=LAYERS,
+            hidden_size=32,
+            num_attention_heads=2,
+            intermediate_size=64,
+            **more,
+        )
+    )
+
+
+def gpt2(**more):
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=WORDS, n_layer=LAYERS, n_embd=32, n_head=2, n_positions=64, **more
+        )
+    )
+
+
+def ids(*shape):
+    return torch.randint(0, WORDS, shape, generator=torch.Generator().manual_seed(0))
+
+
+class Logits(torch.nn.Module):
+    """A language model's logits; with a mask of the words to look at, if there is one."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, words, mask=None):
+        return self.model(input_ids=words, attention_mask=mask).logits
+
+
+class Weights(torch.nn.Module):
+    """Logits and the sum of the attention weights of the first layer."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, words):
+        out = self.model(input_ids=words, output_attentions=True)
+        return out.logits, out.attentions[0]
+
+
+def dump(net):
+    """Text of the compiled graph of the one call so far."""
+    (call,) = net._calls.values()
+    shapes = [("int64", (2, LENGTH)), ("int64", (2, LENGTH))][: len(call.exported.inputs)]
+    return call.program.dump(shapes, True)
+
+
+def count(text, op):
+    return sum(f"= {op}(" in line for line in text.splitlines())
+
+
+@pytest.mark.parametrize("make", [bert, gpt2])
+@pytest.mark.parametrize("masked", [False, True], ids=["all words", "some words"])
+def test_every_layer_is_one_node(make, masked):
+    torch.manual_seed(0)
+    net = steep.ORTModule(Logits(make()))
+    mask = torch.ones(2, LENGTH, dtype=torch.int64)
+    mask[1, LENGTH // 2 :] = 0
+    net(ids(2, LENGTH), *([mask] if masked else [])).sum().backward()
+    text = dump(net)
+    assert count(text, "steep.Attention") == LAYERS
+    assert count(text, "steep.AttentionGrad") == LAYERS
+    assert count(text, "Softmax") == count(text, "steep.SoftmaxGrad") == 0
+
+
+@pytest.mark.parametrize("make", [bert, gpt2])
+def test_weights_that_are_returned_are_made(make):
+    torch.manual_seed(0)
+    model = make(attn_implementation="eager").eval()
+    net = steep.ORTModule(Weights(model))
+    logits, weights = net(ids(2, LENGTH))
+    (logits.sum() + weights.square().sum()).backward()
+    text = dump(net)
+    # The other layer's weights are nobody's.
+    assert count(text, "steep.Attention") == count(text, "steep.AttentionGrad") == LAYERS - 1
+    wanted = model(input_ids=ids(2, LENGTH), output_attentions=True).attentions[0]
+    torch.testing.assert_close(weights, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_masked_batch_trains_as_in_pytorch():
+    torch.manual_seed(0)
+    model = Logits(bert(hidden_dropout_prob=0, attention_probs_dropout_prob=0))
+    net = steep.ORTModule(model)
+    words, mask = ids(3, LENGTH), torch.ones(3, LENGTH, dtype=torch.int64)
+    mask[1, 3:] = 0
+    mask[2, 7:] = 0
+    found = {}
+    for runner in (model, net):
+        model.zero_grad()
+        out = runner(words, mask)
+        (out.square() * mask[..., None]).sum().backward()
+        grads = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        found[runner] = (out.detach(), grads)
+    torch.testing.assert_close(found[net][0], found[model][0], rtol=1e-4, atol=1e-4)
+    for name, wanted in found[model][1].items():
+        scale = float(wanted.abs().max()) + 1e-3
+        torch.testing.assert_close(found[net][1][name], wanted, rtol=0, atol=1e-4 * scale, msg=name)
+
+
+def test_the_example_with_a_mask_as_an_argument():
+    torch.manual_seed(0)
+    model = TransformerModel(WORDS)
+    net = steep.ORTModule(model)
+    net(ids(LENGTH, 2), causal_mask(LENGTH)).sum().backward()
+    (call,) = net._calls.values()
+    text = call.program.dump([("int64", (LENGTH, 2)), ("float32", (LENGTH, LENGTH))], True)
+    assert count(text, "steep.Attention") == count(text, "steep.AttentionGrad") == 2
+
+
+@pytest.mark.parametrize("make", [bert, gpt2])
+def test_the_trainer_s_step_too(make):
+    torch.manual_seed(0)
+    model = Logits(make())
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    criterion = lambda logits, labels: torch.nn.functional.cross_entropy(  # noqa: E731
+        logits.flatten(0, 1), labels.flatten()
+    )
+    trainer = steep.trainer(model, criterion, optimizer)
+    words = ids(2, LENGTH)
+    trainer.step(words, words)
+    text = trainer._session.dump(words, words)
+    assert count(text, "steep.Attention") == count(text, "steep.AttentionGrad") == LAYERS
