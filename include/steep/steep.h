@@ -155,6 +155,11 @@ class TrainingSession {
   /// From a serialised model. External data is refused unless `folder` says where it lies.
   explicit TrainingSession(std::span<const std::byte> model, TrainingOptions options = {},
                            const std::filesystem::path& folder = {});
+  /// The bytes of initializers named in `weights` are there; the model need not hold them. Trained
+  /// ones are updated in place, so that nothing is copied. Throws ModelError for a name or type
+  /// that the model does not have.
+  TrainingSession(std::span<const std::byte> model, TrainingOptions options,
+                  std::map<std::string, Tensor> weights);
   ~TrainingSession();
   TrainingSession(TrainingSession&&) noexcept;
   TrainingSession& operator=(TrainingSession&&) noexcept;

@@ -145,12 +145,20 @@ void init_session(nb::module_ &m) {
       // Bytes first: they would pass for a path.
       .def(
           "__init__",
-          [](Session *self, const nb::bytes &model, const TrainingOptions &options) {
+          [](Session *self, const nb::bytes &model, const TrainingOptions &options,
+             const nb::dict &weights) {
             const std::span data(reinterpret_cast<const std::byte *>(model.c_str()), model.size());
+            Session::Inputs given = named(weights);
             const nb::gil_scoped_release release;
-            new (self) Session(data, options);
+            if (given.empty()) {
+              new (self) Session(data, options);
+            } else {
+              new (self) Session(data, options, std::move(given));
+            }
           },
-          nb::arg("model"), nb::arg("options"))
+          nb::arg("model"), nb::arg("options"), nb::arg("weights") = nb::dict(),
+          nb::sig("def __init__(self, model: bytes, options: TrainingOptions, "
+                  "weights: dict[str, object] = {}) -> None"))
       .def(nb::init<const std::filesystem::path &, TrainingOptions>(), nb::arg("model"),
            nb::arg("options"), unlocked)
       .def(

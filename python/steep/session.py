@@ -49,6 +49,8 @@ class TrainingSession(_steep.TrainingSession):
         precision: "fp32", or "bf16": matrix products read bfloat16, everything else (weights,
             moments, norms, softmax, losses, sums, updates) stays float32.
         check_finite: name the first node that makes NaN or infinity; slow.
+        weights: arrays that hold initializers' data, by name, so that ``model`` (given as bytes or
+            a proto) need not; those that are trained are updated in place.
 
     Raises:
         ModelError: the model is unreadable or cannot be trained; every obstacle is listed.
@@ -84,6 +86,7 @@ class TrainingSession(_steep.TrainingSession):
         seed: int = 0,
         precision: str = "fp32",
         check_finite: bool = False,
+        weights: Mapping[str, Any] | None = None,
     ) -> None:
         options = _steep.TrainingOptions()
         options.loss, options.output, options.label = loss, output, label
@@ -106,7 +109,11 @@ class TrainingSession(_steep.TrainingSession):
         plan.kind, plan.warmup_steps, plan.total_steps = schedule, warmup_steps, total_steps
         plan.min_lr_ratio = min_lr_ratio
         options.schedule = plan
-        super().__init__(_source(model), options)
+        source = _source(model)
+        if weights:
+            super().__init__(source, options, dict(weights))
+        else:
+            super().__init__(source, options)
         # An attribute of the instance comes before the method and costs later steps nothing.
         self.__dict__["step"] = self._first_step
 

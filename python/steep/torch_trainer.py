@@ -3,7 +3,7 @@
 ``trainer(model, criterion, optimizer)`` reads a ``torch.optim`` object. ``ORTTrainer``, in
 ort_trainer.py, builds on the same class.
 
-The weights live once: the model's parameters become views of the engine's bytes at the first step.
+The weights live once: the engine updates the model's parameters where they lie.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -91,10 +91,13 @@ class Trainer:
             exported = export(self._net, _positional(inputs), list(inputs), **self._export_options)
         finally:
             self.model.train(training)
-        proto, names = embed_weights(exported, self._net)
         trained = {
             f"model.{name}" for name, p in self.model.named_parameters() if p.requires_grad
         } - self._left_out()
+        parameters = dict(self._net.named_parameters(remove_duplicate=False))
+        own = {id(parameters[n]) for n in trained}
+        given = {n for n, p in parameters.items() if id(p) in own}  # tied ones under every name
+        proto, names = embed_weights(exported, self._net, without_data=given)
         graph_names = {n: g for n, g in names.items() if n in trained}
         if not graph_names:
             raise ModelError(
@@ -109,12 +112,13 @@ class Trainer:
             step_outputs=outputs[1:] if self._predictions else [],
             seed=self._seed,
             groups=self._groups(graph_names),
+            weights={g: parameters[n].detach() for n, g in graph_names.items()},
             **self._settings,
         )
-        parameters = dict(self._net.named_parameters(remove_duplicate=False))
         for name, graph_name in graph_names.items():
-            with torch.no_grad():
-                parameters[name].data = from_dlpack(session.state(graph_name))
+            shared = from_dlpack(session.state(graph_name))
+            if shared.data_ptr() != parameters[name].data_ptr():  # it was not contiguous
+                parameters[name].data = shared
         self._names = {n.removeprefix("model."): g for n, g in graph_names.items()}
         self._session, self._exported = session, exported
         self._first = [torch.empty_like(t, device="meta") for t in inputs]
@@ -317,7 +321,7 @@ def trainer(
     >>> loss, y_pred = t.step(x, y)
 
     Args:
-        model: its parameters become views of the engine's bytes, so updates are visible in it.
+        model: its parameters are updated in place.
         criterion: called with the model's result and the label; None when the model returns its
             loss first.
         optimizer: ``torch.optim.SGD``, ``Adam`` or ``AdamW``. Its settings are read once, its
@@ -369,12 +373,12 @@ def _positional(inputs: Sequence[torch.Tensor]) -> Any:
 
 
 def embed_weights(
-    exported: Exported, module: torch.nn.Module
+    exported: Exported, module: torch.nn.Module, without_data: Collection[str] = ()
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Put a module's tensors into its exported graph as initializers.
 
     Returns the model and, by the module's name of each tensor, the initializer's. Tied tensors
-    become one initializer.
+    become one initializer. Those named in ``without_data`` get a name and a type alone.
     """
     proto = onnx.load_from_string(exported.model)
     tensors: dict[str, torch.Tensor] = {
@@ -390,8 +394,12 @@ def embed_weights(
         tensor = tensors[exported.states[value.name]]
         same[value.name] = first.setdefault(id(tensor), value.name)
         if same[value.name] == value.name:
-            array = tensor.detach().contiguous().numpy()
-            graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
+            if exported.states[value.name] in without_data:
+                dtype = value.type.tensor_type.elem_type
+                graph.initializer.add(name=value.name, data_type=dtype, dims=tensor.shape)
+            else:
+                array = tensor.detach().contiguous().numpy()
+                graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
     for node in graph.node:
         for i, name in enumerate(node.input):
             node.input[i] = same.get(name, name)

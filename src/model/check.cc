@@ -261,7 +261,10 @@ void take_tensors(onnx::AttributeProto& attribute, const onnx::NodeProto& node,
 void take_tensors(onnx::ModelProto* model, TensorTable& tensors) {
   each_graph(model, [&](onnx::GraphProto& graph) {
     for (const auto& sparse : graph.sparse_initializer()) refuse_sparse(sparse.values().name(), "");
-    for (auto& tensor : *graph.mutable_initializer()) tensors.take(&tensor, tensor.name());
+    const bool outermost = &graph == model->mutable_graph();
+    for (auto& tensor : *graph.mutable_initializer()) {
+      outermost ? tensors.take_initializer(&tensor) : tensors.take(&tensor, tensor.name());
+    }
   });
   each_node(model, [&](onnx::NodeProto& node) {
     for (auto& attribute : *node.mutable_attribute()) take_tensors(attribute, node, tensors);
@@ -342,10 +345,11 @@ std::string display_name(const onnx::NodeProto& node) {
 }
 
 CheckedModel read_model(std::span<const std::byte> bytes, const ImportLimits& limits,
-                        const std::filesystem::path& folder) {
+                        const std::filesystem::path& folder,
+                        const std::map<std::string, Tensor>& given) {
   scan_model(bytes, limits);
   CheckedModel model{.proto = parse(bytes, limits),
-                     .tensors = std::make_unique<TensorTable>(folder, limits.max_bytes),
+                     .tensors = std::make_unique<TensorTable>(folder, limits.max_bytes, given),
                      .unranked_inputs = {}};
   model.proto
       .clear_training_info();  // ONNX's own training annex: Steep derives training from the graph

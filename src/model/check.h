@@ -26,7 +26,8 @@ struct CheckedModel {
 
 /// Throws ModelError: see import.h. Lists all unknown operators and domains at once.
 CheckedModel read_model(std::span<const std::byte> bytes, const ImportLimits& limits,
-                        const std::filesystem::path& folder);
+                        const std::filesystem::path& folder,
+                        const std::map<std::string, Tensor>& given = {});
 
 /// The version of the default domain in a list of imports, 0 when absent.
 int64_t default_opset(const google::protobuf::RepeatedPtrField<onnx::OperatorSetIdProto>& imports);

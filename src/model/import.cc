@@ -86,8 +86,9 @@ ImportedModel lower(const CheckedModel& checked, const ImportLimits& limits) {
 }  // namespace
 
 ImportedModel import_model(std::span<const std::byte> bytes, const ImportLimits& limits,
-                           const std::filesystem::path& folder) {
-  return with_our_errors([&] { return lower(read_model(bytes, limits, folder), limits); });
+                           const std::filesystem::path& folder,
+                           const std::map<std::string, Tensor>& given) {
+  return with_our_errors([&] { return lower(read_model(bytes, limits, folder, given), limits); });
 }
 
 ImportedModel import_model(const std::filesystem::path& path, const ImportLimits& limits) {

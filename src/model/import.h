@@ -35,9 +35,12 @@ struct ImportedModel {
 /// external data) or ShapeError (values that do not fit their operator), naming node and op;
 /// IoError when the file cannot be opened. Never leaves memory behind.
 ImportedModel import_model(const std::filesystem::path& path, const ImportLimits& limits = {});
-/// The same from serialised bytes. External data is refused unless `folder` is given.
+/// The same from serialised bytes. External data is refused unless `folder` is given. Initializers
+/// named in `given` have their data there, shared and not copied, whatever the bytes hold; of the
+/// type that the bytes say.
 ImportedModel import_model(std::span<const std::byte> bytes, const ImportLimits& limits = {},
-                           const std::filesystem::path& folder = {});
+                           const std::filesystem::path& folder = {},
+                           const std::map<std::string, Tensor>& given = {});
 
 /// Copies `model_bytes` (a serialised inference model) with the given initializers replaced, dtype
 /// and shape kept; everything else in the file stays as it was, byte for byte. New data is written

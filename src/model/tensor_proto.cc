@@ -168,7 +168,28 @@ void TensorTable::take(onnx::TensorProto* proto, const std::string& name) {
          .remedy = "If the model is meant to be so large, raise ImportLimits::max_bytes."});
   }
   bytes_ += size;
-  Tensor tensor = decode(*proto, name, external_);
+  keep(proto, decode(*proto, name, external_));
+}
+
+void TensorTable::take_initializer(onnx::TensorProto* proto) {
+  const std::string name = proto->name();
+  const auto found = given_.find(name);
+  if (found == given_.end()) return take(proto, name);
+  const Tensor& tensor = found->second;
+  const DType dtype = dtype_from_onnx(proto->data_type(), name);
+  const Dims dims = dims_of(*proto, name, dtype);
+  if (tensor.dtype() != dtype || tensor.dims() != dims) {
+    throw ModelError(
+        {.what = "What was given for an initializer has another type.",
+         .node = quote(name),
+         .expected = fmt::format("{}{}", name_of(dtype), to_string(dims)),
+         .received = fmt::format("{}{}", name_of(tensor.dtype()), to_string(tensor.dims())),
+         .remedy = "Give the weights of this very model."});
+  }
+  keep(proto, tensor);
+}
+
+void TensorTable::keep(onnx::TensorProto* proto, Tensor tensor) {
   // An empty shape with no data is what ONNX's checker accepts of a tensor without bytes.
   onnx::TensorProto emptied;
   emptied.set_name(std::move(*proto->mutable_name()));

@@ -3,6 +3,7 @@
 
 #include <onnx/onnx_pb.h>
 
+#include <map>
 #include <unordered_map>
 
 #include "model/external_data.h"
@@ -22,20 +23,27 @@ Tensor decode(const onnx::TensorProto& proto, const std::string& name, ExternalD
 /// pass here.
 class TensorTable {
  public:
-  TensorTable(const std::filesystem::path& folder, size_t max_bytes)
-      : external_(folder), max_bytes_(max_bytes) {}
+  /// `given`: data of initializers by name, instead of what their messages hold.
+  TensorTable(const std::filesystem::path& folder, size_t max_bytes,
+              std::map<std::string, Tensor> given = {})
+      : external_(folder), max_bytes_(max_bytes), given_(std::move(given)) {}
 
   /// Reads the tensor and empties the message (it keeps name and dtype), so that its bytes exist
   /// once.
   void take(onnx::TensorProto* proto, const std::string& name);
+  /// The same of an initializer of the model's own graph, which may be given.
+  void take_initializer(onnx::TensorProto* proto);
   /// The tensor taken from this message; for one that was never taken (a body that ONNX's library
   /// built) a fresh copy.
   Tensor get(const onnx::TensorProto& proto, const std::string& name);
 
  private:
+  void keep(onnx::TensorProto* proto, Tensor tensor);
+
   ExternalData external_;
   size_t max_bytes_;
   size_t bytes_ = 0;
+  std::map<std::string, Tensor> given_;
   std::unordered_map<const onnx::TensorProto*, Tensor> tensors_;
 };
 

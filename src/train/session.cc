@@ -43,18 +43,27 @@ std::string describe(const Tensor& tensor) {
 }  // namespace
 
 TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model_folder,
-                            TrainingOptions model_options)
+                            TrainingOptions model_options, std::map<std::string, Tensor> weights)
     : bytes(std::move(model_bytes)),
       folder(std::move(model_folder)),
+      given(std::move(weights)),
       options(std::move(model_options)),
       base_lr(options.optimizer.lr) {
   const ImportLimits limits{.max_bytes = options.limits.max_bytes,
                             .max_nodes = options.limits.max_nodes,
                             .max_depth = options.limits.max_depth,
                             .training = true};
-  ImportedModel imported = import_model(std::as_bytes(std::span(bytes)), limits, folder);
+  ImportedModel imported = import_model(std::as_bytes(std::span(bytes)), limits, folder, given);
+  for (const auto& [name, tensor] : given) {
+    const auto& known = imported.initializers;
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    throw ModelError(ErrorParts{.what = "The model has no such initializer.",
+                                .node = name,
+                                .expected = nearest_names(name, known),
+                                .received = name});
+  }
   std::map<std::string, Tensor> initial;
-  model = prepare_model(std::move(imported.graph), imported.initializers, options, &initial);
+  model = prepare_model(std::move(imported.graph), imported.initializers, options, given, &initial);
   fingerprint = model_fingerprint(model, options);
 
   Graph graph = step_graph(model, options);

@@ -14,7 +14,8 @@
 namespace steep {
 
 struct TrainingSession::Impl {
-  Impl(std::string bytes, std::filesystem::path folder, TrainingOptions options);
+  Impl(std::string bytes, std::filesystem::path folder, TrainingOptions options,
+       std::map<std::string, Tensor> given = {});
 
   StepResult step(std::span<const Tensor> inputs);
   EvalResult eval(std::span<const Tensor> inputs);
@@ -29,8 +30,9 @@ struct TrainingSession::Impl {
   std::string label_name() const { return inputs.back().name; }
   double rate() const;
 
-  std::string bytes;             ///< the serialised model, for export
-  std::filesystem::path folder;  ///< of its external data; empty: refused
+  std::string bytes;                    ///< the serialised model, for export
+  std::filesystem::path folder;         ///< of its external data; empty: refused
+  std::map<std::string, Tensor> given;  ///< initializers whose data `bytes` need not have
   TrainingOptions options;
   TrainingModel model;
   std::string fingerprint;

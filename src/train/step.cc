@@ -97,6 +97,7 @@ void check_options(const TrainingOptions& options) {
 
 TrainingModel prepare_model(Graph graph, std::span<const std::string> initializers,
                             const TrainingOptions& options,
+                            const std::map<std::string, Tensor>& given,
                             std::map<std::string, Tensor>* initial) {
   check_options(options);
   TrainingModel model;
@@ -114,7 +115,7 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
   for (const std::string& name : chosen) {
     Value v = graph.find(name);
     const Type type = v.type();
-    (*initial)[name] = v.tensor()->clone();
+    (*initial)[name] = given.count(name) != 0 ? *v.tensor() : v.tensor()->clone();
     graph.make_state(v);
     graph.set_tensor(v, Tensor());
     graph.set_type(v, type);

@@ -23,10 +23,12 @@ struct TrainingModel {
   bool loss_in_model = false;
 };
 
-/// Takes the parameters' initial tensors out of `graph` into *initial. Throws what attach_loss,
-/// choose_parameters, check_optimizer and check_schedule throw.
+/// Takes the parameters' initial tensors out of `graph` into *initial, copied unless they are in
+/// `given`. Throws what attach_loss, choose_parameters, check_optimizer and check_schedule throw.
 TrainingModel prepare_model(Graph graph, std::span<const std::string> initializers,
-                            const TrainingOptions& options, std::map<std::string, Tensor>* initial);
+                            const TrainingOptions& options,
+                            const std::map<std::string, Tensor>& given,
+                            std::map<std::string, Tensor>* initial);
 
 /// Forward inputs: the model's, then the label if it was added. Backward inputs: lr (float32), step
 /// (int64). Forward outputs: loss, then options.step_outputs. Backward outputs: the gradients'

@@ -117,6 +117,12 @@ TrainingSession::TrainingSession(std::span<const std::byte> model, TrainingOptio
           std::string(reinterpret_cast<const char*>(model.data()), model.size()), folder,
           std::move(options))) {}
 
+TrainingSession::TrainingSession(std::span<const std::byte> model, TrainingOptions options,
+                                 std::map<std::string, Tensor> weights)
+    : impl_(std::make_unique<Impl>(
+          std::string(reinterpret_cast<const char*>(model.data()), model.size()),
+          std::filesystem::path(), std::move(options), std::move(weights))) {}
+
 TrainingSession::~TrainingSession() = default;
 TrainingSession::TrainingSession(TrainingSession&&) noexcept = default;
 TrainingSession& TrainingSession::operator=(TrainingSession&&) noexcept = default;
@@ -225,8 +231,9 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
 }
 
 std::string TrainingSession::export_onnx_bytes() const {
-  return with_weights(std::as_bytes(std::span(impl_->bytes)),
-                      impl_->shared(impl_->model.parameters), impl_->folder);
+  std::map<std::string, Tensor> weights = impl_->shared(impl_->model.parameters);
+  weights.insert(impl_->given.begin(), impl_->given.end());  // those that are not trained
+  return with_weights(std::as_bytes(std::span(impl_->bytes)), weights, impl_->folder);
 }
 
 void TrainingSession::export_onnx(const std::filesystem::path& path) const {

@@ -160,3 +160,34 @@ def test_bad_models(tmp_path):
     with pytest.raises(ValueError, match="momentum"):
         steep.TrainingSession(linear(), loss="mse", groups=[(["w"], {"momentum": 1})])
     assert steep.check(linear()) == []
+
+
+def test_weights_given_beside_the_model_are_trained_where_they_lie(tmp_path):
+    whole = linear()
+    bare = onnx.ModelProto.FromString(whole.SerializeToString())
+    arrays = {i.name: numpy_helper.to_array(i).copy() for i in bare.graph.initializer}
+    for initializer in bare.graph.initializer:
+        initializer.ClearField("raw_data")
+    settings = {"loss": "mse", "optimizer": "sgd", "lr": 0.05}
+    session = steep.TrainingSession(bare, weights=arrays, **settings)
+    twin = steep.TrainingSession(whole, **settings)
+    for seed in range(3):
+        assert session.step(*data(seed=seed)).loss == twin.step(*data(seed=seed)).loss
+    for name, expected in twin.weights().items():
+        np.testing.assert_array_equal(arrays[name], expected.numpy())
+    session.export_onnx(tmp_path / "trained.onnx")
+    twin.export_onnx(tmp_path / "twin.onnx")
+    assert (tmp_path / "trained.onnx").read_bytes() == (tmp_path / "twin.onnx").read_bytes()
+
+
+def test_weights_that_are_given_must_fit():
+    arrays = {"w": np.zeros((10, 1), np.float32)}
+    with pytest.raises(steep.ModelError, match="no such initializer"):
+        steep.TrainingSession(linear(), loss="mse", weights={"v": arrays["w"]})
+    with pytest.raises(steep.ModelError, match="another type"):
+        steep.TrainingSession(linear(), loss="mse", weights={"w": np.zeros((9, 1), np.float32)})
+    frozen = steep.TrainingSession(linear(), loss="mse", frozen=["w"], weights=arrays)
+    frozen.step(*data())
+    np.testing.assert_array_equal(arrays["w"], 0)
+    exported = onnx.ModelProto.FromString(frozen.export_onnx_bytes())
+    np.testing.assert_array_equal(numpy_helper.to_array(exported.graph.initializer[0]), 0)
