@@ -11,7 +11,8 @@ namespace {
 
 constexpr Pass kPasses[] = {
     {"remove_duplicates", remove_duplicates},
-    {"fuse_attention", fuse_attention},
+    {"fuse_attention", fuse_attention, Precision::fp32},
+    {"fuse_long_attention", fuse_long_attention, Precision::bf16},
     {"fuse_matmul", fuse_matmul},
     {"precision", precision, Precision::bf16},
     {"fuse_gather_grad", fuse_gather_grad},

@@ -32,12 +32,13 @@ std::span<const Pass> passes();
 void run_passes(Graph& graph, const PassOptions& options);
 
 // One file each.
-void remove_duplicates(Graph& graph);  // nodes that compute what another node computed
-void fuse_attention(Graph& graph);     // attention, forward and backward, into steep.Attention
-void fuse_matmul(Graph& graph);        // transposes, scale, bias and ReLU into steep.MatMul
-void precision(Graph& graph);          // matrix products in bfloat16
-void fuse_gather_grad(Graph& graph);   // a sum with a gather's gradient into that gradient
-void recompute(Graph& graph);          // in backward, what forward need not keep
-void fuse_elementwise(Graph& graph);   // chains of elementwise nodes into steep.Fused
+void remove_duplicates(Graph& graph);    // nodes that compute what another node computed
+void fuse_attention(Graph& graph);       // attention, forward and backward, into steep.Attention
+void fuse_long_attention(Graph& graph);  // the same, of long sequences only
+void fuse_matmul(Graph& graph);          // transposes, scale, bias and ReLU into steep.MatMul
+void precision(Graph& graph);            // matrix products in bfloat16
+void fuse_gather_grad(Graph& graph);     // a sum with a gather's gradient into that gradient
+void recompute(Graph& graph);            // in backward, what forward need not keep
+void fuse_elementwise(Graph& graph);     // chains of elementwise nodes into steep.Fused
 
 }  // namespace steep

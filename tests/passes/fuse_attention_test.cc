@@ -250,6 +250,15 @@ TEST(FuseAttention, LeavesAMaskThatIsTrained) {
 
 TEST(FuseAttention, LeavesDoublePrecision) { expect_untouched({.dtype = DType::f64}); }
 
+TEST(FuseAttention, TakesLongSequencesAloneInHalfPrecision) {
+  for (const auto& [keys, expected] : {std::pair{1000, 0}, std::pair{1024, 1}}) {
+    Graph g = Model{.batch = 1, .heads = 1, .keys = keys}.build();
+    run_passes(g, {.precision = Precision::bf16});
+    EXPECT_EQ(count(g, "steep.Attention"), expected);
+    EXPECT_EQ(count(g, "steep.AttentionGrad"), expected);
+  }
+}
+
 TEST(FuseAttention, TakesForwardAlone) {
   Graph g;
   const Type heads{DType::f32, Shape{6, 10, 4}};  // batch and heads in one
