@@ -55,6 +55,7 @@ void finish_row(Bf16* y, int64_t n, float bias, bool relu) {
 /// results depend on their number. It does not below these lengths: with its brgemm kernels where
 /// `a` is transposed, and with the gemm that it uses for layouts which these do not take.
 constexpr int64_t kLongestTransposedSum = 2048;
+constexpr int64_t kLongestNarrowSum = 1024;  // of 16-bit floats, where `a` is transposed
 constexpr int64_t kLongestGemmSum = 512;
 
 /// Along an axis as long as a vocabulary, oneDNN's brgemm kernels reach between half and nine
@@ -66,8 +67,11 @@ constexpr int64_t kWideRows = 256;
 constexpr int64_t kWideColumns = 64;
 
 bool is_wide(const MatMulProblem& p) {
-  return p.dtype == DType::f32 && p.batch.empty() && std::max({p.m, p.n, p.k}) >= kWide &&
-         p.m >= kWideRows && p.n >= kWideColumns && p.k >= kWideColumns;
+  // In bfloat16 brgemm is the faster one along columns.
+  const bool gains =
+      p.dtype == DType::f32 || (p.dtype == DType::bf16 && p.n < std::max({p.m, p.k, kWide}));
+  return gains && p.batch.empty() && std::max({p.m, p.n, p.k}) >= kWide && p.m >= kWideRows &&
+         p.n >= kWideColumns && p.k >= kWideColumns;
 }
 
 class OneDnnMatMul final : public Kernel {
@@ -79,8 +83,9 @@ class OneDnnMatMul final : public Kernel {
       return;
     }
     // A sum in parts would round each to 16 bits.
-    const bool whole = p_.dtype != DType::f32;
-    add_sums(whole || p_.a_k == 1 ? p_.k : kLongestTransposedSum);
+    const bool whole = p_.y_dtype != DType::f32;
+    const int64_t longest = p_.dtype == DType::f32 ? kLongestTransposedSum : kLongestNarrowSum;
+    add_sums(whole || p_.a_k == 1 ? p_.k : longest);
     if (gemm_ && !whole) add_sums(kLongestGemmSum);
   }
 
@@ -91,9 +96,10 @@ class OneDnnMatMul final : public Kernel {
     const auto* a = args.input<std::byte>(p_.swapped ? 1 : 0);
     const auto* b = args.input<std::byte>(p_.swapped ? 0 : 1);
     const auto size = static_cast<int64_t>(size_of(p_.dtype));
-    const auto y_size = static_cast<int64_t>(size_of(p_.y_dtype));
+    const auto y_size = static_cast<int64_t>(size_of(sum_dtype()));
     const auto bias_size = static_cast<int64_t>(size_of(p_.bias_dtype));
-    auto* y = args.output<std::byte>(0);
+    auto* y =
+        narrow_ == nullptr ? args.output<std::byte>(0) : static_cast<std::byte*>(args.scratch);
     for (const Part& part : parts_) {
       const Range& r = part.range;
       const dnnl::memory a_part = onednn_memory(part.a, a + (r.m * p_.a_m + r.k * p_.a_k) * size);
@@ -105,7 +111,8 @@ class OneDnnMatMul final : public Kernel {
       int count = 3;
       dnnl::memory scratch;
       if (part.scratchpad.get_size() > 0) {
-        scratch = onednn_memory(part.scratchpad, args.scratch);
+        scratch =
+            onednn_memory(part.scratchpad, static_cast<std::byte*>(args.scratch) + sum_bytes_);
         list[count++] = {DNNL_ARG_SCRATCHPAD, scratch.get()};
       }
       dnnl::memory bias;
@@ -116,6 +123,12 @@ class OneDnnMatMul final : public Kernel {
       const auto status =
           dnnl_primitive_execute(part.primitive.get(), onednn_stream().get(), count, list.data());
       dnnl::error::wrap_c_api(status, "could not execute a matmul");
+    }
+    if (narrow_ != nullptr) {
+      parallel_for(p_.m * p_.n, 65536, [&](int64_t begin, int64_t end) {
+        narrow_(static_cast<float*>(args.scratch) + begin, args.output<uint16_t>(0) + begin,
+                end - begin);
+      });
     }
     if (!p_.relu && !(p_.bias && p_.bias_on_rows)) return;
     if (p_.y_dtype == DType::f32) {
@@ -147,6 +160,9 @@ class OneDnnMatMul final : public Kernel {
     return onednn_desc(dtype, l.dims, l.strides);
   }
 
+  /// Of what the parts write: the result, or a sum that is narrowed when it is complete.
+  DType sum_dtype() const { return narrow_ == nullptr ? p_.y_dtype : DType::f32; }
+
   Range whole() const { return {.m_end = p_.m, .n_end = p_.n, .k_end = p_.k}; }
 
   /// The sum in stretches of at most `longest` terms.
@@ -167,6 +183,11 @@ class OneDnnMatMul final : public Kernel {
     const bool rows = p_.m >= std::max(p_.n, p_.k), columns = !rows && p_.n >= p_.k;
     const int64_t extent = rows ? p_.m : columns ? p_.n : p_.k;
     const int64_t count = columns ? (extent + kBlock - 1) / kBlock : 2;
+    if (!rows && !columns && p_.y_dtype != DType::f32) {
+      // Each part of the sum would be rounded: they are added elsewhere.
+      narrow_ = find_convert(DType::f32, p_.y_dtype);
+      sum_bytes_ = (static_cast<size_t>(p_.m * p_.n) * sizeof(float) + 63) / 64 * 64;
+    }
     for (int64_t i = 0; i < count; ++i) {
       Range r = whole();
       (rows ? r.m : columns ? r.n : r.k) = extent * i / count;
@@ -179,7 +200,7 @@ class OneDnnMatMul final : public Kernel {
     Part part{.range = r};
     part.a = desc(p_.dtype, p_.a_batch, r.m_end - r.m, r.k_end - r.k, p_.a_m, p_.a_k);
     part.b = desc(p_.dtype, p_.b_batch, r.k_end - r.k, r.n_end - r.n, p_.b_k, p_.b_n);
-    part.y = desc(p_.y_dtype, p_.y_batch, r.m_end - r.m, r.n_end - r.n, p_.y_m, p_.y_n);
+    part.y = desc(sum_dtype(), p_.y_batch, r.m_end - r.m, r.n_end - r.n, p_.y_m, p_.y_n);
     // oneDNN sums into y before anything else, adds its own bias before alpha, and knows only a
     // bias for each column: alpha is the last part's, and so is the bias where there is an alpha.
     dnnl::post_ops post;
@@ -214,7 +235,7 @@ class OneDnnMatMul final : public Kernel {
     fast_ = fast_ && implementation.find("ref") == std::string_view::npos;
     gemm_ = gemm_ || implementation.find("gemm:") == 0;
     part.scratchpad = pd.scratchpad_desc();
-    scratch_bytes = std::max(scratch_bytes, part.scratchpad.get_size());
+    scratch_bytes = std::max(scratch_bytes, sum_bytes_ + part.scratchpad.get_size());
     part.primitive = dnnl::matmul(pd);
     parts_.push_back(std::move(part));
   }
@@ -242,6 +263,8 @@ class OneDnnMatMul final : public Kernel {
 
   MatMulProblem p_;
   std::vector<Part> parts_;
+  Convert narrow_ = nullptr;
+  size_t sum_bytes_ = 0;
   bool fast_ = true;
   bool gemm_ = false;
 };

@@ -272,6 +272,52 @@ TEST(MatMul, WideProducts) {
   for (const Case& c : wide) check(c, DType::f32, "onednn");
 }
 
+Tensor random_bf16(const Dims& dims, uint32_t seed) {
+  return run_one("Cast", {random_tensor(DType::f32, dims, seed)}, {DType::bf16, dims},
+                 {{"to", static_cast<int64_t>(DType::bf16)}});
+}
+
+TEST(MatMul, NarrowProductsHaveTheSameBitsForAnyNumberOfThreads) {
+  struct Shape {
+    Dims a, b, y;
+    Ints perm_a{}, perm_b{}, perm_y{};
+  };
+  const Shape shapes[] = {
+      {.a = {260, 64}, .b = {16387, 64}, .y = {260, 16387}, .perm_b = {1, 0}},
+      {.a = {300, 65}, .b = {300, 16401}, .y = {16401, 65}, .perm_a = {1, 0}, .perm_y = {1, 0}},
+      {.a = {257, 16390}, .b = {16390, 64}, .y = {257, 64}},
+      {.a = {4096, 33}, .b = {4096, 40}, .y = {33, 40}, .perm_a = {1, 0}},
+      {.a = {7, 9000}, .b = {9000, 5}, .y = {7, 5}},
+      {.a = {2, 3000, 3, 40},
+       .b = {2, 3000, 3, 50},
+       .y = {2, 3, 40, 50},
+       .perm_a = {0, 2, 3, 1},
+       .perm_b = {0, 2, 1, 3}},
+      {.a = {20, 3, 3000},
+       .b = {3000, 3, 40},
+       .y = {3, 20, 40},
+       .perm_a = {1, 0, 2},
+       .perm_b = {1, 0, 2}},
+      {.a = {6, 16, 128}, .b = {6, 128, 16}, .y = {6, 16, 16}},
+  };
+  for (const Shape& s : shapes) {
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+      Attrs attrs{{"dtype", static_cast<int64_t>(dtype)}};
+      if (!s.perm_a.empty()) attrs.set("perm_a", s.perm_a);
+      if (!s.perm_b.empty()) attrs.set("perm_b", s.perm_b);
+      if (!s.perm_y.empty()) attrs.set("perm_y", s.perm_y);
+      const std::vector<Tensor> in{random_bf16(s.a, 1), random_bf16(s.b, 2)};
+      const Tensor one = run_one("steep.MatMul", in, {dtype, s.y}, attrs, {.threads = 1});
+      for (int threads : {2, 3, 8}) {
+        SCOPED_TRACE(to_string(s.a) + " " + std::string(name_of(dtype)) + " " +
+                     std::to_string(threads));
+        expect_same_bits(one,
+                         run_one("steep.MatMul", in, {dtype, s.y}, attrs, {.threads = threads}));
+      }
+    }
+  }
+}
+
 TEST(MatMul, LittleProductsByOneDnn) {
   for (const Case& c : little_cases()) check(c, DType::f32, "onednn");
 }

@@ -238,4 +238,6 @@ def test_mixed_precision_is_that_of_the_wide_decomposition(narrow_row):
         narrow = y.dtype == ml_dtypes.bfloat16
         # A sum in another order may round to the neighbour.
         tolerance = {"rtol": 2**-7, "atol": 1e-4} if narrow else {"rtol": 2e-5, "atol": 2e-5}
+        if max(a.size for a in arrays if a is not None) > 1 << 20:  # thousands of terms a sum
+            tolerance["atol"] = 1e-3
         assert_same(y, theirs, f"output {i}", **tolerance)

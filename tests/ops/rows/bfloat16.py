@@ -75,6 +75,10 @@ for _dtype in (F32, BF16):
         dtype=_dtype,
     )
 
+    # As long as a vocabulary: in parts.
+    row("steep.MatMul", "16 257x16390", "16 16390x64", "32 64", alpha=0.5, dtype=_dtype)
+    row("steep.MatMul", "16 66x65", "16 66x16401", perm_a=[1, 0], perm_y=[1, 0], dtype=_dtype)
+
 row("steep.MatMul", "16 70x96", "16 96x33")
 for _shape, _to in (("70x96", [96]), ("5x7x96", [7, 1]), ("3000x3", [3]), ("40", []), ("0x4", [4])):
     row("steep.SumTo", f"16 {_shape}", np.array(_to, np.int64), dtype=F32)
