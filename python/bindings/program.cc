@@ -5,13 +5,15 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "autodiff/gradient.h"
 #include "bindings.h"
 #include "engine.h"
 #include "model/import.h"
-#include "ops/op_def.h"
+#include "ops/build.h"
+#include "passes/precision.h"
 #include "runtime/memory.h"
 #include "steep/error.h"
 #include "steep/steep.h"
@@ -42,7 +44,8 @@ class ModuleProgram {
   /// stands for; two of them may stand for one (tied weights).
   ModuleProgram(const nb::bytes& model, const Names& inputs,
                 const std::map<std::string, std::string>& states, const Names& trainable,
-                const Names& input_gradients, bool training, const std::string& precision)
+                const Names& input_gradients, bool training, const std::string& precision,
+                bool narrow_results)
       : trainable_(trainable),
         input_gradients_(input_gradients),
         precision_(precision_from(precision)) {
@@ -58,6 +61,7 @@ class ModuleProgram {
     }
     for (Value v : graph_.inputs()) random_ = random_ || v.name() == kSeedInput;
     expected_ = first_guess();
+    if (narrow_results) narrow_outputs();
   }
 
   void bind(const std::string& name, nb::handle array) {
@@ -226,6 +230,18 @@ class ModuleProgram {
     return count == 1 ? scalars : differentiable_;
   }
 
+  /// Products beside a loss leave as autocast would return them: nothing but the caller's eyes is
+  /// to read them.
+  void narrow_outputs() {
+    if (std::none_of(expected_.begin(), expected_.end(), [](bool b) { return b; })) return;
+    for (size_t i = 0; i < expected_.size(); ++i) {
+      Output& output = graph_.mutable_outputs()[i];
+      const bool wide = output.value.dtype() == DType::f32;
+      if (expected_[i] || !wide || !is_product(output.value)) continue;
+      output.value = cast(output.value, DType::bf16);
+    }
+  }
+
   void bind_in(Compiled& compiled, const std::string& name, const Tensor& tensor) {
     for (Value s : compiled.program.graph().states()) {
       if (s.name() == name) return compiled.program.bind_state(name, tensor);
@@ -301,16 +317,18 @@ void init_program(nb::module_& m) {
                             "A module's exported graph, ready for forward and backward. Parameters "
                             "and buffers are states, bound by "
                             "pointer; nothing is copied.")
-      .def(nb::init<nb::bytes, const Names&, const std::map<std::string, std::string>&,
-                    const Names&, const Names&, bool, const std::string&>(),
-           nb::arg("model"), nb::arg("inputs"), nb::arg("states"), nb::arg("trainable"),
-           nb::arg("input_gradients"), nb::arg("training"), nb::arg("precision") = "fp32",
-           "model: serialised ONNX whose parameters are inputs. inputs: names that forward() is "
-           "fed, in order. "
-           "states: graph input -> name of the parameter or buffer. trainable, input_gradients: "
-           "names whose "
-           "gradients backward() returns. training: keep dropout. precision: \"fp32\" or "
-           "\"bf16\". Raises ModelError.")
+      .def(
+          nb::init<nb::bytes, const Names&, const std::map<std::string, std::string>&, const Names&,
+                   const Names&, bool, const std::string&, bool>(),
+          nb::arg("model"), nb::arg("inputs"), nb::arg("states"), nb::arg("trainable"),
+          nb::arg("input_gradients"), nb::arg("training"), nb::arg("precision") = "fp32",
+          nb::arg("narrow_results") = false,
+          "model: serialised ONNX whose parameters are inputs. inputs: names that forward() is "
+          "fed, in order. "
+          "states: graph input -> name of the parameter or buffer. trainable, input_gradients: "
+          "names whose "
+          "gradients backward() returns. training: keep dropout. precision: \"fp32\" or "
+          "\"bf16\". narrow_results: return products beside a loss in bfloat16. Raises ModelError.")
       .def("bind", &ModuleProgram::bind, nb::arg("name"), nb::arg("array"),
            "Binds a state to the bytes of an array, from now on shared. Raises ShapeError.")
       .def("forward", &ModuleProgram::forward, nb::arg("arrays"), nb::arg("gradients"),

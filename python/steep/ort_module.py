@@ -51,7 +51,9 @@ class _Call:
         exported: Exported,
         trainable: set[str],
         wanted_inputs: tuple[int, ...],
+        *,
         precision: str,
+        narrow_results: bool,
     ) -> None:
         self.exported = exported
         self.slots = [slot for slot in _slots(module) if slot.name in set(exported.states.values())]
@@ -70,6 +72,7 @@ class _Call:
             input_gradients=[names.get(i, "") for i in wanted_inputs],
             training=exported.training,
             precision=precision,
+            narrow_results=narrow_results,
         )
         self.announced = False
         self.constant_results = [not d for d in self.program.differentiable]
@@ -164,7 +167,9 @@ class ORTModule(torch.nn.Module):
     ``STEEP_MALLOC=system`` in the environment to leave malloc as it is.
 
     Inside ``torch.autocast("cpu", torch.bfloat16)`` matrix products run in bfloat16; weights and
-    their gradients stay float32, and so do the results. ``precision="bf16"`` does so everywhere:
+    their gradients stay float32, and so do the results, but for products that a module returns
+    beside its loss: these are bfloat16, as autocast returns them. ``precision="bf16"`` asks for
+    bfloat16 products in every call, and leaves the types of all results alone:
 
     >>> model = ORTModule(model, precision="bf16")
 
@@ -264,11 +269,17 @@ class ORTModule(torch.nn.Module):
             exported = self._export(exports, tensors, structure)
         trainable = frozenset(n for n, p in _parameters(self._module) if p.requires_grad)
         wanted = tuple(i for i in sorted(exported.inputs) if tensors[i].requires_grad)
-        call_key = (id(exported), trainable, wanted, precision)
+        narrow = precision == "bf16" and torch.is_autocast_enabled("cpu")
+        call_key = (id(exported), trainable, wanted, precision, narrow)
         call: _Call | None = self._calls.get(call_key)
         if call is None:
             call = self._calls[call_key] = _Call(
-                self._module, exported, set(trainable), wanted, precision
+                self._module,
+                exported,
+                set(trainable),
+                wanted,
+                precision=precision,
+                narrow_results=narrow,
             )
         return call
 

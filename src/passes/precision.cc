@@ -65,6 +65,8 @@ bool lifts(Node n) {
          element_count(n.input(0).type().dims()) <= element_count(n.output(0).type().dims());
 }
 
+bool to_bf16(Node n) { return n.op() == "Cast" && n.output(0).dtype() == DType::bf16; }
+
 /// What hands a gradient on to an update: a sum of several, or a scaled one.
 bool passes_on(Node n) {
   return n.op() == "Add" || n.op() == "Sum" || n.op() == "Mul" || n.op() == "Div" || moves(n);
@@ -175,11 +177,24 @@ class Narrower {
     if (const NarrowOp* op = find(n); op != nullptr && n.output(0).dtype() == DType::f32) {
       return read_narrow(n, *op);
     }
+    if (to_bf16(n) && known(n.input(0)).narrow) {
+      return g_.replace_uses(n.output(0), known(n.input(0)).narrow);
+    }
     if (moves(n) && known(n.input(0)).only_narrow) {
       Known& y = known(n.output(0));
       y.narrow = moved(n, n);
       y.only_narrow = true;
       return;
+    }
+    if (n.op() == "Split" && known(n.input(0)).only_narrow) {
+      return replace_narrow(n, {known(n.input(0)).narrow, n.input(1)});
+    }
+    if (n.op() == "Concat") {
+      std::vector<Value> parts;
+      for (int i = 0; i < n.input_count(); ++i) {
+        if (known(n.input(i)).only_narrow) parts.push_back(known(n.input(i)).narrow);
+      }
+      if (static_cast<int>(parts.size()) == n.input_count()) return replace_narrow(n, parts);
     }
     for (int i = 0; i < n.input_count(); ++i) {
       Value x = n.input(i);
@@ -188,6 +203,18 @@ class Narrower {
       for (int k = i; k < n.input_count(); ++k) {
         if (n.input(k) == x) n.set_input(k, wide);
       }
+    }
+  }
+
+  /// The same node on narrow values.
+  void replace_narrow(Node n, const std::vector<Value>& inputs) {
+    Graph::Scope scope(g_, n.phase(), n.name());
+    const std::vector<Value> made = apply_n(n.op(), inputs, n.output_count(), n.attrs());
+    g_.place_like(made[0].producer(), n);
+    for (int i = 0; i < n.output_count(); ++i) {
+      if (!n.output(i)) continue;
+      known(n.output(i)).narrow = made[static_cast<size_t>(i)];
+      known(n.output(i)).only_narrow = true;
     }
   }
 
@@ -234,7 +261,9 @@ class Narrower {
     Value& twin = known(x).narrow;
     if (twin) return twin;
     Node from = x.producer();
-    if (x.role() == Role::constant) {
+    if (from && from.op() == "Cast" && from.input(0).dtype() == DType::bf16) {
+      twin = from.input(0);
+    } else if (x.role() == Role::constant) {
       twin = g_.add_constant(narrowed(*x.tensor()), x.name());
     } else if (from && lifts(from)) {
       twin = moved(from, reader);
@@ -278,6 +307,22 @@ Precision precision_from(std::string_view name) {
   throw ModelError({.what = "There is no such precision.",
                     .expected = "\"fp32\" or \"bf16\"",
                     .received = std::string(name)});
+}
+
+bool is_product(Value v) {
+  for (Node n = v.producer(); n; n = v.producer()) {
+    if (n.op() == "MatMul" || n.op() == "steep.MatMul") return true;
+    if (n.op() == "Add") {
+      const int bias = n.input(0).type().shape && n.input(0).rank() == 1 ? 0 : 1;
+      if (!n.input(bias).type().shape || n.input(bias).rank() != 1) return false;
+      v = n.input(1 - bias);
+    } else if (moves(n)) {
+      v = n.input(0);
+    } else {
+      return false;
+    }
+  }
+  return false;
 }
 
 void precision(Graph& g) {

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "ir/graph.h"
+
 namespace steep {
 
 enum class Precision : uint8_t {
@@ -13,5 +15,9 @@ enum class Precision : uint8_t {
 
 /// "fp32" or "bf16". Throws ModelError for any other name.
 Precision precision_from(std::string_view name);
+
+/// Whether `v` is a product's result, perhaps with a bias, in another shape or order: what
+/// PyTorch's autocast leaves in the narrow type.
+bool is_product(Value v);
 
 }  // namespace steep

@@ -90,6 +90,37 @@ def test_autocast_is_precision_bf16(words):
     assert torch.equal(gradients(by_region, words, autocast=True)[0], logits)
 
 
+class WithLoss(Transformer):
+    def forward(self, words):
+        logits = super().forward(words)
+        return loss_of(logits, words), logits
+
+
+def test_logits_beside_a_loss_are_those_of_autocast(words):
+    module = WithLoss()
+    net = ORTModule(module)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, logits = net(words)
+        _, expected = module(words)
+    assert loss.dtype == torch.float32
+    assert logits.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(logits, expected, rtol=0.05, atol=0.05)
+    assert [o.dtype for o in net(words)] == [torch.float32] * 2
+    assert [o.dtype for o in ORTModule(module, precision="bf16")(words)] == [torch.float32] * 2
+
+
+def test_a_gradient_may_come_from_narrow_logits(words):
+    module = WithLoss()
+    twin = copy.deepcopy(module)
+    for net in (module, ORTModule(twin)):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss, logits = net(words)
+        (loss + 0.01 * logits.float().square().mean()).backward()
+    for (name, p), q in zip(module.named_parameters(), twin.named_parameters(), strict=True):
+        error = float((p.grad - q[1].grad).norm())
+        assert error < 0.03 * float(p.grad.norm()), name
+
+
 def test_an_option_of_fp32_wins_over_autocast(words):
     module = Transformer()
     net = ORTModule(module, precision="fp32")
