@@ -116,6 +116,13 @@ def program(name: str) -> str | None:
     return str(next(built, "")) or None
 
 
+def limit_command(work: str, precision: str) -> list[str]:
+    """Of the matmul-only limit; empty when its program is not built."""
+    limit = program("matmul_limit")
+    products = [f"{p.m},{p.n},{p.k},{p.batch},{p.count}" for p in WORKS[work].products]
+    return [limit, precision, *products] if limit else []
+
+
 def commands(work: str, args: argparse.Namespace, precision: str) -> dict[str, list[str]]:
     """Contestants of a work, and "limit"."""
     steep = ("ort-module", "loss-inside", "trainer") if work in WORKS else ("session",)
@@ -131,9 +138,8 @@ def commands(work: str, args: argparse.Namespace, precision: str) -> dict[str, l
         model = args.out / f"{work}.onnx"
         model.write_bytes(small.model())
         found["c++"] = [step, str(model), small.loss, small.optimizer, str(ROWS)]
-    if work in WORKS and (limit := program("matmul_limit")):
-        products = [f"{p.m},{p.n},{p.k},{p.batch},{p.count}" for p in WORKS[work].products]
-        found["limit"] = [limit, precision, *products]
+    if work in WORKS and (limit := limit_command(work, precision)):
+        found["limit"] = limit
     return found
 
 

@@ -201,6 +201,7 @@ class Attention final : public Kernel {
         slots_(std::min<int64_t>(tasks_, omp_get_max_threads())),
         slot_floats_(static_cast<int64_t>(HWY_DYNAMIC_DISPATCH(attention_scratch)(p))) {
     scratch_bytes = sizeof(float) * static_cast<size_t>(slots_ * slot_floats_);
+    flops = 2.0 * static_cast<double>(p.pairs() * p.queries * p.keys * (p.width + p.value_width));
   }
 
   void execute(const KernelArgs& args) const override {

@@ -231,6 +231,9 @@ class AttentionGrad final : public Kernel {
         slots_(std::min<int64_t>(p.pairs(), omp_get_max_threads())),
         slot_floats_(static_cast<int64_t>(HWY_DYNAMIC_DISPATCH(attention_grad_scratch)(p))) {
     scratch_bytes = sizeof(float) * static_cast<size_t>(slots_ * slot_floats_);
+    // Scores and dq, dk by the queries' width, the probabilities' gradient and dv by the values'.
+    flops = 2.0 *
+            static_cast<double>(p.pairs() * p.queries * p.keys * (3 * p.width + 2 * p.value_width));
   }
 
   void execute(const KernelArgs& args) const override {

@@ -24,7 +24,9 @@ struct Wrapping<T> {
 template <typename T>
 class ReferenceMatMul final : public Kernel {
  public:
-  explicit ReferenceMatMul(MatMulProblem problem) : p_(std::move(problem)) {}
+  explicit ReferenceMatMul(MatMulProblem problem) : p_(std::move(problem)) {
+    flops = 2.0 * static_cast<double>(p_.multiplications());
+  }
 
   void execute(const KernelArgs& args) const override {
     const int64_t rows = p_.batch_count() * p_.m;

@@ -78,6 +78,7 @@ class OneDnnMatMul final : public Kernel {
  public:
   /// Throws dnnl::error where oneDNN has no such primitive.
   explicit OneDnnMatMul(const MatMulProblem& problem) : p_(problem) {
+    flops = 2.0 * static_cast<double>(p_.multiplications());
     if (is_wide(p_)) {
       add_wide_parts();
       return;

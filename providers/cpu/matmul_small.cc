@@ -188,6 +188,7 @@ class SmallMatMul final : public Kernel {
     if (way_of(p_.swap()) > way_of(p_)) p_ = p_.swap();
     way_ = way_of(p_);
     plain_ = p_.alpha == 1 && !p_.bias && !p_.relu;
+    flops = 2.0 * static_cast<double>(p_.multiplications());
     if (way_ == Way::packed_rows) scratch_bytes = static_cast<size_t>(p_.k * p_.n) * sizeof(T);
   }
 

@@ -197,7 +197,8 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
                              .kernel = std::string(step.candidate),
                              .shapes = step.node ? shapes_of(step.node) : "",
                              .start_us = start,
-                             .duration_us = options.profiler->now_us() - start});
+                             .duration_us = options.profiler->now_us() - start,
+                             .flops = step.kernel ? step.kernel->flops : 0});
     }
   }
   std::vector<Tensor> outputs;

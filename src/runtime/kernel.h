@@ -69,6 +69,9 @@ class Kernel {
 
   /// Bytes of scratch that execute() needs.
   size_t scratch_bytes = 0;
+  /// Floating-point operations of one execution, for traces; 0 where memory decides, not
+  /// arithmetic.
+  double flops = 0;
   /// Pairs (input, output) that may share one buffer: the kernel reads each input element before it
   /// writes the output element that takes its place.
   std::vector<std::pair<int, int>> may_share{};

@@ -14,6 +14,11 @@ std::string Profiler::to_json() const {
   std::map<std::string, int> rows;
   for (const Event& e : events_) {
     const int row = rows.try_emplace(e.op, static_cast<int>(rows.size()) + 1).first->second;
+    json args{{"op", e.op}, {"kernel", e.kernel}, {"types", e.shapes}};
+    if (e.flops > 0) {
+      args["GFLOP"] = e.flops / 1e9;
+      args["GFLOP/s"] = e.flops / e.duration_us / 1e3;
+    }
     trace.push_back({{"name", e.node},
                      {"cat", e.op},
                      {"ph", "X"},
@@ -21,7 +26,7 @@ std::string Profiler::to_json() const {
                      {"tid", row},
                      {"ts", e.start_us},
                      {"dur", e.duration_us},
-                     {"args", {{"op", e.op}, {"kernel", e.kernel}, {"types", e.shapes}}}});
+                     {"args", std::move(args)}});
   }
   for (const auto& [op, row] : rows) {
     trace.push_back(

@@ -22,6 +22,7 @@ class Profiler {
     std::string shapes;  ///< "float32[8, 4] ← float32[8, 3], float32[3, 4]"
     double start_us = 0;
     double duration_us = 0;
+    double flops = 0;  ///< of this execution; 0: not counted
   };
 
   Profiler() : origin_(Clock::now()) {}
@@ -32,8 +33,8 @@ class Profiler {
   const std::vector<Event>& events() const { return events_; }
   void clear() { events_.clear(); }
 
-  /// JSON in the Trace Event Format, one row (tid) per operator, times in microseconds. Opens in
-  /// ui.perfetto.dev.
+  /// JSON in the Trace Event Format, one row (tid) per operator, times in microseconds, GFLOP/s
+  /// where operations are counted. Opens in ui.perfetto.dev.
   std::string to_json() const;
   /// Throws IoError.
   void write(const std::string& path) const;

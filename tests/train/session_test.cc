@@ -364,6 +364,7 @@ TEST_F(SessionFiles, ProfileHasOneRowPerKernel) {
   session.write_profile(folder() / "trace.json");
   const std::string trace = testing::read_bytes(folder() / "trace.json");
   EXPECT_TRUE(contains(trace, "traceEvents") && contains(trace, "steep.Adam"));
+  EXPECT_TRUE(contains(trace, "GFLOP/s"));
   session.start_profile();
   EXPECT_THROW(session.write_profile("/nonexistent/trace.json"), IoError);
 }
