@@ -80,7 +80,7 @@ std::vector<Node> schedule(const Graph& graph);
 /// Gives byte offsets to the buffers with Storage::arena: largest first, each at the lowest offset
 /// that is free during its whole life (Pisarchyk & Lee, Efficient Memory Management for Deep Neural
 /// Net Inference, 2020, "greedy by size"). Returns the size of the arena. Offsets are multiples
-/// of 64.
+/// of 64; behind large buffers a little stays free.
 size_t place_buffers(std::vector<Buffer>& buffers);
 
 /// Plans the graph. Nodes that no kernel accepts are replaced by their decomposition. Throws
