@@ -49,7 +49,7 @@ void softmax_row(const T* x, float lse, float factor, Dx* dx, size_t n) {
   const auto shift = hn::Set(d, lse);
   const auto factors = hn::Set(d, factor);
   for_each_vector(d, x, n, [&](VecF v, size_t j, size_t count) {
-    const auto y = hn::Mul(factors, exp_keeping_nan(d, hn::Sub(v, shift)));
+    const auto y = hn::Mul(factors, exp_shifted(d, hn::Sub(v, shift)));
     if (count == hn::Lanes(d)) {
       store(y, d, dx + j);
     } else {

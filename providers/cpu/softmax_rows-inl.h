@@ -1,5 +1,4 @@
 // Passes over one row that softmax and cross-entropy share. Included once for each target.
-#include "hwy/contrib/math/math-inl.h"
 #include "providers/cpu/simd-inl.h"
 
 #if defined(STEEP_SOFTMAX_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -18,9 +17,25 @@ namespace HWY_NAMESPACE {
 using Floats = hn::ScalableTag<float>;
 using VecF = hn::Vec<Floats>;
 
-/// Highway's Exp turns NaN into 0; a diverging model must see its NaN.
-HWY_INLINE VecF exp_keeping_nan(Floats d, VecF x) {
-  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
+/// exp(x), to 2 ulp, for x up to 88: an element less its row's maximum. 0 where x < -87.3, below
+/// which results are not normal numbers; NaN for NaN, since a diverging model must see it.
+/// Reduction by ln 2 in two parts (Cody & Waite 1980), then the polynomial of Cephes' expf. Half
+/// the work of Highway's Exp, which serves all of float's range.
+HWY_INLINE VecF exp_shifted(Floats d, VecF x) {
+  const hn::RebindToSigned<Floats> di;
+  const auto set = [d](float v) HWY_ATTR { return hn::Set(d, v); };
+  const auto n = hn::NearestInt(hn::Mul(x, set(1.44269504088896341F)));
+  const auto whole = hn::ConvertTo(d, n);
+  auto r = hn::NegMulAdd(whole, set(0.693359375F), x);
+  r = hn::NegMulAdd(whole, set(-2.12194440e-4F), r);
+  auto p = hn::MulAdd(r, set(1.9875691500e-4F), set(1.3981999507e-3F));
+  p = hn::MulAdd(r, p, set(8.3334519073e-3F));
+  p = hn::MulAdd(r, p, set(4.1665795894e-2F));
+  p = hn::MulAdd(r, p, set(1.6666665459e-1F));
+  p = hn::MulAdd(r, p, set(5.0000001201e-1F));
+  p = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), set(1.0F));
+  const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
+  return hn::IfThenZeroElse(hn::Lt(x, set(-87.33F)), hn::Mul(p, power));
 }
 
 /// Calls body(vector of x, j, lanes) for each vector; the last may hold fewer lanes, with zeros
@@ -60,8 +75,8 @@ HWY_INLINE float row_exp_sum(Floats d, const T* x, size_t n, float shift, float*
   auto s0 = hn::Zero(d), s1 = hn::Zero(d);
   size_t j = 0;
   for (; j + 2 * lanes <= n; j += 2 * lanes) {
-    const auto e0 = exp_keeping_nan(d, hn::Sub(load(d, x + j), shifts));
-    const auto e1 = exp_keeping_nan(d, hn::Sub(load(d, x + j + lanes), shifts));
+    const auto e0 = exp_shifted(d, hn::Sub(load(d, x + j), shifts));
+    const auto e1 = exp_shifted(d, hn::Sub(load(d, x + j + lanes), shifts));
     s0 = hn::Add(s0, e0);
     s1 = hn::Add(s1, e1);
     if (y != nullptr) {
@@ -71,7 +86,7 @@ HWY_INLINE float row_exp_sum(Floats d, const T* x, size_t n, float shift, float*
   }
   float* rest = y == nullptr ? nullptr : y + j;
   for_each_vector(d, x + j, n - j, [&](VecF v, size_t at, size_t count) {
-    const auto e = hn::IfThenElseZero(hn::FirstN(d, count), exp_keeping_nan(d, hn::Sub(v, shifts)));
+    const auto e = hn::IfThenElseZero(hn::FirstN(d, count), exp_shifted(d, hn::Sub(v, shifts)));
     s0 = hn::Add(s0, e);
     if (rest != nullptr) store_n(e, d, rest + at, count);
   });
