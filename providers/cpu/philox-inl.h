@@ -83,7 +83,7 @@ class Philox {
   }
 
  private:
-  int64_t seed_[2];
+  [[maybe_unused]] int64_t seed_[2];  // read by the scalar form alone
   int64_t stream_;
   uint32_t run_;
   uint32_t keys_[10][2];

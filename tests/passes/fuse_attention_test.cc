@@ -203,10 +203,10 @@ TEST(FuseAttention, KnowsCausalMasksAndMasksOfNothing) {
 }
 
 TEST(FuseAttention, KnowsTheCausalMaskThatModelsCompute) {
-  auto numbers = [](Graph& g, int64_t n, Dims dims) {
+  auto numbers = [](Graph& g, int64_t n, const Dims& dims) {
     Ints values;
     for (int64_t i = 0; i < n; ++i) values.push_back(i);
-    return g.add_constant(Tensor::from(values, std::move(dims)));
+    return g.add_constant(Tensor::from(values, dims));
   };
   const Graph after = expect_fused(
       {.queries = 9, .mask = [&](Graph& g, Value s) {
