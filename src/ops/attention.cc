@@ -85,7 +85,7 @@ std::vector<Type> attention_infer(Node n) {
       differ((*q)[1], (*v)[1]) || differ((*q)[3], (*k)[3]) || differ((*k)[2], (*v)[2])) {
     throw_shape_error(n, "Queries, keys and values do not fit.",
                       "heads [b, h, sq, d], [b, h, sk, d] and [b, h, sk, dv]",
-                      to_string(*q) + ", " + to_string(*k) + " and " + to_string(*v));
+                      to_string(q) + ", " + to_string(k) + " and " + to_string(v));
   }
   y.shape = attention_permuted(n, {(*q)[0], (*q)[1], (*q)[2], (*v)[3]}, "perm_y");
   rows.shape = Shape{(*q)[0], (*q)[1], (*q)[2]};
