@@ -26,8 +26,6 @@ constexpr int64_t kQueryBlock = 64, kKeyBlock = 64;
 /// Queries that share one packing of the keys.
 constexpr int64_t kChunk = 256;
 
-constexpr int64_t kNoSeed[2] = {};
-
 /// A thread's tiles.
 struct Buffers {
   float *q, *sums, *maxima, *totals, *factors;  // of a chunk
@@ -39,17 +37,14 @@ struct Buffers {
   Philox philox;
 
   /// In `at`, or nowhere, to see how many floats they take.
-  Buffers(const AttentionProblem& p, const int64_t* seed, float* at)
-      : philox(seed == nullptr ? kNoSeed : seed, p.dropout.stream) {
+  Buffers(const AttentionProblem& p, const int64_t* seed, float* at) : philox(random_of(p, seed)) {
     const int64_t chunk = std::min(kChunk, p.queries), keys = std::min(kKeyBlock, p.keys);
     const int64_t rows = std::min(kQueryBlock, p.queries);
     q_row = whole_vectors(p.width);
     sums_row = whole_vectors(p.value_width);
     scores_row = whole_vectors(keys);
-    auto take = [&](int64_t count, size_t row) {
-      float* const taken = at == nullptr ? nullptr : at + floats;
-      floats += whole_vectors(count * static_cast<int64_t>(row));
-      return taken;
+    const auto take = [&](int64_t count, size_t row_floats) {
+      return take_floats(at, count, row_floats, &floats);
     };
     q = take(chunk, q_row);
     sums = take(chunk, sums_row);

@@ -24,8 +24,6 @@ namespace {
 
 constexpr int64_t kQueryBlock = 64, kKeyBlock = 64;
 
-constexpr int64_t kNoSeed[2] = {};
-
 /// A thread's tiles. `row` is the length of a packed row of queries or keys, `value_row` of values.
 struct Buffers {
   float *dq, *deltas;                                  // of a head
@@ -39,16 +37,13 @@ struct Buffers {
   Philox philox;
 
   /// In `at`, or nowhere, to see how many floats they take.
-  Buffers(const AttentionProblem& p, const int64_t* seed, float* at)
-      : philox(seed == nullptr ? kNoSeed : seed, p.dropout.stream) {
+  Buffers(const AttentionProblem& p, const int64_t* seed, float* at) : philox(random_of(p, seed)) {
     const int64_t columns = std::min(kKeyBlock, p.keys), rows = std::min(kQueryBlock, p.queries);
     row = whole_vectors(p.width);
     value_row = whole_vectors(p.value_width);
     scores_row = whole_vectors(columns);
-    auto take = [&](int64_t count, size_t length) {
-      float* const taken = at == nullptr ? nullptr : at + floats;
-      floats += whole_vectors(count * static_cast<int64_t>(length));
-      return taken;
+    const auto take = [&](int64_t count, size_t row_floats) {
+      return take_floats(at, count, row_floats, &floats);
     };
     dq = take(p.queries, row);
     deltas = take(p.queries, 1);

@@ -123,6 +123,20 @@ HWY_INLINE size_t whole_vectors(int64_t n) {
   return (static_cast<size_t>(n) + lanes - 1) / lanes * lanes;
 }
 
+/// The next `count` rows of a thread's scratch memory, of which *floats are taken; null, but
+/// counted, where there is none yet.
+HWY_INLINE float* take_floats(float* scratch, int64_t count, size_t row_floats, size_t* floats) {
+  float* const taken = scratch == nullptr ? nullptr : scratch + *floats;
+  *floats += whole_vectors(count * static_cast<int64_t>(row_floats));
+  return taken;
+}
+
+/// The random numbers of a run; of no use where `seed` is null.
+HWY_INLINE Philox random_of(const AttentionProblem& p, const int64_t* seed) {
+  constexpr int64_t kNoSeed[2] = {};
+  return Philox(seed == nullptr ? kNoSeed : seed, p.dropout.stream);
+}
+
 HWY_INLINE VecF load_row(Floats d, const void* x, size_t at, size_t count, bool bf16) {
   if (!bf16) return load_n(d, static_cast<const float*>(x) + at, count);
   const hn::Rebind<uint16_t, Floats> d16;
