@@ -7,7 +7,8 @@
   X(tensor)               \
   X(program)              \
   X(check)                \
-  X(session)
+  X(session)              \
+  X(inference)
 
 namespace steep::python {
 #define STEEP_DECLARE(stem) void init_##stem(nb::module_& m);

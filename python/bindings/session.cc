@@ -104,6 +104,7 @@ void init_results(nb::module_ &m) {
   nb::class_<TensorInfo>(m, "TensorInfo", "Name and type of an input or output.")
       .def_ro("name", &TensorInfo::name)
       .def_prop_ro("dtype", [](const TensorInfo &t) { return std::string(name_of(t.dtype)); })
+      .def_ro("has_rank", &TensorInfo::has_rank)
       .def_prop_ro(
           "shape",
           [](const TensorInfo &t) {

@@ -1,10 +1,12 @@
 """Steep trains ONNX graphs with an ahead-of-time compiled engine.
 
-Three doors lead in:
+Three doors lead to training:
 
 * ``ORTModule(module)`` runs a ``torch.nn.Module``'s forward and backward; the loop stays as it is.
 * ``ORTTrainer`` and ``trainer(model, criterion, optimizer)`` compile a PyTorch model's whole step.
 * ``TrainingSession("model.onnx", ...)`` trains an ONNX file, without PyTorch.
+
+``InferenceSession("model.onnx").run(None, {"x": x})`` runs one, as ONNX Runtime's class does.
 
 ``check("model.onnx")`` lists what stands in the way of training a model.
 PyTorch is imported only by the names that need it.
@@ -27,6 +29,7 @@ from steep.errors import (
     ProviderError,
     ShapeError,
 )
+from steep.inference import GraphOptimizationLevel, InferenceSession, NodeArg, SessionOptions
 from steep.session import TrainingSession, check
 
 if TYPE_CHECKING:
@@ -49,15 +52,19 @@ __all__ = [
     "CheckpointError",
     "DataError",
     "Error",
+    "GraphOptimizationLevel",
     "IODescription",
+    "InferenceSession",
     "InternalError",
     "IoError",
     "ModelDescription",
     "ModelError",
+    "NodeArg",
     "ORTModule",
     "ORTTrainer",
     "OutOfMemoryError",
     "ProviderError",
+    "SessionOptions",
     "ShapeError",
     "Tensor",
     "TrainingSession",

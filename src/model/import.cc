@@ -70,14 +70,50 @@ std::string read_file(const std::filesystem::path& path, size_t max_bytes) {
   return bytes;
 }
 
+/// Text that nothing depends on, and that Python can decode.
+std::string readable(const std::string& text) { return is_utf8(text) ? text : quote(text); }
+
+ModelMetadata metadata_of(const onnx::ModelProto& proto) {
+  ModelMetadata data{.producer = readable(proto.producer_name()),
+                     .graph_name = readable(proto.graph().name()),
+                     .graph_description = readable(proto.graph().doc_string()),
+                     .domain = readable(proto.domain()),
+                     .description = readable(proto.doc_string()),
+                     .version = proto.model_version()};
+  for (const auto& entry : proto.metadata_props()) {
+    data.custom[readable(entry.key())] = readable(entry.value());
+  }
+  return data;
+}
+
+/// Claims, for people to read: nothing is computed from them.
+Type declared_type(const onnx::ValueInfoProto& value) {
+  const auto& tensor = value.type().tensor_type();
+  Type type{static_cast<DType>(tensor.elem_type()), std::nullopt};
+  if (!tensor.has_shape() || tensor.shape().dim_size() == 0) return type;  // see add_missing_shapes
+  type.shape.emplace();
+  for (const auto& dim : tensor.shape().dim()) {
+    if (dim.has_dim_value() && dim.dim_value() >= 0) {
+      type.shape->emplace_back(dim.dim_value());
+    } else {
+      type.shape->push_back(dim.dim_param().empty() ? Dim()
+                                                    : Dim::symbol(readable(dim.dim_param())));
+    }
+  }
+  return type;
+}
+
 ImportedModel lower(const CheckedModel& checked, const ImportLimits& limits) {
   ImportedModel model;
   model.opset = default_opset(checked.proto.opset_import());
-  model.producer = quote(checked.proto.producer_name());
+  model.metadata = metadata_of(checked.proto);
   model.graph.node_limit = limits.max_nodes;
   Lowering(checked, model.graph, limits).run();
   for (const auto& tensor : checked.proto.graph().initializer()) {
     model.initializers.push_back(tensor.name());
+  }
+  for (const auto& output : checked.proto.graph().output()) {
+    model.declared_outputs.push_back(declared_type(output));
   }
   model.graph.prune();
   return model;

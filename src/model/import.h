@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "steep/inference.h"
 
 namespace steep {
 
@@ -23,10 +24,12 @@ struct ImportLimits {
 };
 
 struct ImportedModel {
-  Graph graph;        ///< initializers are constants under their own names
-  int64_t opset = 0;  ///< of the default domain in the file
-  std::string producer;
+  Graph graph;                            ///< initializers are constants under their own names
+  int64_t opset = 0;                      ///< of the default domain in the file
   std::vector<std::string> initializers;  ///< their names, in the order of the file
+  ModelMetadata metadata;
+  /// What the file says of each output; a dtype and shape only where it says one.
+  std::vector<Type> declared_outputs;
 };
 
 /// Reads a model file; external data is read from the model's own folder only. Functions and

@@ -1,0 +1,73 @@
+// InferenceSession: arrays by name in, tensors out. python/steep/inference.py gives it the
+// interface of ONNX Runtime.
+#include "steep/inference.h"
+
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+
+namespace steep::python {
+
+void init_inference(nb::module_& m) {
+  using Session = InferenceSession;
+  const nb::call_guard<nb::gil_scoped_release> unlocked;
+  nb::class_<InferenceOptions>(m, "InferenceOptions", "See include/steep/inference.h.")
+      .def(nb::init<>())
+      .def_rw("optimize", &InferenceOptions::optimize)
+      .def_rw("threads", &InferenceOptions::threads)
+      .def_rw("seed", &InferenceOptions::seed)
+      .def_rw("check_finite", &InferenceOptions::check_finite);
+  nb::class_<ModelMetadata>(m, "ModelMetadata", "What a model says about itself.")
+      .def_ro("producer_name", &ModelMetadata::producer)
+      .def_ro("graph_name", &ModelMetadata::graph_name)
+      .def_ro("graph_description", &ModelMetadata::graph_description)
+      .def_ro("domain", &ModelMetadata::domain)
+      .def_ro("description", &ModelMetadata::description)
+      .def_ro("version", &ModelMetadata::version)
+      .def_ro("custom_metadata_map", &ModelMetadata::custom);
+  nb::class_<Session>(m, "InferenceSession")
+      // Bytes first: they would pass for a path.
+      .def(
+          "__init__",
+          [](Session* self, const nb::bytes& model, const InferenceOptions& options) {
+            const std::span data(reinterpret_cast<const std::byte*>(model.c_str()), model.size());
+            const nb::gil_scoped_release release;
+            new (self) Session(data, options);
+          },
+          nb::arg("model"), nb::arg("options"))
+      .def(nb::init<const std::filesystem::path&, InferenceOptions>(), nb::arg("model"),
+           nb::arg("options"), unlocked)
+      .def(
+          "run_tensors",
+          [](Session& s, const std::vector<std::string>& outputs, const nb::dict& arrays) {
+            Session::Inputs inputs;
+            for (auto [key, value] : arrays) {
+              const auto name = nb::cast<std::string>(key);
+              inputs[name] = to_tensor(value, name.c_str());
+            }
+            std::vector<Tensor> results;
+            {
+              const nb::gil_scoped_release release;
+              results = s.run(inputs, outputs);
+            }
+            nb::list out;
+            for (Tensor& t : results) out.append(std::move(t));
+            return out;
+          },
+          nb::arg("outputs"), nb::arg("inputs"),
+          nb::sig("def run_tensors(self, outputs: collections.abc.Sequence[str], "
+                  "inputs: dict[str, object]) -> list[Tensor]"),
+          "The outputs named (all, when none is), without a copy.")
+      .def("input_info", &Session::input_info, nb::sig("def input_info(self) -> list[TensorInfo]"))
+      .def("output_info", &Session::output_info,
+           nb::sig("def output_info(self) -> list[TensorInfo]"))
+      .def_prop_ro("metadata", &Session::metadata, nb::rv_policy::reference_internal)
+      .def("start_profile", &Session::start_profile)
+      .def("write_profile", &Session::write_profile, nb::arg("path"), unlocked,
+           "Writes a trace for ui.perfetto.dev.");
+}
+
+}  // namespace steep::python

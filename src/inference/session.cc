@@ -1,0 +1,224 @@
+// InferenceSession: a Program for each choice of outputs, and the checks that stand before it.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "engine.h"
+#include "model/import.h"
+#include "passes/pipeline.h"
+#include "runtime/profiler.h"
+#include "steep/error.h"
+#include "steep/inference.h"
+
+namespace steep {
+namespace {
+
+ImportLimits limits_of(const InferenceOptions& options) {
+  return {.max_bytes = options.limits.max_bytes,
+          .max_nodes = options.limits.max_nodes,
+          .max_depth = options.limits.max_depth,
+          .training = false};
+}
+
+/// `declared` is what the file says; it fills the extents that inference could not find.
+TensorInfo info_of(const std::string& name, const Type& type, const Type& declared) {
+  const std::optional<Shape>& shape = type.shape ? type.shape : declared.shape;
+  TensorInfo info{.name = name, .dtype = type.dtype, .has_rank = shape.has_value()};
+  if (!shape) return info;
+  const bool fits = declared.shape && declared.shape->size() == shape->size();
+  for (size_t i = 0; i < shape->size(); ++i) {
+    const Dim& found = (*shape)[i];
+    const Dim dim = found.known() || !fits ? found : (*declared.shape)[i];
+    info.dims.push_back(dim.value());
+    // The importer names extents without a name "input.dimN"; those are nobody else's names.
+    info.symbols.push_back(dim.symbol() == fmt::format("{}.dim{}", name, i) ? "" : dim.symbol());
+  }
+  return info;
+}
+
+std::string names_of(const std::vector<TensorInfo>& infos) {
+  std::vector<std::string> names;
+  for (const TensorInfo& info : infos) names.push_back(info.name);
+  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string text_of(const Tensor& tensor) {
+  return fmt::format("{}{}", name_of(tensor.dtype()), to_string(tensor.dims()));
+}
+
+void check_input(const TensorInfo& wanted, const Tensor& tensor) {
+  auto refuse = [&](std::string what, std::string remedy) {
+    throw ShapeError({.what = std::move(what),
+                      .node = wanted.name,
+                      .expected = wanted.text(),
+                      .received = text_of(tensor),
+                      .remedy = std::move(remedy)});
+  };
+  if (!tensor.defined()) {
+    throw DataError({.what = "An input has no data.", .node = wanted.name});
+  }
+  if (tensor.dtype() != wanted.dtype) {
+    refuse("An input has the wrong element type.",
+           fmt::format("Convert the array to {}.", name_of(wanted.dtype)));
+  }
+  if (!wanted.has_rank) return;
+  if (tensor.dims().size() != wanted.dims.size()) {
+    refuse("An input has the wrong rank.",
+           fmt::format("Give it {} dimension{}.", wanted.dims.size(),
+                       wanted.dims.size() == 1 ? "" : "s"));
+  }
+  for (size_t i = 0; i < wanted.dims.size(); ++i) {
+    if (wanted.dims[i] < 0 || wanted.dims[i] == tensor.dims()[i]) continue;
+    refuse(fmt::format("An input has the wrong extent on axis {}.", i),
+           fmt::format("Give it {} there, or export the model with a dynamic dimension.",
+                       wanted.dims[i]));
+  }
+}
+
+/// Bounds OpenMP's threads, which are the calling thread's setting, for as long as it lives.
+class Threads {
+ public:
+  explicit Threads(int most) : before_(omp_get_max_threads()) {
+    if (most > 0) omp_set_num_threads(most);
+  }
+  ~Threads() { omp_set_num_threads(before_); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace
+
+struct InferenceSession::Impl {
+  using Chosen = std::vector<size_t>;  // indices of outputs
+
+  Impl(ImportedModel model, InferenceOptions with)
+      : graph(std::move(model.graph)),
+        options(std::move(with)),
+        metadata(std::move(model.metadata)) {
+    for (Value v : graph.inputs()) {
+      if (v.name() != kSeedInput) inputs.push_back(info_of(v.name(), v.type(), v.type()));
+    }
+    for (size_t i = 0; i < graph.outputs().size(); ++i) {
+      const Output& output = graph.outputs()[i];
+      outputs.push_back(info_of(output.name, output.value.type(), model.declared_outputs[i]));
+    }
+  }
+
+  std::vector<Tensor> in_order(const Inputs& fed) const {
+    for (const auto& [name, tensor] : fed) {
+      const bool known = std::any_of(inputs.begin(), inputs.end(),
+                                     [&](const TensorInfo& info) { return info.name == name; });
+      if (known) continue;
+      throw DataError({.what = "The model has no such input.",
+                       .node = name,
+                       .expected = names_of(inputs),
+                       .received = name,
+                       .remedy = "Feed the model's inputs and nothing else."});
+    }
+    std::vector<Tensor> ordered;
+    for (const TensorInfo& info : inputs) {
+      const auto found = fed.find(info.name);
+      if (found == fed.end()) {
+        throw DataError({.what = "An input is missing.",
+                         .node = info.name,
+                         .expected = info.text(),
+                         .received = "nothing of this name",
+                         .remedy = fmt::format("Feed an array for '{}'.", info.name)});
+      }
+      check_input(info, found->second);
+      ordered.push_back(found->second);
+    }
+    return ordered;
+  }
+
+  Chosen choose(std::span<const std::string> names) const {
+    Chosen chosen;
+    for (const std::string& name : names) {
+      const auto found = std::find_if(outputs.begin(), outputs.end(),
+                                      [&](const TensorInfo& info) { return info.name == name; });
+      if (found == outputs.end()) {
+        throw DataError({.what = "The model has no such output.",
+                         .node = name,
+                         .expected = names_of(outputs),
+                         .received = name});
+      }
+      chosen.push_back(static_cast<size_t>(found - outputs.begin()));
+    }
+    for (size_t i = 0; names.empty() && i < outputs.size(); ++i) chosen.push_back(i);
+    return chosen;
+  }
+
+  Program& program(const Chosen& chosen) {
+    if (auto it = programs.find(chosen); it != programs.end()) return it->second;
+    Graph part = graph;
+    std::vector<Output> kept;
+    for (size_t i : chosen) kept.push_back(part.outputs()[i]);
+    part.mutable_outputs() = std::move(kept);
+    ProgramOptions settings{.check_finite = options.check_finite, .seed = options.seed};
+    if (!options.optimize) {
+      for (const Pass& pass : passes()) settings.disabled_passes.emplace(pass.name);
+    }
+    return programs.emplace(chosen, Program(std::move(part), std::move(settings))).first->second;
+  }
+
+  Graph graph;
+  InferenceOptions options;
+  ModelMetadata metadata;
+  std::vector<TensorInfo> inputs;
+  std::vector<TensorInfo> outputs;
+  std::map<Chosen, Program> programs;
+  uint64_t runs = 0;
+  std::unique_ptr<Profiler> profiler;
+  std::mutex turn;  // of all that runs or records
+};
+
+InferenceSession::InferenceSession(const std::filesystem::path& model, InferenceOptions options)
+    : impl_(std::make_unique<Impl>(import_model(model, limits_of(options)), options)) {}
+
+InferenceSession::InferenceSession(std::span<const std::byte> model, InferenceOptions options,
+                                   const std::filesystem::path& folder)
+    : impl_(std::make_unique<Impl>(import_model(model, limits_of(options), folder), options)) {}
+
+InferenceSession::~InferenceSession() = default;
+InferenceSession::InferenceSession(InferenceSession&&) noexcept = default;
+InferenceSession& InferenceSession::operator=(InferenceSession&&) noexcept = default;
+
+std::vector<Tensor> InferenceSession::run(const Inputs& inputs,
+                                          std::span<const std::string> outputs) {
+  Impl& s = *impl_;
+  const std::vector<Tensor> fed = s.in_order(inputs);
+  const Impl::Chosen chosen = s.choose(outputs);
+  const std::lock_guard lock(s.turn);
+  const Threads threads(s.options.threads);
+  Program& program = s.program(chosen);
+  program.set_run_count(s.runs++);
+  program.set_profiler(s.profiler.get());
+  return program.forward(fed).outputs;
+}
+
+std::vector<TensorInfo> InferenceSession::input_info() const { return impl_->inputs; }
+std::vector<TensorInfo> InferenceSession::output_info() const { return impl_->outputs; }
+const ModelMetadata& InferenceSession::metadata() const { return impl_->metadata; }
+
+void InferenceSession::start_profile() {
+  const std::lock_guard lock(impl_->turn);
+  impl_->profiler = std::make_unique<Profiler>();
+}
+
+void InferenceSession::write_profile(const std::filesystem::path& path) {
+  const std::lock_guard lock(impl_->turn);
+  if (!impl_->profiler) {
+    throw DataError({.what = "Nothing was recorded.", .remedy = "Call start_profile() first."});
+  }
+  impl_->profiler->write(path.string());
+  impl_->profiler.reset();
+}
+
+}  // namespace steep
