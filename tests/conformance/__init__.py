@@ -1,0 +1,1 @@
+"""The ONNX project's own backend tests, run by InferenceSession."""
