@@ -74,7 +74,8 @@ struct Plan {
 };
 
 /// Nodes in the order in which they will run: forward before backward, insertion order where
-/// dependencies allow, and every reader of a state before the node that overwrites it in place.
+/// dependencies allow, every reader of a state before the node that overwrites it in place, and
+/// that node as early as its phase allows.
 std::vector<Node> schedule(const Graph& graph);
 
 /// Gives byte offsets to the buffers with Storage::arena: largest first, each at the lowest offset

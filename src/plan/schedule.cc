@@ -53,18 +53,22 @@ std::vector<Node> schedule(const Graph& graph) {
       if (Value x = order[i].input(k); x && x.producer()) edge(position[x.producer().id()], i);
     }
   }
+  std::vector<bool> writes(order.size(), false);
   for (const Update& u : graph.updates()) {
     Node writer = u.value.producer();
-    if (!writer || reader_depends_on(writer, u.state, users)) continue;
+    if (!writer) continue;
+    writes[position[writer.id()]] = true;
+    if (reader_depends_on(writer, u.state, users)) continue;
     for (Node reader : users[u.state.id()]) {
       if (reader != writer) edge(position[reader.id()], position[writer.id()]);
     }
   }
 
   std::vector<size_t> ready;
-  const auto later = [&](size_t a, size_t b) {
-    return std::pair(order[a].phase(), a) > std::pair(order[b].phase(), b);
-  };
+  // A weight is updated as soon as its gradient is known and the last reader has read it: the
+  // gradient is in the cache then, and its memory is free for the next one.
+  const auto rank = [&](size_t i) { return std::tuple(order[i].phase(), !writes[i], i); };
+  const auto later = [&](size_t a, size_t b) { return rank(a) > rank(b); };
   for (size_t i = 0; i < order.size(); ++i) {
     if (missing[i] == 0) ready.push_back(i);
   }

@@ -40,16 +40,28 @@ std::vector<Value> gradients_of(const TrainingModel& model, Graph& graph, Value 
   return gradients;
 }
 
-OptimizerOptions options_for(const std::string& parameter, const TrainingOptions& options,
-                             double* lr_multiplier) {
-  OptimizerOptions own = options.optimizer;
-  *lr_multiplier = 1;
-  for (const ParameterGroup& group : options.groups) {
-    if (std::find(group.names.begin(), group.names.end(), parameter) == group.names.end()) continue;
-    *lr_multiplier = group.lr_multiplier;
-    if (group.weight_decay) own.weight_decay = *group.weight_decay;
+/// How fast one parameter learns.
+struct Rate {
+  OptimizerOptions options;
+  Value lr;
+};
+
+/// One per parameter. Adds the learning rate's input, which is multiplied for some groups.
+std::vector<Rate> rates_for(const TrainingModel& model, const TrainingOptions& options,
+                            Graph& graph) {
+  Graph::Scope scope(graph, Phase::backward, "lr");
+  const Value lr = graph.add_input(std::string(kLrInput), {DType::f32, Shape{}}, Phase::backward);
+  std::vector<Rate> rates;
+  for (const std::string& name : model.parameters) {
+    Rate rate{options.optimizer, lr};
+    for (const ParameterGroup& group : options.groups) {
+      if (std::find(group.names.begin(), group.names.end(), name) == group.names.end()) continue;
+      rate.lr = group.lr_multiplier == 1 ? lr : lr * group.lr_multiplier;
+      rate.options.weight_decay = group.weight_decay.value_or(options.optimizer.weight_decay);
+    }
+    rates.push_back(std::move(rate));
   }
-  return own;
+  return rates;
 }
 
 void add_step_outputs(Graph& graph, const std::vector<Output>& model_outputs,
@@ -137,6 +149,10 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
   add_step_outputs(graph, model_outputs, options.step_outputs);
   const Value loss = graph.outputs()[0].value;
   const Phase gradient_phase = options.check_finite ? Phase::forward : Phase::backward;
+  // Before the gradients, so that no update has to wait for its rate.
+  const std::vector<Rate> rates = rates_for(model, options, graph);
+  const Value step =
+      graph.add_input(std::string(kStepInput), {DType::i64, Shape{}}, Phase::backward);
   const std::vector<Value> gradients = gradients_of(model, graph, loss, gradient_phase);
 
   Value norm, scale;
@@ -148,16 +164,10 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
       scale = apply("Min", {scalar(graph, 1, DType::f32), options.clip_norm / (norm + 1e-6)});
     }
   }
-  const Value lr = graph.add_input(std::string(kLrInput), {DType::f32, Shape{}}, Phase::backward);
-  const Value step =
-      graph.add_input(std::string(kStepInput), {DType::i64, Shape{}}, Phase::backward);
   for (size_t i = 0; i < gradients.size(); ++i) {
-    const std::string& name = model.parameters[i];
-    Graph::Scope scope(graph, Phase::backward, "update/" + name);
-    double multiplier = 1;
-    const OptimizerOptions own = options_for(name, options, &multiplier);
-    const Value own_lr = multiplier == 1 ? lr : lr * multiplier;
-    add_update(graph.find(name), {gradients[i], own_lr, step, scale}, own);
+    Graph::Scope scope(graph, Phase::backward, "update/" + model.parameters[i]);
+    add_update(graph.find(model.parameters[i]), {gradients[i], rates[i].lr, step, scale},
+               rates[i].options);
   }
   return graph;
 }

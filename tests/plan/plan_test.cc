@@ -214,6 +214,20 @@ TEST(Plan, AStateIsUpdatedInPlaceAfterItsReaders) {
   EXPECT_EQ(plan.steps[1].outputs[0].buffer, plan.steps[1].inputs[0].buffer);
 }
 
+TEST(Plan, AnUpdateDoesNotWaitForTheNextGradient) {
+  Graph g;
+  Value x = g.add_input("x", kMatrix);
+  Value w1 = g.add_state("w1", Tensor::zeros(DType::f32, {8, 8}));
+  Value w2 = g.add_state("w2", Tensor::zeros(DType::f32, {8, 8}));
+  Value first = tanh(x), second = tanh(first);
+  g.add_update(w1, w1 - first);
+  g.add_update(w2, w2 - second);
+  const Plan plan = make_plan(std::move(g), AnyProvider());
+  std::string order;
+  for (const Step& step : plan.steps) order += step.node.op() + " ";
+  EXPECT_EQ(order, "Tanh Sub Tanh Sub ");
+}
+
 TEST(Plan, AnOutputThatIsAnInputIsCopied) {
   Graph g;
   Value x = g.add_input("x", kMatrix);
