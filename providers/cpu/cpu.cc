@@ -15,8 +15,10 @@ namespace steep::cpu {
   X(arg_extremes) \
   X(attention) \
   X(attention_grad) \
+  X(batch_norm) \
   X(cast) \
   X(concat) \
+  X(conv) \
   X(copy) \
   X(cum_sum) \
   X(elementwise) \
@@ -29,6 +31,7 @@ namespace steep::cpu {
   X(layer_norm) \
   X(matmul) \
   X(pad) \
+  X(pool) \
   X(reduce) \
   X(scatter) \
   X(sgd) \

@@ -20,6 +20,7 @@ std::vector<Binding> raise(const Call& call) {
       {"Flatten", raise_flatten},
       {"Gemm", raise_gemm},
       {"GridSample", raise_grid_sample},
+      {"GroupNormalization", raise_group_normalization},
       {"Hardmax", raise_softmax},
       {"Identity", raise_identity},
       {"LayerNormalization", raise_layer_normalization},

@@ -43,6 +43,7 @@ Bindings raise_identity(const Call& call);
 Bindings raise_batch_normalization(const Call& call);
 Bindings raise_dropout(const Call& call);
 Bindings raise_layer_normalization(const Call& call);
+Bindings raise_group_normalization(const Call& call);
 Bindings raise_grid_sample(const Call& call);
 Bindings raise_roi_align(const Call& call);
 

@@ -90,6 +90,18 @@ Bindings raise_batch_normalization(const Call& c) {
   return {y.begin(), y.end()};
 }
 
+// Before opset 21 there was one scale and one bias for each group, not for each channel.
+Bindings raise_group_normalization(const Call& c) {
+  if (c.opset >= 21) return c.as_is();
+  const Value x = c.need(0);
+  const int64_t groups = c.attrs.integer("num_groups", 1);
+  const Value channels = apply("Shape", {x}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
+  const Value each = apply("Div", {channels, c.ints({groups})});
+  const Value shape = apply("Concat", {c.ints({groups}), each}, {{"axis", int64_t{0}}});
+  auto spread = [&](Value v) { return reshape(apply("Expand", {unsqueeze(v, {1}), shape}), {-1}); };
+  return {c.emit1("GroupNormalization", {x, spread(c.need(1)), spread(c.need(2))}, c.attrs)};
+}
+
 Bindings raise_grid_sample(const Call& c) {
   if (c.opset >= 20) return c.as_is();
   Attrs attrs = c.attrs;

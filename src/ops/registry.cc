@@ -19,6 +19,8 @@ namespace steep {
   X(Asinh) \
   X(Atan) \
   X(Atanh) \
+  X(AveragePool) \
+  X(BatchNormalization) \
   X(Cast) \
   X(CastLike) \
   X(Ceil) \
@@ -26,6 +28,8 @@ namespace steep {
   X(Clip) \
   X(Concat) \
   X(ConstantOfShape) \
+  X(Conv) \
+  X(ConvTranspose) \
   X(Cos) \
   X(Cosh) \
   X(CumSum) \
@@ -42,11 +46,16 @@ namespace steep {
   X(GatherElements) \
   X(GatherND) \
   X(Gelu) \
+  X(GlobalAveragePool) \
+  X(GlobalLpPool) \
+  X(GlobalMaxPool) \
   X(Greater) \
   X(GreaterOrEqual) \
+  X(GroupNormalization) \
   X(HardSigmoid) \
   X(HardSwish) \
   X(Identity) \
+  X(InstanceNormalization) \
   X(IsInf) \
   X(IsNaN) \
   X(LayerNormalization) \
@@ -55,8 +64,13 @@ namespace steep {
   X(LessOrEqual) \
   X(Log) \
   X(LogSoftmax) \
+  X(LpNormalization) \
+  X(LpPool) \
+  X(LRN) \
   X(MatMul) \
   X(Max) \
+  X(MaxPool) \
+  X(MaxUnpool) \
   X(Mean) \
   X(Min) \
   X(Mish) \
@@ -116,6 +130,11 @@ namespace steep {
   X(SteepAdam) \
   X(SteepAttention) \
   X(SteepAttentionGrad) \
+  X(SteepAveragePoolGrad) \
+  X(SteepBatchNorm) \
+  X(SteepBatchNormGrad) \
+  X(SteepConvGradInput) \
+  X(SteepConvGradWeight) \
   X(SteepDropout) \
   X(SteepDropoutMask) \
   X(SteepFused) \
@@ -124,11 +143,14 @@ namespace steep {
   X(SteepLamb) \
   X(SteepLayerNormalizationGrad) \
   X(SteepMatMul) \
+  X(SteepMaxPoolGrad) \
   X(SteepSGD) \
   X(SteepSliceGrad) \
   X(SteepSoftmaxCrossEntropy) \
   X(SteepSoftmaxCrossEntropyGrad) \
   X(SteepSoftmaxGrad) \
+  X(SteepSumPool) \
+  X(SteepSumPoolGrad) \
   X(SteepSumTo)
 // clang-format on
 

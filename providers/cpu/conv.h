@@ -1,0 +1,29 @@
+// What one convolution, or one of its gradients, has to compute.
+#pragma once
+
+#include "providers/cpu/window.h"
+#include "runtime/kernel.h"
+
+namespace steep::cpu {
+
+enum class ConvPart : uint8_t { forward, grad_input, grad_weight };
+
+/// y[n, o, p] = Σ x[n, i, p stride - pad + k dilation] w[o, i, k] (+ bias[o]), for each group.
+struct ConvProblem {
+  ConvPart part;
+  DType dtype;
+  bool bias;  ///< forward only
+  Dims x, w, y;
+  int64_t groups;
+  std::vector<WindowAxis> axes;
+
+  int64_t multiplications() const {
+    return element_count(y) * element_count(Dims(w.begin() + 1, w.end()));
+  }
+};
+
+std::optional<ConvProblem> read_conv(const NodeSpec& node, std::string* why_not);
+
+std::unique_ptr<Kernel> make_onednn_conv(const NodeSpec& node, std::string* why_not);
+
+}  // namespace steep::cpu

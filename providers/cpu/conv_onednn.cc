@@ -1,0 +1,178 @@
+// Convolutions and their gradients by oneDNN, in the blocked layouts that it likes best: operands
+// are brought into them, and results out of them, through scratch memory.
+
+#include <array>
+#include <cstddef>
+
+#include "providers/cpu/build_kernel.h"
+#include "providers/cpu/conv.h"
+#include "providers/cpu/onednn.h"
+
+namespace steep::cpu {
+namespace {
+
+using Desc = dnnl::memory::desc;
+using Forward = dnnl::convolution_forward;
+
+Desc plain(const ConvProblem& p, const Dims& dims) {
+  return onednn_desc(p.dtype, dims, row_major_strides(dims));
+}
+
+Desc any(const Desc& desc) {
+  return {desc.get_dims(), desc.get_data_type(), dnnl::memory::format_tag::any};
+}
+
+class OneDnnConv final : public Kernel {
+ public:
+  /// Throws dnnl::error where oneDNN has no such primitive.
+  explicit OneDnnConv(const ConvProblem& p) : p_(p) {
+    flops = 2.0 * static_cast<double>(p_.multiplications());
+    Dims w = p_.w;
+    if (p_.groups > 1) {
+      w[0] /= p_.groups;
+      w.insert(w.begin(), p_.groups);
+    }
+    const std::array<Desc, 3> given = {plain(p_, p_.x), plain(p_, w), plain(p_, p_.y)};
+    const Desc &x = given[0], &weight = given[1], &y = given[2];
+    const Desc bias = p_.bias ? plain(p_, {p_.w[0]}) : Desc();
+    Dims strides, dilations, begin, end;
+    for (const WindowAxis& a : p_.axes) {
+      strides.push_back(a.stride);
+      dilations.push_back(a.dilation - 1);
+      begin.push_back(a.pad_begin);
+      // oneDNN wants the last window to end where the padding does.
+      end.push_back((a.out - 1) * a.stride + a.reach() - a.in - a.pad_begin);
+    }
+    dnnl::primitive_attr attr;
+    attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    const auto& engine = onednn_engine();
+    const auto direct = dnnl::algorithm::convolution_direct;
+    const auto kind = p_.part == ConvPart::forward ? dnnl::prop_kind::forward_inference
+                                                   : dnnl::prop_kind::forward_training;
+    const Forward::primitive_desc forward(engine, kind, direct, any(x), any(weight), bias, any(y),
+                                          strides, dilations, begin, end, attr);
+    if (p_.part == ConvPart::forward) {
+      finish(forward, given, forward.src_desc(), forward.weights_desc(), forward.dst_desc());
+      primitive_ = Forward(forward);
+    } else if (p_.part == ConvPart::grad_input) {
+      const dnnl::convolution_backward_data::primitive_desc pd(engine, direct, any(x), any(weight),
+                                                               any(y), strides, dilations, begin,
+                                                               end, forward, attr);
+      finish(pd, given, pd.diff_src_desc(), pd.weights_desc(), pd.diff_dst_desc());
+      primitive_ = dnnl::convolution_backward_data(pd);
+    } else {
+      const dnnl::convolution_backward_weights::primitive_desc pd(
+          engine, direct, any(x), any(weight), any(y), strides, dilations, begin, end, forward,
+          attr);
+      finish(pd, given, pd.src_desc(), pd.diff_weights_desc(), pd.diff_dst_desc());
+      primitive_ = dnnl::convolution_backward_weights(pd);
+    }
+  }
+
+  /// False when oneDNN has only its reference loops for the problem.
+  bool fast() const { return fast_; }
+
+  void execute(const KernelArgs& args) const override try {
+    auto* scratch = static_cast<std::byte*>(args.scratch);
+    dnnl::stream& stream = onednn_stream();
+    std::array<dnnl::memory, 3> used;
+    std::vector<std::pair<int, dnnl::memory>> list;
+    for (size_t i = 0; i < 3; ++i) {
+      const Side& side = sides_[i];
+      const void* data = side.input < 0 ? args.out[0] : args.in[side.input];
+      dnnl::memory outside = onednn_memory(side.given, data);
+      used[i] = outside;
+      if (side.move) {
+        used[i] = onednn_memory(side.used, scratch + side.offset);
+        if (side.input >= 0) side.move.execute(stream, outside, used[i]);
+      }
+      list.emplace_back(side.argument, used[i]);
+    }
+    if (p_.bias) list.emplace_back(DNNL_ARG_BIAS, onednn_memory(plain(p_, {p_.w[0]}), args.in[2]));
+    if (scratchpad_.get_size() > 0) {
+      list.emplace_back(DNNL_ARG_SCRATCHPAD, onednn_memory(scratchpad_, scratch + scratchpad_at_));
+    }
+    primitive_.execute(stream, {list.begin(), list.end()});
+    for (size_t i = 0; i < 3; ++i) {
+      const Side& side = sides_[i];
+      if (side.input >= 0 || !side.move) continue;
+      dnnl::memory outside = onednn_memory(side.given, args.out[0]);
+      side.move.execute(stream, used[i], outside);
+    }
+  } catch (const dnnl::error& error) {
+    throw_onednn(error, "Conv");
+  }
+
+ private:
+  /// x, weight or y.
+  struct Side {
+    Desc given, used;
+    int input = -1;  ///< of the node; -1: its output
+    int argument = 0;
+    size_t offset = 0;
+    dnnl::reorder move{};  ///< empty where the layout is as given
+  };
+
+  size_t take(size_t bytes) {
+    const size_t at = scratch_bytes;
+    scratch_bytes += (bytes + 63) / 64 * 64;
+    return at;
+  }
+
+  template <typename PrimitiveDesc>
+  void finish(const PrimitiveDesc& pd, const std::array<Desc, 3>& given, const Desc& x,
+              const Desc& weight, const Desc& y) {
+    const std::string_view implementation = pd.impl_info_str();
+    fast_ = implementation.find("ref") == std::string_view::npos;
+    const bool forward = p_.part == ConvPart::forward;
+    const bool grad_x = p_.part == ConvPart::grad_input, grad_w = p_.part == ConvPart::grad_weight;
+    sides_[0] = {given[0], x,
+                 forward  ? 0
+                 : grad_x ? -1
+                          : 1,
+                 grad_x ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC};
+    sides_[1] = {given[1], weight, grad_w ? -1 : 1,
+                 grad_w ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS};
+    sides_[2] = {given[2], y, forward ? -1 : 0, forward ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST};
+    for (Side& side : sides_) {
+      if (side.used == side.given) continue;
+      side.offset = take(side.used.get_size());
+      const bool in = side.input >= 0;
+      const auto& engine = onednn_engine();
+      side.move = dnnl::reorder(dnnl::reorder::primitive_desc(engine, in ? side.given : side.used,
+                                                              engine, in ? side.used : side.given));
+    }
+    scratchpad_ = pd.scratchpad_desc();
+    scratchpad_at_ = take(scratchpad_.get_size());
+  }
+
+  ConvProblem p_;
+  std::array<Side, 3> sides_;
+  dnnl::primitive primitive_;
+  Desc scratchpad_;
+  size_t scratchpad_at_ = 0;
+  bool fast_ = true;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_onednn_conv(const NodeSpec& node, std::string* why_not) {
+  auto problem = read_conv(node, why_not);
+  if (!problem) return nullptr;
+  if (onednn_type(problem->dtype) == dnnl::memory::data_type::undef) {
+    return decline(why_not, "dtype is {}", name_of(problem->dtype));
+  }
+  if (problem->axes.size() > 3) return decline(why_not, "more than three spatial axes");
+  if (problem->multiplications() == 0) return decline(why_not, "empty product");
+  try {
+    auto kernel = std::make_unique<OneDnnConv>(*problem);
+    if (!kernel->fast()) {
+      return decline(why_not, "oneDNN has only its reference loops for this convolution");
+    }
+    return kernel;
+  } catch (const dnnl::error& error) {
+    return decline(why_not, "{}", error.what());
+  }
+}
+
+}  // namespace steep::cpu

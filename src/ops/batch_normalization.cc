@@ -1,0 +1,32 @@
+// BatchNormalization(x, scale, bias, mean, variance){epsilon, momentum, training_mode} → y,
+// running_mean, running_variance. Ioffe and Szegedy 2015. In inference the given statistics are
+// constants of the formula; in training they only take part in the running ones, which ONNX defines
+// with the population's variance.
+#include "ops/batch_norm.h"
+
+namespace steep {
+namespace {
+
+std::vector<Value> batch_normalization_decompose(Node n) {
+  Value x = n.input(0), scale = n.input(1), bias = n.input(2);
+  Value mean = n.input(3), variance = n.input(4);
+  const double epsilon = n.attrs().real("epsilon", 1e-5);
+  if (n.attrs().integer("training_mode", 0) == 0) {
+    Value factor = cast_like(scale, x) / sqrt(cast_like(variance, x) + epsilon);
+    Value y = (x - per_channel(cast_like(mean, x), x)) * per_channel(factor, x);
+    return {y + per_channel(cast_like(bias, x), x)};
+  }
+  const BatchNorm now = batch_norm(x, cast_like(scale, x), cast_like(bias, x), epsilon);
+  const double momentum = n.attrs().real("momentum", 0.9);
+  auto running = [&](Value before, Value batch) {
+    return before * momentum + cast_like(batch, before) * (1 - momentum);
+  };
+  return {now.y, running(mean, now.mean), running(variance, now.variance)};
+}
+
+}  // namespace
+
+extern const OpDef kBatchNormalization = {.name = "BatchNormalization",
+                                          .decompose = batch_normalization_decompose};
+
+}  // namespace steep

@@ -1,0 +1,23 @@
+// Convolutions and the two other products of the same three arrays: with y = Conv(x, w) the form
+// <dy, Conv(x, w)> is linear in each of dy, x and w, so that the gradients of all three operators
+// are again operators of this family.
+#pragma once
+
+#include "ops/op_def.h"
+
+namespace steep {
+
+/// What ONNX's Conv and our ConvGrad operators have in common: strides, dilations, group, pads,
+/// auto_pad.
+Attrs conv_attrs(const Attrs& attrs);
+
+Value conv(Value x, Value w, const Attrs& attrs);
+/// The gradient for x of Conv(x, w), x being of shape `shape`.
+Value conv_grad_input(Value dy, Value w, Value shape, const Attrs& attrs);
+/// The gradient for w of Conv(x, w), w being of shape `shape`.
+Value conv_grad_weight(Value dy, Value x, Value shape, const Attrs& attrs);
+
+/// Sum over all axes but the second.
+Value sum_per_channel(Value x);
+
+}  // namespace steep
