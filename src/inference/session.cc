@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 #include <omp.h>
 
-#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -44,6 +43,13 @@ std::string names_of(const std::vector<TensorInfo>& infos) {
   std::vector<std::string> names;
   for (const TensorInfo& info : infos) names.push_back(info.name);
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// Place of the tensor of that name; infos.size() when there is none.
+size_t index_of(const std::vector<TensorInfo>& infos, const std::string& name) {
+  size_t i = 0;
+  while (i < infos.size() && infos[i].name != name) ++i;
+  return i;
 }
 
 std::string text_of(const Tensor& tensor) {
@@ -98,10 +104,8 @@ class Threads {
 struct InferenceSession::Impl {
   using Chosen = std::vector<size_t>;  // indices of outputs
 
-  Impl(ImportedModel model, InferenceOptions with)
-      : graph(std::move(model.graph)),
-        options(std::move(with)),
-        metadata(std::move(model.metadata)) {
+  Impl(ImportedModel model, const InferenceOptions& with)
+      : graph(std::move(model.graph)), options(with), metadata(std::move(model.metadata)) {
     for (Value v : graph.inputs()) {
       if (v.name() != kSeedInput) inputs.push_back(info_of(v.name(), v.type(), v.type()));
     }
@@ -112,14 +116,12 @@ struct InferenceSession::Impl {
   }
 
   std::vector<Tensor> in_order(const Inputs& fed) const {
-    for (const auto& [name, tensor] : fed) {
-      const bool known = std::any_of(inputs.begin(), inputs.end(),
-                                     [&](const TensorInfo& info) { return info.name == name; });
-      if (known) continue;
+    for (const auto& item : fed) {
+      if (index_of(inputs, item.first) < inputs.size()) continue;
       throw DataError({.what = "The model has no such input.",
-                       .node = name,
+                       .node = item.first,
                        .expected = names_of(inputs),
-                       .received = name,
+                       .received = item.first,
                        .remedy = "Feed the model's inputs and nothing else."});
     }
     std::vector<Tensor> ordered;
@@ -141,15 +143,14 @@ struct InferenceSession::Impl {
   Chosen choose(std::span<const std::string> names) const {
     Chosen chosen;
     for (const std::string& name : names) {
-      const auto found = std::find_if(outputs.begin(), outputs.end(),
-                                      [&](const TensorInfo& info) { return info.name == name; });
-      if (found == outputs.end()) {
+      const size_t found = index_of(outputs, name);
+      if (found == outputs.size()) {
         throw DataError({.what = "The model has no such output.",
                          .node = name,
                          .expected = names_of(outputs),
                          .received = name});
       }
-      chosen.push_back(static_cast<size_t>(found - outputs.begin()));
+      chosen.push_back(found);
     }
     for (size_t i = 0; names.empty() && i < outputs.size(); ++i) chosen.push_back(i);
     return chosen;
