@@ -6,8 +6,8 @@
   X(ops)                  \
   X(tensor)               \
   X(program)              \
-  X(check)                \
   X(session)              \
+  X(check)                \
   X(inference)
 
 namespace steep::python {

@@ -127,12 +127,34 @@ class TrainingSession(_steep.TrainingSession):
         return self.step(*arrays, **named)
 
 
-def check(model: str | os.PathLike[str] | bytes | _Proto) -> list[_steep.Obstacle]:
-    """List every obstacle to training a model: operators on a path to an output without a gradient.
+def check(
+    model: str | os.PathLike[str] | bytes | _Proto,
+    *,
+    loss: str = "",
+    output: str = "",
+    trainable: Sequence[str] = (),
+    frozen: Sequence[str] = (),
+) -> list[_steep.Obstacle]:
+    """List every obstacle to training a model; empty when it can be trained.
 
-    Empty when the model can be trained. Raises ModelError when the model cannot be read at all.
+    Obstacles are operators without a gradient between the parameters and the loss (or, without
+    ``loss`` and ``output``, any float output), operators that the CPU has no kernel for, and what
+    the importer refuses. Each has ``op``, ``node``, ``path`` (to the loss), ``what``, ``remedy``.
+
+    >>> for obstacle in check("model.onnx", loss="mse"):
+    ...     print(obstacle)
+
+    Args:
+        model: path of the file, its bytes, or an ``onnx.ModelProto``.
+        loss, output, trainable, frozen: as for ``TrainingSession``.
+
+    Raises:
+        IoError: the file cannot be opened.
     """
-    return _steep.check(_source(model))
+    options = _steep.TrainingOptions()
+    options.loss, options.output = loss, output
+    options.trainable, options.frozen = list(trainable), list(frozen)
+    return _steep.check(_source(model), options)
 
 
 def _group(names: Sequence[str], settings: Mapping[str, Any]) -> _steep.ParameterGroup:

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <deque>
+#include <unordered_map>
 
 #include "ops/build.h"
 #include "ops/op_def.h"
@@ -82,44 +84,19 @@ void expand_composites(Graph& g, std::span<Value> outputs, std::span<const Value
   }
 }
 
-std::string path_to_output(const Graph& g, Node from, std::span<const Value> outputs) {
-  constexpr size_t kShown = 4;
-  const auto users = g.users();
-  std::vector<std::string> names{from.name()};
-  Node n = from;
-  for (size_t guard = 0; guard < 10'000; ++guard) {
-    Node next;
-    for (int i = 0; i < n.output_count() && !next; ++i) {
-      Value y = n.output(i);
-      if (!y) continue;
-      if (std::find(outputs.begin(), outputs.end(), y) != outputs.end()) {
-        names.push_back(y.name());
-        guard = 10'000;
-        break;
-      }
-      if (!users[y.id()].empty()) next = users[y.id()].front();
-    }
-    if (!next) break;
-    n = next;
-    names.push_back(n.name());
-  }
-  if (names.size() > kShown) {
-    names.erase(names.begin() + 2, names.end() - 1);
-    names.insert(names.begin() + 2, "…");
-  }
-  return fmt::format("{}", fmt::join(names, " → "));
-}
-
 std::vector<Obstacle> obstacles_on(const Graph& g, const Path& path,
                                    std::span<const Value> outputs) {
   std::vector<Obstacle> found;
   for (Node n : path.nodes) {
     const OpDef* def = find_op(n.op());
     if (def != nullptr && (def->vjp != nullptr || def->decompose != nullptr)) continue;
-    found.push_back(
-        {n.op(), n.name(), path_to_output(g, n, outputs),
-         "Freeze the parameters that feed this node, replace it by differentiable operators, or "
-         "add a gradient rule (docs/add_an_op.md)."});
+    found.push_back({.op = n.op(),
+                     .node = n.name(),
+                     .path = path_to_output(g, n, outputs),
+                     .remedy =
+                         "Freeze the parameters that feed this node, replace it by differentiable "
+                         "operators, or add a gradient rule (docs/add_an_op.md).",
+                     .what = "There is no gradient for the operator."});
   }
   return found;
 }
@@ -223,6 +200,41 @@ std::vector<Value> add_gradients(Graph& g, std::span<const Value> outputs,
 std::vector<Obstacle> find_obstacles(Graph& g, std::span<const Value> outputs,
                                      std::span<const Value> wrt) {
   return obstacles_on(g, find_path(g, outputs, wrt), outputs);
+}
+
+std::string path_to_output(const Graph& g, Node from, std::span<const Value> outputs) {
+  constexpr size_t kShown = 8;
+  const auto users = g.users();
+  std::unordered_map<uint32_t, Node> came_from{{from.id(), Node()}};
+  Value reached;
+  Node last;
+  std::deque<Node> queue{from};
+  while (!queue.empty() && !reached) {
+    const Node n = queue.front();
+    queue.pop_front();
+    for (int i = 0; i < n.output_count() && !reached; ++i) {
+      const Value y = n.output(i);
+      if (!y) continue;
+      last = n;
+      if (std::find(outputs.begin(), outputs.end(), y) != outputs.end()) reached = y;
+      for (Node user : users[y.id()]) {
+        if (came_from.try_emplace(user.id(), n).second) queue.push_back(user);
+      }
+    }
+  }
+  std::vector<std::string> names;
+  for (Node n = last; n; n = came_from.at(n.id())) names.push_back(n.name());
+  std::reverse(names.begin(), names.end());
+  if (names.size() > kShown) {
+    names.erase(names.begin() + kShown / 2, names.end() - kShown / 2);
+    names.insert(names.begin() + kShown / 2, "…");
+  }
+  std::string output = reached ? reached.name() : "";
+  for (const Output& o : g.outputs()) {
+    if (reached && o.value == reached) output = o.name;
+  }
+  if (!output.empty()) names.push_back(output);
+  return fmt::format("{}", fmt::join(names, " → "));
 }
 
 }  // namespace steep

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "steep/check.h"
 
 namespace steep {
 
@@ -20,16 +21,11 @@ std::vector<Value> add_gradients(Graph& graph, std::span<const Value> outputs,
                                  std::span<const Value> seeds, std::span<const Value> wrt,
                                  Phase phase = Phase::backward);
 
-/// One obstacle to training.
-struct Obstacle {
-  std::string op;
-  std::string node;
-  std::string path;  ///< what depends on it: "decoder/MatMul → loss"
-  std::string remedy;
-};
-
 /// Every obstacle on the way from `wrt` to `outputs`; empty when the graph can be trained.
 std::vector<Obstacle> find_obstacles(Graph& graph, std::span<const Value> outputs,
                                      std::span<const Value> wrt);
+
+/// The shortest way from a node to one of `outputs`: "decoder/Hardmax → decoder/MatMul → loss".
+std::string path_to_output(const Graph& graph, Node from, std::span<const Value> outputs);
 
 }  // namespace steep

@@ -42,7 +42,7 @@ model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", info[:1], inf
                                opset_imports=[onnx.helper.make_opsetid("", 17)])
 model.ir_version = 8
 onnx.checker.check_model(model, full_check=True)
-assert steep._steep.check(model.SerializeToString()) == []
+assert (steep.InferenceSession(model).run(None, {"x": x})[0] == x).all()
 """
 
 

@@ -1,0 +1,36 @@
+// Can this model be trained, and if not, what stands in the way?
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "steep/steep.h"
+
+namespace steep {
+
+/// One obstacle to training.
+struct Obstacle {
+  std::string op{};
+  std::string node{};  ///< or the name that is at fault, where there is no node
+  std::string path{};  ///< from the node to the loss: "encoder/Hardmax → encoder/MatMul → loss"
+  std::string remedy{};
+  std::string what{};  ///< "There is no gradient for the operator."
+};
+
+struct CheckReport {
+  std::vector<Obstacle> obstacles;     ///< empty: the model can be trained
+  std::vector<TensorInfo> parameters;  ///< what would be trained, as far as that is known
+};
+
+/// Every obstacle at once: operators without a gradient between the parameters and the loss (or,
+/// without TrainingOptions::loss and output, every float output); operators, of the model or of its
+/// gradient, that the CPU has no kernel for; what import, loss and choice of parameters refuse.
+/// Throws IoError when the file cannot be opened.
+CheckReport check_model(const std::filesystem::path& model, const TrainingOptions& options = {});
+/// From a serialised model. External data is refused unless `folder` says where it lies.
+CheckReport check_model(std::span<const std::byte> model, const TrainingOptions& options = {},
+                        const std::filesystem::path& folder = {});
+
+}  // namespace steep

@@ -1,0 +1,108 @@
+// check_model(): the stages up to the kernels, with every refusal noted instead of thrown.
+#include "steep/check.h"
+
+#include <functional>
+#include <set>
+
+#include "autodiff/gradient.h"
+#include "model/import.h"
+#include "ops/op_def.h"
+#include "providers/cpu/cpu.h"
+#include "steep/error.h"
+#include "train/loss.h"
+#include "train/parameters.h"
+
+namespace steep {
+namespace {
+
+ImportLimits limits_of(const TrainingOptions& options) {
+  return {.max_bytes = options.limits.max_bytes,
+          .max_nodes = options.limits.max_nodes,
+          .max_depth = options.limits.max_depth,
+          .training = true};
+}
+
+Obstacle from_error(const Error& error) {
+  const ErrorParts& parts = error.parts();
+  Obstacle o{.op = parts.op, .node = parts.node, .remedy = parts.remedy, .what = parts.what};
+  if (!parts.received.empty()) o.what += " Received: " + parts.received + ".";
+  if (!parts.expected.empty()) o.what += " Expected: " + parts.expected + ".";
+  return o;
+}
+
+/// What gradients start from: the loss, or without one every float output.
+std::vector<Value> starts(Graph& graph, const TrainingOptions& options) {
+  if (!options.loss.empty() || !options.output.empty()) return {attach_loss(graph, options).loss};
+  std::vector<Value> values;
+  for (const Output& o : graph.outputs()) {
+    if (is_float(o.value.dtype())) values.push_back(o.value);
+  }
+  return values;
+}
+
+bool can_run(Node n) {
+  if (!cpu::provider().candidates(n.op()).empty()) return true;
+  const OpDef* def = find_op(n.op());
+  return def != nullptr && (def->view || def->decompose != nullptr);
+}
+
+void find_missing_kernels(const Graph& graph, std::span<const Value> outputs,
+                          std::vector<Obstacle>& found) {
+  std::set<std::string> reported;
+  for (const Obstacle& o : found) reported.insert(o.node);
+  for (Node n : graph.nodes()) {
+    if (can_run(n) || !reported.insert(n.name()).second) continue;
+    found.push_back({.op = n.op(),
+                     .node = n.name(),
+                     .path = path_to_output(graph, n, outputs),
+                     .remedy = "Replace the operator by others, or add a kernel "
+                               "(docs/add_an_op.md).",
+                     .what = "The CPU has no kernel for the operator."});
+  }
+}
+
+TensorInfo info_of(Value v) {
+  return {.name = v.name(), .dtype = v.dtype(), .dims = v.type().dims()};
+}
+
+CheckReport report(const std::function<ImportedModel()>& import, const TrainingOptions& options) {
+  CheckReport report;
+  try {
+    ImportedModel model = import();
+    Graph& graph = model.graph;
+    const std::vector<Value> outputs = starts(graph, options);
+    const std::vector<Value> parameters =
+        choose_parameters(graph, outputs, model.initializers, options);
+    for (Value v : parameters) report.parameters.push_back(info_of(v));
+    report.obstacles = find_obstacles(graph, outputs, parameters);
+    if (report.obstacles.empty()) {
+      std::vector<Value> seeds;
+      for (Value y : outputs) seeds.push_back(graph.add_gradient_input("gradient", y));
+      for (Value dw : add_gradients(graph, outputs, seeds, parameters)) {
+        if (dw) graph.add_output("gradient", dw, Phase::backward);
+      }
+    }
+    graph.prune();
+    find_missing_kernels(graph, outputs, report.obstacles);
+  } catch (const IoError&) {
+    throw;
+  } catch (const InternalError&) {
+    throw;
+  } catch (const Error& error) {
+    report.obstacles.push_back(from_error(error));
+  }
+  return report;
+}
+
+}  // namespace
+
+CheckReport check_model(const std::filesystem::path& model, const TrainingOptions& options) {
+  return report([&] { return import_model(model, limits_of(options)); }, options);
+}
+
+CheckReport check_model(std::span<const std::byte> model, const TrainingOptions& options,
+                        const std::filesystem::path& folder) {
+  return report([&] { return import_model(model, limits_of(options), folder); }, options);
+}
+
+}  // namespace steep
