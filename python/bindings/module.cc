@@ -8,7 +8,8 @@
   X(program)              \
   X(session)              \
   X(check)                \
-  X(inference)
+  X(inference)            \
+  X(gradient)
 
 namespace steep::python {
 #define STEEP_DECLARE(stem) void init_##stem(nb::module_& m);

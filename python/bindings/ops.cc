@@ -8,6 +8,7 @@
 #include "engine.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
+#include "providers/cpu/cpu.h"
 #include "steep/error.h"
 
 namespace steep::python {
@@ -91,6 +92,12 @@ nb::list op_table() {
   return table;
 }
 
+std::vector<std::string> kernels(const std::string& op) {
+  std::vector<std::string> names;
+  for (const Candidate& c : cpu::provider().candidates(op)) names.emplace_back(c.name);
+  return names;
+}
+
 nb::list evaluate_node(const std::string& op, nb::list inputs, nb::dict attrs, int outputs,
                        bool decomposed) {
   OneNode one(op, inputs, attrs, outputs);
@@ -150,6 +157,8 @@ void init_ops(nb::module_& m) {
   m.def("op_table", &op_table,
         "One dict per operator: its name and what Steep knows of it. For tests.",
         nb::sig("def op_table() -> list[dict[str, str | bool]]"));
+  m.def("kernels", &kernels, nb::arg("op"),
+        "Names of the CPU's kernels for an operator, fastest first. For docs.");
   m.def("evaluate_node", &evaluate_node, nb::arg("op"), nb::arg("inputs"), nb::arg("attrs"),
         nb::arg("outputs"), nb::arg("decomposed") = false,
         "Outputs of one node, by its kernel or by its decomposition. An input may be None. For "

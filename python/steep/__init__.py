@@ -6,7 +6,8 @@ Three doors lead to training:
 * ``ORTTrainer`` and ``trainer(model, criterion, optimizer)`` compile a PyTorch model's whole step.
 * ``TrainingSession("model.onnx", ...)`` trains an ONNX file, without PyTorch.
 
-``InferenceSession("model.onnx").run(None, {"x": x})`` runs one, as ONNX Runtime's class does.
+``InferenceSession("model.onnx").run(None, {"x": x})`` runs one, as ONNX Runtime's class does;
+``grad("model.onnx", wrt=["x"])`` is the ONNX model of its gradients.
 
 ``check("model.onnx")`` lists what stands in the way of training a model.
 PyTorch is imported only by the names that need it.
@@ -29,6 +30,7 @@ from steep.errors import (
     ProviderError,
     ShapeError,
 )
+from steep.gradient import grad
 from steep.inference import GraphOptimizationLevel, InferenceSession, NodeArg, SessionOptions
 from steep.session import TrainingSession, check
 
@@ -69,6 +71,7 @@ __all__ = [
     "Tensor",
     "TrainingSession",
     "check",
+    "grad",
     "trainer",
 ]
 

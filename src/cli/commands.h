@@ -25,5 +25,6 @@ Command add_train(CLI::App& app, std::vector<std::string> command_line);
 Command add_eval(CLI::App& app);
 Command add_check(CLI::App& app);
 Command add_dump(CLI::App& app);
+Command add_grad(CLI::App& app);
 
 }  // namespace steep::cli

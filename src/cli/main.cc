@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
       "device or checkpoint; 5 a bug in Steep; 130 interrupted.");
   const std::vector<std::string> command_line(argv, argv + argc);
   const std::vector<Command> commands{add_train(app, command_line), add_eval(app), add_check(app),
-                                      add_dump(app)};
+                                      add_dump(app), add_grad(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

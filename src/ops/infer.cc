@@ -166,8 +166,22 @@ void infer_onnx(Node n) {
   }
 }
 
+/// Split at computed places: all other extents are those of the input.
+void infer_parts(Node n) {
+  const Value x = n.input(0);
+  if (!x.type().shape) return;
+  Shape part = x.shape();
+  const int64_t axis = normal_axis(n, n.attrs().integer("axis", 0), x.rank());
+  part[static_cast<size_t>(axis)] = Dim();
+  for (int i = 0; i < n.output_count(); ++i) {
+    const Value y = n.output(i);
+    if (y && !y.type().shape) n.graph().set_type(y, {y.dtype(), part});
+  }
+}
+
 /// Reshape and Expand to a computed shape: its length still gives the rank.
 void infer_rank(Node n) {
+  if (n.op() == "Split") return infer_parts(n);
   if (n.op() != "Reshape" && n.op() != "Expand") return;
   const Value x = n.input(0);
   const Value y = n.output(0);

@@ -28,14 +28,35 @@ std::vector<Type> sum_to_infer(Node n) {
   return {{result_dtype(n, x.dtype()), std::move(to)}};
 }
 
-/// REQUIRES: known shapes.
+/// Splits each extent into (from / to) × to, and sums the quotients away: that needs no axes, so
+/// it serves extents that are not known, which are equal or reach 1.
+Value sum_quotients(Value x, Value to, int64_t lead) {
+  Graph& g = x.graph();
+  const Ints ones(static_cast<size_t>(lead), 1);
+  const Value aligned =
+      lead == 0 ? to : apply("Concat", {ints(g, ones), to}, {{"axis", int64_t{0}}});
+  const Value quotients = shape_of(x) / apply("Max", {aligned, ints(g, {1})});  // 0 stays 0
+  const Value pairs =
+      apply("Concat", {unsqueeze(quotients, {1}), unsqueeze(aligned, {1})}, {{"axis", int64_t{1}}});
+  Ints axes;
+  for (int64_t i = 0; i < x.rank(); ++i) axes.push_back(2 * i);
+  return sum(reshape(x, reshape(pairs, {2 * x.rank()})), axes, false);
+}
+
+/// REQUIRES: known ranks.
 std::vector<Value> sum_to_decompose(Node n) {
   Value x = cast_like(n.input(0), n.output(0));
-  const Dims from = x.type().dims(), to = n.output(0).type().dims();
+  const Shape from = x.shape(), to = n.output(0).shape();
   const size_t lead = from.size() - to.size();
   Ints axes;
   for (size_t i = 0; i < from.size(); ++i) {
-    if (i < lead || (to[i - lead] == 1 && from[i] != 1)) axes.push_back(static_cast<int64_t>(i));
+    const Dim want = i < lead ? Dim(1) : to[i - lead];
+    const bool one = want.known() && want.value() == 1;
+    if (i < lead || (one && !provably_equal(from[i], want))) {
+      axes.push_back(static_cast<int64_t>(i));
+    } else if (!want.known() && !provably_equal(from[i], want)) {
+      return {reshape(sum_quotients(x, n.input(1), static_cast<int64_t>(lead)), n.input(1))};
+    }
   }
   return {reshape(axes.empty() ? x : sum(x, axes, true), n.input(1))};
 }

@@ -1,0 +1,46 @@
+// gradient_model(): python/steep/gradient.py makes it steep.grad().
+#include "steep/gradient.h"
+
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+
+namespace steep::python {
+namespace {
+
+using Names = std::vector<std::string>;
+
+nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
+}  // namespace
+
+void init_gradient(nb::module_& m) {
+  m.def(
+      "gradient_model",
+      [](const nb::bytes& model, Names wrt, Names outputs) {
+        const std::span data(reinterpret_cast<const std::byte*>(model.c_str()), model.size());
+        std::string result;
+        {
+          const nb::gil_scoped_release release;
+          result = gradient_model(data, {.wrt = std::move(wrt), .outputs = std::move(outputs)});
+        }
+        return to_bytes(result);
+      },
+      nb::arg("model"), nb::arg("wrt"), nb::arg("outputs"),
+      "The serialised model of a model's gradients: include/steep/gradient.h.");
+  m.def(
+      "gradient_model",
+      [](const std::filesystem::path& model, Names wrt, Names outputs) {
+        std::string result;
+        {
+          const nb::gil_scoped_release release;
+          result = gradient_model(model, {.wrt = std::move(wrt), .outputs = std::move(outputs)});
+        }
+        return to_bytes(result);
+      },
+      nb::arg("model"), nb::arg("wrt"), nb::arg("outputs"));
+}
+
+}  // namespace steep::python

@@ -1,0 +1,120 @@
+// gradient_model(): import, differentiate on symbolic shapes, write as ONNX.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "autodiff/gradient.h"
+#include "model/export.h"
+#include "model/import.h"
+#include "ops/build.h"
+#include "steep/gradient.h"
+
+namespace steep {
+namespace {
+
+ImportLimits limits_of(const GradientOptions& options) {
+  return {.max_bytes = options.limits.max_bytes,
+          .max_nodes = options.limits.max_nodes,
+          .max_depth = options.limits.max_depth,
+          .training = false};
+}
+
+[[noreturn]] void refuse(const std::string& what, const std::string& name,
+                         const std::vector<std::string>& known) {
+  throw ModelError(
+      {.what = what,
+       .node = name,
+       .expected = known.empty() ? "none is there" : fmt::format("{}", fmt::join(known, ", ")),
+       .received = name});
+}
+
+/// The differentiated outputs, and no others, become those of the graph.
+void keep_outputs(Graph& g, const std::vector<std::string>& names) {
+  std::vector<Output> floats;
+  std::vector<std::string> known;
+  for (const Output& o : g.outputs()) {
+    if (!is_float(o.value.dtype())) continue;
+    floats.push_back(o);
+    known.push_back(o.name);
+  }
+  std::vector<Output> kept;
+  for (const std::string& name : names) {
+    const auto it = std::find(known.begin(), known.end(), name);
+    if (it == known.end()) refuse("The model has no such float output.", name, known);
+    kept.push_back(floats[static_cast<size_t>(it - known.begin())]);
+  }
+  if (names.empty()) kept = floats;
+  if (kept.empty()) refuse("The model has no float output to differentiate.", "", known);
+  g.mutable_outputs() = std::move(kept);
+}
+
+std::vector<Value> find_sources(Graph& g, const GradientOptions& options,
+                                const std::vector<std::string>& initializers) {
+  if (options.wrt.empty()) {
+    throw ModelError({.what = "Nothing is to be differentiated.",
+                      .expected = "names of inputs or initializers in `wrt`"});
+  }
+  std::vector<Value> sources;
+  for (const std::string& name : options.wrt) {
+    const Value v = g.find(name);
+    const bool fits = v && is_float(v.dtype()) && (v.role() == Role::input || constant(v));
+    if (!fits) {
+      std::vector<std::string> known;
+      for (Value input : g.inputs()) known.push_back(input.name());
+      known.insert(known.end(), initializers.begin(), initializers.end());
+      refuse("The model has no such float input or initializer.", name, known);
+    }
+    sources.push_back(v);
+  }
+  return sources;
+}
+
+/// `name`, or `name_2`, … if an input or output is called so.
+std::string unused(const Graph& g, const std::string& name) {
+  auto taken = [&](const std::string& wanted) {
+    const auto& in = g.inputs();
+    const auto& out = g.outputs();
+    return std::any_of(in.begin(), in.end(), [&](Value v) { return v.name() == wanted; }) ||
+           std::any_of(out.begin(), out.end(), [&](const Output& o) { return o.name == wanted; });
+  };
+  std::string text = name;
+  for (int i = 2; taken(text); ++i) text = fmt::format("{}_{}", name, i);
+  return text;
+}
+
+bool is_scalar(Value v) { return v.type().shape && v.type().shape->empty(); }
+
+std::string differentiate(ImportedModel model, const GradientOptions& options) {
+  Graph& g = model.graph;
+  keep_outputs(g, options.outputs);
+  const std::vector<Value> sources = find_sources(g, options, model.initializers);
+  std::vector<Value> outputs;
+  std::vector<Value> seeds;
+  for (const Output& o : std::vector<Output>(g.outputs())) {
+    outputs.push_back(o.value);
+    seeds.push_back(is_scalar(o.value) ? Value()
+                                       : g.add_input(unused(g, "grad_" + o.name), o.value.type()));
+  }
+  const std::vector<Value> gradients = add_gradients(g, outputs, seeds, sources, Phase::forward);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const Value gradient = gradients[i] ? gradients[i] : zeros_like(sources[i]);
+    g.add_output(unused(g, "grad_" + options.wrt[i]), gradient);
+  }
+  expand_own_ops(g);
+  g.prune();
+  return export_model(g, "gradients");
+}
+
+}  // namespace
+
+std::string gradient_model(const std::filesystem::path& model, const GradientOptions& options) {
+  return differentiate(import_model(model, limits_of(options)), options);
+}
+
+std::string gradient_model(std::span<const std::byte> model, const GradientOptions& options,
+                           const std::filesystem::path& folder) {
+  return differentiate(import_model(model, limits_of(options), folder), options);
+}
+
+}  // namespace steep

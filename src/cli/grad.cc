@@ -1,0 +1,46 @@
+// steep grad: the model of a model's gradients.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "cli/commands.h"
+#include "steep/gradient.h"
+#include "train/files.h"
+
+namespace steep::cli {
+namespace {
+
+struct GradChoice {
+  std::string model;
+  std::string out;
+  GradientOptions options;
+};
+
+int grad(const GradChoice& choice) {
+  const std::string bytes = gradient_model(std::filesystem::path(choice.model), choice.options);
+  write_file(choice.out, [&](FileWriter& file) { file.write(bytes); });
+  fmt::print("wrote {}\n", choice.out);
+  return kDone;
+}
+
+}  // namespace
+
+Command add_grad(CLI::App& parent) {
+  auto choice = std::make_shared<GradChoice>();
+  CLI::App& app = *parent.add_subcommand("grad", "Write the model of a model's gradients");
+  app.add_option("model", choice->model, "The ONNX file")->required();
+  app.add_option("-o,--out", choice->out, "The file to write")->required();
+  app.add_option("--wrt", choice->options.wrt, "Inputs and initializers: a,b,…")
+      ->required()
+      ->delimiter(',');
+  app.add_option("--output", choice->options.outputs, "Outputs to differentiate; else all")
+      ->delimiter(',');
+  app.footer(
+      "The result has standard operators only. It takes, for each output y that is no scalar, the\n"
+      "gradient that reaches it as input grad_y, and returns grad_x for each x in --wrt.\n"
+      "Example:\n"
+      "  steep grad model.onnx -o gradients.onnx --wrt x,weight --output loss");
+  return [choice] { return grad(*choice); };
+}
+
+}  // namespace steep::cli
