@@ -20,7 +20,7 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build test test-cpp test-py lint format sanitize fuzz fuzz-corpus demo bench growth clean
+.PHONY: help setup build test test-cpp test-py lint format sanitize fuzz fuzz-corpus demo operators bench growth clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -78,6 +78,9 @@ fuzz-corpus: ## add to tests/fuzz/corpus what earlier fuzzing found
 demo: build ## train the transformer language model: DATA=folder, SHORT=1 for a few steps
 	@$(bin)/python examples/transformer_lm/train.py --out runs/transformer_lm \
 	  $(if $(DATA),--data "$(DATA)") $(if $(SHORT),--short)
+
+operators: build ## write docs/operators.md: what each of ONNX's operators can do
+	@$(step) build/operators.log "docs/operators.md" $(bin)/python scripts/operators.py
 
 bench: cmake_flags += -DSTEEP_BUILD_BENCH=ON
 bench: build ## Steep against PyTorch: speed and memory, fp32 and bf16 (20 minutes)

@@ -1,0 +1,226 @@
+"""Write docs/operators.md: what Steep knows of each of ONNX's operators, found by trying.
+
+Opsets come from ONNX's schemas, passed node tests from tests/conformance, gradients and element
+types from running the rows of tests/ops. ``--check`` only says whether the file is up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT), str(ROOT / "tests" / "ops")]
+
+from rows import ROWS  # noqa: E402
+from rows.row import Row  # noqa: E402
+from tests.conformance import suite  # noqa: E402
+
+import steep  # noqa: E402
+from steep import _steep  # noqa: E402
+
+FILE = ROOT / "docs" / "operators.md"
+SHORT = {"double": "f64", "float": "f32", "float16": "f16", "bfloat16": "bf16"}
+NARROW = {
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+    "float8e8m0": "float8_e8m0fnu",
+    "float4e2m1": "float4_e2m1fn",
+}
+
+HEAD = """# Operators
+
+What each of ONNX's operators can do in Steep. Made by `make operators`; do not edit.
+
+- **Opsets**: versions of the operator that ONNX defines from opset 7 on; all of them are read.
+- **Node tests**: of the ONNX project's own tests that have the operator, how many pass
+  (`tests/conformance`).
+- **Gradient**: the inputs that get one. "none" where the derivative is zero or undefined; "through
+  its parts" where the operator is taken apart into others, at import.
+- **Types** of the first input with which it runs on the CPU, of those that ONNX allows.
+- **Kernels** of the CPU provider, fastest first. "parts": it runs as other operators; "view": it
+  costs nothing.
+
+{summary}. Strings, images and the operators of `ai.onnx.ml` are refused.
+
+| operator | opsets | node tests | gradient | types | kernels |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+
+def schemas() -> dict[str, list[onnx.defs.OpSchema]]:
+    """ONNX's operators by name, each with its versions, oldest first."""
+    found = defaultdict(list)
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain in ("", "ai.onnx.preview.training"):
+            found[schema.name].append(schema)
+    alive = {}
+    for name, versions in sorted(found.items()):
+        versions.sort(key=lambda s: s.since_version)
+        if not versions[-1].deprecated:
+            alive[name] = versions
+    return alive
+
+
+def node_tests() -> tuple[Counter[str], Counter[str]]:
+    """By operator: tests that have it, and those of them that pass."""
+    expected = suite.read_list()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cases = onnx.backend.test.loader.load_model_tests(kind="node")
+    all_tests: Counter[str] = Counter()
+    passed: Counter[str] = Counter()
+    ops: dict[str, set[str]] = {}
+    for case in sorted(cases, key=lambda c: c.name):
+        base = case.name.split("_expanded")[0]
+        if case.name == base or base not in ops:
+            ops[case.name] = {n.op_type for n in case.model.graph.node}
+        for op in ops.get(base, ops.get(case.name, set())):
+            all_tests[op] += 1
+            passed[op] += case.name not in expected
+    return all_tests, passed
+
+
+def gradient_inputs(rows: list[Row]) -> set[int]:
+    """Numbers of the inputs that get a gradient in some row."""
+    found: set[int] = set()
+    for row in rows:
+        arrays = row.arrays(np.float64)
+        try:
+            outputs = _steep.evaluate_node(row.op, arrays, row.attrs, row.outputs)
+            seeds = [np.ones_like(y) if y.dtype.kind == "f" else None for y in outputs]
+            wrt = [i for i, x in enumerate(arrays) if x is not None and x.dtype.kind == "f"]
+            slopes = _steep.node_gradients(
+                row.op, arrays, row.attrs, row.outputs, seeds, [i for i in wrt if i not in found]
+            )
+        except steep.Error:
+            continue
+        left = [i for i in wrt if i not in found]
+        found |= {i for i, g in zip(left, slopes, strict=True) if g is not None}
+    return found
+
+
+def allowed(schema: onnx.defs.OpSchema) -> dict[int, list[str]]:
+    """Element types of the inputs that share the first one's type."""
+    if not schema.inputs:
+        return {}
+    first = schema.inputs[0].type_str
+    constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    types = [t[7:-1] for t in constraints.get(first, [first]) if t.startswith("tensor(")]
+    variadic = schema.inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    count = 16 if variadic else len(schema.inputs)
+    last = len(schema.inputs) - 1
+    alike = [i for i in range(count) if schema.inputs[min(i, last)].type_str == first]
+    return dict.fromkeys(alike, types)
+
+
+def numpy_type(name: str) -> np.dtype | None:
+    """ONNX's name of an element type as NumPy's type; None for those that Steep refuses."""
+    name = {"float": "float32", "double": "float64", **NARROW}.get(name, name)
+    if name in ("string", "complex64", "complex128"):
+        return None
+    if hasattr(ml_dtypes, name):
+        return np.dtype(getattr(ml_dtypes, name))
+    return np.dtype(name) if hasattr(np, name) else None
+
+
+def running_types(schema: onnx.defs.OpSchema, rows: list[Row]) -> list[str]:
+    """Types with which one of the rows runs."""
+    alike = allowed(schema)
+    types = alike.get(0, [])
+    runs = []
+    for name in types:
+        dtype = numpy_type(name)
+        if dtype is None:
+            continue
+        for row in rows[:6]:
+            arrays = [
+                x if x is None or i not in alike else (np.abs(x) + 1).astype(dtype)
+                for i, x in enumerate(row.arrays(np.float32))
+            ]
+            try:
+                _steep.evaluate_node(row.op, arrays, row.attrs, row.outputs)
+            except (steep.Error, TypeError):
+                continue
+            runs.append(name)
+            break
+    return runs
+
+
+def short_types(names: list[str]) -> str:
+    """Families of types in few words."""
+    left = [SHORT.get(n, n) for n in names]
+    words = []
+    for word, family in (
+        ("floats", ["f64", "f32", "f16", "bf16"]),
+        ("ints", [f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)]),
+        ("float8", [n for n in NARROW if "8e" in n and "e8" not in n]),
+        ("int4", ["int4", "uint4"]),
+        ("int2", ["int2", "uint2"]),
+    ):
+        if set(family) <= set(left):
+            words.append(word)
+            left = [n for n in left if n not in family]
+    return ", ".join(words + sorted(left))
+
+
+def row_of(name: str, versions: list[onnx.defs.OpSchema], tests, passed) -> str:
+    """One line of the table."""
+    table = {row["name"]: row for row in _steep.op_table()}
+    op, newest = table.get(name), versions[-1]
+    rows = [r for r in ROWS if r.op == name]
+    since = [v.since_version for v in versions]
+    old = [v for v in since if v <= 7]
+    opsets = ", ".join(str(v) for v in (old[-1:] + [v for v in since if v > 7]))
+    count = f"{passed[name]} of {tests[name]}" if tests[name] else "–"
+    kernels = ", ".join(dict.fromkeys(_steep.kernels(name)))
+    gradient, types = "", ""
+    if op is None:
+        in_parts = bool(passed[name]) and not kernels
+        gradient = "through its parts" if in_parts and newest.inputs else ""
+        kernels = kernels or "parts" * in_parts
+    else:
+        kernels = kernels or ("view" if op["view"] else "parts" if op["has_decompose"] else "")
+        names = [p.name for p in newest.inputs]
+        variadic = names and newest.inputs[-1].option.name == "Variadic"
+        inputs = sorted(gradient_inputs(rows))
+        shown = [names[min(i, len(names) - 1)] + ("…" * bool(variadic)) for i in inputs]
+        gradient = "none" if op["stops_gradient"] else ", ".join(dict.fromkeys(shown))
+        types = short_types(running_types(newest, rows))
+    domain = f" ({newest.domain})" if newest.domain else ""
+    return f"| {name}{domain} | {opsets} | {count} | {gradient} | {types} | {kernels} |\n"
+
+
+def text() -> str:
+    """The whole file."""
+    tests, passed = node_tests()
+    expected, total = suite.read_list(), len(suite.node_tests())
+    kinds = ["passes"] * (total - len(expected)) + [o.kind for o in expected.values()]
+    body = "".join(row_of(n, v, tests, passed) for n, v in schemas().items())
+    summary = suite.summary(kinds)
+    return HEAD.format(summary=summary[0].upper() + summary[1:]) + body
+
+
+def main() -> int:
+    """Write, or compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail when the file is out of date")
+    check = parser.parse_args().check
+    now = text()
+    if check:
+        return int(not FILE.exists() or FILE.read_text() != now)
+    FILE.write_text(now)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
