@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "engine.h"
+#include "model/plain_ops.h"
 #include "ops/build.h"
 #include "ops/onnx_proto.h"
 #include "steep/error.h"
@@ -182,18 +183,33 @@ class Writer {
     return newest;
   }
 
-  std::string serialise() const {
+  std::string serialise() {
+    check();
     std::string bytes;
     if (model_.ByteSizeLong() > size_t{INT_MAX} || !model_.SerializeToString(&bytes)) {
       refuse("The model would be larger than protobuf can write.", out_->name(), "",
              "Make large weights inputs of the model.");
+    }
+    return bytes;
+  }
+
+  /// The checker wants a shape everywhere; where the rank is not known there is none to write.
+  void check() {
+    std::vector<onnx::TypeProto::Tensor*> unranked;
+    for (auto* infos : {out_->mutable_input(), out_->mutable_output()}) {
+      for (auto& info : *infos) {
+        auto* tensor = info.mutable_type()->mutable_tensor_type();
+        if (tensor->has_shape()) continue;
+        tensor->mutable_shape();
+        unranked.push_back(tensor);
+      }
     }
     try {
       onnx::checker::check_model(model_);
     } catch (const std::exception& e) {
       throw InternalError({.what = "The exported model is not ONNX.", .received = e.what()});
     }
-    return bytes;
+    for (auto* tensor : unranked) tensor->clear_shape();
   }
 
   const Graph& graph_;
@@ -215,13 +231,12 @@ void expand_own_ops(Graph& g) {
     without.clear();
     for (Node n : g.nodes()) {
       if (!is_own(n)) continue;
-      const OpDef* def = find_op(n.op());
-      if (def == nullptr || def->decompose == nullptr) {
+      const Graph::Scope scope(g, n.phase(), n.name());
+      const std::vector<Value> parts = in_plain_ops(n);
+      if (parts.empty()) {
         without.insert(fmt::format("{} ({})", n.name(), n.op()));
         continue;
       }
-      const Graph::Scope scope(g, n.phase(), n.name());
-      const std::vector<Value> parts = def->decompose(n);
       for (int i = 0; i < n.output_count(); ++i) {
         if (!n.output(i)) continue;
         g.replace_uses(n.output(i), parts.at(static_cast<size_t>(i)));

@@ -182,6 +182,10 @@ void infer_parts(Node n) {
 /// Reshape and Expand to a computed shape: its length still gives the rank.
 void infer_rank(Node n) {
   if (n.op() == "Split") return infer_parts(n);
+  const bool convolves = n.op() == "Conv" || n.op() == "ConvTranspose";
+  if (convolves && n.input(0).type().shape && !n.output(0).type().shape) {
+    n.graph().set_type(n.output(0), {n.output(0).dtype(), Shape(n.input(0).shape().size())});
+  }
   if (n.op() != "Reshape" && n.op() != "Expand") return;
   const Value x = n.input(0);
   const Value y = n.output(0);

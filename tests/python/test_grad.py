@@ -60,6 +60,21 @@ class Transformer(nn.Module):
         return nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), target.reshape(-1))
 
 
+class Images(nn.Module):
+    """Convolutions with strides, groups and dilations, and both poolings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3, stride=2, padding=1)
+        self.second = nn.Conv2d(4, 6, (3, 2), padding=(1, 1), dilation=(1, 2), groups=2)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x, target):
+        h = nn.functional.max_pool2d(torch.tanh(self.first(x)), 2, stride=1)
+        h = nn.functional.avg_pool2d(torch.sigmoid(self.second(h)), 2, padding=1)
+        return ((self.last(h.mean((2, 3))) - target) ** 2).sum()
+
+
 def with_weights_of_its_own(module: nn.Module) -> nn.Module:
     """No two parameters alike: the exporter would store them once."""
     with torch.no_grad():
@@ -202,6 +217,24 @@ def test_hessian_vector_product_of_a_transformer(transformer, name: str) -> None
     (wanted,) = torch.autograd.grad((slope * v).sum(), [weight])
     close(results[f"grad_{name}_2"], wanted)
     assert wanted.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["first.weight", "second.weight"])
+def test_images(name: str) -> None:
+    torch.manual_seed(0)
+    module = with_weights_of_its_own(Images())
+    x, target = torch.randn(2, 3, 10, 9), torch.randn(2, 3)
+    model = exported(module, (x, target), ["x", "target"], ["loss"])
+    weight = dict(module.named_parameters())[name]
+    v = torch.randn_like(weight)
+    results = run_both(
+        hessian_product(model, name),
+        {"x": x.numpy(), "target": target.numpy(), f"grad_grad_{name}": v.numpy()},
+    )
+    (slope,) = torch.autograd.grad(module(x, target), [weight], create_graph=True)
+    (wanted,) = torch.autograd.grad((slope * v).sum(), [weight])
+    close(results[f"grad_{name}"], slope)
+    close(results[f"grad_{name}_2"], wanted)
 
 
 def small(nodes: list, inputs: dict, weights: dict | None = None) -> onnx.ModelProto:

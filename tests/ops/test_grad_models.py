@@ -1,0 +1,91 @@
+"""The gradient of each row as an ONNX model, extents unknown, in ONNX Runtime and in Steep."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from rows import ROWS
+
+import steep
+from steep import _steep
+
+TABLE = {row["name"]: row for row in _steep.op_table()}
+# What ONNX Runtime refuses or, with NaN, finds elsewhere.
+THEIRS_DIFFERS = {
+    "NegativeLogLikelihoodLoss-0x3_i8:[]-reduction=sum",
+    "MaxPool-1x1x4-kernel_shape=[2]-NaN",
+}
+
+
+def differentiable(row) -> bool:
+    if row.op.startswith("steep.") or TABLE[row.op]["stops_gradient"] or row.double:
+        return False
+    return row.name not in THEIRS_DIFFERS
+
+
+CHOSEN = [r for r in ROWS if differentiable(r)]
+
+
+def one_node(row, arrays, outputs) -> tuple[onnx.ModelProto, list[str]]:
+    """Float inputs are the model's, of named extents; the others its initializers."""
+    names = ["" if x is None else f"x{i}" for i, x in enumerate(arrays)]
+    fed = [n for n, x in zip(names, arrays, strict=True) if n and x.dtype == np.float32]
+    attrs = {
+        k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v
+        for k, v in row.attrs.items()
+    }
+    graph = helper.make_graph(
+        [helper.make_node(row.op, names, [f"y{i}" for i in range(row.outputs)], **attrs)],
+        "one",
+        [
+            helper.make_tensor_value_info(
+                n, TensorProto.FLOAT, [f"{n}_{axis}" for axis in range(x.ndim)]
+            )
+            for n, x in zip(names, arrays, strict=True)
+            if n in fed
+        ],
+        [helper.make_tensor_value_info(y, TensorProto.FLOAT, None) for y in outputs],
+        [
+            numpy_helper.from_array(x, n)
+            for n, x in zip(names, arrays, strict=True)
+            if n and n not in fed
+        ],
+    )
+    opset = helper.make_opsetid("", onnx.defs.onnx_opset_version())
+    return helper.make_model(graph, opset_imports=[opset], ir_version=10), fed
+
+
+@pytest.mark.parametrize("row", CHOSEN, ids=[r.name for r in CHOSEN])
+def test_gradient_as_a_model(row) -> None:
+    arrays = row.arrays(np.float32)
+    results = _steep.evaluate_node(row.op, arrays, row.attrs, row.outputs)
+    outputs = {
+        f"y{i}": y
+        for i, y in enumerate(results)
+        if y.dtype == np.float32 and (row.seeded is None or i in row.seeded)
+    }
+    model, fed = one_node(row, arrays, outputs)
+    if not outputs or not fed:
+        pytest.skip("no float to differentiate")
+    try:
+        gradients = steep.grad(model, fed, list(outputs))
+    except (steep.ModelError, steep.ShapeError) as error:  # refused before anything is written
+        pytest.skip(error.what)
+    rng = np.random.default_rng(0)
+    feed = {
+        n: x for n, x in zip([f"x{i}" for i in range(len(arrays))], arrays, strict=True) if n in fed
+    }
+    for info in gradients.graph.input:
+        if info.name.startswith("grad_"):
+            shape = outputs[info.name.removeprefix("grad_")].shape
+            feed[info.name] = rng.uniform(-1, 1, shape).astype(np.float32)
+    ours = steep.InferenceSession(gradients).run(None, feed)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    theirs = onnxruntime.InferenceSession(gradients.SerializeToString(), options).run(None, feed)
+    for info, a, b in zip(gradients.graph.output, ours, theirs, strict=True):
+        assert a.shape == b.shape, info.name
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=info.name)
