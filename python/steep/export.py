@@ -4,24 +4,36 @@
 module is traced instead. A trace records one path through Python code; if that code turned
 extents or values into Python numbers, the trace holds for these alone. Such an export remembers for
 which extents and values it is known to hold, and another trace decides about new ones.
+
+What was exported is kept on disk (cache.py) under what the module computes (fingerprint.py) and
+the versions of everything that takes part. An export from there is known to hold for the extents
+that it was asked for; new extents ask again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import hashlib
+import importlib.metadata
 import inspect
 import io
+import json
 import logging
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import onnx
 import torch
 
+from steep import cache
 from steep.errors import ModelError
+from steep.fingerprint import fingerprint
 from steep.structure import Keyed, Leaf, Sequence, Structure, flatten, tensor_paths, unflatten
 
 log = logging.getLogger("steep")
@@ -52,9 +64,18 @@ class Exported:
     path_dependent: bool = False
     varied: set[tuple[int, int]] = dataclasses.field(default_factory=set)  # (tensor, axis)
     examples: list[list[torch.Tensor]] = dataclasses.field(default_factory=list)
+    # of an export from the cache: the extents that were asked for
+    confined: set[tuple[torch.Size, ...]] | None = None
+
+    @property
+    def cached(self) -> bool:
+        """Was it taken from the cache, and nothing exported since?"""
+        return self.confined is not None
 
     def accepts(self, tensors: list[torch.Tensor]) -> bool:
         """Is the graph known to hold for tensors of these extents (and, for a trace, values)?"""
+        if self.confined is not None and _sizes(tensors) not in self.confined:
+            return False
         symbols: dict[str, int] = {}
         for i, (tensor, extents) in enumerate(zip(tensors, self.extents, strict=True)):
             for axis, (size, extent) in enumerate(zip(tensor.shape, extents, strict=True)):
@@ -71,8 +92,15 @@ class Exported:
         unused = set(range(len(tensors))) - set(self.inputs)
         return all(torch.equal(seen[i], tensors[i]) for i in unused)
 
-    def learn(self, tensors: list[torch.Tensor]) -> None:
-        """Another trace, for these tensors, gave the same graph."""
+    def learn(self, again: Exported, tensors: list[torch.Tensor]) -> None:
+        """Another export, for these tensors, gave the same graph."""
+        if self.confined is not None:
+            if again.confined is not None:
+                self.confined |= again.confined
+            else:  # this one was made here, with all that it proves
+                self.extents, self.confined = again.extents, None
+                self.path_dependent, self.examples = again.path_dependent, again.examples
+            return
         for i, (tensor, extents) in enumerate(zip(tensors, self.extents, strict=True)):
             for axis, (size, extent) in enumerate(zip(tensor.shape, extents, strict=True)):
                 if size != extent:
@@ -112,6 +140,7 @@ def export(
     ``exporter`` is "torch.export", "tracing" or None for the first that works. Raises ModelError
     with the reasons of both.
     """
+    start = time.perf_counter()
     results: list[Structure] = []
 
     def record(found: Structure) -> None:  # a function, since the exporters copy or undo objects
@@ -120,18 +149,25 @@ def export(
     flat = _Flat(module, structure, record)
     names = _input_names(module, structure)
     examples = [t.detach() for t in tensors]
+    key = _key(flat, names, examples, exporter, opset)
+    if key and (kept := _from_cache(key, names, examples)):
+        kept.results = results[-1]
+        kept.seconds = time.perf_counter() - start
+        log.info(
+            "took %s from the cache in %.2f s; %s had exported it (%s)",
+            type(module).__name__,
+            kept.seconds,
+            kept.exporter,
+            key[:12],
+        )
+        return kept
     reasons = []
     for name, run in (("torch.export", _torch_export), ("tracing", _trace)):
         if exporter not in (None, name):
             continue
         start = time.perf_counter()
         try:
-            with (
-                _quiet(),
-                torch.no_grad(),
-                torch.autocast("cpu", enabled=False),  # precision is the engine's business
-                torch.random.fork_rng(devices=[]),
-            ):
+            with _quiet():
                 exported = run(flat, names, examples, opset)
         except Exception as e:  # the exporters raise whatever went wrong inside them
             reasons.append(f"{name}: {_first_line(e)}")
@@ -144,12 +180,79 @@ def export(
         log.info(
             "exported %s by %s in %.1f s%s", type(module).__name__, name, exported.seconds, note
         )
+        # A module that computes something else each time has no place in the cache.
+        same = key and _key(flat, names, examples, exporter, opset) == key
+        if key and same and not exported.path_dependent:
+            cache.store(key, _to_bytes(exported))
         return exported
     raise ModelError(
         f"The module {type(module).__name__} could not be exported to ONNX.",
         received="; ".join(reasons),
         remedy='change the code named above, or opt in to PyTorch with fallback="torch"',
     ) from last
+
+
+# --- the cache -----------------------------------------------------------------------------------
+
+
+@functools.cache
+def _versions() -> str:
+    """Say all that decides, beside the module, what is exported."""
+    own = b"".join(
+        Path(__file__).with_name(n).read_bytes() for n in ("export.py", "fingerprint.py")
+    )
+    packages = [f"{n} {importlib.metadata.version(n)}" for n in ("torch", "onnx", "onnxscript")]
+    return f"{packages} {sys.version_info[:2]} {hashlib.sha256(own).hexdigest()}"
+
+
+def _key(
+    flat: _Flat,
+    names: list[str],
+    tensors: list[torch.Tensor],
+    exporter: str | None,
+    opset: int | None,
+) -> str | None:
+    """Return what names the export in the cache; None when the cache is off, or must stay out."""
+    if cache.folder() is None:
+        return None
+    try:
+        with _quiet():
+            digest = fingerprint(flat, tensors, exporting=exporter != "tracing")
+        settings = (_versions(), flat.training, names, exporter, opset)
+        digest.update(repr(settings).encode())
+    except Exception as e:  # whatever the module raises; the export says it again if it matters
+        log.info("no use for the cache: %s", _first_line(e))
+        return None
+    return digest.hexdigest()
+
+
+_KEPT = ("inputs", "names", "states", "exporter", "reason", "training", "extents")
+
+
+def _to_bytes(exported: Exported) -> bytes:
+    kept = {field: getattr(exported, field) for field in _KEPT}
+    return json.dumps(kept).encode() + b"\n" + exported.model
+
+
+def _from_cache(key: str, names: list[str], tensors: list[torch.Tensor]) -> Exported | None:
+    content = cache.load(key)
+    if content is None:
+        return None
+    head, _, model = content.partition(b"\n")
+    return Exported(
+        model=model,
+        results=Leaf(),
+        seconds=0,
+        confined={_sizes(tensors)},
+        **json.loads(head),
+    )
+
+
+def _sizes(tensors: list[torch.Tensor]) -> tuple[torch.Size, ...]:
+    return tuple(t.shape for t in tensors)
+
+
+# --- the exporters -------------------------------------------------------------------------------
 
 
 def _torch_export(
@@ -178,10 +281,12 @@ def _torch_export(
     extents = [
         [e if isinstance(e, int) else str(e.value) for e in value.shape] for value in graph.inputs
     ]
-    for name in list(
-        graph.initializers
-    ):  # weights become inputs, so that no byte of them is copied
-        if name.startswith(_PREFIX):
+    held = {n for n, _ in flat.named_parameters(remove_duplicate=False)}
+    held |= {n for n, _ in flat.named_buffers(remove_duplicate=False)}
+    for name in list(graph.initializers):
+        if (
+            name in held
+        ):  # becomes an input, so that no byte of it is copied; the rest are constants
             value = graph.initializers.pop(name)
             value.const_value = None
             graph.inputs.append(value)
@@ -303,9 +408,10 @@ def _first_line(e: BaseException) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Export with PyTorch's chatter off, and with two shortcuts of its own off.
+    """Export with PyTorch's chatter off, and without what an export must not see or touch.
 
-    Both shortcuts branch on the values of a mask, which no graph can; neither changes a result.
+    Two shortcuts of PyTorch are off: they branch on the values of a mask, which no graph can;
+    neither changes a result. Precision is the engine's business, not autocast's.
     """
     from torch.nn.modules import transformer
 
@@ -321,7 +427,12 @@ def _quiet() -> Iterator[None]:
             )
         for logger in loggers:
             logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
+        with (
+            warnings.catch_warnings(),
+            torch.no_grad(),
+            torch.autocast("cpu", enabled=False),
+            torch.random.fork_rng(devices=[]),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:

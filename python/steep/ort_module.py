@@ -30,6 +30,7 @@ class ExportReport:
     training: bool
     seconds: float
 
+    cached: bool = False  # taken from what another process had exported
 
 class _Slot:
     """A parameter or buffer and the bytes that the engine has bound for it."""
@@ -289,10 +290,10 @@ class ORTModule(torch.nn.Module):
         fresh = export(self._module, structure, tensors, **self._options)
         for known in exports:
             if fresh.model == known.model and fresh.inputs == known.inputs:
-                known.learn(tensors)
+                known.learn(fresh, tensors)
                 return known
         self.export_reports.append(
-            ExportReport(fresh.exporter, fresh.reason, fresh.training, fresh.seconds)
+            ExportReport(fresh.exporter, fresh.reason, fresh.training, fresh.seconds, fresh.cached)
         )
         exports.append(fresh)
         return fresh

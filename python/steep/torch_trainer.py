@@ -94,6 +94,9 @@ class Trainer:
         trained = {
             f"model.{name}" for name, p in self.model.named_parameters() if p.requires_grad
         } - self._left_out()
+        self._build(exported, inputs)
+
+    def _build(self, exported: Exported, inputs: Sequence[torch.Tensor]) -> None:
         parameters = dict(self._net.named_parameters(remove_duplicate=False))
         own = {id(parameters[n]) for n in trained}
         given = {n for n, p in parameters.items() if id(p) in own}  # tied ones under every name
@@ -233,14 +236,26 @@ class Trainer:
         assert self._exported is not None
         self._net.train()
         again = export(self._net, _positional(tensors), tensors, **self._export_options)
-        if again.model != self._exported.model:
+        if again.model == self._exported.model:
+            self._exported.learn(again, tensors)
+        elif self._exported.cached:  # another process's words for the same; now there are our own
+            self._rebuild(again, tensors)
+        else:
             raise ShapeError(
                 "The compiled step does not hold for inputs of these extents.",
                 expected=str(self._exported.extents),
                 received=str([list(t.shape) for t in tensors]),
                 remedy="keep the extents of the first step, or make a new trainer",
             )
-        self._exported.learn(tensors)
+
+    def _rebuild(self, exported: Exported, tensors: list[torch.Tensor]) -> None:
+        before = self.session
+        moments = {k: v for k, v in self.state_dict().items() if k.startswith(_OPTIMIZER)}
+        self._build(exported, tensors)
+        self._load_moments(moments)
+        self.session.run_count = before.run_count
+        if self._lr is not None:
+            self.session.lr = self._lr
 
     def _fed(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         assert self._exported is not None

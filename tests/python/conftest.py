@@ -1,9 +1,11 @@
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
+os.environ["STEEP_CACHE"] = "off"  # results are not to depend on what other runs left
 
 
 def pytest_addoption(parser):

@@ -1,0 +1,116 @@
+"""Files that one process leaves for the next: what was exported, under a key that says all of it.
+
+An entry is bytes under a key (a digest of everything that the bytes depend on). It is read whole
+and checked before use: a file that is damaged, cut off or of another format counts as absent, and
+is written anew. Files appear under their names complete or not at all, so any number of processes
+may share a folder. Trouble with the disk costs the gain, never the run.
+
+``STEEP_CACHE`` names the folder, or switches the cache off ("off"); by default it is ``steep`` in
+``$XDG_CACHE_HOME`` or ``~/.cache``. ``STEEP_CACHE_MIB`` bounds its size (256); what was not used
+for longest goes first. The folder may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import tempfile
+import time
+from pathlib import Path
+
+log = logging.getLogger("steep")
+
+_MAGIC = b"steep cache 1\n"
+_SUFFIX = ".entry"
+_TEMPORARY = ".writing"
+_DEFAULT_MIB = 256
+_ABANDONED_SECONDS = 3600
+
+
+def folder() -> Path | None:
+    """Where entries lie; None when the cache is switched off, or there is no home."""
+    chosen = os.environ.get("STEEP_CACHE")
+    if chosen is not None:
+        return None if chosen.lower() in ("", "0", "off") else Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    if base and Path(base).is_absolute():  # the XDG specification ignores others
+        return Path(base) / "steep"
+    try:
+        return Path.home() / ".cache" / "steep"
+    except RuntimeError:
+        return None
+
+
+def load(key: str) -> bytes | None:
+    """Return the bytes stored under a key (hexadecimal digits), or None."""
+    path = _path(key)
+    if path is None:
+        return None
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, payload = content[len(_MAGIC) :][:32], content[len(_MAGIC) + 32 :]
+    if not content.startswith(_MAGIC) or hashlib.sha256(payload).digest() != digest:
+        log.warning("ignoring a damaged file of the cache: %s", path)
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(path)  # used now: last to go
+    return payload
+
+
+def store(key: str, payload: bytes) -> bool:
+    """Put bytes under a key; False where the folder cannot be written."""
+    path = _path(key)
+    if path is None:
+        return False
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(_TEMPORARY, dir=path.parent)
+        try:
+            with open(handle, "wb") as file:
+                file.write(_MAGIC + hashlib.sha256(payload).digest() + payload)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as e:
+        log.info("nothing was cached: %s", e)
+        return False
+    _evict(path)
+    return True
+
+
+def _path(key: str) -> Path | None:
+    base = folder()
+    return None if base is None else base / (key + _SUFFIX)
+
+
+def _limit() -> int:
+    try:
+        return int(float(os.environ.get("STEEP_CACHE_MIB", _DEFAULT_MIB)) * 2**20)
+    except ValueError:
+        log.warning("STEEP_CACHE_MIB is no number: %s", os.environ["STEEP_CACHE_MIB"])
+        return _DEFAULT_MIB * 2**20
+
+
+def _evict(newest: Path) -> None:
+    """Delete the least recently used entries above the limit, and what dead processes left."""
+    entries = []
+    for path in newest.parent.iterdir():
+        with contextlib.suppress(OSError):  # another process may delete it too
+            status = path.stat()
+            if path.suffix == _SUFFIX:
+                entries.append((path == newest, status.st_mtime, status.st_size, path))
+            elif path.suffix == _TEMPORARY and time.time() - status.st_mtime > _ABANDONED_SECONDS:
+                path.unlink()
+    excess = sum(size for _, _, size, _ in entries) - _limit()
+    for _, _, size, path in sorted(entries):
+        if excess <= 0:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+        excess -= size

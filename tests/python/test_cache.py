@@ -1,0 +1,384 @@
+"""The cache of exports: hit by what computes the same, missed by everything else, never trusted."""
+
+import copy
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import steep  # noqa: E402
+from steep import ORTModule, cache  # noqa: E402
+from steep import export as export_module  # noqa: E402
+from steep.fingerprint import Undetermined, fingerprint  # noqa: E402
+
+KEY = "ab" * 32
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    monkeypatch.setenv("STEEP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+class Net(torch.nn.Module):
+    def __init__(self, factor=2.0, width=8):
+        super().__init__()
+        self.first = torch.nn.Linear(6, width)
+        self.second = torch.nn.Linear(width, 3)
+        self.factor = factor
+        self.table = torch.tensor([1.0, 2.0, 3.0])  # neither parameter nor buffer
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x))) * self.factor + self.table
+
+
+def run(module, x=None, **options):
+    """The wrapped module after one call, checked against PyTorch."""
+    x = torch.randn(4, 6) if x is None else x
+    net = ORTModule(copy.deepcopy(module), **options)
+    torch.testing.assert_close(net(x), module(x), rtol=1e-5, atol=1e-6)
+    return net
+
+
+def hit(module, x=None, **options):
+    return run(module, x, **options).export_report.cached
+
+
+# --- hits and misses ------------------------------------------------------------------------------
+
+
+def test_a_module_that_computes_the_same_is_a_hit(folder):
+    assert not hit(Net())
+    assert hit(Net())  # other weights
+    assert len(list(folder.iterdir())) == 1
+    net = run(Net())
+    net(torch.randn(4, 6)).sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+
+
+CHANGES = {
+    "number": lambda: Net(factor=3.0),
+    "shape": lambda: Net(width=9),
+    "constant": lambda: with_attribute(Net(), "table", torch.tensor([1.0, 2.0, 4.0])),
+    "code": lambda: with_attribute(Net(), "second", torch.nn.Identity(), width=3),
+    "mode": lambda: Net().eval(),
+}
+
+
+def with_attribute(net, name, value, width=None):
+    if width is not None:
+        net.first = torch.nn.Linear(6, width)
+    setattr(net, name, value)
+    return net
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_module_that_computes_something_else_is_a_miss(change):
+    run(Net())
+    assert not hit(CHANGES[change]())
+    assert hit(CHANGES[change]())
+
+
+def test_options_and_versions_are_part_of_the_key(monkeypatch):
+    run(Net())
+    assert not hit(Net(), opset=20)
+    assert not hit(Net(), exporter="tracing")
+    assert hit(Net(), opset=20)
+    monkeypatch.setattr(export_module, "_versions", lambda: "torch 99")
+    assert not hit(Net())
+
+
+class Two(torch.nn.Module):
+    """Uses the first or the second of two arguments."""
+
+    def __init__(self, which):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+        self.which = which
+
+    def forward(self, a, b):
+        return self.linear((a, b)[self.which])
+
+
+def test_one_tensor_given_twice_is_two_arguments():
+    x = torch.randn(2, 3)
+    first, second = Two(0), Two(1)
+    for module, cached in ((first, False), (second, False), (first, True), (second, True)):
+        net = ORTModule(module)
+        net(x, x)
+        assert net.export_report.cached == cached
+        a, b = torch.randn(2, 3), torch.randn(2, 3)
+        torch.testing.assert_close(net(a, b), module(a, b))
+
+
+class Tied(torch.nn.Module):
+    def __init__(self, tied):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        if tied:
+            self.b.weight = self.a.weight
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+def test_tied_parameters_differ_from_two():
+    x = torch.randn(2, 4)
+    run(Tied(False), x)
+    assert not hit(Tied(True), x)
+    assert hit(Tied(True), x)
+
+
+# --- extents --------------------------------------------------------------------------------------
+
+
+class Rows(torch.nn.Module):
+    """Reads its number of rows as a number (``fixed``), or not."""
+
+    def __init__(self, fixed):
+        super().__init__()
+        self.linear = torch.nn.Linear(6, 3)
+        self.fixed = fixed
+
+    def forward(self, x):
+        rows = 4 if self.fixed else x.shape[0]
+        return self.linear(x).reshape(rows, -1)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_equal_for_one_size_is_not_taken_for_equal(first):
+    x, other = torch.randn(4, 6), torch.randn(8, 6)
+    run(Rows(first), x)
+    net = run(Rows(not first), x)
+    assert net.export_report.cached  # they compute the same for four rows
+    torch.testing.assert_close(net(other), net.module(other), rtol=1e-5, atol=1e-6)
+
+
+def test_a_new_size_asks_once():
+    run(Net())
+    net = run(Net())
+    assert net.export_report.cached
+    for rows in (7, 2, 9):
+        x = torch.randn(rows, 6)
+        torch.testing.assert_close(net(x), net.module(x), rtol=1e-5, atol=1e-6)
+    (exports,) = net._exports.values()
+    assert len(exports) == 1 and not exports[0].cached  # the export for 7 proved all of them
+
+
+# --- what must stay out ---------------------------------------------------------------------------
+
+
+class Remembers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(6, 3)
+        self.mask = None
+        self.seen = []
+
+    def forward(self, x):
+        if self.mask is None:
+            self.mask = torch.ones(3)
+            self.seen.append(x)
+        return self.linear(x) * self.mask
+
+
+def test_a_module_that_changes_itself_is_left_as_it_was(folder):
+    net = Remembers()
+    with torch.no_grad(), pytest.raises(Undetermined, match="changes"):
+        fingerprint(net, [torch.randn(4, 6)], exporting=True)
+    assert net.mask is None and net.seen == []
+    assert not hit(Remembers()) and not hit(Remembers())
+    assert not folder.exists()
+
+
+class Throws(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(6, 3)
+
+    def forward(self, x):
+        import random
+
+        return self.linear(x) * (1.0 + random.random() // 2)
+
+
+def test_random_python_stays_out(folder):
+    assert not hit(Throws()) and not hit(Throws())
+    assert not folder.exists()
+
+
+class Decides(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.linear(x) if float(x.sum()) > 0 else self.linear(-x)
+
+
+def test_decisions_by_values_stay_out(folder):
+    x = torch.ones(4, 6)
+    assert not hit(Decides(), x) and not hit(Decides(), x)
+    assert not folder.exists()
+
+
+def test_weights_are_not_in_the_file(folder):
+    net = Net(width=512)
+    run(net)
+    (file,) = folder.iterdir()
+    content = file.read_bytes()
+    for parameter in net.parameters():
+        assert parameter.detach().numpy().tobytes() not in content
+
+
+# --- trainers -------------------------------------------------------------------------------------
+
+
+def trained(sizes):
+    torch.manual_seed(1)
+    model = Net()
+    trainer = steep.trainer(model, torch.nn.MSELoss(), torch.optim.AdamW(model.parameters(), 0.01))
+    losses = [float(trainer.step(torch.randn(n, 6), torch.randn(n, 3))[0]) for n in sizes]
+    return losses, model.state_dict(), trainer
+
+
+def test_a_trainer_from_the_cache_takes_the_same_steps():
+    sizes = (4, 4, 7, 2, 4)
+    losses, weights, _ = trained(sizes)
+    again, same, trainer = trained(sizes)
+    assert losses == again
+    assert all(torch.equal(weights[n], same[n]) for n in weights)
+    assert trained((4,))[2]._exported.cached
+    assert not trainer._exported.cached  # since the 7
+
+
+def test_a_trainer_whose_own_export_differs_goes_on_with_it(monkeypatch):
+    sizes = (4, 4, 7, 4)
+    losses, weights, _ = trained(sizes)
+    real = export_module._from_cache
+
+    def other_words(*args):  # the same graph, from a process that wrote it in another way
+        found = real(*args)
+        if found is not None:
+            proto = export_module.onnx.load_from_string(found.model)
+            proto.doc_string = "elsewhere"
+            found.model = proto.SerializeToString()
+        return found
+
+    monkeypatch.setattr(export_module, "_from_cache", other_words)
+    again, same, _ = trained(sizes)
+    assert losses == again
+    assert all(torch.equal(weights[n], same[n]) for n in weights)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_entries_come_back():
+    assert cache.load(KEY) is None
+    assert cache.store(KEY, b"one")
+    assert cache.store(KEY, b"two")
+    assert cache.load(KEY) == b"two"
+
+
+@pytest.mark.parametrize("damage", ["cut", "bit", "empty", "magic"])
+def test_a_damaged_file_is_ignored_and_written_anew(folder, damage, caplog):
+    run(Net())
+    (file,) = folder.iterdir()
+    content = bytearray(file.read_bytes())
+    if damage == "bit":
+        content[len(content) // 2] ^= 1
+    content = {"cut": content[:-1], "empty": b"", "magic": b"s" + content}.get(damage, content)
+    file.write_bytes(content)
+    with caplog.at_level("WARNING", "steep"):
+        assert not hit(Net())
+    assert "damaged" in caplog.text
+    assert hit(Net())
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing_else(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("STEEP_CACHE", str(tmp_path / "file" / "cache"))
+    assert not hit(Net()) and not hit(Net())
+    assert not cache.store(KEY, b"one")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_still_serves(folder):
+    run(Net())
+    folder.chmod(0o500)
+    try:
+        assert hit(Net())
+        assert not hit(Net(factor=5.0))
+    finally:
+        folder.chmod(0o700)
+
+
+def test_off(folder, monkeypatch):
+    for value in ("off", "0", ""):
+        monkeypatch.setenv("STEEP_CACHE", value)
+        assert cache.folder() is None
+        assert not cache.store(KEY, b"one") and cache.load(KEY) is None
+    assert not hit(Net())
+    assert not folder.exists()
+
+
+def test_the_folder_follows_xdg(monkeypatch, tmp_path):
+    monkeypatch.delenv("STEEP_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache.folder() == tmp_path / "steep"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache.folder() == tmp_path / "home" / ".cache" / "steep"
+
+
+def test_the_least_recently_used_goes_first(folder, monkeypatch):
+    monkeypatch.setenv("STEEP_CACHE_MIB", "1")
+    entry = bytes(400_000)
+    for i, key in enumerate(("a1", "b2")):
+        cache.store(key, entry)
+        os.utime(folder / f"{key}.entry", (i, i))
+    assert cache.load("a1") is not None  # used now
+    (folder / "left.writing").write_bytes(b"")
+    os.utime(folder / "left.writing", (0, 0))
+    cache.store("c3", entry)
+    assert sorted(p.name for p in folder.iterdir()) == ["a1.entry", "c3.entry"]
+
+
+PROCESS = """
+    import sys, torch
+    from steep import ORTModule
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Linear(8, 3)
+    net = ORTModule(torch.nn.Sequential(*layers))
+    net(torch.randn(4, 6)).sum().backward()
+    print(net.export_report.cached, float(net.module[0].weight.grad.sum()))
+"""
+
+
+def process(seed):
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root / "python"), "PYTHONHASHSEED": seed}
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PROCESS)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_processes_share_a_folder(folder):
+    at_once = [process("1"), process("2")]
+    results = [p.communicate()[0].split() for p in at_once]
+    assert all(p.returncode == 0 for p in at_once)
+    later = process("3")
+    cached, gradient = later.communicate()[0].split()
+    assert cached == "True"
+    assert {gradient} == {r[1] for r in results}
+    assert len(list(folder.iterdir())) == 1
