@@ -63,6 +63,18 @@ struct ScheduleOptions {
   double min_lr_ratio = 0;
 };
 
+/// With precision "fp16" the loss is multiplied by a scale before it is differentiated, so that
+/// small gradients are no zeros in 16 bits, and the gradients are divided by it before they are
+/// used. A step whose gradients are not finite is skipped: weights, moments and the count of steps
+/// stay, and the scale is halved. At `min` it is a DataError instead, since then it is not the
+/// scale's doing.
+struct LossScaleOptions {
+  double initial = 65536;
+  int64_t growth_interval = 2000;  ///< doubled after so many steps without a skip; 0: never
+  double min = 1;
+  double max = 16777216;
+};
+
 /// Bounds on what a model may claim. See ImportLimits for their meaning.
 struct ModelLimits {
   size_t max_bytes = size_t{16} << 30;
@@ -97,9 +109,10 @@ struct TrainingOptions {
   std::vector<std::string> step_outputs{};  ///< outputs of the model that step() returns
 
   uint64_t seed = 0;  ///< of dropout
-  /// Arithmetic of matrix products: "fp32", or "bf16", mixed precision: products read bfloat16;
-  /// weights, moments, norms, softmax, losses, sums and updates stay float32.
+  /// Arithmetic of matrix products: "fp32", or "bf16" or "fp16", mixed precision: products read
+  /// bfloat16 or float16; weights, moments, norms, softmax, losses, sums and updates stay float32.
   std::string precision = "fp32";
+  LossScaleOptions loss_scale{};  ///< with "fp16"
   /// Look at the gradients too, before any weight changes; without it at the loss alone. What is
   /// not finite is an error that names the first node that made NaN or infinity.
   bool check_finite = false;
@@ -111,6 +124,8 @@ struct StepResult {
   double lr = 0;                  ///< the learning rate that this step used
   double grad_norm = 0;           ///< before clipping; 0 unless clip_norm > 0 or grad_norm is set
   int64_t step = 0;               ///< number of steps done, this one included
+  bool skipped = false;           ///< gradients overflowed at this loss scale: nothing was updated
+  double loss_scale = 1;          ///< that this step used; 1 unless the precision is "fp16"
   std::vector<Tensor> outputs{};  ///< step_outputs, in order
 };
 
@@ -169,7 +184,7 @@ class TrainingSession {
 
   /// Forward, backward, update. Inputs in the order of input_info(). Throws before any weight
   /// changes: ShapeError (wrong count, dtype or shape), DataError (label out of range; the loss or,
-  /// with check_finite, any value is NaN or infinite).
+  /// with check_finite, any value is NaN or infinite). With precision "fp16" see LossScaleOptions.
   StepResult step(std::span<const Tensor> inputs);
   StepResult step(std::initializer_list<Tensor> inputs) {
     return step(std::span<const Tensor>(inputs.begin(), inputs.size()));
@@ -213,6 +228,9 @@ class TrainingSession {
   void set_step_count(int64_t count);  ///< as bias correction and the schedule count
   double lr() const;                   ///< of the next step
   void set_lr(double lr);              ///< base rate, before the schedule's factor
+  double loss_scale() const;           ///< of the next step; 1 unless the precision is "fp16"
+  /// Throws DataError unless the precision is "fp16" and the scale within the options' bounds.
+  void set_loss_scale(double scale);
   void set_seed(uint64_t seed);
   /// Number of runs so far: the counter that, with the seed, keys every random draw.
   uint64_t run_count() const;

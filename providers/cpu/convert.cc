@@ -117,6 +117,8 @@ Convert with_type(DType dtype, F&& f) {
 Convert find_convert(DType from, DType to) {
   if (from == DType::f32 && to == DType::bf16) return bf16_narrowing();
   if (from == DType::bf16 && to == DType::f32) return bf16_widening();
+  if (from == DType::f32 && to == DType::f16) return f16_narrowing();
+  if (from == DType::f16 && to == DType::f32) return f16_widening();
   return with_type(from, [&]<typename From>(From) {
     return with_type(to, []<typename To>(To) -> Convert { return &convert<From, To>; });
   });

@@ -34,6 +34,9 @@ using Convert = void (*)(const void* src, void* dst, int64_t n);
 /// f32 → bf16 and back, the best for this machine (elementwise_simd.cc).
 Convert bf16_narrowing();
 Convert bf16_widening();
+/// f32 → f16 and back, in the same way.
+Convert f16_narrowing();
+Convert f16_widening();
 
 /// The conversion; defined for all dtypes but `undefined`.
 Convert find_convert(DType from, DType to);

@@ -213,6 +213,39 @@ void widen_bf16(const void* src, void* dst, int64_t n) {
 
 Convert bf16_loop(bool narrow) { return narrow ? narrow_bf16 : widen_bf16; }
 
+// float_to_f16 and f16_to_float of convert.cc without branches, for the vectoriser.
+void narrow_f16(const void* src, void* dst, int64_t n) {
+  const auto* x = static_cast<const float*>(src);
+  auto* y = static_cast<uint16_t*>(dst);
+  for (int64_t i = 0; i < n; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(x[i]);
+    const uint32_t magnitude = bits & 0x7FFFFFFF;
+    const uint32_t normal = (magnitude + 0xFFF + ((magnitude >> 13) & 1) - (112U << 23)) >> 13;
+    const float aligned = std::bit_cast<float>(magnitude) + 0.5F;  // units of 2^-24 at the end
+    const uint32_t subnormal = std::bit_cast<uint32_t>(aligned) - 0x3F000000;
+    uint32_t half = magnitude < 0x38800000 ? subnormal : normal;
+    half = magnitude >= 0x477FF000 ? 0x7C00 : half;
+    half = magnitude > 0x7F800000 ? 0x7E00 : half;
+    y[i] = static_cast<uint16_t>(half | (bits >> 31 << 15));
+  }
+}
+
+void widen_f16(const void* src, void* dst, int64_t n) {
+  const auto* x = static_cast<const uint16_t*>(src);
+  auto* y = static_cast<float*>(dst);
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = x[i], magnitude = bits & 0x7FFF;
+    const float subnormal = static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24F;
+    const uint32_t normal = (magnitude << 13) + (112U << 23);
+    const uint32_t special = (magnitude << 13) | 0x7F800000;
+    uint32_t wide = magnitude < 0x400 ? std::bit_cast<uint32_t>(subnormal) : normal;
+    wide = magnitude >= 0x7C00 ? special : wide;
+    y[i] = std::bit_cast<float>(wide | (bits >> 15 << 31));
+  }
+}
+
+Convert f16_loop(bool narrow) { return narrow ? narrow_f16 : widen_f16; }
+
 }  // namespace HWY_NAMESPACE
 }  // namespace steep::cpu
 HWY_AFTER_NAMESPACE();
@@ -223,6 +256,7 @@ namespace steep::cpu {
 HWY_EXPORT(table);
 HWY_EXPORT(dropout_loop);
 HWY_EXPORT(bf16_loop);
+HWY_EXPORT(f16_loop);
 
 Convert bf16_narrowing() {
   limit_isa();
@@ -232,6 +266,16 @@ Convert bf16_narrowing() {
 Convert bf16_widening() {
   limit_isa();
   return HWY_DYNAMIC_DISPATCH(bf16_loop)(false);
+}
+
+Convert f16_narrowing() {
+  limit_isa();
+  return HWY_DYNAMIC_DISPATCH(f16_loop)(true);
+}
+
+Convert f16_widening() {
+  limit_isa();
+  return HWY_DYNAMIC_DISPATCH(f16_loop)(false);
 }
 
 const LoopTable<float>& float_loops() {

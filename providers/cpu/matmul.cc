@@ -77,16 +77,18 @@ class ReferenceMatMul final : public Kernel {
   MatMulProblem p_;
 };
 
-/// 16-bit floats: widens the operands, multiplies in float32, narrows the result.
+/// 16-bit floats: widens the operands, multiplies in float32, narrows the result. What a machine
+/// without such products computes, at the speed of its float32.
 class WideMatMul final : public Kernel {
  public:
-  WideMatMul(const NodeSpec& node, MatMulProblem problem)
-      : multiply_([&problem] {
-          problem.dtype = problem.y_dtype = problem.bias_dtype = DType::f32;
-          return problem;
-        }()) {
+  /// `multiply` is the kernel of the same node in float32.
+  WideMatMul(const NodeSpec& node, std::unique_ptr<Kernel> multiply)
+      : multiply_(std::move(multiply)) {
+    flops = multiply_->flops;
     for (size_t i = 0; i < 3; ++i) add(node.in(i));
     add(node.out(0));
+    inner_scratch_ = scratch_bytes;
+    scratch_bytes += multiply_->scratch_bytes;
   }
 
   void execute(const KernelArgs& args) const override {
@@ -95,8 +97,8 @@ class WideMatMul final : public Kernel {
     const Part& y = parts_[3];
     auto* wide = y.convert == nullptr ? args.out[0] : static_cast<char*>(args.scratch) + y.offset;
     void* const out[1] = {wide};
-    multiply_.execute({in, out, nullptr});
-    if (y.convert != nullptr) find_convert(DType::f32, y.dtype)(wide, args.out[0], y.count);
+    multiply_->execute({in, out, static_cast<char*>(args.scratch) + inner_scratch_});
+    if (y.convert != nullptr) convert(y, find_convert(DType::f32, y.dtype), wide, args.out[0]);
   }
 
  private:
@@ -119,13 +121,40 @@ class WideMatMul final : public Kernel {
   static const void* widen(const Part& part, const void* from, void* scratch) {
     if (part.convert == nullptr) return from;
     void* wide = static_cast<char*>(scratch) + part.offset;
-    part.convert(from, wide, part.count);
+    convert(part, part.convert, from, wide);
     return wide;
   }
 
-  ReferenceMatMul<float> multiply_;
+  static void convert(const Part& part, Convert f, const void* from, void* to) {
+    const auto from_size = static_cast<int64_t>(f == part.convert ? size_of(part.dtype) : 4);
+    const auto to_size = static_cast<int64_t>(f == part.convert ? 4 : size_of(part.dtype));
+    parallel_for(part.count, 65536, [&](int64_t begin, int64_t end) {
+      f(static_cast<const char*>(from) + begin * from_size,
+        static_cast<char*>(to) + begin * to_size, end - begin);
+    });
+  }
+
+  std::unique_ptr<Kernel> multiply_;
+  size_t inner_scratch_ = 0;
   std::vector<Part> parts_;
 };
+
+std::unique_ptr<Kernel> make_reference(const NodeSpec& node, std::string* why_not);
+
+std::unique_ptr<Kernel> make_wide(const NodeSpec& node, std::string* why_not) {
+  NodeSpec wide = node;
+  for (auto* operands : {&wide.inputs, &wide.outputs}) {
+    for (Operand& operand : *operands) {
+      if (operand.present()) operand.dtype = DType::f32;
+    }
+  }
+  for (auto* make : {make_small_matmul, make_onednn_matmul, make_reference}) {
+    if (auto multiply = make(wide, why_not)) {
+      return std::make_unique<WideMatMul>(node, std::move(multiply));
+    }
+  }
+  return nullptr;
+}
 
 std::unique_ptr<Kernel> make_reference(const NodeSpec& node, std::string* why_not) {
   auto p = read_matmul(node, why_not);
@@ -134,7 +163,7 @@ std::unique_ptr<Kernel> make_reference(const NodeSpec& node, std::string* why_no
     case DType::f32: return std::make_unique<ReferenceMatMul<float>>(*p);
     case DType::f64: return std::make_unique<ReferenceMatMul<double>>(*p);
     case DType::f16:
-    case DType::bf16: return std::make_unique<WideMatMul>(node, *p);
+    case DType::bf16: return make_wide(node, why_not);
     default: break;
   }
   if (p->alpha != 1 || p->bias) {

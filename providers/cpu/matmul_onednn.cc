@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "providers/cpu/convert.h"
+#include "providers/cpu/cpu.h"
 #include "providers/cpu/matmul.h"
 #include "providers/cpu/onednn.h"
 #include "providers/cpu/parallel.h"
@@ -271,6 +272,17 @@ class OneDnnMatMul final : public Kernel {
 };
 
 }  // namespace
+
+bool has_products(DType narrow) {
+  if (onednn_type(narrow) == dnnl::memory::data_type::undef) return false;
+  try {
+    const auto square = onednn_desc(narrow, {64, 64}, {64, 1});
+    const dnnl::matmul::primitive_desc pd(onednn_engine(), square, square, square);
+    return std::string_view(pd.impl_info_str()).find("ref") == std::string_view::npos;
+  } catch (const dnnl::error&) {
+    return false;
+  }
+}
 
 std::unique_ptr<Kernel> make_onednn_matmul(const NodeSpec& node, std::string* why_not) {
   auto problem = read_matmul(node, why_not);

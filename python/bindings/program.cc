@@ -238,7 +238,7 @@ class ModuleProgram {
       Output& output = graph_.mutable_outputs()[i];
       const bool wide = output.value.dtype() == DType::f32;
       if (expected_[i] || !wide || !is_product(output.value)) continue;
-      output.value = cast(output.value, DType::bf16);
+      output.value = cast(output.value, precision_ == Precision::fp16 ? DType::f16 : DType::bf16);
     }
   }
 
@@ -317,18 +317,18 @@ void init_program(nb::module_& m) {
                             "A module's exported graph, ready for forward and backward. Parameters "
                             "and buffers are states, bound by "
                             "pointer; nothing is copied.")
-      .def(
-          nb::init<nb::bytes, const Names&, const std::map<std::string, std::string>&, const Names&,
-                   const Names&, bool, const std::string&, bool>(),
-          nb::arg("model"), nb::arg("inputs"), nb::arg("states"), nb::arg("trainable"),
-          nb::arg("input_gradients"), nb::arg("training"), nb::arg("precision") = "fp32",
-          nb::arg("narrow_results") = false,
-          "model: serialised ONNX whose parameters are inputs. inputs: names that forward() is "
-          "fed, in order. "
-          "states: graph input -> name of the parameter or buffer. trainable, input_gradients: "
-          "names whose "
-          "gradients backward() returns. training: keep dropout. precision: \"fp32\" or "
-          "\"bf16\". narrow_results: return products beside a loss in bfloat16. Raises ModelError.")
+      .def(nb::init<nb::bytes, const Names&, const std::map<std::string, std::string>&,
+                    const Names&, const Names&, bool, const std::string&, bool>(),
+           nb::arg("model"), nb::arg("inputs"), nb::arg("states"), nb::arg("trainable"),
+           nb::arg("input_gradients"), nb::arg("training"), nb::arg("precision") = "fp32",
+           nb::arg("narrow_results") = false,
+           "model: serialised ONNX whose parameters are inputs. inputs: names that forward() is "
+           "fed, in order. "
+           "states: graph input -> name of the parameter or buffer. trainable, input_gradients: "
+           "names whose "
+           "gradients backward() returns. training: keep dropout. precision: \"fp32\", "
+           "\"bf16\" or \"fp16\". narrow_results: return products beside a loss in that type. "
+           "Raises ModelError.")
       .def("bind", &ModuleProgram::bind, nb::arg("name"), nb::arg("array"),
            "Binds a state to the bytes of an array, from now on shared. Raises ShapeError.")
       .def("forward", &ModuleProgram::forward, nb::arg("arrays"), nb::arg("gradients"),

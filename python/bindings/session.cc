@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
+#include "providers/cpu/cpu.h"
 #include "steep/error.h"
 #include "steep/steep.h"
 
@@ -66,6 +67,12 @@ void init_options(nb::module_ &m) {
       .def_rw("warmup_steps", &ScheduleOptions::warmup_steps)
       .def_rw("total_steps", &ScheduleOptions::total_steps)
       .def_rw("min_lr_ratio", &ScheduleOptions::min_lr_ratio);
+  nb::class_<LossScaleOptions>(m, "LossScaleOptions")
+      .def(nb::init<>())
+      .def_rw("initial", &LossScaleOptions::initial)
+      .def_rw("growth_interval", &LossScaleOptions::growth_interval)
+      .def_rw("min", &LossScaleOptions::min)
+      .def_rw("max", &LossScaleOptions::max);
   nb::class_<TrainingOptions>(m, "TrainingOptions", "See include/steep/steep.h for the fields.")
       .def(nb::init<>())
       .def_rw("loss", &TrainingOptions::loss)
@@ -82,6 +89,7 @@ void init_options(nb::module_ &m) {
       .def_rw("step_outputs", &TrainingOptions::step_outputs)
       .def_rw("seed", &TrainingOptions::seed)
       .def_rw("precision", &TrainingOptions::precision)
+      .def_rw("loss_scale", &TrainingOptions::loss_scale)
       .def_rw("check_finite", &TrainingOptions::check_finite);
 }
 
@@ -92,6 +100,9 @@ void init_results(nb::module_ &m) {
       .def_ro("grad_norm", &StepResult::grad_norm,
               "Global norm of the gradients before clipping; 0 unless asked for.")
       .def_ro("step", &StepResult::step, "Number of steps done, this one included.")
+      .def_ro("skipped", &StepResult::skipped,
+              "Gradients overflowed at this loss scale: nothing was updated.")
+      .def_ro("loss_scale", &StepResult::loss_scale, "That this step used; 1 without fp16.")
       .def_prop_ro(
           "outputs", [](const StepResult &r) { return to_list(r.outputs); },
           nb::sig("def outputs(self) -> list[Tensor]"), "The outputs named by `step_outputs`.")
@@ -140,6 +151,10 @@ void init_results(nb::module_ &m) {
 void init_session(nb::module_ &m) {
   init_options(m);
   init_results(m);
+  m.def(
+      "has_products", [](const std::string &dtype) { return cpu::has_products(dtype_from(dtype)); },
+      nb::arg("dtype"),
+      "Has this machine matrix products of a 16-bit float type? Otherwise they run in float32.");
   using Session = TrainingSession;
   const nb::call_guard<nb::gil_scoped_release> unlocked;
   nb::class_<Session>(m, "TrainingSession")
@@ -244,6 +259,8 @@ void init_session(nb::module_ &m) {
       .def_prop_rw("lr", &Session::lr, &Session::set_lr,
                    "Reads the rate of the next step; sets the base rate, "
                    "before the schedule's factor.")
+      .def_prop_rw("loss_scale", &Session::loss_scale, &Session::set_loss_scale,
+                   "Of the next step; 1 unless the precision is \"fp16\".")
       .def_prop_rw("run_count", &Session::run_count, &Session::set_run_count,
                    "With the seed, the key of every random draw.")
       .def("set_seed", &Session::set_seed, nb::arg("seed"))

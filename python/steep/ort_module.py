@@ -14,6 +14,7 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 from steep._steep import ModuleProgram, ModuleRun, keep_freed_memory
 from steep.errors import ModelError, ProviderError
 from steep.export import Exported, export
+from steep.session import announce_precision
 from steep.structure import Structure, flatten, unflatten
 
 log = logging.getLogger("steep")
@@ -29,8 +30,8 @@ class ExportReport:
     reason: str  # why not torch.export; empty when it was
     training: bool
     seconds: float
-
     cached: bool = False  # taken from what another process had exported
+
 
 class _Slot:
     """A parameter or buffer and the bytes that the engine has bound for it."""
@@ -75,6 +76,7 @@ class _Call:
             precision=precision,
             narrow_results=narrow_results,
         )
+        announce_precision(precision)
         self.announced = False
         self.constant_results = [not d for d in self.program.differentiable]
         self.gradients = bool(self.trainable or wanted_inputs) and not all(self.constant_results)
@@ -170,7 +172,8 @@ class ORTModule(torch.nn.Module):
     Inside ``torch.autocast("cpu", torch.bfloat16)`` matrix products run in bfloat16; weights and
     their gradients stay float32, and so do the results, but for products that a module returns
     beside its loss: these are bfloat16, as autocast returns them. ``precision="bf16"`` asks for
-    bfloat16 products in every call, and leaves the types of all results alone:
+    bfloat16 products in every call, and leaves the types of all results alone. float16 works
+    in the same way; the loss is then to be scaled, by PyTorch's ``GradScaler`` for instance:
 
     >>> model = ORTModule(model, precision="bf16")
 
@@ -182,7 +185,7 @@ class ORTModule(torch.nn.Module):
             ``fallback_calls``; by default such a call raises.
         exporter: ``"torch.export"`` or ``"tracing"``; by default the first that accepts the module.
         opset: ONNX opset to export; by default the exporter's.
-        precision: "fp32" or "bf16"; by default what ``torch.autocast`` says at each call.
+        precision: "fp32", "bf16" or "fp16"; by default what ``torch.autocast`` says at each call.
 
     Raises (when called):
         ModelError: the module cannot be exported, or an operator has no gradient (all are named).
@@ -210,8 +213,8 @@ class ORTModule(torch.nn.Module):
             raise ValueError(
                 f'exporter must be None, "torch.export" or "tracing", not {exporter!r}'
             )
-        if precision not in (None, "fp32", "bf16"):
-            raise ValueError(f'precision must be None, "fp32" or "bf16", not {precision!r}')
+        if precision not in (None, "fp32", "bf16", "fp16"):
+            raise ValueError(f'precision must be None, "fp32", "bf16" or "fp16", not {precision!r}')
         super().__init__()
         own = self.__dict__
         own["_module"] = module
@@ -270,7 +273,7 @@ class ORTModule(torch.nn.Module):
             exported = self._export(exports, tensors, structure)
         trainable = frozenset(n for n, p in _parameters(self._module) if p.requires_grad)
         wanted = tuple(i for i in sorted(exported.inputs) if tensors[i].requires_grad)
-        narrow = precision == "bf16" and torch.is_autocast_enabled("cpu")
+        narrow = precision != "fp32" and torch.is_autocast_enabled("cpu")
         call_key = (id(exported), trainable, wanted, precision, narrow)
         call: _Call | None = self._calls.get(call_key)
         if call is None:
@@ -350,21 +353,14 @@ def _autocast_precision() -> str:
     if not torch.is_autocast_enabled("cpu"):
         return "fp32"
     dtype = torch.get_autocast_dtype("cpu")
-    if dtype == torch.bfloat16:
-        return "bf16"
-    raise ModelError(
-        "Autocast to this type is not supported.",
-        expected="torch.bfloat16",
-        received=str(dtype),
-        remedy='use torch.autocast("cpu", torch.bfloat16), which needs no loss scaling',
-    )
+    return "fp16" if dtype == torch.float16 else "bf16"  # autocast takes no others
 
 
 def _as_autocast_would(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """Widen what other modules in the region made narrow: the engine narrows by itself."""
     if not torch.is_autocast_enabled("cpu"):
         return tensors
-    return [t.float() if t.dtype == torch.bfloat16 else t for t in tensors]
+    return [t.float() if t.dtype in (torch.bfloat16, torch.float16) else t for t in tensors]
 
 
 def _rebuild(module: torch.nn.Module, options: dict[str, Any]) -> ORTModule:

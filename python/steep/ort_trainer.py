@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from steep.errors import DataError, ModelError
-from steep.torch_trainer import Trainer
+from steep.torch_trainer import SESSION_OPTIONS, Trainer
 
 
 @dataclasses.dataclass
@@ -94,9 +94,7 @@ class ORTTrainer(Trainer):
         self._attributes = map_optimizer_attributes
         settings: dict[str, Any] = dict(_OPTIMIZERS[training_optimizer_name])
         settings |= _attribute_settings(self._for_parameter(""))
-        more: dict[str, Any] = {
-            k: options.pop(k) for k in ("clip_norm", "check_finite", "precision") if k in options
-        }
+        more: dict[str, Any] = {k: options.pop(k) for k in SESSION_OPTIONS if k in options}
         if use_mixed_precision:
             more.setdefault("precision", "bf16")
         # Older opsets lack operators that both exporters now write.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,13 @@ log = logging.getLogger("steep")
 
 class _Proto(Protocol):
     def SerializeToString(self) -> bytes: ...
+
+
+@functools.cache
+def announce_precision(precision: str) -> None:
+    """Say once where a precision is no gain."""
+    if precision == "fp16" and not _steep.has_products("float16"):
+        log.info("no float16 products here: they run in float32, on values rounded to float16")
 
 
 class TrainingSession(_steep.TrainingSession):
@@ -46,8 +54,11 @@ class TrainingSession(_steep.TrainingSession):
         grad_norm: report that norm even without clipping.
         step_outputs: outputs that ``step`` returns beside the loss.
         seed: of dropout.
-        precision: "fp32", or "bf16": matrix products read bfloat16, everything else (weights,
-            moments, norms, softmax, losses, sums, updates) stays float32.
+        precision: "fp32", or "bf16" or "fp16": matrix products read bfloat16 or float16, everything
+            else (weights, moments, norms, softmax, losses, sums, updates) stays float32.
+        loss_scale: initial scale of the loss with "fp16". A step whose gradients overflow is
+            skipped (``result.skipped``) and halves it.
+        loss_scale_window: steps without a skip after which it doubles; 0 for never.
         check_finite: name the first node that makes NaN or infinity; slow.
         weights: arrays that hold initializers' data, by name, so that ``model`` (given as bytes or
             a proto) need not; those that are trained are updated in place.
@@ -85,6 +96,8 @@ class TrainingSession(_steep.TrainingSession):
         step_outputs: Sequence[str] = (),
         seed: int = 0,
         precision: str = "fp32",
+        loss_scale: float = 2.0**16,
+        loss_scale_window: int = 2000,
         check_finite: bool = False,
         weights: Mapping[str, Any] | None = None,
     ) -> None:
@@ -96,6 +109,11 @@ class TrainingSession(_steep.TrainingSession):
         options.step_outputs = list(step_outputs)
         options.seed, options.check_finite = seed, check_finite
         options.precision = precision
+        announce_precision(precision)
+        scaling = _steep.LossScaleOptions()
+        scaling.initial, scaling.growth_interval = loss_scale, loss_scale_window
+        scaling.min, scaling.max = min(scaling.min, loss_scale), max(scaling.max, loss_scale)
+        options.loss_scale = scaling
         options.groups = [_group(names, settings) for names, settings in groups]
 
         settings = _steep.OptimizerOptions()

@@ -28,7 +28,10 @@ log = logging.getLogger("steep")
 
 _OPTIMIZER = "optimizer/"
 _STEP = "optimizer/step"
+_LOSS_SCALE = "optimizer/loss_scale"
 _SEED_MASK = 2**63 - 1
+# of a trainer that go to its session as they are
+SESSION_OPTIONS = ("clip_norm", "check_finite", "precision", "loss_scale", "loss_scale_window")
 
 
 class _WithLoss(torch.nn.Module):
@@ -91,12 +94,12 @@ class Trainer:
             exported = export(self._net, _positional(inputs), list(inputs), **self._export_options)
         finally:
             self.model.train(training)
-        trained = {
-            f"model.{name}" for name, p in self.model.named_parameters() if p.requires_grad
-        } - self._left_out()
         self._build(exported, inputs)
 
     def _build(self, exported: Exported, inputs: Sequence[torch.Tensor]) -> None:
+        trained = {
+            f"model.{name}" for name, p in self.model.named_parameters() if p.requires_grad
+        } - self._left_out()
         parameters = dict(self._net.named_parameters(remove_duplicate=False))
         own = {id(parameters[n]) for n in trained}
         given = {n for n, p in parameters.items() if id(p) in own}  # tied ones under every name
@@ -142,6 +145,8 @@ class Trainer:
         if rate is not None and rate != self._lr:
             session.lr = self._lr = rate
         result = session.step(*self._fed(inputs))
+        if result.skipped:
+            log.info("skipped a step: gradients overflowed at loss scale %g", result.loss_scale)
         loss = torch.tensor(result.loss)
         return (loss, self._prediction(result.outputs)) if self._predictions else loss
 
@@ -170,6 +175,8 @@ class Trainer:
                 kind, _, graph_name = key.partition("/")
                 state[f"{_OPTIMIZER}{kind}/{known[graph_name]}"] = from_dlpack(tensor)
             state[_STEP] = torch.tensor(self._session.step_count)
+            if self._settings.get("precision") == "fp16":
+                state[_LOSS_SCALE] = torch.tensor(self._session.loss_scale)
         return state
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
@@ -278,12 +285,14 @@ class Trainer:
     def _load_moments(self, state: Mapping[str, torch.Tensor]) -> None:
         moments = {}
         for key, tensor in state.items():
-            if key != _STEP:
+            if key not in (_STEP, _LOSS_SCALE):
                 kind, _, name = key.removeprefix(_OPTIMIZER).partition("/")
                 moments[f"{kind}/{self._names.get(name, name)}"] = tensor
         self.session.set_optimizer_state(moments)
         if _STEP in state:
             self.session.step_count = int(state[_STEP])
+        if _LOSS_SCALE in state and self._settings.get("precision") == "fp16":
+            self.session.loss_scale = float(state[_LOSS_SCALE])
 
 
 class _OptimTrainer(Trainer):
@@ -297,9 +306,7 @@ class _OptimTrainer(Trainer):
         **options: Any,
     ) -> None:
         self._optimizer = optimizer
-        more: dict[str, Any] = {
-            k: options.pop(k) for k in ("clip_norm", "check_finite", "precision") if k in options
-        }
+        more: dict[str, Any] = {k: options.pop(k) for k in SESSION_OPTIONS if k in options}
         super().__init__(model, criterion, {**_torch_settings(optimizer), **more}, **options)
 
     def _next_lr(self) -> float | None:
@@ -343,7 +350,8 @@ def trainer(
             learning rate before every step, so that PyTorch's schedulers work. It is not stepped
             itself.
         options: ``clip_norm`` (bound of the gradients' global norm), ``predictions=False`` (return
-            the loss alone), ``precision="bf16"`` (matrix products in bfloat16, weights in float32),
+            the loss alone), ``precision="bf16"`` or ``"fp16"`` (matrix products in 16 bits, weights
+            in float32), ``loss_scale`` and ``loss_scale_window`` (with "fp16"),
             ``seed`` (of dropout), ``check_finite``, ``exporter``, ``opset``.
 
     Raises:

@@ -183,6 +183,12 @@ class Run {
     const std::vector<Tensor> batch = batches_.get(position_.epoch, position_.batch);
     const StepResult result = session_.step(batch);
     const int64_t rows = batch[0].dims()[0];
+    if (result.skipped) {
+      progress.line(fmt::format("skipped a batch: gradients overflowed at loss scale {:g}",
+                                result.loss_scale));
+      progress.step(rows, fmt::format("loss scale {:g}", session_.loss_scale()));
+      return;
+    }
     position_.loss_sum += result.loss * static_cast<double>(rows);
     position_.loss_rows += rows;
     metrics.add(result.step, position_.epoch + 1, result.loss, result.lr, result.grad_norm);
@@ -290,9 +296,14 @@ void add_optimizer_options(CLI::App& app, TrainingOptions& o) {
                  "Length of the schedule (default: the run)");
   app.add_option("--min-lr-ratio", o.schedule.min_lr_ratio, "Final learning rate / --lr");
   app.add_option("--precision", o.precision,
-                 "fp32, or bf16: matrix products in bfloat16, weights in float32")
+                 "fp32, or bf16 or fp16: matrix products in 16 bits, weights in float32")
       ->capture_default_str()
-      ->check(CLI::IsMember({"fp32", "bf16"}));
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  app.add_option("--loss-scale", o.loss_scale.initial, "Initial loss scale (fp16)")
+      ->capture_default_str();
+  app.add_option("--loss-scale-window", o.loss_scale.growth_interval,
+                 "Double the loss scale after so many steps without overflow (fp16)")
+      ->capture_default_str();
   app.add_option("--seed", o.seed, "Of shuffling and dropout")->capture_default_str();
   app.add_flag("--check-finite", o.check_finite,
                "Stop before a step with NaN or infinite gradients, not only such a loss");

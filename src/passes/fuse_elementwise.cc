@@ -21,11 +21,13 @@ constexpr size_t kMaxOutputs = 8;
 
 bool is_scalar_constant(Value v) { return v.role() == Role::constant && v.tensor()->size() == 1; }
 
-/// Between f32 and bf16: free at the border of a group, whose loads and stores convert.
+bool is_narrow(DType t) { return t == DType::bf16 || t == DType::f16; }
+
+/// Between f32 and a 16-bit float: free at the border of a group, whose loads and stores convert.
 bool is_border_cast(Node n) {
   if (n.op() != "Cast") return false;
   const DType from = n.input(0).dtype(), to = n.output(0).dtype();
-  return (from == DType::f32 && to == DType::bf16) || (from == DType::bf16 && to == DType::f32);
+  return (from == DType::f32 && is_narrow(to)) || (is_narrow(from) && to == DType::f32);
 }
 
 /// Elementwise, in one float type (f32 or f64) and bool. The seed of a random op is read whole.
@@ -107,7 +109,7 @@ class Fuser {
   bool joins(Node n, Node root, size_t id) {
     if (n.phase() != root.phase() || !can_fuse(n)) return false;
     // Narrow inside a group would have to be rounded there.
-    if (n.output(0).dtype() == DType::bf16) return false;
+    if (is_narrow(n.output(0).dtype())) return false;
     Value y = n.output(0);
     if (!provably_equal(y.shape(), root.output(0).shape())) return false;
     if (float_type(n) != float_type(root)) return false;

@@ -9,12 +9,18 @@
 namespace steep {
 namespace {
 
+template <Precision... kThese>
+constexpr bool only(Precision p) {
+  return ((p == kThese) || ...);
+}
+
 constexpr Pass kPasses[] = {
     {"remove_duplicates", remove_duplicates},
-    {"fuse_attention", fuse_attention, Precision::fp32},
-    {"fuse_long_attention", fuse_long_attention, Precision::bf16},
+    {"fuse_attention", fuse_attention, only<Precision::fp32, Precision::fp16>},
+    {"fuse_long_attention", fuse_long_attention, only<Precision::bf16>},
     {"fuse_matmul", fuse_matmul},
-    {"precision", precision, Precision::bf16},
+    {"precision_bf16", precision_bf16, only<Precision::bf16>},
+    {"precision_fp16", precision_fp16, only<Precision::fp16>},
     {"fuse_gather_grad", fuse_gather_grad},
     {"recompute", recompute},
     {"fuse_elementwise", fuse_elementwise},
@@ -36,7 +42,7 @@ void run_passes(Graph& graph, const PassOptions& options) {
   }
   for (const Pass& pass : kPasses) {
     if (options.disabled.count(std::string(pass.name)) != 0) continue;
-    if (pass.only && pass.only != options.precision) continue;
+    if (pass.at != nullptr && !pass.at(options.precision)) continue;
     pass.run(graph);
     graph.prune();
     verify(graph, pass.name);

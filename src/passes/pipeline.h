@@ -1,7 +1,6 @@
 // The list of rewrites that every specialised graph goes through.
 #pragma once
 
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -16,7 +15,7 @@ namespace steep {
 struct Pass {
   std::string_view name;
   void (*run)(Graph& graph);
-  std::optional<Precision> only{};  ///< runs at this precision alone
+  bool (*at)(Precision) = nullptr;  ///< runs at these precisions alone; null: at all
 };
 
 struct PassOptions {
@@ -36,7 +35,8 @@ void remove_duplicates(Graph& graph);    // nodes that compute what another node
 void fuse_attention(Graph& graph);       // attention, forward and backward, into steep.Attention
 void fuse_long_attention(Graph& graph);  // the same, of long sequences only
 void fuse_matmul(Graph& graph);          // transposes, scale, bias and ReLU into steep.MatMul
-void precision(Graph& graph);            // matrix products in bfloat16
+void precision_bf16(Graph& graph);       // matrix products in bfloat16
+void precision_fp16(Graph& graph);       // matrix products in float16
 void fuse_gather_grad(Graph& graph);     // a sum with a gather's gradient into that gradient
 void recompute(Graph& graph);            // in backward, what forward need not keep
 void fuse_elementwise(Graph& graph);     // chains of elementwise nodes into steep.Fused

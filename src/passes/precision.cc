@@ -1,15 +1,17 @@
-// bfloat16 mixed precision. Matrix products read bfloat16 and write it, except what ends in an
-// update or an output, which they write as float32. Everything else computes in float32, and the
-// states (weights, moments) stay float32.
+// Mixed precision, with bfloat16 or float16. Matrix products read the narrow type and write it,
+// except what ends in an update or an output, which they write as float32. Everything else computes
+// in float32, and the states (weights, moments) stay float32.
 //
 // A float32 value that products read gets one narrowing Cast, right behind its producer, for all of
 // them: so what forward saves for backward's products is the narrow one. A product's narrow result
 // gets one widening Cast before each of its readers. Neither costs a pass through memory where the
-// fusion of elementwise chains takes the Cast along, or where a kernel reads bfloat16 itself.
+// fusion of elementwise chains takes the Cast along, or where a kernel reads bfloat16 itself; of
+// float16 only the kernels of products do.
 
 #include "passes/precision.h"
 
 #include <bit>
+#include <span>
 #include <unordered_map>
 
 #include "ops/build.h"
@@ -20,17 +22,17 @@
 namespace steep {
 namespace {
 
-/// What an op's kernels do with bfloat16, computing in float32. The attribute `dtype` is the type
-/// of the first output, unless that is always float32 or the outputs follow the inputs.
+/// What an op's kernels do with the narrow type, computing in float32. The attribute `dtype` is the
+/// type of the first output, unless that is always float32 or the outputs follow the inputs.
 struct NarrowOp {
   std::string_view op;
-  unsigned casts = 0;    ///< bit i: input i is bfloat16, be it for a Cast
-  unsigned reads = 0;    ///< bit i: input i may be bfloat16
+  unsigned casts = 0;    ///< bit i: input i is narrow, be it for a Cast
+  unsigned reads = 0;    ///< bit i: input i may be narrow
   bool prefers = false;  ///< read the narrow twin of an input even where the wide value exists too
   enum : uint8_t { never, if_wanted, always } writes = never;
-  int follow = 0;  ///< so many outputs are bfloat16 because the inputs are
+  int follow = 0;  ///< so many outputs are narrow because the inputs are
 };
-constexpr NarrowOp kOps[] = {
+constexpr NarrowOp kBf16Ops[] = {
     {.op = "steep.MatMul", .casts = 3, .writes = NarrowOp::always},
     {.op = "steep.Attention", .casts = 7, .follow = 1},
     {.op = "steep.AttentionGrad", .casts = 31, .follow = 3},
@@ -40,12 +42,9 @@ constexpr NarrowOp kOps[] = {
     {.op = "steep.LayerNormalizationGrad", .reads = 1},
 };
 
-const NarrowOp* find(Node n) {
-  for (const NarrowOp& o : kOps) {
-    if (o.op == n.op()) return &o;
-  }
-  return nullptr;
-}
+constexpr NarrowOp kFp16Ops[] = {
+    {.op = "steep.MatMul", .casts = 3, .writes = NarrowOp::always},
+};
 
 bool has(unsigned mask, int i) { return (mask >> i & 1) != 0; }
 
@@ -65,14 +64,12 @@ bool lifts(Node n) {
          element_count(n.input(0).type().dims()) <= element_count(n.output(0).type().dims());
 }
 
-bool to_bf16(Node n) { return n.op() == "Cast" && n.output(0).dtype() == DType::bf16; }
-
 /// What hands a gradient on to an update: a sum of several, or a scaled one.
 bool passes_on(Node n) {
   return n.op() == "Add" || n.op() == "Sum" || n.op() == "Mul" || n.op() == "Div" || moves(n);
 }
 
-/// Rounded to nearest even; NaN stays NaN.
+/// As bfloat16, rounded to nearest even; NaN stays NaN.
 Tensor narrowed(const Tensor& wide) {
   Tensor narrow = Tensor::empty(DType::bf16, wide.dims());
   const auto* x = wide.data<float>();
@@ -122,7 +119,8 @@ void normalise_products(Graph& g) {
 
 class Narrower {
  public:
-  explicit Narrower(Graph& g) : g_(g), order_(g.nodes()) {}
+  Narrower(Graph& g, DType narrow, std::span<const NarrowOp> ops)
+      : g_(g), type_(narrow), ops_(ops), order_(g.nodes()) {}
 
   void run() {
     find_wide();
@@ -135,13 +133,22 @@ class Narrower {
 
  private:
   struct Known {
-    Value narrow;              // the same in bfloat16
+    Value narrow;              // the same in the narrow type
     bool only_narrow = false;  // nothing makes the wide value any more
     bool wanted = false;       // products read it
     bool wide = false;         // see find_wide
   };
 
   Known& known(Value v) { return known_[v.id()]; }
+
+  const NarrowOp* find(Node n) const {
+    for (const NarrowOp& o : ops_) {
+      if (o.op == n.op()) return &o;
+    }
+    return nullptr;
+  }
+
+  bool narrows(Node n) const { return n.op() == "Cast" && n.output(0).dtype() == type_; }
 
   /// Values that end, perhaps added to others, in an update or an output: 16 bits would lose what
   /// the weights keep.
@@ -177,7 +184,7 @@ class Narrower {
     if (const NarrowOp* op = find(n); op != nullptr && n.output(0).dtype() == DType::f32) {
       return read_narrow(n, *op);
     }
-    if (to_bf16(n) && known(n.input(0)).narrow) {
+    if (narrows(n) && known(n.input(0)).narrow) {
       return g_.replace_uses(n.output(0), known(n.input(0)).narrow);
     }
     if (moves(n) && known(n.input(0)).only_narrow) {
@@ -237,7 +244,7 @@ class Narrower {
                                            (op.writes == NarrowOp::if_wanted && known(y).wanted));
     Attrs attrs = n.attrs();
     if (op.follow == 0) {
-      attrs.set("dtype", static_cast<int64_t>(writes ? DType::bf16 : DType::f32));
+      attrs.set("dtype", static_cast<int64_t>(writes ? type_ : DType::f32));
     }
     Graph::Scope scope(g_, n.phase(), n.name());
     const std::vector<Value> made = apply_n(n.op(), inputs, n.output_count(), std::move(attrs));
@@ -261,9 +268,9 @@ class Narrower {
     Value& twin = known(x).narrow;
     if (twin) return twin;
     Node from = x.producer();
-    if (from && from.op() == "Cast" && from.input(0).dtype() == DType::bf16) {
+    if (from && from.op() == "Cast" && from.input(0).dtype() == type_) {
       twin = from.input(0);
-    } else if (x.role() == Role::constant) {
+    } else if (x.role() == Role::constant && type_ == DType::bf16) {
       twin = g_.add_constant(narrowed(*x.tensor()), x.name());
     } else if (from && lifts(from)) {
       twin = moved(from, reader);
@@ -272,7 +279,7 @@ class Narrower {
                           : x.role() == Role::input ? g_.input_phase(x)
                                                     : Phase::forward;
       Graph::Scope scope(g_, phase, x.name());
-      twin = cast(x, DType::bf16);
+      twin = cast(x, type_);
       g_.place_like(twin.producer(), from ? from : reader);
     }
     return twin;
@@ -295,6 +302,8 @@ class Narrower {
   }
 
   Graph& g_;
+  DType type_;
+  std::span<const NarrowOp> ops_;
   std::vector<Node> order_;
   std::unordered_map<uint32_t, Known> known_;  // by id of a value
 };
@@ -304,8 +313,9 @@ class Narrower {
 Precision precision_from(std::string_view name) {
   if (name == "fp32") return Precision::fp32;
   if (name == "bf16") return Precision::bf16;
+  if (name == "fp16") return Precision::fp16;
   throw ModelError({.what = "There is no such precision.",
-                    .expected = "\"fp32\" or \"bf16\"",
+                    .expected = "\"fp32\", \"bf16\" or \"fp16\"",
                     .received = std::string(name)});
 }
 
@@ -325,9 +335,14 @@ bool is_product(Value v) {
   return false;
 }
 
-void precision(Graph& g) {
+void precision_bf16(Graph& g) {
   normalise_products(g);
-  Narrower(g).run();
+  Narrower(g, DType::bf16, kBf16Ops).run();
+}
+
+void precision_fp16(Graph& g) {
+  normalise_products(g);
+  Narrower(g, DType::f16, kFp16Ops).run();
 }
 
 }  // namespace steep

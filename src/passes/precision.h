@@ -1,4 +1,4 @@
-// Arithmetic of a program: float32 throughout, or bfloat16 where it is faster and safe.
+// Arithmetic of a program: float32 throughout, or 16-bit floats where they are faster and safe.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,10 @@ namespace steep {
 enum class Precision : uint8_t {
   fp32,
   bf16,  ///< matrix products read bfloat16; weights, sums, norms, losses and updates stay float32
+  fp16,  ///< the same with float16, whose range is small: the loss wants a scale
 };
 
-/// "fp32" or "bf16". Throws ModelError for any other name.
+/// "fp32", "bf16" or "fp16". Throws ModelError for any other name.
 Precision precision_from(std::string_view name);
 
 /// Whether `v` is a product's result, perhaps with a bias, in another shape or order: what

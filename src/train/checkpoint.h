@@ -24,6 +24,8 @@ struct Checkpoint {
   uint64_t seed = 0;
   uint64_t run_count = 0;
   double lr = 0;            ///< base rate
+  double loss_scale = 0;    ///< 0: the loss was not scaled
+  int64_t clean_steps = 0;  ///< since the loss scale last changed
   std::string schedule{};   ///< for people: what was in force
   std::string user = "{}";  ///< JSON text, at most 1 MiB, nested at most 64 deep
 };

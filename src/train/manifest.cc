@@ -94,6 +94,10 @@ std::string write_manifest(const Checkpoint& checkpoint,
             {"run_count", checkpoint.run_count},
             {"lr", checkpoint.lr},
             {"schedule", checkpoint.schedule}};
+  if (checkpoint.loss_scale > 0) {
+    json["loss_scale"] = checkpoint.loss_scale;
+    json["clean_steps"] = checkpoint.clean_steps;
+  }
   for (const auto& [name, file] : files) {
     json["files"][name] = {{"bytes", file.bytes}, {"crc32c", fmt::format("{:08x}", file.crc)}};
   }
@@ -146,6 +150,15 @@ void read_manifest(const ByteSource& source, Checkpoint* checkpoint,
   checkpoint->lr = get<double>(json, "lr", &Json::is_number);
   if (!std::isfinite(checkpoint->lr)) throw DataError("the manifest's lr is not finite");
   checkpoint->schedule = get_text(json, "schedule");
+  if (json.contains("loss_scale")) {
+    checkpoint->loss_scale = get<double>(json, "loss_scale", &Json::is_number);
+    const uint64_t clean = get_count(json, "clean_steps");
+    if (!(checkpoint->loss_scale > 0) || !std::isfinite(checkpoint->loss_scale) ||
+        clean > static_cast<uint64_t>(INT64_MAX)) {
+      throw DataError("the manifest's loss scale is out of range");
+    }
+    checkpoint->clean_steps = static_cast<int64_t>(clean);
+  }
   const auto user = json.find("user");
   if (user == json.end()) throw DataError("the manifest has no valid 'user'");
   checkpoint->user = user->dump();

@@ -40,6 +40,13 @@ std::string describe(const Tensor& tensor) {
   return fmt::format("{}{}", name_of(tensor.dtype()), to_string(tensor.dims()));
 }
 
+/// Those behind the loss.
+void take_step_outputs(ForwardResult& forward, StepResult* result) {
+  for (size_t i = 1; i < forward.outputs.size(); ++i) {
+    result->outputs.push_back(std::move(forward.outputs[i]));
+  }
+}
+
 }  // namespace
 
 TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model_folder,
@@ -48,7 +55,8 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
       folder(std::move(model_folder)),
       given(std::move(weights)),
       options(std::move(model_options)),
-      base_lr(options.optimizer.lr) {
+      base_lr(options.optimizer.lr),
+      loss_scale(scales_loss(options) ? options.loss_scale.initial : 1) {
   const ImportLimits limits{.max_bytes = options.limits.max_bytes,
                             .max_nodes = options.limits.max_nodes,
                             .max_depth = options.limits.max_depth,
@@ -100,16 +108,27 @@ double TrainingSession::Impl::rate() const {
 
 StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) {
   const uint64_t run = program->run_count();
+  write_loss_scale();
   ForwardResult forward = program->forward(fed);
   StepResult result;
   result.loss = read_scalar(forward.outputs[0]);
-  if (options.check_finite) {
+  const bool scaled = scales_loss(options);
+  if (options.check_finite || scaled) {
     // The step's graph ends its forward phase with the gradients then.
     result.grad_norm = read_scalar(forward.outputs.back());
     forward.outputs.pop_back();
   }
+  result.loss_scale = loss_scale;
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     forward.pending.reset();
+    if (scaled && loss_scale > options.loss_scale.min) {
+      adapt_loss_scale(true);
+      result.skipped = true;
+      result.lr = rate();
+      result.step = steps;
+      take_step_outputs(forward, &result);
+      return result;
+    }
     program->set_run_count(run);
     explain(result, fed);
   }
@@ -121,11 +140,26 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) {
   const std::vector<Tensor> backward =
       program->backward(std::move(forward.pending), backward_inputs);
   result.step = ++steps;
+  if (scaled) adapt_loss_scale(false);
   if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);
-  for (size_t i = 1; i < forward.outputs.size(); ++i) {
-    result.outputs.push_back(std::move(forward.outputs[i]));
-  }
+  take_step_outputs(forward, &result);
   return result;
+}
+
+void TrainingSession::Impl::write_loss_scale() {
+  if (!scales_loss(options)) return;
+  *states.at(std::string(kLossScaleState)).data<float>() = static_cast<float>(loss_scale);
+}
+
+void TrainingSession::Impl::adapt_loss_scale(bool overflow) {
+  const LossScaleOptions& o = options.loss_scale;
+  if (overflow) {
+    loss_scale = std::max(loss_scale / 2, o.min);
+    clean_steps = 0;
+  } else if (++clean_steps == o.growth_interval) {
+    loss_scale = std::min(loss_scale * 2, o.max);
+    clean_steps = 0;
+  }
 }
 
 void TrainingSession::Impl::explain(const StepResult& result, std::span<const Tensor> fed) const {
@@ -140,8 +174,12 @@ void TrainingSession::Impl::explain(const StepResult& result, std::span<const Te
   // that never comes.
   TrainingOptions watched = options;
   watched.check_finite = true;
-  ProgramOptions how{.check_finite = true, .seed = options.seed};
-  for (const Pass& pass : passes()) how.disabled_passes.emplace(pass.name);
+  ProgramOptions how{
+      .precision = precision_from(options.precision), .check_finite = true, .seed = options.seed};
+  for (const Pass& pass : passes()) {
+    // What does not fit into float16 is the reason as a rule.
+    if (pass.run != precision_fp16) how.disabled_passes.emplace(pass.name);
+  }
   Program diagnosis(step_graph(model, watched), how);
   bind_states(diagnosis);
   diagnosis.set_run_count(program->run_count());
@@ -181,6 +219,7 @@ std::map<std::string, Tensor> TrainingSession::Impl::gradients(std::span<const T
   if (!gradient_) {
     gradient_ = std::make_unique<Program>(make_program(gradient_graph(model, options)));
   }
+  write_loss_scale();
   gradient_->set_seed(options.seed);
   gradient_->set_run_count(program->run_count());
   gradient_->set_profiler(profiler.get());

@@ -42,10 +42,16 @@ struct TrainingSession::Impl {
       states;  ///< parameters and moments: every program works on these bytes
   double base_lr = 0;
   int64_t steps = 0;
+  double loss_scale = 1;
+  int64_t clean_steps = 0;  ///< since the loss scale last changed
   std::unique_ptr<Profiler> profiler;
 
  private:
   Program make_program(Graph graph) const;
+  /// Where the programs read it.
+  void write_loss_scale();
+  /// After a step: smaller when it overflowed, greater after long enough without.
+  void adapt_loss_scale(bool overflow);
   /// Made when first needed.
   Program& eval_program(bool with_loss);
   void bind_states(Program& made) const;

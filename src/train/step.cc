@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "autodiff/gradient.h"
@@ -28,9 +29,11 @@ Value readable(Value loss) {
   return loss.dtype() == DType::f32 || loss.dtype() == DType::f64 ? loss : cast(loss, DType::f32);
 }
 
-std::vector<Value> gradients_of(const TrainingModel& model, Graph& graph, Value loss, Phase phase) {
+/// `seed`: the gradient of the loss itself; null means 1.
+std::vector<Value> gradients_of(const TrainingModel& model, Graph& graph, Value loss, Phase phase,
+                                Value seed = {}) {
   const Value outputs[] = {loss};
-  const Value seeds[] = {Value()};
+  const Value seeds[] = {seed};
   const std::vector<Value> parameters = parameter_values(model, graph);
   std::vector<Value> gradients = add_gradients(graph, outputs, seeds, parameters, phase);
   for (size_t i = 0; i < gradients.size(); ++i) {
@@ -38,6 +41,13 @@ std::vector<Value> gradients_of(const TrainingModel& model, Graph& graph, Value 
     if (!gradients[i]) gradients[i] = zeros_like(parameters[i]);
   }
   return gradients;
+}
+
+/// The scaled gradient of the loss, and the factor that takes the scale out of other gradients.
+std::pair<Value, Value> scale_loss(Graph& graph, Value loss) {
+  const Graph::Scope scope(graph, Phase::forward, "loss_scale");
+  const Value scale = graph.add_state(std::string(kLossScaleState), {DType::f32, Shape{}});
+  return {zeros_like(loss) + cast_like(scale, loss), 1.0 / scale};
 }
 
 /// How fast one parameter learns.
@@ -89,7 +99,18 @@ void remove_dropout(Graph& graph) {
   }
 }
 
+void check_loss_scale(const LossScaleOptions& o) {
+  const bool ordered = o.min > 0 && o.min <= o.initial && o.initial <= o.max && o.max <= 0x1p64;
+  if (ordered && o.growth_interval >= 0) return;
+  throw ModelError(
+      ErrorParts{.what = "The settings of the loss scale are out of range.",
+                 .expected = "0 < min <= initial <= max <= 2^64, growth_interval of at least 0",
+                 .received = fmt::format("min {}, initial {}, max {}, growth_interval {}", o.min,
+                                         o.initial, o.max, o.growth_interval)});
+}
+
 void check_options(const TrainingOptions& options) {
+  check_loss_scale(options.loss_scale);
   check_optimizer(options.optimizer);
   check_schedule(options.schedule);
   for (const ParameterGroup& group : options.groups) {
@@ -106,6 +127,8 @@ void check_options(const TrainingOptions& options) {
 }
 
 }  // namespace
+
+bool scales_loss(const TrainingOptions& options) { return options.precision == "fp16"; }
 
 TrainingModel prepare_model(Graph graph, std::span<const std::string> initializers,
                             const TrainingOptions& options,
@@ -142,26 +165,32 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
 
 Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
   Graph graph = model.graph;
-  const bool want_norm = options.clip_norm > 0 || options.grad_norm || options.check_finite;
+  const bool scaled = scales_loss(options), look_first = options.check_finite || scaled;
+  const bool want_norm = options.clip_norm > 0 || options.grad_norm || look_first;
   const AttachedLoss attached = attach_loss(graph, options);
   const std::vector<Output> model_outputs = std::exchange(graph.mutable_outputs(), {});
   graph.add_output("loss", readable(attached.loss));
   add_step_outputs(graph, model_outputs, options.step_outputs);
   const Value loss = graph.outputs()[0].value;
-  const Phase gradient_phase = options.check_finite ? Phase::forward : Phase::backward;
+  const Phase gradient_phase = look_first ? Phase::forward : Phase::backward;
   // Before the gradients, so that no update has to wait for its rate.
   const std::vector<Rate> rates = rates_for(model, options, graph);
   const Value step =
       graph.add_input(std::string(kStepInput), {DType::i64, Shape{}}, Phase::backward);
-  const std::vector<Value> gradients = gradients_of(model, graph, loss, gradient_phase);
+  Value seed, scale;  // scale: of the gradients, in the update
+  if (scaled) std::tie(seed, scale) = scale_loss(graph, loss);
+  const std::vector<Value> gradients = gradients_of(model, graph, loss, gradient_phase, seed);
 
-  Value norm, scale;
+  Value norm;
   if (want_norm) {
     Graph::Scope scope(graph, gradient_phase, "clip");
     norm = steep::apply("steep.GlobalNorm", std::span<const Value>(gradients));
+    if (scaled) norm = norm * scale;
     graph.add_output("grad_norm", norm, gradient_phase);
     if (options.clip_norm > 0) {
-      scale = apply("Min", {scalar(graph, 1, DType::f32), options.clip_norm / (norm + 1e-6)});
+      const Value clip =
+          apply("Min", {scalar(graph, 1, DType::f32), options.clip_norm / (norm + 1e-6)});
+      scale = scaled ? scale * clip : clip;
     }
   }
   for (size_t i = 0; i < gradients.size(); ++i) {
@@ -186,9 +215,13 @@ Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options)
   graph.mutable_outputs().clear();
   graph.add_output("loss", readable(attached.loss));
   Value loss = graph.outputs()[0].value;
-  const std::vector<Value> gradients = gradients_of(model, graph, loss, Phase::forward);
+  Value seed, scale;
+  if (scales_loss(options)) std::tie(seed, scale) = scale_loss(graph, loss);
+  const std::vector<Value> gradients = gradients_of(model, graph, loss, Phase::forward, seed);
+  const Graph::Scope scope(graph, Phase::forward, "gradients");
   for (size_t i = 0; i < gradients.size(); ++i) {
-    graph.add_output("grad/" + model.parameters[i], gradients[i]);
+    const Value gradient = scale ? gradients[i] * cast_like(scale, gradients[i]) : gradients[i];
+    graph.add_output("grad/" + model.parameters[i], gradient);
   }
   return graph;
 }

@@ -1,7 +1,8 @@
 // The whole training step as one graph: forward | loss | backward, clipping, updates.
 //
-// The forward phase ends with the loss (with check_finite: with the gradients), so that the host
-// can look at it and drop the run before anything is written. The backward phase does the rest.
+// The forward phase ends with the loss (with check_finite or a loss scale: with the gradients), so
+// that the host can look at it and drop the run before anything is written. The backward phase does
+// the rest.
 #pragma once
 
 #include <string>
@@ -32,8 +33,8 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
 
 /// Forward inputs: the model's, then the label if it was added. Backward inputs: lr (float32), step
 /// (int64). Forward outputs: loss, then options.step_outputs. Backward outputs: the gradients'
-/// global norm (float32) if clip_norm or grad_norm asks for it. With check_finite, the norm is a
-/// forward output, after the others.
+/// global norm (float32) if clip_norm or grad_norm asks for it. With check_finite or a loss scale,
+/// the norm is a forward output, after the others.
 Graph step_graph(const TrainingModel& model, const TrainingOptions& options);
 
 /// Without dropout. Outputs: the model's, then (with_loss) the loss; inputs: the model's, then
@@ -49,5 +50,10 @@ std::string model_fingerprint(const TrainingModel& model, const TrainingOptions&
 
 inline constexpr std::string_view kLrInput = "steep.lr";
 inline constexpr std::string_view kStepInput = "steep.step";
+/// A state, float32 scalar: what the loss is multiplied by before it is differentiated.
+inline constexpr std::string_view kLossScaleState = "steep.loss_scale";
+
+/// Is the loss scaled at this precision?
+bool scales_loss(const TrainingOptions& options);
 
 }  // namespace steep

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -185,6 +186,19 @@ void TrainingSession::set_lr(double lr) {
   }
   impl_->base_lr = lr;
 }
+double TrainingSession::loss_scale() const { return impl_->loss_scale; }
+void TrainingSession::set_loss_scale(double scale) {
+  const LossScaleOptions& o = impl_->options.loss_scale;
+  if (!scales_loss(impl_->options) || !(scale >= o.min && scale <= o.max)) {
+    throw DataError(ErrorParts{
+        .what = "The loss scale cannot be set.",
+        .expected = scales_loss(impl_->options) ? fmt::format("{} to {}", o.min, o.max)
+                                                : "precision \"fp16\"",
+        .received = fmt::format("{} at precision \"{}\"", scale, impl_->options.precision)});
+  }
+  impl_->loss_scale = scale;
+  impl_->clean_steps = 0;
+}
 void TrainingSession::set_seed(uint64_t seed) {
   impl_->options.seed = seed;
   impl_->program->set_seed(seed);
@@ -204,6 +218,8 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path,
              .seed = impl_->options.seed,
              .run_count = run_count(),
              .lr = impl_->base_lr,
+             .loss_scale = scales_loss(impl_->options) ? impl_->loss_scale : 0,
+             .clean_steps = impl_->clean_steps,
              .schedule = fmt::format("{} warmup_steps={} total_steps={} min_lr_ratio={}", s.kind,
                                      s.warmup_steps, s.total_steps, s.min_lr_ratio),
              .user = user});
@@ -225,6 +241,11 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
   impl_->assign(saved.moments, impl_->model.moments, "optimizer moment");
   impl_->steps = saved.step;
   impl_->base_lr = saved.lr;
+  if (scales_loss(impl_->options) && saved.loss_scale > 0) {
+    const LossScaleOptions& o = impl_->options.loss_scale;
+    impl_->loss_scale = std::clamp(saved.loss_scale, o.min, o.max);
+    impl_->clean_steps = saved.clean_steps;
+  }
   set_seed(saved.seed);
   set_run_count(saved.run_count);
   return saved.user;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "autodiff/gradient.h"
 #include "engine.h"
 #include "ops/build.h"
@@ -108,6 +110,61 @@ TEST(Precision, AResultIsAsExactAsTheProductOfRoundedOperands) {
   EXPECT_EQ(*program.forward(inputs).outputs[0].data<float>(), 4.0234375F);
 }
 
+TEST(Precision, Fp16ProductsReadFloat16AndOverflowToInfinity) {
+  Graph g = classifier();
+  run_passes(g, {.precision = Precision::fp16});
+  int wide = 0;
+  for (Node n : nodes_of(g, "steep.MatMul")) {
+    EXPECT_EQ(n.input(0).dtype(), DType::f16) << n.name();
+    EXPECT_EQ(n.input(1).dtype(), DType::f16) << n.name();
+    wide += n.output(0).dtype() == DType::f32;
+  }
+  EXPECT_EQ(wide, 2) << to_text(g);
+  for (Value s : g.states()) EXPECT_EQ(s.dtype(), DType::f32) << s.name();
+
+  Graph square;
+  Value x = square.add_input("x", matrix(1, 1));
+  square.add_output("y", matmul(matmul(x, x), x));
+  Program program(std::move(square), {.precision = Precision::fp16});
+  auto cube = [&](float v) {
+    const Tensor inputs[] = {Tensor::from(std::vector<float>{v}, {1, 1})};
+    return *program.forward(inputs).outputs[0].data<float>();
+  };
+  EXPECT_EQ(cube(1.0001F), 1);         // float16 resolves 2^-10
+  EXPECT_EQ(cube(100), 1000000);       // an output is float32
+  EXPECT_TRUE(std::isinf(cube(300)));  // the square is no float16
+}
+
+/// Large enough for oneDNN; compared with the sum of products of rounded operands.
+TEST(Precision, Fp16ProductsOfEverySizeAreThoseOfRoundedOperands) {
+  for (int64_t n : {3, 70, 130}) {
+    Graph g;
+    Value x = g.add_input("x", matrix(n, n)), w = g.add_input("w", matrix(n, n));
+    g.add_output("y", matmul(x, w));
+    Program program(std::move(g), {.precision = Precision::fp16});
+    // Multiples of 2^-9 below 1 are float16; another 2^-14 is rounded away.
+    std::vector<float> a(static_cast<size_t>(n * n)), b = a, exact_a = a;
+    for (size_t i = 0; i < a.size(); ++i) {
+      exact_a[i] = static_cast<float>((i * 37) % 512) / 512;
+      a[i] = exact_a[i] + 0x1p-14F;
+      b[i] = static_cast<float>((i * 91) % 512) / 512 - 0.5F;
+    }
+    const Tensor inputs[] = {Tensor::from(a, {n, n}), Tensor::from(b, {n, n})};
+    const Tensor y = program.forward(inputs).outputs[0];
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = 0;
+        for (int64_t k = 0; k < n; ++k) {
+          const float left = exact_a[static_cast<size_t>(i * n + k)];
+          sum += double{left < 0.0625F ? a[static_cast<size_t>(i * n + k)] : left} *
+                 b[static_cast<size_t>(k * n + j)];
+        }
+        EXPECT_NEAR(y.data<float>()[i * n + j], sum, 1e-4) << n << " " << i << " " << j;
+      }
+    }
+  }
+}
+
 TEST(Precision, LeavesOtherTypesAlone) {
   Graph g;
   Value x = g.add_input("x", {DType::f64, Shape{4, 4}});
@@ -119,6 +176,7 @@ TEST(Precision, LeavesOtherTypesAlone) {
 
 TEST(Precision, RefusesAnUnknownName) {
   EXPECT_EQ(precision_from("bf16"), Precision::bf16);
+  EXPECT_EQ(precision_from("fp16"), Precision::fp16);
   EXPECT_THROW(precision_from("fp8"), ModelError);
 }
 
