@@ -79,51 +79,47 @@ void count(benchmark::State& state, const char* name, double each) {
   state.counters[name] = benchmark::Counter(each, benchmark::Counter::kIsIterationInvariantRate);
 }
 
-/// y[m, n] = a[m, k] b[k, n], and the two gradients of that product: da = dy bᵀ, db = aᵀ dy.
-void forward(benchmark::State& state) {
-  const int64_t m = state.range(0), n = state.range(1), k = state.range(2);
-  time_kernel(state, {"MatMul", {filled({m, k}), filled({k, n})}, {filled({m, n})}});
+void in_microseconds(benchmark::internal::Benchmark* b) {
+  b->Unit(benchmark::kMicrosecond)->UseRealTime();
+}
+
+enum class Stored : uint8_t { as_read, transposed };
+
+/// y[m, n] = a[m, k] b[k, n], where either operand may be stored transposed.
+void product(benchmark::State& state, int64_t m, int64_t n, int64_t k, Stored a = Stored::as_read,
+             Stored b = Stored::as_read) {
+  const bool turn_a = a == Stored::transposed, turn_b = b == Stored::transposed;
+  Attrs attrs;
+  if (turn_a) attrs.set("perm_a", Ints{1, 0});
+  if (turn_b) attrs.set("perm_b", Ints{1, 0});
+  time_kernel(state,
+              {"steep.MatMul",
+               {filled(turn_a ? Dims{k, m} : Dims{m, k}), filled(turn_b ? Dims{n, k} : Dims{k, n})},
+               {filled({m, n})},
+               std::move(attrs)});
   count(state, "FLOP", 2.0 * static_cast<double>(m * n * k));
 }
-void input_gradient(benchmark::State& state) {
-  const int64_t m = state.range(0), n = state.range(1), k = state.range(2);
-  time_kernel(state, {"steep.MatMul",
-                      {filled({m, n}), filled({k, n})},
-                      {filled({m, k})},
-                      {{"perm_b", Ints{1, 0}}}});
-  count(state, "FLOP", 2.0 * static_cast<double>(m * n * k));
+
+/// The product of shape (m, n, k), and its two gradients: da = dy bᵀ, db = aᵀ dy.
+void forward(benchmark::State& s) { product(s, s.range(0), s.range(1), s.range(2)); }
+void input_gradient(benchmark::State& s) {
+  product(s, s.range(0), s.range(2), s.range(1), Stored::as_read, Stored::transposed);
 }
-void weight_gradient(benchmark::State& state) {
-  const int64_t m = state.range(0), n = state.range(1), k = state.range(2);
-  time_kernel(state, {"steep.MatMul",
-                      {filled({m, k}), filled({m, n})},
-                      {filled({k, n})},
-                      {{"perm_a", Ints{1, 0}}}});
-  count(state, "FLOP", 2.0 * static_cast<double>(m * n * k));
+void weight_gradient(benchmark::State& s) {
+  product(s, s.range(2), s.range(1), s.range(0), Stored::transposed);
 }
-/// The same three where the weight is stored [n, k], as torch.nn.Linear does.
-void forward_linear(benchmark::State& state) {
-  const int64_t m = state.range(0), n = state.range(1), k = state.range(2);
-  time_kernel(state, {"steep.MatMul",
-                      {filled({m, k}), filled({n, k})},
-                      {filled({m, n})},
-                      {{"perm_b", Ints{1, 0}}}});
-  count(state, "FLOP", 2.0 * static_cast<double>(m * n * k));
+/// The same where the weight is stored [n, k], as torch.nn.Linear does.
+void forward_linear(benchmark::State& s) {
+  product(s, s.range(0), s.range(1), s.range(2), Stored::as_read, Stored::transposed);
 }
-void weight_gradient_linear(benchmark::State& state) {
-  const int64_t m = state.range(0), n = state.range(1), k = state.range(2);
-  time_kernel(state, {"steep.MatMul",
-                      {filled({m, n}), filled({m, k})},
-                      {filled({n, k})},
-                      {{"perm_a", Ints{1, 0}}}});
-  count(state, "FLOP", 2.0 * static_cast<double>(m * n * k));
+void weight_gradient_linear(benchmark::State& s) {
+  product(s, s.range(1), s.range(2), s.range(0), Stored::transposed);
 }
 
 void matmul_shapes(benchmark::internal::Benchmark* b) {
   b->Args({700, 28782, 200});
   for (int64_t n : {512, 1536, 2048, 30522, 50257}) b->Args({1024, n, 512});
-  b->Args({1024, 512, 2048});
-  b->Unit(benchmark::kMicrosecond)->UseRealTime();
+  in_microseconds(b->Args({1024, 512, 2048}));
 }
 BENCHMARK(forward)->Name("MatMul/y")->Apply(matmul_shapes);
 BENCHMARK(input_gradient)->Name("MatMul/da")->Apply(matmul_shapes);
@@ -131,72 +127,47 @@ BENCHMARK(weight_gradient)->Name("MatMul/db")->Apply(matmul_shapes);
 BENCHMARK(forward_linear)->Name("MatMul/y_linear")->Apply(matmul_shapes);
 BENCHMARK(weight_gradient_linear)->Name("MatMul/dw_linear")->Apply(matmul_shapes);
 
-void small_product(benchmark::State& state) {
-  time_kernel(state, {"MatMul", {filled({32, 10}), filled({10, 1})}, {filled({32, 1})}});
-}
-BENCHMARK(small_product)->Name("MatMul/small")->UseRealTime();
-
 /// Near the border of what our own loops take; with a transposed right operand the loops pack it.
-void small_forward(benchmark::State& state) {
-  const int64_t m = state.range(0), n = state.range(1), k = state.range(2);
-  time_kernel(state, {"steep.MatMul", {filled({m, k}), filled({k, n})}, {filled({m, n})}});
-  count(state, "FLOP", 2.0 * static_cast<double>(m * n * k));
-}
-void small_input_gradient(benchmark::State& state) {
-  const int64_t m = state.range(0), n = state.range(1), k = state.range(2);
-  time_kernel(state, {"steep.MatMul",
-                      {filled({m, k}), filled({n, k})},
-                      {filled({m, n})},
-                      {{"perm_b", Ints{1, 0}}}});
-  count(state, "FLOP", 2.0 * static_cast<double>(m * n * k));
-}
-void small_weight_gradient(benchmark::State& state) {
-  const int64_t m = state.range(0), n = state.range(1), k = state.range(2);
-  time_kernel(state, {"steep.MatMul",
-                      {filled({k, m}), filled({k, n})},
-                      {filled({m, n})},
-                      {{"perm_a", Ints{1, 0}}}});
-  count(state, "FLOP", 2.0 * static_cast<double>(m * n * k));
+void small_weight_gradient(benchmark::State& s) {
+  product(s, s.range(0), s.range(1), s.range(2), Stored::transposed);
 }
 void small_shapes(benchmark::internal::Benchmark* b) {
   b->Args({32, 128, 64})->Args({32, 10, 128})->Args({64, 64, 64})->Args({64, 128, 64});
   b->Args({128, 128, 32})->Args({128, 128, 64})->UseRealTime();
 }
-BENCHMARK(small_forward)->Name("MatMul/small_y")->Apply(small_shapes);
-BENCHMARK(small_input_gradient)->Name("MatMul/small_dx")->Apply(small_shapes);
+BENCHMARK(forward)->Name("MatMul/small")->Args({32, 1, 10})->UseRealTime();
+BENCHMARK(forward)->Name("MatMul/small_y")->Apply(small_shapes);
+BENCHMARK(forward_linear)->Name("MatMul/small_dx")->Apply(small_shapes);
 BENCHMARK(small_weight_gradient)->Name("MatMul/small_dw")->Apply(small_shapes);
 
-/// 64 heads of [128, 64], read where a [batch, time, head, width] array has them.
-void attention_scores(benchmark::State& state) {
-  time_kernel(state,
-              {"steep.MatMul",
-               {filled({8, 128, 8, 64}), filled({8, 128, 8, 64})},
-               {filled({8, 8, 128, 128})},
-               {{"perm_a", Ints{0, 2, 1, 3}}, {"perm_b", Ints{0, 2, 3, 1}}, {"alpha", 0.125}}});
-  count(state, "FLOP", 2.0 * 64 * 128 * 128 * 64);
-}
-void attention_values(benchmark::State& state) {
+/// A product of 64 heads, read where [batch, time, head, width] arrays have them.
+void head_product(benchmark::State& state, Dims a, Dims b, Dims y, Attrs attrs) {
   time_kernel(state, {"steep.MatMul",
-                      {filled({8, 8, 128, 128}), filled({8, 128, 8, 64})},
-                      {filled({8, 128, 8, 64})},
-                      {{"perm_b", Ints{0, 2, 1, 3}}, {"perm_y", Ints{0, 2, 1, 3}}}});
+                      {filled(std::move(a)), filled(std::move(b))},
+                      {filled(std::move(y))},
+                      std::move(attrs)});
   count(state, "FLOP", 2.0 * 64 * 128 * 128 * 64);
 }
-void attention_value_gradient(benchmark::State& state) {
-  time_kernel(
-      state,
-      {"steep.MatMul",
-       {filled({8, 8, 128, 128}), filled({8, 128, 8, 64})},
-       {filled({8, 128, 8, 64})},
-       {{"perm_a", Ints{0, 1, 3, 2}}, {"perm_b", Ints{0, 2, 1, 3}}, {"perm_y", Ints{0, 2, 1, 3}}}});
-  count(state, "FLOP", 2.0 * 64 * 128 * 128 * 64);
+const Dims kTokens{8, 128, 8, 64};
+const Dims kScores{8, 8, 128, 128};
+const Ints kByHead{0, 2, 1, 3};
+const Ints kByHeadSwapped{0, 2, 3, 1};
+const Ints kSwapped{0, 1, 3, 2};
+
+void attention_scores(benchmark::State& s) {
+  head_product(s, kTokens, kTokens, kScores,
+               {{"perm_a", kByHead}, {"perm_b", kByHeadSwapped}, {"alpha", 0.125}});
 }
-BENCHMARK(attention_scores)->Name("MatMul/scores")->Unit(benchmark::kMicrosecond)->UseRealTime();
-BENCHMARK(attention_values)->Name("MatMul/values")->Unit(benchmark::kMicrosecond)->UseRealTime();
-BENCHMARK(attention_value_gradient)
-    ->Name("MatMul/dvalues")
-    ->Unit(benchmark::kMicrosecond)
-    ->UseRealTime();
+void attention_values(benchmark::State& s) {
+  head_product(s, kScores, kTokens, kTokens, {{"perm_b", kByHead}, {"perm_y", kByHead}});
+}
+void attention_value_gradient(benchmark::State& s) {
+  head_product(s, kScores, kTokens, kTokens,
+               {{"perm_a", kSwapped}, {"perm_b", kByHead}, {"perm_y", kByHead}});
+}
+BENCHMARK(attention_scores)->Name("MatMul/scores")->Apply(in_microseconds);
+BENCHMARK(attention_values)->Name("MatMul/values")->Apply(in_microseconds);
+BENCHMARK(attention_value_gradient)->Name("MatMul/dvalues")->Apply(in_microseconds);
 
 /// Attention with dropout over [batch, time, head, 64] arrays: forward, and forward with gradient,
 /// as one kernel each and as the products, softmax and dropout that they stand for.
@@ -217,8 +188,6 @@ struct AttentionShape {
   }
 };
 
-const Ints kByHead{0, 2, 1, 3};
-const Ints kByHeadSwapped{0, 2, 3, 1};
 Tensor dropout_seed() { return Tensor::from<int64_t>({1, 2}, {2}); }
 
 void fused_attention(benchmark::State& state) {
@@ -256,11 +225,10 @@ void separate_attention(benchmark::State& state) {
   runs.push_back({"steep.MatMul", {dropped, v}, {y}, {{"perm_b", kByHead}, {"perm_y", kByHead}}});
   if (state.range(4) != 0) {
     Tensor dy = s.tokens(), ds = s.scores();
-    const Ints swapped{0, 1, 3, 2};
     runs.push_back({"steep.MatMul",
                     {dropped, dy},
                     {s.tokens()},
-                    {{"perm_a", swapped}, {"perm_b", kByHead}, {"perm_y", kByHead}}});
+                    {{"perm_a", kSwapped}, {"perm_b", kByHead}, {"perm_y", kByHead}}});
     runs.push_back(
         {"steep.MatMul", {dy, v}, {ds}, {{"perm_a", kByHead}, {"perm_b", kByHeadSwapped}}});
     runs.push_back({"steep.Dropout", {ds, dropout_seed()}, {ds}, random});
@@ -273,7 +241,7 @@ void separate_attention(benchmark::State& state) {
         {"steep.MatMul",
          {ds, q},
          {s.tokens()},
-         {{"perm_a", swapped}, {"perm_b", kByHead}, {"perm_y", kByHead}, {"alpha", 0.125}}});
+         {{"perm_a", kSwapped}, {"perm_b", kByHead}, {"perm_y", kByHead}, {"alpha", 0.125}}});
   }
   time_kernels(state, std::move(runs));
   count(state, "FLOP", s.products(state.range(4) != 0 ? 6 : 2));
@@ -288,7 +256,7 @@ void attention_shapes(benchmark::internal::Benchmark* b) {
       b->Args({1, 8, 2048, causal, gradient});
     }
   }
-  b->Unit(benchmark::kMicrosecond)->UseRealTime();
+  in_microseconds(b);
 }
 BENCHMARK(fused_attention)->Name("Attention/fused")->Apply(attention_shapes);
 BENCHMARK(separate_attention)->Name("Attention/separate")->Apply(attention_shapes);
@@ -315,23 +283,21 @@ void cross_entropy_grad(benchmark::State& state) {
   count(state, "bytes", 8.0 * static_cast<double>(n * c));
 }
 void vocabularies(benchmark::internal::Benchmark* b) {
-  b->Args({700, 28782})->Args({1024, 30522})->Args({1024, 50257});
-  b->Unit(benchmark::kMicrosecond)->UseRealTime();
+  in_microseconds(b->Args({700, 28782})->Args({1024, 30522})->Args({1024, 50257}));
 }
 BENCHMARK(cross_entropy)->Name("SoftmaxCrossEntropy")->Apply(vocabularies);
 BENCHMARK(cross_entropy_grad)->Name("SoftmaxCrossEntropyGrad")->Apply(vocabularies);
 
 void softmax(benchmark::State& state) {
-  time_kernel(state, {"Softmax", {filled({8, 8, 128, 128})}, {filled({8, 8, 128, 128})}});
+  time_kernel(state, {"Softmax", {filled(kScores)}, {filled(kScores)}});
   count(state, "bytes", 8.0 * 64 * 128 * 128);
 }
 void softmax_grad(benchmark::State& state) {
-  const Dims dims{8, 8, 128, 128};
-  time_kernel(state, {"steep.SoftmaxGrad", {filled(dims), filled(dims)}, {filled(dims)}});
+  time_kernel(state, {"steep.SoftmaxGrad", {filled(kScores), filled(kScores)}, {filled(kScores)}});
   count(state, "bytes", 12.0 * 64 * 128 * 128);
 }
-BENCHMARK(softmax)->Name("Softmax")->Unit(benchmark::kMicrosecond)->UseRealTime();
-BENCHMARK(softmax_grad)->Name("SoftmaxGrad")->Unit(benchmark::kMicrosecond)->UseRealTime();
+BENCHMARK(softmax)->Name("Softmax")->Apply(in_microseconds);
+BENCHMARK(softmax_grad)->Name("SoftmaxGrad")->Apply(in_microseconds);
 
 void layer_norm(benchmark::State& state) {
   time_kernel(state, {"LayerNormalization",
@@ -346,8 +312,8 @@ void layer_norm_grad(benchmark::State& state) {
                       {filled({1024, 512}), filled({512}), filled({512})}});
   count(state, "bytes", 12.0 * 1024 * 512);
 }
-BENCHMARK(layer_norm)->Name("LayerNorm")->Unit(benchmark::kMicrosecond)->UseRealTime();
-BENCHMARK(layer_norm_grad)->Name("LayerNormGrad")->Unit(benchmark::kMicrosecond)->UseRealTime();
+BENCHMARK(layer_norm)->Name("LayerNorm")->Apply(in_microseconds);
+BENCHMARK(layer_norm_grad)->Name("LayerNormGrad")->Apply(in_microseconds);
 
 void adamw(benchmark::State& state) {
   const int64_t n = state.range(0);
@@ -359,12 +325,7 @@ void adamw(benchmark::State& state) {
                       {{"decoupled", int64_t{1}}, {"weight_decay", 0.01}}});
   count(state, "bytes", 28.0 * static_cast<double>(n));
 }
-BENCHMARK(adamw)
-    ->Name("AdamW")
-    ->Arg(1 << 20)
-    ->Arg(int64_t{50257} * 512)
-    ->Unit(benchmark::kMicrosecond)
-    ->UseRealTime();
+BENCHMARK(adamw)->Name("AdamW")->Arg(1 << 20)->Arg(int64_t{50257} * 512)->Apply(in_microseconds);
 
 void gather_grad(benchmark::State& state) {
   Tensor shape = Tensor::from<int64_t>({50257, 512}, {2});
@@ -373,7 +334,7 @@ void gather_grad(benchmark::State& state) {
                       {filled({50257, 512})}});
   count(state, "bytes", 4.0 * 512 * (50257 + 3 * 1024));
 }
-BENCHMARK(gather_grad)->Name("GatherGrad")->Unit(benchmark::kMicrosecond)->UseRealTime();
+BENCHMARK(gather_grad)->Name("GatherGrad")->Apply(in_microseconds);
 
 }  // namespace
 }  // namespace steep
