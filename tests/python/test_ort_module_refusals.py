@@ -112,12 +112,3 @@ def test_index_out_of_range_leaves_all_usable():
         assert e.value.op
     ids = torch.tensor([0, 4])
     assert_close(net(ids), torch_net(ids))
-
-
-def test_autocast_to_float16_is_refused():
-    net = ORTModule(Net())
-    with (
-        torch.autocast("cpu", dtype=torch.float16),
-        pytest.raises(steep.ModelError, match=r"torch\.bfloat16"),
-    ):
-        net(torch.randn(2, 6))
