@@ -65,8 +65,14 @@ Bindings raise_layer_normalization(const Call& c) {
 }
 
 Bindings raise_batch_normalization(const Call& c) {
-  if (c.opset >= 14) return c.as_is();
   Attrs attrs = c.attrs;
+  if (c.opset >= 14) {
+    const bool trains = attrs.integer("training_mode", 0) != 0;
+    const std::vector<Value> y =
+        c.emit("BatchNormalization", {c.need(0), c.need(1), c.need(2), c.need(3), c.need(4)}, attrs,
+               trains ? 3 : 1);
+    return {y.begin(), y.end()};
+  }
   if (attrs.integer("spatial", 1) == 0) {
     c.fail("BatchNormalization over single elements was removed from ONNX.", "spatial = 1",
            "spatial = 0", "Export with opset 9 or newer.");

@@ -291,4 +291,10 @@ std::map<std::string, Tensor> TrainingSession::Impl::shared(
   return result;
 }
 
+std::vector<std::string> TrainingSession::Impl::stored() const {
+  std::vector<std::string> names = model.parameters;
+  names.insert(names.end(), model.statistics.begin(), model.statistics.end());
+  return names;
+}
+
 }  // namespace steep

@@ -27,6 +27,8 @@ struct TrainingSession::Impl {
   void assign(const std::map<std::string, Tensor>& values, const std::vector<std::string>& names,
               const char* kind);
   std::map<std::string, Tensor> shared(const std::vector<std::string>& names) const;
+  /// What a checkpoint and an exported model hold: parameters and running statistics.
+  std::vector<std::string> stored() const;
   std::string label_name() const { return inputs.back().name; }
   double rate() const;
 

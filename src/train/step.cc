@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "autodiff/gradient.h"
-#include "ops/build.h"
+#include "ops/batch_norm.h"
 #include "steep/error.h"
 #include "train/loss.h"
 #include "train/names.h"
@@ -90,6 +90,70 @@ void add_step_outputs(Graph& graph, const std::vector<Output>& model_outputs,
   }
 }
 
+bool trains_statistics(Node n) {
+  return n.op() == "BatchNormalization" && n.attrs().integer("training_mode", 0) != 0;
+}
+
+/// The initializers that hold running statistics of training normalisations.
+std::vector<Value> choose_statistics(const Graph& graph, std::span<const std::string> initializers,
+                                     const std::vector<std::string>& parameters) {
+  std::vector<Value> chosen;
+  for (Node n : graph.nodes()) {
+    if (!trains_statistics(n)) continue;
+    for (Value v : {n.input(3), n.input(4)}) {
+      auto in = [&](const auto& names) {
+        return std::find(names.begin(), names.end(), v.name()) != names.end();
+      };
+      const bool again = std::find(chosen.begin(), chosen.end(), v) != chosen.end();
+      if (v.role() == Role::constant && in(initializers) && !in(parameters) && !again) {
+        chosen.push_back(v);
+      }
+    }
+  }
+  return chosen;
+}
+
+/// Each training normalisation as one of the batch, and the updates of its running statistics,
+/// which wait for the backward phase as those of the weights do.
+void update_statistics(Graph& graph) {
+  for (Node n : graph.nodes()) {
+    if (!trains_statistics(n)) continue;
+    const Value x = n.input(0);
+    Graph::Scope scope(graph, n.phase(), n.name());
+    const BatchNorm now = batch_norm(x, cast_like(n.input(1), x), cast_like(n.input(2), x),
+                                     n.attrs().real("epsilon", 1e-5));
+    const double momentum = n.attrs().real("momentum", 0.9);
+    auto running = [&](Value before, Value batch) {
+      return before * momentum + cast_like(batch, before) * (1 - momentum);
+    };
+    auto update = [&](Value before, Value batch, Value after) {
+      if (after) graph.replace_uses(after, running(before, batch));
+      if (before.role() != Role::state) return;
+      Graph::Scope later(graph, Phase::backward, n.name());
+      graph.add_update(before, running(before, batch));
+    };
+    update(n.input(3), now.mean, n.output(1));
+    update(n.input(4), now.variance, n.output(2));
+    graph.replace_uses(n.output(0), now.y);
+    graph.erase(n);
+  }
+}
+
+void use_statistics(Graph& graph) {
+  for (Node n : graph.nodes()) {
+    if (!trains_statistics(n)) continue;
+    Graph::Scope scope(graph, n.phase(), n.name());
+    Attrs attrs = n.attrs();
+    attrs.erase("training_mode");
+    const Value y = apply("BatchNormalization",
+                          {n.input(0), n.input(1), n.input(2), n.input(3), n.input(4)}, attrs);
+    graph.replace_uses(n.output(0), y);
+    if (n.output(1)) graph.replace_uses(n.output(1), n.input(3));
+    if (n.output(2)) graph.replace_uses(n.output(2), n.input(4));
+    graph.erase(n);
+  }
+}
+
 void remove_dropout(Graph& graph) {
   for (Node n : graph.nodes()) {
     if (n.op() == "steep.Dropout") graph.replace_uses(n.output(0), n.input(0));
@@ -147,13 +211,19 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
       chosen.push_back(v.name());
     }
   }
-  for (const std::string& name : chosen) {
-    Value v = graph.find(name);
+  auto make_state = [&](Value v) {
     const Type type = v.type();
-    (*initial)[name] = given.count(name) != 0 ? *v.tensor() : v.tensor()->clone();
+    (*initial)[v.name()] = given.count(v.name()) != 0 ? *v.tensor() : v.tensor()->clone();
     graph.make_state(v);
     graph.set_tensor(v, Tensor());
     graph.set_type(v, type);
+  };
+  for (Value v : choose_statistics(graph, initializers, chosen)) {
+    model.statistics.push_back(v.name());
+    make_state(v);
+  }
+  for (const std::string& name : chosen) {
+    make_state(graph.find(name));
     for (const std::string& kind : moment_kinds(options.optimizer)) {
       model.moments.push_back(moment_name(kind, name));
     }
@@ -167,6 +237,7 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
   Graph graph = model.graph;
   const bool scaled = scales_loss(options), look_first = options.check_finite || scaled;
   const bool want_norm = options.clip_norm > 0 || options.grad_norm || look_first;
+  update_statistics(graph);
   const AttachedLoss attached = attach_loss(graph, options);
   const std::vector<Output> model_outputs = std::exchange(graph.mutable_outputs(), {});
   graph.add_output("loss", readable(attached.loss));
@@ -205,6 +276,7 @@ Graph eval_graph(const TrainingModel& model, const TrainingOptions& options, boo
   Graph graph = model.graph;
   if (with_loss) graph.add_output("loss", readable(attach_loss(graph, options).loss));
   remove_dropout(graph);
+  use_statistics(graph);
   graph.prune();
   return graph;
 }

@@ -20,7 +20,10 @@ struct TrainingModel {
   Graph graph;
   std::vector<std::string> parameters;
   std::vector<std::string> moments;  ///< of all parameters
-  bool label_added = false;          ///< the loss brings an input of its own, last in order
+  /// Running means and variances that BatchNormalization in training mode keeps up to date: states,
+  /// too, but no optimizer touches them.
+  std::vector<std::string> statistics;
+  bool label_added = false;  ///< the loss brings an input of its own, last in order
   bool loss_in_model = false;
 };
 
@@ -37,8 +40,8 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
 /// the norm is a forward output, after the others.
 Graph step_graph(const TrainingModel& model, const TrainingOptions& options);
 
-/// Without dropout. Outputs: the model's, then (with_loss) the loss; inputs: the model's, then
-/// (with_loss) the label.
+/// Without dropout, normalising by the running statistics. Outputs: the model's, then (with_loss)
+/// the loss; inputs: the model's, then (with_loss) the label.
 Graph eval_graph(const TrainingModel& model, const TrainingOptions& options, bool with_loss);
 
 /// Forward only. Outputs: the loss, then the gradient of each parameter.

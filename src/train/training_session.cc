@@ -212,7 +212,7 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path,
   const ScheduleOptions& s = impl_->options.schedule;
   write_checkpoint(
       path, {.fingerprint = impl_->fingerprint,
-             .weights = impl_->shared(impl_->model.parameters),
+             .weights = impl_->shared(impl_->stored()),
              .moments = impl_->shared(impl_->model.moments),
              .step = impl_->steps,
              .seed = impl_->options.seed,
@@ -227,7 +227,7 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path,
 
 std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) {
   const Checkpoint saved = read_checkpoint(path);
-  compare(saved.weights, impl_->shared(impl_->model.parameters), path);
+  compare(saved.weights, impl_->shared(impl_->stored()), path);
   compare(saved.moments, impl_->shared(impl_->model.moments), path);
   if (saved.fingerprint != impl_->fingerprint) {
     throw CheckpointError(ErrorParts{
@@ -237,7 +237,7 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
         .remedy = "Its parameters match, but operators, loss or optimizer differ. Load it "
                   "with the model and options it was saved with; nothing was changed."});
   }
-  impl_->assign(saved.weights, impl_->model.parameters, "trained parameter");
+  impl_->assign(saved.weights, impl_->stored(), "trained parameter");
   impl_->assign(saved.moments, impl_->model.moments, "optimizer moment");
   impl_->steps = saved.step;
   impl_->base_lr = saved.lr;
@@ -252,7 +252,7 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
 }
 
 std::string TrainingSession::export_onnx_bytes() const {
-  std::map<std::string, Tensor> weights = impl_->shared(impl_->model.parameters);
+  std::map<std::string, Tensor> weights = impl_->shared(impl_->stored());
   weights.insert(impl_->given.begin(), impl_->given.end());  // those that are not trained
   return with_weights(std::as_bytes(std::span(impl_->bytes)), weights, impl_->folder);
 }

@@ -1,0 +1,109 @@
+"""BatchNormalization in a training session: inference exports as they stand, training ones too."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+import steep
+
+RNG = np.random.default_rng(0)
+WEIGHTS = {
+    "w": RNG.normal(0, 0.3, (4, 2, 3, 3)).astype(np.float32),
+    "scale": RNG.uniform(0.5, 1.5, 4).astype(np.float32),
+    "bias": RNG.normal(0, 0.3, 4).astype(np.float32),
+    "mean": RNG.normal(0, 0.3, 4).astype(np.float32),
+    "variance": RNG.uniform(0.5, 1.5, 4).astype(np.float32),
+}
+X = RNG.normal(0, 1, (6, 2, 5, 5)).astype(np.float32)
+LABELS = RNG.integers(0, 4, 6)
+
+
+def model(training: int, outputs: int = 1) -> onnx.ModelProto:
+    """Convolution, normalisation, mean of each plane: four scores."""
+    normalised = ["n", "running_mean", "running_variance"][:outputs]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node(
+            "BatchNormalization",
+            ["c", "scale", "bias", "mean", "variance"],
+            normalised,
+            training_mode=training,
+            momentum=0.8,
+        ),
+        helper.make_node("Relu", ["n"], ["r"]),
+        helper.make_node("GlobalAveragePool", ["r"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2, 5, 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
+        [numpy_helper.from_array(v, k) for k, v in WEIGHTS.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def session(proto: onnx.ModelProto) -> steep.TrainingSession:
+    return steep.TrainingSession(proto, loss="softmax_cross_entropy", optimizer="sgd", lr=0.1)
+
+
+def scores(w: dict[str, torch.Tensor], x: torch.Tensor, training: bool) -> torch.Tensor:
+    c = torch.nn.functional.conv2d(x, w["w"], padding=1)
+    n = torch.nn.functional.batch_norm(
+        c, w["mean"], w["variance"], w["scale"], w["bias"], training, 0.2, 1e-5
+    )
+    return n.relu().mean((2, 3))
+
+
+@pytest.mark.parametrize("training", [0, 1])
+def test_steps_are_those_of_torch(training: int) -> None:
+    ours = session(model(training))
+    theirs = {k: torch.tensor(v) for k, v in WEIGHTS.items()}
+    trained = [theirs[k].requires_grad_() for k in ("w", "scale", "bias")]
+    optimizer = torch.optim.SGD(trained, 0.1)
+    assert sorted(ours.parameter_names) == ["bias", "scale", "w"]
+    for _ in range(4):
+        loss = torch.nn.functional.cross_entropy(
+            scores(theirs, torch.tensor(X), bool(training)), torch.tensor(LABELS)
+        )
+        assert ours.step(X, LABELS).loss == pytest.approx(loss.item(), rel=1e-5)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_running_statistics_follow_the_batches(outputs: int, tmp_path) -> None:
+    ours = session(model(1, outputs))
+    mean, variance = WEIGHTS["mean"], WEIGHTS["variance"]
+    for _ in range(3):
+        w = torch.from_dlpack(ours.state("w")).clone()
+        c = torch.nn.functional.conv2d(torch.tensor(X), w, padding=1).numpy()
+        mean = 0.8 * mean + 0.2 * c.mean((0, 2, 3))
+        variance = 0.8 * variance + 0.2 * c.var((0, 2, 3))
+        ours.step(X, LABELS)
+    for name, wanted in (("mean", mean), ("variance", variance)):
+        np.testing.assert_allclose(torch.from_dlpack(ours.state(name)), wanted, rtol=1e-5)
+
+    # Evaluation normalises by them, and they travel with checkpoints.
+    state = {k: torch.from_dlpack(ours.state(k)).clone() for k in WEIGHTS}
+    wanted = scores(state, torch.tensor(X), False)
+    np.testing.assert_allclose(
+        torch.from_dlpack(ours.eval(X, LABELS).outputs[0]), wanted, rtol=1e-5, atol=1e-6
+    )
+    ours.save_checkpoint(str(tmp_path / "saved"), "null")
+    fresh = session(model(1, outputs))
+    fresh.load_checkpoint(str(tmp_path / "saved"))
+    np.testing.assert_array_equal(
+        torch.from_dlpack(fresh.state("variance")), torch.from_dlpack(ours.state("variance"))
+    )
+
+
+def test_a_bad_loss_leaves_the_statistics_alone() -> None:
+    ours = session(model(1))
+    with pytest.raises(steep.DataError):
+        ours.step(np.full_like(X, np.nan), LABELS)
+    np.testing.assert_array_equal(torch.from_dlpack(ours.state("mean")), WEIGHTS["mean"])
