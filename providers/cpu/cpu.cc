@@ -27,12 +27,16 @@ namespace steep::cpu {
   X(gather) \
   X(gather_grad) \
   X(global_norm) \
+  X(grid_sample) \
   X(lamb) \
   X(layer_norm) \
   X(matmul) \
   X(pad) \
   X(pool) \
+  X(recurrent) \
   X(reduce) \
+  X(resize) \
+  X(roi) \
   X(scatter) \
   X(sgd) \
   X(shape) \

@@ -26,6 +26,7 @@ namespace steep {
   X(Ceil) \
   X(Celu) \
   X(Clip) \
+  X(Col2Im) \
   X(Concat) \
   X(ConstantOfShape) \
   X(Conv) \
@@ -33,6 +34,8 @@ namespace steep {
   X(Cos) \
   X(Cosh) \
   X(CumSum) \
+  X(DeformConv) \
+  X(DepthToSpace) \
   X(Div) \
   X(Elu) \
   X(Equal) \
@@ -51,7 +54,9 @@ namespace steep {
   X(GlobalMaxPool) \
   X(Greater) \
   X(GreaterOrEqual) \
+  X(GridSample) \
   X(GroupNormalization) \
+  X(GRU) \
   X(HardSigmoid) \
   X(HardSwish) \
   X(Identity) \
@@ -67,9 +72,11 @@ namespace steep {
   X(LpNormalization) \
   X(LpPool) \
   X(LRN) \
+  X(LSTM) \
   X(MatMul) \
   X(Max) \
   X(MaxPool) \
+  X(MaxRoiPool) \
   X(MaxUnpool) \
   X(Mean) \
   X(Min) \
@@ -98,6 +105,9 @@ namespace steep {
   X(ReduceSumSquare) \
   X(Relu) \
   X(Reshape) \
+  X(Resize) \
+  X(RNN) \
+  X(RoiAlign) \
   X(Round) \
   X(ScatterElements) \
   X(ScatterND) \
@@ -113,6 +123,7 @@ namespace steep {
   X(SoftmaxCrossEntropyLoss) \
   X(Softplus) \
   X(Softsign) \
+  X(SpaceToDepth) \
   X(Split) \
   X(Sqrt) \
   X(Squeeze) \
@@ -140,10 +151,15 @@ namespace steep {
   X(SteepFused) \
   X(SteepGatherGrad) \
   X(SteepGlobalNorm) \
+  X(SteepGridSampleGrad) \
   X(SteepLamb) \
   X(SteepLayerNormalizationGrad) \
   X(SteepMatMul) \
   X(SteepMaxPoolGrad) \
+  X(SteepMaxRoiPoolGrad) \
+  X(SteepRecurrentGrad) \
+  X(SteepResizeGrad) \
+  X(SteepRoiAlignGrad) \
   X(SteepSGD) \
   X(SteepSliceGrad) \
   X(SteepSoftmaxCrossEntropy) \

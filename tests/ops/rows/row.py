@@ -26,6 +26,8 @@ class Row:
     torch: Callable[..., Any] | None = None
     # ONNX's reference evaluator computes it too (and is right).
     reference: bool = True
+    # … but in single precision whatever the inputs are.
+    single: bool = False
     # Smooth where the inputs lie: central differences make sense.
     smooth: bool = True
     # Float inputs to which the rule gives no gradient on purpose.

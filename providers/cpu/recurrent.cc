@@ -1,0 +1,246 @@
+// LSTM, GRU and RNN, forward. The products with the input are one for all steps; each step then
+// multiplies the state and finishes the gates, row by row.
+
+#include "providers/cpu/recurrent.h"
+
+#include "providers/cpu/parallel.h"
+
+namespace steep::cpu {
+
+int64_t trace_size(const RecurrentProblem& p) {
+  const int64_t rows = p.steps * p.batch, states = rows + p.batch;
+  return (p.batch_major ? rows * p.input : 0) + rows * p.width() + rows * p.hidden +
+         states * p.hidden * (p.cell == Cell::lstm ? 2 : 1);
+}
+
+namespace {
+
+template <typename T>
+class Forward {
+ public:
+  Forward(const RecurrentProblem& p, int64_t direction, const KernelArgs& args, T* scratch)
+      : p_(p),
+        d_(direction),
+        args_(args),
+        h_(p.hidden),
+        width_(p.width()),
+        f_(p.functions[static_cast<size_t>(direction)]),
+        w_(args.input<T>(p.at.w) + direction * width_ * p.input),
+        r_(args.input<T>(p.at.r) + direction * width_ * h_),
+        b_(p.has_b ? args.input<T>(p.at.b) + direction * 2 * width_ : nullptr),
+        peep_(p.has_p ? args.input<T>(p.at.p) + direction * 3 * h_ : nullptr) {
+    auto take = [&](int64_t elements) { return std::exchange(scratch, scratch + elements); };
+    const int64_t rows = p.steps * p.batch, states = (rows + p.batch) * h_;
+    trace_.x = args.input<T>(p.at.x);
+    if (p.batch_major) {
+      T* x = take(rows * p.input);
+      for (int64_t n = 0; n < p.batch; ++n) {
+        for (int64_t t = 0; t < p.steps; ++t) {
+          std::copy_n(trace_.x + (n * p.steps + t) * p.input, p.input,
+                      x + (t * p.batch + n) * p.input);
+        }
+      }
+      trace_.x = x;
+    }
+    trace_.gates = take(rows * width_);
+    trace_.extra = take(rows * h_);
+    trace_.states = take(states);
+    trace_.cells = p.cell == Cell::lstm ? take(states) : nullptr;
+  }
+
+  Trace<T> run() {
+    const int64_t rows = p_.steps * p_.batch;
+    gemm(false, true, rows, width_, p_.input, trace_.x, p_.input, w_, p_.input, false, trace_.gates,
+         width_);
+    start(trace_.states, p_.has_h0 ? args_.input<T>(p_.at.h0) : nullptr);
+    if (p_.cell == Cell::lstm) start(trace_.cells, p_.has_c0 ? args_.input<T>(p_.at.c0) : nullptr);
+    for (int64_t k = 0; k < p_.steps; ++k) step(p_.time(d_, k));
+    return trace_;
+  }
+
+ private:
+  void start(T* states, const T* initial) const {
+    T* first = states + p_.before(d_, p_.time(d_, 0)) * p_.batch * h_;
+    for (int64_t n = 0; n < p_.batch; ++n) {
+      if (initial == nullptr) {
+        std::fill_n(first + n * h_, h_, T{0});
+      } else {
+        std::copy_n(initial + p_.state_at(d_, n), h_, first + n * h_);
+      }
+    }
+  }
+
+  void step(int64_t t) const {
+    const T* before = trace_.states + p_.before(d_, t) * p_.batch * h_;
+    T* gates = trace_.gates + t * p_.batch * width_;
+    T* extra = trace_.extra + t * p_.batch * h_;
+    const bool gru = p_.cell == Cell::gru;
+    const T* r_new = r_ + 2 * h_ * h_;  // GRU's weights for the new state
+    gemm(false, true, p_.batch, gru ? 2 * h_ : width_, h_, before, h_, r_, h_, true, gates, width_);
+    if (gru && p_.linear_before_reset) {
+      gemm(false, true, p_.batch, h_, h_, before, h_, r_new, h_, false, extra, h_);
+    } else if (gru) {
+      rows([&](int64_t n) {
+        T* g = gates + n * width_;
+        add_bias(g, 0, 2);
+        f_[0].apply(g, 2 * h_);
+        for (int64_t j = 0; j < h_; ++j) extra[n * h_ + j] = g[h_ + j] * before[n * h_ + j];
+      });
+      gemm(false, true, p_.batch, h_, h_, extra, h_, r_new, h_, true, gates + 2 * h_, width_);
+    }
+    T* after = trace_.states + p_.after(d_, t) * p_.batch * h_;
+    rows([&](int64_t n) {
+      T* g = gates + n * width_;
+      const T* from = before + n * h_;
+      T* to = after + n * h_;
+      if (t >= length(p_, args_, n)) {
+        std::copy_n(from, h_, to);
+        if (p_.cell == Cell::lstm)
+          std::copy_n(cell(p_.before(d_, t), n), h_, cell(p_.after(d_, t), n));
+      } else if (p_.cell == Cell::lstm) {
+        lstm(g, cell(p_.before(d_, t), n), cell(p_.after(d_, t), n), extra + n * h_, to);
+      } else if (gru) {
+        finish_gru(g, from, extra + n * h_, to);
+      } else {
+        add_bias(g, 0, 1);
+        f_[0].apply(g, h_);
+        std::copy_n(g, h_, to);
+      }
+    });
+  }
+
+  template <typename F>
+  void rows(F&& f) const {
+    parallel_for(p_.batch, std::max<int64_t>(1, 4096 / std::max<int64_t>(1, width_)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t n = begin; n < end; ++n) f(n);
+                 });
+  }
+
+  T* cell(int64_t slot, int64_t n) const { return trace_.cells + (slot * p_.batch + n) * h_; }
+
+  /// Both biases of the gates [first, last).
+  void add_bias(T* g, int64_t first, int64_t last) const {
+    if (b_ == nullptr) return;
+    for (int64_t j = first * h_; j < last * h_; ++j) g[j] += b_[j] + b_[width_ + j];
+  }
+
+  /// Gates i, o, f, c; peepholes i, o, f.
+  void lstm(T* g, const T* before, T* after, T* squashed, T* state) const {
+    T *i = g, *o = g + h_, *f = g + 2 * h_, *c = g + 3 * h_;
+    add_bias(g, 0, 4);
+    if (peep_ != nullptr) {
+      for (int64_t j = 0; j < h_; ++j) i[j] += peep_[j] * before[j];
+      for (int64_t j = 0; j < h_; ++j) f[j] += peep_[2 * h_ + j] * before[j];
+    }
+    f_[0].apply(i, h_);
+    if (p_.input_forget) {
+      for (int64_t j = 0; j < h_; ++j) f[j] = 1 - i[j];
+    } else {
+      f_[0].apply(f, h_);
+    }
+    f_[1].apply(c, h_);
+    for (int64_t j = 0; j < h_; ++j) squashed[j] = after[j] = f[j] * before[j] + i[j] * c[j];
+    if (peep_ != nullptr) {
+      for (int64_t j = 0; j < h_; ++j) o[j] += peep_[h_ + j] * after[j];
+    }
+    f_[0].apply(o, h_);
+    f_[2].apply(squashed, h_);
+    for (int64_t j = 0; j < h_; ++j) state[j] = o[j] * squashed[j];
+  }
+
+  /// Gates z, r, h. Without linear_before_reset z and r are finished already.
+  void finish_gru(T* g, const T* before, T* extra, T* state) const {
+    T *z = g, *r = g + h_, *h = g + 2 * h_;
+    if (p_.linear_before_reset) {
+      add_bias(g, 0, 2);
+      f_[0].apply(g, 2 * h_);
+      for (int64_t j = 0; j < h_; ++j) {
+        if (b_ != nullptr) extra[j] += b_[5 * h_ + j], h[j] += b_[2 * h_ + j];
+        h[j] += r[j] * extra[j];
+      }
+    } else {
+      add_bias(g, 2, 3);
+    }
+    f_[1].apply(h, h_);
+    for (int64_t j = 0; j < h_; ++j) state[j] = (1 - z[j]) * h[j] + z[j] * before[j];
+  }
+
+  const RecurrentProblem& p_;
+  int64_t d_;
+  const KernelArgs& args_;
+  int64_t h_, width_;
+  const std::array<Activation, 3>& f_;
+  const T *w_, *r_, *b_, *peep_;
+  Trace<T> trace_{};
+};
+
+template <typename T>
+class Recurrent final : public Kernel {
+ public:
+  Recurrent(const NodeSpec& node, RecurrentProblem p) : id_(node), p_(std::move(p)) {
+    for (size_t i = 0; i < 3; ++i) wanted_[i] = node.out(i).present();
+    scratch_bytes = static_cast<size_t>(trace_size(p_)) * sizeof(T);
+    flops = 2.0 * static_cast<double>(p_.directions * p_.steps * p_.batch * p_.width()) *
+            static_cast<double>(p_.input + p_.hidden);
+  }
+
+  void execute(const KernelArgs& args) const override {
+    check_lens(p_, id_, args);
+    const int64_t h = p_.hidden;
+    for (int64_t d = 0; d < p_.directions; ++d) {
+      const Trace<T> trace = run_forward<T>(p_, d, args, static_cast<T*>(args.scratch));
+      for (int64_t t = 0; wanted_[0] && t < p_.steps; ++t) {
+        const T* states = trace.states + p_.after(d, t) * p_.batch * h;
+        for (int64_t n = 0; n < p_.batch; ++n) {
+          T* y = args.output<T>(0) + p_.y_at(t, d, n);
+          if (t < length(p_, args, n)) {
+            std::copy_n(states + n * h, h, y);
+          } else {
+            std::fill_n(y, h, T{0});
+          }
+        }
+      }
+      const int64_t last = p_.reversed(d) ? 0 : p_.steps;
+      for (int64_t n = 0; n < p_.batch; ++n) {
+        const int64_t at = (last * p_.batch + n) * h;
+        if (wanted_[1]) std::copy_n(trace.states + at, h, args.output<T>(1) + p_.state_at(d, n));
+        if (wanted_[2]) std::copy_n(trace.cells + at, h, args.output<T>(2) + p_.state_at(d, n));
+      }
+    }
+  }
+
+ private:
+  NodeId id_;
+  RecurrentProblem p_;
+  std::array<bool, 3> wanted_{};
+};
+
+template <Cell cell>
+std::unique_ptr<Kernel> make_recurrent(const NodeSpec& node, std::string* why_not) {
+  auto p = read_recurrent(node, cell, 0, why_not);
+  if (!p) return nullptr;
+  const DType dtype = p->dtype;
+  if (dtype == DType::f32) return std::make_unique<Recurrent<float>>(node, std::move(*p));
+  if (dtype == DType::f64) return std::make_unique<Recurrent<double>>(node, std::move(*p));
+  return decline(why_not, "dtype is {}", name_of(dtype));
+}
+
+}  // namespace
+
+template <typename T>
+Trace<T> run_forward(const RecurrentProblem& p, int64_t direction, const KernelArgs& args,
+                     T* scratch) {
+  return Forward<T>(p, direction, args, scratch).run();
+}
+template Trace<float> run_forward(const RecurrentProblem&, int64_t, const KernelArgs&, float*);
+template Trace<double> run_forward(const RecurrentProblem&, int64_t, const KernelArgs&, double*);
+
+void register_recurrent(std::vector<Candidate>& list) {
+  list.push_back({"LSTM", "gemm", make_recurrent<Cell::lstm>});
+  list.push_back({"GRU", "gemm", make_recurrent<Cell::gru>});
+  list.push_back({"RNN", "gemm", make_recurrent<Cell::rnn>});
+  list.push_back({"steep.RecurrentGrad", "gemm", make_recurrent_grad});
+}
+
+}  // namespace steep::cpu

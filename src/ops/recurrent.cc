@@ -1,0 +1,59 @@
+// LSTM, GRU and RNN, and steep.RecurrentGrad(dy, dy_h, dy_c, x, w, r, b, lens, h0, c0, p){cell, and
+// the attributes of the layer} → dx, dw, dr, db, dh0, dc0, dp, the gradient of all three. Gradients
+// and inputs that a layer lacks are absent; results for absent inputs are empty.
+#include "ops/build.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+constexpr int kLens = 4;  // the only input that has no gradient
+constexpr int kInputs = 8;
+
+Grads recurrent_vjp(Node n, const Grads& dy) {
+  std::vector<Value> inputs(dy.begin(), dy.end());
+  inputs.resize(3);
+  for (int i = 0; i < kInputs; ++i) inputs.push_back(n.input(i));
+  Attrs attrs = n.attrs();
+  attrs.set("cell", n.op());
+  const auto grads = apply_n("steep.RecurrentGrad", inputs, kInputs - 1, std::move(attrs));
+  Grads dx;
+  for (int i = 0, next = 0; i < kInputs; ++i) {
+    if (i == kLens) {
+      dx.emplace_back();
+      continue;
+    }
+    dx.push_back(n.input(i) ? grads[static_cast<size_t>(next)] : Value());
+    ++next;
+  }
+  return dx;
+}
+
+std::vector<Type> recurrent_grad_infer(Node n) {
+  std::vector<Type> types;
+  for (int i = 0; i < kInputs; ++i) {
+    if (i == kLens) continue;
+    Value x = n.input(3 + i);
+    types.push_back(x ? x.type() : Type{n.input(3).dtype(), Shape{0}});
+  }
+  return types;
+}
+
+Grads recurrent_grad_vjp(Node n, const Grads&) {
+  throw ModelError({.what = "Second derivatives of recurrent layers are not supported.",
+                    .node = n.name(),
+                    .op = n.op(),
+                    .expected = "a first derivative",
+                    .received = n.attrs().string("cell", ""),
+                    .remedy = "Write the layer as a Scan, or freeze what leads to it."});
+}
+
+}  // namespace
+
+extern const OpDef kLSTM = {.name = "LSTM", .vjp = recurrent_vjp};
+extern const OpDef kGRU = {.name = "GRU", .vjp = recurrent_vjp};
+extern const OpDef kRNN = {.name = "RNN", .vjp = recurrent_vjp};
+extern const OpDef kSteepRecurrentGrad = {
+    .name = "steep.RecurrentGrad", .vjp = recurrent_grad_vjp, .infer = recurrent_grad_infer};
+
+}  // namespace steep
