@@ -202,6 +202,21 @@ void infer_rank(Node n) {
   n.graph().set_type(y, {y.dtype(), Shape(static_cast<size_t>(rank))});
 }
 
+/// A view shares its operand's bytes: it must not reach beyond them. ONNX's inference takes the
+/// shape given to Reshape at its word.
+void check_view(Node n) {
+  const Value x = n.input(0), y = n.output(0);
+  if (!x || !y || !x.type().concrete() || !y.type().concrete()) return;
+  if (element_count(x.type().dims()) == element_count(y.type().dims())) return;
+  throw ShapeError(
+      {.what = "A view changes the number of elements.",
+       .node = n.name(),
+       .op = n.op(),
+       .expected = to_string(y.type()),
+       .received = to_string(x.type()),
+       .remedy = "Check the shapes fed to the model: its export may have fixed them."});
+}
+
 }  // namespace
 
 void infer_types(Node n) {
@@ -210,6 +225,7 @@ void infer_types(Node n) {
     infer_onnx(n);
     infer_rank(n);
     propagate_contents(n);
+    if (def != nullptr && def->view) check_view(n);
     return;
   }
   const std::vector<Type> types = def->infer(n);

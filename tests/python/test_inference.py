@@ -196,3 +196,20 @@ def test_threads_take_turns(x: np.ndarray) -> None:
         got = list(pool.map(lambda f: session.run(["y"], {"x": f})[0], feeds))
     for a, b in zip(got, wanted, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_reshape_never_reaches_beyond_its_input() -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"], "fixed")],
+        "fixed",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["a", "b"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.array([35, 16, 100]), "shape")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    session = steep.InferenceSession(proto)
+    (y,) = session.run(None, {"x": np.ones((160, 350), np.float32)})
+    assert y.shape == (35, 16, 100)
+    with pytest.raises(steep.ShapeError) as caught:
+        session.run(None, {"x": np.ones((2, 8), np.float32)})
+    assert caught.value.node == "fixed" and "[2, 8]" in caught.value.received
