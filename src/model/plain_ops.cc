@@ -183,6 +183,45 @@ std::vector<Value> average_pool_grad(Node n) {
   return {apply("steep.SumPoolGrad", {dy * share, shape}, attrs)};
 }
 
+/// Along each axis Resize multiplies by a matrix; resizing the unit matrix shows it.
+std::vector<Value> resize_grad(Node n) {
+  Graph& g = n.graph();
+  Value dx = n.input(0);
+  const Value shape = n.input(1), scales = n.input(3), extents = shape_of(dx);
+  const int64_t rank = dx.rank();
+  Attrs attrs = n.attrs();
+  const Ints axes = attrs.ints("axes", counting(0, rank));
+  if (attrs.string("coordinate_transformation_mode", "") == "tf_crop_and_resize" ||
+      attrs.string("keep_aspect_ratio_policy", "stretch") != "stretch") {
+    throw ModelError({.what = "The gradient of this resizing cannot be written as ONNX.",
+                      .node = n.name(),
+                      .op = n.op(),
+                      .expected = "whole images, each axis by itself",
+                      .remedy = "Export without tf_crop_and_resize and keep_aspect_ratio_policy."});
+  }
+  attrs.erase("axes");
+  attrs.set("extrapolation_value", 0.0);
+  const Tensor* known = constant(scales);
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const int64_t axis = normal_axis(n, axes[i], rank), at = static_cast<int64_t>(i);
+    const bool kept = provably_equal(n.output(0).shape()[static_cast<size_t>(axis)],
+                                     n.input(0).shape()[static_cast<size_t>(axis)]);
+    if (kept && (!scales || (known != nullptr && known->data<float>()[i] == 1))) continue;
+    const Value extent = part(shape, axis, axis + 1);
+    const Value unit =
+        apply("EyeLike", {apply("Expand", {scalar(g, 0, dx.dtype()), join({extent, extent})})});
+    const Value one = unsqueeze(scalar(g, 1, DType::f32), {0});
+    const Value matrix =
+        scales
+            ? apply("Resize", {unit, {}, join({one, part(scales, at, at + 1)})}, attrs)
+            : apply("Resize", {unit, {}, {}, join({extent, part(extents, axis, axis + 1)})}, attrs);
+    Ints perm = counting(0, rank);  // its own inverse
+    std::swap(perm[static_cast<size_t>(axis)], perm.back());
+    dx = transpose(matmul(transpose(dx, perm), swap_last(matrix)), perm);
+  }
+  return {reshape(dx, shape)};
+}
+
 struct Plain {
   std::string_view op;
   std::vector<Value> (*say)(Node);
@@ -192,7 +231,8 @@ constexpr std::array kPlain = {Plain{"steep.ConvGradInput", conv_grad_input},
                                Plain{"steep.MaxPoolGrad", max_pool_grad},
                                Plain{"steep.SumPool", sum_pool},
                                Plain{"steep.SumPoolGrad", sum_pool_grad},
-                               Plain{"steep.AveragePoolGrad", average_pool_grad}};
+                               Plain{"steep.AveragePoolGrad", average_pool_grad},
+                               Plain{"steep.ResizeGrad", resize_grad}};
 
 }  // namespace
 
