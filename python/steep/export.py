@@ -47,7 +47,8 @@ class Exported:
     """One exported graph.
 
     ``inputs[i]`` is the position, among the call's tensors, of the graph's i-th input ``names[i]``.
-    Parameters and buffers are inputs too: ``states`` maps graph input → name in the module.
+    Parameters and buffers are inputs too: ``states`` maps graph input → name in the module. The
+    last outputs are what forward leaves in the buffers ``statistics``; it counts in ``counters``.
     """
 
     model: bytes
@@ -60,6 +61,8 @@ class Exported:
     seconds: float
     training: bool
     extents: list[list[int | str]]  # per tensor of the call; equal strings must be equal numbers
+    statistics: list[str] = dataclasses.field(default_factory=list)
+    counters: list[str] = dataclasses.field(default_factory=list)
     # of a trace that turned tensors into Python values:
     path_dependent: bool = False
     varied: set[tuple[int, int]] = dataclasses.field(default_factory=set)  # (tensor, axis)
@@ -226,7 +229,10 @@ def _key(
     return digest.hexdigest()
 
 
-_KEPT = ("inputs", "names", "states", "exporter", "reason", "training", "extents")
+_KEPT = (
+    *("inputs", "names", "states", "statistics", "counters"),
+    *("exporter", "reason", "training", "extents"),
+)
 
 
 def _to_bytes(exported: Exported) -> bytes:
@@ -318,8 +324,12 @@ def _trace(
     written = [name for name, b in buffers.items() if not torch.equal(b, before[name])]
     for name in written:  # the trace ran the module
         buffers[name].copy_(before[name])
-    if written:
-        raise RuntimeError(f"forward writes the buffer {written[0]}")
+    model = onnx.load_from_string(file.getvalue())
+    statistics = _running_statistics(model, written)
+    counters = [name for name in written if name.endswith("num_batches_tracked")]
+    for name in written:
+        if name not in (*statistics, *counters):
+            raise RuntimeError(f"forward writes the buffer {name}")
     decisions = [w for w in caught if issubclass(w.category, torch.jit.TracerWarning)]
     path_dependent = bool(decisions)
     if path_dependent:
@@ -329,11 +339,31 @@ def _trace(
         list(t.shape) if path_dependent else list(_axes(n, t))
         for n, t in zip(names, tensors, strict=True)
     ]
-    exported = _exported(flat, onnx.load_from_string(file.getvalue()), names, extents, "tracing")
+    exported = _exported(flat, model, names, extents, "tracing")
+    exported.statistics, exported.counters = statistics, counters
     if path_dependent:
         exported.path_dependent = True
         exported.examples.append(_values(tensors, exported.inputs))
     return exported
+
+
+def _running_statistics(model: onnx.ModelProto, written: list[str]) -> list[str]:
+    """Make the statistics that training normalisations keep outputs; return the buffers' names."""
+    made: dict[str, str] = {}
+    twice = set()
+    for node in model.graph.node:
+        if node.op_type != "BatchNormalization" or len(node.output) < 3:
+            continue
+        for source, result in zip(node.input[3:5], node.output[1:3], strict=True):
+            buffer = _state(source)
+            if made.setdefault(buffer, result) != result:
+                twice.add(buffer)  # the exporter loses what the first call wrote
+    statistics = [name for name in written if name in made and name not in twice]
+    for name in statistics:
+        model.graph.output.append(
+            onnx.helper.make_tensor_value_info(made[name], onnx.TensorProto.FLOAT, None)
+        )
+    return statistics
 
 
 def _exported(

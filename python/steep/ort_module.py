@@ -58,7 +58,10 @@ class _Call:
         narrow_results: bool,
     ) -> None:
         self.exported = exported
-        self.slots = [slot for slot in _slots(module) if slot.name in set(exported.states.values())]
+        every = {slot.name: slot for slot in _slots(module)}
+        self.slots = [every[name] for name in every if name in set(exported.states.values())]
+        self.statistics = [every[name] for name in exported.statistics]
+        self.counters = [every[name] for name in exported.counters]
         by_tensor: dict[int, str] = {}  # tied weights: the first name stands for all
         canonical = {s.name: by_tensor.setdefault(id(s.owner[s.key]), s.name) for s in self.slots}
         states = {graph_name: canonical[name] for graph_name, name in exported.states.items()}
@@ -112,6 +115,20 @@ class _Call:
                 )
             self.program.bind(slot.name, to_dlpack(tensor))
             slot.tensor, slot.pointer = tensor, tensor.data_ptr()
+
+    def keep_statistics(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Write running statistics into their buffers; return the other results."""
+        count = len(results) - len(self.statistics)
+        with torch.no_grad():
+            for slot, value in zip(self.statistics, results[count:], strict=True):
+                buffer = slot.owner[slot.key]
+                assert buffer is not None
+                buffer.copy_(value)
+            for slot in self.counters:
+                counter = slot.owner[slot.key]
+                assert counter is not None
+                counter.add_(1)
+        return results[:count]
 
     def run(
         self, tensors: list[torch.Tensor], gradients: bool
@@ -260,7 +277,7 @@ class ORTModule(torch.nn.Module):
                 log.warning("running in PyTorch instead: %s", e)
             self.__dict__["fallback_calls"] += 1
             return self._module(*args, **kwargs)
-        return unflatten(call.exported.results, results)
+        return unflatten(call.exported.results, call.keep_statistics(results))
 
     def _find(self, tensors: list[torch.Tensor], structure: Structure) -> _Call:
         precision = self.precision or _autocast_precision()

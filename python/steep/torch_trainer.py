@@ -78,6 +78,7 @@ class Trainer:
         self._session: TrainingSession | None = None
         self._exported: Exported | None = None
         self._names: dict[str, str] = {}  # the model's name of a trained parameter → the graph's
+        self._counters: list[torch.Tensor] = []  # of batches that normalisations have seen
         self._lr: float | None = None
         self._pending_state: dict[str, Any] | None = None
 
@@ -110,6 +111,8 @@ class Trainer:
                 "No trainable parameter is in the graph.",
                 remedy="check requires_grad, and that the loss depends on the model",
             )
+        if exported.statistics:  # which the session updates itself
+            del proto.graph.output[-len(exported.statistics) :]
         outputs = [o.name for o in proto.graph.output]
         session = TrainingSession(
             proto,
@@ -125,6 +128,10 @@ class Trainer:
             shared = from_dlpack(session.state(graph_name))
             if shared.data_ptr() != parameters[name].data_ptr():  # it was not contiguous
                 parameters[name].data = shared
+        buffers = dict(self._net.named_buffers())
+        for name in exported.statistics:
+            buffers[name].data = from_dlpack(session.state(names[name]))
+        self._counters = [buffers[name] for name in exported.counters]
         self._names = {n.removeprefix("model."): g for n, g in graph_names.items()}
         self._session, self._exported = session, exported
         self._first = [torch.empty_like(t, device="meta") for t in inputs]
@@ -145,6 +152,8 @@ class Trainer:
         if rate is not None and rate != self._lr:
             session.lr = self._lr = rate
         result = session.step(*self._fed(inputs))
+        for counter in self._counters:
+            counter.add_(1)
         if result.skipped:
             log.info("skipped a step: gradients overflowed at loss scale %g", result.loss_scale)
         loss = torch.tensor(result.loss)
