@@ -173,14 +173,25 @@ class Writer {
 
   int opset() const {
     const int newest = onnx::OpSchemaRegistry::DomainToVersionRange::Instance().Map().at("").second;
-    for (int version = kOldestOpset; version < newest; ++version) {
-      bool all = true;
-      for (size_t i = 0; all && i < written_.size(); ++i) {
-        all = expressible(written_[i], out_->node(static_cast<int>(i)), version);
+    Node unsaid;
+    for (int version = kOldestOpset; version <= newest; ++version) {
+      unsaid = Node();
+      for (size_t i = 0; !unsaid && i < written_.size(); ++i) {
+        if (!expressible(written_[i], out_->node(static_cast<int>(i)), version))
+          unsaid = written_[i];
       }
-      if (all) return version;
+      if (!unsaid) return version;
     }
-    return newest;
+    std::string types;
+    for (int i = 0; i < unsaid.input_count(); ++i) {
+      if (unsaid.input(i)) types += (types.empty() ? "" : ", ") + to_string(unsaid.input(i).type());
+    }
+    throw ModelError({.what = "The model's types are not those of ONNX's operators.",
+                      .node = unsaid.name(),
+                      .op = unsaid.op(),
+                      .expected = "inputs that the operator allows",
+                      .received = types,
+                      .remedy = "Export the model again: other runtimes refuse this node too."});
   }
 
   std::string serialise() {

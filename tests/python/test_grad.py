@@ -300,6 +300,19 @@ def test_refusals_name_what_is_wrong(mlp) -> None:
         steep.grad(model, ["a"])
 
 
+def test_types_that_no_runtime_takes_are_refused() -> None:
+    model = small(
+        [
+            helper.make_node("Greater", ["a", "b"], ["m"]),
+            helper.make_node("Add", ["a", "m"], ["y"], "odd"),
+        ],
+        {"a": ["n", 4], "b": ["n", 4]},
+    )
+    with pytest.raises(steep.ModelError) as caught:
+        steep.grad(model, ["a"])
+    assert caught.value.node == "odd" and "bool" in caught.value.received
+
+
 def test_the_program_writes_the_same_model(mlp, tmp_path: Path) -> None:
     onnx.save(mlp[1], tmp_path / "mlp.onnx")
     out = tmp_path / "grad.onnx"
