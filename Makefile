@@ -20,7 +20,7 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build test test-cpp test-py lint format sanitize fuzz fuzz-corpus demo operators bench growth clean
+.PHONY: help setup build test test-all test-cpp test-py lint format sanitize fuzz fuzz-corpus demo operators bench growth clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,9 @@ test-cpp: build ## C++ tests
 
 test-py: build ## Python tests
 	@$(step) -v build/test-py.log "Python tests" $(bin)/python -m pytest
+
+test-all: test ## and every model of the zoo at every opset by every exporter (10 minutes more)
+	@$(step) -v build/test-all.log "Model matrix" $(bin)/python -m pytest -m matrix
 
 lint: build ## formatting, ruff, mypy, clang-tidy
 	@$(step) build/clang-format.log "clang-format" scripts/format --dry-run -Werror
