@@ -120,7 +120,7 @@ def limit_command(work: str, precision: str) -> list[str]:
     """Of the matmul-only limit; empty when its program is not built."""
     limit = program("matmul_limit")
     products = [f"{p.m},{p.n},{p.k},{p.batch},{p.count}" for p in WORKS[work].products]
-    return [limit, precision, *products] if limit else []
+    return [limit, precision, *products] if limit and products else []
 
 
 def commands(work: str, args: argparse.Namespace, precision: str) -> dict[str, list[str]]:

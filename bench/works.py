@@ -122,6 +122,52 @@ def gpt2() -> Task:
     return with_labels(GPT2LMHeadModel(config), config.vocab_size)
 
 
+def image_classifier(model: Any, classes: int = 10) -> Task:
+    """A classifier of `transformers` on 32 images of 3 x 64 x 64."""
+    import torch
+    from torch import nn
+
+    class Scores(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, images: Any) -> Any:
+            return self.model(images).logits
+
+    images, labels = torch.randn(32, 3, 64, 64), torch.randint(0, classes, (32,))
+    return Task(Scores(), (images,), nn.CrossEntropyLoss(), labels)
+
+
+def resnet() -> Task:
+    """As ResNet-18: He et al. 2016."""
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    config = ResNetConfig(
+        embedding_size=64,
+        hidden_sizes=[64, 128, 256, 512],
+        depths=[2, 2, 2, 2],
+        layer_type="basic",
+        num_labels=10,
+    )
+    return image_classifier(ResNetForImageClassification(config))
+
+
+def vit() -> Task:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        hidden_size=192,
+        num_hidden_layers=6,
+        num_attention_heads=3,
+        intermediate_size=768,
+        image_size=64,
+        patch_size=8,
+        num_labels=10,
+    )
+    return image_classifier(ViTForImageClassification(config))
+
+
 def _encoder_products(
     tokens: int, layers: int, width: int, inner: int, heads: int, length: int
 ) -> list[Product]:
@@ -161,4 +207,6 @@ WORKS = {
         gpt2,
         [*_encoder_products(1024, 4, 512, 2048, 8, 128), *_training(1024, 50257, 512)],
     ),
+    "resnet": Work("resnet", "ResNet-18, 32×3×64×64", resnet, loss_outside=True),
+    "vit": Work("vit", "ViT 6×192, 32×3×64×64", vit, loss_outside=True),
 }
