@@ -12,6 +12,7 @@ namespace steep {
   X(Acos) \
   X(Acosh) \
   X(Add) \
+  X(AffineGrid) \
   X(And) \
   X(ArgMax) \
   X(ArgMin) \

@@ -310,3 +310,18 @@ deform((1, 1, 3, 3), (1, 1, 2, 2), (2, 2))
 deform((2, 2, 4, 5), (3, 2, 2, 3), (4, 4), bias=True, pads=[1, 0, 0, 1])
 deform((1, 4, 4, 4), (2, 2, 2, 2), (2, 2), group=2, offset_group=2, strides=[2, 2], mask=True)
 deform((1, 2, 5, 5), (2, 2, 2, 2), (3, 3), dilations=[2, 2], bias=True, mask=True)
+
+for _size, _align in itertools.product(
+    ((1, 1, 2, 3), (2, 3, 4, 2), (3, 1, 1, 5), (2, 1, 2, 3, 4), (1, 2, 3, 2, 2)), (0, 1)
+):
+    _rank = len(_size) - 2
+    row(
+        "AffineGrid",
+        floats(_size[0], _rank, _rank + 1),
+        ints(*_size),
+        attrs={"align_corners": _align},
+        reference=False,  # in single precision; and it divides by zero where an extent is 1
+        torch=None
+        if _align and 1 in _size[2:]
+        else lambda t, _, s=_size, a=_align: F.affine_grid(t, list(s), bool(a)),
+    )
