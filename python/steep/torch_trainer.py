@@ -152,10 +152,10 @@ class Trainer:
         if rate is not None and rate != self._lr:
             session.lr = self._lr = rate
         result = session.step(*self._fed(inputs))
-        for counter in self._counters:
-            counter.add_(1)
         if result.skipped:
             log.info("skipped a step: gradients overflowed at loss scale %g", result.loss_scale)
+        for counter in () if result.skipped else self._counters:
+            counter.add_(1)
         loss = torch.tensor(result.loss)
         return (loss, self._prediction(result.outputs)) if self._predictions else loss
 
