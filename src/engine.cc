@@ -6,6 +6,7 @@
 #include <chrono>
 #include <list>
 
+#include "flow/segment.h"
 #include "passes/pipeline.h"
 #include "passes/specialise.h"
 #include "plan/plan.h"
@@ -17,12 +18,18 @@
 namespace steep {
 namespace {
 
-/// The stages, in order. Everything else on this page is bookkeeping.
-Plan compile(const Graph& graph, std::span<const Type> types, const Provider& provider,
-             const ProgramOptions& options) {
-  Graph concrete = specialise(graph, types, provider);
-  run_passes(concrete, {options.disabled_passes, options.precision});
-  return make_plan(std::move(concrete), provider);
+/// The stages, in order. Everything else on this page is bookkeeping. Nothing when a shape depends
+/// on data: then the stages work on one segment of the graph after the other (flow/segment.cc).
+std::optional<Plan> compile(const Graph& graph, std::span<const Type> types,
+                            const Provider& provider, const PassOptions& options) {
+  Specialised concrete = specialise_known(graph, types, provider);
+  if (!concrete.deferred.empty()) return std::nullopt;
+  run_passes(concrete.graph, options);
+  return make_plan(std::move(concrete.graph), provider);
+}
+
+std::vector<Datum> to_data(std::span<const Tensor> tensors) {
+  return {tensors.begin(), tensors.end()};
 }
 
 size_t constant_bytes(const Plan& plan) {
@@ -46,11 +53,21 @@ struct Specialisation {
   }
 };
 
+/// Another number for each turn of a loop (the finaliser of SplitMix64, Steele et al. 2014).
+int64_t mix(int64_t count, int64_t turn) {
+  auto x = static_cast<uint64_t>(count) + 0x9E3779B97F4A7C15U * (static_cast<uint64_t>(turn) + 1);
+  x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ (x >> 27U)) * 0x94D049BB133111EBU;
+  return static_cast<int64_t>(x ^ (x >> 31U));
+}
+
 }  // namespace
 
 struct PendingRun::State {
   std::shared_ptr<Specialisation> specialisation;
   std::unique_ptr<Frame> frame;
+  std::optional<Progress> segmented;           // instead of a frame
+  std::vector<std::optional<Type>> gradients;  // by backward input, as far as known, when segmented
 
   ~State() {
     if (frame) specialisation->executable.release(std::move(frame));
@@ -73,6 +90,13 @@ struct Program::Impl {
   uint64_t run_count = 0;
   Profiler* profiler = nullptr;
   std::list<std::shared_ptr<Specialisation>> cache;  // most recently used first
+  std::shared_ptr<Segment> segments;                 // once a shape was found to depend on data
+  struct BodyProgram {
+    Body body;  // keeps the key alive
+    std::unique_ptr<Program> program;
+  };
+  std::map<const Graph*, BodyProgram> bodies;
+  int depth = 0;  // of bodies within bodies
 
   void index() {
     const auto& inputs = graph.inputs();
@@ -97,12 +121,16 @@ struct Program::Impl {
         throw DataError({.what = "An input is missing.", .node = graph.inputs()[wanted[i]].name()});
       }
     }
-    if (inputs.size() == wanted.size()) return;
+    check_count(inputs.size(), wanted);
+  }
+
+  void check_count(size_t count, const std::vector<size_t>& wanted) const {
+    if (count == wanted.size()) return;
     std::string names;
     for (size_t i : wanted) names += (names.empty() ? "" : ", ") + graph.inputs()[i].name();
     throw DataError({.what = "The number of inputs is wrong.",
                      .expected = fmt::format("{} inputs: {}", wanted.size(), names),
-                     .received = fmt::format("{} inputs", inputs.size())});
+                     .received = fmt::format("{} inputs", count)});
   }
 
   std::vector<Type> all_types(std::span<const Type> fed) const {
@@ -119,6 +147,7 @@ struct Program::Impl {
       if (it != cache.begin()) cache.splice(cache.begin(), cache, it);
       return cache.front();
     }
+    if (segments) return nullptr;
     const auto start = std::chrono::steady_clock::now();
     std::vector<Type> fed;
     std::vector<Dims> dims;
@@ -129,11 +158,15 @@ struct Program::Impl {
       dtypes.push_back(t.dtype());
     }
     std::vector<Type> types = all_types(fed);
-    Plan plan = compile(graph, types, cpu::provider(), options);
+    std::optional<Plan> plan = compile(graph, types, cpu::provider(), pass_options());
+    if (!plan) {
+      segments = Segment::whole(graph);
+      return nullptr;
+    }
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
     cache.push_front(std::make_shared<Specialisation>(
         Specialisation{std::move(types), std::move(dims), std::move(dtypes),
-                       Executable(std::move(plan), pool), took.count()}));
+                       Executable(std::move(*plan), pool), took.count()}));
     if (cache.size() > std::max<size_t>(options.cache_size, 1)) cache.pop_back();
     return cache.front();
   }
@@ -155,7 +188,125 @@ struct Program::Impl {
          .remedy = "Use the name of a trainable parameter or of an optimizer moment."});
   }
 
+  PassOptions pass_options() const { return {options.disabled_passes, options.precision}; }
   RunOptions run_options() const { return {profiler, options.check_finite}; }
+
+  /// No specialisation makes a sequence.
+  bool deals_in_sequences() const {
+    return std::any_of(graph.outputs().begin(), graph.outputs().end(),
+                       [](const Output& o) { return o.value.type().kind != Kind::tensor; });
+  }
+
+  void check_states() const {
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (states[i].defined()) continue;
+      throw DataError({.what = "A state has no bytes yet.",
+                       .node = graph.states()[i].name(),
+                       .remedy = "Bind it before the first run."});
+    }
+  }
+
+  Machine machine() {
+    Machine m{.provider = cpu::provider(),
+              .pool = pool,
+              .passes = pass_options(),
+              .cache_size = options.cache_size,
+              .limits = options.limits,
+              .run = run_options()};
+    for (size_t i = 0; i < states.size(); ++i) m.states[graph.states()[i].name()] = states[i];
+    m.run_body = [this](const Body& body, std::span<const Datum> inputs, int64_t turn) {
+      return run_body(body, inputs, turn);
+    };
+    return m;
+  }
+
+  std::vector<Datum> run_body(const Body& body, std::span<const Datum> inputs, int64_t turn) {
+    BodyProgram& b = bodies[body.get()];
+    if (!b.program) {
+      if (depth >= options.limits.depth) {
+        throw DataError({.what = "Loops and branches are nested too deep.",
+                         .expected = fmt::format("at most {}", options.limits.depth),
+                         .remedy = "Export the model with less nesting."});
+      }
+      b.body = body;
+      b.program = std::make_unique<Program>(*body, options);
+      b.program->impl_->pool = pool;
+      b.program->impl_->depth = depth + 1;
+    }
+    Impl& inner = *b.program->impl_;
+    inner.options.check_finite = options.check_finite;
+    inner.profiler = profiler;
+    if (inner.seed_index < 0) return b.program->forward_data(inputs).outputs;
+    std::vector<Datum> fed(inputs.begin(), inputs.end());
+    const Tensor seed = fed[static_cast<size_t>(inner.seed_index)].tensor();
+    fed.erase(fed.begin() + inner.seed_index);
+    inner.options.seed = static_cast<uint64_t>(seed.data<int64_t>()[0]);
+    inner.run_count = static_cast<uint64_t>(mix(seed.data<int64_t>()[1], turn));
+    return b.program->forward_data(fed).outputs;
+  }
+
+  void check_kind(Value input, const Datum& d) const {
+    const Type& type = input.type();
+    bool good = fits(d, type.kind);
+    for (size_t i = 0; good && d.is_sequence() && i < d.items().size(); ++i) {
+      const Datum& item = d.items()[i];
+      // What bodies hand on among themselves may hold anything.
+      good = depth > 0 || (item.is_tensor() && item.tensor().dtype() == type.dtype);
+    }
+    if (good) return;
+    throw DataError({.what = "An input is of the wrong kind.",
+                     .node = input.name(),
+                     .expected = to_string(type),
+                     .received = d.text(),
+                     .remedy = "Feed an array for a tensor, a list of arrays for a sequence."});
+  }
+
+  /// The gradient of output i has its type.
+  std::vector<std::optional<Type>> gradient_types(std::span<const Datum> outputs) const {
+    std::vector<std::optional<Type>> types(backward_inputs.size());
+    for (size_t i = 0; i < types.size(); ++i) {
+      const Value like = graph.gradient_of(graph.inputs()[backward_inputs[i]]);
+      size_t next = 0;
+      for (const Output& o : graph.outputs()) {
+        if (o.phase != Phase::forward) continue;
+        const Datum& d = outputs[next++];
+        if (like && o.value == like && d.is_tensor())
+          types[i] = Type{d.tensor().dtype(), to_shape(d.tensor().dims())};
+      }
+    }
+    return types;
+  }
+
+  DataResult forward_in_segments(std::span<const Datum> inputs) {
+    if (!segments) segments = Segment::whole(graph);
+    if (segments->size() > 4 * std::max<size_t>(options.cache_size, 1)) segments->forget();
+    Progress at{segments, std::vector<Datum>(backward_inputs.size())};
+    size_t next = 0;
+    for (size_t i = 0; i < graph.inputs().size(); ++i) {
+      const Value v = graph.inputs()[i];
+      if (static_cast<int64_t>(i) == seed_index) {
+        at.inputs.emplace_back(Tensor::from(
+            {static_cast<int64_t>(options.seed), static_cast<int64_t>(run_count)}, {2}));
+      } else if (graph.input_phase(v) == Phase::forward) {
+        check_kind(v, inputs[next]);
+        at.inputs.push_back(inputs[next++]);
+      }
+    }
+    DataResult result;
+    result.outputs = Segment::run(at, machine());
+    ++run_count;
+    if (has_backward) {
+      result.pending.reset(new PendingRun);
+      result.pending->state_->gradients = gradient_types(result.outputs);
+      result.pending->state_->segmented = std::move(at);
+    }
+    return result;
+  }
+
+  std::vector<Tensor> backward_in_segments(Progress at, std::span<const Tensor> inputs) {
+    for (size_t i = 0; i < inputs.size(); ++i) at.inputs[i] = inputs[i];
+    return to_tensors(Segment::run(at, machine()));
+  }
 };
 
 Program::Program(Graph graph, ProgramOptions options) : impl_(std::make_unique<Impl>()) {
@@ -172,14 +323,12 @@ Program& Program::operator=(Program&&) noexcept = default;
 ForwardResult Program::forward(std::span<const Tensor> inputs) {
   Impl& p = *impl_;
   p.check_count(inputs, p.forward_inputs);
-  for (size_t i = 0; i < p.states.size(); ++i) {
-    if (!p.states[i].defined()) {
-      throw DataError({.what = "A state has no bytes yet.",
-                       .node = p.graph.states()[i].name(),
-                       .remedy = "Bind it before the first run."});
-    }
-  }
+  p.check_states();
   std::shared_ptr<Specialisation> s = p.specialisation(inputs);
+  if (!s) {
+    DataResult result = p.forward_in_segments(to_data(inputs));
+    return {to_tensors(result.outputs), std::move(result.pending)};
+  }
   Executable& exe = s->executable;
   std::unique_ptr<PendingRun> pending(new PendingRun);
   pending->state_->frame = exe.acquire();
@@ -200,28 +349,50 @@ ForwardResult Program::forward(std::span<const Tensor> inputs) {
   return result;
 }
 
+DataResult Program::forward_data(std::span<const Datum> inputs) {
+  Impl& p = *impl_;
+  const bool tensors =
+      std::all_of(inputs.begin(), inputs.end(), [](const Datum& d) { return d.is_tensor(); });
+  if (tensors && inputs.size() == p.forward_inputs.size() && !p.deals_in_sequences()) {
+    const std::vector<Tensor> fed = to_tensors(inputs);
+    if (p.specialisation(fed)) {
+      ForwardResult result = forward(fed);
+      return {to_data(result.outputs), std::move(result.pending)};
+    }
+  }
+  p.check_count(inputs.size(), p.forward_inputs);
+  p.check_states();
+  return p.forward_in_segments(inputs);
+}
+
 std::vector<Tensor> Program::backward(std::unique_ptr<PendingRun> run,
                                       std::span<const Tensor> inputs) {
   Impl& p = *impl_;
   p.check_count(inputs, p.backward_inputs);
-  if (!run || !run->state_->frame) {
+  if (!run || (!run->state_->frame && !run->state_->segmented)) {
     throw DataError({.what = "Backward was called without a forward run that waits for it.",
                      .remedy = "Run forward first; each forward run serves one backward."});
   }
-  Executable& exe = run->state_->specialisation->executable;
-  Frame& frame = *run->state_->frame;
-  const auto& graph_inputs = exe.plan().graph->inputs();
+  PendingRun::State& state = *run->state_;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    Value wanted = graph_inputs[p.backward_inputs[i]];
-    if (inputs[i].dtype() != wanted.dtype() || inputs[i].dims() != wanted.type().dims()) {
+    const Value input = p.graph.inputs()[p.backward_inputs[i]];
+    const std::optional<Type> wanted =
+        state.segmented
+            ? state.gradients[i]
+            : state.specialisation->executable.plan().graph->inputs()[p.backward_inputs[i]].type();
+    if (!wanted) continue;
+    if (inputs[i].dtype() != wanted->dtype || inputs[i].dims() != wanted->dims()) {
       throw ShapeError(
           {.what = "A gradient has the wrong type.",
-           .node = wanted.name(),
-           .expected = to_string(wanted.type()),
+           .node = input.name(),
+           .expected = to_string(*wanted),
            .received = to_string(Type{inputs[i].dtype(), to_shape(inputs[i].dims())})});
     }
-    exe.bind_input(frame, p.backward_inputs[i], inputs[i]);
   }
+  if (state.segmented) return p.backward_in_segments(std::move(*state.segmented), inputs);
+  Executable& exe = state.specialisation->executable;
+  Frame& frame = *state.frame;
+  for (size_t i = 0; i < inputs.size(); ++i) exe.bind_input(frame, p.backward_inputs[i], inputs[i]);
   return exe.run(frame, Phase::backward, p.run_options());
 }
 
@@ -251,6 +422,7 @@ size_t Program::peak_bytes() const {
 
 PlanInfo Program::plan(std::span<const Type> inputs) {
   const auto s = impl_->specialisation_for(inputs);
+  if (!s) return {};
   const Plan& plan = s->executable.plan();
   PlanInfo info;
   info.arena_bytes = plan.arena_bytes;
@@ -264,7 +436,9 @@ PlanInfo Program::plan(std::span<const Type> inputs) {
 }
 
 std::string Program::dump(std::span<const Type> inputs) {
-  const Plan& plan = impl_->specialisation_for(inputs)->executable.plan();
+  const auto s = impl_->specialisation_for(inputs);
+  if (!s) return to_text(impl_->graph) + "\n" + impl_->segments->text();
+  const Plan& plan = s->executable.plan();
   return to_text(*plan.graph) + "\n" + to_text(plan);
 }
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "flow/machine.h"
 #include "ir/graph.h"
 #include "passes/precision.h"
 #include "runtime/kernel.h"
@@ -28,7 +29,8 @@ struct ProgramOptions {
   /// After each node look for NaN and infinity; throw DataError naming the first node that made one
   /// (infinity from finite operands, NaN from operands without), or the input or state with NaN.
   bool check_finite = false;
-  uint64_t seed = 0;  ///< of dropout and other random ops
+  uint64_t seed = 0;    ///< of dropout and other random ops
+  FlowLimits limits{};  ///< of loops and sequences
 };
 
 /// What one specialisation is and costs.
@@ -57,13 +59,20 @@ class PendingRun {
   std::unique_ptr<State> state_;
 };
 
+/// As ForwardResult, for graphs with sequences and optionals among their inputs or outputs.
+struct DataResult {
+  std::vector<Datum> outputs;
+  std::unique_ptr<PendingRun> pending;
+};
+
 struct ForwardResult {
   std::vector<Tensor> outputs;          ///< the graph's forward outputs, in order
   std::unique_ptr<PendingRun> pending;  ///< null when the graph has no backward part
 };
 
 /// A graph ready to run at any input shapes. Specialisations are made at the first run of each
-/// signature and cached. Not thread-safe: one call at a time.
+/// signature and cached. Graphs with shapes that depend on data, or with control flow or sequences,
+/// run in segments (flow/segment.h). Not thread-safe: one call at a time.
 class Program {
  public:
   explicit Program(Graph graph, ProgramOptions options = {});
@@ -78,6 +87,9 @@ class Program {
   /// is written.
   ForwardResult forward(std::span<const Tensor> inputs);
 
+  /// As forward(), for inputs and outputs of any kind.
+  DataResult forward_data(std::span<const Datum> inputs);
+
   /// Runs the backward part: gradients of the outputs in the order of the backward inputs. Consumes
   /// the run. Returns the backward outputs in order.
   std::vector<Tensor> backward(std::unique_ptr<PendingRun> run, std::span<const Tensor> inputs);
@@ -89,9 +101,11 @@ class Program {
 
   /// The most that arenas, outputs and constants of the runs so far took at one time, states aside.
   size_t peak_bytes() const;
-  /// Specialises for these inputs without running. Cached like a run's.
+  /// Specialises for these inputs without running. Cached like a run's. All zero for a graph that
+  /// runs in segments: how these are planned shows only as it runs.
   PlanInfo plan(std::span<const Type> inputs);
-  /// Text of the specialised graph, its kernels and the memory plan.
+  /// Text of the specialised graph, its kernels and the memory plan; of a graph that runs in
+  /// segments, those of the runs so far.
   std::string dump(std::span<const Type> inputs);
   const Graph& graph() const;
   /// Number of the next forward run: part of the key of every random draw. Saved and restored by

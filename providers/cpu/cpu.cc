@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "providers/cpu/data_shaped.h"
 #include "providers/cpu/isa.h"
 
 namespace steep::cpu {
@@ -47,6 +48,15 @@ namespace steep::cpu {
   X(trilu)
 // clang-format on
 
+// One line an operator whose output shapes depend on data (data_shaped.h).
+// clang-format off
+#define STEEP_DATA_SHAPED(X) \
+  X(Compress, compress) \
+  X(NonMaxSuppression, non_max_suppression) \
+  X(NonZero, non_zero) \
+  X(Unique, unique)
+// clang-format on
+
 #define STEEP_DECLARE(stem) void register_##stem(std::vector<Candidate>& list);
 STEEP_KERNELS(STEEP_DECLARE)
 #undef STEEP_DECLARE
@@ -62,6 +72,9 @@ class CpuProvider final : public Provider {
     STEEP_KERNELS(STEEP_REGISTER)
 #undef STEEP_REGISTER
     for (const Candidate& c : all) by_op_[c.op].push_back(c);
+#define STEEP_REGISTER(op, stem) data_shaped_[#op] = run_##stem;
+    STEEP_DATA_SHAPED(STEEP_REGISTER)
+#undef STEEP_REGISTER
   }
 
   std::string_view name() const override { return "cpu"; }
@@ -72,8 +85,14 @@ class CpuProvider final : public Provider {
     return it->second;
   }
 
+  DataShapedKernel data_shaped(std::string_view op) const override {
+    auto it = data_shaped_.find(op);
+    return it == data_shaped_.end() ? nullptr : it->second;
+  }
+
  private:
   std::map<std::string_view, std::vector<Candidate>> by_op_;
+  std::map<std::string_view, DataShapedKernel> data_shaped_;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "autodiff/gradient.h"
 #include "bindings.h"
 #include "engine.h"
+#include "model/import.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
 #include "providers/cpu/cpu.h"
@@ -151,6 +152,67 @@ nb::list node_gradients(const std::string& op, nb::list inputs, nb::dict attrs, 
   return arrays;
 }
 
+std::vector<Datum> to_data(const nb::list& values) {
+  std::vector<Datum> data;
+  for (nb::handle v : values) data.push_back(to_datum(v));
+  return data;
+}
+
+Graph import_bytes(const nb::bytes& model) {
+  ImportLimits limits;
+  limits.training = false;
+  const auto* data = reinterpret_cast<const std::byte*>(model.c_str());
+  return import_model(std::span(data, model.size()), limits).graph;
+}
+
+nb::list run_model(const nb::bytes& model, const nb::list& inputs, int times,
+                   int64_t max_iterations) {
+  ProgramOptions options;
+  if (max_iterations > 0) options.limits.iterations = max_iterations;
+  Program program(import_bytes(model), options);
+  const std::vector<Datum> fed = to_data(inputs);
+  nb::list results;
+  std::vector<Datum> outputs;
+  for (int i = 0; i < times; ++i) outputs = program.forward_data(fed).outputs;
+  for (const Datum& d : outputs) results.append(to_object(d));
+  return results;
+}
+
+nb::list model_gradients(const nb::bytes& model, const nb::list& inputs,
+                         const nb::list& output_grads, const std::vector<std::string>& wrt) {
+  Graph graph = import_bytes(model);
+  std::vector<Value> results, targets;
+  std::vector<Value> seeds;
+  std::vector<Tensor> fed;
+  for (size_t i = 0; i < nb::len(output_grads); ++i) {
+    if (nb::handle(output_grads[i]).is_none()) continue;
+    results.push_back(graph.outputs()[i].value);
+    seeds.push_back(graph.add_gradient_input("dy", results.back()));
+    fed.push_back(to_tensor(output_grads[i]));
+  }
+  for (const std::string& name : wrt) targets.push_back(graph.find(name));
+  const std::vector<Value> gradients = add_gradients(graph, results, seeds, targets);
+  for (Value dx : gradients) {
+    if (dx) graph.add_output("dx", dx, Phase::backward);
+  }
+  Program program(std::move(graph));
+  std::vector<Tensor> found;
+  for (int i = 0; i < 2; ++i) {  // the second time from what the first has cached
+    DataResult forward = program.forward_data(to_data(inputs));
+    found = program.backward(std::move(forward.pending), fed);
+  }
+  nb::list arrays;
+  size_t next = 0;
+  for (Value dx : gradients) {
+    if (dx) {
+      arrays.append(to_array(found[next++]));
+    } else {
+      arrays.append(nb::none());
+    }
+  }
+  return arrays;
+}
+
 }  // namespace
 
 void init_ops(nb::module_& m) {
@@ -168,6 +230,18 @@ void init_ops(nb::module_& m) {
         "Gradients of Σ <output_grads[i], outputs[i]> with respect to the inputs numbered in "
         "`wrt`; None where "
         "none flows. For tests.");
+  m.def("run_model", &run_model, nb::arg("model"), nb::arg("inputs"), nb::arg("times") = 1,
+        nb::arg("max_iterations") = 0,
+        nb::sig("def run_model(model: bytes, inputs: list[object], times: int = 1, "
+                "max_iterations: int = 0) -> list[object]"),
+        "Outputs of a serialised model: arrays, lists of arrays for sequences, None for an empty "
+        "optional; inputs likewise. Runs it `times` times. For tests.");
+  m.def("model_gradients", &model_gradients, nb::arg("model"), nb::arg("inputs"),
+        nb::arg("output_grads"), nb::arg("wrt"),
+        nb::sig("def model_gradients(model: bytes, inputs: list[object], output_grads: "
+                "list[object | None], wrt: list[str]) -> list[object | None]"),
+        "Gradients of Σ <output_grads[i], outputs[i]> with respect to the inputs named in `wrt`, "
+        "by a forward and a backward run; None where none flows. For tests.");
 }
 
 }  // namespace steep::python

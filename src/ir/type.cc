@@ -7,7 +7,7 @@
 namespace steep {
 
 bool Type::concrete() const {
-  if (!shape) return false;
+  if (!shape || kind != Kind::tensor) return false;
   for (const Dim& d : *shape) {
     if (!d.known()) return false;
   }
@@ -46,7 +46,14 @@ std::string to_string(const std::optional<Shape>& shape) {
 }
 
 std::string to_string(const Type& type) {
-  return std::string(name_of(type.dtype)) + to_string(type.shape);
+  const std::string tensor = std::string(name_of(type.dtype)) + to_string(type.shape);
+  switch (type.kind) {
+    case Kind::tensor: return tensor;
+    case Kind::sequence: return "seq(" + tensor + ")";
+    case Kind::optional: return "optional(" + tensor + ")";
+    case Kind::optional_sequence: return "optional(seq(" + tensor + "))";
+  }
+  return tensor;
 }
 
 }  // namespace steep

@@ -38,12 +38,17 @@ class Dim {
 
 using Shape = std::vector<Dim>;
 
+/// What a value is made of. Of sequences and optionals, `Type::dtype` and `Type::shape` are those
+/// of the tensors in them.
+enum class Kind : uint8_t { tensor, sequence, optional, optional_sequence };
+
 /// `shape` is absent when not even the rank is known.
 struct Type {
   DType dtype = DType::undefined;
-  std::optional<Shape> shape;
+  std::optional<Shape> shape{};
+  Kind kind = Kind::tensor;
 
-  /// True when every extent is a number.
+  /// True of a tensor of which every extent is a number.
   bool concrete() const;
   /// The extents. REQUIRES: concrete().
   Dims dims() const;
@@ -53,7 +58,7 @@ bool provably_equal(const Shape& a, const Shape& b);
 Shape to_shape(const Dims& dims);
 /// "[batch, 128, ?]", or "[*]" when the rank is unknown.
 std::string to_string(const std::optional<Shape>& shape);
-/// "float32[batch, 128, ?]"
+/// "float32[batch, 128, ?]", "seq(float32[*])"
 std::string to_string(const Type& type);
 
 }  // namespace steep

@@ -1,5 +1,5 @@
-// Functions (the model's own and those by which ONNX defines its composite operators) and constant
-// branches, lowered where they are called.
+// Functions (the model's own and those by which ONNX defines its composite operators), lowered
+// where they are called.
 
 #include <fmt/format.h>
 #include <onnx/defs/schema.h>
@@ -49,7 +49,7 @@ bool Lowering::function_body(const Call& call, const std::string& op, const std:
 std::vector<Binding> Lowering::lower_call(const onnx::NodeProto& node,
                                           const onnx::FunctionProto& function,
                                           const std::vector<Binding>& inputs, const Frame& frame,
-                                          std::string prefix) {
+                                          std::string prefix, const Scope* around) {
   Frame inner;
   inner.opset = default_opset(function.opset_import());
   inner.prefix = std::move(prefix);
@@ -82,6 +82,7 @@ std::vector<Binding> Lowering::lower_call(const onnx::NodeProto& node,
       inner.arguments[attribute.name()] = resolved;
   }
   Scope scope;
+  scope.outer = around;
   for (int i = 0; i < function.input_size(); ++i) {
     const auto at = static_cast<size_t>(i);
     scope.names[function.input(i)] = at < inputs.size() ? inputs[at] : Binding();
@@ -93,39 +94,6 @@ std::vector<Binding> Lowering::lower_call(const onnx::NodeProto& node,
     results.push_back(b != nullptr ? *b : Binding());
   }
   return results;
-}
-
-std::vector<Binding> Lowering::lower_if(const onnx::NodeProto& node, const Binding& condition,
-                                        const Scope& scope, const Frame& frame) {
-  const auto known = known_ints(condition.value());
-  if (!known || known->size() != 1) {
-    throw ModelError(
-        {.what = "Branches that depend on data are not yet trainable.",
-         .expected = "an If whose condition is a constant",
-         .received = "a condition that is computed",
-         .remedy = "Export the branch that is to be trained; torch.export specialises on Python "
-                   "conditions."});
-  }
-  const std::string wanted = (*known)[0] != 0 ? "then_branch" : "else_branch";
-  for (const auto& attribute : node.attribute()) {
-    if (attribute.name() != wanted || !attribute.has_g()) continue;
-    Frame inner = frame;
-    inner.depth = frame.depth + 1;
-    inner.caller = &frame;
-    inner.function = nullptr;
-    Scope branch;
-    branch.outer = &scope;
-    add_initializers(attribute.g(), branch, frame.prefix);
-    lower_nodes(attribute.g().node(), branch, inner);
-    std::vector<Binding> results;
-    for (const auto& output : attribute.g().output()) {
-      const Binding* b = find(output.name(), branch);
-      results.push_back(b != nullptr ? *b : Binding());
-    }
-    return results;
-  }
-  throw ModelError(
-      {.what = "An If lacks a branch.", .expected = wanted, .remedy = "Export the model again."});
 }
 
 }  // namespace steep

@@ -9,6 +9,7 @@
 #include "model/quote.h"
 #include "model/raise.h"
 #include "ops/build.h"
+#include "ops/onnx_proto.h"
 #include "ops/shape_arithmetic.h"
 #include "steep/error.h"
 
@@ -32,9 +33,15 @@ Dim dim_from_onnx(const onnx::TensorShapeProto::Dimension& dim, const std::strin
 
 Type type_from_onnx(const onnx::ValueInfoProto& value, bool ranked) {
   if (!value.type().has_tensor_type()) {
-    throw ModelError({.what = "An input is no tensor.",
+    Type type = type_from_proto(value.type());
+    for (size_t i = 0; type.shape && i < type.shape->size(); ++i) {
+      // A name means one number, but the tensors of a sequence may differ.
+      if (!(*type.shape)[i].known()) (*type.shape)[i] = Dim();
+    }
+    if (size_of(type.dtype) != 0) return type;
+    throw ModelError({.what = "An input is of a type that Steep does not hold.",
                       .node = quote(value.name()),
-                      .expected = "dense tensors as inputs",
+                      .expected = "dense tensors, sequences or optionals of them",
                       .remedy = "Export the model with one input for each tensor."});
   }
   const auto& tensor = value.type().tensor_type();
@@ -63,11 +70,14 @@ Type type_from_onnx(const onnx::ValueInfoProto& value, bool ranked) {
 
 // --- Call ----------------------------------------------------------------------------------------
 
+Value Call::any(size_t i) const { return has(i) ? lowering.materialise(inputs[i]) : Value(); }
+
 Value Call::in(size_t i) const {
   if (!has(i)) return {};
-  if (inputs[i].items() != nullptr) {
-    fail("An operator on tensors is given a sequence.", fmt::format("a tensor as input {}", i),
-         "a sequence", "Export the model without sequences.");
+  if (inputs[i].items() != nullptr || inputs[i].value().type().kind != Kind::tensor) {
+    fail("An operator on tensors is given no tensor.", fmt::format("a tensor as input {}", i),
+         inputs[i].items() != nullptr ? "a sequence" : to_string(inputs[i].value().type()),
+         "Export the model again; its types do not fit.");
   }
   return inputs[i].value();
 }
@@ -126,7 +136,7 @@ std::optional<Ints> known_ints(Value v) {
 // --- the model -----------------------------------------------------------------------------------
 
 Lowering::Lowering(const CheckedModel& model, Graph& graph, const ImportLimits& limits)
-    : model_(model), graph_(graph), limits_(limits) {
+    : model_(model), graph_(&graph), limits_(limits) {
   for (const auto& f : model.proto.functions()) functions_.emplace(function_id(f), &f);
 }
 
@@ -140,14 +150,12 @@ void Lowering::run() {
   lower_nodes(graph.node(), scope, frame);
   for (const auto& output : graph.output()) {
     const Binding* b = find(output.name(), scope);
-    if (b == nullptr || !b->value()) {
-      throw ModelError({.what = "An output of the model is no tensor.",
+    if (b == nullptr || !*b) {
+      throw ModelError({.what = "An output of the model has a name that nothing defines.",
                         .node = quote(output.name()),
-                        .expected = "a tensor",
-                        .received = b != nullptr ? "a sequence" : "a name that nothing defines",
-                        .remedy = "Export the model with one output for each tensor."});
+                        .remedy = "Export the model again."});
     }
-    graph_.add_output(output.name(), b->value());
+    graph_->add_output(output.name(), materialise(*b));
   }
 }
 
@@ -155,7 +163,9 @@ void Lowering::add_initializers(const onnx::GraphProto& graph, Scope& scope,
                                 const std::string& prefix) {
   for (const auto& proto : graph.initializer()) {
     Tensor tensor = model_.tensors->get(proto, proto.name());
-    scope.names[proto.name()] = graph_.add_constant(std::move(tensor), prefix + proto.name());
+    const Value v = graph_->add_constant(std::move(tensor), prefix + proto.name());
+    if (body_ == nullptr) parameters_.insert(v.id());
+    scope.names[proto.name()] = v;
   }
 }
 
@@ -163,7 +173,7 @@ void Lowering::add_inputs(const onnx::GraphProto& graph, Scope& scope) {
   for (const auto& input : graph.input()) {
     if (scope.names.count(input.name()) != 0) continue;  // has an initializer: a constant
     const bool ranked = model_.unranked_inputs.count(input.name()) == 0;
-    scope.names[input.name()] = graph_.add_input(input.name(), type_from_onnx(input, ranked));
+    scope.names[input.name()] = graph_->add_input(input.name(), type_from_onnx(input, ranked));
   }
 }
 
@@ -212,16 +222,23 @@ void Lowering::lower_node(const onnx::NodeProto& node, Scope& scope, const Frame
                         .received = quote(name),
                         .remedy = "Export the model again; its nodes must be in order."});
     }
-    inputs.push_back(b != nullptr ? *b : Binding());
+    inputs.push_back(b != nullptr ? here(*b) : Binding());
   }
   while (!inputs.empty() && !inputs.back()) inputs.pop_back();
 
-  const size_t first_new = graph_.value_count();
+  const size_t first_new = graph_->value_count();
   std::vector<Binding> results;
   if (auto f = functions_.find(function_id(node)); f != functions_.end()) {
     results = lower_call(node, *f->second, inputs, frame, frame.prefix + display_name(node) + "/");
   } else if (node.domain().empty() && node.op_type() == "If") {
     results = lower_if(node, inputs.empty() ? Binding() : inputs[0], scope, frame);
+  } else if (node.domain().empty() && node.op_type() == "Loop") {
+    results = lower_loop(node, inputs, scope, frame);
+  } else if (node.domain().empty() && node.op_type() == "Scan") {
+    results = frame.opset < 9 ? lower_batched_scan(node, inputs, scope, frame)
+                              : lower_scan(node, inputs, scope, frame);
+  } else if (node.domain().empty() && node.op_type() == "SequenceMap") {
+    results = lower_sequence_map(node, inputs, scope, frame);
   } else {
     results = raise_node(node, std::move(inputs), frame);
   }
@@ -241,7 +258,7 @@ void Lowering::bind(const onnx::NodeProto& node, const std::vector<Binding>& res
                         .remedy = "Export the model without this output."});
     }
     const Value v = results[at].value();
-    if (v && v.id() >= first_new) graph_.rename(v, frame.prefix + name);
+    if (v && v.id() >= first_new) graph_->rename(v, frame.prefix + name);
     if (!scope.names.emplace(name, results[at]).second) {
       throw ModelError(
           {.what = "A name is defined twice.",
@@ -257,15 +274,8 @@ std::vector<Binding> Lowering::raise_node(const onnx::NodeProto& node, std::vect
     throw ModelError(
         {.what = "The operator is not known.", .received = "domain " + quote(node.domain())});
   }
-  if (node.op_type() == "Loop" || node.op_type() == "Scan" || node.op_type() == "SequenceMap") {
-    throw ModelError(
-        {.what = "Loops are not yet trainable.",
-         .expected = "a graph without loops",
-         .remedy = "Unroll the loop before the export; torch.export does so for loops of fixed "
-                   "length."});
-  }
   Call call{.lowering = *this,
-            .graph = graph_,
+            .graph = *graph_,
             .op = node.op_type(),
             .opset = frame.opset,
             .name = frame.prefix + display_name(node),
@@ -276,13 +286,15 @@ std::vector<Binding> Lowering::raise_node(const onnx::NodeProto& node, std::vect
             .from_pytorch = model_.proto.producer_name() == "pytorch"};
   for (const auto& proto : node.attribute()) {
     const onnx::AttributeProto* attribute = resolve(proto, frame);
-    if (attribute != nullptr)
+    if (attribute != nullptr && attribute->type() == onnx::AttributeProto::TYPE_PROTO) {
+      call.type = type_from_proto(attribute->tp());
+    } else if (attribute != nullptr)
       call.attrs.set(proto.name(), attr_from_onnx(*attribute, call.name, *model_.tensors));
   }
   for (const auto& name : node.output()) call.wanted.push_back(!name.empty());
   while (!call.wanted.empty() && !call.wanted.back()) call.wanted.pop_back();
   if (call.wanted.empty()) return {};
-  const Graph::Scope origin(graph_, Phase::forward, call.name);
+  const Graph::Scope origin(*graph_, Phase::forward, call.name);
   return raise(call);
 }
 
@@ -299,10 +311,11 @@ std::vector<Value> Lowering::emit(const Call& call, const std::string& op, std::
     values.resize(static_cast<size_t>(outputs));
     return values;
   }
-  Node node = graph_.add_node(op, in, outputs, std::move(attrs), op == call.op ? call.name : "");
+  Node node = graph_->add_node(op, in, outputs, std::move(attrs), op == call.op ? call.name : "");
   infer_types(node);
   if (outputs == 1) {
-    if (auto known = known_result(node)) return {graph_.add_constant(std::move(*known), call.name)};
+    if (auto known = known_result(node))
+      return {graph_->add_constant(std::move(*known), call.name)};
   }
   std::vector<Value> values;
   for (int i = 0; i < outputs; ++i) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "model/check.h"
@@ -13,28 +14,44 @@
 
 namespace steep {
 
-/// What a name in the file stands for: a value, or a sequence of values. Sequences exist only at
-/// import; each operator on them is carried out right here.
+/// What a name in the file stands for: a value, or a sequence of values that are all known at
+/// import; each operator on those is carried out right here. A sequence that only a run can know is
+/// a value.
 class Binding {
  public:
   Binding() = default;
   Binding(Value value) : value_(value) {}
-  Binding(std::vector<Value> items)
-      : items_(std::make_shared<const std::vector<Value>>(std::move(items))) {}
+  /// `dtype` is that of the items; it matters where there are none.
+  Binding(std::vector<Value> items, DType dtype)
+      : items_(std::make_shared<const std::vector<Value>>(std::move(items))), dtype_(dtype) {}
 
   explicit operator bool() const { return static_cast<bool>(value_) || items_ != nullptr; }
   /// Null for a sequence.
   Value value() const { return value_; }
   /// nullptr for a value.
   const std::vector<Value>* items() const { return items_.get(); }
+  DType dtype() const { return dtype_; }
 
  private:
   Value value_;
   std::shared_ptr<const std::vector<Value>>
       items_;  // shared: a sequence has many readers and never changes
+  DType dtype_ = DType::undefined;
 };
 
 class Lowering;
+
+/// A loop as the file has it: Loop or Scan.
+struct LoopParts {
+  const onnx::NodeProto& node;
+  const onnx::GraphProto& body;
+  Value trips{};      ///< null: as many as there are slices, or as the condition allows
+  Value condition{};  ///< null: true
+  std::vector<Value> carried{};
+  std::vector<Value> scanned{};  ///< cut into slices along in_axes
+  Ints in_axes{}, in_directions{}, out_axes{}, out_directions{};
+  bool is_scan = false;  ///< the body has neither counter nor condition
+};
 
 /// One node of the file on its way into the graph: what a rule of raise.h reads and writes with.
 struct Call {
@@ -45,14 +62,17 @@ struct Call {
   std::string name;
   std::vector<Binding> inputs;
   Attrs attrs;
-  std::vector<bool> wanted;  ///< which outputs have names
-  bool training;             ///< ImportLimits::training
-  bool from_pytorch;         ///< the file was written by an exporter of PyTorch
+  std::optional<Type> type{};  ///< an attribute that is a type
+  std::vector<bool> wanted;    ///< which outputs have names
+  bool training;               ///< ImportLimits::training
+  bool from_pytorch;           ///< the file was written by an exporter of PyTorch
 
   int outputs() const { return static_cast<int>(wanted.size()); }
   bool wants(size_t output) const { return output < wanted.size() && wanted[output]; }
   bool has(size_t i) const { return i < inputs.size() && inputs[i]; }
-  /// Input i; null when absent. Throws ModelError when it is a sequence.
+  /// Input i as a value of the graph, a sequence too; null when absent.
+  Value any(size_t i) const;
+  /// Input i; null when absent. Throws ModelError when it is no tensor.
   Value in(size_t i) const;
   /// As in(). Throws ModelError when absent.
   Value need(size_t i) const;
@@ -86,8 +106,33 @@ class Lowering {
   int64_t next_stream() { return streams_++; }
   std::vector<Value> emit(const Call& call, const std::string& op, std::vector<Value> in,
                           Attrs attrs, int outputs);
+  /// The one value for a binding: a sequence of known values becomes a node that gathers them.
+  Value materialise(const Binding& binding);
 
  private:
+  /// A body of control flow under construction. Values of the graphs around it come in as inputs,
+  /// constants that are no parameters as constants.
+  struct OpenBody {
+    explicit OpenBody(Lowering& lowering);
+    ~OpenBody();
+    OpenBody(const OpenBody&) = delete;
+    OpenBody& operator=(const OpenBody&) = delete;
+
+    /// By input of the body past the first `own`: the value outside, in the enclosing graph.
+    std::vector<Value> captured(size_t own) const;
+
+    Lowering& lowering;
+    std::shared_ptr<Graph> graph = std::make_shared<Graph>();
+    Graph* outer;
+    OpenBody* outside;
+    std::unordered_map<uint32_t, Value> inner_of;  // by id in the enclosing graph
+    std::unordered_map<uint32_t, Value> outer_of;  // by id of an input
+  };
+  struct LoweredBody {
+    std::shared_ptr<Graph> graph;
+    std::vector<Value> captured;
+  };
+
   struct Scope {
     std::unordered_map<std::string, Binding> names;
     const Scope* outer = nullptr;
@@ -109,9 +154,30 @@ class Lowering {
   void lower_node(const onnx::NodeProto& node, Scope& scope, const Frame& frame);
   std::vector<Binding> lower_call(const onnx::NodeProto& node, const onnx::FunctionProto& function,
                                   const std::vector<Binding>& inputs, const Frame& frame,
-                                  std::string prefix);
+                                  std::string prefix, const Scope* around = nullptr);
   std::vector<Binding> lower_if(const onnx::NodeProto& node, const Binding& condition,
                                 const Scope& scope, const Frame& frame);
+  std::vector<Binding> take_branch(const onnx::GraphProto& branch, const Scope& scope,
+                                   const Frame& frame);
+  LoweredBody lower_branch(const onnx::GraphProto& branch, const Scope& scope, const Frame& frame);
+  std::vector<Binding> lower_loop(const onnx::NodeProto& node, const std::vector<Binding>& inputs,
+                                  const Scope& scope, const Frame& frame);
+  std::vector<Binding> lower_scan(const onnx::NodeProto& node, const std::vector<Binding>& inputs,
+                                  const Scope& scope, const Frame& frame);
+  std::vector<Binding> lower_batched_scan(const onnx::NodeProto& node,
+                                          const std::vector<Binding>& inputs, const Scope& scope,
+                                          const Frame& frame);
+  std::vector<Binding> lower_sequence_map(const onnx::NodeProto& node,
+                                          const std::vector<Binding>& inputs, const Scope& scope,
+                                          const Frame& frame);
+  std::vector<Value> add_loop(const LoopParts& parts, const Scope& scope, const Frame& frame);
+  const onnx::GraphProto& body_of(const onnx::NodeProto& node, const char* name,
+                                  const Frame& frame) const;
+  void body_results(const onnx::GraphProto& body, const Scope& scope);
+  /// `v`, which may belong to a graph further out, in the graph under construction.
+  Value here(Value v);
+  Binding here(const Binding& binding);
+  static Value capture(OpenBody& body, Value v);
   std::vector<Binding> raise_node(const onnx::NodeProto& node, std::vector<Binding> inputs,
                                   const Frame& frame);
   bool function_body(const Call& call, const std::string& op, const std::vector<Value>& in,
@@ -125,10 +191,13 @@ class Lowering {
                                              const Frame& frame);
 
   const CheckedModel& model_;
-  Graph& graph_;
+  Graph* graph_;              // under construction: the model's, or that of a body
+  OpenBody* body_ = nullptr;  // whose graph that is; null: the model's
   const ImportLimits& limits_;
   std::unordered_map<std::string, const onnx::FunctionProto*> functions_;
-  const Frame* frame_ = nullptr;  // of the node being lowered
+  const Frame* frame_ = nullptr;             // of the node being lowered
+  std::unordered_set<uint32_t> parameters_;  // ids of the model's initializers
+  size_t symbols_ = 0;                       // made so far for extents without a name
   size_t lowered_ = 0;
   int64_t streams_ = 0;
 };

@@ -56,5 +56,8 @@ Bindings raise_sequence_insert(const Call& call);
 Bindings raise_sequence_erase(const Call& call);
 Bindings raise_sequence_length(const Call& call);
 Bindings raise_concat_from_sequence(const Call& call);
+Bindings raise_optional(const Call& call);
+Bindings raise_optional_get_element(const Call& call);
+Bindings raise_optional_has_element(const Call& call);
 
 }  // namespace steep

@@ -12,32 +12,32 @@ namespace steep {
 namespace {
 
 /// Messages that can hold nodes, and the tensors among them. Everything else is skipped unread.
-enum class Kind { model, graph, node, attribute, function, training };
+enum class Message { model, graph, node, attribute, function, training };
 
 /// The message in field `number` of a `parent`. Field numbers: onnx.proto (never reused, by its own
 /// rules).
-std::optional<Kind> child(Kind parent, uint32_t number) {
+std::optional<Message> child(Message parent, uint32_t number) {
   switch (parent) {
-    case Kind::model:
-      if (number == 7) return Kind::graph;
-      if (number == 20) return Kind::training;
-      if (number == 25) return Kind::function;
+    case Message::model:
+      if (number == 7) return Message::graph;
+      if (number == 20) return Message::training;
+      if (number == 25) return Message::function;
       break;
-    case Kind::training:
-      if (number == 1 || number == 2) return Kind::graph;
+    case Message::training:
+      if (number == 1 || number == 2) return Message::graph;
       break;
-    case Kind::graph:
-      if (number == 1) return Kind::node;
+    case Message::graph:
+      if (number == 1) return Message::node;
       break;
-    case Kind::function:
-      if (number == 7) return Kind::node;
-      if (number == 11) return Kind::attribute;
+    case Message::function:
+      if (number == 7) return Message::node;
+      if (number == 11) return Message::attribute;
       break;
-    case Kind::node:
-      if (number == 5) return Kind::attribute;
+    case Message::node:
+      if (number == 5) return Message::attribute;
       break;
-    case Kind::attribute:
-      if (number == 6 || number == 11) return Kind::graph;
+    case Message::attribute:
+      if (number == 6 || number == 11) return Message::graph;
       break;
   }
   return std::nullopt;
@@ -45,7 +45,7 @@ std::optional<Kind> child(Kind parent, uint32_t number) {
 
 struct Level {
   WireReader reader;
-  Kind kind;
+  Message kind;
   int depth;  // of graphs within graphs
 };
 
@@ -74,7 +74,7 @@ void scan_model(std::span<const std::byte> bytes, const ImportLimits& limits) {
   size_t parts = 0;
   size_t nodes = 0;
   bool has_graph = false;
-  std::vector<Level> levels{{WireReader(bytes), Kind::model, 0}};
+  std::vector<Level> levels{{WireReader(bytes), Message::model, 0}};
   WireField field;
   while (!levels.empty()) {
     Level& here = levels.back();
@@ -84,13 +84,14 @@ void scan_model(std::span<const std::byte> bytes, const ImportLimits& limits) {
     }
     if (field.type != WireType::bytes) continue;
     if (++parts > max_parts) over_limit("The model has too many parts.", max_parts, "max_nodes");
-    const std::optional<Kind> kind = child(here.kind, field.number);
+    const std::optional<Message> kind = child(here.kind, field.number);
     if (!kind) continue;
-    if (*kind == Kind::node && ++nodes > limits.max_nodes) {
+    if (*kind == Message::node && ++nodes > limits.max_nodes) {
       over_limit("The model has too many nodes.", limits.max_nodes, "max_nodes");
     }
-    if (*kind == Kind::graph && here.kind == Kind::model) has_graph = true;
-    const int depth = here.depth + (*kind == Kind::graph && here.kind == Kind::attribute ? 1 : 0);
+    if (*kind == Message::graph && here.kind == Message::model) has_graph = true;
+    const int depth =
+        here.depth + (*kind == Message::graph && here.kind == Message::attribute ? 1 : 0);
     if (depth > limits.max_depth) {
       throw ModelError(
           {.what = "The model's graphs are nested too deep.",

@@ -64,7 +64,9 @@ Value ints(Graph& g, const Ints& values) {
 
 Value ints(Graph& g, std::initializer_list<int64_t> values) { return ints(g, Ints(values)); }
 
-Value operator+(Value a, Value b) { return binary("Add", a, b); }
+Value operator+(Value a, Value b) {
+  return binary(a.type().kind == Kind::tensor ? "Add" : "steep.SumOf", a, b);
+}
 Value operator-(Value a, Value b) { return binary("Sub", a, b); }
 Value operator*(Value a, Value b) { return binary("Mul", a, b); }
 Value operator/(Value a, Value b) { return binary("Div", a, b); }
@@ -135,12 +137,16 @@ Value expand_like(Value x, Value like) {
 }
 
 Value sum_to_like(Value x, Value like) {
+  if (like.type().kind != Kind::tensor) return x;
   if (x.type().shape && like.type().shape && provably_equal(*x.type().shape, *like.type().shape))
     return x;
   return apply("steep.SumTo", {x, shape_of(like)});
 }
 
-Value zeros_like(Value x) { return expand_like(scalar(x.graph(), 0, x.dtype()), x); }
+Value zeros_like(Value x) {
+  if (x.type().kind != Kind::tensor) return unary("steep.ZerosLike", x);
+  return expand_like(scalar(x.graph(), 0, x.dtype()), x);
+}
 
 Value cast(Value x, DType dtype) {
   if (x.dtype() == dtype) return x;

@@ -21,20 +21,6 @@ namespace {
 // Constants above this size do not take part in inference: no shape function reads them.
 constexpr int64_t kMaxInferenceData = 1024;
 
-Shape from_proto(const onnx::TensorShapeProto& proto) {
-  Shape shape;
-  for (const auto& dim : proto.dim()) {
-    if (dim.has_dim_value() && dim.dim_value() >= 0) {
-      shape.emplace_back(dim.dim_value());
-    } else if (dim.has_dim_param() && !dim.dim_param().empty()) {
-      shape.push_back(Dim::symbol(dim.dim_param()));
-    } else {
-      shape.emplace_back();
-    }
-  }
-  return shape;
-}
-
 /// ONNX's view of one node of ours. Lives for one inference call.
 class Context final : public onnx::InferenceContext, public onnx::DataPropagationContext {
  public:
@@ -89,7 +75,7 @@ class Context final : public onnx::InferenceContext, public onnx::DataPropagatio
   }
   std::string getDisplayName() const override { return node_.name(); }
   void addOutputData(size_t i, onnx::TensorShapeProto&& data) override {
-    out_contents_.at(i) = from_proto(data);
+    out_contents_.at(i) = shape_from_proto(data);
   }
 
   std::vector<std::optional<Shape>>& out_contents() { return out_contents_; }
@@ -155,12 +141,7 @@ void infer_onnx(Node n) {
     Value y = n.output(i);
     if (!y) continue;
     const auto& proto = ctx.out_types()[static_cast<size_t>(i)];
-    Type type;
-    if (proto.has_tensor_type()) {
-      type.dtype = static_cast<DType>(proto.tensor_type().elem_type());
-      if (proto.tensor_type().has_shape()) type.shape = from_proto(proto.tensor_type().shape());
-    }
-    n.graph().set_type(y, std::move(type));
+    n.graph().set_type(y, type_from_proto(proto));
     auto& contents = ctx.out_contents()[static_cast<size_t>(i)];
     if (contents) n.graph().set_contents(y, std::move(*contents));
   }

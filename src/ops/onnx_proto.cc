@@ -15,10 +15,46 @@ void to_proto(const Shape& shape, onnx::TensorShapeProto* proto) {
 
 onnx::TypeProto to_proto(const Type& type) {
   onnx::TypeProto proto;
-  auto* tensor = proto.mutable_tensor_type();
+  onnx::TypeProto* inner = &proto;
+  if (type.kind == Kind::optional || type.kind == Kind::optional_sequence)
+    inner = inner->mutable_optional_type()->mutable_elem_type();
+  if (type.kind == Kind::sequence || type.kind == Kind::optional_sequence)
+    inner = inner->mutable_sequence_type()->mutable_elem_type();
+  auto* tensor = inner->mutable_tensor_type();
   tensor->set_elem_type(static_cast<int32_t>(type.dtype));
   if (type.shape) to_proto(*type.shape, tensor->mutable_shape());
   return proto;
+}
+
+Type type_from_proto(const onnx::TypeProto& proto) {
+  Type type;
+  const onnx::TypeProto* inner = &proto;
+  if (inner->has_optional_type()) {
+    type.kind = Kind::optional;
+    inner = &inner->optional_type().elem_type();
+  }
+  if (inner->has_sequence_type()) {
+    type.kind = type.kind == Kind::optional ? Kind::optional_sequence : Kind::sequence;
+    inner = &inner->sequence_type().elem_type();
+  }
+  if (!inner->has_tensor_type()) return {};
+  type.dtype = static_cast<DType>(inner->tensor_type().elem_type());
+  if (inner->tensor_type().has_shape()) type.shape = shape_from_proto(inner->tensor_type().shape());
+  return type;
+}
+
+Shape shape_from_proto(const onnx::TensorShapeProto& proto) {
+  Shape shape;
+  for (const auto& dim : proto.dim()) {
+    if (dim.has_dim_value() && dim.dim_value() >= 0) {
+      shape.emplace_back(dim.dim_value());
+    } else if (dim.has_dim_param() && !dim.dim_param().empty()) {
+      shape.push_back(Dim::symbol(dim.dim_param()));
+    } else {
+      shape.emplace_back();
+    }
+  }
+  return shape;
 }
 
 onnx::TensorProto to_proto(const Tensor& tensor) {

@@ -13,8 +13,11 @@ namespace steep {
 
 /// Appends the dims; unknown ones stay empty.
 void to_proto(const Shape& shape, onnx::TensorShapeProto* proto);
-/// A tensor type, without a shape where the rank is not known.
+/// Without a shape where the rank is not known.
 onnx::TypeProto to_proto(const Type& type);
+Shape shape_from_proto(const onnx::TensorShapeProto& proto);
+/// An undefined dtype for what Steep has no type for: sequences of sequences, maps.
+Type type_from_proto(const onnx::TypeProto& proto);
 /// A copy of the bytes.
 onnx::TensorProto to_proto(const Tensor& tensor);
 /// Doubles are rounded to float. REQUIRES: not a Body.

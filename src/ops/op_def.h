@@ -42,6 +42,9 @@ struct OpDef {
   /// The derivative is zero or undefined everywhere (Shape, Equal, ArgMax): gradients stop here,
   /// silently.
   bool stops_gradient = false;
+  /// The shapes of its outputs depend on data, or it deals in sequences or subgraphs: it runs on
+  /// its own, between the parts of the graph that can be planned.
+  bool dynamic = false;
   Vjp vjp = nullptr;
   Infer infer = nullptr;
   Decompose decompose = nullptr;

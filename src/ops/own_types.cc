@@ -39,6 +39,22 @@ Shape broadcast(Node n, const Shape& a, const Shape& b) {
   return common;
 }
 
+Type either(const Type& a, const Type& b) {
+  Type type = a;
+  if (a.kind != b.kind) {
+    const bool sequence = a.kind == Kind::sequence || a.kind == Kind::optional_sequence;
+    type.kind = sequence ? Kind::optional_sequence : Kind::optional;
+  }
+  if (!a.shape || !b.shape || a.shape->size() != b.shape->size()) {
+    type.shape.reset();
+    return type;
+  }
+  for (size_t i = 0; i < a.shape->size(); ++i) {
+    if (!provably_equal((*a.shape)[i], (*b.shape)[i])) (*type.shape)[i] = Dim();
+  }
+  return type;
+}
+
 void require_rank(Node n, int i, int64_t rank) {
   const auto& shape = shape_if_known(n.input(i));
   if (!shape || static_cast<int64_t>(shape->size()) == rank) return;

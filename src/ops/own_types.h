@@ -16,6 +16,9 @@ const std::optional<Shape>& shape_if_known(Value x);
 /// NumPy's common shape of a and b. Throws ShapeError naming n when they cannot broadcast.
 Shape broadcast(Node n, const Shape& a, const Shape& b);
 
+/// The type of a value that is of the one type or the other: extents that differ are not known.
+Type either(const Type& a, const Type& b);
+
 /// Throws ShapeError unless input i has `rank` dimensions (or an unknown number of them).
 void require_rank(Node n, int i, int64_t rank);
 

@@ -28,7 +28,9 @@ namespace steep {
   X(Celu) \
   X(Clip) \
   X(Col2Im) \
+  X(Compress) \
   X(Concat) \
+  X(ConcatFromSequence) \
   X(ConstantOfShape) \
   X(Conv) \
   X(ConvTranspose) \
@@ -61,6 +63,7 @@ namespace steep {
   X(HardSigmoid) \
   X(HardSwish) \
   X(Identity) \
+  X(If) \
   X(InstanceNormalization) \
   X(IsInf) \
   X(IsNaN) \
@@ -86,8 +89,13 @@ namespace steep {
   X(Mul) \
   X(Neg) \
   X(NegativeLogLikelihoodLoss) \
+  X(NonMaxSuppression) \
+  X(NonZero) \
   X(Not) \
   X(OneHot) \
+  X(Optional) \
+  X(OptionalGetElement) \
+  X(OptionalHasElement) \
   X(Or) \
   X(Pad) \
   X(Pow) \
@@ -113,6 +121,12 @@ namespace steep {
   X(ScatterElements) \
   X(ScatterND) \
   X(Selu) \
+  X(SequenceAt) \
+  X(SequenceConstruct) \
+  X(SequenceEmpty) \
+  X(SequenceErase) \
+  X(SequenceInsert) \
+  X(SequenceLength) \
   X(Shape) \
   X(Sigmoid) \
   X(Sign) \
@@ -126,6 +140,7 @@ namespace steep {
   X(Softsign) \
   X(SpaceToDepth) \
   X(Split) \
+  X(SplitToSequence) \
   X(Sqrt) \
   X(Squeeze) \
   X(Sub) \
@@ -136,6 +151,7 @@ namespace steep {
   X(Tile) \
   X(Transpose) \
   X(Trilu) \
+  X(Unique) \
   X(Unsqueeze) \
   X(Where) \
   X(Xor) \
@@ -155,6 +171,7 @@ namespace steep {
   X(SteepGridSampleGrad) \
   X(SteepLamb) \
   X(SteepLayerNormalizationGrad) \
+  X(SteepLoop) \
   X(SteepMatMul) \
   X(SteepMaxPoolGrad) \
   X(SteepMaxRoiPoolGrad) \
@@ -162,13 +179,16 @@ namespace steep {
   X(SteepResizeGrad) \
   X(SteepRoiAlignGrad) \
   X(SteepSGD) \
+  X(SteepSequenceExtents) \
   X(SteepSliceGrad) \
   X(SteepSoftmaxCrossEntropy) \
   X(SteepSoftmaxCrossEntropyGrad) \
   X(SteepSoftmaxGrad) \
+  X(SteepSumOf) \
   X(SteepSumPool) \
   X(SteepSumPoolGrad) \
-  X(SteepSumTo)
+  X(SteepSumTo) \
+  X(SteepZerosLike)
 // clang-format on
 
 #define STEEP_DECLARE(Op) extern const OpDef k##Op;

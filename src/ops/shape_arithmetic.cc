@@ -164,7 +164,7 @@ Result same(Node, const Inputs& in) { return in.empty() ? std::nullopt : in[0]; 
 
 Result shape(Node n, const Inputs&) {
   const Value x = n.input(0);
-  if (!x || !x.type().shape) return std::nullopt;
+  if (!x || !x.type().shape || x.type().kind != Kind::tensor) return std::nullopt;
   const int64_t rank = x.rank();
   auto bound = [&](const char* name, int64_t otherwise) {
     const int64_t b = n.attrs().integer(name, otherwise);
@@ -301,7 +301,10 @@ Rule rule_of(const std::string& op) {
 }  // namespace
 
 std::optional<Elements> elements_of(Value v) {
-  if (!v || !is_counting(v.dtype()) || !v.type().shape || v.rank() > 1) return std::nullopt;
+  if (!v || !is_counting(v.dtype()) || !v.type().shape || v.rank() > 1 ||
+      v.type().kind != Kind::tensor) {
+    return std::nullopt;
+  }
   Elements result;
   if (v.role() == Role::constant && v.tensor() != nullptr) {
     if (v.tensor()->size() > kLargest) return std::nullopt;
@@ -319,7 +322,7 @@ std::optional<Elements> evaluate_elements(Node n) {
   const Value y = n.output(0);
   const Rule rule = rule_of(n.op());
   if (rule == nullptr || n.output_count() != 1 || !is_counting(y.dtype()) || !y.type().shape ||
-      y.rank() > 1) {
+      y.rank() > 1 || y.type().kind != Kind::tensor) {
     return std::nullopt;
   }
   Inputs inputs;

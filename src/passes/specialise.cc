@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "ops/build.h"
 #include "ops/op_def.h"
@@ -55,16 +57,39 @@ Tensor shape_tensor(Node n) {
   return Tensor::from(Ints(dims.begin() + start, dims.begin() + end), {end - start});
 }
 
+/// Where a slice goes back to depends on data: its shapes are known, but no kernel takes it so.
+bool places_unknown(Node n) {
+  if (n.op() != "steep.SliceGrad") return false;
+  for (int i = 2; i < n.input_count(); ++i) {
+    if (n.input(i) && constant(n.input(i)) == nullptr) return true;
+  }
+  return false;
+}
+
+/// Decisions about nodes that cannot be planned yet are final for one call: what reads their
+/// results waits as they do.
 class Specialiser {
  public:
-  Specialiser(Graph& g, const Provider& provider)
-      : g_(g), provider_(provider), now_(g.value_count()) {}
+  Specialiser(Graph& g, const Provider& provider) : g_(g), provider_(provider) {}
+
+  /// A value that no node may count on: an input of unknown type.
+  void withhold(Value v) { grow(v), withheld_[v.id()] = 1; }
 
   void visit(Node n) {
+    bool waits = false;
     for (int i = 0; i < n.input_count(); ++i) {
-      if (Value x = n.input(i); x && x.id() < now_.size() && now_[x.id()])
-        n.set_input(i, now_[x.id()]);
+      const Value x = n.input(i);
+      if (!x) continue;
+      if (const Value now = latest(x); now != x) n.set_input(i, now);
+      waits = waits || is_withheld(n.input(i));
     }
+    if (waits) return wait(n);
+    if (n.op() == "If" && constant(n.input(0)) != nullptr) return take_branch(n);
+    if (const OpDef* def = find_op(n.op()); def != nullptr && def->dynamic) {
+      if (provider_.data_shaped(n.op()) == nullptr || !foldable(n)) return wait(n);
+      return replace_outputs(n, run_data_shaped(provider_, n, constant_inputs(n)));
+    }
+    if (places_unknown(n)) return wait(n);
     infer_types(n);
     if (Value same = simplify(n)) {
       replace(n.output(0), same);
@@ -75,34 +100,102 @@ class Specialiser {
     }
     for (int i = 0; i < n.output_count(); ++i) {
       Value y = n.output(i);
-      if (!y || (y.id() < now_.size() && now_[y.id()]) || y.type().concrete()) continue;
-      throw ModelError(
-          {.what = "The shape of a value depends on data, so that the step cannot be planned.",
-           .node = n.name(),
-           .op = n.op(),
-           .expected = "a shape that follows from the shapes of the inputs",
-           .received = to_string(y.type()),
-           .remedy = "Replace this node by one whose output shape is fixed."});
+      if (y && latest(y) == y && !y.type().concrete()) return wait(n);
+    }
+  }
+
+  /// Whether every node visited so far is known.
+  bool complete() const { return complete_; }
+
+  /// Leaves the node as it is, and all that reads its results.
+  void defer(Node n) {
+    deferred_.push_back(n.id());
+    for (int i = 0; i < n.output_count(); ++i) {
+      if (n.output(i)) withhold(n.output(i));
     }
   }
 
   /// Once the forward part is known, so are the types of its outputs' gradients.
   void bind_gradient_inputs() {
     for (Value input : g_.inputs()) {
-      if (Value like = g_.gradient_of(input)) g_.set_type(input, latest(like).type());
+      const Value like = g_.gradient_of(input);
+      if (!like) continue;
+      if (is_withheld(latest(like))) {
+        withhold(input);
+      } else {
+        g_.set_type(input, latest(like).type());
+      }
     }
   }
 
   void finish() {
-    auto last = [this](Value v) { return latest(v); };
-    for (Output& o : g_.mutable_outputs()) o.value = last(o.value);
-    for (Update& u : g_.mutable_updates()) u.value = last(u.value);
+    for (Output& o : g_.mutable_outputs()) o.value = latest(o.value);
+    for (Update& u : g_.mutable_updates()) u.value = latest(u.value);
     g_.prune();
   }
 
+  /// By id, in order: the deferred nodes on which something depends.
+  std::vector<uint32_t> deferred() const {
+    const std::unordered_set<uint32_t> deferred(deferred_.begin(), deferred_.end());
+    std::vector<uint32_t> live;
+    for (Node n : g_.nodes()) {
+      if (deferred.count(n.id()) != 0) live.push_back(n.id());
+    }
+    return live;
+  }
+
  private:
+  void wait(Node n) {
+    complete_ = false;
+    defer(n);
+  }
+  void grow(Value v) {
+    if (v.id() >= now_.size()) {
+      now_.resize(g_.value_count());
+      withheld_.resize(g_.value_count(), 0);
+    }
+  }
+  bool is_withheld(Value v) const { return v.id() < withheld_.size() && withheld_[v.id()] != 0; }
   Value latest(Value v) const { return v.id() < now_.size() && now_[v.id()] ? now_[v.id()] : v; }
-  void replace(Value from, Value to) { now_[from.id()] = to; }
+  void replace(Value from, Value to) { grow(from), now_[from.id()] = to; }
+
+  /// Puts the nodes of the branch that a constant condition chose in the place of an If.
+  void take_branch(Node n) {
+    const Tensor& condition = *constant(n.input(0));
+    if (condition.size() != 1) {
+      throw ShapeError({.what = "The condition of a branch is no single value.",
+                        .node = n.name(),
+                        .op = n.op(),
+                        .expected = "one element",
+                        .received = to_string(condition.dims())});
+    }
+    const Attr* attr = n.attrs().find(condition.to_ints()[0] != 0 ? "then_branch" : "else_branch");
+    const Body body = std::get<Body>(*attr);
+    std::unordered_map<uint32_t, Value> mine;
+    for (size_t i = 0; i < body->inputs().size(); ++i) {
+      mine[body->inputs()[i].id()] = n.input(static_cast<int>(i) + 1);
+    }
+    auto here = [&](Value v) {
+      if (!v) return Value();
+      if (auto it = mine.find(v.id()); it != mine.end()) return it->second;
+      return mine[v.id()] = g_.add_constant(*v.tensor(), v.name());
+    };
+    for (Node inner : body->nodes()) {
+      std::vector<Value> inputs;
+      for (int i = 0; i < inner.input_count(); ++i) inputs.push_back(here(inner.input(i)));
+      Node copy = g_.add_node(inner.op(), inputs, inner.output_count(), inner.attrs(),
+                              n.name() + "/" + inner.name());
+      g_.place_like(copy, n);
+      for (int i = 0; i < inner.output_count(); ++i) {
+        g_.set_type(copy.output(i), inner.output(i).type());
+        mine[inner.output(i).id()] = copy.output(i);
+      }
+      visit(copy);
+    }
+    for (int i = 0; i < n.output_count(); ++i) {
+      replace(n.output(i), latest(here(body->outputs()[static_cast<size_t>(i)].value)));
+    }
+  }
 
   static bool foldable(Node n) {
     if (n.input_count() == 0) return false;
@@ -118,25 +211,48 @@ class Specialiser {
     return true;
   }
 
-  void fold(Node n) {
+  static std::vector<Tensor> constant_inputs(Node n) {
     std::vector<Tensor> inputs;
     for (int i = 0; i < n.input_count(); ++i) {
       inputs.push_back(n.input(i) ? *n.input(i).tensor() : Tensor());
     }
-    for (int i = 0; i < n.output_count(); ++i) {
-      if (n.output(i) && !n.output(i).type().concrete()) return;
-    }
-    const std::vector<Tensor> outputs = run_node(provider_, n, inputs);
+    return inputs;
+  }
+
+  void replace_outputs(Node n, const std::vector<Tensor>& outputs) {
     for (int i = 0; i < n.output_count(); ++i) {
       Value y = n.output(i);
       if (y) replace(y, g_.add_constant(outputs[static_cast<size_t>(i)], y.name()));
     }
   }
 
+  void fold(Node n) {
+    for (int i = 0; i < n.output_count(); ++i) {
+      if (n.output(i) && !n.output(i).type().concrete()) return;
+    }
+    replace_outputs(n, run_node(provider_, n, constant_inputs(n)));
+  }
+
   Graph& g_;
   const Provider& provider_;
-  std::vector<Value> now_;  // by id of an original value: what its readers read instead
+  std::vector<Value> now_;      // by id: what the readers of a value read instead
+  std::vector<char> withheld_;  // by id: not known before something has run
+  std::vector<uint32_t> deferred_;
+  bool complete_ = true;
 };
+
+/// Optimizers, and what reads their results.
+bool comes_last(Node n, std::unordered_set<uint32_t>& made_last) {
+  const OpDef* def = find_op(n.op());
+  bool last = def != nullptr && !def->updates_input.empty();
+  for (int i = 0; i < n.input_count() && !last; ++i) {
+    last = n.input(i) && made_last.count(n.input(i).id()) != 0;
+  }
+  for (int i = 0; i < n.output_count() && last; ++i) {
+    if (n.output(i)) made_last.insert(n.output(i).id());
+  }
+  return last;
+}
 
 }  // namespace
 
@@ -171,28 +287,82 @@ std::vector<Tensor> run_node(const Provider& provider, Node n, std::span<const T
   return outputs;
 }
 
-Graph specialise(const Graph& graph, std::span<const Type> types, const Provider& provider) {
-  Graph g = graph;
+std::vector<Tensor> run_data_shaped(const Provider& provider, Node n,
+                                    std::span<const Tensor> inputs) {
+  NodeSpec spec{.name = n.name(), .op = n.op(), .attrs = n.attrs(), .inputs = {}, .outputs = {}};
+  for (const Tensor& t : inputs) {
+    spec.inputs.push_back({t.dtype(), t.dims(), t.defined() ? &t : nullptr});
+  }
+  for (int i = 0; i < n.output_count(); ++i) {
+    spec.outputs.push_back({n.output(i) ? n.output(i).dtype() : DType::undefined});
+  }
+  return provider.data_shaped(n.op())(spec, inputs);
+}
+
+Specialised specialise_known(const Graph& graph, std::span<const Type> types,
+                             const Provider& provider, std::optional<Phase> only) {
+  Specialised result{.graph = graph, .deferred = {}};
+  Graph& g = result.graph;
   g.prune();
   std::map<std::string, int64_t> symbols;
-  for (size_t i = 0; i < g.inputs().size(); ++i) {
-    if (g.gradient_of(g.inputs()[i])) continue;
-    check_input(g.inputs()[i], types[i], symbols);
-    g.set_type(g.inputs()[i], types[i]);
-  }
   Specialiser specialiser(g, provider);
+  for (size_t i = 0; i < g.inputs().size(); ++i) {
+    const Value input = g.inputs()[i];
+    if (g.gradient_of(input)) continue;
+    if (!types[i].concrete()) {
+      specialiser.withhold(input);
+      continue;
+    }
+    check_input(input, types[i], symbols);
+    g.set_type(input, types[i]);
+  }
   bool in_backward = false;
-  for (Node n : g.nodes()) {
-    if (n.phase() == Phase::backward && !in_backward) {
+  std::vector<Node> last;  // optimizers: they may overwrite what is read elsewhere
+  std::unordered_set<uint32_t> made_last;
+  const std::vector<Node> order = g.nodes();
+  for (Node n : order) {
+    if (!only && n.phase() == Phase::backward && !in_backward) {
       in_backward = true;
       specialiser.bind_gradient_inputs();
+    }
+    if (only && n.phase() != *only) {
+      specialiser.defer(n);
+      continue;
+    }
+    if (only && comes_last(n, made_last)) {
+      last.push_back(n);
+      continue;
     }
     Graph::Scope scope(g, n.phase(), n.name());
     specialiser.visit(n);
   }
-  if (!in_backward) specialiser.bind_gradient_inputs();
+  if (!only && !in_backward) specialiser.bind_gradient_inputs();
+  for (Node n : last) {
+    Graph::Scope scope(g, n.phase(), n.name());
+    specialiser.complete() ? specialiser.visit(n) : specialiser.defer(n);
+  }
   specialiser.finish();
-  return g;
+  result.deferred = specialiser.deferred();
+  return result;
+}
+
+Graph specialise(const Graph& graph, std::span<const Type> types, const Provider& provider) {
+  Specialised s = specialise_known(graph, types, provider);
+  if (s.deferred.empty()) return std::move(s.graph);
+  throw_data_dependent({&s.graph, s.deferred.front()});
+}
+
+void throw_data_dependent(Node n) {
+  std::string types;
+  for (int i = 0; i < n.output_count(); ++i) {
+    if (n.output(i)) types += (types.empty() ? "" : ", ") + to_string(n.output(i).type());
+  }
+  throw ModelError({.what = "The shape of a value depends on data, so that it cannot be planned.",
+                    .node = n.name(),
+                    .op = n.op(),
+                    .expected = "a shape that follows from the shapes of the inputs",
+                    .received = types,
+                    .remedy = "Replace this node by one whose output shape is fixed."});
 }
 
 }  // namespace steep

@@ -84,11 +84,22 @@ struct Candidate {
   std::unique_ptr<Kernel> (*make)(const NodeSpec& node, std::string* why_not);
 };
 
+/// Computes a node whose output shapes depend on data. Of the outputs, `node` gives the dtypes
+/// (undefined: not wanted). `inputs` as Operands: undefined where absent. Returns one tensor per
+/// output, undefined where not wanted. Throws ShapeError and DataError for inputs that do not fit.
+using DataShapedKernel = std::vector<Tensor> (*)(const NodeSpec& node,
+                                                 std::span<const Tensor> inputs);
+
 /// A device's kernels. Stateless.
 class Provider {
  public:
   virtual ~Provider() = default;
   virtual std::string_view name() const = 0;
+  /// The kernel of an operator whose output shapes depend on data; nullptr when there is none.
+  virtual DataShapedKernel data_shaped(std::string_view op) const {
+    static_cast<void>(op);
+    return nullptr;
+  }
   /// Candidates for `op`, fastest first; empty when there are none.
   virtual std::span<const Candidate> candidates(std::string_view op) const = 0;
 };

@@ -235,15 +235,25 @@ TEST(BadModel, CheckerNamesNodeAndOp) {
   EXPECT_TRUE(has(e.received, "input size"));
 }
 
-TEST(BadModel, LoopsAndBranchesOnData) {
+TEST(BadModel, BranchesThatDisagree) {
   const ErrorParts e = refused([] {
     import_graph(17, R"(g (float[2] x, bool c) => (float[2] y) {
       y = If (c) < then_branch = t () => (float[2] a) { a = Relu(x) },
-                   else_branch = e () => (float[2] b) { b = Tanh(x) }> })");
+                   else_branch = e () => (int64[2] b) { b = Cast <to = 7> (x) }> })");
   });
-  EXPECT_TRUE(has(e.what, "not yet trainable"));
+  EXPECT_TRUE(has(e.what, "differ in an output's element type"));
   EXPECT_EQ(e.node, "y");
   EXPECT_EQ(e.op, "If");
+}
+
+TEST(BadModel, LoopsThatDoNotFitTheirBodies) {
+  const ErrorParts e = refused([] {
+    import_graph(17, R"(g (float[2] x, int64 t) => (float[2] y) {
+      y = Loop (t, , x) < body = b (int64 i, bool c) => (bool on, float[2] z) {
+        on = Identity(c)  z = Relu(x) } > })");
+  });
+  EXPECT_TRUE(has(e.what, "do not fit each other"));
+  EXPECT_EQ(e.op, "Loop");
 }
 
 TEST(BadModel, MismatchedShapesNameTheNode) {

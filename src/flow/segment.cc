@@ -1,0 +1,325 @@
+#include "flow/segment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "ir/part.h"
+#include "ops/op_def.h"
+#include "passes/specialise.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+bool runs_alone(Node n) {
+  const OpDef* def = find_op(n.op());
+  return def != nullptr && def->dynamic;
+}
+
+bool is_optimizer(Node n) {
+  const OpDef* def = find_op(n.op());
+  return def != nullptr && !def->updates_input.empty();
+}
+
+/// What earlier parts made belongs to the phase under way.
+Phase phase_of(const Update& u, Phase present) {
+  const Node writer = u.value.producer();
+  return writer ? writer.phase() : present;
+}
+
+size_t index_of(const std::vector<Value>& values, Value v) {
+  return static_cast<size_t>(std::find(values.begin(), values.end(), v) - values.begin());
+}
+
+/// The backward inputs come first, whatever reads them.
+Part begin_part(const Graph& from, size_t fed_later) {
+  Part part(from);
+  for (size_t i = 0; i < fed_later; ++i) part.take(from.inputs()[i]);
+  return part;
+}
+
+Type type_of(const Datum& d) {
+  if (!d.is_tensor()) return {};
+  return {d.tensor().dtype(), to_shape(d.tensor().dims())};
+}
+
+bool same(const Type& a, const Type& b) {
+  if (a.dtype != b.dtype || a.shape.has_value() != b.shape.has_value()) return false;
+  return !a.shape || provably_equal(*a.shape, *b.shape);
+}
+
+/// An executable's frame for one run.
+class Borrowed {
+ public:
+  explicit Borrowed(Executable& exe) : exe_(exe), frame_(exe.acquire()) {}
+  ~Borrowed() { exe_.release(std::move(frame_)); }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  Frame& frame() { return *frame_; }
+
+ private:
+  Executable& exe_;
+  std::unique_ptr<Frame> frame_;
+};
+
+}  // namespace
+
+struct Segment::Cut {
+  std::vector<Type> types;          // by input of then_
+  std::unique_ptr<Executable> now;  // null: nothing to run
+  std::vector<size_t> now_inputs;   // by input of now: input of then_
+  std::shared_ptr<Segment> rest;
+  std::vector<Source> rest_inputs;  // by input of rest
+  bool phase_ends = true;           // nothing of the phase is left
+};
+
+Segment::Segment(const Graph& graph, Phase phase, size_t fed_later, bool tried)
+    : graph_(graph), phase_(phase), fed_later_(fed_later) {
+  std::vector<char> there(graph_.value_count(), 1);
+  const std::vector<Node> nodes = graph_.nodes();
+  for (Node n : nodes) {
+    for (int i = 0; i < n.output_count(); ++i) there[n.output(i).id()] = 0;
+  }
+  const std::vector<char> before = there;
+  std::unordered_set<uint32_t> taken;
+  auto all = [](Node n, const std::vector<char>& known) {
+    for (int i = 0; i < n.input_count(); ++i) {
+      if (n.input(i) && !known[n.input(i).id()]) return false;
+    }
+    return true;
+  };
+  for (Node n : nodes) {
+    if (n.phase() != phase_ || is_optimizer(n)) continue;
+    const bool alone = runs_alone(n) ? all(n, there) : tried && all(n, before);
+    if (!alone) continue;
+    first_.push_back(n);
+    taken.insert(n.id());
+    for (int i = 0; i < n.output_count(); ++i) there[n.output(i).id()] = 1;
+  }
+  Part then = begin_part(graph_, fed_later_);
+  for (Node n : nodes) {
+    if (taken.count(n.id()) == 0) then.add(n, n.phase());
+  }
+  for (const Output& o : graph_.outputs())
+    then.graph().add_output(o.name, then.take(o.value), o.phase);
+  for (const Update& u : graph_.updates())
+    then.graph().add_update(then.take(u.state), then.take(u.value));
+  for (Value v : then.sources()) then_sources_.push_back(v.id());
+  then_ = std::move(then.graph());
+}
+
+std::shared_ptr<Segment> Segment::whole(const Graph& graph) {
+  Part part(graph);
+  size_t fed_later = 0;
+  for (Value v : graph.inputs()) {
+    if (graph.input_phase(v) != Phase::backward) continue;
+    part.take(v);
+    ++fed_later;
+  }
+  for (Value v : graph.inputs()) part.take(v);
+  for (Node n : graph.nodes()) part.add(n, n.phase());
+  for (const Output& o : graph.outputs())
+    part.graph().add_output(o.name, part.take(o.value), o.phase);
+  for (const Update& u : graph.updates())
+    part.graph().add_update(part.take(u.state), part.take(u.value));
+  return std::make_shared<Segment>(part.graph(), Phase::forward, fed_later, false);
+}
+
+bool Segment::finished() const {
+  for (Node n : then_.nodes()) {
+    if (n.phase() == phase_) return false;
+  }
+  for (const Update& u : then_.updates()) {
+    if (phase_of(u, phase_) == phase_) return false;
+  }
+  return true;
+}
+
+std::vector<Datum> Segment::run_first(std::vector<Datum> inputs, const Machine& machine) {
+  std::vector<Datum> there(graph_.value_count());
+  for (size_t i = 0; i < inputs.size(); ++i) there[graph_.inputs()[i].id()] = std::move(inputs[i]);
+  inputs.clear();
+  std::vector<int> readers(graph_.value_count(), 0);
+  for (Node n : first_) {
+    for (int i = 0; i < n.input_count(); ++i) {
+      if (n.input(i)) ++readers[n.input(i).id()];
+    }
+  }
+  for (uint32_t id : then_sources_) ++readers[id];
+  for (Node n : first_) {
+    std::vector<Datum> operands;
+    for (int i = 0; i < n.input_count(); ++i) {
+      const Value x = n.input(i);
+      if (!x) {
+        operands.emplace_back();
+      } else if (x.role() == Role::constant) {
+        operands.emplace_back(*x.tensor());
+      } else if (x.role() == Role::state) {
+        operands.emplace_back(machine.states.at(x.name()));
+      } else {
+        operands.push_back(there[x.id()]);
+        if (--readers[x.id()] == 0) there[x.id()] = Datum();
+      }
+    }
+    std::vector<bool> wanted;
+    for (int i = 0; i < n.output_count(); ++i) wanted.push_back(readers[n.output(i).id()] > 0);
+    std::vector<Datum> results =
+        run_dynamic({n, operands, machine, std::move(wanted), alone_[n.id()]});
+    for (int i = 0; i < n.output_count(); ++i) {
+      const uint32_t y = n.output(i).id();
+      if (readers[y] > 0) there[y] = std::move(results.at(static_cast<size_t>(i)));
+    }
+  }
+  std::vector<Datum> result;
+  for (uint32_t id : then_sources_) result.push_back(there[id]);
+  return result;
+}
+
+std::shared_ptr<Segment::Cut> Segment::cut_for(std::span<const Datum> inputs,
+                                               const Machine& machine) {
+  std::vector<Type> types;
+  for (const Datum& d : inputs) types.push_back(type_of(d));
+  for (auto it = cuts_.begin(); it != cuts_.end(); ++it) {
+    if (!std::equal(types.begin(), types.end(), (*it)->types.begin(), same)) continue;
+    if (it != cuts_.begin()) cuts_.splice(cuts_.begin(), cuts_, it);
+    return cuts_.front();
+  }
+  cuts_.push_front(make_cut(std::move(types), machine));
+  if (cuts_.size() > std::max<size_t>(machine.cache_size, 1)) cuts_.pop_back();
+  return cuts_.front();
+}
+
+std::shared_ptr<Segment::Cut> Segment::make_cut(std::vector<Type> types,
+                                                const Machine& machine) const {
+  auto cut = std::make_shared<Cut>();
+  Specialised s = specialise_known(then_, types, machine.provider, phase_);
+  Graph& g = s.graph;
+  std::unordered_set<uint32_t> deferred(s.deferred.begin(), s.deferred.end());
+  std::vector<Phase> update_phases;
+  for (const Update& u : then_.updates()) update_phases.push_back(phase_of(u, phase_));
+
+  // Every node of this phase that is known, and what the others read of them.
+  Part now(g, true);
+  Part rest = begin_part(g, fed_later_);
+  std::vector<char> made(g.value_count(), 0);
+  for (Node n : g.nodes()) {
+    if (deferred.count(n.id()) != 0) {
+      rest.add(n, n.phase());
+      cut->phase_ends = cut->phase_ends && n.phase() != phase_;
+      continue;
+    }
+    now.add(n, Phase::forward);
+    for (int i = 0; i < n.output_count(); ++i) made[n.output(i).id()] = 1;
+  }
+  for (const Output& o : g.outputs()) {
+    rest.graph().add_output(o.name, rest.take(o.value), o.phase);
+  }
+  for (size_t i = 0; i < g.updates().size(); ++i) {
+    const Update& u = g.updates()[i];
+    Part& part = cut->phase_ends && update_phases[i] == phase_ ? now : rest;
+    const Value state = part.take(u.state);
+    part.graph().add_update(state, part.take(u.value));
+  }
+  size_t outputs = 0;
+  for (Value v : rest.sources()) {
+    if (made[v.id()] != 0) {
+      cut->rest_inputs.push_back({true, outputs++});
+      now.graph().add_output(v.name(), now.take(v));
+    } else {
+      cut->rest_inputs.push_back({false, index_of(g.inputs(), v)});
+    }
+  }
+  for (Value v : now.sources()) cut->now_inputs.push_back(index_of(g.inputs(), v));
+  if (now.graph().node_count() > 0 || !now.graph().updates().empty()) {
+    run_passes(now.graph(), machine.passes);
+    cut->now = std::make_unique<Executable>(make_plan(std::move(now.graph()), machine.provider),
+                                            machine.pool);
+  }
+  cut->rest = std::make_shared<Segment>(rest.graph(), cut->phase_ends ? Phase::backward : phase_,
+                                        fed_later_, !cut->phase_ends);
+  cut->types = std::move(types);
+  return cut;
+}
+
+namespace {
+
+/// The graph's outputs of a phase that has ended: nothing makes them any more.
+std::vector<Datum> outputs_of(const Graph& g, Phase phase, std::span<const Datum> inputs,
+                              const Machine& machine) {
+  std::vector<Datum> results;
+  for (const Output& o : g.outputs()) {
+    if (o.phase != phase) continue;
+    if (o.value.role() == Role::constant) {
+      results.emplace_back(o.value.tensor()->clone());
+    } else if (o.value.role() == Role::state) {
+      results.emplace_back(machine.states.at(o.value.name()).clone());
+    } else {
+      results.push_back(inputs[index_of(g.inputs(), o.value)]);
+    }
+  }
+  return results;
+}
+
+}  // namespace
+
+std::vector<Datum> Segment::run_now(const Cut& cut, std::span<const Datum> inputs,
+                                    const Machine& machine) {
+  std::vector<Tensor> made;
+  if (cut.now) {
+    const Graph& g = *cut.now->plan().graph;
+    Borrowed borrowed(*cut.now);
+    for (size_t i = 0; i < cut.now_inputs.size(); ++i) {
+      cut.now->bind_input(borrowed.frame(), i, inputs[cut.now_inputs[i]].tensor());
+    }
+    for (size_t i = 0; i < g.states().size(); ++i) {
+      Tensor state = machine.states.at(g.states()[i].name());
+      cut.now->bind_state(borrowed.frame(), i, state.data());
+    }
+    made = cut.now->run(borrowed.frame(), Phase::forward, machine.run);
+  }
+  std::vector<Datum> next;
+  for (const Source& s : cut.rest_inputs) {
+    next.push_back(s.made ? Datum(made[s.index]) : inputs[s.index]);
+  }
+  return next;
+}
+
+std::vector<Datum> Segment::run(Progress& at, const Machine& machine) {
+  const Phase phase = at.segment->phase_;
+  for (;;) {
+    Segment& s = *at.segment;
+    std::vector<Datum> inputs = s.run_first(std::move(at.inputs), machine);
+    if (s.finished()) {
+      if (!s.next_phase_) {
+        s.next_phase_ = std::make_shared<Segment>(s.then_, Phase::backward, s.fed_later_, false);
+      }
+      std::vector<Datum> results = outputs_of(s.then_, phase, inputs, machine);
+      at = {s.next_phase_, std::move(inputs)};
+      return results;
+    }
+    const std::shared_ptr<Cut> cut = s.cut_for(inputs, machine);
+    at = {cut->rest, run_now(*cut, inputs, machine)};
+    if (cut->phase_ends) return outputs_of(cut->rest->graph_, phase, at.inputs, machine);
+    if (!cut->now && cut->rest->first_.empty()) throw_data_dependent(cut->rest->graph_.nodes()[0]);
+  }
+}
+
+std::string Segment::text() const {
+  std::string all;
+  for (Node n : first_) all += fmt::format("alone: {} ({})\n", n.name(), n.op());
+  for (const auto& cut : cuts_) {
+    if (cut->now) all += to_text(*cut->now->plan().graph) + "\n" + to_text(cut->now->plan());
+    all += cut->rest->text();
+  }
+  return all;
+}
+
+size_t Segment::size() const {
+  size_t count = cuts_.size();
+  for (const auto& cut : cuts_) count += cut->rest->size();
+  return count + (next_phase_ ? next_phase_->size() : 0);
+}
+
+}  // namespace steep

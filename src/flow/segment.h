@@ -1,0 +1,75 @@
+// Graphs that cannot be planned as a whole, because a shape depends on data, or because of control
+// flow or sequences. Such a graph is cut, as it runs, into the parts that can be planned and the
+// nodes between them:
+//
+//   segment ─ first: nodes that run on their own, on what is there
+//           └ cut, one per signature of all that is there then
+//               ├ now:  every node whose shapes are known; specialised, planned, run as any graph
+//               └ rest: the next segment
+//
+// Cuts are cached as specialisations are.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "flow/dynamic.h"
+
+namespace steep {
+
+class Segment;
+
+/// Between two steps of a segmented run: what is left to run, and the values of its inputs.
+struct Progress {
+  std::shared_ptr<Segment> segment;
+  std::vector<Datum> inputs;
+};
+
+class Segment {
+ public:
+  /// `graph`'s inputs begin with its `fed_later` backward inputs. `tried`: nodes of `phase` whose
+  /// inputs are all there have been found impossible to plan.
+  Segment(const Graph& graph, Phase phase, size_t fed_later, bool tried);
+
+  /// What is left of `graph`, a whole program, before anything has run.
+  static std::shared_ptr<Segment> whole(const Graph& graph);
+
+  /// Runs to the end of the phase, and returns its outputs in order. `at` is then where the next
+  /// phase begins.
+  static std::vector<Datum> run(Progress& at, const Machine& machine);
+
+  const Graph& graph() const { return graph_; }
+  /// Text of the parts known so far.
+  std::string text() const;
+  /// Cuts below this segment.
+  size_t size() const;
+  void forget() { cuts_.clear(); }
+
+ private:
+  struct Cut;
+  struct Source {
+    bool made;  // by the cut's executable; else an input of then_
+    size_t index;
+  };
+
+  bool finished() const;
+  std::vector<Datum> run_first(std::vector<Datum> inputs, const Machine& machine);
+  std::shared_ptr<Cut> cut_for(std::span<const Datum> inputs, const Machine& machine);
+  std::shared_ptr<Cut> make_cut(std::vector<Type> types, const Machine& machine) const;
+  static std::vector<Datum> run_now(const Cut& cut, std::span<const Datum> inputs,
+                                    const Machine& machine);
+
+  Graph graph_;
+  Phase phase_;
+  size_t fed_later_;
+  std::vector<Node> first_;                    // of graph_
+  std::unordered_map<uint32_t, Alone> alone_;  // by node of first_
+  Graph then_;                                 // graph_ without them
+  std::vector<uint32_t> then_sources_;         // by input of then_: id in graph_
+  std::list<std::shared_ptr<Cut>> cuts_;       // most recently used first
+  std::shared_ptr<Segment> next_phase_;
+};
+
+}  // namespace steep

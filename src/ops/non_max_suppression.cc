@@ -1,0 +1,9 @@
+// Indices of the boxes that remain once those that overlap a better one are dropped.
+#include "ops/op_def.h"
+
+namespace steep {
+
+extern const OpDef kNonMaxSuppression = {
+    .name = "NonMaxSuppression", .stops_gradient = true, .dynamic = true};
+
+}  // namespace steep

@@ -1,0 +1,9 @@
+// The distinct elements (or slices along `axis`), with where they are; as in PyTorch no gradient
+// passes.
+#include "ops/op_def.h"
+
+namespace steep {
+
+extern const OpDef kUnique = {.name = "Unique", .stops_gradient = true, .dynamic = true};
+
+}  // namespace steep
