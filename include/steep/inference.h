@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "steep/datum.h"
 #include "steep/error.h"
 #include "steep/steep.h"
 #include "steep/tensor.h"
@@ -61,6 +62,10 @@ class InferenceSession {
   /// unknown, bad values), ShapeError (dtype, rank or extent of an input), ProviderError (no kernel
   /// for a node).
   std::vector<Tensor> run(const Inputs& inputs, std::span<const std::string> outputs = {});
+
+  /// As run(), for inputs and outputs of any kind: sequences, optionals.
+  std::vector<Datum> run_data(const std::map<std::string, Datum>& inputs,
+                              std::span<const std::string> outputs = {});
 
   std::vector<TensorInfo> input_info() const;   ///< what run() must be fed
   std::vector<TensorInfo> output_info() const;  ///< the model's outputs

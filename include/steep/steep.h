@@ -142,6 +142,8 @@ struct TensorInfo {
   bool has_rank = true;
   Dims dims{};
   std::vector<std::string> symbols{};
+  bool sequence = false;     ///< of tensors of that type
+  bool optional = false;     ///< or nothing
   std::string text() const;  ///< "float32[batch, 4]"
 };
 

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include "steep/datum.h"
 #include "steep/tensor.h"
 
 namespace steep::python {
@@ -17,6 +18,12 @@ Tensor to_tensor(nb::handle array, const char* name = "");
 
 /// A DLPack capsule that shares the tensor's bytes and keeps them alive. Needs the GIL.
 nb::object to_capsule(const Tensor& tensor);
+
+/// An array, a list or tuple of such (a sequence), or None (an empty optional) → Datum. As
+/// to_tensor().
+Datum to_datum(nb::handle value, const char* name = "");
+/// The way back, with NumPy arrays that share the bytes. Needs the GIL.
+nb::object to_object(const Datum& datum);
 
 /// Dtype from its name as NumPy spells it. Throws DataError.
 DType dtype_from(const std::string& name);

@@ -61,6 +61,28 @@ void init_inference(nb::module_& m) {
           nb::sig("def run_tensors(self, outputs: collections.abc.Sequence[str], "
                   "inputs: dict[str, object]) -> list[Tensor]"),
           "The outputs named (all, when none is), without a copy.")
+      .def(
+          "run_data",
+          [](Session& s, const std::vector<std::string>& outputs, const nb::dict& values) {
+            std::map<std::string, Datum> inputs;
+            for (auto [key, value] : values) {
+              const auto name = nb::cast<std::string>(key);
+              inputs[name] = to_datum(value, name.c_str());
+            }
+            std::vector<Datum> results;
+            {
+              const nb::gil_scoped_release release;
+              results = s.run_data(inputs, outputs);
+            }
+            nb::list out;
+            for (const Datum& d : results) out.append(to_object(d));
+            return out;
+          },
+          nb::arg("outputs"), nb::arg("inputs"),
+          nb::sig("def run_data(self, outputs: collections.abc.Sequence[str], "
+                  "inputs: dict[str, object]) -> list[object]"),
+          "As run_tensors, with NumPy arrays, lists of them for sequences, and None for empty "
+          "optionals.")
       .def("input_info", &Session::input_info, nb::sig("def input_info(self) -> list[TensorInfo]"))
       .def("output_info", &Session::output_info,
            nb::sig("def output_info(self) -> list[TensorInfo]"))

@@ -116,6 +116,8 @@ void init_results(nb::module_ &m) {
       .def_ro("name", &TensorInfo::name)
       .def_prop_ro("dtype", [](const TensorInfo &t) { return std::string(name_of(t.dtype)); })
       .def_ro("has_rank", &TensorInfo::has_rank)
+      .def_ro("sequence", &TensorInfo::sequence)
+      .def_ro("optional", &TensorInfo::optional)
       .def_prop_ro(
           "shape",
           [](const TensorInfo &t) {

@@ -133,19 +133,19 @@ class InferenceSession:
 
         Args:
             output_names: outputs to compute, in this order; None or empty for all.
-            input_feed: an array for each input, by name.
+            input_feed: an array for each input, by name; a list of arrays for a sequence, None
+                for an empty optional.
             run_options: taken for compatibility; it has no members that matter here.
 
         Returns:
-            One NumPy array per output. They own their memory.
+            One NumPy array per output, or a list of such, or None. They own their memory.
 
         Raises:
             DataError: an input is missing, unknown or no array; an output is unknown.
             ShapeError: an input's element type, rank or extent is not the model's.
             ProviderError: there is no kernel for a node.
         """
-        tensors = self._session.run_tensors(list(output_names or ()), dict(input_feed))
-        return [t.numpy() for t in tensors]
+        return self._session.run_data(list(output_names or ()), dict(input_feed))
 
     def get_inputs(self) -> list[NodeArg]:
         """List what ``run`` must be fed."""
@@ -181,4 +181,9 @@ class InferenceSession:
 
 def _node_arg(info: _steep.TensorInfo) -> NodeArg:
     dtype = _ONNX_NAMES.get(info.dtype, info.dtype.replace("_", ""))
-    return NodeArg(info.name, f"tensor({dtype})", list(info.shape) if info.has_rank else None)
+    kind = f"tensor({dtype})"
+    if info.sequence:
+        kind = f"seq({kind})"
+    if info.optional:
+        kind = f"optional({kind})"
+    return NodeArg(info.name, kind, list(info.shape) if info.has_rank else None)

@@ -27,6 +27,8 @@ ImportLimits limits_of(const InferenceOptions& options) {
 TensorInfo info_of(const std::string& name, const Type& type, const Type& declared) {
   const std::optional<Shape>& shape = type.shape ? type.shape : declared.shape;
   TensorInfo info{.name = name, .dtype = type.dtype, .has_rank = shape.has_value()};
+  info.sequence = type.kind == Kind::sequence || type.kind == Kind::optional_sequence;
+  info.optional = type.kind == Kind::optional || type.kind == Kind::optional_sequence;
   if (!shape) return info;
   const bool fits = declared.shape && declared.shape->size() == shape->size();
   for (size_t i = 0; i < shape->size(); ++i) {
@@ -56,7 +58,16 @@ std::string text_of(const Tensor& tensor) {
   return fmt::format("{}{}", name_of(tensor.dtype()), to_string(tensor.dims()));
 }
 
-void check_input(const TensorInfo& wanted, const Tensor& tensor) {
+void check_input(const TensorInfo& wanted, const Datum& datum) {
+  if (wanted.sequence || wanted.optional) return;  // the program looks at those
+  if (!datum.is_tensor()) {
+    throw DataError({.what = "An input is of the wrong kind.",
+                     .node = wanted.name,
+                     .expected = wanted.text(),
+                     .received = datum.text(),
+                     .remedy = "Feed an array."});
+  }
+  const Tensor& tensor = datum.tensor();
   auto refuse = [&](std::string what, std::string remedy) {
     throw ShapeError({.what = std::move(what),
                       .node = wanted.name,
@@ -64,9 +75,6 @@ void check_input(const TensorInfo& wanted, const Tensor& tensor) {
                       .received = text_of(tensor),
                       .remedy = std::move(remedy)});
   };
-  if (!tensor.defined()) {
-    throw DataError({.what = "An input has no data.", .node = wanted.name});
-  }
   if (tensor.dtype() != wanted.dtype) {
     refuse("An input has the wrong element type.",
            fmt::format("Convert the array to {}.", name_of(wanted.dtype)));
@@ -115,7 +123,7 @@ struct InferenceSession::Impl {
     }
   }
 
-  std::vector<Tensor> in_order(const Inputs& fed) const {
+  std::vector<Datum> in_order(const std::map<std::string, Datum>& fed) const {
     for (const auto& item : fed) {
       if (index_of(inputs, item.first) < inputs.size()) continue;
       throw DataError({.what = "The model has no such input.",
@@ -124,7 +132,7 @@ struct InferenceSession::Impl {
                        .received = item.first,
                        .remedy = "Feed the model's inputs and nothing else."});
     }
-    std::vector<Tensor> ordered;
+    std::vector<Datum> ordered;
     for (const TensorInfo& info : inputs) {
       const auto found = fed.find(info.name);
       if (found == fed.end()) {
@@ -191,17 +199,22 @@ InferenceSession::~InferenceSession() = default;
 InferenceSession::InferenceSession(InferenceSession&&) noexcept = default;
 InferenceSession& InferenceSession::operator=(InferenceSession&&) noexcept = default;
 
-std::vector<Tensor> InferenceSession::run(const Inputs& inputs,
-                                          std::span<const std::string> outputs) {
+std::vector<Datum> InferenceSession::run_data(const std::map<std::string, Datum>& inputs,
+                                              std::span<const std::string> outputs) {
   Impl& s = *impl_;
-  const std::vector<Tensor> fed = s.in_order(inputs);
+  const std::vector<Datum> fed = s.in_order(inputs);
   const Impl::Chosen chosen = s.choose(outputs);
   const std::lock_guard lock(s.turn);
   const Threads threads(s.options.threads);
   Program& program = s.program(chosen);
   program.set_run_count(s.runs++);
   program.set_profiler(s.profiler.get());
-  return program.forward(fed).outputs;
+  return program.forward_data(fed).outputs;
+}
+
+std::vector<Tensor> InferenceSession::run(const Inputs& inputs,
+                                          std::span<const std::string> outputs) {
+  return to_tensors(run_data({inputs.begin(), inputs.end()}, outputs));
 }
 
 std::vector<TensorInfo> InferenceSession::input_info() const { return impl_->inputs; }

@@ -43,7 +43,7 @@ std::vector<Value> starts(Graph& graph, const TrainingOptions& options) {
 bool can_run(Node n) {
   if (!cpu::provider().candidates(n.op()).empty()) return true;
   const OpDef* def = find_op(n.op());
-  return def != nullptr && (def->view || def->decompose != nullptr);
+  return def != nullptr && (def->view || def->dynamic || def->decompose != nullptr);
 }
 
 void find_missing_kernels(const Graph& graph, std::span<const Value> outputs,
@@ -51,6 +51,10 @@ void find_missing_kernels(const Graph& graph, std::span<const Value> outputs,
   std::set<std::string> reported;
   for (const Obstacle& o : found) reported.insert(o.node);
   for (Node n : graph.nodes()) {
+    for (const auto& [name, attr] : n.attrs()) {
+      const Body* body = std::get_if<Body>(&attr);
+      if (body != nullptr && *body) find_missing_kernels(**body, {}, found);
+    }
     if (can_run(n) || !reported.insert(n.name()).second) continue;
     found.push_back({.op = n.op(),
                      .node = n.name(),
