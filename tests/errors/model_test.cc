@@ -341,7 +341,9 @@ TEST(BadModel, InputsThatAreNoTensors) {
       ->mutable_tensor_type()
       ->set_elem_type(1);
   EXPECT_TRUE(has(refused(to_bytes(m)).what, "given no tensor"));
-  m.mutable_graph()->mutable_input(0)->mutable_type()->mutable_map_type()->set_key_type(7);
+  auto* map = m.mutable_graph()->mutable_input(0)->mutable_type()->mutable_map_type();
+  map->set_key_type(onnx::TensorProto::INT64);
+  map->mutable_value_type()->mutable_tensor_type()->set_elem_type(onnx::TensorProto::FLOAT);
   EXPECT_EQ(refused(to_bytes(m)).node, "x");
   onnx::ModelProto negative = small();
   negative.mutable_graph()
