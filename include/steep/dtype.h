@@ -22,13 +22,36 @@ enum class DType : int32_t {
   u32 = 12,
   u64 = 13,
   bf16 = 16,
+  f8e4m3fn = 17,
+  f8e4m3fnuz = 18,
+  f8e5m2 = 19,
+  f8e5m2fnuz = 20,
+  u4 = 21,
+  i4 = 22,
+  f4e2m1 = 23,
+  f8e8m0 = 24,
+  u2 = 25,
+  i2 = 26,
+  f6e2m3 = 27,
+  f6e3m2 = 28,
 };
 
-/// Bytes per element; 0 for `undefined` and for types that Steep does not hold.
+/// Bytes per element in memory; 0 for `undefined` and for types that Steep does not hold.
+/// An element narrower than a byte has a byte of its own: the type's bits are the low ones, as in
+/// ml_dtypes, and readers ignore the others.
 size_t size_of(DType dtype);
+
+/// Bits per element in a file, where narrow elements are packed (runtime/packing.h).
+int bits_of(DType dtype);
 
 /// "float32", "int64", … as NumPy spells them ("bfloat16" as ml_dtypes does).
 std::string_view name_of(DType dtype);
+
+/// True for the floats of 8 bits and less: quantised data, which only conversions read as numbers.
+bool is_narrow_float(DType dtype);
+
+/// True for i2 … u64 (bool excepted).
+bool is_integer(DType dtype);
 
 /// True for f16, bf16, f32, f64: the types through which gradients flow.
 bool is_float(DType dtype);

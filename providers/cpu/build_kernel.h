@@ -92,8 +92,8 @@ inline int64_t checked_index(const NodeId& id, int64_t index, int64_t extent) {
   return index < 0 ? index + extent : index;
 }
 
-/// Calls f with a null pointer of the C++ type of a dtype (bool as uint8_t, f16 and bf16 as
-/// uint16_t).
+/// Calls f with a null pointer of the C++ type of a dtype: bool and what is narrower than a byte as
+/// uint8_t, floats of 8 and 16 bits as their bits.
 template <typename F>
 decltype(auto) with_storage_type(DType dtype, F&& f) {
   switch (dtype) {
@@ -101,7 +101,19 @@ decltype(auto) with_storage_type(DType dtype, F&& f) {
     case DType::f64: return f(static_cast<double*>(nullptr));
     case DType::i8: return f(static_cast<int8_t*>(nullptr));
     case DType::u8:
-    case DType::boolean: return f(static_cast<uint8_t*>(nullptr));
+    case DType::boolean:
+    case DType::f8e4m3fn:
+    case DType::f8e4m3fnuz:
+    case DType::f8e5m2:
+    case DType::f8e5m2fnuz:
+    case DType::f8e8m0:
+    case DType::f6e2m3:
+    case DType::f6e3m2:
+    case DType::f4e2m1:
+    case DType::u4:
+    case DType::i4:
+    case DType::u2:
+    case DType::i2: return f(static_cast<uint8_t*>(nullptr));
     case DType::i16: return f(static_cast<int16_t*>(nullptr));
     case DType::u16:
     case DType::f16:
@@ -113,11 +125,6 @@ decltype(auto) with_storage_type(DType dtype, F&& f) {
     case DType::undefined: break;
   }
   throw InternalError({.what = "A kernel was built for an undefined dtype."});
-}
-
-/// True for i8 … u64 (bool excepted).
-inline bool is_integer(DType dtype) {
-  return dtype != DType::undefined && dtype != DType::boolean && !is_float(dtype);
 }
 
 }  // namespace steep::cpu

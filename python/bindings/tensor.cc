@@ -44,10 +44,11 @@ constexpr int32_t kCpu = 1;
 
 struct Kind {
   DType dtype;
-  uint8_t code;        // DLPack: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool
+  uint8_t code;  // DLPack: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool, 10 to 14 floats of 8 bits
   const char* format;  // of the buffer protocol; null where it has none
 };
-constexpr std::array<Kind, 13> kKinds{{{DType::f32, 2, "f"},
+constexpr uint8_t kNoCode = 255;  // DLPack has no such type, or only packed
+constexpr std::array<Kind, 25> kKinds{{{DType::f32, 2, "f"},
                                        {DType::f64, 2, "d"},
                                        {DType::f16, 2, "e"},
                                        {DType::bf16, 4, nullptr},
@@ -59,7 +60,19 @@ constexpr std::array<Kind, 13> kKinds{{{DType::f32, 2, "f"},
                                        {DType::u8, 1, "B"},
                                        {DType::u16, 1, "H"},
                                        {DType::u32, 1, "I"},
-                                       {DType::u64, 1, "L"}}};
+                                       {DType::u64, 1, "L"},
+                                       {DType::f8e4m3fn, 10, nullptr},
+                                       {DType::f8e4m3fnuz, 11, nullptr},
+                                       {DType::f8e5m2, 12, nullptr},
+                                       {DType::f8e5m2fnuz, 13, nullptr},
+                                       {DType::f8e8m0, 14, nullptr},
+                                       {DType::f6e2m3, kNoCode, nullptr},
+                                       {DType::f6e3m2, kNoCode, nullptr},
+                                       {DType::f4e2m1, kNoCode, nullptr},
+                                       {DType::u4, kNoCode, nullptr},
+                                       {DType::i4, kNoCode, nullptr},
+                                       {DType::u2, kNoCode, nullptr},
+                                       {DType::i2, kNoCode, nullptr}}};
 
 const Kind& kind_of(DType dtype) {
   for (const Kind& k : kKinds) {
@@ -223,6 +236,11 @@ struct Exported {
 
 template <typename Managed>
 nb::object export_capsule(const Tensor& tensor, const char* label) {
+  if (kind_of(tensor.dtype()).code == kNoCode) {
+    throw DataError({.what = "DLPack cannot carry a tensor of this dtype.",
+                     .received = std::string(name_of(tensor.dtype())),
+                     .remedy = "Take it as a NumPy array: tensor.numpy()."});
+  }
   auto held = std::make_unique<Exported<Managed>>();
   held->tensor = tensor;
   const Dims& dims = held->tensor.dims();
@@ -263,7 +281,7 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   auto* tensor = nb::inst_ptr<Tensor>(nb::handle(self));
   const char* format = kind_of(tensor->dtype()).format;
   if (format == nullptr) {
-    PyErr_SetString(PyExc_BufferError, "the buffer protocol has no bfloat16; use DLPack");
+    PyErr_SetString(PyExc_BufferError, "the buffer protocol has no such element type; use numpy()");
     return -1;
   }
   // shape and strides in one block that the release frees
@@ -297,13 +315,24 @@ void release_buffer(PyObject*, Py_buffer* view) {
 nb::object to_numpy(nb::handle self) {
   nb::module_ numpy = nb::module_::import_("numpy");
   const Tensor& t = nb::cast<const Tensor&>(self);
-  if (t.dtype() != DType::bf16)
+  if (kind_of(t.dtype()).format != nullptr)
     return numpy.attr("asarray")(nb::steal(PyMemoryView_FromObject(self.ptr())));
-  // NumPy itself has no bfloat16: the bits as uint16, then the type of ml_dtypes.
+  // NumPy itself has no such type: the bits as integers, then the type of ml_dtypes.
+  const DType bits_type = size_of(t.dtype()) == 1 ? DType::u8 : DType::u16;
   nb::object bits =
-      nb::cast(Tensor::wrap(DType::u16, t.dims(), const_cast<void*>(t.data()), t.owner()));
+      nb::cast(Tensor::wrap(bits_type, t.dims(), const_cast<void*>(t.data()), t.owner()));
   return numpy.attr("asarray")(bits).attr("view")(
-      nb::module_::import_("ml_dtypes").attr("bfloat16"));
+      nb::module_::import_("ml_dtypes").attr(std::string(name_of(t.dtype())).c_str()));
+}
+
+/// The dtype of an array of ml_dtypes, for which the buffer protocol has no format; else undefined.
+DType extended_dtype(nb::handle array) {
+  const nb::object dtype = nb::getattr(array, "dtype", nb::none());
+  const std::string_view name = nb::str(nb::handle(dtype)).c_str();
+  for (const Kind& k : kKinds) {
+    if (k.format == nullptr && name_of(k.dtype) == name) return k.dtype;
+  }
+  return DType::undefined;
 }
 
 }  // namespace
@@ -321,11 +350,10 @@ Tensor to_tensor(nb::handle array, const char* name) {
   if (nb::isinstance<Tensor>(array)) return nb::cast<Tensor>(array);
   if (PyCapsule_CheckExact(array.ptr())) return from_capsule(array, name);
   if (PyObject_CheckBuffer(array.ptr())) {
-    // NumPy's arrays of ml_dtypes.bfloat16 have no buffer format of their own.
-    nb::object dtype = nb::getattr(array, "dtype", nb::none());
-    if (nb::str(nb::handle(dtype)).c_str() == std::string_view("bfloat16")) {
-      Tensor bits = from_buffer(array.attr("view")("uint16"), name);
-      return Tensor::wrap(DType::bf16, bits.dims(), bits.data(), bits.owner());
+    if (const DType dtype = extended_dtype(array); dtype != DType::undefined) {
+      const char* bits_type = size_of(dtype) == 1 ? "uint8" : "uint16";
+      Tensor bits = from_buffer(array.attr("view")(bits_type), name);
+      return Tensor::wrap(dtype, bits.dims(), bits.data(), bits.owner());
     }
     return from_buffer(array, name);
   }
@@ -396,7 +424,8 @@ void init_tensor(nb::module_& m) {
       .def(
           "numpy", [](nb::handle self) { return to_numpy(self); },
           nb::sig("def numpy(self) -> typing.Any"),
-          "NumPy array of the same bytes (bfloat16 needs the package ml_dtypes).")
+          "NumPy array of the same bytes (bfloat16 and what is narrower need the package "
+          "ml_dtypes).")
       .def(
           "__array__",
           [](nb::handle self, nb::handle dtype, nb::handle copy) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "model/quote.h"
+#include "runtime/packing.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -63,14 +64,19 @@ Tensor from_field(const Field& field, const std::string& name, DType dtype, Dims
 }
 
 Tensor from_raw(const std::string& raw, const std::string& name, DType dtype, Dims dims) {
-  const auto count = static_cast<uint64_t>(element_count(dims));
-  const size_t width = size_of(dtype);
-  if (raw.size() % width != 0 || raw.size() / width != count) {
+  if (raw.size() != packed_bytes(dtype, element_count(dims))) {
     wrong_size(name, dtype, dims, fmt::format("{} bytes", raw.size()));
   }
-  Tensor tensor = Tensor::empty(dtype, std::move(dims));
-  std::memcpy(tensor.data(), raw.data(), raw.size());
-  return tensor;
+  return unpack(dtype, std::move(dims), raw.data());
+}
+
+/// Packed as raw data is, one byte a number; but floats of six bits lie one by one.
+Tensor from_packed_field(const onnx::TensorProto& p, const std::string& name, DType dtype,
+                         Dims dims) {
+  if (bits_of(dtype) == 6) return from_field<uint8_t>(p.int32_data(), name, dtype, std::move(dims));
+  std::string bytes;
+  for (int32_t i : p.int32_data()) bytes.push_back(static_cast<char>(i));
+  return from_raw(bytes, name, dtype, std::move(dims));
 }
 
 /// The fields that hold each dtype: comments of TensorProto in onnx.proto.
@@ -87,8 +93,20 @@ Tensor from_fields(const onnx::TensorProto& p, const std::string& name, DType dt
     case DType::f16:
     case DType::bf16: return from_field<uint16_t>(p.int32_data(), name, dtype, std::move(dims));
     case DType::i8: return from_field<int8_t>(p.int32_data(), name, dtype, std::move(dims));
-    case DType::u8: return from_field<uint8_t>(p.int32_data(), name, dtype, std::move(dims));
+    case DType::u8:
+    case DType::f8e4m3fn:
+    case DType::f8e4m3fnuz:
+    case DType::f8e5m2:
+    case DType::f8e5m2fnuz:
+    case DType::f8e8m0: return from_field<uint8_t>(p.int32_data(), name, dtype, std::move(dims));
     case DType::boolean: return from_field<bool>(p.int32_data(), name, dtype, std::move(dims));
+    case DType::f6e2m3:
+    case DType::f6e3m2:
+    case DType::f4e2m1:
+    case DType::u4:
+    case DType::i4:
+    case DType::u2:
+    case DType::i2: return from_packed_field(p, name, dtype, std::move(dims));
     case DType::undefined: break;
   }
   throw InternalError({.what = "A tensor has no dtype.", .node = name});
@@ -129,12 +147,11 @@ DType dtype_from_onnx(int32_t number, const std::string& name) {
   throw ModelError(
       {.what = "A tensor has an element type that Steep does not hold.",
        .node = quote(name),
-       .expected =
-           "a float type of 16, 32 or 64 bits, bfloat16, an integer of 8 to 64 bits or bool",
+       .expected = "a float of 4 to 64 bits, an integer of 2 to 64 bits or bool",
        .received = known ? onnx::TensorProto_DataType_Name(number)
                          : fmt::format("element type number {}", number),
        .remedy =
-           "Export the model with one of these types; take strings and quantised parts out."});
+           "Export the model with one of these types; take strings and complex numbers out."});
 }
 
 Tensor decode(const onnx::TensorProto& proto, const std::string& name, ExternalData& external) {
@@ -146,7 +163,14 @@ Tensor decode(const onnx::TensorProto& proto, const std::string& name, ExternalD
         {.what = "A tensor is stored in segments.", .node = quote(name), .remedy = kExportAgain});
   }
   if (proto.data_location() == onnx::TensorProto::EXTERNAL) {
-    tensor = external.read(name, slice_of(proto, name), dtype, std::move(dims));
+    const ExternalSlice slice = slice_of(proto, name);
+    if (bits_of(dtype) < 8) {
+      const auto bytes = static_cast<int64_t>(packed_bytes(dtype, element_count(dims)));
+      const Tensor packed = external.read(name, slice, DType::u8, {bytes});
+      tensor = unpack(dtype, std::move(dims), packed.data());
+    } else {
+      tensor = external.read(name, slice, dtype, std::move(dims));
+    }
   } else if (proto.has_raw_data()) {
     tensor = from_raw(proto.raw_data(), name, dtype, std::move(dims));
   } else {

@@ -16,7 +16,7 @@ namespace steep {
 DType dtype_from_onnx(int32_t number, const std::string& name);
 
 /// Copies the data out. Extents and the number of bytes present are checked before memory is taken.
-/// Throws ModelError naming the tensor; strings, complex and sub-byte types are refused.
+/// Throws ModelError naming the tensor; strings and complex numbers are refused.
 Tensor decode(const onnx::TensorProto& proto, const std::string& name, ExternalData& external);
 
 /// Every tensor of a model, read once. Initializers, attributes, subgraphs and function bodies all

@@ -15,6 +15,7 @@
 #include "model/scan.h"
 #include "model/tensor_proto.h"
 #include "model/wire.h"
+#include "runtime/packing.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -129,7 +130,7 @@ std::string assemble(std::span<const std::byte> model, const std::map<std::strin
                      const std::filesystem::path& folder) {
   scan_model(model, {});
   Pieces graph;
-  std::vector<Tensor> read;  // keeps what came from outside the file
+  std::vector<Tensor> read;  // keeps what comes from outside the file
   ExternalData external(folder);
   std::set<std::string> missing;
   for (const auto& [name, tensor] : weights) missing.insert(name);
@@ -150,10 +151,11 @@ std::string assemble(std::span<const std::byte> model, const std::map<std::strin
       const TensorLook look = look_at(g.payload);
       if (auto w = weights.find(look.name); w != weights.end()) {
         check_same_type(look.name, parse_tensor(g.payload, look.name), w->second);
-        add_replaced(graph, g.payload, w->second);
+        read.push_back(pack(w->second));
+        add_replaced(graph, g.payload, read.back());
         missing.erase(look.name);
       } else if (look.external && !folder.empty()) {
-        read.push_back(decode(parse_tensor(g.payload, look.name), look.name, external));
+        read.push_back(pack(decode(parse_tensor(g.payload, look.name), look.name, external)));
         add_replaced(graph, g.payload, read.back());
       } else {
         graph.add(g.whole);

@@ -1,5 +1,7 @@
 #include "ops/onnx_proto.h"
 
+#include "runtime/packing.h"
+
 namespace steep {
 
 void to_proto(const Shape& shape, onnx::TensorShapeProto* proto) {
@@ -61,7 +63,8 @@ onnx::TensorProto to_proto(const Tensor& tensor) {
   onnx::TensorProto proto;
   proto.set_data_type(static_cast<int32_t>(tensor.dtype()));
   for (int64_t d : tensor.dims()) proto.add_dims(d);
-  proto.set_raw_data(tensor.data(), tensor.nbytes());
+  const Tensor bytes = pack(tensor);
+  proto.set_raw_data(bytes.data(), bytes.nbytes());
   return proto;
 }
 

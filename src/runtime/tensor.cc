@@ -13,7 +13,19 @@ size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::u8:
     case DType::i8:
-    case DType::boolean: return 1;
+    case DType::boolean:
+    case DType::f8e4m3fn:
+    case DType::f8e4m3fnuz:
+    case DType::f8e5m2:
+    case DType::f8e5m2fnuz:
+    case DType::f8e8m0:
+    case DType::f6e2m3:
+    case DType::f6e3m2:
+    case DType::f4e2m1:
+    case DType::u4:
+    case DType::i4:
+    case DType::u2:
+    case DType::i2: return 1;
     case DType::u16:
     case DType::i16:
     case DType::f16:
@@ -27,6 +39,19 @@ size_t size_of(DType dtype) {
     case DType::undefined: break;
   }
   return 0;
+}
+
+int bits_of(DType dtype) {
+  switch (dtype) {
+    case DType::u2:
+    case DType::i2: return 2;
+    case DType::u4:
+    case DType::i4:
+    case DType::f4e2m1: return 4;
+    case DType::f6e2m3:
+    case DType::f6e3m2: return 6;
+    default: return static_cast<int>(size_of(dtype)) * 8;
+  }
 }
 
 std::string_view name_of(DType dtype) {
@@ -44,9 +69,40 @@ std::string_view name_of(DType dtype) {
     case DType::u32: return "uint32";
     case DType::u64: return "uint64";
     case DType::bf16: return "bfloat16";
+    case DType::f8e4m3fn: return "float8_e4m3fn";
+    case DType::f8e4m3fnuz: return "float8_e4m3fnuz";
+    case DType::f8e5m2: return "float8_e5m2";
+    case DType::f8e5m2fnuz: return "float8_e5m2fnuz";
+    case DType::f8e8m0: return "float8_e8m0fnu";
+    case DType::f6e2m3: return "float6_e2m3fn";
+    case DType::f6e3m2: return "float6_e3m2fn";
+    case DType::f4e2m1: return "float4_e2m1fn";
+    case DType::u4: return "uint4";
+    case DType::i4: return "int4";
+    case DType::u2: return "uint2";
+    case DType::i2: return "int2";
     case DType::undefined: break;
   }
   return "undefined";
+}
+
+bool is_narrow_float(DType dtype) {
+  switch (dtype) {
+    case DType::f8e4m3fn:
+    case DType::f8e4m3fnuz:
+    case DType::f8e5m2:
+    case DType::f8e5m2fnuz:
+    case DType::f8e8m0:
+    case DType::f6e2m3:
+    case DType::f6e3m2:
+    case DType::f4e2m1: return true;
+    default: return false;
+  }
+}
+
+bool is_integer(DType dtype) {
+  return dtype != DType::undefined && dtype != DType::boolean && !is_float(dtype) &&
+         !is_narrow_float(dtype);
 }
 
 bool is_float(DType dtype) {
@@ -143,6 +199,19 @@ std::vector<int64_t> Tensor::to_ints() const {
     case DType::i8: copy(static_cast<const int8_t*>(data_)); break;
     case DType::u8:
     case DType::boolean: copy(static_cast<const uint8_t*>(data_)); break;
+    case DType::u4:
+    case DType::i4:
+    case DType::u2:
+    case DType::i2: {
+      const int unused = 8 - bits_of(dtype_);
+      const bool negative = dtype_ == DType::i4 || dtype_ == DType::i2;
+      const auto* p = static_cast<const uint8_t*>(data_);
+      for (size_t i = 0; i < out.size(); ++i) {
+        const auto high = static_cast<uint8_t>(p[i] << unused);
+        out[i] = (negative ? static_cast<int8_t>(high) : high) >> unused;
+      }
+      break;
+    }
     default:
       throw InternalError(
           {.what = "A tensor was read as integers.", .received = std::string(name_of(dtype_))});

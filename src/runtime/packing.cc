@@ -1,0 +1,51 @@
+#include "runtime/packing.h"
+
+namespace steep {
+
+size_t packed_bytes(DType dtype, int64_t count) {
+  const auto n = static_cast<size_t>(count);
+  const auto bits = static_cast<size_t>(bits_of(dtype));
+  return bits >= 8 ? n * size_of(dtype) : n / 8 * bits + (n % 8 * bits + 7) / 8;
+}
+
+Tensor unpack(DType dtype, Dims dims, const void* bytes) {
+  Tensor tensor = Tensor::empty(dtype, std::move(dims));
+  const int bits = bits_of(dtype);
+  if (bits >= 8) {
+    if (tensor.nbytes() != 0) std::memcpy(tensor.data(), bytes, tensor.nbytes());
+    return tensor;
+  }
+  const auto* from = static_cast<const uint8_t*>(bytes);
+  auto* to = static_cast<uint8_t*>(tensor.data());
+  uint32_t held = 0;  // the next bits of the stream
+  int count = 0;
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    if (count < bits) {
+      held |= uint32_t{*from++} << count;
+      count += 8;
+    }
+    to[i] = static_cast<uint8_t>(held & ((1U << bits) - 1));
+    held >>= bits;
+    count -= bits;
+  }
+  return tensor;
+}
+
+Tensor pack(const Tensor& tensor) {
+  const int bits = bits_of(tensor.dtype());
+  if (bits >= 8) return tensor;
+  const auto bytes = static_cast<int64_t>(packed_bytes(tensor.dtype(), tensor.size()));
+  Tensor packed = Tensor::zeros(DType::u8, {bytes});
+  const auto* from = static_cast<const uint8_t*>(tensor.data());
+  auto* to = packed.data<uint8_t>();
+  int64_t at = 0;  // bits written
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    const uint32_t element = (from[i] & ((1U << bits) - 1)) << (at % 8);
+    to[at / 8] = static_cast<uint8_t>(to[at / 8] | element);
+    if (at % 8 + bits > 8) to[at / 8 + 1] = static_cast<uint8_t>(element >> 8);
+    at += bits;
+  }
+  return packed;
+}
+
+}  // namespace steep
