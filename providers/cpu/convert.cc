@@ -6,6 +6,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "providers/cpu/narrow_float.h"
 #include "steep/error.h"
 
 namespace steep::cpu {
@@ -39,12 +40,49 @@ uint16_t float_to_f16(float x) {
 
 namespace {
 
+/// Nearest float of which the last bit says whether anything was cut off: rounding it once more is
+/// then as good as rounding the double.
+float round_to_odd(double x) {
+  const auto nearest = static_cast<float>(x);
+  if (static_cast<double>(nearest) == x || std::isnan(x) || std::isinf(nearest)) return nearest;
+  auto bits = std::bit_cast<uint32_t>(nearest);
+  if (std::abs(static_cast<double>(nearest)) > std::abs(x)) --bits;
+  return std::bit_cast<float>(bits | 1);
+}
+
 struct F16 {
   uint16_t bits;
 };
 struct Bool {
   uint8_t byte;
 };
+/// An integer in the low bits of a byte.
+template <int bits, bool is_signed>
+struct Small {
+  uint8_t byte;
+  int8_t value() const {
+    const auto high = static_cast<uint8_t>(byte << (8 - bits));
+    if constexpr (is_signed) return static_cast<int8_t>(static_cast<int8_t>(high) >> (8 - bits));
+    return static_cast<int8_t>(high >> (8 - bits));
+  }
+};
+template <typename T>
+inline constexpr bool is_small = false;
+template <int bits, bool is_signed>
+inline constexpr bool is_small<Small<bits, is_signed>> = true;
+template <typename T>
+inline constexpr uint8_t mask_of = 0;
+template <int bits, bool is_signed>
+inline constexpr uint8_t mask_of<Small<bits, is_signed>> = (1 << bits) - 1;
+
+template <DType narrow>
+struct Narrow {
+  uint8_t bits;
+};
+template <typename T>
+inline constexpr DType narrow_of = DType::undefined;
+template <DType narrow>
+inline constexpr DType narrow_of<Narrow<narrow>> = narrow;
 
 template <typename T>
 auto widen(T x) {
@@ -54,6 +92,8 @@ auto widen(T x) {
     return f16_to_float(x.bits);
   } else if constexpr (std::is_same_v<T, Bool>) {
     return static_cast<uint8_t>(x.byte != 0);
+  } else if constexpr (is_small<T>) {
+    return x.value();
   } else {
     return x;
   }
@@ -62,9 +102,15 @@ auto widen(T x) {
 template <typename To, typename From>
 To narrow(From x) {
   if constexpr (std::is_same_v<To, Bf16>) {
+    if constexpr (std::is_same_v<From, double>) return {float_to_bf16(round_to_odd(x))};
     return {float_to_bf16(static_cast<float>(x))};
   } else if constexpr (std::is_same_v<To, F16>) {
+    if constexpr (std::is_same_v<From, double>) return {float_to_f16(round_to_odd(x))};
     return {float_to_f16(static_cast<float>(x))};
+  } else if constexpr (is_small<To> && std::is_floating_point_v<From>) {
+    return narrow<To>(narrow<int64_t>(x));
+  } else if constexpr (is_small<To>) {
+    return {static_cast<uint8_t>(static_cast<uint8_t>(x) & mask_of<To>)};
   } else if constexpr (std::is_same_v<To, Bool>) {
     return {static_cast<uint8_t>(x != From{0})};
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
@@ -84,6 +130,11 @@ template <typename From, typename To>
 void convert(const void* src, void* dst, int64_t n) {
   if constexpr (std::is_same_v<From, To>) {
     if (n > 0) std::memmove(dst, src, static_cast<size_t>(n) * sizeof(From));
+  } else if constexpr (narrow_of<From> != DType::undefined) {
+    const auto* x = static_cast<const From*>(src);
+    auto* y = static_cast<To*>(dst);
+    const float* values = narrow_values(narrow_of<From>);
+    for (int64_t i = 0; i < n; ++i) y[i] = narrow<To>(values[x[i].bits]);
   } else {
     const auto* x = static_cast<const From*>(src);
     auto* y = static_cast<To*>(dst);
@@ -107,14 +158,34 @@ Convert with_type(DType dtype, F&& f) {
     case DType::boolean: return f(Bool{});
     case DType::f16: return f(F16{});
     case DType::bf16: return f(Bf16{});
-    case DType::undefined: break;
+    case DType::u4: return f(Small<4, false>{});
+    case DType::i4: return f(Small<4, true>{});
+    case DType::u2: return f(Small<2, false>{});
+    case DType::i2: return f(Small<2, true>{});
+    default: break;
   }
-  throw InternalError({.what = "A conversion of an undefined dtype was asked for."});
+  throw InternalError({.what = "A conversion of an unknown dtype was asked for."});
 }
 
 }  // namespace
 
 Convert find_convert(DType from, DType to) {
+  if (is_narrow_float(from)) {
+    const auto with = [to]<DType narrow>(std::integral_constant<DType, narrow>) {
+      return with_type(to, []<typename To>(To) -> Convert { return &convert<Narrow<narrow>, To>; });
+    };
+    using enum DType;
+    switch (from) {
+      case f8e4m3fn: return with(std::integral_constant<DType, f8e4m3fn>{});
+      case f8e4m3fnuz: return with(std::integral_constant<DType, f8e4m3fnuz>{});
+      case f8e5m2: return with(std::integral_constant<DType, f8e5m2>{});
+      case f8e5m2fnuz: return with(std::integral_constant<DType, f8e5m2fnuz>{});
+      case f8e8m0: return with(std::integral_constant<DType, f8e8m0>{});
+      case f6e2m3: return with(std::integral_constant<DType, f6e2m3>{});
+      case f6e3m2: return with(std::integral_constant<DType, f6e3m2>{});
+      default: return with(std::integral_constant<DType, f4e2m1>{});
+    }
+  }
   if (from == DType::f32 && to == DType::bf16) return bf16_narrowing();
   if (from == DType::bf16 && to == DType::f32) return bf16_widening();
   if (from == DType::f32 && to == DType::f16) return f16_narrowing();

@@ -27,8 +27,8 @@ float f16_to_float(uint16_t bits);
 uint16_t float_to_f16(float x);
 
 /// dst[i] = src[i] in the other dtype, for n elements. To bool: x != 0. Float to integer truncates
-/// and saturates; NaN gives 0. Integer to narrower integer wraps. `src` and `dst` may be equal when
-/// the sizes are.
+/// and saturates; NaN gives 0. Integer to narrower integer wraps, as does any number to an integer
+/// of less than 8 bits. `src` and `dst` may be equal when the sizes are.
 using Convert = void (*)(const void* src, void* dst, int64_t n);
 
 /// f32 → bf16 and back, the best for this machine (elementwise_simd.cc).
@@ -38,7 +38,8 @@ Convert bf16_widening();
 Convert f16_narrowing();
 Convert f16_widening();
 
-/// The conversion; defined for all dtypes but `undefined`.
+/// The conversion; `to` may not be a narrow float, which needs to know how to round
+/// (narrow_float.h).
 Convert find_convert(DType from, DType to);
 
 }  // namespace steep::cpu
