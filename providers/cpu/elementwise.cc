@@ -29,6 +29,10 @@ template <>
 const LoopTable<int64_t>& loops<int64_t>() {
   return int_loops();
 }
+template <>
+const LoopTable<uint64_t>& loops<uint64_t>() {
+  return uint_loops();
+}
 
 /// About how many simple operations an instruction costs an element.
 int64_t cost_of(Code code) {
@@ -118,7 +122,7 @@ class Elementwise final : public Kernel {
         const auto& ins = program_.instructions[i];
         if (loops_[i] != nullptr) {
           loops_[i](value[ins.dst], value[ins.a], value[ins.b], value[ins.c], n, ins.params);
-        } else if constexpr (!std::is_same_v<T, int64_t>) {
+        } else if constexpr (std::is_floating_point_v<T>) {
           dropout(ins.dropout, args.input<int64_t>(ins.seed_input), first,
                   ins.code == Code::dropout ? value[ins.a] : nullptr, value[ins.dst], n);
         }
@@ -226,6 +230,7 @@ std::unique_ptr<Kernel> make_elementwise(const NodeSpec& node, std::string* why_
   if (!program) return nullptr;
   if (program->type == DType::f32) return finish<float>(std::move(*program), node, why_not);
   if (program->type == DType::f64) return finish<double>(std::move(*program), node, why_not);
+  if (program->type == DType::u64) return finish<uint64_t>(std::move(*program), node, why_not);
   return finish<int64_t>(std::move(*program), node, why_not);
 }
 

@@ -90,6 +90,8 @@ enum class Code : uint8_t {
   bit_and,
   bit_or,
   bit_xor,
+  bit_shift_left,
+  bit_shift_right,
   bit_not,
   // what a store in the dtype and a load from it would leave of the value
   round_bf16,
@@ -121,12 +123,13 @@ using LoopTable = std::array<Loop<T>, kCodes>;
 const LoopTable<float>& float_loops();        ///< the best for this machine
 const LoopTable<float>& plain_float_loops();  ///< no SIMD; complete
 const LoopTable<double>& double_loops();
-const LoopTable<int64_t>& int_loops();  ///< integers and bools, in 64 bits
+const LoopTable<int64_t>& int_loops();    ///< integers and bools, in 64 bits
+const LoopTable<uint64_t>& uint_loops();  ///< the same where there are uint64
 
 /// An integer division by zero, or one whose result does not exist. The kernel turns it into a
 /// DataError.
 struct IntegerFault {
-  int64_t dividend, divisor;
+  std::string dividend, divisor;
 };
 
 /// Dropout's stream of random words.
@@ -178,7 +181,7 @@ struct Program {
     bool direct = false;  // the last instruction writes to the output itself
   };
 
-  DType type = DType::f32;  ///< of the values: f32, f64 or i64
+  DType type = DType::f32;  ///< of the values: f32, f64, i64 or u64
   int64_t size = 0;         ///< elements of every output
   std::vector<Load> loads{};
   std::vector<Instruction> instructions{};

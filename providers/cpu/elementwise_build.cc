@@ -86,9 +86,19 @@ constexpr OpRow kOps[] = {
     {"BitwiseXor", Code::bit_xor, 2},
     {"BitwiseNot", Code::bit_not, 1},
 };
-constexpr std::string_view kOtherOps[] = {"Pow",  "Mod",      "Gelu",          "Clip",
-                                          "Min",  "Max",      "Sum",           "Mean",
-                                          "Cast", "CastLike", "steep.Dropout", "steep.DropoutMask"};
+constexpr std::string_view kOtherOps[] = {"BitShift",
+                                          "Pow",
+                                          "Mod",
+                                          "Gelu",
+                                          "Clip",
+                                          "Min",
+                                          "Max",
+                                          "Sum",
+                                          "Mean",
+                                          "Cast",
+                                          "CastLike",
+                                          "steep.Dropout",
+                                          "steep.DropoutMask"};
 
 double number(const Attrs& attrs, const AttrRow& row) {
   if (row.name == nullptr) return 0;
@@ -140,6 +150,8 @@ class Builder {
     return false;
   }
 
+  bool integral() const { return program_.type == DType::i64 || program_.type == DType::u64; }
+
   bool take_outputs() {
     bool first = true;
     for (const Operand& y : node_.outputs) {
@@ -172,9 +184,12 @@ class Builder {
     auto any = [&](auto&& test) { return std::any_of(seen.begin(), seen.end(), test); };
     const bool floats = any(is_float);
     const bool integers = any(is_integer);
-    if (any([](DType t) { return t == DType::u64; })) return fail("dtype is uint64");
+    const bool u64 = any([](DType t) { return t == DType::u64; });
+    if (u64 && any([](DType t) { return t == DType::i64; })) return fail("mixes uint64 and int64");
+    if (any([](DType t) { return bits_of(t) < 8 || is_narrow_float(t); }))
+      return fail("a dtype is of 8 bits or less and no number but for conversions");
     if (!floats) {
-      program_.type = DType::i64;
+      program_.type = u64 ? DType::u64 : DType::i64;
     } else if (integers || any([](DType t) { return t == DType::f64; })) {
       // Doubles hold 32-bit integers exactly; only Pow and Cast mix them with floats.
       if (integers && body != nullptr &&
@@ -335,7 +350,7 @@ class Builder {
                                      .params = params});
     const bool divides =
         code == Code::div || code == Code::mod || code == Code::fmod || code == Code::pow;
-    if (program_.type == DType::i64) program_.may_fault |= divides;
+    if (integral()) program_.may_fault |= divides;
     if (program_.type == DType::i64 && !single_ && is_integer(dtype) && size_of(dtype) < 8 &&
         code != Code::wrap) {
       const Ref wide = y;
@@ -360,6 +375,12 @@ class Builder {
     if (op == "Mod") {
       const Code code = attrs.integer("fmod", 0) != 0 ? Code::fmod : Code::mod;
       return in.size() >= 2 ? instruct(code, {in[0], in[1]}, dtype, y)
+                            : fail("an operand is missing");
+    }
+    if (op == "BitShift") {
+      const bool left = attrs.string("direction", "") == "LEFT";
+      return in.size() >= 2 ? instruct(left ? Code::bit_shift_left : Code::bit_shift_right,
+                                       {in[0], in[1]}, dtype, y)
                             : fail("an operand is missing");
     }
     if (op == "Gelu") {
@@ -405,8 +426,7 @@ class Builder {
   bool emit_pow(const std::vector<Ref>& in, DType dtype, Ref& y) {
     if (in.size() < 2) return fail("an operand is missing");
     const Tensor* exponent = in[1].constant;
-    if (exponent != nullptr && exponent->size() == 1 && is_float(dtype) &&
-        program_.type != DType::i64) {
+    if (exponent != nullptr && exponent->size() == 1 && is_float(dtype) && !integral()) {
       double e = 0;
       find_convert(exponent->dtype(), DType::f64)(exponent->data(), &e, 1);
       if (e == 1) return instruct(Code::copy, {in[0]}, dtype, y);
@@ -421,7 +441,7 @@ class Builder {
   /// `last`: only the store of an output reads the result.
   bool emit_cast(const Ref& x, DType to, bool last, Ref& y) {
     if (to == DType::boolean) return instruct(Code::nonzero, {x}, to, y);
-    if (program_.type == DType::i64) return instruct(Code::copy, {x}, to, y);
+    if (integral()) return instruct(Code::copy, {x}, to, y);
     if (x.value >= 0 && (to == DType::f32 ? program_.type == DType::f32 && is_float(x.dtype)
                                           : last && is_float(to) && size_of(to) == 2)) {
       // Nothing to do here: the load has widened it, or the store narrows it.
@@ -440,7 +460,7 @@ class Builder {
   bool emit_dropout(std::string_view op, const Attrs& attrs, const std::vector<Ref>& in,
                     DType dtype, Ref& y) {
     if (in.size() < 2 || in[1].input < 0) return fail("dropout without a seed input");
-    if (program_.type == DType::i64) return fail("dropout of integers");
+    if (integral()) return fail("dropout of integers");
     const double ratio = attrs.real("ratio", 0.5);
     if (!(ratio >= 0 && ratio <= 1)) return fail(fmt::format("ratio is {}", ratio));
     if (!instruct(op == "steep.Dropout" ? Code::dropout : Code::dropout_mask, {in[0]}, dtype, y))

@@ -1,5 +1,6 @@
 // The elementwise operations on integers and bools, held in 64 bits. Sums, products and negations
 // wrap; stores and Code::wrap cut the result down to its dtype.
+#include <string>
 #include <utility>
 
 #include "providers/cpu/elementwise.h"
@@ -10,33 +11,47 @@ namespace {
 int64_t wrapping(uint64_t x) { return static_cast<int64_t>(x); }
 uint64_t bits(int64_t x) { return static_cast<uint64_t>(x); }
 
+template <typename T>
+[[noreturn]] void fault(T a, T b) {
+  throw IntegerFault{std::to_string(a), std::to_string(b)};
+}
+
 int64_t divide(int64_t a, int64_t b, int64_t smallest) {
-  if (b == 0 || (b == -1 && a == smallest && a < 0)) throw IntegerFault{a, b};
+  if (b == 0 || (b == -1 && a == smallest && a < 0)) fault(a, b);
   return a / b;
 }
 
 /// `floored`: the remainder has the divisor's sign; otherwise the dividend's.
 int64_t remainder(int64_t a, int64_t b, bool floored) {
-  if (b == 0) throw IntegerFault{a, b};
+  if (b == 0) fault(a, b);
   if (b == -1) return 0;
   const int64_t r = a % b;
   return floored && r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
+uint64_t unsigned_power(uint64_t a, uint64_t b) {
+  uint64_t result = 1;
+  for (uint64_t base = a; b != 0; b >>= 1, base *= base) {
+    if ((b & 1) != 0) result *= base;
+  }
+  return result;
+}
+
 /// Wraps on overflow; 1/a^|b| truncated for negative exponents.
 int64_t power(int64_t a, int64_t b) {
   if (b < 0) {
-    if (a == 0) throw IntegerFault{1, 0};
+    if (a == 0) fault<int64_t>(1, 0);
     if (a == 1) return 1;
     if (a == -1) return b % 2 == 0 ? 1 : -1;
     return 0;
   }
-  uint64_t result = 1;
-  for (uint64_t base = bits(a); b != 0; b >>= 1, base *= base) {
-    if ((b & 1) != 0) result *= base;
-  }
-  return wrapping(result);
+  return wrapping(unsigned_power(bits(a), bits(b)));
 }
+
+/// Bits that are shifted out are lost, all of them past 63 places; a negative number of places is
+/// as good as too many.
+int64_t shift_left(int64_t a, int64_t b) { return b < 0 || b > 63 ? 0 : wrapping(bits(a) << b); }
+int64_t shift_right(int64_t a, int64_t b) { return a >> (b < 0 || b > 63 ? 63 : b); }
 
 int64_t wrap(int64_t x, DType dtype) {
   switch (dtype) {
@@ -86,36 +101,105 @@ inline int64_t evaluate(int64_t a, [[maybe_unused]] int64_t b, [[maybe_unused]] 
   else if constexpr (k == bit_and) return a & b;
   else if constexpr (k == bit_or) return a | b;
   else if constexpr (k == bit_xor) return a ^ b;
+  else if constexpr (k == bit_shift_left) return shift_left(a, b);
+  else if constexpr (k == bit_shift_right) return shift_right(a, b);
   else if constexpr (k == bit_not) return ~a;
   else if constexpr (k == Code::wrap) return cpu::wrap(a, p.dtype);
   else return 0;
   // clang-format on
 }
 
+/// Of uint64: what differs where the highest bit is no sign. The rest is the same on the same bits.
+template <Code k>
+inline uint64_t evaluate_unsigned(uint64_t a, uint64_t b, uint64_t c, const Params& p) {
+  using enum Code;
+  if constexpr (k == div || k == mod || k == Code::fmod) {
+    if (b == 0) fault(a, b);
+    return k == div ? a / b : a % b;
+  } else if constexpr (k == pow) {
+    return unsigned_power(a, b);
+  } else if constexpr (k == min) {
+    return a < b ? a : b;
+  } else if constexpr (k == max) {
+    return a > b ? a : b;
+  } else if constexpr (k == abs || k == relu || k == prelu) {
+    return a;
+  } else if constexpr (k == sign) {
+    return a != 0;
+  } else if constexpr (k == greater) {
+    return a > b;
+  } else if constexpr (k == greater_equal) {
+    return a >= b;
+  } else if constexpr (k == less) {
+    return a < b;
+  } else if constexpr (k == less_equal) {
+    return a <= b;
+  } else if constexpr (k == bit_shift_left) {
+    return b > 63 ? 0 : a << b;
+  } else if constexpr (k == bit_shift_right) {
+    return b > 63 ? 0 : a >> b;
+  } else {
+    return bits(evaluate<k>(wrapping(a), wrapping(b), wrapping(c), p));
+  }
+}
+
 constexpr bool has_row(Code k) {
   using enum Code;
-  for (Code known :
-       {copy,      add,     sub,           mul,    div,        pow,       mod,       Code::fmod,
-        min,       max,     neg,           abs,    sign,       relu,      prelu,     where,
-        equal,     greater, greater_equal, less,   less_equal, logic_and, logic_or,  logic_xor,
-        logic_not, nonzero, bit_and,       bit_or, bit_xor,    bit_not,   Code::wrap}) {
+  for (Code known : {copy,
+                     add,
+                     sub,
+                     mul,
+                     div,
+                     pow,
+                     mod,
+                     Code::fmod,
+                     min,
+                     max,
+                     neg,
+                     abs,
+                     sign,
+                     relu,
+                     prelu,
+                     where,
+                     equal,
+                     greater,
+                     greater_equal,
+                     less,
+                     less_equal,
+                     logic_and,
+                     logic_or,
+                     logic_xor,
+                     logic_not,
+                     nonzero,
+                     bit_and,
+                     bit_or,
+                     bit_xor,
+                     bit_shift_left,
+                     bit_shift_right,
+                     bit_not,
+                     Code::wrap}) {
     if (k == known) return true;
   }
   return false;
 }
 
-template <Code k>
-void loop(int64_t* dst, const int64_t* a, const int64_t* b, const int64_t* c, int64_t n,
-          const Params& params) {
+template <Code k, typename T>
+void loop(T* dst, const T* a, const T* b, const T* c, int64_t n, const Params& params) {
   const Params p = params;
-  for (int64_t i = 0; i < n; ++i) dst[i] = evaluate<k>(a[i], b[i], c[i], p);
+  for (int64_t i = 0; i < n; ++i) {
+    if constexpr (std::is_same_v<T, uint64_t>) {
+      dst[i] = evaluate_unsigned<k>(a[i], b[i], c[i], p);
+    } else {
+      dst[i] = evaluate<k>(a[i], b[i], c[i], p);
+    }
+  }
 }
 
-template <size_t... codes>
-constexpr LoopTable<int64_t> make_table(std::index_sequence<codes...>) {
-  LoopTable<int64_t> table{};
+template <typename T, size_t... codes>
+constexpr LoopTable<T> make_table(std::index_sequence<codes...>) {
+  LoopTable<T> table{};
   auto set = [&]<Code k>(std::integral_constant<Code, k>) {
-    if constexpr (has_row(k)) table[static_cast<size_t>(k)] = &loop<k>;
+    if constexpr (has_row(k)) table[static_cast<size_t>(k)] = &loop<k, T>;
   };
   (set(std::integral_constant<Code, static_cast<Code>(codes)>{}), ...);
   return table;
@@ -124,7 +208,12 @@ constexpr LoopTable<int64_t> make_table(std::index_sequence<codes...>) {
 }  // namespace
 
 const LoopTable<int64_t>& int_loops() {
-  static constexpr auto kTable = make_table(std::make_index_sequence<kCodes>{});
+  static constexpr auto kTable = make_table<int64_t>(std::make_index_sequence<kCodes>{});
+  return kTable;
+}
+
+const LoopTable<uint64_t>& uint_loops() {
+  static constexpr auto kTable = make_table<uint64_t>(std::make_index_sequence<kCodes>{});
   return kTable;
 }
 
