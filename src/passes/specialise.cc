@@ -95,6 +95,8 @@ class Specialiser {
       replace(n.output(0), same);
     } else if ((n.op() == "Shape" || n.op() == "Size") && n.input(0).type().concrete()) {
       replace(n.output(0), g_.add_constant(shape_tensor(n), n.output(0).name()));
+    } else if (has_parts(n)) {
+      return expand(n);
     } else if (foldable(n)) {
       fold(n);
     }
@@ -197,6 +199,37 @@ class Specialiser {
     }
   }
 
+  /// An op for which the provider has no kernel at all, and whose integers (an axis, a length) are
+  /// known wherever its shape depends on them.
+  bool has_parts(Node n) const {
+    const OpDef* def = find_op(n.op());
+    if (def == nullptr || def->decompose == nullptr || !provider_.candidates(n.op()).empty())
+      return false;
+    bool shaped = true, known = true;
+    for (int i = 0; i < n.output_count(); ++i)
+      shaped = shaped && (!n.output(i) || n.output(i).type().concrete());
+    for (int i = 0; i < n.input_count(); ++i) {
+      const Value x = n.input(i);
+      known = known && (!x || is_float(x.dtype()) || constant(x) != nullptr);
+    }
+    return shaped || known;
+  }
+
+  /// It gives way to its parts, so that they are folded and fused like any other node.
+  void expand(Node n) {
+    const size_t first = g_.node_slots();
+    const std::vector<Value> parts = find_op(n.op())->decompose(n);
+    const size_t end = g_.node_slots();
+    for (size_t id = first; id < end; ++id) {
+      Node part(&g_, static_cast<uint32_t>(id));
+      g_.place_like(part, n);
+      visit(part);
+    }
+    for (int i = 0; i < n.output_count(); ++i) {
+      if (n.output(i)) replace(n.output(i), latest(parts.at(static_cast<size_t>(i))));
+    }
+  }
+
   static bool foldable(Node n) {
     if (n.input_count() == 0) return false;
     for (int i = 0; i < n.input_count(); ++i) {
@@ -230,6 +263,8 @@ class Specialiser {
     for (int i = 0; i < n.output_count(); ++i) {
       if (n.output(i) && !n.output(i).type().concrete()) return;
     }
+    std::string why_not;  // the plan may find another way
+    if (!choose_kernel(provider_, spec_of(n), &why_not).kernel) return;
     replace_outputs(n, run_node(provider_, n, constant_inputs(n)));
   }
 

@@ -5,6 +5,7 @@
 #include "ops/build.h"
 #include "ops/op_def.h"
 #include "passes/specialise.h"
+#include "plan/widen.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -81,21 +82,22 @@ std::unordered_map<uint32_t, ChosenKernel> lower(Graph& g, const Provider& provi
       kernels.emplace(n.id(), std::move(chosen));
       continue;
     }
-    const OpDef* def = find_op(n.op());
-    if (def == nullptr || def->decompose == nullptr) {
+    const size_t before = g.node_count();
+    const auto first_new = static_cast<uint32_t>(g.node_slots());
+    std::vector<Value> parts;
+    {
+      Graph::Scope scope(g, n.phase(), n.name());
+      const OpDef* def = find_op(n.op());
+      parts = def != nullptr && def->decompose != nullptr ? def->decompose(n) : widened(n);
+    }
+    if (parts.empty()) {
       refused += fmt::format("\n    {} ({}): {}", n.name(), n.op(), why_not);
       if (first_node.empty()) first_node = n.name(), first_op = n.op();
       continue;
     }
-    const size_t before = g.node_count();
-    const auto first_new = static_cast<uint32_t>(g.node_slots());
-    {
-      Graph::Scope scope(g, n.phase(), n.name());
-      const std::vector<Value> parts = def->decompose(n);
-      for (int i = 0; i < n.output_count(); ++i) {
-        if (n.output(i) && parts.at(static_cast<size_t>(i)))
-          g.replace_uses(n.output(i), parts[static_cast<size_t>(i)]);
-      }
+    for (int i = 0; i < n.output_count(); ++i) {
+      if (n.output(i) && parts.at(static_cast<size_t>(i)))
+        g.replace_uses(n.output(i), parts[static_cast<size_t>(i)]);
     }
     if (g.node_count() == before) {
       throw InternalError(
