@@ -21,7 +21,9 @@ namespace steep::cpu {
   X(concat) \
   X(conv) \
   X(copy) \
+  X(cum_prod) \
   X(cum_sum) \
+  X(det) \
   X(elementwise) \
   X(expand) \
   X(fill) \
@@ -32,8 +34,11 @@ namespace steep::cpu {
   X(lamb) \
   X(layer_norm) \
   X(matmul) \
+  X(mel_weight_matrix) \
   X(pad) \
   X(pool) \
+  X(quantize) \
+  X(random) \
   X(recurrent) \
   X(reduce) \
   X(resize) \
@@ -44,6 +49,8 @@ namespace steep::cpu {
   X(slice) \
   X(softmax) \
   X(softmax_cross_entropy) \
+  X(tf_idf_vectorizer) \
+  X(top_k) \
   X(transpose) \
   X(trilu)
 // clang-format on

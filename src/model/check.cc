@@ -137,6 +137,10 @@ class UnknownOps {
     const std::string op = node.domain().empty()
                                ? quote(node.op_type())
                                : quote(node.domain()) + "." + quote(node.op_type());
+    if (node.domain() == kTrainingDomain &&
+        onnx::OpSchemaRegistry::Schema(node.op_type(), 1, node.domain()) != nullptr) {
+      return;
+    }
     if (!node.domain().empty()) {
       foreign_domains_.insert(quote(node.domain()));
       add(op, "", node);
@@ -334,6 +338,10 @@ std::string function_id(const onnx::FunctionProto& f) {
 }
 std::string function_id(const onnx::NodeProto& n) {
   return n.domain() + '\0' + n.op_type() + '\0' + n.overload();
+}
+
+std::string canonical_name(const onnx::NodeProto& node) {
+  return node.domain().empty() ? node.op_type() : node.domain() + "." + node.op_type();
 }
 
 std::string display_name(const onnx::NodeProto& node) {

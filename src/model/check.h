@@ -16,6 +16,11 @@
 
 namespace steep {
 
+/// ONNX's operators for training.
+inline constexpr std::string_view kTrainingDomain = "ai.onnx.preview.training";
+/// "Relu", or "ai.onnx.preview.training.Adam" where the domain is not the default one.
+std::string canonical_name(const onnx::NodeProto& node);
+
 /// A model that passed. Its tensors are in `tensors`; the messages keep only their names and
 /// dtypes.
 struct CheckedModel {

@@ -230,6 +230,8 @@ void Lowering::lower_node(const onnx::NodeProto& node, Scope& scope, const Frame
   std::vector<Binding> results;
   if (auto f = functions_.find(function_id(node)); f != functions_.end()) {
     results = lower_call(node, *f->second, inputs, frame, frame.prefix + display_name(node) + "/");
+  } else if (node.domain() == kTrainingDomain && node.op_type() == "Gradient") {
+    results = lower_gradient(node, inputs, scope);
   } else if (node.domain().empty() && node.op_type() == "If") {
     results = lower_if(node, inputs.empty() ? Binding() : inputs[0], scope, frame);
   } else if (node.domain().empty() && node.op_type() == "Loop") {
@@ -270,13 +272,13 @@ void Lowering::bind(const onnx::NodeProto& node, const std::vector<Binding>& res
 
 std::vector<Binding> Lowering::raise_node(const onnx::NodeProto& node, std::vector<Binding> inputs,
                                           const Frame& frame) {
-  if (!node.domain().empty()) {
+  if (!node.domain().empty() && node.domain() != kTrainingDomain) {
     throw ModelError(
         {.what = "The operator is not known.", .received = "domain " + quote(node.domain())});
   }
   Call call{.lowering = *this,
             .graph = *graph_,
-            .op = node.op_type(),
+            .op = canonical_name(node),
             .opset = frame.opset,
             .name = frame.prefix + display_name(node),
             .inputs = std::move(inputs),

@@ -178,6 +178,8 @@ class Lowering {
   Value here(Value v);
   Binding here(const Binding& binding);
   static Value capture(OpenBody& body, Value v);
+  std::vector<Binding> lower_gradient(const onnx::NodeProto& node,
+                                      const std::vector<Binding>& inputs, Scope& scope);
   std::vector<Binding> raise_node(const onnx::NodeProto& node, std::vector<Binding> inputs,
                                   const Frame& frame);
   bool function_body(const Call& call, const std::string& op, const std::vector<Value>& in,

@@ -8,6 +8,9 @@ namespace steep {
 std::vector<Binding> raise(const Call& call) {
   using Rule = Bindings (*)(const Call&);
   static const std::unordered_map<std::string_view, Rule> rules = {
+      {"ai.onnx.preview.training.Adagrad", raise_adagrad},
+      {"ai.onnx.preview.training.Adam", raise_adam},
+      {"ai.onnx.preview.training.Momentum", raise_momentum},
       {"BatchNormalization", raise_batch_normalization},
       {"Cast", raise_cast},
       {"CastLike", raise_cast_like},
@@ -16,6 +19,7 @@ std::vector<Binding> raise(const Call& call) {
       {"Constant", raise_constant},
       {"ConstantOfShape", raise_constant_of_shape},
       {"DFT", raise_dft},
+      {"DequantizeLinear", raise_dequantize_linear},
       {"Dropout", raise_dropout},
       {"Flatten", raise_flatten},
       {"Gemm", raise_gemm},
@@ -25,10 +29,16 @@ std::vector<Binding> raise(const Call& call) {
       {"Identity", raise_identity},
       {"LayerNormalization", raise_layer_normalization},
       {"LogSoftmax", raise_softmax},
+      {"Multinomial", raise_multinomial},
       {"Optional", raise_optional},
       {"OptionalGetElement", raise_optional_get_element},
       {"OptionalHasElement", raise_optional_has_element},
+
       {"Pad", raise_pad},
+      {"RandomNormal", raise_random},
+      {"RandomNormalLike", raise_random_like},
+      {"RandomUniform", raise_random},
+      {"RandomUniformLike", raise_random_like},
       {"ReduceL1", raise_axes_attribute},
       {"ReduceL2", raise_axes_attribute},
       {"ReduceLogSum", raise_axes_attribute},

@@ -47,6 +47,14 @@ Bindings raise_group_normalization(const Call& call);
 Bindings raise_grid_sample(const Call& call);
 Bindings raise_roi_align(const Call& call);
 
+// raise_quantize.cc
+Bindings raise_dequantize_linear(const Call& call);
+
+// raise_random.cc
+Bindings raise_random(const Call& call);
+Bindings raise_random_like(const Call& call);
+Bindings raise_multinomial(const Call& call);
+
 // raise_sequence.cc
 Bindings raise_split_to_sequence(const Call& call);
 Bindings raise_sequence_construct(const Call& call);
@@ -59,5 +67,10 @@ Bindings raise_concat_from_sequence(const Call& call);
 Bindings raise_optional(const Call& call);
 Bindings raise_optional_get_element(const Call& call);
 Bindings raise_optional_has_element(const Call& call);
+
+// raise_training.cc
+Bindings raise_adam(const Call& call);
+Bindings raise_adagrad(const Call& call);
+Bindings raise_momentum(const Call& call);
 
 }  // namespace steep

@@ -80,6 +80,11 @@ class Context final : public onnx::InferenceContext, public onnx::DataPropagatio
 
   std::vector<std::optional<Shape>>& out_contents() { return out_contents_; }
   const std::vector<onnx::TypeProto>& out_types() const { return out_types_; }
+  /// Only scalars and vectors have contents. ONNX's functions take every tensor for a vector.
+  bool makes_vector() const {
+    const auto& tensor = out_types_.front().tensor_type();
+    return tensor.has_shape() && tensor.shape().dim_size() <= 1;
+  }
 
  private:
   Node node_;
@@ -128,7 +133,8 @@ void infer_onnx(Node n) {
   Context ctx(n);
   try {
     schema->GetTypeAndShapeInferenceFunction()(ctx);
-    if (schema->has_data_propagation_function()) schema->GetDataPropagationFunction()(ctx);
+    if (schema->has_data_propagation_function() && ctx.makes_vector())
+      schema->GetDataPropagationFunction()(ctx);
   } catch (const onnx::InferenceError& e) {
     throw ShapeError({.what = "The inputs of a node do not fit its operator.",
                       .node = n.name(),

@@ -1,21 +1,53 @@
-// Pad(x, pads, value?, axes?), mode "constant": x in a frame of `value`. Negative pads cut.
-#include "ops/build.h"
+// Pad(x, pads, value?, axes?): x in a frame of `value` or, in the other modes, of repeated
+// elements. Negative pads cut.
+#include "ops/positions.h"
 #include "steep/error.h"
 
 namespace steep {
 namespace {
 
+/// Which index of an axis of `extent` stands at each index of the result.
+Value sources(const std::string& mode, Value extent, Value before, Value total) {
+  Value at = positions(total) - before;
+  Value last = extent - 1;
+  Graph& g = at.graph();
+  if (mode == "edge") return apply("Min", {apply("Max", {at, scalar(g, 0, DType::i64)}), last});
+  if (mode == "wrap") return apply("Mod", {at, extent});
+  Value period = apply("Max", {last * 2, scalar(g, 1, DType::i64)});
+  Value there = apply("Mod", {at, period});  // reflect, without repeating the border
+  return apply("Min", {there, period - there});
+}
+
+/// Every axis gathers from the input, so its gradient scatters back, one axis after the other.
+Value repeated_back(Node n, Value dy, const std::string& mode) {
+  Value x = n.input(0), pads = n.input(1);
+  const Tensor* axes = constant(n.input(3));
+  if (n.input(3) && axes == nullptr) {
+    throw ModelError({.what = "The gradient of padding needs to know its axes.",
+                      .node = n.name(),
+                      .op = n.op(),
+                      .expected = "constant axes",
+                      .received = to_string(n.input(3).type()),
+                      .remedy = "Make the axes constants of the model."});
+  }
+  const int64_t count = axes != nullptr ? axes->size() : x.rank();
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t axis =
+        axes != nullptr ? normal_axis(n, axes->to_ints()[static_cast<size_t>(i)], x.rank()) : i;
+    Value before = apply("Gather", {pads, scalar(n.graph(), static_cast<double>(i), DType::i64)});
+    Value from = sources(mode, extent_of(x, axis), before, extent_of(dy, axis));
+    std::vector<Value> extents;
+    for (int64_t a = 0; a < x.rank(); ++a)
+      extents.push_back(as_vector(extent_of(a == axis ? x : dy, a)));
+    dy = apply("steep.GatherGrad", {dy, from, apply("Concat", extents, {{"axis", int64_t{0}}})},
+               {{"axis", axis}});
+  }
+  return dy;
+}
+
 Grads pad_vjp(Node n, const Grads& dy) {
   const std::string mode = n.attrs().string("mode", "constant");
-  if (mode != "constant") {
-    throw ModelError(
-        {.what = "Padding that repeats data has no gradient.",
-         .node = n.name(),
-         .op = n.op(),
-         .expected = "mode \"constant\"",
-         .received = "mode \"" + mode + "\"",
-         .remedy = "Pad with a constant, or keep the padded value free of trained parameters."});
-  }
+  if (mode != "constant") return {repeated_back(n, dy[0], mode)};
   Value pads = n.input(1), axes = n.input(3);
   if (const Tensor* t = constant(pads)) {
     Ints cut = t->to_ints();

@@ -22,6 +22,12 @@ namespace steep {
   X(Atanh) \
   X(AveragePool) \
   X(BatchNormalization) \
+  X(BitCast) \
+  X(BitShift) \
+  X(BitwiseAnd) \
+  X(BitwiseNot) \
+  X(BitwiseOr) \
+  X(BitwiseXor) \
   X(Cast) \
   X(CastLike) \
   X(Ceil) \
@@ -36,10 +42,15 @@ namespace steep {
   X(ConvTranspose) \
   X(Cos) \
   X(Cosh) \
+  X(CumProd) \
   X(CumSum) \
   X(DeformConv) \
   X(DepthToSpace) \
+  X(DequantizeLinear) \
+  X(Det) \
+  X(DFT) \
   X(Div) \
+  X(Einsum) \
   X(Elu) \
   X(Equal) \
   X(Erf) \
@@ -60,6 +71,7 @@ namespace steep {
   X(GridSample) \
   X(GroupNormalization) \
   X(GRU) \
+  X(Hardmax) \
   X(HardSigmoid) \
   X(HardSwish) \
   X(Identity) \
@@ -78,11 +90,13 @@ namespace steep {
   X(LRN) \
   X(LSTM) \
   X(MatMul) \
+  X(MatMulInteger) \
   X(Max) \
   X(MaxPool) \
   X(MaxRoiPool) \
   X(MaxUnpool) \
   X(Mean) \
+  X(MelWeightMatrix) \
   X(Min) \
   X(Mish) \
   X(Mod) \
@@ -100,6 +114,8 @@ namespace steep {
   X(Pad) \
   X(Pow) \
   X(PRelu) \
+  X(QLinearMatMul) \
+  X(QuantizeLinear) \
   X(Range) \
   X(Reciprocal) \
   X(ReduceL1) \
@@ -115,6 +131,7 @@ namespace steep {
   X(Relu) \
   X(Reshape) \
   X(Resize) \
+  X(ReverseSequence) \
   X(RNN) \
   X(RoiAlign) \
   X(Round) \
@@ -143,12 +160,16 @@ namespace steep {
   X(SplitToSequence) \
   X(Sqrt) \
   X(Squeeze) \
+  X(STFT) \
   X(Sub) \
   X(Sum) \
   X(Tan) \
   X(Tanh) \
+  X(TensorScatter) \
+  X(TfIdfVectorizer) \
   X(ThresholdedRelu) \
   X(Tile) \
+  X(TopK) \
   X(Transpose) \
   X(Trilu) \
   X(Unique) \
@@ -161,10 +182,12 @@ namespace steep {
   X(SteepAveragePoolGrad) \
   X(SteepBatchNorm) \
   X(SteepBatchNormGrad) \
+  X(SteepCofactors) \
   X(SteepConvGradInput) \
   X(SteepConvGradWeight) \
   X(SteepDropout) \
   X(SteepDropoutMask) \
+  X(SteepFakeQuantize) \
   X(SteepFused) \
   X(SteepGatherGrad) \
   X(SteepGlobalNorm) \
@@ -175,6 +198,9 @@ namespace steep {
   X(SteepMatMul) \
   X(SteepMaxPoolGrad) \
   X(SteepMaxRoiPoolGrad) \
+  X(SteepRandomNormal) \
+  X(SteepRandomUniform) \
+  X(SteepRecurrence) \
   X(SteepRecurrentGrad) \
   X(SteepResizeGrad) \
   X(SteepRoiAlignGrad) \

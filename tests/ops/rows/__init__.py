@@ -3,6 +3,7 @@
 from . import (
     attention,
     binary,
+    bits,
     convolutions,
     data_shaped,
     fills,
@@ -16,8 +17,10 @@ from . import (
     optimizers,
     own,
     pools,
+    quantization,
     recurrent,
     reductions,
+    transforms,
     unary,
     views,
 )
@@ -26,6 +29,7 @@ from .row import Row
 FAMILIES = (
     attention,
     binary,
+    bits,
     convolutions,
     data_shaped,
     fills,
@@ -39,8 +43,10 @@ FAMILIES = (
     optimizers,
     own,
     pools,
+    quantization,
     recurrent,
     reductions,
+    transforms,
     unary,
     views,
 )

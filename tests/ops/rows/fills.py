@@ -53,6 +53,53 @@ row(
 )
 row("Pad", floats(2, 3), ints(1, 2), None, ints(1), torch=lambda x, p, v, a: F.pad(x, (1, 2)))
 
+
+def repeated(x, pads, value=None, axes=None, mode="edge"):
+    axes = range(x.dim()) if axes is None else axes.tolist()
+    for i, axis in enumerate(axes):
+        n = x.shape[axis]
+        at = torch.arange(-int(pads[i]), n + int(pads[i + len(pads) // 2]))
+        if mode == "edge":
+            at = at.clamp(0, n - 1)
+        elif mode == "wrap":
+            at = at % n
+        else:
+            at = at % max(2 * (n - 1), 1)
+            at = torch.minimum(at, (2 * (n - 1) - at).abs())
+        x = x.index_select(axis, at)
+    return x
+
+
+for _mode in ("reflect", "edge", "wrap"):
+    for _x, _pads in (
+        ((5,), [2, 1]),
+        ((2, 3), [1, 0, 0, 2]),
+        ((2, 3), [0, -1, 1, 1]),
+        ((2, 3, 4), [1, 1, 2, 0, 1, 3]),
+        ((3, 3), [0, 0, 0, 0]),
+        ((1, 2), [0, 1, 0, 1]),
+        ((4, 0), [1, 0, 1, 0]),
+    ):
+        row(
+            "Pad",
+            floats(*_x),
+            ints(_pads),
+            attrs={"mode": _mode},
+            note=str(_pads),
+            reference=False,  # it lacks negative pads and repeats at most once
+            torch=lambda x, p, m=_mode: repeated(x, p, mode=m),
+        )
+    row(
+        "Pad",
+        floats(2, 3),
+        ints(2, 1),
+        None,
+        ints(-1),
+        attrs={"mode": _mode},
+        reference=False,
+        torch=lambda x, p, v, a, m=_mode: repeated(x, p, v, a, m),
+    )
+
 for _upper, _k in itertools.product((0, 1), (None, -1, 0, 2)):
     row(
         "Trilu",

@@ -1,0 +1,104 @@
+// CumProd and the recurrence of its gradient: one pass over each line of an axis.
+#include "providers/cpu/axis.h"
+#include "providers/cpu/build_kernel.h"
+#include "providers/cpu/cpu.h"
+#include "providers/cpu/parallel.h"
+
+namespace steep::cpu {
+namespace {
+
+/// Calls line(first element, step to the next, count) for each line along an axis.
+template <typename F>
+void for_lines(const Dims& dims, int64_t axis, bool reverse, F&& line) {
+  const AxisSplit s = split_around(dims, axis, axis + 1);
+  if (s.extent == 0) return;
+  const int64_t step = reverse ? -s.inner : s.inner;
+  parallel_for(s.outer * s.inner, std::max<int64_t>(1, 32768 / s.extent),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   const int64_t base = i / s.inner * s.extent * s.inner + i % s.inner;
+                   line(reverse ? base + (s.extent - 1) * s.inner : base, step, s.extent);
+                 }
+               });
+}
+
+/// Floats are multiplied in double; integers wrap.
+template <typename T>
+struct CumProd {
+  NodeId id;
+  Dims dims;
+  bool exclusive, reverse, wide_axis;
+
+  void operator()(const KernelArgs& args) const {
+    using Product = std::conditional_t<std::is_floating_point_v<T>, double, uint64_t>;
+    const auto rank = static_cast<int64_t>(dims.size());
+    const int64_t given = wide_axis ? *args.input<int64_t>(1) : *args.input<int32_t>(1);
+    const auto axis = axis_from_front(given, rank);
+    if (!axis) {
+      id.data_error("The axis is out of range.", fmt::format("an axis in [{}, {})", -rank, rank),
+                    std::to_string(given));
+    }
+    for_lines(dims, *axis, reverse, [&](int64_t at, int64_t step, int64_t count) {
+      Product product = 1;
+      for (int64_t i = 0; i < count; ++i, at += step) {
+        const auto x = static_cast<Product>(args.input<T>(0)[at]);
+        args.output<T>(0)[at] = static_cast<T>(exclusive ? product : product * x);
+        product *= x;
+      }
+    });
+  }
+};
+
+std::unique_ptr<Kernel> make_cum_prod(const NodeSpec& node, std::string* why_not) {
+  const Operand& x = node.in(0);
+  if (x.rank() == 0) return decline(why_not, "a scalar has no axis");
+  auto make = [&]<typename T>(T) {
+    return kernel_from(
+        CumProd<T>{NodeId(node), x.dims, node.attrs.integer("exclusive", 0) != 0,
+                   node.attrs.integer("reverse", 0) != 0, node.in(1).dtype == DType::i64},
+        0, {{0, 0}});
+  };
+  switch (x.dtype) {
+    case DType::f32: return make(float{});
+    case DType::f64: return make(double{});
+    case DType::i32: return make(int32_t{});
+    case DType::u32: return make(uint32_t{});
+    case DType::i64: return make(int64_t{});
+    case DType::u64: return make(uint64_t{});
+    default: return decline(why_not, "dtype is {}", name_of(x.dtype));
+  }
+}
+
+template <typename T>
+std::unique_ptr<Kernel> recurrence(const NodeSpec& node, int64_t axis, bool reverse) {
+  auto run = [dims = node.in(0).dims, axis, reverse](const KernelArgs& args) {
+    for_lines(dims, axis, reverse, [&](int64_t at, int64_t step, int64_t count) {
+      T sum = 0;
+      for (int64_t i = 0; i < count; ++i, at += step) {
+        sum = args.input<T>(0)[at] + args.input<T>(1)[at] * sum;
+        args.output<T>(0)[at] = sum;
+      }
+    });
+  };
+  return kernel_from(run, 0, {{0, 0}, {1, 0}});
+}
+
+std::unique_ptr<Kernel> make_recurrence(const NodeSpec& node, std::string* why_not) {
+  const Operand& a = node.in(0);
+  const int64_t axis = node.attrs.integer("axis", 0);
+  const bool reverse = node.attrs.integer("reverse", 0) != 0;
+  if (a.dims != node.in(1).dims) return decline(why_not, "the shapes differ");
+  if (axis < 0 || axis >= a.rank()) return decline(why_not, "the axis is out of range");
+  if (a.dtype == DType::f32) return recurrence<float>(node, axis, reverse);
+  if (a.dtype == DType::f64) return recurrence<double>(node, axis, reverse);
+  return decline(why_not, "dtype is {}", name_of(a.dtype));
+}
+
+}  // namespace
+
+void register_cum_prod(std::vector<Candidate>& list) {
+  list.push_back({"CumProd", "reference", make_cum_prod});
+  list.push_back({"steep.Recurrence", "reference", make_recurrence});
+}
+
+}  // namespace steep::cpu

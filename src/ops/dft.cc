@@ -1,0 +1,133 @@
+// Discrete Fourier transforms as products with matrices of cosines and sines, which are constants
+// once shapes are known.
+#include <numbers>
+
+#include "ops/positions.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+/// x with `wanted` indices along `axis`: cut, or filled up with zeros.
+Value resized(Value x, int64_t axis, Value wanted) {
+  Graph& g = x.graph();
+  Value zero = scalar(g, 0, DType::i64);
+  Value kept = apply("Min", {extent_of(x, axis), wanted});
+  Value pads = apply("Concat", {as_vector(zero), as_vector(wanted - kept)}, {{"axis", int64_t{0}}});
+  return apply("Pad", {slice(x, axis, zero, kept), pads, Value(), ints(g, {axis})});
+}
+
+/// Cosines and sines of 2π t k / length for t < rows and k < columns.
+struct Waves {
+  Value cosines, sines;
+};
+
+Waves waves(Value rows, Value columns, Value length, DType dtype) {
+  Value steps =
+      apply("Mod", {unsqueeze(positions(rows), {1}) * unsqueeze(positions(columns), {0}), length});
+  Value angle = cast(steps, DType::f64) / cast(length, DType::f64) * (2 * std::numbers::pi);
+  return {cast(apply("Cos", {angle}), dtype), cast(apply("Sin", {angle}), dtype)};
+}
+
+int64_t axis_of(Node n) {
+  if (!n.input(2)) return normal_axis(n, -2, n.input(0).rank());
+  const Tensor* given = constant(n.input(2));
+  if (given == nullptr || given->size() != 1) {
+    throw ModelError({.what = "A Fourier transform needs to know its axis.",
+                      .node = n.name(),
+                      .op = n.op(),
+                      .expected = "a constant axis",
+                      .received = to_string(n.input(2).type()),
+                      .remedy = "Make the axis a constant of the model."});
+  }
+  return normal_axis(n, given->to_ints()[0], n.input(0).rank());
+}
+
+/// Real (0) or imaginary (1) parts, the transformed axis last.
+Value part(Value x, int64_t which, const Ints& axis_last) {
+  Graph& g = x.graph();
+  Value one = slice(x, x.rank() - 1, scalar(g, static_cast<double>(which), DType::i64),
+                    scalar(g, static_cast<double>(which + 1), DType::i64));
+  return transpose(squeeze(one, {-1}), axis_last);
+}
+
+std::vector<Value> dft_decompose(Node n) {
+  const DType dtype = n.input(0).dtype();
+  const DType wide = dtype == DType::f64 ? DType::f64 : DType::f32;
+  Value x = cast(n.input(0), wide);
+  const int64_t axis = axis_of(n);
+  const bool inverse = n.attrs().integer("inverse", 0) != 0;
+  const bool onesided = n.attrs().integer("onesided", 0) != 0;
+  const bool to_real = inverse && onesided;
+  const Dim& parts = x.shape().back();
+  if (axis == x.rank() - 1 || !parts.known() || parts.value() < 1 || parts.value() > 2 ||
+      (onesided && !inverse && parts.value() == 2) || (to_real && parts.value() == 1)) {
+    throw ShapeError({.what = "The input of a Fourier transform has the wrong form.",
+                      .node = n.name(),
+                      .op = n.op(),
+                      .expected = "a last axis of 1 (real) or 2 (complex) that is not transformed; "
+                                  "onesided: real forward, complex backward",
+                      .received = to_string(x.type())});
+  }
+  Value length = n.input(1) ? as_index(n.input(1)) : extent_of(x, axis);
+  if (!n.input(1) && to_real) length = (length - 1) * 2;
+  Value half = length / 2 + 1;
+  Value rows = to_real ? half : length;
+  if (n.input(1)) x = resized(x, axis, rows);
+
+  Ints axis_last, back;
+  for (int64_t i = 0; i < x.rank() - 1; ++i) {
+    if (i != axis) axis_last.push_back(i);
+    back.push_back(i < axis ? i : i == axis ? x.rank() - 2 : i - 1);
+  }
+  axis_last.push_back(axis);
+  const bool complex = parts.value() == 2;
+  Value re = part(x, 0, axis_last);
+  Value im = complex ? part(x, 1, axis_last) : Value();
+  const Waves w = waves(rows, onesided && !inverse ? half : length, length, wide);
+  Value sines = inverse ? w.sines : -w.sines;
+
+  Value y;
+  if (to_real) {  // all but the first and, for even lengths, the last stand for two
+    Value k = positions(rows);
+    Value ends = apply("Or", {equal(k, 0), equal(k * 2, length)});
+    Value weight = where(ends, scalar(x.graph(), 1, wide), scalar(x.graph(), 2, wide));
+    y = matmul(re * weight, w.cosines) - matmul(im * weight, sines);
+    y = unsqueeze(transpose(y, back), {-1});
+  } else {
+    Value real = matmul(re, w.cosines), imaginary = matmul(re, sines);
+    if (complex) {
+      real = real - matmul(im, sines);
+      imaginary = imaginary + matmul(im, w.cosines);
+    }
+    y = apply("Concat",
+              {unsqueeze(transpose(real, back), {-1}), unsqueeze(transpose(imaginary, back), {-1})},
+              {{"axis", int64_t{-1}}});
+  }
+  if (inverse) y = y / cast(length, wide);
+  return {cast(y, dtype)};
+}
+
+/// Frames of the signal, under the window, each transformed.
+std::vector<Value> stft_decompose(Node n) {
+  Value signal = n.input(0), window = n.input(2);
+  Graph& g = signal.graph();
+  Value length = n.input(3) ? as_index(n.input(3))
+                 : window   ? extent_of(window, 0)
+                            : extent_of(signal, 1);
+  Value step = as_index(n.input(1));
+  Value frames = (extent_of(signal, 1) - length) / step + 1;
+  Value index = unsqueeze(positions(frames) * step, {1}) + unsqueeze(positions(length), {0});
+  Value y = apply("Gather", {signal, index}, {{"axis", int64_t{1}}});
+  if (window) y = y * unsqueeze(window, {1});
+  const int64_t onesided = n.attrs().integer("onesided", 1);
+  return {apply("DFT", {y, Value(), g.add_constant(Tensor::scalar(int64_t{2}))},
+                {{"onesided", onesided}})};
+}
+
+}  // namespace
+
+extern const OpDef kDFT = {.name = "DFT", .decompose = dft_decompose};
+extern const OpDef kSTFT = {.name = "STFT", .decompose = stft_decompose};
+
+}  // namespace steep

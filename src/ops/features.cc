@@ -1,0 +1,9 @@
+// Operators that make features of signals and texts, without gradients.
+#include "ops/op_def.h"
+
+namespace steep {
+
+extern const OpDef kMelWeightMatrix = {.name = "MelWeightMatrix", .stops_gradient = true};
+extern const OpDef kTfIdfVectorizer = {.name = "TfIdfVectorizer", .stops_gradient = true};
+
+}  // namespace steep

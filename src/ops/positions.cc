@@ -1,0 +1,34 @@
+#include "ops/positions.h"
+
+namespace steep {
+
+Value extent_of(Value x, int64_t axis) {
+  const auto& shape = x.type().shape;
+  Graph& g = x.graph();
+  if (shape && (*shape)[static_cast<size_t>(axis)].known())
+    return g.add_constant(Tensor::scalar((*shape)[static_cast<size_t>(axis)].value()));
+  return apply("Gather", {shape_of(x), g.add_constant(Tensor::scalar(axis))});
+}
+
+Value positions(Value count) {
+  Graph& g = count.graph();
+  return apply("Range", {scalar(g, 0, DType::i64), count, scalar(g, 1, DType::i64)});
+}
+
+Value as_vector(Value scalar) { return unsqueeze(scalar, {0}); }
+
+Value as_index(Value v) { return reshape(cast(v, DType::i64), Ints{}); }
+
+Value along_axis(Value vector, int64_t axis, int64_t rank) {
+  Ints others;
+  for (int64_t i = 0; i < rank; ++i) {
+    if (i != axis) others.push_back(i);
+  }
+  return others.empty() ? vector : unsqueeze(vector, others);
+}
+
+Value slice(Value x, int64_t axis, Value start, Value end) {
+  return apply("Slice", {x, as_vector(start), as_vector(end), ints(x.graph(), {axis})});
+}
+
+}  // namespace steep

@@ -1,0 +1,99 @@
+"""Indices, divisors and lengths that do not exist give a typed error, from constants and at run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import steep
+from steep import _steep
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+LOWEST = np.iinfo(np.int64).min
+HIGHEST = np.iinfo(np.int64).max
+OUTSIDE = [3, -4, LOWEST, HIGHEST, 2**31, -(2**31) - 1]
+
+
+def run(op, inputs, outputs=1, **attrs):
+    return _steep.evaluate_node(op, inputs, attrs, outputs)
+
+
+def refused(op, inputs, outputs=1, **attrs):
+    with pytest.raises(steep.Error) as error:
+        run(op, inputs, outputs, **attrs)
+    assert error.value.received or error.value.expected
+
+
+def i64(*values):
+    return np.array(values, np.int64)
+
+
+@pytest.mark.parametrize("bad", OUTSIDE)
+class TestIndices:
+    def test_gather(self, bad):
+        refused("Gather", [X, i64(0, bad)], axis=0)
+
+    def test_gather_elements(self, bad):
+        refused("GatherElements", [X, i64([0, 0, 0, bad])], axis=0)
+
+    def test_gather_nd(self, bad):
+        refused("GatherND", [X, i64([0], [bad])])
+
+    @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+    def test_scatters(self, bad, reduction):
+        row = np.ones((1, 4), np.float32)
+        refused("ScatterElements", [X, i64([0, 0, 0, bad]), row], axis=0, reduction=reduction)
+        refused("ScatterND", [X, i64([bad]), row], reduction=reduction)
+
+    def test_gather_grad(self, bad):
+        refused("steep.GatherGrad", [X, i64(0, 1, bad), i64(3, 4)], axis=0)
+
+    def test_axes(self, bad):
+        refused("CumSum", [X, np.array(bad)])
+        refused("CumProd", [X, np.array(bad)])
+        refused("DFT", [X[..., None], None, np.array(bad)])
+
+
+@pytest.mark.parametrize("bad", [4, 5, -1, LOWEST, HIGHEST])
+def test_lengths(bad):
+    refused("ReverseSequence", [X, i64(1, 1, 1, bad)])
+
+
+@pytest.mark.parametrize("first", [2, -1, LOWEST + 4, HIGHEST - 4])
+def test_write_positions(first):
+    cache, update = np.zeros((1, 3, 2), np.float32), np.ones((1, 2, 2), np.float32)
+    if first == -1:
+        return  # counts from the end, as in ScatterElements
+    refused("TensorScatter", [cache, update, i64(first)])
+
+
+@pytest.mark.parametrize("bad", [4, -1, LOWEST, HIGHEST])
+def test_numbers_of_elements(bad):
+    refused("TopK", [X, i64(bad)], 2, axis=0)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+)
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+def test_division_by_zero(op, dtype):
+    refused(op, [np.array([5, 6], dtype), np.array([1, 0], dtype)])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_quotients_that_do_not_exist(dtype):
+    refused("Div", [np.array([np.iinfo(dtype).min], dtype), np.array([-1], dtype)])
+    lowest = np.array([np.iinfo(dtype).min], dtype)
+    np.testing.assert_array_equal(run("Mod", [lowest, np.array([-1], dtype)])[0], [0])
+
+
+def test_duplicates_add_up_and_the_last_of_them_wins():
+    y = run("ScatterND", [X, i64([1], [1]), np.ones((2, 4), np.float32)], reduction="add")[0]
+    np.testing.assert_array_equal(y[1], X[1] + 2)
+    two = np.array([[1.0], [2.0]], np.float32)
+    y = run("ScatterElements", [X, i64([0], [0]), two], axis=0)[0]
+    assert y[0, 0] == 2.0
+
+
+def test_a_filter_outside_the_spectrum():
+    refused("MelWeightMatrix", [i64(4)[0], i64(8)[0], i64(100)[0], np.float32(0), np.float32(4000)])
