@@ -1,4 +1,5 @@
 // Products of quantised numbers: exact in integers, or in doubles that hold every sum of them.
+#include "ops/positions.h"
 #include "ops/quantize.h"
 
 namespace steep {
@@ -38,8 +39,35 @@ std::vector<Value> qlinear_matmul_decompose(Node n) {
   return {requantised(sums, a_scale * b_scale / n.input(6), n.input(7))};
 }
 
+/// As the node, its quantised operands centred and in doubles.
+Value convolved(Node n, Value x, Value x_zero, Value w, Value w_zero) {
+  x = centred(x, x_zero, DType::f64, false);
+  w = cast(w, DType::f64);
+  if (w_zero) {
+    w_zero = cast(w_zero, DType::f64);
+    w = w - (w_zero.rank() == 1 ? along_axis(w_zero, 0, w.rank()) : w_zero);
+  }
+  return apply("Conv", {x, w}, n.attrs());
+}
+
+std::vector<Value> conv_integer_decompose(Node n) {
+  return {cast(convolved(n, n.input(0), n.input(2), n.input(1), n.input(3)), DType::i32)};
+}
+
+std::vector<Value> qlinear_conv_decompose(Node n) {
+  Value w_scale = n.input(4);
+  Value sums = convolved(n, n.input(0), n.input(2), n.input(3), n.input(5));
+  if (n.input(8)) sums = sums + along_axis(cast(n.input(8), DType::f64), 1, sums.rank());
+  if (w_scale.rank() == 1) w_scale = along_axis(w_scale, 1, sums.rank());
+  return {requantised(sums, n.input(1) * w_scale / n.input(6), n.input(7))};
+}
+
 }  // namespace
 
+extern const OpDef kConvInteger = {
+    .name = "ConvInteger", .stops_gradient = true, .decompose = conv_integer_decompose};
+extern const OpDef kQLinearConv = {
+    .name = "QLinearConv", .stops_gradient = true, .decompose = qlinear_conv_decompose};
 extern const OpDef kMatMulInteger = {
     .name = "MatMulInteger", .stops_gradient = true, .decompose = matmul_integer_decompose};
 extern const OpDef kQLinearMatMul = {

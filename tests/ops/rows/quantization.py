@@ -122,3 +122,34 @@ for _a, _b in ((A, B), (A.reshape(2, 2, 3), np.stack([B, B + 5]))):
         np.array(0.1, np.float32),
         np.array(20, np.uint8),
     )
+
+X = (np.arange(50, dtype=np.uint8) * 5).reshape(1, 2, 5, 5)
+W = (np.arange(36, dtype=np.int8) - 18).reshape(2, 2, 3, 3)
+CENTRE, SKEW = np.array(100, np.uint8), np.array(-3, np.int8)
+for _attrs in ({}, {"pads": [1, 1, 1, 1]}, {"strides": [2, 2]}, {"pads": [0, 1, 0, 1]}):
+    row("ConvInteger", X, np.abs(W).astype(np.uint8), CENTRE, attrs=_attrs)
+    row(
+        "QLinearConv",
+        X,
+        np.array(0.02, np.float32),
+        CENTRE,
+        W,
+        np.array([0.3, 0.2], np.float32),
+        np.array([2, -1], np.int8),
+        np.array(0.7, np.float32),
+        np.array(120, np.uint8),
+        attrs=_attrs,
+    )
+    row(
+        "QLinearConv",
+        X,
+        np.array(0.02, np.float32),
+        CENTRE,
+        W,
+        np.array(0.3, np.float32),
+        SKEW,
+        np.array(0.7, np.float32),
+        np.array(120, np.uint8),
+        np.array([5, -70], np.int32),
+        attrs=_attrs,
+    )
