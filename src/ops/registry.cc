@@ -39,6 +39,7 @@ namespace steep {
   X(ConcatFromSequence) \
   X(ConstantOfShape) \
   X(Conv) \
+  X(ConvInteger) \
   X(ConvTranspose) \
   X(Cos) \
   X(Cosh) \
@@ -114,6 +115,7 @@ namespace steep {
   X(Pad) \
   X(Pow) \
   X(PRelu) \
+  X(QLinearConv) \
   X(QLinearMatMul) \
   X(QuantizeLinear) \
   X(Range) \
