@@ -281,7 +281,8 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   auto* tensor = nb::inst_ptr<Tensor>(nb::handle(self));
   const char* format = kind_of(tensor->dtype()).format;
   if (format == nullptr) {
-    PyErr_SetString(PyExc_BufferError, "the buffer protocol has no such element type; use numpy()");
+    PyErr_Format(PyExc_BufferError, "the buffer protocol has no %s; use numpy()",
+                 std::string(name_of(tensor->dtype())).c_str());
     return -1;
   }
   // shape and strides in one block that the release frees
