@@ -57,6 +57,9 @@ std::vector<Value> max_unpool_decompose(Node n) {
   Graph& g = n.graph();
   Value x = n.input(0);
   const Ints extents = known_extents(n);
+  if (!n.output(0).type().concrete())
+    throw_shape_error(n, "An unpooling needs a known output_shape.", "numbers",
+                      to_string(n.output(0).type()));
   Value zeros = apply("Expand", {scalar(g, 0, x.dtype()), ints(g, {element_count(extents)})});
   Value flat = apply("ScatterElements", {zeros, reshape(n.input(1), {-1}), reshape(x, {-1})});
   Value y = reshape(flat, extents);

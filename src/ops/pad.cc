@@ -12,7 +12,7 @@ Value sources(const std::string& mode, Value extent, Value before, Value total) 
   Value last = extent - 1;
   Graph& g = at.graph();
   if (mode == "edge") return apply("Min", {apply("Max", {at, scalar(g, 0, DType::i64)}), last});
-  if (mode == "wrap") return apply("Mod", {at, extent});
+  if (mode == "wrap") return apply("Mod", {at, apply("Max", {extent, scalar(g, 1, DType::i64)})});
   Value period = apply("Max", {last * 2, scalar(g, 1, DType::i64)});
   Value there = apply("Mod", {at, period});  // reflect, without repeating the border
   return apply("Min", {there, period - there});
