@@ -1,0 +1,103 @@
+// The operators that the elementwise engine knows.
+#pragma once
+
+#include <string_view>
+
+#include "providers/cpu/elementwise.h"
+
+namespace steep::cpu {
+
+/// Attributes that become Params p0 and p1, with their defaults.
+struct AttrRow {
+  const char* name = nullptr;
+  double otherwise = 0;
+};
+
+/// One row an op that is one instruction. Others have a function
+/// in elementwise_build.cc.
+struct OpRow {
+  std::string_view op;
+  Code code;
+  int inputs;
+  AttrRow p0{};
+  AttrRow p1{};
+};
+
+inline constexpr OpRow kOps[] = {
+    {"Identity", Code::copy, 1},
+    {"Add", Code::add, 2},
+    {"Sub", Code::sub, 2},
+    {"Mul", Code::mul, 2},
+    {"Div", Code::div, 2},
+    {"Neg", Code::neg, 1},
+    {"Abs", Code::abs, 1},
+    {"Sqrt", Code::sqrt, 1},
+    {"Exp", Code::exp, 1},
+    {"Log", Code::log, 1},
+    {"Erf", Code::erf, 1},
+    {"Sin", Code::sin, 1},
+    {"Cos", Code::cos, 1},
+    {"Tan", Code::tan, 1},
+    {"Asin", Code::asin, 1},
+    {"Acos", Code::acos, 1},
+    {"Atan", Code::atan, 1},
+    {"Sinh", Code::sinh, 1},
+    {"Cosh", Code::cosh, 1},
+    {"Tanh", Code::tanh, 1},
+    {"Asinh", Code::asinh, 1},
+    {"Acosh", Code::acosh, 1},
+    {"Atanh", Code::atanh, 1},
+    {"Sign", Code::sign, 1},
+    {"Reciprocal", Code::reciprocal, 1},
+    {"Floor", Code::floor, 1},
+    {"Ceil", Code::ceil, 1},
+    {"Round", Code::round, 1},
+    {"Sigmoid", Code::sigmoid, 1},
+    {"Relu", Code::relu, 1},
+    {"LeakyRelu", Code::leaky_relu, 1, {"alpha", 0.01}},
+    {"PRelu", Code::prelu, 2},
+    {"Elu", Code::elu, 1, {"alpha", 1}},
+    {"Selu",
+     Code::selu,
+     1,
+     {"alpha", 1.67326319217681884765625},
+     {"gamma", 1.05070102214813232421875}},
+    {"Celu", Code::celu, 1, {"alpha", 1}},
+    {"Softplus", Code::softplus, 1},
+    {"Softsign", Code::softsign, 1},
+    {"HardSigmoid", Code::hard_sigmoid, 1, {"alpha", 0.2}, {"beta", 0.5}},
+    {"HardSwish", Code::hard_swish, 1},
+    {"ThresholdedRelu", Code::thresholded_relu, 1, {"alpha", 1}},
+    {"Mish", Code::mish, 1},
+    {"Where", Code::where, 3},
+    {"Equal", Code::equal, 2},
+    {"Greater", Code::greater, 2},
+    {"GreaterOrEqual", Code::greater_equal, 2},
+    {"Less", Code::less, 2},
+    {"LessOrEqual", Code::less_equal, 2},
+    {"And", Code::logic_and, 2},
+    {"Or", Code::logic_or, 2},
+    {"Xor", Code::logic_xor, 2},
+    {"Not", Code::logic_not, 1},
+    {"IsNaN", Code::is_nan, 1},
+    {"IsInf", Code::is_inf, 1, {"detect_positive", 1}, {"detect_negative", 1}},
+    {"BitwiseAnd", Code::bit_and, 2},
+    {"BitwiseOr", Code::bit_or, 2},
+    {"BitwiseXor", Code::bit_xor, 2},
+    {"BitwiseNot", Code::bit_not, 1},
+};
+inline constexpr std::string_view kOtherOps[] = {"BitShift",
+                                                 "Pow",
+                                                 "Mod",
+                                                 "Gelu",
+                                                 "Clip",
+                                                 "Min",
+                                                 "Max",
+                                                 "Sum",
+                                                 "Mean",
+                                                 "Cast",
+                                                 "CastLike",
+                                                 "steep.Dropout",
+                                                 "steep.DropoutMask"};
+
+}  // namespace steep::cpu
