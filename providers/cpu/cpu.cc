@@ -31,6 +31,7 @@ namespace steep::cpu {
   X(gather_grad) \
   X(global_norm) \
   X(grid_sample) \
+  X(hardmax) \
   X(lamb) \
   X(layer_norm) \
   X(matmul) \

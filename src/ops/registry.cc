@@ -72,7 +72,6 @@ namespace steep {
   X(GridSample) \
   X(GroupNormalization) \
   X(GRU) \
-  X(Hardmax) \
   X(HardSigmoid) \
   X(HardSwish) \
   X(Identity) \

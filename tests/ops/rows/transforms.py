@@ -294,10 +294,6 @@ for _mode in ("TF", "IDF", "TFIDF"):
             torch=lambda x, m=_mode, n=_low, s=_skips: features(x, m, n, s),
         )
 
-for _x, _axis in (((3, 4), -1), ((3, 4), 0), ((2, 3, 4), 1), ((5,), 0), ((0, 3), 1)):
-    row("Hardmax", apart(*_x), attrs={"axis": _axis})
-row("Hardmax", exactly([[1.0, 3.0, 3.0]]), note="ties", smooth=False)
-
 
 def reversed_steps(x, lengths, batch_axis=1, time_axis=0):
     x = x.transpose(0, 1) if batch_axis == 1 else x

@@ -1,0 +1,44 @@
+// Hardmax: 1 at the first largest element of each line along an axis, 0 elsewhere. It has no
+// gradient, so that only kernels know it.
+#include "providers/cpu/axis.h"
+#include "providers/cpu/build_kernel.h"
+#include "providers/cpu/cpu.h"
+
+namespace steep::cpu {
+namespace {
+
+template <typename T>
+std::unique_ptr<Kernel> hardmax(AxisSplit split) {
+  return kernel_from([split](const KernelArgs& args) {
+    const T* x = args.input<T>(0);
+    T* y = args.output<T>(0);
+    if (split.extent == 0) return;
+    for (int64_t line = 0; line < split.outer * split.inner; ++line) {
+      const int64_t first = line / split.inner * split.extent * split.inner + line % split.inner;
+      int64_t best = first;
+      for (int64_t i = 0, at = first; i < split.extent; ++i, at += split.inner) {
+        if (x[at] > x[best]) best = at;
+        y[at] = 0;
+      }
+      y[best] = 1;
+    }
+  });
+}
+
+std::unique_ptr<Kernel> make_hardmax(const NodeSpec& node, std::string* why_not) {
+  const Operand& x = node.in(0);
+  const auto axis = axis_from_front(node.attrs.integer("axis", -1), x.rank());
+  if (!axis) return decline(why_not, "the axis is out of range");
+  const AxisSplit split = split_around(x.dims, *axis, *axis + 1);
+  if (x.dtype == DType::f32) return hardmax<float>(split);
+  if (x.dtype == DType::f64) return hardmax<double>(split);
+  return decline(why_not, "dtype is {}", name_of(x.dtype));
+}
+
+}  // namespace
+
+void register_hardmax(std::vector<Candidate>& list) {
+  list.push_back({"Hardmax", "reference", make_hardmax});
+}
+
+}  // namespace steep::cpu
