@@ -20,6 +20,7 @@ THEIRS_DIFFERS = {
     "Resize-1x1x5x6_-_-_i8:[1, 1, 3, 1]-mode=cubic,"
     "coordinate_transformation_mode=pytorch_half_pixel",
     "Pad-2x3_i8:[0, -1, 1, 1]-mode=wrap-[0, -1, 1, 1]",  # it cuts before it wraps
+    "Pad-4x0_i8:[1, 0, 1, 0]-mode=wrap-[1, 0, 1, 0]",
 }
 
 
