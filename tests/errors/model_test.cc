@@ -316,7 +316,7 @@ TEST(BadModel, DataThatDoesNotFillItsShape) {
 }
 
 TEST(BadModel, ElementTypesThatAreNotHeld) {
-  for (const int type : {0, 8, 14, 15, 17, 22, 99}) {
+  for (const int type : {0, 8, 14, 15, 29, 99}) {
     onnx::ModelProto m = small();
     weight(m)->set_data_type(type);
     const ErrorParts e = refused(to_bytes(m));
