@@ -17,7 +17,7 @@ std::optional<Shape> unpooled_shape(Node n) {
   const Ints pads = n.attrs().ints("pads", Ints(2 * rank, 0));
   if (x->size() != rank + 2 || strides.size() != rank || pads.size() != 2 * rank) {
     throw_shape_error(n, "The attributes of an unpooling do not fit its input.",
-                      std::to_string(rank) + " spatial dimensions", to_string(*x));
+                      std::to_string(rank) + " spatial dimensions", to_string(x));
   }
   Shape y{(*x)[0], (*x)[1]};
   for (size_t i = 0; i < rank; ++i) {
