@@ -1,0 +1,107 @@
+"""Sequences and optionals at run time: values and gradients, as PyTorch's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from test_flow import check, model, rng_floats
+
+from steep import _steep
+from steep.errors import DataError
+
+
+def test_a_sequence_gathered_in_a_loop():
+    text = model("""
+    g (double[n] x, int64 trips) => (double[m] y, double[n] second) {
+      none = SequenceEmpty <dtype = 11> ()
+      all, last = Loop (trips, , none, x) <
+        body = step (int64 i, bool c, seq(double[n]) s, double[n] v)
+            => (bool on, seq(double[n]) t, double[n] u) {
+          on = Identity(c)
+          u = Sin(v)
+          p = Mul(u, x)
+          t = SequenceInsert(s, p)
+        }
+      >
+      y = ConcatFromSequence <axis = 0> (all)
+      one = Constant <value = int64 {1}> ()
+      second = SequenceAt(all, one)
+    }""")
+
+    def in_torch(x, trips):
+        v, outs = x, []
+        for _ in range(int(trips)):
+            v = v.sin()
+            outs.append(v * x)
+        return torch.cat(outs), outs[1]
+
+    check(text, in_torch, rng_floats(3), np.array(4))
+
+
+def test_pieces_of_computed_sizes():
+    text = model("""
+    g (double[n, 2] x, int64[k] sizes, int64 at) => (double[m, 2] y, double[p, 2] z) {
+      pieces = SplitToSequence <axis = 0> (x, sizes)
+      y = SequenceAt(pieces, at)
+      fewer = SequenceErase(pieces, at)
+      more = SequenceInsert(fewer, y)
+      q = ConcatFromSequence <axis = 0> (more)
+      z = Exp(q)
+    }""")
+
+    def in_torch(x, sizes, at):
+        pieces = list(x.split(sizes.tolist()))
+        y = pieces.pop(int(at))
+        return y, torch.cat([*pieces, y]).exp()
+
+    for at in (0, 2, -1, -2):
+        check(text, in_torch, rng_floats(6, 2), np.array([1, 3, 2]), np.array(at))
+
+
+def test_rows_stacked_again():
+    text = model("""
+    g (double[n, m] x, int64 at) => (double[m, n] y) {
+      rows = SplitToSequence <axis = 0, keepdims = 0> (x)
+      r = SequenceAt(rows, at)
+      e = Exp(r)
+      more = SequenceInsert(rows, e, at)
+      y = ConcatFromSequence <axis = -1, new_axis = 1> (more)
+    }""")
+
+    def in_torch(x, at):
+        rows = list(x.unbind(0))
+        rows.insert(int(at), rows[int(at)].exp())
+        return torch.stack(rows, -1)
+
+    for at in (0, 1, 2):
+        check(text, in_torch, rng_floats(3, 2), np.array(at))
+
+
+def test_sequences_and_optionals_as_inputs_and_outputs():
+    text = model("""
+    g (seq(float[n]) s, optional(float[n]) o) => (seq(float[n]) t, bool there, int64 n) {
+      at = Constant <value = int64 {0}> ()
+      x = SequenceAt(s, at)
+      t = SequenceInsert(s, x)
+      there = OptionalHasElement(o)
+      n = SequenceLength(t)
+    }""")
+    items = [np.ones(2, np.float32), np.zeros(3, np.float32)]
+    t, there, n = _steep.run_model(text, [items, None])
+    assert [x.tolist() for x in t] == [[1, 1], [0, 0, 0], [1, 1]]
+    assert (bool(there), int(n)) == (False, 3)
+    assert _steep.run_model(text, [items, items[0]])[1]
+    with pytest.raises(DataError, match="out of range"):
+        _steep.run_model(text, [[], None])
+    for wrong in (items[0], None, [np.ones(2)], [[items[0]]]):
+        with pytest.raises(DataError, match="wrong kind"):
+            _steep.run_model(text, [wrong, None])
+
+
+def test_an_empty_optional_has_no_element():
+    text = model("""
+    g (optional(float[n]) o) => (float[n] y) { y = OptionalGetElement(o) }""")
+    np.testing.assert_array_equal(_steep.run_model(text, [np.ones(2, np.float32)])[0], [1, 1])
+    with pytest.raises(DataError, match="optional is empty"):
+        _steep.run_model(text, [None])
