@@ -38,7 +38,7 @@ def node_tests() -> dict[str, Callable[[], object]]:
     cases = vars(runner.test_cases["OnnxBackendNodeModelTest"])
     return {
         name.removesuffix("_cpu"): functools.partial(test, None)
-        for name, test in sorted(cases.items())
+        for name, test in sorted(dict(cases).items())
         if name.endswith("_cpu")
     }
 
