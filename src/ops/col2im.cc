@@ -20,6 +20,14 @@ std::vector<Type> col2im_infer(Node n) {
   Type type{n.input(0).dtype(), {}};
   const auto& x = shape_if_known(n.input(0));
   if (!x || x->size() != 3) return {type};
+  if (constant(n.input(1)) == nullptr || constant(n.input(2)) == nullptr) {
+    const auto& axes = shape_if_known(n.input(1));
+    if (axes && axes->size() == 1 && (*axes)[0].known()) {
+      type.shape = Shape(static_cast<size_t>(2 + (*axes)[0].value()));
+      (*type.shape)[0] = (*x)[0];
+    }
+    return {type};
+  }
   const int64_t taps = element_count(constant_extents(n, 2));
   const Dim& columns = (*x)[1];
   if (taps < 1 || (columns.known() && columns.value() % taps != 0)) {

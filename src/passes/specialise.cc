@@ -57,11 +57,19 @@ Tensor shape_tensor(Node n) {
   return Tensor::from(Ints(dims.begin() + start, dims.begin() + end), {end - start});
 }
 
-/// Where a slice goes back to depends on data: its shapes are known, but no kernel takes it so.
-bool places_unknown(Node n) {
-  if (n.op() != "steep.SliceGrad") return false;
-  for (int i = 2; i < n.input_count(); ++i) {
-    if (n.input(i) && constant(n.input(i)) == nullptr) return true;
+/// What only knows what to do once the values of its operands from `first` on are known.
+struct NeedsValues {
+  std::string_view op;
+  int first;
+};
+constexpr NeedsValues kNeedValues[] = {{"Col2Im", 1}, {"DFT", 1}, {"steep.SliceGrad", 2}};
+
+bool lacks_values(Node n) {
+  for (const NeedsValues& needs : kNeedValues) {
+    if (n.op() != needs.op) continue;
+    for (int i = needs.first; i < n.input_count(); ++i) {
+      if (n.input(i) && constant(n.input(i)) == nullptr) return true;
+    }
   }
   return false;
 }
@@ -89,7 +97,7 @@ class Specialiser {
       if (provider_.data_shaped(n.op()) == nullptr || !foldable(n)) return wait(n);
       return replace_outputs(n, run_data_shaped(provider_, n, constant_inputs(n)));
     }
-    if (places_unknown(n)) return wait(n);
+    if (lacks_values(n)) return wait(n);
     infer_types(n);
     if (Value same = simplify(n)) {
       replace(n.output(0), same);
