@@ -46,7 +46,7 @@ std::string to_string(const std::optional<Shape>& shape) {
 }
 
 std::string to_string(const Type& type) {
-  const std::string tensor = std::string(name_of(type.dtype)) + to_string(type.shape);
+  std::string tensor = std::string(name_of(type.dtype)) + to_string(type.shape);
   switch (type.kind) {
     case Kind::tensor: return tensor;
     case Kind::sequence: return "seq(" + tensor + ")";

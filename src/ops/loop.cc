@@ -20,6 +20,8 @@
 namespace steep {
 namespace {
 
+size_t position(int i) { return static_cast<size_t>(i); }
+
 /// Where things are among a loop's inputs and outputs.
 struct Layout {
   int carried, scanned, stacked, captured;
@@ -58,8 +60,7 @@ std::vector<Type> loop_infer(Node n) {
   const Ints axes = n.attrs().ints("out_axes");
   std::vector<Type> types;
   for (int i = 0; i < at.carried; ++i) {
-    types.push_back(
-        outside(body.inputs()[static_cast<size_t>(1 + i)].type(), n.input(2 + i).type()));
+    types.push_back(outside(body.inputs()[position(1 + i)].type(), n.input(2 + i).type()));
   }
   Dim trips;
   if (const Tensor* t = constant(n.input(0)); t != nullptr && t->size() == 1 && !at.conditional)
@@ -71,8 +72,7 @@ std::vector<Type> loop_infer(Node n) {
     trips = x.shape()[static_cast<size_t>(normal_axis(n, n.attrs().ints("in_axes")[0], x.rank()))];
   }
   for (int k = 0; k < at.stacked; ++k) {
-    const Value y =
-        body.outputs()[static_cast<size_t>((at.conditional ? 1 : 0) + at.carried + k)].value;
+    const Value y = body.outputs()[position((at.conditional ? 1 : 0) + at.carried + k)].value;
     Type type = y.type();
     const Value known = n.output(at.carried + k);
     if (known.type().kind == Kind::sequence) {
@@ -88,7 +88,7 @@ std::vector<Type> loop_infer(Node n) {
     types.push_back(std::move(type));
   }
   for (int i = 0; i < at.carried; ++i)
-    types.push_back(sequence_of(outside(body.inputs()[static_cast<size_t>(1 + i)].type(), {})));
+    types.push_back(sequence_of(outside(body.inputs()[position(1 + i)].type(), {})));
   types.push_back({DType::i64, Shape{}});
   return types;
 }
@@ -108,7 +108,7 @@ class Backward {
     add_scanned(own);
     std::vector<Value> captured;
     for (int i = 0; i < at_.captured; ++i) {
-      captured.push_back(part_.take(own[static_cast<size_t>(1 + at_.carried + at_.scanned + i)]));
+      captured.push_back(part_.take(own[position(1 + at_.carried + at_.scanned + i)]));
       inputs_.push_back(n_.input(2 + at_.carried + at_.scanned + i));
     }
     for (Node inner : body_.nodes()) part_.add(inner, Phase::forward);
@@ -122,7 +122,7 @@ class Backward {
   /// Gradients of what is carried, then of what is captured.
   void add_carried(const std::vector<Value>& own) {
     for (int i = 0; i < at_.carried; ++i) {
-      const Value x = own[static_cast<size_t>(1 + i)];
+      const Value x = own[position(1 + i)];
       if (!differentiable(x)) continue;
       const Value d = dy_[static_cast<size_t>(i)];
       // Of what the turn returns, whose shape may be another.
@@ -131,7 +131,7 @@ class Backward {
       inputs_.push_back(d ? d : zeros_like(n_.output(i)));
     }
     for (int i = 0; i < at_.captured; ++i) {
-      const Value x = own[static_cast<size_t>(1 + at_.carried + at_.scanned + i)];
+      const Value x = own[position(1 + at_.carried + at_.scanned + i)];
       if (!differentiable(x)) continue;
       d_captured_.push_back(g().add_input("d " + x.name(), x.type()));
       inputs_.push_back(zeros_like(n_.input(2 + at_.carried + at_.scanned + i)));
@@ -151,20 +151,20 @@ class Backward {
     const Ints out_axes = n_.attrs().ints("out_axes");
     const Ints out_directions = n_.attrs().ints("out_directions");
     for (int i = 0; i < at_.carried; ++i) {
-      carried_.push_back(part_.take(own[static_cast<size_t>(1 + i)]));
+      carried_.push_back(part_.take(own[position(1 + i)]));
       scan(n_.output(at_.saved(i)), 0, 0);
     }
     for (int i = 0; i < at_.scanned; ++i) {
       const auto k = static_cast<size_t>(i);
-      slices_.push_back(part_.take(own[static_cast<size_t>(1 + at_.carried + i)]));
+      slices_.push_back(part_.take(own[position(1 + at_.carried + i)]));
       scan(n_.input(2 + at_.carried + i), axes[k], directions[k]);
     }
     for (int i = 0; i < at_.stacked; ++i) {
       const auto k = static_cast<size_t>(i);
-      const Value d = dy_[static_cast<size_t>(at_.carried + i)];
+      const Value d = dy_[position(at_.carried + i)];
       d_stacked_.emplace_back();
       if (!d) continue;
-      const Value y = body_.outputs()[first() + static_cast<size_t>(at_.carried + i)].value;
+      const Value y = body_.outputs()[first() + position(at_.carried + i)].value;
       d_stacked_.back() = g().add_input("d " + y.name(), y.type());
       scan(d, out_axes[k], out_directions[k]);
     }
@@ -172,7 +172,7 @@ class Backward {
       const Value d = dy_[static_cast<size_t>(at_.saved(i))];
       d_saved_.emplace_back();
       if (!d) continue;
-      const Value x = own[static_cast<size_t>(1 + i)];
+      const Value x = own[position(1 + i)];
       d_saved_.back() = g().add_input("d saved " + x.name(), x.type());
       scan(d, 0, 0);
     }
@@ -191,8 +191,7 @@ class Backward {
     }
     for (int i = 0; i < at_.stacked; ++i) {
       if (!d_stacked_[static_cast<size_t>(i)]) continue;
-      outputs.push_back(
-          part_.take(body_.outputs()[first() + static_cast<size_t>(at_.carried + i)].value));
+      outputs.push_back(part_.take(body_.outputs()[first() + position(at_.carried + i)].value));
       seeds.push_back(d_stacked_[static_cast<size_t>(i)]);
     }
     for (const std::vector<Value>* list :
@@ -243,7 +242,7 @@ class Backward {
     Grads dx(static_cast<size_t>(n_.input_count()));
     int next = 0;
     for (int i = 0; i < at_.carried; ++i) {
-      if (differentiable(n_.input(2 + i))) dx[static_cast<size_t>(2 + i)] = back.output(next++);
+      if (differentiable(n_.input(2 + i))) dx[position(2 + i)] = back.output(next++);
     }
     for (int i = 0; i < at_.captured; ++i) {
       const int k = 2 + at_.carried + at_.scanned + i;

@@ -18,7 +18,7 @@ std::optional<Shape> pooled_shape(Node n, Value x) {
   if (shape->size() != rank + 2 || strides.size() != rank || dilations.size() != rank ||
       pads.size() != 2 * rank) {
     throw_shape_error(n, "The attributes of a pooling do not fit its input.",
-                      std::to_string(rank) + " spatial dimensions", to_string(*shape));
+                      std::to_string(rank) + " spatial dimensions", to_string(shape));
   }
   const std::string auto_pad = attrs.string("auto_pad", "NOTSET");
   const bool ceil = attrs.integer("ceil_mode", 0) != 0;
