@@ -124,7 +124,7 @@ const Datum::Items& DynamicCall::items(size_t i) const {
 
 int64_t DynamicCall::integer(size_t i) const {
   const Tensor& t = tensor(i);
-  if (t.size() != 1 || is_float(t.dtype())) {
+  if (t.size() != 1 || is_float(t.dtype()) || is_narrow_float(t.dtype())) {
     fail("A node needs a single integer.", fmt::format("one integer as input {}", i),
          inputs[i].text());
   }

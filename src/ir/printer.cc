@@ -60,7 +60,8 @@ std::string to_text(const Graph& graph) {
     }
     for (int i = 0; i < n.input_count(); ++i) {
       Value x = n.input(i);
-      if (x && x.role() == Role::constant && x.tensor()->size() <= 8 && !is_float(x.dtype())) {
+      if (x && x.role() == Role::constant && x.tensor()->size() <= 8 && !is_float(x.dtype()) &&
+          !is_narrow_float(x.dtype())) {
         ins.push_back(fmt::format("[{}]", fmt::join(x.tensor()->to_ints(), ", ")));
       } else {
         ins.push_back(show(x));

@@ -120,7 +120,7 @@ void Call::fail(std::string what, std::string expected, std::string received,
 std::optional<Ints> known_ints(Value v) {
   if (!v) return std::nullopt;
   if (v.role() == Role::constant && v.tensor() != nullptr) {
-    if (is_float(v.dtype())) return std::nullopt;
+    if (is_float(v.dtype()) || is_narrow_float(v.dtype())) return std::nullopt;
     return v.tensor()->to_ints();
   }
   const auto elements = elements_of(v);
