@@ -1,79 +1,32 @@
-// MaxPool, AveragePool, steep.SumPool and their gradients: loops over windows, planes in parallel.
+// MaxPool, AveragePool, steep.SumPool and their gradients for what oneDNN does not take: loops over
+// windows, planes in parallel.
+
+#include "providers/cpu/pool.h"
 
 #include <cmath>
 #include <limits>
 
-#include "providers/cpu/build_kernel.h"
 #include "providers/cpu/parallel.h"
-#include "providers/cpu/window.h"
 
 namespace steep::cpu {
-namespace {
 
-using Range = std::pair<int64_t, int64_t>;
-
-/// What all poolings of one geometry share.
-struct Pool {
-  std::array<WindowAxis, 3> axes;
-  std::array<std::vector<Range>, 3> taps;           ///< those inside, for each window of an axis
-  std::array<std::vector<int64_t>, 3> inside_pads;  ///< how many lie inside or in the padding
-  int64_t planes = 0;
-
-  int64_t in() const { return axes[0].in * axes[1].in * axes[2].in; }
-  int64_t out() const { return axes[0].out * axes[1].out * axes[2].out; }
-  int64_t grain() const {
-    const int64_t taps_each = axes[0].kernel * axes[1].kernel * axes[2].kernel;
-    return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, out() * taps_each));
+std::optional<Pool> read_pool(const NodeSpec& node, std::string* why_not) {
+  Dims in = node.in(0).dims, out = node.out(node.out(0).present() ? 0 : 1).dims;
+  if (node.op.ends_with("Grad")) {  // of MaxPool: dy, x → dx; of the others: dy, shape → dx
+    out = in;
+    in = node.out(0).dims;
   }
-
-  /// Calls f(o, window) for each window of a plane: o counts outputs, window is its place per axis.
-  template <typename F>
-  void each_window(F&& f) const {
-    int64_t o = 0;
-    for (int64_t d = 0; d < axes[0].out; ++d) {
-      for (int64_t h = 0; h < axes[1].out; ++h) {
-        for (int64_t w = 0; w < axes[2].out; ++w, ++o) f(o, std::array{d, h, w});
-      }
-    }
-  }
-
-  /// Calls f(i) for each element of the plane that the window touches, in row-major order.
-  template <typename F>
-  void each_tap(const std::array<int64_t, 3>& window, F&& f) const {
-    const auto [d, h, w] = window;
-    const auto [d0, d1] = taps[0][static_cast<size_t>(d)];
-    const auto [h0, h1] = taps[1][static_cast<size_t>(h)];
-    const auto [w0, w1] = taps[2][static_cast<size_t>(w)];
-    const int64_t step = axes[2].dilation;
-    for (int64_t i = d0; i < d1; ++i) {
-      for (int64_t j = h0; j < h1; ++j) {
-        const int64_t row = (axes[0].at(d, i) * axes[1].in + axes[1].at(h, j)) * axes[2].in;
-        int64_t at = row + axes[2].at(w, w0);
-        for (int64_t k = w0; k < w1; ++k, at += step) f(at);
-      }
-    }
-  }
-
-  /// What a mean over the window divides by.
-  int64_t divisor(const std::array<int64_t, 3>& window, bool count_pads) const {
-    int64_t product = 1;
-    for (size_t a = 0; a < 3; ++a) {
-      const auto o = static_cast<size_t>(window[a]);
-      product *= count_pads ? inside_pads[a][o] : taps[a][o].second - taps[a][o].first;
-    }
-    return std::max<int64_t>(product, 1);
-  }
-};
-
-std::optional<Pool> read_pool(const NodeSpec& node, const Dims& in, const Dims& out,
-                              std::string* why_not) {
   const auto axes = read_window(node.attrs, in, out, node.attrs.ints("kernel_shape"), why_not);
   if (!axes) return {};
   if (axes->size() > 3) {
     *why_not = "more than three spatial axes";
     return {};
   }
-  Pool pool{.axes = as_volume(*axes), .taps = {}, .inside_pads = {}, .planes = in[0] * in[1]};
+  Pool pool{.rank = axes->size(),
+            .axes = as_volume(*axes),
+            .taps = {},
+            .inside_pads = {},
+            .planes = in[0] * in[1]};
   for (size_t a = 0; a < 3; ++a) {
     const WindowAxis& axis = pool.axes[a];
     for (int64_t o = 0; o < axis.out; ++o) {
@@ -86,12 +39,55 @@ std::optional<Pool> read_pool(const NodeSpec& node, const Dims& in, const Dims& 
   return pool;
 }
 
+namespace {
+
+using Window = std::array<int64_t, 3>;  ///< a window's place on each axis
+
+/// Calls f(o, window) for each window of a plane: o counts outputs.
+template <typename F>
+void each_window(const Pool& pool, F&& f) {
+  int64_t o = 0;
+  for (int64_t d = 0; d < pool.axes[0].out; ++d) {
+    for (int64_t h = 0; h < pool.axes[1].out; ++h) {
+      for (int64_t w = 0; w < pool.axes[2].out; ++w, ++o) f(o, Window{d, h, w});
+    }
+  }
+}
+
+/// Calls f(i) for each element of the plane that the window touches, in row-major order.
+template <typename F>
+void each_tap(const Pool& pool, const Window& window, F&& f) {
+  const auto [d, h, w] = window;
+  const auto [d0, d1] = pool.taps[0][static_cast<size_t>(d)];
+  const auto [h0, h1] = pool.taps[1][static_cast<size_t>(h)];
+  const auto [w0, w1] = pool.taps[2][static_cast<size_t>(w)];
+  const auto& axes = pool.axes;
+  const int64_t step = axes[2].dilation;
+  for (int64_t i = d0; i < d1; ++i) {
+    for (int64_t j = h0; j < h1; ++j) {
+      const int64_t row = (axes[0].at(d, i) * axes[1].in + axes[1].at(h, j)) * axes[2].in;
+      int64_t at = row + axes[2].at(w, w0);
+      for (int64_t k = w0; k < w1; ++k, at += step) f(at);
+    }
+  }
+}
+
+/// What a mean over the window divides by.
+int64_t divisor(const Pool& pool, const Window& window, bool count_pads) {
+  int64_t product = 1;
+  for (size_t a = 0; a < 3; ++a) {
+    const auto o = static_cast<size_t>(window[a]);
+    product *= count_pads ? pool.inside_pads[a][o] : pool.taps[a][o].second - pool.taps[a][o].first;
+  }
+  return std::max<int64_t>(product, 1);
+}
+
 /// The first of the largest elements of a window; NaN is the largest of all. -1: an empty window.
 template <typename T>
-int64_t largest(const Pool& pool, const std::array<int64_t, 3>& window, const T* x) {
+int64_t largest(const Pool& pool, const Window& window, const T* x) {
   int64_t best = -1;
   T most{};
-  pool.each_tap(window, [&](int64_t i) {
+  each_tap(pool, window, [&](int64_t i) {
     const T v = x[i];
     if (best < 0 || v > most || v != v) {
       best = i;
@@ -112,7 +108,7 @@ struct MaxPool {
     parallel_for(pool.planes, pool.grain(), [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
         const T* x = args.input<T>(0) + p * pool.in();
-        pool.each_window([&](int64_t o, const std::array<int64_t, 3>& window) {
+        each_window(pool, [&](int64_t o, const Window& window) {
           const int64_t best = largest(pool, window, x);
           const int64_t at = p * pool.out() + o;
           if (y) args.output<T>(0)[at] = best < 0 ? kLeast : x[best];
@@ -143,7 +139,7 @@ struct MaxPoolGrad {
         const T* x = args.input<T>(1) + p * pool.in();
         T* dx = args.output<T>(0) + p * pool.in();
         std::fill_n(dx, pool.in(), T{0});
-        pool.each_window([&](int64_t o, const std::array<int64_t, 3>& window) {
+        each_window(pool, [&](int64_t o, const Window& window) {
           const int64_t best = largest(pool, window, x);
           if (best >= 0) dx[best] += dy[o];
         });
@@ -163,10 +159,10 @@ struct SumPool {
       for (int64_t p = begin; p < end; ++p) {
         const T* x = args.input<T>(0) + p * pool.in();
         T* y = args.output<T>(0) + p * pool.out();
-        pool.each_window([&](int64_t o, const std::array<int64_t, 3>& window) {
+        each_window(pool, [&](int64_t o, const Window& window) {
           T sum = 0;
-          pool.each_tap(window, [&](int64_t i) { sum += x[i]; });
-          y[o] = divide ? sum / static_cast<T>(pool.divisor(window, count_pads)) : sum;
+          each_tap(pool, window, [&](int64_t i) { sum += x[i]; });
+          y[o] = divide ? sum / static_cast<T>(divisor(pool, window, count_pads)) : sum;
         });
       }
     });
@@ -184,29 +180,14 @@ struct SumPoolGrad {
         const T* dy = args.input<T>(0) + p * pool.out();
         T* dx = args.output<T>(0) + p * pool.in();
         std::fill_n(dx, pool.in(), T{0});
-        pool.each_window([&](int64_t o, const std::array<int64_t, 3>& window) {
-          const T d = divide ? dy[o] / static_cast<T>(pool.divisor(window, count_pads)) : dy[o];
-          pool.each_tap(window, [&](int64_t i) { dx[i] += d; });
+        each_window(pool, [&](int64_t o, const Window& window) {
+          const T d = divide ? dy[o] / static_cast<T>(divisor(pool, window, count_pads)) : dy[o];
+          each_tap(pool, window, [&](int64_t i) { dx[i] += d; });
         });
       }
     });
   }
 };
-
-std::unique_ptr<Kernel> make_max_pool(const NodeSpec& node, std::string* why_not) {
-  const bool values = node.out(0).present();
-  const Dims& out = node.out(values ? 0 : 1).dims;
-  auto pool = read_pool(node, node.in(0).dims, out, why_not);
-  if (!pool) return nullptr;
-  const DType dtype = node.in(0).dtype;
-  if (dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::boolean) {
-    return decline(why_not, "dtype is {}", name_of(dtype));
-  }
-  return with_storage_type(dtype, [&]<typename T>(T*) -> std::unique_ptr<Kernel> {
-    return kernel_from(MaxPool<T>{std::move(*pool), values, node.out(1).present(),
-                                  node.attrs.integer("storage_order", 0) != 0});
-  });
-}
 
 template <template <typename> class F, typename... More>
 std::unique_ptr<Kernel> for_floats(DType dtype, std::string* why_not, Pool pool, More... more) {
@@ -215,16 +196,30 @@ std::unique_ptr<Kernel> for_floats(DType dtype, std::string* why_not, Pool pool,
   return decline(why_not, "dtype is {}", name_of(dtype));
 }
 
+}  // namespace
+
+std::unique_ptr<Kernel> make_max_pool(const NodeSpec& node, std::string* why_not) {
+  auto pool = read_pool(node, why_not);
+  if (!pool) return nullptr;
+  const DType dtype = node.in(0).dtype;
+  if (dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::boolean) {
+    return decline(why_not, "dtype is {}", name_of(dtype));
+  }
+  return with_storage_type(dtype, [&]<typename T>(T*) -> std::unique_ptr<Kernel> {
+    return kernel_from(MaxPool<T>{std::move(*pool), node.out(0).present(), node.out(1).present(),
+                                  node.attrs.integer("storage_order", 0) != 0});
+  });
+}
+
 std::unique_ptr<Kernel> make_max_pool_grad(const NodeSpec& node, std::string* why_not) {
-  auto pool = read_pool(node, node.in(1).dims, node.in(0).dims, why_not);
+  auto pool = read_pool(node, why_not);
   if (!pool) return nullptr;
   return for_floats<MaxPoolGrad>(node.in(1).dtype, why_not, std::move(*pool));
 }
 
 std::unique_ptr<Kernel> make_sum_pool(const NodeSpec& node, std::string* why_not) {
   const bool backward = node.op.ends_with("Grad");
-  const Dims &in = node.in(0).dims, &out = node.out(0).dims;
-  auto pool = read_pool(node, backward ? out : in, backward ? in : out, why_not);
+  auto pool = read_pool(node, why_not);
   if (!pool) return nullptr;
   const bool divide = node.op.find("Sum") == std::string_view::npos;
   const bool count_pads = node.attrs.integer("count_include_pad", 0) != 0;
@@ -235,9 +230,10 @@ std::unique_ptr<Kernel> make_sum_pool(const NodeSpec& node, std::string* why_not
   return for_floats<SumPool>(dtype, why_not, std::move(*pool), divide, count_pads);
 }
 
-}  // namespace
-
 void register_pool(std::vector<Candidate>& list) {
+  for (const char* op : {"MaxPool", "steep.MaxPoolGrad", "AveragePool", "steep.AveragePoolGrad"}) {
+    list.push_back({op, "onednn", make_onednn_pool});
+  }
   list.push_back({"MaxPool", "loops", make_max_pool});
   list.push_back({"steep.MaxPoolGrad", "loops", make_max_pool_grad});
   for (const char* op :

@@ -127,6 +127,27 @@ for _x, _attrs in GEOMETRIES:
             torch=lambda x, a=_attrs, p=_p: (windows(x, a, 0)[0].abs() ** p).sum(-1) ** (1 / p),
         )
 
+# Channels below, at and past oneDNN's vectors, pads that differ from side to side, larger windows.
+for _x, _attrs in (
+    ((1, 1, 30), {"kernel_shape": [5], "strides": [2], "pads": [2, 1]}),
+    ((1, 33, 14, 14), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    ((2, 17, 9, 8), {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [2, 0, 1, 1]}),
+    ((3, 16, 12, 12), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    ((1, 2, 20, 20), {"kernel_shape": [17, 17], "strides": [3, 3]}),
+    ((2, 18, 4, 5, 6), {"kernel_shape": [2, 3, 3], "strides": [2, 1, 2], "pads": [0, 1, 1] * 2}),
+):
+    _more = {"reference": False, "smooth": False}
+    row("MaxPool", apart(*_x), attrs=_attrs, torch=lambda x, a=_attrs: max_pool(x, **a), **_more)
+    for _count in (0, 1):
+        _counted = {**_attrs, "count_include_pad": _count}
+        row(
+            "AveragePool",
+            floats(*_x),
+            attrs=_counted,
+            torch=lambda x, a=_counted: average_pool(x, **a),
+            **_more,
+        )
+
 row(
     "MaxPool",
     exactly([[[[1.0, 1.0, 0.0], [1.0, 1.0, 2.0], [0.0, 2.0, 2.0]]]]),

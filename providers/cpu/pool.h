@@ -1,0 +1,40 @@
+// MaxPool, AveragePool, steep.SumPool and their gradients: one geometry for all kernels.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "providers/cpu/build_kernel.h"
+#include "providers/cpu/window.h"
+
+namespace steep::cpu {
+
+/// What all poolings of one geometry share.
+struct Pool {
+  size_t rank = 0;  ///< how many of the axes, the last ones, the pooling has
+  std::array<WindowAxis, 3> axes;
+  std::array<std::vector<std::pair<int64_t, int64_t>>, 3> taps;  ///< inside, a window of an axis
+  std::array<std::vector<int64_t>, 3> inside_pads;  ///< how many lie inside or in the padding
+  int64_t planes = 0;
+
+  int64_t in() const { return axes[0].in * axes[1].in * axes[2].in; }
+  int64_t out() const { return axes[0].out * axes[1].out * axes[2].out; }
+  int64_t grain() const {
+    const int64_t taps_each = axes[0].kernel * axes[1].kernel * axes[2].kernel;
+    return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, out() * taps_each));
+  }
+};
+
+/// The pooling that `node` computes or is the gradient of. Nothing, with the reason in *why_not,
+/// where shapes and attributes do not fit.
+std::optional<Pool> read_pool(const NodeSpec& node, std::string* why_not);
+
+/// The candidates "onednn" and "loops" of MaxPool and steep.MaxPoolGrad, and of the others.
+std::unique_ptr<Kernel> make_onednn_pool(const NodeSpec& node, std::string* why_not);
+std::unique_ptr<Kernel> make_max_pool(const NodeSpec& node, std::string* why_not);
+std::unique_ptr<Kernel> make_max_pool_grad(const NodeSpec& node, std::string* why_not);
+std::unique_ptr<Kernel> make_sum_pool(const NodeSpec& node, std::string* why_not);
+
+}  // namespace steep::cpu
