@@ -179,11 +179,12 @@ class Specialiser {
                         .expected = "one element",
                         .received = to_string(condition.dims())});
     }
-    const Attr* attr = n.attrs().find(condition.to_ints()[0] != 0 ? "then_branch" : "else_branch");
-    const Body body = std::get<Body>(*attr);
+    const bool holds = condition.to_ints()[0] != 0;
+    const Body body = std::get<Body>(*n.attrs().find(holds ? "then_branch" : "else_branch"));
+    const size_t first = holds ? 1 : 1 + n.attrs().body("then_branch").inputs().size();
     std::unordered_map<uint32_t, Value> mine;
     for (size_t i = 0; i < body->inputs().size(); ++i) {
-      mine[body->inputs()[i].id()] = n.input(static_cast<int>(i) + 1);
+      mine[body->inputs()[i].id()] = n.input(static_cast<int>(first + i));
     }
     auto here = [&](Value v) {
       if (!v) return Value();

@@ -191,6 +191,26 @@ def test_a_branch_chosen_by_shape_is_planned():
         check(text, lambda x: x.exp() if x.numel() > 3 else -x, rng_floats(n))
 
 
+def test_branches_chosen_by_shape_read_what_is_theirs():
+    text = model("""
+    g (double[n] x, double[n] z) => (double[n] y) {
+      n = Size(x)
+      three = Constant <value = int64 {3}> ()
+      many = Greater(n, three)
+      y = If (many) <
+        then_branch = one () => (double[n] p) { e = Exp(x)  p = Mul(e, z) },
+        else_branch = two () => (double[n] p) { s = Sin(z)  p = Mul(s, x) }
+      >
+    }""")
+    for n in (2, 5):
+        check(
+            text,
+            lambda x, z: x.exp() * z if x.numel() > 3 else z.sin() * x,
+            rng_floats(n),
+            rng_floats(n, seed=1),
+        )
+
+
 def test_nested_branches():
     text = model("""
     g (double[n] x, bool a, bool b) => (double[n] y) {
