@@ -18,6 +18,8 @@ class Part {
   /// The copy of `v`. What no copied node makes becomes an input; constants and states stay what
   /// they are (a state without its tensor). Null for null.
   Value take(Value v);
+  /// `copy`, of graph(), stands for `v` from now on.
+  void put(Value v, Value copy) { copies_[v.id()] = copy.id(); }
 
   Graph& graph() { return graph_; }
   /// By input of graph(): the value of the original for which it stands.

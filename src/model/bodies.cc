@@ -345,6 +345,7 @@ std::vector<Value> Lowering::add_loop(const LoopParts& p, const Scope& scope, co
     const Attrs attrs{
         {"body", Body(graph)},
         {"condition", int64_t{conditional}},
+        {"keeps_shapes", int64_t{p.is_scan}},
         {"carried", static_cast<int64_t>(carried)},
         {"in_axes", p.in_axes},
         {"in_directions", p.in_directions},

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "engine.h"
+#include "model/plain_loops.h"
 #include "model/plain_ops.h"
 #include "ops/build.h"
 #include "ops/onnx_proto.h"
@@ -21,6 +22,9 @@ constexpr int kOldestOpset = 18;  // the first in which every reduction takes it
 constexpr int kIrVersion = 10;    // knows every element type that Steep holds
 
 bool is_own(Node n) { return n.op().rfind("steep.", 0) == 0; }
+
+/// Runtimes know operators later than ONNX does: these are written out.
+bool too_new(Node n) { return n.op() == "CumProd"; }
 
 /// Operators whose meaning changed although older schemas would accept the newest form.
 int first_with_todays_meaning(const std::string& op) {
@@ -37,6 +41,12 @@ bool takes(const std::vector<onnx::OpSchema::FormalParameter>& formal, size_t i,
   return types.count(onnx::Utils::DataTypeUtils::ToType(type)) != 0;
 }
 
+/// How many inputs a node is written with; the others its bodies know by name.
+int inputs_of_its_own(Node n) {
+  if (n.op() == "If") return 1;
+  return n.input_count() - static_cast<int>(n.attrs().integer(kCaptured, 0));
+}
+
 /// Can `opset` say this node?
 bool expressible(Node n, const onnx::NodeProto& proto, int opset) {
   if (opset < first_with_todays_meaning(n.op())) return false;
@@ -47,22 +57,21 @@ bool expressible(Node n, const onnx::NodeProto& proto, int opset) {
   } catch (const std::exception&) {
     return false;
   }
-  for (int i = 0; i < n.input_count(); ++i) {
+  auto element = [](Value v) { return to_proto(Type{v.dtype(), {}, v.type().kind}); };
+  for (int i = 0; i < inputs_of_its_own(n); ++i) {
     const Value x = n.input(i);
-    if (x && !takes(schema->inputs(), static_cast<size_t>(i), to_proto(Type{x.dtype(), {}})))
-      return false;
+    if (x && !takes(schema->inputs(), static_cast<size_t>(i), element(x))) return false;
   }
   for (int i = 0; i < n.output_count(); ++i) {
     const Value y = n.output(i);
-    if (y && !takes(schema->outputs(), static_cast<size_t>(i), to_proto(Type{y.dtype(), {}})))
-      return false;
+    if (y && !takes(schema->outputs(), static_cast<size_t>(i), element(y))) return false;
   }
   return true;
 }
 
 class Writer {
  public:
-  Writer(const Graph& graph, const std::string& name) : graph_(graph) {
+  Writer(const Graph& graph, const std::string& name) : graph_(&graph) {
     out_ = model_.mutable_graph();
     out_->set_name(name);
     for (Value v : graph.inputs()) taken_.insert(v.name());
@@ -70,10 +79,12 @@ class Writer {
   }
 
   std::string write() {
-    for (Value v : graph_.inputs()) add_input(v);
-    for (const Output& o : graph_.outputs()) claim(o);
-    for (Node n : graph_.nodes()) add_node(n);
-    for (const Output& o : graph_.outputs()) add_output(o);
+    std::vector<std::string> outputs;
+    for (Value v : graph_->inputs()) add_input(v, v.name(), v.type());
+    for (const Output& o : graph_->outputs()) outputs.push_back(o.name);
+    add_contents(outputs);
+    for (size_t i = 0; i < outputs.size(); ++i)
+      describe(outputs[i], graph_->outputs()[i].value.type(), out_->add_output());
     model_.set_ir_version(kIrVersion);
     model_.set_producer_name("steep");
     model_.add_opset_import()->set_version(opset());
@@ -86,13 +97,13 @@ class Writer {
     throw ModelError({.what = what, .node = node, .op = op, .remedy = remedy});
   }
 
-  void add_input(Value v) {
+  void add_input(Value v, const std::string& name, const Type& type) {
     if (v.name() == kSeedInput) {
       refuse("Random draws of the engine cannot be written as ONNX.", v.name(), "",
              "Export the model in inference mode, without dropout.");
     }
-    names_[v.id()] = v.name();
-    describe(v.name(), v.type(), out_->add_input());
+    names_[v.id()] = name;
+    describe(name, type, out_->add_input());
   }
 
   static void describe(const std::string& name, const Type& type, onnx::ValueInfoProto* info) {
@@ -100,21 +111,25 @@ class Writer {
     *info->mutable_type() = to_proto(type);
   }
 
-  /// A node's result is called as the output that it is.
-  void claim(const Output& output) {
-    if (output.value.role() == Role::temp) names_.try_emplace(output.value.id(), output.name);
+  /// Nodes, and what gives results the names of outputs.
+  void add_contents(const std::vector<std::string>& outputs) {
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const Value v = graph_->outputs()[i].value;
+      // A node's result is called as the output that it is.
+      if (v.role() == Role::temp) names_.try_emplace(v.id(), outputs[i]);
+    }
+    for (Node n : graph_->nodes()) add_node(n);
+    for (size_t i = 0; i < outputs.size(); ++i) add_output(outputs[i], graph_->outputs()[i].value);
   }
 
-  void add_output(const Output& output) {
-    const std::string name = name_of_value(output.value);
-    if (name != output.name || output.value.role() != Role::temp) {
-      onnx::NodeProto* copy = out_->add_node();
-      copy->set_op_type("Identity");
-      copy->set_name(unused_node("output/" + output.name));
-      copy->add_input(name);
-      copy->add_output(output.name);
-    }
-    describe(output.name, output.value.type(), out_->add_output());
+  void add_output(const std::string& wanted, Value v) {
+    const std::string name = name_of_value(v);
+    if (name == wanted && v.role() == Role::temp) return;
+    onnx::NodeProto* copy = out_->add_node();
+    copy->set_op_type("Identity");
+    copy->set_name(unused_node("output/" + wanted));
+    copy->add_input(name);
+    copy->add_output(wanted);
   }
 
   static std::string unused_in(std::unordered_set<std::string>& taken, const std::string& wanted) {
@@ -152,23 +167,68 @@ class Writer {
       refuse("An operator of Steep's own cannot be written as ONNX.", n.name(), n.op(),
              "Replace the operator that it came from.");
     }
+    // What a body reads has to be made before the node; so has the name that it reads.
+    std::vector<std::string> inputs;
+    for (int i = 0; i < n.input_count(); ++i)
+      inputs.push_back(n.input(i) ? name_of_value(n.input(i)) : "");
     onnx::NodeProto* proto = out_->add_node();
     proto->set_op_type(n.op());
     proto->set_name(unused_node(n.name()));
-    for (int i = 0; i < n.input_count(); ++i) {
-      proto->add_input(n.input(i) ? name_of_value(n.input(i)) : "");
-    }
+    int next = inputs_of_its_own(n);
+    for (int i = 0; i < next; ++i) proto->add_input(inputs[static_cast<size_t>(i)]);
     for (int i = 0; i < n.output_count(); ++i) {
       proto->add_output(n.output(i) ? name_of_value(n.output(i)) : "");
     }
     for (const auto& [name, attr] : n.attrs()) {
-      if (std::holds_alternative<Body>(attr)) {
-        refuse("A node with a graph inside cannot be written as ONNX yet.", n.name(), n.op(),
-               "Export the model without control flow.");
-      }
-      *proto->add_attribute() = to_proto(name, attr);
+      if (name == kCaptured) continue;
+      onnx::AttributeProto* attribute = proto->add_attribute();
+      *attribute = to_proto(name, attr);
+      const Body* body = std::get_if<Body>(&attr);
+      if (body == nullptr) continue;
+      attribute->set_type(onnx::AttributeProto::GRAPH);
+      const size_t all = (*body)->inputs().size();
+      const size_t captured =
+          n.op() == "If" ? all : static_cast<size_t>(n.attrs().integer(kCaptured, 0));
+      const auto first = inputs.begin() + next;
+      next += static_cast<int>(captured);
+      add_body(**body, proto->name() + "/" + name, {first, first + static_cast<int>(captured)},
+               attribute->mutable_g());
     }
-    written_.push_back(n);
+    written_.emplace_back(n, proto);
+  }
+
+  /// `captured`: what the last inputs of the body are called out here. Names are unique in the
+  /// whole model: runtimes refuse, or misread, those that hide others.
+  void add_body(const Graph& body, const std::string& name,
+                const std::vector<std::string>& captured, onnx::GraphProto* out) {
+    std::unordered_map<uint32_t, std::string> names;
+    const size_t own = body.inputs().size() - captured.size();
+    for (size_t i = 0; i < captured.size(); ++i) names[body.inputs()[own + i].id()] = captured[i];
+    names_.swap(names);
+    const Graph* graph = std::exchange(graph_, &body);
+    onnx::GraphProto* around = std::exchange(out_, out);
+    out->set_name(name);
+    for (size_t i = 0; i < own; ++i) {
+      const Value v = body.inputs()[i];
+      add_input(v, unused(v.name()), without_symbols(v.type()));
+    }
+    std::vector<std::string> outputs;
+    for (const Output& o : body.outputs()) outputs.push_back(unused(o.name));
+    add_contents(outputs);
+    for (size_t i = 0; i < outputs.size(); ++i)
+      describe(outputs[i], without_symbols(body.outputs()[i].value.type()), out_->add_output());
+    out_ = around;
+    graph_ = graph;
+    names_.swap(names);
+  }
+
+  /// Extents may differ from turn to turn: their names say nothing out of a body's own view.
+  static Type without_symbols(Type type) {
+    for (size_t i = 0; type.shape && i < type.shape->size(); ++i) {
+      Dim& d = (*type.shape)[i];
+      if (!d.known()) d = Dim();
+    }
+    return type;
   }
 
   int opset() const {
@@ -177,8 +237,8 @@ class Writer {
     for (int version = kOldestOpset; version <= newest; ++version) {
       unsaid = Node();
       for (size_t i = 0; !unsaid && i < written_.size(); ++i) {
-        if (!expressible(written_[i], out_->node(static_cast<int>(i)), version))
-          unsaid = written_[i];
+        const auto& [node, proto] = written_[i];
+        if (!expressible(node, *proto, version)) unsaid = node;
       }
       if (!unsaid) return version;
     }
@@ -223,25 +283,26 @@ class Writer {
     for (auto* tensor : unranked) tensor->clear_shape();
   }
 
-  const Graph& graph_;
+  const Graph* graph_;  // being written: the model's, or a body
   onnx::ModelProto model_;
-  onnx::GraphProto* out_ = nullptr;
-  std::unordered_map<uint32_t, std::string> names_;  // by value id
+  onnx::GraphProto* out_ = nullptr;                  // what it becomes
+  std::unordered_map<uint32_t, std::string> names_;  // by value id of graph_
   std::unordered_set<std::string> taken_;            // names of values
   std::unordered_set<std::string> nodes_;            // names of nodes
-  std::vector<Node> written_;  // the graph's nodes, in the order of the model's
+  std::vector<std::pair<Node, const onnx::NodeProto*>> written_;
   size_t bytes_ = 0;
 };
 
 }  // namespace
 
 void expand_own_ops(Graph& g) {
+  g.prune();
   std::set<std::string> without;
   for (bool again = true; again;) {
     again = false;
     without.clear();
     for (Node n : g.nodes()) {
-      if (!is_own(n)) continue;
+      if (!is_own(n) && !too_new(n)) continue;
       const Graph::Scope scope(g, n.phase(), n.name());
       const std::vector<Value> parts = in_plain_ops(n);
       if (parts.empty()) {
@@ -249,14 +310,15 @@ void expand_own_ops(Graph& g) {
         continue;
       }
       for (int i = 0; i < n.output_count(); ++i) {
-        if (!n.output(i)) continue;
-        g.replace_uses(n.output(i), parts.at(static_cast<size_t>(i)));
+        if (!n.output(i) || !parts.at(static_cast<size_t>(i))) continue;
+        g.replace_uses(n.output(i), parts[static_cast<size_t>(i)]);
       }
       g.erase(n);
       again = true;
     }
     g.prune();
   }
+  expand_branches(g);
   if (without.empty()) return;
   std::string all;
   for (const std::string& text : without) all += (all.empty() ? "" : ", ") + text;

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "model/plain_loops.h"
 #include "ops/build.h"
 #include "ops/conv.h"
 #include "steep/error.h"
@@ -232,7 +233,8 @@ constexpr std::array kPlain = {Plain{"steep.ConvGradInput", conv_grad_input},
                                Plain{"steep.SumPool", sum_pool},
                                Plain{"steep.SumPoolGrad", sum_pool_grad},
                                Plain{"steep.AveragePoolGrad", average_pool_grad},
-                               Plain{"steep.ResizeGrad", resize_grad}};
+                               Plain{"steep.ResizeGrad", resize_grad},
+                               Plain{"steep.Loop", plain_loop}};
 
 }  // namespace
 

@@ -9,9 +9,14 @@
 // tensor, put together along out_axes[i], or, where its type says so, a sequence. Directions other
 // than 0 run from the end. `backwards` counts the iterations, and with them slices, from the last
 // to the first. Saved: the sequence of what each carried value was when an iteration began.
+// `keeps_shapes`: those of carried values are the same at each iteration.
 //
 // The gradient runs backwards over the saved values, computes each iteration again, and carries the
 // gradients of what is carried and the sums of the gradients of what is captured.
+#include "ops/loop.h"
+
+#include <fmt/format.h>
+
 #include "autodiff/gradient.h"  // bodies are graphs: their gradient is autodiff's
 #include "ir/part.h"
 #include "ops/build.h"
@@ -21,22 +26,6 @@ namespace steep {
 namespace {
 
 size_t position(int i) { return static_cast<size_t>(i); }
-
-/// Where things are among a loop's inputs and outputs.
-struct Layout {
-  int carried, scanned, stacked, captured;
-  bool conditional;
-
-  explicit Layout(Node n)
-      : carried(static_cast<int>(n.attrs().integer("carried", 0))),
-        scanned(static_cast<int>(n.attrs().ints("in_axes").size())),
-        stacked(static_cast<int>(n.attrs().ints("out_axes").size())),
-        captured(n.input_count() - 2 - carried - scanned),
-        conditional(n.attrs().integer("condition", 0) != 0) {}
-
-  int saved(int i) const { return carried + stacked + i; }
-  int iterations() const { return 2 * carried + stacked; }
-};
 
 Type sequence_of(Type item) {
   item.kind = Kind::sequence;
@@ -55,7 +44,7 @@ Type outside(const Type& inner, const Type& initial) {
 }
 
 std::vector<Type> loop_infer(Node n) {
-  const Layout at(n);
+  const LoopLayout at(n);
   const Graph& body = n.attrs().body("body");
   const Ints axes = n.attrs().ints("out_axes");
   std::vector<Type> types;
@@ -269,6 +258,7 @@ class Backward {
     const Node back = n_.graph().add_node("steep.Loop", inputs, 2 * carried + stacked + 1,
                                           {{"body", Body(std::make_shared<Graph>(std::move(g())))},
                                            {"condition", int64_t{0}},
+                                           {"keeps_shapes", n_.attrs().integer("keeps_shapes", 0)},
                                            {"carried", int64_t{carried}},
                                            {"in_axes", in_axes_},
                                            {"in_directions", in_directions_},
@@ -287,7 +277,7 @@ class Backward {
 
   Node n_;
   const Grads& dy_;
-  Layout at_;
+  LoopLayout at_;
   const Graph& body_;
   Part part_;                                                        // the new body
   std::vector<Value> d_carried_, d_captured_, d_stacked_, d_saved_;  // of the new body
@@ -299,6 +289,45 @@ class Backward {
 Grads loop_vjp(Node n, const Grads& dy) { return Backward(n, dy).run(); }
 
 }  // namespace
+
+LoopLayout::LoopLayout(Node n)
+    : carried(static_cast<int>(n.attrs().integer("carried", 0))),
+      scanned(static_cast<int>(n.attrs().ints("in_axes").size())),
+      stacked(static_cast<int>(n.attrs().ints("out_axes").size())),
+      captured(n.input_count() - 2 - carried - scanned),
+      conditional(n.attrs().integer("condition", 0) != 0) {}
+
+std::vector<Value> add_loop(Graph& g, const NewLoop& loop) {
+  std::vector<Value> inputs{Value(), Value()};
+  for (const auto* list : {&loop.carried, &loop.scanned, &loop.captured})
+    inputs.insert(inputs.end(), list->begin(), list->end());
+  const int64_t direction = loop.from_the_end ? 1 : 0;
+  const size_t results = loop.carried.size() + loop.out_axes.size();
+  const Node n =
+      g.add_node("steep.Loop", inputs, static_cast<int>(results + loop.carried.size() + 1),
+                 {{"body", loop.body},
+                  {"condition", int64_t{0}},
+                  {"keeps_shapes", int64_t{1}},
+                  {"carried", static_cast<int64_t>(loop.carried.size())},
+                  {"in_axes", loop.in_axes},
+                  {"in_directions", Ints(loop.in_axes.size(), direction)},
+                  {"out_axes", loop.out_axes},
+                  {"out_directions", Ints(loop.out_axes.size(), direction)}});
+  infer_types(n);
+  std::vector<Value> values;
+  for (size_t i = 0; i < results; ++i) values.push_back(n.output(static_cast<int>(i)));
+  return values;
+}
+
+Type slice_in_body(Value x, int64_t axis, const std::string& what) {
+  Type type{x.dtype(), x.shape()};
+  type.shape->erase(type.shape->begin() + axis);
+  for (size_t i = 0; i < type.shape->size(); ++i) {
+    Dim& d = (*type.shape)[i];
+    if (!d.known() && d.symbol().empty()) d = Dim::symbol(fmt::format("{}.dim{}", what, i));
+  }
+  return type;
+}
 
 extern const OpDef kSteepLoop = {
     .name = "steep.Loop", .dynamic = true, .vjp = loop_vjp, .infer = loop_infer};

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from test_flow import check, model, rng_floats
+from flow_models import check, model, rng_floats
 
 from steep import _steep
 from steep.errors import DataError
