@@ -5,6 +5,7 @@
 #include "model/plain_loops.h"
 #include "ops/build.h"
 #include "ops/conv.h"
+#include "ops/parts.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -234,7 +235,13 @@ constexpr std::array kPlain = {Plain{"steep.ConvGradInput", conv_grad_input},
                                Plain{"steep.SumPoolGrad", sum_pool_grad},
                                Plain{"steep.AveragePoolGrad", average_pool_grad},
                                Plain{"steep.ResizeGrad", resize_grad},
-                               Plain{"steep.Loop", plain_loop}};
+                               Plain{"steep.Loop", plain_loop},
+                               Plain{"steep.Recurrence", recurrence_in_parts},
+                               Plain{"CumProd", cum_prod_in_parts},
+                               Plain{"steep.RecurrentGrad", recurrent_grad_in_parts},
+                               Plain{"steep.GridSampleGrad", grid_sample_grad_in_parts},
+                               Plain{"steep.RoiAlignGrad", roi_align_grad_in_parts},
+                               Plain{"steep.MaxRoiPoolGrad", max_roi_pool_grad_in_parts}};
 
 }  // namespace
 

@@ -2,7 +2,9 @@
 // included: dx[k] = (product before k) s[k], where s[k] = Σ_{i ≥ k} dy[i] (product between k and i)
 // obeys s[k] = dy[k] + x[k+1] s[k+1].
 #include "ops/build.h"
+#include "ops/loop.h"
 #include "ops/own_types.h"
+#include "ops/parts.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -17,18 +19,23 @@ Value recurrence(Value a, Value b, int64_t axis, bool reverse) {
   return apply("steep.Recurrence", {a, b}, {{"axis", axis}, {"reverse", int64_t{reverse}}});
 }
 
-Grads cum_prod_vjp(Node n, const Grads& dy) {
-  Value x = n.input(0);
+int64_t axis_of(Node n) {
   const Tensor* given = constant(n.input(1));
   if (given == nullptr || given->size() != 1) {
-    throw ModelError({.what = "The gradient of a running product needs to know its axis.",
-                      .node = n.name(),
-                      .op = n.op(),
-                      .expected = "a constant axis",
-                      .received = to_string(n.input(1).type()),
-                      .remedy = "Make the axis a constant of the model."});
+    throw ModelError(
+        {.what = "A running product needs to know its axis to be differentiated or written out.",
+         .node = n.name(),
+         .op = n.op(),
+         .expected = "a constant axis",
+         .received = to_string(n.input(1).type()),
+         .remedy = "Make the axis a constant of the model."});
   }
-  const int64_t axis = normal_axis(n, given->to_ints()[0], x.rank());
+  return normal_axis(n, given->to_ints()[0], n.input(0).rank());
+}
+
+Grads cum_prod_vjp(Node n, const Grads& dy) {
+  Value x = n.input(0);
+  const int64_t axis = axis_of(n);
   const bool reverse = n.attrs().integer("reverse", 0) != 0;
   const bool exclusive = n.attrs().integer("exclusive", 0) != 0;
   const int64_t back = reverse ? 1 : -1;  // brings the next element here
@@ -47,9 +54,61 @@ Grads recurrence_vjp(Node n, const Grads& dy) {
   return {da, da * shifted(n.output(0), axis, reverse ? -1 : 1)};
 }
 
+/// `value` in the shape of x without `axis`.
+Value fill_slice(Value x, int64_t axis, double value) {
+  Ints others;
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    if (i != axis) others.push_back(i);
+  }
+  const Value one = scalar(x.graph(), value, x.dtype());
+  if (others.empty()) return one;
+  return apply("Expand", {one, apply("Gather", {shape_of(x), ints(x.graph(), others)})});
+}
+
 std::vector<Type> recurrence_infer(Node n) { return {n.input(0).type()}; }
 
 }  // namespace
+
+std::vector<Value> recurrence_in_parts(Node n) {
+  const Value a = n.input(0), b = n.input(1);
+  const int64_t axis = n.attrs().integer("axis", 0);
+  const auto body = std::make_shared<Graph>();
+  const Type slice = slice_in_body(a, axis, "slice");
+  body->add_input("iteration", {DType::i64, Shape{}});
+  const Value s = body->add_input("s", slice);
+  const Value added = body->add_input("a", slice), factor = body->add_input("b", slice);
+  const Value next = added + factor * s;
+  body->add_output("s", next);
+  body->add_output("all", next);
+  const Value y = add_loop(n.graph(), {.body = body,
+                                       .carried = {fill_slice(a, axis, 0)},
+                                       .scanned = {a, b},
+                                       .in_axes = {axis, axis},
+                                       .out_axes = {axis},
+                                       .from_the_end = n.attrs().integer("reverse", 0) != 0})[1];
+  n.graph().set_type(y, a.type());
+  return {y};
+}
+
+std::vector<Value> cum_prod_in_parts(Node n) {
+  const Value x = n.input(0);
+  const int64_t axis = axis_of(n);
+  const auto body = std::make_shared<Graph>();
+  const Type slice = slice_in_body(x, axis, "slice");
+  body->add_input("iteration", {DType::i64, Shape{}});
+  const Value before = body->add_input("product", slice), factor = body->add_input("x", slice);
+  const Value after = before * factor;
+  body->add_output("product", after);
+  body->add_output("all", n.attrs().integer("exclusive", 0) != 0 ? before : after);
+  const Value y = add_loop(n.graph(), {.body = body,
+                                       .carried = {fill_slice(x, axis, 1)},
+                                       .scanned = {x},
+                                       .in_axes = {axis},
+                                       .out_axes = {axis},
+                                       .from_the_end = n.attrs().integer("reverse", 0) != 0})[1];
+  n.graph().set_type(y, x.type());
+  return {y};
+}
 
 extern const OpDef kCumProd = {.name = "CumProd", .vjp = cum_prod_vjp};
 

@@ -1,7 +1,7 @@
 // GridSample(x[N, C, ...], grid[N, ..., rank]) → y and steep.GridSampleGrad(dy, x, grid) → dx,
 // dgrid, with the same attributes. Jaderberg et al. 2015.
 #include "ops/build.h"
-#include "steep/error.h"
+#include "ops/parts.h"
 
 namespace steep {
 namespace {
@@ -12,16 +12,22 @@ Grads grid_sample_vjp(Node n, const Grads& dy) {
 
 std::vector<Type> grid_sample_grad_infer(Node n) { return {n.input(1).type(), n.input(2).type()}; }
 
-Grads grid_sample_grad_vjp(Node n, const Grads&) {
-  throw ModelError({.what = "Second derivatives of GridSample are not supported.",
-                    .node = n.name(),
-                    .op = n.op(),
-                    .expected = "a first derivative",
-                    .received = "a second derivative",
-                    .remedy = "Freeze what leads to the inputs of this node."});
+std::vector<Value> gradients(Node n, std::span<const Value> inputs) {
+  return gradients_in_parts(
+      [&](std::span<const Value> own) { return std::vector{grid_points(n, own[0], own[1])}; },
+      inputs.subspan(1), {inputs[0]});
+}
+
+Grads grid_sample_grad_vjp(Node n, const Grads& dy) {
+  return differentiate_parts([&](std::span<const Value> own) { return gradients(n, own); },
+                             std::vector{n.input(0), n.input(1), n.input(2)}, dy);
 }
 
 }  // namespace
+
+std::vector<Value> grid_sample_grad_in_parts(Node n) {
+  return gradients(n, std::vector{n.input(0), n.input(1), n.input(2)});
+}
 
 extern const OpDef kGridSample = {.name = "GridSample", .vjp = grid_sample_vjp};
 extern const OpDef kSteepGridSampleGrad = {

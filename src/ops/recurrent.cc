@@ -2,7 +2,7 @@
 // the attributes of the layer} → dx, dw, dr, db, dh0, dc0, dp, the gradient of all three. Gradients
 // and inputs that a layer lacks are absent; results for absent inputs are empty.
 #include "ops/build.h"
-#include "steep/error.h"
+#include "ops/parts.h"
 
 namespace steep {
 namespace {
@@ -39,16 +39,31 @@ std::vector<Type> recurrent_grad_infer(Node n) {
   return types;
 }
 
-Grads recurrent_grad_vjp(Node n, const Grads&) {
-  throw ModelError({.what = "Second derivatives of recurrent layers are not supported.",
-                    .node = n.name(),
-                    .op = n.op(),
-                    .expected = "a first derivative",
-                    .received = n.attrs().string("cell", ""),
-                    .remedy = "Write the layer as a Scan, or freeze what leads to it."});
+/// The gradients of the layer, which is computed again step by step.
+std::vector<Value> layer_gradients(Node n, std::span<const Value> inputs) {
+  const std::string cell = n.attrs().string("cell", "");
+  const Grads dy(inputs.begin(), inputs.begin() + 3);
+  std::vector<Value> dx =
+      gradients_in_parts([&](std::span<const Value> own) { return recurrent_layer(n, cell, own); },
+                         inputs.subspan(3), dy);
+  dx.erase(dx.begin() + kLens);
+  return dx;
+}
+
+std::vector<Value> inputs_of(Node n) {
+  std::vector<Value> inputs;
+  for (int i = 0; i < 3 + kInputs; ++i) inputs.push_back(n.input(i));
+  return inputs;
+}
+
+Grads recurrent_grad_vjp(Node n, const Grads& dy) {
+  return differentiate_parts([&](std::span<const Value> own) { return layer_gradients(n, own); },
+                             inputs_of(n), dy);
 }
 
 }  // namespace
+
+std::vector<Value> recurrent_grad_in_parts(Node n) { return layer_gradients(n, inputs_of(n)); }
 
 extern const OpDef kLSTM = {.name = "LSTM", .vjp = recurrent_vjp};
 extern const OpDef kGRU = {.name = "GRU", .vjp = recurrent_vjp};

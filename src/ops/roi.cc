@@ -3,7 +3,7 @@
 // batch_indices) and steep.MaxRoiPoolGrad(dy, x, rois) → dx. Regions have no gradient, as in
 // PyTorch's vision library.
 #include "ops/build.h"
-#include "steep/error.h"
+#include "ops/parts.h"
 
 namespace steep {
 namespace {
@@ -18,22 +18,48 @@ Grads max_roi_pool_vjp(Node n, const Grads& dy) {
 
 std::vector<Type> roi_grad_infer(Node n) { return {n.input(1).type()}; }
 
-Grads roi_grad_vjp(Node n, const Grads&) {
-  throw ModelError({.what = "Second derivatives of region pooling are not supported.",
-                    .node = n.name(),
-                    .op = n.op(),
-                    .expected = "a first derivative",
-                    .received = "a second derivative",
-                    .remedy = "Freeze what leads to the inputs of this node."});
+/// Regions are no inputs of what is differentiated: they have no gradient.
+std::vector<Value> align_gradient(Node n, Value dy, Value x) {
+  return gradients_in_parts(
+      [&](std::span<const Value> own) {
+        return std::vector{region_points(n, own[0], n.input(2), n.input(3))};
+      },
+      std::vector{x}, {dy});
+}
+
+Grads roi_align_grad_vjp(Node n, const Grads& dy) {
+  return differentiate_parts(
+      [&](std::span<const Value> own) { return align_gradient(n, own[0], own[1]); },
+      std::vector{n.input(0), n.input(1)}, dy);
+}
+
+std::vector<Value> pool_gradient(Node n, Value dy, Value x) {
+  return gradients_in_parts(
+      [&](std::span<const Value> own) { return std::vector{region_maxima(n, own[0], n.input(2))}; },
+      std::vector{x}, {dy});
+}
+
+Grads max_roi_pool_grad_vjp(Node n, const Grads& dy) {
+  return differentiate_parts(
+      [&](std::span<const Value> own) { return pool_gradient(n, own[0], own[1]); },
+      std::vector{n.input(0), n.input(1)}, dy);
 }
 
 }  // namespace
 
+std::vector<Value> roi_align_grad_in_parts(Node n) {
+  return align_gradient(n, n.input(0), n.input(1));
+}
+
+std::vector<Value> max_roi_pool_grad_in_parts(Node n) {
+  return pool_gradient(n, n.input(0), n.input(1));
+}
+
 extern const OpDef kRoiAlign = {.name = "RoiAlign", .vjp = roi_align_vjp};
 extern const OpDef kMaxRoiPool = {.name = "MaxRoiPool", .vjp = max_roi_pool_vjp};
 extern const OpDef kSteepRoiAlignGrad = {
-    .name = "steep.RoiAlignGrad", .vjp = roi_grad_vjp, .infer = roi_grad_infer};
+    .name = "steep.RoiAlignGrad", .vjp = roi_align_grad_vjp, .infer = roi_grad_infer};
 extern const OpDef kSteepMaxRoiPoolGrad = {
-    .name = "steep.MaxRoiPoolGrad", .vjp = roi_grad_vjp, .infer = roi_grad_infer};
+    .name = "steep.MaxRoiPoolGrad", .vjp = max_roi_pool_grad_vjp, .infer = roi_grad_infer};
 
 }  // namespace steep

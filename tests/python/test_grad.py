@@ -237,7 +237,9 @@ def test_images(name: str) -> None:
     close(results[f"grad_{name}_2"], wanted)
 
 
-def small(nodes: list, inputs: dict, weights: dict | None = None) -> onnx.ModelProto:
+def small(
+    nodes: list, inputs: dict, weights: dict | None = None, opset: int = 17
+) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         "small",
@@ -245,7 +247,7 @@ def small(nodes: list, inputs: dict, weights: dict | None = None) -> onnx.ModelP
         [helper.make_tensor_value_info("y", F, None)],
         [numpy_helper.from_array(v, n) for n, v in (weights or {}).items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 @pytest.mark.parametrize("shapes", [((3, 4), (3, 4)), ((3, 4), (1, 4)), ((1, 4), (3, 4))])
@@ -279,6 +281,73 @@ def test_what_does_not_matter_has_a_gradient_of_zeros() -> None:
     feed = {n: np.ones(s, np.float32) for n, s in (("a", 2), ("b", (5, 3)), ("grad_y", 2))}
     results = run_both(steep.grad(model, ["b"]), feed)
     np.testing.assert_array_equal(results["grad_b"], np.zeros((5, 3)))
+
+
+# PyTorch's gates in ONNX's order.
+GATES = {"RNN": [0], "GRU": [1, 0, 2], "LSTM": [0, 3, 1, 2]}
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_recurrent_layers_twice(kind: str) -> None:
+    torch.manual_seed(0)
+    layer = getattr(nn, kind)(3, 4)
+
+    def reordered(weight: torch.Tensor) -> torch.Tensor:
+        parts = weight.chunk(len(GATES[kind]))
+        return torch.cat([parts[i] for i in GATES[kind]])
+
+    w, r, *biases = (reordered(p).detach() for p in layer.parameters())
+    model = small(
+        [
+            helper.make_node(
+                kind,
+                ["x", "w", "r", "b"],
+                ["y"],
+                hidden_size=4,
+                **({"linear_before_reset": 1} if kind == "GRU" else {}),
+            )
+        ],
+        {"x": ["t", "n", 3]},
+        {n: t[None].numpy() for n, t in zip("wrb", (w, r, torch.cat(biases)), strict=True)},
+    )
+    first = steep.grad(model, ["x", "w"])
+    second = steep.grad(first, ["x"], outputs=["grad_w"])
+    for steps, batch in ((5, 2), (1, 3)):
+        x = torch.randn(steps, batch, 3, requires_grad=True)
+        dy, v = torch.randn(steps, 1, batch, 4), torch.randn(w.shape)
+        feed = {"x": x.detach().numpy(), "grad_y": dy.numpy()}
+        slopes = run_both(first, feed)
+        dx, dw = torch.autograd.grad(
+            layer(x)[0], [x, layer.weight_ih_l0], dy[:, 0], create_graph=True
+        )
+        close(slopes["grad_x"], dx)
+        close(slopes["grad_w"][0], reordered(dw))
+        (wanted,) = torch.autograd.grad((reordered(dw) * v).sum(), [x])
+        close(run_both(second, {**feed, "grad_grad_w": v[None].numpy()})["grad_x"], wanted)
+
+
+@pytest.mark.parametrize("attrs", [{}, {"reverse": 1}, {"exclusive": 1}])
+def test_running_products_twice(attrs: dict) -> None:
+    model = small(
+        [helper.make_node("CumProd", ["x", "axis"], ["y"], **attrs)],
+        {"x": ["n", "m"]},
+        {"axis": np.array(1)},
+        opset=26,
+    )
+    second = steep.grad(steep.grad(model, ["x"]), ["x"], outputs=["grad_x"])
+    for shape in ((2, 5), (3, 2)):
+        x, dy, v = (torch.randn(shape) for _ in range(3))
+        x[0, 0] = 0
+        x.requires_grad_()
+        y = x.flip(1).cumprod(1).flip(1) if "reverse" in attrs else x.cumprod(1)
+        if "exclusive" in attrs:
+            y = torch.cat([torch.ones(shape[0], 1), y[:, :-1]], 1)
+        (slope,) = torch.autograd.grad(y, [x], dy, create_graph=True)
+        (wanted,) = torch.autograd.grad((slope * v).sum(), [x])
+        feed = {"x": x.detach(), "grad_y": dy, "grad_grad_x": v}
+        results = run_both(second, {n: t.numpy() for n, t in feed.items()})
+        close(results["grad_x"], slope)
+        close(results["grad_x_2"], wanted)
 
 
 def test_extents_that_vary_keep_their_names(mlp) -> None:

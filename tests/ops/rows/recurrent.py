@@ -108,10 +108,10 @@ def recurrent(
     with_="",
     lens=None,
     reference=False,
-    smooth=True,
+    twice=False,
     **attrs,
 ):
-    """`with_`: which optional inputs there are: b, h, c, p."""
+    """`with_`: which optional inputs there are: b, h, c, p. `twice`: the gradient has a row too."""
     d = 2 if attrs.get("direction") == "bidirectional" else 1
     width = GATES[op] * hidden
     x = (batch, steps, size) if attrs.get("layout") else (steps, batch, size)
@@ -165,6 +165,17 @@ def recurrent(
         seeded=(),
         torch=gradient,
     )
+    if twice:
+        row(
+            "steep.RecurrentGrad",
+            floats(*y),
+            floats(*state),
+            floats(*state) if op == "LSTM" else None,
+            *padded,
+            outputs=7,
+            attrs={"cell": op, "hidden_size": hidden, **attrs},
+            note="twice",
+        )
 
 
 for _op in ("LSTM", "GRU", "RNN"):
@@ -173,6 +184,8 @@ for _op in ("LSTM", "GRU", "RNN"):
     recurrent(_op, with_="bh", direction="reverse")
     recurrent(_op, with_="bhc", direction="bidirectional")
     recurrent(_op, with_="b", lens=[1, 3], direction="bidirectional")
+    recurrent(_op, with_="bhcp", hidden=2, lens=[2, 3], direction="reverse", twice=True)
+    recurrent(_op, hidden=1, batch=1, layout=1, clip=5.0, direction="bidirectional", twice=True)
     recurrent(_op, with_="bhc", lens=[2, 0])
     recurrent(_op, with_="bhc", layout=1, direction="bidirectional", lens=[3, 2])
     recurrent(_op, with_="h", layout=1)
@@ -185,6 +198,7 @@ for _lens in (None, [3, 1]):
         recurrent("LSTM", with_="bhcp", direction=_direction, lens=_lens)
         recurrent("LSTM", with_="bhcp", direction=_direction, input_forget=1, lens=_lens)
 recurrent("GRU", with_="bh", linear_before_reset=1, reference=True)
+recurrent("GRU", with_="bh", hidden=2, linear_before_reset=1, twice=True)
 for _f, _alpha, _beta in (
     ("Affine", [0.5], [0.25]),
     ("LeakyRelu", [0.125], []),

@@ -1,0 +1,127 @@
+// GridSample in terms of gathered elements: along each axis a point has a few taps; their products
+// are the weights of elements. Jaderberg et al. 2015; cubic weights: Keys 1981.
+#include "ops/build.h"
+#include "ops/parts.h"
+
+namespace steep {
+namespace {
+
+/// Elements along one axis and their weights, [N, points] both.
+struct Tap {
+  Value index;   // int64, within the axis
+  Value weight;  // 0 for what lies outside
+};
+
+Value floor(Value x) { return apply("Floor", {x}); }
+
+Value extent(Value x, int64_t axis) {
+  return apply("Gather", {shape_of(x), scalar(x.graph(), static_cast<double>(axis), DType::i64)});
+}
+
+/// Places along one axis of `count` elements.
+class Axis {
+ public:
+  Axis(Node n, Value count, DType dtype)
+      : mode_(n.attrs().string("mode", "linear")),
+        padding_(n.attrs().string("padding_mode", "zeros")),
+        align_(n.attrs().integer("align_corners", 0) != 0),
+        count_(cast(count, dtype)),
+        last_(count_ - 1.0),
+        low_(scalar(count.graph(), align_ ? 0 : -0.5, dtype)),
+        high_(align_ ? last_ : last_ + 0.5) {}
+
+  std::vector<Tap> taps(Value coordinate) const {
+    constexpr double kFar = 1e9;  // what is not finite counts as far outside, as PyTorch has it
+    Value x = align_ ? (coordinate + 1.0) * 0.5 * last_ : ((coordinate + 1.0) * count_ - 1.0) * 0.5;
+    x = where(less(apply("Abs", {x}), kFar), x, -kFar);
+    if (mode_ == "nearest") x = apply("Round", {x});
+    if (padding_ == "border") x = where(outside(x), bounded(x), x);
+    if (padding_ == "reflection") x = where(outside(x), reflect(x), x);
+    const Value base = floor(x), r = x - base;
+    if (mode_ == "nearest") return {tap(base, {})};
+    if (mode_ != "cubic") return {tap(base, 1.0 - r), tap(base + 1.0, r)};
+    constexpr double kA = -0.75;
+    auto near = [](Value d) { return ((kA + 2) * d - (kA + 3)) * d * d + 1.0; };
+    auto far = [](Value d) { return ((kA * d - 5 * kA) * d + 8 * kA) * d - 4 * kA; };
+    return {tap(base - 1.0, far(r + 1.0)), tap(base, near(r)), tap(base + 1.0, near(1.0 - r)),
+            tap(base + 2.0, far(2.0 - r))};
+  }
+
+ private:
+  Value outside(Value x) const { return apply("Or", {less(x, low_), greater(x, high_)}); }
+  Value bounded(Value x) const { return apply("Clip", {x, low_ * 0.0, last_}); }
+
+  /// Reflected at both ends as often as it takes; at the only element where there is but one.
+  Value reflect(Value x) const {
+    const Value span = high_ - low_, wide = greater(span, 0.0);
+    const Value distance = apply("Abs", {x - low_}), safe = where(wide, span, 1.0);
+    const Value turns = floor(distance / safe), rest = distance - turns * safe;
+    const Value odd = turns - floor(turns * 0.5) * 2.0;
+    return where(wide, where(greater(odd, 0.5), high_ - rest, low_ + rest), low_);
+  }
+
+  /// The element at `place`, a whole number; `weight` is 1 by default.
+  Tap tap(Value place, Value weight) const {
+    if (padding_ == "reflection") place = where(outside(place), floor(reflect(place)), place);
+    const Value index = bounded(place);
+    if (padding_ == "zeros") {
+      const Value there = equal(index, place);
+      weight = weight ? where(there, weight, 0.0) : cast(there, place.dtype());
+    }
+    return {cast(index, DType::i64), weight};
+  }
+
+  std::string mode_, padding_;
+  bool align_;
+  Value count_, last_, low_, high_;
+};
+
+Value product(Value a, Value b) { return a && b ? a * b : a ? a : b; }
+
+/// [N, C, …] → [N, C, elements]
+Value flat(Value x) {
+  Graph& g = x.graph();
+  const Value shape = shape_of(x);
+  const Value spatial = apply("Slice", {shape, ints(g, {2}), ints(g, {x.rank()})});
+  return reshape(x, apply("Concat",
+                          {apply("Slice", {shape, ints(g, {0}), ints(g, {2})}),
+                           apply("ReduceProd", {spatial})},
+                          {{"axis", int64_t{0}}}));
+}
+
+}  // namespace
+
+Value grid_points(Node n, Value x, Value grid) {
+  Graph& g = x.graph();
+  const int64_t rank = x.rank() - 2;
+  // The grid counts axes from the last.
+  std::vector<Tap> taps;
+  for (int64_t a = 0; a < rank; ++a) {
+    const Value count = extent(x, 2 + a);
+    Value places = apply("Gather", {grid, scalar(g, static_cast<double>(rank - 1 - a), DType::i64)},
+                         {{"axis", rank + 1}});
+    places = apply("Flatten", {places}, {{"axis", int64_t{1}}});
+    std::vector<Tap> all;
+    for (const Tap& t : Axis(n, count, x.dtype()).taps(places)) {
+      if (a == 0) all.push_back(t);
+      for (const Tap& before : taps)
+        all.push_back({before.index * count + t.index, product(before.weight, t.weight)});
+    }
+    taps = std::move(all);
+  }
+  const Value elements = flat(x), shape = shape_of(elements);
+  const Value heading = apply("Slice", {shape, ints(g, {0}), ints(g, {2})});
+  Value y;
+  for (const Tap& t : taps) {
+    const Value points = unsqueeze(extent(t.index, 1), {0});
+    const Value everywhere = apply("Concat", {heading, points}, {{"axis", int64_t{0}}});
+    const Value index = apply("Expand", {unsqueeze(t.index, {1}), everywhere});
+    Value v = apply("GatherElements", {elements, index}, {{"axis", int64_t{2}}});
+    if (t.weight) v = v * unsqueeze(t.weight, {1});
+    y = y ? y + v : v;
+  }
+  const Value places = apply("Slice", {shape_of(grid), ints(g, {1}), ints(g, {rank + 1})});
+  return reshape(y, apply("Concat", {heading, places}, {{"axis", int64_t{0}}}));
+}
+
+}  // namespace steep

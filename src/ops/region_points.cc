@@ -1,0 +1,170 @@
+// RoiAlign (He et al. 2017) in terms of gathered elements: means of interpolated samples;
+// MaxRoiPool (Girshick 2015) in terms of masks of rows and columns.
+#include <limits>
+
+#include "ops/build.h"
+#include "ops/parts.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+/// Elements along one axis and their weights, [regions, bins x samples] both.
+struct Tap {
+  Value index;  // int64, within the axis
+  Value weight;
+};
+
+/// Where the samples of all bins lie along one axis.
+struct Samples {
+  std::vector<Tap> taps;
+  Value in_a_bin;  // how many, a vector of one element
+};
+
+Value count_up(Value end) {
+  Graph& g = end.graph();
+  return apply("Range", {scalar(g, 0, DType::i64), end, scalar(g, 1, DType::i64)});
+}
+
+Value join(std::initializer_list<Value> parts) {
+  return apply("Concat", parts, {{"axis", int64_t{0}}});
+}
+
+/// `begin`, `end`: the regions' sides, [regions]. `extent`: of the images, an int64 scalar.
+Samples sample(Node n, Value begin, Value end, Value extent, int64_t bins, bool half_pixel) {
+  Graph& g = begin.graph();
+  const DType dtype = begin.dtype();
+  const int64_t sampling = n.attrs().integer("sampling_ratio", 0);
+  Value size = end - begin;
+  // Without the half pixel a region is never smaller than one element.
+  if (!half_pixel) size = apply("Max", {size, scalar(g, 1, dtype)});
+  const Value bin = unsqueeze(size / static_cast<double>(bins), {1, 2});
+  const Value none = scalar(g, 0, dtype);
+  // [regions, 1, 1]: how many samples there are in each of a region's bins.
+  const Value count = sampling > 0
+                          ? expand_like(scalar(g, static_cast<double>(sampling), dtype), bin)
+                          : apply("Max", {apply("Ceil", {bin}), none});
+  Value most = scalar(g, static_cast<double>(sampling), DType::i64);
+  if (sampling == 0) {
+    const Value all = join({reshape(count, {-1}), unsqueeze(none, {0})});
+    most = cast(apply("ReduceMax", {all}, {{"keepdims", int64_t{0}}}), DType::i64);
+  }
+  const Value number = unsqueeze(cast(count_up(most), dtype), {0, 1});
+  const Value which =
+      unsqueeze(cast(count_up(scalar(g, static_cast<double>(bins), DType::i64)), dtype), {0, 2});
+  const Value at_least_one = apply("Max", {count, scalar(g, 1, dtype)});
+  Value place = unsqueeze(begin, {1, 2}) + (which + (number + 0.5) / at_least_one) * bin;
+  const Value last = cast(extent, dtype) - 1.0;
+  const Value near = apply("And", {apply("GreaterOrEqual", {place, scalar(g, -1, dtype)}),
+                                   apply("LessOrEqual", {place, last + 1.0})});
+  const Value there = apply("And", {near, less(number, count)});
+  const Value share = where(there, 1.0 / at_least_one, 0.0);
+  place = apply("Clip", {where(near, place, 0.0), none, last});
+  const Value base = apply("Floor", {place}), v = place - base;
+  const Value next = apply("Min", {base + 1.0, last});
+  auto flat = [](Value x) { return apply("Flatten", {x}, {{"axis", int64_t{1}}}); };
+  return {{{flat(cast(base, DType::i64)), flat((1.0 - v) * share)},
+           {flat(cast(next, DType::i64)), flat(v * share)}},
+          unsqueeze(most, {0})};
+}
+
+}  // namespace
+
+Value region_points(Node n, Value x, Value regions, Value images) {
+  if (n.attrs().string("mode", "avg") != "avg") {
+    throw ModelError({.what = "The gradient of this region pooling cannot be written in other "
+                              "operators.",
+                      .node = n.name(),
+                      .op = n.op(),
+                      .expected = "means of samples: mode = avg",
+                      .received = "mode = max",
+                      .remedy = "Export the model with mode = avg, or freeze what leads to this "
+                                "node's images."});
+  }
+  Graph& g = x.graph();
+  const bool half_pixel =
+      n.attrs().string("coordinate_transformation_mode", "half_pixel") == "half_pixel";
+  const double scale = n.attrs().real("spatial_scale", 1);
+  const int64_t rows = n.attrs().integer("output_height", 1);
+  const int64_t columns = n.attrs().integer("output_width", 1);
+  auto side = [&](double i) {
+    const Value v =
+        apply("Gather", {regions, scalar(g, i, DType::i64)}, {{"axis", int64_t{1}}}) * scale;
+    return half_pixel ? v - 0.5 : v;
+  };
+  auto extent = [&](double axis) {
+    return apply("Gather", {shape_of(x), scalar(g, axis, DType::i64)});
+  };
+  const Value height = extent(2), width = extent(3), channels = unsqueeze(extent(1), {0});
+  const Samples down = sample(n, side(1), side(3), height, rows, half_pixel);
+  const Samples right = sample(n, side(0), side(2), width, columns, half_pixel);
+
+  const Value pixels = reshape(transpose(x, {0, 2, 3, 1}),
+                               join({unsqueeze(extent(0) * height * width, {0}), channels}));
+  const Value first = unsqueeze(images * height, {1});
+  Value sum_of_corners;  // [regions, all rows, all columns, channels]
+  for (const Tap& r : down.taps) {
+    for (const Tap& c : right.taps) {
+      const Value index = unsqueeze((first + r.index) * width, {2}) + unsqueeze(c.index, {1});
+      const Value weight = unsqueeze(r.weight, {2, 3}) * unsqueeze(c.weight, {1, 3});
+      const Value corner = apply("Gather", {pixels, index}) * weight;
+      sum_of_corners = sum_of_corners ? sum_of_corners + corner : corner;
+    }
+  }
+  const Value count = apply("Slice", {shape_of(regions), ints(g, {0}), ints(g, {1})});
+  const Value bins = reshape(sum_of_corners, join({count, ints(g, {rows}), down.in_a_bin,
+                                                   ints(g, {columns}), right.in_a_bin, channels}));
+  return transpose(sum(bins, {2, 4}, false), {0, 3, 1, 2});
+}
+
+namespace {
+
+/// Which of an axis's elements lie in which bin: bool [regions, bins, elements]. `begin`, `end`:
+/// the first and last element of each region, float64.
+Value bins_along(Value begin, Value end, Value extent, int64_t bins) {
+  Graph& g = begin.graph();
+  const Value one = scalar(g, 1, DType::f64);
+  const Value size = apply("Max", {end - begin + 1.0, one}) / static_cast<double>(bins);
+  auto counted = [](Value end_of) { return cast(count_up(end_of), DType::f64); };
+  const Value which = unsqueeze(counted(scalar(g, static_cast<double>(bins), DType::i64)), {0});
+  const Value first = apply("Floor", {which * unsqueeze(size, {1})}) + unsqueeze(begin, {1});
+  const Value past = apply("Ceil", {(which + 1.0) * unsqueeze(size, {1})}) + unsqueeze(begin, {1});
+  const Value element = unsqueeze(counted(extent), {0, 1});
+  return apply("And", {apply("GreaterOrEqual", {element, unsqueeze(first, {2})}),
+                       less(element, unsqueeze(past, {2}))});
+}
+
+/// The first of the largest elements along `axis` where `mask` holds; the axis goes. What no mask
+/// lets through is -inf.
+Value first_largest(Value x, Value mask, int64_t axis) {
+  const Value masked = where(mask, x, -std::numeric_limits<double>::infinity());
+  const Value at = apply("ArgMax", {masked}, {{"axis", axis}});
+  return squeeze(apply("GatherElements", {masked, at}, {{"axis", axis}}), {axis});
+}
+
+}  // namespace
+
+Value region_maxima(Node n, Value x, Value regions) {
+  Graph& g = x.graph();
+  const Ints bins = n.attrs().ints("pooled_shape");
+  const double scale = n.attrs().real("spatial_scale", 1);
+  auto column = [&](double i) {
+    return apply("Gather", {regions, scalar(g, i, DType::i64)}, {{"axis", int64_t{1}}});
+  };
+  auto side = [&](double i) {  // to the nearest element; halves away from zero
+    const Value v = cast(column(i), DType::f64) * scale;
+    return apply("Sign", {v}) * apply("Floor", {apply("Abs", {v}) + 0.5});
+  };
+  auto extent = [&](double axis) {
+    return apply("Gather", {shape_of(x), scalar(g, axis, DType::i64)});
+  };
+  const Value rows = bins_along(side(2), side(4), extent(2), bins.at(0));
+  const Value columns = bins_along(side(1), side(3), extent(3), bins.at(1));
+  const Value images = apply("Gather", {x, cast(column(0), DType::i64)});
+  // [regions, channels, height, bins, width], then [regions, channels, bins, height, bins]
+  const Value in_rows = first_largest(unsqueeze(images, {3}), unsqueeze(columns, {1, 2}), 4);
+  const Value y = first_largest(unsqueeze(in_rows, {2}), unsqueeze(rows, {1, 4}), 3);
+  return where(greater(y, -std::numeric_limits<double>::infinity()), y, 0.0);
+}
+
+}  // namespace steep
