@@ -23,7 +23,17 @@ struct Run {
   std::vector<Tensor> inputs;
   std::vector<Tensor> outputs;
   Attrs attrs{};
+  std::string only{};  ///< the candidate to time, where not the first that accepts
 };
+
+ChosenKernel choose(const Run& run, const NodeSpec& spec, std::string* why_not) {
+  if (run.only.empty()) return choose_kernel(cpu::provider(), spec, why_not);
+  for (const Candidate& c : cpu::provider().candidates(run.op)) {
+    if (c.name == run.only) return {c.make(spec, why_not), c.name};
+  }
+  *why_not = "no such candidate";
+  return {};
+}
 
 /// Builds the kernels once and times one execute() of each in turn. The label names the candidates.
 void time_kernels(benchmark::State& state, std::vector<Run> runs) {
@@ -47,7 +57,7 @@ void time_kernels(benchmark::State& state, std::vector<Run> runs) {
       ready.out.push_back(t.data());
     }
     std::string why_not;
-    ready.chosen = choose_kernel(cpu::provider(), spec, &why_not);
+    ready.chosen = choose(run, spec, &why_not);
     if (!ready.chosen.kernel) return state.SkipWithError(why_not.c_str());
     ready.scratch =
         Tensor::zeros(DType::u8, {static_cast<int64_t>(ready.chosen.kernel->scratch_bytes)});
@@ -335,6 +345,52 @@ void gather_grad(benchmark::State& state) {
   count(state, "bytes", 4.0 * 512 * (50257 + 3 * 1024));
 }
 BENCHMARK(gather_grad)->Name("GatherGrad")->Apply(in_microseconds);
+
+/// Layers that oneDNN and a kernel of ours both have, forward and backward, by the candidate named.
+void recurrent(benchmark::State& state, const std::string& cell, const std::string& candidate) {
+  const int64_t steps = state.range(0), batch = state.range(1), h = state.range(2);
+  const int64_t width = (cell == "LSTM" ? 4 : 3) * h;
+  Tensor x = filled({steps, batch, h}), w = filled({1, width, h}), r = filled({1, width, h}),
+         b = filled({1, 2 * width}), y = filled({steps, 1, batch, h}), none;
+  Attrs attrs{{"hidden_size", h}};
+  std::vector<Run> runs{{cell, {x, w, r, b}, {y}, attrs, candidate}};
+  attrs.set("cell", cell);
+  Tensor absent = filled({0});
+  runs.push_back({"steep.RecurrentGrad",
+                  {filled(y.dims()), none, none, x, w, r, b},
+                  {filled(x.dims()), filled(w.dims()), filled(r.dims()), filled(b.dims()), absent,
+                   absent, absent},
+                  attrs,
+                  candidate});
+  time_kernels(state, std::move(runs));
+  count(state, "FLOP", 6.0 * static_cast<double>(steps * batch * width * 2 * h));
+}
+void lstm_shape(benchmark::internal::Benchmark* b) { in_microseconds(b->Args({35, 20, 200})); }
+void gru_shape(benchmark::internal::Benchmark* b) { in_microseconds(b->Args({64, 8, 256})); }
+BENCHMARK_CAPTURE(recurrent, lstm_onednn, "LSTM", "onednn")->Apply(lstm_shape);
+BENCHMARK_CAPTURE(recurrent, lstm_gemm, "LSTM", "gemm")->Apply(lstm_shape);
+BENCHMARK_CAPTURE(recurrent, gru_onednn, "GRU", "onednn")->Apply(gru_shape);
+BENCHMARK_CAPTURE(recurrent, gru_gemm, "GRU", "gemm")->Apply(gru_shape);
+
+/// Of ResNet: a window of 3 at every second place.
+void pool(benchmark::State& state, const std::string& op, const std::string& candidate) {
+  const int64_t n = state.range(0), c = state.range(1), in = state.range(2), out = (in + 1) / 2;
+  const Attrs attrs{
+      {"kernel_shape", Ints{3, 3}}, {"strides", Ints{2, 2}}, {"pads", Ints{1, 1, 1, 1}}};
+  Tensor x = filled({n, c, in, in}), y = filled({n, c, out, out});
+  Tensor second = op == "MaxPool" ? x : Tensor::from<int64_t>({n, c, in, in}, {4});
+  time_kernels(state,
+               {{op, {x}, {y}, attrs, candidate},
+                {"steep." + op + "Grad", {y, second}, {filled(x.dims())}, attrs, candidate}});
+  count(state, "bytes", 4.0 * static_cast<double>(2 * x.size() + 2 * y.size()));
+}
+void images(benchmark::internal::Benchmark* b) {
+  in_microseconds(b->Args({32, 64, 112})->Args({8, 20, 57}));
+}
+BENCHMARK_CAPTURE(pool, max_onednn, "MaxPool", "onednn")->Apply(images);
+BENCHMARK_CAPTURE(pool, max_loops, "MaxPool", "loops")->Apply(images);
+BENCHMARK_CAPTURE(pool, average_onednn, "AveragePool", "onednn")->Apply(images);
+BENCHMARK_CAPTURE(pool, average_loops, "AveragePool", "loops")->Apply(images);
 
 }  // namespace
 }  // namespace steep

@@ -1,5 +1,5 @@
-// LSTM, GRU and RNN, forward. The products with the input are one for all steps; each step then
-// multiplies the state and finishes the gates, row by row.
+// LSTM, GRU and RNN, forward, for what oneDNN does not take. The products with the input are one
+// for all steps; each step then multiplies the state and finishes the gates, row by row.
 
 #include "providers/cpu/recurrent.h"
 
@@ -216,9 +216,8 @@ class Recurrent final : public Kernel {
   std::array<bool, 3> wanted_{};
 };
 
-template <Cell cell>
 std::unique_ptr<Kernel> make_recurrent(const NodeSpec& node, std::string* why_not) {
-  auto p = read_recurrent(node, cell, 0, why_not);
+  auto p = read_recurrent(node, why_not);
   if (!p) return nullptr;
   const DType dtype = p->dtype;
   if (dtype == DType::f32) return std::make_unique<Recurrent<float>>(node, std::move(*p));
@@ -237,9 +236,10 @@ template Trace<float> run_forward(const RecurrentProblem&, int64_t, const Kernel
 template Trace<double> run_forward(const RecurrentProblem&, int64_t, const KernelArgs&, double*);
 
 void register_recurrent(std::vector<Candidate>& list) {
-  list.push_back({"LSTM", "gemm", make_recurrent<Cell::lstm>});
-  list.push_back({"GRU", "gemm", make_recurrent<Cell::gru>});
-  list.push_back({"RNN", "gemm", make_recurrent<Cell::rnn>});
+  for (const char* op : {"LSTM", "GRU", "RNN", "steep.RecurrentGrad"}) {
+    list.push_back({op, "onednn", make_onednn_recurrent});
+  }
+  for (const char* op : {"LSTM", "GRU", "RNN"}) list.push_back({op, "gemm", make_recurrent});
   list.push_back({"steep.RecurrentGrad", "gemm", make_recurrent_grad});
 }
 

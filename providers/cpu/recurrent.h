@@ -84,9 +84,9 @@ struct RecurrentProblem {
   int64_t time(int64_t d, int64_t k) const { return reversed(d) ? steps - 1 - k : k; }
 };
 
-/// The problem of LSTM, GRU, RNN (`x` = 0) or of steep.RecurrentGrad (`x` = 3).
-std::optional<RecurrentProblem> read_recurrent(const NodeSpec& node, Cell cell, size_t x,
-                                               std::string* why_not);
+/// The problem of LSTM, GRU, RNN or steep.RecurrentGrad. Nothing, with the reason in *why_not,
+/// where shapes and attributes do not fit.
+std::optional<RecurrentProblem> read_recurrent(const NodeSpec& node, std::string* why_not);
 
 /// What one direction's forward pass leaves behind.
 template <typename T>
@@ -118,6 +118,8 @@ void gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float* a, int
 void gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const double* a, int64_t lda,
           const double* b, int64_t ldb, bool add, double* c, int64_t ldc);
 
+/// The candidates "onednn" of all four operators, and "gemm" of the gradient.
+std::unique_ptr<Kernel> make_onednn_recurrent(const NodeSpec& node, std::string* why_not);
 std::unique_ptr<Kernel> make_recurrent_grad(const NodeSpec& node, std::string* why_not);
 
 }  // namespace steep::cpu

@@ -1,5 +1,6 @@
-// steep.RecurrentGrad: runs the layer again to have its gates and states, then walks back through
-// the steps. Gradients of the weights are one product over all steps.
+// steep.RecurrentGrad, for what oneDNN does not take: runs the layer again to have its gates and
+// states, then walks back through the steps. Gradients of the weights are one product over all
+// steps.
 
 #include "providers/cpu/parallel.h"
 #include "providers/cpu/recurrent.h"
@@ -7,7 +8,6 @@
 namespace steep::cpu {
 namespace {
 
-constexpr size_t kInputs = 3;  // after the gradients of y, y_h and y_c
 enum Result : uint8_t { dx, dw, dr, db, dh0, dc0, dp };
 
 template <typename T>
@@ -279,9 +279,7 @@ class RecurrentGrad final : public Kernel {
 }  // namespace
 
 std::unique_ptr<Kernel> make_recurrent_grad(const NodeSpec& node, std::string* why_not) {
-  const std::string name = node.attrs.string("cell", "");
-  const Cell cell = name == "LSTM" ? Cell::lstm : name == "GRU" ? Cell::gru : Cell::rnn;
-  auto p = read_recurrent(node, cell, kInputs, why_not);
+  auto p = read_recurrent(node, why_not);
   if (!p) return nullptr;
   const DType dtype = p->dtype;
   if (dtype == DType::f32) return std::make_unique<RecurrentGrad<float>>(node, std::move(*p));

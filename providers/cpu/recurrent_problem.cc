@@ -78,9 +78,12 @@ bool read_functions(const Attrs& attrs, RecurrentProblem* p, std::string* why_no
 
 }  // namespace
 
-std::optional<RecurrentProblem> read_recurrent(const NodeSpec& node, Cell cell, size_t x,
-                                               std::string* why_not) {
+std::optional<RecurrentProblem> read_recurrent(const NodeSpec& node, std::string* why_not) {
   const Attrs& attrs = node.attrs;
+  const bool backward = node.op == "steep.RecurrentGrad";
+  const std::string name = backward ? attrs.string("cell", "") : std::string(node.op);
+  const Cell cell = name == "LSTM" ? Cell::lstm : name == "GRU" ? Cell::gru : Cell::rnn;
+  const size_t x = backward ? 3 : 0;  // after the gradients of y, y_h and y_c
   RecurrentProblem p{};
   p.cell = cell;
   p.at = {x, x + 1, x + 2, x + 3, x + 4, x + 5, x + 6, x + 7};

@@ -109,6 +109,7 @@ def recurrent(
     lens=None,
     reference=False,
     twice=False,
+    smooth=True,
     **attrs,
 ):
     """`with_`: which optional inputs there are: b, h, c, p. `twice`: the gradient has a row too."""
@@ -136,6 +137,7 @@ def recurrent(
         outputs=outputs,
         attrs={"hidden_size": hidden, **attrs},
         reference=reference,
+        smooth=smooth,
         torch=lambda *t, o=op, a=attrs: layer(o, a, *t),
     )
     y = (batch, steps, d, hidden) if attrs.get("layout") else (steps, d, batch, hidden)
@@ -163,6 +165,7 @@ def recurrent(
         outputs=7,
         attrs={"cell": op, "hidden_size": hidden, **attrs},
         seeded=(),
+        smooth=smooth,
         torch=gradient,
     )
     if twice:
@@ -192,6 +195,18 @@ for _op in ("LSTM", "GRU", "RNN"):
     recurrent(_op, with_="b", batch=0)
     recurrent(_op, with_="bhcp", clip=0.75, direction="reverse")
     recurrent(_op, steps=5, batch=3, size=17, hidden=19, with_="bhcp")
+for _op in ("LSTM", "GRU", "RNN"):
+    for _reset in (0, 1) if _op == "GRU" else (0,):
+        _more = {"smooth": False} | ({"linear_before_reset": 1} if _reset else {})
+        recurrent(_op, steps=1, batch=1, size=4, hidden=16, with_="bhc", **_more)
+        recurrent(_op, steps=1, batch=5, size=3, hidden=33, direction="reverse", **_more)
+        recurrent(_op, steps=9, batch=1, size=17, hidden=20, with_="c", **_more)
+        recurrent(
+            _op, steps=6, batch=4, size=31, hidden=18, with_="b", direction="bidirectional", **_more
+        )
+        recurrent(_op, steps=4, batch=3, size=5, hidden=8, with_="bhc", layout=1, **_more)
+recurrent("RNN", with_="bh", direction="bidirectional", activations=["Relu", "Relu"])
+recurrent("RNN", with_="bh", direction="bidirectional", activations=["Relu", "Tanh"])
 for _lens in (None, [3, 1]):
     for _direction in ("forward", "bidirectional"):
         recurrent("GRU", with_="bh", linear_before_reset=1, direction=_direction, lens=_lens)
