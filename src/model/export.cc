@@ -44,7 +44,8 @@ bool takes(const std::vector<onnx::OpSchema::FormalParameter>& formal, size_t i,
 /// How many inputs a node is written with; the others its bodies know by name.
 int inputs_of_its_own(Node n) {
   if (n.op() == "If") return 1;
-  return n.input_count() - static_cast<int>(n.attrs().integer(kCaptured, 0));
+  const bool loops = n.op() == "Loop" || n.op() == "Scan";
+  return n.input_count() - (loops ? static_cast<int>(n.attrs().integer(kCaptured, 0)) : 0);
 }
 
 /// Can `opset` say this node?

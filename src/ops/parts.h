@@ -26,7 +26,7 @@ std::vector<Value> max_roi_pool_grad_in_parts(Node n);  // roi.cc
 std::vector<Value> recurrent_layer(Node n, const std::string& cell, std::span<const Value> inputs);
 /// GridSample of x at the places of grid. grid_points.cc
 Value grid_points(Node n, Value x, Value grid);
-/// RoiAlign in its mode `avg`. region_points.cc
+/// RoiAlign. region_points.cc
 Value region_points(Node n, Value x, Value regions, Value images);
 /// MaxRoiPool. region_points.cc
 Value region_maxima(Node n, Value x, Value regions);

@@ -1,10 +1,11 @@
-// RoiAlign (He et al. 2017) in terms of gathered elements: means of interpolated samples;
-// MaxRoiPool (Girshick 2015) in terms of masks of rows and columns.
+// RoiAlign (He et al. 2017) in terms of gathered elements: means of interpolated samples, or the
+// largest of the weighted elements; MaxRoiPool (Girshick 2015) in terms of masks of rows and
+// columns.
+#include <algorithm>
 #include <limits>
 
 #include "ops/build.h"
 #include "ops/parts.h"
-#include "steep/error.h"
 
 namespace steep {
 namespace {
@@ -18,7 +19,8 @@ struct Tap {
 /// Where the samples of all bins lie along one axis.
 struct Samples {
   std::vector<Tap> taps;
-  Value in_a_bin;  // how many, a vector of one element
+  Value in_a_bin;  // the most that there are in any, a vector of one element
+  Value counts;    // bool [regions, bins x samples]: those that a region's bin has
 };
 
 Value count_up(Value end) {
@@ -30,58 +32,62 @@ Value join(std::initializer_list<Value> parts) {
   return apply("Concat", parts, {{"axis", int64_t{0}}});
 }
 
-/// `begin`, `end`: the regions' sides, [regions]. `extent`: of the images, an int64 scalar.
-Samples sample(Node n, Value begin, Value end, Value extent, int64_t bins, bool half_pixel) {
+/// `begin`, `end`: the regions' sides, [regions]. `extent`: of the images, an int64 scalar. With
+/// `mean` the weights of a bin's samples are those of their mean.
+Samples sample(Node n, Value begin, Value end, Value extent, int64_t bins, bool half_pixel,
+               bool mean) {
   Graph& g = begin.graph();
   const DType dtype = begin.dtype();
-  const int64_t sampling = n.attrs().integer("sampling_ratio", 0);
+  const int64_t sampling = std::max<int64_t>(n.attrs().integer("sampling_ratio", 0), 0);
   Value size = end - begin;
   // Without the half pixel a region is never smaller than one element.
   if (!half_pixel) size = apply("Max", {size, scalar(g, 1, dtype)});
   const Value bin = unsqueeze(size / static_cast<double>(bins), {1, 2});
-  const Value none = scalar(g, 0, dtype);
+  const Value none = scalar(g, 0, dtype), one = scalar(g, 1, dtype);
   // [regions, 1, 1]: how many samples there are in each of a region's bins.
   const Value count = sampling > 0
                           ? expand_like(scalar(g, static_cast<double>(sampling), dtype), bin)
                           : apply("Max", {apply("Ceil", {bin}), none});
   Value most = scalar(g, static_cast<double>(sampling), DType::i64);
   if (sampling == 0) {
-    const Value all = join({reshape(count, {-1}), unsqueeze(none, {0})});
+    const Value all = join({reshape(count, {-1}), unsqueeze(one, {0})});
     most = cast(apply("ReduceMax", {all}, {{"keepdims", int64_t{0}}}), DType::i64);
   }
   const Value number = unsqueeze(cast(count_up(most), dtype), {0, 1});
   const Value which =
       unsqueeze(cast(count_up(scalar(g, static_cast<double>(bins), DType::i64)), dtype), {0, 2});
-  const Value at_least_one = apply("Max", {count, scalar(g, 1, dtype)});
+  const Value at_least_one = apply("Max", {count, one});
   Value place = unsqueeze(begin, {1, 2}) + (which + (number + 0.5) / at_least_one) * bin;
   const Value last = cast(extent, dtype) - 1.0;
   const Value near = apply("And", {apply("GreaterOrEqual", {place, scalar(g, -1, dtype)}),
                                    apply("LessOrEqual", {place, last + 1.0})});
-  const Value there = apply("And", {near, less(number, count)});
-  const Value share = where(there, 1.0 / at_least_one, 0.0);
+  const Value counts = less(number, count + which * 0.0);
+  const Value share = where(apply("And", {near, counts}), mean ? 1.0 / at_least_one : one, 0.0);
   place = apply("Clip", {where(near, place, 0.0), none, last});
   const Value base = apply("Floor", {place}), v = place - base;
   const Value next = apply("Min", {base + 1.0, last});
   auto flat = [](Value x) { return apply("Flatten", {x}, {{"axis", int64_t{1}}}); };
   return {{{flat(cast(base, DType::i64)), flat((1.0 - v) * share)},
            {flat(cast(next, DType::i64)), flat(v * share)}},
-          unsqueeze(most, {0})};
+          unsqueeze(most, {0}),
+          flat(counts)};
 }
+
+constexpr double kLeast = -std::numeric_limits<double>::infinity();
+
+/// The first of the largest elements along `axis`, which goes.
+Value largest(Value x, int64_t axis) {
+  const Value at = apply("ArgMax", {x}, {{"axis", axis}});
+  return squeeze(apply("GatherElements", {x, at}, {{"axis", axis}}), {axis});
+}
+
+Value zero_for_none(Value y) { return where(greater(y, kLeast), y, 0.0); }
 
 }  // namespace
 
 Value region_points(Node n, Value x, Value regions, Value images) {
-  if (n.attrs().string("mode", "avg") != "avg") {
-    throw ModelError({.what = "The gradient of this region pooling cannot be written in other "
-                              "operators.",
-                      .node = n.name(),
-                      .op = n.op(),
-                      .expected = "means of samples: mode = avg",
-                      .received = "mode = max",
-                      .remedy = "Export the model with mode = avg, or freeze what leads to this "
-                                "node's images."});
-  }
   Graph& g = x.graph();
+  const bool mean = n.attrs().string("mode", "avg") == "avg";
   const bool half_pixel =
       n.attrs().string("coordinate_transformation_mode", "half_pixel") == "half_pixel";
   const double scale = n.attrs().real("spatial_scale", 1);
@@ -96,25 +102,37 @@ Value region_points(Node n, Value x, Value regions, Value images) {
     return apply("Gather", {shape_of(x), scalar(g, axis, DType::i64)});
   };
   const Value height = extent(2), width = extent(3), channels = unsqueeze(extent(1), {0});
-  const Samples down = sample(n, side(1), side(3), height, rows, half_pixel);
-  const Samples right = sample(n, side(0), side(2), width, columns, half_pixel);
+  const Samples down = sample(n, side(1), side(3), height, rows, half_pixel, mean);
+  const Samples right = sample(n, side(0), side(2), width, columns, half_pixel, mean);
 
   const Value pixels = reshape(transpose(x, {0, 2, 3, 1}),
                                join({unsqueeze(extent(0) * height * width, {0}), channels}));
   const Value first = unsqueeze(images * height, {1});
-  Value sum_of_corners;  // [regions, all rows, all columns, channels]
+  const Value count = apply("Slice", {shape_of(regions), ints(g, {0}), ints(g, {1})});
+  auto extents = [&](Value last) {
+    return join({count, ints(g, {rows}), down.in_a_bin, ints(g, {columns}), right.in_a_bin, last});
+  };
+  std::vector<Value> corners;  // [regions, rows, samples, columns, samples, channels]
   for (const Tap& r : down.taps) {
     for (const Tap& c : right.taps) {
       const Value index = unsqueeze((first + r.index) * width, {2}) + unsqueeze(c.index, {1});
       const Value weight = unsqueeze(r.weight, {2, 3}) * unsqueeze(c.weight, {1, 3});
       const Value corner = apply("Gather", {pixels, index}) * weight;
-      sum_of_corners = sum_of_corners ? sum_of_corners + corner : corner;
+      corners.push_back(reshape(corner, extents(channels)));
     }
   }
-  const Value count = apply("Slice", {shape_of(regions), ints(g, {0}), ints(g, {1})});
-  const Value bins = reshape(sum_of_corners, join({count, ints(g, {rows}), down.in_a_bin,
-                                                   ints(g, {columns}), right.in_a_bin, channels}));
-  return transpose(sum(bins, {2, 4}, false), {0, 3, 1, 2});
+  if (mean) {
+    const Value all = corners[0] + corners[1] + corners[2] + corners[3];
+    return transpose(sum(all, {2, 4}, false), {0, 3, 1, 2});
+  }
+  const Value counts = apply("And", {unsqueeze(down.counts, {2}), unsqueeze(right.counts, {1})});
+  const Value mask = unsqueeze(reshape(counts, extents(ints(g, {1}))), {6});
+  for (Value& corner : corners) corner = unsqueeze(corner, {6});
+  const Value all = where(mask, apply("Concat", corners, {{"axis", int64_t{6}}}), kLeast);
+  const Value in_a_bin = down.in_a_bin * right.in_a_bin * ints(g, {4});
+  return zero_for_none(largest(reshape(transpose(all, {0, 5, 1, 3, 2, 4, 6}),
+                                       join({count, channels, ints(g, {rows, columns}), in_a_bin})),
+                               4));
 }
 
 namespace {
@@ -132,14 +150,6 @@ Value bins_along(Value begin, Value end, Value extent, int64_t bins) {
   const Value element = unsqueeze(counted(extent), {0, 1});
   return apply("And", {apply("GreaterOrEqual", {element, unsqueeze(first, {2})}),
                        less(element, unsqueeze(past, {2}))});
-}
-
-/// The first of the largest elements along `axis` where `mask` holds; the axis goes. What no mask
-/// lets through is -inf.
-Value first_largest(Value x, Value mask, int64_t axis) {
-  const Value masked = where(mask, x, -std::numeric_limits<double>::infinity());
-  const Value at = apply("ArgMax", {masked}, {{"axis", axis}});
-  return squeeze(apply("GatherElements", {masked, at}, {{"axis", axis}}), {axis});
 }
 
 }  // namespace
@@ -162,9 +172,9 @@ Value region_maxima(Node n, Value x, Value regions) {
   const Value columns = bins_along(side(1), side(3), extent(3), bins.at(1));
   const Value images = apply("Gather", {x, cast(column(0), DType::i64)});
   // [regions, channels, height, bins, width], then [regions, channels, bins, height, bins]
-  const Value in_rows = first_largest(unsqueeze(images, {3}), unsqueeze(columns, {1, 2}), 4);
-  const Value y = first_largest(unsqueeze(in_rows, {2}), unsqueeze(rows, {1, 4}), 3);
-  return where(greater(y, -std::numeric_limits<double>::infinity()), y, 0.0);
+  const Value in_rows =
+      largest(where(unsqueeze(columns, {1, 2}), unsqueeze(images, {3}), kLeast), 4);
+  return zero_for_none(largest(where(unsqueeze(rows, {1, 4}), unsqueeze(in_rows, {2}), kLeast), 3));
 }
 
 }  // namespace steep

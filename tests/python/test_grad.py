@@ -326,6 +326,52 @@ def test_recurrent_layers_twice(kind: str) -> None:
         close(run_both(second, {**feed, "grad_grad_w": v[None].numpy()})["grad_x"], wanted)
 
 
+class Recurrent(nn.Module):
+    """Two layers in both directions, then one of two ways on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.LSTM(5, 3, num_layers=2, bidirectional=True, batch_first=True)
+        self.one, self.other = nn.Linear(6, 4), nn.Linear(6, 4)
+
+    def ways(self, h):
+        return torch.tanh(self.one(h)), torch.sin(self.other(h))
+
+    def forward(self, x):
+        h, _ = self.layers(x)
+        y = torch.cond(x.sum() > 0, lambda t: self.ways(t)[0], lambda t: self.ways(t)[1], (h,))
+        return (y**2).sum()
+
+    def without_cond(self, x):
+        """PyTorch's second derivatives lose what goes through its `cond`."""
+        return (self.ways(self.layers(x)[0])[0 if x.sum() > 0 else 1] ** 2).sum()
+
+
+def test_layers_and_branches_from_pytorch() -> None:
+    torch.manual_seed(0)
+    module = Recurrent()
+    model = exported(module, (torch.randn(3, 4, 5),), ["x"], ["loss"])
+    assert {"LSTM", "If"} <= {n.op_type for n in model.graph.node}
+    weights = {"one.bias": module.one.bias, "other.bias": module.other.bias}
+    first = steep.grad(model, ["x", *weights])
+    second = steep.grad(first, ["x"], outputs=["grad_x"])
+    for sign, batch in ((1, 2), (-1, 5)):
+        x = (sign * torch.rand(batch, 4, 5)).requires_grad_()
+        v = torch.randn(x.shape)
+        slopes = torch.autograd.grad(
+            module.without_cond(x),
+            [x, *weights.values()],
+            create_graph=True,
+            materialize_grads=True,
+        )
+        feed = {"x": x.detach().numpy(), "grad_grad_x": v.numpy()}
+        results = run_both(first, {"x": feed["x"]})
+        for name, value in zip(["x", *weights], slopes, strict=True):
+            close(results[f"grad_{name}"], value)
+        (wanted,) = torch.autograd.grad((slopes[0] * v).sum(), [x])
+        close(run_both(second, feed)["grad_x_2"], wanted)
+
+
 @pytest.mark.parametrize("attrs", [{}, {"reverse": 1}, {"exclusive": 1}])
 def test_running_products_twice(attrs: dict) -> None:
     model = small(

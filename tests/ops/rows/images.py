@@ -254,7 +254,6 @@ for _mode, _sampling, _how in itertools.product(
         ints(1, 0, 1),
         attrs=_attrs,
         frozen=(2,),
-        seeded=() if _mode == "max" else None,
     )
 BINS = regions([1, 0, 0, 3, 3], [0, 1, 1, 4, 2], [1, 2, 0, 9, 5])
 for _attrs in (
