@@ -25,6 +25,11 @@ if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
   target_compile_options(steep_flags INTERFACE -Wno-pass-failed -Wno-deprecated-declarations)
 endif()
 
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  # It suspects moves of the standard library's own std::variant.
+  target_compile_options(steep_flags INTERFACE -Wno-maybe-uninitialized)
+endif()
+
 # Dependencies stay uninstrumented: their findings are not ours to fix, and the object files are
 # those of the plain build, which the compiler cache has.
 if(STEEP_SANITIZE)

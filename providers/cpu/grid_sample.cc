@@ -1,6 +1,7 @@
 // GridSample and steep.GridSampleGrad in any number of dimensions up to three: along each axis a
 // point has a few taps; their products are the weights of elements.
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 

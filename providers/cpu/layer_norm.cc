@@ -1,6 +1,7 @@
 // LayerNormalization and steep.LayerNormalizationGrad over rows. Sums over rows (dscale, dbias) go
 // by fixed chunks, so that their order does not depend on the number of threads.
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 

@@ -1,5 +1,6 @@
 // The activation functions of recurrent layers, and their matrix products.
 
+#include <algorithm>
 #include <cmath>
 
 #include "oneapi/dnnl/dnnl.h"

@@ -1,5 +1,6 @@
 // RoiAlign, MaxRoiPool and their gradients.
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 

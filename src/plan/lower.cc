@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ops/build.h"
 #include "ops/op_def.h"
 #include "passes/specialise.h"

@@ -8,6 +8,8 @@
 #include <bit>
 #include <charconv>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "steep/error.h"
@@ -111,9 +113,9 @@ void gather_fortran(const T* from, T* to, const Dims& dims) {
   const int64_t count = element_count(dims);
   if (count == 0) return;
   const size_t rank = dims.size();
-  std::vector<int64_t> stride(rank, 1);
-  for (size_t i = 1; i < rank; ++i) stride[i] = stride[i - 1] * dims[i - 1];
-  std::vector<int64_t> index(rank, 0);
+  Dims stride(rank);
+  std::exclusive_scan(dims.begin(), dims.end(), stride.begin(), int64_t{1}, std::multiplies<>());
+  Dims index(rank, 0);
   int64_t at = 0;
   for (int64_t i = 0; i < count; ++i) {
     to[i] = from[at];
