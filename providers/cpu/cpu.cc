@@ -21,8 +21,7 @@ namespace steep::cpu {
   X(concat) \
   X(conv) \
   X(copy) \
-  X(cum_prod) \
-  X(cum_sum) \
+  X(cumulative) \
   X(det) \
   X(elementwise) \
   X(expand) \

@@ -1,4 +1,4 @@
-// CumProd and the recurrence of its gradient: one pass over each line of an axis.
+// CumSum, CumProd and the recurrence of CumProd's gradient: one pass over each line of an axis.
 #include "providers/cpu/axis.h"
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/cpu.h"
@@ -22,15 +22,17 @@ void for_lines(const Dims& dims, int64_t axis, bool reverse, F&& line) {
                });
 }
 
-/// Floats are multiplied in double; integers wrap.
-template <typename T>
-struct CumProd {
+/// CumSum (std::plus) and CumProd (std::multiplies). Floats are accumulated in double; integers
+/// wrap.
+template <typename T, typename Combine>
+struct Cumulative {
   NodeId id;
   Dims dims;
   bool exclusive, reverse, wide_axis;
 
   void operator()(const KernelArgs& args) const {
-    using Product = std::conditional_t<std::is_floating_point_v<T>, double, uint64_t>;
+    using Total = std::conditional_t<std::is_floating_point_v<T>, double, uint64_t>;
+    constexpr auto kNothing = std::is_same_v<Combine, std::plus<>> ? Total{0} : Total{1};
     const auto rank = static_cast<int64_t>(dims.size());
     const int64_t given = wide_axis ? *args.input<int64_t>(1) : *args.input<int32_t>(1);
     const auto axis = axis_from_front(given, rank);
@@ -39,34 +41,30 @@ struct CumProd {
                     std::to_string(given));
     }
     for_lines(dims, *axis, reverse, [&](int64_t at, int64_t step, int64_t count) {
-      Product product = 1;
+      Total total = kNothing;
       for (int64_t i = 0; i < count; ++i, at += step) {
-        const auto x = static_cast<Product>(args.input<T>(0)[at]);
-        args.output<T>(0)[at] = static_cast<T>(exclusive ? product : product * x);
-        product *= x;
+        const Total next = Combine()(total, static_cast<Total>(args.input<T>(0)[at]));
+        args.output<T>(0)[at] = static_cast<T>(exclusive ? total : next);
+        total = next;
       }
     });
   }
 };
 
-std::unique_ptr<Kernel> make_cum_prod(const NodeSpec& node, std::string* why_not) {
+template <typename Combine>
+std::unique_ptr<Kernel> make_cumulative(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);
-  if (x.rank() == 0) return decline(why_not, "a scalar has no axis");
-  auto make = [&]<typename T>(T) {
-    return kernel_from(
-        CumProd<T>{NodeId(node), x.dims, node.attrs.integer("exclusive", 0) != 0,
-                   node.attrs.integer("reverse", 0) != 0, node.in(1).dtype == DType::i64},
-        0, {{0, 0}});
-  };
-  switch (x.dtype) {
-    case DType::f32: return make(float{});
-    case DType::f64: return make(double{});
-    case DType::i32: return make(int32_t{});
-    case DType::u32: return make(uint32_t{});
-    case DType::i64: return make(int64_t{});
-    case DType::u64: return make(uint64_t{});
-    default: return decline(why_not, "dtype is {}", name_of(x.dtype));
+  if (x.dtype == DType::f16 || x.dtype == DType::bf16 || x.dtype == DType::boolean) {
+    return decline(why_not, "dtype is {}", name_of(x.dtype));
   }
+  if (x.rank() == 0) return decline(why_not, "a scalar has no axis");
+  return with_storage_type(x.dtype, [&]<typename T>(T*) -> std::unique_ptr<Kernel> {
+    return kernel_from(
+        Cumulative<T, Combine>{NodeId(node), x.dims, node.attrs.integer("exclusive", 0) != 0,
+                               node.attrs.integer("reverse", 0) != 0,
+                               node.in(1).dtype == DType::i64},
+        0, {{0, 0}});
+  });
 }
 
 template <typename T>
@@ -96,8 +94,9 @@ std::unique_ptr<Kernel> make_recurrence(const NodeSpec& node, std::string* why_n
 
 }  // namespace
 
-void register_cum_prod(std::vector<Candidate>& list) {
-  list.push_back({"CumProd", "reference", make_cum_prod});
+void register_cumulative(std::vector<Candidate>& list) {
+  list.push_back({"CumSum", "reference", make_cumulative<std::plus<>>});
+  list.push_back({"CumProd", "reference", make_cumulative<std::multiplies<>>});
   list.push_back({"steep.Recurrence", "reference", make_recurrence});
 }
 
