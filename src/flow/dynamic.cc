@@ -15,24 +15,24 @@ constexpr int64_t kMaxShapeData = 4096;
 
 constexpr size_t kMaxReady = 16;
 
+}  // namespace
+
 Type type_of(const Datum& d) {
   if (!d.is_tensor()) return {};
   return {d.tensor().dtype(), to_shape(d.tensor().dims())};
 }
 
-bool same(const Type& a, const Type& b) {
+bool same_type(const Type& a, const Type& b) {
   return a.dtype == b.dtype && a.shape.has_value() == b.shape.has_value() &&
          (!a.shape || provably_equal(*a.shape, *b.shape));
 }
-
-}  // namespace
 
 Alone::Ready* Alone::find(const DynamicCall& call) {
   for (auto it = ready_.begin(); it != ready_.end(); ++it) {
     bool fits = it->types.size() == call.inputs.size();
     for (size_t i = 0; fits && i < call.inputs.size(); ++i) {
       const Tensor& constant = it->constants[i];
-      fits = same(it->types[i], type_of(call.inputs[i])) &&
+      fits = same_type(it->types[i], type_of(call.inputs[i])) &&
              (constant.size() == 0 || !constant.defined() ||
               std::memcmp(constant.data(), call.tensor(i).data(), constant.nbytes()) == 0);
     }

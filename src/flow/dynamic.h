@@ -9,6 +9,11 @@ namespace steep {
 
 struct DynamicCall;
 
+/// What a plan depends on: dtype and extents of a tensor; nothing of anything else.
+Type type_of(const Datum& datum);
+/// The same dtype, and extents that are known to be equal.
+bool same_type(const Type& a, const Type& b);
+
 /// A node that is planned as a graph of its own, its smaller integer operands as constants, so that
 /// its shapes are known. Plans are kept for operands of the same types and constants.
 class Alone {

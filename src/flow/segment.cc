@@ -40,16 +40,6 @@ Part begin_part(const Graph& from, size_t fed_later) {
   return part;
 }
 
-Type type_of(const Datum& d) {
-  if (!d.is_tensor()) return {};
-  return {d.tensor().dtype(), to_shape(d.tensor().dims())};
-}
-
-bool same(const Type& a, const Type& b) {
-  if (a.dtype != b.dtype || a.shape.has_value() != b.shape.has_value()) return false;
-  return !a.shape || provably_equal(*a.shape, *b.shape);
-}
-
 /// An executable's frame for one run.
 class Borrowed {
  public:
@@ -182,7 +172,7 @@ std::shared_ptr<Segment::Cut> Segment::cut_for(std::span<const Datum> inputs,
   std::vector<Type> types;
   for (const Datum& d : inputs) types.push_back(type_of(d));
   for (auto it = cuts_.begin(); it != cuts_.end(); ++it) {
-    if (!std::equal(types.begin(), types.end(), (*it)->types.begin(), same)) continue;
+    if (!std::equal(types.begin(), types.end(), (*it)->types.begin(), same_type)) continue;
     if (it != cuts_.begin()) cuts_.splice(cuts_.begin(), cuts_, it);
     return cuts_.front();
   }
