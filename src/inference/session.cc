@@ -1,8 +1,10 @@
-// InferenceSession: a Program for each choice of outputs, and the checks that stand before it.
+// InferenceSession: a Program for each of the latest choices of outputs, and the checks that stand
+// before it.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <omp.h>
 
+#include <list>
 #include <mutex>
 #include <utility>
 
@@ -15,6 +17,9 @@
 
 namespace steep {
 namespace {
+
+/// Choices of outputs whose programs are kept.
+constexpr size_t kMaxPrograms = 8;
 
 ImportLimits limits_of(const InferenceOptions& options) {
   return {.max_bytes = options.limits.max_bytes,
@@ -165,7 +170,11 @@ struct InferenceSession::Impl {
   }
 
   Program& program(const Chosen& chosen) {
-    if (auto it = programs.find(chosen); it != programs.end()) return it->second;
+    for (auto it = programs.begin(); it != programs.end(); ++it) {
+      if (it->first != chosen) continue;
+      programs.splice(programs.begin(), programs, it);
+      return it->second;
+    }
     Graph part = graph;
     std::vector<Output> kept;
     for (size_t i : chosen) kept.push_back(part.outputs()[i]);
@@ -174,7 +183,9 @@ struct InferenceSession::Impl {
     if (!options.optimize) {
       for (const Pass& pass : passes()) settings.disabled_passes.emplace(pass.name);
     }
-    return programs.emplace(chosen, Program(std::move(part), std::move(settings))).first->second;
+    programs.emplace_front(chosen, Program(std::move(part), std::move(settings)));
+    if (programs.size() > kMaxPrograms) programs.pop_back();
+    return programs.front().second;
   }
 
   Graph graph;
@@ -182,7 +193,7 @@ struct InferenceSession::Impl {
   ModelMetadata metadata;
   std::vector<TensorInfo> inputs;
   std::vector<TensorInfo> outputs;
-  std::map<Chosen, Program> programs;
+  std::list<std::pair<Chosen, Program>> programs;  // most recently used first
   uint64_t runs = 0;
   std::unique_ptr<Profiler> profiler;
   std::mutex turn;  // of all that runs or records
