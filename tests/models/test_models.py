@@ -96,31 +96,47 @@ def train_file(case: Case, exporter: str, opset: int) -> None:
     np.testing.assert_allclose(losses, torch_losses(case), rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ZOO)
-def test_file(name):
-    train_file(build(name), "torch.export", 20)
+@pytest.fixture
+def built(name, way, record_property):
+    record_property("model", f"{name}|{way}")
+    return build(name)
 
 
+@pytest.mark.parametrize("way", ["torch.export 20"])
 @pytest.mark.parametrize("name", ZOO)
-def test_ort_module(name):
-    case = build(name)
-    net = steep.ORTModule(copy.deepcopy(case.model))
-    case.loss(net(*case.inputs)).backward()
-    expected = torch_gradients(case)
-    for (name, _), p in zip(case.model.named_parameters(), net.parameters(), strict=True):
-        if name in expected:
-            assert_close(p.grad.numpy(), expected[name], name)
+def test_file(built):
+    train_file(built, "torch.export", 20)
+
+
+@pytest.mark.parametrize("way", ["ORTModule"])
+@pytest.mark.parametrize("name", ZOO)
+def test_ort_module(built):
+    net = steep.ORTModule(copy.deepcopy(built.model))
+    optimizer = torch.optim.SGD(net.parameters(), RATE)
+    expected = torch_gradients(built)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = built.loss(net(*built.inputs))
+        loss.backward()
+        if step == 0:
+            for (name, _), p in zip(built.model.named_parameters(), net.parameters(), strict=True):
+                if name in expected:
+                    assert_close(p.grad.numpy(), expected[name], name)
+        optimizer.step()
+        losses.append(loss.item())
+    np.testing.assert_allclose(losses, torch_losses(built), rtol=1e-4)
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("opset", TRACED)
+@pytest.mark.parametrize("way", [f"tracing {opset}" for opset in TRACED])
 @pytest.mark.parametrize("name", ZOO)
-def test_traced(name, opset):
-    train_file(build(name), "tracing", opset)
+def test_traced(built, way):
+    train_file(built, "tracing", int(way.split()[1]))
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("opset", EXPORTED)
+@pytest.mark.parametrize("way", [f"torch.export {opset}" for opset in EXPORTED])
 @pytest.mark.parametrize("name", ZOO)
-def test_exported(name, opset):
-    train_file(build(name), "torch.export", opset)
+def test_exported(built, way):
+    train_file(built, "torch.export", int(way.split()[1]))
