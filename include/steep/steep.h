@@ -251,9 +251,10 @@ class TrainingSession {
   /// the seed become those of the checkpoint; the schedule stays as in options.
   std::string load_checkpoint(const std::filesystem::path& path);
 
-  /// A copy of the model with the trained weights; everything else in the file is kept.
-  void export_onnx(const std::filesystem::path& path) const;
-  std::string export_onnx_bytes() const;
+  /// A copy of the model with the trained weights; everything else in the file is kept. For
+  /// inference it is rewritten as model_for_inference() does it (steep/export.h).
+  void export_onnx(const std::filesystem::path& path, bool for_inference = false) const;
+  std::string export_onnx_bytes(bool for_inference = false) const;
 
   // --- looking inside
   // ---------------------------------------------------------------------------------------

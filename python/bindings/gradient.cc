@@ -1,4 +1,5 @@
-// gradient_model(): python/steep/gradient.py makes it steep.grad().
+// Models made of models: python/steep/gradient.py makes them steep.grad() and
+// steep.model_for_inference().
 #include "steep/gradient.h"
 
 #include <nanobind/stl/filesystem.h>
@@ -6,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
+#include "steep/export.h"
 
 namespace steep::python {
 namespace {
@@ -41,6 +43,18 @@ void init_gradient(nb::module_& m) {
         return to_bytes(result);
       },
       nb::arg("model"), nb::arg("wrt"), nb::arg("outputs"));
+  m.def(
+      "model_for_inference",
+      [](const nb::bytes& model, const std::filesystem::path& folder) {
+        const std::span data(reinterpret_cast<const std::byte*>(model.c_str()), model.size());
+        std::string result;
+        {
+          const nb::gil_scoped_release release;
+          result = model_for_inference(data, folder);
+        }
+        return to_bytes(result);
+      },
+      nb::arg("model"), nb::arg("folder"), "include/steep/export.h");
 }
 
 }  // namespace steep::python

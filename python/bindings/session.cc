@@ -273,13 +273,17 @@ void init_session(nb::module_ &m) {
       .def("load_checkpoint", &Session::load_checkpoint, nb::arg("path"), unlocked,
            "Verifies everything, then loads; returns `user`. Raises "
            "CheckpointError.")
-      .def("export_onnx", &Session::export_onnx, nb::arg("path"), unlocked,
-           "Writes a copy of the model with the trained weights.")
-      .def("export_onnx_bytes",
-           [](const Session &s) {
-             const std::string bytes = s.export_onnx_bytes();
-             return nb::bytes(bytes.data(), bytes.size());
-           })
+      .def("export_onnx", &Session::export_onnx, nb::arg("path"), nb::arg("for_inference") = false,
+           unlocked,
+           "Writes a copy of the model with the trained weights; if it is not to be trained on, as "
+           "steep.model_for_inference() rewrites it.")
+      .def(
+          "export_onnx_bytes",
+          [](const Session &s, bool for_inference) {
+            const std::string bytes = s.export_onnx_bytes(for_inference);
+            return nb::bytes(bytes.data(), bytes.size());
+          },
+          nb::arg("for_inference") = false)
       .def(
           "plan", [](Session &s, const nb::args &arrays) { return s.plan(tensors_of(arrays)); },
           nb::sig("def plan(self, *arrays: object) -> StepPlan"),

@@ -7,7 +7,8 @@ Three doors lead to training:
 * ``TrainingSession("model.onnx", ...)`` trains an ONNX file, without PyTorch.
 
 ``InferenceSession("model.onnx").run(None, {"x": x})`` runs one, as ONNX Runtime's class does;
-``grad("model.onnx", wrt=["x"])`` is the ONNX model of its gradients.
+``grad("model.onnx", wrt=["x"])`` is the ONNX model of its gradients, and
+``model_for_inference("trained.onnx")`` a smaller one to deploy.
 
 ``check("model.onnx")`` lists what stands in the way of training a model.
 PyTorch is imported only by the names that need it.
@@ -30,6 +31,7 @@ from steep.errors import (
     ProviderError,
     ShapeError,
 )
+from steep.for_inference import model_for_inference
 from steep.gradient import grad
 from steep.inference import GraphOptimizationLevel, InferenceSession, NodeArg, SessionOptions
 from steep.session import TrainingSession, check
@@ -72,6 +74,7 @@ __all__ = [
     "TrainingSession",
     "check",
     "grad",
+    "model_for_inference",
     "trainer",
 ]
 

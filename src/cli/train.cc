@@ -38,6 +38,7 @@ struct TrainChoice {
   int64_t checkpoint_every = 0;
   std::string resume;
   std::string out;
+  bool for_inference = false;
   std::string metrics;
   std::string profile;
   bool lr_given = false;
@@ -257,7 +258,7 @@ class Run {
       progress.line("wrote " + choice_.checkpoint);
     }
     if (!choice_.out.empty()) {
-      session_.export_onnx(choice_.out);
+      session_.export_onnx(choice_.out, choice_.for_inference);
       progress.line("wrote " + choice_.out);
     }
     if (!choice_.profile.empty()) {
@@ -332,6 +333,8 @@ Command add_train(CLI::App& parent, std::vector<std::string> command_line) {
       ->needs(checkpoint);
   app.add_option("--resume", choice->resume, "Continue from this checkpoint, bit for bit");
   app.add_option("--out", choice->out, "Write a copy of the model with the trained weights");
+  app.add_flag("--for-inference", choice->for_inference,
+               "Write it for running: batch normalisations folded into weights, no dropout");
   app.add_option("--metrics", choice->metrics, "Write a CSV with one row a step");
   app.add_option("--profile", choice->profile, "Write a Chrome/Perfetto trace");
   app.footer(

@@ -8,6 +8,7 @@
 
 #include "model/import.h"
 #include "steep/error.h"
+#include "steep/export.h"
 #include "train/checkpoint.h"
 #include "train/files.h"
 #include "train/session.h"
@@ -251,14 +252,15 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
   return saved.user;
 }
 
-std::string TrainingSession::export_onnx_bytes() const {
+std::string TrainingSession::export_onnx_bytes(bool for_inference) const {
   std::map<std::string, Tensor> weights = impl_->shared(impl_->stored());
   weights.insert(impl_->given.begin(), impl_->given.end());  // those that are not trained
-  return with_weights(std::as_bytes(std::span(impl_->bytes)), weights, impl_->folder);
+  std::string bytes = with_weights(std::as_bytes(std::span(impl_->bytes)), weights, impl_->folder);
+  return for_inference ? model_for_inference(std::as_bytes(std::span(bytes))) : bytes;
 }
 
-void TrainingSession::export_onnx(const std::filesystem::path& path) const {
-  const std::string bytes = export_onnx_bytes();
+void TrainingSession::export_onnx(const std::filesystem::path& path, bool for_inference) const {
+  const std::string bytes = export_onnx_bytes(for_inference);
   write_file(path, [&](FileWriter& file) { file.write(bytes); });
 }
 
