@@ -219,13 +219,20 @@ void TensorTable::keep(onnx::TensorProto* proto, Tensor tensor) {
   emptied.set_name(std::move(*proto->mutable_name()));
   emptied.set_data_type(proto->data_type());
   emptied.add_dims(0);
+  emptied.set_doc_string(std::to_string(tensors_.size()));
   proto->Swap(&emptied);
-  tensors_.emplace(proto, std::move(tensor));
+  tensors_.push_back(std::move(tensor));
 }
 
 Tensor TensorTable::get(const onnx::TensorProto& proto, const std::string& name) {
-  if (auto it = tensors_.find(&proto); it != tensors_.end()) return it->second;
-  return decode(proto, name, external_);
+  const std::string& number = proto.doc_string();
+  const char* end = number.data() + number.size();
+  size_t i = 0;
+  const bool empty = proto.dims_size() == 1 && proto.dims(0) == 0;  // as keep() leaves it
+  const bool taken = empty && !number.empty() &&
+                     std::from_chars(number.data(), end, i).ptr == end && i < tensors_.size() &&
+                     static_cast<int32_t>(tensors_[i].dtype()) == proto.data_type();
+  return taken ? tensors_[i] : decode(proto, name, external_);
 }
 
 }  // namespace steep

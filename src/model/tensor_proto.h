@@ -4,7 +4,7 @@
 #include <onnx/onnx_pb.h>
 
 #include <map>
-#include <unordered_map>
+#include <vector>
 
 #include "model/external_data.h"
 #include "steep/tensor.h"
@@ -28,13 +28,14 @@ class TensorTable {
               std::map<std::string, Tensor> given = {})
       : external_(folder), max_bytes_(max_bytes), given_(std::move(given)) {}
 
-  /// Reads the tensor and empties the message (it keeps name and dtype), so that its bytes exist
-  /// once.
+  /// Reads the tensor and empties the message (it keeps name and dtype, and its doc string becomes
+  /// the tensor's number here), so that its bytes exist once.
   void take(onnx::TensorProto* proto, const std::string& name);
   /// The same of an initializer of the model's own graph, which may be given.
   void take_initializer(onnx::TensorProto* proto);
-  /// The tensor taken from this message; for one that was never taken (a body that ONNX's library
-  /// built) a fresh copy.
+  /// The tensor taken from this message, or from the one that this is a copy of (ONNX's library
+  /// copies bodies into functions). For one that was never taken (what that library made itself) a
+  /// fresh copy.
   Tensor get(const onnx::TensorProto& proto, const std::string& name);
 
  private:
@@ -44,7 +45,7 @@ class TensorTable {
   size_t max_bytes_;
   size_t bytes_ = 0;
   std::map<std::string, Tensor> given_;
-  std::unordered_map<const onnx::TensorProto*, Tensor> tensors_;
+  std::vector<Tensor> tensors_;
 };
 
 }  // namespace steep

@@ -105,3 +105,18 @@ def test_an_empty_optional_has_no_element():
     np.testing.assert_array_equal(_steep.run_model(text, [np.ones(2, np.float32)])[0], [1, 1])
     with pytest.raises(DataError, match="optional is empty"):
         _steep.run_model(text, [None])
+
+
+def test_a_body_that_onnx_copies_keeps_its_constants():
+    text = model("""
+    g (seq(float[n]) s) => (seq(float[n]) t) {
+      t = SequenceMap (s) <
+        body = plus (float[n] x) => (float[n] y) <float[2] d = {1, 2}> {
+          c = Constant <value = float[2] {10, 20}> ()
+          e = Add (c, d)
+          y = Add (x, e)
+        }
+      >
+    }""")
+    (t,) = _steep.run_model(text, [[np.zeros(2, np.float32), np.ones(2, np.float32)]])
+    assert [x.tolist() for x in t] == [[11, 22], [12, 23]]
