@@ -40,7 +40,7 @@ std::optional<double> source(const Rule& rule, int64_t i, int64_t in, int64_t ou
   if (rule.coordinates == "tf_crop_and_resize") {
     const double span = (roi_end - roi_begin) * (n - 1);
     const double at = roi_begin * (n - 1) + (wanted == 1 ? span / 2 : x * span / (wanted - 1));
-    if (at < 0 || at > n - 1) return {};
+    if (!(at >= 0 && at <= n - 1)) return {};  // NaN neither
     return at;
   }
   if (rule.coordinates == "pytorch_half_pixel" && wanted == 1) return -0.5;
@@ -94,39 +94,70 @@ std::vector<Tap> taps_at(const Rule& rule, double x, int64_t in, double scale) {
   return taps;
 }
 
-/// Floats of a constant operand; empty when it is absent or empty.
-std::optional<std::vector<double>> constant_reals(const Operand& operand) {
-  if (!operand.present() || operand.size() == 0) return std::vector<double>();
-  if (operand.constant == nullptr) return {};
+bool holds_reals(const Operand& operand) {
+  return !operand.present() || operand.dtype == DType::f32 || operand.dtype == DType::f64;
+}
+
+std::vector<double> reals(const Operand& operand, const void* data) {
   std::vector<double> values;
   for (int64_t i = 0; i < operand.size(); ++i) {
     values.push_back(operand.dtype == DType::f64
-                         ? operand.constant->data<double>()[i]
-                         : static_cast<double>(operand.constant->data<float>()[i]));
+                         ? static_cast<const double*>(data)[i]
+                         : static_cast<double>(static_cast<const float*>(data)[i]));
   }
   return values;
 }
 
-/// The axes that change. `first` is the place of roi among the inputs.
-std::optional<std::vector<Axis>> read_resize(const NodeSpec& node, size_t first, const Dims& in,
-                                             const Dims& out, std::string* why_not) {
+/// What is known of a resizing before the region of interest is.
+struct Layout {
+  struct Scaled {
+    size_t axis;
+    int64_t in, out;
+    double factor;
+  };
+  Rule rule;
+  std::vector<Scaled> axes;
+};
+
+/// The axes that change. `roi` has a begin and an end for each axis, all begins first; empty: the
+/// whole.
+std::vector<Axis> tables(const Layout& layout, const std::vector<double>& roi) {
+  std::vector<Axis> result;
+  const size_t given = layout.axes.size();
+  for (size_t i = 0; i < given; ++i) {
+    const auto& [a, in, out, factor] = layout.axes[i];
+    Axis axis{.axis = a, .in = in, .out = out, .taps = {}};
+    const double begin = roi.empty() ? 0 : roi[i], end = roi.empty() ? 1 : roi[given + i];
+    if (in == out && factor == 1 && begin == 0 && end == 1) continue;
+    for (int64_t o = 0; o < out; ++o) {
+      const auto x = source(layout.rule, o, in, out, factor, begin, end);
+      axis.taps.push_back(x ? taps_at(layout.rule, *x, in, factor) : std::vector<Tap>());
+    }
+    result.push_back(std::move(axis));
+  }
+  return result;
+}
+
+/// `first` is the place of roi among the inputs.
+std::optional<Layout> read_resize(const NodeSpec& node, size_t first, const Dims& in,
+                                  const Dims& out, std::string* why_not) {
   const Attrs& attrs = node.attrs;
-  const Rule rule{attrs.string("mode", "nearest"),
-                  attrs.string("coordinate_transformation_mode", "half_pixel"),
-                  attrs.string("nearest_mode", "round_prefer_floor"),
-                  attrs.real("cubic_coeff_a", -0.75),
-                  attrs.integer("antialias", 0) != 0,
-                  attrs.integer("exclude_outside", 0) != 0};
-  const auto roi = constant_reals(node.in(first)), scales = constant_reals(node.in(first + 1));
+  Layout layout{.rule = {attrs.string("mode", "nearest"),
+                         attrs.string("coordinate_transformation_mode", "half_pixel"),
+                         attrs.string("nearest_mode", "round_prefer_floor"),
+                         attrs.real("cubic_coeff_a", -0.75), attrs.integer("antialias", 0) != 0,
+                         attrs.integer("exclude_outside", 0) != 0},
+                .axes = {}};
+  const Operand &roi = node.in(first), &scales = node.in(first + 1);
   const bool sized = node.in(first + 2).present();
   const auto sizes = constant_ints(node.in(first + 2));
-  if (!scales || (!sized && scales->empty()) || (sized && !sizes)) {
-    *why_not = "scales or sizes are computed";
+  const bool scaled = scales.present() && scales.size() > 0;
+  if (!holds_reals(roi) || !holds_reals(scales)) {
+    *why_not = "roi or scales are neither float32 nor float64";
     return {};
   }
-  const bool crops = rule.coordinates == "tf_crop_and_resize";
-  if (crops && (!roi || roi->empty())) {
-    *why_not = "the region of interest is absent or computed";
+  if (sized ? !sizes : !scaled || scales.constant == nullptr) {
+    *why_not = "scales or sizes are computed";
     return {};
   }
   Ints axes = attrs.ints("axes");
@@ -134,41 +165,32 @@ std::optional<std::vector<Axis>> read_resize(const NodeSpec& node, size_t first,
     axes.resize(in.size());
     std::iota(axes.begin(), axes.end(), 0);
   }
-  const size_t given = sized ? sizes->size() : scales->size();
-  if (given != axes.size() || in.size() != out.size() || (crops && roi->size() != 2 * given)) {
+  const size_t given = sized ? sizes->size() : static_cast<size_t>(scales.size());
+  const bool crops = layout.rule.coordinates == "tf_crop_and_resize";
+  const bool cut = !crops || (roi.present() && roi.size() == static_cast<int64_t>(2 * given));
+  if (given != axes.size() || in.size() != out.size() || !cut) {
     *why_not = "the number of axes, scales, sizes or regions does not fit";
     return {};
   }
-  std::vector<double> factors;
+  const auto factors = sized ? std::vector<double>() : reals(scales, scales.constant->data());
   for (size_t i = 0; i < axes.size(); ++i) {
     const auto axis = axis_from_front(axes[i], static_cast<int64_t>(in.size()));
     if (!axis) {
       *why_not = "an axis is out of range";
       return {};
     }
-    axes[i] = *axis;
-    const auto extent = static_cast<double>(in[static_cast<size_t>(*axis)]);
-    factors.push_back(sized ? static_cast<double>((*sizes)[i]) / extent : (*scales)[i]);
+    const auto a = static_cast<size_t>(*axis);
+    const double factor =
+        sized ? static_cast<double>((*sizes)[i]) / static_cast<double>(in[a]) : factors[i];
+    layout.axes.push_back({a, in[a], out[a], factor});
   }
   const std::string policy = attrs.string("keep_aspect_ratio_policy", "stretch");
-  if (sized && policy != "stretch" && !factors.empty()) {
-    const auto [least, most] = std::minmax_element(factors.begin(), factors.end());
-    std::fill(factors.begin(), factors.end(),
-              policy == "not_larger" ? double{*least} : double{*most});
+  if (sized && policy != "stretch" && !layout.axes.empty()) {
+    const auto [least, most] = std::ranges::minmax(layout.axes, {}, &Layout::Scaled::factor);
+    const double factor = policy == "not_larger" ? least.factor : most.factor;
+    for (auto& axis : layout.axes) axis.factor = factor;
   }
-  std::vector<Axis> result;
-  for (size_t i = 0; i < axes.size(); ++i) {
-    const auto a = static_cast<size_t>(axes[i]);
-    Axis axis{.axis = a, .in = in[a], .out = out[a], .taps = {}};
-    const double begin = crops ? (*roi)[i] : 0, end = crops ? (*roi)[given + i] : 1;
-    if (axis.in == axis.out && factors[i] == 1 && begin == 0 && end == 1) continue;
-    for (int64_t o = 0; o < axis.out; ++o) {
-      const auto x = source(rule, o, axis.in, axis.out, factors[i], begin, end);
-      axis.taps.push_back(x ? taps_at(rule, *x, axis.in, factors[i]) : std::vector<Tap>());
-    }
-    result.push_back(std::move(axis));
-  }
-  return result;
+  return layout;
 }
 
 /// Along one axis, of data seen as [outer, axis, inner]: y = Σ taps x, or its transpose.
@@ -199,13 +221,23 @@ void resize_axis(const Axis& axis, bool transposed, int64_t outer, int64_t inner
 
 template <typename T>
 struct Resize {
-  std::vector<Axis> axes;
+  std::vector<Axis> known;
   bool transposed;
   double extrapolated;
   Dims from;        ///< extents of input 0
   int64_t largest;  ///< elements of the largest result between two axes
+  /// Where only the run knows the region of interest: what else there is to know, and which input
+  /// it is. The tables are then made anew in each run.
+  Layout layout{};
+  size_t roi_input = 0;
+  Operand roi{};
 
   void operator()(const KernelArgs& args) const {
+    if (roi_input == 0) return run(known, args);
+    run(tables(layout, reals(roi, args.in[roi_input])), args);
+  }
+
+  void run(const std::vector<Axis>& axes, const KernelArgs& args) const {
     Dims dims = from;
     const T* x = args.input<T>(0);
     if (axes.empty()) std::copy_n(x, element_count(dims), args.output<T>(0));
@@ -227,21 +259,35 @@ struct Resize {
 std::unique_ptr<Kernel> make_resize(const NodeSpec& node, std::string* why_not) {
   const bool transposed = node.op == "steep.ResizeGrad";
   const Operand &from = node.in(0), &to = node.out(0);
-  auto axes = transposed ? read_resize(node, 2, to.dims, from.dims, why_not)
-                         : read_resize(node, 1, from.dims, to.dims, why_not);
-  if (!axes) return nullptr;
+  auto layout = transposed ? read_resize(node, 2, to.dims, from.dims, why_not)
+                           : read_resize(node, 1, from.dims, to.dims, why_not);
+  if (!layout) return nullptr;
+  const size_t roi_input = transposed ? 2 : 1;
+  const Operand& roi = node.in(roi_input);
+  const bool crops = layout->rule.coordinates == "tf_crop_and_resize";
+  const bool later = crops && roi.constant == nullptr;
+  std::vector<Axis> axes;
+  if (!later) axes = tables(*layout, crops ? reals(roi, roi.constant->data()) : Floats());
   Dims dims = from.dims;
   int64_t largest = 0;
-  for (size_t i = 0; i + 1 < axes->size(); ++i) {
-    const Axis& axis = (*axes)[transposed ? axes->size() - 1 - i : i];
-    dims[axis.axis] = transposed ? axis.in : axis.out;
-    largest = std::max(largest, element_count(dims));
-  }
+  auto pass = [&](const auto& list) {
+    for (size_t i = 0; i + 1 < list.size(); ++i) {
+      const auto& axis = list[transposed ? list.size() - 1 - i : i];
+      dims[axis.axis] = transposed ? axis.in : axis.out;
+      largest = std::max(largest, element_count(dims));
+    }
+  };
+  later ? pass(layout->axes) : pass(axes);
   const double extrapolated = node.attrs.real("extrapolation_value", 0);
   auto make = [&]<typename T>(T*) {
     const auto scratch = static_cast<size_t>(2 * largest) * sizeof(T);
-    return kernel_from(Resize<T>{std::move(*axes), transposed, extrapolated, from.dims, largest},
-                       scratch);
+    Resize<T> resize{std::move(axes), transposed, extrapolated, from.dims, largest};
+    if (later) {
+      resize.layout = std::move(*layout);
+      resize.roi_input = roi_input;
+      resize.roi = {roi.dtype, roi.dims};
+    }
+    return kernel_from(std::move(resize), scratch);
   };
   if (to.dtype == DType::f32) return make(static_cast<float*>(nullptr));
   if (to.dtype == DType::f64) return make(static_cast<double*>(nullptr));

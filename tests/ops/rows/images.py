@@ -101,6 +101,41 @@ resize(
     note="torch",
     torch=lambda x: F.interpolate(x, (7, 8), mode="nearest"),
 )
+# A region that only the run knows; outside of the image lies a constant.
+for _mode, _roi in (
+    ("linear", [0.0, 0.0, 0.25, 0.5, 1.0, 1.0, 0.75, 1.0]),
+    ("linear", [0.0, 0.0, -0.25, 0.1, 1.0, 1.0, 1.5, 0.9]),
+    ("nearest", [0.0, 0.0, 0.1, 0.3, 1.0, 1.0, 0.6, 0.8]),
+    ("cubic", [0.0, 0.0, 0.25, 0.5, 1.0, 1.0, 0.75, 1.0]),
+    ("linear", [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]),
+):
+    for _y in ((1, 2, 3, 4), (1, 2, 4, 5), (1, 2, 1, 7)):
+        row(
+            "Resize",
+            floats(1, 2, 4, 5),
+            exactly(_roi),
+            None,
+            ints(*_y),
+            attrs={
+                "mode": _mode,
+                "coordinate_transformation_mode": "tf_crop_and_resize",
+                "extrapolation_value": 3.0,
+            },
+            frozen=(1,),
+            single=_mode == "cubic",
+            note=str(_roi),
+        )
+        row(
+            "steep.ResizeGrad",
+            floats(*_y),
+            ints(1, 2, 4, 5),
+            exactly(_roi),
+            None,
+            ints(*_y),
+            attrs={"mode": _mode, "coordinate_transformation_mode": "tf_crop_and_resize"},
+            frozen=(2,),
+            note=str(_roi),
+        )
 
 
 def grid(x, points, high=1.3, **attrs):
