@@ -454,26 +454,34 @@ std::vector<Binding> Lowering::lower_batched_scan(const onnx::NodeProto& node,
   return values;
 }
 
-// --- SequenceMap ---------------------------------------------------------------------------------
+// --- SequenceMap, FlexAttention ------------------------------------------------------------------
 
-// ONNX defines it by a function of a Loop whose body holds this one's; that body may read what lies
-// around the node.
-std::vector<Binding> Lowering::lower_sequence_map(const onnx::NodeProto& node,
-                                                  const std::vector<Binding>& inputs,
-                                                  const Scope& scope, const Frame& frame) {
-  const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema("SequenceMap");
+// ONNX defines them by functions into which it copies their bodies; these may read what lies around
+// the node.
+std::vector<Binding> Lowering::lower_with_bodies(const onnx::NodeProto& node,
+                                                 const std::vector<Binding>& inputs,
+                                                 const Scope& scope, const Frame& frame) {
+  const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(node.op_type(), node.domain());
   onnx::NodeProto call = node;
   onnx::FunctionProto function;
   std::vector<Binding> values;
   std::vector<onnx::TypeProto> types;
   for (const Binding& b : inputs) {
-    values.emplace_back(materialise(b));
-    types.push_back(to_proto(values.back().value().type()));
+    values.emplace_back(b ? materialise(b) : Value());
+    types.push_back(b ? to_proto(values.back().value().type()) : onnx::TypeProto());
   }
-  body_of(node, "body", frame);
+  call.clear_attribute();
+  for (const auto& attribute : node.attribute()) {
+    const onnx::AttributeProto* known = resolve(attribute, frame);
+    if (known == nullptr) continue;
+    onnx::AttributeProto& copy = *call.add_attribute();
+    copy = *known;
+    copy.set_name(attribute.name());
+  }
+  if (node.op_type() == "SequenceMap") body_of(node, "body", frame);
   const onnx::FunctionBodyBuildContextImpl context(call, types);
   if (schema == nullptr || !schema->BuildContextDependentFunction(context, function)) {
-    throw ModelError({.what = "A SequenceMap cannot be expanded.",
+    throw ModelError({.what = "An operator with bodies cannot be expanded.",
                       .remedy = "Export the model again; its file does not follow the ONNX "
                                 "standard."});
   }

@@ -137,7 +137,7 @@ class UnknownOps {
     const std::string op = node.domain().empty()
                                ? quote(node.op_type())
                                : quote(node.domain()) + "." + quote(node.op_type());
-    if (node.domain() == kTrainingDomain &&
+    if ((node.domain() == kTrainingDomain || node.domain() == kPreviewDomain) &&
         onnx::OpSchemaRegistry::Schema(node.op_type(), 1, node.domain()) != nullptr) {
       return;
     }

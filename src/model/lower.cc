@@ -239,8 +239,9 @@ void Lowering::lower_node(const onnx::NodeProto& node, Scope& scope, const Frame
   } else if (node.domain().empty() && node.op_type() == "Scan") {
     results = frame.opset < 9 ? lower_batched_scan(node, inputs, scope, frame)
                               : lower_scan(node, inputs, scope, frame);
-  } else if (node.domain().empty() && node.op_type() == "SequenceMap") {
-    results = lower_sequence_map(node, inputs, scope, frame);
+  } else if (node.domain() == kPreviewDomain ||
+             (node.domain().empty() && node.op_type() == "SequenceMap")) {
+    results = lower_with_bodies(node, inputs, scope, frame);
   } else {
     results = raise_node(node, std::move(inputs), frame);
   }

@@ -167,9 +167,9 @@ class Lowering {
   std::vector<Binding> lower_batched_scan(const onnx::NodeProto& node,
                                           const std::vector<Binding>& inputs, const Scope& scope,
                                           const Frame& frame);
-  std::vector<Binding> lower_sequence_map(const onnx::NodeProto& node,
-                                          const std::vector<Binding>& inputs, const Scope& scope,
-                                          const Frame& frame);
+  std::vector<Binding> lower_with_bodies(const onnx::NodeProto& node,
+                                         const std::vector<Binding>& inputs, const Scope& scope,
+                                         const Frame& frame);
   std::vector<Value> add_loop(const LoopParts& parts, const Scope& scope, const Frame& frame);
   const onnx::GraphProto& body_of(const onnx::NodeProto& node, const char* name,
                                   const Frame& frame) const;

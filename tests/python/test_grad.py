@@ -410,7 +410,9 @@ def test_refusals_name_what_is_wrong(mlp) -> None:
         steep.grad(mlp[1], ["x"], outputs=["z"])
     with pytest.raises(steep.ModelError, match="Nothing"):
         steep.grad(mlp[1], [])
-    model = small([helper.make_node("Hardmax", ["a"], ["y"], "peak")], {"a": [2, 3]})
+    shapes = {"a": ["n", "c", "t"], "k": ["c", 1, "k"]}
+    convolution = helper.make_node("CausalConvWithState", ["a", "k"], ["y", "state"], "peak")
+    model = small([convolution], shapes, opset=27)
     with pytest.raises(steep.ModelError, match="peak"):
         steep.grad(model, ["a"])
 

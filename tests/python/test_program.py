@@ -171,30 +171,31 @@ def test_check_says_what_can_be_trained(model: Path) -> None:
 
 def test_check_lists_every_obstacle(tmp_path: Path) -> None:
     def info(name: str) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4])
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "c", "t"])
 
+    kernel = helper.make_tensor_value_info("k", TensorProto.FLOAT, ["c", 1, "k"])
     graph = helper.make_graph(
         [
             helper.make_node("Mul", ["x", "w"], ["a"], "scale"),
-            helper.make_node("Hardmax", ["a"], ["b"], "first"),
-            helper.make_node("Hardmax", ["c"], ["d"], "second"),
-            helper.make_node("MatMul", ["w2", "w2"], ["c"], "square"),
+            helper.make_node("CausalConvWithState", ["a", "k"], ["b", "state"], "first"),
+            helper.make_node("CausalConvWithState", ["c", "k"], ["d", "other"], "second"),
+            helper.make_node("Mul", ["x", "w2"], ["c"], "square"),
             helper.make_node("Mul", ["b", "d"], ["y"], "product"),
         ],
         "obstacles",
-        [info("x")],
+        [info("x"), kernel],
         [info("y")],
         [
-            onnx.numpy_helper.from_array(np.ones(4, np.float32), "w"),
-            onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), "w2"),
+            onnx.numpy_helper.from_array(np.ones(1, np.float32), "w"),
+            onnx.numpy_helper.from_array(np.ones(1, np.float32), "w2"),
         ],
     )
     graph.node.sort(key=lambda n: ["scale", "first", "square", "second", "product"].index(n.name))
     path = tmp_path / "obstacles.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 27)]), path)
     text = steep("check", path, code=1)
     assert "cannot be trained: 2 obstacles" in text
-    for part in ("Hardmax", "first", "second", "needed by", "remedy"):
+    for part in ("CausalConvWithState", "first", "second", "needed by", "remedy"):
         assert part in text
 
 
