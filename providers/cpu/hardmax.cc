@@ -1,5 +1,7 @@
-// Hardmax: 1 at the first largest element of each line along an axis, 0 elsewhere. It has no
-// gradient, so that only kernels know it.
+// Hardmax: 1 at the first largest element of each line along an axis, 0 elsewhere. NaN counts as
+// the largest, as it does for PyTorch's argmax.
+#include <cmath>
+
 #include "providers/cpu/axis.h"
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/cpu.h"
@@ -17,7 +19,7 @@ std::unique_ptr<Kernel> hardmax(AxisSplit split) {
       const int64_t first = line / split.inner * split.extent * split.inner + line % split.inner;
       int64_t best = first;
       for (int64_t i = 0, at = first; i < split.extent; ++i, at += split.inner) {
-        if (x[at] > x[best]) best = at;
+        if (x[at] > x[best] || (std::isnan(x[at]) && !std::isnan(x[best]))) best = at;
         y[at] = 0;
       }
       y[best] = 1;

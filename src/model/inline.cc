@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <onnx/defs/schema.h>
 
+#include <algorithm>
+
 #include "model/lower.h"
 #include "model/quote.h"
 #include "ops/onnx_proto.h"
@@ -11,6 +13,40 @@
 #include "steep/error.h"
 
 namespace steep {
+namespace {
+
+/// In ONNX's body of Attention a query that may look at no key has NaN for probabilities until
+/// these are replaced by zeros; the gradient would be NaN for good. So the scores of such a row
+/// are replaced, too. A body of other names stays as it is.
+void guard_blind_rows(onnx::FunctionProto* body) {
+  const std::vector<onnx::NodeProto> nodes(body->node().begin(), body->node().end());
+  auto made_by = [&](std::string_view name) {
+    return std::find_if(nodes.begin(), nodes.end(),
+                        [&](const auto& n) { return n.output_size() == 1 && n.output(0) == name; });
+  };
+  const auto blind = made_by("RowAllMasked"), before = made_by("SoftmaxCast");
+  if (blind == nodes.end() || before == nodes.end() || blind - before < 4) return;
+  const auto finding = blind - 3;  // the axes, the row's maximum, infinity, the comparison
+  auto add = [](std::vector<onnx::NodeProto>& list, const char* op, const char* output,
+                std::initializer_list<std::string> inputs) {
+    onnx::NodeProto& node = list.emplace_back();
+    node.set_op_type(op);
+    node.add_output(output);
+    for (const std::string& name : inputs) node.add_input(name);
+  };
+  std::vector<onnx::NodeProto> guarded(nodes.begin(), before);
+  guarded.insert(guarded.end(), finding, blind + 1);
+  add(guarded, "CastLike", "ZeroScore", {"ScalarZero", before->input(0)});
+  add(guarded, "Where", "SafeScore", {"RowAllMasked", "ZeroScore", before->input(0)});
+  guarded.push_back(*before);
+  guarded.back().set_input(0, "SafeScore");
+  guarded.insert(guarded.end(), before + 1, finding);
+  guarded.insert(guarded.end(), blind + 1, nodes.end());
+  body->clear_node();
+  for (onnx::NodeProto& node : guarded) body->add_node()->Swap(&node);
+}
+
+}  // namespace
 
 bool Lowering::function_body(const Call& call, const std::string& op, const std::vector<Value>& in,
                              const Attrs& attrs, int outputs, onnx::NodeProto* node,
@@ -37,6 +73,7 @@ bool Lowering::function_body(const Call& call, const std::string& op, const std:
   } else {
     const onnx::FunctionBodyBuildContextImpl context(*node, types);
     if (!schema->BuildContextDependentFunction(context, *body)) return false;
+    if (op == "Attention") guard_blind_rows(body);
   }
   // Attributes that the call leaves out have the schema's defaults inside the body.
   for (const auto& [key, attribute] : schema->attributes()) {

@@ -19,6 +19,7 @@ using Bindings = std::vector<Binding>;
 // raise_shape.cc
 Bindings raise_axes_attribute(
     const Call& call);  // Squeeze, Unsqueeze, Reduce*: `axes` became an input
+Bindings raise_center_crop_pad(const Call& call);
 Bindings raise_flatten(const Call& call);
 Bindings raise_pad(const Call& call);
 Bindings raise_slice(const Call& call);
@@ -38,11 +39,13 @@ Bindings raise_cast_like(const Call& call);
 Bindings raise_constant(const Call& call);
 Bindings raise_constant_of_shape(const Call& call);
 Bindings raise_identity(const Call& call);
+Bindings raise_range(const Call& call);
 
 // raise_nn.cc
 Bindings raise_batch_normalization(const Call& call);
 Bindings raise_dropout(const Call& call);
 Bindings raise_layer_normalization(const Call& call);
+Bindings raise_rms_normalization(const Call& call);
 Bindings raise_group_normalization(const Call& call);
 Bindings raise_grid_sample(const Call& call);
 Bindings raise_roi_align(const Call& call);
@@ -53,6 +56,7 @@ Bindings raise_dequantize_linear(const Call& call);
 // raise_random.cc
 Bindings raise_random(const Call& call);
 Bindings raise_random_like(const Call& call);
+Bindings raise_bernoulli(const Call& call);
 Bindings raise_multinomial(const Call& call);
 
 // raise_sequence.cc

@@ -108,6 +108,15 @@ Bindings raise_constant_of_shape(const Call& c) {
   return {c.graph.add_constant(filled, c.name)};
 }
 
+// In half precision it counts in single: neither kernels nor ONNX's inference of its extent know
+// the narrow types.
+Bindings raise_range(const Call& c) {
+  const DType dtype = c.need(0).dtype();
+  if (dtype != DType::f16 && dtype != DType::bf16) return c.as_is();
+  auto wide = [&](size_t i) { return cast(c.need(i), DType::f32); };
+  return {cast(c.emit1("Range", {wide(0), wide(1), wide(2)}), dtype)};
+}
+
 Bindings raise_identity(const Call& c) {
   if (!c.has(0)) c.fail("A node lacks an input.", "an input 0", "none", "Export the model again.");
   return {c.inputs[0]};

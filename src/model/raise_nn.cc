@@ -64,6 +64,16 @@ Bindings raise_layer_normalization(const Call& c) {
   return {y.begin(), y.end()};
 }
 
+// Nobody else looks at its axis: ONNX's function takes any for the last or the first one.
+Bindings raise_rms_normalization(const Call& c) {
+  const int64_t axis = c.attrs.integer("axis", -1), rank = c.need(0).rank();
+  if (axis < -rank || axis >= rank) {
+    c.fail("An axis is out of range.", fmt::format("{} to {}", -rank, rank - 1),
+           fmt::format("axis {}", axis), "Export the model again.");
+  }
+  return c.as_is();
+}
+
 Bindings raise_batch_normalization(const Call& c) {
   Attrs attrs = c.attrs;
   if (c.opset >= 14) {

@@ -51,6 +51,13 @@ Bindings raise_random_like(const Call& c) {
   return {draw(c, c.op, shape_of(x), dtype_attribute(c, x.dtype()))};
 }
 
+// ONNX's function for it has the comparison the wrong way round: 1 with a probability of 1 - x.
+Bindings raise_bernoulli(const Call& c) {
+  const Value x = c.need(0);
+  const Value u = draw(c, "RandomUniform", shape_of(x), x.dtype());
+  return {cast(less(u, x), dtype_attribute(c, x.dtype()))};
+}
+
 // The class of a sample is the number of classes whose cumulative probability lies below a uniform
 // number.
 Bindings raise_multinomial(const Call& c) {

@@ -57,6 +57,17 @@ Bindings raise_flatten(const Call& c) {
   return {c.emit1("Reshape", {x, target}, {{"allowzero", int64_t{1}}})};
 }
 
+// ONNX's function would take a negative extent for a slice that counts from the end.
+Bindings raise_center_crop_pad(const Call& c) {
+  const auto extents = known_ints(c.need(1));
+  for (const int64_t extent : extents.value_or(Ints())) {
+    if (extent >= 0) continue;
+    c.fail("An image cannot be cropped to a negative extent.", "0 or more",
+           fmt::format("{}", extent), "Export the model again.");
+  }
+  return c.as_is();
+}
+
 Bindings raise_pad(const Call& c) {
   if (c.opset >= 11) return c.as_is();
   const Value x = c.need(0);

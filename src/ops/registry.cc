@@ -74,6 +74,7 @@ namespace steep {
   X(GRU) \
   X(HardSigmoid) \
   X(HardSwish) \
+  X(Hardmax) \
   X(Identity) \
   X(If) \
   X(InstanceNormalization) \
@@ -96,6 +97,7 @@ namespace steep {
   X(MaxRoiPool) \
   X(MaxUnpool) \
   X(Mean) \
+  X(MeanVarianceNormalization) \
   X(MelWeightMatrix) \
   X(Min) \
   X(Mish) \

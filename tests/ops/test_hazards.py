@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from nodes import evaluate
+from rows.row import Row
 
 import steep
 from steep import _steep
@@ -97,3 +99,47 @@ def test_duplicates_add_up_and_the_last_of_them_wins():
 
 def test_a_filter_outside_the_spectrum():
     refused("MelWeightMatrix", [i64(4)[0], i64(8)[0], i64(100)[0], np.float32(0), np.float32(4000)])
+
+
+def taken_apart(op, *inputs, outputs=1, **attrs):
+    """An operator without a kernel of its own is refused before or while it runs, never later."""
+    row = Row(op, tuple(inputs), attrs, outputs)
+    with pytest.raises(steep.Error) as error:
+        evaluate(row, list(inputs))
+    assert error.value.received or error.value.expected
+
+
+CUBE = np.ones((2, 3, 8), np.float32)
+
+
+@pytest.mark.parametrize("bad", [5, -6, LOWEST, HIGHEST])
+def test_positions_of_a_rotary_embedding(bad):
+    cache = np.ones((5, 2), np.float32)
+    taken_apart("RotaryEmbedding", CUBE, cache, cache, i64([0, 1, 2], [0, 0, bad]), num_heads=2)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 3, LOWEST, HIGHEST])
+def test_numbers_of_heads(bad):
+    cache = np.ones((2, 3, 2), np.float32)
+    taken_apart("RotaryEmbedding", CUBE, cache, cache, num_heads=bad)
+    taken_apart("Attention", CUBE, CUBE, CUBE, q_num_heads=bad, kv_num_heads=bad)
+    taken_apart("Attention", CUBE, CUBE, CUBE, q_num_heads=2, kv_num_heads=bad)
+    for heads in (
+        {"q_num_heads": bad, "kv_num_heads": bad},
+        {"q_num_heads": 2, "kv_num_heads": bad},
+    ):
+        rule = {"update_rule": "linear", **heads}
+        taken_apart("LinearAttention", CUBE, CUBE, CUBE, outputs=2, **rule)
+
+
+@pytest.mark.parametrize("bad", [-1, LOWEST, HIGHEST])
+def test_sizes_to_crop_to(bad):
+    taken_apart("CenterCropPad", X, i64(2, bad))
+
+
+@pytest.mark.parametrize("bad", [3, -4, LOWEST, HIGHEST])
+def test_axes_of_normalisations(bad):
+    taken_apart("RMSNormalization", CUBE, np.ones(8, np.float32), axis=bad)
+    taken_apart("MeanVarianceNormalization", CUBE, axes=[bad])
+    taken_apart("Hardmax", CUBE, axis=bad)
+    taken_apart("CenterCropPad", CUBE, i64(2), axes=[bad])

@@ -1,5 +1,6 @@
 """Reductions, and positions of extremes."""
 
+import numpy as np
 import torch
 
 from .row import apart, exactly, floats, ints, table
@@ -124,3 +125,27 @@ for _op, _f in (("ArgMax", torch.argmax), ("ArgMin", torch.argmin)):
         smooth=False,
         torch=lambda x, f=_f: 3 - f(x.flip(0), 0),
     )
+
+
+def hardmax(x, axis=-1):
+    return torch.zeros_like(x).scatter(axis, x.argmax(axis, True), 1) if x.numel() else x * 0
+
+
+for _x, _axis in (
+    ((1,), -1),
+    ((5,), 0),
+    ((2, 3), 1),
+    ((2, 3), 0),
+    ((3, 1), -1),
+    ((2, 3, 4), 1),
+    ((2, 3, 4), -3),
+    ((2, 1, 3, 2), 2),
+    ((0, 3), 1),
+    ((3, 0), 1),
+    ((3, 0), 0),
+):
+    row("Hardmax", apart(*_x), attrs={"axis": _axis}, torch=lambda x, a=_axis: hardmax(x, a))
+row(
+    "Hardmax", exactly([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]]), smooth=False, torch=hardmax, note="ties"
+)
+row("Hardmax", exactly([1.0, np.nan, 3.0, np.nan]), smooth=False, torch=hardmax, note="NaN")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx
 
 SHAPES = [(), (0, 3), (5,), (2, 3, 4)]
 
@@ -28,6 +29,8 @@ class Row:
     reference: bool = True
     # … but in single precision whatever the inputs are.
     single: bool = False
+    # The operator is defined to compute so: no closer to PyTorch either, and no differences.
+    within_single: bool = False
     # Smooth where the inputs lie: central differences make sense.
     smooth: bool = True
     # Float inputs to which the rule gives no gradient on purpose.
@@ -49,7 +52,11 @@ class Row:
             kind = "" if callable(x) else f"{made.dtype.kind}{made.dtype.itemsize}:"
             few = kind and made.ndim < 2 and made.size <= 4
             parts.append(kind + (str(made.tolist()) if few else "x".join(map(str, made.shape))))
-        attrs = ",".join(f"{k}={v}" for k, v in self.attrs.items() if k != "body")
+        attrs = ",".join(
+            f"{k}={v.name}" if isinstance(v, onnx.GraphProto) else f"{k}={v}"
+            for k, v in self.attrs.items()
+            if k != "body"
+        )
         return "-".join(filter(None, [self.op, "_".join(parts), attrs, self.note]))
 
     def arrays(self, dtype: type[np.floating]) -> list[np.ndarray | None]:

@@ -1,0 +1,8 @@
+// Hardmax(x){axis}: 1 at the first largest element of each line, 0 elsewhere. Piecewise constant.
+#include "ops/op_def.h"
+
+namespace steep {
+
+extern const OpDef kHardmax = {.name = "Hardmax", .stops_gradient = true};
+
+}  // namespace steep

@@ -1,0 +1,30 @@
+// MeanVarianceNormalization(x){axes}: (x - mean) / (deviation + 1e-9). ONNX's own function
+// subtracts the square of the mean from the mean of squares, of which nothing is left where the
+// mean is large.
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+std::vector<Value> mean_variance_normalization_decompose(Node n) {
+  const Value x = n.input(0);
+  const Ints axes = n.attrs().ints("axes", {0, 2, 3});
+  const Value centered = x - mean(x, axes, true);
+  const Value variance = mean(centered * centered, axes, true);
+  // Where all elements are alike, the deviation has no slope; PyTorch's is 0.
+  const Value flat = equal(variance, 0);
+  const Value deviation = where(flat, 0, sqrt(where(flat, 1, variance)));
+  return {centered / (deviation + 1e-9)};
+}
+
+// ONNX's schema infers nothing.
+std::vector<Type> mean_variance_normalization_infer(Node n) { return {n.input(0).type()}; }
+
+}  // namespace
+
+extern const OpDef kMeanVarianceNormalization = {
+    .name = "MeanVarianceNormalization",
+    .infer = mean_variance_normalization_infer,
+    .decompose = mean_variance_normalization_decompose};
+
+}  // namespace steep
