@@ -19,6 +19,7 @@ import onnx
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT), str(ROOT / "tests" / "ops")]
 
+import nodes  # noqa: E402
 from rows import ROWS  # noqa: E402
 from rows.row import Row  # noqa: E402
 from tests.conformance import suite  # noqa: E402
@@ -45,7 +46,7 @@ What each of ONNX's operators can do in Steep. Made by `make operators`; do not 
 - **Node tests**: of the ONNX project's own tests that have the operator, how many pass
   (`tests/conformance`).
 - **Gradient**: the inputs that get one. "none" where the derivative is zero or undefined; "through
-  its parts" where the operator is taken apart into others, at import.
+  its parts" where the operator is taken apart into others and has no row of its own.
 - **Types** of the first input with which it runs on the CPU, of those that ONNX allows.
 - **Kernels** of the CPU provider, fastest first. "parts": it runs as other operators; "view": it
   costs nothing.
@@ -61,7 +62,7 @@ def schemas() -> dict[str, list[onnx.defs.OpSchema]]:
     """ONNX's operators by name, each with its versions, oldest first."""
     found = defaultdict(list)
     for schema in onnx.defs.get_all_schemas_with_history():
-        if schema.domain in ("", "ai.onnx.preview.training"):
+        if schema.domain in ("", "ai.onnx.preview", "ai.onnx.preview.training"):
             found[schema.name].append(schema)
     alive = {}
     for name, versions in sorted(found.items()):
@@ -96,16 +97,13 @@ def gradient_inputs(rows: list[Row]) -> set[int]:
     for row in rows:
         arrays = row.arrays(np.float64)
         try:
-            outputs = _steep.evaluate_node(row.op, arrays, row.attrs, row.outputs)
+            outputs = nodes.evaluate(row, arrays)
             seeds = [np.ones_like(y) if y.dtype.kind == "f" else None for y in outputs]
-            wrt = [i for i, x in enumerate(arrays) if x is not None and x.dtype.kind == "f"]
-            slopes = _steep.node_gradients(
-                row.op, arrays, row.attrs, row.outputs, seeds, [i for i in wrt if i not in found]
-            )
+            wrt = [i for i, x in enumerate(arrays) if nodes.is_float(x) and i not in found]
+            slopes = nodes.gradients(row, arrays, seeds, wrt)
         except steep.Error:
             continue
-        left = [i for i in wrt if i not in found]
-        found |= {i for i, g in zip(left, slopes, strict=True) if g is not None}
+        found |= {i for i, g in slopes.items() if g is not None}
     return found
 
 
@@ -148,7 +146,7 @@ def running_types(schema: onnx.defs.OpSchema, rows: list[Row]) -> list[str]:
                 for i, x in enumerate(row.arrays(np.float32))
             ]
             try:
-                _steep.evaluate_node(row.op, arrays, row.attrs, row.outputs)
+                nodes.evaluate(row, arrays)
             except (steep.Error, TypeError):
                 continue
             runs.append(name)
@@ -175,27 +173,28 @@ def short_types(names: list[str]) -> str:
 
 def row_of(name: str, versions: list[onnx.defs.OpSchema], tests, passed) -> str:
     """One line of the table."""
-    table = {row["name"]: row for row in _steep.op_table()}
-    op, newest = table.get(name), versions[-1]
-    rows = [r for r in ROWS if r.op == name]
+    newest = versions[-1]
+    full = f"{newest.domain}.{name}" if newest.domain else name
+    op = nodes.TABLE.get(full)
+    rows = [r for r in ROWS if r.op == full]
     since = [v.since_version for v in versions]
     old = [v for v in since if v <= 7]
     opsets = ", ".join(str(v) for v in (old[-1:] + [v for v in since if v > 7]))
     count = f"{passed[name]} of {tests[name]}" if tests[name] else "–"
     kernels = ", ".join(dict.fromkeys(_steep.kernels(name)))
-    gradient, types = "", ""
     if op is None:
-        in_parts = bool(passed[name]) and not kernels
-        gradient = "through its parts" if in_parts and newest.inputs else ""
-        kernels = kernels or "parts" * in_parts
+        kernels = kernels or "parts" * bool(passed[name])
     else:
         kernels = kernels or ("view" if op["view"] else "parts" if op["has_decompose"] else "")
-        names = [p.name for p in newest.inputs]
-        variadic = names and newest.inputs[-1].option.name == "Variadic"
-        inputs = sorted(gradient_inputs(rows))
-        shown = [names[min(i, len(names) - 1)] + ("…" * bool(variadic)) for i in inputs]
-        gradient = "none" if op["stops_gradient"] else ", ".join(dict.fromkeys(shown))
-        types = short_types(running_types(newest, rows))
+    names = [p.name for p in newest.inputs]
+    variadic = names and newest.inputs[-1].option.name == "Variadic"
+    inputs = sorted(gradient_inputs(rows))
+    shown = [names[min(i, len(names) - 1)] + ("…" * bool(variadic)) for i in inputs]
+    stops = op is not None and op["stops_gradient"]
+    gradient = ", ".join(dict.fromkeys(shown)) or "none" * (stops or bool(rows))
+    if op is None and not rows and kernels == "parts" and newest.inputs:
+        gradient = "through its parts"
+    types = short_types(running_types(newest, rows))
     domain = f" ({newest.domain})" if newest.domain else ""
     return f"| {name}{domain} | {opsets} | {count} | {gradient} | {types} | {kernels} |\n"
 
