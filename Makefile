@@ -41,11 +41,13 @@ test-cpp: build ## C++ tests
 	@$(step) -v build/test-cpp.log "C++ tests" \
 	  ctest --test-dir build/release --output-on-failure -j$(JOBS)
 
+# As many processes as cores: threads that wait must not spin.
+test-py test-all: export OMP_WAIT_POLICY := passive
 test-py: build ## Python tests
-	@$(step) -v build/test-py.log "Python tests" $(bin)/python -m pytest
+	@$(step) -v build/test-py.log "Python tests" $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 
 test-all: test ## and every model of the zoo at every opset by every exporter (10 minutes more)
-	@$(step) -v build/test-all.log "Model matrix" $(bin)/python -m pytest -m matrix
+	@$(step) -v build/test-all.log "Model matrix" $(bin)/python -m pytest -n $(JOBS) --dist worksteal -m matrix
 
 lint: build ## formatting, ruff, mypy, clang-tidy
 	@$(step) build/clang-format.log "clang-format" scripts/format --dry-run -Werror
