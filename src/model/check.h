@@ -18,7 +18,7 @@ namespace steep {
 
 /// ONNX's operators for training.
 inline constexpr std::string_view kTrainingDomain = "ai.onnx.preview.training";
-/// … and those that may yet change.
+/// ONNX's operators that may yet change.
 inline constexpr std::string_view kPreviewDomain = "ai.onnx.preview";
 /// "Relu", or "ai.onnx.preview.training.Adam" where the domain is not the default one.
 std::string canonical_name(const onnx::NodeProto& node);
