@@ -38,7 +38,8 @@ def our_commands(build: Path) -> list[tuple[Path, list[str]]]:
 
 def for_clang(command: list[str]) -> list[str]:
     """The flags of a compile command of GCC, for Clang."""
-    known = [w for w in command[1:] if not w.startswith("-mtls-dialect")]
+    unknown = ("-mtls-dialect", "-Wno-maybe-uninitialized")
+    known = [w for w in command[1:] if not w.startswith(unknown)]
     # GCC's omp.h has an attribute with arguments, its std::stable_sort a deprecated call.
     return [*known, "-D__malloc__(...)=", "-Wno-deprecated-declarations"]
 
