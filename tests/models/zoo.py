@@ -173,4 +173,8 @@ def build(name: str) -> Case:
         if isinstance(module, nn.BatchNorm2d):  # not 0 and 1, which hide mistakes
             module.running_mean.uniform_(-0.2, 0.2)
             module.running_var.uniform_(0.5, 1.5)
+    # PyTorch's tracing exporter makes one initializer of all tensors that are equal.
+    with torch.no_grad():
+        for parameter in case.model.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))
     return case
