@@ -46,7 +46,7 @@ test-py test-all: export OMP_WAIT_POLICY := passive
 test-py: build ## Python tests
 	@$(step) -v build/test-py.log "Python tests" $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 
-test-all: test ## and every model of the zoo at every opset by every exporter (10 minutes more)
+test-all: test ## and every model of the zoo at every opset by every exporter (two minutes more)
 	@$(step) -v build/test-all.log "Model matrix" $(bin)/python -m pytest -n $(JOBS) --dist worksteal -m matrix
 
 lint: build ## formatting, ruff, mypy, clang-tidy
