@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 
-#include "providers/cpu/build_kernel.h"
 #include "providers/cpu/conv.h"
 #include "providers/cpu/onednn.h"
 
@@ -122,8 +121,7 @@ class OneDnnConv final : public Kernel {
   template <typename PrimitiveDesc>
   void finish(const PrimitiveDesc& pd, const std::array<Desc, 3>& given, const Desc& x,
               const Desc& weight, const Desc& y) {
-    const std::string_view implementation = pd.impl_info_str();
-    fast_ = implementation.find("ref") == std::string_view::npos;
+    fast_ = is_fast(pd);
     const bool forward = p_.part == ConvPart::forward;
     const bool grad_x = p_.part == ConvPart::grad_input, grad_w = p_.part == ConvPart::grad_weight;
     sides_[0] = {given[0], x,
@@ -164,15 +162,7 @@ std::unique_ptr<Kernel> make_onednn_conv(const NodeSpec& node, std::string* why_
   }
   if (problem->axes.size() > 3) return decline(why_not, "more than three spatial axes");
   if (problem->multiplications() == 0) return decline(why_not, "empty product");
-  try {
-    auto kernel = std::make_unique<OneDnnConv>(*problem);
-    if (!kernel->fast()) {
-      return decline(why_not, "oneDNN has only its reference loops for this convolution");
-    }
-    return kernel;
-  } catch (const dnnl::error& error) {
-    return decline(why_not, "{}", error.what());
-  }
+  return make_onednn_kernel<OneDnnConv>(why_not, *problem);
 }
 
 }  // namespace steep::cpu

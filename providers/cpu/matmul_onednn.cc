@@ -233,9 +233,8 @@ class OneDnnMatMul final : public Kernel {
     const Desc pd = part.bias_argument == DNNL_ARG_BIAS
                         ? Desc(engine, part.a, part.b, part.bias, part.y, attr)
                         : Desc(engine, part.a, part.b, part.y, attr);
-    const std::string_view implementation = pd.impl_info_str();
-    fast_ = fast_ && implementation.find("ref") == std::string_view::npos;
-    gemm_ = gemm_ || implementation.find("gemm:") == 0;
+    fast_ = fast_ && is_fast(pd);
+    gemm_ = gemm_ || std::string_view(pd.impl_info_str()).starts_with("gemm:");
     part.scratchpad = pd.scratchpad_desc();
     scratch_bytes = std::max(scratch_bytes, sum_bytes_ + part.scratchpad.get_size());
     part.primitive = dnnl::matmul(pd);
@@ -278,7 +277,7 @@ bool has_products(DType narrow) {
   try {
     const auto square = onednn_desc(narrow, {64, 64}, {64, 1});
     const dnnl::matmul::primitive_desc pd(onednn_engine(), square, square, square);
-    return std::string_view(pd.impl_info_str()).find("ref") == std::string_view::npos;
+    return is_fast(pd);
   } catch (const dnnl::error&) {
     return false;
   }
@@ -288,34 +287,18 @@ std::unique_ptr<Kernel> make_onednn_matmul(const NodeSpec& node, std::string* wh
   auto problem = read_matmul(node, why_not);
   if (!problem) return nullptr;
   if (onednn_type(problem->dtype) == dnnl::memory::data_type::undef) {
-    *why_not = "dtype is not float32, bfloat16 or float16";
-    return nullptr;
+    return decline(why_not, "dtype is {}", name_of(problem->dtype));
   }
-  if (problem->multiplications() == 0) {
-    *why_not = "empty product";
-    return nullptr;
-  }
+  if (problem->multiplications() == 0) return decline(why_not, "empty product");
   // A transposed output is outside oneDNN's fast path; the transposed product is inside.
   if (problem->y_n != 1 && problem->y_m == 1) problem = problem->swap();
   if (problem->y_dtype == DType::f16 && problem->relu) {
-    *why_not = "Relu needs float32 or bfloat16";
-    return nullptr;
+    return decline(why_not, "Relu needs float32 or bfloat16");
   }
   if (problem->y_dtype != DType::f32 && problem->bias && problem->bias_on_rows) {
-    *why_not = "a bias on a transposed result needs float32";
-    return nullptr;
+    return decline(why_not, "a bias on a transposed result needs float32");
   }
-  try {
-    auto kernel = std::make_unique<OneDnnMatMul>(*problem);
-    if (!kernel->fast()) {
-      *why_not = "oneDNN has only its reference loops for these layouts";
-      return nullptr;
-    }
-    return kernel;
-  } catch (const dnnl::error& error) {
-    *why_not = error.what();
-    return nullptr;
-  }
+  return make_onednn_kernel<OneDnnMatMul>(why_not, *problem);
 }
 
 }  // namespace steep::cpu

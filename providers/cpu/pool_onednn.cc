@@ -127,8 +127,7 @@ class OneDnnPool final : public Kernel {
 
   template <typename PrimitiveDesc>
   void add(dnnl::primitive primitive, const PrimitiveDesc& pd) {
-    const std::string_view implementation = pd.impl_info_str();
-    fast_ = fast_ && implementation.find("ref") == std::string_view::npos;
+    fast_ = fast_ && is_fast(pd);
     steps_.push_back({std::move(primitive), pd.scratchpad_desc(), take(pd.scratchpad_desc())});
   }
 
@@ -168,17 +167,9 @@ std::unique_ptr<Kernel> make_onednn_pool(const NodeSpec& node, std::string* why_
   using dnnl::algorithm;
   const auto mean =
       count_pads ? algorithm::pooling_avg_include_padding : algorithm::pooling_avg_exclude_padding;
-  try {
-    auto kernel = std::make_unique<OneDnnPool>(Geometry(*pool, {x[0], x[1]}),
-                                               max ? algorithm::pooling_max : mean, backward,
-                                               std::move(loops));
-    if (!kernel->fast()) {
-      return decline(why_not, "oneDNN has only its reference loops for this pooling");
-    }
-    return kernel;
-  } catch (const dnnl::error& error) {
-    return decline(why_not, "{}", error.what());
-  }
+  return make_onednn_kernel<OneDnnPool>(why_not, Geometry(*pool, {x[0], x[1]}),
+                                        max ? algorithm::pooling_max : mean, backward,
+                                        std::move(loops));
 }
 
 }  // namespace steep::cpu

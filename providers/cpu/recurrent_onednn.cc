@@ -413,11 +413,7 @@ std::unique_ptr<Kernel> make_onednn_recurrent(const NodeSpec& node, std::string*
   if (p->has_p || p->input_forget) return decline(why_not, "peepholes or coupled gates");
   if (!default_functions(*p)) return decline(why_not, "functions are clipped or not the default");
   if (p->steps * p->batch * p->input * p->hidden == 0) return decline(why_not, "empty array");
-  try {
-    return std::make_unique<OneDnnRecurrent>(node, std::move(*p), backward);
-  } catch (const dnnl::error& error) {
-    return decline(why_not, "{}", error.what());
-  }
+  return make_onednn_kernel<OneDnnRecurrent>(why_not, node, std::move(*p), backward);
 }
 
 }  // namespace steep::cpu
