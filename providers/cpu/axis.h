@@ -1,6 +1,9 @@
 // An array seen as [outer, extent, inner] around one of its axes.
 #pragma once
 
+#include <algorithm>
+
+#include "providers/cpu/parallel.h"
 #include "steep/tensor.h"
 
 namespace steep::cpu {
@@ -20,10 +23,19 @@ inline AxisSplit split_around(const Dims& dims, int64_t first, int64_t last) {
   return split;
 }
 
-/// `axis` counted from the front; -1 when it is out of range.
-inline int64_t front_axis(int64_t axis, int64_t rank) {
-  if (axis < -rank || axis >= rank) return -1;
-  return axis < 0 ? axis + rank : axis;
+/// Calls line(first element, step to the next, count) for each line along an axis, in parallel;
+/// from the other end with `reverse`. Not for lines without elements.
+template <typename F>
+void for_lines(const AxisSplit& s, bool reverse, F&& line) {
+  if (s.extent == 0) return;
+  const int64_t step = reverse ? -s.inner : s.inner;
+  parallel_for(s.outer * s.inner, std::max<int64_t>(1, 32768 / s.extent),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   const int64_t base = i / s.inner * s.extent * s.inner + i % s.inner;
+                   line(reverse ? base + (s.extent - 1) * s.inner : base, step, s.extent);
+                 }
+               });
 }
 
 }  // namespace steep::cpu

@@ -7,21 +7,6 @@
 namespace steep::cpu {
 namespace {
 
-/// Calls line(first element, step to the next, count) for each line along an axis.
-template <typename F>
-void for_lines(const Dims& dims, int64_t axis, bool reverse, F&& line) {
-  const AxisSplit s = split_around(dims, axis, axis + 1);
-  if (s.extent == 0) return;
-  const int64_t step = reverse ? -s.inner : s.inner;
-  parallel_for(s.outer * s.inner, std::max<int64_t>(1, 32768 / s.extent),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   const int64_t base = i / s.inner * s.extent * s.inner + i % s.inner;
-                   line(reverse ? base + (s.extent - 1) * s.inner : base, step, s.extent);
-                 }
-               });
-}
-
 /// CumSum (std::plus) and CumProd (std::multiplies). Floats are accumulated in double; integers
 /// wrap.
 template <typename T, typename Combine>
@@ -40,14 +25,15 @@ struct Cumulative {
       id.data_error("The axis is out of range.", fmt::format("an axis in [{}, {})", -rank, rank),
                     std::to_string(given));
     }
-    for_lines(dims, *axis, reverse, [&](int64_t at, int64_t step, int64_t count) {
-      Total total = kNothing;
-      for (int64_t i = 0; i < count; ++i, at += step) {
-        const Total next = Combine()(total, static_cast<Total>(args.input<T>(0)[at]));
-        args.output<T>(0)[at] = static_cast<T>(exclusive ? total : next);
-        total = next;
-      }
-    });
+    for_lines(split_around(dims, *axis, *axis + 1), reverse,
+              [&](int64_t at, int64_t step, int64_t count) {
+                Total total = kNothing;
+                for (int64_t i = 0; i < count; ++i, at += step) {
+                  const Total next = Combine()(total, static_cast<Total>(args.input<T>(0)[at]));
+                  args.output<T>(0)[at] = static_cast<T>(exclusive ? total : next);
+                  total = next;
+                }
+              });
   }
 };
 
@@ -69,8 +55,9 @@ std::unique_ptr<Kernel> make_cumulative(const NodeSpec& node, std::string* why_n
 
 template <typename T>
 std::unique_ptr<Kernel> recurrence(const NodeSpec& node, int64_t axis, bool reverse) {
-  auto run = [dims = node.in(0).dims, axis, reverse](const KernelArgs& args) {
-    for_lines(dims, axis, reverse, [&](int64_t at, int64_t step, int64_t count) {
+  auto run = [split = split_around(node.in(0).dims, axis, axis + 1),
+              reverse](const KernelArgs& args) {
+    for_lines(split, reverse, [&](int64_t at, int64_t step, int64_t count) {
       T sum = 0;
       for (int64_t i = 0; i < count; ++i, at += step) {
         sum = args.input<T>(0)[at] + args.input<T>(1)[at] * sum;

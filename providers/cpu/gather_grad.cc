@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "providers/cpu/axis.h"
+#include "providers/cpu/build_kernel.h"
 #include "providers/cpu/parallel.h"
 #include "runtime/kernel.h"
 #include "steep/error.h"
@@ -113,12 +114,9 @@ std::unique_ptr<Kernel> for_indices(const NodeSpec& node, AxisSplit split, std::
 
 std::unique_ptr<Kernel> make_gather_grad(const NodeSpec& node, std::string* why_not) {
   const Operand& dx = node.out(0);
-  const int64_t axis = front_axis(node.attrs.integer("axis", 0), dx.rank());
-  if (axis < 0) {
-    *why_not = "axis is out of range";
-    return nullptr;
-  }
-  const AxisSplit split = split_around(dx.dims, axis, axis + 1);
+  const auto axis = axis_from_front(node.attrs.integer("axis", 0), dx.rank());
+  if (!axis) return decline(why_not, "the axis is out of range");
+  const AxisSplit split = split_around(dx.dims, *axis, *axis + 1);
   if (node.in(0).size() != split.outer * node.in(1).size() * split.inner) {
     *why_not = "dy does not have one slice for each index";
     return nullptr;

@@ -14,16 +14,14 @@ std::unique_ptr<Kernel> hardmax(AxisSplit split) {
   return kernel_from([split](const KernelArgs& args) {
     const T* x = args.input<T>(0);
     T* y = args.output<T>(0);
-    if (split.extent == 0) return;
-    for (int64_t line = 0; line < split.outer * split.inner; ++line) {
-      const int64_t first = line / split.inner * split.extent * split.inner + line % split.inner;
-      int64_t best = first;
-      for (int64_t i = 0, at = first; i < split.extent; ++i, at += split.inner) {
+    for_lines(split, false, [&](int64_t at, int64_t step, int64_t count) {
+      int64_t best = at;
+      for (int64_t i = 0; i < count; ++i, at += step) {
         if (x[at] > x[best] || (std::isnan(x[at]) && !std::isnan(x[best]))) best = at;
         y[at] = 0;
       }
       y[best] = 1;
-    }
+    });
   });
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "providers/cpu/axis.h"
+#include "providers/cpu/build_kernel.h"
 #include "providers/cpu/convert.h"
 #include "providers/cpu/parallel.h"
 #include "runtime/kernel.h"
@@ -278,12 +279,9 @@ std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
   const bool grad = node.op == "steep.LayerNormalizationGrad";
   const Operand& x = node.in(grad ? 1 : 0);
   const Operand& scale = node.in(grad ? 2 : 1);
-  const int64_t axis = front_axis(node.attrs.integer("axis", -1), x.rank());
-  if (axis < 0) {
-    *why_not = "axis is out of range";
-    return nullptr;
-  }
-  const AxisSplit split = split_around(x.dims, axis, x.rank());
+  const auto axis = axis_from_front(node.attrs.integer("axis", -1), x.rank());
+  if (!axis) return decline(why_not, "the axis is out of range");
+  const AxisSplit split = split_around(x.dims, *axis, x.rank());
   const Operand& bias = grad ? scale : node.in(2);
   if (scale.size() != split.extent || (bias.present() && bias.size() != split.extent)) {
     *why_not = "scale or bias does not have the shape of the normalised axes";

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "providers/cpu/axis.h"
+#include "providers/cpu/build_kernel.h"
 #include "providers/cpu/parallel.h"
 #include "runtime/kernel.h"
 
@@ -157,12 +158,12 @@ class ReferenceSoftmax final : public Kernel {
 
 std::optional<AxisSplit> split(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);
-  const int64_t axis = front_axis(node.attrs.integer("axis", -1), x.rank());
-  if (axis < 0) {
-    *why_not = "axis is out of range";
+  const auto axis = axis_from_front(node.attrs.integer("axis", -1), x.rank());
+  if (!axis) {
+    *why_not = "the axis is out of range";
     return std::nullopt;
   }
-  return split_around(x.dims, axis, axis + 1);
+  return split_around(x.dims, *axis, *axis + 1);
 }
 
 std::unique_ptr<Kernel> make_simd(const NodeSpec& node, std::string* why_not) {
