@@ -1,5 +1,6 @@
 """Resizing, sampling and rearranging of images; pooling of regions."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -177,28 +178,18 @@ def grid(x, points, high=1.3, **attrs):
             t, g = t.detach().requires_grad_(), g.detach().requires_grad_()
             return torch.autograd.grad(sample(t, g), (t, g), dy)
 
-    row(
+    add = functools.partial(
+        row,
         "steep.GridSampleGrad",
         floats(n, x[1], *points),
         floats(*x),
         places,
         attrs=attrs,
         outputs=2,
-        seeded=(),
-        torch=gradient if same else None,
-        note=f"within {high}",
     )
+    add(seeded=(), torch=gradient if same else None, note=f"within {high}")
     if x == (1, 2, 5, 4):
-        row(
-            "steep.GridSampleGrad",
-            floats(n, x[1], *points),
-            floats(*x),
-            places,
-            attrs=attrs,
-            outputs=2,
-            smooth=same,
-            note=f"twice, within {high}",
-        )
+        add(smooth=same, note=f"twice, within {high}")
 
 
 for _mode, _padding, _align in itertools.product(

@@ -1,5 +1,7 @@
 """LSTM, GRU and RNN."""
 
+import functools
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -156,7 +158,8 @@ def recurrent(
         made = dict(zip(known, found, strict=True))
         return [made.get(i) for i in range(8) if i != 4]
 
-    row(
+    add = functools.partial(
+        row,
         "steep.RecurrentGrad",
         floats(*y),
         floats(*state),
@@ -164,21 +167,10 @@ def recurrent(
         *padded,
         outputs=7,
         attrs={"cell": op, "hidden_size": hidden, **attrs},
-        seeded=(),
-        smooth=smooth,
-        torch=gradient,
     )
+    add(seeded=(), smooth=smooth, torch=gradient)
     if twice:
-        row(
-            "steep.RecurrentGrad",
-            floats(*y),
-            floats(*state),
-            floats(*state) if op == "LSTM" else None,
-            *padded,
-            outputs=7,
-            attrs={"cell": op, "hidden_size": hidden, **attrs},
-            note="twice",
-        )
+        add(note="twice")
 
 
 for _op in ("LSTM", "GRU", "RNN"):
