@@ -6,6 +6,7 @@
 #include "model/export.h"
 #include "ops/build.h"
 #include "ops/loop.h"
+#include "ops/positions.h"
 
 namespace steep {
 namespace {
@@ -99,7 +100,7 @@ class PlainLoop {
       const Value x = scanned(0);
       if (x.type().kind != Kind::tensor) return apply("SequenceLength", {x});
       const int64_t axis = normal_axis(n_, in_axes_[0], x.rank());
-      return apply("Gather", {shape_of(x), scalar(outer(), static_cast<double>(axis), DType::i64)});
+      return extent_of(x, axis);
     }
     const Value limit = n_.input(0);
     return limit.rank() == 0 ? limit : reshape(limit, Ints{});

@@ -11,10 +11,6 @@
 namespace steep {
 namespace {
 
-Value join(std::initializer_list<Value> parts) {
-  return apply("Concat", parts, {{"axis", int64_t{0}}});
-}
-
 /// Elements from `begin` to `end` of a shape.
 Value part(Value shape, int64_t begin, int64_t end) {
   return apply("Slice", {shape, ints(shape.graph(), {begin}), ints(shape.graph(), {end})});
@@ -80,7 +76,7 @@ std::vector<Value> conv_grad_input(Node n) {
   const Value ends = part(shape, 2, window.rank + 2) + ints(g, begins);
   const Value missing = apply("Max", {ends - part(shape_of(dx), 2, window.rank + 2), ints(g, {0})});
   const Ints zeros(static_cast<size_t>(window.rank) + 4, 0);
-  dx = apply("Pad", {dx, join({ints(g, zeros), missing})});
+  dx = apply("Pad", {dx, concat({ints(g, zeros), missing}, 0)});
   return {apply("Slice", {dx, ints(g, begins), ends, ints(g, counting(2, window.rank + 2))})};
 }
 
@@ -93,11 +89,11 @@ std::vector<Value> conv_grad_weight(Node n) {
   Value images = swap_first(x);
   if (group > 1) {  // [N, C, …] → [C / group, group N, …]
     const Value extents = shape_of(x), spatial = part(extents, 2, rank);
-    images = reshape(x, join({part(extents, 0, 1), ints(g, {group, -1}), spatial}));
+    images = reshape(x, concat({part(extents, 0, 1), ints(g, {group, -1}), spatial}, 0));
     Ints perm = counting(0, rank + 1);
     std::swap(perm[0], perm[2]);
     images = transpose(images, perm);
-    images = reshape(images, join({part(shape_of(images), 0, 1), ints(g, {-1}), spatial}));
+    images = reshape(images, concat({part(shape_of(images), 0, 1), ints(g, {-1}), spatial}, 0));
   }
   const Value dw = apply("Conv", {images, swap_first(dy)},
                          {{"strides", window.dilations},
@@ -124,7 +120,7 @@ std::vector<Value> max_pool_grad(Node n) {
 
 /// [N, C, …] → [N C, 1, …]
 Value planes(Value x) {
-  return reshape(x, join({ints(x.graph(), {-1, 1}), part(shape_of(x), 2, x.rank())}));
+  return reshape(x, concat({ints(x.graph(), {-1, 1}), part(shape_of(x), 2, x.rank())}, 0));
 }
 
 Value window_of_ones(Node n, DType dtype) {
@@ -160,7 +156,7 @@ std::vector<Value> sum_pool(Node n) {
     const Ints zeros(static_cast<size_t>(x.rank()) - 2, 0);
     y = apply("Slice", {y, ints(g, zeros), ends, ints(g, counting(2, x.rank()))});
   }
-  return {reshape(y, join({counts, part(shape_of(y), 2, x.rank())}))};
+  return {reshape(y, concat({counts, part(shape_of(y), 2, x.rank())}, 0))};
 }
 
 std::vector<Value> sum_pool_grad(Node n) {
@@ -169,7 +165,7 @@ std::vector<Value> sum_pool_grad(Node n) {
   const Value rows = planes(dy);
   const Value dx = steep::conv_grad_input(
       rows, window_of_ones(n, dy.dtype()),
-      join({part(shape_of(rows), 0, 1), ints(g, {1}), part(shape, 2, dy.rank())}), n.attrs());
+      concat({part(shape_of(rows), 0, 1), ints(g, {1}), part(shape, 2, dy.rank())}, 0), n.attrs());
   return {reshape(dx, shape)};
 }
 
@@ -210,13 +206,13 @@ std::vector<Value> resize_grad(Node n) {
                                      n.input(0).shape()[static_cast<size_t>(axis)]);
     if (kept && (!scales || (known != nullptr && known->data<float>()[i] == 1))) continue;
     const Value extent = part(shape, axis, axis + 1);
-    const Value unit =
-        apply("EyeLike", {apply("Expand", {scalar(g, 0, dx.dtype()), join({extent, extent})})});
+    const Value unit = apply(
+        "EyeLike", {apply("Expand", {scalar(g, 0, dx.dtype()), concat({extent, extent}, 0)})});
     const Value one = unsqueeze(scalar(g, 1, DType::f32), {0});
     const Value matrix =
-        scales
-            ? apply("Resize", {unit, {}, join({one, part(scales, at, at + 1)})}, attrs)
-            : apply("Resize", {unit, {}, {}, join({extent, part(extents, axis, axis + 1)})}, attrs);
+        scales ? apply("Resize", {unit, {}, concat({one, part(scales, at, at + 1)}, 0)}, attrs)
+               : apply("Resize", {unit, {}, {}, concat({extent, part(extents, axis, axis + 1)}, 0)},
+                       attrs);
     Ints perm = counting(0, rank);  // its own inverse
     std::swap(perm[static_cast<size_t>(axis)], perm.back());
     dx = transpose(matmul(transpose(dx, perm), swap_last(matrix)), perm);

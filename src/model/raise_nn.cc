@@ -113,7 +113,7 @@ Bindings raise_group_normalization(const Call& c) {
   const int64_t groups = c.attrs.integer("num_groups", 1);
   const Value channels = apply("Shape", {x}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
   const Value each = apply("Div", {channels, c.ints({groups})});
-  const Value shape = apply("Concat", {c.ints({groups}), each}, {{"axis", int64_t{0}}});
+  const Value shape = concat({c.ints({groups}), each}, 0);
   auto spread = [&](Value v) { return reshape(apply("Expand", {unsqueeze(v, {1}), shape}), {-1}); };
   return {c.emit1("GroupNormalization", {x, spread(c.need(1)), spread(c.need(2))}, c.attrs)};
 }

@@ -70,7 +70,7 @@ Bindings raise_multinomial(const Call& c) {
   const Value last = c.graph.add_constant(Tensor::scalar(int64_t{1}));
   const Value cumulative = apply("CumSum", {apply("Softmax", {x}, {{"axis", int64_t{1}}}), last});
   const Value rows = as_vector(extent_of(x, 0));
-  const Value shape = apply("Concat", {rows, c.ints({samples})}, {{"axis", int64_t{0}}});
+  const Value shape = concat({rows, c.ints({samples})}, 0);
   const Value u = draw(c, "RandomUniform", shape, DType::f32);
   const Value below = less(unsqueeze(cumulative, {1}), unsqueeze(u, {2}));
   const Value index = sum(cast(below, DType::i64), {2}, false);

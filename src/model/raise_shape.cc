@@ -53,7 +53,7 @@ Bindings raise_flatten(const Call& c) {
     const Value piece = apply("Slice", {shape, c.ints({begin}), c.ints({end})});
     return apply("ReduceProd", {piece}, {{"keepdims", int64_t{1}}});
   };
-  const Value target = apply("Concat", {part(0, axis), part(axis, rank)}, {{"axis", int64_t{0}}});
+  const Value target = concat({part(0, axis), part(axis, rank)}, 0);
   return {c.emit1("Reshape", {x, target}, {{"allowzero", int64_t{1}}})};
 }
 

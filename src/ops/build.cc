@@ -156,6 +156,14 @@ Value cast_like(Value x, Value like) { return cast(x, like.dtype()); }
 Value unsqueeze(Value x, const Ints& axes) { return binary("Unsqueeze", x, ints(x.graph(), axes)); }
 Value squeeze(Value x, const Ints& axes) { return binary("Squeeze", x, ints(x.graph(), axes)); }
 
+Value concat(std::span<const Value> parts, int64_t axis) {
+  return parts.size() == 1 ? parts[0] : apply("Concat", parts, {{"axis", axis}});
+}
+
+Value concat(std::initializer_list<Value> parts, int64_t axis) {
+  return concat(std::span(parts), axis);
+}
+
 int64_t normal_axis(Node n, int64_t axis, int64_t rank) {
   if (axis < -rank || axis >= rank) {
     throw ShapeError({.what = "An axis is out of range.",

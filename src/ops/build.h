@@ -81,6 +81,9 @@ Value cast(Value x, DType dtype);
 Value cast_like(Value x, Value like);
 Value unsqueeze(Value x, const Ints& axes);
 Value squeeze(Value x, const Ints& axes);
+/// One after the other along `axis`; a single part stays as it is. REQUIRES: a part.
+Value concat(std::initializer_list<Value> parts, int64_t axis);
+Value concat(std::span<const Value> parts, int64_t axis);
 
 /// The tensor of a constant; nullptr for every other value, states with their initial tensors
 /// included.

@@ -65,8 +65,7 @@ std::vector<Value> col2im_decompose(Node n) {
   Value zeros = apply("Expand", {scalar(g, 0, x.dtype()), ints(g, {taps, taps})});
   Value copies = reshape(apply("EyeLike", {zeros}), weight);
   Value batch = apply("Shape", {channels}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
-  Value shape = apply("Concat", {batch, ints(g, Ints(planes.begin() + 1, planes.end()))},
-                      {{"axis", int64_t{0}}});
+  Value shape = concat({batch, ints(g, Ints(planes.begin() + 1, planes.end()))}, 0);
   Value images = conv_grad_input(channels, copies, shape,
                                  {{"strides", strides}, {"dilations", dilations}, {"pads", pads}});
   const Dim& columns = x.shape()[1];
@@ -75,7 +74,7 @@ std::vector<Value> col2im_decompose(Node n) {
   if (columns.known()) return {reshape(images, result)};
   Value first = apply("Shape", {x}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
   Value rest = ints(g, Ints(result.begin() + 1, result.end()));
-  return {reshape(images, apply("Concat", {first, rest}, {{"axis", int64_t{0}}}))};
+  return {reshape(images, concat({first, rest}, 0))};
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ Grads concat_vjp(Node n, const Grads& dy) {
     sizes.push_back(extent.known() ? ints(n.graph(), {extent.value()})
                                    : apply("Shape", {x}, {{"start", axis}, {"end", axis + 1}}));
   }
-  Value split = apply("Concat", sizes, {{"axis", int64_t{0}}});
+  Value split = concat(sizes, 0);
   return apply_n("Split", std::vector{dy[0], split}, count, {{"axis", axis}});
 }
 

@@ -58,8 +58,7 @@ std::vector<Value> deform_conv_decompose(Node n) {
     Value at = positions(n, axis, kernel, out) + shift;
     return unsqueeze((2.0 * at + 1.0) / static_cast<double>(extent) - 1.0, {5});
   };
-  Value grid =
-      apply("Concat", {coordinate(1, width), coordinate(0, height)}, {{"axis", int64_t{5}}});
+  Value grid = concat({coordinate(1, width), coordinate(0, height)}, 5);
   grid = reshape(grid, {-1, taps * out[0], out[1], 2});
   Value images = reshape(x, {-1, channels / moved, height, width});
   Value samples = apply("GridSample", {images, grid}, {{"align_corners", int64_t{0}}});

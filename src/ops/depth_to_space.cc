@@ -14,9 +14,7 @@ std::vector<Value> extents(Value x) {
   return parts;
 }
 
-Value joined(const std::vector<Value>& parts) {
-  return apply("Concat", parts, {{"axis", int64_t{0}}});
-}
+Value joined(const std::vector<Value>& parts) { return concat(parts, 0); }
 
 std::vector<Value> depth_to_space_decompose(Node n) {
   Value x = n.input(0);

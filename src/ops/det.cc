@@ -42,9 +42,9 @@ std::vector<Value> cofactors_decompose(Node n) {
       Value det = apply("Det", {minor});
       rows.push_back(unsqueeze((i + j) % 2 == 0 ? det : -det, {-1}));
     }
-    columns.push_back(unsqueeze(apply("Concat", rows, {{"axis", int64_t{-1}}}), {-2}));
+    columns.push_back(unsqueeze(concat(rows, -1), {-2}));
   }
-  return {apply("Concat", columns, {{"axis", int64_t{-2}}})};
+  return {concat(columns, -2)};
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ Value resized(Value x, int64_t axis, Value wanted) {
   Graph& g = x.graph();
   Value zero = scalar(g, 0, DType::i64);
   Value kept = apply("Min", {extent_of(x, axis), wanted});
-  Value pads = apply("Concat", {as_vector(zero), as_vector(wanted - kept)}, {{"axis", int64_t{0}}});
+  Value pads = concat({as_vector(zero), as_vector(wanted - kept)}, 0);
   return apply("Pad", {slice(x, axis, zero, kept), pads, Value(), ints(g, {axis})});
 }
 
@@ -100,9 +100,8 @@ std::vector<Value> dft_decompose(Node n) {
       real = real - matmul(im, sines);
       imaginary = imaginary + matmul(im, w.cosines);
     }
-    y = apply("Concat",
-              {unsqueeze(transpose(real, back), {-1}), unsqueeze(transpose(imaginary, back), {-1})},
-              {{"axis", int64_t{-1}}});
+    y = concat(
+        {unsqueeze(transpose(real, back), {-1}), unsqueeze(transpose(imaginary, back), {-1})}, -1);
   }
   if (inverse) y = y / cast(length, wide);
   return {cast(y, dtype)};

@@ -144,7 +144,7 @@ Term diagonal(const Term& t, Label label) {
   labels.push_back(label);
   Value size = extent_of(t.x, twins[0]);
   extents.push_back(as_vector(size * size));
-  Value rows = reshape(transpose(t.x, perm), apply("Concat", extents, {{"axis", int64_t{0}}}));
+  Value rows = reshape(transpose(t.x, perm), concat(extents, 0));
   Graph& g = rows.graph();
   return {apply("Slice",
                 {rows, ints(g, {0}), ints(g, {INT64_MAX}), ints(g, {-1}), as_vector(size + 1)}),
@@ -183,7 +183,7 @@ Value merged(const Term& t, const std::vector<Labels>& groups) {
     }
     extents.push_back(as_vector(extent));
   }
-  return reshape(x, apply("Concat", extents, {{"axis", int64_t{0}}}));
+  return reshape(x, concat(extents, 0));
 }
 
 /// Products over all shared labels, summed over those in `away`.
@@ -210,7 +210,7 @@ Term contract(const Term& a, const Term& b, const Labels& away) {
   for (Label label : left) extents.push_back(as_vector(extent_of(a.x, a.axis(label))));
   for (Label label : right) extents.push_back(as_vector(extent_of(b.x, b.axis(label))));
   if (extents.empty()) return {reshape(y, Ints{}), labels};
-  return {reshape(y, apply("Concat", extents, {{"axis", int64_t{0}}})), labels};
+  return {reshape(y, concat(extents, 0)), labels};
 }
 
 std::vector<Value> einsum_decompose(Node n) {

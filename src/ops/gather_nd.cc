@@ -1,5 +1,6 @@
 // y[i] = x[indices[i]] with index tuples; the leading batch_dims axes of x and indices go together.
 #include "ops/build.h"
+#include "ops/positions.h"
 
 namespace steep {
 namespace {
@@ -11,18 +12,14 @@ Value with_batch_positions(Value indices, int64_t batch_dims) {
   const int64_t rank = indices.rank();
   Value extents = shape_of(indices);
   Value column =
-      apply("Concat", {apply("Slice", {extents, ints(g, {0}), ints(g, {rank - 1})}), ints(g, {1})},
-            {{"axis", int64_t{0}}});
+      concat({apply("Slice", {extents, ints(g, {0}), ints(g, {rank - 1})}), ints(g, {1})}, 0);
   std::vector<Value> columns;
   for (int64_t axis = 0; axis < batch_dims; ++axis) {
-    Value extent = apply("Gather", {extents, scalar(g, static_cast<double>(axis), DType::i64)});
-    Value positions = apply("Range", {scalar(g, 0, DType::i64), extent, scalar(g, 1, DType::i64)});
-    Ints along(static_cast<size_t>(rank), 1);
-    along[static_cast<size_t>(axis)] = -1;
-    columns.push_back(apply("Expand", {reshape(positions, along), column}));
+    const Value along = along_axis(positions(extent_of(indices, axis)), axis, rank);
+    columns.push_back(apply("Expand", {along, column}));
   }
   columns.push_back(indices);
-  return apply("Concat", columns, {{"axis", int64_t{-1}}});
+  return concat(columns, -1);
 }
 
 Grads gather_nd_vjp(Node n, const Grads& dy) {

@@ -2,6 +2,7 @@
 // are the weights of elements. Jaderberg et al. 2015; cubic weights: Keys 1981.
 #include "ops/build.h"
 #include "ops/parts.h"
+#include "ops/positions.h"
 
 namespace steep {
 namespace {
@@ -13,10 +14,6 @@ struct Tap {
 };
 
 Value floor(Value x) { return apply("Floor", {x}); }
-
-Value extent(Value x, int64_t axis) {
-  return apply("Gather", {shape_of(x), scalar(x.graph(), static_cast<double>(axis), DType::i64)});
-}
 
 /// Places along one axis of `count` elements.
 class Axis {
@@ -83,10 +80,9 @@ Value flat(Value x) {
   Graph& g = x.graph();
   const Value shape = shape_of(x);
   const Value spatial = apply("Slice", {shape, ints(g, {2}), ints(g, {x.rank()})});
-  return reshape(x, apply("Concat",
-                          {apply("Slice", {shape, ints(g, {0}), ints(g, {2})}),
-                           apply("ReduceProd", {spatial})},
-                          {{"axis", int64_t{0}}}));
+  return reshape(x, concat({apply("Slice", {shape, ints(g, {0}), ints(g, {2})}),
+                            apply("ReduceProd", {spatial})},
+                           0));
 }
 
 }  // namespace
@@ -97,7 +93,7 @@ Value grid_points(Node n, Value x, Value grid) {
   // The grid counts axes from the last.
   std::vector<Tap> taps;
   for (int64_t a = 0; a < rank; ++a) {
-    const Value count = extent(x, 2 + a);
+    const Value count = extent_of(x, 2 + a);
     Value places = apply("Gather", {grid, scalar(g, static_cast<double>(rank - 1 - a), DType::i64)},
                          {{"axis", rank + 1}});
     places = apply("Flatten", {places}, {{"axis", int64_t{1}}});
@@ -113,15 +109,15 @@ Value grid_points(Node n, Value x, Value grid) {
   const Value heading = apply("Slice", {shape, ints(g, {0}), ints(g, {2})});
   Value y;
   for (const Tap& t : taps) {
-    const Value points = unsqueeze(extent(t.index, 1), {0});
-    const Value everywhere = apply("Concat", {heading, points}, {{"axis", int64_t{0}}});
+    const Value points = as_vector(extent_of(t.index, 1));
+    const Value everywhere = concat({heading, points}, 0);
     const Value index = apply("Expand", {unsqueeze(t.index, {1}), everywhere});
     Value v = apply("GatherElements", {elements, index}, {{"axis", int64_t{2}}});
     if (t.weight) v = v * unsqueeze(t.weight, {1});
     y = y ? y + v : v;
   }
   const Value places = apply("Slice", {shape_of(grid), ints(g, {1}), ints(g, {rank + 1})});
-  return reshape(y, apply("Concat", {heading, places}, {{"axis", int64_t{0}}}));
+  return reshape(y, concat({heading, places}, 0));
 }
 
 }  // namespace steep

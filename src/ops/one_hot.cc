@@ -9,7 +9,7 @@ Grads one_hot_vjp(Node n, const Grads& dy) {
   Value mask = cast_like(apply("OneHot", {n.input(0), n.input(1), bit}, n.attrs()), dy[0]);
   Value on = sum(dy[0] * mask, {}, false);
   Value off = sum(dy[0], {}, false) - on;
-  Value values = apply("Concat", {unsqueeze(off, {0}), unsqueeze(on, {0})}, {{"axis", int64_t{0}}});
+  Value values = concat({unsqueeze(off, {0}), unsqueeze(on, {0})}, 0);
   return {Value(), Value(), values};
 }
 

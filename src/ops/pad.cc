@@ -39,8 +39,7 @@ Value repeated_back(Node n, Value dy, const std::string& mode) {
     std::vector<Value> extents;
     for (int64_t a = 0; a < x.rank(); ++a)
       extents.push_back(as_vector(extent_of(a == axis ? x : dy, a)));
-    dy = apply("steep.GatherGrad", {dy, from, apply("Concat", extents, {{"axis", int64_t{0}}})},
-               {{"axis", axis}});
+    dy = apply("steep.GatherGrad", {dy, from, concat(extents, 0)}, {{"axis", axis}});
   }
   return dy;
 }

@@ -9,6 +9,7 @@
 #include "ops/build.h"
 #include "ops/loop.h"
 #include "ops/parts.h"
+#include "ops/positions.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -103,10 +104,6 @@ std::vector<Activation> read_activations(Node n, const Strings& defaults, size_t
 
 // --- one direction -------------------------------------------------------------------------------
 
-Value join(const std::vector<Value>& parts, int64_t axis) {
-  return parts.size() == 1 ? parts[0] : apply("Concat", parts, {{"axis", axis}});
-}
-
 /// `count` equal parts of x along its last axis, each `size` wide.
 std::vector<Value> split(Value x, size_t count, int64_t size) {
   if (count == 1) return {x};
@@ -139,13 +136,9 @@ class Layer {
                         .expected = "the attribute hidden_size",
                         .remedy = "Export the model again."});
     }
-    const Value extents = shape_of(x_);
-    state_shape_ =
-        join({apply("Gather", {extents, ints(graph(), {1})}), ints(graph(), {hidden_})}, 0);
+    state_shape_ = concat({as_vector(extent_of(x_, 1)), ints(graph(), {hidden_})}, 0);
     if (inputs[4]) {
-      const Value steps = apply("Gather", {extents, scalar(graph(), 0, DType::i64)});
-      const Value times =
-          apply("Range", {scalar(graph(), 0, DType::i64), steps, scalar(graph(), 1, DType::i64)});
+      const Value times = positions(extent_of(x_, 0));
       there_ =
           unsqueeze(less(unsqueeze(times, {1}), unsqueeze(cast(inputs[4], DType::i64), {0})), {2});
     }
@@ -167,8 +160,8 @@ class Layer {
       if (lstm()) c.push_back(unsqueeze(made[1], {0}));
       y.push_back(unsqueeze(made.back(), {1}));
     }
-    std::vector<Value> results{join(y, 1), join(h, 0)};
-    if (lstm()) results.push_back(join(c, 0));
+    std::vector<Value> results{concat(y, 1), concat(h, 0)};
+    if (lstm()) results.push_back(concat(c, 0));
     if (batch_major_) {
       results[0] = transpose(results[0], {2, 0, 1, 3});
       for (size_t i = 1; i < results.size(); ++i) results[i] = transpose(results[i], {1, 0, 2});
@@ -207,7 +200,7 @@ class Layer {
         const Value early =
             apply("Slice", {b[1], ints(graph(), {0}), ints(graph(), {2 * hidden_})});
         const Value zeros = graph().add_constant(Tensor::zeros(x_.dtype(), {hidden_}));
-        products = products + join({early, zeros}, 0);
+        products = products + concat({early, zeros}, 0);
         late_bias = apply("Slice", {b[1], ints(graph(), {2 * hidden_}), ints(graph(), {width})});
       } else {
         products = products + b[1];

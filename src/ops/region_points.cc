@@ -6,6 +6,7 @@
 
 #include "ops/build.h"
 #include "ops/parts.h"
+#include "ops/positions.h"
 
 namespace steep {
 namespace {
@@ -22,15 +23,6 @@ struct Samples {
   Value in_a_bin;  // the most that there are in any, a vector of one element
   Value counts;    // bool [regions, bins x samples]: those that a region's bin has
 };
-
-Value count_up(Value end) {
-  Graph& g = end.graph();
-  return apply("Range", {scalar(g, 0, DType::i64), end, scalar(g, 1, DType::i64)});
-}
-
-Value join(std::initializer_list<Value> parts) {
-  return apply("Concat", parts, {{"axis", int64_t{0}}});
-}
 
 /// `begin`, `end`: the regions' sides, [regions]. `extent`: of the images, an int64 scalar. With
 /// `mean` the weights of a bin's samples are those of their mean.
@@ -50,12 +42,12 @@ Samples sample(Node n, Value begin, Value end, Value extent, int64_t bins, bool 
                           : apply("Max", {apply("Ceil", {bin}), none});
   Value most = scalar(g, static_cast<double>(sampling), DType::i64);
   if (sampling == 0) {
-    const Value all = join({reshape(count, {-1}), unsqueeze(one, {0})});
+    const Value all = concat({reshape(count, {-1}), as_vector(one)}, 0);
     most = cast(apply("ReduceMax", {all}, {{"keepdims", int64_t{0}}}), DType::i64);
   }
-  const Value number = unsqueeze(cast(count_up(most), dtype), {0, 1});
+  const Value number = unsqueeze(cast(positions(most), dtype), {0, 1});
   const Value which =
-      unsqueeze(cast(count_up(scalar(g, static_cast<double>(bins), DType::i64)), dtype), {0, 2});
+      unsqueeze(cast(positions(scalar(g, static_cast<double>(bins), DType::i64)), dtype), {0, 2});
   const Value at_least_one = apply("Max", {count, one});
   Value place = unsqueeze(begin, {1, 2}) + (which + (number + 0.5) / at_least_one) * bin;
   const Value last = cast(extent, dtype) - 1.0;
@@ -69,7 +61,7 @@ Samples sample(Node n, Value begin, Value end, Value extent, int64_t bins, bool 
   auto flat = [](Value x) { return apply("Flatten", {x}, {{"axis", int64_t{1}}}); };
   return {{{flat(cast(base, DType::i64)), flat((1.0 - v) * share)},
            {flat(cast(next, DType::i64)), flat(v * share)}},
-          unsqueeze(most, {0}),
+          as_vector(most),
           flat(counts)};
 }
 
@@ -98,19 +90,18 @@ Value region_points(Node n, Value x, Value regions, Value images) {
         apply("Gather", {regions, scalar(g, i, DType::i64)}, {{"axis", int64_t{1}}}) * scale;
     return half_pixel ? v - 0.5 : v;
   };
-  auto extent = [&](double axis) {
-    return apply("Gather", {shape_of(x), scalar(g, axis, DType::i64)});
-  };
-  const Value height = extent(2), width = extent(3), channels = unsqueeze(extent(1), {0});
+  const Value height = extent_of(x, 2), width = extent_of(x, 3),
+              channels = as_vector(extent_of(x, 1));
   const Samples down = sample(n, side(1), side(3), height, rows, half_pixel, mean);
   const Samples right = sample(n, side(0), side(2), width, columns, half_pixel, mean);
 
   const Value pixels = reshape(transpose(x, {0, 2, 3, 1}),
-                               join({unsqueeze(extent(0) * height * width, {0}), channels}));
+                               concat({as_vector(extent_of(x, 0) * height * width), channels}, 0));
   const Value first = unsqueeze(images * height, {1});
   const Value count = apply("Slice", {shape_of(regions), ints(g, {0}), ints(g, {1})});
   auto extents = [&](Value last) {
-    return join({count, ints(g, {rows}), down.in_a_bin, ints(g, {columns}), right.in_a_bin, last});
+    return concat({count, ints(g, {rows}), down.in_a_bin, ints(g, {columns}), right.in_a_bin, last},
+                  0);
   };
   std::vector<Value> corners;  // [regions, rows, samples, columns, samples, channels]
   for (const Tap& r : down.taps) {
@@ -128,11 +119,12 @@ Value region_points(Node n, Value x, Value regions, Value images) {
   const Value counts = apply("And", {unsqueeze(down.counts, {2}), unsqueeze(right.counts, {1})});
   const Value mask = unsqueeze(reshape(counts, extents(ints(g, {1}))), {6});
   for (Value& corner : corners) corner = unsqueeze(corner, {6});
-  const Value all = where(mask, apply("Concat", corners, {{"axis", int64_t{6}}}), kLeast);
+  const Value all = where(mask, concat(corners, 6), kLeast);
   const Value in_a_bin = down.in_a_bin * right.in_a_bin * ints(g, {4});
-  return zero_for_none(largest(reshape(transpose(all, {0, 5, 1, 3, 2, 4, 6}),
-                                       join({count, channels, ints(g, {rows, columns}), in_a_bin})),
-                               4));
+  return zero_for_none(
+      largest(reshape(transpose(all, {0, 5, 1, 3, 2, 4, 6}),
+                      concat({count, channels, ints(g, {rows, columns}), in_a_bin}, 0)),
+              4));
 }
 
 namespace {
@@ -143,7 +135,7 @@ Value bins_along(Value begin, Value end, Value extent, int64_t bins) {
   Graph& g = begin.graph();
   const Value one = scalar(g, 1, DType::f64);
   const Value size = apply("Max", {end - begin + 1.0, one}) / static_cast<double>(bins);
-  auto counted = [](Value end_of) { return cast(count_up(end_of), DType::f64); };
+  auto counted = [](Value end_of) { return cast(positions(end_of), DType::f64); };
   const Value which = unsqueeze(counted(scalar(g, static_cast<double>(bins), DType::i64)), {0});
   const Value first = apply("Floor", {which * unsqueeze(size, {1})}) + unsqueeze(begin, {1});
   const Value past = apply("Ceil", {(which + 1.0) * unsqueeze(size, {1})}) + unsqueeze(begin, {1});
@@ -165,11 +157,8 @@ Value region_maxima(Node n, Value x, Value regions) {
     const Value v = cast(column(i), DType::f64) * scale;
     return apply("Sign", {v}) * apply("Floor", {apply("Abs", {v}) + 0.5});
   };
-  auto extent = [&](double axis) {
-    return apply("Gather", {shape_of(x), scalar(g, axis, DType::i64)});
-  };
-  const Value rows = bins_along(side(2), side(4), extent(2), bins.at(0));
-  const Value columns = bins_along(side(1), side(3), extent(3), bins.at(1));
+  const Value rows = bins_along(side(2), side(4), extent_of(x, 2), bins.at(0));
+  const Value columns = bins_along(side(1), side(3), extent_of(x, 3), bins.at(1));
   const Value images = apply("Gather", {x, cast(column(0), DType::i64)});
   // [regions, channels, height, bins, width], then [regions, channels, bins, height, bins]
   const Value in_rows =

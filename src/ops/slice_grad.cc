@@ -1,6 +1,7 @@
 // steep.SliceGrad(dy, shape, starts, ends, axes?, steps?): zeros of `shape` with dy at the slice.
 #include "ops/build.h"
 #include "ops/own_types.h"
+#include "ops/positions.h"
 
 namespace steep {
 namespace {
@@ -19,9 +20,8 @@ std::vector<Value> slice_grad_decompose(Node n) {
   Graph& g = n.graph();
   Value dy = n.input(0), shape = n.input(1);
   Value size = apply("ReduceProd", {shape}, {{"keepdims", int64_t{0}}});
-  Value numbers = apply("Range", {scalar(g, 0, DType::i64), size, scalar(g, 1, DType::i64)});
-  Value places = reshape(slice_alike(n, reshape(numbers, shape)), {-1});
-  Value zeros = apply("Expand", {scalar(g, 0, dy.dtype()), unsqueeze(size, {0})});
+  Value places = reshape(slice_alike(n, reshape(positions(size), shape)), {-1});
+  Value zeros = apply("Expand", {scalar(g, 0, dy.dtype()), as_vector(size)});
   return {reshape(apply("ScatterElements", {zeros, places, reshape(dy, {-1})}), shape)};
 }
 

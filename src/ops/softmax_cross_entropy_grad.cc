@@ -20,8 +20,7 @@ std::vector<Value> softmax_cross_entropy_grad_decompose(Node n) {
   const LabelRows rows = label_rows(n, n.input(2), n.input(4), dtype);
   Value classes = apply("Gather", {shape_of(logits), scalar(g, 1, DType::i64)});
   Value off_on =
-      apply("Concat", {unsqueeze(scalar(g, 0, dtype), {0}), unsqueeze(scalar(g, 1, dtype), {0})},
-            {{"axis", int64_t{0}}});
+      concat({unsqueeze(scalar(g, 0, dtype), {0}), unsqueeze(scalar(g, 1, dtype), {0})}, 0);
   Value target = apply("OneHot", {rows.labels, classes, off_on});
   Value slope = exp(logits - unsqueeze(lse, {1})) - target;
   Value scale = rows.weights ? dloss * rows.weights : dloss;

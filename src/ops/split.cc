@@ -9,7 +9,7 @@ Grads split_vjp(Node n, const Grads& dy) {
   for (size_t i = 0; i < parts.size(); ++i) {
     if (!parts[i]) parts[i] = zeros_like(n.output(static_cast<int>(i)));
   }
-  return {apply("Concat", parts, {{"axis", n.attrs().integer("axis", 0)}})};
+  return {concat(parts, n.attrs().integer("axis", 0))};
 }
 
 }  // namespace

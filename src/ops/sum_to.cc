@@ -33,11 +33,9 @@ std::vector<Type> sum_to_infer(Node n) {
 Value sum_quotients(Value x, Value to, int64_t lead) {
   Graph& g = x.graph();
   const Ints ones(static_cast<size_t>(lead), 1);
-  const Value aligned =
-      lead == 0 ? to : apply("Concat", {ints(g, ones), to}, {{"axis", int64_t{0}}});
+  const Value aligned = lead == 0 ? to : concat({ints(g, ones), to}, 0);
   const Value quotients = shape_of(x) / apply("Max", {aligned, ints(g, {1})});  // 0 stays 0
-  const Value pairs =
-      apply("Concat", {unsqueeze(quotients, {1}), unsqueeze(aligned, {1})}, {{"axis", int64_t{1}}});
+  const Value pairs = concat({unsqueeze(quotients, {1}), unsqueeze(aligned, {1})}, 1);
   Ints axes;
   for (int64_t i = 0; i < x.rank(); ++i) axes.push_back(2 * i);
   return sum(reshape(x, reshape(pairs, {2 * x.rank()})), axes, false);

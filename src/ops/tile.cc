@@ -7,8 +7,7 @@ namespace {
 Grads tile_vjp(Node n, const Grads& dy) {
   // Seen as (repeats[0], x[0], repeats[1], x[1], …): the even axes number the copies.
   Value x = n.input(0), repeats = n.input(1);
-  Value pairs = apply("Concat", {unsqueeze(repeats, {1}), unsqueeze(shape_of(x), {1})},
-                      {{"axis", int64_t{1}}});
+  Value pairs = concat({unsqueeze(repeats, {1}), unsqueeze(shape_of(x), {1})}, 1);
   Ints copies;
   for (int64_t i = 0; i < x.rank(); ++i) copies.push_back(2 * i);
   if (copies.empty()) return {dy[0]};
