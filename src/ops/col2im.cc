@@ -80,6 +80,6 @@ std::vector<Value> col2im_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kCol2Im = {
-    .name = "Col2Im", .infer = col2im_infer, .decompose = col2im_decompose};
+    .name = "Col2Im", .reads_from = 1, .infer = col2im_infer, .decompose = col2im_decompose};
 
 }  // namespace steep

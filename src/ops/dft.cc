@@ -126,7 +126,7 @@ std::vector<Value> stft_decompose(Node n) {
 
 }  // namespace
 
-extern const OpDef kDFT = {.name = "DFT", .decompose = dft_decompose};
+extern const OpDef kDFT = {.name = "DFT", .reads_from = 1, .decompose = dft_decompose};
 extern const OpDef kSTFT = {.name = "STFT", .decompose = stft_decompose};
 
 }  // namespace steep

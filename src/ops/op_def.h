@@ -45,6 +45,9 @@ struct OpDef {
   /// The shapes of its outputs depend on data, or it deals in sequences or subgraphs: it runs on
   /// its own, between the parts of the graph that can be planned.
   bool dynamic = false;
+  /// Its decomposition reads the values of the inputs from this one on, which must be constants by
+  /// then; -1: of none.
+  int reads_from = -1;
   Vjp vjp = nullptr;
   Infer infer = nullptr;
   Decompose decompose = nullptr;

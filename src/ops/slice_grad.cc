@@ -28,6 +28,7 @@ std::vector<Value> slice_grad_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSteepSliceGrad = {.name = "steep.SliceGrad",
+                                      .reads_from = 2,
                                       .vjp = slice_grad_vjp,
                                       .infer = slice_grad_infer,
                                       .decompose = slice_grad_decompose};

@@ -58,19 +58,10 @@ Tensor shape_tensor(Node n) {
   return Tensor::from(Ints(dims.begin() + start, dims.begin() + end), {end - start});
 }
 
-/// What only knows what to do once the values of its operands from `first` on are known.
-struct NeedsValues {
-  std::string_view op;
-  int first;
-};
-constexpr NeedsValues kNeedValues[] = {{"Col2Im", 1}, {"DFT", 1}, {"steep.SliceGrad", 2}};
-
-bool lacks_values(Node n) {
-  for (const NeedsValues& needs : kNeedValues) {
-    if (n.op() != needs.op) continue;
-    for (int i = needs.first; i < n.input_count(); ++i) {
-      if (n.input(i) && constant(n.input(i)) == nullptr) return true;
-    }
+bool lacks_values(Node n, const OpDef& def) {
+  if (def.reads_from < 0) return false;
+  for (int i = def.reads_from; i < n.input_count(); ++i) {
+    if (n.input(i) && constant(n.input(i)) == nullptr) return true;
   }
   return false;
 }
@@ -94,11 +85,12 @@ class Specialiser {
     }
     if (waits) return wait(n);
     if (n.op() == "If" && constant(n.input(0)) != nullptr) return take_branch(n);
-    if (const OpDef* def = find_op(n.op()); def != nullptr && def->dynamic) {
+    const OpDef* def = find_op(n.op());
+    if (def != nullptr && def->dynamic) {
       if (provider_.data_shaped(n.op()) == nullptr || !foldable(n)) return wait(n);
       return replace_outputs(n, run_data_shaped(provider_, n, constant_inputs(n)));
     }
-    if (lacks_values(n)) return wait(n);
+    if (def != nullptr && lacks_values(n, *def)) return wait(n);
     infer_types(n);
     if (Value same = simplify(n)) {
       replace(n.output(0), same);
