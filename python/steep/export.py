@@ -264,6 +264,9 @@ def _sizes(tensors: list[torch.Tensor]) -> tuple[torch.Size, ...]:
 def _torch_export(
     flat: _Flat, names: list[str], tensors: list[torch.Tensor], opset: int | None
 ) -> Exported:
+    # Found at the end too, seconds later; but most modules that train statistics say so.
+    if (buffer := _trained_statistic(flat)) is not None:
+        raise RuntimeError(f"forward writes the buffer {buffer}")
     auto = torch.export.Dim.AUTO
     shapes = tuple({axis: auto for axis in range(t.ndim)} for t in tensors)
     # Capturing here, once, keeps torch.onnx from trying its slower ways too: tracing comes next.
@@ -297,6 +300,15 @@ def _torch_export(
             value.const_value = None
             graph.inputs.append(value)
     return _exported(flat, program.model_proto, names, extents, "torch.export")
+
+
+def _trained_statistic(flat: _Flat) -> str | None:
+    """Return the name of a buffer that a normalisation in training writes, if there is one."""
+    norms = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.instancenorm._InstanceNorm)
+    for name, part in flat.module.named_modules():
+        if isinstance(part, norms) and part.training and part.running_mean is not None:
+            return f"{name}.running_mean" if name else "running_mean"
+    return None
 
 
 def _trace(
