@@ -7,9 +7,9 @@
 
 namespace steep::cpu {
 
-/// y[b, i, j] = activation(alpha * sum_k a[b, i, k] * b[b, k, j] + bias[j]) for every batch index
-/// b. Strides count elements; a batch stride of 0 broadcasts. Permutations of the node are already
-/// in the strides.
+/// y[b, i, j] = activation(alpha * sum_k a[b, i, k] * b[b, k, j] + bias[j]) + addend[b, i, j] for
+/// every batch index b. Strides count elements; a batch stride of 0 broadcasts. Permutations of the
+/// node are already in the strides.
 struct MatMulProblem {
   DType dtype = DType::undefined;       ///< of a and b
   DType y_dtype = DType::undefined;     ///< as `dtype`, or float32 where that is a 16-bit float
@@ -23,6 +23,7 @@ struct MatMulProblem {
   double alpha = 1;
   bool relu = false;
   bool bias = false;
+  bool addend = false;        ///< laid out like y
   bool bias_on_rows = false;  ///< bias[i] instead of bias[j]: the problem was swapped
   bool swapped = false;       ///< `a` is the node's input 1 and `b` its input 0
 
@@ -32,8 +33,10 @@ struct MatMulProblem {
   MatMulProblem swap() const;
 };
 
-/// Reads a node. std::nullopt with the reason in *why_not when the shapes do not multiply.
-std::optional<MatMulProblem> read_matmul(const NodeSpec& node, std::string* why_not);
+/// Reads a node. std::nullopt with the reason in *why_not when the shapes do not multiply, or when
+/// there is an addend and the kernel does not take one.
+std::optional<MatMulProblem> read_matmul(const NodeSpec& node, std::string* why_not,
+                                         bool takes_addend = false);
 
 /// Plain loops without threads, for products that cost less than waking a second thread.
 std::unique_ptr<Kernel> make_small_matmul(const NodeSpec& node, std::string* why_not);

@@ -66,11 +66,14 @@ constexpr int64_t kLongestGemmSum = 512;
 constexpr int64_t kWide = 16384;
 constexpr int64_t kWideRows = 256;
 constexpr int64_t kWideColumns = 64;
+/// Along columns, gemm gains with more rows than these.
+constexpr int64_t kFewRows = 512;
 
 bool is_wide(const MatMulProblem& p) {
   // In bfloat16 brgemm is the faster one along columns.
   const bool gains =
       p.dtype == DType::f32 || (p.dtype == DType::bf16 && p.n < std::max({p.m, p.k, kWide}));
+  if (p.m <= kFewRows && p.n >= std::max(p.m, p.k)) return false;
   return gains && p.batch.empty() && std::max({p.m, p.n, p.k}) >= kWide && p.m >= kWideRows &&
          p.n >= kWideColumns && p.k >= kWideColumns;
 }
@@ -80,6 +83,7 @@ class OneDnnMatMul final : public Kernel {
   /// Throws dnnl::error where oneDNN has no such primitive.
   explicit OneDnnMatMul(const MatMulProblem& problem) : p_(problem) {
     flops = 2.0 * static_cast<double>(p_.multiplications());
+    if (p_.addend) may_share = {{3, 0}};
     if (is_wide(p_)) {
       add_wide_parts();
       return;
@@ -102,6 +106,7 @@ class OneDnnMatMul final : public Kernel {
     const auto bias_size = static_cast<int64_t>(size_of(p_.bias_dtype));
     auto* y =
         narrow_ == nullptr ? args.output<std::byte>(0) : static_cast<std::byte*>(args.scratch);
+    if (p_.addend && args.in[3] != args.out[0]) copy_addend(args);
     for (const Part& part : parts_) {
       const Range& r = part.range;
       const dnnl::memory a_part = onednn_memory(part.a, a + (r.m * p_.a_m + r.k * p_.a_k) * size);
@@ -181,10 +186,11 @@ class OneDnnMatMul final : public Kernel {
 
   /// The longest axis in parts: columns in blocks that are still in the cache when the bias comes.
   void add_wide_parts() {
-    constexpr int64_t kBlock = 4096;
     const bool rows = p_.m >= std::max(p_.n, p_.k), columns = !rows && p_.n >= p_.k;
     const int64_t extent = rows ? p_.m : columns ? p_.n : p_.k;
-    const int64_t count = columns ? (extent + kBlock - 1) / kBlock : 2;
+    // A sum that is continued is read again: from the cache, if its blocks are small.
+    const int64_t block = columns ? 4096 : 2048;
+    const int64_t count = columns || p_.addend ? (extent + block - 1) / block : 2;
     if (!rows && !columns && p_.y_dtype != DType::f32) {
       // Each part of the sum would be rounded: they are added elsewhere.
       narrow_ = find_convert(DType::f32, p_.y_dtype);
@@ -206,7 +212,7 @@ class OneDnnMatMul final : public Kernel {
     // oneDNN sums into y before anything else, adds its own bias before alpha, and knows only a
     // bias for each column: alpha is the last part's, and so is the bias where there is an alpha.
     dnnl::post_ops post;
-    if (r.k != 0) post.append_sum();
+    if (r.k != 0 || p_.addend) post.append_sum();
     const bool scale = p_.alpha != 1;
     const bool last = r.k_end == p_.k;
     if (scale && last) {
@@ -239,6 +245,14 @@ class OneDnnMatMul final : public Kernel {
     scratch_bytes = std::max(scratch_bytes, sum_bytes_ + part.scratchpad.get_size());
     part.primitive = dnnl::matmul(pd);
     parts_.push_back(std::move(part));
+  }
+
+  /// The sum starts from what y holds.
+  void copy_addend(const KernelArgs& args) const {
+    parallel_for(p_.batch_count() * p_.m * p_.n, 65536, [&](int64_t begin, int64_t end) {
+      std::copy(args.input<float>(3) + begin, args.input<float>(3) + end,
+                args.output<float>(0) + begin);
+    });
   }
 
   /// While y is still in the cache. T: float or Bf16.
@@ -284,12 +298,16 @@ bool has_products(DType narrow) {
 }
 
 std::unique_ptr<Kernel> make_onednn_matmul(const NodeSpec& node, std::string* why_not) {
-  auto problem = read_matmul(node, why_not);
+  auto problem = read_matmul(node, why_not, true);
   if (!problem) return nullptr;
   if (onednn_type(problem->dtype) == dnnl::memory::data_type::undef) {
     return decline(why_not, "dtype is {}", name_of(problem->dtype));
   }
   if (problem->multiplications() == 0) return decline(why_not, "empty product");
+  if (problem->addend &&
+      (problem->y_dtype != DType::f32 || problem->alpha != 1 || problem->bias || problem->relu)) {
+    return decline(why_not, "only a plain float32 sum can start from something else than 0");
+  }
   // A transposed output is outside oneDNN's fast path; the transposed product is inside.
   if (problem->y_n != 1 && problem->y_m == 1) problem = problem->swap();
   if (problem->y_dtype == DType::f16 && problem->relu) {

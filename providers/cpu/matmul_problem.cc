@@ -124,7 +124,8 @@ MatMulProblem MatMulProblem::swap() const {
   return p;
 }
 
-std::optional<MatMulProblem> read_matmul(const NodeSpec& node, std::string* why_not) {
+std::optional<MatMulProblem> read_matmul(const NodeSpec& node, std::string* why_not,
+                                         bool takes_addend) {
   auto decline = [&](const char* reason) {
     *why_not = reason;
     return std::nullopt;
@@ -191,6 +192,10 @@ std::optional<MatMulProblem> read_matmul(const NodeSpec& node, std::string* why_
   p.relu = activation == "Relu";
   p.bias = bias.present();
   if (p.bias && bias.size() != p.n) return decline("bias does not have one element a column");
+  p.addend = node.in(3).present();
+  if (p.addend && !takes_addend) return decline("something is added to the product");
+  if (p.addend && (node.in(3).dtype != p.y_dtype || node.in(3).dims != node.out(0).dims))
+    return decline("the addend is not like the result");
   return p;
 }
 

@@ -1,8 +1,7 @@
-// steep.MatMul(a, b, bias?){perm_a, perm_b, perm_y, alpha, activation, dtype}: a matrix
-// product with
-// everything around it that a kernel can take along. Made by a fusion pass. The attribute `dtype`
-// is the type of the result, by default that of `a`; then sums are of the wider type, and so may be
-// the bias.
+// steep.MatMul(a, b, bias?, addend?){perm_a, perm_b, perm_y, alpha, activation, dtype}: a matrix
+// product with everything around it that a kernel can take along; `addend` has the result's shape
+// and type and comes last. Made by passes. The attribute `dtype` is the type of the result, by
+// default that of `a`; then sums are of the wider type, and so may be the bias.
 #include "ops/build.h"
 #include "ops/own_types.h"
 #include "steep/error.h"
@@ -51,7 +50,8 @@ std::vector<Value> steep_matmul_decompose(Node n) {
   if (const double alpha = attrs.real("alpha", 1); alpha != 1) y = y * alpha;
   if (n.input(2)) y = y + wide(n.input(2));
   if (const std::string f = attrs.string("activation", ""); !f.empty()) y = apply(f, {y});
-  return {permuted(cast(y, n.output(0).dtype()), attrs.ints("perm_y"))};
+  y = permuted(cast(y, n.output(0).dtype()), attrs.ints("perm_y"));
+  return {n.input(3) ? y + n.input(3) : y};
 }
 
 }  // namespace

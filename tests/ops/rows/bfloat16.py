@@ -80,6 +80,8 @@ for _dtype in (F32, BF16):
     row("steep.MatMul", "16 66x65", "16 66x16401", perm_a=[1, 0], perm_y=[1, 0], dtype=_dtype)
 
 row("steep.MatMul", "16 70x96", "16 96x33")
+row("steep.MatMul", "16 70x96", "16 96x33", None, "32 70x33", dtype=F32)
+row("steep.MatMul", "16 96x70", "16 96x33", None, "16 70x33", perm_a=[1, 0])
 for _shape, _to in (("70x96", [96]), ("5x7x96", [7, 1]), ("3000x3", [3]), ("40", []), ("0x4", [4])):
     row("steep.SumTo", f"16 {_shape}", np.array(_to, np.int64), dtype=F32)
     row("steep.SumTo", f"16 {_shape}", np.array(_to, np.int64))

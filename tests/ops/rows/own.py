@@ -32,14 +32,15 @@ for _x, _ratio in (((5,), 0.5), ((4, 33), 0.1), ((), 0.25), ((0, 3), 0.5)):
 
 
 def product_with_everything(
-    a, b, bias=None, perm_a=None, perm_b=None, perm_y=None, alpha=1.0, activation=""
+    a, b, bias=None, addend=None, perm_a=None, perm_b=None, perm_y=None, alpha=1.0, activation=""
 ):
     a = a.permute(perm_a) if perm_a else a
     b = b.permute(perm_b) if perm_b else b
     y = torch.matmul(a, b) * alpha
     y = y if bias is None else y + bias
     y = torch.relu(y) if activation else y
-    return y.permute(perm_y) if perm_y else y
+    y = y.permute(perm_y) if perm_y else y
+    return y if addend is None else y + addend
 
 
 for _a, _b, _bias, _attrs in (
@@ -68,6 +69,27 @@ for _a, _b, _bias, _attrs in (
         *([floats(_b[_attrs.get("perm_b", range(len(_b)))[-1]])] if _bias else []),
         attrs=_attrs,
         torch=lambda *x, attrs=_attrs: product_with_everything(*x, **attrs),
+    )
+
+for _a, _b, _y, _bias, _attrs in (
+    ((2, 3), (3, 4), (2, 4), False, {}),
+    ((65, 70), (70, 66), (65, 66), False, {}),  # past what small loops take
+    ((70, 65), (70, 66), (65, 66), False, {"perm_a": [1, 0]}),
+    ((70, 65), (70, 66), (66, 65), False, {"perm_a": [1, 0], "perm_y": [1, 0]}),
+    ((5, 2, 3), (3, 4), (5, 2, 4), False, {}),
+    ((2, 3), (3, 4), (2, 4), True, {"alpha": 0.5, "activation": "Relu"}),
+    ((0, 3), (3, 4), (0, 4), False, {}),
+    ((2, 0), (0, 4), (2, 4), False, {}),
+):
+    row(
+        "steep.MatMul",
+        floats(*_a),
+        floats(*_b),
+        floats(_y[-1]) if _bias else None,
+        floats(*_y),
+        attrs=_attrs,
+        torch=lambda *x, attrs=_attrs: product_with_everything(*x, **attrs),
+        note="addend",
     )
 
 for _a, _b in (
