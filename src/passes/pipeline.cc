@@ -21,6 +21,7 @@ constexpr Pass kPasses[] = {
     {"fuse_matmul", fuse_matmul},
     {"precision_bf16", precision_bf16, only<Precision::bf16>},
     {"precision_fp16", precision_fp16, only<Precision::fp16>},
+    {"chunk_logits", chunk_logits, only<Precision::fp32>},
     {"fuse_gather_grad", fuse_gather_grad},
     {"recompute", recompute},
     {"fuse_elementwise", fuse_elementwise},

@@ -37,6 +37,7 @@ void fuse_long_attention(Graph& graph);  // the same, of long sequences only
 void fuse_matmul(Graph& graph);          // transposes, scale, bias and ReLU into steep.MatMul
 void precision_bf16(Graph& graph);       // matrix products in bfloat16
 void precision_fp16(Graph& graph);       // matrix products in float16
+void chunk_logits(Graph& graph);         // scores over a vocabulary, a chunk of rows at a time
 void fuse_gather_grad(Graph& graph);     // a sum with a gather's gradient into that gradient
 void recompute(Graph& graph);            // in backward, what forward need not keep
 void fuse_elementwise(Graph& graph);     // chains of elementwise nodes into steep.Fused

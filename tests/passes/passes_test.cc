@@ -38,13 +38,22 @@ int count(const Graph& g, std::string_view op) {
   return n;
 }
 
+/// All outputs, those of backward last.
+std::vector<Tensor> results(Program program, std::span<const Tensor> inputs) {
+  ForwardResult run = program.forward(inputs);
+  if (!run.pending) return run.outputs;
+  for (Tensor& t : program.backward(std::move(run.pending), {}))
+    run.outputs.push_back(std::move(t));
+  return run.outputs;
+}
+
 /// Runs the graph with all passes and with none, and expects equal results.
 void expect_same_results(const Graph& g) {
   std::set<std::string> all;
   for (const Pass& p : passes()) all.insert(std::string(p.name));
   const std::vector<Tensor> inputs = inputs_of(g);
-  const auto with = Program(g).forward(inputs).outputs;
-  const auto without = Program(g, {.disabled_passes = all}).forward(inputs).outputs;
+  const auto with = results(Program(g), inputs);
+  const auto without = results(Program(g, {.disabled_passes = all}), inputs);
   ASSERT_EQ(with.size(), without.size());
   for (size_t i = 0; i < with.size(); ++i) {
     ASSERT_EQ(with[i].dims(), without[i].dims());
@@ -106,6 +115,88 @@ TEST(FuseMatmul, LeavesAnAddOfAFullMatrix) {
   g.add_output("y", matmul(x, x) + x);
   EXPECT_EQ(count(after(g, fuse_matmul), "Add"), 1);
   expect_same_results(g);
+}
+
+/// Loss of labels under x w (+ b) with the gradients of x, w and b, as differentiation leaves them;
+/// 520 rows, 52,000 classes.
+struct Vocabulary {
+  Graph g;
+  Value logits;
+
+  explicit Vocabulary(const std::string& reduction, bool tied, bool ignores) {
+    Value x = g.add_input("x", {DType::f32, Shape{5, 104, 24}});
+    Value w = g.add_input("w", tied ? matrix(52000, 24) : matrix(24, 52000));
+    Value b = g.add_input("b", {DType::f32, Shape{52000}});
+    std::vector<int64_t> labels;
+    for (int64_t i = 0; i < 520; ++i)
+      labels.push_back(ignores && i % 3 == 0 ? -100 : i * 17 % 52000);
+    Value t = g.add_constant(Tensor::from(labels, {520}));
+    logits = matmul(x, tied ? transpose(w, {1, 0}) : w) + b;
+    Attrs attrs{{"reduction", reduction}};
+    if (ignores) attrs.set("ignore_index", int64_t{-100});
+    const Value flat = reshape(logits, {-1, 52000});
+    const std::vector<Value> loss =
+        apply_n("steep.SoftmaxCrossEntropy", std::vector{flat, t}, 2, attrs);
+    g.add_output("loss", loss[0]);
+    const Graph::Scope backward(g, Phase::backward, "grad");
+    const Value seed = scalar(g, 3, DType::f32);
+    const Value dy = reshape(
+        apply("steep.SoftmaxCrossEntropyGrad", {seed, flat, t, loss[1]}, attrs), {5, 104, 52000});
+    const Value rows = apply("Flatten", {dy}, {{"axis", int64_t{2}}});
+    const Value of_x = apply("Flatten", {x}, {{"axis", int64_t{2}}});
+    g.add_output("dx", matmul(dy, tied ? w : transpose(w, {1, 0})), Phase::backward);
+    g.add_output(
+        "dw", tied ? matmul(transpose(rows, {1, 0}), of_x) : matmul(transpose(of_x, {1, 0}), rows),
+        Phase::backward);
+    g.add_output("db", apply("steep.SumTo", {dy, ints(g, {52000})}), Phase::backward);
+  }
+};
+
+Graph chunked(Graph g) { return after(after(std::move(g), fuse_matmul), chunk_logits); }
+
+TEST(ChunkLogits, ComputesLossAndGradientsOfAChunkBeforeTheNextOne) {
+  for (const char* reduction : {"mean", "sum"}) {
+    for (const bool tied : {false, true}) {
+      for (const bool ignores : {false, true}) {
+        const Graph g = Vocabulary(reduction, tied, ignores).g;
+        const Graph split = chunked(g);
+        EXPECT_EQ(count(split, "steep.SoftmaxCrossEntropy"), 2) << to_text(split);
+        std::vector<std::string> order;
+        for (Node n : split.nodes()) {
+          if (n.op().starts_with("steep.SoftmaxCrossEntropy")) order.push_back(n.op());
+        }
+        EXPECT_EQ(order[1], "steep.SoftmaxCrossEntropyGrad");
+        expect_same_results(g);
+      }
+    }
+  }
+}
+
+TEST(ChunkLogits, NeedsAFractionOfTheMemory) {
+  const Graph g = Vocabulary("mean", true, true).g;
+  const auto arena = [&](const std::set<std::string>& disabled) {
+    std::vector<Type> types;
+    for (Value v : g.inputs()) types.push_back(v.type());
+    return Program(g, {.disabled_passes = disabled}).plan(types).arena_bytes;
+  };
+  constexpr size_t kLogits = size_t{520} * 52000 * 4;
+  EXPECT_GT(arena({"chunk_logits"}), kLogits);
+  EXPECT_LT(arena({}), kLogits * 6 / 10);
+}
+
+TEST(ChunkLogits, LeavesScoresThatOthersRead) {
+  Vocabulary read("mean", false, false);
+  read.g.add_output("logits", read.logits);
+  EXPECT_EQ(count(chunked(read.g), "steep.SoftmaxCrossEntropy"), 1);
+}
+
+TEST(ChunkLogits, LeavesALossWhoseGradientComesLater) {
+  Graph g = Vocabulary("mean", false, false).g;
+  const Value seed = g.add_input("dloss", {DType::f32, Shape{}}, Phase::backward);
+  for (Node n : g.nodes()) {
+    if (n.op() == "steep.SoftmaxCrossEntropyGrad") n.set_input(0, seed);
+  }
+  EXPECT_EQ(count(chunked(g), "steep.SoftmaxCrossEntropy"), 1);
 }
 
 TEST(FuseGatherGrad, AddsIntoTheOtherGradient) {
