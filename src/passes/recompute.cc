@@ -5,7 +5,8 @@
 //   backward: dx = f(dy, x, t)               →   backward: dx = f(dy, x, Tanh(x * 0.8))
 //
 // Only where the sources of the value are fewer bytes than the value, or are kept anyway: reading
-// and writing an array costs more than the arithmetic. Chen et al., Training Deep Nets with
+// and writing an array costs more than the arithmetic. So it is with a layer normalisation, whose
+// input its own gradient keeps. Chen et al., Training Deep Nets with
 // Sublinear Memory Cost, 2016, has the general idea; here it is applied where it costs no time.
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "ops/build.h"
 #include "ops/op_def.h"
 #include "passes/pipeline.h"
+#include "passes/views.h"
 
 namespace steep {
 namespace {
@@ -48,6 +50,21 @@ class Recomputer {
       for (int i = 0; i < n.input_count(); ++i) {
         Value x = n.input(i);
         if (x && kept_.count(x.id()) == 0 && can_repeat(x) && pays(x)) n.set_input(i, again(x, n));
+      }
+    }
+    for (Node n : order_) {
+      if (n.phase() != Phase::backward) continue;
+      for (int i = 0; i < n.input_count(); ++i) {
+        const Value x = n.input(i), y = x ? behind_views(x) : x;
+        if (!y || !is_kept_norm(y)) continue;
+        const Value made = copy(y, n);
+        if (x == y) {
+          n.set_input(i, made);
+          continue;
+        }
+        const Graph::Scope scope(g_, Phase::backward, y.producer().name() + "/again");
+        n.set_input(i, reshape(made, x.type().dims()));
+        g_.place_like(n.input(i).producer(), n);
       }
     }
   }
@@ -90,7 +107,21 @@ class Recomputer {
   }
 
   Value again(Value x, Node reader) {
-    if (kept_.count(x.id()) != 0 || !can_repeat(x)) return x;
+    return kept_.count(x.id()) != 0 || !can_repeat(x) ? x : copy(x, reader);
+  }
+
+  /// The result of a large layer normalisation whose input is kept.
+  bool is_kept_norm(Value x) const {
+    constexpr size_t kLeastBytes = size_t{1} << 20;
+    Node p = x.producer();
+    if (!p || p.op() != "LayerNormalization" || p.phase() != Phase::forward) return false;
+    if (x != p.output(0) || bytes_of(x) < kLeastBytes || !stays(p.input(0))) return false;
+    return std::none_of(g_.outputs().begin(), g_.outputs().end(),
+                        [&](const Output& o) { return o.value == x; });
+  }
+
+  /// x made once more, for `reader` and whoever comes after it.
+  Value copy(Value x, Node reader) {
     if (auto it = again_.find(x.id()); it != again_.end()) return it->second;
     Node p = x.producer();
     std::vector<Value> inputs;
@@ -98,10 +129,10 @@ class Recomputer {
       inputs.push_back(p.input(i) ? again(p.input(i), reader) : Value());
     }
     const Graph::Scope scope(g_, Phase::backward, p.name() + "/again");
-    Node copy = g_.add_node(p.op(), inputs, 1, p.attrs());
-    g_.set_type(copy.output(0), x.type());
-    g_.place_like(copy, reader);
-    return again_[x.id()] = copy.output(0);
+    Node made = g_.add_node(p.op(), inputs, 1, p.attrs());
+    g_.set_type(made.output(0), x.type());
+    g_.place_like(made, reader);
+    return again_[x.id()] = made.output(0);
   }
 
   Graph& g_;

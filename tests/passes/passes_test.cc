@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 
+#include "autodiff/gradient.h"
 #include "engine.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
@@ -285,6 +286,26 @@ TEST(Recompute, KeepsResults) {
     for (int64_t i = 0; i < results[0][0].size(); ++i) {
       EXPECT_EQ(results[0][0].data<float>()[i], results[1][0].data<float>()[i]);
     }
+  }
+}
+
+TEST(Recompute, RepeatsALayerNormalisation) {
+  for (const int64_t rows : {8, 512}) {  // 16 KiB, which nobody misses, and 1 MiB
+    Graph g;
+    Value x = g.add_input("x", {DType::f32, Shape{rows / 4, 4, 512}}),
+          w = g.add_input("w", matrix(512, 3));
+    Value scale = g.add_input("scale", {DType::f32, Shape{512}});
+    Value y =
+        apply_n("LayerNormalization", std::vector{x, scale, scale}, 3, {{"axis", int64_t{-1}}})[0];
+    Value product = matmul(reshape(y, {rows, 512}), w);
+    Value loss = sum(product * product, {}, false);
+    g.add_output("loss", loss);
+    const Value one = scalar(g, 1, DType::f32);
+    const std::vector<Value> found =
+        add_gradients(g, std::vector{loss}, std::vector{one}, std::vector{x, w, scale});
+    for (Value v : found) g.add_output(v.name(), v, Phase::backward);
+    EXPECT_EQ(count(after(g, recompute), "LayerNormalization"), rows == 512 ? 2 : 1);
+    expect_same_results(g);
   }
 }
 
