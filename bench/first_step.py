@@ -1,10 +1,12 @@
-"""Time to the first finished step: in a first process, and in a second that finds its export.
+"""Time to the first finished step, and peak memory: in a first process, and in a second that finds
+its export.
 
     python bench/first_step.py               three works, through ORTModule and steep.trainer
     python bench/first_step.py gpt2 --repeat 3
 
 Each process builds the model, then the clock runs: export (or the cache), import, differentiation,
-planning, fresh memory, the step. `prepare` is what lies before the first kernel runs.
+planning, fresh memory, the step. `prepare` is what lies before the first kernel runs. The peak is
+the process's after four steps, all libraries included.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import tempfile
 import time
 import warnings
 
+from worker import peak_mib
 from works import WORKS
 
 RUNNERS = ("ort-module", "trainer")
@@ -52,22 +55,30 @@ def child(work: str, runner: str) -> None:
     start = time.perf_counter()
     import steep
 
-    optimizer = torch.optim.AdamW(task.model.parameters(), 1e-3)
+    optimizer = torch.optim.AdamW(task.model.parameters(), 1e-3, fused=runner != "trainer")
     if runner == "trainer":
         run = steep.trainer(task.model, task.criterion, optimizer, predictions=False)
         inputs = task.inputs if task.criterion is None else (*task.inputs, task.target)
         run.compile(*inputs)
         run.session.plan(*(t for t in inputs))
         prepare = time.perf_counter() - start
-        run.step(*inputs)
+
+        def step() -> None:
+            run.step(*inputs)
     else:
         module = steep.ORTModule(task.model)
-        result = module(*task.inputs)
         prepare = float("nan")  # planned within the first call
-        task.loss(result).backward()
-        optimizer.step()
-    total = time.perf_counter() - start
-    print(json.dumps({"export": exports.seconds, "prepare": prepare, "total": total}))
+
+        def step() -> None:
+            optimizer.zero_grad()
+            task.loss(module(*task.inputs)).backward()
+            optimizer.step()
+
+    step()
+    found = {"export": exports.seconds, "prepare": prepare, "total": time.perf_counter() - start}
+    for _ in range(3):
+        step()
+    print(json.dumps({**found, "peak": peak_mib()}))
 
 
 def measure(work: str, runner: str, cache: str) -> dict[str, float]:
@@ -88,8 +99,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.child:
         return child(args.works[0], args.child)
-    print("| work | through | process | export s | before the first kernel s | first step done s |")
-    print("|---|---|---|---|---|---|")
+    heads = ("export s", "before the first kernel s", "first step done s", "peak MiB")
+    print("| work | through | process |", *(f"{head} |" for head in heads))
+    print("|---|---|---|---|---|---|---|")
     for work in args.works or WORKS:
         for runner in args.runners:
             runs: dict[str, list[dict[str, float]]] = {"first": [], "second": []}
@@ -99,7 +111,9 @@ def main() -> None:
                         process.append(measure(work, runner, folder))
             for name, found in runs.items():
                 row = [statistics.median(r[k] for r in found) for k in found[0]]
-                print(f"| {work} | {runner} | {name} | " + " | ".join(f"{v:.2f}" for v in row), "|")
+                *seconds, peak = row
+                cells = [work, runner, name, *(f"{s:.2f}" for s in seconds), f"{peak:.0f}"]
+                print(f"| {' | '.join(cells)} |", flush=True)
     return None
 
 
