@@ -170,14 +170,15 @@ class Head {
     return true;
   }
 
-  /// Sorts the readers of dlogits; false if one is neither kind of product nor a bias's sum.
+  /// Sorts the readers of dlogits; false if one is neither kind of product nor the bias's sum.
   bool find_products() {
     std::vector<Node> readers;
     if (!add_readers(gradient_.output(0), &readers)) return false;
     for (Node n : readers) {
       const bool plain = is_product(n) && n.attrs().real("alpha", 1) == 1 && !n.input(2) &&
                          !n.attrs().has("activation") && !n.input(3);
-      const bool first = is_gradient(n.input(0));
+      const bool first = is_gradient(n.input(0)), second = is_gradient(n.input(1));
+      if (first == second) return false;
       if (plain && first && multiplies_rows(n) && in_forward(n.input(1))) {
         row_products_.push_back(n);
       } else if (plain && n.input(0).rank() == 2 && n.input(1).rank() == 2 &&
@@ -194,8 +195,11 @@ class Head {
                        [&](const WeightProduct& p) { return in_forward(p.other); });
   }
 
-  /// Whether v is dlogits or a view of it.
-  bool is_gradient(Value v) const { return behind_views(v) == gradient_.output(0); }
+  /// Whether v is dlogits, with whatever leading axes.
+  bool is_gradient(Value v) const {
+    return v && behind_views(v) == gradient_.output(0) &&
+           v.type().dims().back() == logits_.type().dims()[1];
+  }
 
   /// [rows, …] of what may have several leading axes.
   Value as_rows(Value v) const {

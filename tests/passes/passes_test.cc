@@ -191,6 +191,16 @@ TEST(ChunkLogits, LeavesScoresThatOthersRead) {
   EXPECT_EQ(count(chunked(read.g), "steep.SoftmaxCrossEntropy"), 1);
 }
 
+TEST(ChunkLogits, LeavesAGradientThatOthersRead) {
+  Graph g = Vocabulary("mean", false, false).g;
+  for (Node n : g.nodes()) {
+    if (n.op() != "steep.SoftmaxCrossEntropyGrad") continue;
+    const Graph::Scope backward(g, Phase::backward, "steepest");
+    g.add_output("steepest", apply("ReduceMax", {n.output(0)}), Phase::backward);
+  }
+  EXPECT_EQ(count(chunked(g), "steep.SoftmaxCrossEntropy"), 1);
+}
+
 TEST(ChunkLogits, LeavesALossWhoseGradientComesLater) {
   Graph g = Vocabulary("mean", false, false).g;
   const Value seed = g.add_input("dloss", {DType::f32, Shape{}}, Phase::backward);
