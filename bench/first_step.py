@@ -61,7 +61,7 @@ def child(work: str, runner: str) -> None:
         run = steep.trainer(task.model, task.criterion, optimizer, predictions=False)
         inputs = task.inputs if task.criterion is None else (*task.inputs, task.target)
         run.compile(*inputs)
-        run.session.plan(*(t for t in inputs))
+        run.session.plan(*inputs)
         prepare = time.perf_counter() - start
 
         def step() -> None:

@@ -9,8 +9,9 @@
 //   db = Σ dlogits                            dw += x[rows]ᵀ dlogits,  db += Σ dlogits
 //
 // All of it moves to forward, so it is done only where the gradient of the loss is known there (a
-// trainer's is 1), and where nobody else reads the scores. Hsu et al., Liger Kernel, 2024, computes
-// loss and gradients of a chunk in the same way.
+// trainer's is 1), and where nobody else reads the scores. At bf16 precision it was slower than it
+// is worth (docs/performance.md). Hsu et al., Liger Kernel, 2024, computes loss and gradients of a
+// chunk in the same way.
 
 #include <algorithm>
 #include <optional>
@@ -26,6 +27,7 @@ using Users = std::vector<std::vector<Node>>;
 
 /// A chunk has so many rows at least: enough to multiply with each weight that is read.
 constexpr int64_t kRows = 256;
+/// Each adds some six nodes to the plan.
 constexpr int64_t kMostChunks = 16;
 /// Smaller scores are not worth reading the weight and its gradient several times.
 constexpr size_t kLeastBytes = size_t{96} << 20;
