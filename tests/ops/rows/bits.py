@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from .row import table
+from .row import SHAPES, table
 
 ROWS, row = table()
 
@@ -22,26 +22,40 @@ def small(dtype, *shape):
 
 
 TYPES = (np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.uint64, np.int64)
-PAIRS = [((2, 3), (2, 3)), ((2, 3), (3,)), ((), (2, 3)), ((), ()), ((0, 3), (1, 3))]
+PAIRS = [
+    ((2, 3), (2, 3)),
+    ((2, 3), (3,)),
+    ((), (2, 3)),
+    ((), ()),
+    ((5,), (1,)),
+    ((33,), (33,)),
+    ((2, 1, 4), (3, 1)),
+    ((1, 5), (4, 1)),
+    ((0, 3), (1, 3)),
+    ((2, 0, 3), ()),
+]
 for _type in TYPES:
     _name = np.dtype(_type).name
     for _a, _b in PAIRS if _type is np.int32 else PAIRS[1:2]:
         for _op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor"):
             row(_op, numbers(_type, *_a), np.asarray(~numbers(_type, *_b), _type), note=_name)
-    row("BitwiseNot", numbers(_type, 3, 5), note=_name)
+    for _a in SHAPES if _type is np.int32 else [(3, 5)]:
+        row("BitwiseNot", numbers(_type, *_a), note=_name)
     if np.issubdtype(_type, np.unsignedinteger):
         for _direction in ("LEFT", "RIGHT"):
-            row(
-                "BitShift",
-                numbers(_type, 4, 9),
-                small(_type, 9),
-                attrs={"direction": _direction},
-                note=_name,
-            )
-row(
-    "BitCast",
-    np.array([1.5, -0.0, np.inf], np.float32).view(np.int32),
-    attrs={"to": 1},
-    reference=False,
-    torch=lambda x: x.view(torch.float32),
-)
+            for _a, _b in [*PAIRS, ((4, 9), (9,))] if _type is np.uint32 else [((4, 9), (9,))]:
+                row(
+                    "BitShift",
+                    numbers(_type, *_a),
+                    small(_type, *_b),
+                    attrs={"direction": _direction},
+                    note=_name,
+                )
+for _a in SHAPES:
+    row(
+        "BitCast",
+        np.resize(np.array([1.5, -0.0, np.inf], np.float32), _a).view(np.int32),
+        attrs={"to": 1},
+        reference=False,
+        torch=lambda x: x.view(torch.float32),
+    )

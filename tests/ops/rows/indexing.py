@@ -18,6 +18,9 @@ SLICES = [
     ((4, 5), [2], [2], [0], None),
     ((4, 5), [-100], [100], [1], [1]),
     ((0, 5), [0], [3], [0], None),
+    ((33,), [31], [0], [0], [-3]),
+    ((2, 3, 4), [0, 1, 1], [1, 3, 2], [-1, 1, 0], None),
+    ((2, 3, 4, 2), [0], [2], [2], [2]),
 ]
 
 
@@ -67,6 +70,8 @@ GATHERS = [
     ((4, 3), np.array([3, 1], np.int32), 0),
     ((5,), ints([[0], [4]]), 0),
     ((4, 0), ints(1, 1), 0),
+    ((4, 3), integer(1), -1),
+    ((2, 3, 4, 2), ints([[2, 0], [-3, 1]]), 1),
 ]
 for _x, _i, _axis in GATHERS:
     row(
@@ -102,6 +107,11 @@ ELEMENTS = [
     ((4,), ints(3, 3, 0), 0),
     ((2, 3), np.zeros((0, 3), np.int64), 0),
     ((3, 3), np.array([[0, 1, 2]], np.int32), 0),
+    ((1,), ints(0, -1, 0), 0),
+    ((2, 3, 2), ints([[[1, 0]], [[-2, -1]]]), 0),
+    ((2, 3, 4), ints([[[3, 3, -1], [0, 1, 2]]]), -1),
+    ((2, 2, 3, 2), ints([[[[2, 0], [1, 1], [0, -1], [2, 2]]]]), 2),
+    ((3, 0), np.zeros((2, 0), np.int64), 0),
 ]
 DISTINCT = [
     ((3, 3), ints([[0, 1, 2], [2, 0, 0]]), 0),
@@ -123,6 +133,8 @@ for _x, _i, _axis in ELEMENTS:
         attrs={"axis": _axis},
         torch=lambda x, i, a=_axis: x.gather(a, positive(i, x.shape[a])),
         note=str(_i.dtype),
+        # the reference wants the extents of all other axes to be equal
+        reference=np.delete(_i.shape, _axis).tolist() == np.delete(_x, _axis).tolist(),
     )
     for _how, _name in REDUCE.items():
         row(
@@ -202,6 +214,12 @@ TUPLES = [
     ((3, 4), ints([[1], [-1]])),
     ((2, 3, 4), ints([[[0, 1]], [[1, 2]]])),
     ((3, 4), np.zeros((0, 2), np.int64)),
+    ((5,), ints([[4], [0], [4]])),
+    ((5,), ints([-1])),
+    ((3, 4), ints([2, -4])),
+    ((2, 3, 2), ints([[1, 2, 0], [0, 0, 1]])),
+    ((2, 3, 2, 2), ints([[1, -1], [0, 0]])),
+    ((3, 0), ints([[1], [2]])),
 ]
 for _x, _i in TUPLES:
     row("GatherND", floats(*_x), _i, torch=gathered_nd)

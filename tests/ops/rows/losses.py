@@ -20,7 +20,13 @@ LOSSES = [
     ((2, 3, 4), {"ignore_index": 1}, True),
     ((2, 3, 2, 2), {}, False),
     ((2, 3, 4), {"reduction": "none"}, True),
+    ((1, 1), {}, False),
+    ((1, 33), {}, True),
+    ((7, 2), {"ignore_index": 0, "reduction": "none"}, False),
+    ((2, 3, 2, 1, 2), {}, True),
+    ((3, 17), {"ignore_index": 3}, False),
     ((0, 3), {"reduction": "sum"}, False),
+    ((0, 3), {"reduction": "none"}, True),
 ]
 
 

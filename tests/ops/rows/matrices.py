@@ -25,7 +25,20 @@ MATRICES = [
 ]
 for _a, _b in MATRICES:
     row("MatMul", floats(*_a), floats(*_b), torch=torch.matmul)
-for _x, _axis in (((2, 3), -1), ((2, 3), 0), ((2, 3, 4), 1), ((5,), 0), ((0, 3), 1), ((2, 33), 1)):
+for _x, _axis in (
+    ((2, 3), -1),
+    ((2, 3), 0),
+    ((2, 3, 4), 1),
+    ((5,), 0),
+    ((1,), 0),
+    ((3, 1), -1),
+    ((2, 33), 1),
+    ((17, 2), 0),
+    ((2, 1, 3, 4), -2),
+    ((0, 3), 1),
+    ((3, 0), 1),
+    ((2, 0, 3), 2),
+):
     row("Softmax", floats(*_x), attrs={"axis": _axis}, torch=lambda x, a=_axis: x.softmax(a))
     row("LogSoftmax", floats(*_x), attrs={"axis": _axis}, torch=lambda x, a=_axis: x.log_softmax(a))
     row(
@@ -65,6 +78,10 @@ for _x, _axis in (
     ((3, 4), 0),
     ((0, 4), -1),
     ((3, 1), -1),
+    ((5,), 0),
+    ((2, 33), 1),
+    ((2, 1, 3, 4), -2),
+    ((2, 1, 3, 4), 0),
 ):
     _n = _x[_axis % len(_x) :]
     for _bias in ((), (floats(*_n),)):

@@ -7,10 +7,28 @@ from .row import SHAPES, bools, exactly, floats, integer, ints, table
 
 ROWS, row = table()
 
-for _shapes in ([(2, 3)], [(2, 3), (3,), ()], [(2, 1), (1, 3), (2, 3), (3,)], [(0, 3), (3,)]):
+for _shapes in (
+    [(2, 3)],
+    [()],
+    [(), ()],
+    [(5,), (1,)],
+    [(33,), (33,), (33,)],
+    [(2, 3), (3,), ()],
+    [(2, 1), (1, 3), (2, 3), (3,)],
+    [(2, 1, 4), (3, 1)],
+    [(1, 2, 1, 3), (4, 1, 2, 1), (3,)],
+    [(0, 3), (3,)],
+    [(2, 0), (1, 1), ()],
+):
     _in = [floats(*s) for s in _shapes]
     row("Sum", *_in, torch=lambda *x: sum(x[1:], x[0]))
-    row("Mean", *_in, torch=lambda *x: sum(x[1:], x[0]) / len(x))
+    row(
+        "Mean",
+        *_in,
+        torch=lambda *x: sum(x[1:], x[0]) / len(x),
+        # the reference adds in place, to the first input
+        reference=np.broadcast_shapes(*_shapes) == _shapes[0],
+    )
     row("Max", *_in, torch=lambda *x: torch.stack(torch.broadcast_tensors(*x)).amax(0), note="n")
     row("Min", *_in, torch=lambda *x: torch.stack(torch.broadcast_tensors(*x)).amin(0), note="n")
 _ties = [exactly([1.0, 2.0, 3.0]), exactly([1.0, 2.0, 4.0]), exactly([1.0, 0.0, 4.0])]
@@ -24,6 +42,11 @@ for _c, _a, _b in (
     ((2, 1), (3,), (2, 3)),
     ((), (3,), (2, 1)),
     ((0, 3), (3,), (1, 1)),
+    ((), (), ()),
+    ((33,), (33,), (33,)),
+    ((2, 1, 4), (3, 1), (1,)),
+    ((1, 5), (4, 1), ()),
+    ((2, 0), (), (2, 1)),
 ):
     row("Where", bools(*_c), floats(*_a), floats(*_b), torch=torch.where)
 row("Where", bools(3), ints(1, 2, 3), ints(4, 5, 6), torch=torch.where)
@@ -60,6 +83,11 @@ for _x, _slope in (
     ((2, 3, 4), (3, 1)),
     ((0, 3), (3,)),
     ((2, 3), (2, 3)),
+    ((), ()),
+    ((5,), (1,)),
+    ((33,), (33,)),
+    ((2, 3, 2, 2), (3, 1, 1)),
+    ((2, 0, 3), (1, 3)),
 ):
     row(
         "PRelu",
@@ -68,12 +96,21 @@ for _x, _slope in (
         torch=lambda x, a: torch.where(x > 0, x, a * x),
     )
 
+for _shape in SHAPES:
+    row("Cast", floats(*_shape), attrs={"to": 11}, torch=lambda x: x.double())
+    row(
+        "CastLike",
+        floats(*_shape),
+        np.zeros(1, np.float64),
+        torch=lambda x, y: x.double(),
+        frozen=(1,),
+    )
 row("Cast", floats(2, 3), attrs={"to": 11}, torch=lambda x: x.double())
 row("Cast", floats(2, 3), attrs={"to": 1}, torch=lambda x: x.float(), smooth=False)
 row("Cast", floats(2, 3), attrs={"to": 7}, torch=lambda x: x.long(), smooth=False)
 row("Cast", floats(2, 3), attrs={"to": 9}, torch=lambda x: x.bool(), smooth=False)
 row("Cast", ints(1, 0, -3), attrs={"to": 1}, torch=lambda x: x.float())
 row("Cast", bools(2, 3), attrs={"to": 11}, torch=lambda x: x.double())
-row("CastLike", floats(2, 3), np.zeros(1, np.float64), torch=lambda x, y: x.double(), frozen=(1,))
+row("CastLike", floats(2, 3), np.zeros((), np.float64), torch=lambda x, y: x.double(), frozen=(1,))
 row("CastLike", floats(2, 3), np.zeros(1, np.int32), torch=lambda x, y: x.int(), smooth=False)
 row("CastLike", ints(1, 0, -3), np.zeros((), np.float32), torch=lambda x, y: x.float(), frozen=(1,))

@@ -2,7 +2,7 @@
 
 import torch
 
-from .row import floats, ints, table
+from .row import SHAPES, floats, ints, table
 
 ROWS, row = table()
 
@@ -16,6 +16,8 @@ for _x, _to in (
     ((0, 3), (3,)),
     ((3, 0), (3, 1)),
     ((2, 3, 4, 5), (3, 1, 5)),
+    ((), ()),
+    ((33,), (1,)),
 ):
     row(
         "steep.SumTo",
@@ -26,7 +28,7 @@ for _x, _to in (
     )
 
 SEED = ints(17, 3)
-for _x, _ratio in (((5,), 0.5), ((4, 33), 0.1), ((), 0.25), ((0, 3), 0.5)):
+for _x, _ratio in zip([(4, 33), *SHAPES], 11 * [0.1, 0.25, 0.5], strict=False):
     row("steep.Dropout", floats(*_x), SEED, attrs={"ratio": _ratio, "stream": 2})
     row("steep.DropoutMask", floats(*_x), SEED, attrs={"ratio": _ratio, "stream": 2}, smooth=False)
 

@@ -14,6 +14,9 @@ AXES = [
     ((2, 3, 4), [0, -1], {"keepdims": 0}),
     ((2, 3, 4), [-1], {"keepdims": 0}),
     ((2, 3, 4), [], {"noop_with_empty_axes": 1}),
+    ((33,), [0], {}),
+    ((2, 3, 4, 5), [1, 3], {}),
+    ((2, 3, 1, 5), [-2], {"keepdims": 0}),
     ((), None, {"keepdims": 0}),
     ((3, 0), [0], {}),
 ]
@@ -103,10 +106,21 @@ for _op, _f in (
 ):
     row(_op, ints([[1, 2, 3], [4, 5, 6]]), ints(1), torch=lambda x, a, f=_f: f(x, 1, keepdim=True))
 for _op, _f in (("ArgMax", torch.argmax), ("ArgMin", torch.argmin)):
-    for _axis, _keep in ((0, 1), (1, 0), (-1, 1)):
+    for _x, _axis, _keep in (
+        ((3, 4), 0, 1),
+        ((3, 4), 1, 0),
+        ((3, 4), -1, 1),
+        ((1,), 0, 0),
+        ((33,), 0, 1),
+        ((2, 3, 4), 1, 0),
+        ((2, 1, 3), 1, 1),
+        ((2, 3, 4, 2), -3, 1),
+        ((0, 3), 1, 0),
+        ((3, 0), 0, 1),
+    ):
         row(
             _op,
-            apart(3, 4),
+            apart(*_x),
             attrs={"axis": _axis, "keepdims": _keep},
             torch=lambda x, f=_f, a=_axis, k=_keep: f(x, a, keepdim=bool(k)),
         )
@@ -133,6 +147,7 @@ def hardmax(x, axis=-1):
 
 for _x, _axis in (
     ((1,), -1),
+    ((33,), 0),
     ((5,), 0),
     ((2, 3), 1),
     ((2, 3), 0),

@@ -10,7 +10,19 @@ from typing import Any
 import numpy as np
 import onnx
 
-SHAPES = [(), (0, 3), (5,), (2, 3, 4)]
+# A scalar, nothing at all, one element, and lengths on either side of whole vectors.
+SHAPES = [
+    (),
+    (1,),
+    (5,),
+    (33,),
+    (0, 3),
+    (1, 1),
+    (4, 16),
+    (2, 3, 4),
+    (3, 0, 2),
+    (2, 1, 3, 5),
+]
 
 Make = Callable[[np.random.Generator], np.ndarray]
 

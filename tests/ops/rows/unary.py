@@ -76,12 +76,15 @@ row(
     smooth=False,
     note="to even",
 )
-SPECIAL = exactly([0.0, -0.0, 1.5, math.inf, -math.inf, math.nan])
-row("IsNaN", SPECIAL, torch=torch.isnan, smooth=False)
-row("IsInf", SPECIAL, torch=torch.isinf, smooth=False)
+SPECIAL_NUMBERS = [math.nan, 0.0, -0.0, 1.5, math.inf, -math.inf]
+SPECIAL = exactly(SPECIAL_NUMBERS)
 row("IsInf", SPECIAL, attrs={"detect_negative": 0}, torch=torch.isposinf, smooth=False)
 row("IsInf", SPECIAL, attrs={"detect_positive": 0}, torch=torch.isneginf, smooth=False)
-row("Not", bools(2, 3), torch=torch.logical_not)
+for _shape in SHAPES:
+    _x = exactly(np.resize(SPECIAL_NUMBERS, _shape))
+    row("IsNaN", _x, torch=torch.isnan, smooth=False)
+    row("IsInf", _x, torch=torch.isinf, smooth=False)
+    row("Not", bools(*_shape), torch=torch.logical_not)
 
 # At kinks the slope is PyTorch's choice.
 for _op, _f in (("Abs", torch.abs), ("Relu", torch.relu), ("Sign", torch.sign), ("Selu", F.selu)):

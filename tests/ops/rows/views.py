@@ -22,6 +22,11 @@ for _x, _to in (
     ((1,), ()),
     ((0, 3), (3, 0, 5)),
     ((2, 3), (3, -1)),
+    ((), (1, 1)),
+    ((6,), (1, 2, 3)),
+    ((2, 3, 4), (6, 4)),
+    ((2, 3, 4, 5), (0, 0, 20)),
+    ((0, 3), (0, 7)),
 ):
     row(
         "Reshape",
@@ -32,27 +37,53 @@ for _x, _to in (
             [x.shape[i] if d == 0 and x.numel() else d for i, d in enumerate(to)]
         ),
     )
-row("Squeeze", floats(1, 3, 1), ints(0, -1), torch=lambda x, a: x.reshape(3))
-row("Squeeze", floats(1, 3, 1), ints(0), torch=lambda x, a: x.reshape(3, 1))
+for _axes, _thin, _full in (
+    ((0, -1), (3,), (1, 3, 1)),
+    ((0,), (3, 1), (1, 3, 1)),
+    ((0, -1), (3, 2), (1, 3, 2, 1)),
+    ((0,), (), (1,)),
+    ((0, 1), (), (1, 1)),
+    ((1,), (0, 2), (0, 1, 2)),
+    ((0, 2), (1, 0), (1, 1, 1, 0)),
+    ((-1,), (2, 3, 4), (2, 3, 4, 1)),
+    ((2, 0), (5,), (1, 5, 1)),
+    ((1, -1), (2, 3), (2, 1, 3, 1)),
+):
+    row("Squeeze", floats(*_full), ints(list(_axes)), torch=lambda x, a, to=_thin: x.reshape(to))
+    row("Unsqueeze", floats(*_thin), ints(list(_axes)), torch=lambda x, a, to=_full: x.reshape(to))
 row("Squeeze", floats(1, 3, 1), torch=lambda x: x.reshape(3))
 row("Squeeze", floats(1, 1), torch=lambda x: x.reshape(()))
-row("Unsqueeze", floats(3, 2), ints(0, -1), torch=lambda x, a: x.reshape(1, 3, 2, 1))
-row("Unsqueeze", floats(), ints(0), torch=lambda x, a: x.reshape(1))
-row("Unsqueeze", floats(0, 2), ints(1), torch=lambda x, a: x.reshape(0, 1, 2))
-for _axis in (0, 1, 2, 3, -1):
+for _x, _axis in (
+    *(((2, 3, 4), axis) for axis in (0, 1, 2, 3, -1)),
+    ((), 0),
+    ((5,), 0),
+    ((5,), 1),
+    ((2, 3, 4, 5), 2),
+    ((1, 1), 1),
+    ((0, 3), 1),
+    ((2, 0, 3), 2),
+):
     row(
         "Flatten",
-        floats(2, 3, 4),
+        floats(*_x),
         attrs={"axis": _axis},
-        torch=lambda x, a=_axis: x.reshape(math.prod(x.shape[: a % 4 if a != -1 else 2]), -1),
+        torch=lambda x, a=_axis: x.reshape(
+            math.prod(x.shape[:a]), math.prod(x.shape[a:]) if x.dim() else 1
+        ),
+        reference=0 not in _x,  # it reshapes to -1
     )
-row("Flatten", floats(0, 3), torch=lambda x: x.reshape(0, 3))
 for _x, _to in (
     ((3, 1), (2, 1, 4)),
     ((3, 1), (3, 4)),
     ((), (2, 3)),
     ((1, 3), (1, 1)),
     ((1, 3), (0, 3)),
+    ((3,), (3,)),
+    ((1,), ()),
+    ((2, 1, 4), (3, 1)),
+    ((1, 1), (5, 6)),
+    ((0, 1), (0, 4)),
+    ((2, 3, 1, 2), (1, 5, 1)),
 ):
     row(
         "Expand",
@@ -66,6 +97,11 @@ for _x, _perm in (
     ((2, 3), (0, 1)),
     ((0, 3), (1, 0)),
     ((2, 3, 4, 5), (0, 2, 1, 3)),
+    ((5,), (0,)),
+    ((1, 4, 1), (2, 1, 0)),
+    ((17, 19), (1, 0)),
+    ((2, 3, 4, 5), (3, 1, 2, 0)),
+    ((2, 1, 3, 2, 2), (4, 0, 3, 1, 2)),
 ):
     row(
         "Transpose", floats(*_x), attrs={"perm": list(_perm)}, torch=lambda x, p=_perm: x.permute(p)
@@ -78,6 +114,10 @@ for _x, _n in (
     ((3,), (0,)),
     ((0, 2), (2, 2)),
     ((2, 1, 2), (1, 2, 3)),
+    ((1,), (7,)),
+    ((4,), (1,)),
+    ((2, 3), (0, 2)),
+    ((1, 2, 1, 3), (2, 1, 3, 1)),
 ):
     row("Tile", floats(*_x), ints(list(_n)), torch=lambda x, r: x.repeat(tuple(r.tolist())))
 row("Tile", floats(), np.zeros(0, np.int64), torch=lambda x, r: x)
