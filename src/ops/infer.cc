@@ -166,9 +166,19 @@ void infer_parts(Node n) {
   }
 }
 
-/// Reshape and Expand to a computed shape: its length still gives the rank.
+/// GatherND of a single element: ONNX's function leaves the result without any shape.
+void infer_scalar(Node n) {
+  const Value x = n.input(0), indices = n.input(1), y = n.output(0);
+  if (y.type().shape || !x.type().shape || !indices.type().shape || indices.rank() != 1) return;
+  if (provably_equal(indices.shape()[0], Dim(x.rank())))
+    n.graph().set_type(y, {y.dtype(), Shape{}});
+}
+
+/// What ONNX's functions leave open though it is known. Reshape and Expand to a computed shape: its
+/// length still gives the rank.
 void infer_rank(Node n) {
   if (n.op() == "Split") return infer_parts(n);
+  if (n.op() == "GatherND") return infer_scalar(n);
   const bool convolves = n.op() == "Conv" || n.op() == "ConvTranspose";
   if (convolves && n.input(0).type().shape && !n.output(0).type().shape) {
     n.graph().set_type(n.output(0), {n.output(0).dtype(), Shape(n.input(0).shape().size())});
