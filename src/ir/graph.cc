@@ -287,6 +287,13 @@ void Graph::replace_uses(Value from, Value to) {
   }
 }
 
+bool Graph::is_output(Value v) const {
+  auto in = [&](const auto& list) {
+    return std::any_of(list.begin(), list.end(), [&](const auto& o) { return o.value == v; });
+  };
+  return in(outputs_) || in(updates_);
+}
+
 void Graph::place_like(Node node, Node other) {
   nodes_[node.id()].position = nodes_[other.id()].position;
 }

@@ -149,6 +149,8 @@ class Graph {
   std::vector<Output>& mutable_outputs() { return outputs_; }
   const std::vector<Update>& updates() const { return updates_; }
   std::vector<Update>& mutable_updates() { return updates_; }
+  /// Whether an output or an update is `v`.
+  bool is_output(Value v) const;
   size_t value_count() const { return values_.size(); }
   size_t node_count() const;                           ///< live nodes
   size_t node_slots() const { return nodes_.size(); }  ///< one past the highest node id

@@ -77,7 +77,7 @@ class Head {
     if (!gradient_ || gradient_.input(1) != logits_ || gradient_.input(2) != loss_.input(1) ||
         gradient_.input(3) != loss_.output(1))
       return false;
-    if (users_[loss_.output(1).id()].size() != 1 || is_output(loss_.output(1))) return false;
+    if (users_[loss_.output(1).id()].size() != 1 || g_.is_output(loss_.output(1))) return false;
     rows_ = logits_.type().dims()[0];
     return in_forward(gradient_.input(0)) && find_products();
   }
@@ -146,13 +146,6 @@ class Head {
     bool first;   // whether dlogits is the first operand
   };
 
-  bool is_output(Value v) const {
-    auto is = [&](const auto& list) {
-      return std::any_of(list.begin(), list.end(), [&](const auto& o) { return o.value == v; });
-    };
-    return is(g_.outputs()) || is(g_.updates());
-  }
-
   /// Whether forward knows v.
   bool in_forward(Value v) const {
     if (v.role() == Role::input) return g_.input_phase(v) == Phase::forward;
@@ -161,7 +154,7 @@ class Head {
 
   /// What reads `v`, through views; false if `v` or a view leaves the graph.
   bool add_readers(Value v, std::vector<Node>* readers) const {
-    if (is_output(v)) return false;
+    if (g_.is_output(v)) return false;
     for (Node n : users_[v.id()]) {
       if (behind_views(n.output(0)) != n.output(0) && n.input(0) == v) {
         if (!add_readers(n.output(0), readers)) return false;

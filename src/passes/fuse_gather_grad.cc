@@ -15,17 +15,13 @@ namespace steep {
 
 void fuse_gather_grad(Graph& g) {
   const auto users = g.users();
-  auto is_output = [&](Value v) {
-    return std::any_of(g.outputs().begin(), g.outputs().end(),
-                       [&](const Output& o) { return o.value == v; });
-  };
   for (Node add : g.nodes()) {
     if (add.op() != "Add" || !provably_equal(add.input(0).shape(), add.input(1).shape())) continue;
     for (int i : {1, 0}) {
       Value slices = add.input(i), base = add.input(1 - i);
       Node gather = slices.producer();
       if (!gather || gather.op() != "steep.GatherGrad" || gather.input(3)) continue;
-      if (users[slices.id()].size() != 1 || is_output(slices) || gather.phase() != add.phase())
+      if (users[slices.id()].size() != 1 || g.is_output(slices) || gather.phase() != add.phase())
         continue;
       const Graph::Scope scope(g, add.phase(), add.name());
       Value sum = apply("steep.GatherGrad",

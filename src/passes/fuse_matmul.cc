@@ -78,12 +78,7 @@ Operand absorb_operand(Value v, Phase phase, double* alpha) {
 
 Node only_user(const Graph& g, const Users& users, Value v, Phase phase) {
   if (users[v.id()].size() != 1 || users[v.id()][0].phase() != phase) return {};
-  for (const Output& o : g.outputs()) {
-    if (o.value == v) return {};
-  }
-  for (const Update& u : g.updates()) {
-    if (u.value == v) return {};
-  }
+  if (g.is_output(v)) return {};
   return users[v.id()][0];
 }
 

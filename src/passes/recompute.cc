@@ -116,8 +116,7 @@ class Recomputer {
     Node p = x.producer();
     if (!p || p.op() != "LayerNormalization" || p.phase() != Phase::forward) return false;
     if (x != p.output(0) || bytes_of(x) < kLeastBytes || !stays(p.input(0))) return false;
-    return std::none_of(g_.outputs().begin(), g_.outputs().end(),
-                        [&](const Output& o) { return o.value == x; });
+    return !g_.is_output(x);
   }
 
   /// x made once more, for `reader` and whoever comes after it.
