@@ -178,6 +178,12 @@ Result shape(Node n, const Inputs&) {
   return result;
 }
 
+Result size(Node n, const Inputs&) {
+  const Value x = n.input(0);
+  if (!x || !x.type().concrete()) return std::nullopt;
+  return Elements{number(element_count(x.type().dims()))};
+}
+
 Result concat(Node, const Inputs& in) {
   Elements result;
   for (const auto& part : in) {
@@ -237,13 +243,20 @@ Result fill(Node n, const Inputs& in) {
 
 Result range(Node n, const Inputs& in) {
   const Value y = n.output(0);
-  if (in.size() != 3 || !in[0] || !in[2] || in[0]->size() != 1 || in[2]->size() != 1 ||
-      !y.type().concrete()) {
+  if (in.size() != 3 || !in[0] || !in[2] || in[0]->size() != 1 || in[2]->size() != 1) {
     return std::nullopt;
   }
-  Elements result;
   Element next = (*in[0])[0];
-  for (int64_t left = std::min(element_count(y.type().dims()), kLargest + 1); left > 0; --left) {
+  std::optional<int64_t> count;
+  if (y.type().concrete()) {
+    count = element_count(y.type().dims());
+  } else if (next.number && in[1] && in[1]->size() == 1 && is((*in[2])[0], 1)) {
+    const Element span = sub((*in[1])[0], next);
+    if (span.number) count = std::max(*span.number, int64_t{0});
+  }
+  if (!count) return std::nullopt;
+  Elements result;
+  for (int64_t left = std::min(*count, kLargest + 1); left > 0; --left) {
     result.push_back(next);
     next = add(next, (*in[2])[0]);
   }
@@ -288,6 +301,7 @@ Rule rule_of(const std::string& op) {
       {"ReduceSum", reduce<add>},
       {"Reshape", same},
       {"Shape", shape},
+      {"Size", size},
       {"Slice", slice},
       {"Squeeze", same},
       {"Sub", binary<sub>},
