@@ -294,6 +294,8 @@ bool Graph::is_output(Value v) const {
   return in(outputs_) || in(updates_);
 }
 
+void Graph::remove_input(Value input) { std::erase(inputs_, input); }
+
 void Graph::place_like(Node node, Node other) {
   nodes_[node.id()].position = nodes_[other.id()].position;
 }

@@ -171,6 +171,8 @@ class Graph {
   /// Every reader of `from`, and outputs and updates too, now reads `to`.
   void replace_uses(Value from, Value to);
   void erase(Node node);
+  /// REQUIRES: nothing reads `input`.
+  void remove_input(Value input);
   /// `node` takes the place of `other` in the order of nodes(), as far as dependencies allow.
   void place_like(Node node, Node other);
   /// Erases every node on which no output and no update depends. Returns the number erased.

@@ -246,6 +246,13 @@ Type slice_type(const Type& x, int64_t axis) {
   return type;
 }
 
+std::optional<Shape> without_symbols(std::optional<Shape> shape) {
+  for (size_t i = 0; shape && i < shape->size(); ++i) {
+    if (!(*shape)[i].known()) (*shape)[i] = Dim();
+  }
+  return shape;
+}
+
 }  // namespace
 
 std::vector<Value> Lowering::add_loop(const LoopParts& p, const Scope& scope, const Frame& frame) {
@@ -288,6 +295,10 @@ std::vector<Value> Lowering::add_loop(const LoopParts& p, const Scope& scope, co
     if (declared.has_optional_type() && type.kind == Kind::sequence)
       type.kind = Kind::optional_sequence;
     if (declared.has_optional_type() && type.kind == Kind::tensor) type.kind = Kind::optional;
+    // An empty sequence has items of any shape: those that the body expects, if it then adds such.
+    const Node made = p.carried[i].producer();
+    if (made && made.op() == "SequenceEmpty" && declared.has_sequence_type())
+      type.shape = without_symbols(type_from_proto(declared).shape);
     types.push_back(named(type, p.body.input(static_cast<int>(heading + i)).name()));
   }
   // What a turn makes of a carried value may have another shape than what it was given: then the

@@ -18,8 +18,7 @@ std::vector<bool> read_outputs(Node n) {
   std::vector<bool> read;
   for (int i = 0; i < n.output_count(); ++i) {
     const Value y = n.output(i);
-    read.push_back(y && !users[y.id()].empty());
-    for (const Output& o : n.graph().outputs()) read.back() = read.back() || o.value == y;
+    read.push_back(y && (!users[y.id()].empty() || n.graph().is_output(y)));
   }
   return read;
 }
@@ -153,8 +152,7 @@ class PlainLoop {
 
   void scan() {
     const Value turn = body_.inputs()[0];
-    bool counts = !body_.users()[turn.id()].empty();
-    for (const Output& o : body_.outputs()) counts = counts || o.value == turn;
+    const bool counts = !body_.users()[turn.id()].empty() || body_.is_output(turn);
     std::vector<Value> inputs;
     Ints axes, directions;
     if (counts) {
@@ -339,9 +337,46 @@ class PlainLoop {
   std::vector<Value> results_;
 };
 
+/// The sequence of what `f`, given the items at one position of each of n's inputs, makes of them.
+template <typename F>
+std::vector<Value> for_items(Node n, F f) {
+  Graph body;
+  body.add_input("iteration", {DType::i64, Shape{}});
+  NewLoop loop{
+      .in_axes = Ints(static_cast<size_t>(n.input_count()), 0), .out_axes = {0}, .sequences = true};
+  std::vector<Value> items;
+  for (int i = 0; i < n.input_count(); ++i) {
+    const Value s = n.input(i);
+    if (s.type().kind != Kind::sequence) return {};
+    loop.scanned.push_back(s);
+    items.push_back(body.add_input(s.name(), {s.dtype(), s.type().shape}));
+  }
+  const Value y = f(items);
+  body.add_output(y.name(), y);
+  loop.body = std::make_shared<Graph>(std::move(body));
+  return add_loop(n.graph(), loop);
+}
+
 }  // namespace
 
 std::vector<Value> plain_loop(Node n) { return PlainLoop(n).run(); }
+
+std::vector<Value> plain_zeros_like(Node n) {
+  return for_items(n, [](const std::vector<Value>& items) { return zeros_like(items[0]); });
+}
+
+std::vector<Value> plain_sum_of(Node n) {
+  return for_items(n, [](const std::vector<Value>& items) { return items[0] + items[1]; });
+}
+
+std::vector<Value> plain_sequence_extents(Node n) {
+  const std::vector<Value> extents = for_items(n, [&](const std::vector<Value>& items) {
+    const Value axis = ints(items[0].graph(), {n.attrs().integer("axis", 0)});
+    return apply("Gather", {shape_of(items[0]), axis});
+  });
+  if (extents.empty()) return {};
+  return {apply("ConcatFromSequence", {extents[0]}, {{"axis", int64_t{0}}})};
+}
 
 void expand_branches(Graph& g) {
   for (Node n : g.nodes()) {

@@ -16,6 +16,12 @@ inline constexpr const char* kCaptured = "captured";
 /// where their shapes change a sequence. The body is in ONNX's operators.
 std::vector<Value> plain_loop(Node n);
 
+/// steep.ZerosLike, steep.SumOf and steep.SequenceExtents of sequences: loops over their items.
+/// Nothing for optionals.
+std::vector<Value> plain_zeros_like(Node n);
+std::vector<Value> plain_sum_of(Node n);
+std::vector<Value> plain_sequence_extents(Node n);
+
 /// Puts the bodies of every If into ONNX's operators.
 void expand_branches(Graph& g);
 

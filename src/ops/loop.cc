@@ -215,6 +215,20 @@ class Backward {
 
   void output(Value v) { g().add_output(v.name(), v); }
 
+  /// Saved values that no gradient needs are not scanned, hence not saved.
+  void drop_unread() {
+    const auto users = g().users();
+    const auto first_saved = static_cast<std::ptrdiff_t>(d_carried_.size() + d_captured_.size());
+    for (int i = at_.carried - 1; i >= 0; --i) {
+      const Value saved = carried_[static_cast<size_t>(i)];
+      if (!users[saved.id()].empty() || g().is_output(saved)) continue;
+      g().remove_input(saved);
+      inputs_.erase(inputs_.begin() + first_saved + i);
+      in_axes_.erase(in_axes_.begin() + i);
+      in_directions_.erase(in_directions_.begin() + i);
+    }
+  }
+
   Grads results() {
     const Ints axes = n_.attrs().ints("in_axes");
     const Ints directions = n_.attrs().ints("in_directions");
@@ -225,6 +239,7 @@ class Backward {
       out_directions.push_back(directions[i]);
     }
     g().prune();
+    drop_unread();
     const auto carried = static_cast<int>(d_carried_.size() + d_captured_.size());
     const auto stacked = static_cast<int>(out_axes.size());
     const Node back = make(carried, stacked, out_axes, out_directions);
@@ -313,6 +328,8 @@ std::vector<Value> add_loop(Graph& g, const NewLoop& loop) {
                   {"in_directions", Ints(loop.in_axes.size(), direction)},
                   {"out_axes", loop.out_axes},
                   {"out_directions", Ints(loop.out_axes.size(), direction)}});
+  for (size_t i = loop.carried.size(); loop.sequences && i < results; ++i)
+    g.set_type(n.output(static_cast<int>(i)), sequence_of(loop.body->outputs()[i].value.type()));
   infer_types(n);
   std::vector<Value> values;
   for (size_t i = 0; i < results; ++i) values.push_back(n.output(static_cast<int>(i)));

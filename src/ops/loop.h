@@ -26,6 +26,7 @@ struct NewLoop {
   std::vector<Value> carried{}, scanned{}, captured{};
   Ints in_axes{}, out_axes{};  ///< one for each scanned, and for each stacked value
   bool from_the_end = false;   ///< of what is scanned and stacked
+  bool sequences = false;      ///< stacked values are sequences
 };
 
 /// Adds the loop, whose carried values keep their shapes. Returns carried…, stacked….

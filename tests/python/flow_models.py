@@ -25,9 +25,9 @@ def rng_floats(*shape, seed=0):
     return np.random.default_rng(seed).uniform(-1, 1, shape)
 
 
-def check(text, in_torch, *inputs, smooth=True, exports=0):
+def check(text, in_torch, *inputs, smooth=True, exports=2):
     """Outputs and gradients of float64 inputs against PyTorch, and against central differences.
-    `exports`: how often the model can be differentiated into a model."""
+    `exports`: how often it is differentiated into a model."""
     names = [v.name for v in onnx.load_from_string(text).graph.input]
     tensors = [torch.tensor(x) for x in inputs]
     floats = [i for i, x in enumerate(inputs) if x.dtype == np.float64]

@@ -36,7 +36,7 @@ def test_a_sequence_gathered_in_a_loop():
             outs.append(v * x)
         return torch.cat(outs), outs[1]
 
-    check(text, in_torch, rng_floats(3), np.array(4))
+    check(text, in_torch, rng_floats(3), np.array(4), exports=1)
 
 
 def test_pieces_of_computed_sizes():
