@@ -11,10 +11,13 @@
 namespace steep {
 namespace {
 
-/// Elements from `begin` to `end` of a shape.
-Value part(Value shape, int64_t begin, int64_t end) {
-  return apply("Slice", {shape, ints(shape.graph(), {begin}), ints(shape.graph(), {end})});
+/// Elements from `begin` to `end` of a vector.
+Value part(Value vector, int64_t begin, int64_t end) {
+  return apply("Slice", {vector, ints(vector.graph(), {begin}), ints(vector.graph(), {end})});
 }
+
+/// The element at `at`, still a vector.
+Value part(Value vector, int64_t at) { return part(vector, at, at + 1); }
 
 Ints counting(int64_t begin, int64_t end) {
   Ints axes;
@@ -44,7 +47,9 @@ struct Window {
     if (auto_pad == "NOTSET") return;
     pads.assign(2 * axes, 0);
     for (size_t i = 0; auto_pad != "VALID" && i < axes; ++i) {
-      const Dim &in = x[i + 2], &kernel = w[i + 2];
+      const Dim& kernel = w[i + 2];
+      // With a stride of 1 every extent is padded alike.
+      const Dim in = strides[i] == 1 ? Dim(1) : x[i + 2];
       if (!in.known() || !kernel.known()) {
         throw ModelError({.what = "The pads of a convolution depend on unknown extents.",
                           .node = n.name(),
@@ -89,11 +94,12 @@ std::vector<Value> conv_grad_weight(Node n) {
   Value images = swap_first(x);
   if (group > 1) {  // [N, C, …] → [C / group, group N, …]
     const Value extents = shape_of(x), spatial = part(extents, 2, rank);
-    images = reshape(x, concat({part(extents, 0, 1), ints(g, {group, -1}), spatial}, 0));
+    const Value per_group = part(extents, 1) / ints(g, {group});
+    images = reshape(x, concat({part(extents, 0), ints(g, {group}), per_group, spatial}, 0));
     Ints perm = counting(0, rank + 1);
     std::swap(perm[0], perm[2]);
     images = transpose(images, perm);
-    images = reshape(images, concat({part(shape_of(images), 0, 1), ints(g, {-1}), spatial}, 0));
+    images = reshape(images, concat({per_group, ints(g, {-1}), spatial}, 0));
   }
   const Value dw = apply("Conv", {images, swap_first(dy)},
                          {{"strides", window.dilations},
@@ -165,7 +171,7 @@ std::vector<Value> sum_pool_grad(Node n) {
   const Value rows = planes(dy);
   const Value dx = steep::conv_grad_input(
       rows, window_of_ones(n, dy.dtype()),
-      concat({part(shape_of(rows), 0, 1), ints(g, {1}), part(shape, 2, dy.rank())}, 0), n.attrs());
+      concat({part(shape_of(rows), 0), ints(g, {1}), part(shape, 2, dy.rank())}, 0), n.attrs());
   return {reshape(dx, shape)};
 }
 
@@ -181,38 +187,88 @@ std::vector<Value> average_pool_grad(Node n) {
   return {apply("steep.SumPoolGrad", {dy * share, shape}, attrs)};
 }
 
-/// Along each axis Resize multiplies by a matrix; resizing the unit matrix shows it.
-std::vector<Value> resize_grad(Node n) {
+/// 1 where the last axis stands at the position of the first, [extent, extent].
+Value unit_matrix(Value extent, DType dtype) {
+  const Value zero = scalar(extent.graph(), 0, dtype);
+  return apply("EyeLike", {apply("Expand", {zero, concat({extent, extent}, 0)})});
+}
+
+/// What the Resize whose gradient n is multiplies by along its i-th axis, [before, after], where
+/// all its axes share one scale: seen on whole images that vary along that axis alone.
+Value shared_scale_matrix(Node n, const Ints& axes, int64_t i, Attrs attrs) {
   Graph& g = n.graph();
+  const auto count = static_cast<int64_t>(axes.size());
+  const Value extent = part(n.input(1), axes[static_cast<size_t>(i)]);
+  const Value one = ints(g, {1});
+  std::vector<Value> unit{one, extent}, whole{one, extent}, result{extent};
+  Ints others;
+  for (int64_t k = 0; k < count; ++k) {
+    unit.push_back(k == i ? extent : one);
+    whole.push_back(part(n.input(1), axes[static_cast<size_t>(k)]));
+    if (k != i) others.push_back(k + 2);
+  }
+  const Value images =
+      apply("Expand",
+            {reshape(unit_matrix(extent, n.input(0).dtype()), concat(unit, 0)), concat(whole, 0)});
+  attrs.set("axes", counting(2, count + 2));
+  Value y = apply("Resize", {images, {}, {}, n.input(4)}, std::move(attrs));
+  if (!others.empty()) {
+    const Ints first(others.size(), 0), second(others.size(), 1);
+    y = apply("Slice", {y, ints(g, first), ints(g, second), ints(g, others)});
+  }
+  result.push_back(part(shape_of(n.input(0)), axes[static_cast<size_t>(i)]));
+  return reshape(y, concat(result, 0));
+}
+
+/// The same where each axis has a scale, or a region, of its own: Resize of the unit matrix.
+Value own_scale_matrix(Node n, const Ints& axes, int64_t i, const Attrs& attrs) {
+  const bool crops = attrs.string("coordinate_transformation_mode", "") == "tf_crop_and_resize";
+  const Value roi = crops ? n.input(2) : Value(), scales = n.input(3);
+  const Value extent = part(n.input(1), axes[static_cast<size_t>(i)]);
+  const Value after = part(shape_of(n.input(0)), axes[static_cast<size_t>(i)]);
+  const Value unit = unit_matrix(extent, n.input(0).dtype());
+  auto row_and = [](double row, Value column) {
+    const Value first = unsqueeze(scalar(column.graph(), row, column.dtype()), {0});
+    return concat({first, column}, 0);
+  };
+  Value region;
+  if (roi) {
+    const Value end = part(roi, static_cast<int64_t>(axes.size()) + i);
+    region = concat({row_and(0, part(roi, i)), row_and(1, end)}, 0);
+  }
+  if (scales) return apply("Resize", {unit, region, row_and(1, part(scales, i))}, attrs);
+  return apply("Resize", {unit, region, {}, concat({extent, after}, 0)}, attrs);
+}
+
+/// Along each axis Resize multiplies by a matrix. What lies outside is constant, which the matrix
+/// shows as zeros.
+std::vector<Value> resize_grad(Node n) {
   Value dx = n.input(0);
-  const Value shape = n.input(1), scales = n.input(3), extents = shape_of(dx);
+  const Value shape = n.input(1), scales = n.input(3);
   const int64_t rank = dx.rank();
   Attrs attrs = n.attrs();
-  const Ints axes = attrs.ints("axes", counting(0, rank));
-  if (attrs.string("coordinate_transformation_mode", "") == "tf_crop_and_resize" ||
-      attrs.string("keep_aspect_ratio_policy", "stretch") != "stretch") {
+  Ints axes = attrs.ints("axes", counting(0, rank));
+  for (int64_t& axis : axes) axis = normal_axis(n, axis, rank);
+  const bool crops = attrs.string("coordinate_transformation_mode", "") == "tf_crop_and_resize";
+  const bool shares = attrs.string("keep_aspect_ratio_policy", "stretch") != "stretch";
+  if (crops && shares) {
     throw ModelError({.what = "The gradient of this resizing cannot be written as ONNX.",
                       .node = n.name(),
                       .op = n.op(),
-                      .expected = "whole images, each axis by itself",
-                      .remedy = "Export without tf_crop_and_resize and keep_aspect_ratio_policy."});
+                      .expected = "tf_crop_and_resize or keep_aspect_ratio_policy, not both",
+                      .remedy = "Give the sizes that the ratio leads to, and no policy."});
   }
   attrs.erase("axes");
   attrs.set("extrapolation_value", 0.0);
   const Tensor* known = constant(scales);
   for (size_t i = 0; i < axes.size(); ++i) {
-    const int64_t axis = normal_axis(n, axes[i], rank), at = static_cast<int64_t>(i);
-    const bool kept = provably_equal(n.output(0).shape()[static_cast<size_t>(axis)],
+    const int64_t axis = axes[i], at = static_cast<int64_t>(i);
+    const bool same = provably_equal(n.output(0).shape()[static_cast<size_t>(axis)],
                                      n.input(0).shape()[static_cast<size_t>(axis)]);
-    if (kept && (!scales || (known != nullptr && known->data<float>()[i] == 1))) continue;
-    const Value extent = part(shape, axis, axis + 1);
-    const Value unit = apply(
-        "EyeLike", {apply("Expand", {scalar(g, 0, dx.dtype()), concat({extent, extent}, 0)})});
-    const Value one = unsqueeze(scalar(g, 1, DType::f32), {0});
+    const bool unscaled = !scales || (known != nullptr && known->data<float>()[i] == 1);
+    if (same && unscaled && !crops && !shares) continue;
     const Value matrix =
-        scales ? apply("Resize", {unit, {}, concat({one, part(scales, at, at + 1)}, 0)}, attrs)
-               : apply("Resize", {unit, {}, {}, concat({extent, part(extents, axis, axis + 1)}, 0)},
-                       attrs);
+        shares ? shared_scale_matrix(n, axes, at, attrs) : own_scale_matrix(n, axes, at, attrs);
     Ints perm = counting(0, rank);  // its own inverse
     std::swap(perm[static_cast<size_t>(axis)], perm.back());
     dx = transpose(matmul(transpose(dx, perm), swap_last(matrix)), perm);
