@@ -15,6 +15,11 @@ BatchNorm batch_norm(Value x, Value scale, Value bias, double epsilon) {
   return {results[0], results[1], results[2]};
 }
 
+Value running_statistic(Value before, Value now, Value x, double momentum) {
+  Value after = before * momentum + cast_like(now, before) * (1 - momentum);
+  return where(equal(extent_product(x, axes_of_statistics(x)), 0), before, after);
+}
+
 Value per_channel(Value v, Value x) {
   if (x.rank() <= 2) return v;
   Ints axes;

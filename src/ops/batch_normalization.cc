@@ -18,10 +18,8 @@ std::vector<Value> batch_normalization_decompose(Node n) {
   }
   const BatchNorm now = batch_norm(x, cast_like(scale, x), cast_like(bias, x), epsilon);
   const double momentum = n.attrs().real("momentum", 0.9);
-  auto running = [&](Value before, Value batch) {
-    return before * momentum + cast_like(batch, before) * (1 - momentum);
-  };
-  return {now.y, running(mean, now.mean), running(variance, now.variance)};
+  return {now.y, running_statistic(mean, now.mean, x, momentum),
+          running_statistic(variance, now.variance, x, momentum)};
 }
 
 }  // namespace

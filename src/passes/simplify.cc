@@ -37,6 +37,10 @@ Value simplify(Node n) {
   }
   if (op == "Transpose") return is_identity_perm(n.attrs().ints("perm")) ? x : Value();
   if ((op == "Sum" || op == "Concat" || op == "Mean") && n.input_count() == 1) return x;
+  if (op == "Where" && x.role() == Role::constant && x.tensor()->size() == 1) {
+    Value chosen = n.input(*x.tensor()->data<uint8_t>() != 0 ? 1 : 2);
+    return same_type(chosen, y) ? chosen : Value();
+  }
   if (op == "Mul" || op == "Div") {
     if (is_scalar_constant(n.input(1), 1) && same_type(x, y)) return x;
     if (op == "Mul" && is_scalar_constant(x, 1) && same_type(n.input(1), y)) return n.input(1);

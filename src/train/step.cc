@@ -124,7 +124,7 @@ void update_statistics(Graph& graph) {
                                      n.attrs().real("epsilon", 1e-5));
     const double momentum = n.attrs().real("momentum", 0.9);
     auto running = [&](Value before, Value batch) {
-      return before * momentum + cast_like(batch, before) * (1 - momentum);
+      return running_statistic(before, batch, x, momentum);
     };
     auto update = [&](Value before, Value batch, Value after) {
       if (after) graph.replace_uses(after, running(before, batch));

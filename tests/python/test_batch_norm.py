@@ -128,6 +128,17 @@ def assert_same_state(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
         torch.testing.assert_close(tensor, state[name], rtol=rtol, atol=1e-5)
 
 
+def test_no_images_leave_the_statistics_alone() -> None:
+    theirs, ours = network(), network()
+    module = steep.ORTModule(ours)
+    for x in (torch.tensor(X), torch.tensor(X[:0])):
+        for of_torch in (theirs, module):
+            of_torch.zero_grad()
+            of_torch(x).sum().backward()
+    assert_same_state(ours, theirs)
+    assert all(not p.grad.any() for p in ours.parameters())
+
+
 @pytest.mark.parametrize("how", ["module", "trainer"])
 def test_torch_modules_keep_their_buffers(how: str) -> None:
     theirs, ours = network(), network()
