@@ -126,7 +126,8 @@ std::vector<Value> max_pool_grad(Node n) {
 
 /// [N, C, …] → [N C, 1, …]
 Value planes(Value x) {
-  return reshape(x, concat({ints(x.graph(), {-1, 1}), part(shape_of(x), 2, x.rank())}, 0));
+  const Value shape = shape_of(x), count = apply("ReduceProd", {part(shape, 0, 2)});
+  return reshape(x, concat({count, ints(x.graph(), {1}), part(shape, 2, x.rank())}, 0));
 }
 
 Value window_of_ones(Node n, DType dtype) {

@@ -3,6 +3,7 @@
 #include "ops/build.h"
 #include "ops/conv.h"
 #include "ops/own_types.h"
+#include "ops/positions.h"
 
 namespace steep {
 namespace {
@@ -68,13 +69,9 @@ std::vector<Value> col2im_decompose(Node n) {
   Value shape = concat({batch, ints(g, Ints(planes.begin() + 1, planes.end()))}, 0);
   Value images = conv_grad_input(channels, copies, shape,
                                  {{"strides", strides}, {"dilations", dilations}, {"pads", pads}});
-  const Dim& columns = x.shape()[1];
-  Ints result{columns.known() ? -1 : 0, columns.known() ? columns.value() / taps : -1};
-  result.insert(result.end(), image.begin(), image.end());
-  if (columns.known()) return {reshape(images, result)};
-  Value first = apply("Shape", {x}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
-  Value rest = ints(g, Ints(result.begin() + 1, result.end()));
-  return {reshape(images, concat({first, rest}, 0))};
+  Value columns = as_vector(extent_of(x, 1));
+  return {reshape(
+      images, concat({as_vector(extent_of(x, 0)), columns / ints(g, {taps}), ints(g, image)}, 0))};
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // of the maximum goes to the first of the largest elements.
 #include "ops/global_pool.h"
 
-#include "ops/build.h"
+#include "ops/positions.h"
 
 namespace steep {
 
@@ -16,14 +16,15 @@ namespace {
 
 std::vector<Value> global_average_pool_decompose(Node n) {
   Value x = n.input(0);
+  if (x.rank() == 2) return {x};  // each plane is one element
   return {mean(x, spatial_axes(x), true)};
 }
 
 std::vector<Value> global_max_pool_decompose(Node n) {
   Value x = n.input(0);
-  Value planes = reshape(x, {0, 0, -1});
-  Value first = apply("ArgMax", {planes}, {{"axis", int64_t{2}}});
-  Value y = apply("GatherElements", {planes, first}, {{"axis", int64_t{2}}});
+  Value elements = planes(x);
+  Value first = apply("ArgMax", {elements}, {{"axis", int64_t{2}}});
+  Value y = apply("GatherElements", {elements, first}, {{"axis", int64_t{2}}});
   Ints shape{0, 0};
   shape.resize(static_cast<size_t>(x.rank()), 1);
   return {reshape(y, shape)};

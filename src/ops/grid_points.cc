@@ -75,16 +75,6 @@ class Axis {
 
 Value product(Value a, Value b) { return a && b ? a * b : a ? a : b; }
 
-/// [N, C, …] → [N, C, elements]
-Value flat(Value x) {
-  Graph& g = x.graph();
-  const Value shape = shape_of(x);
-  const Value spatial = apply("Slice", {shape, ints(g, {2}), ints(g, {x.rank()})});
-  return reshape(x, concat({apply("Slice", {shape, ints(g, {0}), ints(g, {2})}),
-                            apply("ReduceProd", {spatial})},
-                           0));
-}
-
 }  // namespace
 
 Value grid_points(Node n, Value x, Value grid) {
@@ -105,7 +95,7 @@ Value grid_points(Node n, Value x, Value grid) {
     }
     taps = std::move(all);
   }
-  const Value elements = flat(x), shape = shape_of(elements);
+  const Value elements = planes(x), shape = shape_of(elements);
   const Value heading = apply("Slice", {shape, ints(g, {0}), ints(g, {2})});
   Value y;
   for (const Tap& t : taps) {

@@ -2,6 +2,7 @@
 // by their common statistics. Wu and He 2018. Batch normalisation of N num_groups channels, then
 // scale and bias.
 #include "ops/batch_norm.h"
+#include "ops/own_types.h"
 
 namespace steep {
 namespace {
@@ -9,17 +10,28 @@ namespace {
 std::vector<Value> group_normalization_decompose(Node n) {
   Value x = n.input(0);
   Graph& g = n.graph();
-  Value groups = reshape(x, {0, n.attrs().integer("num_groups", 1), -1});
-  Value rows = apply("Flatten", {groups}, {{"axis", int64_t{2}}});
-  Value count = apply("Shape", {rows}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
+  Value groups = ints(g, {n.attrs().integer("num_groups", 1)});
+  Value shape = shape_of(x);
+  Value count = apply("Slice", {shape, ints(g, {0}), ints(g, {1})}) * groups;
+  Value size = apply("ReduceProd", {apply("Slice", {shape, ints(g, {1}), ints(g, {x.rank()})})});
+  Value rows = reshape(x, concat({ints(g, {1}), count, size / groups}, 0));
   auto spread = [&](double v) { return apply("Expand", {scalar(g, v, x.dtype()), count}); };
-  Value unit =
-      batch_norm(unsqueeze(rows, {0}), spread(1), spread(0), n.attrs().real("epsilon", 1e-5)).y;
+  Value unit = batch_norm(rows, spread(1), spread(0), n.attrs().real("epsilon", 1e-5)).y;
   return {reshape_like(unit, x) * per_channel(n.input(1), x) + per_channel(n.input(2), x)};
 }
 
 /// ONNX leaves the types to the body of a function.
-std::vector<Type> group_normalization_infer(Node n) { return {n.input(0).type()}; }
+std::vector<Type> group_normalization_infer(Node n) {
+  const Type& x = n.input(0).type();
+  const int64_t groups = n.attrs().integer("num_groups", 1);
+  const bool known = x.shape && x.shape->size() > 1 && (*x.shape)[1].known();
+  if (groups < 1 || (known && (*x.shape)[1].value() % groups != 0)) {
+    throw_shape_error(n, "The channels do not make up whole groups.",
+                      "a multiple of num_groups = " + std::to_string(groups) + ", at least 1",
+                      to_string(x));
+  }
+  return {x};
+}
 
 }  // namespace
 

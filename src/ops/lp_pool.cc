@@ -26,7 +26,9 @@ std::vector<Value> lp_pool_decompose(Node n) {
 
 std::vector<Value> global_lp_pool_decompose(Node n) {
   Value x = n.input(0);
-  return {root(sum(power(x, p_of(n)), spatial_axes(x), true), p_of(n))};
+  Value powers = power(x, p_of(n));
+  // Without axes a sum would be one over all.
+  return {root(x.rank() == 2 ? powers : sum(powers, spatial_axes(x), true), p_of(n))};
 }
 
 }  // namespace

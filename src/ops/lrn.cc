@@ -1,6 +1,6 @@
 // LRN(x[N, C, ...]){size, alpha, beta, bias}: x divided by a power of the mean square of the `size`
 // channels around. Krizhevsky et al. 2012. The mean is an average pooling along the channels.
-#include "ops/build.h"
+#include "ops/positions.h"
 
 namespace steep {
 namespace {
@@ -9,8 +9,7 @@ std::vector<Value> lrn_decompose(Node n) {
   Value x = n.input(0);
   const int64_t size = n.attrs().integer("size", 1);
   const double alpha = n.attrs().real("alpha", 1e-4), beta = n.attrs().real("beta", 0.75);
-  Value rows = x.rank() > 2 ? reshape(x * x, {0, 0, -1}) : unsqueeze(x * x, {-1});
-  Value average = apply("AveragePool", {unsqueeze(rows, {1})},
+  Value average = apply("AveragePool", {unsqueeze(planes(x * x), {1})},
                         {{"kernel_shape", Ints{size, 1}},
                          {"pads", Ints{(size - 1) / 2, 0, size / 2, 0}},
                          {"count_include_pad", int64_t{1}}});

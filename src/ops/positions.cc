@@ -27,6 +27,16 @@ Value along_axis(Value vector, int64_t axis, int64_t rank) {
   return others.empty() ? vector : unsqueeze(vector, others);
 }
 
+Value planes(Value x) {
+  if (x.rank() == 3) return x;
+  Graph& g = x.graph();
+  const Value shape = shape_of(x);
+  const Value spatial = apply("Slice", {shape, ints(g, {2}), ints(g, {x.rank()})});
+  return reshape(x, concat({apply("Slice", {shape, ints(g, {0}), ints(g, {2})}),
+                            apply("ReduceProd", {spatial})},
+                           0));
+}
+
 Value slice(Value x, int64_t axis, Value start, Value end) {
   return apply("Slice", {x, as_vector(start), as_vector(end), ints(x.graph(), {axis})});
 }

@@ -20,6 +20,10 @@ Value as_index(Value v);
 /// A vector on `axis` of `rank` axes; the others are 1.
 Value along_axis(Value vector, int64_t axis, int64_t rank);
 
+/// x[N, C, ...] as [N, C, elements of a plane]: where there are no elements too, of which a -1 in a
+/// Reshape would know nothing.
+Value planes(Value x);
+
 /// The indices start, …, end - 1 of an axis (int64 scalars, neither negative nor past its end).
 Value slice(Value x, int64_t axis, Value start, Value end);
 
