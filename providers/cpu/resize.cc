@@ -180,8 +180,16 @@ std::optional<Layout> read_resize(const NodeSpec& node, size_t first, const Dims
       return {};
     }
     const auto a = static_cast<size_t>(*axis);
-    const double factor =
-        sized ? static_cast<double>((*sizes)[i]) / static_cast<double>(in[a]) : factors[i];
+    if (in[a] == 0 && out[a] > 0) {
+      *why_not = "an axis has no elements to grow from";
+      return {};
+    }
+    double factor = 1;
+    if (!sized) {
+      factor = factors[i];
+    } else if (in[a] > 0) {
+      factor = static_cast<double>((*sizes)[i]) / static_cast<double>(in[a]);
+    }
     layout.axes.push_back({a, in[a], out[a], factor});
   }
   const std::string policy = attrs.string("keep_aspect_ratio_policy", "stretch");

@@ -39,8 +39,10 @@ struct AlignRule {
     const double least = half_pixel ? -std::numeric_limits<double>::infinity() : 1;
     const double bin_h = std::max(side(3) - top, least) / static_cast<double>(g.out_h);
     const double bin_w = std::max(side(2) - left, least) / static_cast<double>(g.out_w);
-    auto samples = [&](double bin) {
-      return std::max<int64_t>(0, sampling > 0 ? sampling : static_cast<int64_t>(std::ceil(bin)));
+    // A region that is not finite, or larger than any image, has none.
+    auto samples = [&](double bin) -> int64_t {
+      if (sampling > 0) return sampling;
+      return bin > 0 && bin < 0x1p31 ? static_cast<int64_t>(std::ceil(bin)) : 0;
     };
     const int64_t rows = samples(bin_h), columns = samples(bin_w);
     for (int64_t o = 0; o < g.out_plane(); ++o) {
@@ -80,12 +82,12 @@ template <typename T>
 std::vector<int64_t> images(const NodeId& id, const Geometry& g, const T* indices, int64_t step) {
   std::vector<int64_t> result;
   for (int64_t r = 0; r < g.rois; ++r) {
-    const auto image = static_cast<int64_t>(indices[r * step]);
-    if (image < 0 || image >= g.batch) {
+    const T image = indices[r * step];
+    if (!(image >= 0 && image < static_cast<T>(g.batch))) {  // nor if it is not a number
       id.data_error("A region lies in an image that is not there.",
-                    fmt::format("0 to {}", g.batch - 1), std::to_string(image));
+                    fmt::format("0 to {}", g.batch - 1), fmt::format("{}", image));
     }
-    result.push_back(image);
+    result.push_back(static_cast<int64_t>(image));
   }
   return result;
 }
@@ -182,18 +184,14 @@ struct RoiAlignGrad {
 /// Calls f(output element, first of the largest elements of its bin or -1) for one region [5].
 template <typename T, typename F>
 void each_bin(const Geometry& g, const T* roi, const T* x, F&& f) {
-  auto side = [&](int i) {
-    return static_cast<int64_t>(std::round(static_cast<double>(roi[i]) * g.scale));
-  };
-  const int64_t left = side(1), top = side(2);
-  const double bin_h =
-      static_cast<double>(std::max<int64_t>(side(4) - top + 1, 1)) / static_cast<double>(g.out_h);
-  const double bin_w =
-      static_cast<double>(std::max<int64_t>(side(3) - left + 1, 1)) / static_cast<double>(g.out_w);
-  auto edge = [](int64_t from, double steps, double bin, int64_t extent, bool up) {
-    const double at = steps * bin;
-    return std::clamp<int64_t>(static_cast<int64_t>(up ? std::ceil(at) : std::floor(at)) + from, 0,
-                               extent);
+  // In double: sides need be neither numbers nor finite.
+  auto side = [&](int i) { return std::round(static_cast<double>(roi[i]) * g.scale); };
+  const double left = side(1), top = side(2);
+  const double bin_h = std::max(side(4) - top + 1, 1.0) / static_cast<double>(g.out_h);
+  const double bin_w = std::max(side(3) - left + 1, 1.0) / static_cast<double>(g.out_w);
+  auto edge = [](double from, double steps, double bin, int64_t extent, bool up) -> int64_t {
+    const double at = (up ? std::ceil(steps * bin) : std::floor(steps * bin)) + from;
+    return at > 0 ? static_cast<int64_t>(std::min(at, static_cast<double>(extent))) : 0;
   };
   for (int64_t o = 0; o < g.out_plane(); ++o) {
     const int64_t row = o / g.out_w, column = o % g.out_w;
@@ -270,7 +268,7 @@ std::unique_ptr<Kernel> make_roi(const NodeSpec& node, std::string* why_not) {
     return decline(why_not, "there is not one int64 image for each region");
   }
   if (rois.dtype != x.dtype) return decline(why_not, "images and regions differ in dtype");
-  if (extent(x.dims, 1, 4) == 0) return decline(why_not, "empty images");
+  if (extent(x.dims, 2, 4) == 0 && y.size() > 0) return decline(why_not, "empty images");
   const Geometry g{x.dims[0], x.dims[1], x.dims[2], x.dims[3],
                    y.dims[0], y.dims[2], y.dims[3], node.attrs.real("spatial_scale", 1)};
   if (x.dtype == DType::f32) return roi_kernel<float>(node, g, backward, align);

@@ -174,11 +174,29 @@ void infer_scalar(Node n) {
     n.graph().set_type(y, {y.dtype(), Shape{}});
 }
 
+/// Resize to no elements along an axis: where ONNX's function finds a size of 0 it finds nothing.
+void infer_sizes(Node n) {
+  const Tensor* sizes = constant(n.input(3));
+  const Value y = n.output(0);
+  if (sizes == nullptr || !y.type().shape) return;
+  if (n.attrs().string("keep_aspect_ratio_policy", "stretch") != "stretch") return;
+  const Ints wanted = sizes->to_ints();
+  const Ints axes = n.attrs().ints("axes");
+  if (!axes.empty() && axes.size() != wanted.size()) return;
+  Shape shape = y.shape();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const int64_t axis = axes.empty() ? static_cast<int64_t>(i) : axes.at(i);
+    if (wanted[i] == 0) shape.at(static_cast<size_t>(normal_axis(n, axis, y.rank()))) = Dim(0);
+  }
+  n.graph().set_type(y, {y.dtype(), shape});
+}
+
 /// What ONNX's functions leave open though it is known. Reshape and Expand to a computed shape: its
 /// length still gives the rank.
 void infer_rank(Node n) {
   if (n.op() == "Split") return infer_parts(n);
   if (n.op() == "GatherND") return infer_scalar(n);
+  if (n.op() == "Resize") return infer_sizes(n);
   const bool convolves = n.op() == "Conv" || n.op() == "ConvTranspose";
   if (convolves && n.input(0).type().shape && !n.output(0).type().shape) {
     n.graph().set_type(n.output(0), {n.output(0).dtype(), Shape(n.input(0).shape().size())});
