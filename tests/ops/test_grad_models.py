@@ -27,6 +27,13 @@ THEIRS_DIFFERS = {
     "GridSample-1x1x3x3_1x1x4x2-mode=linear-not finite",
     "Conv-1x2x5x4_3x2x3x2-auto_pad=SAME_UPPER,dilations=[2, 1]",
     "MaxUnpool-1x1x2x2_i8:1x1x2x2_i8:[1, 1, 5, 5]-kernel_shape=[2, 2],strides=[2, 2]",
+    "GlobalAveragePool-2x3x0",  # the mean of nothing
+    *(f"Resize-1x1x4x3_-_-_i8:[1, 1, 0, 5]-mode={mode}" for mode in ("nearest", "linear")),
+    *(  # Products of nothing are refused there, or not zeroed.
+        f"AffineGrid-{grid}-align_corners={align}"
+        for grid in ("0x2x3_i8:[0, 3, 2, 3]", "2x2x3_i8:[2, 3, 0, 4]", "0x3x4_i8:5")
+        for align in (0, 1)
+    ),
 }
 
 # Whose gradient takes shape only when the extents are known; all others leave them open.
@@ -55,6 +62,10 @@ def differentiable(row) -> bool:
     if row.op.startswith("Conv") and row.arrays(np.float32)[0].size == 0:
         return False  # a convolution over no channels is not zeroed there
     arrays = row.arrays(np.float32)
+    if row.op in ("LRN", "Resize") and arrays[0].size == 0:
+        return False  # nor a product over nothing
+    if row.op == "GridSample" and arrays[0].ndim == 3:
+        return False  # it does not sample vectors
     if row.op in SCANNED and arrays[0].size == 0:
         return False  # it stops the process
     if row.op in LAYERS:

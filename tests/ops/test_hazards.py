@@ -143,3 +143,50 @@ def test_axes_of_normalisations(bad):
     taken_apart("MeanVarianceNormalization", CUBE, axes=[bad])
     taken_apart("Hardmax", CUBE, axis=bad)
     taken_apart("CenterCropPad", CUBE, i64(2), axes=[bad])
+
+
+NO_PIXELS = np.zeros((1, 2, 0, 3), np.float32)
+
+
+def test_the_largest_of_nothing():
+    taken_apart("GlobalMaxPool", NO_PIXELS)
+
+
+def test_images_without_pixels():
+    refused("Resize", [NO_PIXELS, None, None, i64(1, 2, 4, 3)])
+    refused(
+        "steep.ResizeGrad",
+        [np.ones((1, 2, 4, 3), np.float32), i64(1, 2, 0, 3), None, None, i64(1, 2, 4, 3)],
+    )
+    refused("GridSample", [NO_PIXELS, np.zeros((1, 1, 1, 2), np.float32)])
+    regions = np.zeros((1, 5), np.float32)
+    refused("MaxRoiPool", [NO_PIXELS, regions], pooled_shape=[1, 1])
+    refused("RoiAlign", [NO_PIXELS, regions[:, 1:], i64(0)])
+
+
+IMAGES = np.ones((2, 1, 3, 3), np.float32)
+
+
+@pytest.mark.parametrize("bad", [2, -1, LOWEST, HIGHEST, np.nan, np.inf])
+def test_images_of_regions(bad):
+    refused("MaxRoiPool", [IMAGES, np.array([[bad, 0, 0, 1, 1]], np.float32)], pooled_shape=[1, 1])
+    if isinstance(bad, int):
+        refused("RoiAlign", [IMAGES, np.zeros((1, 4), np.float32), i64(bad)])
+    refused("RoiAlign", [IMAGES[:0], np.zeros((1, 4), np.float32), i64(0)])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])
+def test_sides_of_regions(bad):
+    for place in range(4):
+        sides = np.zeros(4, np.float32)
+        sides[place] = bad
+        y = run("MaxRoiPool", [IMAGES, np.array([[0, *sides]], np.float32)], pooled_shape=[2, 2])
+        assert np.isin(y[0], [0, 1]).all()
+        y = run("RoiAlign", [IMAGES, sides[None], i64(0)], mode="max")
+        assert np.isfinite(y[0]).all()
+
+
+def test_numbers_of_groups():
+    x = np.ones((1, 6, 2), np.float32)
+    for groups in (4, 0, -1, LOWEST, HIGHEST):  # 4 divides the elements, but not the channels
+        taken_apart("GroupNormalization", x, x[0, :, 0], x[0, :, 0], num_groups=groups)

@@ -1,13 +1,14 @@
-"""Resizing, sampling and rearranging of images; pooling of regions."""
+"""Resizing, sampling and rearranging of images."""
 
 import functools
 import itertools
+import math
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from .row import apart, exactly, floats, ints, table
+from .row import exactly, floats, ints, table
 
 ROWS, row = table()
 
@@ -102,6 +103,15 @@ resize(
     note="torch",
     torch=lambda x: F.interpolate(x, (7, 8), mode="nearest"),
 )
+for _mode, _in_torch in (("nearest", "nearest-exact"), ("linear", "bilinear")):
+    resize(
+        (0, 2, 4, 3),
+        (0, 2, 7, 5),
+        mode=_mode,
+        torch=lambda x, m=_in_torch: F.interpolate(x, (7, 5), mode=m),
+    )
+    resize((2, 0, 4, 3), (2, 0, 7, 5), mode=_mode)
+    resize((1, 1, 4, 3), (1, 1, 0, 5), mode=_mode)
 # A region that only the run knows; outside of the image lies a constant.
 for _mode, _roi in (
     ("linear", [0.0, 0.0, 0.25, 0.5, 1.0, 1.0, 0.75, 1.0]),
@@ -150,7 +160,10 @@ def grid(x, points, high=1.3, **attrs):
         for i, extent in enumerate(reversed(extents)):
             at = (g[..., i] + 1) / 2 * (extent - 1) if align else ((g[..., i] + 1) * extent - 1) / 2
             at = np.floor(at) + 0.08 + 0.34 * (at - np.floor(at))
-            g[..., i] = at / (extent - 1) * 2 - 1 if align else (2 * at + 1) / extent - 1
+            if align and extent > 1:
+                g[..., i] = at / (extent - 1) * 2 - 1
+            elif not align:
+                g[..., i] = (2 * at + 1) / extent - 1
         return g
 
     modes = {"linear": "bilinear", "cubic": "bicubic", "nearest": "nearest"}
@@ -162,12 +175,15 @@ def grid(x, points, high=1.3, **attrs):
 
     # PyTorch does not bring far points of bicubic sampling inside first, as ONNX does.
     same = mode != "cubic" or attrs.get("padding_mode", "zeros") == "zeros" or high < 0.8
+    planar = len(extents) > 1  # PyTorch does not sample vectors
     row(
         "GridSample",
         floats(*x),
         places,
         attrs=attrs,
-        torch=sample if same else None,
+        torch=sample if same and planar else None,
+        # The reference divides by the extent less 1.
+        reference=not (align and 1 in extents and attrs.get("padding_mode") == "reflection"),
         single=True,
         smooth=same,
         note=f"within {high}",
@@ -187,7 +203,7 @@ def grid(x, points, high=1.3, **attrs):
         attrs=attrs,
         outputs=2,
     )
-    add(seeded=(), torch=gradient if same else None, note=f"within {high}")
+    add(seeded=(), torch=gradient if same and planar else None, note=f"within {high}")
     if x == (1, 2, 5, 4):
         add(smooth=same, note=f"twice, within {high}")
 
@@ -200,6 +216,21 @@ for _mode, _padding, _align in itertools.product(
     grid((1, 2, 5, 4), (2, 2), high=0.5, **_attrs)
     if _mode != "cubic":
         grid((1, 2, 3, 4, 5), (2, 1, 3), **_attrs)
+for _x, _points in (
+    ((2, 2, 5), (3,)),
+    ((1, 1, 1), (1,)),
+    ((1, 1, 1, 1), (2, 2)),
+    ((1, 3, 1, 4), (1, 5)),
+    ((3, 1, 6, 2), (1, 1)),
+    ((1, 1, 2, 1, 3), (1, 2, 2)),
+    ((2, 1, 2, 2, 2), (3, 1, 1)),
+    ((0, 2, 3, 4), (2, 2)),
+    ((2, 0, 3, 4), (2, 2)),
+    ((1, 2, 3, 4), (0, 3)),
+):
+    for _mode, _padding in (("linear", "zeros"), ("nearest", "border"), ("linear", "reflection")):
+        grid(_x, _points, mode=_mode, padding_mode=_padding)
+        grid(_x, _points, mode=_mode, padding_mode=_padding, align_corners=1)
 row(
     "GridSample",
     floats(1, 1, 3, 3),
@@ -212,30 +243,70 @@ row(
     note="not finite",
 )
 
-for _x, _size in (((1, 4, 1, 1), 2), ((2, 8, 2, 3), 2), ((1, 9, 2, 1), 3), ((2, 3, 2, 2), 1)):
+for _x, _size in (
+    ((1, 1, 1, 1), 1),
+    ((1, 4, 1, 1), 2),
+    ((2, 8, 2, 3), 2),
+    ((3, 4, 1, 5), 2),
+    ((1, 9, 2, 1), 3),
+    ((1, 18, 1, 2), 3),
+    ((1, 16, 2, 1), 4),
+    ((2, 3, 2, 2), 1),
+    ((0, 4, 2, 3), 2),
+    ((2, 0, 2, 3), 2),
+    ((2, 8, 0, 3), 2),
+):
     row(
         "DepthToSpace",
         floats(*_x),
         attrs={"blocksize": _size, "mode": "CRD"},
-        torch=lambda x, s=_size: F.pixel_shuffle(x, s),
+        # PyTorch's gradient fails where there are no elements.
+        torch=None if 0 in _x else lambda x, s=_size: F.pixel_shuffle(x, s),
     )
     row("DepthToSpace", floats(*_x), attrs={"blocksize": _size})
-for _x, _size in (((1, 1, 2, 2), 2), ((2, 3, 4, 6), 2), ((1, 2, 3, 6), 3)):
+for _x, _size in (
+    ((1, 1, 1, 1), 1),
+    ((2, 3, 1, 5), 1),
+    ((1, 1, 2, 2), 2),
+    ((2, 3, 4, 6), 2),
+    ((3, 2, 2, 4), 2),
+    ((1, 2, 3, 6), 3),
+    ((1, 1, 9, 3), 3),
+    ((2, 1, 4, 8), 4),
+    ((0, 2, 4, 2), 2),
+    ((2, 0, 2, 4), 2),
+    ((2, 1, 0, 4), 2),
+):
     row("SpaceToDepth", floats(*_x), attrs={"blocksize": _size})
     row(
         "SpaceToDepth",
         floats(*_x),
         attrs={"blocksize": _size, "mode": "CRD"},
-        torch=lambda x, s=_size: F.pixel_unshuffle(x, s),
+        torch=None if 0 in _x else lambda x, s=_size: F.pixel_unshuffle(x, s),
     )
 
-row(
-    "Col2Im",
-    floats(1, 5, 5),
-    ints(5, 5),
-    ints(1, 5),
-    torch=lambda x, *_: F.fold(x, (5, 5), (1, 5)),
-)
+
+def col2im(batch, channels, image, block, strides=(1, 1), pads=(0, 0), dilations=(1, 1)):
+    how = block, dilations, pads, strides
+    count = F.unfold(torch.zeros(1, 1, *image), *how).shape[-1]
+    row(
+        "Col2Im",
+        floats(batch, channels * math.prod(block), count),
+        ints(*image),
+        ints(*block),
+        attrs={"strides": [*strides], "pads": [*pads, *pads], "dilations": [*dilations]},
+        torch=lambda x, *_: F.fold(x, image, *how),
+    )
+
+
+col2im(1, 1, (5, 5), (1, 5))
+col2im(1, 1, (1, 1), (1, 1))
+col2im(3, 2, (2, 6), (1, 1))
+col2im(2, 2, (3, 4), (3, 4))
+col2im(1, 3, (4, 3), (2, 2), strides=(2, 2), pads=(1, 1))
+col2im(2, 1, (5, 1), (3, 1), strides=(2, 1))
+col2im(1, 1, (3, 7), (2, 3), strides=(1, 3), pads=(1, 2), dilations=(2, 1))
+col2im(0, 2, (3, 4), (2, 2))
 row(
     "Col2Im",
     floats(2, 8, 6),
@@ -252,50 +323,10 @@ row(
     attrs={"dilations": [1, 2], "strides": [1, 1]},
     torch=lambda x, *_: F.fold(x, (5, 6), (2, 3), dilation=(1, 2)),
 )
-row("Col2Im", floats(1, 8, 4), ints(3, 3, 2), ints(2, 2, 2), torch=None)
-
-
-def regions(*boxes):
-    return exactly(list(boxes))
-
-
-ROIS = regions([0.3, 0.4, 3.1, 4.2], [1.2, 0.7, 4.6, 2.9], [-1.4, 2.3, 7.7, 5.8])
-for _mode, _sampling, _how in itertools.product(
-    ("avg", "max"), (0, 2), ("half_pixel", "output_half_pixel")
-):
-    _attrs = {
-        "mode": _mode,
-        "sampling_ratio": _sampling,
-        "coordinate_transformation_mode": _how,
-        "output_height": 2,
-        "output_width": 3,
-        "spatial_scale": 0.75,
-    }
-    row("RoiAlign", apart(2, 2, 4, 5), ROIS, ints(1, 0, 1), attrs=_attrs, frozen=(1,))
-    row(
-        "steep.RoiAlignGrad",
-        floats(3, 2, 2, 3),
-        apart(2, 2, 4, 5),
-        ROIS,
-        ints(1, 0, 1),
-        attrs=_attrs,
-        frozen=(2,),
-    )
-BINS = regions([1, 0, 0, 3, 3], [0, 1, 1, 4, 2], [1, 2, 0, 9, 5])
-for _attrs in (
-    {"pooled_shape": [2, 3]},
-    {"pooled_shape": [1, 1], "spatial_scale": 0.5},
-    {"pooled_shape": [3, 2], "spatial_scale": 1.0},
-):
-    row("MaxRoiPool", apart(2, 2, 4, 5), BINS, attrs=_attrs, frozen=(1,), reference=False)
-    row(
-        "steep.MaxRoiPoolGrad",
-        floats(3, 2, *_attrs["pooled_shape"]),
-        apart(2, 2, 4, 5),
-        BINS,
-        attrs=_attrs,
-        frozen=(2,),
-    )
+# PyTorch folds images only.
+row("Col2Im", floats(1, 8, 4), ints(3, 3, 2), ints(2, 2, 2))
+row("Col2Im", floats(2, 6, 4), ints([6]), ints([3]))
+row("Col2Im", floats(1, 4, 3), ints([5]), ints([2]), attrs={"strides": [2], "pads": [1, 0]})
 
 
 def deform_conv(x, w, offset, bias=None, mask=None, **attrs):
@@ -339,6 +370,7 @@ def deform(x, w, out, offset_group=1, bias=False, mask=False, **attrs):
         *extras,
         attrs=attrs,
         single=True,
+        reference=1 not in x[2:],  # it divides by the extent less 1
         torch=lambda *t, a=attrs: deform_conv(*t, **a),
     )
 
@@ -347,9 +379,36 @@ deform((1, 1, 3, 3), (1, 1, 2, 2), (2, 2))
 deform((2, 2, 4, 5), (3, 2, 2, 3), (4, 4), bias=True, pads=[1, 0, 0, 1])
 deform((1, 4, 4, 4), (2, 2, 2, 2), (2, 2), group=2, offset_group=2, strides=[2, 2], mask=True)
 deform((1, 2, 5, 5), (2, 2, 2, 2), (3, 3), dilations=[2, 2], bias=True, mask=True)
+deform((1, 1, 1, 1), (1, 1, 1, 1), (1, 1))
+deform((3, 2, 2, 3), (4, 2, 1, 1), (2, 3), mask=True)
+deform((1, 3, 1, 6), (2, 3, 1, 3), (1, 4), bias=True)
+deform((2, 1, 5, 2), (1, 1, 3, 1), (2, 2), strides=[2, 1])
+deform((1, 6, 3, 3), (3, 2, 2, 2), (2, 2), group=3, offset_group=2, bias=True)
+deform((0, 2, 3, 4), (2, 2, 2, 2), (2, 3), bias=True, mask=True)
+
+
+def affine_grid(size, align, theta, _):
+    if 0 in size:  # PyTorch refuses
+        return theta.sum() * torch.zeros(size[0], *size[2:], len(size) - 2)
+    return F.affine_grid(theta, list(size), bool(align))
+
 
 for _size, _align in itertools.product(
-    ((1, 1, 2, 3), (2, 3, 4, 2), (3, 1, 1, 5), (2, 1, 2, 3, 4), (1, 2, 3, 2, 2)), (0, 1)
+    (
+        (1, 1, 1, 1),
+        (1, 1, 2, 3),
+        (2, 3, 4, 2),
+        (3, 1, 1, 5),
+        (1, 2, 7, 1),
+        (4, 1, 3, 3),
+        (2, 1, 2, 3, 4),
+        (1, 2, 3, 2, 2),
+        (3, 1, 1, 2, 1),
+        (0, 3, 2, 3),
+        (2, 3, 0, 4),
+        (0, 1, 2, 1, 3),
+    ),
+    (0, 1),
 ):
     _rank = len(_size) - 2
     row(
@@ -359,6 +418,6 @@ for _size, _align in itertools.product(
         attrs={"align_corners": _align},
         reference=False,  # in single precision; and it divides by zero where an extent is 1
         torch=None
-        if _align and 1 in _size[2:]
-        else lambda t, _, s=_size, a=_align: F.affine_grid(t, list(s), bool(a)),
+        if _align and 1 in _size[2:] and 0 not in _size
+        else functools.partial(affine_grid, _size, _align),
     )

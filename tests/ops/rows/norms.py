@@ -7,7 +7,19 @@ from .row import exactly, floats, table
 ROWS, row = table()
 
 EPSILON = 2.0**-6
-SHAPES = [(2, 1, 1), (3, 4), (1, 2, 5), (2, 3, 9), (2, 3, 4, 4), (4, 2, 1, 9), (2, 2, 2, 3, 4)]
+SHAPES = [
+    (2, 1, 1),
+    (3, 4),
+    (1, 2, 5),
+    (2, 3, 9),
+    (1, 1, 7, 1),
+    (2, 3, 4, 4),
+    (4, 2, 1, 9),
+    (3, 1, 2, 5),
+    (2, 2, 2, 3, 4),
+    (1, 3, 1, 2, 1),
+]
+EMPTY = [(0, 4), (0, 2, 3), (2, 3, 0), (2, 0, 3), (0, 1, 2, 9), (0, 2, 2, 1, 3)]
 
 
 def batch_norm(x, scale, bias, epsilon=EPSILON):
@@ -37,10 +49,25 @@ def inference(x, scale, bias, mean, variance):
 
 def training(x, scale, bias, mean, variance, momentum):
     y, m, v = batch_norm(x, scale, bias)
+    if x.numel() == 0:  # nothing to learn from; ONNX's reference has NaN
+        return y, mean, variance
     return y, mean * momentum + m * (1 - momentum), variance * momentum + v * (1 - momentum)
 
 
-for _x in SHAPES:
+def instance_norm(x, scale, bias):
+    axes, shape = tuple(range(2, x.dim())), [-1, *[1] * (x.dim() - 2)]
+    variance = x.var(axes, unbiased=False, keepdim=True)
+    unit = (x - x.mean(axes, True)) * (variance + EPSILON).rsqrt()
+    return unit * scale.view(shape) + bias.view(shape)
+
+
+def group_norm(x, scale, bias, groups):
+    if x.numel() == 0:  # PyTorch has NaN for the gradient of scale where planes are empty
+        return x * scale.view(1, -1, *[1] * (x.dim() - 2)) + bias.view(1, -1, *[1] * (x.dim() - 2))
+    return F.group_norm(x, groups, scale, bias, EPSILON)
+
+
+for _x in SHAPES + EMPTY:
     _c = _x[1]
     _operands = floats(*_x), floats(_c), floats(_c)
     _statistics = floats(_c), floats(_c, low=0.5)
@@ -49,6 +76,7 @@ for _x in SHAPES:
         *_operands,
         attrs={"epsilon": EPSILON},
         outputs=3,
+        smooth=0 not in _x,  # the statistics of nothing are NaN
         torch=batch_norm,
     )
     row(
@@ -74,6 +102,7 @@ for _x in SHAPES:
         *_statistics,
         attrs={"epsilon": EPSILON, "training_mode": 1, "momentum": 0.75},
         outputs=3,
+        reference=0 not in _x,
         torch=lambda *t: training(*t, 0.75),
     )
     if len(_x) > 2:
@@ -81,15 +110,7 @@ for _x in SHAPES:
             "InstanceNormalization",
             *_operands,
             attrs={"epsilon": EPSILON},
-            torch=lambda x, s, b: (
-                batch_norm(
-                    x.reshape(1, -1, *x.shape[2:]),
-                    s.new_ones(x.shape[0] * x.shape[1]),
-                    b.new_zeros(x.shape[0] * x.shape[1]),
-                )[0].reshape(x.shape)
-                * s.view(-1, *[1] * (x.dim() - 2))
-                + b.view(-1, *[1] * (x.dim() - 2))
-            ),
+            torch=instance_norm,
         )
 row(
     "steep.BatchNorm",
@@ -102,28 +123,46 @@ row(
     torch=batch_norm,
     note="far from 0",
 )
-row(
-    "BatchNormalization",
-    floats(0, 2, 3),
-    floats(2),
-    floats(2),
-    floats(2),
-    floats(2, low=0.5),
-    attrs={"epsilon": EPSILON},
-    torch=inference,
-)
 
-for _x, _groups in (((2, 4), 2), ((1, 4, 3), 4), ((2, 6, 3, 4), 3), ((2, 4, 2, 2, 2), 1)):
+for _x, _groups in (
+    ((2, 4), 2),
+    ((3, 5), 5),
+    ((1, 1, 6), 1),
+    ((1, 4, 3), 4),
+    ((2, 6, 1), 2),
+    ((2, 6, 3, 4), 3),
+    ((3, 2, 1, 5), 1),
+    ((1, 3, 4, 3), 3),
+    ((2, 4, 2, 2, 2), 1),
+    ((0, 4), 2),
+    ((0, 6, 2, 3), 3),
+    ((2, 4, 0), 2),
+):
     row(
         "GroupNormalization",
         floats(*_x),
         floats(_x[1]),
         floats(_x[1]),
         attrs={"num_groups": _groups, "epsilon": EPSILON, "stash_type": 11},
-        torch=lambda x, s, b, g=_groups: F.group_norm(x, g, s, b, EPSILON),
+        reference=0 not in _x,
+        torch=lambda *t, g=_groups: group_norm(*t, g),
     )
 
-for _x, _axis in (((5,), 0), ((2, 3), -1), ((2, 3, 4), 1), ((2, 3, 4), -3), ((1, 2, 3, 2), 2)):
+for _x, _axis in (
+    ((1,), 0),
+    ((5,), 0),
+    ((2, 3), -1),
+    ((7, 1), 0),
+    ((4, 1), 1),
+    ((2, 3, 4), 1),
+    ((2, 3, 4), -3),
+    ((1, 2, 3, 2), 2),
+    ((2, 2, 1, 2, 3), 4),
+    ((0,), 0),
+    ((0, 3), -1),
+    ((2, 0), 1),
+    ((3, 0, 2), 0),
+):
     for _p in (1, 2):
         row(
             "LpNormalization",
@@ -142,17 +181,25 @@ row(
 
 
 def local_response(x, size, alpha, beta, bias):
-    square = F.pad((x * x).flatten(2).unsqueeze(1), (0, 0, (size - 1) // 2, size // 2))
-    mean = F.avg_pool2d(square, (size, 1), 1).reshape(x.shape)
+    pads = [0, 0] * (x.dim() - 2) + [(size - 1) // 2, size // 2]
+    square = F.pad(x * x, pads)
+    mean = sum(square.narrow(1, i, x.shape[1]) for i in range(size)) / size
     return x / (bias + alpha * mean) ** beta
 
 
 for _x, _size in (
+    ((3, 4), 3),
     ((1, 1, 1), 1),
+    ((1, 1, 4), 5),
     ((2, 5, 3), 3),
+    ((3, 4, 1), 2),
     ((1, 5, 2, 2), 2),
     ((2, 3, 2, 2), 5),
+    ((1, 7, 1, 3), 4),
     ((1, 4, 2, 1, 2), 3),
+    ((0, 3, 2, 2), 3),
+    ((2, 3, 0), 2),
+    ((2, 0, 3), 3),
 ):
     row(
         "LRN",

@@ -1,6 +1,7 @@
 """Poolings."""
 
 import itertools
+import math
 
 import torch
 import torch.nn.functional as F
@@ -175,31 +176,75 @@ for _order in (0, 1):
             torch=lambda x: (F.max_pool2d(x, 2, 2), None),
         )
 
-_UNPOOL = {"kernel_shape": [2, 2], "strides": [2, 2]}
-_INDICES = ints([[[[5, 7], [13, 15]]]])
-row("MaxUnpool", floats(1, 1, 2, 2), _INDICES, attrs=_UNPOOL)
-row("MaxUnpool", floats(1, 1, 2, 2), _INDICES, ints(1, 1, 5, 5), attrs=_UNPOOL)
+
+def unpool(x, kernel, strides, pad=0, more=0):
+    """`more`: by how much output_shape is larger than what was pooled, on each spatial axis."""
+    rank = len(kernel)
+    within = [(x[i + 2] - 1) * strides[i] - 2 * pad + kernel[i] for i in range(rank)]
+    plane = math.prod(within)
+    # The last element is the largest of each window, so that no two windows share theirs.
+    image = torch.arange(float(plane)).expand(*x[:2], plane).reshape(*x[:2], *within)
+    pool, inverse = getattr(F, f"max_pool{rank}d"), getattr(F, f"max_unpool{rank}d")
+    places = pool(image, kernel, strides, pad, return_indices=True)[1]
+    firsts = torch.arange(x[0] * x[1]).reshape(*x[:2], *[1] * rank) * plane  # ONNX counts from x's
+    row(
+        "MaxUnpool",
+        floats(*x),
+        (places + firsts).numpy(),
+        *([ints(*x[:2], *(e + more for e in within))] if more else []),
+        attrs={"kernel_shape": kernel, "strides": strides, "pads": [pad] * (2 * rank)},
+        torch=lambda t, *_: F.pad(
+            inverse(t, places, kernel, strides, pad, within), [0, more] * rank
+        ),
+    )
+
+
+unpool((1, 1, 2, 2), [2, 2], [2, 2])
+unpool((1, 1, 2, 2), [2, 2], [2, 2], more=1)
+unpool((2, 1, 3), [2], [2])
+unpool((1, 1, 2), [3], [2], pad=1)
+unpool((1, 1, 1), [1], [1])
+unpool((3, 1, 4), [3], [2])
+unpool((2, 3, 1, 2), [2, 3], [2, 3])
+unpool((2, 1, 3, 2), [2, 1], [1, 2], more=2)
+unpool((1, 2, 2, 3), [3, 3], [2, 2], pad=1, more=1)
+unpool((1, 2, 2, 1, 3), [2, 2, 2], [2, 2, 2])
+unpool((0, 2, 3), [2], [2])
+unpool((0, 1, 2, 2), [2, 2], [2, 2], more=1)
+
 row(
     "MaxUnpool",
     floats(1, 2, 3),
     ints([[[1, 2, 5], [6, 9, 10]]]),
     attrs={"kernel_shape": [2], "strides": [2]},
 )
-row(
-    "MaxUnpool",
-    floats(1, 1, 2),
-    ints([[[0, 2]]]),
-    attrs={"kernel_shape": [3], "strides": [2], "pads": [1, 1]},
-)
 
-for _x in ((1, 1, 1), (2, 3, 4), (2, 2, 3, 4), (1, 2, 2, 3, 2)):
+for _x in (
+    (3, 2),
+    (1, 1, 1),
+    (2, 3, 4),
+    (3, 1, 7),
+    (2, 2, 3, 4),
+    (2, 3, 1, 1),
+    (1, 1, 6, 5),
+    (1, 2, 2, 3, 2),
+    (2, 1, 1, 2, 1, 3),
+    (0, 3),
+    (0, 2, 3, 3),
+    (2, 0, 3),
+):
     _axes = tuple(range(2, len(_x)))
-    row("GlobalAveragePool", floats(*_x), torch=lambda x, a=_axes: x.mean(a, True))
+    row(
+        "GlobalAveragePool",
+        floats(*_x),
+        reference=0 not in _x,
+        torch=lambda x, a=_axes: x.mean(a, True) if a else x,
+    )
     row(
         "GlobalMaxPool",
         apart(*_x),
         reference=len(_x) == 4,  # it knows no other rank
-        torch=lambda x, a=_axes: x.flatten(2).max(-1).values.reshape(*x.shape[:2], *[1] * len(a)),
+        torch=lambda x, a=_axes: x.amax(a, True) if a else x,
     )
     for _p in (1, 2, 3):
         row(
@@ -207,7 +252,7 @@ for _x in ((1, 1, 1), (2, 3, 4), (2, 2, 3, 4), (1, 2, 2, 3, 2)):
             floats(*_x, away=(0,)),
             attrs={"p": _p},
             reference=False,
-            torch=lambda x, a=_axes, p=_p: (x.abs() ** p).sum(a, True) ** (1 / p),
+            torch=lambda x, a=_axes, p=_p: (x.abs() ** p).sum(a, True) ** (1 / p) if a else x.abs(),
         )
 row(
     "GlobalMaxPool",
@@ -217,4 +262,13 @@ row(
     torch=lambda x: F.adaptive_max_pool1d(x, 1),
     note="ties",
 )
-row("GlobalAveragePool", floats(0, 2, 3, 3), reference=False, torch=lambda x: x.mean((2, 3), True))
+# The mean of nothing is not a number; the largest of nothing is an error, in test_hazards.py.
+row("GlobalAveragePool", floats(2, 3, 0), torch=lambda x: x.mean(2, True))
+for _p in (1, 2, 3):
+    row(
+        "GlobalLpPool",
+        floats(2, 3, 0),
+        attrs={"p": _p},
+        reference=False,
+        torch=lambda x: x.sum(2, True),
+    )
