@@ -89,6 +89,10 @@ def test_quotients_that_do_not_exist(dtype):
     np.testing.assert_array_equal(run("Mod", [lowest, np.array([-1], dtype)])[0], [0])
 
 
+def test_one_hot_of_a_scalar():
+    refused("OneHot", [i64(1)[0], i64(3)[0], np.array([0, 1], np.float32)])
+
+
 def test_duplicates_add_up_and_the_last_of_them_wins():
     y = run("ScatterND", [X, i64([1], [1]), np.ones((2, 4), np.float32)], reduction="add")[0]
     np.testing.assert_array_equal(y[1], X[1] + 2)
