@@ -147,3 +147,11 @@ box_row("lenient", BOXES, SCORES, 9, 1.0)
 box_row("flipped", FLIPPED, SCORES, 3, 0.5)
 box_row("centred", CENTRED, SCORES, 3, 0.5, centred=1)
 box_row("batch", np.repeat(BOXES, 2, 0), np.concatenate([SCORES, SCORES[..., ::-1]]), 2, 0.5)
+box_row("single", BOXES[:, :1], SCORES[..., :1], 3, 0.5)
+box_row("broad", BOXES.repeat(3, 0), SCORES[:, :1].repeat(3, 0), 2, 0.5)
+box_row(
+    "classes", BOXES[:, 1:4], np.concatenate([SCORES, SCORES])[..., :3].reshape(1, 4, 3), 3, 0.5
+)
+box_row("no batch", BOXES[:0], SCORES[:0], 3, 0.5)
+box_row("no box", BOXES[:, :0], SCORES[..., :0], 3, 0.5)
+box_row("no class", BOXES, SCORES[:, :0], 3, 0.5)

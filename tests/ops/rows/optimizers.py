@@ -9,6 +9,9 @@ from .row import exactly, floats, integer, table
 
 ROWS, row = table()
 
+# Extents that fill vectors of a kernel, and that leave a rest.
+SHAPES = [(), (1,), (5,), (16,), (67,), (1, 1), (2, 3, 4), (2, 1, 3, 2), (0,), (0, 3), (2, 0, 3)]
+
 LR, STEP, SCALE = np.array(0.01, np.float32), integer(3), np.array(0.5, np.float32)
 
 
@@ -29,6 +32,25 @@ def torch_sgd(param, grad, lr, buf, step, scale=None, **attrs):
     return new if buf is None else (new, state["momentum_buffer"])
 
 
+def sgd(shape, attrs, buf, step, *scale):
+    row(
+        "steep.SGD",
+        floats(*shape),
+        floats(*shape),
+        LR,
+        floats(*shape) if buf else None,
+        integer(step),
+        *scale,
+        attrs=attrs,
+        outputs=2 if buf else 1,
+        smooth=False,
+        note=f"step {step}",
+        torch=lambda *x: torch_sgd(
+            *x, **{k: bool(v) if k in ("nesterov", "maximize") else v for k, v in attrs.items()}
+        ),
+    )
+
+
 for _attrs, _buf, _step in (
     ({}, False, 3),
     ({"weight_decay": 0.125}, False, 3),
@@ -39,22 +61,10 @@ for _attrs, _buf, _step in (
     ({"momentum": 0.875, "nesterov": 1}, True, 3),
 ):
     for _scale in ((), (SCALE,)):
-        row(
-            "steep.SGD",
-            floats(3, 4),
-            floats(3, 4),
-            LR,
-            floats(3, 4) if _buf else None,
-            integer(_step),
-            *_scale,
-            attrs=_attrs,
-            outputs=2 if _buf else 1,
-            smooth=False,
-            note=f"step {_step}",
-            torch=lambda *x, attrs=_attrs: torch_sgd(
-                *x, **{k: bool(v) if k in ("nesterov", "maximize") else v for k, v in attrs.items()}
-            ),
-        )
+        sgd((3, 4), _attrs, _buf, _step, *_scale)
+for _shape in SHAPES:
+    sgd(_shape, {"weight_decay": 0.125}, False, 3)
+    sgd(_shape, {"momentum": 0.875, "dampening": 0.25, "weight_decay": 0.125}, True, 2, SCALE)
 
 
 def torch_adam(
@@ -103,7 +113,25 @@ def lamb(
     return param - float(lr) * (a / b if a and b else 1) * r, m, v
 
 
-_moments = (floats(3, 4), floats(3, 4, low=0.0, high=0.5))
+def adaptive(op, in_torch, shape, attrs, step, *scale):
+    row(
+        op,
+        floats(*shape),
+        floats(*shape),
+        floats(*shape),
+        floats(*shape, low=0.0, high=0.5),
+        LR,
+        integer(step),
+        *scale,
+        attrs=attrs,
+        outputs=3,
+        smooth=False,
+        note=f"step {step}",
+        torch=lambda *x: in_torch(*x, **attrs),
+    )
+
+
+ADAM = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 for _attrs in (
     {},
     {"weight_decay": 0.125},
@@ -111,36 +139,16 @@ for _attrs in (
     {"beta1": 0.75, "beta2": 0.875, "epsilon": 0.0625},
 ):
     for _step, _scale in ((1, ()), (5, (SCALE,))):
-        row(
-            "steep.Adam",
-            floats(3, 4),
-            floats(3, 4),
-            *_moments,
-            LR,
-            integer(_step),
-            *_scale,
-            attrs={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, **_attrs},
-            outputs=3,
-            smooth=False,
-            note=f"step {_step}",
-            torch=lambda *x, attrs=_attrs: torch_adam(*x, **attrs),
-        )
+        adaptive("steep.Adam", torch_adam, (3, 4), {**ADAM, **_attrs}, _step, *_scale)
+LAMB = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6, "bias_correction": 1}
 for _attrs in ({}, {"weight_decay": 0.125}, {"weight_decay": 0.125, "bias_correction": 0}):
     for _step, _scale in ((1, ()), (5, (SCALE,))):
-        row(
-            "steep.Lamb",
-            floats(3, 4),
-            floats(3, 4),
-            *_moments,
-            LR,
-            integer(_step),
-            *_scale,
-            attrs={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6, "bias_correction": 1, **_attrs},
-            outputs=3,
-            smooth=False,
-            note=f"step {_step}",
-            torch=lambda *x, attrs=_attrs: lamb(*x, **attrs),
-        )
+        adaptive("steep.Lamb", lamb, (3, 4), {**LAMB, **_attrs}, _step, *_scale)
+for _shape in SHAPES:
+    for _decoupled in (0, 1):
+        _attrs = {**ADAM, "weight_decay": 0.125, "decoupled": _decoupled}
+        adaptive("steep.Adam", torch_adam, _shape, _attrs, 5, *([] if _decoupled else [SCALE]))
+    adaptive("steep.Lamb", lamb, _shape, {**LAMB, "weight_decay": 0.125}, 5, SCALE)
 row(
     "steep.Lamb",
     exactly([0.0, 0.0]),
@@ -155,7 +163,14 @@ row(
     torch=lamb,
     note="zero parameter",
 )
-for _shapes in ([(3, 4)], [(3, 4), (), (5,)], [(0, 3), (2,)]):
+for _shapes in (
+    *([shape] for shape in SHAPES),
+    [(3, 4)],
+    [(3, 4), (), (5,)],
+    [(0, 3), (2,)],
+    [(67,), (2, 3, 4), (0,), (1, 1)],
+    [(0,), (2, 0, 3)],
+):
     row(
         "steep.GlobalNorm",
         *[floats(*s) for s in _shapes],
