@@ -217,6 +217,46 @@ void infer_rank(Node n) {
   n.graph().set_type(y, {y.dtype(), Shape(static_cast<size_t>(rank))});
 }
 
+/// The extents that Reshape gives to an operand without elements, where ONNX's rules have none. A
+/// -1 beside an extent of 0 could be anything: here it is what it is for every other batch, once
+/// the leading extents that stay are left out. A 0 means "as before" in ONNX, which nothing but
+/// elements could fill: here it is an extent that somebody computed, and that is 0.
+std::optional<Dims> reshape_of_nothing(Node n) {
+  const Value x = n.input(0);
+  if (!x || !n.output(0) || !x.type().concrete() || n.attrs().integer("allowzero", 0) != 0)
+    return std::nullopt;
+  const Dims& from = x.type().dims();
+  const auto target = elements_of(n.input(1));
+  if (!target || element_count(from) != 0) return std::nullopt;
+
+  Dims given, to;  // the extents as they stand, and with those of x for zeros
+  std::optional<size_t> open;
+  for (size_t i = 0; i < target->size(); ++i) {
+    const auto& extent = (*target)[i].number;
+    const bool first_open = extent == -1 && !open;
+    if (!extent || (*extent < 0 && !first_open) || (*extent == 0 && i >= from.size()))
+      return std::nullopt;
+    if (first_open) open = i;
+    given.push_back(*extent);
+    to.push_back(*extent == 0 ? from[i] : *extent);
+  }
+  if (!open) {
+    const bool copies_too_much = element_count(to) != 0 && element_count(given) == 0;
+    return copies_too_much ? std::optional(given) : std::nullopt;
+  }
+
+  size_t same = 0;
+  while (same < *open && same < from.size() && from[same] == to[same]) ++same;
+  const auto past = static_cast<Dims::difference_type>(same);
+  to[*open] = 1;
+  const bool ambiguous = element_count(to) == 0;
+  const int64_t others = element_count({to.begin() + past, to.end()});
+  const int64_t left = element_count({from.begin() + past, from.end()});
+  if (!ambiguous || others == 0 || left % others != 0) return std::nullopt;
+  to[*open] = left / others;
+  return to;
+}
+
 /// A view shares its operand's bytes: it must not reach beyond them. ONNX's inference takes the
 /// shape given to Reshape at its word.
 void check_view(Node n) {
@@ -237,6 +277,11 @@ void check_view(Node n) {
 void infer_types(Node n) {
   const OpDef* def = find_op(n.op());
   if (def == nullptr || def->infer == nullptr) {
+    if (const auto dims = n.op() == "Reshape" ? reshape_of_nothing(n) : std::nullopt) {
+      n.graph().set_type(n.output(0), {n.input(0).dtype(), Shape(dims->begin(), dims->end())});
+      check_view(n);
+      return;
+    }
     infer_onnx(n);
     infer_rank(n);
     propagate_contents(n);

@@ -89,8 +89,46 @@ def test_quotients_that_do_not_exist(dtype):
     np.testing.assert_array_equal(run("Mod", [lowest, np.array([-1], dtype)])[0], [0])
 
 
+@pytest.mark.parametrize(
+    ("shape", "target", "wanted"),
+    [
+        ((0, 3, 8), [0, 0, 2, -1], (0, 3, 2, 4)),
+        ((2, 0, 8), [2, 0, 2, -1], (2, 0, 2, 4)),
+        ((0, 0, 8), [0, 0, -1], (0, 0, 8)),
+        ((2, 0, 2, 4), [2, 0, -1], (2, 0, 8)),
+        ((2, 0, 8), [2, 0, -1, 1], (2, 0, 8, 1)),
+        ((0, 8), [0, -1, 0], None),  # a third axis to copy
+        ((2, 3, 1, 0, 4), [2, 3, 0, 4], (2, 3, 0, 4)),
+        ((2, 0), [3, 0], (3, 0)),
+        ((2, 0), [-1, 3], (0, 3)),
+        ((0, 7), [0, 2, -1], None),
+        ((2, 0), [-1, 0], None),
+        ((0, 8), [0, -1, -1], None),
+        ((0, 8), [0, 2, -2], None),
+        ((0, 8), [2, 4], None),
+        ((2, 4), [0, 2, 2, 0], None),
+    ],
+)
+def test_reshapes_of_nothing(shape, target, wanted):
+    inputs = [np.zeros(shape, np.float32), i64(*target)]
+    if wanted is None:
+        refused("Reshape", inputs)
+    else:
+        assert run("Reshape", inputs)[0].shape == wanted
+
+
 def test_one_hot_of_a_scalar():
     refused("OneHot", [i64(1)[0], i64(3)[0], np.array([0, 1], np.float32)])
+
+
+def test_a_bank_of_no_filters():
+    refused("MelWeightMatrix", [i64(0)[0], i64(8)[0], i64(100)[0], np.float32(0), np.float32(40)])
+
+
+def test_features_of_a_scalar():
+    pool = {"ngram_counts": [0], "ngram_indexes": [0], "pool_int64s": [3], "mode": "TF"}
+    lengths = {"min_gram_length": 1, "max_gram_length": 1, "max_skip_count": 0}
+    refused("TfIdfVectorizer", [np.array(3)], **pool, **lengths)
 
 
 def test_duplicates_add_up_and_the_last_of_them_wins():

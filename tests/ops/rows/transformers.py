@@ -85,6 +85,8 @@ def attend(q, k, v, *more, outputs=1, smooth=True, note="", **attrs):
     attrs = attrs if q[-1] == 16 else {"scale": 0.25, **attrs}
     # ONNX's reference gives the capped scores where the raw ones are asked for.
     raw_and_capped = outputs == 4 and not attrs.get("qk_matmul_output_mode") and "softcap" in attrs
+    # It wants a largest of all keys, and elements to tell heads from.
+    empty = 0 in k[1:] or (len(q) == 3 and 0 in q)
     row(
         "Attention",
         *(floats(*x) for x in (q, k, v)),
@@ -92,7 +94,7 @@ def attend(q, k, v, *more, outputs=1, smooth=True, note="", **attrs):
         attrs=attrs,
         outputs=outputs,
         smooth=smooth,
-        reference=not raw_and_capped,
+        reference=not raw_and_capped and not empty,
         note=note,
         torch=lambda *x: attention(*x, outputs=outputs, **attrs),
     )
@@ -112,6 +114,8 @@ attend(*SELF, is_causal=1)
 attend((1, 1, 5, 2), (1, 1, 3, 2), (1, 1, 3, 2), is_causal=1, note="more queries than keys")
 attend((0, 2, 3, 4), (0, 2, 5, 4), (0, 2, 5, 2), note="no batch")
 attend((1, 2, 0, 4), (1, 2, 5, 4), (1, 2, 5, 2), note="no query")
+attend((1, 2, 3, 4), (1, 2, 0, 4), (1, 2, 0, 2), note="no key")
+attend((2, 4, 2, 2), (2, 2, 0, 2), (2, 2, 0, 3), is_causal=1, note="no key")
 # Groups of heads share a key: grouped queries, and one key for all.
 attend((2, 4, 2, 2), (2, 2, 3, 2), (2, 2, 3, 3))
 attend((1, 3, 2, 2), (1, 1, 3, 2), (1, 1, 3, 2), is_causal=1)
@@ -119,6 +123,9 @@ attend((1, 3, 2, 2), (1, 1, 3, 2), (1, 1, 3, 2), is_causal=1)
 attend((2, 3, 8), (2, 4, 8), (2, 4, 6), q_num_heads=2, kv_num_heads=2)
 attend((1, 3, 8), (1, 3, 4), (1, 3, 6), q_num_heads=4, kv_num_heads=2, is_causal=1)
 attend((1, 2, 3), (1, 2, 3), (1, 2, 1), q_num_heads=1, kv_num_heads=1, softcap=1.5)
+attend((0, 3, 8), (0, 4, 8), (0, 4, 6), q_num_heads=2, kv_num_heads=2)
+attend((2, 0, 8), (2, 4, 4), (2, 4, 6), q_num_heads=4, kv_num_heads=2)
+attend((2, 3, 8), (2, 0, 8), (2, 0, 6), q_num_heads=2, kv_num_heads=2)
 # Masks, of every shape that broadcasts.
 for _mask in ((3, 5), (1, 5), (2, 3, 5), (1, 1, 3, 5), (1, 2, 1, 5), (5,)):
     attend(*PAIR, floats(*_mask))
@@ -224,8 +231,14 @@ for _interleaved in (0, 1):
         rotary_embedding_dim=2,
         interleaved=_interleaved,
     )
+    rotate((3, 1, 2, 4), (3, 2, 2), interleaved=_interleaved)
+    rotate((1, 4, 12), (1, 4, 6), num_heads=1, interleaved=_interleaved)
+    rotate((2, 5, 1, 4), (3, 2), ints([[2], [0]]), interleaved=_interleaved)
 rotate((0, 2, 3, 4), (0, 3, 2), note="no batch")
 rotate((2, 2, 0, 4), (2, 0, 2), note="no row")
+rotate((0, 3, 8), (0, 3, 2), num_heads=2)
+rotate((2, 0, 8), (2, 0, 2), num_heads=2)
+rotate((0, 3, 8), (5, 2), np.zeros((0, 3), np.int64), num_heads=2)
 
 
 # --- LinearAttention -----------------------------------------------------------------------------
@@ -257,7 +270,9 @@ def linear_attention(
         state = state + k[:, :, t, :, None] * update[..., None, :]
         read = state.repeat_interleave(group, 1)
         outputs.append(torch.einsum("bhd,bhdm->bhm", q[:, :, t], read))
-    y = torch.stack(outputs, 2) * (scale or q.shape[-1] ** -0.5)
+    nothing = q.new_zeros(q.shape[0], q_num_heads, 0, v.shape[-1])
+    y = torch.stack(outputs, 2) if outputs else nothing
+    y = y * (scale or q.shape[-1] ** -0.5)
     return y.transpose(1, 2).flatten(2), state
 
 
@@ -294,6 +309,10 @@ remember("delta", 2, 3, 2, 2, 2, 2, state=True, beta=0.5)
 remember("gated_delta", 2, 3, 2, 2, 2, 3, decay=1, beta=1)
 remember("gated_delta", 1, 4, 4, 2, 2, 2, state=True, decay=2, beta=1, scale=1.0)
 remember("gated_delta", 1, 3, 2, 2, 2, 2, state=True, decay=2, beta=0.5, chunk_size=2)
+remember("linear", 0, 3, 2, 2, 2, 3)
+remember("gated_delta", 0, 2, 2, 1, 2, 2, state=True, decay=1, beta=1)
+remember("linear", 2, 0, 2, 2, 2, 3)
+remember("gated_delta", 1, 0, 4, 2, 2, 3, state=True, decay=2, beta=1)
 
 
 # --- CausalConvWithState -------------------------------------------------------------------------
@@ -358,9 +377,21 @@ for _q, _k, _v in (
     ((1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 2)),
     ((2, 4, 2, 2), (2, 2, 3, 2), (2, 2, 3, 3)),
     ((1, 3, 2, 2), (1, 1, 3, 2), (1, 1, 3, 2)),
+    ((1, 1, 5, 1), (1, 1, 1, 1), (1, 1, 1, 2)),
+    ((3, 1, 1, 2), (3, 1, 4, 2), (3, 1, 4, 1)),
+    ((1, 6, 1, 3), (1, 2, 2, 3), (1, 2, 2, 1)),
     ((0, 2, 2, 2), (0, 2, 3, 2), (0, 2, 3, 2)),
+    ((1, 2, 0, 2), (1, 2, 3, 2), (1, 2, 3, 2)),
+    ((1, 4, 3, 2), (1, 2, 0, 2), (1, 2, 0, 1)),
 ):
-    row("ai.onnx.preview.FlexAttention", floats(*_q), floats(*_k), floats(*_v), torch=flex)
+    row(
+        "ai.onnx.preview.FlexAttention",
+        floats(*_q),
+        floats(*_k),
+        floats(*_v),
+        reference=_k[2] > 0,  # it wants a largest of all keys
+        torch=flex,
+    )
     row(
         "ai.onnx.preview.FlexAttention",
         floats(*_q),
