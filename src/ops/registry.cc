@@ -51,6 +51,7 @@ namespace steep {
   X(Det) \
   X(DFT) \
   X(Div) \
+  X(DynamicQuantizeLinear) \
   X(Einsum) \
   X(Elu) \
   X(Equal) \

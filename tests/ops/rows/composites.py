@@ -1,5 +1,7 @@
 """Other operators of ONNX's that are taken apart into simpler ones."""
 
+import itertools
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -124,6 +126,7 @@ for _x, _axes in (
     ((0, 2, 3, 3), None),
     ((2, 0, 3, 3), None),
     ((2, 3, 0), [0, 2]),
+    ((2, 0), [1]),
 ):
     row(
         "MeanVarianceNormalization",
@@ -222,10 +225,58 @@ for _x, _shape, _axes in (
 
 # --- others --------------------------------------------------------------------------------------
 
-# Only the scale is differentiable: the largest and the smallest element move it.
-for _values in ([[-1.0, 2.0, 0.5]], [[0.25, 2.0], [0.9, 0.5]], [-3.0, -0.5]):
-    row("DynamicQuantizeLinear", exactly(_values), outputs=3, single=True, note=str(_values))
 
-for _op in ("HannWindow", "HammingWindow", "BlackmanWindow"):
-    for _size, _periodic in ((10, 0), (10, 1), (0, 1)):
-        row(_op, np.array(_size, np.int64), attrs={"periodic": _periodic}, single=True)
+def dynamic(x):
+    """Only the scale is differentiable: the largest and the smallest element move it."""
+    reach = torch.cat([x.flatten(), x.new_zeros(1)])
+    low, high = reach.min(), reach.max()
+    scale = (torch.where(high == low, 1, high - low) / 255).to(x.dtype)
+    zero = torch.round(torch.clamp(-low / scale, 0, 255))
+    y = torch.clamp(torch.round(x / scale) + zero, 0, 255)
+    return y.to(torch.uint8), scale, zero.to(torch.uint8)
+
+
+for _values in (
+    [[-1.0, 2.0, 0.5]],
+    [[0.25, 2.0], [0.9, 0.5]],
+    [-3.0, -0.5],
+    1.5,
+    [-2.0],
+    [[1.0], [-4.0], [0.7]],
+    [[[-1.0, 0.25]], [[3.0, 0.75]]],
+    [[[[2.0, -0.5]]]],
+    np.linspace(-3, 9.1, 17),
+    [0.0, 0.0, 0.0],
+    [],
+    np.zeros((2, 0)),
+):
+    _x = np.asarray(_values)
+    row(
+        "DynamicQuantizeLinear",
+        exactly(_values),
+        outputs=3,
+        single=True,
+        within_single=True,
+        reference=_x.size > 0,  # it wants a largest element
+        torch=dynamic,
+        note=str(_x.tolist()),
+    )
+
+WINDOWS = {
+    "HannWindow": torch.hann_window,
+    "HammingWindow": lambda *a, **k: torch.hamming_window(*a, alpha=25 / 46, beta=21 / 46, **k),
+    "BlackmanWindow": torch.blackman_window,
+}
+for _op, _window in WINDOWS.items():
+    for _size, _periodic in itertools.product((0, 1, 2, 3, 4, 5, 8, 10, 17, 64), (0, 1)):
+        row(
+            _op,
+            np.array(_size, np.int64),
+            attrs={"periodic": _periodic},
+            single=True,
+            within_single=True,
+            # PyTorch makes an exception of one element: 1. ONNX's formulas do not.
+            torch=None
+            if _size == 1
+            else lambda n, p=_periodic, f=_window: f(int(n), periodic=bool(p)),
+        )
