@@ -19,15 +19,16 @@ std::vector<Value> cofactors_decompose(Node n) {
   Graph& g = x.graph();
   const int64_t rank = x.rank();
   const Dim& extent = x.shape().back();
-  if (!extent.known() || extent.value() == 0) {
+  if (!extent.known()) {
     throw ModelError({.what = "The second derivative of a determinant needs to know its size.",
                       .node = n.name(),
                       .op = n.op(),
-                      .expected = "square matrices of a fixed size, of one row or more",
+                      .expected = "square matrices of a fixed size",
                       .received = to_string(x.type()),
                       .remedy = "Give the input of the model fixed extents."});
   }
   const int64_t size = extent.value();
+  if (size == 0) return {x};
   std::vector<Value> columns, rows;
   for (int64_t i = 0; i < size; ++i) {
     rows.clear();
@@ -51,7 +52,7 @@ std::vector<Value> cofactors_decompose(Node n) {
 
 extern const OpDef kDet = {.name = "Det", .vjp = det_vjp};
 
-/// steep.Cofactors(x): matrices of cofactors of square matrices of one row or more.
+/// steep.Cofactors(x): matrices of cofactors of square matrices.
 extern const OpDef kSteepCofactors = {
     .name = "steep.Cofactors", .infer = cofactors_infer, .decompose = cofactors_decompose};
 

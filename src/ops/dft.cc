@@ -115,7 +115,8 @@ std::vector<Value> stft_decompose(Node n) {
                  : window   ? extent_of(window, 0)
                             : extent_of(signal, 1);
   Value step = as_index(n.input(1));
-  Value frames = (extent_of(signal, 1) - length) / step + 1;
+  // Rounded towards zero, which is down for a signal shorter than its frames, too.
+  Value frames = (extent_of(signal, 1) - length + step) / step;
   Value index = unsqueeze(positions(frames) * step, {1}) + unsqueeze(positions(length), {0});
   Value y = apply("Gather", {signal, index}, {{"axis", int64_t{1}}});
   if (window) y = y * unsqueeze(window, {1});

@@ -47,18 +47,27 @@ def running_product(x, axis, exclusive=False, reverse=False):
     axis = int(axis)
     x = x.flip(axis) if reverse else x
     if exclusive:
-        x = (
-            torch.cat([torch.ones_like(x[..., :0].sum(-1, True)), x[..., :-1]], -1)
-            if (axis % x.dim() == x.dim() - 1)
-            else torch.cat(
-                [torch.ones_like(x.narrow(axis, 0, 1)), x.narrow(axis, 0, x.shape[axis] - 1)], axis
-            )
-        )
+        ones = torch.ones_like(x.narrow(axis, 0, min(1, x.shape[axis])))
+        x = torch.cat([ones, x], axis).narrow(axis, 0, x.shape[axis])
     y = x.cumprod(axis)
     return y.flip(axis) if reverse else y
 
 
-for _x, _axis in (((5,), 0), ((2, 3), 1), ((2, 3), 0), ((2, 3, 4), -2), ((1,), 0), ((2, 3, 4), 0)):
+for _x, _axis in (
+    ((5,), 0),
+    ((2, 3), 1),
+    ((2, 3), 0),
+    ((2, 3, 4), -2),
+    ((1,), 0),
+    ((2, 3, 4), 0),
+    ((4, 1), 0),
+    ((1, 1, 3), 1),
+    ((2, 1, 3, 2), -1),
+    ((17, 2), 0),
+    ((0, 3), 1),
+    ((3, 0), 1),
+    ((2, 0, 3), 0),
+):
     for _exclusive in (0, 1):
         for _reverse in (0, 1):
             row(
@@ -68,8 +77,6 @@ for _x, _axis in (((5,), 0), ((2, 3), 1), ((2, 3), 0), ((2, 3, 4), -2), ((1,), 0
                 attrs={"exclusive": _exclusive, "reverse": _reverse},
                 torch=lambda x, a, e=_exclusive, r=_reverse: running_product(x, a, e, r),
             )
-row("CumProd", floats(0, 3), integer(1), torch=lambda x, a: x.cumprod(1))
-row("CumProd", floats(3, 0), integer(1), torch=lambda x, a: x.cumprod(1))
 row(
     "CumProd",
     exactly([2.0, 0.0, 3.0, 4.0]),
@@ -101,7 +108,20 @@ def recurrence(a, b, axis, reverse):
     return y.flip(axis) if reverse else y
 
 
-for _x, _axis in (((5,), 0), ((2, 3), 1), ((2, 3), 0), ((2, 3, 4), 1), ((1, 2), 0), ((0, 3), 1)):
+for _x, _axis in (
+    ((5,), 0),
+    ((2, 3), 1),
+    ((2, 3), 0),
+    ((2, 3, 4), 1),
+    ((1, 2), 0),
+    ((1,), 0),
+    ((4, 1), 0),
+    ((2, 1, 3, 2), 2),
+    ((17, 2), 0),
+    ((0, 3), 1),
+    ((3, 0), 1),
+    ((2, 0, 3), 0),
+):
     for _reverse in (0, 1):
         row(
             "steep.Recurrence",
@@ -116,7 +136,21 @@ def cofactors(x):
     return torch.linalg.det(x)[..., None, None] * torch.linalg.inv(x).mT
 
 
-for _x in ((2, 2), (3, 3), (1, 1), (2, 3, 3), (2, 2, 4, 4), (0, 2, 2), (3, 1, 1), (1, 5, 5)):
+for _x in (
+    (2, 2),
+    (3, 3),
+    (1, 1),
+    (2, 3, 3),
+    (2, 2, 4, 4),
+    (3, 1, 1),
+    (1, 5, 5),
+    (6, 6),
+    (2, 1, 1, 2, 2),
+    (0, 2, 2),
+    (2, 0, 3, 3),
+    (0, 0),
+    (2, 0, 0),
+):
     row("Det", floats(*_x), torch=torch.linalg.det)
     row("steep.Cofactors", floats(*_x), torch=cofactors if 0 < _x[-1] < 4 and 0 not in _x else None)
 row(
@@ -214,8 +248,11 @@ for _x, _n, _axis, _attrs in DFTS:
 
 def short_time(x, step, window=None, length=None, onesided=1):
     n = int(length) if length is not None else x.shape[1] if window is None else len(window)
-    frames = torch.stack([x[:, i : i + n] for i in range(0, x.shape[1] - n + 1, int(step))], 1)
+    frames = [x[:, i : i + n] for i in range(0, x.shape[1] - n + 1, int(step))]
+    frames = torch.stack(frames, 1) if frames else x.new_zeros(len(x), 0, n, x.shape[2])
     frames = frames if window is None else frames * window[:, None]
+    if frames.numel() == 0:  # PyTorch refuses to transform nothing
+        return frames.new_zeros(*frames.shape[:2], n // 2 + 1 if onesided else n, 2)
     return transformed(frames, onesided=onesided)
 
 
@@ -225,6 +262,15 @@ for _x, _step, _window, _n, _onesided in (
     ((2, 9, 1), 2, None, 4, 1),
     ((1, 7, 1), 1, None, 7, 1),
     ((2, 12, 2), 4, 4, None, 0),
+    ((1, 1, 1), 1, None, 1, 1),
+    ((1, 4, 1), 1, 1, None, 1),
+    ((3, 5, 1), 5, 5, None, 0),
+    ((1, 6, 2), 1, None, 5, 0),
+    ((2, 7, 1), 6, 3, None, 1),
+    ((0, 8, 1), 2, 4, None, 1),
+    ((0, 6, 2), 2, None, 3, 0),
+    ((1, 3, 1), 2, None, 4, 1),
+    ((2, 1, 1), 1, 4, None, 1),
 ):
     _more = [None if _window is None else floats(_window), None if _n is None else integer(_n)]
     while _more and _more[-1] is None:
@@ -239,66 +285,89 @@ for _x, _step, _window, _n, _onesided in (
         torch=lambda x, s, w=None, n=None, o=_onesided: short_time(x, s, w, n, o),
     )
 
-row(
-    "MelWeightMatrix",
-    integer(8),
-    integer(16),
-    integer(8192),
-    exactly(0.0),
-    exactly(4096.0),
-    smooth=False,
-    note="speech",
-)
-row(
-    "MelWeightMatrix",
-    integer(4),
-    integer(32),
-    integer(16000),
-    exactly(125.0),
-    exactly(7500.0),
-    smooth=False,
-    note="narrow",
-)
+for _bins, _length, _rate, _low, _high in (
+    (8, 16, 8192, 0.0, 4096.0),
+    (4, 32, 16000, 125.0, 7500.0),
+    (1, 16, 8000, 0.0, 4000.0),
+    (2, 7, 8000, 100.0, 3000.0),
+    (3, 2, 16000, 0.0, 8000.0),
+    (2, 1, 16000, 0.0, 8000.0),
+    (10, 64, 44100, 20.0, 20000.0),
+    (5, 33, 22050, 300.0, 3400.0),
+    (40, 24, 16000, 0.0, 8000.0),
+    (17, 9, 8000, 1000.0, 2000.0),
+):
+    row(
+        "MelWeightMatrix",
+        *map(integer, (_bins, _length, _rate)),
+        *map(exactly, (_low, _high)),
+        smooth=False,
+        note=f"{_low} to {_high}",
+    )
 POOL = [(2,), (3,), (5,), (4,), (5, 6), (7, 8), (6, 7)]
 WEIGHTS = [0.5, 1.0, 2.0, 4.0, 0.25, 3.0, 0.75]
 
 
 def features(x, mode, low, skips):
-    y = torch.zeros(len(x), len(POOL))
+    rows = x if x.dim() == 2 else x[None]
+    y = torch.zeros(len(rows), len(POOL))
     for n in range(low, 3):
         for stride in range(1, 2 + (skips if n > 1 else 0)):
-            for r, i in ((r, i) for r in range(len(x)) for i in range(x.shape[1])):
-                gram = tuple(x[r, i : i + (n - 1) * stride + 1 : stride].tolist())
+            for r, i in ((r, i) for r in range(len(rows)) for i in range(rows.shape[1])):
+                gram = tuple(rows[r, i : i + (n - 1) * stride + 1 : stride].tolist())
                 if len(gram) == n and gram in POOL:
                     y[r, POOL.index(gram)] += 1
     weights = torch.tensor(WEIGHTS)
-    return {"TF": y, "IDF": (y > 0) * weights, "TFIDF": y * weights}[mode]
+    y = {"TF": y, "IDF": (y > 0) * weights, "TFIDF": y * weights}[mode]
+    return y if x.dim() == 2 else y[0]
+
+
+TEXT = np.array([[1, 1, 3, 3, 3, 7], [8, 6, 7, 5, 6, 8]])
+
+
+def vectorize(text, mode, skips, low):
+    row(
+        "TfIdfVectorizer",
+        text,
+        attrs={
+            "mode": mode,
+            "min_gram_length": low,
+            "max_gram_length": 2,
+            "max_skip_count": skips,
+            "ngram_counts": [0, 4],
+            "ngram_indexes": [0, 1, 2, 3, 4, 5, 6],
+            "pool_int64s": [2, 3, 5, 4, 5, 6, 7, 8, 6, 7],
+            "weights": WEIGHTS,
+        },
+        reference=False,  # it wants strings
+        torch=lambda x: features(x, mode, low, skips),
+    )
 
 
 for _mode in ("TF", "IDF", "TFIDF"):
     for _skips, _low in ((0, 1), (0, 2), (5, 2)):
-        row(
-            "TfIdfVectorizer",
-            ints([[1, 1, 3, 3, 3, 7], [8, 6, 7, 5, 6, 8]]),
-            attrs={
-                "mode": _mode,
-                "min_gram_length": _low,
-                "max_gram_length": 2,
-                "max_skip_count": _skips,
-                "ngram_counts": [0, 4],
-                "ngram_indexes": [0, 1, 2, 3, 4, 5, 6],
-                "pool_int64s": [2, 3, 5, 4, 5, 6, 7, 8, 6, 7],
-                "weights": WEIGHTS,
-            },
-            reference=False,  # it wants strings
-            torch=lambda x, m=_mode, n=_low, s=_skips: features(x, m, n, s),
-        )
+        vectorize(TEXT, _mode, _skips, _low)
+for _text in (
+    TEXT[:1],
+    TEXT[1],
+    TEXT[:, 2:3],
+    TEXT[1, 3:4],
+    TEXT[1, :5],
+    TEXT[1, ::3],
+    TEXT.reshape(3, 4),
+    TEXT.reshape(1, 12),
+    TEXT.reshape(12, 1).astype(np.int32),
+    TEXT[:, :0],
+    TEXT[0, :0],
+    TEXT[:0],
+):
+    vectorize(_text, "TFIDF", 1, 1)
 
 
 def reversed_steps(x, lengths, batch_axis=1, time_axis=0):
     x = x.transpose(0, 1) if batch_axis == 1 else x
     parts = [torch.cat([s[:n].flip(0), s[n:]]) for s, n in zip(x, lengths.tolist(), strict=True)]
-    y = torch.stack(parts)
+    y = torch.stack(parts) if parts else x
     return y.transpose(0, 1) if batch_axis == 1 else y
 
 
@@ -308,6 +377,15 @@ for _x, _lengths, _batch in (
     ((4, 2, 3), [3, 4], 1),
     ((2, 4, 3, 2), [2, 3], 0),
     ((1, 1), [1], 1),
+    ((1, 5), [4], 0),
+    ((7, 1, 2), [6], 1),
+    ((1, 3, 2), [0, 1, 1], 1),
+    ((3, 3, 1, 2), [3, 1, 2], 0),
+    ((2, 2, 1, 2, 2), [2, 1], 1),
+    ((0, 3), [], 0),
+    ((3, 0, 2), [], 1),
+    ((2, 0), [0, 0], 0),
+    ((2, 3, 0), [2, 3], 0),
 ):
     row(
         "ReverseSequence",
@@ -334,6 +412,16 @@ for _cache, _update, _first, _attrs in (
     ((2, 3, 4), (2, 3, 1), [0, 3], {"axis": 2}),
     ((1, 2, 4, 3), (1, 2, 4, 3), [0], {}),
     ((2, 4, 3), (2, 0, 3), [1, 2], {}),
+    ((1, 1, 1), (1, 1, 1), [0], {}),
+    ((3, 2), (3, 1), [1, 0, 1], {"axis": 1}),
+    ((3, 5), (3, 2), [1, 4, 3], {"axis": -1, "mode": "circular"}),
+    ((1, 6, 2), (1, 1, 2), [5], {}),
+    ((2, 2, 3, 2), (2, 2, 2, 2), [1, 0], {"axis": 2}),
+    ((2, 2, 3, 1), (2, 2, 3, 1), [2, 1], {"mode": "circular"}),
+    ((2, 3, 1, 2, 2), (2, 2, 1, 2, 2), [1, 0], {"axis": 1}),
+    ((0, 4, 3), (0, 2, 3), [], {}),
+    ((2, 4, 0), (2, 2, 0), [1, 2], {}),
+    ((2, 0, 3), (2, 0, 3), [0, 0], {"mode": "circular"}),
 ):
     row(
         "TensorScatter",
@@ -345,6 +433,19 @@ for _cache, _update, _first, _attrs in (
     )
 
 SEED = ints(17, 3)
-for _shape in ([], [5], [4, 33], [0, 3]):
+for _shape in (
+    [],
+    [1],
+    [5],
+    [130],
+    [1, 1],
+    [4, 33],
+    [2, 3, 4],
+    [2, 1, 3, 2],
+    [1, 1, 1, 1, 7],
+    [0],
+    [0, 3],
+    [2, 0, 3],
+):
     row("steep.RandomUniform", SEED, ints(_shape), attrs={"stream": 2, "low": -1.0, "high": 3.0})
     row("steep.RandomNormal", SEED, ints(_shape), attrs={"stream": 2, "mean": 1.0, "scale": 0.5})
