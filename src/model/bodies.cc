@@ -2,7 +2,6 @@
 // made their inputs.
 
 #include <fmt/format.h>
-#include <onnx/defs/schema.h>
 
 #include <algorithm>
 
@@ -463,43 +462,6 @@ std::vector<Binding> Lowering::lower_batched_scan(const onnx::NodeProto& node,
   std::vector<Binding> values;
   for (size_t i = 0; i < results; ++i) values.emplace_back(n.output(static_cast<int>(i)));
   return values;
-}
-
-// --- SequenceMap, FlexAttention ------------------------------------------------------------------
-
-// ONNX defines them by functions into which it copies their bodies; these may read what lies around
-// the node.
-std::vector<Binding> Lowering::lower_with_bodies(const onnx::NodeProto& node,
-                                                 const std::vector<Binding>& inputs,
-                                                 const Scope& scope, const Frame& frame) {
-  const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(node.op_type(), node.domain());
-  onnx::NodeProto call = node;
-  onnx::FunctionProto function;
-  std::vector<Binding> values;
-  std::vector<onnx::TypeProto> types;
-  for (const Binding& b : inputs) {
-    values.emplace_back(b ? materialise(b) : Value());
-    types.push_back(b ? to_proto(values.back().value().type()) : onnx::TypeProto());
-  }
-  call.clear_attribute();
-  for (const auto& attribute : node.attribute()) {
-    const onnx::AttributeProto* known = resolve(attribute, frame);
-    if (known == nullptr) continue;
-    onnx::AttributeProto& copy = *call.add_attribute();
-    copy = *known;
-    copy.set_name(attribute.name());
-  }
-  if (node.op_type() == "SequenceMap") body_of(node, "body", frame);
-  const onnx::FunctionBodyBuildContextImpl context(call, types);
-  if (schema == nullptr || !schema->BuildContextDependentFunction(context, function)) {
-    throw ModelError({.what = "An operator with bodies cannot be expanded.",
-                      .remedy = "Export the model again; its file does not follow the ONNX "
-                                "standard."});
-  }
-  function.clear_opset_import();
-  auto* import = function.add_opset_import();
-  import->set_version(frame.opset);
-  return lower_call(call, function, values, frame, frame.prefix + display_name(node) + "/", &scope);
 }
 
 }  // namespace steep

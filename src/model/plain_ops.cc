@@ -125,7 +125,7 @@ std::vector<Value> max_pool_grad(Node n) {
 }
 
 /// [N, C, …] → [N C, 1, …]
-Value planes(Value x) {
+Value separate_planes(Value x) {
   const Value shape = shape_of(x), count = apply("ReduceProd", {part(shape, 0, 2)});
   return reshape(x, concat({count, ints(x.graph(), {1}), part(shape, 2, x.rank())}, 0));
 }
@@ -142,7 +142,7 @@ Value window_of_ones(Node n, DType dtype) {
 std::vector<Value> sum_pool(Node n) {
   Graph& g = n.graph();
   const Value x = n.input(0), ones = window_of_ones(n, x.dtype());
-  const Value rows = planes(x), counts = part(shape_of(x), 0, 2);
+  const Value rows = separate_planes(x), counts = part(shape_of(x), 0, 2);
   const bool same = n.attrs().string("auto_pad", "NOTSET").rfind("SAME", 0) == 0;
   const bool ceil = n.attrs().integer("ceil_mode", 0) != 0 && !same;
   Attrs attrs = n.attrs();
@@ -169,7 +169,7 @@ std::vector<Value> sum_pool(Node n) {
 std::vector<Value> sum_pool_grad(Node n) {
   Graph& g = n.graph();
   const Value dy = n.input(0), shape = n.input(1);
-  const Value rows = planes(dy);
+  const Value rows = separate_planes(dy);
   const Value dx = steep::conv_grad_input(
       rows, window_of_ones(n, dy.dtype()),
       concat({part(shape_of(rows), 0), ints(g, {1}), part(shape, 2, dy.rank())}, 0), n.attrs());

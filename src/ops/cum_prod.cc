@@ -86,8 +86,7 @@ std::vector<Value> recurrence_in_parts(Node n) {
                                        .in_axes = {axis, axis},
                                        .out_axes = {axis},
                                        .from_the_end = n.attrs().integer("reverse", 0) != 0})[1];
-  n.graph().set_type(y, a.type());
-  return {y};
+  return {reshape_like(y, a)};  // without a step the extents of a slice are not seen
 }
 
 std::vector<Value> cum_prod_in_parts(Node n) {
@@ -106,8 +105,7 @@ std::vector<Value> cum_prod_in_parts(Node n) {
                                        .in_axes = {axis},
                                        .out_axes = {axis},
                                        .from_the_end = n.attrs().integer("reverse", 0) != 0})[1];
-  n.graph().set_type(y, x.type());
-  return {y};
+  return {reshape_like(y, x)};
 }
 
 extern const OpDef kCumProd = {.name = "CumProd", .vjp = cum_prod_vjp};

@@ -191,12 +191,28 @@ void infer_sizes(Node n) {
   n.graph().set_type(y, {y.dtype(), shape});
 }
 
+/// STFT of a signal that is shorter than a frame: ONNX's function rounds up, to one frame.
+void infer_frames(Node n) {
+  const Value signal = n.input(0), window = n.input(2), y = n.output(0);
+  if (!y.type().shape || !signal.type().shape) return;
+  const Tensor* given = constant(n.input(3));
+  Dim length;
+  if (given != nullptr && given->size() == 1) length = Dim(given->to_ints()[0]);
+  if (!n.input(3) && window && window.type().shape) length = window.shape().at(0);
+  const Dim& extent = signal.shape().at(1);
+  if (!length.known() || !extent.known() || extent.value() >= length.value()) return;
+  Shape shape = y.shape();
+  shape.at(1) = Dim(0);
+  n.graph().set_type(y, {y.dtype(), shape});
+}
+
 /// What ONNX's functions leave open though it is known. Reshape and Expand to a computed shape: its
 /// length still gives the rank.
 void infer_rank(Node n) {
   if (n.op() == "Split") return infer_parts(n);
   if (n.op() == "GatherND") return infer_scalar(n);
   if (n.op() == "Resize") return infer_sizes(n);
+  if (n.op() == "STFT") return infer_frames(n);
   const bool convolves = n.op() == "Conv" || n.op() == "ConvTranspose";
   if (convolves && n.input(0).type().shape && !n.output(0).type().shape) {
     n.graph().set_type(n.output(0), {n.output(0).dtype(), Shape(n.input(0).shape().size())});
