@@ -312,6 +312,8 @@ void init_program(nb::module_& m) {
         "Makes malloc keep what is freed for the next step, instead of returning it to the "
         "system. Concerns the whole process; False where malloc or the environment "
         "(STEEP_MALLOC=system) does not allow it.");
+  m.def("return_freed_memory", &return_freed_memory,
+        "Returns to the system, once, what malloc keeps of freed memory at this moment.");
   nb::class_<ModuleRun>(m, "ModuleRun", "A forward run that may be asked for its backward.");
   nb::class_<ModuleProgram>(m, "ModuleProgram",
                             "A module's exported graph, ready for forward and backward. Parameters "

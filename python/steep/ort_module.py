@@ -11,7 +11,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
-from steep._steep import ModuleProgram, ModuleRun, keep_freed_memory
+from steep._steep import ModuleProgram, ModuleRun, keep_freed_memory, return_freed_memory
 from steep.errors import ModelError, ProviderError
 from steep.export import Exported, export
 from steep.session import announce_precision
@@ -81,10 +81,12 @@ class _Call:
         )
         announce_precision(precision)
         self.announced = False
+        self.steps = 0
         self.constant_results = [not d for d in self.program.differentiable]
         self.gradients = bool(self.trainable or wanted_inputs) and not all(self.constant_results)
         if self.gradients:  # a loop follows that allocates the same arrays at every step
             keep_freed_memory()
+            return_freed_memory()  # of the export
 
     def bind(self) -> None:
         """Bind what is new or has moved: a loaded, replaced or resized parameter."""
@@ -134,6 +136,9 @@ class _Call:
         self, tensors: list[torch.Tensor], gradients: bool
     ) -> tuple[list[torch.Tensor], ModuleRun | None]:
         self.bind()
+        self.steps += gradients
+        if self.steps == 2:  # what the first step left lies elsewhere than what the others take
+            return_freed_memory()
         seed = int(torch.randint(_SEED_RANGE, ())) if self.program.random else 0
         if not self.announced and log.isEnabledFor(logging.INFO):
             examples = [to_dlpack(tensors[i].detach().contiguous()) for i in self.exported.inputs]

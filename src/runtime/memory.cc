@@ -63,6 +63,12 @@ bool keep_freed_memory() {
 #endif
 }
 
+void return_freed_memory() {
+#ifdef __GLIBC__
+  if (keep_freed_memory()) malloc_trim(0);
+#endif
+}
+
 MemoryPool::~MemoryPool() {
   for (auto [capacity, idle] : idle_) release(idle.block, capacity);
 }

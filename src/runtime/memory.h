@@ -20,6 +20,12 @@ namespace steep {
 /// GLIBC_TUNABLES). Thread-safe.
 bool keep_freed_memory();
 
+/// Returns to the system what malloc keeps of freed memory at this moment, once. glibc seldom finds
+/// a large aligned block in the one just freed: what the first step leaves behind is not what the
+/// next ones take, and would stay with the process for good. Does nothing where malloc is left
+/// alone (see keep_freed_memory()). Thread-safe.
+void return_freed_memory();
+
 /// Blocks of memory, 64-byte aligned, kept for reuse when they come back. Large blocks are mapped
 /// on their own, huge pages advised, all pages touched up front. Blocks that the recent steps did
 /// not ask for go back to the system. Thread-safe: blocks may return from any thread.

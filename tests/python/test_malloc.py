@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+# Page faults of touching 64 MiB a second time.
 SCRIPT = """
 import ctypes, resource
 from steep._steep import keep_freed_memory
@@ -27,20 +28,42 @@ print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def run(**environment: str) -> tuple[bool, int]:
-    """Whether malloc was changed, and the page faults of touching 64 MiB a second time."""
+# MiB that leave the process.
+RETURNED = """
+import ctypes
+from pathlib import Path
+from steep._steep import keep_freed_memory, return_freed_memory
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+
+kept = keep_freed_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = libc.free.argtypes = None
+block = ctypes.c_void_p(libc.malloc(ctypes.c_size_t(64 << 20)))
+ctypes.memset(block, 1, 64 << 20)
+libc.free(block)
+before = resident()
+return_freed_memory()
+print(kept, before - resident())
+"""
+
+
+def run(script: str = SCRIPT, **environment: str) -> tuple[bool, int]:
+    """Whether malloc was changed, and the number that the script prints."""
     base = {
         k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_", "STEEP_"))
     }
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", script],
         env={**base, **environment},
         capture_output=True,
         text=True,
         check=True,
     )
-    kept, faults = done.stdout.split()
-    return kept == "True", int(faults)
+    kept, number = done.stdout.split()
+    return kept == "True", int(number)
 
 
 def test_freed_memory_is_kept() -> None:
@@ -48,6 +71,14 @@ def test_freed_memory_is_kept() -> None:
     if not kept:
         pytest.skip("malloc is not glibc's")
     assert faults < 16
+
+
+def test_freed_memory_is_returned_on_request() -> None:
+    kept, returned = run(RETURNED)
+    if not kept:
+        pytest.skip("malloc is not glibc's")
+    assert returned >= 60
+    assert run(RETURNED, STEEP_MALLOC="system") == (False, 0)
 
 
 @pytest.mark.parametrize(
