@@ -24,6 +24,8 @@ Dims Type::dims() const {
   return out;
 }
 
+size_t Type::nbytes() const { return static_cast<size_t>(element_count(dims())) * size_of(dtype); }
+
 bool provably_equal(const Shape& a, const Shape& b) {
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {

@@ -52,6 +52,8 @@ struct Type {
   bool concrete() const;
   /// The extents. REQUIRES: concrete().
   Dims dims() const;
+  /// Of a tensor. REQUIRES: concrete().
+  size_t nbytes() const;
 };
 
 bool provably_equal(const Shape& a, const Shape& b);

@@ -84,10 +84,8 @@ class Head {
 
   /// At least two, or 0 where it does not pay.
   int64_t chunks() const {
-    const auto bytes =
-        static_cast<size_t>(element_count(logits_.type().dims())) * size_of(logits_.dtype());
     const int64_t count = std::min(rows_ / kRows, kMostChunks);
-    return bytes < kLeastBytes || count < 2 ? 0 : count;
+    return logits_.type().nbytes() < kLeastBytes || count < 2 ? 0 : count;
   }
 
   void split(int64_t count) {

@@ -26,10 +26,6 @@ bool is_elementwise(Node n) {
   return def != nullptr && def->elementwise && n.output_count() == 1;
 }
 
-size_t bytes_of(Value v) {
-  return static_cast<size_t>(element_count(v.type().dims())) * size_of(v.dtype());
-}
-
 class Recomputer {
  public:
   explicit Recomputer(Graph& g) : g_(g), order_(g.nodes()) {
@@ -100,8 +96,8 @@ class Recomputer {
     add_sources(x, &sources);
     constexpr size_t kMostSources = 8;
     size_t bytes = 0;
-    for (Value s : sources) bytes += stays(s) ? 0 : bytes_of(s);
-    if (sources.size() > kMostSources || bytes >= bytes_of(x)) return false;
+    for (Value s : sources) bytes += stays(s) ? 0 : s.type().nbytes();
+    if (sources.size() > kMostSources || bytes >= x.type().nbytes()) return false;
     for (Value s : sources) kept_.insert(s.id());
     return pays_[x.id()] = true;
   }
@@ -115,7 +111,7 @@ class Recomputer {
     constexpr size_t kLeastBytes = size_t{1} << 20;
     Node p = x.producer();
     if (!p || p.op() != "LayerNormalization" || p.phase() != Phase::forward) return false;
-    if (x != p.output(0) || bytes_of(x) < kLeastBytes || !stays(p.input(0))) return false;
+    if (x != p.output(0) || x.type().nbytes() < kLeastBytes || !stays(p.input(0))) return false;
     return !g_.is_output(x);
   }
 

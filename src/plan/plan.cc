@@ -34,9 +34,6 @@ class Planner {
 
  private:
   Graph& g() { return *plan_.graph; }
-  static size_t bytes_of(Value v) {
-    return static_cast<size_t>(element_count(v.type().dims())) * size_of(v.dtype());
-  }
 
   int add_buffer(Storage storage, size_t bytes, uint32_t index, Phase phase) {
     plan_.buffers.push_back({.storage = storage, .bytes = bytes, .index = index, .phase = phase});
@@ -49,7 +46,7 @@ class Planner {
     auto all = [&](const std::vector<Value>& values, Storage storage) {
       for (uint32_t i = 0; i < values.size(); ++i) {
         places_[values[i].id()] = {
-            add_buffer(storage, bytes_of(values[i]), i, g().input_phase(values[i])), 0};
+            add_buffer(storage, values[i].type().nbytes(), i, g().input_phase(values[i])), 0};
       }
     };
     all(g().inputs(), Storage::input);
@@ -107,7 +104,7 @@ class Planner {
       for (auto [i, o] : it->second.kernel->may_share) {
         Value x = n.input(i), y = n.output(o);
         if (!x || !y || inherits[y.id()] || leaves(x)) continue;
-        if (!(leaves(y) || heir_[y.id()]) || bytes_of(x) != bytes_of(y)) continue;
+        if (!(leaves(y) || heir_[y.id()]) || x.type().nbytes() != y.type().nbytes()) continue;
         Node p = x.producer();
         const bool made = p && p.phase() == n.phase() && kernels_.count(p.id()) != 0;
         if (!made || users[x.id()].size() != 1) continue;
@@ -120,11 +117,11 @@ class Planner {
   Place new_place(Node n, Value y) {
     if (leaves(y) || heir_[y.id()]) {
       const auto index = static_cast<uint32_t>(plan_.output_buffers.size());
-      const int b = add_buffer(Storage::output, bytes_of(y), index, n.phase());
+      const int b = add_buffer(Storage::output, y.type().nbytes(), index, n.phase());
       plan_.output_buffers.push_back(static_cast<uint32_t>(b));
       return {b, 0};
     }
-    return {add_buffer(Storage::arena, bytes_of(y), 0, n.phase()), 0};
+    return {add_buffer(Storage::arena, y.type().nbytes(), 0, n.phase()), 0};
   }
 
   /// The operand whose bytes output `o` may take over: it dies here, fills its buffer, and no other
@@ -146,7 +143,7 @@ class Planner {
       const bool updates = updates_state_[y.id()] && updates_state_[y.id()] == x;
       if (b.storage == Storage::state ? !updates : b.storage != Storage::arena) continue;
       if (updates_state_[y.id()] && !updates) continue;
-      if (b.bytes != bytes_of(y) || last_use_[root_[x.id()]] > k) continue;
+      if (b.bytes != y.type().nbytes() || last_use_[root_[x.id()]] > k) continue;
       if (std::any_of(taken_.begin(), taken_.end(), [&](int t) { return t == p.buffer; })) continue;
       bool clash = false;
       for (int j = 0; j < n.input_count() && !clash; ++j) {
@@ -220,15 +217,15 @@ class Planner {
       if (!now) continue;
       const Place to = places_[u.state.id()], from = place_of_source(u.value);
       if (to.buffer == from.buffer) continue;
-      add_copy(from, to, bytes_of(u.value), phase);
+      add_copy(from, to, u.value.type().nbytes(), phase);
     }
   }
 
   Place copy_to_output(const Output& o, Place from, Phase phase) {
     const auto index = static_cast<uint32_t>(plan_.output_buffers.size());
-    const Place to{add_buffer(Storage::output, bytes_of(o.value), index, phase), 0};
+    const Place to{add_buffer(Storage::output, o.value.type().nbytes(), index, phase), 0};
     plan_.output_buffers.push_back(static_cast<uint32_t>(to.buffer));
-    add_copy(from, to, bytes_of(o.value), phase);
+    add_copy(from, to, o.value.type().nbytes(), phase);
     return to;
   }
 

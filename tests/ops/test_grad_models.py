@@ -41,7 +41,7 @@ THEIRS_DIFFERS = {
 
 # Whose gradient takes shape only when the extents are known; all others leave them open.
 NEEDS_EXTENTS = {
-    "CausalConvWithState",  # its function pads by them
+    "CausalConvWithState",  # its function groups by the number of channels
     # auto_pad, which depends on the extents where the stride is not 1
     "AveragePool",
     "Conv",
