@@ -12,7 +12,8 @@ enum class ConvPart : uint8_t { forward, grad_input, grad_weight };
 struct ConvProblem {
   ConvPart part;
   DType dtype;
-  bool bias;  ///< forward only
+  bool bias;          ///< forward only
+  bool bf16 = false;  ///< the operands may be rounded to bfloat16
   Dims x, w, y;
   int64_t groups;
   std::vector<WindowAxis> axes;

@@ -1,5 +1,6 @@
 // Convolutions and their gradients by oneDNN, in the blocked layouts that it likes best: operands
-// are brought into them, and results out of them, through scratch memory.
+// are brought into them, and results out of them, through scratch memory. Where operands may be
+// bfloat16, they become so on that way, and nothing else in the graph knows.
 
 #include <array>
 #include <cstddef>
@@ -10,6 +11,7 @@
 namespace steep::cpu {
 namespace {
 
+using DataType = dnnl::memory::data_type;
 using Desc = dnnl::memory::desc;
 using Forward = dnnl::convolution_forward;
 
@@ -17,8 +19,14 @@ Desc plain(const ConvProblem& p, const Dims& dims) {
   return onednn_desc(p.dtype, dims, row_major_strides(dims));
 }
 
-Desc any(const Desc& desc) {
-  return {desc.get_dims(), desc.get_data_type(), dnnl::memory::format_tag::any};
+Desc any(const Desc& desc, DataType type) {
+  return {desc.get_dims(), type, dnnl::memory::format_tag::any};
+}
+
+/// Whether the processor multiplies bfloat16: elsewhere it would only be slower than float32.
+bool multiplies_bf16() {
+  constexpr auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
 }
 
 class OneDnnConv final : public Kernel {
@@ -46,23 +54,27 @@ class OneDnnConv final : public Kernel {
     attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     const auto& engine = onednn_engine();
     const auto direct = dnnl::algorithm::convolution_direct;
-    const auto kind = p_.part == ConvPart::forward ? dnnl::prop_kind::forward_inference
-                                                   : dnnl::prop_kind::forward_training;
-    const Forward::primitive_desc forward(engine, kind, direct, any(x), any(weight), bias, any(y),
-                                          strides, dilations, begin, end, attr);
-    if (p_.part == ConvPart::forward) {
+    const bool forwards = p_.part == ConvPart::forward;
+    const bool grad_x = p_.part == ConvPart::grad_input, grad_w = p_.part == ConvPart::grad_weight;
+    // What is read may be narrow; what is written is not.
+    const DataType wide = x.get_data_type(), read = p_.bf16 ? DataType::bf16 : wide;
+    const Desc any_x = any(x, grad_x ? wide : read), any_w = any(weight, grad_w ? wide : read);
+    const Desc any_y = any(y, forwards ? wide : read);
+    // Gradients take this for a hint, whose types are those of what is read.
+    const Forward::primitive_desc forward(
+        engine, forwards ? dnnl::prop_kind::forward_inference : dnnl::prop_kind::forward_training,
+        direct, any(x, read), any(weight, read), bias, any_y, strides, dilations, begin, end, attr);
+    if (forwards) {
       finish(forward, given, forward.src_desc(), forward.weights_desc(), forward.dst_desc());
       primitive_ = Forward(forward);
-    } else if (p_.part == ConvPart::grad_input) {
-      const dnnl::convolution_backward_data::primitive_desc pd(engine, direct, any(x), any(weight),
-                                                               any(y), strides, dilations, begin,
-                                                               end, forward, attr);
+    } else if (grad_x) {
+      const dnnl::convolution_backward_data::primitive_desc pd(
+          engine, direct, any_x, any_w, any_y, strides, dilations, begin, end, forward, attr);
       finish(pd, given, pd.diff_src_desc(), pd.weights_desc(), pd.diff_dst_desc());
       primitive_ = dnnl::convolution_backward_data(pd);
     } else {
       const dnnl::convolution_backward_weights::primitive_desc pd(
-          engine, direct, any(x), any(weight), any(y), strides, dilations, begin, end, forward,
-          attr);
+          engine, direct, any_x, any_w, any_y, strides, dilations, begin, end, forward, attr);
       finish(pd, given, pd.src_desc(), pd.diff_weights_desc(), pd.diff_dst_desc());
       primitive_ = dnnl::convolution_backward_weights(pd);
     }
@@ -162,6 +174,12 @@ std::unique_ptr<Kernel> make_onednn_conv(const NodeSpec& node, std::string* why_
   }
   if (problem->axes.size() > 3) return decline(why_not, "more than three spatial axes");
   if (problem->multiplications() == 0) return decline(why_not, "empty product");
+  const bool narrow = problem->bf16 && problem->dtype == DType::f32 && multiplies_bf16();
+  problem->bf16 = narrow;
+  if (narrow) {
+    if (auto kernel = make_onednn_kernel<OneDnnConv>(why_not, *problem)) return kernel;
+    problem->bf16 = false;
+  }
   return make_onednn_kernel<OneDnnConv>(why_not, *problem);
 }
 

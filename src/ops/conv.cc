@@ -1,4 +1,5 @@
-// Conv(x[N, C, ...], w[O, C / group, ...], bias[O]?): cross-correlation over the spatial axes.
+// Conv(x[N, C, ...], w[O, C / group, ...], bias[O]?): cross-correlation over the spatial axes. With
+// the attribute allow_bf16 a kernel may round x and w to bfloat16; sums and y stay float32.
 #include "ops/conv.h"
 
 #include "ops/build.h"

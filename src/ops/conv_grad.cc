@@ -1,5 +1,6 @@
 // steep.ConvGradInput(dy, w, shape) → dx and steep.ConvGradWeight(dy, x, shape) → dw: the gradients
-// of Conv(x, w) with the same attributes; `shape` is that of the result.
+// of Conv(x, w) with the same attributes, allow_bf16 for what each reads; `shape` is that of the
+// result.
 #include "ops/build.h"
 #include "ops/conv.h"
 #include "ops/own_types.h"

@@ -7,6 +7,8 @@
 // gets one widening Cast before each of its readers. Neither costs a pass through memory where the
 // fusion of elementwise chains takes the Cast along, or where a kernel reads bfloat16 itself; of
 // float16 only the kernels of products do.
+//
+// Convolutions keep their float32 operands, which their kernels may round to bfloat16.
 
 #include "passes/precision.h"
 
@@ -308,6 +310,16 @@ class Narrower {
   std::unordered_map<uint32_t, Known> known_;  // by id of a value
 };
 
+/// Convolutions bring their operands into layouts of their own, and can narrow them on the way: no
+/// Cast of the graph would be cheaper.
+void let_convolutions_narrow(Graph& g) {
+  for (Node n : g.nodes()) {
+    if (n.op() != "Conv" && n.op() != "steep.ConvGradInput" && n.op() != "steep.ConvGradWeight")
+      continue;
+    n.mutable_attrs().set("allow_bf16", int64_t{1});
+  }
+}
+
 }  // namespace
 
 Precision precision_from(std::string_view name) {
@@ -337,6 +349,7 @@ bool is_product(Value v) {
 
 void precision_bf16(Graph& g) {
   normalise_products(g);
+  let_convolutions_narrow(g);
   Narrower(g, DType::bf16, kBf16Ops).run();
 }
 

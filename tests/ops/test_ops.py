@@ -11,6 +11,7 @@ from nodes import TABLE, evaluate, gradients, is_float, one_node
 from onnx.reference import ReferenceEvaluator
 from rows import ROWS
 from rows.bfloat16 import NARROW_ROWS
+from rows.row import Row
 
 EPS = 1e-6
 # Adam and its like read lr and a gradient scale in single precision whatever the parameters are.
@@ -276,3 +277,32 @@ def test_mixed_precision_is_that_of_the_wide_decomposition(narrow_row):
         if max(a.size for a in arrays if a is not None) > 1 << 20:  # thousands of terms a sum
             tolerance["atol"] = 1e-3
         assert_same(y, theirs, f"output {i}", **tolerance)
+
+
+@pytest.mark.parametrize("op", ["Conv", "steep.ConvGradInput", "steep.ConvGradWeight"])
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("extents", [(9,), (7, 6), (4, 5, 3)])
+def test_convolutions_may_round_what_they_read(op, group, extents) -> None:
+    """Where the processor multiplies bfloat16 they do; what they sum and write is float32."""
+    rng = np.random.default_rng(0)
+    kernel = (3,) * len(extents)
+    x = rng.uniform(-2, 2, (2, 16 * group, *extents)).astype(np.float32)
+    w = rng.uniform(-2, 2, (16 * group, 16, *kernel)).astype(np.float32)
+    dy = rng.uniform(-2, 2, (2, 16 * group, *extents)).astype(np.float32)
+    read, shape = {
+        "Conv": ([x, w], None),
+        "steep.ConvGradInput": ([dy, w], x.shape),
+        "steep.ConvGradWeight": ([dy, x], w.shape),
+    }[op]
+    given = [] if shape is None else [np.array(shape, np.int64)]
+    attrs = {"group": group, "pads": [1] * 2 * len(extents), "kernel_shape": list(kernel)}
+
+    def run(operands, **more):
+        return evaluate(Row(op, (), {**attrs, **more}), [*operands, *given])[0]
+
+    narrow = run(read, allow_bf16=1)
+    rounded = run([v.astype(ml_dtypes.bfloat16).astype(np.float32) for v in read])
+    wide = run(read)
+    assert narrow.dtype == np.float32
+    assert np.allclose(narrow, rounded, rtol=1e-5, atol=1e-4) or (narrow == wide).all()
+    np.testing.assert_allclose(narrow, wide, rtol=0.02, atol=0.02 * np.abs(wide).max())

@@ -48,6 +48,25 @@ Graph classifier() {
   return g;
 }
 
+TEST(Precision, ConvolutionsKeepTheirOperandsAndMayRoundThem) {
+  Graph g;
+  Value x = g.add_input("x", {DType::f32, Shape{2, 3, 8, 8}});
+  Value w = g.add_state("w", {DType::f32, Shape{4, 3, 3, 3}});
+  Value y = apply("Conv", {x, w});
+  Value seed = g.add_input("seed", y.type());
+  const Value outputs[] = {y}, seeds[] = {seed}, wrt[] = {x, w};
+  for (Value gradient : add_gradients(g, outputs, seeds, wrt))
+    g.add_output("gradient", gradient, Phase::backward);
+  const Graph after = narrowed(std::move(g));
+  for (const char* op : {"steep.ConvGradInput", "steep.ConvGradWeight"}) {
+    ASSERT_EQ(nodes_of(after, op).size(), 1U) << op;
+    Node n = nodes_of(after, op)[0];
+    EXPECT_EQ(n.attrs().integer("allow_bf16", 0), 1) << op;
+    EXPECT_EQ(n.input(0).dtype(), DType::f32) << op;
+    EXPECT_EQ(n.output(0).dtype(), DType::f32) << op;
+  }
+}
+
 TEST(Precision, ProductsReadBf16AndOnlyWeightGradientsAreWrittenAsF32) {
   const Graph g = narrowed(classifier());
   int wide = 0;
