@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "steep/error.h"
 
 namespace steep {
@@ -24,7 +26,17 @@ Dims Type::dims() const {
   return out;
 }
 
-size_t Type::nbytes() const { return static_cast<size_t>(element_count(dims())) * size_of(dtype); }
+size_t Type::nbytes() const {
+  constexpr size_t kMost = size_t{1} << 47;  // what a process can address
+  const auto count = static_cast<size_t>(element_count(dims()));
+  if (count > kMost / std::max<size_t>(size_of(dtype), 1)) {
+    throw ShapeError({.what = "A tensor would be larger than any memory.",
+                      .expected = "at most 2^47 bytes",
+                      .received = to_string(*this),
+                      .remedy = "Check the shapes, sizes or repeats fed to the model."});
+  }
+  return count * size_of(dtype);
+}
 
 bool provably_equal(const Shape& a, const Shape& b) {
   if (a.size() != b.size()) return false;

@@ -52,7 +52,8 @@ struct Type {
   bool concrete() const;
   /// The extents. REQUIRES: concrete().
   Dims dims() const;
-  /// Of a tensor. REQUIRES: concrete().
+  /// Of a tensor. REQUIRES: concrete(). Throws ShapeError when no memory could hold that: sums of
+  /// these numbers do not overflow.
   size_t nbytes() const;
 };
 

@@ -60,8 +60,12 @@ std::vector<Value> max_unpool_decompose(Node n) {
   if (!n.output(0).type().concrete())
     throw_shape_error(n, "An unpooling needs a known output_shape.", "numbers",
                       to_string(n.output(0).type()));
-  Value zeros = apply("Expand", {scalar(g, 0, x.dtype()), ints(g, {element_count(extents)})});
-  Value flat = apply("ScatterElements", {zeros, reshape(n.input(1), {-1}), reshape(x, {-1})});
+  Value count = ints(g, {element_count(extents)});
+  Value zeros = apply("Expand", {scalar(g, 0, x.dtype()), count});
+  // ScatterElements would count negative indices from the end.
+  Value places = reshape(n.input(1), {-1});
+  places = where(less(places, 0), count, places);
+  Value flat = apply("ScatterElements", {zeros, places, reshape(x, {-1})});
   Value y = reshape(flat, extents);
   const Dims wanted = n.output(0).type().dims();
   if (wanted == extents) return {y};

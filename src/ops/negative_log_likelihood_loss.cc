@@ -1,6 +1,7 @@
 // NegativeLogLikelihoodLoss(log_prob[N, C, d…], labels[N, d…], weights[C]?){ignore_index,
 // reduction} → loss.
 #include "ops/losses.h"
+#include "ops/positions.h"
 
 namespace steep {
 namespace {
@@ -8,8 +9,11 @@ namespace {
 std::vector<Value> negative_log_likelihood_loss_decompose(Node n) {
   Value log_prob = n.input(0);
   const LabelRows rows = label_rows(n, n.input(1), n.input(2), log_prob.dtype());
+  // GatherElements would count negative labels from the end.
+  const Value labels =
+      where(less(rows.labels, 0), cast_like(extent_of(log_prob, 1), rows.labels), rows.labels);
   Value picked =
-      apply("GatherElements", {log_prob, unsqueeze(rows.labels, {1})}, {{"axis", int64_t{1}}});
+      apply("GatherElements", {log_prob, unsqueeze(labels, {1})}, {{"axis", int64_t{1}}});
   Value losses = -squeeze(picked, {1});
   if (rows.weights) losses = losses * rows.weights;
   if (rows.counts) losses = where(rows.counts, losses, 0);

@@ -232,3 +232,26 @@ def test_numbers_of_groups():
     x = np.ones((1, 6, 2), np.float32)
     for groups in (4, 0, -1, LOWEST, HIGHEST):  # 4 divides the elements, but not the channels
         taken_apart("GroupNormalization", x, x[0, :, 0], x[0, :, 0], num_groups=groups)
+
+
+@pytest.mark.parametrize("bad", [4, -1, -5, LOWEST, HIGHEST])
+def test_labels(bad):
+    labels = i64(0, 1, bad)
+    refused("steep.SoftmaxCrossEntropy", [X, labels], 2)
+    taken_apart("SoftmaxCrossEntropyLoss", X, labels)
+    taken_apart("NegativeLogLikelihoodLoss", X, labels)
+
+
+@pytest.mark.parametrize("bad", [16, -1, LOWEST, HIGHEST])
+def test_places_of_an_unpooling(bad):
+    images = np.ones((1, 1, 2, 2), np.float32)
+    places = i64(0, 1, 2, bad).reshape(1, 1, 2, 2)
+    taken_apart("MaxUnpool", images, places, kernel_shape=[2, 2], strides=[2, 2])
+
+
+@pytest.mark.parametrize("bad", [HIGHEST, 2**61, 2**46])
+def test_results_larger_than_any_memory(bad):
+    one = np.ones((1, 1), np.float32)
+    taken_apart("Tile", one, i64(bad, 1))
+    taken_apart("Expand", one, i64(bad, 1))
+    taken_apart("ConstantOfShape", i64(bad))
