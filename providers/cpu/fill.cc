@@ -28,9 +28,11 @@ std::unique_ptr<Kernel> make_range(const NodeSpec& node, std::string* why_not) {
   if (y.dtype == DType::f16 || y.dtype == DType::bf16)
     return decline(why_not, "dtype is {}", name_of(y.dtype));
   return with_storage_type(y.dtype, [&]<typename T>(T*) -> std::unique_ptr<Kernel> {
-    return kernel_from([n = y.size()](const KernelArgs& args) {
+    return kernel_from([n = y.size(), id = NodeId(node)](const KernelArgs& args) {
       const T start = *args.input<T>(0);
       const T delta = *args.input<T>(2);
+      if (delta == T{0})
+        id.data_error("A range has steps of nothing.", "a delta that is not 0", "0");
       auto* dst = args.output<T>(0);
       // Unsigned arithmetic, because hostile integers may wrap.
       using Step = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;

@@ -255,3 +255,8 @@ def test_results_larger_than_any_memory(bad):
     taken_apart("Tile", one, i64(bad, 1))
     taken_apart("Expand", one, i64(bad, 1))
     taken_apart("ConstantOfShape", i64(bad))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64])
+def test_steps_of_nothing(dtype):
+    refused("Range", [np.array(0, dtype), np.array(3, dtype), np.array(0, dtype)])
