@@ -174,9 +174,8 @@ std::unique_ptr<Kernel> make_onednn_conv(const NodeSpec& node, std::string* why_
   }
   if (problem->axes.size() > 3) return decline(why_not, "more than three spatial axes");
   if (problem->multiplications() == 0) return decline(why_not, "empty product");
-  const bool narrow = problem->bf16 && problem->dtype == DType::f32 && multiplies_bf16();
-  problem->bf16 = narrow;
-  if (narrow) {
+  problem->bf16 = problem->bf16 && problem->dtype == DType::f32 && multiplies_bf16();
+  if (problem->bf16) {
     if (auto kernel = make_onednn_kernel<OneDnnConv>(why_not, *problem)) return kernel;
     problem->bf16 = false;
   }

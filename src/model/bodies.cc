@@ -245,13 +245,6 @@ Type slice_type(const Type& x, int64_t axis) {
   return type;
 }
 
-std::optional<Shape> without_symbols(std::optional<Shape> shape) {
-  for (size_t i = 0; shape && i < shape->size(); ++i) {
-    if (!(*shape)[i].known()) (*shape)[i] = Dim();
-  }
-  return shape;
-}
-
 }  // namespace
 
 std::vector<Value> Lowering::add_loop(const LoopParts& p, const Scope& scope, const Frame& frame) {
@@ -297,7 +290,7 @@ std::vector<Value> Lowering::add_loop(const LoopParts& p, const Scope& scope, co
     // An empty sequence has items of any shape: those that the body expects, if it then adds such.
     const Node made = p.carried[i].producer();
     if (made && made.op() == "SequenceEmpty" && declared.has_sequence_type())
-      type.shape = without_symbols(type_from_proto(declared).shape);
+      type.shape = without_symbols(type_from_proto(declared)).shape;
     types.push_back(named(type, p.body.input(static_cast<int>(heading + i)).name()));
   }
   // What a turn makes of a carried value may have another shape than what it was given: then the

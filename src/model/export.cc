@@ -13,6 +13,7 @@
 #include "model/plain_ops.h"
 #include "ops/build.h"
 #include "ops/onnx_proto.h"
+#include "ops/own_types.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -221,15 +222,6 @@ class Writer {
     out_ = around;
     graph_ = graph;
     names_.swap(names);
-  }
-
-  /// Extents may differ from turn to turn: their names say nothing out of a body's own view.
-  static Type without_symbols(Type type) {
-    for (size_t i = 0; type.shape && i < type.shape->size(); ++i) {
-      Dim& d = (*type.shape)[i];
-      if (!d.known()) d = Dim();
-    }
-    return type;
   }
 
   int opset() const {

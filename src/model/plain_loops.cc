@@ -6,6 +6,7 @@
 #include "model/export.h"
 #include "ops/build.h"
 #include "ops/loop.h"
+#include "ops/own_types.h"
 #include "ops/positions.h"
 
 namespace steep {
@@ -141,10 +142,8 @@ class PlainLoop {
 
   /// Of all iterations' `item`s, one after the other.
   static Type stack_of(const Type& item) {
-    Type type{item.dtype, item.shape};
-    if (!type.shape) return type;
-    for (Dim& d : *type.shape) d = d.known() ? Dim(d.value()) : Dim();
-    type.shape->insert(type.shape->begin(), Dim());
+    Type type = without_symbols({item.dtype, item.shape});
+    if (type.shape) type.shape->insert(type.shape->begin(), Dim());
     return type;
   }
 

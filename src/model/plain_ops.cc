@@ -6,18 +6,11 @@
 #include "ops/build.h"
 #include "ops/conv.h"
 #include "ops/parts.h"
+#include "ops/positions.h"
 #include "steep/error.h"
 
 namespace steep {
 namespace {
-
-/// Elements from `begin` to `end` of a vector.
-Value part(Value vector, int64_t begin, int64_t end) {
-  return apply("Slice", {vector, ints(vector.graph(), {begin}), ints(vector.graph(), {end})});
-}
-
-/// The element at `at`, still a vector.
-Value part(Value vector, int64_t at) { return part(vector, at, at + 1); }
 
 Ints counting(int64_t begin, int64_t end) {
   Ints axes;
@@ -221,10 +214,10 @@ Value shared_scale_matrix(Node n, const Ints& axes, int64_t i, Attrs attrs) {
   return reshape(y, concat(result, 0));
 }
 
-/// The same where each axis has a scale, or a region, of its own: Resize of the unit matrix.
-Value own_scale_matrix(Node n, const Ints& axes, int64_t i, const Attrs& attrs) {
-  const bool crops = attrs.string("coordinate_transformation_mode", "") == "tf_crop_and_resize";
-  const Value roi = crops ? n.input(2) : Value(), scales = n.input(3);
+/// The same where each axis has a scale, or a region (in `roi`, if any), of its own: Resize of the
+/// unit matrix.
+Value own_scale_matrix(Node n, Value roi, const Ints& axes, int64_t i, const Attrs& attrs) {
+  const Value scales = n.input(3);
   const Value extent = part(n.input(1), axes[static_cast<size_t>(i)]);
   const Value after = part(shape_of(n.input(0)), axes[static_cast<size_t>(i)]);
   const Value unit = unit_matrix(extent, n.input(0).dtype());
@@ -268,8 +261,9 @@ std::vector<Value> resize_grad(Node n) {
                                      n.input(0).shape()[static_cast<size_t>(axis)]);
     const bool unscaled = !scales || (known != nullptr && known->data<float>()[i] == 1);
     if (same && unscaled && !crops && !shares) continue;
-    const Value matrix =
-        shares ? shared_scale_matrix(n, axes, at, attrs) : own_scale_matrix(n, axes, at, attrs);
+    const Value matrix = shares
+                             ? shared_scale_matrix(n, axes, at, attrs)
+                             : own_scale_matrix(n, crops ? n.input(2) : Value(), axes, at, attrs);
     Ints perm = counting(0, rank);  // its own inverse
     std::swap(perm[static_cast<size_t>(axis)], perm.back());
     dx = transpose(matmul(transpose(dx, perm), swap_last(matrix)), perm);

@@ -11,8 +11,7 @@ Value with_batch_positions(Value indices, int64_t batch_dims) {
   Graph& g = indices.graph();
   const int64_t rank = indices.rank();
   Value extents = shape_of(indices);
-  Value column =
-      concat({apply("Slice", {extents, ints(g, {0}), ints(g, {rank - 1})}), ints(g, {1})}, 0);
+  Value column = concat({part(extents, 0, rank - 1), ints(g, {1})}, 0);
   std::vector<Value> columns;
   for (int64_t axis = 0; axis < batch_dims; ++axis) {
     const Value along = along_axis(positions(extent_of(indices, axis)), axis, rank);

@@ -96,7 +96,7 @@ Value grid_points(Node n, Value x, Value grid) {
     taps = std::move(all);
   }
   const Value elements = planes(x), shape = shape_of(elements);
-  const Value heading = apply("Slice", {shape, ints(g, {0}), ints(g, {2})});
+  const Value heading = part(shape, 0, 2);
   Value y;
   for (const Tap& t : taps) {
     const Value points = as_vector(extent_of(t.index, 1));
@@ -106,7 +106,7 @@ Value grid_points(Node n, Value x, Value grid) {
     if (t.weight) v = v * unsqueeze(t.weight, {1});
     y = y ? y + v : v;
   }
-  const Value places = apply("Slice", {shape_of(grid), ints(g, {1}), ints(g, {rank + 1})});
+  const Value places = part(shape_of(grid), 1, rank + 1);
   return reshape(y, concat({heading, places}, 0));
 }
 

@@ -3,6 +3,7 @@
 // scale and bias.
 #include "ops/batch_norm.h"
 #include "ops/own_types.h"
+#include "ops/positions.h"
 
 namespace steep {
 namespace {
@@ -12,8 +13,8 @@ std::vector<Value> group_normalization_decompose(Node n) {
   Graph& g = n.graph();
   Value groups = ints(g, {n.attrs().integer("num_groups", 1)});
   Value shape = shape_of(x);
-  Value count = apply("Slice", {shape, ints(g, {0}), ints(g, {1})}) * groups;
-  Value size = apply("ReduceProd", {apply("Slice", {shape, ints(g, {1}), ints(g, {x.rank()})})});
+  Value count = part(shape, 0) * groups;
+  Value size = apply("ReduceProd", {part(shape, 1, x.rank())});
   Value rows = reshape(x, concat({ints(g, {1}), count, size / groups}, 0));
   auto spread = [&](double v) { return apply("Expand", {scalar(g, v, x.dtype()), count}); };
   Value unit = batch_norm(rows, spread(1), spread(0), n.attrs().real("epsilon", 1e-5)).y;

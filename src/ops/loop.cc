@@ -20,6 +20,7 @@
 #include "autodiff/gradient.h"  // bodies are graphs: their gradient is autodiff's
 #include "ir/part.h"
 #include "ops/build.h"
+#include "ops/own_types.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -62,14 +63,13 @@ std::vector<Type> loop_infer(Node n) {
   }
   for (int k = 0; k < at.stacked; ++k) {
     const Value y = body.outputs()[position((at.conditional ? 1 : 0) + at.carried + k)].value;
-    Type type = y.type();
+    Type type = without_symbols(y.type());
     const Value known = n.output(at.carried + k);
     if (known.type().kind == Kind::sequence) {
       types.push_back(known.type());
       continue;
     }
     if (type.shape) {
-      for (Dim& d : *type.shape) d = d.known() ? Dim(d.value()) : Dim();
       const auto rank = static_cast<int64_t>(type.shape->size()) + 1;
       const int64_t axis = normal_axis(n, axes[static_cast<size_t>(k)], rank);
       type.shape->insert(type.shape->begin() + axis, trips);

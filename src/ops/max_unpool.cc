@@ -1,8 +1,8 @@
 // MaxUnpool(x[N, C, ...], indices, output_shape?): zeros, with the elements of x at `indices` of
 // the flat array that MaxPool with the same attributes would have read. A larger output_shape is
 // filled up with zeros at the end of each axis.
-#include "ops/build.h"
 #include "ops/own_types.h"
+#include "ops/positions.h"
 
 namespace steep {
 namespace {
@@ -62,9 +62,7 @@ std::vector<Value> max_unpool_decompose(Node n) {
                       to_string(n.output(0).type()));
   Value count = ints(g, {element_count(extents)});
   Value zeros = apply("Expand", {scalar(g, 0, x.dtype()), count});
-  // ScatterElements would count negative indices from the end.
-  Value places = reshape(n.input(1), {-1});
-  places = where(less(places, 0), count, places);
+  Value places = from_the_front(reshape(n.input(1), {-1}), count);
   Value flat = apply("ScatterElements", {zeros, places, reshape(x, {-1})});
   Value y = reshape(flat, extents);
   const Dims wanted = n.output(0).type().dims();

@@ -9,9 +9,7 @@ namespace {
 std::vector<Value> negative_log_likelihood_loss_decompose(Node n) {
   Value log_prob = n.input(0);
   const LabelRows rows = label_rows(n, n.input(1), n.input(2), log_prob.dtype());
-  // GatherElements would count negative labels from the end.
-  const Value labels =
-      where(less(rows.labels, 0), cast_like(extent_of(log_prob, 1), rows.labels), rows.labels);
+  const Value labels = from_the_front(rows.labels, cast_like(extent_of(log_prob, 1), rows.labels));
   Value picked =
       apply("GatherElements", {log_prob, unsqueeze(labels, {1})}, {{"axis", int64_t{1}}});
   Value losses = -squeeze(picked, {1});

@@ -55,6 +55,14 @@ Type either(const Type& a, const Type& b) {
   return type;
 }
 
+Type without_symbols(Type type) {
+  for (size_t i = 0; type.shape && i < type.shape->size(); ++i) {
+    Dim& d = (*type.shape)[i];
+    if (!d.known()) d = Dim();
+  }
+  return type;
+}
+
 void require_rank(Node n, int i, int64_t rank) {
   const auto& shape = shape_if_known(n.input(i));
   if (!shape || static_cast<int64_t>(shape->size()) == rank) return;

@@ -19,6 +19,10 @@ Shape broadcast(Node n, const Shape& a, const Shape& b);
 /// The type of a value that is of the one type or the other: extents that differ are not known.
 Type either(const Type& a, const Type& b);
 
+/// Without the names of extents that are not known: of a body's types out of its own view, where
+/// they may differ from turn to turn.
+Type without_symbols(Type type);
+
 /// Throws ShapeError unless input i has `rank` dimensions (or an unknown number of them).
 void require_rank(Node n, int i, int64_t rank);
 

@@ -27,14 +27,19 @@ Value along_axis(Value vector, int64_t axis, int64_t rank) {
   return others.empty() ? vector : unsqueeze(vector, others);
 }
 
+Value part(Value vector, int64_t begin, int64_t end) {
+  return apply("Slice", {vector, ints(vector.graph(), {begin}), ints(vector.graph(), {end})});
+}
+
+Value part(Value vector, int64_t at) { return part(vector, at, at + 1); }
+
+Value from_the_front(Value index, Value extent) { return where(less(index, 0), extent, index); }
+
 Value planes(Value x) {
   if (x.rank() == 3) return x;
-  Graph& g = x.graph();
   const Value shape = shape_of(x);
-  const Value spatial = apply("Slice", {shape, ints(g, {2}), ints(g, {x.rank()})});
-  return reshape(x, concat({apply("Slice", {shape, ints(g, {0}), ints(g, {2})}),
-                            apply("ReduceProd", {spatial})},
-                           0));
+  return reshape(x,
+                 concat({part(shape, 0, 2), apply("ReduceProd", {part(shape, 2, x.rank())})}, 0));
 }
 
 Value slice(Value x, int64_t axis, Value start, Value end) {

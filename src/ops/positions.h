@@ -20,6 +20,14 @@ Value as_index(Value v);
 /// A vector on `axis` of `rank` axes; the others are 1.
 Value along_axis(Value vector, int64_t axis, int64_t rank);
 
+/// The elements begin, …, end - 1 of a vector; one element, still as a vector.
+Value part(Value vector, int64_t begin, int64_t end);
+Value part(Value vector, int64_t at);
+
+/// Indices as kernels that count negative ones from the end read them: such as are negative here
+/// become `extent` (of their type, one element), which is past the end.
+Value from_the_front(Value index, Value extent);
+
 /// x[N, C, ...] as [N, C, elements of a plane]: where there are no elements too, of which a -1 in a
 /// Reshape would know nothing.
 Value planes(Value x);

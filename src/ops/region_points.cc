@@ -98,7 +98,7 @@ Value region_points(Node n, Value x, Value regions, Value images) {
   const Value pixels = reshape(transpose(x, {0, 2, 3, 1}),
                                concat({as_vector(extent_of(x, 0) * height * width), channels}, 0));
   const Value first = unsqueeze(images * height, {1});
-  const Value count = apply("Slice", {shape_of(regions), ints(g, {0}), ints(g, {1})});
+  const Value count = part(shape_of(regions), 0);
   auto extents = [&](Value last) {
     return concat({count, ints(g, {rows}), down.in_a_bin, ints(g, {columns}), right.in_a_bin, last},
                   0);
