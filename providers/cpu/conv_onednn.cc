@@ -23,12 +23,6 @@ Desc any(const Desc& desc, DataType type) {
   return {desc.get_dims(), type, dnnl::memory::format_tag::any};
 }
 
-/// Whether the processor multiplies bfloat16: elsewhere it would only be slower than float32.
-bool multiplies_bf16() {
-  constexpr auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
-}
-
 class OneDnnConv final : public Kernel {
  public:
   /// Throws dnnl::error where oneDNN has no such primitive.
@@ -174,7 +168,9 @@ std::unique_ptr<Kernel> make_onednn_conv(const NodeSpec& node, std::string* why_
   }
   if (problem->axes.size() > 3) return decline(why_not, "more than three spatial axes");
   if (problem->multiplications() == 0) return decline(why_not, "empty product");
-  problem->bf16 = problem->bf16 && problem->dtype == DType::f32 && multiplies_bf16();
+  // Where the processor does not multiply bfloat16, that would only be slower than float32.
+  problem->bf16 =
+      problem->bf16 && problem->dtype == DType::f32 && onednn_uses(dnnl::cpu_isa::avx512_core_bf16);
   if (problem->bf16) {
     if (auto kernel = make_onednn_kernel<OneDnnConv>(why_not, *problem)) return kernel;
     problem->bf16 = false;

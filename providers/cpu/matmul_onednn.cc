@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <optional>
 
 #include "providers/cpu/convert.h"
 #include "providers/cpu/cpu.h"
@@ -78,6 +79,32 @@ bool is_wide(const MatMulProblem& p) {
          p.n >= kWideColumns && p.k >= kWideColumns;
 }
 
+/// AMX multiplies 32 terms of a sum at a time. oneDNN adds what is left over to each result in a
+/// second round, which costs about as much as copying (m + n) k operands of m n results.
+constexpr int64_t kTileTerms = 32;
+
+bool pads_terms(const MatMulProblem& p) {
+  const bool contiguous = (p.a_k == 1 || p.a_m == 1) && (p.b_k == 1 || p.b_n == 1);
+  return p.dtype == DType::bf16 && p.batch.empty() && p.k % kTileTerms != 0 && contiguous &&
+         p.m * p.n >= (p.m + p.n) * p.k && onednn_uses(dnnl::cpu_isa::avx512_core_amx);
+}
+
+/// Copies a matrix of bfloat16, [extent, terms] with one of the strides 1, and puts zeros behind
+/// its terms: to `padded` of them, with stride 1 where they had that.
+void pad_terms(const uint16_t* from, int64_t extent, int64_t stride, int64_t terms,
+               int64_t term_stride, int64_t padded, uint16_t* to) {
+  const bool rows = term_stride == 1;
+  const int64_t count = rows ? extent : padded, length = rows ? terms : extent;
+  const int64_t step = rows ? stride : term_stride, width = rows ? padded : extent;
+  parallel_for(count, std::max<int64_t>(1, 65536 / width), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t taken = rows || i < terms ? length : 0;
+      std::copy_n(from + i * step, taken, to + i * width);
+      std::fill_n(to + i * width + taken, width - taken, uint16_t{0});
+    }
+  });
+}
+
 class OneDnnMatMul final : public Kernel {
  public:
   /// Throws dnnl::error where oneDNN has no such primitive.
@@ -88,6 +115,7 @@ class OneDnnMatMul final : public Kernel {
       add_wide_parts();
       return;
     }
+    if (pads_terms(p_)) pad();
     // A sum in parts would round each to 16 bits.
     const bool whole = p_.y_dtype != DType::f32;
     const int64_t longest = p_.dtype == DType::f32 ? kLongestTransposedSum : kLongestNarrowSum;
@@ -101,6 +129,7 @@ class OneDnnMatMul final : public Kernel {
   void execute(const KernelArgs& args) const override try {
     const auto* a = args.input<std::byte>(p_.swapped ? 1 : 0);
     const auto* b = args.input<std::byte>(p_.swapped ? 0 : 1);
+    if (given_) copy_operands(args.scratch, &a, &b);
     const auto size = static_cast<int64_t>(size_of(p_.dtype));
     const auto y_size = static_cast<int64_t>(size_of(sum_dtype()));
     const auto bias_size = static_cast<int64_t>(size_of(p_.bias_dtype));
@@ -119,7 +148,7 @@ class OneDnnMatMul final : public Kernel {
       dnnl::memory scratch;
       if (part.scratchpad.get_size() > 0) {
         scratch =
-            onednn_memory(part.scratchpad, static_cast<std::byte*>(args.scratch) + sum_bytes_);
+            onednn_memory(part.scratchpad, static_cast<std::byte*>(args.scratch) + own_bytes_);
         list[count++] = {DNNL_ARG_SCRATCHPAD, scratch.get()};
       }
       dnnl::memory bias;
@@ -194,7 +223,7 @@ class OneDnnMatMul final : public Kernel {
     if (!rows && !columns && p_.y_dtype != DType::f32) {
       // Each part of the sum would be rounded: they are added elsewhere.
       narrow_ = find_convert(DType::f32, p_.y_dtype);
-      sum_bytes_ = (static_cast<size_t>(p_.m * p_.n) * sizeof(float) + 63) / 64 * 64;
+      own_bytes_ = whole_lines(p_.m * p_.n * int64_t{sizeof(float)});
     }
     for (int64_t i = 0; i < count; ++i) {
       Range r = whole();
@@ -242,9 +271,43 @@ class OneDnnMatMul final : public Kernel {
     fast_ = fast_ && is_fast(pd);
     gemm_ = gemm_ || std::string_view(pd.impl_info_str()).starts_with("gemm:");
     part.scratchpad = pd.scratchpad_desc();
-    scratch_bytes = std::max(scratch_bytes, sum_bytes_ + part.scratchpad.get_size());
+    scratch_bytes = std::max(scratch_bytes, own_bytes_ + part.scratchpad.get_size());
     part.primitive = dnnl::matmul(pd);
     parts_.push_back(std::move(part));
+  }
+
+  static size_t whole_lines(int64_t bytes) { return static_cast<size_t>((bytes + 63) / 64 * 64); }
+
+  /// The terms of the sum to whole tiles, in copies of the operands.
+  void pad() {
+    given_ = p_;
+    p_.k = (p_.k + kTileTerms - 1) / kTileTerms * kTileTerms;
+    if (p_.a_k == 1) {
+      p_.a_m = p_.k;
+    } else {
+      p_.a_k = p_.m;
+    }
+    if (p_.b_k == 1) {
+      p_.b_n = p_.k;
+    } else {
+      p_.b_k = p_.n;
+    }
+    a_bytes_ = whole_lines(p_.m * p_.k * int64_t{sizeof(uint16_t)});
+    own_bytes_ = a_bytes_ + whole_lines(p_.n * p_.k * int64_t{sizeof(uint16_t)});
+  }
+
+  /// To where pad() said, at the start of scratch.
+  void copy_operands(void* scratch, const std::byte** a, const std::byte** b) const {
+    const MatMulProblem& g = *given_;
+    auto copy = [&](const std::byte** operand, int64_t extent, int64_t stride, int64_t k_stride,
+                    size_t at) {
+      auto* to = static_cast<std::byte*>(scratch) + at;
+      pad_terms(reinterpret_cast<const uint16_t*>(*operand), extent, stride, g.k, k_stride, p_.k,
+                reinterpret_cast<uint16_t*>(to));
+      *operand = to;
+    };
+    copy(a, g.m, g.a_m, g.a_k, 0);
+    copy(b, g.n, g.b_n, g.b_k, a_bytes_);
   }
 
   /// The sum starts from what y holds.
@@ -279,7 +342,9 @@ class OneDnnMatMul final : public Kernel {
   MatMulProblem p_;
   std::vector<Part> parts_;
   Convert narrow_ = nullptr;
-  size_t sum_bytes_ = 0;
+  std::optional<MatMulProblem> given_;  ///< before padding
+  size_t a_bytes_ = 0;                  ///< of its first operand's copy
+  size_t own_bytes_ = 0;                ///< of scratch, before oneDNN's
   bool fast_ = true;
   bool gemm_ = false;
 };

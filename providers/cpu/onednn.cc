@@ -14,6 +14,11 @@ dnnl::stream& onednn_stream() {
   return stream;
 }
 
+bool onednn_uses(dnnl::cpu_isa isa) {
+  const auto wanted = static_cast<unsigned>(isa);  // a newer one has the bits of those before it
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
+}
+
 dnnl::memory::data_type onednn_type(DType dtype) {
   using T = dnnl::memory::data_type;
   switch (dtype) {

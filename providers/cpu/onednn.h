@@ -25,6 +25,10 @@ dnnl::memory::data_type onednn_type(DType dtype);
 /// Descriptor with element strides.
 dnnl::memory::desc onednn_desc(DType dtype, const Dims& dims, const Dims& strides);
 
+/// Whether oneDNN uses these instructions here: the processor has them, and ONEDNN_MAX_CPU_ISA
+/// allows them.
+bool onednn_uses(dnnl::cpu_isa isa);
+
 /// Wraps memory that oneDNN takes as non-const even where it only reads.
 inline dnnl::memory onednn_memory(const dnnl::memory::desc& desc, const void* data) {
   return {desc, onednn_engine(), const_cast<void*>(data)};

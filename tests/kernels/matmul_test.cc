@@ -299,6 +299,7 @@ TEST(MatMul, NarrowProductsHaveTheSameBitsForAnyNumberOfThreads) {
        .perm_a = {1, 0, 2},
        .perm_b = {1, 0, 2}},
       {.a = {6, 16, 128}, .b = {6, 128, 16}, .y = {6, 16, 16}},
+      {.a = {130, 40}, .b = {150, 40}, .y = {130, 150}, .perm_b = {1, 0}},
   };
   for (const Shape& s : shapes) {
     for (const DType dtype : {DType::bf16, DType::f32}) {
@@ -315,6 +316,34 @@ TEST(MatMul, NarrowProductsHaveTheSameBitsForAnyNumberOfThreads) {
                          run_one("steep.MatMul", in, {dtype, s.y}, attrs, {.threads = threads}));
       }
     }
+  }
+}
+
+/// Sums of a length that AMX does not like: in each layout of the operands, so long that copying
+/// them pays.
+TEST(MatMul, NarrowSumsThatFillNoTile) {
+  struct Layout {
+    Dims a, b;
+    Ints perm_a, perm_b;
+  };
+  const Layout layouts[] = {{{130, 40}, {150, 40}, {0, 1}, {1, 0}},
+                            {{130, 40}, {40, 150}, {0, 1}, {0, 1}},
+                            {{40, 130}, {40, 150}, {1, 0}, {0, 1}},
+                            {{40, 130}, {150, 40}, {1, 0}, {1, 0}}};
+  for (const Layout& l : layouts) {
+    SCOPED_TRACE(to_string(l.a) + to_string(l.b));
+    const Tensor a = random_bf16(l.a, 1), b = random_bf16(l.b, 2);
+    auto wide = [](const Tensor& x) {
+      return run_one("Cast", {x}, {DType::f32, x.dims()},
+                     {{"to", static_cast<int64_t>(DType::f32)}});
+    };
+    const Attrs attrs{
+        {"dtype", static_cast<int64_t>(DType::f32)}, {"perm_a", l.perm_a}, {"perm_b", l.perm_b}};
+    const Out out{DType::f32, {130, 150}};
+    const Tensor want =
+        run_one("steep.MatMul", {wide(a), wide(b)}, out, attrs, {.only = "reference"});
+    expect_close(run_one("steep.MatMul", {a, b}, out, attrs, {.candidate = "onednn"}), values(want),
+                 1e-5, 1e-5);
   }
 }
 
