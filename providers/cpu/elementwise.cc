@@ -37,7 +37,7 @@ const LoopTable<uint64_t>& loops<uint64_t>() {
 /// About how many simple operations an instruction costs an element.
 int64_t cost_of(Code code) {
   if (code >= Code::sqrt && code <= Code::atanh) return 10;
-  if (code >= Code::sigmoid && code <= Code::gelu_tanh && code != Code::relu) return 10;
+  if (code >= Code::sigmoid && code <= Code::gelu_tanh_grad && code != Code::relu) return 10;
   if (code == Code::pow || code == Code::mod || code == Code::fmod) return 30;
   if (code == Code::dropout || code == Code::dropout_mask) return 6;
   return code == Code::div ? 3 : 1;

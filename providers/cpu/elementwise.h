@@ -72,7 +72,9 @@ enum class Code : uint8_t {
   thresholded_relu,
   mish,
   gelu,
+  gelu_grad,
   gelu_tanh,
+  gelu_tanh_grad,
   // predicates and choice: true is 1, false is 0
   where,
   equal,

@@ -296,6 +296,12 @@ class Builder {
       const bool tanh = attrs.string("approximate", "none") == "tanh";
       return instruct(tanh ? Code::gelu_tanh : Code::gelu, {in[0]}, dtype, y);
     }
+    if (op == "steep.GeluGrad") {
+      const bool tanh = attrs.string("approximate", "none") == "tanh";
+      return in.size() >= 2
+                 ? instruct(tanh ? Code::gelu_tanh_grad : Code::gelu_grad, {in[0], in[1]}, dtype, y)
+                 : fail("an operand is missing");
+    }
     if (op == "Clip") return emit_clip(in, dtype, y);
     if (op == "Min") return emit_chain(Code::min, in, dtype, y);
     if (op == "Max") return emit_chain(Code::max, in, dtype, y);

@@ -29,6 +29,23 @@ T mish(T x) {
   return x * (e * (e + 2)) / (e * (e + 2) + 2);
 }
 
+/// The slope of x Φ(x). Far out it is as good as its limits, which it would miss by inf * 0.
+template <typename T>
+T gelu_slope(T x) {
+  x = x < -40 ? T{-40} : x > 40 ? T{40} : x;
+  const T cdf = T{0.5} * std::erfc(x * T{-0.70710678118654752440});
+  return cdf + x * T{0.39894228040143267794} * std::exp(T{-0.5} * x * x);
+}
+
+/// The slope of x sigmoid(k (x + 0.044715 x³)).
+template <typename T>
+T gelu_tanh_slope(T x) {
+  x = x < -40 ? T{-40} : x > 40 ? T{40} : x;
+  constexpr T k{1.5957691216057307117}, cubic{0.044715};
+  const T s = sigmoid(k * (x + cubic * x * x * x));
+  return s + x * s * (1 - s) * k * (1 + 3 * cubic * x * x);
+}
+
 /// The remainder with the divisor's sign.
 template <typename T>
 T floor_mod(T a, T b) {
@@ -94,6 +111,8 @@ inline T evaluate(T a, [[maybe_unused]] T b, [[maybe_unused]] T c,
   else if constexpr (k == thresholded_relu) return a <= p0 ? T{0} : a;
   else if constexpr (k == Code::mish) return cpu::mish(a);
   else if constexpr (k == gelu) return T{0.5} * a * std::erfc(a * T{-0.70710678118654752440});
+  else if constexpr (k == gelu_grad) return a * gelu_slope(b);
+  else if constexpr (k == gelu_tanh_grad) return a * gelu_tanh_slope(b);
   else if constexpr (k == gelu_tanh)  // 0.5 * (1 + tanh(u)) = sigmoid(2u)
     return a * cpu::sigmoid(T{1.5957691216057307117} * (a + T{0.044715} * a * a * a));
   else if constexpr (k == where) return a != 0 ? b : c;

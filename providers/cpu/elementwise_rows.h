@@ -86,18 +86,8 @@ inline constexpr OpRow kOps[] = {
     {"BitwiseXor", Code::bit_xor, 2},
     {"BitwiseNot", Code::bit_not, 1},
 };
-inline constexpr std::string_view kOtherOps[] = {"BitShift",
-                                                 "Pow",
-                                                 "Mod",
-                                                 "Gelu",
-                                                 "Clip",
-                                                 "Min",
-                                                 "Max",
-                                                 "Sum",
-                                                 "Mean",
-                                                 "Cast",
-                                                 "CastLike",
-                                                 "steep.Dropout",
-                                                 "steep.DropoutMask"};
+inline constexpr std::string_view kOtherOps[] = {
+    "BitShift", "Pow", "Mod",  "Gelu", "steep.GeluGrad", "Clip",          "Min",
+    "Max",      "Sum", "Mean", "Cast", "CastLike",       "steep.Dropout", "steep.DropoutMask"};
 
 }  // namespace steep::cpu

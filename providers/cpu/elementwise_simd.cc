@@ -22,15 +22,56 @@ namespace HWY_NAMESPACE {
 
 constexpr bool has_simd(Code k) {
   using enum Code;
-  for (Code known :
-       {add,          sub,        mul,           div,     min,        max,
-        neg,          abs,        square,        cube,    scale,      sqrt,
-        exp,          log,        erf,           tanh,    sign,       floor,
-        ceil,         round,      reciprocal,    sigmoid, relu,       leaky_relu,
-        prelu,        elu,        selu,          celu,    softplus,   softsign,
-        hard_sigmoid, hard_swish, mish,          gelu,    gelu_tanh,  where,
-        equal,        greater,    greater_equal, less,    less_equal, logic_and,
-        logic_or,     logic_xor,  logic_not,     is_nan,  nonzero,    thresholded_relu}) {
+  for (Code known : {add,
+                     sub,
+                     mul,
+                     div,
+                     min,
+                     max,
+                     neg,
+                     abs,
+                     square,
+                     cube,
+                     scale,
+                     sqrt,
+                     exp,
+                     log,
+                     erf,
+                     tanh,
+                     sign,
+                     floor,
+                     ceil,
+                     round,
+                     reciprocal,
+                     sigmoid,
+                     relu,
+                     leaky_relu,
+                     prelu,
+                     elu,
+                     selu,
+                     celu,
+                     softplus,
+                     softsign,
+                     hard_sigmoid,
+                     hard_swish,
+                     mish,
+                     gelu,
+                     gelu_grad,
+                     gelu_tanh,
+                     gelu_tanh_grad,
+                     where,
+                     equal,
+                     greater,
+                     greater_equal,
+                     less,
+                     less_equal,
+                     logic_and,
+                     logic_or,
+                     logic_xor,
+                     logic_not,
+                     is_nan,
+                     nonzero,
+                     thresholded_relu}) {
     if (k == known) return true;
   }
   return false;
@@ -49,7 +90,7 @@ HWY_INLINE V max_nan(V a, V b) {
 template <class D, class V>
 HWY_INLINE V mish(D d, V x) {
   const V two = hn::Set(d, 2.0F);
-  const V e = exp_f32(d, hn::Min(x, hn::Set(d, 20.0F)));
+  const V e = exp_bounded(d, hn::Min(x, hn::Set(d, 20.0F)));
   const V n = hn::Mul(e, hn::Add(e, two));
   const V y = hn::Mul(hn::Max(x, hn::Set(d, -120.0F)), hn::Div(n, hn::Add(n, two)));
   return keep_nan(x, hn::IfThenElse(hn::Gt(x, two + hn::Set(d, 18.0F)), x, y));
@@ -104,12 +145,9 @@ HWY_INLINE V evaluate(D d, V a, [[maybe_unused]] V b, [[maybe_unused]] V c, [[ma
   else if constexpr (k == thresholded_relu) return hn::IfThenElse(hn::Le(a, p0), zero, a);
   else if constexpr (k == Code::mish) return HWY_NAMESPACE::mish(d, a);
   else if constexpr (k == gelu) return gelu_f32(d, a);
-  else if constexpr (k == gelu_tanh) {
-    // 0.5 * (1 + tanh(u)) = sigmoid(2u)
-    const V cubic = hn::MulAdd(hn::Mul(hn::Mul(a, a), a), hn::Set(d, 0.044715F), a);
-    const V y = hn::Mul(hn::Max(a, hn::Set(d, -100.0F)), sigmoid_f32(d, hn::Mul(cubic, hn::Set(d, 1.5957691F))));
-    return keep_nan(a, y);
-  }
+  else if constexpr (k == gelu_grad) return hn::Mul(a, gelu_slope_f32(d, b));
+  else if constexpr (k == gelu_tanh) return gelu_tanh_f32(d, a);
+  else if constexpr (k == gelu_tanh_grad) return hn::Mul(a, gelu_tanh_slope_f32(d, b));
   else if constexpr (k == where) return hn::IfThenElse(hn::Ne(a, zero), b, c);
   else if constexpr (k == equal) return truth(hn::Eq(a, b));
   else if constexpr (k == greater) return truth(hn::Gt(a, b));

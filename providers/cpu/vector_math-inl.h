@@ -1,7 +1,7 @@
 // Float functions on Highway vectors. Included once for each target, inside elementwise and other
 // SIMD files. Relative errors are below 4 units in the last place unless noted; NaN stays NaN,
-// infinities give the limits. The polynomials are least-squares fits made for this file, weighted
-// to near-minimax relative error.
+// infinities give the limits, and results too small to be normal numbers may be 0. The polynomials
+// are least-squares fits made for this file, weighted to near-minimax relative error.
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
@@ -32,6 +32,29 @@ HWY_INLINE V keep_nan(V x, V y) {
   return hn::IfThenElse(hn::IsNaN(x), x, y);
 }
 
+/// exp(x), to 2.2 ulp, for x up to 88: what is left where a maximum, or a magnitude, was taken off.
+/// 0 where x < -87.3, below which results are not normal numbers. Reduction by ln 2 in two parts
+/// (Cody & Waite 1980); adding 1.5 2^23 rounds to a whole number, and leaves it, with the
+/// exponent's bias, in the low bits. A third of the work of Highway's Exp, which serves all of
+/// float's range.
+template <class D, class V>
+HWY_INLINE V exp_bounded(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  const V rounding = hn::Set(d, 12583039.0F);  // 1.5 * 2^23 + 127
+  const V biased = hn::MulAdd(x, hn::Set(d, 1.44269504F), rounding);
+  const V whole = hn::Sub(biased, rounding);
+  V r = hn::NegMulAdd(whole, hn::Set(d, 0.693359375F), x);
+  r = hn::NegMulAdd(whole, hn::Set(d, -2.12194440e-4F), r);
+  constexpr float kP[] = {1.0F,
+                          1.0F,
+                          0.499992311000824F,
+                          0.16667115688323975F,
+                          0.041890330612659454F,
+                          0.008312501013278961F};
+  const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, biased)));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.33F)), hn::Mul(polynomial(d, r, kP), power));
+}
+
 template <class D, class V>
 HWY_INLINE V exp_f32(D d, V x) {
   // Highway's is defined for up to 104; 89 gives infinity already.
@@ -58,7 +81,8 @@ HWY_INLINE V expm1_negative(D d, V x) {
 template <class D, class V>
 HWY_INLINE V sigmoid_f32(D d, V x) {
   const V one = hn::Set(d, 1.0F);
-  return hn::Div(one, hn::Add(one, exp_f32(d, hn::Neg(x))));
+  const V e = exp_bounded(d, hn::Neg(hn::Abs(x)));
+  return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
 }
 
 template <class D, class V>
@@ -66,7 +90,7 @@ HWY_INLINE V tanh_f32(D d, V x) {
   const V one = hn::Set(d, 1.0F);
   const V magnitude = hn::Abs(x);
   // 1 - 2 / (exp(2|x|) + 1), and near 0, where that cancels, x + x³ P(x²)
-  const V e = hn::Exp(d, hn::Min(hn::Add(magnitude, magnitude), hn::Set(d, 30.0F)));
+  const V e = exp_bounded(d, hn::Min(hn::Add(magnitude, magnitude), hn::Set(d, 30.0F)));
   const V far = hn::CopySign(hn::Sub(one, hn::Div(hn::Set(d, 2.0F), hn::Add(e, one))), x);
   const V z = hn::Mul(x, x);
   constexpr float kP[] = {-0.333333283662796F, 0.13332770764827728F, -0.05385095253586769F,
@@ -75,26 +99,32 @@ HWY_INLINE V tanh_f32(D d, V x) {
   return keep_nan(x, hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0.625F)), near, far));
 }
 
-/// 1 - erf(sqrt(square + lost)) for y = sqrt(square) >= 0, with a relative error below 1e-6 down to
-/// where it underflows. `lost` is what rounding took from the square.
+/// exp(-scale x²), for |x| up to 15, with what rounding takes from the square. `scale`: 1 or 0.5.
 template <class D, class V>
-HWY_INLINE V erfc_positive(D d, V y, V square, V lost) {
-  // exp(-y²) t Q(t), t = 1 / (1 + y/2)
+HWY_INLINE V exp_minus_square(D d, V x, float scale) {
+  const V factor = hn::Set(d, -scale), square = hn::Mul(x, x);
+  const V e = exp_bounded(d, hn::Mul(factor, square));
+  return hn::MulAdd(hn::Mul(e, factor), hn::MulSub(x, x, square), e);
+}
+
+/// 1 - erf(y) for y >= 0 where e = exp(-y²), with a relative error below 1e-6 down to where that
+/// underflows.
+template <class D, class V>
+HWY_INLINE V erfc_positive(D d, V y, V e) {
+  // e t Q(t), t = 1 / (1 + y/2)
   const V one = hn::Set(d, 1.0F);
   const V t = hn::Div(one, hn::MulAdd(y, hn::Set(d, 0.5F), one));
   constexpr float kQ[] = {0.2820855677127838F,   0.2823900878429413F,   0.2429964691400528F,
                           0.20311053097248077F,  -0.02762497216463089F, 0.27951496839523315F,
                           -0.48846307396888733F, 0.28518393635749817F,  -0.05919356644153595F};
-  const V e = hn::Exp(d, hn::Neg(square));
-  return hn::Mul(hn::NegMulAdd(e, lost, e), hn::Mul(t, polynomial(d, t, kQ)));
+  return hn::Mul(e, hn::Mul(t, polynomial(d, t, kQ)));
 }
 
 template <class D, class V>
 HWY_INLINE V erf_f32(D d, V x) {
   const V magnitude = hn::Abs(x);
   const V y = hn::Min(magnitude, hn::Set(d, 10.0F));
-  const V square = hn::Mul(y, y);
-  const V tail = erfc_positive(d, y, square, hn::MulSub(y, y, square));
+  const V tail = erfc_positive(d, y, exp_minus_square(d, y, 1.0F));
   const V far = hn::CopySign(hn::Sub(hn::Set(d, 1.0F), tail), x);
   constexpr float kP[] = {1.1283791065216064F,   -0.3761260211467743F,  0.11283113062381744F,
                           -0.02682080678641796F, 0.005085130222141743F, -0.0006535234861075878F};
@@ -102,25 +132,57 @@ HWY_INLINE V erf_f32(D d, V x) {
   return keep_nan(x, hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0.8F)), near, far));
 }
 
+/// 1 - Φ(x) for x >= 0 where e = exp(-x²/2).
+template <class D, class V>
+HWY_INLINE V normal_tail(D d, V x, V e) {
+  return hn::Mul(hn::Set(d, 0.5F), erfc_positive(d, hn::Mul(x, hn::Set(d, 0.70710678F)), e));
+}
+
 /// x Φ(x), accurate in the left tail as well.
 template <class D, class V>
 HWY_INLINE V gelu_f32(D d, V x) {
-  const V half = hn::Set(d, 0.5F);
   const V magnitude = hn::Min(hn::Abs(x), hn::Set(d, 15.0F));
-  const V square = hn::Mul(magnitude, magnitude);
-  const V lost = hn::MulSub(magnitude, magnitude, square);
-  const V y = hn::Mul(magnitude, hn::Set(d, 0.70710678F));
-  const V half_tail =
-      hn::Mul(half, erfc_positive(d, y, hn::Mul(half, square), hn::Mul(half, lost)));
-  const V share =
-      hn::IfThenElse(hn::Lt(x, hn::Zero(d)), half_tail, hn::Sub(hn::Set(d, 1.0F), half_tail));
+  const V tail = normal_tail(d, magnitude, exp_minus_square(d, magnitude, 0.5F));
+  const V share = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(hn::Set(d, 1.0F), tail));
   // The limit at minus infinity is 0, not inf * 0.
   return keep_nan(x, hn::Mul(hn::Max(x, hn::Set(d, -100.0F)), share));
 }
 
+/// Φ(x) + x φ(x), to 1e-6.
+template <class D, class V>
+HWY_INLINE V gelu_slope_f32(D d, V x) {
+  const V magnitude = hn::Min(hn::Abs(x), hn::Set(d, 15.0F));
+  const V e = exp_minus_square(d, magnitude, 0.5F);
+  const V density = hn::Mul(e, hn::Set(d, 0.39894228F));
+  const V left = hn::NegMulAdd(magnitude, density, normal_tail(d, magnitude, e));
+  return keep_nan(x, hn::IfThenElse(hn::Lt(x, hn::Zero(d)), left, hn::Sub(hn::Set(d, 1.0F), left)));
+}
+
+/// The tanh approximation of x Φ(x): x sigmoid(k (x + c x³)).
+template <class D, class V>
+HWY_INLINE V gelu_tanh_f32(D d, V x) {
+  const V cubic = hn::MulAdd(hn::Mul(hn::Mul(x, x), x), hn::Set(d, 0.044715F), x);
+  const V share = sigmoid_f32(d, hn::Mul(cubic, hn::Set(d, 1.5957691F)));
+  return keep_nan(x, hn::Mul(hn::Max(x, hn::Set(d, -100.0F)), share));
+}
+
+/// Its slope, s + x s (1 - s) k (1 + 3 c x²) with s = sigmoid(…), to 1e-6.
+template <class D, class V>
+HWY_INLINE V gelu_tanh_slope_f32(D d, V x) {
+  const V one = hn::Set(d, 1.0F);
+  const V near = hn::Min(hn::Max(x, hn::Set(d, -40.0F)), hn::Set(d, 40.0F));
+  const V line = hn::Mul(near, hn::Set(d, 1.5957691F));
+  const V square = hn::Mul(hn::Mul(near, near), hn::Set(d, 0.044715F));
+  const V e = exp_bounded(d, hn::Neg(hn::Abs(hn::MulAdd(line, square, line))));
+  const V far = hn::Div(one, hn::Add(one, e)), tail = hn::Mul(e, far);
+  const V s = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, far);
+  const V inner = hn::MulAdd(hn::Mul(line, square), hn::Set(d, 3.0F), line);
+  return keep_nan(x, hn::MulAdd(hn::Mul(tail, far), inner, s));
+}
+
 template <class D, class V>
 HWY_INLINE V softplus_f32(D d, V x) {
-  const V e = hn::Exp(d, hn::Max(hn::Neg(hn::Abs(x)), hn::Set(d, -150.0F)));
+  const V e = exp_bounded(d, hn::Neg(hn::Abs(x)));
   return keep_nan(x, hn::Add(hn::Max(x, hn::Zero(d)), hn::Log1p(d, e)));
 }
 

@@ -194,6 +194,7 @@ namespace steep {
   X(SteepFakeQuantize) \
   X(SteepFused) \
   X(SteepGatherGrad) \
+  X(SteepGeluGrad) \
   X(SteepGlobalNorm) \
   X(SteepGridSampleGrad) \
   X(SteepLamb) \

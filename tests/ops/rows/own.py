@@ -27,6 +27,18 @@ for _x, _to in (
         torch=lambda x, s, to=_to: x.sum_to_size(to) if to else x.sum(),
     )
 
+for _shape in SHAPES:
+    for _approximate in ("none", "tanh"):
+        row(
+            "steep.GeluGrad",
+            floats(*_shape),
+            floats(*_shape, low=-9, high=9),
+            attrs={"approximate": _approximate},
+            torch=lambda dy, x, how=_approximate: torch.ops.aten.gelu_backward(
+                dy, x, approximate=how
+            ),
+        )
+
 SEED = ints(17, 3)
 for _x, _ratio in zip([(4, 33), *SHAPES], 11 * [0.1, 0.25, 0.5], strict=False):
     row("steep.Dropout", floats(*_x), SEED, attrs={"ratio": _ratio, "stream": 2})
