@@ -97,7 +97,7 @@ void differentiate_row(const AttentionProblem& p, const AttentionArrays& a, cons
   const auto columns = static_cast<size_t>(t.columns);
   const uint8_t* mask = p.keep.present ? keep_row(p, a.keep, t, r) : nullptr;
   for (size_t j = 0; j < columns; j += hn::Lanes(d)) {
-    const auto prob = hn::Mul(exp_shifted(d, hn::Sub(hn::LoadU(d, s + j), maxima)), shares);
+    const auto prob = hn::Mul(exp_bounded(d, hn::Sub(hn::LoadU(d, s + j), maxima)), shares);
     auto dprob = hn::LoadU(d, ds + j);
     auto dropped = prob;
     if (words != nullptr) {

@@ -22,24 +22,29 @@ HWY_BEFORE_NAMESPACE();
 namespace steep::cpu {
 namespace HWY_NAMESPACE {
 
-/// log Σ exp(x), block by block so that the second look at each element finds it in the first-level
-/// cache.
+/// log Σ exp(x), block by block. The first block's maximum serves as the shift of all that follow,
+/// unless a later one is far above it.
 template <typename T>
 float log_sum_exp_row(const T* x, size_t n) {
   constexpr size_t kBlock = 2048;
+  constexpr float kFar = 60;  // e^60 times a block's elements is a float
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
   const Floats d;
-  float max = kLowest;
+  float max = row_max(d, x, std::min(kBlock, n));
+  const auto shift = [&] { return max == kLowest ? 0 : max; };
   double sum = 0;
   for (size_t j = 0; j < n; j += kBlock) {
     const size_t count = std::min(kBlock, n - j);
-    const float higher = std::max(max, row_max(d, x + j, count));
-    const float shift = higher == kLowest ? 0 : higher;
-    sum = sum * std::exp(static_cast<double>(max) - shift) +
-          row_exp_sum(d, x + j, count, shift, nullptr);
-    max = higher;
+    float greatest = kLowest;
+    float terms = row_exp_sum(d, x + j, count, shift(), nullptr, &greatest);
+    if (greatest > max + kFar) {
+      if (sum != 0) sum *= std::exp(static_cast<double>(max) - greatest);
+      max = greatest;
+      terms = row_exp_sum(d, x + j, count, max, nullptr);
+    }
+    sum += terms;
   }
-  return static_cast<float>((max == kLowest ? 0 : max) + std::log(sum));
+  return static_cast<float>(shift() + std::log(sum));
 }
 
 /// dx = factor exp(x - lse). In place if dx == x and the types are the same.
@@ -49,7 +54,7 @@ void softmax_row(const T* x, float lse, float factor, Dx* dx, size_t n) {
   const auto shift = hn::Set(d, lse);
   const auto factors = hn::Set(d, factor);
   for_each_vector(d, x, n, [&](VecF v, size_t j, size_t count) {
-    const auto y = hn::Mul(factors, exp_shifted(d, hn::Sub(v, shift)));
+    const auto y = hn::Mul(factors, exp_bounded(d, hn::Sub(v, shift)));
     if (count == hn::Lanes(d)) {
       store(y, d, dx + j);
     } else {
