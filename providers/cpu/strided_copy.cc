@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 
 #include "providers/cpu/parallel.h"
 #include "steep/error.h"
@@ -22,35 +23,52 @@ void move(const char* src, char* dst) {
   std::memcpy(dst, src, kBytes);
 }
 
-/// dst[c][r] = src[r][c] for a 4x4 block of 4-byte elements whose source columns and destination
-/// rows are contiguous.
-void transpose_4x4(const char* src, int64_t src_row, char* dst, int64_t dst_row) {
-  using Lanes [[gnu::vector_size(16)]] = uint32_t;
-  Lanes a, b, c, d;
-  std::memcpy(&a, src, 16);
-  std::memcpy(&b, src + src_row, 16);
-  std::memcpy(&c, src + 2 * src_row, 16);
-  std::memcpy(&d, src + 3 * src_row, 16);
-  const Lanes ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-  const Lanes ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-  const Lanes cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-  const Lanes cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-  const Lanes rows[4] = {__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5),
-                         __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7),
-                         __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5),
-                         __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7)};
-  for (int i = 0; i < 4; ++i) std::memcpy(dst + i * dst_row, &rows[i], 16);
+// Sixteen bytes, as elements of four and of two.
+using Words [[gnu::vector_size(16)]] = uint32_t;
+using Halves [[gnu::vector_size(16)]] = uint16_t;
+
+/// The first, or last, halves of two vectors in turns.
+Words low(Words a, Words b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+Words high(Words a, Words b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+Halves low(Halves a, Halves b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+Halves high(Halves a, Halves b) {
+  return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
 }
 
-/// The same for 16x16. Goes through a buffer, so that every cache line of either side is touched
-/// once: rows that lie a power of two apart would throw each other out.
-void transpose_16x16(const char* src, int64_t src_row, char* dst, int64_t dst_row) {
-  alignas(64) char buffer[16 * 64];
-  for (int64_t c = 0; c < 16; c += 4) {
-    for (int64_t r = 0; r < 16; r += 4)
-      transpose_4x4(src + r * 4 + c * src_row, src_row, buffer + r * 64 + c * 4, 64);
+/// dst[c][r] = src[r][c] for a block of 16 bytes by as many rows, whose source columns and
+/// destination rows are contiguous.
+template <size_t kBytes>
+void transpose_block(const char* src, int64_t src_row, char* dst, int64_t dst_row) {
+  using Lanes = std::conditional_t<kBytes == 4, Words, Halves>;
+  constexpr int kEdge = 16 / kBytes;
+  Lanes v[kEdge];
+  for (int i = 0; i < kEdge; ++i) std::memcpy(&v[i], src + i * src_row, 16);
+  // Each time, an element's row loses its highest bit to the lowest of its column.
+  for (int rounds = 1; rounds < kEdge; rounds *= 2) {
+    Lanes w[kEdge];
+    for (int i = 0; i < kEdge / 2; ++i) {
+      w[2 * i] = low(v[i], v[i + kEdge / 2]);
+      w[2 * i + 1] = high(v[i], v[i + kEdge / 2]);
+    }
+    std::copy_n(w, kEdge, v);
   }
-  for (int64_t r = 0; r < 16; ++r) std::memcpy(dst + r * dst_row, buffer + r * 64, 64);
+  for (int i = 0; i < kEdge; ++i) std::memcpy(dst + i * dst_row, &v[i], 16);
+}
+
+/// The same for 64 bytes by as many rows. Goes through a buffer, so that every cache line of either
+/// side is touched once: rows that lie a power of two apart would throw each other out.
+template <size_t kBytes>
+void transpose_lines(const char* src, int64_t src_row, char* dst, int64_t dst_row) {
+  constexpr int64_t kEdge = 16 / kBytes, kLines = 4 * kEdge;
+  constexpr auto kSize = static_cast<int64_t>(kBytes);
+  alignas(64) char buffer[kLines * 64];
+  for (int64_t c = 0; c < kLines; c += kEdge) {
+    for (int64_t r = 0; r < kLines; r += kEdge) {
+      transpose_block<kBytes>(src + r * kSize + c * src_row, src_row, buffer + r * 64 + c * kSize,
+                              64);
+    }
+  }
+  for (int64_t r = 0; r < kLines; ++r) std::memcpy(dst + r * dst_row, buffer + r * 64, 64);
 }
 
 }  // namespace
@@ -186,29 +204,24 @@ void StridedCopy::run_transpose(const char* src, char* dst) const {
   const Axis column = column_;  // contiguous in dst
   auto tile = [&](const char* s, char* d, int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
     int64_t r = r0;
-    if constexpr (kBytes == 4) {
-      for (; r + 16 <= r1; r += 16) {
-        int64_t c = c0;
-        for (; c + 16 <= c1; c += 16) {
-          transpose_16x16(s + r * 4 + c * column.src, column.src, d + r * row.dst + c * 4, row.dst);
-        }
-        for (; c < c1; ++c) {
-          for (int64_t k = r; k < r + 16; ++k)
-            move<4>(s + k * 4 + c * column.src, d + k * row.dst + c * 4);
-        }
-      }
-      for (; r + 4 <= r1; r += 4) {
-        int64_t c = c0;
-        for (; c + 4 <= c1; c += 4) {
-          transpose_4x4(s + r * 4 + c * column.src, column.src, d + r * row.dst + c * 4, row.dst);
-        }
-        for (; c < c1; ++c) {
-          for (int64_t k = r; k < r + 4; ++k)
-            move<4>(s + k * 4 + c * column.src, d + k * row.dst + c * 4);
-        }
-      }
-    }
     constexpr auto kSize = static_cast<int64_t>(kBytes);
+    if constexpr (kBytes == 4 || kBytes == 2) {
+      auto in_squares = [&](int64_t edge, auto&& transpose) {
+        for (; r + edge <= r1; r += edge) {
+          int64_t c = c0;
+          for (; c + edge <= c1; c += edge) {
+            transpose(s + r * kSize + c * column.src, column.src, d + r * row.dst + c * kSize,
+                      row.dst);
+          }
+          for (; c < c1; ++c) {
+            for (int64_t k = r; k < r + edge; ++k)
+              move<kBytes>(s + k * kSize + c * column.src, d + k * row.dst + c * kSize);
+          }
+        }
+      };
+      if ((c1 - c0) % (64 / kSize) == 0) in_squares(64 / kSize, transpose_lines<kBytes>);
+      in_squares(16 / kSize, transpose_block<kBytes>);
+    }
     for (; r < r1; ++r) {
       for (int64_t c = c0; c < c1; ++c) {
         move<kBytes>(s + r * kSize + c * column.src, d + r * row.dst + c * kSize);

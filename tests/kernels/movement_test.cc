@@ -8,9 +8,11 @@
 namespace steep::test {
 namespace {
 
+/// 1, 2, …; of small types from the beginning again.
+template <typename T = float>
 Tensor iota(Dims dims) {
-  Tensor t = Tensor::empty(DType::f32, std::move(dims));
-  std::iota(t.data<float>(), t.data<float>() + t.size(), 1.0F);
+  Tensor t = Tensor::empty(dtype_of<T>(), std::move(dims));
+  std::iota(t.data<T>(), t.data<T>() + t.size(), T{1});
   return t;
 }
 
@@ -20,10 +22,11 @@ Tensor ints(const std::vector<int64_t>& v) {
 }
 
 /// x[index] for a row-major tensor.
-float at(const Tensor& x, const Dims& index) {
+template <typename T = float>
+T at(const Tensor& x, const Dims& index) {
   int64_t offset = 0;
   for (size_t i = 0; i < index.size(); ++i) offset = offset * x.dims()[i] + index[i];
-  return x.data<float>()[offset];
+  return x.data<T>()[offset];
 }
 
 Dims unravel(int64_t i, const Dims& dims) {
@@ -35,17 +38,23 @@ Dims unravel(int64_t i, const Dims& dims) {
   return index;
 }
 
-void check_transpose(const Dims& dims, const Ints& perm) {
-  const Tensor x = iota(dims);
+template <typename T>
+void check_transpose_of(const Dims& dims, const Ints& perm) {
+  const Tensor x = iota<T>(dims);
   Dims out_dims;
   for (int64_t p : perm) out_dims.push_back(dims[static_cast<size_t>(p)]);
-  const Tensor y = run_one("Transpose", {x}, {DType::f32, out_dims}, {{"perm", perm}});
+  const Tensor y = run_one("Transpose", {x}, {dtype_of<T>(), out_dims}, {{"perm", perm}});
   for (int64_t i = 0; i < y.size(); ++i) {
     const Dims index = unravel(i, out_dims);
     Dims source(dims.size());
     for (size_t a = 0; a < perm.size(); ++a) source[static_cast<size_t>(perm[a])] = index[a];
-    ASSERT_EQ(y.data<float>()[i], at(x, source)) << to_string(dims) << " by " << to_string(perm);
+    ASSERT_EQ(y.data<T>()[i], at<T>(x, source)) << to_string(dims) << " by " << to_string(perm);
   }
+}
+
+void check_transpose(const Dims& dims, const Ints& perm) {
+  check_transpose_of<float>(dims, perm);
+  check_transpose_of<int16_t>(dims, perm);
 }
 
 TEST(Transpose, EveryPermutationOfFourAxes) {
@@ -61,6 +70,8 @@ TEST(Transpose, LargeMatricesInTiles) {
   check_transpose({512, 301}, {1, 0});
   check_transpose({2, 3, 97, 65}, {0, 1, 3, 2});
   check_transpose({4, 33, 6, 64}, {0, 2, 1, 3});
+  check_transpose({3, 64, 128}, {0, 2, 1});
+  check_transpose({40, 72}, {1, 0});
 }
 
 TEST(Transpose, ScalarEmptyAndDefaultPerm) {
