@@ -30,4 +30,12 @@ void limit_isa() {
   static_cast<void>(done);
 }
 
+bool is_intel() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel") != 0;
+#else
+  return false;
+#endif
+}
+
 }  // namespace steep::cpu

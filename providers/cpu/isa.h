@@ -9,4 +9,8 @@ namespace steep::cpu {
 /// before the first dispatch.
 void limit_isa();
 
+/// Whether Intel made the processor. Kernels of libraries that are tuned for one make may lose on
+/// another with the same instructions.
+bool is_intel();
+
 }  // namespace steep::cpu

@@ -7,6 +7,7 @@
 
 #include "providers/cpu/convert.h"
 #include "providers/cpu/cpu.h"
+#include "providers/cpu/isa.h"
 #include "providers/cpu/matmul.h"
 #include "providers/cpu/onednn.h"
 #include "providers/cpu/parallel.h"
@@ -60,23 +61,38 @@ constexpr int64_t kLongestTransposedSum = 2048;
 constexpr int64_t kLongestNarrowSum = 1024;  // of 16-bit floats, where `a` is transposed
 constexpr int64_t kLongestGemmSum = 512;
 
-/// Along an axis as long as a vocabulary, oneDNN's brgemm kernels reach between half and nine
-/// tenths of what its gemm does. It takes gemm where rows lie further apart than they are long,
-/// as those of a part of an array do. With so many results, gemm does not divide sums (compared for
-/// 1 to 128 threads).
+/// Along an axis as long as a vocabulary, oneDNN's gemm is often faster than its brgemm kernels: up
+/// to twice on AMD's processors, which pay more for rows that do not begin at cache lines. oneDNN
+/// takes gemm where rows lie further apart than they are long, as those of a part of an array do.
+/// With so many results, gemm does not divide sums (compared for 1 to 128 threads).
 constexpr int64_t kWide = 16384;
 constexpr int64_t kWideRows = 256;
 constexpr int64_t kWideColumns = 64;
 /// Along columns, gemm gains with more rows than these.
 constexpr int64_t kFewRows = 512;
 
+enum class Wide : uint8_t { rows, columns, sum };
+
+/// The longest axis.
+Wide longest_axis(const MatMulProblem& p) {
+  if (p.m >= std::max(p.n, p.k)) return Wide::rows;
+  return p.n >= p.k ? Wide::columns : Wide::sum;
+}
+
+/// Measured on an AMD EPYC (Zen 4) and on an Intel Xeon with AMX.
+bool gains_from_gemm(const MatMulProblem& p) {
+  if (p.dtype != DType::f32 && p.dtype != DType::bf16) return false;
+  switch (longest_axis(p)) {
+    case Wide::rows: return !is_intel();
+    case Wide::columns: return p.dtype == DType::f32 && p.m > kFewRows;
+    case Wide::sum: return true;
+  }
+  return false;
+}
+
 bool is_wide(const MatMulProblem& p) {
-  // In bfloat16 brgemm is the faster one along columns.
-  const bool gains =
-      p.dtype == DType::f32 || (p.dtype == DType::bf16 && p.n < std::max({p.m, p.k, kWide}));
-  if (p.m <= kFewRows && p.n >= std::max(p.m, p.k)) return false;
-  return gains && p.batch.empty() && std::max({p.m, p.n, p.k}) >= kWide && p.m >= kWideRows &&
-         p.n >= kWideColumns && p.k >= kWideColumns;
+  return p.batch.empty() && std::max({p.m, p.n, p.k}) >= kWide && p.m >= kWideRows &&
+         p.n >= kWideColumns && p.k >= kWideColumns && gains_from_gemm(p);
 }
 
 /// AMX multiplies 32 terms of a sum at a time. oneDNN adds what is left over to each result in a
@@ -215,7 +231,8 @@ class OneDnnMatMul final : public Kernel {
 
   /// The longest axis in parts: columns in blocks that are still in the cache when the bias comes.
   void add_wide_parts() {
-    const bool rows = p_.m >= std::max(p_.n, p_.k), columns = !rows && p_.n >= p_.k;
+    const Wide axis = longest_axis(p_);
+    const bool rows = axis == Wide::rows, columns = axis == Wide::columns;
     const int64_t extent = rows ? p_.m : columns ? p_.n : p_.k;
     // A sum that is continued is read again: from the cache, if its blocks are small.
     const int64_t block = columns ? 4096 : 2048;
