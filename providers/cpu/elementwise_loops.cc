@@ -1,5 +1,6 @@
 // The elementwise operations in float and double, one row each: the definition that
 // elementwise_simd.cc must meet.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -29,10 +30,10 @@ T mish(T x) {
   return x * (e * (e + 2)) / (e * (e + 2) + 2);
 }
 
-/// The slope of x Φ(x). Far out it is as good as its limits, which it would miss by inf * 0.
+/// The slope of x Φ(x). Past 40 it is its limit, which inf * 0 would miss.
 template <typename T>
 T gelu_slope(T x) {
-  x = x < -40 ? T{-40} : x > 40 ? T{40} : x;
+  x = std::clamp(x, T{-40}, T{40});
   const T cdf = T{0.5} * std::erfc(x * T{-0.70710678118654752440});
   return cdf + x * T{0.39894228040143267794} * std::exp(T{-0.5} * x * x);
 }
@@ -40,7 +41,7 @@ T gelu_slope(T x) {
 /// The slope of x sigmoid(k (x + 0.044715 x³)).
 template <typename T>
 T gelu_tanh_slope(T x) {
-  x = x < -40 ? T{-40} : x > 40 ? T{40} : x;
+  x = std::clamp(x, T{-40}, T{40});
   constexpr T k{1.5957691216057307117}, cubic{0.044715};
   const T s = sigmoid(k * (x + cubic * x * x * x));
   return s + x * s * (1 - s) * k * (1 + 3 * cubic * x * x);

@@ -22,56 +22,15 @@ namespace HWY_NAMESPACE {
 
 constexpr bool has_simd(Code k) {
   using enum Code;
-  for (Code known : {add,
-                     sub,
-                     mul,
-                     div,
-                     min,
-                     max,
-                     neg,
-                     abs,
-                     square,
-                     cube,
-                     scale,
-                     sqrt,
-                     exp,
-                     log,
-                     erf,
-                     tanh,
-                     sign,
-                     floor,
-                     ceil,
-                     round,
-                     reciprocal,
-                     sigmoid,
-                     relu,
-                     leaky_relu,
-                     prelu,
-                     elu,
-                     selu,
-                     celu,
-                     softplus,
-                     softsign,
-                     hard_sigmoid,
-                     hard_swish,
-                     mish,
-                     gelu,
-                     gelu_grad,
-                     gelu_tanh,
-                     gelu_tanh_grad,
-                     where,
-                     equal,
-                     greater,
-                     greater_equal,
-                     less,
-                     less_equal,
-                     logic_and,
-                     logic_or,
-                     logic_xor,
-                     logic_not,
-                     is_nan,
-                     nonzero,
-                     thresholded_relu}) {
+  // clang-format off
+  constexpr Code kKnown[] = {
+      add, sub, mul, div, min, max, neg, abs, square, cube, scale, sqrt, exp, log, erf, tanh, sign,
+      floor, ceil, round, reciprocal, sigmoid, relu, leaky_relu, prelu, elu, selu, celu, softplus,
+      softsign, hard_sigmoid, hard_swish, thresholded_relu, mish, gelu, gelu_grad, gelu_tanh,
+      gelu_tanh_grad, where, equal, greater, greater_equal, less, less_equal, logic_and, logic_or,
+      logic_xor, logic_not, is_nan, nonzero};
+  // clang-format on
+  for (Code known : kKnown) {
     if (k == known) return true;
   }
   return false;

@@ -43,7 +43,7 @@ void transpose_block(const char* src, int64_t src_row, char* dst, int64_t dst_ro
   constexpr int kEdge = 16 / kBytes;
   Lanes v[kEdge];
   for (int i = 0; i < kEdge; ++i) std::memcpy(&v[i], src + i * src_row, 16);
-  // Each time, an element's row loses its highest bit to the lowest of its column.
+  // As many perfect shuffles as an index has bits turn rows into columns.
   for (int rounds = 1; rounds < kEdge; rounds *= 2) {
     Lanes w[kEdge];
     for (int i = 0; i < kEdge / 2; ++i) {

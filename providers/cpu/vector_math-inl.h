@@ -35,7 +35,7 @@ HWY_INLINE V keep_nan(V x, V y) {
 /// exp(x), to 2.2 ulp, for x up to 88: what is left where a maximum, or a magnitude, was taken off.
 /// 0 where x < -87.3, below which results are not normal numbers. Reduction by ln 2 in two parts
 /// (Cody & Waite 1980); adding 1.5 2^23 rounds to a whole number, and leaves it, with the
-/// exponent's bias, in the low bits. A third of the work of Highway's Exp, which serves all of
+/// exponent's bias, in the low bits. Less than half the work of Highway's Exp, which serves all of
 /// float's range.
 template <class D, class V>
 HWY_INLINE V exp_bounded(D d, V x) {
