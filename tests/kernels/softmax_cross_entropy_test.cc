@@ -170,6 +170,28 @@ TEST(SoftmaxCrossEntropy, InfinitiesAndNan) {
   expect_close(dx, {-0.5, 0, 0.5, NAN, NAN, NAN, NAN, NAN, NAN});
 }
 
+/// Rows are read in blocks, shifted by the first one's maximum.
+TEST(SoftmaxCrossEntropy, LaterClassesFarAboveTheFirst) {
+  constexpr int64_t kClasses = 7000;
+  const float beginnings[] = {-500, -100, -59, -INFINITY, 500};
+  const int64_t rows = std::size(beginnings);
+  Tensor logits = random_tensor(DType::f32, {rows, kClasses});
+  std::vector<double> want;
+  for (int64_t i = 0; i < rows; ++i) {
+    float* x = logits.data<float>() + i * kClasses;
+    for (int64_t j = 0; j < 3000; ++j) x[j] += beginnings[i];
+    x[kClasses - 1] += 90;
+    double max = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < kClasses; ++j) max = std::max<double>(max, x[j]);
+    for (int64_t j = 0; j < kClasses; ++j) sum += std::exp(x[j] - max);
+    want.push_back(max + std::log(sum));
+  }
+  const auto out = run_kernel(
+      "steep.SoftmaxCrossEntropy", {logits, Tensor::from<int64_t>({0, 0, 0, 1, 0}, {rows})},
+      {{DType::f32, {}}, {DType::f32, {rows}}}, {}, {.default_constants = false});
+  expect_close(out[1], want);
+}
+
 TEST(SoftmaxCrossEntropy, RefusesLabelsOutsideTheClasses) {
   const auto logits = random_tensor(DType::f32, {2, 3});
   for (int64_t bad : {int64_t{3}, int64_t{-1}, INT64_MIN, INT64_MAX}) {
