@@ -10,8 +10,8 @@ namespace {
 
 /// 1, 2, …; of small types from the beginning again.
 template <typename T = float>
-Tensor iota(Dims dims) {
-  Tensor t = Tensor::empty(dtype_of<T>(), std::move(dims));
+Tensor iota(const Dims& dims) {
+  Tensor t = Tensor::empty(dtype_of<T>(), dims);
   std::iota(t.data<T>(), t.data<T>() + t.size(), T{1});
   return t;
 }
