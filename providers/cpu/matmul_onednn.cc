@@ -11,6 +11,7 @@
 #include "providers/cpu/matmul.h"
 #include "providers/cpu/onednn.h"
 #include "providers/cpu/parallel.h"
+#include "providers/cpu/strided_copy.h"
 
 namespace steep::cpu {
 namespace {
@@ -100,26 +101,31 @@ bool is_wide(const MatMulProblem& p) {
 constexpr int64_t kTileTerms = 32;
 
 bool pads_terms(const MatMulProblem& p) {
-  const bool contiguous = (p.a_k == 1 || p.a_m == 1) && (p.b_k == 1 || p.b_n == 1);
-  return p.dtype == DType::bf16 && p.batch.empty() && p.k % kTileTerms != 0 && contiguous &&
+  return p.dtype == DType::bf16 && p.batch.empty() && p.k % kTileTerms != 0 &&
          p.m * p.n >= (p.m + p.n) * p.k && onednn_uses(dnnl::cpu_isa::avx512_core_amx);
 }
 
-/// Copies a matrix of bfloat16, [extent, terms] with one of the strides 1, and puts zeros behind
-/// its terms: to `padded` of them, with stride 1 where they had that.
-void pad_terms(const uint16_t* from, int64_t extent, int64_t stride, int64_t terms,
-               int64_t term_stride, int64_t padded, uint16_t* to) {
-  const bool rows = term_stride == 1;
-  const int64_t count = rows ? extent : padded, length = rows ? terms : extent;
-  const int64_t step = rows ? stride : term_stride, width = rows ? padded : extent;
-  parallel_for(count, std::max<int64_t>(1, 65536 / width), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t taken = rows || i < terms ? length : 0;
-      std::copy_n(from + i * step, taken, to + i * width);
-      std::fill_n(to + i * width + taken, width - taken, uint16_t{0});
-    }
-  });
-}
+/// A copy in scratch of a matrix of bfloat16, [extent, terms], with zeros behind its terms.
+struct PaddedOperand {
+  StridedCopy terms, zeros;
+  size_t at;  ///< of scratch, in bytes
+  int64_t zeros_at;
+
+  PaddedOperand(const Dims& dims, const Dims& strides, const Dims& padded_strides, int64_t padded,
+                size_t begin)
+      : terms(sizeof(uint16_t), dims, strides, padded_strides),
+        zeros(sizeof(uint16_t), {dims[0], padded - dims[1]}, {0, 0}, padded_strides),
+        at(begin),
+        zeros_at(dims[1] * padded_strides[1]) {}
+
+  const std::byte* run(const std::byte* from, void* scratch) const {
+    constexpr uint16_t kZero = 0;
+    auto* to = static_cast<std::byte*>(scratch) + at;
+    terms.run(from, to);
+    zeros.run(&kZero, reinterpret_cast<uint16_t*>(to) + zeros_at);
+    return to;
+  }
+};
 
 class OneDnnMatMul final : public Kernel {
  public:
@@ -145,7 +151,8 @@ class OneDnnMatMul final : public Kernel {
   void execute(const KernelArgs& args) const override try {
     const auto* a = args.input<std::byte>(p_.swapped ? 1 : 0);
     const auto* b = args.input<std::byte>(p_.swapped ? 0 : 1);
-    if (given_) copy_operands(args.scratch, &a, &b);
+    if (padded_a_) a = padded_a_->run(a, args.scratch);
+    if (padded_b_) b = padded_b_->run(b, args.scratch);
     const auto size = static_cast<int64_t>(size_of(p_.dtype));
     const auto y_size = static_cast<int64_t>(size_of(sum_dtype()));
     const auto bias_size = static_cast<int64_t>(size_of(p_.bias_dtype));
@@ -297,34 +304,22 @@ class OneDnnMatMul final : public Kernel {
 
   /// The terms of the sum to whole tiles, in copies of the operands.
   void pad() {
-    given_ = p_;
-    p_.k = (p_.k + kTileTerms - 1) / kTileTerms * kTileTerms;
-    if (p_.a_k == 1) {
-      p_.a_m = p_.k;
-    } else {
-      p_.a_k = p_.m;
-    }
-    if (p_.b_k == 1) {
-      p_.b_n = p_.k;
-    } else {
-      p_.b_k = p_.n;
-    }
-    a_bytes_ = whole_lines(p_.m * p_.k * int64_t{sizeof(uint16_t)});
-    own_bytes_ = a_bytes_ + whole_lines(p_.n * p_.k * int64_t{sizeof(uint16_t)});
-  }
-
-  /// To where pad() said, at the start of scratch.
-  void copy_operands(void* scratch, const std::byte** a, const std::byte** b) const {
-    const MatMulProblem& g = *given_;
-    auto copy = [&](const std::byte** operand, int64_t extent, int64_t stride, int64_t k_stride,
-                    size_t at) {
-      auto* to = static_cast<std::byte*>(scratch) + at;
-      pad_terms(reinterpret_cast<const uint16_t*>(*operand), extent, stride, g.k, k_stride, p_.k,
-                reinterpret_cast<uint16_t*>(to));
-      *operand = to;
+    const int64_t terms = p_.k;
+    p_.k = (terms + kTileTerms - 1) / kTileTerms * kTileTerms;
+    auto copy = [&](int64_t extent, int64_t* stride, int64_t* k_stride) {
+      const Dims strides = {*stride, *k_stride};
+      if (*k_stride == 1) {
+        *stride = p_.k;
+      } else {
+        *stride = 1;
+        *k_stride = extent;
+      }
+      const size_t begin = own_bytes_;
+      own_bytes_ += whole_lines(extent * p_.k * int64_t{sizeof(uint16_t)});
+      return PaddedOperand({extent, terms}, strides, {*stride, *k_stride}, p_.k, begin);
     };
-    copy(a, g.m, g.a_m, g.a_k, 0);
-    copy(b, g.n, g.b_n, g.b_k, a_bytes_);
+    padded_a_ = copy(p_.m, &p_.a_m, &p_.a_k);
+    padded_b_ = copy(p_.n, &p_.b_n, &p_.b_k);
   }
 
   /// The sum starts from what y holds.
@@ -359,9 +354,8 @@ class OneDnnMatMul final : public Kernel {
   MatMulProblem p_;
   std::vector<Part> parts_;
   Convert narrow_ = nullptr;
-  std::optional<MatMulProblem> given_;  ///< before padding
-  size_t a_bytes_ = 0;                  ///< of its first operand's copy
-  size_t own_bytes_ = 0;                ///< of scratch, before oneDNN's
+  std::optional<PaddedOperand> padded_a_, padded_b_;
+  size_t own_bytes_ = 0;  ///< of scratch, before oneDNN's
   bool fast_ = true;
   bool gemm_ = false;
 };
