@@ -31,6 +31,9 @@ std::unique_ptr<Kernel> kernel_from(F f, size_t scratch_bytes = 0,
   return kernel;
 }
 
+/// Bytes up to the next cache line, where another part of a kernel's scratch may begin.
+constexpr size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
 /// `return decline(why_not, "…")`: states the reason and yields a null kernel.
 template <typename... Args>
 std::nullptr_t decline(std::string* why_not, fmt::format_string<Args...> text, Args&&... args) {

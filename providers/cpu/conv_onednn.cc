@@ -120,7 +120,7 @@ class OneDnnConv final : public Kernel {
 
   size_t take(size_t bytes) {
     const size_t at = scratch_bytes;
-    scratch_bytes += (bytes + 63) / 64 * 64;
+    scratch_bytes += whole_lines(bytes);
     return at;
   }
 

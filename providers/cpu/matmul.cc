@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "providers/cpu/build_kernel.h"
 #include "providers/cpu/convert.h"
 #include "providers/cpu/parallel.h"
 
@@ -113,7 +114,7 @@ class WideMatMul final : public Kernel {
     Part part{.dtype = operand.dtype, .offset = scratch_bytes, .count = operand.size()};
     if (operand.present() && operand.dtype != DType::f32) {
       part.convert = find_convert(operand.dtype, DType::f32);
-      scratch_bytes += (static_cast<size_t>(part.count) * sizeof(float) + 63) / 64 * 64;
+      scratch_bytes += whole_lines(static_cast<size_t>(part.count) * sizeof(float));
     }
     parts_.push_back(part);
   }

@@ -247,7 +247,7 @@ class OneDnnMatMul final : public Kernel {
     if (!rows && !columns && p_.y_dtype != DType::f32) {
       // Each part of the sum would be rounded: they are added elsewhere.
       narrow_ = find_convert(DType::f32, p_.y_dtype);
-      own_bytes_ = whole_lines(p_.m * p_.n * int64_t{sizeof(float)});
+      own_bytes_ = whole_lines(static_cast<size_t>(p_.m * p_.n) * sizeof(float));
     }
     for (int64_t i = 0; i < count; ++i) {
       Range r = whole();
@@ -300,8 +300,6 @@ class OneDnnMatMul final : public Kernel {
     parts_.push_back(std::move(part));
   }
 
-  static size_t whole_lines(int64_t bytes) { return static_cast<size_t>((bytes + 63) / 64 * 64); }
-
   /// The terms of the sum to whole tiles, in copies of the operands.
   void pad() {
     const int64_t terms = p_.k;
@@ -315,7 +313,7 @@ class OneDnnMatMul final : public Kernel {
         *k_stride = extent;
       }
       const size_t begin = own_bytes_;
-      own_bytes_ += whole_lines(extent * p_.k * int64_t{sizeof(uint16_t)});
+      own_bytes_ += whole_lines(static_cast<size_t>(extent * p_.k) * sizeof(uint16_t));
       return PaddedOperand({extent, terms}, strides, {*stride, *k_stride}, p_.k, begin);
     };
     padded_a_ = copy(p_.m, &p_.a_m, &p_.a_k);

@@ -121,7 +121,7 @@ class OneDnnPool final : public Kernel {
 
   size_t take(const Desc& desc) {
     const size_t at = scratch_bytes;
-    scratch_bytes += (desc.get_size() + 63) / 64 * 64;
+    scratch_bytes += whole_lines(desc.get_size());
     return at;
   }
 

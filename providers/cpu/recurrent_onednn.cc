@@ -40,7 +40,7 @@ class Scratch {
   explicit Scratch(size_t* bytes) : bytes_(bytes) {}
   Place take(size_t bytes) const {
     const size_t at = *bytes_;
-    *bytes_ += (bytes + 63) / 64 * 64;
+    *bytes_ += whole_lines(bytes);
     return {Place::Kind::scratch, at};
   }
 

@@ -41,8 +41,6 @@ constexpr OpRow kOps[] = {
 constexpr int64_t kGrain = int64_t{64} << 10;  // elements: less is not worth a second thread
 constexpr int64_t kRowChunk = int64_t{32} << 10;
 
-size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 /// [outer, n, inner] → [outer, inner]. Long reductions with few results are cut into `chunks`,
 /// joined in order; the cut depends on the shape only.
 struct Stage {
@@ -146,11 +144,11 @@ class Reduce final : public Kernel {
     size_t values = 0;
     size_t partials = 0;
     for (const Stage& s : stages_) {
-      values += aligned(static_cast<size_t>(s.results()) * sizeof(Acc));
+      values += whole_lines(static_cast<size_t>(s.results()) * sizeof(Acc));
       partials = std::max(partials, s.partial_count() * sizeof(Acc));
     }
-    partials_at_ = aligned(static_cast<size_t>(converted_) * sizeof(T));
-    values_at_ = partials_at_ + aligned(partials);
+    partials_at_ = whole_lines(static_cast<size_t>(converted_) * sizeof(T));
+    values_at_ = partials_at_ + whole_lines(partials);
     scratch_bytes = values_at_ + values;
     set_empty_value(node.in(0).dtype, row.reduction);
   }
@@ -187,7 +185,7 @@ class Reduce final : public Kernel {
  private:
   /// Where the results of the stage after stage i stand, given where those of stage i do.
   Acc* after(size_t i, Acc* y) const {
-    return y + aligned(static_cast<size_t>(stages_[i].results()) * sizeof(Acc)) / sizeof(Acc);
+    return y + whole_lines(static_cast<size_t>(stages_[i].results()) * sizeof(Acc)) / sizeof(Acc);
   }
 
   Acc* run_stages(const T* x, Acc* y, Acc* partials) const {
