@@ -313,7 +313,7 @@ void init_program(nb::module_& m) {
         "system. Concerns the whole process; False where malloc or the environment "
         "(STEEP_MALLOC=system) does not allow it.");
   m.def("return_freed_memory", &return_freed_memory,
-        "Returns to the system, once, what malloc keeps of freed memory at this moment.");
+        "Returns to the system what malloc keeps of freed memory at this moment.");
   nb::class_<ModuleRun>(m, "ModuleRun", "A forward run that may be asked for its backward.");
   nb::class_<ModuleProgram>(m, "ModuleProgram",
                             "A module's exported graph, ready for forward and backward. Parameters "

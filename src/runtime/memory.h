@@ -20,10 +20,10 @@ namespace steep {
 /// GLIBC_TUNABLES). Thread-safe.
 bool keep_freed_memory();
 
-/// Returns to the system what malloc keeps of freed memory at this moment, once. glibc seldom finds
-/// a large aligned block in the one just freed: what the first step leaves behind is not what the
-/// next ones take, and would stay with the process for good. Does nothing where malloc is left
-/// alone (see keep_freed_memory()). Thread-safe.
+/// Returns to the system what malloc keeps of freed memory at this moment. glibc seldom finds a
+/// large aligned block in the one just freed: what one step leaves behind is not always what the
+/// next takes, and would stay with the process for good. Does nothing where malloc is left alone
+/// (see keep_freed_memory()). Thread-safe.
 void return_freed_memory();
 
 /// Blocks of memory, 64-byte aligned, kept for reuse when they come back. Large blocks are mapped
