@@ -13,6 +13,7 @@
 #include <random>
 
 #include "providers/cpu/cpu.h"
+#include "providers/cpu/onednn.h"
 #include "runtime/kernel.h"
 #include "steep/error.h"
 
@@ -191,6 +192,10 @@ inline void expect_same_bits(const Tensor& a, const Tensor& b) {
     EXPECT_EQ(std::memcmp(a.data(), b.data(), a.nbytes()), 0);
   }
 }
+
+/// Whether products may differ in their last bits between numbers of threads: without AVX-512,
+/// oneDNN has only its gemm, which cuts results and sums as that number wants it.
+inline bool products_depend_on_threads() { return !cpu::onednn_uses(dnnl::cpu_isa::avx512_core); }
 
 /// Normal numbers (f32 or f64), the same at each call with one seed.
 inline Tensor random_tensor(DType dtype, Dims dims, uint32_t seed = 1, double scale = 1) {
