@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "autodiff/gradient.h"
+#include "autodiff/recognise.h"
 #include "bindings.h"
 #include "engine.h"
 #include "model/import.h"
@@ -56,6 +57,7 @@ class ModuleProgram {
       const nb::gil_scoped_release release;
       graph_ = import_model(std::span(data, model.size()), limits).graph;
       make_states(states);
+      recognise(graph_);
       check_inputs(inputs);
       find_differentiable();
     }

@@ -58,6 +58,15 @@ Value scalar(Graph& g, double value, DType dtype) {
   return g.add_constant(std::move(t));
 }
 
+std::optional<double> scalar_constant(Value v) {
+  const Tensor* t = constant(v);
+  if (t == nullptr || t->size() != 1) return {};
+  if (t->dtype() == DType::f32) return *t->data<float>();
+  if (t->dtype() == DType::f64) return *t->data<double>();
+  if (!is_integer(t->dtype())) return {};
+  return static_cast<double>(t->to_ints()[0]);
+}
+
 Value ints(Graph& g, const Ints& values) {
   return g.add_constant(Tensor::from(values, {static_cast<int64_t>(values.size())}));
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 
 #include "ops/op_def.h"
 
@@ -90,6 +91,9 @@ Value concat(std::span<const Value> parts, int64_t axis);
 inline const Tensor* constant(Value v) {
   return v && v.role() == Role::constant ? v.tensor() : nullptr;
 }
+
+/// The one element of a constant of float32, float64 or an integer type; nothing for others.
+std::optional<double> scalar_constant(Value v);
 
 /// Axis counted from the front. REQUIRES: known rank. Throws ShapeError when out of range.
 int64_t normal_axis(Node n, int64_t axis, int64_t rank);

@@ -1,18 +1,8 @@
 // y = xᵉ, of x's type. Where 0⁰ makes a formula undefined the gradient is 0, as in PyTorch.
-#include <optional>
-
 #include "ops/build.h"
 
 namespace steep {
 namespace {
-
-std::optional<double> constant_scalar(Value v) {
-  const Tensor* t = constant(v);
-  if (t == nullptr || t->size() != 1) return {};
-  if (t->dtype() == DType::f32) return *t->data<float>();
-  if (t->dtype() == DType::f64) return *t->data<double>();
-  return is_float(t->dtype()) ? std::optional<double>() : static_cast<double>(t->to_ints()[0]);
-}
 
 /// xᵉ without a power where a product will do.
 Value power(Value x, double e) {
@@ -23,7 +13,7 @@ Value power(Value x, double e) {
 
 Grads pow_vjp(Node n, const Grads& dy) {
   Value x = n.input(0), y = n.output(0);
-  if (const auto e = constant_scalar(n.input(1))) {
+  if (const auto e = scalar_constant(n.input(1))) {
     if (*e == 0) return {zeros_like(x)};
     if (*e == 1) return {dy[0]};
     return {dy[0] * (*e * power(x, *e - 1))};

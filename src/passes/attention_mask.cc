@@ -1,6 +1,6 @@
 #include "passes/attention_mask.h"
 
-#include "passes/head_layout.h"
+#include "ops/build.h"
 
 namespace steep {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ops/op_def.h"
+#include "ops/build.h"
 
 namespace steep {
 namespace {
@@ -56,13 +56,6 @@ std::optional<double> factor_of(Node n, Value x) {
 }
 
 }  // namespace
-
-std::optional<double> scalar_constant(Value v) {
-  if (!v || v.role() != Role::constant || v.tensor()->size() != 1) return {};
-  if (v.dtype() == DType::f32) return *v.tensor()->data<float>();
-  if (v.dtype() == DType::f64) return *v.tensor()->data<double>();
-  return {};
-}
 
 HeadLayout HeadLayout::of(Value heads, bool swapped) {
   const Dims dims = heads.type().dims();

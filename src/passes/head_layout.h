@@ -39,7 +39,4 @@ struct HeadLayout {
   std::optional<HeadLayout> after(Node user) const;
 };
 
-/// A constant of one element.
-std::optional<double> scalar_constant(Value v);
-
 }  // namespace steep

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "autodiff/gradient.h"
+#include "autodiff/recognise.h"
 #include "ops/batch_norm.h"
 #include "steep/error.h"
 #include "train/loss.h"
@@ -228,6 +229,7 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
       model.moments.push_back(moment_name(kind, name));
     }
   }
+  recognise(graph);
   model.parameters = std::move(chosen);
   model.graph = std::move(graph);
   return model;
