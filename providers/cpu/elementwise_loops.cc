@@ -30,12 +30,17 @@ T mish(T x) {
   return x * (e * (e + 2)) / (e * (e + 2) + 2);
 }
 
+/// Φ(x), the normal distribution's.
+template <typename T>
+T cdf(T x) {
+  return T{0.5} * std::erfc(x * T{-0.70710678118654752440});
+}
+
 /// The slope of x Φ(x). Past 40 it is its limit, which inf * 0 would miss.
 template <typename T>
 T gelu_slope(T x) {
   x = std::clamp(x, T{-40}, T{40});
-  const T cdf = T{0.5} * std::erfc(x * T{-0.70710678118654752440});
-  return cdf + x * T{0.39894228040143267794} * std::exp(T{-0.5} * x * x);
+  return cdf(x) + x * T{0.39894228040143267794} * std::exp(T{-0.5} * x * x);
 }
 
 /// The slope of x sigmoid(k (x + 0.044715 x³)).
@@ -111,7 +116,7 @@ inline T evaluate(T a, [[maybe_unused]] T b, [[maybe_unused]] T c,
     return a * evaluate<max>(T{0}, evaluate<min>(T{1}, a / 6 + T{0.5}, c, p), c, p);
   else if constexpr (k == thresholded_relu) return a <= p0 ? T{0} : a;
   else if constexpr (k == Code::mish) return cpu::mish(a);
-  else if constexpr (k == gelu) return T{0.5} * a * std::erfc(a * T{-0.70710678118654752440});
+  else if constexpr (k == gelu) return a * cdf(a);
   else if constexpr (k == gelu_grad) return a * gelu_slope(b);
   else if constexpr (k == gelu_tanh_grad) return a * gelu_tanh_slope(b);
   else if constexpr (k == gelu_tanh)  // 0.5 * (1 + tanh(u)) = sigmoid(2u)

@@ -1,4 +1,4 @@
-// Which instruction sets our kernels may use.
+// The processor: which instruction sets our kernels may use, and who made it.
 #pragma once
 
 namespace steep::cpu {
