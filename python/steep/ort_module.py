@@ -21,8 +21,8 @@ log = logging.getLogger("steep")
 
 _SEED_RANGE = 2**63 - 1
 
-# Before these steps malloc gives back what the last ones left in gaps that no later request may fit.
-# By the last of them the gaps are where they stay.
+# Before these steps malloc gives back what the last ones left in gaps that no later request may
+# fit. By the last of them the gaps are where they stay.
 _TIDIED_STEPS = (2, 3, 5, 9, 17)
 
 
