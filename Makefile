@@ -42,7 +42,7 @@ test-cpp: build ## C++ tests
 	  ctest --test-dir build/release --output-on-failure -j$(JOBS)
 
 # As many processes as cores: threads that wait must not spin.
-test-cpp test-py test-all: export OMP_WAIT_POLICY := passive
+test-py test-all: export OMP_WAIT_POLICY := passive
 test-py: build ## Python tests
 	@$(step) -v build/test-py.log "Python tests" $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 
