@@ -15,10 +15,7 @@ double dropout_ratio(const Call& c) {
   if (c.opset < 12) return c.attrs.real("ratio", 0.5);
   const Value ratio = c.in(1);
   if (!ratio) return 0.5;
-  if (ratio.role() == Role::constant && ratio.tensor()->size() == 1) {
-    if (ratio.dtype() == DType::f32) return static_cast<double>(*ratio.tensor()->data<float>());
-    if (ratio.dtype() == DType::f64) return *ratio.tensor()->data<double>();
-  }
+  if (const auto known = scalar_constant(ratio); known && is_float(ratio.dtype())) return *known;
   c.fail("The ratio of a dropout is not a constant of float32 or float64.", "a constant",
          "a computed value", "Export the model with a fixed dropout ratio.");
 }

@@ -17,10 +17,8 @@ namespace {
 using Users = std::vector<std::vector<Node>>;
 
 std::optional<double> scalar_of(Value v) {
-  if (!v || v.role() != Role::constant || v.tensor()->size() != 1 || v.rank() > 1) return {};
-  if (v.dtype() == DType::f32) return *v.tensor()->data<float>();
-  if (v.dtype() == DType::f64) return *v.tensor()->data<double>();
-  return {};
+  if (!v || !is_float(v.dtype()) || v.rank() > 1) return {};
+  return scalar_constant(v);
 }
 
 Ints identity_perm(int64_t rank) {

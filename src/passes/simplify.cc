@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "ops/build.h"
+
 namespace steep {
 namespace {
 
@@ -11,10 +13,7 @@ bool same_type(Value a, Value b) {
 }
 
 bool is_scalar_constant(Value v, double wanted) {
-  if (!v || v.role() != Role::constant || v.tensor()->size() != 1) return false;
-  if (v.dtype() == DType::f32) return *v.tensor()->data<float>() == static_cast<float>(wanted);
-  if (v.dtype() == DType::f64) return *v.tensor()->data<double>() == wanted;
-  return false;
+  return v && is_float(v.dtype()) && scalar_constant(v) == wanted;
 }
 
 bool is_identity_perm(const Ints& perm) {
