@@ -29,22 +29,22 @@ bool near(double got, double want, DType dtype) {
   return std::abs(got - want) <= (dtype == DType::f64 ? 1e-11 : 1e-6) * std::abs(want);
 }
 
-/// A cubic in one unknown, by powers, which may have a second unknown as a factor.
+/// A cubic in x, by powers, which may have a gate (1 + erf(…) or 1 + tanh(…)) as a factor.
 struct Term {
   std::array<double, 4> powers{};
-  bool times_second = false;
+  bool gated = false;
 
-  bool is(const std::array<double, 4>& wanted, bool second, DType dtype) const {
+  bool is(const std::array<double, 4>& wanted, DType dtype) const {
     for (size_t i = 0; i < wanted.size(); ++i) {
       if (!near(powers[i], wanted[i], dtype)) return false;
     }
-    return times_second == second;
+    return true;
   }
 };
 
 std::optional<Term> product(const Term& a, const Term& b) {
-  if (a.times_second && b.times_second) return {};
-  Term y{.times_second = a.times_second || b.times_second};
+  if (a.gated && b.gated) return {};
+  Term y{.gated = a.gated || b.gated};
   for (size_t i = 0; i < 4; ++i) {
     for (size_t j = 0; j < 4; ++j) {
       const double c = a.powers[i] * b.powers[j];
@@ -55,21 +55,27 @@ std::optional<Term> product(const Term& a, const Term& b) {
   return y;
 }
 
-/// What products, sums and powers compute from the values `first` and `second`; nothing where it is
-/// no Term.
-std::optional<Term> term(Value v, Value first, Value second, int depth = kDepth) {
-  if (v == first) return Term{{0, 1, 0, 0}};
-  if (v == second) return Term{{1, 0, 0, 0}, true};
+std::optional<Term> sum(const Term& a, const Term& b) {
+  if (a.gated != b.gated) return {};
+  Term y = a;
+  for (size_t i = 0; i < 4; ++i) y.powers[i] += b.powers[i];
+  return y;
+}
+
+/// What products, sums and powers make of x and the gate; nothing where that is no Term.
+std::optional<Term> term(Value v, Value x, Value gate, int depth = kDepth) {
+  if (v == x) return Term{{0, 1, 0, 0}};
+  if (v == gate) return Term{{1, 0, 0, 0}, true};
   if (const auto c = factor(v)) return Term{{*c, 0, 0, 0}};
   const Node n = v.producer();
   if (!n || depth == 0) return {};
-  const auto operand = [&](int i) { return term(n.input(i), first, second, depth - 1); };
+  const auto operand = [&](int i) { return term(n.input(i), x, gate, depth - 1); };
   if (n.op() == "Pow") {
     const auto exponent = factor(n.input(1));
-    const auto base = exponent ? operand(0) : std::nullopt;
-    if (!base || (*exponent != 2 && *exponent != 3)) return {};
-    const auto square = product(*base, *base);
-    return square && *exponent == 3 ? product(*square, *base) : square;
+    if (exponent != 2.0 && exponent != 3.0) return {};
+    const auto base = operand(0);
+    const auto square = base ? product(*base, *base) : base;
+    return square && exponent == 3.0 ? product(*square, *base) : square;
   }
   if (n.op() == "Div") {
     const auto divisor = factor(n.input(1));
@@ -78,15 +84,12 @@ std::optional<Term> term(Value v, Value first, Value second, int depth = kDepth)
   }
   if (n.op() != "Mul" && n.op() != "Add") return {};
   const auto a = operand(0), b = a ? operand(1) : a;
-  if (!b || n.op() == "Mul") return b ? product(*a, *b) : b;
-  if (a->times_second != b->times_second) return {};
-  Term y = *a;
-  for (size_t i = 0; i < 4; ++i) y.powers[i] += b->powers[i];
-  return y;
+  if (!b) return {};
+  return n.op() == "Mul" ? product(*a, *b) : sum(*a, *b);
 }
 
-/// The factors of a product that may be a GELU: 1 + erf(…) or 1 + tanh(…), and what else is met on
-/// the way to it, of which one is x.
+/// The factors of a product that may be a GELU: a gate, and what else is met on the way to it, of
+/// which one is x.
 struct Factors {
   Value gate;
   Node curve;  ///< Erf or Tanh
@@ -129,9 +132,9 @@ Value gelu(Node last) {
   const double c = exact ? std::numbers::sqrt2 / 2 : std::sqrt(2 / std::numbers::pi);
   for (Value x : f.others) {
     const auto outer = term(y, x, f.gate);
+    if (!outer || !outer->gated || !outer->is({0, 0.5, 0, 0}, y.dtype())) continue;
     const auto inner = term(f.curve.input(0), x, Value());
-    if (!outer || !outer->is({0, 0.5, 0, 0}, true, y.dtype())) continue;
-    if (!inner || !inner->is({0, c, 0, exact ? 0 : 0.044715 * c}, false, y.dtype())) continue;
+    if (!inner || !inner->is({0, c, 0, exact ? 0 : 0.044715 * c}, y.dtype())) continue;
     return apply("Gelu", {x}, {{"approximate", std::string(exact ? "none" : "tanh")}});
   }
   return {};
