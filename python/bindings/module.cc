@@ -19,6 +19,9 @@ STEEP_BINDINGS(STEEP_DECLARE)
 
 NB_MODULE(_steep, m) {
   m.doc() = "Steep's engine. Use the package `steep`; this module is its compiled part.";
+  // PyTorch keeps the graph of a loss that is still in use when the process ends, and with it
+  // objects of ours; nanobind would tell the user of leaks.
+  nanobind::set_leak_warnings(false);
 #define STEEP_INIT(stem) steep::python::init_##stem(m);
   STEEP_BINDINGS(STEEP_INIT)
 #undef STEEP_INIT

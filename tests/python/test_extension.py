@@ -27,3 +27,18 @@ def test_lives_beside_other_copies_of_onnx() -> None:
     code = "\n".join(line.strip() for line in script.splitlines())
     for order in (code, f"import onnx, torch\n{code}"):
         subprocess.run([sys.executable, "-c", order], check=True, timeout=300)
+
+
+def test_says_nothing_at_the_end_of_a_process() -> None:
+    # A loss that is still there, as in most scripts.
+    script = """
+        import torch, steep
+        model = steep.ORTModule(torch.nn.Linear(4, 3))
+        loss = model(torch.ones(2, 4)).sum()
+        loss.backward()
+    """
+    code = "\n".join(line.strip() for line in script.splitlines())
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert done.stdout + done.stderr == ""
