@@ -460,16 +460,18 @@ def _quiet() -> Iterator[None]:
     loggers = [logging.getLogger(n) for n in ("torch.onnx", "torch.export", "onnxscript")]
     levels = [logger.level for logger in loggers]
     fast = torch.backends.mha.get_fastpath_enabled()
-    detect = getattr(transformer, "_detect_is_causal_mask", None)
     try:
         torch.backends.mha.set_fastpath_enabled(False)
-        if detect is not None:
-            transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: (
-                is_causal is True
-            )
         for logger in loggers:
             logger.setLevel(logging.ERROR)
         with (
+            _replaced(
+                transformer,
+                "_detect_is_causal_mask",
+                lambda mask, is_causal=None, size=None: is_causal is True,
+            ),
+            # Tracing prints the graph of whatever it cannot export.
+            _replaced(torch._C, "_jit_onnx_log", lambda *_: None),
             warnings.catch_warnings(),
             torch.no_grad(),
             torch.autocast("cpu", enabled=False),
@@ -479,7 +481,18 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-        if detect is not None:
-            transformer._detect_is_causal_mask = detect
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Put ``value`` in the place of a function of PyTorch's own, where this version has it."""
+    before = getattr(owner, name, None)
+    if before is not None:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if before is not None:
+            setattr(owner, name, before)

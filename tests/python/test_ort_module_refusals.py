@@ -103,6 +103,13 @@ def test_written_buffers_are_refused_not_ignored():
     assert not net.seen.any()
 
 
+def test_a_module_that_no_exporter_takes_says_so_and_prints_nothing(capfd):
+    linear = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(3, 3))
+    with pytest.raises(steep.ModelError, match=r"torch\.export: .*buffer .*; tracing: "):
+        ORTModule(linear)(torch.randn(2, 3))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_bad_arguments():
     with pytest.raises(TypeError, match=r"torch\.nn\.Module"):
         ORTModule(lambda x: x)
