@@ -22,7 +22,10 @@ namespace {
 constexpr int kOldestOpset = 18;  // the first in which every reduction takes its axes as an input
 constexpr int kIrVersion = 10;    // knows every element type that Steep holds
 
-bool is_own(Node n) { return n.op().rfind("steep.", 0) == 0; }
+/// What ONNX can say by metadata alone.
+bool stops_gradient(Node n) { return n.op() == "steep.StopGradient"; }
+
+bool is_own(Node n) { return n.op().rfind("steep.", 0) == 0 && !stops_gradient(n); }
 
 /// Runtimes know operators later than ONNX does: these are written out.
 bool too_new(Node n) { return n.op() == "CumProd"; }
@@ -52,7 +55,7 @@ int inputs_of_its_own(Node n) {
 /// Can `opset` say this node?
 bool expressible(Node n, const onnx::NodeProto& proto, int opset) {
   if (opset < first_with_todays_meaning(n.op())) return false;
-  const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(n.op(), opset);
+  const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(proto.op_type(), opset);
   if (schema == nullptr || schema->Deprecated()) return false;
   try {
     schema->Verify(proto);
@@ -174,7 +177,8 @@ class Writer {
     for (int i = 0; i < n.input_count(); ++i)
       inputs.push_back(n.input(i) ? name_of_value(n.input(i)) : "");
     onnx::NodeProto* proto = out_->add_node();
-    proto->set_op_type(n.op());
+    proto->set_op_type(stops_gradient(n) ? "Identity" : n.op());
+    if (stops_gradient(n)) proto->add_metadata_props()->set_key(kStopGradientKey);
     proto->set_name(unused_node(n.name()));
     int next = inputs_of_its_own(n);
     for (int i = 0; i < next; ++i) proto->add_input(inputs[static_cast<size_t>(i)]);

@@ -286,7 +286,10 @@ std::vector<Binding> Lowering::raise_node(const onnx::NodeProto& node, std::vect
             .attrs = {},
             .wanted = {},
             .training = limits_.training,
-            .from_pytorch = model_.proto.producer_name() == "pytorch"};
+            .from_pytorch = model_.proto.producer_name() == "pytorch",
+            .stops_gradient =
+                std::any_of(node.metadata_props().begin(), node.metadata_props().end(),
+                            [](const auto& entry) { return entry.key() == kStopGradientKey; })};
   for (const auto& proto : node.attribute()) {
     const onnx::AttributeProto* attribute = resolve(proto, frame);
     if (attribute != nullptr && attribute->type() == onnx::AttributeProto::TYPE_PROTO) {

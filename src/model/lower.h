@@ -66,6 +66,7 @@ struct Call {
   std::vector<bool> wanted;    ///< which outputs have names
   bool training;               ///< ImportLimits::training
   bool from_pytorch;           ///< the file was written by an exporter of PyTorch
+  bool stops_gradient;         ///< kStopGradientKey is among the node's metadata
 
   int outputs() const { return static_cast<int>(wanted.size()); }
   bool wants(size_t output) const { return output < wanted.size() && wanted[output]; }

@@ -111,7 +111,14 @@ Bindings raise_constant_of_shape(const Call& c) {
 // In half precision it counts in single: neither kernels nor ONNX's inference of its extent know
 // the narrow types.
 Bindings raise_range(const Call& c) {
-  const DType dtype = c.need(0).dtype();
+  DType dtype = c.need(0).dtype();
+  if (c.from_pytorch) {  // it leaves whole numbers integers among floats
+    for (size_t i : {1, 2}) dtype = is_float(dtype) ? dtype : c.need(i).dtype();
+    if (c.need(1).dtype() != c.need(0).dtype() || c.need(2).dtype() != c.need(0).dtype()) {
+      auto same = [&](size_t i) { return cast(c.need(i), dtype); };
+      return {c.emit1("Range", {same(0), same(1), same(2)})};
+    }
+  }
   if (dtype != DType::f16 && dtype != DType::bf16) return c.as_is();
   auto wide = [&](size_t i) { return cast(c.need(i), DType::f32); };
   return {cast(c.emit1("Range", {wide(0), wide(1), wide(2)}), dtype)};
@@ -119,6 +126,7 @@ Bindings raise_range(const Call& c) {
 
 Bindings raise_identity(const Call& c) {
   if (!c.has(0)) c.fail("A node lacks an input.", "an input 0", "none", "Export the model again.");
+  if (c.stops_gradient) return {c.emit1("steep.StopGradient", {c.need(0)})};
   return {c.inputs[0]};
 }
 

@@ -11,6 +11,9 @@
 
 namespace steep {
 
+/// Metadata of an Identity (any value): gradients stop at it. Other runtimes read past it.
+inline constexpr char kStopGradientKey[] = "steep.stop_gradient";
+
 /// Appends the dims; unknown ones stay empty.
 void to_proto(const Shape& shape, onnx::TensorShapeProto* proto);
 /// Without a shape where the rank is not known.

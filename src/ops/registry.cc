@@ -215,6 +215,7 @@ namespace steep {
   X(SteepSoftmaxCrossEntropy) \
   X(SteepSoftmaxCrossEntropyGrad) \
   X(SteepSoftmaxGrad) \
+  X(SteepStopGradient) \
   X(SteepSumOf) \
   X(SteepSumPool) \
   X(SteepSumPoolGrad) \

@@ -39,6 +39,9 @@ for _shape in SHAPES:
             ),
         )
 
+for _shape in SHAPES:  # whose slope is not its gradient
+    row("steep.StopGradient", floats(*_shape), torch=lambda x: x.detach(), smooth=False)
+
 SEED = ints(17, 3)
 for _x, _ratio in zip([(4, 33), *SHAPES], 11 * [0.1, 0.25, 0.5], strict=False):
     row("steep.Dropout", floats(*_x), SEED, attrs={"ratio": _ratio, "stream": 2})
