@@ -86,6 +86,7 @@ class Trainer:
 
     def compile(self, *inputs: torch.Tensor) -> None:
         """Export and compile for inputs like these, as the first step otherwise does."""
+        _check_tensors(inputs)
         if self._session is not None:
             return
         training = self.model.training
@@ -233,8 +234,7 @@ class Trainer:
         return []
 
     def _ready(self, inputs: Sequence[torch.Tensor]) -> TrainingSession:
-        if self._session is None:
-            self.compile(*inputs)
+        self.compile(*inputs)
         assert self._exported is not None
         tensors = list(inputs)
         if len(tensors) != len(self._exported.extents):
@@ -398,6 +398,18 @@ def _torch_settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     settings = {"optimizer": kind, "lr": float(first["lr"])}
     settings |= {k: first[k] for k in ("weight_decay", *keys)}
     return settings
+
+
+def _check_tensors(inputs: Sequence[Any]) -> None:
+    for i, value in enumerate(inputs):
+        if not isinstance(value, torch.Tensor):
+            raise DataError(
+                "An input is not a tensor.",
+                node=f"input {i}",
+                expected="a torch.Tensor",
+                received=f"a {type(value).__module__}.{type(value).__qualname__}",
+                remedy="convert it with torch.as_tensor",
+            )
 
 
 def _positional(inputs: Sequence[torch.Tensor]) -> Any:

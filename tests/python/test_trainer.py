@@ -173,6 +173,7 @@ def test_refusals():
     x, y = data()
     for bad, kind in [
         ((x,), steep.DataError),
+        ((x.numpy(), y), steep.DataError),
         ((x[:, :4], y), steep.ShapeError),
         ((x.double(), y), steep.ShapeError),
         ((x, torch.full_like(y, float("nan"))), steep.DataError),
