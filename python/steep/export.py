@@ -24,7 +24,7 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,17 @@ import torch
 
 from steep import cache
 from steep.errors import ModelError
+from steep.faithful import TRANSLATIONS, faithful, mark_stops
 from steep.fingerprint import fingerprint
+from steep.quiet import quiet
 from steep.structure import Keyed, Leaf, Sequence, Structure, flatten, tensor_paths, unflatten
 
 log = logging.getLogger("steep")
+
+PLAIN = (bool, int, float, str, type(None))
+"""Types of the attributes of modules that decide, with the code, what a module computes."""
+Settings = tuple[tuple[int, str, object], ...]
+"""Such attributes: identity of the module, name, value."""
 
 _PREFIX = "module."
 _TRACING_OPSET = 17
@@ -125,9 +132,29 @@ class _Flat(torch.nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = unflatten(self.structure, list(tensors))
-        flat, structure = flatten(self.module(*args, **kwargs), results=True)
+        with faithful():
+            results = self.module(*args, **kwargs)
+        flat, structure = flatten(results, results=True)
         self.record(structure)
         return tuple(flat)
+
+
+def read_settings(
+    module: torch.nn.Module, but: Collection[tuple[int, str]] = frozenset()
+) -> Settings:
+    """Return what an export of the module holds for, leaving out ``but`` (module, name)."""
+    return tuple(
+        (id(m), name, value)
+        for m in module.modules()
+        for name, value in vars(m).items()
+        if type(value) in PLAIN and (id(m), name) not in but
+    )
+
+
+def name_setting(module: torch.nn.Module, setting: tuple[int, str]) -> str:
+    """Return the path of an attribute in the module."""
+    prefixes = {id(m): prefix for prefix, m in module.named_modules()}
+    return f"{prefixes[setting[0]]}.{setting[1]}".lstrip(".")
 
 
 def export(
@@ -170,7 +197,7 @@ def export(
             continue
         start = time.perf_counter()
         try:
-            with _quiet():
+            with quiet():
                 exported = run(flat, names, examples, opset)
         except Exception as e:  # the exporters raise whatever went wrong inside them
             reasons.append(f"{name}: {_first_line(e)}")
@@ -202,7 +229,8 @@ def export(
 def _versions() -> str:
     """Say all that decides, beside the module, what is exported."""
     own = b"".join(
-        Path(__file__).with_name(n).read_bytes() for n in ("export.py", "fingerprint.py")
+        Path(__file__).with_name(n).read_bytes()
+        for n in ("export.py", "faithful.py", "fingerprint.py", "quiet.py")
     )
     packages = [f"{n} {importlib.metadata.version(n)}" for n in ("torch", "onnx", "onnxscript")]
     return f"{packages} {sys.version_info[:2]} {hashlib.sha256(own).hexdigest()}"
@@ -219,7 +247,7 @@ def _key(
     if cache.folder() is None:
         return None
     try:
-        with _quiet():
+        with quiet():
             digest = fingerprint(flat, tensors, exporting=exporter != "tracing")
         settings = (_versions(), flat.training, names, exporter, opset)
         digest.update(repr(settings).encode())
@@ -270,13 +298,15 @@ def _torch_export(
     auto = torch.export.Dim.AUTO
     shapes = tuple({axis: auto for axis in range(t.ndim)} for t in tensors)
     # Capturing here, once, keeps torch.onnx from trying its slower ways too: tracing comes next.
-    captured = torch.export.export(
-        flat, tuple(tensors), dynamic_shapes={"tensors": shapes}, strict=False
-    )
+    with contextlib.redirect_stderr(io.StringIO()):  # the graph so far, where it gives up
+        captured = torch.export.export(
+            flat, tuple(tensors), dynamic_shapes={"tensors": shapes}, strict=False
+        )
     program = torch.onnx.export(
         captured,
         (),
         dynamo=True,
+        custom_translation_table=TRANSLATIONS,
         input_names=names,
         opset_version=opset,
         optimize=False,
@@ -337,6 +367,7 @@ def _trace(
     for name in written:  # the trace ran the module
         buffers[name].copy_(before[name])
     model = onnx.load_from_string(file.getvalue())
+    mark_stops(model.graph)
     statistics = _running_statistics(model, written)
     counters = [name for name in written if name.endswith("num_batches_tracked")]
     for name in written:
@@ -446,53 +477,3 @@ def _input_names(module: torch.nn.Module, structure: Structure) -> list[str]:
 def _first_line(e: BaseException) -> str:
     text = str(e.__cause__ or e).strip()
     return f"{type(e.__cause__ or e).__name__}: {text.splitlines()[0] if text else ''}"[:300]
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Export with PyTorch's chatter off, and without what an export must not see or touch.
-
-    Two shortcuts of PyTorch are off: they branch on the values of a mask, which no graph can;
-    neither changes a result. Precision is the engine's business, not autocast's.
-    """
-    from torch.nn.modules import transformer
-
-    loggers = [logging.getLogger(n) for n in ("torch.onnx", "torch.export", "onnxscript")]
-    levels = [logger.level for logger in loggers]
-    fast = torch.backends.mha.get_fastpath_enabled()
-    try:
-        torch.backends.mha.set_fastpath_enabled(False)
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        with (
-            _replaced(
-                transformer,
-                "_detect_is_causal_mask",
-                lambda mask, is_causal=None, size=None: is_causal is True,
-            ),
-            # Tracing prints the graph of whatever it cannot export.
-            _replaced(torch._C, "_jit_onnx_log", lambda *_: None),
-            warnings.catch_warnings(),
-            torch.no_grad(),
-            torch.autocast("cpu", enabled=False),
-            torch.random.fork_rng(devices=[]),
-        ):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Put ``value`` in the place of a function of PyTorch's own, where this version has it."""
-    before = getattr(owner, name, None)
-    if before is not None:
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if before is not None:
-            setattr(owner, name, before)

@@ -13,13 +13,16 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from steep._steep import ModuleProgram, ModuleRun, keep_freed_memory, return_freed_memory
 from steep.errors import ModelError, ProviderError
-from steep.export import Exported, export
+from steep.export import PLAIN, Exported, Settings, export, name_setting, read_settings
 from steep.session import announce_precision
 from steep.structure import Structure, flatten, unflatten
 
 log = logging.getLogger("steep")
 
 _SEED_RANGE = 2**63 - 1
+
+# An attribute that changes so often without a change of the graph is a counter of the loop around.
+_IDLE_CHANGES = 3
 
 # Before these steps malloc gives back what the last ones left in gaps that no later request may
 # fit. By the last of them the gaps are where they stay.
@@ -187,8 +190,9 @@ class ORTModule(torch.nn.Module):
     submodules are those of the wrapped module, under its names; optimizers, losses, ``train()``,
     ``eval()``, ``state_dict()``, ``requires_grad_()`` and gradient accumulation work as before.
 
-    The module is exported at its first call, and again only when its structure, its modes, or the
-    structure, dtypes or ranks of its arguments change. Extents of arguments may vary from call to
+    The module is exported at its first call, and again only when its structure, its modes, numbers
+    and strings among its attributes (a temperature, the rate of a dropout), or the structure,
+    dtypes or ranks of its arguments change. Extents of arguments may vary from call to
     call wherever the module allows it. ``export_reports`` says which exporter was used, and why.
 
     The first call that wants gradients makes malloc keep what PyTorch frees, for the whole process:
@@ -202,6 +206,10 @@ class ORTModule(torch.nn.Module):
     in the same way; the loss is then to be scaled, by PyTorch's ``GradScaler`` for instance:
 
     >>> model = ORTModule(model, precision="bf16")
+
+    Gradients stop where the module stops them (``detach``, ``no_grad``). What a graph cannot say is
+    refused: the backward of a ``torch.autograd.Function``, hooks on the gradients of tensors within,
+    numbers drawn by Python or NumPy.
 
     Dropout draws its seeds from PyTorch's generator: ``torch.manual_seed`` makes runs repeatable.
 
@@ -254,7 +262,10 @@ class ORTModule(torch.nn.Module):
         own["export_reports"] = []
         own["_options"] = {"exporter": exporter, "opset": opset}
         own["precision"] = precision
-        own["_exports"] = {}
+        own["_exports"] = {}  # by structure and types of a call, then by settings
+        own["_latest"] = ()
+        own["_idle"] = {}
+        own["_unwatched"] = set()
         own["_calls"] = {}
 
     @property
@@ -290,13 +301,12 @@ class ORTModule(torch.nn.Module):
 
     def _find(self, tensors: list[torch.Tensor], structure: Structure) -> _Call:
         precision = self.precision or _autocast_precision()
-        modules = tuple((id(m), m.training) for m in self._module.modules())
         types = tuple((t.dtype, t.ndim) for t in tensors)
-        key = (modules, structure, types)
-        exports: list[Exported] = self._exports.setdefault(key, [])
-        exported = next((e for e in exports if e.accepts(tensors)), None)
+        by_settings = self._exports.setdefault((structure, types), {})
+        settings = read_settings(self._module, self._unwatched)
+        exported = next((e for e in by_settings.get(settings, ()) if e.accepts(tensors)), None)
         if exported is None:
-            exported = self._export(exports, tensors, structure)
+            exported = self._export(by_settings, settings, tensors, structure)
         trainable = frozenset(n for n, p in _parameters(self._module) if p.requires_grad)
         wanted = tuple(i for i in sorted(exported.inputs) if tensors[i].requires_grad)
         narrow = precision != "fp32" and torch.is_autocast_enabled("cpu")
@@ -314,18 +324,44 @@ class ORTModule(torch.nn.Module):
         return call
 
     def _export(
-        self, exports: list[Exported], tensors: list[torch.Tensor], structure: Structure
+        self,
+        by_settings: dict[Settings, list[Exported]],
+        settings: Settings,
+        tensors: list[torch.Tensor],
+        structure: Structure,
     ) -> Exported:
         fresh = export(self._module, structure, tensors, **self._options)
-        for known in exports:
+        exports = by_settings.setdefault(settings, [])
+        others = {id(e): e for group in by_settings.values() for e in group}
+        for known in (*exports, *others.values()):
             if fresh.model == known.model and fresh.inputs == known.inputs:
-                known.learn(fresh, tensors)
+                if not known.accepts(tensors):
+                    known.learn(fresh, tensors)
+                if all(known is not e for e in exports):
+                    exports.append(known)
+                    self._note_idle(settings)
+                    by_settings.setdefault(read_settings(self._module, self._unwatched), exports)
+                self._latest = settings
                 return known
+        self._latest = settings
         self.export_reports.append(
             ExportReport(fresh.exporter, fresh.reason, fresh.training, fresh.seconds, fresh.cached)
         )
         exports.append(fresh)
         return fresh
+
+    def _note_idle(self, settings: Settings) -> None:
+        """The graph did not change with these settings. Leave alone what often does so in vain."""
+        for module, name, _ in set(settings) - set(self._latest):
+            times = self._idle[module, name] = self._idle.get((module, name), 0) + 1
+            if times < _IDLE_CHANGES:
+                continue
+            self._unwatched.add((module, name))
+            log.warning(
+                "%s changed %d times and the graph never did: it is not watched any longer",
+                name_setting(self._module, (module, name)),
+                times,
+            )
 
     # --- what must reach the wrapped module -------------------------------------------------------
 
@@ -357,8 +393,9 @@ class ORTModule(torch.nn.Module):
             self.__dict__[name] = value
             return
         setattr(self._module, name, value)
-        self._exports.clear()  # forward may read it
-        self._calls.clear()
+        if type(value) not in PLAIN:
+            self._exports.clear()  # forward may read it
+            self._calls.clear()
 
     def __delattr__(self, name: str) -> None:
         delattr(self._module, name)

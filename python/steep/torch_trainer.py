@@ -20,7 +20,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from steep.errors import DataError, ModelError, ShapeError
-from steep.export import Exported, export
+from steep.export import Exported, Settings, export, name_setting, read_settings
 from steep.session import TrainingSession
 from steep.structure import flatten, unflatten
 
@@ -81,6 +81,7 @@ class Trainer:
         self._counters: list[torch.Tensor] = []  # of batches that normalisations have seen
         self._lr: float | None = None
         self._pending_state: dict[str, Any] | None = None
+        self._compiled_for: Settings = ()
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -135,6 +136,7 @@ class Trainer:
         self._counters = [buffers[name] for name in exported.counters]
         self._names = {n.removeprefix("model."): g for n, g in graph_names.items()}
         self._session, self._exported = session, exported
+        self._compiled_for = read_settings(self.model)
         self._first = [torch.empty_like(t, device="meta") for t in inputs]
         if self._pending_state is not None:
             self._load_moments(self._pending_state)
@@ -152,6 +154,7 @@ class Trainer:
         rate = self._next_lr() if lr is None else lr
         if rate is not None and rate != self._lr:
             session.lr = self._lr = rate
+        self._warn_of_changes()
         result = session.step(*self._fed(inputs))
         if result.skipped:
             log.info("skipped a step: gradients overflowed at loss scale %g", result.loss_scale)
@@ -223,6 +226,20 @@ class Trainer:
         onnx.save(proto, os.fspath(path))
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _warn_of_changes(self) -> None:
+        """Say once of each change of the model that the compiled step cannot see it."""
+        now = read_settings(self.model)
+        changed = set(now) - set(self._compiled_for)
+        self._compiled_for = now
+        for module, name, value in changed:
+            if name != "training":
+                log.warning(
+                    "%s is now %r, which the compiled step does not see: make a new trainer if "
+                    "forward reads it",
+                    name_setting(self.model, (module, name)),
+                    value,
+                )
 
     def _next_lr(self) -> float | None:
         return None

@@ -1,0 +1,266 @@
+"""What ONNX exporters lose of a module on the way, said in operators that they keep.
+
+They take a module for inference: ``detach`` and ``no_grad`` vanish, and with them the gradients
+that the module asked for; so do options of operators that ONNX has no word for, such as the
+smoothing of labels. While a module runs inside of ``faithful()`` its calls of PyTorch are watched:
+a tensor without history becomes the result of ``steep::stop_gradient``, an option that would get
+lost is written out, and what cannot be written out raises RuntimeError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import numpy
+import onnx
+import torch
+import torch.nn.functional as F
+from onnxscript import opset18
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+from torch.utils.checkpoint import CheckpointFunction
+
+from steep.quiet import replaced
+
+_KEY = "steep.stop_gradient"
+_OPERATORS = torch.library.Library("steep", "DEF")
+_OPERATORS.define("stop_gradient(Tensor x) -> Tensor")
+_OPERATORS.impl("stop_gradient", lambda x: x.detach().clone(), "CompositeExplicitAutograd")
+
+
+def stop_gradient(x: torch.Tensor) -> torch.Tensor:
+    """Return the values of ``x``, of any shape and dtype; no gradient reaches ``x``."""
+    stopped: torch.Tensor = torch.ops.steep.stop_gradient(x) if x.dtype.is_floating_point else x
+    return stopped
+
+
+def _translated(x: Any) -> Any:
+    """Say it in standard ONNX: an Identity with metadata."""
+    y = opset18.Identity(x)
+    y.producer().metadata_props[_KEY] = ""
+    return y
+
+
+TRANSLATIONS: dict[Any, Any] = {torch.ops.steep.stop_gradient.default: _translated}
+"""For torch.onnx.export of what torch.export captured."""
+
+torch.onnx.register_custom_op_symbolic(
+    "steep::stop_gradient", lambda g, x: g.op("steep::StopGradient", x).setType(x.type()), 9
+)
+
+
+def mark_stops(graph: onnx.GraphProto) -> None:
+    """In a graph that was traced, say it in standard ONNX as well."""
+    for node in graph.node:
+        if node.domain == "steep":
+            node.domain, node.op_type = "", "Identity"
+            node.metadata_props.add(key=_KEY)
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                mark_stops(body)
+
+
+@contextlib.contextmanager
+def faithful() -> Iterator[None]:
+    """Within, a module that runs says all that it computes, gradients included."""
+    with (
+        # Every apply() asks it, found by its class or kept by the module under a name of its own.
+        replaced(torch.autograd.function, "_is_setup_context_defined", _refuse_function),
+        replaced(CheckpointFunction, "apply", _run_checkpointed),
+        _Watch(),
+    ):
+        drawn = _generators()
+        yield
+        if _generators() != drawn:
+            _lost("a random number that Python or NumPy draws")
+
+
+def _generators() -> str:
+    """State of the generators whose numbers a graph would repeat for ever."""
+    return repr((random.getstate(), numpy.random.get_state()))
+
+
+class _Watch(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch._C._set_grad_enabled:
+            # torch.export would cut the graph into pieces here.
+            with torch._C.DisableTorchFunction():
+                return func(*args)
+        result = _call(_RESTATED.get(func, func), args, kwargs or {})
+        if torch.is_grad_enabled() or getattr(func, "__name__", "").endswith("_"):
+            return result
+        return tree_map_only(torch.Tensor, stop_gradient, result)
+
+
+def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call; a warning of the tracer is to name the module's line of code, not this one."""
+    if not torch.jit.is_tracing():
+        return func(*args, **kwargs)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = func(*args, **kwargs)
+    for w in caught:
+        if w.filename == __file__:
+            warnings.warn(w.message, w.category, stacklevel=3)
+        else:
+            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
+    return result
+
+
+def _lost(what: str) -> NoReturn:
+    raise RuntimeError(f"{what} cannot be said in ONNX")
+
+
+def _refuse_function(_: object) -> NoReturn:
+    cls = sys._getframe(1).f_locals.get("cls")
+    _lost(f"the backward of {getattr(cls, '__name__', cls)}, a torch.autograd.Function,")
+
+
+def _run_checkpointed(run: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+    """Run what would be computed again in backward: that the engine plans by itself."""
+    return run(*args)
+
+
+def _register_hook(*args: Any, **kwargs: Any) -> NoReturn:
+    _lost("a hook on the gradient of a tensor")
+
+
+def _given(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SimpleNamespace:
+    """Return the arguments of a call by name, defaults included."""
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return SimpleNamespace(**bound.arguments)
+
+
+def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.cross_entropy``: its smoothing of labels, and its probabilities in place of labels."""
+    c = _given(F.cross_entropy, args, kwargs)
+    if c.input.dim() == 1:  # one row, which ONNX has no form for
+        c.input, c.target = c.input[None], c.target[None]
+        losses = _cross_entropy(**vars(c))
+        return losses.reshape(()) if c.reduction == "none" else losses
+    if not c.target.dtype.is_floating_point and c.label_smoothing == 0:
+        return F.cross_entropy(*args, **kwargs)
+    if c.size_average is not None or c.reduce is not None:
+        c.reduction = torch.nn._reduction.legacy_get_string(c.size_average, c.reduce)
+    classes = c.input.shape[1]
+    weight = None
+    if c.weight is not None:
+        weight = c.weight.view([-1 if i == 1 else 1 for i in range(c.input.dim())])
+    if c.target.dtype.is_floating_point:
+        wanted = c.target * (1 - c.label_smoothing) + c.label_smoothing / classes
+        wanted = wanted if weight is None else wanted * weight
+        losses = -(wanted * F.log_softmax(c.input, 1)).sum(1)
+        if c.reduction == "none":
+            return losses
+        return losses.sum() / (losses.numel() if c.reduction == "mean" else 1)
+    # Σ -w log softmax, over all classes
+    lse = c.input.logsumexp(1)
+    if weight is None:
+        smooth = classes * lse - c.input.sum(1)
+    else:
+        smooth = c.weight.sum() * lse - (weight * c.input).sum(1)
+    counts = c.target != c.ignore_index
+    smooth = torch.where(counts, smooth, 0.0)
+    if c.reduction == "mean":
+        shares = counts.to(smooth.dtype)
+        if weight is not None:
+            shares = shares * c.weight[torch.where(counts, c.target, 0)]
+        smooth = smooth.sum() / shares.sum()
+    elif c.reduction == "sum":
+        smooth = smooth.sum()
+    sharp = F.cross_entropy(
+        c.input, c.target, c.weight, ignore_index=c.ignore_index, reduction=c.reduction
+    )
+    return (1 - c.label_smoothing) * sharp + c.label_smoothing / classes * smooth
+
+
+def _embedding(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.embedding``: nothing is learned where the index is ``padding_idx``."""
+    c = _given(F.embedding, args, kwargs)
+    if c.max_norm is not None:
+        _lost("max_norm of an embedding, which changes its weight in forward,")
+    if c.scale_grad_by_freq:
+        _lost("scale_grad_by_freq of an embedding")
+    rows = F.embedding(c.input, c.weight)
+    if c.padding_idx is None:
+        return rows
+    padding = c.padding_idx if c.padding_idx >= 0 else c.weight.shape[0] + c.padding_idx
+    return torch.where((c.input == padding).unsqueeze(-1), stop_gradient(rows), rows)
+
+
+def _embedding_bag(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.embedding_bag``, of which the exporters lose two options."""
+    c = _given(F.embedding_bag, args, kwargs)
+    if c.max_norm is not None:
+        _lost("max_norm of an embedding bag, which changes its weight in forward,")
+    if c.scale_grad_by_freq:
+        _lost("scale_grad_by_freq of an embedding bag")
+    return F.embedding_bag(*args, **kwargs)
+
+
+def _gumbel_softmax(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.gumbel_softmax``, whose ``hard`` detaches within."""
+    c = _given(F.gumbel_softmax, args, kwargs)
+    soft = F.gumbel_softmax(c.logits, c.tau, dim=c.dim)
+    if not c.hard:
+        return soft
+    picked = soft.max(c.dim, keepdim=True)[1]
+    one_hot = torch.zeros_like(soft).scatter(c.dim, picked, 1.0)
+    return stop_gradient(one_hot - soft) + soft
+
+
+def _average_pool(pool: Callable[..., torch.Tensor], axes: int) -> Callable[..., torch.Tensor]:
+    """``F.avg_pool2d`` or ``F.avg_pool3d``: their ``divisor_override``."""
+
+    def restated(
+        x: torch.Tensor, kernel_size: Any, stride: Any = None, *options: Any, **named: Any
+    ) -> torch.Tensor:
+        order = ("padding", "ceil_mode", "count_include_pad", "divisor_override")
+        named.update(zip(order, options, strict=False))
+        divisor = named.pop("divisor_override", None)
+        if divisor is None:
+            return pool(x, kernel_size, stride, **named)
+        if named.get("ceil_mode"):
+            _lost("divisor_override of an average pool with ceil_mode")
+        named["count_include_pad"] = True
+        sizes = [kernel_size] if isinstance(kernel_size, int) else list(kernel_size)
+        extent = math.prod(sizes) if len(sizes) == axes else sizes[0] ** axes
+        return pool(x, kernel_size, stride, **named) * (extent / divisor)
+
+    return restated
+
+
+def _interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.interpolate``: with "nearest-exact" the exporters lose the scale."""
+    c = _given(F.interpolate, args, kwargs)
+    scales = c.scale_factor if isinstance(c.scale_factor, (list, tuple)) else [c.scale_factor or 1]
+    whole = c.recompute_scale_factor or all(s == int(s) for s in scales)
+    if c.mode == "nearest-exact" and not whole:
+        _lost("nearest-exact interpolation by a scale that is no integer")
+    return F.interpolate(*args, **kwargs)
+
+
+_RESTATED: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.detach: stop_gradient,
+    torch.detach: stop_gradient,
+    torch.Tensor.data.__get__: stop_gradient,  # type: ignore[attr-defined]
+    torch.Tensor.register_hook: _register_hook,
+    F.cross_entropy: _cross_entropy,
+    F.embedding: _embedding,
+    F.embedding_bag: _embedding_bag,
+    F.gumbel_softmax: _gumbel_softmax,
+    F.avg_pool2d: _average_pool(F.avg_pool2d, 2),
+    F.avg_pool3d: _average_pool(F.avg_pool3d, 3),
+    F.interpolate: _interpolate,
+}

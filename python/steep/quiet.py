@@ -1,0 +1,70 @@
+"""What surrounds a module while it is exported."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules import transformer
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PyTorch's chatter off, and what an export must not see or touch.
+
+    Two shortcuts of PyTorch are off: they branch on the values of a mask, which no graph can;
+    neither changes a result. Precision is the engine's business, not autocast's. Errors are raised,
+    so PyTorch need not log them, with all of the graph, before.
+    """
+    loggers = _loggers("torch", "onnxscript")
+    levels = [logger.level for logger in loggers]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        with (
+            replaced(
+                transformer,
+                "_detect_is_causal_mask",
+                lambda mask, is_causal=None, size=None: is_causal is True,
+            ),
+            # Tracing prints the graph of whatever it cannot export.
+            replaced(torch._C, "_jit_onnx_log", lambda *_: None),
+            warnings.catch_warnings(),
+            torch.enable_grad(),  # as in training: faithful.py asks for it
+            torch.autocast("cpu", enabled=False),
+            torch.random.fork_rng(devices=[]),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _loggers(*packages: str) -> list[logging.Logger]:
+    """Return the loggers of whole packages; those of PyTorch have levels of their own."""
+    found = [logging.getLogger(package) for package in packages]
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and name.split(".")[0] in packages:
+            found.append(logger)
+    return found
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Put ``value`` in the place of a function of PyTorch's own, where this version has it."""
+    before = getattr(owner, name, None)
+    if before is not None:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if before is not None:
+            setattr(owner, name, before)

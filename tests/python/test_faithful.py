@@ -1,0 +1,323 @@
+"""What a module says about gradients, and what ONNX has no word for, survives the export."""
+
+import copy
+import io
+import random
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import onnx  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from test_ort_module import assert_same_gradients, seed  # noqa: E402, F401
+
+import steep  # noqa: E402
+from steep import ORTModule  # noqa: E402
+
+EXPORTERS = ("torch.export", "tracing")
+LABELS = torch.tensor([0, 1, 5, 2, 1])
+IDS = torch.tensor([[0, 1, 2, 0], [3, 0, 4, 4]])
+
+
+class Behind(torch.nn.Module):
+    """A function behind a layer with weights."""
+
+    def __init__(self, function, layer=None):
+        super().__init__()
+        self.layer = layer or torch.nn.Linear(8, 6)
+        self.function = function
+
+    def forward(self, x, *others):
+        return self.function(self.layer(x), *others)
+
+
+def without_gradient(y):
+    with torch.no_grad():
+        scale = y.std(0)
+        with torch.enable_grad():
+            shift = y.mean(0)
+    return y / scale - shift
+
+
+@torch.no_grad()
+def frozen(y):
+    return y.tanh(), {"twice": 2 * y}
+
+
+def uses_frozen(y):
+    tanh, others = frozen(y)
+    return y * tanh + others["twice"] * y
+
+
+def reentrant(y):
+    from torch.utils.checkpoint import checkpoint
+
+    return checkpoint(lambda t: t.tanh() * t.detach(), y, use_reentrant=True)
+
+
+STOPS = {
+    "detach": lambda y: y * y.detach(),
+    "torch.detach": lambda y: y * torch.detach(y),
+    "straight through": lambda y: y + (y.round() - y).detach(),
+    "data": lambda y: y * y.data,
+    "no_grad": without_gradient,
+    "decorated": uses_frozen,
+    "set_grad_enabled": lambda y: y * _switched(y),
+    "checkpoint": reentrant,
+    "of integers": lambda y: y[:, y.argmax(1).detach() % 6],
+}
+
+
+def _switched(y):
+    torch.set_grad_enabled(False)
+    z = y.exp()
+    torch.set_grad_enabled(True)
+    return z
+
+
+def assert_same_as_torch(module, *args, exporter):
+    net = ORTModule(copy.deepcopy(module), exporter=exporter)
+    wanted, found = module(*args), net(*args)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    weights = torch.randn_like(wanted)
+    (wanted * weights).sum().backward()
+    (found * weights).sum().backward()
+    assert_same_gradients(module, net)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", STOPS)
+def test_gradients_stop_where_the_module_stops_them(name, exporter):
+    assert_same_as_torch(Behind(STOPS[name]), torch.randn(5, 8), exporter=exporter)
+
+
+def test_hard_gumbel_softmax_has_the_soft_ones_gradient():
+    net = ORTModule(Behind(lambda y: F.gumbel_softmax(y, hard=True)))
+    y = net(torch.randn(5, 8))
+    assert ((y.detach() == 0) | (y.detach() == 1)).all() and (y.sum(1) == 1).all()
+    (y * torch.randn_like(y)).sum().backward()
+    assert net.layer.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("options", [{}, {"weight": torch.arange(1.0, 7)}, {"ignore_index": 1}])
+def test_cross_entropy_smooths_labels(options, reduction, exporter):
+    def loss(y, t):
+        return F.cross_entropy(y, t, reduction=reduction, label_smoothing=0.1, **options)
+
+    assert_same_as_torch(Behind(loss), torch.randn(5, 8), LABELS, exporter=exporter)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_cross_entropy_of_probabilities(smoothing, reduction, exporter):
+    def loss(y, t):
+        weight = torch.arange(1.0, 7)
+        return F.cross_entropy(y, t, weight, reduction=reduction, label_smoothing=smoothing)
+
+    target = torch.rand(5, 6).softmax(1)
+    assert_same_as_torch(Behind(loss), torch.randn(5, 8), target, exporter=exporter)
+
+
+def test_cross_entropy_over_places_and_of_one_row():
+    def places(y, t):
+        return F.cross_entropy(y.reshape(1, 6, 5), t[None], label_smoothing=0.1)
+
+    def one(y, t):
+        return F.cross_entropy(y[0], t[0], label_smoothing=0.1, size_average=False)
+
+    for loss in (places, one):
+        assert_same_as_torch(Behind(loss), torch.randn(5, 8), LABELS, exporter=None)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("padding", [0, 4, -2])
+def test_an_embedding_learns_nothing_for_its_padding(padding, exporter):
+    assert_same_as_torch(torch.nn.Embedding(6, 3, padding_idx=padding), IDS, exporter=exporter)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("axes", [2, 3])
+def test_average_pools_divide_by_what_they_are_told(axes, exporter):
+    pool, conv = (
+        (torch.nn.AvgPool2d, torch.nn.Conv2d)
+        if axes == 2
+        else (torch.nn.AvgPool3d, torch.nn.Conv3d)
+    )
+    x = torch.randn(2, 1, *[8] * axes)
+    for size in (2, (2,) * (axes - 1) + (3,)):
+        net = Behind(pool(size, padding=1, divisor_override=3), conv(1, 2, 3))
+        assert_same_as_torch(net, x, exporter=exporter)
+
+
+class StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy
+
+
+def hooked(y):
+    z = 2 * y
+    z.register_hook(lambda g: 3 * g)
+    return z
+
+
+LOST = {
+    "Python": Behind(lambda y: random.random() * y),
+    "NumPy": Behind(lambda y: float(np.random.rand()) * y),
+    "StraightThrough": Behind(StraightThrough.apply),
+    "hook": Behind(hooked),
+    "scale_grad_by_freq": torch.nn.Embedding(6, 8, scale_grad_by_freq=True),
+    "max_norm": torch.nn.Embedding(6, 8, max_norm=1.0),
+    "scale_grad_by_freq of an embedding bag": torch.nn.EmbeddingBag(
+        6, 8, mode="sum", scale_grad_by_freq=True
+    ),
+    "max_norm of an embedding bag": torch.nn.EmbeddingBag(6, 8, max_norm=1.0),
+    "ceil_mode": torch.nn.AvgPool2d(2, ceil_mode=True, divisor_override=3),
+    "nearest-exact": torch.nn.Upsample(scale_factor=1.5, mode="nearest-exact"),
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_what_onnx_cannot_say_is_refused(what):
+    module = LOST[what]
+    embeds = isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag))
+    pools = isinstance(module, (torch.nn.AvgPool2d, torch.nn.Upsample))
+    x = IDS if embeds else torch.randn(1, 2, 8, 8) if pools else torch.randn(5, 8)
+    with pytest.raises(steep.ModelError, match=what.split(" of ", maxsplit=1)[0]):
+        ORTModule(module)(x)
+    assert torch.autograd.Function.apply.__name__ == "apply"
+    ORTModule(Behind(torch.tanh))(torch.randn(5, 8)).sum().backward()
+
+
+def test_the_cache_tells_a_detached_module_from_another(monkeypatch, tmp_path):
+    monkeypatch.setenv("STEEP_CACHE", str(tmp_path))
+    x = torch.randn(5, 8)
+    for function in (lambda y: y * y, STOPS["detach"], lambda y: y * y.data, STOPS["no_grad"]):
+        for cached in (False, True):
+            module = Behind(function)
+            net = ORTModule(copy.deepcopy(module))
+            net(x).sum().backward()
+            module(x).sum().backward()
+            assert_same_gradients(module, net)
+            known = cached or function is not STOPS["detach"]
+            assert net.export_report.cached in ((known,) if cached else (True, False))
+
+
+def test_a_decision_is_reported_where_the_module_makes_it(caplog):
+    def decide(y):
+        return y if y.sum() > 0 else -y
+
+    ORTModule(Behind(decide), exporter="tracing")(torch.randn(5, 8))
+    assert f"{__file__}:{decide.__code__.co_firstlineno + 1}" in caplog.text
+
+
+def test_trainers_smooth_labels():
+    torch.manual_seed(3)
+    net = torch.nn.Linear(8, 6)
+    criterion = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
+    twin = copy.deepcopy(net)
+    optimizer = torch.optim.SGD(twin.parameters(), 0.5)
+    trainer = steep.trainer(net, criterion, torch.optim.SGD(net.parameters(), 0.5))
+    x = torch.randn(5, 8)
+    for _ in range(3):
+        loss, _ = trainer.step(x, LABELS)
+        wanted = criterion(twin(x), LABELS)
+        optimizer.zero_grad()
+        wanted.backward()
+        optimizer.step()
+        torch.testing.assert_close(loss, wanted.detach())
+
+
+def test_a_file_keeps_where_gradients_stop():
+    """The mark is metadata of an Identity, and outlives steep.grad."""
+    text = """
+        <ir_version: 10, opset_import: ["" : 18]>
+        g (float[3] x) => (float l) {
+            y = Identity (x)
+            z = Mul (x, y)
+            l = ReduceSum <keepdims = 0> (z)
+        }
+    """
+    model = onnx.parser.parse_model(text)
+    x = np.array([1, 2, 3], np.float32)
+
+    def slope(m):
+        grad = steep.grad(m, wrt=["x"], outputs=["l"]).SerializeToString()
+        session = steep.InferenceSession(grad)
+        return grad, session.run(None, {"x": x})[-1]
+
+    np.testing.assert_allclose(slope(model.SerializeToString())[1], 2 * x)
+    model.graph.node[0].metadata_props.add(key="steep.stop_gradient")
+    first, dx = slope(model.SerializeToString())
+    np.testing.assert_allclose(dx, x)
+    onnx.checker.check_model(onnx.load(io.BytesIO(first)), full_check=True)
+    session = steep.InferenceSession(model.SerializeToString())
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], (x * x).sum())
+
+
+# --- attributes that forward reads ----------------------------------------------------------------
+
+
+class Annealed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 6)
+        self.drop = torch.nn.Dropout(0.0)
+        self.tau = 1.0
+        self.mode = "soft"
+
+    def forward(self, x):
+        y = self.drop(self.layer(x)) / self.tau
+        return y.softmax(1) if self.mode == "soft" else y.tanh()
+
+
+def test_changed_settings_of_modules_reach_the_graph():
+    module, x = Annealed(), torch.randn(5, 8)
+    net = ORTModule(module)
+    for tau, mode in ((1.0, "soft"), (0.5, "soft"), (0.25, "hard"), (1.0, "soft")):
+        module.tau, net.mode = tau, mode
+        torch.testing.assert_close(net(x), module(x))
+    assert len(net.export_reports) == 3
+    module.drop.p, module.mode = 0.9, "hard"
+    assert (net(x) == 0).sum() > 15
+    assert len(net.export_reports) == 4
+
+
+def test_a_counter_of_the_loop_does_not_export_for_ever(caplog):
+    module, x = Annealed(), torch.randn(5, 8)
+    net = ORTModule(module)
+    module.steps = 0
+    exports = []
+    for _ in range(8):
+        torch.testing.assert_close(net(x), module(x))
+        module.steps += 1
+        exports.append(len(net._calls))
+    assert len(net.export_reports) == 1 and exports[-1] == 1
+    assert "steps changed 3 times" in caplog.text
+    module.tau = 0.5  # is watched still
+    torch.testing.assert_close(net(x), module(x))
+
+
+def test_a_trainer_says_what_its_step_does_not_see(caplog):
+    net = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Dropout(0.1))
+    sgd = torch.optim.SGD(net.parameters(), 0.5)
+    trainer = steep.trainer(net, torch.nn.MSELoss(), sgd)
+    x, y = torch.randn(5, 8), torch.randn(5, 6)
+    trainer.step(x, y)
+    net.eval()
+    trainer.step(x, y)
+    assert not caplog.records
+    net[1].p = 0.5
+    for _ in range(3):
+        trainer.step(x, y)
+    (record,) = caplog.records
+    assert "1.p is now 0.5" in record.getMessage()
