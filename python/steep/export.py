@@ -302,16 +302,17 @@ def _torch_export(
         captured = torch.export.export(
             flat, tuple(tensors), dynamic_shapes={"tensors": shapes}, strict=False
         )
-    program = torch.onnx.export(
-        captured,
-        (),
-        dynamo=True,
-        custom_translation_table=TRANSLATIONS,
-        input_names=names,
-        opset_version=opset,
-        optimize=False,
-        verbose=False,
-    )
+    with torch.no_grad():  # what is captured says all; attention is taken apart otherwise
+        program = torch.onnx.export(
+            captured,
+            (),
+            dynamo=True,
+            custom_translation_table=TRANSLATIONS,
+            input_names=names,
+            opset_version=opset,
+            optimize=False,
+            verbose=False,
+        )
     assert program is not None and program.exported_program is not None
     written = program.exported_program.graph_signature.buffers_to_mutate
     if written:

@@ -207,9 +207,9 @@ class ORTModule(torch.nn.Module):
 
     >>> model = ORTModule(model, precision="bf16")
 
-    Gradients stop where the module stops them (``detach``, ``no_grad``). What a graph cannot say is
-    refused: the backward of a ``torch.autograd.Function``, hooks on the gradients of tensors within,
-    numbers drawn by Python or NumPy.
+    Gradients stop where the module stops them (``detach``, ``no_grad``). What a graph cannot say
+    is refused: the backward of a ``torch.autograd.Function``, hooks on the gradients of tensors
+    within, numbers drawn by Python or NumPy.
 
     Dropout draws its seeds from PyTorch's generator: ``torch.manual_seed`` makes runs repeatable.
 

@@ -44,6 +44,20 @@ def gpt2(size):
     return transformers.GPT2LMHeadModel(config), config.vocab_size
 
 
+def t5(size):
+    config = transformers.T5Config(
+        num_layers=size["layers"],
+        d_model=size["width"],
+        d_kv=size["width"] // size["heads"],
+        d_ff=4 * size["width"],
+        num_heads=size["heads"],
+        vocab_size=size["words"],
+        dropout_rate=0,
+        decoder_start_token_id=0,
+    )
+    return transformers.T5ForConditionalGeneration(config), config.vocab_size
+
+
 def batch(words, size, seed):
     g = torch.Generator().manual_seed(seed)
     shape = (size["batch"], size["length"])
@@ -116,6 +130,25 @@ def test_transformers(make, size, steps):
     expected, result = (m(input_ids=ids, labels=labels) for m in (torch_net, net))
     torch.testing.assert_close(result.logits, expected.logits, rtol=1e-3, atol=1e-3)
     assert len(net.export_reports) == 1
+
+
+@pytest.mark.parametrize("make", [bert, gpt2, t5])
+def test_padding_is_not_learned_from(make):
+    torch.manual_seed(0)
+    torch_net, words = make(SMALL)
+    torch_net.train()
+    net = ORTModule(copy.deepcopy(torch_net))
+    ids, labels = batch(words, SMALL, 0)
+    mask = torch.ones_like(ids)
+    mask[1, 9:] = 0
+    padded = (ids * mask, labels.masked_fill(mask == 0, -100))
+    options = {"attention_mask": mask, **({} if make is bert else {"use_cache": False})}
+
+    def loss_of(m, b):
+        return m(input_ids=b[0], labels=b[1], **options).loss
+
+    compare(torch_net, net, loss_of, [padded], steps=2)
+    assert net.export_report.exporter == "torch.export"
 
 
 # What each exporter of torch 2.13 writes; older and newer opsets it refuses itself.
