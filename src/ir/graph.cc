@@ -285,6 +285,10 @@ void Graph::replace_uses(Value from, Value to) {
   for (Update& u : updates_) {
     if (u.value == from) u.value = to;
   }
+  for (Value input : inputs_) {
+    int64_t& like = values_[input.id()].gradient_of;
+    if (like == from.id()) like = to.id();
+  }
 }
 
 bool Graph::is_output(Value v) const {

@@ -168,7 +168,8 @@ class Graph {
   // --- rewriting
   // --------------------------------------------------------------------------------------------
 
-  /// Every reader of `from`, and outputs and updates too, now reads `to`.
+  /// Every reader of `from`, and outputs and updates too, now reads `to`; what was the gradient of
+  /// `from` is that of `to`.
   void replace_uses(Value from, Value to);
   void erase(Node node);
   /// REQUIRES: nothing reads `input`.

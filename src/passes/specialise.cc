@@ -295,8 +295,14 @@ bool comes_last(Node n, std::unordered_set<uint32_t>& made_last) {
 
 NodeSpec spec_of(Node n) {
   NodeSpec spec{.name = n.name(), .op = n.op(), .attrs = n.attrs(), .inputs = {}, .outputs = {}};
-  auto operand = [](Value v) {
+  auto operand = [&](Value v) {
     if (!v) return Operand{};
+    if (!v.type().concrete()) {
+      throw InternalError({.what = "A node was planned before its types are known.",
+                           .node = n.name(),
+                           .op = n.op(),
+                           .received = to_string(v.type()) + " " + v.name()});
+    }
     return Operand{v.dtype(), v.type().dims(), v.role() == Role::constant ? v.tensor() : nullptr};
   };
   for (int i = 0; i < n.input_count(); ++i) spec.inputs.push_back(operand(n.input(i)));

@@ -123,6 +123,25 @@ TEST(Program, RunsForwardAndBackwardApartWithSeveralOutstanding) {
   EXPECT_THROW(program.backward(nullptr, std::span(&ones2, 1)), DataError);
 }
 
+TEST(Program, KnowsTheGradientOfAnOutputThatIsTakenApart) {
+  Graph g;
+  Value x = g.add_input("x", {DType::f64, Shape{Dim::symbol("n"), 1, 1, 3}});
+  Value y = apply("MeanVarianceNormalization", {x});  // has no rule of its own
+  g.add_output("y", y);
+  const Value targets[] = {y}, seeds[] = {g.add_gradient_input("dy", y)}, wrt[] = {x};
+  g.add_output("dx", add_gradients(g, targets, seeds, wrt)[0], Phase::backward);
+  Program program(std::move(g));
+  const Tensor in = Tensor::from<double>({0, 1, 5}, {1, 1, 1, 3});
+  ForwardResult r = program.forward(std::span(&in, 1));
+  const Tensor unit = r.outputs[0], dy = Tensor::from<double>({1, 0, 0}, {1, 1, 1, 3});
+  const Tensor dx = program.backward(std::move(r.pending), std::span(&dy, 1))[0];
+  const double deviation = std::sqrt((4.0 + 1 + 9) / 3);
+  for (int i = 0; i < 3; ++i) {
+    const double wanted = (at(dy, i) - 1.0 / 3 - at(unit, i) * at(unit, 0) / 3) / deviation;
+    EXPECT_NEAR(at(dx, i), wanted, 1e-8);
+  }
+}
+
 TEST(Program, AnOutputThatBackwardDoesNotReadIsTheCallersAlone) {
   Graph g;
   Value x = g.add_input("x", {DType::f32, Shape{Dim::symbol("n")}});

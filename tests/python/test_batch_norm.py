@@ -1,5 +1,7 @@
 """BatchNormalization in a training session: inference exports as they stand, training ones too."""
 
+import copy
+
 import numpy as np
 import onnx
 import pytest
@@ -18,6 +20,21 @@ WEIGHTS = {
 }
 X = RNG.normal(0, 1, (6, 2, 5, 5)).astype(np.float32)
 LABELS = RNG.integers(0, 4, 6)
+
+
+@pytest.mark.parametrize("exporter", ["torch.export", "tracing"])
+@pytest.mark.parametrize("kind", [torch.nn.InstanceNorm2d, torch.nn.BatchNorm2d])
+def test_a_module_may_end_with_its_normalisation(kind, exporter):
+    if kind is torch.nn.BatchNorm2d and exporter == "torch.export":
+        pytest.skip("the exporter refuses running statistics")
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 3), kind(4, affine=True))
+    net = steep.ORTModule(copy.deepcopy(module), exporter=exporter)
+    x, weights = torch.randn(3, 2, 8, 8), torch.randn(3, 4, 6, 6)
+    for m in (module, net):
+        (m(x) * weights).sum().backward()
+    for wanted, found in zip(module.parameters(), net.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-3, atol=1e-4)
 
 
 def model(training: int, outputs: int = 1) -> onnx.ModelProto:
