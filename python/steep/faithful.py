@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from onnxscript import opset18
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import CheckpointFunction
 
 from steep.quiet import replaced
@@ -89,6 +89,12 @@ def _generators() -> str:
 
 
 class _Watch(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        # By identity, and held, so that no other tensor gets it: what in PyTorch shares memory with
+        # a tensor that has a history, and here is a copy.
+        self.aliases: dict[int, torch.Tensor] = {}
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -96,10 +102,39 @@ class _Watch(TorchFunctionMode):
             # torch.export would cut the graph into pieces here.
             with torch._C.DisableTorchFunction():
                 return func(*args)
-        result = _call(_RESTATED.get(func, func), args, kwargs or {})
-        if torch.is_grad_enabled() or getattr(func, "__name__", "").endswith("_"):
+        kwargs = kwargs or {}
+        if _works_in_place(func):
+            self._check_target(args)
+        result = _call(_RESTATED.get(func, func), args, kwargs)
+        given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
+        if func in _DETACH and id(result) not in given:
+            self.aliases[id(result)] = result
+        if func in _DETACH or torch.is_grad_enabled():
             return result
-        return tree_map_only(torch.Tensor, stop_gradient, result)
+
+        def stop(t: torch.Tensor) -> torch.Tensor:
+            if id(t) in given:  # nothing new
+                return t
+            stopped = stop_gradient(t)
+            if t._is_view():
+                self.aliases[id(stopped)] = stopped
+            return stopped
+
+        return tree_map_only(torch.Tensor, stop, result)
+
+    def _check_target(self, args: tuple[Any, ...]) -> None:
+        for target in tree_leaves(args[:1]):
+            if isinstance(target, torch.nn.Parameter):
+                _lost("a change of a parameter in forward")
+            if id(target) in self.aliases:
+                _lost("a change in place of a detached tensor")
+
+
+def _works_in_place(func: Any) -> bool:
+    name = getattr(func, "__name__", "")
+    if name.endswith("__"):
+        return name == "__setitem__" or name in _IN_PLACE
+    return name.endswith("_")
 
 
 def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -131,8 +166,11 @@ def _run_checkpointed(run: Callable[..., Any], preserve: bool, *args: Any) -> An
     return run(*args)
 
 
-def _register_hook(*args: Any, **kwargs: Any) -> NoReturn:
-    _lost("a hook on the gradient of a tensor")
+def _refused(what: str) -> Callable[..., NoReturn]:
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        _lost(what)
+
+    return refuse
 
 
 def _given(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SimpleNamespace:
@@ -251,11 +289,15 @@ def _interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
     return F.interpolate(*args, **kwargs)
 
 
+_DETACH = {torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__}  # type: ignore[attr-defined]
+
+_IN_PLACE = {f"__i{name}__" for name in ("add", "sub", "mul", "truediv", "pow", "floordiv", "mod")}
+
 _RESTATED: dict[Any, Callable[..., Any]] = {
-    torch.Tensor.detach: stop_gradient,
-    torch.detach: stop_gradient,
-    torch.Tensor.data.__get__: stop_gradient,  # type: ignore[attr-defined]
-    torch.Tensor.register_hook: _register_hook,
+    **dict.fromkeys(_DETACH, stop_gradient),
+    torch.Tensor.detach_: _refused("detach_"),
+    torch.Tensor.data.__set__: _refused("an assignment to Tensor.data"),  # type: ignore[attr-defined]
+    torch.Tensor.register_hook: _refused("a hook on the gradient of a tensor"),
     F.cross_entropy: _cross_entropy,
     F.embedding: _embedding,
     F.embedding_bag: _embedding_bag,

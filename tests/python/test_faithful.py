@@ -57,7 +57,25 @@ def reentrant(y):
     return checkpoint(lambda t: t.tanh() * t.detach(), y, use_reentrant=True)
 
 
+def operators_without_gradient(y):
+    with torch.no_grad():
+        part, inverse, power, same, minus = y[:, :3], 1 / (y + 9), 2**y, y.contiguous(), -y
+        changed = y.clone()
+        changed[0] = 0
+        changed += 1
+        changed.clamp_(-1, 1)
+    return part.sum(1, keepdim=True) * y + (inverse + power + same + minus + changed) * y
+
+
+def changes_a_copy(y):
+    t = y.detach().clone()
+    t[0] = 0
+    return t * y
+
+
 STOPS = {
+    "operators": operators_without_gradient,
+    "a copy that changes": changes_a_copy,
     "detach": lambda y: y * y.detach(),
     "torch.detach": lambda y: y * torch.detach(y),
     "straight through": lambda y: y + (y.round() - y).detach(),
@@ -170,7 +188,46 @@ def hooked(y):
     return z
 
 
+class Teacher(torch.nn.Module):
+    """Changes a parameter while it runs."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.layer, self.teacher = torch.nn.Linear(8, 6), torch.nn.Linear(8, 6)
+        self.change = change
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.change(self.teacher.weight, self.layer.weight)
+        return self.layer(x) * self.teacher(x)
+
+
+def detaches(y):
+    z = y * 2
+    z.detach_()
+    return z * y
+
+
+def changes_detached(y):
+    t = y.detach()
+    t[0] = 0
+    return t * y
+
+
+def changes_a_part(y):
+    with torch.no_grad():
+        y[:2].mul_(2)
+    return y
+
+
 LOST = {
+    "detach_": Behind(detaches),
+    "in place of a detached": Behind(changes_detached),
+    "in place of a detached tensor": Behind(changes_a_part),
+    "a change of a parameter": Teacher(lambda p, q: p.mul_(0.9).add_(q, alpha=0.1)),
+    "a change of a parameter in": Teacher(lambda p, q: p.copy_(q)),
+    "of a detached tensor": Teacher(lambda p, q: p.data.mul_(0.9)),
+    "an assignment to Tensor.data": Teacher(lambda p, q: setattr(p, "data", 2 * q)),
     "Python": Behind(lambda y: random.random() * y),
     "NumPy": Behind(lambda y: float(np.random.rand()) * y),
     "StraightThrough": Behind(StraightThrough.apply),
