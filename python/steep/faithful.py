@@ -36,9 +36,11 @@ _OPERATORS.define("stop_gradient(Tensor x) -> Tensor")
 _OPERATORS.impl("stop_gradient", lambda x: x.detach().clone(), "CompositeExplicitAutograd")
 
 
-def stop_gradient(x: torch.Tensor) -> torch.Tensor:
-    """Return the values of ``x``, of any shape and dtype; no gradient reaches ``x``."""
-    stopped: torch.Tensor = torch.ops.steep.stop_gradient(x) if x.dtype.is_floating_point else x
+def stop_gradient(input: torch.Tensor) -> torch.Tensor:
+    """Return the values of a tensor of any shape and dtype, which no gradient reaches."""
+    if not input.dtype.is_floating_point:
+        return input
+    stopped: torch.Tensor = torch.ops.steep.stop_gradient(input)
     return stopped
 
 
@@ -106,11 +108,13 @@ class _Watch(TorchFunctionMode):
         if _works_in_place(func):
             self._check_target(args)
         result = _call(_RESTATED.get(func, func), args, kwargs)
-        given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
-        if func in _DETACH and id(result) not in given:
-            self.aliases[id(result)] = result
-        if func in _DETACH or torch.is_grad_enabled():
+        if func in _DETACH:
+            if result.dtype.is_floating_point:
+                self.aliases[id(result)] = result
             return result
+        if torch.is_grad_enabled():
+            return result
+        given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
 
         def stop(t: torch.Tensor) -> torch.Tensor:
             if id(t) in given:  # nothing new

@@ -77,7 +77,7 @@ STOPS = {
     "operators": operators_without_gradient,
     "a copy that changes": changes_a_copy,
     "detach": lambda y: y * y.detach(),
-    "torch.detach": lambda y: y * torch.detach(y),
+    "torch.detach": lambda y: y * torch.detach(input=y),
     "straight through": lambda y: y + (y.round() - y).detach(),
     "data": lambda y: y * y.data,
     "no_grad": without_gradient,
