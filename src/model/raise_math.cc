@@ -109,19 +109,16 @@ Bindings raise_constant_of_shape(const Call& c) {
 }
 
 // In half precision it counts in single: neither kernels nor ONNX's inference of its extent know
-// the narrow types.
+// the narrow types. PyTorch's exporter leaves whole numbers integers among floats.
 Bindings raise_range(const Call& c) {
   DType dtype = c.need(0).dtype();
-  if (c.from_pytorch) {  // it leaves whole numbers integers among floats
-    for (size_t i : {1, 2}) dtype = is_float(dtype) ? dtype : c.need(i).dtype();
-    if (c.need(1).dtype() != c.need(0).dtype() || c.need(2).dtype() != c.need(0).dtype()) {
-      auto same = [&](size_t i) { return cast(c.need(i), dtype); };
-      return {c.emit1("Range", {same(0), same(1), same(2)})};
-    }
+  for (size_t i : {1, 2}) {
+    if (c.from_pytorch && !is_float(dtype)) dtype = c.need(i).dtype();
   }
-  if (dtype != DType::f16 && dtype != DType::bf16) return c.as_is();
-  auto wide = [&](size_t i) { return cast(c.need(i), DType::f32); };
-  return {cast(c.emit1("Range", {wide(0), wide(1), wide(2)}), dtype)};
+  const bool half = dtype == DType::f16 || dtype == DType::bf16;
+  if (!half && !c.from_pytorch) return c.as_is();
+  auto number = [&](size_t i) { return cast(c.need(i), half ? DType::f32 : dtype); };
+  return {cast(c.emit1("Range", {number(0), number(1), number(2)}), dtype)};
 }
 
 Bindings raise_identity(const Call& c) {
