@@ -42,7 +42,7 @@ log = logging.getLogger("steep")
 
 PLAIN = (bool, int, float, str, type(None))
 """Types of the attributes of modules that decide, with the code, what a module computes."""
-Settings = tuple[tuple[int, str, object], ...]
+Attributes = tuple[tuple[int, str, object], ...]
 """Such attributes: identity of the module, name, value."""
 
 _PREFIX = "module."
@@ -139,9 +139,9 @@ class _Flat(torch.nn.Module):
         return tuple(flat)
 
 
-def read_settings(
+def read_attributes(
     module: torch.nn.Module, but: Collection[tuple[int, str]] = frozenset()
-) -> Settings:
+) -> Attributes:
     """Return what an export of the module holds for, leaving out ``but`` (module, name)."""
     return tuple(
         (id(m), name, value)
@@ -151,10 +151,10 @@ def read_settings(
     )
 
 
-def name_setting(module: torch.nn.Module, setting: tuple[int, str]) -> str:
+def name_attribute(module: torch.nn.Module, attribute: tuple[int, str]) -> str:
     """Return the path of an attribute in the module."""
     prefixes = {id(m): prefix for prefix, m in module.named_modules()}
-    return f"{prefixes[setting[0]]}.{setting[1]}".lstrip(".")
+    return f"{prefixes[attribute[0]]}.{attribute[1]}".lstrip(".")
 
 
 def export(

@@ -227,13 +227,17 @@ def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
     return (1 - c.label_smoothing) * sharp + c.label_smoothing / classes * smooth
 
 
+def _check_embedding(given: SimpleNamespace) -> None:
+    if given.max_norm is not None:
+        _lost("max_norm of an embedding, which changes its weight in forward,")
+    if given.scale_grad_by_freq:
+        _lost("scale_grad_by_freq of an embedding")
+
+
 def _embedding(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.embedding``: nothing is learned where the index is ``padding_idx``."""
     c = _given(F.embedding, args, kwargs)
-    if c.max_norm is not None:
-        _lost("max_norm of an embedding, which changes its weight in forward,")
-    if c.scale_grad_by_freq:
-        _lost("scale_grad_by_freq of an embedding")
+    _check_embedding(c)
     rows = F.embedding(c.input, c.weight)
     if c.padding_idx is None:
         return rows
@@ -243,11 +247,7 @@ def _embedding(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 def _embedding_bag(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.embedding_bag``, of which the exporters lose two options."""
-    c = _given(F.embedding_bag, args, kwargs)
-    if c.max_norm is not None:
-        _lost("max_norm of an embedding bag, which changes its weight in forward,")
-    if c.scale_grad_by_freq:
-        _lost("scale_grad_by_freq of an embedding bag")
+    _check_embedding(_given(F.embedding_bag, args, kwargs))
     return F.embedding_bag(*args, **kwargs)
 
 

@@ -13,7 +13,7 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from steep._steep import ModuleProgram, ModuleRun, keep_freed_memory, return_freed_memory
 from steep.errors import ModelError, ProviderError
-from steep.export import PLAIN, Exported, Settings, export, name_setting, read_settings
+from steep.export import PLAIN, Attributes, Exported, export, name_attribute, read_attributes
 from steep.session import announce_precision
 from steep.structure import Structure, flatten, unflatten
 
@@ -23,6 +23,9 @@ _SEED_RANGE = 2**63 - 1
 
 # An attribute that changes so often without a change of the graph is a counter of the loop around.
 _IDLE_CHANGES = 3
+
+# Of so many sets of attributes the graphs are kept, for each kind of call.
+_KEPT_ATTRIBUTES = 8
 
 # Before these steps malloc gives back what the last ones left in gaps that no later request may
 # fit. By the last of them the gaps are where they stay.
@@ -228,6 +231,7 @@ class ORTModule(torch.nn.Module):
         ProviderError: an operator has no kernel.
     """
 
+    _latest: Attributes  # for which a graph was exported last
     _OWN = frozenset({"export_reports", "fallback", "fallback_calls", "precision", "training"})
 
     def __init__(
@@ -262,7 +266,7 @@ class ORTModule(torch.nn.Module):
         own["export_reports"] = []
         own["_options"] = {"exporter": exporter, "opset": opset}
         own["precision"] = precision
-        own["_exports"] = {}  # by structure and types of a call, then by settings
+        own["_exports"] = {}  # by structure and types of a call, then by attributes
         own["_latest"] = ()
         own["_idle"] = {}
         own["_unwatched"] = set()
@@ -302,11 +306,11 @@ class ORTModule(torch.nn.Module):
     def _find(self, tensors: list[torch.Tensor], structure: Structure) -> _Call:
         precision = self.precision or _autocast_precision()
         types = tuple((t.dtype, t.ndim) for t in tensors)
-        by_settings = self._exports.setdefault((structure, types), {})
-        settings = read_settings(self._module, self._unwatched)
-        exported = next((e for e in by_settings.get(settings, ()) if e.accepts(tensors)), None)
+        by_attributes = self._exports.setdefault((structure, types), {})
+        attributes = read_attributes(self._module, self._unwatched)
+        exported = next((e for e in by_attributes.get(attributes, ()) if e.accepts(tensors)), None)
         if exported is None:
-            exported = self._export(by_settings, settings, tensors, structure)
+            exported = self._export(by_attributes, attributes, tensors, structure)
         trainable = frozenset(n for n, p in _parameters(self._module) if p.requires_grad)
         wanted = tuple(i for i in sorted(exported.inputs) if tensors[i].requires_grad)
         narrow = precision != "fp32" and torch.is_autocast_enabled("cpu")
@@ -325,43 +329,54 @@ class ORTModule(torch.nn.Module):
 
     def _export(
         self,
-        by_settings: dict[Settings, list[Exported]],
-        settings: Settings,
+        by_attributes: dict[Attributes, list[Exported]],
+        attributes: Attributes,
         tensors: list[torch.Tensor],
         structure: Structure,
     ) -> Exported:
         fresh = export(self._module, structure, tensors, **self._options)
-        exports = by_settings.setdefault(settings, [])
-        others = {id(e): e for group in by_settings.values() for e in group}
-        for known in (*exports, *others.values()):
-            if fresh.model == known.model and fresh.inputs == known.inputs:
-                if not known.accepts(tensors):
-                    known.learn(fresh, tensors)
-                if all(known is not e for e in exports):
-                    exports.append(known)
-                    self._note_idle(settings)
-                    by_settings.setdefault(read_settings(self._module, self._unwatched), exports)
-                self._latest = settings
-                return known
-        self._latest = settings
+        changed = set(attributes) - set(self._latest)
+        self._latest = attributes
+        exports = by_attributes.setdefault(attributes, [])
+        for known in {id(e): e for group in by_attributes.values() for e in group}.values():
+            if fresh.model != known.model or fresh.inputs != known.inputs:
+                continue
+            if not known.accepts(tensors):
+                known.learn(fresh, tensors)
+            if all(known is not e for e in exports):
+                exports.append(known)
+                self._note_idle(changed)
+                by_attributes.setdefault(read_attributes(self._module, self._unwatched), exports)
+            return known
         self.export_reports.append(
             ExportReport(fresh.exporter, fresh.reason, fresh.training, fresh.seconds, fresh.cached)
         )
         exports.append(fresh)
+        self._forget(by_attributes)
         return fresh
 
-    def _note_idle(self, settings: Settings) -> None:
-        """The graph did not change with these settings. Leave alone what often does so in vain."""
-        for module, name, _ in set(settings) - set(self._latest):
+    def _note_idle(self, changed: set[tuple[int, str, object]]) -> None:
+        """The graph is as before these changes. Leave alone what often changes in vain."""
+        for module, name, _ in changed:
+            if name == "training":  # decides as soon as another attribute lets it
+                continue
             times = self._idle[module, name] = self._idle.get((module, name), 0) + 1
             if times < _IDLE_CHANGES:
                 continue
             self._unwatched.add((module, name))
             log.warning(
                 "%s changed %d times and the graph never did: it is not watched any longer",
-                name_setting(self._module, (module, name)),
+                name_attribute(self._module, (module, name)),
                 times,
             )
+
+    def _forget(self, by_attributes: dict[Attributes, list[Exported]]) -> None:
+        """Keep few graphs: a schedule would pile up one a step, with its memory."""
+        while len(by_attributes) > _KEPT_ATTRIBUTES:
+            del by_attributes[next(iter(by_attributes))]
+        kept = {id(e) for kind in self._exports.values() for g in kind.values() for e in g}
+        for key in [key for key, call in self._calls.items() if id(call.exported) not in kept]:
+            del self._calls[key]
 
     # --- what must reach the wrapped module -------------------------------------------------------
 

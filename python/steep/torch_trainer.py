@@ -20,7 +20,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from steep.errors import DataError, ModelError, ShapeError
-from steep.export import Exported, Settings, export, name_setting, read_settings
+from steep.export import Attributes, Exported, export, name_attribute, read_attributes
 from steep.session import TrainingSession
 from steep.structure import flatten, unflatten
 
@@ -81,7 +81,7 @@ class Trainer:
         self._counters: list[torch.Tensor] = []  # of batches that normalisations have seen
         self._lr: float | None = None
         self._pending_state: dict[str, Any] | None = None
-        self._compiled_for: Settings = ()
+        self._seen: Attributes = ()  # of the model, when last looked at
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class Trainer:
         self._counters = [buffers[name] for name in exported.counters]
         self._names = {n.removeprefix("model."): g for n, g in graph_names.items()}
         self._session, self._exported = session, exported
-        self._compiled_for = read_settings(self.model)
+        self._seen = read_attributes(self.model)
         self._first = [torch.empty_like(t, device="meta") for t in inputs]
         if self._pending_state is not None:
             self._load_moments(self._pending_state)
@@ -229,15 +229,17 @@ class Trainer:
 
     def _warn_of_changes(self) -> None:
         """Say once of each change of the model that the compiled step cannot see it."""
-        now = read_settings(self.model)
-        changed = set(now) - set(self._compiled_for)
-        self._compiled_for = now
+        now = read_attributes(self.model)
+        if now == self._seen:
+            return
+        changed = set(now) - set(self._seen)
+        self._seen = now
         for module, name, value in changed:
             if name != "training":
                 log.warning(
                     "%s is now %r, which the compiled step does not see: make a new trainer if "
                     "forward reads it",
-                    name_setting(self.model, (module, name)),
+                    name_attribute(self.model, (module, name)),
                     value,
                 )
 
