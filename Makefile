@@ -20,7 +20,7 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build test test-all test-cpp test-py lint format sanitize fuzz fuzz-corpus demo operators bench growth clean
+.PHONY: help setup build test test-all test-cpp test-py lint format sanitize fuzz fuzz-corpus attack demo operators bench growth clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -79,6 +79,9 @@ fuzz: build-sanitize ## FUZZ_SECONDS of fuzzing, shared between the targets; FUZ
 
 fuzz-corpus: ## add to tests/fuzz/corpus what earlier fuzzing found
 	@scripts/fuzz --merge build/sanitize
+
+attack: build ## hours of attacks, with a table of what they found: ATTACKS="saves …" for some of them
+	@scripts/attack $(ATTACKS)
 
 demo: build ## train the transformer language model: DATA=folder, SHORT=1 for a few steps
 	@$(bin)/python examples/transformer_lm/train.py --out runs/transformer_lm \
