@@ -19,7 +19,7 @@ struct GradChoice {
 int grad(const GradChoice& choice) {
   const std::string bytes = gradient_model(std::filesystem::path(choice.model), choice.options);
   write_file(choice.out, [&](FileWriter& file) { file.write(bytes); });
-  fmt::print("wrote {}\n", choice.out);
+  fmt::print("wrote {}\n", destination_text(choice.out));
   return kDone;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "runtime/disk.h"
 #include "steep/error.h"
 
 namespace steep::cli {
@@ -19,8 +20,9 @@ Metrics::Metrics(const std::string& path, int64_t step) : path_(path) {
       if (std::atoll(line.c_str()) <= step) kept += line + "\n";
     }
   }
-  file_.open(path, std::ios::trunc);
-  file_ << kept << std::flush;
+  // Earlier rows are not lost when this fails, or the process dies.
+  write_file(path, [&](FileWriter& file) { file.write(kept); });
+  file_.open(path, std::ios::app);
   if (!file_) throw IoError(ErrorParts{.what = "cannot write " + path});
 }
 

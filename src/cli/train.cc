@@ -10,6 +10,7 @@
 #include "cli/metrics.h"
 #include "cli/model_options.h"
 #include "cli/progress.h"
+#include "runtime/disk.h"
 #include "steep/error.h"
 
 namespace steep::cli {
@@ -259,11 +260,11 @@ class Run {
     }
     if (!choice_.out.empty()) {
       session_.export_onnx(choice_.out, choice_.for_inference);
-      progress.line("wrote " + choice_.out);
+      progress.line("wrote " + destination_text(choice_.out));
     }
     if (!choice_.profile.empty()) {
       session_.write_profile(choice_.profile);
-      progress.line("wrote " + choice_.profile);
+      progress.line("wrote " + destination_text(choice_.profile));
     }
   }
 

@@ -1,10 +1,9 @@
 #include "runtime/profiler.h"
 
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "steep/error.h"
+#include "runtime/disk.h"
 
 namespace steep {
 
@@ -36,13 +35,7 @@ std::string Profiler::to_json() const {
 }
 
 void Profiler::write(const std::string& path) const {
-  std::ofstream file(path, std::ios::binary);
-  file << to_json();
-  if (!file.flush()) {
-    throw IoError({.what = "The trace could not be written.",
-                   .node = path,
-                   .remedy = "Check the folder and the space left."});
-  }
+  write_file(path, [&](FileWriter& file) { file.write(to_json()); });
 }
 
 }  // namespace steep

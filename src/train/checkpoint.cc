@@ -2,14 +2,16 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <optional>
-#include <random>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "steep/error.h"
@@ -33,8 +35,8 @@ constexpr const char* kOld = ".steep-old.";
 fs::path resolve(const fs::path& path) {
   fs::path clean = fs::absolute(path).lexically_normal();
   if (!clean.has_filename()) clean = clean.parent_path();
-  std::error_code error;
-  return fs::is_symlink(clean, error) ? fs::weakly_canonical(clean) : clean;
+  fs::path target = follow_links(clean).lexically_normal();
+  return target.has_filename() ? target : target.parent_path();
 }
 
 /// Folders beside `target` named target + `mark` + anything, in order of name.
@@ -56,31 +58,9 @@ std::vector<fs::path> siblings(const fs::path& target, const std::string& mark) 
 
 /// Removes the files that a checkpoint has, then the folder if nothing else is in it.
 void remove_checkpoint(const fs::path& folder) {
-  if (injected_fault("remove") != 0) return;
-  std::error_code ignored;
-  for (const char* name : kFiles) fs::remove(folder / name, ignored);
-  fs::remove(folder, ignored);
+  for (const char* name : kFiles) remove_file(folder / name);
+  remove_folder(folder);
 }
-
-/// An exclusive lock on a folder, which ends with the process: what tells a save in progress from
-/// one that died.
-class FolderLock {
- public:
-  explicit FolderLock(const fs::path& folder)
-      : fd_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW)) {
-    held_ = fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
-  }
-  ~FolderLock() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-  bool held() const { return held_; }
-
- private:
-  int fd_;
-  bool held_;
-};
 
 /// Removes what saves that died left behind. Old checkpoints that were moved away go only once
 /// `target` exists.
@@ -90,10 +70,10 @@ void remove_stale(const fs::path& target) {
   if (fs::exists(target, error)) {
     for (fs::path& path : siblings(target, kOld)) stale.push_back(std::move(path));
   }
-  for (const fs::path& path : stale) {
-    const FolderLock lock(path);
-    if (lock.held()) remove_checkpoint(path);
-  }
+  if (stale.empty()) return;
+  // One of them may be what a power loss, as long as nobody synced, would bring back to `target`.
+  sync_folder(target.parent_path());
+  for (const fs::path& path : stale) remove_checkpoint(path);
 }
 
 void refuse_foreign_folder(const fs::path& target) {
@@ -117,16 +97,9 @@ void refuse_foreign_folder(const fs::path& target) {
 
 /// A folder of a name that nobody has, beside `target`.
 fs::path make_temporary(const fs::path& target) {
-  std::random_device random;
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    fs::path folder = target;
-    folder += fmt::format("{}{:08x}", kTemporary, random());
-    std::error_code error;
-    if (const int fault = injected_fault("mkdir")) throw_io("create", folder, fault);
-    if (fs::create_directory(folder, error)) return folder;
-    if (error && error.value() != EEXIST) throw_io("create", folder, error.value());
-  }
-  throw_io("create a folder beside", target, EEXIST);
+  fs::path folder = unused_name(target, kTemporary);
+  if (!make_folder(folder)) throw_io("create", folder, EEXIST);
+  return folder;
 }
 
 FileRecord write_tensors(const fs::path& path, const std::map<std::string, Tensor>& tensors) {
@@ -146,6 +119,26 @@ void write_folder(const fs::path& folder, const Checkpoint& checkpoint) {
   sync_folder(folder);
 }
 
+/// Throws where read_checkpoint() would, but for the tensors' bytes: what cannot be loaded must not
+/// replace what can.
+void read_back(const fs::path& folder, const Checkpoint& written) {
+  Checkpoint read;
+  std::map<std::string, FileRecord> files;
+  read_manifest(FileSource(folder / kManifest), &read, &files);
+  bool same = read.fingerprint == written.fingerprint && read.step == written.step &&
+              read.seed == written.seed && read.run_count == written.run_count &&
+              read.clean_steps == written.clean_steps && files.size() == 2;
+  for (const char* name : {kModel, kOptimizer}) {
+    const FileSource source(folder / name);
+    same = same && source.size() == files[name].bytes;
+    if (same) read_safetensors_header(source);
+  }
+  if (!same) {
+    throw IoError(ErrorParts{.what = folder.string() + " was changed while it was written",
+                             .remedy = "save again; nothing was replaced"});
+  }
+}
+
 /// Puts `folder` where `target` is or was. Returns what is to be removed afterwards, or an empty
 /// path.
 fs::path put_in_place(const fs::path& folder, const fs::path& target) {
@@ -156,7 +149,7 @@ fs::path put_in_place(const fs::path& folder, const fs::path& target) {
   }
   if (exchange_paths(folder, target)) return folder;
   fs::path old = target;
-  old += kOld + folder.extension().string().substr(1);
+  old += kOld + folder.extension().string().substr(1);  // the digits
   rename_path(target, old);
   try {
     rename_path(folder, target);
@@ -174,17 +167,30 @@ fs::path put_in_place(const fs::path& folder, const fs::path& target) {
       .remedy = remedy.empty() ? "load an older checkpoint; nothing was changed" : remedy});
 }
 
-Checkpoint read_folder(const fs::path& folder) {
+/// Device and number of a folder: what it is, whatever it is called.
+using Identity = std::pair<dev_t, ino_t>;
+
+Identity identity_of(const struct stat& info) { return {info.st_dev, info.st_ino}; }
+
+/// Of a folder that was opened. Its files are opened at once, so that they stay readable when a
+/// save replaces and removes it.
+Checkpoint read_folder(const Descriptor& opened, const fs::path& folder) {
   Checkpoint checkpoint;
-  fs::path file = folder / kManifest;
+  fs::path file;
+  const auto open = [&](const char* name) {
+    file = folder / name;
+    return FileSource(opened.get(), name, file);
+  };
   try {
+    const FileSource manifest = open(kManifest), model = open(kModel), optimizer = open(kOptimizer);
     std::map<std::string, FileRecord> files;
-    read_manifest(FileSource(file), &checkpoint, &files);
+    file = folder / kManifest;
+    read_manifest(manifest, &checkpoint, &files);
     for (const char* name : {kModel, kOptimizer}) {
       const auto record = files.find(name);
       if (record == files.end() || files.size() != 2) refuse(file, "its list of files is damaged");
       file = folder / name;
-      const FileSource source(file);
+      const FileSource& source = name == kModel ? model : optimizer;
       if (source.size() != record->second.bytes) {
         refuse(file,
                fmt::format("it has {} bytes instead of {}", source.size(), record->second.bytes));
@@ -202,41 +208,89 @@ Checkpoint read_folder(const fs::path& folder) {
   return checkpoint;
 }
 
+/// What is at `path`; none when there is nothing. Where a save replaced it while it was read, it is
+/// read again.
+std::optional<Checkpoint> read_present(const fs::path& path) {
+  constexpr auto kPatience = std::chrono::minutes(1);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  for (;;) {
+    const Descriptor opened(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (opened.get() < 0 && errno == ENOENT) return {};
+    struct stat before {
+    }, now{};
+    if (opened.get() < 0 || ::fstat(opened.get(), &before) != 0) {
+      refuse(path, std::generic_category().message(errno), "check the path");
+    }
+    try {
+      return read_folder(opened, path);
+    } catch (const CheckpointError&) {
+      const bool there = ::stat(path.c_str(), &now) == 0;
+      if (there && identity_of(now) == identity_of(before)) throw;
+      if (std::chrono::steady_clock::now() > deadline) throw;
+      if (!there) return {};
+    }
+  }
+}
+
 }  // namespace
+
+void check_checkpoint_destination(const fs::path& path) {
+  const fs::path target = resolve(path);
+  refuse_foreign_folder(target);
+  fs::path parent = target.parent_path();
+  std::error_code error;
+  while (parent.has_relative_path() && !fs::exists(fs::symlink_status(parent, error))) {
+    parent = parent.parent_path();
+  }
+  if (!fs::is_directory(parent, error)) throw_io("write into", parent, ENOTDIR);
+  if (::faccessat(AT_FDCWD, parent.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+    throw_io("write into", parent, errno);
+  }
+  struct stat info {};
+  if (::lstat(unused_name(target, kTemporary).c_str(), &info) != 0 && errno != ENOENT) {
+    throw_io("write", target, errno);
+  }
+}
 
 void write_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
   const fs::path target = resolve(path);
   std::error_code error;
-  fs::create_directories(target.parent_path(), error);
-  if (error) throw_io("create", target.parent_path(), error.value());
+  if (!fs::exists(target, error)) make_folders(target.parent_path());
   refuse_foreign_folder(target);
-  remove_stale(target);
+  const DiskLock lock(target);
+  if (lock.exclusive()) remove_stale(target);
 
   const fs::path folder = make_temporary(target);
-  const FolderLock lock(folder);
   fs::path old;
   try {
     write_folder(folder, checkpoint);
+    read_back(folder, checkpoint);
+    lock.verify();
+    refuse_foreign_folder(target);  // what stands there may be another thing by now
     old = put_in_place(folder, target);
   } catch (...) {
     remove_checkpoint(folder);
     throw;
   }
-  sync_folder(target.parent_path());
+  sync_parent(target);
   if (!old.empty()) remove_checkpoint(old);
 }
 
 Checkpoint read_checkpoint(const fs::path& path) {
   const fs::path target = resolve(path);
-  std::error_code error;
-  if (fs::exists(target, error)) return read_folder(target);
-  // A save died between its two renames.
-  for (const fs::path& old : siblings(target, kOld)) {
-    try {
-      return read_folder(old);
-    } catch (const CheckpointError&) {
-      // Half removed, because it had been replaced; another may be whole.
+  // Where names cannot be swapped, a save moves the old checkpoint away for a moment, or died then.
+  for (int i = 0; i < 1000; ++i) {
+    if (auto present = read_present(target)) return *std::move(present);
+    const std::vector<fs::path> olds = siblings(target, kOld);
+    for (const fs::path& old : olds) {
+      try {
+        if (auto moved = read_present(old)) return *std::move(moved);
+      } catch (const CheckpointError&) {
+        // Half removed, because it had been replaced; another may be whole.
+      }
     }
+    std::error_code error;
+    if (olds.empty() && !fs::exists(target, error)) break;
   }
   refuse(target, "there is no such folder", "check the path");
 }

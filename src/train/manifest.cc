@@ -2,13 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <climits>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/crc32c.h"
 #include "steep/error.h"
-#include "train/crc32c.h"
 
 namespace steep {
 namespace {
@@ -77,6 +79,15 @@ uint32_t parse_crc(std::string_view text) {
   return crc;
 }
 
+void check_ranges(const Checkpoint& c) {
+  if (c.step < 0) throw DataError("the checkpoint's step is out of range");
+  if (!std::isfinite(c.lr)) throw DataError("the checkpoint's lr is not finite");
+  if (!(c.loss_scale >= 0) || !std::isfinite(c.loss_scale) || c.clean_steps < 0) {
+    throw DataError("the checkpoint's loss scale is out of range");
+  }
+  if (c.threads < 0) throw DataError("the checkpoint's number of threads is out of range");
+}
+
 }  // namespace
 
 std::string write_manifest(const Checkpoint& checkpoint,
@@ -86,6 +97,7 @@ std::string write_manifest(const Checkpoint& checkpoint,
                                .expected = fmt::format("at most {} bytes", kMaxUser),
                                .received = fmt::format("{} bytes", checkpoint.user.size())});
   }
+  check_ranges(checkpoint);
   Json json{{"format", "steep checkpoint"},
             {"version", kVersion},
             {"fingerprint", checkpoint.fingerprint},
@@ -98,17 +110,27 @@ std::string write_manifest(const Checkpoint& checkpoint,
     json["loss_scale"] = checkpoint.loss_scale;
     json["clean_steps"] = checkpoint.clean_steps;
   }
+  if (checkpoint.threads > 0) json["threads"] = checkpoint.threads;
   for (const auto& [name, file] : files) {
     json["files"][name] = {{"bytes", file.bytes}, {"crc32c", fmt::format("{:08x}", file.crc)}};
   }
-  json["user"] = parse(checkpoint.user, kMaxDepth, "the checkpoint's user data");
+  const Json user = parse(checkpoint.user, kMaxDepth, "the checkpoint's user data");
   std::string text;
   try {
     text = json.dump(2);
+    text.resize(text.size() - 2);  // "\n}"
+    // In one line: with indentation it could grow a hundredfold.
+    text += ",\n  \"user\": " + user.dump() + "\n}";
   } catch (const Json::exception&) {
     throw DataError("the checkpoint's text is not valid UTF-8");
   }
-  return seal_manifest(std::move(text));
+  text = seal_manifest(std::move(text));
+  if (text.size() > kMaxManifest) {
+    throw DataError(ErrorParts{.what = "the checkpoint's user data is too long",
+                               .expected = fmt::format("at most {} bytes as JSON", kMaxManifest),
+                               .received = fmt::format("{} bytes", text.size())});
+  }
+  return text;
 }
 
 std::string seal_manifest(std::string json) {
@@ -142,23 +164,27 @@ void read_manifest(const ByteSource& source, Checkpoint* checkpoint,
                                .remedy = "load it with the version of Steep that wrote it"});
   }
   checkpoint->fingerprint = get_text(json, "fingerprint");
-  const uint64_t step = get_count(json, "step");
-  if (step > static_cast<uint64_t>(INT64_MAX)) throw DataError("the manifest's step is too large");
-  checkpoint->step = static_cast<int64_t>(step);
+  const auto count = [&](const char* key) {
+    const uint64_t value = get_count(json, key);
+    if (value > static_cast<uint64_t>(INT64_MAX)) {
+      throw DataError(ErrorParts{.what = fmt::format("the manifest's {} is too large", key)});
+    }
+    return static_cast<int64_t>(value);
+  };
+  checkpoint->step = count("step");
   checkpoint->seed = get_count(json, "seed");
   checkpoint->run_count = get_count(json, "run_count");
   checkpoint->lr = get<double>(json, "lr", &Json::is_number);
-  if (!std::isfinite(checkpoint->lr)) throw DataError("the manifest's lr is not finite");
   checkpoint->schedule = get_text(json, "schedule");
   if (json.contains("loss_scale")) {
     checkpoint->loss_scale = get<double>(json, "loss_scale", &Json::is_number);
-    const uint64_t clean = get_count(json, "clean_steps");
-    if (!(checkpoint->loss_scale > 0) || !std::isfinite(checkpoint->loss_scale) ||
-        clean > static_cast<uint64_t>(INT64_MAX)) {
-      throw DataError("the manifest's loss scale is out of range");
-    }
-    checkpoint->clean_steps = static_cast<int64_t>(clean);
+    checkpoint->clean_steps = count("clean_steps");
+    if (!(checkpoint->loss_scale > 0)) throw DataError("the manifest's loss scale is out of range");
   }
+  if (json.contains("threads")) {
+    checkpoint->threads = static_cast<int>(std::min<int64_t>(count("threads"), INT_MAX));
+  }
+  check_ranges(*checkpoint);
   const auto user = json.find("user");
   if (user == json.end()) throw DataError("the manifest has no valid 'user'");
   checkpoint->user = user->dump();

@@ -14,7 +14,8 @@ struct FileRecord {
   uint32_t crc = 0;
 };
 
-/// JSON text of all but the tensors. Throws DataError when `user` is no JSON, too long or too deep.
+/// JSON text of all but the tensors. Throws DataError when `user` is no JSON, too long or too deep,
+/// and for whatever else read_manifest() would refuse.
 std::string write_manifest(const Checkpoint& checkpoint,
                            const std::map<std::string, FileRecord>& files);
 

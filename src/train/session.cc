@@ -107,6 +107,11 @@ double TrainingSession::Impl::rate() const {
 }
 
 StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) {
+  if (steps == INT64_MAX) {
+    throw DataError(ErrorParts{.what = "The number of steps is at its limit; nothing was changed.",
+                               .received = fmt::format("{} steps", steps),
+                               .remedy = "Set a smaller step_count."});
+  }
   const uint64_t run = program->run_count();
   write_loss_scale();
   ForwardResult forward = program->forward(fed);

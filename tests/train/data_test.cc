@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "runtime/crc32c.h"
 #include "steep/error.h"
-#include "train/crc32c.h"
 
 namespace steep {
 namespace {
