@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "steep/error.h"
@@ -48,6 +51,31 @@ void need_rows(const Tensor& tensor) {
   }
 }
 
+/// For a file of neither kind: says what it looks like.
+[[noreturn]] void refuse_kind(const FileSource& source, std::string_view start) {
+  constexpr std::pair<std::string_view, const char*> kKinds[] = {
+      {"\x93NUMPY", "one array without a name (.npy)"},
+      {"\x89HDF\r\n", "HDF5"},
+      {"PAR1", "Parquet"},
+      {"ARROW1", "Arrow"},
+      {"\x1f\x8b", "a gzip file"},
+      {"\x80\x04", "a Python pickle"}};
+  const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                 [&](const auto& k) { return start.starts_with(k.first); });
+  const bool text = std::all_of(start.begin(), start.end(), [](char c) {
+    return c == '\t' || c == '\n' || c == '\r' || static_cast<unsigned char>(c) >= ' ';
+  });
+  throw DataError(ErrorParts{
+      .what = source.name() + " is neither an .npz nor a .safetensors file",
+      .expected = "arrays by name, in one of these two formats, whatever the file's name",
+      .received = source.size() < start.size() ? fmt::format("a file of {} bytes", source.size())
+                  : kind != std::end(kKinds)   ? kind->second
+                  : text                       ? "text, for instance CSV"
+                                               : "bytes of another format",
+      .remedy = "read it with a package that knows it, and write it with "
+                "numpy.savez(\"data.npz\", x=…, label=…)"});
+}
+
 }  // namespace
 
 std::map<std::string, Tensor> load_arrays(const std::filesystem::path& path,
@@ -57,10 +85,14 @@ std::map<std::string, Tensor> load_arrays(const std::filesystem::path& path,
   // zeros; a zip file's go on with the version that its first member needs, or with the counts of
   // an empty archive.
   unsigned char magic[8] = {};
-  source.read(0, magic, sizeof magic);
+  source.read(0, magic, std::min<uint64_t>(sizeof magic, source.size()));
   const bool member = std::memcmp(magic, "PK\3\4", 4) == 0 && (magic[4] | magic[5]) != 0;
   const bool empty = std::memcmp(magic, "PK\5\6", 4) == 0;
   if (member || empty) return read_npz(source, limits);
+  if (source.size() < sizeof magic || magic[4] != 0 || magic[5] != 0 || magic[6] != 0 ||
+      magic[7] != 0) {
+    refuse_kind(source, {reinterpret_cast<const char*>(magic), sizeof magic});
+  }
   return read_safetensors(source, limits);
 }
 
