@@ -83,7 +83,14 @@ def __getattr__(name: str) -> Any:
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module 'steep' has no attribute {name!r}")
-    value = getattr(importlib.import_module(module), name)
+    try:
+        value = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "torch":
+            raise
+        raise ImportError(
+            f'steep.{name} needs PyTorch: pip install "steep[torch]"', name="torch"
+        ) from error
     globals()[name] = value
     return value
 

@@ -1,0 +1,37 @@
+"""``python -m steep``: the ``steep`` program that was installed with this package."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from pathlib import Path
+
+
+def _program() -> Path | None:
+    """Find the program: what pip noted when it installed it, or a checkout's build."""
+    here = Path(__file__).resolve().parent
+    found = []
+    for distribution in importlib.metadata.distributions(name="steep"):
+        if Path(str(distribution.locate_file("steep"))).resolve() == here:
+            files = distribution.files or []
+            found += [Path(str(f.locate())) for f in files if f.parts[-2:] == ("bin", "steep")]
+    found += [here.parent / "bin/steep"]  # pip install --target
+    found += [here.parents[1] / "build/release/steep"]
+    return next((p for p in found if p.is_file() and os.access(p, os.X_OK)), None)
+
+
+def main() -> None:
+    """Become the program: its signals and exit status are those of this process."""
+    program = _program()
+    if program is None:
+        sys.exit(
+            "steep: the program `steep` is not installed beside this package; "
+            "install it again: pip install --force-reinstall steep"
+        )
+    sys.stdout.flush()
+    os.execv(program, [str(program), *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()
