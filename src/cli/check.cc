@@ -61,7 +61,10 @@ Command add_check(CLI::App& parent) {
       "Examples:\n"
       "  steep check model.onnx\n"
       "  steep check model.onnx --loss mse --shape x=32,10");
-  return [choice] { return check(*choice); };
+  return [choice, &app] {
+    check_usage(app, choice->model);
+    return check(*choice);
+  };
 }
 
 }  // namespace steep::cli

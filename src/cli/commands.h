@@ -19,6 +19,7 @@ enum ExitCode : int {
   kInterrupted = 130,
 };
 
+/// May throw CLI::Error for what is wrong with the command line.
 using Command = std::function<int()>;
 
 Command add_train(CLI::App& app, std::vector<std::string> command_line);

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "engine.h"
@@ -60,8 +61,7 @@ Command add_dump(CLI::App& parent) {
   auto choice = std::make_shared<DumpChoice>();
   CLI::App& app = *parent.add_subcommand("dump", "Print graph, kernels and memory plan");
   add_model_options(app, choice->model);
-  app.add_option("--optimizer", choice->model.options.optimizer.kind, "Of the training step")
-      ->capture_default_str();
+  add_optimizer_option(app, choice->model.options, "Of the training step");
   app.add_option("--shape", choice->shapes, "input=8,128: bind shapes and show the plan");
   app.add_flag("--step", choice->step, "The training step, for a model that has its loss inside");
   app.footer(
@@ -69,7 +69,12 @@ Command add_dump(CLI::App& parent) {
       "  steep dump model.onnx\n"
       "  steep dump model.onnx --shape x=8,128\n"
       "  steep dump model.onnx --loss mse --optimizer sgd --shape x=8,128");
-  return [choice] { return dump(*choice); };
+  return [choice, &app] {
+    const bool step = choice->step || !choice->model.options.loss.empty();
+    only_with(app, step, "--loss or --step", {"--output", "--train", "--freeze", "--optimizer"});
+    check_usage(app, choice->model);
+    return dump(*choice);
+  };
 }
 
 }  // namespace steep::cli

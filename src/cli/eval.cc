@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "steep/error.h"
@@ -109,17 +110,22 @@ Command add_eval(CLI::App& parent) {
   CLI::App& app = *parent.add_subcommand("eval", "Print the loss on data, write the outputs");
   add_model_options(app, choice->model);
   add_data_options(app, choice->data);
-  app.add_option("--optimizer", choice->model.options.optimizer.kind,
-                 "The optimizer of the run that wrote --checkpoint")
-      ->capture_default_str();
-  app.add_option("--momentum", choice->model.options.optimizer.momentum, "As --optimizer");
+  add_optimizer_option(app, choice->model.options,
+                       "The optimizer of the run that wrote --checkpoint");
+  app.add_option("--momentum", choice->model.options.optimizer.momentum, "As --optimizer")
+      ->transform(real(0));
   app.add_option("--checkpoint", choice->checkpoint, "Take the weights from this checkpoint");
   app.add_option("--out", choice->out, "Write every output to this .npz or .safetensors file");
   app.footer(
       "The loss is the mean over rows of each batch's loss.\n"
       "Example:\n"
       "  steep eval trained.onnx --data test.npz --loss softmax_cross_entropy --label-array y");
-  return [choice] { return evaluate(*choice); };
+  return [choice, &app] {
+    check_usage(app, choice->model);
+    only_with(app, choice->model.options.optimizer.kind == "sgd", "--optimizer sgd",
+              {"--momentum"});
+    return evaluate(*choice);
+  };
 }
 
 }  // namespace steep::cli

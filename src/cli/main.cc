@@ -1,9 +1,16 @@
 // The `steep` program.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <new>
+#include <stdexcept>
+#include <system_error>
 
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "steep/error.h"
 
@@ -12,11 +19,13 @@ namespace {
 using namespace steep;
 using namespace steep::cli;
 
-int report(const std::exception& error, int code) {
-  std::cout << std::flush;
-  std::cerr << "steep: " << error.what() << "\n";
+int report(const std::string& text, int code) {
+  std::fflush(stdout);
+  std::cerr << "steep: " << text << "\n";
   return code;
 }
+
+int report(const Error& error, int code) { return report(std::string(error.what()), code); }
 
 int run(const Command& command) {
   try {
@@ -31,20 +40,25 @@ int run(const Command& command) {
     return report(error, kBug);
   } catch (const Error& error) {
     return report(error, kEnvironment);
+  } catch (const CLI::Error&) {
+    throw;
   } catch (const std::bad_alloc&) {
-    std::cerr << "steep: there is not enough memory\n";
-    return kEnvironment;
+    return report("there is not enough memory", kEnvironment);
+  } catch (const std::length_error&) {  // more elements than any memory has
+    return report("there is not enough memory", kEnvironment);
+  } catch (const std::system_error& error) {
+    if (std::ferror(stdout) != 0) return kDone;  // fmt's; finish() reports it
+    return report(fmt::format("the system refused: {}", error.what()), kEnvironment);
   } catch (const std::exception& error) {
-    return report(error, kBug);
+    return report(fmt::format("a bug in Steep; please report it: {}", error.what()), kBug);
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int parse_and_run(int argc, char** argv) {
   CLI::App app{"Train ONNX models."};
   app.set_version_flag("--version", "steep " STEEP_VERSION);
   app.require_subcommand(1);
+  app.failure_message(explain);
   app.footer(
       "Exit codes: 0 done; 1 `check` found obstacles; 2 command line; 3 model or data; 4 files, "
       "memory,\n"
@@ -52,14 +66,28 @@ int main(int argc, char** argv) {
   const std::vector<std::string> command_line(argv, argv + argc);
   const std::vector<Command> commands{add_train(app, command_line), add_eval(app), add_check(app),
                                       add_dump(app), add_grad(app)};
+  const auto subcommands = app.get_subcommands({});
+  for (CLI::App* subcommand : subcommands) refuse_empty_words(*subcommand);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
+    for (size_t i = 0; i < commands.size(); ++i) {
+      if (subcommands[i]->parsed()) return run(commands[i]);
+    }
+    return kUsage;
+  } catch (const CLI::Error& error) {
     return app.exit(error) == 0 ? kDone : kUsage;
   }
-  const auto subcommands = app.get_subcommands({});
-  for (size_t i = 0; i < commands.size(); ++i) {
-    if (subcommands[i]->parsed()) return run(commands[i]);
-  }
-  return kUsage;
 }
+
+/// What was printed must have arrived: a full disk shows only when the buffer is written.
+int finish(int code) {
+  errno = 0;
+  const bool flushed = std::fflush(stdout) == 0;
+  if ((flushed && std::ferror(stdout) == 0) || code != kDone) return code;
+  const std::string why = errno == 0 ? "" : fmt::format(": {}", std::strerror(errno));
+  return report("cannot write to standard output" + why, kEnvironment);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return finish(parse_and_run(argc, argv)); }

@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "cli/command_line.h"
 #include "steep/error.h"
 #include "train/names.h"
 
@@ -87,10 +88,24 @@ void add_model_options(CLI::App& app, ModelChoice& choice) {
       "Output that is the loss or that the loss reads (default: the only one, or 'loss')");
   app.add_option("--label", o.label, "Name of the label input")->capture_default_str();
   app.add_option("--ignore-index", choice.ignore_index, "Label that softmax_cross_entropy skips")
-      ->expected(1);
+      ->expected(1)
+      ->transform(whole(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()));
   app.add_option("--train", o.trainable, "Initializers to train (default: all float ones)")
       ->delimiter(',');
   app.add_option("--freeze", o.frozen, "Initializers to leave alone")->delimiter(',');
+}
+
+CLI::Option* add_optimizer_option(CLI::App& app, TrainingOptions& options, const char* what) {
+  return app.add_option("--optimizer", options.optimizer.kind, what)
+      ->capture_default_str()
+      ->check(CLI::IsMember({"sgd", "adam", "adamw", "lamb"}));
+}
+
+void check_usage(const CLI::App& app, const ModelChoice& choice) {
+  const std::string& loss = choice.options.loss;
+  only_with(app, loss == "softmax_cross_entropy", "--loss softmax_cross_entropy",
+            {"--ignore-index"});
+  only_with(app, !loss.empty(), "--loss", {"--label", "--label-array"});
 }
 
 TrainingOptions training_options(const ModelChoice& choice) {
@@ -108,7 +123,7 @@ void add_data_options(CLI::App& app, DataChoice& choice) {
                  "Array with the labels (default: the label's name, or the only one left over)");
   app.add_option("--batch", choice.batch, "Rows per step")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->transform(whole(1));
 }
 
 std::vector<Tensor> arrays_for(const DataChoice& choice, const std::vector<TensorInfo>& inputs,

@@ -17,6 +17,10 @@ struct ModelChoice {
   std::vector<int64_t> ignore_index;  ///< none or one
 };
 void add_model_options(CLI::App& app, ModelChoice& choice);
+/// --optimizer, which is `what`.
+CLI::Option* add_optimizer_option(CLI::App& app, TrainingOptions& options, const char* what);
+/// Throws CLI::Error for an option that would change nothing.
+void check_usage(const CLI::App& app, const ModelChoice& choice);
 /// options with what parsing left in other fields.
 TrainingOptions training_options(const ModelChoice& choice);
 

@@ -3,11 +3,21 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 namespace steep::cli {
+namespace {
 
-Progress::Progress(int64_t total, int64_t done)
+/// fmt::print throws where a reader that has gone is to be noticed by lost().
+void put(const std::string& text, std::FILE* file) {
+  std::fwrite(text.data(), 1, text.size(), file);
+  std::fflush(file);
+}
+
+}  // namespace
+
+Progress::Progress(double total, double done)
     : total_(total), before_(done), terminal_(::isatty(STDOUT_FILENO) != 0), shown_(start_) {}
 
 double Progress::samples_per_second() const {
@@ -17,8 +27,9 @@ double Progress::samples_per_second() const {
 
 std::string Progress::rate_and_time_left() const {
   const double rate = samples_per_second();
-  const double seconds = rate > 0 ? static_cast<double>(total_ - before_ - done_) / rate : 0;
-  const auto left = static_cast<int64_t>(seconds);
+  const double seconds = rate > 0 ? (total_ - before_ - static_cast<double>(done_)) / rate : 0;
+  constexpr double kLongest = 1e9;  // 30 years
+  const auto left = static_cast<int64_t>(std::clamp(seconds, 0.0, kLongest));
   return fmt::format("{:.0f} samples/s  {}:{:02}:{:02} left", rate, left / 3600, left / 60 % 60,
                      left % 60);
 }
@@ -30,19 +41,19 @@ void Progress::step(int64_t samples, const std::string& text) {
     return;
   shown_ = now;
   if (terminal_) {
-    fmt::print("\r\x1b[K{}  {}", text, rate_and_time_left());
+    put(fmt::format("\r\x1b[K{}  {}", text, rate_and_time_left()), stdout);
     drawn_ = true;
   } else {
-    fmt::print("{}  {}\n", text, rate_and_time_left());
+    put(fmt::format("{}  {}\n", text, rate_and_time_left()), stdout);
   }
-  std::fflush(stdout);
 }
 
 void Progress::line(const std::string& text) {
-  if (drawn_) fmt::print("\r\x1b[K");
+  if (drawn_) put("\r\x1b[K", stdout);
   drawn_ = false;
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
+  put(text + "\n", lost() ? stderr : stdout);
 }
+
+bool Progress::lost() const { return std::ferror(stdout) != 0; }
 
 }  // namespace steep::cli

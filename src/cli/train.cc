@@ -2,57 +2,20 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <csignal>
+#include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/interrupts.h"
 #include "cli/metrics.h"
-#include "cli/model_options.h"
+#include "cli/position.h"
 #include "cli/progress.h"
+#include "cli/train_options.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
 
 namespace steep::cli {
 namespace {
-
-volatile std::sig_atomic_t interrupted = 0;
-
-/// The first Ctrl-C is seen between two steps; a second one ends the process at once, which
-/// checkpoints survive.
-void catch_interrupts() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { interrupted = 1; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
-  ::sigaction(SIGINT, &action, nullptr);
-  ::sigaction(SIGTERM, &action, nullptr);
-}
-
-struct TrainChoice {
-  ModelChoice model;
-  DataChoice data;
-  std::string validation;
-  int64_t epochs = 1;
-  bool no_shuffle = false;
-  bool drop_last = false;
-  std::string checkpoint;
-  int64_t checkpoint_every = 0;
-  std::string resume;
-  std::string out;
-  bool for_inference = false;
-  std::string metrics;
-  std::string profile;
-  bool lr_given = false;
-  std::vector<std::string> command_line;
-};
-
-/// Where a run stands; travels in the checkpoint.
-struct Position {
-  int64_t epoch = 0;
-  int64_t batch = 0;  ///< of the next step
-  double loss_sum = 0;
-  int64_t loss_rows = 0;
-};
 
 std::string label_of(const TrainingSession& session) {
   return session.options().loss.empty() ? "" : session.options().label;
@@ -68,9 +31,11 @@ class Run {
 
   int go() {
     if (!choice_.resume.empty()) resume();
+    first_step_ = session_.step_count();
     const int64_t rows = batches_.row_count();
-    Progress progress(choice_.epochs * rows,
-                      position_.epoch * rows + position_.batch * choice_.data.batch);
+    Progress progress(static_cast<double>(choice_.epochs) * static_cast<double>(rows),
+                      static_cast<double>(position_.epoch) * static_cast<double>(rows) +
+                          static_cast<double>(position_.batch * choice_.data.batch));
     Metrics metrics(choice_.metrics, session_.step_count());
     announce(progress);
     if (position_.epoch < choice_.epochs && position_.batch < batches_.count()) {
@@ -82,7 +47,7 @@ class Run {
 
     for (; position_.epoch < choice_.epochs; next_epoch()) {
       for (; position_.batch < batches_.count(); ++position_.batch) {
-        if (interrupted) return stop(progress);
+        if (interrupted() || progress.lost()) return stop(progress);
         one_step(progress, metrics);
       }
       progress.line(epoch_summary(progress));
@@ -105,8 +70,9 @@ class Run {
       }
       const int64_t batch = choice_.data.batch;
       const int64_t steps = choice_.drop_last ? rows / batch : (rows + batch - 1) / batch;
+      const double total = static_cast<double>(steps) * static_cast<double>(choice_.epochs);
       options.schedule.total_steps =
-          std::max(steps * choice_.epochs, options.schedule.warmup_steps + 1);
+          std::max(static_cast<int64_t>(std::min(total, 1e18)), options.schedule.warmup_steps + 1);
     }
     return TrainingSession(choice_.model.path, options);
   }
@@ -118,47 +84,22 @@ class Run {
             .seed = choice_.model.options.seed};
   }
 
-  /// What must not change between a run and its resumption.
-  nlohmann::json setting() const {
-    return {{"rows", batches_.row_count()},
-            {"batch", choice_.data.batch},
-            {"seed", choice_.model.options.seed},
-            {"shuffle", !choice_.no_shuffle},
-            {"drop_last", choice_.drop_last}};
+  Setting setting() const {
+    return {.rows = batches_.row_count(),
+            .batch = choice_.data.batch,
+            .seed = choice_.model.options.seed,
+            .shuffle = !choice_.no_shuffle,
+            .drop_last = choice_.drop_last};
   }
 
   void resume() {
-    const auto user =
-        nlohmann::json::parse(session_.load_checkpoint(choice_.resume), nullptr, false);
-    const auto run = user.is_object() ? user.find("run") : user.end();
-    if (run == user.end() || !run->is_object() || !run->contains("setting")) {
-      throw CheckpointError(ErrorParts{.what = choice_.resume + " was not written by `steep train`",
-                                       .remedy = "resume from a checkpoint of `steep train`"});
-    }
-    if ((*run)["setting"] != setting()) {
-      throw CheckpointError(ErrorParts{.what = "the run that is resumed had other data or batches",
-                                       .node = choice_.resume,
-                                       .expected = (*run)["setting"].dump(),
-                                       .received = setting().dump(),
-                                       .remedy = "give the same data, --batch and --seed"});
-    }
-    position_ = {run->value("epoch", int64_t{0}), run->value("next_batch", int64_t{0}),
-                 run->value("loss_sum", 0.0), run->value("loss_rows", int64_t{0})};
-    if (position_.epoch < 0 || position_.batch < 0) {
-      throw CheckpointError(
-          ErrorParts{.what = "the position of the run is damaged", .node = choice_.resume});
-    }
+    position_ = position_from(session_.load_checkpoint(choice_.resume), choice_.resume, setting(),
+                              batches_.count());
     if (choice_.lr_given) session_.set_lr(choice_.model.options.optimizer.lr);
   }
 
   void save(const std::string& folder) {
-    const nlohmann::json user{{"run",
-                               {{"setting", setting()},
-                                {"epoch", position_.epoch},
-                                {"next_batch", position_.batch},
-                                {"loss_sum", position_.loss_sum},
-                                {"loss_rows", position_.loss_rows}}}};
-    session_.save_checkpoint(folder, user.dump());
+    session_.save_checkpoint(folder, to_text(setting(), position_));
   }
 
   void save_after_epoch() {
@@ -178,6 +119,13 @@ class Run {
                               batches_.count()));
     if (!choice_.resume.empty()) {
       progress.line(fmt::format("resumed {} after step {}", choice_.resume, session_.step_count()));
+      if (position_.epoch >= choice_.epochs) {
+        progress.line(fmt::format("nothing is left of --epochs {}", choice_.epochs));
+      }
+    }
+    if (!choice_.keeps_weights()) {
+      progress.line(
+          "the trained weights will not be kept: neither --out nor --checkpoint is given");
     }
   }
 
@@ -232,9 +180,10 @@ class Run {
   }
 
   int stop(Progress& progress) {
-    std::string folder = choice_.checkpoint;
-    if (folder.empty()) {
-      folder = std::filesystem::path(choice_.model.path).stem().string() + ".checkpoint";
+    const std::string folder = choice_.interrupted_folder();
+    if (session_.step_count() == first_step_ && std::filesystem::exists(folder)) {
+      progress.line("stopped before the first step; " + folder + " stays as it was");
+      return kInterrupted;
     }
     save(folder);
     std::vector<std::string> again;
@@ -266,6 +215,9 @@ class Run {
       session_.write_profile(choice_.profile);
       progress.line("wrote " + destination_text(choice_.profile));
     }
+    if (!choice_.keeps_weights()) {
+      progress.line("the trained weights were not kept: neither --out nor --checkpoint was given");
+    }
   }
 
   const TrainChoice& choice_;
@@ -274,42 +226,8 @@ class Run {
   Batches batches_;
   std::unique_ptr<Batches> validation_;
   Position position_;
+  int64_t first_step_ = 0;  ///< the session's count before this run
 };
-
-void add_optimizer_options(CLI::App& app, TrainingOptions& o) {
-  app.add_option("--optimizer", o.optimizer.kind, "sgd, adam, adamw or lamb")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"sgd", "adam", "adamw", "lamb"}));
-  app.add_option("--weight-decay", o.optimizer.weight_decay, "Weight decay")->capture_default_str();
-  app.add_option("--momentum", o.optimizer.momentum, "Momentum (sgd)")->capture_default_str();
-  app.add_option("--dampening", o.optimizer.dampening, "Dampening (sgd)")->capture_default_str();
-  app.add_flag("--nesterov", o.optimizer.nesterov, "Nesterov's momentum (sgd)");
-  app.add_option("--beta1", o.optimizer.beta1, "Decay of the first moment")->capture_default_str();
-  app.add_option("--beta2", o.optimizer.beta2, "Decay of the second moment")->capture_default_str();
-  app.add_option("--epsilon", o.optimizer.epsilon, "Added to the denominator")
-      ->capture_default_str();
-  app.add_option("--clip-norm", o.clip_norm, "Bound on the gradients' global norm");
-  app.add_flag("--grad-norm", o.grad_norm, "Record the gradients' global norm");
-  app.add_option("--schedule", o.schedule.kind, "constant, linear or cosine")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"constant", "linear", "cosine"}));
-  app.add_option("--warmup-steps", o.schedule.warmup_steps, "Steps of linear warm-up");
-  app.add_option("--total-steps", o.schedule.total_steps,
-                 "Length of the schedule (default: the run)");
-  app.add_option("--min-lr-ratio", o.schedule.min_lr_ratio, "Final learning rate / --lr");
-  app.add_option("--precision", o.precision,
-                 "fp32, or bf16 or fp16: matrix products in 16 bits, weights in float32")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  app.add_option("--loss-scale", o.loss_scale.initial, "Initial loss scale (fp16)")
-      ->capture_default_str();
-  app.add_option("--loss-scale-window", o.loss_scale.growth_interval,
-                 "Double the loss scale after so many steps without overflow (fp16)")
-      ->capture_default_str();
-  app.add_option("--seed", o.seed, "Of shuffling and dropout")->capture_default_str();
-  app.add_flag("--check-finite", o.check_finite,
-               "Stop before a step with NaN or infinite gradients, not only such a loss");
-}
 
 }  // namespace
 
@@ -317,38 +235,11 @@ Command add_train(CLI::App& parent, std::vector<std::string> command_line) {
   auto choice = std::make_shared<TrainChoice>();
   choice->command_line = std::move(command_line);
   CLI::App& app = *parent.add_subcommand("train", "Train a model's initializers");
-  add_model_options(app, choice->model);
-  add_data_options(app, choice->data);
-  CLI::Option* lr = app.add_option("--lr", choice->model.options.optimizer.lr, "Learning rate")
-                        ->capture_default_str();
-  add_optimizer_options(app, choice->model.options);
-  app.add_option("--epochs", choice->epochs, "Passes over the data")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  app.add_flag("--no-shuffle", choice->no_shuffle, "Keep the order of the rows");
-  app.add_flag("--drop-last", choice->drop_last, "Leave out a last batch that is not full");
-  app.add_option("--validation", choice->validation, "Data for a validation loss after each epoch");
-  CLI::Option* checkpoint = app.add_option("--checkpoint", choice->checkpoint,
-                                           "Folder to save to, after each epoch and on Ctrl-C");
-  app.add_option("--checkpoint-every", choice->checkpoint_every, "Also after so many steps")
-      ->needs(checkpoint);
-  app.add_option("--resume", choice->resume, "Continue from this checkpoint, bit for bit");
-  app.add_option("--out", choice->out, "Write a copy of the model with the trained weights");
-  app.add_flag("--for-inference", choice->for_inference,
-               "Write it for running: batch normalisations folded into weights, no dropout");
-  app.add_option("--metrics", choice->metrics, "Write a CSV with one row a step");
-  app.add_option("--profile", choice->profile, "Write a Chrome/Perfetto trace");
-  app.footer(
-      "Examples:\n"
-      "  steep train model.onnx --data train.npz --loss mse --optimizer sgd --lr 0.1 --out "
-      "trained.onnx\n"
-      "  steep train mlp.onnx --data digits.npz --loss softmax_cross_entropy --label-array y \\\n"
-      "      --optimizer adam --epochs 20 --batch 64 --schedule cosine --checkpoint run --out "
-      "mlp2.onnx\n"
-      "  steep train model.onnx --data tokens.npz --loss softmax_cross_entropy --precision bf16\n"
-      "  steep train mlp.onnx --data digits.npz … --resume run");
-  return [choice, lr] {
-    choice->lr_given = lr->count() > 0;
+  add_train_options(app, *choice);
+  return [choice, &app] {
+    check_train_usage(app, *choice);
+    check_destinations(*choice);
+    outlive_closed_pipes();
     return Run(*choice).go();
   };
 }

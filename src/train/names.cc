@@ -52,4 +52,17 @@ std::string nearest_names(const std::string& wanted, std::span<const std::string
          fmt::format("{}", fmt::join(shown, ", "));
 }
 
+std::string closest_name(const std::string& wanted, std::span<const std::string> names) {
+  size_t best = std::min<size_t>(3, wanted.size() / 2) + 1;
+  std::string closest;
+  for (const std::string& name : names) {
+    const size_t d = distance(wanted, name);
+    if (d < best) {
+      best = d;
+      closest = name;
+    }
+  }
+  return closest;
+}
+
 }  // namespace steep

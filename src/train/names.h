@@ -14,4 +14,7 @@ std::string list_names(std::span<const std::string> names);
 /// them when they are few.
 std::string nearest_names(const std::string& wanted, std::span<const std::string> names);
 
+/// The one of `names` that `wanted` may be a misspelling of; "" when none is near.
+std::string closest_name(const std::string& wanted, std::span<const std::string> names);
+
 }  // namespace steep

@@ -1,0 +1,44 @@
+#include "cli/interrupts.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <string_view>
+
+namespace steep::cli {
+namespace {
+
+volatile std::sig_atomic_t asked = 0;
+
+void ask(int signal) {
+  asked = 1;
+  if (signal != SIGINT) return;
+  constexpr std::string_view kText =
+      "\nsteep: stopping after this step; Ctrl-C again stops at once and saves nothing\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
+}
+
+void catch_signal(int number, int flags) {
+  struct sigaction action {};
+  ::sigaction(number, nullptr, &action);
+  if (action.sa_handler == SIG_IGN) return;
+  action = {};
+  action.sa_handler = ask;
+  action.sa_flags = flags | SA_RESTART;
+  ::sigaction(number, &action, nullptr);
+}
+
+}  // namespace
+
+void outlive_closed_pipes() { ::signal(SIGPIPE, SIG_IGN); }
+
+void catch_interrupts() {
+  const int once = static_cast<int>(SA_RESETHAND);
+  catch_signal(SIGINT, once);
+  catch_signal(SIGTERM, once);
+  catch_signal(SIGHUP, 0);  // both the terminal and its shell send one
+}
+
+bool interrupted() { return asked != 0; }
+
+}  // namespace steep::cli

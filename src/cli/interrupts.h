@@ -1,0 +1,16 @@
+// Requests to stop, seen between two steps.
+#pragma once
+
+namespace steep::cli {
+
+/// From now on a closed pipe is an error of the write, not the end of the process.
+void outlive_closed_pipes();
+
+/// From now on Ctrl-C, SIGTERM and SIGHUP make interrupted() true. A second Ctrl-C or SIGTERM ends
+/// the process at once, which checkpoints survive. Signals that were ignored, as under nohup, stay
+/// so.
+void catch_interrupts();
+
+bool interrupted();
+
+}  // namespace steep::cli

@@ -1,0 +1,105 @@
+#include "cli/position.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cli/command_line.h"
+#include "steep/error.h"
+
+namespace steep::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+Json to_json(const Setting& s) {
+  return {{"rows", s.rows},
+          {"batch", s.batch},
+          {"seed", s.seed},
+          {"shuffle", s.shuffle},
+          {"drop_last", s.drop_last}};
+}
+
+/// One JSON object of a checkpoint, whose bytes may be anything.
+class Reader {
+ public:
+  Reader(const Json& json, std::string folder) : json_(json), folder_(std::move(folder)) {}
+
+  int64_t count(const char* key, int64_t most) const {
+    const auto value = get<uint64_t>(key, "a whole number", &Json::is_number_unsigned);
+    if (value > static_cast<uint64_t>(most)) refuse(key, fmt::format("at most {}", most));
+    return static_cast<int64_t>(value);
+  }
+  template <typename T>
+  T get(const char* key, const char* expected, bool (Json::*is)() const noexcept) const {
+    const auto found = json_.find(key);
+    if (found == json_.end() || !((*found).*is)()) refuse(key, expected);
+    return found->template get<T>();
+  }
+  [[noreturn]] void refuse(const char* key, const std::string& expected) const {
+    const auto found = json_.find(key);
+    throw CheckpointError(ErrorParts{.what = fmt::format("'{}' of the run is damaged", key),
+                                     .node = folder_,
+                                     .expected = expected,
+                                     .received = found == json_.end() ? "nothing"
+                                                 : found->is_number_integer()
+                                                     ? found->dump()
+                                                     : std::string(found->type_name()),
+                                     .remedy = "resume from another checkpoint, or train anew"});
+  }
+
+ private:
+  const Json& json_;
+  std::string folder_;
+};
+
+constexpr int64_t kAny = INT64_MAX;
+
+Setting setting_from(const Reader& reader) {
+  return {.rows = reader.count("rows", kAny),
+          .batch = reader.count("batch", kAny),
+          .seed = reader.get<uint64_t>("seed", "a whole number", &Json::is_number_unsigned),
+          .shuffle = reader.get<bool>("shuffle", "true or false", &Json::is_boolean),
+          .drop_last = reader.get<bool>("drop_last", "true or false", &Json::is_boolean)};
+}
+
+}  // namespace
+
+std::string to_text(const Setting& setting, const Position& position) {
+  return Json{{"run",
+               {{"setting", to_json(setting)},
+                {"epoch", position.epoch},
+                {"next_batch", position.batch},
+                {"loss_sum", position.loss_sum},
+                {"loss_rows", position.loss_rows}}}}
+      .dump();
+}
+
+Position position_from(const std::string& user, const std::string& folder, const Setting& setting,
+                       int64_t batches) {
+  const Json json = Json::parse(user, nullptr, false);
+  const auto run = json.is_object() ? json.find("run") : json.end();
+  if (run == json.end() || !run->is_object() || !run->contains("setting")) {
+    throw CheckpointError(ErrorParts{.what = folder + " was not written by `steep train`",
+                                     .remedy = "resume from a checkpoint of `steep train`"});
+  }
+  const Reader reader(*run, folder);
+  if (!(*run)["setting"].is_object()) reader.refuse("setting", "an object");
+  const Setting earlier = setting_from(Reader((*run)["setting"], folder));
+  if (earlier != setting) {
+    throw CheckpointError(ErrorParts{.what = "the run that is resumed had other data or batches",
+                                     .node = folder,
+                                     .expected = to_json(earlier).dump(),
+                                     .received = to_json(setting).dump(),
+                                     .remedy = "give the same data, --batch and --seed"});
+  }
+  Position position{.epoch = reader.count("epoch", kMost),
+                    .batch = reader.count("next_batch", batches),
+                    .loss_sum = reader.get<double>("loss_sum", "a number", &Json::is_number),
+                    .loss_rows = reader.count("loss_rows", setting.rows)};
+  if (!std::isfinite(position.loss_sum)) reader.refuse("loss_sum", "a finite number");
+  return position;
+}
+
+}  // namespace steep::cli

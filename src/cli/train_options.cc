@@ -1,0 +1,127 @@
+#include "cli/train_options.h"
+
+#include <filesystem>
+#include <limits>
+
+#include "cli/command_line.h"
+
+namespace steep::cli {
+namespace {
+
+void add_optimizer_options(CLI::App& app, TrainingOptions& o) {
+  add_optimizer_option(app, o, "sgd, adam, adamw or lamb");
+  app.add_option("--weight-decay", o.optimizer.weight_decay, "Weight decay")
+      ->capture_default_str()
+      ->transform(real(0));
+  app.add_option("--momentum", o.optimizer.momentum, "Momentum (sgd)")
+      ->capture_default_str()
+      ->transform(real(0));
+  app.add_option("--dampening", o.optimizer.dampening, "Dampening (sgd)")
+      ->capture_default_str()
+      ->transform(real(std::numeric_limits<double>::lowest()));
+  app.add_flag("--nesterov", o.optimizer.nesterov, "Nesterov's momentum (sgd)");
+  app.add_option("--beta1", o.optimizer.beta1, "Decay of the first moment")
+      ->capture_default_str()
+      ->transform(real(0, 1));
+  app.add_option("--beta2", o.optimizer.beta2, "Decay of the second moment")
+      ->capture_default_str()
+      ->transform(real(0, 1));
+  app.add_option("--epsilon", o.optimizer.epsilon, "Added to the denominator")
+      ->capture_default_str()
+      ->transform(real(0));
+  app.add_option("--clip-norm", o.clip_norm, "Bound on the gradients' global norm")
+      ->transform(real(0));
+  app.add_flag("--grad-norm", o.grad_norm, "Record the gradients' global norm");
+  app.add_option("--schedule", o.schedule.kind, "constant, linear or cosine")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"constant", "linear", "cosine"}));
+  app.add_option("--warmup-steps", o.schedule.warmup_steps, "Steps of linear warm-up")
+      ->transform(whole(0));
+  app.add_option("--total-steps", o.schedule.total_steps,
+                 "Length of the schedule (default: the run)")
+      ->transform(whole(1));
+  app.add_option("--min-lr-ratio", o.schedule.min_lr_ratio, "Final learning rate / --lr")
+      ->transform(real(0, 1));
+  app.add_option("--precision", o.precision,
+                 "fp32, or bf16 or fp16: matrix products in 16 bits, weights in float32")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  app.add_option("--loss-scale", o.loss_scale.initial, "Initial loss scale (fp16)")
+      ->capture_default_str()
+      ->transform(real(1, o.loss_scale.max));
+  app.add_option("--loss-scale-window", o.loss_scale.growth_interval,
+                 "Double the loss scale after so many steps without overflow (fp16)")
+      ->capture_default_str()
+      ->transform(whole(0));
+  app.add_option("--seed", o.seed, "Of shuffling and dropout")
+      ->capture_default_str()
+      ->transform(whole(0, std::numeric_limits<int64_t>::max()));
+  app.add_flag("--check-finite", o.check_finite,
+               "Stop before a step with NaN or infinite gradients, not only such a loss");
+}
+
+}  // namespace
+
+std::string TrainChoice::interrupted_folder() const {
+  if (!checkpoint.empty()) return checkpoint;
+  return std::filesystem::path(model.path).stem().string() + ".checkpoint";
+}
+
+void add_train_options(CLI::App& app, TrainChoice& choice) {
+  add_model_options(app, choice.model);
+  add_data_options(app, choice.data);
+  app.add_option("--lr", choice.model.options.optimizer.lr, "Learning rate")
+      ->capture_default_str()
+      ->transform(real(0));
+  add_optimizer_options(app, choice.model.options);
+  app.add_option("--epochs", choice.epochs, "Passes over the data")
+      ->capture_default_str()
+      ->transform(whole(1));
+  app.add_flag("--no-shuffle", choice.no_shuffle, "Keep the order of the rows");
+  app.add_flag("--drop-last", choice.drop_last, "Leave out a last batch that is not full");
+  app.add_option("--validation", choice.validation, "Data for a validation loss after each epoch");
+  CLI::Option* checkpoint = app.add_option(
+      "--checkpoint", choice.checkpoint,
+      "Folder to save to: after each epoch, on Ctrl-C, SIGTERM and SIGHUP, and when\n"
+      "standard output is closed. Without it these four save MODEL.checkpoint");
+  app.add_option("--checkpoint-every", choice.checkpoint_every, "Also after so many steps")
+      ->needs(checkpoint)
+      ->transform(whole(1));
+  app.add_option("--resume", choice.resume, "Continue from this checkpoint, bit for bit");
+  CLI::Option* out = app.add_option(
+      "--out", choice.out,
+      "Write a copy of the model with the trained weights. Without --out and --checkpoint\n"
+      "they are not kept, which is then said before and after training");
+  app.add_flag("--for-inference", choice.for_inference,
+               "Write it for running: batch normalisations folded into weights, no dropout")
+      ->needs(out);
+  app.add_option("--metrics", choice.metrics, "Write a CSV with one row a step");
+  app.add_option("--profile", choice.profile, "Write a Chrome/Perfetto trace");
+  app.footer(
+      "Examples:\n"
+      "  steep train model.onnx --data train.npz --loss mse --optimizer sgd --lr 0.1 --out "
+      "trained.onnx\n"
+      "  steep train mlp.onnx --data digits.npz --loss softmax_cross_entropy --label-array y \\\n"
+      "      --optimizer adam --epochs 20 --batch 64 --schedule cosine --checkpoint run --out "
+      "mlp2.onnx\n"
+      "  steep train model.onnx --data tokens.npz --loss softmax_cross_entropy --precision bf16\n"
+      "  steep train mlp.onnx --data digits.npz … --resume run");
+}
+
+void check_train_usage(const CLI::App& app, TrainChoice& choice) {
+  const TrainingOptions& o = choice.model.options;
+  check_usage(app, choice.model);
+  only_with(app, o.optimizer.kind == "sgd", "--optimizer sgd",
+            {"--momentum", "--dampening", "--nesterov"});
+  only_with(app, o.optimizer.kind != "sgd", "--optimizer adam, adamw or lamb",
+            {"--beta1", "--beta2", "--epsilon"});
+  only_with(app, o.schedule.kind != "constant", "--schedule linear or cosine",
+            {"--total-steps", "--min-lr-ratio"});
+  only_with(app, o.precision == "fp16", "--precision fp16",
+            {"--loss-scale", "--loss-scale-window"});
+  choice.lr_given = app.count("--lr") > 0;
+}
+
+void check_destinations(const TrainChoice&) {}
+
+}  // namespace steep::cli

@@ -1,0 +1,43 @@
+// The options of `steep train`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/model_options.h"
+
+namespace steep::cli {
+
+struct TrainChoice {
+  ModelChoice model;
+  DataChoice data;
+  std::string validation;
+  int64_t epochs = 1;
+  bool no_shuffle = false;
+  bool drop_last = false;
+  std::string checkpoint;
+  int64_t checkpoint_every = 0;
+  std::string resume;
+  std::string out;
+  bool for_inference = false;
+  std::string metrics;
+  std::string profile;
+  bool lr_given = false;
+  std::vector<std::string> command_line;
+
+  bool keeps_weights() const { return !out.empty() || !checkpoint.empty(); }
+  /// Where an interrupted run is saved.
+  std::string interrupted_folder() const;
+};
+
+void add_train_options(CLI::App& app, TrainChoice& choice);
+
+/// After parsing: what the options say of each other. Throws CLI::Error.
+void check_train_usage(const CLI::App& app, TrainChoice& choice);
+
+/// What can be known before anything is read: whether the results can be written where they are to
+/// go. Throws IoError; leaves nothing behind.
+void check_destinations(const TrainChoice& choice);
+
+}  // namespace steep::cli
