@@ -16,7 +16,7 @@ def main() -> float:
     with TemporaryDirectory() as folder:
         model = Path(folder) / "linear.onnx"
         onnx.save(linear_model(10), model)
-        session = steep.TrainingSession(model, loss="mse", optimizer=steep.SGD(lr=0.1))
+        session = steep.TrainingSession(model, loss="mse", optimizer="sgd", lr=0.1)
         random = np.random.default_rng(0)
         loss = 0.0
         for epoch in range(50):
