@@ -7,6 +7,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "runtime/disk.h"
 #include "steep/error.h"
 
 namespace steep::cli {
@@ -59,6 +60,7 @@ int64_t count_right(const Tensor& scores, const Tensor& labels) {
 }
 
 int evaluate(const EvalChoice& choice) {
+  if (!choice.out.empty()) check_destination(choice.out);
   const TrainingOptions options = training_options(choice.model);
   TrainingSession session(choice.model.path, options);
   if (!choice.checkpoint.empty()) session.load_checkpoint(choice.checkpoint);
@@ -115,7 +117,12 @@ Command add_eval(CLI::App& parent) {
   app.add_option("--momentum", choice->model.options.optimizer.momentum, "As --optimizer")
       ->transform(real(0));
   app.add_option("--checkpoint", choice->checkpoint, "Take the weights from this checkpoint");
-  app.add_option("--out", choice->out, "Write every output to this .npz or .safetensors file");
+  app.add_option("--out", choice->out, "Write every output to this .npz or .safetensors file")
+      ->check([](const std::string& name) {
+        return name.ends_with(".npz") || name.ends_with(".safetensors")
+                   ? std::string()
+                   : "expected a name that ends in .npz or .safetensors, received '" + name + "'";
+      });
   app.footer(
       "The loss is the mean over rows of each batch's loss.\n"
       "Example:\n"

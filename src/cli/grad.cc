@@ -17,6 +17,7 @@ struct GradChoice {
 };
 
 int grad(const GradChoice& choice) {
+  check_destination(choice.out);
   const std::string bytes = gradient_model(std::filesystem::path(choice.model), choice.options);
   write_file(choice.out, [&](FileWriter& file) { file.write(bytes); });
   fmt::print("wrote {}\n", destination_text(choice.out));

@@ -1,9 +1,17 @@
 #include "cli/train_options.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <limits>
+#include <map>
+#include <system_error>
+#include <utility>
 
 #include "cli/command_line.h"
+#include "runtime/disk.h"
+#include "steep/error.h"
+#include "train/checkpoint.h"
 
 namespace steep::cli {
 namespace {
@@ -122,6 +130,33 @@ void check_train_usage(const CLI::App& app, TrainChoice& choice) {
   choice.lr_given = app.count("--lr") > 0;
 }
 
-void check_destinations(const TrainChoice&) {}
+void check_destinations(const TrainChoice& choice) {
+  namespace fs = std::filesystem;
+  std::map<fs::path, std::string> taken;  // by whom
+  auto take = [&](const std::string& name, const fs::path& path) {
+    std::error_code error;
+    const fs::path real = fs::weakly_canonical(path, error);
+    return taken.emplace(error ? path : real, name).first->second;
+  };
+  take("--data", choice.data.path);
+  if (!choice.validation.empty()) take("--validation", choice.validation);
+  if (choice.out != choice.model.path) take("the model", choice.model.path);
+  const std::pair<std::string, std::string> results[] = {{"--checkpoint", choice.checkpoint},
+                                                         {"--out", choice.out},
+                                                         {"--metrics", choice.metrics},
+                                                         {"--profile", choice.profile}};
+  for (const auto& [option, path] : results) {
+    if (path.empty()) continue;
+    if (option == "--checkpoint") {
+      check_checkpoint_destination(path);
+    } else {
+      check_destination(path);
+    }
+    const std::string by = take(option, path);
+    if (by == option) continue;
+    throw IoError(ErrorParts{.what = fmt::format("{} and {} are one file: {}", by, option, path),
+                             .remedy = "give each a name of its own"});
+  }
+}
 
 }  // namespace steep::cli

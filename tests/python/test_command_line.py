@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from test_program import ROOT, built, linear, steep, train, weights
 
 import steep as package
-from test_program import ROOT, built, linear, steep, train, weights
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def wait_for_rows(metrics: Path, process: subprocess.Popen[str]) -> None:
 
 
 def resumes_bit_exactly(model: Path, checkpoint: Path, stopped: str) -> None:
-    done = int(stopped.split("stopped after step ")[1].split(";")[0])
+    done = int(stopped.split("stopped after step ")[1].split(";", maxsplit=1)[0])
     words = ("--optimizer", "adam", "--batch", 1, "--epochs", done // 256 + 1)
     folder = model.parent
     train(model, *words, "--resume", checkpoint, "--out", folder / "parts.onnx")
@@ -266,3 +266,50 @@ def test_python_m_steep(model: Path) -> None:
     assert run("--version").stdout == f"steep {package.__version__}\n"
     assert "can be trained" in run("check", model).stdout
     assert run("trian").returncode == 2
+    command = f"{sys.executable} -m steep dump {model} | true"
+    text = subprocess.run(
+        ["bash", "-c", f"sleep 0.1 | {command}"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert text.stderr == ""
+
+
+@pytest.mark.parametrize("option", ["--out", "--checkpoint", "--metrics", "--profile"])
+def test_destinations_are_tried_first(model: Path, option: str) -> None:
+    folder = model.parent
+    os.mkfifo(folder / "pipe")
+    (folder / "other").mkdir()
+    (folder / "other/file").write_text("mine")
+    (folder / "lasso").symlink_to(folder / "lasso")
+    names = ["pipe", "other", "lasso", "linear.npz/x"]
+    names += [] if option == "--checkpoint" else ["nowhere/x"]
+    before = sorted(folder.rglob("*"))
+    for name in names:
+        text = steep("train", model, "--data", "unread.npz", option, folder / name, code=4)
+        assert Path(name).parts[0] in text and "unread.npz" not in text
+    assert before == sorted(folder.rglob("*"))
+    assert (folder / "other/file").read_text() == "mine"
+
+
+def test_results_do_not_replace_each_other(model: Path) -> None:
+    data, same = model.with_suffix(".npz"), model.parent / "same"
+    for words in (
+        ("--out", same, "--metrics", same),
+        ("--out", same, "--checkpoint", same),
+        ("--metrics", data),
+        ("--profile", model),
+    ):
+        assert "are one file" in train(model, *words, code=4)
+    train(model, "--out", model)
+    assert weights(model)["weight"].any()
+
+
+def test_other_commands_try_their_destination_first(model: Path) -> None:
+    nowhere = model.parent / "nowhere/out.npz"
+    missing = model.parent / "missing"
+    assert "nowhere" in steep("grad", missing, "--wrt", "x", "-o", nowhere, code=4)
+    assert "nowhere" in steep("eval", missing, "--data", missing, "--out", nowhere, code=4)
+    assert "ends in .npz" in steep("eval", model, "--data", missing, "--out", "y.csv", code=2)
