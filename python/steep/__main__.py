@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def main() -> None:
             "install it again: pip install --force-reinstall steep"
         )
     sys.stdout.flush()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, which execv would pass on
     os.execv(program, [str(program), *sys.argv[1:]])
 
 

@@ -58,3 +58,10 @@ def test_any_order_of_import(order):
     code += "onnxruntime.InferenceSession(model.SerializeToString())\n"
     code += "torch.nn.Linear(3, 3)(torch.from_dlpack(steep.Tensor(x))).sum().backward()\n"
     run(code)
+
+
+@pytest.mark.parametrize("name", ["ORTModule", "ORTTrainer", "trainer"])
+def test_without_torch_the_extra_is_named(name):
+    code = "import sys; sys.modules['torch'] = None\nimport steep\n"
+    code += f"try: steep.{name}\nexcept ImportError as error: print(error)"
+    assert run(code) == f'steep.{name} needs PyTorch: pip install "steep[torch]"\n'
