@@ -187,7 +187,8 @@ std::map<std::string, Dims> parse_shapes(const std::vector<std::string>& texts) 
     while (p != end) {
       int64_t dim = 0;
       const auto [next, error] = std::from_chars(p, end, dim);
-      if (error != std::errc{} || dim < 0 || (next != end && *next != ',')) {
+      const bool ends = next == end || (*next == ',' && next + 1 != end);
+      if (error != std::errc{} || dim < 0 || !ends) {
         throw DataError(ErrorParts{
             .what = "--shape cannot be read", .expected = "input=8,128", .received = text});
       }

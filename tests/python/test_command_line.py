@@ -88,6 +88,11 @@ def test_options_that_would_change_nothing(model: Path) -> None:
     assert "requires" in steep("check", model, "--label", "y", code=2)
 
 
+def test_shapes_that_cannot_be_read(model: Path) -> None:
+    for shape in ("x=2,", "x=a,b", "x=-1,10", "x", "=2,10", "x=99999999999999999999,10"):
+        assert "cannot be read" in steep("check", model, "--loss", "mse", "--shape", shape, code=3)
+
+
 def test_names_that_match_nothing(model: Path) -> None:
     for option in ("--train", "--freeze"):
         for words in (("train", "--data", model.with_suffix(".npz")), ("check",), ("dump",)):
