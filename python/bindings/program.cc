@@ -236,12 +236,14 @@ class ModuleProgram {
   /// to read them.
   void narrow_outputs() {
     if (std::none_of(expected_.begin(), expected_.end(), [](bool b) { return b; })) return;
+    std::vector<Output> outputs = graph_.outputs();
     for (size_t i = 0; i < expected_.size(); ++i) {
-      Output& output = graph_.mutable_outputs()[i];
+      Output& output = outputs[i];
       const bool wide = output.value.dtype() == DType::f32;
       if (expected_[i] || !wide || !is_product(output.value)) continue;
       output.value = cast(output.value, precision_ == Precision::fp16 ? DType::f16 : DType::bf16);
     }
+    graph_.set_outputs(std::move(outputs));
   }
 
   void bind_in(Compiled& compiled, const std::string& name, const Tensor& tensor) {

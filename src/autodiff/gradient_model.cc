@@ -46,7 +46,7 @@ void keep_outputs(Graph& g, const std::vector<std::string>& names) {
   }
   if (names.empty()) kept = floats;
   if (kept.empty()) refuse("The model has no float output to differentiate.", "", known);
-  g.mutable_outputs() = std::move(kept);
+  g.set_outputs(std::move(kept));
 }
 
 std::vector<Value> find_sources(Graph& g, const GradientOptions& options,

@@ -178,7 +178,7 @@ struct InferenceSession::Impl {
     Graph part = graph;
     std::vector<Output> kept;
     for (size_t i : chosen) kept.push_back(part.outputs()[i]);
-    part.mutable_outputs() = std::move(kept);
+    part.set_outputs(std::move(kept));
     ProgramOptions settings{.check_finite = options.check_finite, .seed = options.seed};
     if (!options.optimize) {
       for (const Pass& pass : passes()) settings.disabled_passes.emplace(pass.name);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "steep/error.h"
 
@@ -61,6 +62,7 @@ Value Node::output(int i) const {
 
 void Node::set_input(int i, Value v) const {
   graph_->nodes_[id_].inputs.at(static_cast<size_t>(i)) = v ? v.id() : Graph::kAbsent;
+  if (v) graph_->values_[v.id()].readers.push_back({id_, static_cast<uint32_t>(i)});
 }
 
 // --- copying
@@ -138,6 +140,7 @@ Value Graph::add_input(std::string name, Type type, Phase phase) {
 Value Graph::add_gradient_input(std::string name, Value like) {
   Value v = add_input(std::move(name), like.type(), Phase::backward);
   values_[v.id()].gradient_of = like.id();
+  values_[like.id()].gradients.push_back(v.id());
   return v;
 }
 
@@ -179,7 +182,10 @@ Node Graph::add_node(std::string op, std::span<const Value> inputs, int output_c
     name = origin_.empty() ? std::string(plain) : origin_ + "/" + std::string(plain);
   data.name = std::move(name);
   const auto id = static_cast<uint32_t>(nodes_.size());
-  for (Value v : inputs) data.inputs.push_back(v ? v.id() : kAbsent);
+  for (Value v : inputs) {
+    if (v) values_[v.id()].readers.push_back({id, static_cast<uint32_t>(data.inputs.size())});
+    data.inputs.push_back(v ? v.id() : kAbsent);
+  }
   for (int i = 0; i < output_count; ++i) {
     Value v = add_value({.name = data.name, .phase = phase_, .producer = id, .output_index = i});
     data.outputs.push_back(v.id());
@@ -190,10 +196,24 @@ Node Graph::add_node(std::string op, std::span<const Value> inputs, int output_c
 }
 
 void Graph::add_output(std::string name, Value value, Phase phase) {
+  values_[value.id()].outputs.push_back(static_cast<uint32_t>(outputs_.size()));
   outputs_.push_back({std::move(name), value, phase});
 }
 
-void Graph::add_update(Value state, Value value) { updates_.push_back({state, value}); }
+void Graph::add_update(Value state, Value value) {
+  values_[value.id()].updates.push_back(static_cast<uint32_t>(updates_.size()));
+  updates_.push_back({state, value});
+}
+
+void Graph::set_outputs(std::vector<Output> outputs) {
+  outputs_.clear();
+  for (Output& o : outputs) add_output(std::move(o.name), o.value, o.phase);
+}
+
+void Graph::set_updates(std::vector<Update> updates) {
+  updates_.clear();
+  for (const Update& u : updates) add_update(u.state, u.value);
+}
 
 // --- reading
 // ------------------------------------------------------------------------------------------------
@@ -275,27 +295,36 @@ std::vector<std::vector<Node>> Graph::users() const {
 // ----------------------------------------------------------------------------------------------
 
 void Graph::replace_uses(Value from, Value to) {
-  for (NodeData& n : nodes_) {
-    if (n.erased) continue;
-    std::replace(n.inputs.begin(), n.inputs.end(), from.id(), to.id());
+  if (from == to) return;
+  ValueData &old = values_[from.id()], &now = values_[to.id()];
+  for (const Reader& r : std::exchange(old.readers, {})) {
+    uint32_t& input = nodes_[r.node].inputs[r.input];
+    if (nodes_[r.node].erased || input != from.id()) continue;
+    input = to.id();
+    now.readers.push_back(r);
   }
-  for (Output& o : outputs_) {
-    if (o.value == from) o.value = to;
-  }
-  for (Update& u : updates_) {
-    if (u.value == from) u.value = to;
-  }
-  for (Value input : inputs_) {
-    int64_t& like = values_[input.id()].gradient_of;
-    if (like == from.id()) like = to.id();
+  auto redirect = [&](auto& list, std::vector<uint32_t> ValueData::*ends) {
+    for (uint32_t i : std::exchange(old.*ends, {})) {
+      if (i >= list.size() || list[i].value != from) continue;
+      list[i].value = to;
+      (now.*ends).push_back(i);
+    }
+  };
+  redirect(outputs_, &ValueData::outputs);
+  redirect(updates_, &ValueData::updates);
+  for (uint32_t input : std::exchange(old.gradients, {})) {
+    values_[input].gradient_of = to.id();
+    now.gradients.push_back(input);
   }
 }
 
 bool Graph::is_output(Value v) const {
-  auto in = [&](const auto& list) {
-    return std::any_of(list.begin(), list.end(), [&](const auto& o) { return o.value == v; });
+  auto in = [&](const auto& list, const std::vector<uint32_t>& ends) {
+    return std::any_of(ends.begin(), ends.end(),
+                       [&](uint32_t i) { return i < list.size() && list[i].value == v; });
   };
-  return in(outputs_) || in(updates_);
+  const ValueData& data = values_[v.id()];
+  return in(outputs_, data.outputs) || in(updates_, data.updates);
 }
 
 void Graph::remove_input(Value input) { std::erase(inputs_, input); }

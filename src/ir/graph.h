@@ -136,6 +136,8 @@ class Graph {
                 std::string name = "");
   void add_output(std::string name, Value value, Phase phase = Phase::forward);
   void add_update(Value state, Value value);
+  void set_outputs(std::vector<Output> outputs);
+  void set_updates(std::vector<Update> updates);
 
   // --- reading
   // ----------------------------------------------------------------------------------------------
@@ -146,9 +148,7 @@ class Graph {
   Value gradient_of(Value input) const;
   const std::vector<Value>& states() const { return states_; }
   const std::vector<Output>& outputs() const { return outputs_; }
-  std::vector<Output>& mutable_outputs() { return outputs_; }
   const std::vector<Update>& updates() const { return updates_; }
-  std::vector<Update>& mutable_updates() { return updates_; }
   /// Whether an output or an update is `v`.
   bool is_output(Value v) const;
   size_t value_count() const { return values_.size(); }
@@ -169,7 +169,7 @@ class Graph {
   // --------------------------------------------------------------------------------------------
 
   /// Every reader of `from`, and outputs and updates too, now reads `to`; what was the gradient of
-  /// `from` is that of `to`.
+  /// `from` is that of `to`. Takes time for those, not for the whole graph.
   void replace_uses(Value from, Value to);
   void erase(Node node);
   /// REQUIRES: nothing reads `input`.
@@ -212,6 +212,9 @@ class Graph {
   friend class Value;
   friend class Node;
 
+  struct Reader {
+    uint32_t node, input;
+  };
   struct ValueData {
     std::string name{};
     Type type{};
@@ -222,6 +225,11 @@ class Graph {
     int output_index = 0;
     std::optional<Shape> contents{};
     int64_t gradient_of = -1;
+    // Who reads it, and perhaps some who once did: whoever follows them looks again.
+    std::vector<Reader> readers{};
+    std::vector<uint32_t> outputs{};    // by index
+    std::vector<uint32_t> updates{};    // by index
+    std::vector<uint32_t> gradients{};  // inputs, by value id
   };
   static constexpr uint32_t kAbsent = UINT32_MAX;
   struct NodeData {

@@ -340,7 +340,7 @@ std::vector<Value> Lowering::add_loop(const LoopParts& p, const Scope& scope, co
       const Value condition = graph->outputs()[0].value;
       const auto holds = known_ints(condition);
       conditional = !(holds && holds->size() == 1 && (*holds)[0] != 0);
-      if (!conditional) graph->mutable_outputs().erase(graph->mutable_outputs().begin());
+      if (!conditional) graph->set_outputs({graph->outputs().begin() + 1, graph->outputs().end()});
     }
     std::vector<Value> inputs{p.trips, p.condition};
     for (const auto* list : {&p.carried, &p.scanned, &captured})

@@ -119,18 +119,18 @@ std::vector<Binding> Lowering::lower_gradient(const onnx::NodeProto& node,
     wrt.push_back(x->value());
   }
   // Differentiating replaces composite nodes; while the names are outputs, they follow.
-  auto& outputs = graph_->mutable_outputs();
-  const size_t kept = outputs.size();
+  const std::vector<Output> kept = graph_->outputs();
   std::vector<Binding*> named;
   for (auto& [name, binding] : scope.names) {
     if (!binding.value() || !binding.value().producer()) continue;
     named.push_back(&binding);
-    outputs.push_back({name, binding.value()});
+    graph_->add_output(name, binding.value());
   }
   const std::vector<Value> targets{y->value()};
   std::vector<Value> gradients = add_gradients(*graph_, targets, {}, wrt, Phase::forward);
-  for (size_t i = 0; i < named.size(); ++i) *named[i] = outputs[kept + i].value;
-  outputs.resize(kept);
+  const std::vector<Output>& outputs = graph_->outputs();
+  for (size_t i = 0; i < named.size(); ++i) *named[i] = outputs[kept.size() + i].value;
+  graph_->set_outputs({outputs.begin(), outputs.begin() + static_cast<int64_t>(kept.size())});
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i]) gradients[i] = zeros_like(wrt[i]);
   }

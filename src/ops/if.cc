@@ -19,7 +19,7 @@ Body branch_gradient(const Graph& branch, const Grads& dy, const Graph& other, b
     outputs.push_back(body->outputs()[i].value);
     seeds.push_back(body->add_input("dy", outputs.back().type()));
   }
-  body->mutable_outputs().clear();
+  body->set_outputs({});
   for (Value v : inputs) {
     if (is_float(v.dtype())) wrt.push_back(v);
   }

@@ -128,9 +128,11 @@ class Narrower {
     find_wide();
     find_wanted();
     for (Node n : order_) visit(n);
-    for (Output& o : g_.mutable_outputs()) {
+    std::vector<Output> outputs = g_.outputs();
+    for (Output& o : outputs) {
       if (known_[o.value.id()].only_narrow) o.value = widened(o.value, o.value.producer());
     }
+    g_.set_outputs(std::move(outputs));
   }
 
  private:

@@ -65,12 +65,16 @@ void remove_duplicates(Graph& graph) {
       if (n.output(i)) now[n.output(i).id()] = it->second.output(i);
     }
   }
-  for (Output& o : graph.mutable_outputs()) {
+  std::vector<Output> outputs = graph.outputs();
+  for (Output& o : outputs) {
     if (now[o.value.id()]) o.value = now[o.value.id()];
   }
-  for (Update& u : graph.mutable_updates()) {
+  graph.set_outputs(std::move(outputs));
+  std::vector<Update> updates = graph.updates();
+  for (Update& u : updates) {
     if (now[u.value.id()]) u.value = now[u.value.id()];
   }
+  graph.set_updates(std::move(updates));
 }
 
 }  // namespace steep

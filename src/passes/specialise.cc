@@ -132,8 +132,12 @@ class Specialiser {
   }
 
   void finish() {
-    for (Output& o : g_.mutable_outputs()) o.value = latest(o.value);
-    for (Update& u : g_.mutable_updates()) u.value = latest(u.value);
+    std::vector<Output> outputs = g_.outputs();
+    for (Output& o : outputs) o.value = latest(o.value);
+    g_.set_outputs(std::move(outputs));
+    std::vector<Update> updates = g_.updates();
+    for (Update& u : updates) u.value = latest(u.value);
+    g_.set_updates(std::move(updates));
     g_.prune();
   }
 

@@ -241,7 +241,8 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
   const bool want_norm = options.clip_norm > 0 || options.grad_norm || look_first;
   update_statistics(graph);
   const AttachedLoss attached = attach_loss(graph, options);
-  const std::vector<Output> model_outputs = std::exchange(graph.mutable_outputs(), {});
+  const std::vector<Output> model_outputs = graph.outputs();
+  graph.set_outputs({});
   graph.add_output("loss", readable(attached.loss));
   add_step_outputs(graph, model_outputs, options.step_outputs);
   const Value loss = graph.outputs()[0].value;
@@ -286,7 +287,7 @@ Graph eval_graph(const TrainingModel& model, const TrainingOptions& options, boo
 Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options) {
   Graph graph = model.graph;
   const AttachedLoss attached = attach_loss(graph, options);
-  graph.mutable_outputs().clear();
+  graph.set_outputs({});
   graph.add_output("loss", readable(attached.loss));
   Value loss = graph.outputs()[0].value;
   Value seed, scale;
