@@ -10,6 +10,7 @@
 // Sublinear Memory Cost, 2016, has the general idea; here it is applied where it costs no time.
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -38,6 +39,9 @@ class Recomputer {
         if (x && !(is_elementwise(n) && can_repeat(x))) kept_.insert(x.id());
       }
     }
+    for (Node n : order_) {
+      if (n.output(0) && can_repeat(n.output(0))) find_sources(n.output(0));
+    }
   }
 
   void run() {
@@ -45,7 +49,7 @@ class Recomputer {
       if (n.phase() != Phase::backward || !is_elementwise(n)) continue;
       for (int i = 0; i < n.input_count(); ++i) {
         Value x = n.input(i);
-        if (x && kept_.count(x.id()) == 0 && can_repeat(x) && pays(x)) n.set_input(i, again(x, n));
+        if (x && repeats(x) && pays(x)) n.set_input(i, copy(x, n));
       }
     }
     for (Node n : order_) {
@@ -66,22 +70,35 @@ class Recomputer {
   }
 
  private:
+  static constexpr size_t kMostSources = 8;
+  /// What a repetition of a value reads, were it kept; nothing when that is too much.
+  using Sources = std::optional<std::vector<Value>>;
+
   /// Made in forward by an elementwise node.
   static bool can_repeat(Value x) {
     Node p = x.producer();
     return p && p.phase() == Phase::forward && is_elementwise(p);
   }
 
-  /// The values that a repetition of x reads.
-  void add_sources(Value x, std::vector<Value>* sources) const {
+  /// Once for each value, producers first: there may be more ways to a source than could be walked.
+  /// What is kept later is a source already, so that they stay what they are.
+  void find_sources(Value x) {
+    Sources& found = sources_[x.id()];
+    found.emplace();
+    auto add = [&](Value v) {
+      if (std::find(found->begin(), found->end(), v) == found->end()) found->push_back(v);
+      if (found->size() > kMostSources) found.reset();
+    };
     Node p = x.producer();
-    for (int i = 0; i < p.input_count(); ++i) {
+    for (int i = 0; i < p.input_count() && found; ++i) {
       Value in = p.input(i);
       if (!in) continue;
-      if (kept_.count(in.id()) == 0 && can_repeat(in)) {
-        add_sources(in, sources);
-      } else if (std::find(sources->begin(), sources->end(), in) == sources->end()) {
-        sources->push_back(in);
+      if (!repeats(in)) {
+        add(in);
+      } else if (const Sources& more = sources_.at(in.id()); !more) {
+        found.reset();
+      } else {
+        for (size_t k = 0; k < more->size() && found; ++k) add((*more)[k]);
       }
     }
   }
@@ -92,19 +109,16 @@ class Recomputer {
   bool pays(Value x) {
     auto [it, fresh] = pays_.try_emplace(x.id(), false);
     if (!fresh) return it->second;
-    std::vector<Value> sources;
-    add_sources(x, &sources);
-    constexpr size_t kMostSources = 8;
+    const Sources& sources = sources_.at(x.id());
+    if (!sources) return false;
     size_t bytes = 0;
-    for (Value s : sources) bytes += stays(s) ? 0 : s.type().nbytes();
-    if (sources.size() > kMostSources || bytes >= x.type().nbytes()) return false;
-    for (Value s : sources) kept_.insert(s.id());
-    return pays_[x.id()] = true;
+    for (Value s : *sources) bytes += stays(s) ? 0 : s.type().nbytes();
+    if (bytes >= x.type().nbytes()) return false;
+    for (Value s : *sources) kept_.insert(s.id());
+    return it->second = true;
   }
 
-  Value again(Value x, Node reader) {
-    return kept_.count(x.id()) != 0 || !can_repeat(x) ? x : copy(x, reader);
-  }
+  bool repeats(Value x) const { return kept_.count(x.id()) == 0 && can_repeat(x); }
 
   /// The result of a large layer normalisation whose input is kept.
   bool is_kept_norm(Value x) const {
@@ -115,26 +129,46 @@ class Recomputer {
     return !g_.is_output(x);
   }
 
-  /// x made once more, for `reader` and whoever comes after it.
+  /// x made once more, for `reader` and whoever comes after it, out of repetitions of what is not
+  /// kept.
   Value copy(Value x, Node reader) {
-    if (auto it = again_.find(x.id()); it != again_.end()) return it->second;
+    for (std::vector<Value> todo{x}; !todo.empty();) {
+      const Value y = todo.back();
+      if (again_.count(y.id()) != 0) {
+        todo.pop_back();
+        continue;
+      }
+      Node p = y.producer();
+      const size_t waiting = todo.size();
+      for (int i = p.input_count(); i-- > 0;) {
+        const Value in = p.input(i);
+        if (in && repeats(in) && again_.count(in.id()) == 0) todo.push_back(in);
+      }
+      if (todo.size() == waiting) add_copy(y, reader);
+    }
+    return again_.at(x.id());
+  }
+
+  void add_copy(Value x, Node reader) {
     Node p = x.producer();
     std::vector<Value> inputs;
     for (int i = 0; i < p.input_count(); ++i) {
-      inputs.push_back(p.input(i) ? again(p.input(i), reader) : Value());
+      const Value in = p.input(i);
+      inputs.push_back(in && repeats(in) ? again_.at(in.id()) : in);
     }
     const Graph::Scope scope(g_, Phase::backward, p.name() + "/again");
     Node made = g_.add_node(p.op(), inputs, 1, p.attrs());
     g_.set_type(made.output(0), x.type());
     g_.place_like(made, reader);
-    return again_[x.id()] = made.output(0);
+    again_[x.id()] = made.output(0);
   }
 
   Graph& g_;
   std::vector<Node> order_;
-  std::unordered_set<uint32_t> kept_;          // by value id: there in backward whatever we do
-  std::unordered_map<uint32_t, bool> pays_;    // by value id
-  std::unordered_map<uint32_t, Value> again_;  // by value id: its repetition
+  std::unordered_set<uint32_t> kept_;              // by value id: there in backward whatever we do
+  std::unordered_map<uint32_t, Sources> sources_;  // by value id
+  std::unordered_map<uint32_t, bool> pays_;        // by value id
+  std::unordered_map<uint32_t, Value> again_;      // by value id: its repetition
 };
 
 }  // namespace
