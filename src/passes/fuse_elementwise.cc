@@ -6,6 +6,7 @@
 // at the root's place, and no other group can come to depend on it and feed it at once.
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 
 #include "ops/build.h"
@@ -77,33 +78,29 @@ class Fuser {
     groups_.push_back({root});
     group_of_[root.id()] = id;
     // Latest first, so that when a producer is looked at, all its readers were.
-    std::vector<Node> frontier = producers(root);
+    std::set<size_t> frontier;  // positions
+    auto look_at_producers = [&](Node n) {
+      for (int i = 0; i < n.input_count(); ++i) {
+        if (n.input(i) && n.input(i).producer())
+          frontier.insert(position_[n.input(i).producer().id()]);
+      }
+    };
+    look_at_producers(root);
     while (!frontier.empty()) {
-      auto latest = std::max_element(frontier.begin(), frontier.end(), [&](Node a, Node b) {
-        return position_[a.id()] < position_[b.id()];
-      });
-      Node n = *latest;
-      frontier.erase(latest);
+      Node n = order_[*frontier.rbegin()];
+      frontier.erase(std::prev(frontier.end()));
       if (group_of_.count(n.id()) != 0 || !joins(n, root, id)) continue;
       groups_[id].push_back(n);
       group_of_[n.id()] = id;
-      if (count_inputs(groups_[id]) > kMaxInputs || count_outputs(groups_[id]) > kMaxOutputs) {
+      if (inputs_of(groups_[id]).size() > kMaxInputs || count_outputs(groups_[id]) > kMaxOutputs) {
         groups_[id].pop_back();
         group_of_.erase(n.id());
         continue;
       }
       if (groups_[id].size() >= kMaxNodes) break;
-      for (Node p : producers(n)) frontier.push_back(p);
+      look_at_producers(n);
     }
     if (groups_[id].size() == 1) group_of_.erase(root.id());
-  }
-
-  static std::vector<Node> producers(Node n) {
-    std::vector<Node> out;
-    for (int i = 0; i < n.input_count(); ++i) {
-      if (n.input(i) && n.input(i).producer()) out.push_back(n.input(i).producer());
-    }
-    return out;
   }
 
   bool joins(Node n, Node root, size_t id) {
@@ -113,10 +110,10 @@ class Fuser {
     Value y = n.output(0);
     if (!provably_equal(y.shape(), root.output(0).shape())) return false;
     if (float_type(n) != float_type(root)) return false;
-    for (Node user : users_[y.id()]) {
+    for (Node user : users_[y.id()]) {  // in their order
       auto it = group_of_.find(user.id());
       const bool inside = it != group_of_.end() && it->second == id;
-      if (!inside && position_[user.id()] <= position_[root.id()]) return false;
+      if (!inside) return position_[user.id()] > position_[root.id()];
     }
     return true;
   }
@@ -147,6 +144,7 @@ class Fuser {
         group.begin(), group.end(), [&](Node n) { return is_output(group, n.output(0)); }));
   }
 
+  /// At most one more than kMaxInputs.
   std::vector<Value> inputs_of(const std::vector<Node>& group) const {
     std::vector<Value> inputs;
     for (Node n : group) {
@@ -154,11 +152,11 @@ class Fuser {
         Value x = n.input(i);
         if (!x || inside(group, x.producer()) || is_scalar_constant(x)) continue;
         if (std::find(inputs.begin(), inputs.end(), x) == inputs.end()) inputs.push_back(x);
+        if (inputs.size() > kMaxInputs) return inputs;
       }
     }
     return inputs;
   }
-  size_t count_inputs(const std::vector<Node>& group) const { return inputs_of(group).size(); }
 
   void emit(std::vector<Node> group) {
     Node root = group.front();
