@@ -1,5 +1,6 @@
 #include <algorithm>
-#include <numeric>
+#include <bit>
+#include <utility>
 
 #include "plan/plan.h"
 
@@ -17,32 +18,118 @@ size_t end_of(const Buffer& b) {
   return (end + kAlign - 1) / kAlign * kAlign;
 }
 
+/// A set of offsets, as ranges that do not touch.
+class Ranges {
+ public:
+  void add(size_t begin, size_t end) {
+    const auto first = std::partition_point(ranges_.begin(), ranges_.end(),
+                                            [&](const auto& r) { return r.second < begin; });
+    auto last = first;
+    for (; last != ranges_.end() && last->first <= end; ++last) {
+      begin = std::min(begin, last->first);
+      end = std::max(end, last->second);
+    }
+    if (first == last) {
+      ranges_.insert(first, {begin, end});
+    } else {
+      *first = {begin, end};
+      ranges_.erase(first + 1, last);
+    }
+  }
+
+  /// `offset`, or the end of a range that lies in the way of `bytes` from there.
+  size_t behind(size_t offset, size_t bytes) const {
+    const auto next = std::partition_point(ranges_.begin(), ranges_.end(),
+                                           [&](const auto& r) { return r.first < offset + bytes; });
+    return next == ranges_.begin() ? offset : std::max(offset, (next - 1)->second);
+  }
+
+ private:
+  std::vector<std::pair<size_t, size_t>> ranges_;  // in their order
+};
+
+/// What is taken of the arena, and when: a binary tree over the steps (node i above 2i and 2i + 1),
+/// so that a life is a few whole subtrees. Buffers that live at all times of a subtree stand at its
+/// root only, under `always`; under `ever`, a node knows all that lives in its subtree at some
+/// time.
+class Occupied {
+ public:
+  explicit Occupied(size_t steps) : leaves_(std::bit_ceil(steps)), nodes_(2 * leaves_) {}
+
+  /// The lowest offset from which the buffer's bytes are free as long as it lives.
+  size_t lowest(const Buffer& b) const {
+    std::vector<const Ranges*> taken;
+    for_life(
+        b, [&](size_t i) { taken.push_back(&nodes_[i].ever); },
+        [&](size_t i) { taken.push_back(&nodes_[i].always); });
+    size_t offset = 0;
+    for (bool free = false; !free;) {
+      free = true;
+      for (const Ranges* r : taken) {
+        const size_t behind = r->behind(offset, b.bytes);
+        free = free && behind == offset;
+        offset = behind;
+      }
+    }
+    return offset;
+  }
+
+  void add(const Buffer& b) {
+    for_life(
+        b,
+        [&](size_t i) {
+          nodes_[i].ever.add(b.offset, end_of(b));
+          nodes_[i].always.add(b.offset, end_of(b));
+        },
+        [&](size_t i) { nodes_[i].ever.add(b.offset, end_of(b)); });
+  }
+
+ private:
+  struct Node {
+    Ranges ever, always;
+  };
+
+  /// `part`: roots of the subtrees that make up its life; `above`: of all that contain these.
+  template <typename Part, typename Above>
+  void for_life(const Buffer& b, const Part& part, const Above& above) const {
+    const size_t first = leaves_ + static_cast<size_t>(b.first);
+    const size_t last = leaves_ + static_cast<size_t>(b.last);
+    for (size_t i = first, end = last + 1; i < end; i /= 2, end /= 2) {
+      if (i % 2 == 1) part(i++);
+      if (end % 2 == 1) part(--end);
+    }
+    for (size_t i = first / 2, k = last / 2; i > 0; i /= 2, k /= 2) {
+      above(i);
+      if (k != i) above(k);
+    }
+  }
+
+  size_t leaves_;
+  std::vector<Node> nodes_;
+};
+
 }  // namespace
 
 size_t place_buffers(std::vector<Buffer>& buffers) {
   std::vector<size_t> by_size;
+  size_t steps = 1;
   for (size_t i = 0; i < buffers.size(); ++i) {
-    if (buffers[i].storage == Storage::arena) by_size.push_back(i);
+    if (buffers[i].storage != Storage::arena) continue;
+    by_size.push_back(i);
+    steps = std::max(steps, static_cast<size_t>(buffers[i].last + 1));
   }
   std::stable_sort(by_size.begin(), by_size.end(),
                    [&](size_t a, size_t b) { return buffers[a].bytes > buffers[b].bytes; });
-  std::vector<size_t> placed;  // sorted by offset
+  Occupied occupied(steps);
   size_t arena = 0;
   for (size_t i : by_size) {
     Buffer& b = buffers[i];
-    size_t offset = 0;
-    for (size_t j : placed) {
-      const Buffer& other = buffers[j];
-      if (other.last < b.first || b.last < other.first) continue;
-      if (offset + b.bytes <= other.offset) break;
-      offset = std::max(offset, end_of(other));
+    b.offset = 0;
+    if (b.first <= b.last && b.bytes > 0) {
+      b.offset = occupied.lowest(b);
+      occupied.add(b);
     }
-    b.offset = offset;
-    arena = std::max(arena, offset + b.bytes);
-    placed.insert(
-        std::upper_bound(placed.begin(), placed.end(), i,
-                         [&](size_t x, size_t y) { return buffers[x].offset < buffers[y].offset; }),
-        i);
+    arena = std::max(arena, b.offset + b.bytes);
   }
   return (arena + kAlign - 1) / kAlign * kAlign;
 }
