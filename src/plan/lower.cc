@@ -84,7 +84,6 @@ std::unordered_map<uint32_t, ChosenKernel> lower(Graph& g, const Provider& provi
       kernels.emplace(n.id(), std::move(chosen));
       continue;
     }
-    const size_t before = g.node_count();
     const auto first_new = static_cast<uint32_t>(g.node_slots());
     std::vector<Value> parts;
     {
@@ -101,7 +100,7 @@ std::unordered_map<uint32_t, ChosenKernel> lower(Graph& g, const Provider& provi
       if (n.output(i) && parts.at(static_cast<size_t>(i)))
         g.replace_uses(n.output(i), parts[static_cast<size_t>(i)]);
     }
-    if (g.node_count() == before) {
+    if (g.node_slots() == first_new) {
       throw InternalError(
           {.what = "A decomposition added no node.", .node = n.name(), .op = n.op()});
     }

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "ops/op_def.h"
 #include "plan/plan.h"
@@ -8,18 +9,17 @@ namespace steep {
 namespace {
 
 /// Whether anything that reads `state` depends on `writer`; then the write cannot wait for all
-/// readers.
-bool reader_depends_on(Node writer, Value state, const std::vector<std::vector<Node>>& users) {
+/// readers. `seen`, by node id: the writer for which a node was seen last.
+bool reader_depends_on(Node writer, Value state, const std::vector<std::vector<Node>>& users,
+                       std::vector<uint32_t>& seen) {
   std::vector<Node> stack{writer};
-  std::vector<uint32_t> seen;
   while (!stack.empty()) {
     Node n = stack.back();
     stack.pop_back();
     for (int i = 0; i < n.output_count(); ++i) {
       if (!n.output(i)) continue;
       for (Node user : users[n.output(i).id()]) {
-        if (std::find(seen.begin(), seen.end(), user.id()) != seen.end()) continue;
-        seen.push_back(user.id());
+        if (std::exchange(seen[user.id()], writer.id()) == writer.id()) continue;
         for (int k = 0; k < user.input_count(); ++k) {
           if (user.input(k) == state) return true;
         }
@@ -54,11 +54,12 @@ std::vector<Node> schedule(const Graph& graph) {
     }
   }
   std::vector<bool> writes(order.size(), false);
+  std::vector<uint32_t> seen(graph.node_slots(), UINT32_MAX);
   for (const Update& u : graph.updates()) {
     Node writer = u.value.producer();
     if (!writer) continue;
     writes[position[writer.id()]] = true;
-    if (reader_depends_on(writer, u.state, users)) continue;
+    if (reader_depends_on(writer, u.state, users, seen)) continue;
     for (Node reader : users[u.state.id()]) {
       if (reader != writer) edge(position[reader.id()], position[writer.id()]);
     }
