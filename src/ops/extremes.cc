@@ -2,6 +2,7 @@
 #include "ops/extremes.h"
 
 #include "ops/build.h"
+#include "ops/variadic.h"
 
 namespace steep {
 
@@ -21,7 +22,9 @@ Grads extreme_vjp(Node n, const Grads& dy) {
   return attains;
 }
 
-extern const OpDef kMax = {.name = "Max", .elementwise = true, .vjp = extreme_vjp};
-extern const OpDef kMin = {.name = "Min", .elementwise = true, .vjp = extreme_vjp};
+extern const OpDef kMax = {
+    .name = "Max", .elementwise = true, .vjp = extreme_vjp, .decompose = few_at_a_time};
+extern const OpDef kMin = {
+    .name = "Min", .elementwise = true, .vjp = extreme_vjp, .decompose = few_at_a_time};
 
 }  // namespace steep

@@ -18,7 +18,8 @@
 namespace steep {
 namespace {
 
-// Constants above this size do not take part in inference: no shape function reads them.
+// Constants above this size, or beyond one element an output (the sizes of Split), do not take part
+// in inference: no shape function reads them.
 constexpr int64_t kMaxInferenceData = 1024;
 
 /// ONNX's view of one node of ours. Lives for one inference call.
@@ -34,7 +35,8 @@ class Context final : public onnx::InferenceContext, public onnx::DataPropagatio
       Value x = n.input(static_cast<int>(i));
       if (!x) continue;
       in_types_[i] = std::make_unique<onnx::TypeProto>(to_proto(x.type()));
-      if (x.role() == Role::constant && x.tensor()->size() <= kMaxInferenceData) {
+      if (x.role() == Role::constant &&
+          x.tensor()->size() <= std::max<int64_t>(kMaxInferenceData, n.output_count())) {
         in_data_[i] = std::make_unique<onnx::TensorProto>(to_proto(*x.tensor()));
         if (x.dtype() == DType::i64 && x.tensor()->dims().size() <= 1) {
           in_contents_[i] = std::make_unique<onnx::TensorShapeProto>();

@@ -1,5 +1,6 @@
 // y = Σ xᵢ, broadcast
 #include "ops/build.h"
+#include "ops/variadic.h"
 
 namespace steep {
 namespace {
@@ -10,6 +11,7 @@ Grads sum_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kSum = {.name = "Sum", .elementwise = true, .vjp = sum_vjp};
+extern const OpDef kSum = {
+    .name = "Sum", .elementwise = true, .vjp = sum_vjp, .decompose = few_at_a_time};
 
 }  // namespace steep

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "ops/build.h"
 #include "passes/attention_mask.h"
@@ -407,14 +408,16 @@ class Rewriter {
 namespace {
 
 void fuse(Graph& g, int64_t least_keys) {
+  std::optional<Matcher> matcher;
   for (Node n : g.nodes()) {
     if (n.op() != "Softmax") continue;
     const Dims scores = n.output(0).type().dims();
     if (scores.empty() || scores.back() < least_keys) continue;
-    // Users change with each rewrite.
-    const Matcher matcher(g);
+    if (!matcher) matcher.emplace(g);
     Attention a;
-    if (matcher.match(n, a) && Rewriter(g, matcher, a).run()) g.prune();
+    if (!matcher->match(n, a)) continue;
+    if (Rewriter(g, *matcher, a).run()) g.prune();
+    matcher.reset();  // users change with each rewrite
   }
 }
 
