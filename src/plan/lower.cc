@@ -27,57 +27,56 @@ int64_t row_bytes(Value x, int64_t axis) {
          static_cast<int64_t>(size_of(x.dtype()));
 }
 
-int64_t split_offset(Node n, int i) {
+Ints split_offsets(Node n) {
   Value x = n.input(0);
   const int64_t axis = normal_axis(n, n.attrs().integer("axis", 0), x.rank());
-  if (!outermost(x.type().dims(), axis)) return -1;
+  if (!outermost(x.type().dims(), axis)) return {};
+  const int64_t bytes = row_bytes(x, axis);
+  Ints offsets;
   int64_t rows = 0;
-  for (int k = 0; k < i; ++k) {
-    if (!n.output(k)) return -1;
-    rows += n.output(k).type().dims()[static_cast<size_t>(axis)];
+  bool known = true;
+  for (int i = 0; i < n.output_count(); ++i) {
+    if (n.output(i) && !known) return {};
+    offsets.push_back(rows * bytes);
+    known = known && n.output(i);
+    if (known) rows += n.output(i).type().dims()[static_cast<size_t>(axis)];
   }
-  return rows * row_bytes(x, axis);
+  return offsets;
 }
 
-int64_t slice_offset(Node n) {
+Ints slice_offset(Node n) {
   Value x = n.input(0), starts = n.input(1), axes = n.input(3), steps = n.input(4);
   auto constant = [](Value v) { return v && v.role() == Role::constant; };
   if (!constant(starts) || starts.tensor()->size() != 1 || (axes && !constant(axes)) ||
       (steps && (!constant(steps) || steps.tensor()->to_ints()[0] != 1))) {
-    return -1;
+    return {};
   }
   const int64_t axis = normal_axis(n, axes ? axes.tensor()->to_ints()[0] : 0, x.rank());
   const Dims dims = x.type().dims();
-  if (!outermost(dims, axis)) return -1;
+  if (!outermost(dims, axis)) return {};
   const int64_t extent = dims[static_cast<size_t>(axis)];
   int64_t start = starts.tensor()->to_ints()[0];
   if (start < 0) start += extent;
-  return std::clamp<int64_t>(start, 0, extent) * row_bytes(x, axis);
+  return {std::clamp<int64_t>(start, 0, extent) * row_bytes(x, axis)};
 }
 
 }  // namespace
 
-int64_t view_offset(Node n, int i) {
-  if (const OpDef* def = find_op(n.op()); def != nullptr && def->view) return i == 0 ? 0 : -1;
-  if (n.op() == "Split") return split_offset(n, i);
+Ints view_offsets(Node n) {
+  if (const OpDef* def = find_op(n.op()); def != nullptr && def->view) return {0};
+  if (n.op() == "Split") return split_offsets(n);
   if (n.op() == "Slice") return slice_offset(n);
-  return -1;
+  return {};
 }
 
 std::unordered_map<uint32_t, ChosenKernel> lower(Graph& g, const Provider& provider) {
   std::unordered_map<uint32_t, ChosenKernel> kernels;
   std::string refused;
   std::string first_node, first_op;
-  auto is_view = [](Node n) {
-    for (int i = 0; i < n.output_count(); ++i) {
-      if (n.output(i) && view_offset(n, i) < 0) return false;
-    }
-    return true;
-  };
   std::vector<Node> work = g.nodes();
   for (size_t k = 0; k < work.size(); ++k) {
     Node n = work[k];
-    if (is_view(n)) continue;
+    if (!view_offsets(n).empty()) continue;
     std::string why_not;
     ChosenKernel chosen = choose_kernel(provider, spec_of(n), &why_not);
     if (chosen.kernel) {

@@ -12,8 +12,8 @@ namespace steep {
 /// cannot run.
 std::unordered_map<uint32_t, ChosenKernel> lower(Graph& graph, const Provider& provider);
 
-/// Byte offset at which output `i` of `n` lies in its input 0, when it is that input's bytes in
-/// place; -1 otherwise.
-int64_t view_offset(Node n, int i);
+/// By output of `n`: the byte offset at which it lies in input 0, when all are that input's bytes
+/// in place; empty otherwise.
+Ints view_offsets(Node n);
 
 }  // namespace steep

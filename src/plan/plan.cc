@@ -166,10 +166,11 @@ class Planner {
     auto it = kernels_.find(n.id());
     if (it == kernels_.end()) {
       const Place base = place_of_source(n.input(0));
+      const Ints offsets = view_offsets(n);
       for (int i = 0; i < n.output_count(); ++i) {
         if (!n.output(i)) continue;
-        places_[n.output(i).id()] = {base.buffer,
-                                     base.offset + static_cast<size_t>(view_offset(n, i))};
+        places_[n.output(i).id()] = {
+            base.buffer, base.offset + static_cast<size_t>(offsets[static_cast<size_t>(i)])};
       }
       return;
     }
