@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <list>
+#include <unordered_map>
 
 #include "flow/segment.h"
 #include "passes/pipeline.h"
@@ -82,6 +83,7 @@ struct Program::Impl {
   ProgramOptions options;
   std::shared_ptr<MemoryPool> pool = MemoryPool::create();
   std::vector<Tensor> states;
+  std::unordered_map<std::string, size_t> state_of;  // by name: index into states
   std::vector<size_t>
       forward_inputs;  // index into graph.inputs() of each input that the caller feeds
   std::vector<size_t> backward_inputs;
@@ -111,6 +113,7 @@ struct Program::Impl {
     }
     for (Node n : graph.nodes()) has_backward = has_backward || n.phase() == Phase::backward;
     for (Value s : graph.states()) {
+      state_of.emplace(s.name(), states.size());
       states.push_back(s.tensor() != nullptr ? s.tensor()->clone() : Tensor());
     }
   }
@@ -179,9 +182,7 @@ struct Program::Impl {
   }
 
   size_t state_index(const std::string& name) const {
-    for (size_t i = 0; i < graph.states().size(); ++i) {
-      if (graph.states()[i].name() == name) return i;
-    }
+    if (auto it = state_of.find(name); it != state_of.end()) return it->second;
     throw ModelError(
         {.what = "There is no such state.",
          .node = name,

@@ -67,6 +67,7 @@ Path find_path(const Graph& g, std::span<const Value> outputs, std::span<const V
 void expand_composites(Graph& g, std::span<Value> outputs, std::span<const Value> wrt) {
   for (bool again = true; again;) {
     again = false;
+    std::unordered_map<uint32_t, Value> now;  // by value id: what took its place
     for (Node n : find_path(g, outputs, wrt).nodes) {
       const OpDef* def = find_op(n.op());
       if (def == nullptr || def->vjp != nullptr || def->decompose == nullptr) continue;
@@ -76,10 +77,13 @@ void expand_composites(Graph& g, std::span<Value> outputs, std::span<const Value
         Value y = n.output(i);
         if (!y || !parts.at(static_cast<size_t>(i))) continue;
         g.replace_uses(y, parts[static_cast<size_t>(i)]);
-        std::replace(outputs.begin(), outputs.end(), y, parts[static_cast<size_t>(i)]);
+        now[y.id()] = parts[static_cast<size_t>(i)];
       }
       g.erase(n);
       again = true;
+    }
+    for (Value& y : outputs) {
+      if (auto it = now.find(y.id()); it != now.end()) y = it->second;
     }
   }
 }

@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "autodiff/gradient.h"
 #include "model/export.h"
@@ -38,11 +40,13 @@ void keep_outputs(Graph& g, const std::vector<std::string>& names) {
     floats.push_back(o);
     known.push_back(o.name);
   }
+  std::unordered_map<std::string, size_t> places;
+  for (size_t i = 0; i < known.size(); ++i) places.emplace(known[i], i);
   std::vector<Output> kept;
   for (const std::string& name : names) {
-    const auto it = std::find(known.begin(), known.end(), name);
-    if (it == known.end()) refuse("The model has no such float output.", name, known);
-    kept.push_back(floats[static_cast<size_t>(it - known.begin())]);
+    const auto it = places.find(name);
+    if (it == places.end()) refuse("The model has no such float output.", name, known);
+    kept.push_back(floats[it->second]);
   }
   if (names.empty()) kept = floats;
   if (kept.empty()) refuse("The model has no float output to differentiate.", "", known);
@@ -70,18 +74,24 @@ std::vector<Value> find_sources(Graph& g, const GradientOptions& options,
   return sources;
 }
 
-/// `name`, or `name_2`, … if an input or output is called so.
-std::string unused(const Graph& g, const std::string& name) {
-  auto taken = [&](const std::string& wanted) {
-    const auto& in = g.inputs();
-    const auto& out = g.outputs();
-    return std::any_of(in.begin(), in.end(), [&](Value v) { return v.name() == wanted; }) ||
-           std::any_of(out.begin(), out.end(), [&](const Output& o) { return o.name == wanted; });
-  };
-  std::string text = name;
-  for (int i = 2; taken(text); ++i) text = fmt::format("{}_{}", name, i);
-  return text;
-}
+/// Of inputs and outputs.
+class Names {
+ public:
+  explicit Names(const Graph& g) {
+    for (Value v : g.inputs()) taken_.insert(v.name());
+    for (const Output& o : g.outputs()) taken_.insert(o.name);
+  }
+
+  /// `name`, or `name_2`, … if an input or output is called so.
+  std::string unused(const std::string& name) {
+    std::string text = name;
+    for (int i = 2; !taken_.insert(text).second; ++i) text = fmt::format("{}_{}", name, i);
+    return text;
+  }
+
+ private:
+  std::unordered_set<std::string> taken_;
+};
 
 bool is_scalar(Value v) { return v.type().shape && v.type().shape->empty(); }
 
@@ -89,17 +99,18 @@ std::string differentiate(ImportedModel model, const GradientOptions& options) {
   Graph& g = model.graph;
   keep_outputs(g, options.outputs);
   const std::vector<Value> sources = find_sources(g, options, model.initializers);
+  Names names(g);
   std::vector<Value> outputs;
   std::vector<Value> seeds;
   for (const Output& o : std::vector<Output>(g.outputs())) {
     outputs.push_back(o.value);
-    seeds.push_back(is_scalar(o.value) ? Value()
-                                       : g.add_input(unused(g, "grad_" + o.name), o.value.type()));
+    seeds.push_back(
+        is_scalar(o.value) ? Value() : g.add_input(names.unused("grad_" + o.name), o.value.type()));
   }
   const std::vector<Value> gradients = add_gradients(g, outputs, seeds, sources, Phase::forward);
   for (size_t i = 0; i < sources.size(); ++i) {
     const Value gradient = gradients[i] ? gradients[i] : zeros_like(sources[i]);
-    g.add_output(unused(g, "grad_" + options.wrt[i]), gradient);
+    g.add_output(names.unused("grad_" + options.wrt[i]), gradient);
   }
   expand_own_ops(g);
   g.prune();

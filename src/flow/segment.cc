@@ -29,8 +29,11 @@ Phase phase_of(const Update& u, Phase present) {
   return writer ? writer.phase() : present;
 }
 
-size_t index_of(const std::vector<Value>& values, Value v) {
-  return static_cast<size_t>(std::find(values.begin(), values.end(), v) - values.begin());
+/// By value id: its place among `values`.
+std::unordered_map<uint32_t, size_t> places_of(const std::vector<Value>& values) {
+  std::unordered_map<uint32_t, size_t> places;
+  for (size_t i = 0; i < values.size(); ++i) places.emplace(values[i].id(), i);
+  return places;
 }
 
 /// The backward inputs come first, whatever reads them.
@@ -213,15 +216,16 @@ std::shared_ptr<Segment::Cut> Segment::make_cut(std::vector<Type> types,
     part.graph().add_update(state, part.take(u.value));
   }
   size_t outputs = 0;
+  const auto place = places_of(g.inputs());
   for (Value v : rest.sources()) {
     if (made[v.id()] != 0) {
       cut->rest_inputs.push_back({true, outputs++});
       now.graph().add_output(v.name(), now.take(v));
     } else {
-      cut->rest_inputs.push_back({false, index_of(g.inputs(), v)});
+      cut->rest_inputs.push_back({false, place.at(v.id())});
     }
   }
-  for (Value v : now.sources()) cut->now_inputs.push_back(index_of(g.inputs(), v));
+  for (Value v : now.sources()) cut->now_inputs.push_back(place.at(v.id()));
   if (now.graph().node_count() > 0 || !now.graph().updates().empty()) {
     run_passes(now.graph(), machine.passes);
     cut->now = std::make_unique<Executable>(make_plan(std::move(now.graph()), machine.provider),
@@ -239,6 +243,7 @@ namespace {
 std::vector<Datum> outputs_of(const Graph& g, Phase phase, std::span<const Datum> inputs,
                               const Machine& machine) {
   std::vector<Datum> results;
+  const auto place = places_of(g.inputs());
   for (const Output& o : g.outputs()) {
     if (o.phase != phase) continue;
     if (o.value.role() == Role::constant) {
@@ -246,7 +251,7 @@ std::vector<Datum> outputs_of(const Graph& g, Phase phase, std::span<const Datum
     } else if (o.value.role() == Role::state) {
       results.emplace_back(machine.states.at(o.value.name()).clone());
     } else {
-      results.push_back(inputs[index_of(g.inputs(), o.value)]);
+      results.push_back(inputs[place.at(o.value.id())]);
     }
   }
   return results;

@@ -6,6 +6,7 @@
 
 #include <list>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "engine.h"
@@ -52,11 +53,13 @@ std::string names_of(const std::vector<TensorInfo>& infos) {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// Place of the tensor of that name; infos.size() when there is none.
-size_t index_of(const std::vector<TensorInfo>& infos, const std::string& name) {
-  size_t i = 0;
-  while (i < infos.size() && infos[i].name != name) ++i;
-  return i;
+/// Places by name, the first where there are several.
+using Places = std::unordered_map<std::string, size_t>;
+
+Places places_of(const std::vector<TensorInfo>& infos) {
+  Places places;
+  for (size_t i = 0; i < infos.size(); ++i) places.emplace(infos[i].name, i);
+  return places;
 }
 
 std::string text_of(const Tensor& tensor) {
@@ -126,11 +129,13 @@ struct InferenceSession::Impl {
       const Output& output = graph.outputs()[i];
       outputs.push_back(info_of(output.name, output.value.type(), model.declared_outputs[i]));
     }
+    input_places = places_of(inputs);
+    output_places = places_of(outputs);
   }
 
   std::vector<Datum> in_order(const std::map<std::string, Datum>& fed) const {
     for (const auto& item : fed) {
-      if (index_of(inputs, item.first) < inputs.size()) continue;
+      if (input_places.count(item.first) != 0) continue;
       throw DataError({.what = "The model has no such input.",
                        .node = item.first,
                        .expected = names_of(inputs),
@@ -156,14 +161,14 @@ struct InferenceSession::Impl {
   Chosen choose(std::span<const std::string> names) const {
     Chosen chosen;
     for (const std::string& name : names) {
-      const size_t found = index_of(outputs, name);
-      if (found == outputs.size()) {
+      const auto found = output_places.find(name);
+      if (found == output_places.end()) {
         throw DataError({.what = "The model has no such output.",
                          .node = name,
                          .expected = names_of(outputs),
                          .received = name});
       }
-      chosen.push_back(found);
+      chosen.push_back(found->second);
     }
     for (size_t i = 0; names.empty() && i < outputs.size(); ++i) chosen.push_back(i);
     return chosen;
@@ -193,6 +198,8 @@ struct InferenceSession::Impl {
   ModelMetadata metadata;
   std::vector<TensorInfo> inputs;
   std::vector<TensorInfo> outputs;
+  Places input_places;
+  Places output_places;
   std::list<std::pair<Chosen, Program>> programs;  // most recently used first
   uint64_t runs = 0;
   std::unique_ptr<Profiler> profiler;

@@ -6,7 +6,7 @@
 
 #include <climits>
 #include <set>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "engine.h"
 #include "model/plain_loops.h"
@@ -79,8 +79,8 @@ class Writer {
   Writer(const Graph& graph, const std::string& name) : graph_(&graph) {
     out_ = model_.mutable_graph();
     out_->set_name(name);
-    for (Value v : graph.inputs()) taken_.insert(v.name());
-    for (const Output& o : graph.outputs()) taken_.insert(o.name);
+    for (Value v : graph.inputs()) taken_.emplace(v.name(), 2);
+    for (const Output& o : graph.outputs()) taken_.emplace(o.name, 2);
   }
 
   std::string write() {
@@ -137,9 +137,16 @@ class Writer {
     copy->add_output(wanted);
   }
 
-  static std::string unused_in(std::unordered_set<std::string>& taken, const std::string& wanted) {
-    std::string name = wanted;
-    for (int i = 2; !taken.insert(name).second; ++i) name = fmt::format("{}_{}", wanted, i);
+  /// By name that is taken: the number for the next one of that name.
+  using Taken = std::unordered_map<std::string, int>;
+
+  static std::string unused_in(Taken& taken, const std::string& wanted) {
+    const auto [it, fresh] = taken.try_emplace(wanted, 2);
+    if (fresh) return wanted;
+    int& next = it->second;  // stays where it is
+    std::string name;
+    do name = fmt::format("{}_{}", wanted, next++);
+    while (!taken.try_emplace(name, 2).second);
     return name;
   }
   std::string unused(const std::string& wanted) {
@@ -284,8 +291,8 @@ class Writer {
   onnx::ModelProto model_;
   onnx::GraphProto* out_ = nullptr;                  // what it becomes
   std::unordered_map<uint32_t, std::string> names_;  // by value id of graph_
-  std::unordered_set<std::string> taken_;            // names of values
-  std::unordered_set<std::string> nodes_;            // names of nodes
+  Taken taken_;                                      // names of values
+  Taken nodes_;                                      // names of nodes
   std::vector<std::pair<Node, const onnx::NodeProto*>> written_;
   size_t bytes_ = 0;
 };

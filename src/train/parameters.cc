@@ -91,8 +91,9 @@ std::vector<Value> choose_parameters(const Graph& graph, std::span<const Value> 
                                      std::span<const std::string> initializers,
                                      const TrainingOptions& options) {
   const std::vector<std::string> known(initializers.begin(), initializers.end());
+  const std::set<std::string> there(known.begin(), known.end());
   auto check = [&](const std::string& name) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
+    if (there.count(name) == 0) {
       throw ModelError(ErrorParts{.what = "There is no such initializer.",
                                   .node = name,
                                   .expected = nearest_names(name, known),

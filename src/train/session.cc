@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <unordered_set>
 #include <utility>
 
 #include "model/import.h"
@@ -62,9 +63,10 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
                             .max_depth = options.limits.max_depth,
                             .training = true};
   ImportedModel imported = import_model(std::as_bytes(std::span(bytes)), limits, folder, given);
+  const auto& known = imported.initializers;
+  const std::unordered_set<std::string> there(known.begin(), known.end());
   for (const auto& [name, tensor] : given) {
-    const auto& known = imported.initializers;
-    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    if (there.count(name) != 0) continue;
     throw ModelError(ErrorParts{.what = "The model has no such initializer.",
                                 .node = name,
                                 .expected = nearest_names(name, known),
@@ -250,8 +252,9 @@ std::vector<Tensor> TrainingSession::Impl::in_order(const Inputs& named,
       missing.push_back(info.name);
     }
   }
+  const std::unordered_set<std::string> there(wanted.begin(), wanted.end());
   for (const auto& [name, tensor] : named) {
-    if (std::find(wanted.begin(), wanted.end(), name) != wanted.end()) continue;
+    if (there.count(name) != 0) continue;
     throw DataError(ErrorParts{.what = "The model has no such input.",
                                .node = name,
                                .expected = nearest_names(name, wanted),
@@ -268,8 +271,9 @@ std::vector<Tensor> TrainingSession::Impl::in_order(const Inputs& named,
 
 void TrainingSession::Impl::assign(const std::map<std::string, Tensor>& values,
                                    const std::vector<std::string>& names, const char* kind) {
+  const std::unordered_set<std::string> there(names.begin(), names.end());
   for (const auto& [name, value] : values) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
+    if (there.count(name) == 0) {
       throw ModelError(ErrorParts{.what = fmt::format("There is no such {}.", kind),
                                   .node = name,
                                   .expected = nearest_names(name, names),

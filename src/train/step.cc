@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <tuple>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "autodiff/gradient.h"
@@ -62,11 +64,15 @@ std::vector<Rate> rates_for(const TrainingModel& model, const TrainingOptions& o
                             Graph& graph) {
   Graph::Scope scope(graph, Phase::backward, "lr");
   const Value lr = graph.add_input(std::string(kLrInput), {DType::f32, Shape{}}, Phase::backward);
+  std::unordered_map<std::string, std::vector<const ParameterGroup*>> groups;
+  for (const ParameterGroup& group : options.groups) {
+    for (const std::string& name : group.names) groups[name].push_back(&group);
+  }
   std::vector<Rate> rates;
   for (const std::string& name : model.parameters) {
     Rate rate{options.optimizer, lr};
-    for (const ParameterGroup& group : options.groups) {
-      if (std::find(group.names.begin(), group.names.end(), name) == group.names.end()) continue;
+    for (const ParameterGroup* of_name : groups[name]) {
+      const ParameterGroup& group = *of_name;
       rate.lr = group.lr_multiplier == 1 ? lr : lr * group.lr_multiplier;
       rate.options.weight_decay = group.weight_decay.value_or(options.optimizer.weight_decay);
     }
@@ -78,16 +84,20 @@ std::vector<Rate> rates_for(const TrainingModel& model, const TrainingOptions& o
 void add_step_outputs(Graph& graph, const std::vector<Output>& model_outputs,
                       const std::vector<std::string>& wanted) {
   std::vector<std::string> known;
-  for (const Output& o : model_outputs) known.push_back(o.name);
+  std::unordered_map<std::string, Value> values;
+  for (const Output& o : model_outputs) {
+    known.push_back(o.name);
+    values.emplace(o.name, o.value);
+  }
   for (const std::string& name : wanted) {
-    const auto found = std::find(known.begin(), known.end(), name);
-    if (found == known.end()) {
+    const auto found = values.find(name);
+    if (found == values.end()) {
       throw ModelError(ErrorParts{.what = "The model has no such output.",
                                   .node = name,
                                   .expected = nearest_names(name, known),
                                   .received = name});
     }
-    graph.add_output(name, model_outputs[static_cast<size_t>(found - known.begin())].value);
+    graph.add_output(name, found->second);
   }
 }
 
@@ -98,17 +108,13 @@ bool trains_statistics(Node n) {
 /// The initializers that hold running statistics of training normalisations.
 std::vector<Value> choose_statistics(const Graph& graph, std::span<const std::string> initializers,
                                      const std::vector<std::string>& parameters) {
+  std::unordered_set<std::string> left(initializers.begin(), initializers.end());
+  for (const std::string& name : parameters) left.erase(name);
   std::vector<Value> chosen;
   for (Node n : graph.nodes()) {
     if (!trains_statistics(n)) continue;
     for (Value v : {n.input(3), n.input(4)}) {
-      auto in = [&](const auto& names) {
-        return std::find(names.begin(), names.end(), v.name()) != names.end();
-      };
-      const bool again = std::find(chosen.begin(), chosen.end(), v) != chosen.end();
-      if (v.role() == Role::constant && in(initializers) && !in(parameters) && !again) {
-        chosen.push_back(v);
-      }
+      if (v.role() == Role::constant && left.erase(v.name()) != 0) chosen.push_back(v);
     }
   }
   return chosen;
