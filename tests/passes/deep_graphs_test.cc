@@ -1,0 +1,207 @@
+// Graphs of many nodes, deep and wide: what any stage does to each node must not depend on how many
+// there are, nor on the number of ways through them. Each of these took minutes, or did not end.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "autodiff/gradient.h"
+#include "autodiff/recognise.h"
+#include "engine.h"
+#include "ops/build.h"
+#include "passes/pipeline.h"
+#include "plan/plan.h"
+
+namespace steep {
+namespace {
+
+/// The graph of f(x) and of the gradient of its sum; `step` makes each value out of the one before.
+template <typename Step>
+Graph chain(int length, const Step& step) {
+  Graph g;
+  const Value x = g.add_input("x", {DType::f32, Shape{2}});
+  Value v = x;
+  for (int i = 0; i < length; ++i) v = step(v);
+  const Value outputs[] = {sum(v, {0}, false)}, sources[] = {x};
+  g.add_output("y", outputs[0]);
+  g.add_output("dx", add_gradients(g, outputs, {}, sources)[0], Phase::backward);
+  return g;
+}
+
+/// y and dx at (a, a).
+std::pair<float, float> run(Graph g, float a) {
+  Program program(std::move(g));
+  const Tensor inputs[] = {Tensor::from(std::vector<float>{a, a}, {2})};
+  ForwardResult forward = program.forward(inputs);
+  const float y = forward.outputs[0].data<float>()[0];
+  const std::vector<Tensor> dx = program.backward(std::move(forward.pending), {});
+  return {y, dx[0].data<float>()[0]};
+}
+
+TEST(DeepGraphs, ManyWaysThroughFewNodes) {
+  // 2^64 ways: v ↦ v · v. The gradient of 1^(2^64) is 2^64.
+  const auto [y, dx] = run(chain(64, [](Value v) { return v * v; }), 1);
+  EXPECT_EQ(y, 2);
+  EXPECT_EQ(dx, std::ldexp(1.0F, 64));
+
+  const auto of_tanh = run(chain(200, [](Value v) { return v + apply("Tanh", {v}); }), 0);
+  EXPECT_EQ(of_tanh.first, 0);
+  EXPECT_TRUE(std::isinf(of_tanh.second));  // 2^200
+}
+
+TEST(DeepGraphs, Chains) {
+  for (const char* op : {"Relu", "Tanh", "Softmax", "Mish"}) {
+    const auto [y, dx] = run(chain(2000, [&](Value v) { return apply(op, {v}); }), 0.5F);
+    EXPECT_TRUE(std::isfinite(y) && std::isfinite(dx)) << op;
+  }
+}
+
+TEST(DeepGraphs, NoRecursionOverNodes) {
+  // Any frame of a recursion, 100,000 times over, is more than the stack.
+  Graph g;
+  Value v = g.add_input("x", {DType::f32, Shape{2}});
+  const Value x = v;
+  for (int i = 0; i < 50'000; ++i) {
+    const Value t = g.add_node(i % 2 == 0 ? "Tanh" : "Exp", std::span(&v, 1), 1).output(0);
+    g.set_type(t, x.type());
+    v = t;
+  }
+  g.add_output("y", v);
+  {
+    const Graph::Scope scope(g, Phase::backward, "");
+    const Value last = g.add_node("Neg", std::span(&v, 1), 1).output(0);
+    g.set_type(last, x.type());
+    const Value read[] = {last, v};
+    const Value dx = g.add_node("Mul", read, 1).output(0);
+    g.set_type(dx, x.type());
+    g.add_output("dx", dx, Phase::backward);
+  }
+  recognise(g);
+  run_passes(g, {});
+  EXPECT_GE(g.node_count(), size_t{1000});
+}
+
+TEST(DeepGraphs, AnyNumberOfOperands) {
+  constexpr int kOperands = 2000;
+  for (const char* op : {"Sum", "Mean", "Max", "Min"}) {
+    Graph g;
+    std::vector<Value> operands;
+    std::vector<Tensor> inputs;
+    for (int i = 0; i < kOperands; ++i) {
+      operands.push_back(g.add_input("x", {DType::f32, Shape{2}}));
+      inputs.push_back(Tensor::from(std::vector<float>{static_cast<float>(i), 1}, {2}));
+    }
+    const Value y = steep::apply(op, operands);
+    const Value outputs[] = {sum(y, {0}, false)}, sources[] = {operands[0], operands.back()};
+    g.add_output("y", y);
+    const auto gradients = add_gradients(g, outputs, {}, sources, Phase::forward);
+    g.add_output("first", gradients[0]);
+    g.add_output("last", gradients[1]);
+    const std::vector<Tensor> result = evaluate(g, inputs);
+    constexpr float kSum = kOperands * (kOperands - 1) / 2.0F;
+    const std::string name = op;
+    const float expected = name == "Sum"    ? kSum
+                           : name == "Mean" ? kSum / kOperands
+                           : name == "Max"  ? kOperands - 1
+                                            : 0;
+    EXPECT_NEAR(result[0].data<float>()[0], expected, 1e-4 * kSum) << op;
+    EXPECT_EQ(result[2].data<float>()[0], name == "Max"   ? 1.0F
+                                          : name == "Min" ? 0.0F
+                                          : name == "Sum" ? 1.0F
+                                                          : 1.0F / kOperands)
+        << op;
+  }
+}
+
+TEST(DeepGraphs, ManyParts) {
+  constexpr int kParts = 3000;  // more than shape inference reads of a constant otherwise
+  Graph g;
+  std::vector<Value> parts;
+  std::vector<Tensor> inputs;
+  for (int i = 0; i < kParts; ++i) {
+    parts.push_back(g.add_input("x", {DType::f32, Shape{Dim::symbol("n"), 2}}));
+    inputs.push_back(Tensor::from(std::vector<float>{static_cast<float>(i), 1}, {1, 2}));
+  }
+  const Value y = concat(parts, 0);
+  const Value outputs[] = {sum(y * y, {0, 1}, false)};
+  g.add_output("y", outputs[0]);
+  g.add_output("dx", add_gradients(g, outputs, {}, std::span(&parts[2000], 1), Phase::forward)[0]);
+  const std::vector<Tensor> result = evaluate(g, inputs);
+  EXPECT_EQ(result[1].data<float>()[0], 4000);
+}
+
+TEST(DeepGraphs, ReplacingLooksAtReadersAlone) {
+  constexpr int kCount = 100'000;
+  Graph g;
+  const Value x = g.add_input("x", {DType::f32, Shape{2}});
+  std::vector<Value> made;
+  for (int i = 0; i < kCount; ++i) {
+    made.push_back(g.add_node("Relu", std::span(&x, 1), 1).output(0));
+    g.add_output("y", made.back());
+  }
+  for (int i = 0; i < kCount; ++i) {
+    EXPECT_TRUE(g.is_output(made[static_cast<size_t>(i)]));
+    g.replace_uses(made[static_cast<size_t>(i)], x);
+  }
+  for (const Output& o : g.outputs()) EXPECT_EQ(o.value, x);
+  EXPECT_EQ(g.prune(), static_cast<size_t>(kCount));
+}
+
+/// Lowest offsets as their definition has them: past every buffer that lives at the same time.
+size_t place_one_by_one(std::vector<Buffer>& buffers) {
+  std::vector<Buffer*> by_size;
+  for (Buffer& b : buffers) by_size.push_back(&b);
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [](const Buffer* a, const Buffer* b) { return a->bytes > b->bytes; });
+  auto end_of = [](const Buffer& b) {
+    const size_t end = b.offset + b.bytes + (b.bytes >= 65536 ? 4096 + 5 * 64 : 0);
+    return (end + 63) / 64 * 64;
+  };
+  size_t arena = 0;
+  for (size_t i = 0; i < by_size.size(); ++i) {
+    Buffer& b = *by_size[i];
+    b.offset = 0;
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t j = 0; j < i; ++j) {
+        const Buffer& o = *by_size[j];
+        if (o.last < b.first || b.last < o.first) continue;
+        if (b.offset >= end_of(o) || b.offset + b.bytes <= o.offset) continue;
+        b.offset = end_of(o);
+        moved = true;
+      }
+    }
+    arena = std::max(arena, b.offset + b.bytes);
+  }
+  return (arena + 63) / 64 * 64;
+}
+
+TEST(DeepGraphs, BuffersLieAtTheLowestOffset) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<Buffer> buffers;
+    for (int i = 0; i < 60; ++i) {
+      Buffer b{.bytes = random() % 4 * (random() % 2 == 0 ? 40'000 : 100)};
+      b.first = static_cast<int>(random() % 40);
+      b.last = b.first + static_cast<int>(random() % (round % 2 == 0 ? 4 : 40));
+      if (random() % 20 == 0) b.first = INT32_MAX, b.last = -1;
+      buffers.push_back(b);
+    }
+    std::vector<Buffer> expected = buffers;
+    EXPECT_EQ(place_buffers(buffers), place_one_by_one(expected));
+    for (size_t i = 0; i < buffers.size(); ++i) EXPECT_EQ(buffers[i].offset, expected[i].offset);
+  }
+}
+
+TEST(DeepGraphs, BuffersThatAllLiveAtOnce) {
+  constexpr int kCount = 100'000;
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < kCount; ++i) {
+    buffers.push_back({.bytes = 64, .first = i, .last = 2 * kCount - i});
+  }
+  EXPECT_EQ(place_buffers(buffers), size_t{64} * kCount);
+}
+
+}  // namespace
+}  // namespace steep
