@@ -148,6 +148,8 @@ fs::path put_in_place(const fs::path& folder, const fs::path& target) {
     return {};
   }
   if (exchange_paths(folder, target)) return folder;
+  // Removals come first: a power loss must not bring back an older one beside this.
+  sync_folder(target.parent_path());
   fs::path old = target;
   old += kOld + folder.extension().string().substr(1);  // the digits
   rename_path(target, old);

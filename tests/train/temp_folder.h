@@ -15,7 +15,7 @@ namespace steep::testing {
 class TempFolder : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "steep.XXXXXX").string();
+    std::string pattern = (root() / "steep.XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
   }
@@ -24,9 +24,19 @@ class TempFolder : public ::testing::Test {
     std::filesystem::remove_all(folder_, ignored);
   }
   const std::filesystem::path& folder() const { return folder_; }
+  virtual std::filesystem::path root() const { return std::filesystem::temp_directory_path(); }
 
  private:
   std::filesystem::path folder_;
+};
+
+/// In memory where there is such a file system: for thousands of saves, each of which syncs.
+class MemoryFolder : public TempFolder {
+ protected:
+  std::filesystem::path root() const override {
+    const bool there = ::access("/dev/shm", W_OK | X_OK) == 0;
+    return there ? std::filesystem::path("/dev/shm") : TempFolder::root();
+  }
 };
 
 inline std::string read_bytes(const std::filesystem::path& path) {

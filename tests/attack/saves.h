@@ -1,0 +1,98 @@
+// What attacks on saves share: something to save that says which version it is, as a checkpoint and
+// as a single file.
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "steep/error.h"
+#include "train/checkpoint.h"
+#include "train/files.h"
+#include "train/temp_folder.h"
+
+namespace steep::testing {
+
+inline Checkpoint sample(float value, int64_t step = 17) {
+  return {.fingerprint = "0123456789abcdef",
+          .weights = {{"w", Tensor::from<float>({value, 2, 3}, {3})}, {"b", Tensor::scalar(value)}},
+          .moments = {{"exp_avg/w", Tensor::from<float>({4, 5, value}, {3})}},
+          .step = step,
+          .seed = ~uint64_t{0},
+          .run_count = 18,
+          .lr = 0.1,
+          .schedule = "constant",
+          .user = R"({"epoch":3,"note":"a b"})"};
+}
+
+inline bool same(const Checkpoint& a, const Checkpoint& b) {
+  const auto equal = [](const auto& x, const auto& y) {
+    return x.size() == y.size() && std::all_of(x.begin(), x.end(), [&](const auto& item) {
+             return y.count(item.first) == 1 && same_bits(item.second, y.at(item.first));
+           });
+  };
+  return a.fingerprint == b.fingerprint && a.step == b.step && a.seed == b.seed &&
+         a.run_count == b.run_count && a.lr == b.lr && a.schedule == b.schedule &&
+         a.user == b.user && equal(a.weights, b.weights) && equal(a.moments, b.moments);
+}
+
+/// Something that is saved over and over, in versions 0, 1, ….
+struct Saved {
+  const char* name;
+  void (*save)(const std::filesystem::path&, int64_t version);
+  /// The version that is there; none if there is nothing. Throws steep::Error when it cannot be
+  /// loaded; DataError when it is not whole.
+  std::optional<int64_t> (*load)(const std::filesystem::path&);
+};
+
+inline Checkpoint version_of_checkpoint(int64_t version) {
+  return sample(static_cast<float>(version % 1000), version);
+}
+
+inline std::string version_of_file(int64_t version) {
+  return std::to_string(version) + "\n" + std::string(200, static_cast<char>('a' + version % 26)) +
+         "\nend of " + std::to_string(version);
+}
+
+inline const Saved kCheckpoint{"checkpoint",
+                               [](const std::filesystem::path& path, int64_t version) {
+                                 write_checkpoint(path, version_of_checkpoint(version));
+                               },
+                               [](const std::filesystem::path& path) -> std::optional<int64_t> {
+                                 Checkpoint read;
+                                 try {
+                                   read = read_checkpoint(path);
+                                 } catch (const CheckpointError& error) {
+                                   if (error.parts().what.ends_with("there is no such folder"))
+                                     return {};
+                                   throw;
+                                 }
+                                 if (!same(read, version_of_checkpoint(read.step)))
+                                   throw DataError("a mixed checkpoint");
+                                 return read.step;
+                               }};
+
+/// As models, gradients, traces and arrays are written.
+inline const Saved kFile{"file",
+                         [](const std::filesystem::path& path, int64_t version) {
+                           const std::string text = version_of_file(version);
+                           write_file(path, [&](FileWriter& file) {
+                             file.write(text.substr(0, text.size() / 2));
+                             file.write(text.substr(text.size() / 2));
+                           });
+                         },
+                         [](const std::filesystem::path& path) -> std::optional<int64_t> {
+                           const std::string text = read_bytes(path);
+                           if (!std::filesystem::exists(path)) return {};
+                           const int64_t version = std::atoll(text.c_str());
+                           if (text != version_of_file(version)) throw DataError("a mixed file");
+                           return version;
+                         }};
+
+/// Entries of a folder.
+inline size_t entries(const std::filesystem::path& folder) {
+  return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
+}
+
+}  // namespace steep::testing
