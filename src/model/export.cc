@@ -11,6 +11,7 @@
 #include "engine.h"
 #include "model/plain_loops.h"
 #include "model/plain_ops.h"
+#include "ops/batch_norm.h"
 #include "ops/build.h"
 #include "ops/onnx_proto.h"
 #include "ops/own_types.h"
@@ -194,6 +195,10 @@ class Writer {
     }
     for (const auto& [name, attr] : n.attrs()) {
       if (name == kCaptured) continue;
+      if (name == kSampleVariance) {
+        proto->add_metadata_props()->set_key(kSampleVarianceKey);
+        continue;
+      }
       onnx::AttributeProto* attribute = proto->add_attribute();
       *attribute = to_proto(name, attr);
       const Body* body = std::get_if<Body>(&attr);

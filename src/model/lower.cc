@@ -271,6 +271,12 @@ void Lowering::bind(const onnx::NodeProto& node, const std::vector<Binding>& res
   }
 }
 
+static bool has_metadata(const onnx::NodeProto& node, const char* key) {
+  const auto& entries = node.metadata_props();
+  return std::any_of(entries.begin(), entries.end(),
+                     [&](const auto& entry) { return entry.key() == key; });
+}
+
 std::vector<Binding> Lowering::raise_node(const onnx::NodeProto& node, std::vector<Binding> inputs,
                                           const Frame& frame) {
   if (!node.domain().empty() && node.domain() != kTrainingDomain) {
@@ -287,9 +293,8 @@ std::vector<Binding> Lowering::raise_node(const onnx::NodeProto& node, std::vect
             .wanted = {},
             .training = limits_.training,
             .from_pytorch = model_.proto.producer_name() == "pytorch",
-            .stops_gradient =
-                std::any_of(node.metadata_props().begin(), node.metadata_props().end(),
-                            [](const auto& entry) { return entry.key() == kStopGradientKey; })};
+            .stops_gradient = has_metadata(node, kStopGradientKey),
+            .sample_variance = has_metadata(node, kSampleVarianceKey)};
   for (const auto& proto : node.attribute()) {
     const onnx::AttributeProto* attribute = resolve(proto, frame);
     if (attribute != nullptr && attribute->type() == onnx::AttributeProto::TYPE_PROTO) {

@@ -67,6 +67,7 @@ struct Call {
   bool training;               ///< ImportLimits::training
   bool from_pytorch;           ///< the file was written by an exporter of PyTorch
   bool stops_gradient;         ///< kStopGradientKey is among the node's metadata
+  bool sample_variance;        ///< kSampleVarianceKey is
 
   int outputs() const { return static_cast<int>(wanted.size()); }
   bool wants(size_t output) const { return output < wanted.size() && wanted[output]; }

@@ -4,6 +4,7 @@
 
 #include "engine.h"
 #include "model/raise.h"
+#include "ops/batch_norm.h"
 #include "ops/build.h"
 
 namespace steep {
@@ -75,6 +76,7 @@ Bindings raise_batch_normalization(const Call& c) {
   Attrs attrs = c.attrs;
   if (c.opset >= 14) {
     const bool trains = attrs.integer("training_mode", 0) != 0;
+    if (trains && c.sample_variance) attrs.set(kSampleVariance, int64_t{1});
     const std::vector<Value> y =
         c.emit("BatchNormalization", {c.need(0), c.need(1), c.need(2), c.need(3), c.need(4)}, attrs,
                trains ? 3 : 1);

@@ -20,6 +20,12 @@ Value running_statistic(Value before, Value now, Value x, double momentum) {
   return where(equal(extent_product(x, axes_of_statistics(x)), 0), before, after);
 }
 
+Value averaged_variance(Node n, Value variance, Value x) {
+  if (n.attrs().integer(kSampleVariance, 0) == 0) return variance;
+  const Value count = extent_product(x, axes_of_statistics(x));
+  return variance * count / (count - 1.0);
+}
+
 Value per_channel(Value v, Value x) {
   if (x.rank() <= 2) return v;
   Ints axes;

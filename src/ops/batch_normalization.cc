@@ -1,7 +1,8 @@
 // BatchNormalization(x, scale, bias, mean, variance){epsilon, momentum, training_mode} → y,
 // running_mean, running_variance. Ioffe and Szegedy 2015. In inference the given statistics are
 // constants of the formula; in training they only take part in the running ones, which ONNX defines
-// with the population's variance.
+// with the population's variance and PyTorch, {sample_variance}, with the sample's. A file has that
+// attribute as metadata of the node.
 #include "ops/batch_norm.h"
 
 namespace steep {
@@ -19,7 +20,7 @@ std::vector<Value> batch_normalization_decompose(Node n) {
   const BatchNorm now = batch_norm(x, cast_like(scale, x), cast_like(bias, x), epsilon);
   const double momentum = n.attrs().real("momentum", 0.9);
   return {now.y, running_statistic(mean, now.mean, x, momentum),
-          running_statistic(variance, now.variance, x, momentum)};
+          running_statistic(variance, averaged_variance(n, now.variance, x), x, momentum)};
 }
 
 }  // namespace

@@ -13,6 +13,8 @@ namespace steep {
 
 /// Metadata of an Identity (any value): gradients stop at it. Other runtimes read past it.
 inline constexpr char kStopGradientKey[] = "steep.stop_gradient";
+/// Metadata of a BatchNormalization in training: kSampleVariance of ops/batch_norm.h.
+inline constexpr char kSampleVarianceKey[] = "steep.sample_variance";
 
 /// Appends the dims; unknown ones stay empty.
 void to_proto(const Shape& shape, onnx::TensorShapeProto* proto);

@@ -140,7 +140,7 @@ void update_statistics(Graph& graph) {
       graph.add_update(before, running(before, batch));
     };
     update(n.input(3), now.mean, n.output(1));
-    update(n.input(4), now.variance, n.output(2));
+    update(n.input(4), averaged_variance(n, now.variance, x), n.output(2));
     graph.replace_uses(n.output(0), now.y);
     graph.erase(n);
   }
