@@ -328,7 +328,8 @@ ForwardResult Program::forward(std::span<const Tensor> inputs) {
   std::shared_ptr<Specialisation> s = p.specialisation(inputs);
   if (!s) {
     DataResult result = p.forward_in_segments(to_data(inputs));
-    return {to_tensors(result.outputs), std::move(result.pending)};
+    std::vector<bool> read(result.outputs.size(), result.pending != nullptr);  // any of them may be
+    return {to_tensors(result.outputs), std::move(result.pending), std::move(read)};
   }
   Executable& exe = s->executable;
   std::unique_ptr<PendingRun> pending(new PendingRun);
@@ -346,6 +347,7 @@ ForwardResult Program::forward(std::span<const Tensor> inputs) {
   ForwardResult result;
   result.outputs = exe.run(frame, Phase::forward, p.run_options());
   ++p.run_count;
+  result.read_by_backward = exe.read_by_backward();
   if (p.has_backward) result.pending = std::move(pending);
   return result;
 }

@@ -68,6 +68,8 @@ struct DataResult {
 struct ForwardResult {
   std::vector<Tensor> outputs;          ///< the graph's forward outputs, in order
   std::unique_ptr<PendingRun> pending;  ///< null when the graph has no backward part
+  /// By output: will backward read its bytes, so that nobody may change them before?
+  std::vector<bool> read_by_backward{};
 };
 
 /// A graph ready to run at any input shapes. Specialisations are made at the first run of each

@@ -16,6 +16,8 @@ struct GradientOptions {
   std::vector<std::string> wrt;
   /// Outputs to differentiate, by name. Empty: every float output.
   std::vector<std::string> outputs{};
+  /// Scalar outputs have an input `grad_y` too, instead of 1.
+  bool scalar_gradients = false;
   ModelLimits limits{};
 };
 

@@ -21,16 +21,18 @@ nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text
 void init_gradient(nb::module_& m) {
   m.def(
       "gradient_model",
-      [](const nb::bytes& model, Names wrt, Names outputs) {
+      [](const nb::bytes& model, Names wrt, Names outputs, bool scalar_gradients) {
         const std::span data(reinterpret_cast<const std::byte*>(model.c_str()), model.size());
         std::string result;
         {
           const nb::gil_scoped_release release;
-          result = gradient_model(data, {.wrt = std::move(wrt), .outputs = std::move(outputs)});
+          result = gradient_model(data, {.wrt = std::move(wrt),
+                                         .outputs = std::move(outputs),
+                                         .scalar_gradients = scalar_gradients});
         }
         return to_bytes(result);
       },
-      nb::arg("model"), nb::arg("wrt"), nb::arg("outputs"),
+      nb::arg("model"), nb::arg("wrt"), nb::arg("outputs"), nb::arg("scalar_gradients") = false,
       "The serialised model of a model's gradients: include/steep/gradient.h.");
   m.def(
       "gradient_model",

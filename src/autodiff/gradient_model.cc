@@ -104,8 +104,8 @@ std::string differentiate(ImportedModel model, const GradientOptions& options) {
   std::vector<Value> seeds;
   for (const Output& o : std::vector<Output>(g.outputs())) {
     outputs.push_back(o.value);
-    seeds.push_back(
-        is_scalar(o.value) ? Value() : g.add_input(names.unused("grad_" + o.name), o.value.type()));
+    const bool one = is_scalar(o.value) && !options.scalar_gradients;
+    seeds.push_back(one ? Value() : g.add_input(names.unused("grad_" + o.name), o.value.type()));
   }
   const std::vector<Value> gradients = add_gradients(g, outputs, seeds, sources, Phase::forward);
   for (size_t i = 0; i < sources.size(); ++i) {

@@ -216,4 +216,14 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
   return outputs;
 }
 
+std::vector<bool> Executable::read_by_backward() const {
+  std::vector<bool> read;
+  for (const PlannedOutput& o : plan_.outputs) {
+    if (o.phase != Phase::forward) continue;
+    const Buffer& buffer = plan_.buffers[static_cast<size_t>(o.place.buffer)];
+    read.push_back(buffer.last >= static_cast<int>(plan_.backward_begin));
+  }
+  return read;
+}
+
 }  // namespace steep

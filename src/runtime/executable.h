@@ -43,6 +43,8 @@ class Executable {
   /// Runs one phase and returns its outputs in order. Throws what kernels throw; DataError naming
   /// the first node whose result is not finite when that is checked.
   std::vector<Tensor> run(Frame& frame, Phase phase, const RunOptions& options) const;
+  /// By forward output, in order: does a step of the backward phase read its buffer?
+  std::vector<bool> read_by_backward() const;
 
  private:
   Plan plan_;
