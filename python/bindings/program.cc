@@ -77,14 +77,15 @@ class ModuleProgram {
     for (size_t i = 0; i < arrays.size(); ++i) run.inputs.push_back(to_tensor(arrays[i]));
     run.pattern = pattern(gradients);
     run.seed = seed;
-    std::vector<Tensor> outputs;
+    ForwardResult result;
     {
       const nb::gil_scoped_release release;
-      outputs = start(run);
+      result = start(run);
     }
     nb::list capsules;
-    for (const Tensor& t : outputs) capsules.append(to_capsule(t));
-    return nb::make_tuple(capsules, gradients ? nb::cast(std::move(run)) : nb::none());
+    for (const Tensor& t : result.outputs) capsules.append(to_capsule(t));
+    return nb::make_tuple(capsules, gradients ? nb::cast(std::move(run)) : nb::none(),
+                          result.read_by_backward);
   }
 
   /// Gradients of `input_gradients`, then of `trainable`; None where nothing flows.
@@ -288,13 +289,14 @@ class ModuleProgram {
     return programs_.emplace(pattern, std::move(compiled)).first->second;
   }
 
-  std::vector<Tensor> start(ModuleRun& run) {
+  /// The run that waits for backward goes to `run`.
+  ForwardResult start(ModuleRun& run) {
     Program& program = compile(run.pattern).program;
     program.set_seed(run.seed);
     program.set_run_count(0);  // the seed differs from run to run
     ForwardResult result = program.forward(run.inputs);
     run.pending = std::move(result.pending);
-    return std::move(result.outputs);
+    return result;
   }
 
   Graph graph_;
@@ -340,8 +342,9 @@ void init_program(nb::module_& m) {
       .def("forward", &ModuleProgram::forward, nb::arg("arrays"), nb::arg("gradients"),
            nb::arg("seed") = 0,
            nb::sig("def forward(self, arrays: list[object], gradients: bool, seed: int = 0) -> "
-                   "tuple[list[object], ModuleRun | None]"),
-           "Runs the graph. Returns DLPack capsules of the outputs, and the run when `gradients`.")
+                   "tuple[list[object], ModuleRun | None, list[bool]]"),
+           "Runs the graph. Returns DLPack capsules of the outputs, the run when `gradients`, and, "
+           "by output, whether backward will read it, so that it must not change before.")
       .def(
           "backward", &ModuleProgram::backward, nb::arg("run"), nb::arg("gradients"),
           nb::sig(

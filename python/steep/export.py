@@ -24,7 +24,7 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,9 @@ import onnx
 import torch
 
 from steep import cache
+from steep.attributes import changed_by_forward, name_attribute, read_attributes
 from steep.errors import ModelError
+from steep.exported import Exported, sizes
 from steep.faithful import TRANSLATIONS, faithful, mark_stops
 from steep.fingerprint import fingerprint
 from steep.quiet import quiet
@@ -40,89 +42,26 @@ from steep.structure import Keyed, Leaf, Sequence, Structure, flatten, tensor_pa
 
 log = logging.getLogger("steep")
 
-PLAIN = (bool, int, float, str, type(None))
-"""Types of the attributes of modules that decide, with the code, what a module computes."""
-Attributes = tuple[tuple[int, str, object], ...]
-"""Such attributes: identity of the module, name, value."""
-
 _PREFIX = "module."
+_SAMPLE_VARIANCE = "steep.sample_variance"
 _TRACING_OPSET = 17
+_NORMS = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.instancenorm._InstanceNorm)
 
 
 @dataclasses.dataclass
-class Exported:
-    """One exported graph.
+class _Seen:
+    """What a run of the module told."""
 
-    ``inputs[i]`` is the position, among the call's tensors, of the graph's i-th input ``names[i]``.
-    Parameters and buffers are inputs too: ``states`` maps graph input → name in the module. The
-    last outputs are what forward leaves in the buffers ``statistics``; it counts in ``counters``.
-    """
-
-    model: bytes
-    inputs: list[int]
-    names: list[str]
-    states: dict[str, str]
     results: Structure
-    exporter: str
-    reason: str
-    seconds: float
-    training: bool
-    extents: list[list[int | str]]  # per tensor of the call; equal strings must be equal numbers
-    statistics: list[str] = dataclasses.field(default_factory=list)
-    counters: list[str] = dataclasses.field(default_factory=list)
-    # of a trace that turned tensors into Python values:
-    path_dependent: bool = False
-    varied: set[tuple[int, int]] = dataclasses.field(default_factory=set)  # (tensor, axis)
-    examples: list[list[torch.Tensor]] = dataclasses.field(default_factory=list)
-    # of an export from the cache: the extents that were asked for
-    confined: set[tuple[torch.Size, ...]] | None = None
-
-    @property
-    def cached(self) -> bool:
-        """Was it taken from the cache, and nothing exported since?"""
-        return self.confined is not None
-
-    def accepts(self, tensors: list[torch.Tensor]) -> bool:
-        """Is the graph known to hold for tensors of these extents (and, for a trace, values)?"""
-        if self.confined is not None and _sizes(tensors) not in self.confined:
-            return False
-        symbols: dict[str, int] = {}
-        for i, (tensor, extents) in enumerate(zip(tensors, self.extents, strict=True)):
-            for axis, (size, extent) in enumerate(zip(tensor.shape, extents, strict=True)):
-                if isinstance(extent, int):
-                    if size != extent and (i, axis) not in self.varied:
-                        return False
-                elif symbols.setdefault(extent, size) != size:
-                    return False
-        if not self.path_dependent:
-            return True
-        return any(self._same_values(seen, tensors) for seen in self.examples)
-
-    def _same_values(self, seen: list[torch.Tensor], tensors: list[torch.Tensor]) -> bool:
-        unused = set(range(len(tensors))) - set(self.inputs)
-        return all(torch.equal(seen[i], tensors[i]) for i in unused)
-
-    def learn(self, again: Exported, tensors: list[torch.Tensor]) -> None:
-        """Another export, for these tensors, gave the same graph."""
-        if self.confined is not None:
-            if again.confined is not None:
-                self.confined |= again.confined
-            else:  # this one was made here, with all that it proves
-                self.extents, self.confined = again.extents, None
-                self.path_dependent, self.examples = again.path_dependent, again.examples
-            return
-        for i, (tensor, extents) in enumerate(zip(tensors, self.extents, strict=True)):
-            for axis, (size, extent) in enumerate(zip(tensor.shape, extents, strict=True)):
-                if size != extent:
-                    self.varied.add((i, axis))
-        self.examples.append(_values(tensors, self.inputs))
+    kept: list[str]  # attributes that hold another tensor or object afterwards
+    decisive: set[int]  # the arguments that a trace turned into Python values
 
 
 class _Flat(torch.nn.Module):
-    """Takes and returns flat tensors; ``record`` receives the structure of its results."""
+    """Takes and returns flat tensors; ``record`` receives what else a run of it tells."""
 
     def __init__(
-        self, module: torch.nn.Module, structure: Structure, record: Callable[[Structure], None]
+        self, module: torch.nn.Module, structure: Structure, record: Callable[[_Seen], None]
     ) -> None:
         super().__init__()
         self.module = module
@@ -132,29 +71,17 @@ class _Flat(torch.nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = unflatten(self.structure, list(tensors))
-        with faithful():
+        before = read_attributes(self.module)
+        with faithful(tensors) as watch:
             results = self.module(*args, **kwargs)
+        kept = changed_by_forward(before, read_attributes(self.module))
         flat, structure = flatten(results, results=True)
-        self.record(structure)
+        for i, tensor in enumerate(flat):
+            if tensor.is_complex():
+                raise RuntimeError(f"result {i} is complex, which ONNX has no type for")
+        names = [name_attribute(self.module, *where) for where in kept]
+        self.record(_Seen(structure, names, watch.decisive))
         return tuple(flat)
-
-
-def read_attributes(
-    module: torch.nn.Module, but: Collection[tuple[int, str]] = frozenset()
-) -> Attributes:
-    """Return what an export of the module holds for, leaving out ``but`` (module, name)."""
-    return tuple(
-        (id(m), name, value)
-        for m in module.modules()
-        for name, value in vars(m).items()
-        if type(value) in PLAIN and (id(m), name) not in but
-    )
-
-
-def name_attribute(module: torch.nn.Module, attribute: tuple[int, str]) -> str:
-    """Return the path of an attribute in the module."""
-    prefixes = {id(m): prefix for prefix, m in module.named_modules()}
-    return f"{prefixes[attribute[0]]}.{attribute[1]}".lstrip(".")
 
 
 def export(
@@ -171,17 +98,18 @@ def export(
     with the reasons of both.
     """
     start = time.perf_counter()
-    results: list[Structure] = []
+    seen: list[_Seen] = []
 
-    def record(found: Structure) -> None:  # a function, since the exporters copy or undo objects
-        results.append(found)
+    def record(run: _Seen) -> None:  # a function, since the exporters copy or undo objects
+        seen.append(run)
 
+    _refuse_backward_hooks(module)
     flat = _Flat(module, structure, record)
     names = _input_names(module, structure)
     examples = [t.detach() for t in tensors]
     key = _key(flat, names, examples, exporter, opset)
     if key and (kept := _from_cache(key, names, examples)):
-        kept.results = results[-1]
+        kept.results = seen[-1].results
         kept.seconds = time.perf_counter() - start
         log.info(
             "took %s from the cache in %.2f s; %s had exported it (%s)",
@@ -197,13 +125,20 @@ def export(
             continue
         start = time.perf_counter()
         try:
-            with quiet():
+            with quiet(), _unobserved():
                 exported = run(flat, names, examples, opset)
+                if seen[-1].kept and name == "tracing":  # a cache may have been filled, for good
+                    exported = run(flat, names, examples, opset)
+            if seen[-1].kept:
+                raise RuntimeError(f"forward keeps {seen[-1].kept[0]} from one call to the next")
+            if seen[-1].decisive:
+                exported.path_dependent, exported.decisive = True, seen[-1].decisive
+            exported.keep_values(tensors)
         except Exception as e:  # the exporters raise whatever went wrong inside them
             reasons.append(f"{name}: {_first_line(e)}")
             last = e
             continue
-        exported.results = results[-1]
+        exported.results = seen[-1].results
         exported.reason = "; ".join(reasons)
         exported.seconds = time.perf_counter() - start
         note = f" ({exported.reason})" if reasons else ""
@@ -222,6 +157,30 @@ def export(
     ) from last
 
 
+def _refuse_backward_hooks(module: torch.nn.Module) -> None:
+    for name, part in module.named_modules():
+        if part._backward_hooks or part._backward_pre_hooks:
+            raise ModelError(
+                "A hook on the backward of a module would not run: it is within the graph.",
+                node=name or type(module).__name__,
+                remedy="remove it, or hook the tensors that enter or leave the wrapped module",
+            )
+
+
+@contextlib.contextmanager
+def _unobserved() -> Iterator[None]:
+    """Within, nobody counts the tensors that autograd saves: checkpointing would find too many."""
+    hooks = []
+    while (top := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
+        hooks.append(top)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(hooks):
+            torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
 # --- the cache -----------------------------------------------------------------------------------
 
 
@@ -230,7 +189,14 @@ def _versions() -> str:
     """Say all that decides, beside the module, what is exported."""
     own = b"".join(
         Path(__file__).with_name(n).read_bytes()
-        for n in ("export.py", "faithful.py", "fingerprint.py", "quiet.py")
+        for n in (
+            "attributes.py",
+            "export.py",
+            "exported.py",
+            "faithful.py",
+            "fingerprint.py",
+            "quiet.py",
+        )
     )
     packages = [f"{n} {importlib.metadata.version(n)}" for n in ("torch", "onnx", "onnxscript")]
     return f"{packages} {sys.version_info[:2]} {hashlib.sha256(own).hexdigest()}"
@@ -277,13 +243,9 @@ def _from_cache(key: str, names: list[str], tensors: list[torch.Tensor]) -> Expo
         model=model,
         results=Leaf(),
         seconds=0,
-        confined={_sizes(tensors)},
+        confined={sizes(tensors)},
         **json.loads(head),
     )
-
-
-def _sizes(tensors: list[torch.Tensor]) -> tuple[torch.Size, ...]:
-    return tuple(t.shape for t in tensors)
 
 
 # --- the exporters -------------------------------------------------------------------------------
@@ -319,7 +281,8 @@ def _torch_export(
         raise RuntimeError(f"forward writes the buffer {_state(next(iter(written.values())))}")
     graph: Any = program.model.graph
     extents = [
-        [e if isinstance(e, int) else str(e.value) for e in value.shape] for value in graph.inputs
+        [e if isinstance(e, int) else _extent(str(e.value)) for e in value.shape]
+        for value in graph.inputs
     ]
     held = {n for n, _ in flat.named_parameters(remove_duplicate=False)}
     held |= {n for n, _ in flat.named_buffers(remove_duplicate=False)}
@@ -333,11 +296,19 @@ def _torch_export(
     return _exported(flat, program.model_proto, names, extents, "torch.export")
 
 
+def _extent(text: str) -> int | str:
+    """Return what torch.onnx calls an extent: a symbol, or the number that it found it to be."""
+    if text.isdecimal():
+        return int(text)
+    if not text.isidentifier():  # such as 2*s0, which accepts() cannot compare
+        raise RuntimeError(f"an extent of the inputs is bound to be {text}")
+    return text
+
+
 def _trained_statistic(flat: _Flat) -> str | None:
     """Return the name of a buffer that a normalisation in training writes, if there is one."""
-    norms = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.instancenorm._InstanceNorm)
     for name, part in flat.module.named_modules():
-        if isinstance(part, norms) and part.training and part.running_mean is not None:
+        if isinstance(part, _NORMS) and part.training and part.running_mean is not None:
             return f"{name}.running_mean" if name else "running_mean"
     return None
 
@@ -345,6 +316,9 @@ def _trained_statistic(flat: _Flat) -> str | None:
 def _trace(
     flat: _Flat, names: list[str], tensors: list[torch.Tensor], opset: int | None
 ) -> Exported:
+    for name, part in flat.module.named_modules():
+        if isinstance(part, _NORMS) and part.training and part.momentum is None:
+            raise RuntimeError(f"{name}.momentum is None: its average counts calls")
     file = io.BytesIO()
     buffers = dict(flat.module.named_buffers())
     before = {name: b.clone() for name, b in buffers.items()}
@@ -387,7 +361,6 @@ def _trace(
     exported.statistics, exported.counters = statistics, counters
     if path_dependent:
         exported.path_dependent = True
-        exported.examples.append(_values(tensors, exported.inputs))
     return exported
 
 
@@ -398,6 +371,7 @@ def _running_statistics(model: onnx.ModelProto, written: list[str]) -> list[str]
     for node in model.graph.node:
         if node.op_type != "BatchNormalization" or len(node.output) < 3:
             continue
+        node.metadata_props.add(key=_SAMPLE_VARIANCE)  # PyTorch's definition; ONNX has another
         for source, result in zip(node.input[3:5], node.output[1:3], strict=True):
             buffer = _state(source)
             if made.setdefault(buffer, result) != result:
@@ -439,11 +413,6 @@ def _exported(
 
 def _state(name: str) -> str:
     return name.removeprefix(_PREFIX)
-
-
-def _values(tensors: list[torch.Tensor], used: list[int]) -> list[torch.Tensor]:
-    """Copies of what the graph does not read but the path may have depended on."""
-    return [t.new_empty(0) if i in used else t.clone() for i, t in enumerate(tensors)]
 
 
 def _axes(name: str, tensor: torch.Tensor) -> list[str]:

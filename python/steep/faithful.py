@@ -71,16 +71,20 @@ def mark_stops(graph: onnx.GraphProto) -> None:
 
 
 @contextlib.contextmanager
-def faithful() -> Iterator[None]:
-    """Within, a module that runs says all that it computes, gradients included."""
+def faithful(arguments: tuple[torch.Tensor, ...] = ()) -> Iterator[_Watch]:
+    """Within, a module that runs says all that it computes, gradients included.
+
+    Yields what is told at the end which ``arguments`` have values that Python code looked into.
+    """
+    watch = _Watch(arguments)
     with (
         # Every apply() asks it, found by its class or kept by the module under a name of its own.
         replaced(torch.autograd.function, "_is_setup_context_defined", _refuse_function),
         replaced(CheckpointFunction, "apply", _run_checkpointed),
-        _Watch(),
+        watch,
     ):
         drawn = _generators()
-        yield
+        yield watch
         if _generators() != drawn:
             _lost("a random number that Python or NumPy draws")
 
@@ -91,8 +95,10 @@ def _generators() -> str:
 
 
 class _Watch(TorchFunctionMode):
-    def __init__(self) -> None:
+    def __init__(self, arguments: tuple[torch.Tensor, ...]) -> None:
         super().__init__()
+        self.arguments = {id(t): t for t in arguments}
+        self.decisive: set[int] = set()
         # By identity, and held, so that no other tensor gets it: what in PyTorch shares memory with
         # a tensor that has a history, and here is a copy.
         self.aliases: dict[int, torch.Tensor] = {}
@@ -107,6 +113,8 @@ class _Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         if _works_in_place(func):
             self._check_target(args)
+        if func in _TO_PYTHON:
+            self._note_value(args[0])
         result = _call(_RESTATED.get(func, func), args, kwargs)
         if func in _DETACH:
             if result.dtype.is_floating_point:
@@ -132,6 +140,40 @@ class _Watch(TorchFunctionMode):
                 _lost("a change of a parameter in forward")
             if id(target) in self.aliases:
                 _lost("a change in place of a detached tensor")
+            if isinstance(target, torch.Tensor):
+                base = target._base if target._is_view() else target
+                if id(target) in self.arguments or id(base) in self.arguments:
+                    _lost("a change in place of an argument")
+
+    def _note_value(self, tensor: torch.Tensor) -> None:
+        """Python sees what a tensor holds: the graph holds for this alone."""
+        if torch.jit.is_tracing():
+            sources = _sources(tensor)
+            if any(i >= len(self.arguments) for i in sources):
+                _lost(
+                    "a decision of Python code, or a number, that depends on a parameter or buffer"
+                )
+            self.decisive |= sources
+        elif tensor.dtype.is_floating_point:  # torch.export would let gradients pass
+            _lost("a Python number taken from a tensor")
+
+
+def _sources(tensor: torch.Tensor) -> set[int]:
+    """Return which inputs of the trace a value is computed from; their extents do not count."""
+    found: set[int] = set()
+    value = torch._C._get_value_trace(tensor)
+    waiting, seen = [value], set()
+    while waiting:
+        value = waiting.pop()
+        if value.unique() in seen:
+            continue
+        seen.add(value.unique())
+        node = value.node()
+        if node.kind() == "prim::Param":
+            found |= {i for i, v in enumerate(node.outputs()) if v.unique() == value.unique()}
+        elif node.kind() not in _OF_SHAPE:
+            waiting += node.inputs()
+    return found
 
 
 def _works_in_place(func: Any) -> bool:
@@ -292,6 +334,14 @@ def _interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
         _lost("nearest-exact interpolation by a scale that is no integer")
     return F.interpolate(*args, **kwargs)
 
+
+_OF_SHAPE = {"aten::size", "aten::numel", "aten::dim", "aten::_shape_as_tensor"}
+
+_TO_PYTHON = {
+    *(torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__),
+    *(torch.Tensor.__index__, torch.Tensor.__array__, torch.Tensor.__contains__),
+    *(torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.numpy),
+}
 
 _DETACH = {torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__}  # type: ignore[attr-defined]
 

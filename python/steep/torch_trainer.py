@@ -19,8 +19,10 @@ import onnx.numpy_helper
 import torch
 from torch.utils.dlpack import from_dlpack
 
+from steep.attributes import Attributes, name_attribute, read_attributes
 from steep.errors import DataError, ModelError, ShapeError
-from steep.export import Attributes, Exported, export, name_attribute, read_attributes
+from steep.export import export
+from steep.exported import Exported
 from steep.session import TrainingSession
 from steep.structure import flatten, unflatten
 
@@ -239,7 +241,7 @@ class Trainer:
                 log.warning(
                     "%s is now %r, which the compiled step does not see: make a new trainer if "
                     "forward reads it",
-                    name_attribute(self.model, (module, name)),
+                    name_attribute(self.model, module, name),
                     value,
                 )
 

@@ -1,0 +1,98 @@
+"""One exported graph, and the calls that it is known to hold for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import torch
+
+from steep.structure import Structure
+
+
+@dataclasses.dataclass
+class Exported:
+    """One exported graph.
+
+    ``inputs[i]`` is the position, among the call's tensors, of the graph's i-th input ``names[i]``.
+    Parameters and buffers are inputs too: ``states`` maps graph input → name in the module. The
+    last outputs are what forward leaves in the buffers ``statistics``; it counts in ``counters``.
+    """
+
+    model: bytes
+    inputs: list[int]
+    names: list[str]
+    states: dict[str, str]
+    results: Structure
+    exporter: str
+    reason: str
+    seconds: float
+    training: bool
+    extents: list[list[int | str]]  # per tensor of the call; equal strings must be equal numbers
+    statistics: list[str] = dataclasses.field(default_factory=list)
+    counters: list[str] = dataclasses.field(default_factory=list)
+    # of a trace that turned tensors into Python values:
+    path_dependent: bool = False
+    decisive: set[int] = dataclasses.field(default_factory=set)  # tensors that Python looked into
+    varied: set[tuple[int, int]] = dataclasses.field(default_factory=set)  # (tensor, axis)
+    examples: list[list[torch.Tensor]] = dataclasses.field(default_factory=list)
+    # of an export from the cache: the extents that were asked for
+    confined: set[tuple[torch.Size, ...]] | None = None
+
+    @property
+    def cached(self) -> bool:
+        """Was it taken from the cache, and nothing exported since?"""
+        return self.confined is not None
+
+    def accepts(self, tensors: list[torch.Tensor]) -> bool:
+        """Is the graph known to hold for tensors of these extents (and, for a trace, values)?"""
+        if self.confined is not None and sizes(tensors) not in self.confined:
+            return False
+        symbols: dict[str, int] = {}
+        for i, (tensor, extents) in enumerate(zip(tensors, self.extents, strict=True)):
+            for axis, (size, extent) in enumerate(zip(tensor.shape, extents, strict=True)):
+                if isinstance(extent, int):
+                    if size != extent and (i, axis) not in self.varied:
+                        return False
+                elif symbols.setdefault(extent, size) != size:
+                    return False
+        if not self.path_dependent:
+            return True
+        return any(self._same_values(seen, tensors) for seen in self.examples)
+
+    def _same_values(self, seen: list[torch.Tensor], tensors: list[torch.Tensor]) -> bool:
+        return all(torch.equal(seen[i], tensors[i]) for i in self._compared(range(len(tensors))))
+
+    def _compared(self, tensors: Iterable[int]) -> set[int]:
+        """Of a path-dependent graph: what it does not read, but the path may have depended on."""
+        return (set(tensors) - set(self.inputs)) | self.decisive
+
+    def learn(self, again: Exported, tensors: list[torch.Tensor]) -> None:
+        """Another export, for these tensors, gave the same graph."""
+        if self.confined is not None:
+            if again.confined is not None:
+                self.confined |= again.confined
+            else:  # this one was made here, with all that it proves
+                self.extents, self.confined = again.extents, None
+                self.path_dependent, self.examples = again.path_dependent, again.examples
+                self.decisive = again.decisive
+            return
+        for i, (tensor, extents) in enumerate(zip(tensors, self.extents, strict=True)):
+            for axis, (size, extent) in enumerate(zip(tensor.shape, extents, strict=True)):
+                if size != extent:
+                    self.varied.add((i, axis))
+        self.keep_values(tensors)
+
+    def keep_values(self, tensors: list[torch.Tensor]) -> None:
+        """Remember for which values the path was taken, if it matters."""
+        if not self.path_dependent:
+            return
+        compared = self._compared(range(len(tensors)))
+        self.examples.append(
+            [t.clone() if i in compared else t.new_empty(0) for i, t in enumerate(tensors)]
+        )
+
+
+def sizes(tensors: list[torch.Tensor]) -> tuple[torch.Size, ...]:
+    """Return the extents of each tensor."""
+    return tuple(t.shape for t in tensors)

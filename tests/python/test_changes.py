@@ -1,0 +1,336 @@
+"""What changes between two calls of an ORTModule is seen at the next one, or refused by name."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn.utils import prune  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from steep import ModelError, ORTModule  # noqa: E402
+
+FACTOR = 2.0
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+class Bag:
+    """An object among the attributes of a module."""
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.second = torch.nn.Linear(4, 4)
+        self.settings = {"factor": 2.0}
+        self.factors = [1.0, 2.0]
+        self.constant = torch.tensor(2.0)
+        self.function = torch.tanh
+        self.bag = Bag()
+        self.bag.factor = 3.0
+        self.bag.inner = Bag()
+        self.bag.inner.factor = 1.5
+
+    def forward(self, x):
+        y = self.second(self.function(self.first(x))) * self.settings["factor"] * self.factors[0]
+        return y * self.constant * self.bag.factor * self.bag.inner.factor * FACTOR
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.second = torch.nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)))
+
+
+def replace(net, turn):
+    torch.manual_seed(turn)
+    net.first = torch.nn.Linear(4, 4)
+
+
+def hook(net, turn):
+    if turn == 1:
+        net.handle = net.first.register_forward_hook(lambda module, given, result: result * 3)
+    else:
+        net.handle.remove()
+
+
+def pre_hook(net, turn):
+    if turn == 1:
+        net.handle = net.first.register_forward_pre_hook(lambda module, given: (given[0] * 3,))
+    else:
+        net.handle.remove()
+
+
+def cut(net, turn):
+    if turn == 1:
+        prune.l1_unstructured(net.first, "weight", 0.5)
+    else:
+        prune.remove(net.first, "weight")
+
+
+def untie(net, turn):
+    weight = net.first.weight
+    net.second.weight = torch.nn.Parameter(weight.detach() * 2) if turn == 1 else weight
+
+
+def set_global(net, turn):
+    globals()["FACTOR"] = 2.0 + turn
+
+
+CHANGES = {
+    "submodule": (Net, replace),
+    "dict": (Net, lambda net, turn: net.settings.update(factor=2.0 + turn)),
+    "list": (Net, lambda net, turn: net.factors.__setitem__(0, 2.0 + turn)),
+    "tensor": (Net, lambda net, turn: setattr(net, "constant", torch.tensor(3.0 + turn))),
+    "tensor in place": (Net, lambda net, turn: net.constant.add_(1)),
+    "function": (Net, lambda net, turn: setattr(net, "function", (torch.sin, torch.cos)[turn - 1])),
+    "object": (Net, lambda net, turn: setattr(net.bag, "factor", 5.0 + turn)),
+    "object within": (Net, lambda net, turn: setattr(net.bag.inner, "factor", 5.0 + turn)),
+    "hook": (Net, hook),
+    "pre hook": (Net, pre_hook),
+    "pruning": (Net, cut),
+    "tie": (Tied, untie),
+    "global": (Net, set_global),
+}
+
+
+def assert_close(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5 * float(b.detach().abs().max()))
+
+
+def compare(torch_net, net, *inputs):
+    """Results, every gradient, every buffer."""
+    for m in (torch_net, net):
+        m.zero_grad()
+    result, expected = net(*inputs), torch_net(*inputs)
+    assert_close(result, expected)
+    weights = torch.randn_like(expected)
+    (result * weights).sum().backward()
+    (expected * weights).sum().backward()
+    for (name, p), (other, q) in zip(
+        torch_net.named_parameters(), net.named_parameters(), strict=True
+    ):
+        assert name == other
+        assert (p.grad is None) == (q.grad is None), name
+        if p.grad is not None:
+            assert_close(q.grad, p.grad)
+    for p, q in zip(torch_net.buffers(), net.buffers(), strict=True):
+        assert_close(q, p)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_between_calls_is_seen(name, monkeypatch):
+    monkeypatch.setitem(globals(), "FACTOR", 2.0)  # put back afterwards
+    make, change = CHANGES[name]
+    torch_net = make()
+    inner = copy.deepcopy(torch_net)
+    net = ORTModule(inner)
+    x = torch.randn(3, 4)
+    compare(torch_net, net, x)
+    for turn in (1, 2):
+        change(torch_net, turn)
+        change(inner, turn)
+        compare(torch_net, net, x)
+
+
+def test_other_lengths_of_a_loop():
+    torch_net = torch.nn.RNN(4, 5, batch_first=True)
+    net = ORTModule(copy.deepcopy(torch_net))
+    for length in (5, 9):
+        x = torch.randn(2, length, 4)
+        assert_close(net(x)[0], torch_net(x)[0])
+
+
+class Memory(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.h = torch.zeros(3, 4)
+
+    def forward(self, x):
+        self.h = (self.linear(x) + self.h).detach()
+        return self.linear(x) + self.h
+
+
+class Branch(torch.nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        return y if y.sum() > 0 else -2 * y
+
+
+class Number(torch.nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        return y / float(y.abs().max())
+
+
+class While(torch.nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        while y.abs().sum() < 50:
+            y = y * 2
+        return y
+
+
+class Scales(torch.nn.Linear):
+    def forward(self, x):
+        x.mul_(2)
+        return super().forward(x)
+
+
+class Spectrum(torch.nn.Linear):
+    def forward(self, x):
+        return torch.fft.fft(super().forward(x))
+
+
+REFUSED = {
+    "forward keeps h": Memory,
+    "depends on a parameter": lambda: Branch(4, 4),
+    "or a number, that depends": lambda: Number(4, 4),
+    "a decision of Python code": lambda: While(4, 4),
+    "a change in place of an argument": lambda: Scales(4, 4),
+    "is complex": lambda: Spectrum(4, 4),
+    "counts calls": lambda: torch.nn.BatchNorm1d(4, momentum=None),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_a_graph_cannot_follow_is_refused(message):
+    x = torch.randn(3, 4)
+    before = x.clone()
+    with pytest.raises(ModelError, match=message):
+        ORTModule(REFUSED[message]())(x)
+    assert torch.equal(x, before)
+
+
+def test_a_backward_hook_within_is_refused():
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+    net[0].register_full_backward_hook(lambda *_: None)
+    with pytest.raises(ModelError, match="hook on the backward"):
+        ORTModule(net)(torch.randn(3, 4))
+
+
+def test_a_decision_about_an_argument_is_taken_at_each_call():
+    class Masked(torch.nn.Linear):
+        def forward(self, x, mask):
+            y = super().forward(x)
+            return y if mask.all() else y * mask * 3
+
+    torch_net = Masked(4, 4)
+    net = ORTModule(copy.deepcopy(torch_net))
+    for turn in range(4):
+        mask = torch.ones(3, 1)
+        mask[turn % 2] = turn % 2
+        compare(torch_net, net, torch.randn(3, 4), mask)
+    assert len(net.export_reports) == 2
+
+
+@pytest.mark.parametrize("norm", [torch.nn.BatchNorm1d, torch.nn.BatchNorm2d])
+def test_running_variance_is_the_samples(norm):
+    torch_net = torch.nn.Sequential(norm(3), torch.nn.Tanh())
+    net = ORTModule(copy.deepcopy(torch_net))
+    shape = (4, 3) if norm is torch.nn.BatchNorm1d else (2, 3, 4, 5)
+    for _ in range(3):
+        compare(torch_net, net, torch.randn(shape))
+
+
+ACTIVATIONS = [torch.nn.Tanh(), torch.nn.Sigmoid(), torch.nn.Softmax(-1), torch.nn.Identity()]
+
+
+@pytest.mark.parametrize("last", ACTIVATIONS, ids=lambda m: type(m).__name__)
+def test_a_result_changed_in_place_before_backward(last):
+    """As in PyTorch: an error where backward reads the result, else the right gradient."""
+    torch_net = torch.nn.Sequential(torch.nn.Linear(4, 4), last)
+    net = ORTModule(copy.deepcopy(torch_net))
+    x = torch.randn(3, 4)
+    for m in (torch_net, net):
+        y = m(x)
+        y.mul_(2)
+        if isinstance(last, torch.nn.Identity):
+            y.square().sum().backward()
+        else:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                y.square().sum().backward()
+    if torch_net[0].weight.grad is not None:
+        assert_close(net[0].weight.grad, torch_net[0].weight.grad)
+
+
+def test_gradient_penalty():
+    torch_net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    net = ORTModule(copy.deepcopy(torch_net))
+    x = torch.randn(5, 4)
+    losses = []
+    for m in (torch_net, net):
+        inputs = x.clone().requires_grad_()
+        y = m(inputs)
+        (g,) = torch.autograd.grad(y, inputs, torch.ones_like(y), create_graph=True)
+        loss = y.mean() + 10 * (g.norm(dim=1) - 1).square().mean()
+        loss.backward()
+        losses.append(loss.detach())
+    assert_close(losses[1], losses[0])
+    for p, q in zip(torch_net.parameters(), net.parameters(), strict=True):
+        assert_close(q.grad, p.grad)
+
+
+def test_gradcheck_and_second_derivatives():
+    net = ORTModule(
+        torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double()
+    )
+    x = torch.randn(2, 3, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradcheck(net, (x,))
+    assert torch.autograd.gradgradcheck(net, (x,))
+
+
+def test_second_derivatives_of_dropout_are_refused():
+    net = ORTModule(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5)))
+    y = net(torch.randn(3, 4)).sum()
+    with pytest.raises(ModelError, match="draws random numbers"):
+        torch.autograd.grad(y, list(net.parameters()), create_graph=True)
+
+
+def test_forward_may_be_wrapped_as_accelerate_does():
+    net = ORTModule(torch.nn.Linear(4, 4))
+    own = net.forward
+    net.forward = lambda *args: own(*args) * 2
+    x = torch.randn(3, 4)
+    assert_close(net(x), 2 * net.module(x))
+    del net.forward
+    assert_close(net(x), net.module(x))
+
+
+def test_an_ort_module_within_another():
+    torch_net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+    inner = copy.deepcopy(torch_net)
+    net = ORTModule(torch.nn.Sequential(ORTModule(inner[0]), inner[1]))
+    compare(torch_net, net, torch.randn(3, 4))
+
+
+def test_shape_propagation_computes_nothing():
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    net = ORTModule(torch.nn.Linear(4, 5))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        y = net(torch.empty(2, 4))
+    assert isinstance(y, FakeTensor) and y.shape == (2, 5)
+    assert not net.export_reports
+
+
+def test_checkpoint_around_the_first_call():
+    torch_net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+    net = ORTModule(copy.deepcopy(torch_net))
+    x = torch.randn(3, 4)
+    checkpoint(net, x, use_reentrant=False).sum().backward()
+    torch_net(x).sum().backward()
+    for p, q in zip(torch_net.parameters(), net.parameters(), strict=True):
+        assert_close(q.grad, p.grad)
