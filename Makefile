@@ -95,7 +95,7 @@ bench: build ## Steep against PyTorch: speed and memory, fp32 and bf16 (20 minut
 	@$(bin)/python bench/run.py
 
 growth: cmake_flags += -DSTEEP_BUILD_BENCH=ON
-growth: build ## time and memory against sequence length, batch, layers, vocabulary (15 minutes)
+growth: build ## time and memory against sequence length, batch, layers, vocabulary, nodes (15 minutes)
 	@$(bin)/python bench/growth.py
 
 clean: ## remove what was built; .venv and runs stay

@@ -6,6 +6,10 @@ Writes growth.json after each point, and growth.png: above the median times, bel
 
     python bench/growth.py                        all sweeps, a quarter of an hour
     python bench/growth.py length --points 128 512   two points of one
+
+The sweep "nodes" is of compile time: a chain v = v + tanh(v) of so many nodes, whose first step
+(planned, built, run once) is timed from the ONNX file, in processor seconds. It has a file of its
+own, growth-nodes.json and .png.
 """
 
 from __future__ import annotations
@@ -13,10 +17,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from run import KEEP_MEMORY, Contestant, say
 from works import Task, with_labels
 
@@ -70,6 +77,87 @@ TITLES = {
     "layers": "layers",
     "vocabulary": "vocabulary",
 }
+
+NODES = [2000, 5000, 10000, 20000, 50000, 100000]
+STAGES = {
+    "inference": "InferenceSession and first run",
+    "training": "TrainingSession and first step",
+    "gradient": "steep.grad",
+}
+
+
+def chain(nodes: int) -> bytes:
+    """y = v after v = v + tanh(v) again and again, of a parameter times x."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    made = [helper.make_node("Mul", ["x", "w"], ["v0"])]
+    for i in range(nodes // 2):
+        made.append(helper.make_node("Tanh", [f"v{i}"], [f"t{i}"]))
+        made.append(helper.make_node("Add", [f"v{i}", f"t{i}"], [f"v{i + 1}"]))
+    graph = helper.make_graph(
+        made,
+        "chain",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
+        [helper.make_tensor_value_info(f"v{nodes // 2}", TensorProto.FLOAT, ["n", 4])],
+        [numpy_helper.from_array(np.full(4, 0.5, np.float32), "w")],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+def compile_seconds(nodes: int) -> dict[str, float]:
+    """Processor seconds of each stage, in this process."""
+    import steep
+
+    model, x = chain(nodes), np.zeros((2, 4), np.float32)
+    found: dict[str, float] = {}
+    start = time.process_time()
+    for stage in STAGES:
+        if stage == "inference":
+            steep.InferenceSession(model).run(None, {"x": x})
+        elif stage == "training":
+            steep.TrainingSession(model, loss="mse", optimizer="adamw", lr=1e-3).step(x, x)
+        else:
+            steep.grad(model, wrt=["w"])
+        found[stage] = time.process_time() - start
+        start = time.process_time()
+    return found
+
+
+def sweep_nodes(points: list[int], out: Path) -> None:
+    """Every point in a process of its own."""
+    print("| nodes | " + " | ".join(STAGES.values()) + " |\n|---" + "|---" * len(STAGES) + "|")
+    found: dict[int, dict[str, float]] = {}
+    for nodes in points:
+        command = [sys.executable, __file__, "--compile", str(nodes)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+        found[nodes] = json.loads(done.stdout)
+        print(
+            f"| {nodes:,} | " + " | ".join(f"{s:.2f} s" for s in found[nodes].values()) + " |",
+            flush=True,
+        )
+        (out / "growth-nodes.json").write_text(json.dumps(found, indent=2) + "\n")
+    plot_nodes(found, out / "growth-nodes.png")
+
+
+def plot_nodes(found: dict[int, dict[str, float]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(4.6, 3.6))
+    for (stage, label), style in zip(STAGES.items(), ("o-", "s-", "^-"), strict=True):
+        axes.plot(list(found), [p[stage] for p in found.values()], style, label=label, ms=4)
+    axes.set(xscale="log", yscale="log", xlabel="nodes of the model", ylabel="processor seconds")
+    axes.set_xticks(list(found), [f"{n:,}" for n in found], fontsize=8, rotation=30)
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
 
 
 def measure(shape: Shape, args: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -146,21 +234,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("sweeps", nargs="*", default=list(SWEEPS), help=", ".join(SWEEPS))
+    parser.add_argument(
+        "sweeps", nargs="*", default=[*SWEEPS, "nodes"], help=", ".join([*SWEEPS, "nodes"])
+    )
     parser.add_argument("--points", nargs="+", type=int, help="of every sweep named")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--steps", type=int, default=3, help="steps of each contestant in a turn")
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=HERE.parent / "runs/bench")
+    parser.add_argument("--compile", type=int, help=argparse.SUPPRESS)  # one point of "nodes"
     args = parser.parse_args()
+    if args.compile:
+        return print(json.dumps(compile_seconds(args.compile)))
     args.out.mkdir(parents=True, exist_ok=True)
+    if "nodes" in args.sweeps:
+        sweep_nodes(args.points or NODES, args.out)
+    sweeps = [s for s in args.sweeps if s != "nodes"]
+    if not sweeps:
+        return
     known: dict[Shape, dict[str, dict[str, Any]]] = {}  # sweeps cross
     found: dict[str, dict[int, dict[str, dict[str, Any]]]] = {}
     print("| point | " + " | ".join(LOOKS[n][0] for n in CONTESTANTS) + " |")
     print("|---" * (1 + len(CONTESTANTS)) + "|")
     suffix = "" if args.precision == "fp32" else f"-{args.precision}"
-    for sweep in args.sweeps:
+    for sweep in sweeps:
         base, points = SWEEPS[sweep]
         for value in args.points or points:
             shape = dataclasses.replace(base, **{sweep: value})
