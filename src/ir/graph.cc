@@ -211,8 +211,10 @@ void Graph::set_outputs(std::vector<Output> outputs) {
 }
 
 void Graph::set_updates(std::vector<Update> updates) {
-  updates_.clear();
-  for (const Update& u : updates) add_update(u.state, u.value);
+  updates_ = std::move(updates);
+  for (uint32_t i = 0; i < updates_.size(); ++i) {
+    values_[updates_[i].value.id()].updates.push_back(i);
+  }
 }
 
 // --- reading
