@@ -1,9 +1,10 @@
 """Files that one process leaves for the next: what was exported, under a key that says all of it.
 
 An entry is bytes under a key (a digest of everything that the bytes depend on). It is read whole
-and checked before use: a file that is damaged, cut off or of another format counts as absent, and
-is written anew. Files appear under their names complete or not at all, so any number of processes
-may share a folder. Trouble with the disk costs the gain, never the run.
+and checked before use: a file that is damaged, cut off, of another format or no file at all counts
+as absent, and is written anew. Files appear under their names complete or not at all, so any number
+of processes may share a folder. Trouble with the disk costs the gain, never the run. What another
+user owns or may write is not used: whoever writes the graph decides what is computed.
 
 ``STEEP_CACHE`` names the folder, or switches the cache off ("off"); by default it is ``steep`` in
 ``$XDG_CACHE_HOME`` or ``~/.cache``. ``STEEP_CACHE_MIB`` bounds its size (256); what was not used
@@ -13,9 +14,11 @@ for longest goes first. The folder may be deleted at any time.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import os
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -48,16 +51,15 @@ def load(key: str) -> bytes | None:
     path = _path(key)
     if path is None:
         return None
-    try:
-        content = path.read_bytes()
-    except OSError:
+    content = _read(path)
+    if content is None:
         return None
     digest, payload = content[len(_MAGIC) :][:32], content[len(_MAGIC) + 32 :]
     if not content.startswith(_MAGIC) or hashlib.sha256(payload).digest() != digest:
         log.warning("ignoring a damaged file of the cache: %s", path)
         return None
     with contextlib.suppress(OSError):
-        os.utime(path)  # used now: last to go
+        os.utime(path, follow_symlinks=False)  # used now: last to go
     return payload
 
 
@@ -68,6 +70,8 @@ def store(key: str, payload: bytes) -> bool:
         return False
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _ours(path.parent, path.parent.stat()):
+            return False
         handle, temporary = tempfile.mkstemp(_TEMPORARY, dir=path.parent)
         try:
             with open(handle, "wb") as file:
@@ -89,6 +93,44 @@ def _path(key: str) -> Path | None:
     return None if base is None else base / (key + _SUFFIX)
 
 
+def _read(path: Path) -> bytes | None:
+    """Return all of a regular file in a folder that is ours; None for anything else."""
+    try:
+        base = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            if not _ours(path.parent, os.fstat(base)):
+                return None
+            # Opening must not wait for the other end of a FIFO.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            handle = os.open(path.name, flags, dir_fd=base)
+        finally:
+            os.close(base)
+        with open(handle, "rb") as file:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _limit():
+                log.warning("ignoring what is no file of the cache: %s", path)
+                return None
+            return file.read(status.st_size) if _ours(path, status) else None
+    except OSError:
+        return None
+
+
+def _ours(path: Path, status: os.stat_result) -> bool:
+    """Does it belong to this user, and may nobody else write it?"""
+    if status.st_uid != os.geteuid():
+        _say_once(f"the cache does not use {path}: it belongs to user {status.st_uid}")
+    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        _say_once(f"the cache does not use {path}: others may write it; chmod go-w mends that")
+    else:
+        return True
+    return False
+
+
+@functools.cache
+def _say_once(what: str) -> None:
+    log.warning("%s", what)
+
+
 def _limit() -> int:
     try:
         return int(float(os.environ.get("STEEP_CACHE_MIB", _DEFAULT_MIB)) * 2**20)
@@ -102,7 +144,7 @@ def _evict(newest: Path) -> None:
     entries = []
     for path in newest.parent.iterdir():
         with contextlib.suppress(OSError):  # another process may delete it too
-            status = path.stat()
+            status = path.lstat()
             if path.suffix == _SUFFIX:
                 entries.append((path == newest, status.st_mtime, status.st_size, path))
             elif path.suffix == _TEMPORARY and time.time() - status.st_mtime > _ABANDONED_SECONDS:

@@ -108,7 +108,7 @@ def export(
     names = _input_names(module, structure)
     examples = [t.detach() for t in tensors]
     key = _key(flat, names, examples, exporter, opset)
-    if key and (kept := _from_cache(key, names, examples)):
+    if key and (kept := _from_cache(flat, key, names, examples)):
         kept.results = seen[-1].results
         kept.seconds = time.perf_counter() - start
         log.info(
@@ -234,18 +234,34 @@ def _to_bytes(exported: Exported) -> bytes:
     return json.dumps(kept).encode() + b"\n" + exported.model
 
 
-def _from_cache(key: str, names: list[str], tensors: list[torch.Tensor]) -> Exported | None:
+def _from_cache(
+    flat: _Flat, key: str, names: list[str], tensors: list[torch.Tensor]
+) -> Exported | None:
     content = cache.load(key)
     if content is None:
         return None
     head, _, model = content.partition(b"\n")
-    return Exported(
-        model=model,
-        results=Leaf(),
-        seconds=0,
-        confined={sizes(tensors)},
-        **json.loads(head),
-    )
+    known: dict[str, Any] = {
+        "model": model,
+        "results": Leaf(),
+        "seconds": 0.0,
+        "confined": {sizes(tensors)},
+    }
+    try:
+        kept = Exported(**known, **json.loads(head))
+        graph = onnx.load_from_string(model).graph
+        held = {_state(n) for n in (*_names(flat.named_parameters), *_names(flat.named_buffers))}
+        if not (
+            [names[i] for i in kept.inputs] == kept.names
+            and kept.names == [i.name for i in graph.input if i.name not in kept.states]
+            and held.issuperset([*kept.states.values(), *kept.statistics, *kept.counters])
+            and [len(extents) for extents in kept.extents] == [t.ndim for t in tensors]
+        ):
+            raise ValueError("it is not of this module")
+    except Exception as e:  # bytes may be anything, under the right digest too
+        log.warning("ignoring what is no export in the cache: %s (%s)", key, _first_line(e))
+        return None
+    return kept
 
 
 # --- the exporters -------------------------------------------------------------------------------
@@ -284,8 +300,7 @@ def _torch_export(
         [e if isinstance(e, int) else _extent(str(e.value)) for e in value.shape]
         for value in graph.inputs
     ]
-    held = {n for n, _ in flat.named_parameters(remove_duplicate=False)}
-    held |= {n for n, _ in flat.named_buffers(remove_duplicate=False)}
+    held = {*_names(flat.named_parameters), *_names(flat.named_buffers)}
     for name in list(graph.initializers):
         if (
             name in held
@@ -409,6 +424,10 @@ def _exported(
         training=flat.training,
         extents=extents,
     )
+
+
+def _names(tensors: Callable[..., Any]) -> list[str]:
+    return [name for name, _ in tensors(remove_duplicate=False)]
 
 
 def _state(name: str) -> str:

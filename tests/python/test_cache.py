@@ -1,10 +1,12 @@
 """The cache of exports: hit by what computes the same, missed by everything else, never trusted."""
 
 import copy
+import json
 import os
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -284,6 +286,70 @@ def test_a_damaged_file_is_ignored_and_written_anew(folder, damage, caplog):
         assert not hit(Net())
     assert "damaged" in caplog.text
     assert hit(Net())
+
+
+IN_PLACE = {
+    "fifo": os.mkfifo,
+    "zeros": lambda path: path.symlink_to("/dev/zero"),
+    "link": lambda path: path.symlink_to(__file__),
+    "huge": lambda path: path.open("wb").truncate(2**40),
+}
+
+
+@pytest.mark.parametrize("kind", IN_PLACE)
+def test_what_is_no_file_counts_as_absent(folder, kind):
+    assert cache.store(KEY, b"one")
+    (path,) = folder.iterdir()
+    path.unlink()
+    IN_PLACE[kind](path)
+    done = []
+    reader = threading.Thread(target=lambda: done.append(cache.load(KEY)), daemon=True)
+    reader.start()
+    reader.join(timeout=10)
+    assert done == [None]
+    assert cache.store(KEY, b"two") and cache.load(KEY) == b"two"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda head: b"garbage",
+        lambda head: b"[]",
+        lambda head: json.dumps({**head, "inputs": [7]}).encode(),
+        lambda head: json.dumps({**head, "names": ["no", "such"]}).encode(),
+        lambda head: json.dumps({**head, "states": {"x": "no such parameter"}}).encode(),
+        lambda head: json.dumps({**head, "extents": []}).encode(),
+        lambda head: json.dumps({**head, "surplus": 1}).encode(),
+        lambda head: json.dumps(head).encode() + b"\nno model",
+    ],
+)
+def test_garbage_under_the_right_digest_counts_as_absent(folder, change):
+    run(Net(), exporter="tracing")
+    (file,) = folder.iterdir()
+    head, _, model = cache.load(file.stem).partition(b"\n")
+    changed = change(json.loads(head))
+    cache.store(file.stem, changed if b"\n" in changed else changed + b"\n" + model)
+    assert not hit(Net(), exporter="tracing")
+    assert hit(Net(), exporter="tracing")
+
+
+@pytest.mark.parametrize("which", ["folder", "entry"])
+@pytest.mark.parametrize("why", ["mode", "owner"])
+def test_what_others_may_have_written_is_not_used(folder, which, why, caplog, monkeypatch):
+    cache.store(KEY, b"one")
+    path = folder if which == "folder" else folder / f"{KEY}.entry"
+    if why == "mode":
+        path.chmod(path.stat().st_mode | 0o020)
+    elif os.geteuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with caplog.at_level("WARNING", "steep"):
+        assert cache.load(KEY) is None and cache.load(KEY) is None
+    (said,) = caplog.messages
+    assert str(folder) in said
+    assert cache.store(KEY, b"two") == (which == "entry" and path.stat().st_uid == os.geteuid())
+    assert cache.load(KEY) == (b"two" if which == "entry" else None)
 
 
 def test_a_folder_that_cannot_be_written_costs_nothing_else(tmp_path, monkeypatch):
