@@ -1,6 +1,7 @@
 #include "engine.h"
 
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +15,7 @@
 #include "providers/cpu/cpu.h"
 #include "runtime/executable.h"
 #include "runtime/memory.h"
+#include "runtime/threads.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -65,6 +67,8 @@ int64_t mix(int64_t count, int64_t turn) {
 }  // namespace
 
 struct PendingRun::State {
+  std::shared_ptr<MemoryPool> pool;  // the program's own
+  int threads;                       // that it was planned for
   std::shared_ptr<Specialisation> specialisation;
   std::unique_ptr<Frame> frame;
   std::optional<Progress> segmented;           // instead of a frame
@@ -75,7 +79,8 @@ struct PendingRun::State {
   }
 };
 
-PendingRun::PendingRun() : state_(std::make_unique<State>()) {}
+PendingRun::PendingRun(std::shared_ptr<MemoryPool> pool, int threads)
+    : state_(new State{std::move(pool), threads, {}, {}, {}, {}}) {}
 PendingRun::~PendingRun() = default;
 
 struct Program::Impl {
@@ -98,7 +103,20 @@ struct Program::Impl {
     std::unique_ptr<Program> program;
   };
   std::map<const Graph*, BodyProgram> bodies;
-  int depth = 0;  // of bodies within bodies
+  int depth = 0;    // of bodies within bodies
+  int threads = 0;  // the most that any plan was made for
+
+  /// Kernels start as many threads as they were made for. Where the caller cannot have these, they
+  /// are made anew.
+  void settle() {
+    if (threads > settle_threads(threads)) {
+      cache.clear();
+      segments.reset();
+      bodies.clear();
+      threads = 0;
+    }
+    threads = std::max(threads, omp_get_max_threads());
+  }
 
   void index() {
     const auto& inputs = graph.inputs();
@@ -175,6 +193,8 @@ struct Program::Impl {
   }
 
   std::shared_ptr<Specialisation> specialisation_for(std::span<const Type> fed) {
+    const Call call;
+    settle();
     std::vector<Tensor> shells;
     for (const Type& t : fed) shells.push_back(Tensor::wrap(t.dtype, t.dims(), nullptr, nullptr));
     check_count(shells, forward_inputs);
@@ -297,7 +317,7 @@ struct Program::Impl {
     result.outputs = Segment::run(at, machine());
     ++run_count;
     if (has_backward) {
-      result.pending.reset(new PendingRun);
+      result.pending.reset(new PendingRun(pool, threads));
       result.pending->state_->gradients = gradient_types(result.outputs);
       result.pending->state_->segmented = std::move(at);
     }
@@ -322,7 +342,9 @@ Program::Program(Program&&) noexcept = default;
 Program& Program::operator=(Program&&) noexcept = default;
 
 ForwardResult Program::forward(std::span<const Tensor> inputs) {
+  const Call call;
   Impl& p = *impl_;
+  p.settle();
   p.check_count(inputs, p.forward_inputs);
   p.check_states();
   std::shared_ptr<Specialisation> s = p.specialisation(inputs);
@@ -332,7 +354,7 @@ ForwardResult Program::forward(std::span<const Tensor> inputs) {
     return {to_tensors(result.outputs), std::move(result.pending), std::move(read)};
   }
   Executable& exe = s->executable;
-  std::unique_ptr<PendingRun> pending(new PendingRun);
+  std::unique_ptr<PendingRun> pending(new PendingRun(p.pool, p.threads));
   pending->state_->frame = exe.acquire();
   pending->state_->specialisation = s;
   Frame& frame = *pending->state_->frame;
@@ -353,7 +375,9 @@ ForwardResult Program::forward(std::span<const Tensor> inputs) {
 }
 
 DataResult Program::forward_data(std::span<const Datum> inputs) {
+  const Call call;
   Impl& p = *impl_;
+  p.settle();
   const bool tensors =
       std::all_of(inputs.begin(), inputs.end(), [](const Datum& d) { return d.is_tensor(); });
   if (tensors && inputs.size() == p.forward_inputs.size() && !p.deals_in_sequences()) {
@@ -370,6 +394,7 @@ DataResult Program::forward_data(std::span<const Datum> inputs) {
 
 std::vector<Tensor> Program::backward(std::unique_ptr<PendingRun> run,
                                       std::span<const Tensor> inputs) {
+  const Call call;
   Impl& p = *impl_;
   p.check_count(inputs, p.backward_inputs);
   if (!run || (!run->state_->frame && !run->state_->segmented)) {
@@ -377,6 +402,15 @@ std::vector<Tensor> Program::backward(std::unique_ptr<PendingRun> run,
                      .remedy = "Run forward first; each forward run serves one backward."});
   }
   PendingRun::State& state = *run->state_;
+  if (state.pool != p.pool) {
+    throw DataError({.what = "Backward was called with a forward run of another program.",
+                     .remedy = "Call backward of the program that ran forward."});
+  }
+  if (state.threads > settle_threads(state.threads)) {
+    throw ProviderError({.what = "Backward cannot have the threads that its forward run had.",
+                         .received = "a process forked since, or a limit of threads",
+                         .remedy = "Run forward again; start processes by \"spawn\"."});
+  }
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Value input = p.graph.inputs()[p.backward_inputs[i]];
     const std::optional<Type> wanted =

@@ -45,8 +45,8 @@ struct PlanInfo {
 class Executable;
 
 /// One forward run that waits for its backward: owns its arena and holds what backward needs.
-/// Dropping it frees the arena for the next run. Several may be outstanding. Movable between
-/// threads, not shared by them.
+/// Dropping it frees the arena for the next run, from any thread at any time. Several may be
+/// outstanding. Movable between threads, not shared by them.
 class PendingRun {
  public:
   ~PendingRun();
@@ -54,7 +54,7 @@ class PendingRun {
  private:
   friend class Program;
   friend class Executable;
-  PendingRun();
+  PendingRun(std::shared_ptr<MemoryPool> pool, int threads);
   struct State;
   std::unique_ptr<State> state_;
 };
@@ -93,7 +93,8 @@ class Program {
   DataResult forward_data(std::span<const Datum> inputs);
 
   /// Runs the backward part: gradients of the outputs in the order of the backward inputs. Consumes
-  /// the run. Returns the backward outputs in order.
+  /// the run. Returns the backward outputs in order. Throws DataError for a run of another program,
+  /// ProviderError in a process forked since when it had more than one thread.
   std::vector<Tensor> backward(std::unique_ptr<PendingRun> run, std::span<const Tensor> inputs);
 
   /// A state's present bytes (shared, not copied). Throws ModelError when there is no such state.

@@ -161,7 +161,9 @@ struct StepPlan {
 };
 
 /// A model, its loss and its optimizer as one compiled step: forward, backward and update in one
-/// graph, planned ahead of time for each set of input shapes. Not thread-safe: one call at a time.
+/// graph, planned ahead of time for each set of input shapes. Calls from several threads take
+/// turns; a call from within a call (by a signal's handler) is a ProviderError. Arrays fed, and the
+/// bytes that state() shares, must not be written meanwhile.
 class TrainingSession {
  public:
   using Inputs = std::map<std::string, Tensor>;

@@ -87,7 +87,7 @@ void init_inference(nb::module_& m) {
       .def("output_info", &Session::output_info,
            nb::sig("def output_info(self) -> list[TensorInfo]"))
       .def_prop_ro("metadata", &Session::metadata, nb::rv_policy::reference_internal)
-      .def("start_profile", &Session::start_profile)
+      .def("start_profile", &Session::start_profile, unlocked)
       .def("write_profile", &Session::write_profile, nb::arg("path"), unlocked,
            "Writes a trace for ui.perfetto.dev.");
 }

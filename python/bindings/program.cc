@@ -6,6 +6,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <optional>
 
 #include "autodiff/gradient.h"
@@ -16,6 +18,7 @@
 #include "ops/build.h"
 #include "passes/precision.h"
 #include "runtime/memory.h"
+#include "runtime/threads.h"
 #include "steep/error.h"
 #include "steep/steep.h"
 
@@ -31,12 +34,15 @@ using Pattern = std::vector<bool>;
 /// One forward run that may be asked for its backward. Keeps its inputs, because backward may come
 /// with another pattern than was foreseen, or a second time.
 struct ModuleRun {
+  uint64_t program = 0;  // ModuleProgram::id_
   Pattern pattern;
   std::vector<Tensor> inputs;
   uint64_t seed = 0;
   std::unique_ptr<PendingRun> pending;
 };
 
+/// Calls from several threads take turns. Whoever waits for one does not hold the GIL, which the
+/// other may need.
 class ModuleProgram {
  public:
   ModuleProgram(const ModuleProgram&) = delete;
@@ -68,6 +74,8 @@ class ModuleProgram {
 
   void bind(const std::string& name, nb::handle array) {
     Tensor tensor = to_tensor(array, name.c_str());
+    const nb::gil_scoped_release release;
+    const std::lock_guard turn(turn_);
     for (auto& [pattern, program] : programs_) bind_in(program, name, tensor);
     bound_.insert_or_assign(name, std::move(tensor));
   }
@@ -75,11 +83,13 @@ class ModuleProgram {
   nb::tuple forward(const nb::list& arrays, bool gradients, uint64_t seed) {
     ModuleRun run;
     for (size_t i = 0; i < arrays.size(); ++i) run.inputs.push_back(to_tensor(arrays[i]));
-    run.pattern = pattern(gradients);
+    run.program = id_;
     run.seed = seed;
     ForwardResult result;
     {
       const nb::gil_scoped_release release;
+      const std::lock_guard turn(turn_);
+      run.pattern = pattern(gradients);
       result = start(run);
     }
     nb::list capsules;
@@ -96,10 +106,15 @@ class ModuleProgram {
       pattern.push_back(!g.is_none());
       if (!g.is_none()) seeds.push_back(to_tensor(g, "an output's gradient"));
     }
+    if (run.program != id_) {
+      throw DataError({.what = "Backward was called with a forward run of another program.",
+                       .remedy = "Call backward of the program that ran forward."});
+    }
     std::vector<Tensor> results;
-    const Compiled* compiled = nullptr;
+    std::vector<bool> flows;
     {
       const nb::gil_scoped_release release;
+      const std::lock_guard turn(turn_);
       expected_ = pattern;
       if (!run.pending || run.pattern != pattern) {
         run.pending.reset();
@@ -107,13 +122,13 @@ class ModuleProgram {
         start(run);
       }
       Compiled& c = compile(pattern);
-      compiled = &c;
+      flows = c.flows;
       results = c.program.backward(std::move(run.pending), seeds);
     }
     nb::list out;
     size_t next = 0;
-    for (bool flows : compiled->flows) {
-      out.append(flows ? to_capsule(results[next++]) : nb::none());
+    for (bool flow : flows) {
+      out.append(flow ? to_capsule(results[next++]) : nb::none());
     }
     return out;
   }
@@ -126,6 +141,7 @@ class ModuleProgram {
       types.push_back({t.dtype(), to_shape(t.dims())});
     }
     const nb::gil_scoped_release release;
+    const std::lock_guard turn(turn_);
     const PlanInfo info = compile(pattern(gradients)).program.plan(types);
     StepPlan plan{.arena_bytes = info.arena_bytes,
                   .parameter_bytes = bound_bytes(),
@@ -138,7 +154,9 @@ class ModuleProgram {
     return plan;
   }
 
-  size_t peak_bytes() const {
+  size_t peak_bytes() {
+    const nb::gil_scoped_release release;
+    const std::lock_guard turn(turn_);
     size_t bytes = bound_bytes();
     for (const auto& [pattern, compiled] : programs_) bytes += compiled.program.peak_bytes();
     return bytes;
@@ -149,12 +167,17 @@ class ModuleProgram {
     std::vector<Type> concrete;
     for (const auto& [dtype, dims] : types) concrete.push_back({dtype_from(dtype), to_shape(dims)});
     const nb::gil_scoped_release release;
+    const std::lock_guard turn(turn_);
     return compile(pattern(gradients)).program.dump(concrete);
   }
 
   bool random() const { return random_; }
   const std::vector<bool>& differentiable() const { return differentiable_; }
-  size_t program_count() const { return programs_.size(); }
+  size_t program_count() {
+    const nb::gil_scoped_release release;
+    const std::lock_guard turn(turn_);
+    return programs_.size();
+  }
 
  private:
   struct Compiled {
@@ -299,6 +322,13 @@ class ModuleProgram {
     return result;
   }
 
+  static uint64_t next_id() {
+    static std::atomic<uint64_t> last = 0;
+    return ++last;
+  }
+
+  const uint64_t id_ = next_id();
+  Turn turn_;  // of all but what the constructor settles
   Graph graph_;
   Names trainable_;
   Names input_gradients_;

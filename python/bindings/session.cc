@@ -37,6 +37,13 @@ nb::dict to_dict(const std::map<std::string, Tensor> &tensors) {
   return out;
 }
 
+/// What waits for its turn must not hold the interpreter's lock: its holder may need that.
+template <typename F>
+auto unlocked_call(F &&call) {
+  const nb::gil_scoped_release release;
+  return call();
+}
+
 nb::list to_list(const std::vector<Tensor> &tensors) {
   nb::list out;
   for (const Tensor &t : tensors) out.append(t);
@@ -238,34 +245,47 @@ void init_session(nb::module_ &m) {
       .def_prop_ro("parameter_names", &Session::parameter_names)
       .def_prop_ro("optimizer_state_names", &Session::optimizer_state_names)
       .def(
-          "weights", [](const Session &s) { return to_dict(s.weights()); },
+          "weights",
+          [](const Session &s) { return to_dict(unlocked_call([&] { return s.weights(); })); },
           nb::sig("def weights(self) -> dict[str, Tensor]"), "Copies of the trained parameters.")
       .def(
-          "optimizer_state", [](const Session &s) { return to_dict(s.optimizer_state()); },
+          "optimizer_state",
+          [](const Session &s) {
+            return to_dict(unlocked_call([&] { return s.optimizer_state(); }));
+          },
           nb::sig("def optimizer_state(self) -> dict[str, Tensor]"), "Copies of the moments.")
       .def("state", &Session::state, nb::arg("name"),
            "The present bytes of a parameter or moment, shared: they change "
            "with each step.")
       .def(
-          "set_weights", [](Session &s, const nb::dict &w) { s.set_weights(named(w)); },
+          "set_weights",
+          [](Session &s, const nb::dict &w) {
+            const Session::Inputs weights = named(w);
+            const nb::gil_scoped_release release;
+            s.set_weights(weights);
+          },
           nb::arg("weights"), nb::sig("def set_weights(self, weights: dict[str, object]) -> None"),
           "Copies values in, after all were checked. Names left out keep their "
           "values.")
       .def(
           "set_optimizer_state",
-          [](Session &s, const nb::dict &w) { s.set_optimizer_state(named(w)); },
+          [](Session &s, const nb::dict &w) {
+            const Session::Inputs moments = named(w);
+            const nb::gil_scoped_release release;
+            s.set_optimizer_state(moments);
+          },
           nb::arg("moments"),
           nb::sig("def set_optimizer_state(self, moments: dict[str, object]) "
                   "-> None"))
-      .def_prop_rw("step_count", &Session::step_count, &Session::set_step_count)
-      .def_prop_rw("lr", &Session::lr, &Session::set_lr,
+      .def_prop_rw("step_count", &Session::step_count, &Session::set_step_count, unlocked)
+      .def_prop_rw("lr", &Session::lr, &Session::set_lr, unlocked,
                    "Reads the rate of the next step; sets the base rate, "
                    "before the schedule's factor.")
-      .def_prop_rw("loss_scale", &Session::loss_scale, &Session::set_loss_scale,
+      .def_prop_rw("loss_scale", &Session::loss_scale, &Session::set_loss_scale, unlocked,
                    "Of the next step; 1 unless the precision is \"fp16\".")
-      .def_prop_rw("run_count", &Session::run_count, &Session::set_run_count,
+      .def_prop_rw("run_count", &Session::run_count, &Session::set_run_count, unlocked,
                    "With the seed, the key of every random draw.")
-      .def("set_seed", &Session::set_seed, nb::arg("seed"))
+      .def("set_seed", &Session::set_seed, nb::arg("seed"), unlocked)
       .def("save_checkpoint", &Session::save_checkpoint, nb::arg("path"), nb::arg("user") = "{}",
            unlocked,
            "Replaces a checkpoint only once the new one is whole. Raises "
@@ -280,25 +300,31 @@ void init_session(nb::module_ &m) {
       .def(
           "export_onnx_bytes",
           [](const Session &s, bool for_inference) {
-            const std::string bytes = s.export_onnx_bytes(for_inference);
+            const std::string bytes =
+                unlocked_call([&] { return s.export_onnx_bytes(for_inference); });
             return nb::bytes(bytes.data(), bytes.size());
           },
           nb::arg("for_inference") = false)
       .def(
-          "plan", [](Session &s, const nb::args &arrays) { return s.plan(tensors_of(arrays)); },
+          "plan",
+          [](Session &s, const nb::args &arrays) {
+            const std::vector<Tensor> inputs = tensors_of(arrays);
+            return unlocked_call([&] { return s.plan(inputs); });
+          },
           nb::sig("def plan(self, *arrays: object) -> StepPlan"),
           "Compiles for these shapes, without running.")
-      .def_prop_ro("peak_bytes", &Session::peak_bytes,
+      .def_prop_ro("peak_bytes", &Session::peak_bytes, unlocked,
                    "The most memory that parameters, moments and steps took at one time so far.")
       .def(
           "dump",
           [](Session &s, const nb::args &arrays) {
-            return arrays.empty() ? s.dump() : s.dump(tensors_of(arrays));
+            const std::vector<Tensor> inputs = tensors_of(arrays);
+            return unlocked_call([&] { return inputs.empty() ? s.dump() : s.dump(inputs); });
           },
           nb::sig("def dump(self, *arrays: object) -> str"),
           "Text of the step's graph; with arrays, of the compiled step.")
-      .def("start_profile", &Session::start_profile)
-      .def("write_profile", &Session::write_profile, nb::arg("path"),
+      .def("start_profile", &Session::start_profile, unlocked)
+      .def("write_profile", &Session::write_profile, nb::arg("path"), unlocked,
            "Writes a trace for ui.perfetto.dev.");
 }
 

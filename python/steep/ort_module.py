@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +31,12 @@ _IDLE_CHANGES = 3
 
 # Of so many sets of attributes the graphs are kept, for each kind of call.
 _KEPT_ATTRIBUTES = 8
+
+
+# Of all modules: exporters replace functions of PyTorch while they work. What runs a graph takes
+# turns by itself, and is not called under this lock. In a forked child its holder may be gone.
+_finding = threading.RLock()
+os.register_at_fork(after_in_child=lambda: globals().update(_finding=threading.RLock()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +156,8 @@ class ORTModule(torch.nn.Module):
         try:
             tensors, structure = flatten((args, kwargs))
             tensors = _as_autocast_would(tensors)
-            call = self._find(tensors, structure)
+            with _finding:
+                call = self._find(tensors, structure)
             if call.gradients and torch.is_grad_enabled():
                 wanted = [tensors[i] for i in call.wanted_inputs]
                 parameters = [slot.owner[slot.key] for slot in call.trainable]
@@ -158,9 +167,10 @@ class ORTModule(torch.nn.Module):
         except (ModelError, ProviderError) as e:
             if self.fallback != "torch":
                 raise
-            if self.fallback_calls == 0:
-                log.warning("running in PyTorch instead: %s", e)
-            self.__dict__["fallback_calls"] += 1
+            with _finding:
+                self.__dict__["fallback_calls"] += 1
+                if self.fallback_calls == 1:
+                    log.warning("running in PyTorch instead: %s", e)
             return self._module(*args, **kwargs)
         return unflatten(call.exported.results, call.keep_statistics(results))
 
@@ -297,9 +307,10 @@ def _only_observed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     What looks on wants the operators of the module; an ORTModule within another becomes part of
     the graph of the outer one.
     """
-    if torch.jit.is_tracing() or torch.compiler.is_exporting():
-        return True
-    return any(isinstance(t, FakeTensor) for t in tree_leaves((args, kwargs)))
+    # Not torch.compiler.is_exporting(): it is true for other threads, too.
+    return torch.jit.is_tracing() or any(
+        isinstance(t, FakeTensor) for t in tree_leaves((args, kwargs))
+    )
 
 
 def _autocast_precision() -> str:

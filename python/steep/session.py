@@ -141,7 +141,7 @@ class TrainingSession(_steep.TrainingSession):
             inputs = arrays or [named[i.name] for i in self.input_info() if i.name in named]
             with contextlib.suppress(Error):  # the step itself explains it better
                 log.info("step planned: %s", self.plan(*inputs))
-        del self.__dict__["step"]
+        self.__dict__.pop("step", None)  # another thread may have been here
         return self.step(*arrays, **named)
 
 

@@ -2,7 +2,6 @@
 // before it.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <omp.h>
 
 #include <list>
 #include <mutex>
@@ -13,6 +12,7 @@
 #include "model/import.h"
 #include "passes/pipeline.h"
 #include "runtime/profiler.h"
+#include "runtime/threads.h"
 #include "steep/error.h"
 #include "steep/inference.h"
 
@@ -100,20 +100,6 @@ void check_input(const TensorInfo& wanted, const Datum& datum) {
                        wanted.dims[i]));
   }
 }
-
-/// Bounds OpenMP's threads, which are the calling thread's setting, for as long as it lives.
-class Threads {
- public:
-  explicit Threads(int most) : before_(omp_get_max_threads()) {
-    if (most > 0) omp_set_num_threads(most);
-  }
-  ~Threads() { omp_set_num_threads(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int before_;
-};
 
 }  // namespace
 
@@ -203,7 +189,7 @@ struct InferenceSession::Impl {
   std::list<std::pair<Chosen, Program>> programs;  // most recently used first
   uint64_t runs = 0;
   std::unique_ptr<Profiler> profiler;
-  std::mutex turn;  // of all that runs or records
+  Turn turn;  // of all that runs or records
 };
 
 InferenceSession::InferenceSession(const std::filesystem::path& model, InferenceOptions options)
@@ -223,7 +209,7 @@ std::vector<Datum> InferenceSession::run_data(const std::map<std::string, Datum>
   const std::vector<Datum> fed = s.in_order(inputs);
   const Impl::Chosen chosen = s.choose(outputs);
   const std::lock_guard lock(s.turn);
-  const Threads threads(s.options.threads);
+  const ThreadBound threads(s.options.threads);
   Program& program = s.program(chosen);
   program.set_run_count(s.runs++);
   program.set_profiler(s.profiler.get());

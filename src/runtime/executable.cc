@@ -97,10 +97,11 @@ Executable::Executable(Plan plan, std::shared_ptr<MemoryPool> pool)
 
 std::unique_ptr<Frame> Executable::acquire() {
   std::unique_ptr<Frame> frame;
-  if (!idle_.empty()) {
-    frame = std::move(idle_.back());
-    idle_.pop_back();
-  } else {
+  if (const std::lock_guard lock(idle_->mutex); !idle_->frames.empty()) {
+    frame = std::move(idle_->frames.back());
+    idle_->frames.pop_back();
+  }
+  if (!frame) {
     frame = std::make_unique<Frame>();
     frame->base.resize(plan_.buffers.size(), nullptr);
     frame->inputs.resize(input_buffer_.size());
@@ -133,7 +134,8 @@ void Executable::release(std::unique_ptr<Frame> frame) {
   constexpr size_t kKeep = size_t{1} << 20;
   if (plan_.arena_bytes > kKeep) frame->arena.reset();
   constexpr size_t kMaxIdle = 2;
-  if (idle_.size() < kMaxIdle) idle_.push_back(std::move(frame));
+  const std::lock_guard lock(idle_->mutex);
+  if (idle_->frames.size() < kMaxIdle) idle_->frames.push_back(std::move(frame));
 }
 
 void Executable::bind_input(Frame& frame, size_t index, const Tensor& tensor) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -26,7 +27,7 @@ struct RunOptions {
 };
 
 /// A plan with its memory. Frames may run one after another in any interleaving, one thread at a
-/// time.
+/// time; acquire() and release() are thread-safe.
 class Executable {
  public:
   Executable(Plan plan, std::shared_ptr<MemoryPool> pool);
@@ -51,7 +52,11 @@ class Executable {
   std::shared_ptr<MemoryPool> pool_;
   std::vector<int> input_buffer_;  // by graph input
   std::vector<int> state_buffer_;  // by graph state
-  std::vector<std::unique_ptr<Frame>> idle_;
+  struct Idle {
+    std::mutex mutex;  // of the list alone: what a frame held is let go outside
+    std::vector<std::unique_ptr<Frame>> frames;
+  };
+  std::unique_ptr<Idle> idle_ = std::make_unique<Idle>();
 };
 
 }  // namespace steep

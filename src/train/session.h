@@ -8,6 +8,7 @@
 
 #include "engine.h"
 #include "runtime/profiler.h"
+#include "runtime/threads.h"
 #include "steep/steep.h"
 #include "train/step.h"
 
@@ -32,6 +33,7 @@ struct TrainingSession::Impl {
   std::string label_name() const { return inputs.back().name; }
   double rate() const;
 
+  Turn turn;                            ///< of all that reads or writes what a step changes
   std::string bytes;                    ///< the serialised model, for export
   std::filesystem::path folder;         ///< of its external data; empty: refused
   std::map<std::string, Tensor> given;  ///< initializers whose data `bytes` need not have

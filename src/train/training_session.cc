@@ -129,19 +129,29 @@ TrainingSession::~TrainingSession() = default;
 TrainingSession::TrainingSession(TrainingSession&&) noexcept = default;
 TrainingSession& TrainingSession::operator=(TrainingSession&&) noexcept = default;
 
-StepResult TrainingSession::step(std::span<const Tensor> inputs) { return impl_->step(inputs); }
+StepResult TrainingSession::step(std::span<const Tensor> inputs) {
+  const std::lock_guard turn(impl_->turn);
+  return impl_->step(inputs);
+}
 StepResult TrainingSession::step(const Inputs& inputs) {
+  const std::lock_guard turn(impl_->turn);
   return impl_->step(impl_->in_order(inputs, false));
 }
-EvalResult TrainingSession::eval(std::span<const Tensor> inputs) { return impl_->eval(inputs); }
+EvalResult TrainingSession::eval(std::span<const Tensor> inputs) {
+  const std::lock_guard turn(impl_->turn);
+  return impl_->eval(inputs);
+}
 EvalResult TrainingSession::eval(const Inputs& inputs) {
+  const std::lock_guard turn(impl_->turn);
   return impl_->eval(impl_->in_order(inputs, true));
 }
 std::map<std::string, Tensor> TrainingSession::gradients(std::span<const Tensor> inputs,
                                                          double* loss) {
+  const std::lock_guard turn(impl_->turn);
   return impl_->gradients(inputs, loss);
 }
 std::map<std::string, Tensor> TrainingSession::gradients(const Inputs& inputs, double* loss) {
+  const std::lock_guard turn(impl_->turn);
   return impl_->gradients(impl_->in_order(inputs, false), loss);
 }
 
@@ -154,9 +164,11 @@ std::vector<std::string> TrainingSession::optimizer_state_names() const {
   return impl_->model.moments;
 }
 std::map<std::string, Tensor> TrainingSession::weights() const {
+  const std::lock_guard turn(impl_->turn);
   return clones(impl_->shared(impl_->model.parameters));
 }
 std::map<std::string, Tensor> TrainingSession::optimizer_state() const {
+  const std::lock_guard turn(impl_->turn);
   return clones(impl_->shared(impl_->model.moments));
 }
 Tensor TrainingSession::state(const std::string& name) const {
@@ -167,19 +179,29 @@ Tensor TrainingSession::state(const std::string& name) const {
   return found->second;
 }
 void TrainingSession::set_weights(const std::map<std::string, Tensor>& weights) {
+  const std::lock_guard turn(impl_->turn);
   impl_->assign(weights, impl_->model.parameters, "trained parameter");
 }
 void TrainingSession::set_optimizer_state(const std::map<std::string, Tensor>& moments) {
+  const std::lock_guard turn(impl_->turn);
   impl_->assign(moments, impl_->model.moments, "optimizer moment");
 }
 
-int64_t TrainingSession::step_count() const { return impl_->steps; }
+int64_t TrainingSession::step_count() const {
+  const std::lock_guard turn(impl_->turn);
+  return impl_->steps;
+}
 void TrainingSession::set_step_count(int64_t count) {
+  const std::lock_guard turn(impl_->turn);
   if (count < 0) throw DataError("The number of steps cannot be negative.");
   impl_->steps = count;
 }
-double TrainingSession::lr() const { return impl_->rate(); }
+double TrainingSession::lr() const {
+  const std::lock_guard turn(impl_->turn);
+  return impl_->rate();
+}
 void TrainingSession::set_lr(double lr) {
+  const std::lock_guard turn(impl_->turn);
   if (!(lr >= 0) || std::isinf(lr)) {
     throw DataError(ErrorParts{.what = "The learning rate is out of range.",
                                .expected = "a finite number of at least 0",
@@ -187,8 +209,12 @@ void TrainingSession::set_lr(double lr) {
   }
   impl_->base_lr = lr;
 }
-double TrainingSession::loss_scale() const { return impl_->loss_scale; }
+double TrainingSession::loss_scale() const {
+  const std::lock_guard turn(impl_->turn);
+  return impl_->loss_scale;
+}
 void TrainingSession::set_loss_scale(double scale) {
+  const std::lock_guard turn(impl_->turn);
   const LossScaleOptions& o = impl_->options.loss_scale;
   if (!scales_loss(impl_->options) || !(scale >= o.min && scale <= o.max)) {
     throw DataError(ErrorParts{
@@ -201,15 +227,23 @@ void TrainingSession::set_loss_scale(double scale) {
   impl_->clean_steps = 0;
 }
 void TrainingSession::set_seed(uint64_t seed) {
+  const std::lock_guard turn(impl_->turn);
   impl_->options.seed = seed;
   impl_->program->set_seed(seed);
 }
-uint64_t TrainingSession::run_count() const { return impl_->program->run_count(); }
-void TrainingSession::set_run_count(uint64_t count) { impl_->program->set_run_count(count); }
+uint64_t TrainingSession::run_count() const {
+  const std::lock_guard turn(impl_->turn);
+  return impl_->program->run_count();
+}
+void TrainingSession::set_run_count(uint64_t count) {
+  const std::lock_guard turn(impl_->turn);
+  impl_->program->set_run_count(count);
+}
 const TrainingOptions& TrainingSession::options() const { return impl_->options; }
 
 void TrainingSession::save_checkpoint(const std::filesystem::path& path,
                                       const std::string& user) const {
+  const std::lock_guard turn(impl_->turn);
   const ScheduleOptions& s = impl_->options.schedule;
   write_checkpoint(
       path, {.fingerprint = impl_->fingerprint,
@@ -217,7 +251,7 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path,
              .moments = impl_->shared(impl_->model.moments),
              .step = impl_->steps,
              .seed = impl_->options.seed,
-             .run_count = run_count(),
+             .run_count = impl_->program->run_count(),
              .lr = impl_->base_lr,
              .loss_scale = scales_loss(impl_->options) ? impl_->loss_scale : 0,
              .clean_steps = impl_->clean_steps,
@@ -227,6 +261,7 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path,
 }
 
 std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) {
+  const std::lock_guard turn(impl_->turn);
   const Checkpoint saved = read_checkpoint(path);
   compare(saved.weights, impl_->shared(impl_->stored()), path);
   compare(saved.moments, impl_->shared(impl_->model.moments), path);
@@ -247,12 +282,14 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
     impl_->loss_scale = std::clamp(saved.loss_scale, o.min, o.max);
     impl_->clean_steps = saved.clean_steps;
   }
-  set_seed(saved.seed);
-  set_run_count(saved.run_count);
+  impl_->options.seed = saved.seed;
+  impl_->program->set_seed(saved.seed);
+  impl_->program->set_run_count(saved.run_count);
   return saved.user;
 }
 
 std::string TrainingSession::export_onnx_bytes(bool for_inference) const {
+  const std::lock_guard turn(impl_->turn);
   std::map<std::string, Tensor> weights = impl_->shared(impl_->stored());
   weights.insert(impl_->given.begin(), impl_->given.end());  // those that are not trained
   std::string bytes = with_weights(std::as_bytes(std::span(impl_->bytes)), weights, impl_->folder);
@@ -265,6 +302,7 @@ void TrainingSession::export_onnx(const std::filesystem::path& path, bool for_in
 }
 
 StepPlan TrainingSession::plan(std::span<const Tensor> inputs) {
+  const std::lock_guard turn(impl_->turn);
   const PlanInfo info = impl_->program->plan(types_of(inputs));
   return {.arena_bytes = info.arena_bytes,
           .parameter_bytes = bytes_of(impl_->shared(impl_->model.parameters)),
@@ -278,20 +316,27 @@ StepPlan TrainingSession::plan(std::span<const Tensor> inputs) {
 }
 
 size_t TrainingSession::peak_bytes() const {
+  const std::lock_guard turn(impl_->turn);
   return bytes_of(impl_->states) + impl_->program->peak_bytes();
 }
 
 std::string TrainingSession::dump(std::span<const Tensor> inputs) {
+  const std::lock_guard turn(impl_->turn);
   return impl_->program->dump(types_of(inputs));
 }
-std::string TrainingSession::dump() const { return to_text(impl_->program->graph()); }
+std::string TrainingSession::dump() const {
+  const std::lock_guard turn(impl_->turn);
+  return to_text(impl_->program->graph());
+}
 
 void TrainingSession::start_profile() {
+  const std::lock_guard turn(impl_->turn);
   impl_->profiler = std::make_unique<Profiler>();
   impl_->program->set_profiler(impl_->profiler.get());
 }
 
 void TrainingSession::write_profile(const std::filesystem::path& path) {
+  const std::lock_guard turn(impl_->turn);
   if (!impl_->profiler) throw DataError("Nothing was recorded: call start_profile() first.");
   impl_->profiler->write(path.string());
   impl_->program->set_profiler(nullptr);
