@@ -9,7 +9,8 @@
   X(session)              \
   X(check)                \
   X(inference)            \
-  X(gradient)
+  X(gradient)             \
+  X(disk)
 
 namespace steep::python {
 #define STEEP_DECLARE(stem) void init_##stem(nb::module_& m);

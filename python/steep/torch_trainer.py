@@ -19,6 +19,7 @@ import onnx.numpy_helper
 import torch
 from torch.utils.dlpack import from_dlpack
 
+from steep import _steep
 from steep.attributes import Attributes, name_attribute, read_attributes
 from steep.errors import DataError, ModelError, ShapeError
 from steep.export import export
@@ -209,7 +210,10 @@ class Trainer:
         self.session.save_checkpoint(os.fspath(path), json.dumps(user))
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> Any:
-        """Load a checkpoint after ``compile``; return its ``user``. Raises CheckpointError."""
+        """Load a checkpoint after ``compile``; return its ``user``. Raises CheckpointError.
+
+        Warns, by the logger ``steep``, when it was saved with another number of threads.
+        """
         return json.loads(self.session.load_checkpoint(os.fspath(path)))
 
     def save_as_onnx(self, path: str | os.PathLike[str], *inputs: torch.Tensor) -> None:
@@ -225,7 +229,7 @@ class Trainer:
         finally:
             self.model.train(training)
         proto, _ = embed_weights(exported, self.model)
-        onnx.save(proto, os.fspath(path))
+        _steep.write_file(os.fspath(path), proto.SerializeToString())
 
     # --- inside -----------------------------------------------------------------------------------
 

@@ -152,6 +152,8 @@ def test_save_as_onnx_runs_in_onnxruntime(tmp_path):
     for _ in range(3):
         trainer.step(*data())
     trainer.save_as_onnx(tmp_path / "m.onnx")
+    with pytest.raises(steep.IoError, match="it is a device"):
+        trainer.save_as_onnx("/dev/null")
     assert model.training
     session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
     x, _ = data(5)

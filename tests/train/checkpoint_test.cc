@@ -5,6 +5,11 @@
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 
+#include <cerrno>
+#include <cmath>
+#include <functional>
+#include <vector>
+
 #include "attack/saves.h"
 #include "steep/error.h"
 #include "train/files.h"
@@ -21,6 +26,10 @@ using testing::write_bytes;
 
 class CheckpointFolder : public testing::MemoryFolder {
  protected:
+  void TearDown() override {
+    set_fault_hook(nullptr);
+    MemoryFolder::TearDown();
+  }
   fs::path path() const { return folder() / "run" / "checkpoint"; }
   size_t entries_beside() const {
     return static_cast<size_t>(std::distance(fs::directory_iterator(path().parent_path()), {}));
@@ -98,6 +107,108 @@ TEST_F(CheckpointFolder, UserDataIsChecked) {
     EXPECT_THROW(write_checkpoint(path(), checkpoint), DataError);
   }
   EXPECT_FALSE(fs::exists(path()));
+}
+
+TEST_F(CheckpointFolder, WhatCouldNotBeLoadedReplacesNothing) {
+  write_checkpoint(path(), sample(1));
+  // Indented, half a megabyte of lists takes 64 times as much.
+  Checkpoint grows = sample(2);
+  grows.user = std::string(60, '[') + "0";
+  while (grows.user.size() < size_t{1} << 19) grows.user += ",0";
+  grows.user += std::string(60, ']');
+  write_checkpoint(path(), grows);
+  EXPECT_TRUE(same(read_checkpoint(path()), grows));
+
+  for (const auto& damage : std::vector<std::function<void(Checkpoint&)>>{
+           [](Checkpoint& c) { c.step = INT64_MIN; }, [](Checkpoint& c) { c.lr = INFINITY; },
+           [](Checkpoint& c) { c.loss_scale = INFINITY; },
+           [](Checkpoint& c) { c.schedule = std::string(5 << 20, 'x'); }}) {
+    Checkpoint bad = sample(3);
+    damage(bad);
+    EXPECT_THROW(write_checkpoint(path(), bad), DataError);
+    EXPECT_TRUE(same(read_checkpoint(path()), grows));
+  }
+  Checkpoint most = sample(4);
+  most.step = INT64_MAX;
+  write_checkpoint(path(), most);
+  EXPECT_TRUE(same(read_checkpoint(path()), most));
+  EXPECT_EQ(entries_beside(), 1u);
+}
+
+/// Does something to the new checkpoint before it is put in place.
+TEST_F(CheckpointFolder, WhatWasChangedWhileItWasWrittenReplacesNothing) {
+  write_checkpoint(path(), sample(1));
+  for (const char* what : {"cut", "removed", "unlocked"}) {
+    bool done = false;
+    set_fault_hook([&](const DiskCall& call) {
+      const fs::path folder = call.path;  // synced once all of its files are written
+      if (call.name != "fsync" ||
+          folder.filename().string().find(".steep-tmp.") == std::string::npos)
+        return 0;
+      done = true;
+      if (what == std::string("cut")) write_bytes(folder / "model.safetensors", "");
+      if (what == std::string("removed")) fs::remove(folder / "optimizer.safetensors");
+      if (what == std::string("unlocked")) fs::remove(path().string() + ".steep-lock");
+      return 0;
+    });
+    EXPECT_THROW(write_checkpoint(path(), sample(2)), IoError) << what;
+    set_fault_hook(nullptr);
+    EXPECT_TRUE(done);
+    EXPECT_TRUE(same(read_checkpoint(path()), sample(1))) << what;
+    EXPECT_EQ(entries_beside(), 1u) << what;
+  }
+}
+
+TEST_F(CheckpointFolder, SaysThatItIsInPlaceWhenItsFolderCannotBeSynced) {
+  write_checkpoint(path(), sample(1));
+  set_fault_hook([&](const DiskCall& call) {
+    return call.name == "fsync" && call.path == path().parent_path().native() ? EIO : 0;
+  });
+  try {
+    write_checkpoint(path(), sample(2));
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_NE(error.parts().what.find("new and in place"), std::string::npos) << error.what();
+  }
+  set_fault_hook(nullptr);
+  EXPECT_TRUE(same(read_checkpoint(path()), sample(2)));
+}
+
+TEST_F(CheckpointFolder, LinksThatLeadNowhereYet) {
+  fs::create_symlink("elsewhere/run", folder() / "link");
+  write_checkpoint(folder() / "link", sample(1));
+  EXPECT_TRUE(fs::is_symlink(folder() / "link"));
+  EXPECT_TRUE(same(read_checkpoint(folder() / "elsewhere" / "run"), sample(1)));
+}
+
+TEST_F(CheckpointFolder, DestinationsAreCheckedBeforehand) {
+  check_checkpoint_destination(path());
+  EXPECT_TRUE(fs::is_empty(folder()));
+  write_checkpoint(path(), sample(1));
+  check_checkpoint_destination(path());
+  EXPECT_EQ(entries_beside(), 1u);
+  write_bytes(folder() / "file", "x");
+  EXPECT_THROW(check_checkpoint_destination(folder() / "file"), IoError);
+  EXPECT_THROW(check_checkpoint_destination(folder() / "file" / "run"), IoError);
+  EXPECT_THROW(check_checkpoint_destination(folder() / std::string(250, 'x')), IoError);
+  write_bytes(path() / "thesis.tex", "years of work");
+  EXPECT_THROW(check_checkpoint_destination(path()), IoError);
+}
+
+TEST_F(CheckpointFolder, LoadingOutlivesAReplacement) {
+  // Replaced after the folder was opened and before it was read.
+  write_checkpoint(path(), sample(1));
+  bool done = false;
+  set_fault_hook([&](const DiskCall& call) {
+    if (call.name != "read" || done) return 0;
+    done = true;
+    write_checkpoint(path(), sample(2));
+    return 0;
+  });
+  const Checkpoint read = read_checkpoint(path());
+  set_fault_hook(nullptr);
+  EXPECT_TRUE(done);
+  EXPECT_TRUE(same(read, sample(1)) || same(read, sample(2)));
 }
 
 TEST_F(CheckpointFolder, FullDisk) {
