@@ -246,12 +246,17 @@ class TrainingSession {
 
   /// Writes parameters, moments, counters and `user` (JSON text, anything the caller wants back) to
   /// the folder `path`, replacing a checkpoint there only once the new one is whole and on disk.
-  /// Throws IoError; the old checkpoint then stays.
+  /// Savers of one folder queue, in other processes too. Throws IoError, and DataError when a count
+  /// or `user` could not be loaded again; the old checkpoint then stays, unless the error says that
+  /// the new one is in place.
   void save_checkpoint(const std::filesystem::path& path, const std::string& user = "{}") const;
   /// Verifies everything, then loads; returns `user`. Throws CheckpointError naming file and reason
   /// (damaged, of another model or optimizer); then nothing has changed. The base learning rate and
   /// the seed become those of the checkpoint; the schedule stays as in options.
   std::string load_checkpoint(const std::filesystem::path& path);
+  /// What to know of the checkpoint that was loaded last: that it was saved with another number of
+  /// threads, so that results may differ in bits from those of a run that went on. Else "".
+  std::string checkpoint_note() const;
 
   /// A copy of the model with the trained weights; everything else in the file is kept. For
   /// inference it is rewritten as model_for_inference() does it (steep/export.h).

@@ -135,6 +135,20 @@ class TrainingSession(_steep.TrainingSession):
         # An attribute of the instance comes before the method and costs later steps nothing.
         self.__dict__["step"] = self._first_step
 
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> str:
+        """Verify everything, then load; return ``user``.
+
+        Warns, by the logger ``steep``, of a checkpoint that was saved with another number of
+        threads: results may then differ in bits from those of a run that was not interrupted.
+
+        Raises:
+            CheckpointError: it is damaged or of another model; nothing has changed.
+        """
+        user = super().load_checkpoint(path)
+        if self.checkpoint_note:
+            log.warning("%s", self.checkpoint_note)
+        return user
+
     def _first_step(self, *arrays: object, **named: object) -> _steep.StepResult:
         """Say what a step will need before it runs."""
         if log.isEnabledFor(logging.INFO):

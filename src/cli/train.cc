@@ -122,6 +122,9 @@ class Run {
       if (position_.epoch >= choice_.epochs) {
         progress.line(fmt::format("nothing is left of --epochs {}", choice_.epochs));
       }
+      if (const std::string note = session_.checkpoint_note(); !note.empty()) {
+        progress.line("warning: " + note);
+      }
     }
     if (!choice_.keeps_weights()) {
       progress.line(

@@ -46,6 +46,7 @@ struct TrainingSession::Impl {
       states;  ///< parameters and moments: every program works on these bytes
   double base_lr = 0;
   int64_t steps = 0;
+  int saved_threads = 0;  ///< of the checkpoint that was loaded; 0: none, or it does not say
   double loss_scale = 1;
   int64_t clean_steps = 0;  ///< since the loss scale last changed
   std::unique_ptr<Profiler> profiler;

@@ -1,6 +1,7 @@
 // TrainingSession's public face: each member forwards to session.cc.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
@@ -255,6 +256,7 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path,
              .lr = impl_->base_lr,
              .loss_scale = scales_loss(impl_->options) ? impl_->loss_scale : 0,
              .clean_steps = impl_->clean_steps,
+             .threads = omp_get_max_threads(),
              .schedule = fmt::format("{} warmup_steps={} total_steps={} min_lr_ratio={}", s.kind,
                                      s.warmup_steps, s.total_steps, s.min_lr_ratio),
              .user = user});
@@ -277,6 +279,7 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
   impl_->assign(saved.moments, impl_->model.moments, "optimizer moment");
   impl_->steps = saved.step;
   impl_->base_lr = saved.lr;
+  impl_->saved_threads = saved.threads;
   if (scales_loss(impl_->options) && saved.loss_scale > 0) {
     const LossScaleOptions& o = impl_->options.loss_scale;
     impl_->loss_scale = std::clamp(saved.loss_scale, o.min, o.max);
@@ -286,6 +289,17 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
   impl_->program->set_seed(saved.seed);
   impl_->program->set_run_count(saved.run_count);
   return saved.user;
+}
+
+std::string TrainingSession::checkpoint_note() const {
+  const int then = impl_->saved_threads, now = omp_get_max_threads();
+  if (then == 0 || then == now) return "";
+  return fmt::format(
+      "the checkpoint was saved with {} threads, there are {} now: results may differ in their "
+      "last "
+      "bits from those of a run that was not interrupted (gradients of convolutions and recurrent "
+      "layers are summed by thread; set OMP_NUM_THREADS={} to go on bit for bit)",
+      then, now, then);
 }
 
 std::string TrainingSession::export_onnx_bytes(bool for_inference) const {

@@ -118,6 +118,30 @@ def test_resume_after_each_epoch_is_bit_exact(model: Path, tmp_path: Path) -> No
     assert "other data or batches" in train(model, *other, "--resume", run, code=4)
 
 
+def test_resume_says_that_the_number_of_threads_is_another(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    train(model, "--checkpoint", run)
+    assert "warning" not in train(model, "--resume", run)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert "warning: the checkpoint was saved with 1 threads" in train(model, "--resume", run)
+
+
+def test_files_replace_files_only(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.onnx").symlink_to("/dev/null")
+    for option in ("--out", "--profile", "--metrics"):
+        assert "it is a device" in train(model, option, "/dev/null", code=4)
+        text = train(model, option, tmp_path / "out.onnx", code=4)
+        assert "out.onnx (a link to /dev/null): it is a device" in text
+    assert Path("/dev/null").is_char_device()
+    (tmp_path / "link.onnx").symlink_to("trained.onnx")
+    text = train(model, "--out", tmp_path / "link.onnx")
+    assert f"link.onnx (a link to {tmp_path / 'trained.onnx'})" in text
+    assert (tmp_path / "link.onnx").is_symlink() and weights(tmp_path / "trained.onnx")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_saves_and_resumes_bit_exactly(
     model: Path, tmp_path: Path, number: signal.Signals

@@ -1,6 +1,10 @@
 """TrainingSession: ONNX in, arrays in, trained ONNX out."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -99,6 +103,42 @@ def test_checkpoint_resumes_bit_for_bit(tmp_path):
     b = fresh()
     assert json.loads(b.load_checkpoint(tmp_path / "c")) == {"epoch": 1}
     assert [b.step(x, y).loss for _ in range(5)] == expected
+
+
+def test_checkpoint_of_another_number_of_threads_warns(tmp_path, caplog):
+    code = (
+        "import sys, steep\n"
+        "s = steep.TrainingSession(sys.argv[1], loss='mse')\n"
+        "s.save_checkpoint(sys.argv[2])"
+    )
+    (tmp_path / "m.onnx").write_bytes(linear().SerializeToString())
+    for threads in ("7", None):
+        subprocess.run(
+            [sys.executable, "-c", code, tmp_path / "m.onnx", tmp_path / "c"],
+            env={**os.environ, "OMP_NUM_THREADS": threads} if threads else None,
+            check=True,
+        )
+        caplog.clear()
+        session = steep.TrainingSession(tmp_path / "m.onnx", loss="mse")
+        assert session.load_checkpoint(tmp_path / "c") == "{}"
+        said = [r.getMessage() for r in caplog.records if r.name == "steep"]
+        if threads:
+            assert len(said) == 1 and "saved with 7 threads" in said[0]
+
+
+def test_files_replace_files_only(tmp_path):
+    session = steep.TrainingSession(linear(), loss="mse")
+    (tmp_path / "link").symlink_to("/dev/null")
+    for target in ("/dev/null", tmp_path / "link", tmp_path):
+        with pytest.raises(steep.IoError, match=r"a device|a folder"):
+            session.export_onnx(target)
+        session.start_profile()
+        with pytest.raises(steep.IoError, match=r"a device|a folder"):
+            session.write_profile(target)
+        with pytest.raises(steep.IoError):
+            session.save_checkpoint("/dev/null")
+    assert Path("/dev/null").is_char_device()
+    assert [p.name for p in tmp_path.iterdir()] == ["link"]
 
 
 def test_groups_schedule_and_state():

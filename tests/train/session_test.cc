@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <limits>
 
 #include "steep/error.h"
+#include "train/checkpoint.h"
 #include "train/models.h"
 #include "train/temp_folder.h"
 
@@ -345,6 +347,41 @@ TEST_F(SessionFiles, CheckpointsOfOthersAreRefused) {
   refused(tanh, classifier());
   session.save_checkpoint(folder() / "own");
   EXPECT_NO_THROW(session.load_checkpoint(folder() / "own"));
+}
+
+TEST_F(SessionFiles, TheLastStepIsRefusedBeforeItChangesAnything) {
+  auto session = session_of(linear_bytes(), {.loss = "mse"});
+  session.set_step_count(INT64_MAX);
+  session.save_checkpoint(folder() / "run");
+  const auto weights = session.weights();
+  const std::vector<Tensor> batch{Tensor::zeros(DType::f32, {2, 2}),
+                                  Tensor::zeros(DType::f32, {2, 1})};
+  EXPECT_THROW(session.step(batch), DataError);
+  EXPECT_TRUE(same_tensors(session.weights(), weights));
+  EXPECT_EQ(session.step_count(), INT64_MAX);
+  session.load_checkpoint(folder() / "run");
+}
+
+TEST_F(SessionFiles, AnotherNumberOfThreadsIsSaid) {
+  const int before = omp_get_max_threads();
+  auto session = session_of(linear_bytes(), {.loss = "mse"});
+  EXPECT_EQ(session.checkpoint_note(), "");
+  omp_set_num_threads(3);
+  session.save_checkpoint(folder() / "run");
+  session.load_checkpoint(folder() / "run");
+  EXPECT_EQ(session.checkpoint_note(), "");
+  omp_set_num_threads(2);
+  session.load_checkpoint(folder() / "run");
+  EXPECT_TRUE(contains(session.checkpoint_note(), "3 threads"));
+  EXPECT_TRUE(contains(session.checkpoint_note(), "2 now"));
+  // Older ones do not say.
+  Checkpoint older = read_checkpoint(folder() / "run");
+  older.threads = 0;
+  write_checkpoint(folder() / "run", older);
+  EXPECT_FALSE(contains(testing::read_bytes(folder() / "run" / "manifest.json"), "threads"));
+  session.load_checkpoint(folder() / "run");
+  EXPECT_EQ(session.checkpoint_note(), "");
+  omp_set_num_threads(before);
 }
 
 TEST_F(SessionFiles, ExportHasTheTrainedWeights) {
