@@ -46,7 +46,7 @@ class AttackProcesses : public ::testing::WithParamInterface<std::tuple<const Sa
   }
   // At length, on a disk.
   fs::path root() const override {
-    return testing::attack_at_length() ? TempFolder::root() : MemoryFolder::root();
+    return testing::attack_at_length() ? fs::temp_directory_path() : MemoryFolder::root();
   }
   const Saved& saved() const { return *std::get<0>(GetParam()); }
   fs::path path() const { return folder() / "saved"; }
@@ -109,7 +109,7 @@ TEST_P(AttackProcesses, SaveAndLoadTogether) {
   std::vector<pid_t> children;
   for (int saver = 0; saver < kSavers; ++saver) {
     children.push_back(start([&, saver] {
-      for (int64_t version = 1'000'000 * saver; !board_->stop; ++version) {
+      for (int64_t version = int64_t{1'000'000} * saver; !board_->stop; ++version) {
         try {
           saved().save(path(), version);
           ++board_->saves;
