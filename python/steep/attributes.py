@@ -94,12 +94,18 @@ def name_attribute(module: torch.nn.Module, part: torch.nn.Module, name: str) ->
 
 
 def changed_by_forward(before: Attributes, after: Attributes) -> list[tuple[torch.nn.Module, str]]:
-    """Return what is no number or string and differs."""
+    """Return what is no number or string and differs.
+
+    What a hook composes of parameters before each use is none of it: ``weight``, of
+    ``weight_orig`` when it is pruned, of ``weight_g`` and ``weight_v`` under weight_norm.
+    """
     known = set(before)
     return [
         (m, name)
         for m, name, value in after
-        if type(value) not in PLAIN and (m, name, value) not in known
+        if type(value) not in PLAIN
+        and (m, name, value) not in known
+        and not any(parameter.startswith(f"{name}_") for parameter in m._parameters)
     ]
 
 
