@@ -2,6 +2,7 @@
 // same time.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -55,7 +56,8 @@ class AttackProcesses : public ::testing::WithParamInterface<std::tuple<const Sa
   pid_t start(F&& body) const {
     const pid_t child = ::fork();
     if (child != 0) return child;
-    if (std::get<1>(GetParam())) {  // a file system that cannot swap names
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing goes on when the test is ended
+    if (std::get<1>(GetParam())) {       // a file system that cannot swap names
       set_fault_hook([](const DiskCall& call) { return call.name == "exchange" ? EINVAL : 0; });
     }
     body();
