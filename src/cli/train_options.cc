@@ -95,7 +95,8 @@ void add_train_options(CLI::App& app, TrainChoice& choice) {
   app.add_option("--checkpoint-every", choice.checkpoint_every, "Also after so many steps")
       ->needs(checkpoint)
       ->transform(whole(1));
-  app.add_option("--resume", choice.resume, "Continue from this checkpoint; with as many threads, bit for bit");
+  app.add_option("--resume", choice.resume,
+                 "Continue from this checkpoint; with as many threads, bit for bit");
   CLI::Option* out = app.add_option(
       "--out", choice.out,
       "Write a copy of the model with the trained weights. Without --out and --checkpoint\n"
