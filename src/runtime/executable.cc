@@ -28,11 +28,25 @@ Worst worst_of(const void* data, int64_t n) {
   return worst;
 }
 
+/// Of a float of 16 bits: all bits of the exponent set, and the fraction says which.
+Worst worst_of_bits(const void* data, int64_t n, uint16_t exponent) {
+  const auto* p = static_cast<const uint16_t*>(data);
+  Worst worst = Worst::finite;
+  for (int64_t i = 0; i < n; ++i) {
+    const auto magnitude = static_cast<uint16_t>(p[i] & 0x7FFF);
+    if (magnitude > exponent) return Worst::nan;
+    if (magnitude == exponent) worst = Worst::infinite;
+  }
+  return worst;
+}
+
 Worst worst_of(Value v, const void* data) {
   if (!v || data == nullptr) return Worst::finite;
   const int64_t n = element_count(v.type().dims());
   if (v.dtype() == DType::f32) return worst_of<float>(data, n);
   if (v.dtype() == DType::f64) return worst_of<double>(data, n);
+  if (v.dtype() == DType::f16) return worst_of_bits(data, n, 0x7C00);
+  if (v.dtype() == DType::bf16) return worst_of_bits(data, n, 0x7F80);
   return Worst::finite;
 }
 

@@ -221,5 +221,30 @@ TEST(Program, NamesTheFirstNodeThatIsNotFinite) {
   }
 }
 
+TEST(Program, SeesWhatIsNotFiniteInSixteenBits) {
+  for (const DType half : {DType::f16, DType::bf16}) {
+    for (const bool nan : {false, true}) {
+      Graph g;
+      Value x = g.add_input("x", {half, Shape{2}});
+      Value y = nan ? log(x) : exp(x);
+      g.add_output("y", cast(apply("Relu", {y}), DType::f32));
+      Program program(std::move(g),
+                      {.disabled_passes = {"fuse_elementwise"}, .check_finite = true});
+      Tensor in = Tensor::zeros(half, {2});
+      const uint16_t bits = half == DType::f16 ? 0x5C00 : 0x4380;  // 256
+      for (int i = 0; i < 2; ++i) {
+        static_cast<uint16_t*>(in.data())[i] = nan ? bits | 0x8000 : bits;
+      }
+      try {
+        program.forward(std::span(&in, 1));
+        FAIL() << "unseen in " << name_of(half);
+      } catch (const DataError& e) {
+        EXPECT_EQ(e.parts().op, nan ? "Log" : "Exp");
+        EXPECT_EQ(e.parts().received.substr(0, 3), nan ? "NaN" : "inf");
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace steep

@@ -231,3 +231,42 @@ def test_weights_that_are_given_must_fit():
     np.testing.assert_array_equal(arrays["w"], 0)
     exported = onnx.ModelProto.FromString(frozen.export_onnx_bytes())
     np.testing.assert_array_equal(numpy_helper.to_array(exported.graph.initializer[0]), 0)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_sixteen_bit_overflow_is_named(precision):
+    rng = np.random.default_rng(0)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
+            helper.make_node("Mul", ["h", "w"], ["square"], name="too_much"),
+            helper.make_node("Cast", ["square"], ["f"], to=TensorProto.FLOAT),
+            helper.make_node("MatMul", ["f", "v"], ["y"]),
+        ],
+        "half",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 1])],
+        [
+            numpy_helper.from_array(np.full(4, 300, np.float16), "w"),
+            numpy_helper.from_array(rng.normal(size=(4, 1)).astype(np.float32), "v"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = steep.TrainingSession(
+        model,
+        loss="mse",
+        trainable=["w", "v"],
+        optimizer="sgd",
+        lr=1e-9,
+        precision=precision,
+        loss_scale=1.0,
+        check_finite=True,
+    )
+    y = np.zeros((2, 1), np.float32)
+    session.step(np.ones((2, 4), np.float32), y)
+    before = {k: v.numpy() for k, v in session.weights().items()}
+    with pytest.raises(steep.DataError, match="no weight was changed") as caught:
+        session.step(np.full((2, 4), 300, np.float32), y)
+    assert caught.value.node == "too_much", str(caught.value)
+    for name, weight in session.weights().items():
+        np.testing.assert_array_equal(weight.numpy(), before[name])
