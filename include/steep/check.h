@@ -22,6 +22,8 @@ struct Obstacle {
 struct CheckReport {
   std::vector<Obstacle> obstacles;     ///< empty: the model can be trained
   std::vector<TensorInfo> parameters;  ///< what would be trained, as far as that is known
+  std::vector<LeftOut> left_out;       ///< and what would not; see TrainingSession
+  std::vector<std::string> warnings;   ///< as TrainingSession's
 };
 
 /// Every obstacle at once: operators without a gradient between the parameters and the loss (or,

@@ -95,9 +95,9 @@ struct TrainingOptions {
   std::string label = "label";
   std::optional<int64_t> ignore_index{};  ///< label that softmax_cross_entropy skips
 
-  /// Initializers to train. Empty: every float initializer of rank 1 or more on which the loss
-  /// depends differentiably, except settings of an operator (running statistics, bounds,
-  /// exponents).
+  /// Initializers to train, and Constant nodes by the name of their output. Empty: every float
+  /// initializer on which the loss depends differentiably and which acts as a weight; see
+  /// TrainingSession::left_out() for those that do not.
   std::vector<std::string> trainable{};
   std::vector<std::string> frozen{};  ///< taken away from the above
   std::vector<ParameterGroup> groups{};
@@ -145,6 +145,13 @@ struct TensorInfo {
   bool sequence = false;     ///< of tensors of that type
   bool optional = false;     ///< or nothing
   std::string text() const;  ///< "float32[batch, 4]"
+};
+
+/// A float constant on which the loss depends differentiably, and why it is not trained unless
+/// TrainingOptions::trainable names it.
+struct LeftOut {
+  std::string name;
+  std::string reason;  ///< "scales or shifts an input"
 };
 
 /// What the compiled step costs at one set of input shapes.
@@ -215,6 +222,14 @@ class TrainingSession {
   std::vector<TensorInfo> input_info() const;   ///< of step(): the model's inputs, then the label
   std::vector<TensorInfo> output_info() const;  ///< the model's outputs
   std::vector<std::string> parameter_names() const;  ///< those trained, in the order of the file
+  /// Those that are not: they scale or shift inputs, weigh the loss, are settings or scales of
+  /// quantisation, scalars, or Constant nodes. Without those in TrainingOptions::frozen.
+  std::vector<LeftOut> left_out() const;
+  /// Running statistics that training normalisations keep up to date.
+  std::vector<std::string> statistic_names() const;
+  /// What can be trained but is hardly meant: a loss on scores that are normalised already. As a
+  /// rule empty.
+  std::vector<std::string> warnings() const;
   std::vector<std::string> optimizer_state_names()
       const;  ///< "momentum_buffer/NAME"; "exp_avg/NAME", "exp_avg_sq/NAME"
 

@@ -119,6 +119,10 @@ void init_results(nb::module_ &m) {
       .def_prop_ro(
           "outputs", [](const EvalResult &r) { return to_list(r.outputs); },
           nb::sig("def outputs(self) -> list[Tensor]"), "Every output of the model.");
+  nb::class_<LeftOut>(m, "LeftOut", "A float constant that is not trained, and why.")
+      .def_ro("name", &LeftOut::name)
+      .def_ro("reason", &LeftOut::reason)
+      .def("__repr__", [](const LeftOut &l) { return l.name + " " + l.reason; });
   nb::class_<TensorInfo>(m, "TensorInfo", "Name and type of an input or output.")
       .def_ro("name", &TensorInfo::name)
       .def_prop_ro("dtype", [](const TensorInfo &t) { return std::string(name_of(t.dtype)); })
@@ -243,6 +247,12 @@ void init_session(nb::module_ &m) {
       .def("output_info", &Session::output_info,
            nb::sig("def output_info(self) -> list[TensorInfo]"))
       .def_prop_ro("parameter_names", &Session::parameter_names)
+      .def_prop_ro("left_out", &Session::left_out, nb::sig("def left_out(self) -> list[LeftOut]"),
+                   "Float constants on the loss's path that are not trained unless `trainable` "
+                   "names them, each with its reason.")
+      .def_prop_ro("statistic_names", &Session::statistic_names,
+                   "Running statistics that training normalisations keep up to date.")
+      .def_prop_ro("warnings", &Session::warnings, "What can be trained but is hardly meant.")
       .def_prop_ro("optimizer_state_names", &Session::optimizer_state_names)
       .def(
           "weights",

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -42,7 +43,9 @@ class TrainingSession(_steep.TrainingSession):
             "loss".
         label: name of the input for labels; the last positional array of ``step``.
         ignore_index: label that softmax cross entropy skips.
-        trainable: initializers to train; by default every float one on the loss's path.
+        trainable: initializers to train, and Constant nodes by the name of their output; by default
+            every float initializer on the loss's path that acts as a weight. ``left_out`` lists the
+            others, each with its reason.
         frozen: taken away from ``trainable``.
         optimizer: "sgd", "adam", "adamw" or "lamb", with the conventions of ``torch.optim``.
         lr, weight_decay, momentum, dampening, nesterov, betas, eps, bias_correction: its settings.
@@ -132,6 +135,11 @@ class TrainingSession(_steep.TrainingSession):
             super().__init__(source, options, dict(weights))
         else:
             super().__init__(source, options)
+        for text in self.warnings:
+            warnings.warn(text, stacklevel=2)
+        log.info("trained: %s", ", ".join(self.parameter_names))
+        for constant in self.left_out:
+            log.info("not trained: %s %s", constant.name, constant.reason)
         # An attribute of the instance comes before the method and costs later steps nothing.
         self.__dict__["step"] = self._first_step
 

@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "train/parameters.h"
 
 namespace steep::cli {
 namespace {
@@ -47,6 +48,8 @@ int check(const CheckChoice& choice) {
   for (const TensorInfo& p : report.parameters) count += element_count(p.dims);
   fmt::print("can be trained: {} parameters in {} tensors\n", count, report.parameters.size());
   for (const TensorInfo& p : report.parameters) fmt::print("  {}  {}\n", p.name, p.text());
+  for (const std::string& line : describe(report.left_out)) fmt::print("{}\n", line);
+  for (const std::string& text : report.warnings) fmt::print("warning: {}\n", text);
   return kDone;
 }
 

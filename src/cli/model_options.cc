@@ -90,7 +90,7 @@ void add_model_options(CLI::App& app, ModelChoice& choice) {
   app.add_option("--ignore-index", choice.ignore_index, "Label that softmax_cross_entropy skips")
       ->expected(1)
       ->transform(whole(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()));
-  app.add_option("--train", o.trainable, "Initializers to train (default: all float ones)")
+  app.add_option("--train", o.trainable, "Initializers to train (default: all that act as weights)")
       ->delimiter(',');
   app.add_option("--freeze", o.frozen, "Initializers to leave alone")->delimiter(',');
 }

@@ -13,6 +13,8 @@
 #include "cli/train_options.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
+#include "train/names.h"
+#include "train/parameters.h"
 
 namespace steep::cli {
 namespace {
@@ -117,6 +119,9 @@ class Run {
     progress.line(fmt::format("training {} parameters in {} tensors on {} rows, {} steps an epoch",
                               count, session_.parameter_names().size(), batches_.row_count(),
                               batches_.count()));
+    progress.line("trained: " + list_names(session_.parameter_names()));
+    for (const std::string& line : describe(session_.left_out())) progress.line(line);
+    for (const std::string& text : session_.warnings()) progress.line("warning: " + text);
     if (!choice_.resume.empty()) {
       progress.line(fmt::format("resumed {} after step {}", choice_.resume, session_.step_count()));
       if (position_.epoch >= choice_.epochs) {

@@ -112,6 +112,11 @@ ImportedModel lower(const CheckedModel& checked, const ImportLimits& limits) {
   for (const auto& tensor : checked.proto.graph().initializer()) {
     model.initializers.push_back(tensor.name());
   }
+  for (const auto& node : checked.proto.graph().node()) {
+    if (node.op_type() == "Constant" && node.domain().empty() && node.output_size() == 1) {
+      model.constants.push_back(node.output(0));
+    }
+  }
   for (const auto& output : checked.proto.graph().output()) {
     model.declared_outputs.push_back(declared_type(output));
   }

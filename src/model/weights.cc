@@ -23,7 +23,9 @@ namespace {
 
 // Field numbers of onnx.proto.
 constexpr uint32_t kModelGraph = 7;
+constexpr uint32_t kGraphNode = 1;
 constexpr uint32_t kGraphInitializer = 5;
+constexpr uint32_t kNodeOpType = 4;
 constexpr uint32_t kTensorName = 8;
 constexpr uint32_t kTensorRawData = 9;
 constexpr uint32_t kTensorDataLocation = 14;
@@ -116,6 +118,45 @@ void check_same_type(const std::string& name, const onnx::TensorProto& old, cons
                     .remedy = "Check the names; give the weights of this very model."});
 }
 
+/// Cheaper than parsing every node.
+bool mentions_constant(std::span<const std::byte> node) {
+  WireReader reader(node);
+  for (WireField f; reader.next(f);) {
+    if (f.number != kNodeOpType) continue;
+    return std::string_view(reinterpret_cast<const char*>(f.payload.data()), f.payload.size()) ==
+           "Constant";
+  }
+  return false;
+}
+
+bool is_constant(const onnx::NodeProto& node) {
+  return node.op_type() == "Constant" && node.domain().empty() && node.output_size() == 1;
+}
+
+/// The Constant node with another value of the same type.
+std::string with_value(onnx::NodeProto node, const Tensor& data) {
+  onnx::TensorProto* value = nullptr;
+  for (auto& attribute : *node.mutable_attribute()) {
+    if (attribute.name() == "value") value = attribute.mutable_t();
+  }
+  if (value != nullptr) {
+    check_same_type(node.output(0), *value, data);
+  } else {  // value_float or value_floats
+    node.clear_attribute();
+    auto* attribute = node.add_attribute();
+    attribute->set_name("value");
+    attribute->set_type(onnx::AttributeProto::TENSOR);
+    value = attribute->mutable_t();
+  }
+  value->Clear();
+  value->set_data_type(static_cast<int32_t>(data.dtype()));
+  for (const int64_t extent : data.dims()) value->add_dims(extent);
+  value->set_raw_data(data.data(), data.nbytes());
+  std::string bytes;
+  if (!node.SerializeToString(&bytes)) throw ModelError("A Constant node is too large.");
+  return bytes;
+}
+
 void check_size(size_t size) {
   if (size <= INT_MAX) return;
   throw ModelError({.what = "The model with its weights is larger than one ONNX file can be.",
@@ -144,6 +185,17 @@ std::string assemble(std::span<const std::byte> model, const std::map<std::strin
     }
     WireReader reader(f.payload);
     for (WireField g; reader.next(g);) {
+      onnx::NodeProto node;
+      if (g.number == kGraphNode && mentions_constant(g.payload) &&
+          node.ParseFromArray(g.payload.data(), static_cast<int>(g.payload.size())) &&
+          is_constant(node) && weights.count(node.output(0)) != 0) {
+        const std::string made = with_value(node, pack(weights.at(node.output(0))));
+        std::string field;
+        append_bytes_header(field, kGraphNode, made.size());
+        graph.add(field + made);
+        missing.erase(node.output(0));
+        continue;
+      }
       if (g.number != kGraphInitializer || g.type != WireType::bytes) {
         graph.add(g.whole);
         continue;

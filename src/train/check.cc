@@ -75,9 +75,16 @@ CheckReport report(const std::function<ImportedModel()>& import, const TrainingO
     ImportedModel model = import();
     Graph& graph = model.graph;
     const std::vector<Value> outputs = starts(graph, options);
-    const std::vector<Value> parameters =
-        choose_parameters(graph, outputs, model.initializers, options);
+    if (!options.loss.empty()) {
+      if (std::string doubt = doubts(graph, options); !doubt.empty()) {
+        report.warnings.push_back(std::move(doubt));
+      }
+    }
+    const Choice choice =
+        choose_parameters(graph, outputs, model.initializers, model.constants, options);
+    const std::vector<Value>& parameters = choice.parameters;
     for (Value v : parameters) report.parameters.push_back(info_of(v));
+    report.left_out = choice.left_out;
     report.obstacles = find_obstacles(graph, outputs, parameters);
     if (report.obstacles.empty()) {
       std::vector<Value> seeds;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "ops/build.h"
+#include "ops/op_def.h"
 #include "steep/error.h"
 #include "train/names.h"
 
@@ -47,13 +48,13 @@ Value label_input(Graph& graph, const std::string& name, Type type, bool* added)
 
 }  // namespace
 
-Value find_output(const Graph& graph, const TrainingOptions& options) {
+const Output& find_output(const Graph& graph, const TrainingOptions& options) {
   const auto& outputs = graph.outputs();
   if (outputs.empty()) throw ModelError("The model has no output.");
   const std::string wanted = options.output.empty() ? "loss" : options.output;
-  if (options.output.empty() && outputs.size() == 1) return outputs[0].value;
+  if (options.output.empty() && outputs.size() == 1) return outputs[0];
   for (const Output& o : outputs) {
-    if (o.name == wanted) return o.value;
+    if (o.name == wanted) return o;
   }
   if (options.output.empty()) {
     throw ModelError(ErrorParts{.what = "The model has several outputs; which one to train on?",
@@ -92,8 +93,27 @@ Value binary_cross_entropy_with_logits_loss(Value logits, Value target) {
   return mean(target * positive + (1.0 - target) * negative, {}, false);
 }
 
+std::string doubts(const Graph& graph, const TrainingOptions& options) {
+  std::string_view last;
+  if (options.loss == "softmax_cross_entropy") last = "Softmax";
+  if (options.loss == "binary_cross_entropy_with_logits") last = "Sigmoid";
+  const Value y = find_output(graph, options).value;
+  Node n = y.producer();
+  const OpDef* def = n ? find_op(n.op()) : nullptr;
+  while (def != nullptr && (def->view || n.op() == "Transpose" || n.op() == "Cast")) {
+    n = n.input(0).producer();
+    def = n ? find_op(n.op()) : nullptr;
+  }
+  if (last.empty() || !n || n.op() != last) return "";
+  return fmt::format(
+      "{} applies {} itself, but output '{}' comes from one ('{}'): it is applied twice, which "
+      "slows training down and bounds the loss. Train on '{}': export the model without the {}, or "
+      "with what it reads as an output, and name that.",
+      options.loss, last, y.name(), n.name(), n.input(0).name(), last);
+}
+
 AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options) {
-  Value y = find_output(graph, options);
+  Value y = find_output(graph, options).value;
   Graph::Scope scope(graph, Phase::forward, "loss");
   AttachedLoss attached;
   if (!is_float(y.dtype())) {

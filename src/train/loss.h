@@ -13,12 +13,15 @@ struct AttachedLoss {
 };
 
 /// The output of `graph` that options.output means. Throws ModelError naming the outputs there are.
-Value find_output(const Graph& graph, const TrainingOptions& options);
+const Output& find_output(const Graph& graph, const TrainingOptions& options);
 
 /// Adds the loss of options.loss to `graph`, forward phase; graph outputs stay as they are.
 /// Throws ModelError (unknown loss or output; the loss is not one float element), ShapeError (the
 /// output's type does not suit the loss).
 AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options);
+
+/// What is wrong with the output to which options.loss is attached, with the remedy; "" as a rule.
+std::string doubts(const Graph& graph, const TrainingOptions& options);
 
 /// mean((y - t)²) over all elements.
 Value mse_loss(Value y, Value target);

@@ -3,38 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
+#include <utility>
 
 #include "ops/op_def.h"
 #include "steep/error.h"
 #include "train/names.h"
+#include "train/roles.h"
 
 namespace steep {
 namespace {
-
-/// Operands that configure an operator. Training them is legal, wanted by nobody, and has to be
-/// asked for by name.
-struct Setting {
-  std::string_view op;
-  int first;
-  int last;
-};
-constexpr std::array kSettings = {
-    Setting{"BatchNormalization", 3, 4},
-    Setting{"Clip", 1, 2},
-    Setting{"Pow", 1, 1},
-    Setting{"Pad", 2, 2},
-    Setting{"Resize", 1, 2},
-    Setting{"OneHot", 2, 2},
-    Setting{"Dropout", 1, 1},
-};
-
-bool is_setting(Node n, int input) {
-  return std::any_of(kSettings.begin(), kSettings.end(), [&](const Setting& s) {
-    return s.op == n.op() && input >= s.first && input <= s.last;
-  });
-}
 
 /// What the losses depend on through floats and differentiable operators.
 struct Path {
@@ -66,32 +44,26 @@ Path path_to(const Graph& graph, std::span<const Value> losses) {
 }
 
 std::string what_was_found(const Path& path, const std::vector<std::string>& known,
-                           const TrainingOptions& options) {
+                           std::span<const LeftOut> left_out, const TrainingOptions& options) {
   std::string text = options.trainable.empty() ? fmt::format("initializers: {}, frozen: {}",
                                                              known.size(), options.frozen.size())
                                                : list_names(options.trainable);
+  for (const std::string& line : describe(left_out)) text += "; " + line;
   for (const Node& n : path.barriers) {
     text += fmt::format("; no gradient passes {} '{}'", n.op(), n.name());
   }
   return text;
 }
 
-bool only_settings(Value v, const std::vector<Node>& users) {
-  for (Node n : users) {
-    for (int i = 0; i < n.input_count(); ++i) {
-      if (n.input(i) == v && !is_setting(n, i)) return false;
-    }
-  }
-  return !users.empty();
-}
-
 }  // namespace
 
-std::vector<Value> choose_parameters(const Graph& graph, std::span<const Value> losses,
-                                     std::span<const std::string> initializers,
-                                     const TrainingOptions& options) {
+Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
+                         std::span<const std::string> initializers,
+                         std::span<const std::string> constants, const TrainingOptions& options) {
   const std::vector<std::string> known(initializers.begin(), initializers.end());
-  const std::set<std::string> there(known.begin(), known.end());
+  std::vector<std::string> all = known;
+  all.insert(all.end(), constants.begin(), constants.end());
+  const std::set<std::string> there(all.begin(), all.end());
   auto check = [&](const std::string& name) {
     if (there.count(name) == 0) {
       throw ModelError(ErrorParts{.what = "There is no such initializer.",
@@ -115,10 +87,11 @@ std::vector<Value> choose_parameters(const Graph& graph, std::span<const Value> 
                    .remedy = "Export the scores, before they are rounded or compared."});
   }
   const Path path = path_to(graph, losses);
-  const auto users = graph.users();
-  std::vector<Value> chosen;
-  for (const std::string& name : known) {
-    Value v = graph.find(name);
+  const Roles roles(graph, losses, options.loss.empty());
+  Choice choice;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const std::string& name = all[i];
+    const Value v = graph.find(name);
     const bool named = trainable.count(name) != 0;
     if ((!trainable.empty() && !named) || frozen.count(name) != 0) continue;
     if (!v || v.role() != Role::constant) continue;  // nothing reads it any more
@@ -130,18 +103,45 @@ std::vector<Value> choose_parameters(const Graph& graph, std::span<const Value> 
                                   .received = to_string(v.type())});
     }
     if (path.wanted[v.id()] == 0) continue;
-    if (!named && (v.rank() == 0 || only_settings(v, users[v.id()]))) continue;
-    chosen.push_back(v);
+    if (named) {
+      choice.parameters.push_back(v);
+      continue;
+    }
+    const bool constant_node = i >= known.size();
+    std::string reason = roles.why_not(v);
+    if (constant_node && (v.rank() == 0 || !reason.empty())) continue;
+    if (constant_node) reason = "is a Constant node";
+    if (reason.empty() && v.rank() == 0) reason = "is a scalar";
+    if (reason.empty()) {
+      choice.parameters.push_back(v);
+    } else {
+      choice.left_out.push_back({name, std::move(reason)});
+    }
   }
-  if (chosen.empty()) {
+  if (choice.parameters.empty()) {
     throw ModelError(ErrorParts{
         .what = "No trained parameter is on the way to the loss.",
         .node = losses[0].name(),
         .expected = "a float initializer on which the loss depends",
-        .received = what_was_found(path, known, options),
+        .received = what_was_found(path, known, choice.left_out, options),
         .remedy = "Name other parameters, or check that they were exported as initializers."});
   }
-  return chosen;
+  return choice;
+}
+
+std::vector<std::string> describe(std::span<const LeftOut> left_out) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> reasons;
+  for (const LeftOut& l : left_out) {
+    auto at = std::find_if(reasons.begin(), reasons.end(),
+                           [&](const auto& r) { return r.first == l.reason; });
+    if (at == reasons.end()) at = reasons.insert(at, {l.reason, {}});
+    at->second.push_back(l.name);
+  }
+  std::vector<std::string> lines;
+  for (const auto& [reason, names] : reasons) {
+    lines.push_back(fmt::format("not trained: {} ({})", list_names(names), reason));
+  }
+  return lines;
 }
 
 }  // namespace steep

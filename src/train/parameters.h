@@ -10,12 +10,23 @@
 
 namespace steep {
 
-/// The constants of `graph`, in the order of `initializers`, that TrainingOptions (trainable,
-/// frozen) selects and on which one of `losses` depends differentiably. Throws ModelError: an
-/// unknown name (with those most like it), a name that is no float initializer, nothing left to
-/// train.
-std::vector<Value> choose_parameters(const Graph& graph, std::span<const Value> losses,
-                                     std::span<const std::string> initializers,
-                                     const TrainingOptions& options);
+struct Choice {
+  std::vector<Value> parameters;  ///< in the order of the file
+  /// What only its role, or a rank of 0, keeps from being trained: to be said to the user.
+  std::vector<LeftOut> left_out;
+};
+
+/// The constants of `graph` that TrainingOptions selects and on which one of `losses` depends
+/// differentiably. Names in `trainable` are taken as they are, and nothing else is. Without, it is
+/// every float initializer of rank 1 or more that acts as a weight, as train/roles.h has it; less
+/// `frozen`. `constants`: the Constant nodes of the file, by the names of their outputs. Throws
+/// ModelError: an unknown name (with those most like it), a name that is no float initializer,
+/// nothing left to train.
+Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
+                         std::span<const std::string> initializers,
+                         std::span<const std::string> constants, const TrainingOptions& options);
+
+/// One line a reason: "not trained: mean, std (shifts or scales an input)".
+std::vector<std::string> describe(std::span<const LeftOut> left_out);
 
 }  // namespace steep

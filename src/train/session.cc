@@ -73,7 +73,8 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
                                 .received = name});
   }
   std::map<std::string, Tensor> initial;
-  model = prepare_model(std::move(imported.graph), imported.initializers, options, given, &initial);
+  model = prepare_model(std::move(imported.graph), imported.initializers, imported.constants,
+                        options, given, &initial);
   fingerprint = model_fingerprint(model, options);
 
   Graph graph = step_graph(model, options);

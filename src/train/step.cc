@@ -202,7 +202,7 @@ void check_options(const TrainingOptions& options) {
 bool scales_loss(const TrainingOptions& options) { return options.precision == "fp16"; }
 
 TrainingModel prepare_model(Graph graph, std::span<const std::string> initializers,
-                            const TrainingOptions& options,
+                            std::span<const std::string> constants, const TrainingOptions& options,
                             const std::map<std::string, Tensor>& given,
                             std::map<std::string, Tensor>* initial) {
   check_options(options);
@@ -212,11 +212,14 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
     Graph with_loss = graph;
     const AttachedLoss attached = attach_loss(with_loss, options);
     model.label_added = attached.label_added;
-    model.loss_in_model = options.loss.empty();
-    const Value losses[] = {attached.loss};
-    for (Value v : choose_parameters(with_loss, losses, initializers, options)) {
-      chosen.push_back(v.name());
+    if (options.loss.empty()) model.loss_output = find_output(graph, options).name;
+    if (std::string doubt = doubts(graph, options); !doubt.empty()) {
+      model.warnings.push_back(std::move(doubt));
     }
+    const Value losses[] = {attached.loss};
+    Choice choice = choose_parameters(with_loss, losses, initializers, constants, options);
+    for (Value v : choice.parameters) chosen.push_back(v.name());
+    model.left_out = std::move(choice.left_out);
   }
   auto make_state = [&](Value v) {
     const Type type = v.type();

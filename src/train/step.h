@@ -24,13 +24,15 @@ struct TrainingModel {
   /// too, but no optimizer touches them.
   std::vector<std::string> statistics;
   bool label_added = false;  ///< the loss brings an input of its own, last in order
-  bool loss_in_model = false;
+  std::string loss_output;   ///< "" unless the loss is an output of the model
+  std::vector<LeftOut> left_out;
+  std::vector<std::string> warnings;
 };
 
 /// Takes the parameters' initial tensors out of `graph` into *initial, copied unless they are in
 /// `given`. Throws what attach_loss, choose_parameters, check_optimizer and check_schedule throw.
 TrainingModel prepare_model(Graph graph, std::span<const std::string> initializers,
-                            const TrainingOptions& options,
+                            std::span<const std::string> constants, const TrainingOptions& options,
                             const std::map<std::string, Tensor>& given,
                             std::map<std::string, Tensor>* initial);
 

@@ -161,6 +161,11 @@ std::vector<TensorInfo> TrainingSession::output_info() const { return impl_->out
 std::vector<std::string> TrainingSession::parameter_names() const {
   return impl_->model.parameters;
 }
+std::vector<LeftOut> TrainingSession::left_out() const { return impl_->model.left_out; }
+std::vector<std::string> TrainingSession::statistic_names() const {
+  return impl_->model.statistics;
+}
+std::vector<std::string> TrainingSession::warnings() const { return impl_->model.warnings; }
 std::vector<std::string> TrainingSession::optimizer_state_names() const {
   return impl_->model.moments;
 }

@@ -193,6 +193,27 @@ def test_check_says_what_can_be_trained(model: Path) -> None:
     assert "one step:" in steep("check", model, "--loss", "mse", "--shape", "x=32,10")
 
 
+def test_what_is_trained_and_what_is_not_is_printed(tmp_path: Path) -> None:
+    proto = linear.linear_model(10)
+    proto.graph.node.insert(0, helper.make_node("Sub", ["x", "mean"], ["centred"]))
+    proto.graph.node[1].input[0] = "centred"
+    proto.graph.node.append(helper.make_node("Sigmoid", ["y"], ["p"]))
+    proto.graph.output[0].name = "p"
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(10, np.float32), "mean"))
+    path = tmp_path / "linear.onnx"
+    onnx.save(proto, path)
+    data = linear.linear_data(32, 10)
+    np.savez(tmp_path / "linear.npz", x=data["x"], label=(data["label"] > 0).astype(np.float32))
+    loss = ("--loss", "binary_cross_entropy_with_logits")
+    checked = steep("check", path, *loss)
+    trained = steep("train", path, "--data", tmp_path / "linear.npz", *loss)
+    assert "trained: weight, bias" in trained
+    for text in (checked, trained):
+        assert "not trained: mean (shifts or scales an input)" in text
+        assert "applies Sigmoid itself" in text
+    assert "mean" not in steep("check", path, *loss, "--train", "weight").split("warning")[0]
+
+
 def test_check_lists_every_obstacle(tmp_path: Path) -> None:
     def info(name: str) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "c", "t"])

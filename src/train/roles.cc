@@ -1,0 +1,271 @@
+#include "train/roles.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string_view>
+
+#include "engine.h"
+#include "ops/op_def.h"
+
+namespace steep {
+namespace {
+
+using Names = std::span<const std::string_view>;
+
+constexpr std::string_view kInput = "shifts or scales an input";
+constexpr std::string_view kLoss = "weighs the loss";
+constexpr std::string_view kQuantised = "is a scale of quantisation";
+
+/// Operators that have weights by their nature.
+constexpr std::array<std::string_view, 19> kLayers = {"MatMul",
+                                                      "steep.MatMul",
+                                                      "Einsum",
+                                                      "Conv",
+                                                      "ConvTranspose",
+                                                      "DeformConv",
+                                                      "LSTM",
+                                                      "GRU",
+                                                      "RNN",
+                                                      "BatchNormalization",
+                                                      "InstanceNormalization",
+                                                      "LayerNormalization",
+                                                      "GroupNormalization",
+                                                      "PRelu",
+                                                      "If",
+                                                      "Loop",
+                                                      "steep.Loop",
+                                                      "Scan",
+                                                      "steep.Recurrence"};
+/// What these return holds extents of their operands, or chance, but no data.
+constexpr std::array<std::string_view, 9> kDataless = {"Shape",
+                                                       "Size",
+                                                       "EyeLike",
+                                                       "steep.ZerosLike",
+                                                       "steep.DropoutMask",
+                                                       "steep.RandomNormal",
+                                                       "steep.RandomUniform",
+                                                       "RandomNormalLike",
+                                                       "RandomUniformLike"};
+constexpr std::array<std::string_view, 6> kQuantising = {
+    "QuantizeLinear",     "DequantizeLinear", "DynamicQuantizeLinear",
+    "steep.FakeQuantize", "QLinearConv",      "QLinearMatMul"};
+constexpr std::array<std::string_view, 3> kLosses = {
+    "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "steep.SoftmaxCrossEntropy"};
+
+/// Operands that configure an operator.
+struct Setting {
+  std::string_view op;
+  int first;
+  int last;
+};
+constexpr std::array kSettings = {
+    Setting{"BatchNormalization", 3, 4},
+    Setting{"Clip", 1, 2},
+    Setting{"Pow", 1, 1},
+    Setting{"Pad", 2, 2},
+    Setting{"Resize", 1, 2},
+    Setting{"OneHot", 2, 2},
+    Setting{"Dropout", 1, 1},
+};
+
+bool in(Names names, Node n) {
+  return std::find(names.begin(), names.end(), n.op()) != names.end();
+}
+
+bool is_setting(Node n, int input) {
+  return std::any_of(kSettings.begin(), kSettings.end(), [&](const Setting& s) {
+    return s.op == n.op() && input >= s.first && input <= s.last;
+  });
+}
+
+bool is_elementwise(Node n) {
+  const OpDef* def = find_op(n.op());
+  return def != nullptr && def->elementwise;
+}
+
+template <typename F>
+void each_input(Node n, F&& f) {
+  for (int i = 0; i < n.input_count(); ++i) {
+    if (n.input(i)) f(n.input(i));
+  }
+}
+
+template <typename F>
+void each_output(Node n, F&& f) {
+  for (int i = 0; i < n.output_count(); ++i) {
+    if (n.output(i)) f(n.output(i));
+  }
+}
+
+bool narrow_integer(DType dtype) { return is_integer(dtype) && size_of(dtype) == 1; }
+
+}  // namespace
+
+Roles::Roles(const Graph& graph, std::span<const Value> losses, bool with_targets)
+    : traits_(graph.value_count()), users_(graph.users()) {
+  const std::vector<Node> order = graph.nodes();
+  for (uint32_t id = 0; id < traits_.size(); ++id) {
+    const Value v = graph.value(id);
+    traits_[id].free = v.role() == Role::constant || v.name() == kSeedInput;
+  }
+  look_forward(order);
+  look_back(order, losses);
+  if (!with_targets) return;
+  const bool layers =
+      std::any_of(order.begin(), order.end(), [&](Node n) { return is_layer(n) && is_live(n); });
+  for (Value v : graph.inputs()) {
+    Traits& t = traits_[v.id()];
+    t.target = layers && t.live && !t.to_layer && !t.free;
+  }
+  find_targets(order);
+}
+
+bool Roles::is_live(Node n) const {
+  bool live = false;
+  each_output(n, [&](Value y) { live = live || of(y).live; });
+  return live;
+}
+
+bool Roles::is_layer(Node n) const {
+  if (!in(kLayers, n)) return false;
+  bool fed = false, weights = false;
+  each_input(n, [&](Value v) {
+    fed = fed || !of(v).free;
+    weights = weights ||
+              (of(v).free && is_float(v.dtype()) && v.type().shape && !v.type().shape->empty());
+  });
+  return fed && weights;
+}
+
+void Roles::look_forward(std::span<const Node> order) {
+  for (Node n : order) {
+    bool free = true, made = false, narrow = n.op() == "MatMulInteger" || n.op() == "ConvInteger";
+    each_input(n, [&](Value v) {
+      free = free && of(v).free;
+      made = made || of(v).made;
+      narrow = narrow || of(v).integer || (of(v).free && narrow_integer(v.dtype()));
+    });
+    free = free || in(kDataless, n);
+    const bool table = n.op() == "Gather" && n.input(0) && of(n.input(0)).free;
+    made = !free && (made || is_layer(n) || table || n.op().starts_with("Reduce"));
+    // Only as far as it is only moved, shifted or cast: a product of it is a number like any other.
+    narrow = narrow && !in(kQuantising, n) && n.op() != "Mul" && n.op() != "Div" && !in(kLayers, n);
+    each_output(n, [&](Value y) {
+      traits_[y.id()].free = free;
+      traits_[y.id()].made = made;
+      traits_[y.id()].integer = narrow;
+    });
+  }
+}
+
+void Roles::look_back(std::span<const Node> order, std::span<const Value> losses) {
+  for (Value v : losses) traits_[v.id()].live = true;
+  for (auto n = order.rbegin(); n != order.rend(); ++n) {
+    bool live = false, to_layer = is_layer(*n);
+    each_output(*n, [&](Value y) {
+      live = live || of(y).live;
+      to_layer = to_layer || (of(y).to_layer && !of(y).free);
+    });
+    if (!live) continue;
+    each_input(*n, [&](Value v) {
+      traits_[v.id()].live = true;
+      if (to_layer) traits_[v.id()].to_layer = true;
+    });
+  }
+}
+
+void Roles::find_targets(std::span<const Node> order) {
+  for (Node n : order) {
+    bool target = false, other = false, made = false, met = false;
+    each_input(n, [&](Value v) {
+      target = target || of(v).target;
+      other = other || (!of(v).free && !of(v).target);
+      made = made || of(v).made;
+      met = met || of(v).met;
+    });
+    each_output(n, [&](Value y) {
+      if (of(y).free) return;
+      traits_[y.id()].target = target && !other && !of(y).made;
+      traits_[y.id()].met = met || (target && made);
+    });
+  }
+}
+
+std::string Roles::why_not(Value constant) const {
+  std::vector<Value> open{constant};
+  std::set<uint32_t> seen{constant.id()};
+  std::string reason;
+  while (!open.empty()) {
+    const Value v = open.back();
+    open.pop_back();
+    for (Node n : users_[v.id()]) {
+      if (!is_live(n)) continue;
+      bool free = true, excused = true;
+      each_output(n, [&](Value y) { free = free && of(y).free; });
+      for (int i = 0; i < n.input_count(); ++i) {
+        if (n.input(i) != v) continue;
+        std::string why = use(n, i);
+        excused = excused && !why.empty();
+        if (reason.empty()) reason = std::move(why);
+      }
+      if (excused) continue;
+      if (!free) {
+        if (find_op(n.op()) != nullptr && find_op(n.op())->stops_gradient) continue;
+        return "";
+      }
+      each_output(n, [&](Value y) {
+        if (is_float(y.dtype()) && seen.insert(y.id()).second) open.push_back(y);
+      });
+    }
+  }
+  return reason;
+}
+
+std::string Roles::use(Node n, int input) const {
+  if (is_setting(n, input)) return "is a setting of " + n.op();
+  if (in(kQuantising, n) && input > 0) return std::string(kQuantised);
+  if (in(kLosses, n) && input == 2) return std::string(kLoss);
+  if (n.op() == "Gather" && input == 0 && n.input(1) && of(n.input(1)).target) {
+    return weighs(n.output(0)) ? std::string(kLoss) : "";
+  }
+  if (!is_elementwise(n) || n.op() == "PRelu") return "";
+  bool met = false, quantised = false, fed = false, bare = true;
+  for (int i = 0; i < n.input_count(); ++i) {
+    const Value v = n.input(i);
+    if (!v || i == input) continue;
+    const bool scale = v.producer() && v.producer().op() == "DynamicQuantizeLinear";
+    quantised = quantised || scale || (of(v).integer && is_float(v.dtype()));
+    met = met || of(v).met;
+    fed = fed || !of(v).free;
+    bare = bare && (of(v).free || (!of(v).made && (of(v).target || of(n.output(0)).to_layer)));
+  }
+  if (quantised && n.op() == "Mul") return std::string(kQuantised);
+  if (met) return std::string(kLoss);
+  return fed && bare ? std::string(kInput) : "";
+}
+
+/// Does what targets picked from a constant multiply what layers made, and nothing else?
+bool Roles::weighs(Value picked) const {
+  std::vector<Value> open{picked};
+  std::set<uint32_t> seen{picked.id()};
+  while (!open.empty()) {
+    const Value v = open.back();
+    open.pop_back();
+    for (Node n : users_[v.id()]) {
+      if (!is_live(n)) continue;
+      bool alone = true;
+      each_input(n, [&](Value x) {
+        alone = alone && (of(x).free || of(x).target || seen.count(x.id()) != 0);
+      });
+      if (!alone && n.op() != "Mul" && n.op() != "Div") return false;
+      if (!alone) continue;
+      each_output(n, [&](Value y) {
+        if (seen.insert(y.id()).second) open.push_back(y);
+      });
+    }
+  }
+  return true;
+}
+
+}  // namespace steep
