@@ -274,7 +274,9 @@ class TrainingSession {
   std::string checkpoint_note() const;
 
   /// A copy of the model with the trained weights; everything else in the file is kept. For
-  /// inference it is rewritten as model_for_inference() does it (steep/export.h).
+  /// inference it is rewritten as model_for_inference() does it (steep/export.h), and a loss that
+  /// is an output of the model goes, with the outputs that read the input TrainingOptions::label,
+  /// and with the inputs that nothing else reads. Throws ModelError when no output is left.
   void export_onnx(const std::filesystem::path& path, bool for_inference = false) const;
   std::string export_onnx_bytes(bool for_inference = false) const;
 

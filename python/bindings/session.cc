@@ -309,7 +309,8 @@ void init_session(nb::module_ &m) {
       .def("export_onnx", &Session::export_onnx, nb::arg("path"), nb::arg("for_inference") = false,
            unlocked,
            "Writes a copy of the model with the trained weights; if it is not to be trained on, as "
-           "steep.model_for_inference() rewrites it.")
+           "steep.model_for_inference() rewrites it, and without a loss inside of the model and "
+           "the labels that it reads.")
       .def(
           "export_onnx_bytes",
           [](const Session &s, bool for_inference) {

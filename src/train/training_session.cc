@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "model/import.h"
+#include "model/without_loss.h"
 #include "steep/error.h"
 #include "steep/export.h"
 #include "train/checkpoint.h"
@@ -312,7 +313,12 @@ std::string TrainingSession::export_onnx_bytes(bool for_inference) const {
   std::map<std::string, Tensor> weights = impl_->shared(impl_->stored());
   weights.insert(impl_->given.begin(), impl_->given.end());  // those that are not trained
   std::string bytes = with_weights(std::as_bytes(std::span(impl_->bytes)), weights, impl_->folder);
-  return for_inference ? model_for_inference(std::as_bytes(std::span(bytes))) : bytes;
+  if (!for_inference) return bytes;
+  if (!impl_->model.loss_output.empty()) {
+    bytes = without_loss(std::as_bytes(std::span(bytes)), impl_->model.loss_output,
+                         impl_->options.label);
+  }
+  return model_for_inference(std::as_bytes(std::span(bytes)));
 }
 
 void TrainingSession::export_onnx(const std::filesystem::path& path, bool for_inference) const {

@@ -233,6 +233,93 @@ def test_weights_that_are_given_must_fit():
     np.testing.assert_array_equal(numpy_helper.to_array(exported.graph.initializer[0]), 0)
 
 
+def classifier(*, loss_inside=False, extra=(), outputs=(), opset=17):
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["xw"]),
+        helper.make_node("Add", ["xw", "b"], ["logits"]),
+        *extra,
+    ]
+    value = helper.make_tensor_value_info
+    inputs = [value("x", TensorProto.FLOAT, ["n", 4])]
+    if loss_inside:
+        inputs.append(value("target", TensorProto.INT64, ["n"]))
+        nodes.append(
+            helper.make_node("SoftmaxCrossEntropyLoss", ["logits", "target", "cw"], ["loss"])
+        )
+    known = {
+        "logits": value("logits", TensorProto.FLOAT, ["n", 3]),
+        "loss": value("loss", TensorProto.FLOAT, []),
+        "right": value("right", TensorProto.BOOL, ["n"]),
+        "p": value("p", TensorProto.FLOAT, ["n", 3]),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "classifier",
+        inputs,
+        [known[name] for name in outputs],
+        [
+            numpy_helper.from_array(rng.normal(size=(4, 3)).astype(np.float32), "w"),
+            numpy_helper.from_array(np.zeros(3, np.float32), "b"),
+            numpy_helper.from_array(np.arange(1, 4, dtype=np.float32), "cw"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+CLASSES = (np.eye(4, dtype=np.float32), np.array([0, 1, 2, 0]))
+
+
+def test_an_inference_export_has_no_loss_and_no_labels():
+    model = classifier(loss_inside=True, outputs=["logits", "loss"])
+    session = steep.TrainingSession(model, optimizer="sgd", lr=0.1)
+    assert session.parameter_names == ["w", "b"]
+    (left_out,) = session.left_out
+    assert (left_out.name, left_out.reason) == ("cw", "weighs the loss")
+    session.step(*CLASSES)
+    exported = onnx.ModelProto.FromString(session.export_onnx_bytes(for_inference=True))
+    onnx.checker.check_model(exported, full_check=True)
+    assert [i.name for i in exported.graph.input] == ["x"]
+    assert [o.name for o in exported.graph.output] == ["logits"]
+    assert [i.name for i in exported.graph.initializer] == ["w", "b"]
+    assert [n.op_type for n in exported.graph.node] == ["MatMul", "Add"]
+    (logits,) = steep.InferenceSession(exported.SerializeToString()).run(None, {"x": CLASSES[0]})
+    np.testing.assert_array_equal(logits, session.eval(*CLASSES).outputs[0].numpy())
+    whole = onnx.ModelProto.FromString(session.export_onnx_bytes())
+    assert [o.name for o in whole.graph.output] == ["logits", "loss"]
+
+
+def test_outputs_that_read_the_labels_go_too_and_one_must_be_left():
+    accuracy = [
+        helper.make_node("ArgMax", ["logits"], ["best"], axis=1, keepdims=0),
+        helper.make_node("Equal", ["best", "target"], ["right"]),
+    ]
+    model = classifier(loss_inside=True, extra=accuracy, outputs=["right", "logits", "loss"])
+    named = steep.TrainingSession(model, label="target")
+    exported = onnx.ModelProto.FromString(named.export_onnx_bytes(for_inference=True))
+    assert [o.name for o in exported.graph.output] == ["logits"]
+    assert [i.name for i in exported.graph.input] == ["x"]
+    bare = steep.TrainingSession(classifier(loss_inside=True, outputs=["loss"]))
+    with pytest.raises(steep.ModelError, match="no output") as caught:
+        bare.export_onnx_bytes(for_inference=True)
+    assert caught.value.node == "loss" and "for_inference=False" in caught.value.remedy
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_a_softmax_before_softmax_cross_entropy_is_warned_of(opset):
+    softmax = [helper.make_node("Softmax", ["logits"], ["p"], axis=1)]
+    with pytest.warns(UserWarning, match="applies Softmax itself.*'logits'"):
+        steep.TrainingSession(
+            classifier(extra=softmax, outputs=["p"], opset=opset), loss="softmax_cross_entropy"
+        )
+    session = steep.TrainingSession(
+        classifier(extra=softmax, outputs=["p", "logits"], opset=opset),
+        loss="softmax_cross_entropy",
+        output="logits",
+    )
+    assert session.warnings == []
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_sixteen_bit_overflow_is_named(precision):
     rng = np.random.default_rng(0)

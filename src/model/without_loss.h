@@ -1,0 +1,16 @@
+// A model as one runs it: without what only training reads.
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace steep {
+
+/// Copies a serialised model without its output `loss`, without the outputs that depend on the
+/// input `label`, and without the nodes, initializers and inputs that only these read. Inputs that
+/// nothing read before stay. Throws ModelError when no output is left, and when the bytes are no
+/// ONNX model.
+std::string without_loss(std::span<const std::byte> model, const std::string& loss,
+                         const std::string& label);
+
+}  // namespace steep
