@@ -96,6 +96,7 @@ struct Program::Impl {
   bool has_backward = false;
   uint64_t run_count = 0;
   Profiler* profiler = nullptr;
+  bool wrote_states = false;                         // in the last run
   std::list<std::shared_ptr<Specialisation>> cache;  // most recently used first
   std::shared_ptr<Segment> segments;                 // once a shape was found to depend on data
   struct BodyProgram {
@@ -210,7 +211,10 @@ struct Program::Impl {
   }
 
   PassOptions pass_options() const { return {options.disabled_passes, options.precision}; }
-  RunOptions run_options() const { return {profiler, options.check_finite}; }
+  RunOptions run_options() {
+    wrote_states = false;
+    return {profiler, options.check_finite, &wrote_states};
+  }
 
   /// No specialisation makes a sequence.
   bool deals_in_sequences() const {
@@ -448,6 +452,8 @@ void Program::bind_state(const std::string& name, Tensor tensor) {
   }
   impl_->states[i] = std::move(tensor);
 }
+
+bool Program::wrote_states() const { return impl_->wrote_states; }
 
 size_t Program::peak_bytes() const {
   size_t constants = 0;

@@ -94,13 +94,17 @@ class Program {
 
   /// Runs the backward part: gradients of the outputs in the order of the backward inputs. Consumes
   /// the run. Returns the backward outputs in order. Throws DataError for a run of another program,
-  /// ProviderError in a process forked since when it had more than one thread.
+  /// ProviderError in a process forked since when it had more than one thread. When it throws, some
+  /// states may be updated and others not: see wrote_states().
   std::vector<Tensor> backward(std::unique_ptr<PendingRun> run, std::span<const Tensor> inputs);
 
   /// A state's present bytes (shared, not copied). Throws ModelError when there is no such state.
   Tensor state(const std::string& name) const;
   /// Binds the bytes of a state; borrowed from then on, and updated in place by updates.
   void bind_state(const std::string& name, Tensor tensor);
+
+  /// Did the last backward(), or forward() of a graph without a backward part, write over a state?
+  bool wrote_states() const;
 
   /// The most that arenas, outputs and constants of the runs so far took at one time, states aside.
   size_t peak_bytes() const;

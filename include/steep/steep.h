@@ -7,7 +7,8 @@
 //   session.save_checkpoint("run/checkpoint");
 //   session.export_onnx("trained.onnx");
 //
-// Everything that fails throws a steep::Error (steep/error.h) and leaves weights as they were.
+// Everything that fails throws a steep::Error (steep/error.h) and leaves weights as they were;
+// where that cannot be kept, TrainingSession::step() says what follows.
 #pragma once
 
 #include <cstddef>
@@ -196,6 +197,11 @@ class TrainingSession {
   /// Forward, backward, update. Inputs in the order of input_info(). Throws before any weight
   /// changes: ShapeError (wrong count, dtype or shape), DataError (label out of range; the loss or,
   /// with check_finite, any value is NaN or infinite). With precision "fp16" see LossScaleOptions.
+  ///
+  /// Weights are updated as soon as their gradients exist. Whatever fails after the first of these
+  /// updates leaves weights of two steps mixed: from then on everything that reads them throws
+  /// DataError, but state(), until load_checkpoint(), or set_weights() and set_optimizer_state(),
+  /// have replaced them all.
   StepResult step(std::span<const Tensor> inputs);
   StepResult step(std::initializer_list<Tensor> inputs) {
     return step(std::span<const Tensor>(inputs.begin(), inputs.size()));
@@ -238,8 +244,9 @@ class TrainingSession {
   std::map<std::string, Tensor> optimizer_state() const;
   /// The present bytes, shared: they change with each step. Either kind of name.
   Tensor state(const std::string& name) const;
-  /// Copies values in. Every tensor is checked (ModelError for an unknown name, ShapeError for
-  /// another shape or dtype) before the first is written. Names left out keep their values.
+  /// Copies values in, of trained parameters and running statistics / of moments. Every tensor is
+  /// checked (ModelError for an unknown name, ShapeError for another shape or dtype) before the
+  /// first is written. Names left out keep their values.
   void set_weights(const std::map<std::string, Tensor>& weights);
   void set_optimizer_state(const std::map<std::string, Tensor>& moments);
 
@@ -297,8 +304,9 @@ class TrainingSession {
   /// Writes a Chrome/Perfetto trace (ui.perfetto.dev) and stops recording. Throws IoError.
   void write_profile(const std::filesystem::path& path);
 
+  struct Impl;  ///< train/session.h
+
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

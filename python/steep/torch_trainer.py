@@ -81,6 +81,7 @@ class Trainer:
         self._session: TrainingSession | None = None
         self._exported: Exported | None = None
         self._names: dict[str, str] = {}  # the model's name of a trained parameter → the graph's
+        self._statistics: dict[str, str] = {}  # the same of running statistics
         self._counters: list[torch.Tensor] = []  # of batches that normalisations have seen
         self._lr: float | None = None
         self._pending_state: dict[str, Any] | None = None
@@ -138,6 +139,7 @@ class Trainer:
             buffers[name].data = from_dlpack(session.state(names[name]))
         self._counters = [buffers[name] for name in exported.counters]
         self._names = {n.removeprefix("model."): g for n, g in graph_names.items()}
+        self._statistics = {n.removeprefix("model."): names[n] for n in exported.statistics}
         self._session, self._exported = session, exported
         self._seen = read_attributes(self.model)
         self._first = [torch.empty_like(t, device="meta") for t in inputs]
@@ -203,6 +205,9 @@ class Trainer:
         if self._session is None:
             self._pending_state = moments
         else:
+            shared, own = {**self._names, **self._statistics}, self.model.state_dict()
+            # They lie there already; this says so to a session whose update was cut off.
+            self._session.set_weights({shared[k]: own[k] for k in weights if k in shared})
             self._load_moments(moments)
 
     def save_checkpoint(self, path: str | os.PathLike[str], user: Any = None) -> None:

@@ -107,6 +107,14 @@ Executable::Executable(Plan plan, std::shared_ptr<MemoryPool> pool)
     if (buffer.storage == Storage::input) input_buffer_[buffer.index] = static_cast<int>(b);
     if (buffer.storage == Storage::state) state_buffer_[buffer.index] = static_cast<int>(b);
   }
+  auto updates = [&](const Step& step) {
+    return std::any_of(step.outputs.begin(), step.outputs.end(), [&](const Place& p) {
+      return p.buffer >= 0 &&
+             plan_.buffers[static_cast<size_t>(p.buffer)].storage == Storage::state;
+    });
+  };
+  first_update_ = static_cast<size_t>(
+      std::find_if(plan_.steps.begin(), plan_.steps.end(), updates) - plan_.steps.begin());
 }
 
 std::unique_ptr<Frame> Executable::acquire() {
@@ -191,6 +199,7 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
   }
   for (size_t s = begin; s < end; ++s) {
     const Step& step = plan_.steps[s];
+    if (s == first_update_ && options.wrote_states != nullptr) *options.wrote_states = true;
     const void** in = in_small;
     void** out = out_small;
     if (step.inputs.size() > kMaxOperands)

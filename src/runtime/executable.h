@@ -24,6 +24,7 @@ struct Frame {
 struct RunOptions {
   Profiler* profiler = nullptr;
   bool check_finite = false;
+  bool* wrote_states = nullptr;  ///< set, unless null, before anything is written over a state
 };
 
 /// A plan with its memory. Frames may run one after another in any interleaving, one thread at a
@@ -52,6 +53,7 @@ class Executable {
   std::shared_ptr<MemoryPool> pool_;
   std::vector<int> input_buffer_;  // by graph input
   std::vector<int> state_buffer_;  // by graph state
+  size_t first_update_ = 0;        // the first step that writes over a state, if any does
   struct Idle {
     std::mutex mutex;  // of the list alone: what a frame held is let go outside
     std::vector<std::unique_ptr<Frame>> frames;

@@ -109,7 +109,42 @@ double TrainingSession::Impl::rate() const {
   return base_lr * schedule_factor(options.schedule, steps);
 }
 
+void TrainingSession::Impl::require_whole() const {
+  if (!torn) return;
+  throw DataError(ErrorParts{
+      .what = fmt::format("The weights are no longer whole: the update of step {} was cut off, so "
+                          "that some are of that step and some of the one before.",
+                          steps + 1),
+      .expected = "weights of one step",
+      .received = fmt::format("{} of {} weights and moments replaced since; the cause was: {}",
+                              replaced.size(), states.size(), torn_by),
+      .remedy = "Load a checkpoint, or set all weights and all optimizer state."});
+}
+
+std::vector<Tensor> TrainingSession::Impl::update(std::unique_ptr<PendingRun> pending,
+                                                  std::span<const Tensor> fed) {
+  auto tear = [&](const std::string& cause) {
+    if (!program->wrote_states()) {  // as if the step had not been tried
+      program->set_run_count(program->run_count() - 1);
+      return;
+    }
+    torn = true;  // first: memory may be what is missing
+    replaced.clear();
+    torn_by = cause;
+  };
+  try {
+    return program->backward(std::move(pending), fed);
+  } catch (const Error& error) {
+    tear(error.parts().what);
+    throw;
+  } catch (const std::exception& error) {
+    tear(error.what());
+    throw;
+  }
+}
+
 StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) {
+  require_whole();
   if (steps == INT64_MAX) {
     throw DataError(ErrorParts{.what = "The number of steps is at its limit; nothing was changed.",
                                .received = fmt::format("{} steps", steps),
@@ -145,8 +180,7 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) {
   *lr_input_.data<float>() = static_cast<float>(result.lr);
   *step_input_.data<int64_t>() = steps + 1;
   const Tensor backward_inputs[] = {lr_input_, step_input_};
-  const std::vector<Tensor> backward =
-      program->backward(std::move(forward.pending), backward_inputs);
+  const std::vector<Tensor> backward = update(std::move(forward.pending), backward_inputs);
   result.step = ++steps;
   if (scaled) adapt_loss_scale(false);
   if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);
@@ -212,6 +246,7 @@ Program& TrainingSession::Impl::eval_program(bool with_loss) {
 }
 
 EvalResult TrainingSession::Impl::eval(std::span<const Tensor> fed) {
+  require_whole();
   const bool without_label = model.label_added && fed.size() + 1 == inputs.size();
   EvalResult result;
   result.outputs = eval_program(!without_label).forward(fed).outputs;
@@ -224,6 +259,7 @@ EvalResult TrainingSession::Impl::eval(std::span<const Tensor> fed) {
 
 std::map<std::string, Tensor> TrainingSession::Impl::gradients(std::span<const Tensor> fed,
                                                                double* loss) {
+  require_whole();
   if (!gradient_) {
     gradient_ = std::make_unique<Program>(make_program(gradient_graph(model, options)));
   }
@@ -291,7 +327,9 @@ void TrainingSession::Impl::assign(const std::map<std::string, Tensor>& values,
   for (const auto& [name, value] : values) {
     Tensor& state = states.at(name);
     if (state.nbytes() > 0) std::memmove(state.data(), value.data(), state.nbytes());
+    if (torn) replaced.insert(name);
   }
+  torn = torn && replaced.size() + states.count(std::string(kLossScaleState)) < states.size();
 }
 
 std::map<std::string, Tensor> TrainingSession::Impl::shared(

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct TrainingSession::Impl {
   std::map<std::string, Tensor> shared(const std::vector<std::string>& names) const;
   /// What a checkpoint and an exported model hold: parameters and running statistics.
   std::vector<std::string> stored() const;
+  /// Throws DataError when an update was cut off and not every state has been replaced since.
+  void require_whole() const;
   std::string label_name() const { return inputs.back().name; }
   double rate() const;
 
@@ -48,11 +51,16 @@ struct TrainingSession::Impl {
   int64_t steps = 0;
   int saved_threads = 0;  ///< of the checkpoint that was loaded; 0: none, or it does not say
   double loss_scale = 1;
-  int64_t clean_steps = 0;  ///< since the loss scale last changed
+  int64_t clean_steps = 0;     ///< since the loss scale last changed
+  bool torn = false;              ///< an update was cut off: the states may be of two steps
+  std::string torn_by;            ///< by what
+  std::set<std::string> replaced;  ///< states that were assigned since
   std::unique_ptr<Profiler> profiler;
 
  private:
   Program make_program(Graph graph) const;
+  /// The backward phase. Notes which states are torn when it fails after the first update.
+  std::vector<Tensor> update(std::unique_ptr<PendingRun> pending, std::span<const Tensor> fed);
   /// Where the programs read it.
   void write_loss_scale();
   /// After a step: smaller when it overflowed, greater after long enough without.

@@ -172,10 +172,12 @@ std::vector<std::string> TrainingSession::optimizer_state_names() const {
 }
 std::map<std::string, Tensor> TrainingSession::weights() const {
   const std::lock_guard turn(impl_->turn);
+  impl_->require_whole();
   return clones(impl_->shared(impl_->model.parameters));
 }
 std::map<std::string, Tensor> TrainingSession::optimizer_state() const {
   const std::lock_guard turn(impl_->turn);
+  impl_->require_whole();
   return clones(impl_->shared(impl_->model.moments));
 }
 Tensor TrainingSession::state(const std::string& name) const {
@@ -187,7 +189,7 @@ Tensor TrainingSession::state(const std::string& name) const {
 }
 void TrainingSession::set_weights(const std::map<std::string, Tensor>& weights) {
   const std::lock_guard turn(impl_->turn);
-  impl_->assign(weights, impl_->model.parameters, "trained parameter");
+  impl_->assign(weights, impl_->stored(), "trained parameter");
 }
 void TrainingSession::set_optimizer_state(const std::map<std::string, Tensor>& moments) {
   const std::lock_guard turn(impl_->turn);
@@ -251,6 +253,7 @@ const TrainingOptions& TrainingSession::options() const { return impl_->options;
 void TrainingSession::save_checkpoint(const std::filesystem::path& path,
                                       const std::string& user) const {
   const std::lock_guard turn(impl_->turn);
+  impl_->require_whole();
   const ScheduleOptions& s = impl_->options.schedule;
   write_checkpoint(
       path, {.fingerprint = impl_->fingerprint,
@@ -310,6 +313,7 @@ std::string TrainingSession::checkpoint_note() const {
 
 std::string TrainingSession::export_onnx_bytes(bool for_inference) const {
   const std::lock_guard turn(impl_->turn);
+  impl_->require_whole();
   std::map<std::string, Tensor> weights = impl_->shared(impl_->stored());
   weights.insert(impl_->given.begin(), impl_->given.end());  // those that are not trained
   std::string bytes = with_weights(std::as_bytes(std::span(impl_->bytes)), weights, impl_->folder);

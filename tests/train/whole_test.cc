@@ -1,0 +1,100 @@
+// What a session says and allows after its update was cut off in the middle.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "ops/build.h"
+#include "steep/error.h"
+#include "train/models.h"
+#include "train/session.h"
+#include "train/temp_folder.h"
+
+namespace steep {
+namespace {
+
+using testing::linear_bytes;
+
+constexpr int64_t kGoodSteps = 2;
+
+TrainingOptions options() { return {.loss = "mse", .optimizer = {.kind = "adam", .lr = 0.1}}; }
+
+class Whole : public testing::TempFolder {
+ protected:
+  /// A session whose step, from the third one on, fails at a lookup in the backward phase.
+  void fail_later(bool after_updates) {
+    impl = std::make_unique<TrainingSession::Impl>(linear_bytes(), folder(), options());
+    Graph g = step_graph(impl->model, impl->options);
+    {
+      const Graph::Scope scope(g, Phase::backward, "late");
+      Value at = g.find(kStepInput);
+      for (const Update& u : g.updates()) {
+        if (after_updates) at = at + cast(mean(u.value, {}, false) * 0.0, DType::i64);
+      }
+      const Value table = g.add_constant(Tensor::from<float>({1, 2, 3}, {kGoodSteps + 1}));
+      const Value found = apply("Gather", {table, at});
+      if (after_updates) {
+        g.add_output("found", found, Phase::backward);
+      } else {
+        for (Update& u : g.mutable_updates()) u.value = u.value + found * 0.0;
+      }
+    }
+    impl->program = std::make_unique<Program>(std::move(g));
+    for (Value s : impl->program->graph().states()) {
+      impl->program->bind_state(s.name(), impl->states.at(s.name()));
+    }
+    for (int i = 0; i < kGoodSteps; ++i) impl->step(batch());
+  }
+
+  static std::vector<Tensor> batch() {
+    return {Tensor::from<float>({1, 2, 3, 4}, {2, 2}), Tensor::from<float>({1, 0}, {2, 1})};
+  }
+
+  std::string refusal(const std::function<void()>& f) {
+    try {
+      f();
+    } catch (const DataError& e) {
+      return e.what();
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return "";
+  }
+
+  std::unique_ptr<TrainingSession::Impl> impl;
+};
+
+TEST_F(Whole, AFailureAfterTheFirstUpdateIsRemembered) {
+  fail_later(true);
+  const auto before = impl->states.at("weight").clone();
+  EXPECT_THROW(impl->step(batch()), Error);
+  EXPECT_NE(*impl->states.at("weight").data<float>(), *before.data<float>());
+  EXPECT_EQ(impl->steps, kGoodSteps);
+  const std::string text = refusal([&] { impl->step(batch()); });
+  EXPECT_NE(text.find("no longer whole: the update of step 3"), std::string::npos) << text;
+  EXPECT_NE(text.find("Load a checkpoint"), std::string::npos) << text;
+  refusal([&] { impl->eval(batch()); });
+  refusal([&] { impl->gradients(batch(), nullptr); });
+}
+
+TEST_F(Whole, AllStatesTogetherHeal) {
+  fail_later(true);
+  const auto weights = impl->shared(impl->model.parameters);
+  const auto moments = impl->shared(impl->model.moments);
+  EXPECT_THROW(impl->step(batch()), Error);
+  impl->assign(weights, impl->model.parameters, "trained parameter");
+  refusal([&] { impl->eval(batch()); });  // the moments are torn still
+  impl->assign(moments, impl->model.moments, "optimizer moment");
+  EXPECT_NO_THROW(impl->eval(batch()));
+}
+
+TEST_F(Whole, AFailureBeforeTheFirstUpdateLeavesNoTrace) {
+  fail_later(false);
+  const auto weight = impl->states.at("weight").clone();
+  const uint64_t runs = impl->program->run_count();
+  EXPECT_THROW(impl->step(batch()), Error);
+  EXPECT_EQ(*impl->states.at("weight").data<float>(), *weight.data<float>());
+  EXPECT_EQ(impl->program->run_count(), runs);
+  EXPECT_NO_THROW(impl->eval(batch()));
+}
+
+}  // namespace
+}  // namespace steep
