@@ -183,8 +183,9 @@ class TrainingSession {
   explicit TrainingSession(std::span<const std::byte> model, TrainingOptions options = {},
                            const std::filesystem::path& folder = {});
   /// The bytes of initializers named in `weights` are there; the model need not hold them. Trained
-  /// ones are updated in place, so that nothing is copied. Throws ModelError for a name or type
-  /// that the model does not have.
+  /// ones, and running statistics that training updates, are written in place, so that nothing is
+  /// copied: their memory must be writable. Throws ModelError for a name or type that the model
+  /// does not have.
   TrainingSession(std::span<const std::byte> model, TrainingOptions options,
                   std::map<std::string, Tensor> weights);
   ~TrainingSession();

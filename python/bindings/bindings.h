@@ -13,8 +13,9 @@ namespace nb = nanobind;
 /// Any array in CPU memory → Tensor: our own Tensor, objects with the buffer protocol (NumPy,
 /// read-only ones too), objects with __dlpack__ (PyTorch, JAX, …), or a DLPack capsule. Shares the
 /// bytes, and holds their owner, when they are contiguous; copies otherwise. Throws DataError
-/// naming `name` for anything else. Needs the GIL.
-Tensor to_tensor(nb::handle array, const char* name = "");
+/// naming `name` for anything else. With `unwritable`, says there why the array cannot be written
+/// into through the result: "" when it can. Needs the GIL.
+Tensor to_tensor(nb::handle array, const char* name = "", std::string* unwritable = nullptr);
 
 /// A DLPack capsule that shares the tensor's bytes and keeps them alive. Needs the GIL.
 nb::object to_capsule(const Tensor& tensor);

@@ -31,6 +31,23 @@ TrainingSession::Inputs named(const nb::dict &arrays) {
   return inputs;
 }
 
+/// Throws DataError for a weight that the session is to write and whose memory it cannot.
+void require_writable(const TrainingSession &session,
+                      const std::map<std::string, std::string> &unwritable) {
+  std::vector<std::string> written = session.parameter_names();
+  for (std::string &name : session.statistic_names()) written.push_back(std::move(name));
+  for (const std::string &name : written) {
+    const auto found = unwritable.find(name);
+    if (found == unwritable.end()) continue;
+    throw DataError({.what = "A trained weight is updated in place, and its memory cannot be.",
+                     .node = name,
+                     .expected = "a writable, contiguous array",
+                     .received = found->second,
+                     .remedy = "Pass a copy of your own, numpy.array(w, order=\"C\"), or name the "
+                               "weight in `frozen`."});
+  }
+}
+
 nb::dict to_dict(const std::map<std::string, Tensor> &tensors) {
   nb::dict out;
   for (const auto &[name, tensor] : tensors) out[name.c_str()] = tensor;
@@ -177,12 +194,21 @@ void init_session(nb::module_ &m) {
           [](Session *self, const nb::bytes &model, const TrainingOptions &options,
              const nb::dict &weights) {
             const std::span data(reinterpret_cast<const std::byte *>(model.c_str()), model.size());
-            Session::Inputs given = named(weights);
+            Session::Inputs given;
+            std::map<std::string, std::string> unwritable;
+            for (auto [key, value] : weights) {
+              const std::string name = nb::cast<std::string>(key);
+              std::string why;
+              given[name] = to_tensor(value, name.c_str(), &why);
+              if (!why.empty()) unwritable[name] = why;
+            }
             const nb::gil_scoped_release release;
             if (given.empty()) {
               new (self) Session(data, options);
             } else {
-              new (self) Session(data, options, std::move(given));
+              Session session(data, options, std::move(given));
+              require_writable(session, unwritable);
+              new (self) Session(std::move(session));
             }
           },
           nb::arg("model"), nb::arg("options"), nb::arg("weights") = nb::dict(),

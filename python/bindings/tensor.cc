@@ -41,6 +41,9 @@ struct DLManagedTensorVersioned {
   DLTensor tensor;
 };
 constexpr int32_t kCpu = 1;
+// Flags of DLManagedTensorVersioned.
+constexpr uint64_t kReadOnly = 1;
+constexpr uint64_t kCopied = 2;
 
 struct Kind {
   DType dtype;
@@ -130,14 +133,18 @@ bool contiguous(const Dims& dims, const std::vector<int64_t>& strides, size_t it
 
 /// Wraps or copies. `owner` is released at once when the bytes were copied.
 Tensor adopt(DType dtype, Dims dims, char* data, const std::vector<int64_t>& strides,
-             std::shared_ptr<void> owner) {
+             std::shared_ptr<void> owner, std::string* unwritable) {
   if (contiguous(dims, strides, size_of(dtype))) {
     return Tensor::wrap(dtype, std::move(dims), data, std::move(owner));
+  }
+  if (unwritable != nullptr) {
+    *unwritable = fmt::format("an array that is not contiguous: shape {}, strides of [{}] bytes",
+                              to_string(dims), fmt::join(strides, ", "));
   }
   return gather(dtype, dims, data, strides);
 }
 
-Tensor from_buffer(nb::handle array, const char* name) {
+Tensor from_buffer(nb::handle array, const char* name, std::string* unwritable) {
   auto release = [](Py_buffer* view) {
     if (Py_IsInitialized()) {
       nb::gil_scoped_acquire gil;
@@ -169,11 +176,13 @@ Tensor from_buffer(nb::handle array, const char* name) {
   Dims dims(view->shape, view->shape + view->ndim);
   std::vector<int64_t> strides(view->strides, view->strides + view->ndim);
   auto* data = static_cast<char*>(view->buf);
-  return adopt(dtype, std::move(dims), data, strides, std::move(view));
+  if (unwritable != nullptr && view->readonly != 0) *unwritable = "a read-only array";
+  return adopt(dtype, std::move(dims), data, strides, std::move(view), unwritable);
 }
 
 /// Reads a DLTensor whose lifetime `owner` guards.
-Tensor from_dltensor(const DLTensor& t, std::shared_ptr<void> owner, const char* name) {
+Tensor from_dltensor(const DLTensor& t, std::shared_ptr<void> owner, const char* name,
+                     std::string* unwritable) {
   if (t.device_type != kCpu) {
     refuse(name, fmt::format("an array on device type {}", t.device_type), "move it to the CPU");
   }
@@ -194,12 +203,13 @@ Tensor from_dltensor(const DLTensor& t, std::shared_ptr<void> owner, const char*
     dense *= dims[d];
   }
   return adopt(dtype, std::move(dims), static_cast<char*>(t.data) + t.byte_offset, strides,
-               std::move(owner));
+               std::move(owner), unwritable);
 }
 
 /// Takes the tensor out of a capsule, which is marked as used.
 template <typename Managed>
-Tensor consume(nb::handle capsule, const char* label, const char* used, const char* name) {
+Tensor consume(nb::handle capsule, const char* label, const char* used, const char* name,
+               std::string* unwritable) {
   auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), label));
   if (managed == nullptr || PyCapsule_SetName(capsule.ptr(), used) != 0) nb::raise_python_error();
   std::shared_ptr<void> owner(managed, [](void* p) {
@@ -211,19 +221,34 @@ Tensor consume(nb::handle capsule, const char* label, const char* used, const ch
   });
   if constexpr (std::is_same_v<Managed, DLManagedTensorVersioned>) {
     if (managed->major != 1) refuse(name, fmt::format("DLPack version {}", managed->major));
+    if (unwritable != nullptr && (managed->flags & kReadOnly) != 0) {
+      *unwritable = "a read-only array";
+    } else if (unwritable != nullptr && (managed->flags & kCopied) != 0) {
+      *unwritable = "a copy that its library made to hand it out";
+    }
   }
-  return from_dltensor(managed->tensor, std::move(owner), name);
+  return from_dltensor(managed->tensor, std::move(owner), name, unwritable);
 }
 
-Tensor from_capsule(nb::handle capsule, const char* name) {
+Tensor from_capsule(nb::handle capsule, const char* name, std::string* unwritable) {
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
-    return consume<DLManagedTensor>(capsule, "dltensor", "used_dltensor", name);
+    return consume<DLManagedTensor>(capsule, "dltensor", "used_dltensor", name, unwritable);
   }
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
     return consume<DLManagedTensorVersioned>(capsule, "dltensor_versioned",
-                                             "used_dltensor_versioned", name);
+                                             "used_dltensor_versioned", name, unwritable);
   }
   refuse(name, "a capsule that is not DLPack's, or was used before");
+}
+
+/// The capsule that says whether its memory may be written; older libraries have only the other.
+nb::object versioned(nb::handle array) {
+  try {
+    return array.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 0));
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+    return array.attr("__dlpack__")();
+  }
 }
 
 /// What a capsule that we made holds.
@@ -347,16 +372,17 @@ DType dtype_from(const std::string& name) {
                    .received = name});
 }
 
-Tensor to_tensor(nb::handle array, const char* name) {
+Tensor to_tensor(nb::handle array, const char* name, std::string* unwritable) {
+  if (unwritable != nullptr) unwritable->clear();
   if (nb::isinstance<Tensor>(array)) return nb::cast<Tensor>(array);
-  if (PyCapsule_CheckExact(array.ptr())) return from_capsule(array, name);
+  if (PyCapsule_CheckExact(array.ptr())) return from_capsule(array, name, unwritable);
   if (PyObject_CheckBuffer(array.ptr())) {
     if (const DType dtype = extended_dtype(array); dtype != DType::undefined) {
       const char* bits_type = size_of(dtype) == 1 ? "uint8" : "uint16";
-      Tensor bits = from_buffer(array.attr("view")(bits_type), name);
+      Tensor bits = from_buffer(array.attr("view")(bits_type), name, unwritable);
       return Tensor::wrap(dtype, bits.dims(), bits.data(), bits.owner());
     }
-    return from_buffer(array, name);
+    return from_buffer(array, name, unwritable);
   }
   if (nb::hasattr(array, "__dlpack__")) {
     // PyTorch refuses to export what requires a gradient; only the bytes are wanted here.
@@ -364,11 +390,12 @@ Tensor to_tensor(nb::handle array, const char* name) {
     if (nb::hasattr(array, "requires_grad") && nb::cast<bool>(array.attr("requires_grad"))) {
       plain = array.attr("detach")();
     }
-    return from_capsule(plain.attr("__dlpack__")(), name);
+    return from_capsule(unwritable == nullptr ? plain.attr("__dlpack__")() : versioned(plain), name,
+                        unwritable);
   }
   if (nb::isinstance<nb::float_>(array) || nb::isinstance<nb::int_>(array) ||
       nb::isinstance<nb::list>(array) || nb::isinstance<nb::tuple>(array)) {
-    return from_buffer(nb::module_::import_("numpy").attr("asarray")(array), name);
+    return from_buffer(nb::module_::import_("numpy").attr("asarray")(array), name, unwritable);
   }
   refuse(name, fmt::format("a {}", nb::type_name(array.type()).c_str()));
 }
@@ -386,9 +413,14 @@ void init_tensor(nb::module_& m) {
       "A dense array that crosses to NumPy, PyTorch and others without a copy: by DLPack "
       "(torch.from_dlpack(t)), by the buffer protocol (numpy.asarray(t)) or t.numpy().")
       .def(
-          "__init__", [](Tensor* self, nb::handle array) { new (self) Tensor(to_tensor(array)); },
+          "__init__",
+          [](Tensor* self, nb::handle array) {
+            std::string unwritable;
+            Tensor tensor = to_tensor(array, "", &unwritable);
+            new (self) Tensor(unwritable.empty() ? std::move(tensor) : tensor.clone());
+          },
           nb::arg("array").none(),
-          "Shares the bytes of an array in CPU memory; copies when it is not contiguous.")
+          "Shares the bytes of an array in CPU memory; copies what is read-only or not contiguous.")
       .def_prop_ro(
           "shape",
           [](const Tensor& t) {

@@ -64,10 +64,15 @@ class TrainingSession(_steep.TrainingSession):
         loss_scale_window: steps without a skip after which it doubles; 0 for never.
         check_finite: name the first node that makes NaN or infinity; slow.
         weights: arrays that hold initializers' data, by name, so that ``model`` (given as bytes or
-            a proto) need not; those that are trained are updated in place.
+            a proto) need not; those that are trained are updated in place, so they must be
+            contiguous and writable.
 
     Raises:
         ModelError: the model is unreadable or cannot be trained; every obstacle is listed.
+        DataError: a trained array of ``weights`` cannot be updated in place.
+
+    Warns:
+        UserWarning: the loss normalises scores that the model has normalised already.
     """
 
     def __init__(

@@ -120,6 +120,8 @@ class Trainer:
         if exported.statistics:  # which the session updates itself
             del proto.graph.output[-len(exported.statistics) :]
         outputs = [o.name for o in proto.graph.output]
+        for name in graph_names:  # the session writes where they lie
+            parameters[name].data = parameters[name].data.contiguous()
         session = TrainingSession(
             proto,
             output=outputs[0],
@@ -130,10 +132,6 @@ class Trainer:
             weights={g: parameters[n].detach() for n, g in graph_names.items()},
             **self._settings,
         )
-        for name, graph_name in graph_names.items():
-            shared = from_dlpack(session.state(graph_name))
-            if shared.data_ptr() != parameters[name].data_ptr():  # it was not contiguous
-                parameters[name].data = shared
         buffers = dict(self._net.named_buffers())
         for name in exported.statistics:
             buffers[name].data = from_dlpack(session.state(names[name]))

@@ -233,6 +233,53 @@ def test_weights_that_are_given_must_fit():
     np.testing.assert_array_equal(numpy_helper.to_array(exported.graph.initializer[0]), 0)
 
 
+def read_only(array):
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (read_only, "read-only"),
+        (lambda a: np.repeat(a, 2, axis=1)[:, ::2], "strides of"),
+        (lambda a: np.broadcast_to(a, a.shape), "read-only"),
+    ],
+)
+def test_weights_that_cannot_be_written_are_refused(spoil, says):
+    arrays = {"w": spoil(np.ones((10, 1), np.float32)), "b": np.ones(1, np.float32)}
+    with pytest.raises(steep.DataError, match=says) as caught:
+        steep.TrainingSession(linear(), loss="mse", weights=arrays)
+    assert caught.value.node == "w" and "numpy.array(w" in caught.value.remedy
+    # Nobody writes to what is not trained.
+    frozen = steep.TrainingSession(linear(), loss="mse", weights=arrays, frozen=["w"])
+    frozen.step(*data())
+    np.testing.assert_array_equal(arrays["w"], 1)
+    assert arrays["b"] != 1
+
+
+def test_dlpack_says_what_is_read_only():
+    class Exporter:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    good, bad = np.ones((10, 1), np.float32), read_only(np.ones((10, 1), np.float32))
+    steep.TrainingSession(linear(), loss="mse", weights={"w": Exporter(good)}).step(*data())
+    assert (good != 1).any()
+    with pytest.raises(steep.DataError, match="read-only"):
+        steep.TrainingSession(linear(), loss="mse", weights={"w": Exporter(bad)})
+    # A tensor that was made from such an array has bytes of its own.
+    tensor = steep.Tensor(bad)
+    steep.TrainingSession(linear(), loss="mse", weights={"w": tensor}).step(*data())
+    np.testing.assert_array_equal(bad, 1)
+
+
 def classifier(*, loss_inside=False, extra=(), outputs=(), opset=17):
     rng = np.random.default_rng(0)
     nodes = [
