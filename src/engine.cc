@@ -13,6 +13,7 @@
 #include "passes/specialise.h"
 #include "plan/plan.h"
 #include "providers/cpu/cpu.h"
+#include "runtime/budget.h"
 #include "runtime/executable.h"
 #include "runtime/memory.h"
 #include "runtime/threads.h"
@@ -25,10 +26,15 @@ namespace {
 /// on data: then the stages work on one segment of the graph after the other (flow/segment.cc).
 std::optional<Plan> compile(const Graph& graph, std::span<const Type> types,
                             const Provider& provider, const PassOptions& options) {
-  Specialised concrete = specialise_known(graph, types, provider);
-  if (!concrete.deferred.empty()) return std::nullopt;
-  run_passes(concrete.graph, options);
-  return make_plan(std::move(concrete.graph), provider);
+  try {
+    Specialised concrete = specialise_known(graph, types, provider);
+    if (!concrete.deferred.empty()) return std::nullopt;
+    run_passes(concrete.graph, options);
+    return make_plan(std::move(concrete.graph), provider);
+  } catch (const std::bad_alloc&) {
+    throw OutOfMemoryError({.what = "There is not enough memory to compile the model.",
+                            .remedy = "Use smaller shapes, or give the process more memory."});
+  }
 }
 
 std::vector<Datum> to_data(std::span<const Tensor> tensors) {
@@ -86,7 +92,7 @@ PendingRun::~PendingRun() = default;
 struct Program::Impl {
   Graph graph;
   ProgramOptions options;
-  std::shared_ptr<MemoryPool> pool = MemoryPool::create();
+  std::shared_ptr<MemoryPool> pool;
   std::vector<Tensor> states;
   std::unordered_map<std::string, size_t> state_of;  // by name: index into states
   std::vector<size_t>
@@ -248,10 +254,12 @@ struct Program::Impl {
   std::vector<Datum> run_body(const Body& body, std::span<const Datum> inputs, int64_t turn) {
     BodyProgram& b = bodies[body.get()];
     if (!b.program) {
-      if (depth >= options.limits.depth) {
+      if (depth >= options.limits.max_depth) {
         throw DataError({.what = "Loops and branches are nested too deep.",
-                         .expected = fmt::format("at most {}", options.limits.depth),
-                         .remedy = "Export the model with less nesting."});
+                         .expected = fmt::format("at most {}", options.limits.max_depth),
+                         .received = "more",
+                         .remedy = "Export the model with less nesting, or raise "
+                                   "Limits::max_depth."});
       }
       b.body = body;
       b.program = std::make_unique<Program>(*body, options);
@@ -337,6 +345,7 @@ struct Program::Impl {
 Program::Program(Graph graph, ProgramOptions options) : impl_(std::make_unique<Impl>()) {
   impl_->graph = std::move(graph);
   impl_->options = std::move(options);
+  impl_->pool = MemoryPool::create(impl_->options.limits.max_bytes);
   impl_->graph.prune();
   impl_->index();
 }
@@ -348,6 +357,7 @@ Program& Program::operator=(Program&&) noexcept = default;
 ForwardResult Program::forward(std::span<const Tensor> inputs) {
   const Call call;
   Impl& p = *impl_;
+  const Budget budget(p.options.limits);
   p.settle();
   p.check_count(inputs, p.forward_inputs);
   p.check_states();
@@ -381,6 +391,7 @@ ForwardResult Program::forward(std::span<const Tensor> inputs) {
 DataResult Program::forward_data(std::span<const Datum> inputs) {
   const Call call;
   Impl& p = *impl_;
+  const Budget budget(p.options.limits);
   p.settle();
   const bool tensors =
       std::all_of(inputs.begin(), inputs.end(), [](const Datum& d) { return d.is_tensor(); });
@@ -400,6 +411,7 @@ std::vector<Tensor> Program::backward(std::unique_ptr<PendingRun> run,
                                       std::span<const Tensor> inputs) {
   const Call call;
   Impl& p = *impl_;
+  const Budget budget(p.options.limits);
   p.check_count(inputs, p.backward_inputs);
   if (!run || (!run->state_->frame && !run->state_->segmented)) {
     throw DataError({.what = "Backward was called without a forward run that waits for it.",
@@ -464,6 +476,7 @@ size_t Program::peak_bytes() const {
 }
 
 PlanInfo Program::plan(std::span<const Type> inputs) {
+  const Budget budget(impl_->options.limits);
   const auto s = impl_->specialisation_for(inputs);
   if (!s) return {};
   const Plan& plan = s->executable.plan();
@@ -479,6 +492,7 @@ PlanInfo Program::plan(std::span<const Type> inputs) {
 }
 
 std::string Program::dump(std::span<const Type> inputs) {
+  const Budget budget(impl_->options.limits);
   const auto s = impl_->specialisation_for(inputs);
   if (!s) return to_text(impl_->graph) + "\n" + impl_->segments->text();
   const Plan& plan = s->executable.plan();

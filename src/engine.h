@@ -29,8 +29,8 @@ struct ProgramOptions {
   /// After each node look for NaN and infinity; throw DataError naming the first node that made one
   /// (infinity from finite operands, NaN from operands without), or the input or state with NaN.
   bool check_finite = false;
-  uint64_t seed = 0;    ///< of dropout and other random ops
-  FlowLimits limits{};  ///< of loops and sequences
+  uint64_t seed = 0;  ///< of dropout and other random ops
+  Limits limits{};
 };
 
 /// What one specialisation is and costs.

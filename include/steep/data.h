@@ -7,21 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "steep/limits.h"
 #include "steep/tensor.h"
 
 namespace steep {
-
-/// Bounds on what a file may claim; checked before memory is taken.
-struct ArrayLimits {
-  uint64_t max_bytes = uint64_t{64} << 30;  ///< of all arrays together, unpacked
-  size_t max_arrays = 1'000'000;
-};
 
 /// Every array of an .npz (stored or deflated; pickled objects are refused) or .safetensors file,
 /// told apart by content. Throws DataError naming the file and the array when it is damaged or
 /// exceeds a limit, IoError when it cannot be read.
 std::map<std::string, Tensor> load_arrays(const std::filesystem::path& path,
-                                          const ArrayLimits& limits = {});
+                                          const Limits& limits = {});
 
 /// Writes an uncompressed .npz that numpy.load reads, or .safetensors, as the file's extension
 /// says. Written beside and renamed: an older file stays whole until the new one is. Throws

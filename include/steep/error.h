@@ -1,6 +1,7 @@
-// Typed errors. Three kinds of cause, one base class:
+// Typed errors. Kinds of cause, one base class:
 //   the user's model or data   ModelError, ShapeError, DataError
 //   the environment            ProviderError, CheckpointError, OutOfMemoryError, IoError
+//   the one who waits          InterruptedError
 //   a bug of ours              InternalError
 // Every message names, where they exist, the node, the op, what was expected, what came, and the
 // remedy.
@@ -45,6 +46,7 @@ STEEP_ERROR(ProviderError);     // no kernel for a node on this provider, or the
 STEEP_ERROR(CheckpointError);   // a checkpoint is damaged or belongs to another model
 STEEP_ERROR(OutOfMemoryError);  // memory could not be had
 STEEP_ERROR(IoError);           // a file could not be read or written
+STEEP_ERROR(InterruptedError);  // the call was asked to stop (steep/limits.h)
 STEEP_ERROR(InternalError);     // a bug in Steep; please report it
 
 #undef STEEP_ERROR

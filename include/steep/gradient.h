@@ -18,7 +18,7 @@ struct GradientOptions {
   std::vector<std::string> outputs{};
   /// Scalar outputs have an input `grad_y` too, instead of 1.
   bool scalar_gradients = false;
-  ModelLimits limits{};
+  Limits limits{};
 };
 
 /// A serialised ONNX model of standard operators that any runtime can run, dynamic shapes kept.

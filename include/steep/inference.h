@@ -28,7 +28,7 @@ struct InferenceOptions {
   int threads = 0;            ///< at most so many; 0: as many as OpenMP gives the caller
   uint64_t seed = 0;          ///< of random operators
   bool check_finite = false;  ///< DataError names the first node that makes NaN or infinity; slow
-  ModelLimits limits{};
+  Limits limits{};
 };
 
 /// What a model says about itself.

@@ -24,6 +24,7 @@
 #include "steep/data.h"
 #include "steep/dtype.h"
 #include "steep/error.h"
+#include "steep/limits.h"
 #include "steep/tensor.h"
 
 namespace steep {
@@ -76,13 +77,6 @@ struct LossScaleOptions {
   double max = 16777216;
 };
 
-/// Bounds on what a model may claim. See ImportLimits for their meaning.
-struct ModelLimits {
-  size_t max_bytes = size_t{16} << 30;
-  size_t max_nodes = 1'000'000;
-  int max_depth = 100;
-};
-
 struct TrainingOptions {
   /// "" (the loss is an output of the model), "mse" (mean over all elements),
   /// "softmax_cross_entropy" (classes on the last axis, integer labels, mean over labels) or
@@ -117,7 +111,7 @@ struct TrainingOptions {
   /// Look at the gradients too, before any weight changes; without it at the loss alone. What is
   /// not finite is an error that names the first node that made NaN or infinity.
   bool check_finite = false;
-  ModelLimits limits{};
+  Limits limits{};
 };
 
 struct StepResult {

@@ -4,8 +4,11 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <exception>
+
+#include "runtime/budget.h"
 
 namespace steep::cpu {
 
@@ -17,22 +20,35 @@ void parallel_for(int64_t n, int64_t grain, F&& body) {
   if (n <= 0) return;
   const int64_t wanted =
       std::min<int64_t>(omp_get_max_threads(), (n + grain - 1) / std::max<int64_t>(grain, 1));
+  // Long ranges go in pieces, between which poll() is asked. One iteration that is worth a thread
+  // may be long.
+  const int64_t piece = grain <= 1 ? 1 : grain < (int64_t{1} << 40) ? 1024 * grain : n;
+  auto in_pieces = [&](int64_t begin, int64_t end) {
+    for (; end - begin > piece; begin += piece) {
+      body(begin, begin + piece);
+      poll();
+    }
+    body(begin, end);
+  };
   if (wanted <= 1 || omp_in_parallel()) {
-    body(int64_t{0}, n);
+    in_pieces(int64_t{0}, n);
     return;
   }
   std::exception_ptr failure;
+  std::atomic<bool> failed{false};
 #pragma omp parallel num_threads(static_cast<int>(wanted))
   {
     const int64_t t = omp_get_thread_num();
     const int64_t threads = omp_get_num_threads();
     const int64_t begin = n * t / threads;
     const int64_t end = n * (t + 1) / threads;
+    const Team team(failed);
     try {
-      if (begin < end) body(begin, end);
+      if (begin < end) in_pieces(begin, end);
     } catch (...) {
 #pragma omp critical
-      failure = std::current_exception();
+      if (!failure) failure = std::current_exception();
+      failed = true;
     }
   }
   if (failure) std::rethrow_exception(failure);

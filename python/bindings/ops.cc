@@ -159,16 +159,16 @@ std::vector<Datum> to_data(const nb::list& values) {
 }
 
 Graph import_bytes(const nb::bytes& model) {
-  ImportLimits limits;
-  limits.training = false;
+  ImportOptions options;
+  options.training = false;
   const auto* data = reinterpret_cast<const std::byte*>(model.c_str());
-  return import_model(std::span(data, model.size()), limits).graph;
+  return import_model(std::span(data, model.size()), options).graph;
 }
 
 nb::list run_model(const nb::bytes& model, const nb::list& inputs, int times,
                    int64_t max_iterations) {
   ProgramOptions options;
-  if (max_iterations > 0) options.limits.iterations = max_iterations;
+  if (max_iterations > 0) options.limits.max_iterations = max_iterations;
   Program program(import_bytes(model), options);
   const std::vector<Datum> fed = to_data(inputs);
   nb::list results;

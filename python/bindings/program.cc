@@ -56,12 +56,12 @@ class ModuleProgram {
       : trainable_(trainable),
         input_gradients_(input_gradients),
         precision_(precision_from(precision)) {
-    ImportLimits limits;
-    limits.training = training;
+    ImportOptions options;
+    options.training = training;
     const auto* data = reinterpret_cast<const std::byte*>(model.c_str());
     {
       const nb::gil_scoped_release release;
-      graph_ = import_model(std::span(data, model.size()), limits).graph;
+      graph_ = import_model(std::span(data, model.size()), options).graph;
       make_states(states);
       recognise(graph_);
       check_inputs(inputs);

@@ -10,17 +10,11 @@
 #include "model/export.h"
 #include "model/import.h"
 #include "ops/build.h"
+#include "runtime/budget.h"
 #include "steep/gradient.h"
 
 namespace steep {
 namespace {
-
-ImportLimits limits_of(const GradientOptions& options) {
-  return {.max_bytes = options.limits.max_bytes,
-          .max_nodes = options.limits.max_nodes,
-          .max_depth = options.limits.max_depth,
-          .training = false};
-}
 
 [[noreturn]] void refuse(const std::string& what, const std::string& name,
                          const std::vector<std::string>& known) {
@@ -120,12 +114,15 @@ std::string differentiate(ImportedModel model, const GradientOptions& options) {
 }  // namespace
 
 std::string gradient_model(const std::filesystem::path& model, const GradientOptions& options) {
-  return differentiate(import_model(model, limits_of(options)), options);
+  const Budget budget(options.limits);
+  return differentiate(import_model(model, {.limits = options.limits, .training = false}), options);
 }
 
 std::string gradient_model(std::span<const std::byte> model, const GradientOptions& options,
                            const std::filesystem::path& folder) {
-  return differentiate(import_model(model, limits_of(options), folder), options);
+  const Budget budget(options.limits);
+  return differentiate(import_model(model, {.limits = options.limits, .training = false}, folder),
+                       options);
 }
 
 }  // namespace steep

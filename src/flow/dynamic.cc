@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "passes/specialise.h"
+#include "runtime/budget.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -131,7 +132,9 @@ int64_t DynamicCall::integer(size_t i) const {
   return t.to_ints()[0];
 }
 
-std::vector<Datum> run_dynamic(const DynamicCall& call) {
+namespace {
+
+std::vector<Datum> run_rule(const DynamicCall& call) {
   if (const DynamicRule rule = find_dynamic_rule(call.node.op())) return rule(call);
   if (call.machine.provider.data_shaped(call.node.op()) != nullptr) {
     std::vector<Tensor> inputs;
@@ -143,6 +146,13 @@ std::vector<Datum> run_dynamic(const DynamicCall& call) {
     return results;
   }
   return call.alone.run(call);
+}
+
+}  // namespace
+
+std::vector<Datum> run_dynamic(const DynamicCall& call) {
+  poll();
+  return at_node(call.node, [&] { return run_rule(call); });
 }
 
 }  // namespace steep

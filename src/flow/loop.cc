@@ -7,6 +7,7 @@
 #include "flow/dynamic.h"
 #include "flow/rules.h"
 #include "flow/slices.h"
+#include "runtime/budget.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -49,20 +50,25 @@ class Loop {
 
   std::vector<Datum> run() {
     const int64_t trips = find_trips();
+    if (trips > c_.machine.limits.max_iterations && !conditional_) too_long(trips);
     bool goes_on = !c_.has(1) || c_.integer(1) != 0;
     int64_t turn = 0;
     for (; goes_on && (trips < 0 || turn < trips); ++turn) {
-      if (turn >= c_.machine.limits.iterations) {
-        c_.fail("A loop does not end.",
-                fmt::format("at most {} iterations", c_.machine.limits.iterations), "more",
-                "If it is meant to run so long, raise ProgramOptions::limits.iterations.");
-      }
+      if (turn >= c_.machine.limits.max_iterations) too_long(trips);
+      poll();
       goes_on = step(backwards_ ? trips - 1 - turn : turn, trips);
     }
     return results(turn);
   }
 
  private:
+  [[noreturn]] void too_long(int64_t trips) const {
+    c_.fail("A loop does not end.",
+            fmt::format("at most {} iterations", c_.machine.limits.max_iterations),
+            trips < 0 ? "more" : fmt::format("{}", trips),
+            "If it is meant to run so long, raise Limits::max_iterations.");
+  }
+
   int64_t find_trips() const {
     int64_t trips = c_.has(0) ? std::max<int64_t>(c_.integer(0), 0) : -1;
     for (size_t s = 0; s < in_axes_.size(); ++s) {
@@ -123,9 +129,10 @@ class Loop {
 
   void keep(const Datum& d) {
     kept_ += d.nbytes();
-    if (kept_ <= c_.machine.limits.bytes) return;
-    c_.fail("A loop gathers too much.", fmt::format("at most {} bytes", c_.machine.limits.bytes),
-            "more", "If it is meant to, raise ProgramOptions::limits.bytes.");
+    if (kept_ <= c_.machine.limits.max_bytes) return;
+    c_.fail("A loop gathers too much.",
+            fmt::format("at most {}", bytes_text(c_.machine.limits.max_bytes)), "more",
+            "If it is meant to, raise Limits::max_bytes.");
   }
 
   Datum stacked(size_t k) {

@@ -11,22 +11,16 @@
 #include "passes/pipeline.h"
 #include "runtime/datum.h"
 #include "runtime/executable.h"
+#include "steep/limits.h"
 
 namespace steep {
-
-/// Bounds on what a model may ask for at run time. Exceeding one is a DataError.
-struct FlowLimits {
-  int64_t iterations = 10'000'000;  ///< of one loop
-  size_t bytes = size_t{64} << 30;  ///< held by one loop's results, or by one sequence
-  int depth = 100;                  ///< of bodies within bodies
-};
 
 struct Machine {
   const Provider& provider;
   std::shared_ptr<MemoryPool> pool;
   PassOptions passes;
   size_t cache_size;
-  FlowLimits limits;
+  Limits limits;
   RunOptions run{};
   std::map<std::string, Tensor> states{};
   /// Runs a body. `inputs` in the order of the body's own; `turn` numbers the runs of one loop, so

@@ -22,13 +22,6 @@ namespace {
 /// Choices of outputs whose programs are kept.
 constexpr size_t kMaxPrograms = 8;
 
-ImportLimits limits_of(const InferenceOptions& options) {
-  return {.max_bytes = options.limits.max_bytes,
-          .max_nodes = options.limits.max_nodes,
-          .max_depth = options.limits.max_depth,
-          .training = false};
-}
-
 /// `declared` is what the file says; it fills the extents that inference could not find.
 TensorInfo info_of(const std::string& name, const Type& type, const Type& declared) {
   const std::optional<Shape>& shape = type.shape ? type.shape : declared.shape;
@@ -170,7 +163,8 @@ struct InferenceSession::Impl {
     std::vector<Output> kept;
     for (size_t i : chosen) kept.push_back(part.outputs()[i]);
     part.set_outputs(std::move(kept));
-    ProgramOptions settings{.check_finite = options.check_finite, .seed = options.seed};
+    ProgramOptions settings{
+        .check_finite = options.check_finite, .seed = options.seed, .limits = options.limits};
     if (!options.optimize) {
       for (const Pass& pass : passes()) settings.disabled_passes.emplace(pass.name);
     }
@@ -193,11 +187,13 @@ struct InferenceSession::Impl {
 };
 
 InferenceSession::InferenceSession(const std::filesystem::path& model, InferenceOptions options)
-    : impl_(std::make_unique<Impl>(import_model(model, limits_of(options)), options)) {}
+    : impl_(std::make_unique<Impl>(
+          import_model(model, {.limits = options.limits, .training = false}), options)) {}
 
 InferenceSession::InferenceSession(std::span<const std::byte> model, InferenceOptions options,
                                    const std::filesystem::path& folder)
-    : impl_(std::make_unique<Impl>(import_model(model, limits_of(options), folder), options)) {}
+    : impl_(std::make_unique<Impl>(
+          import_model(model, {.limits = options.limits, .training = false}, folder), options)) {}
 
 InferenceSession::~InferenceSession() = default;
 InferenceSession::InferenceSession(InferenceSession&&) noexcept = default;

@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "runtime/budget.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -167,6 +168,7 @@ Value Graph::add_state(std::string name, Type type) {
 
 Node Graph::add_node(std::string op, std::span<const Value> inputs, int output_count, Attrs attrs,
                      std::string name) {
+  poll();
   if (nodes_.size() >= node_limit) {
     throw ModelError({.what = "The graph has too many nodes.",
                       .expected = "at most " + std::to_string(node_limit),

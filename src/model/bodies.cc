@@ -60,6 +60,7 @@ void require_inputs(bool enough, const std::string& expected) {
 // --- bodies and what they capture ----------------------------------------------------------------
 
 Lowering::OpenBody::OpenBody(Lowering& l) : lowering(l), outer(l.graph_), outside(l.body_) {
+  l.count_inlined(kBodyNodes);
   graph->node_limit = l.limits_.max_nodes;
   l.graph_ = graph.get();
   l.body_ = this;

@@ -21,7 +21,7 @@ constexpr int64_t kOldestOpset = 7;  // the first with numpy's broadcasting ever
 constexpr const char* kExportAgain =
     "Export the model again; its file does not follow the ONNX standard.";
 
-onnx::ModelProto parse(std::span<const std::byte> bytes, const ImportLimits& limits) {
+onnx::ModelProto parse(std::span<const std::byte> bytes, const Limits& limits) {
   if (bytes.size() > static_cast<size_t>(INT_MAX)) {
     throw ModelError({.what = "The model file is larger than protobuf can read.",
                       .expected = fmt::format("at most {} bytes", INT_MAX),
@@ -352,7 +352,7 @@ std::string display_name(const onnx::NodeProto& node) {
   return node.op_type();
 }
 
-CheckedModel read_model(std::span<const std::byte> bytes, const ImportLimits& limits,
+CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits,
                         const std::filesystem::path& folder,
                         const std::map<std::string, Tensor>& given) {
   scan_model(bytes, limits);

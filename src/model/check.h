@@ -32,7 +32,7 @@ struct CheckedModel {
 };
 
 /// Throws ModelError: see import.h. Lists all unknown operators and domains at once.
-CheckedModel read_model(std::span<const std::byte> bytes, const ImportLimits& limits,
+CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits,
                         const std::filesystem::path& folder,
                         const std::map<std::string, Tensor>& given = {});
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <new>
 #include <system_error>
@@ -12,6 +13,7 @@
 #include "model/check.h"
 #include "model/lower.h"
 #include "model/quote.h"
+#include "runtime/budget.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -52,20 +54,20 @@ std::string read_file(const std::filesystem::path& path, size_t max_bytes) {
   if (!S_ISREG(info.st_mode)) fail("it is not a regular file");
   const auto size = static_cast<size_t>(info.st_size);
   if (size > max_bytes) {
-    throw ModelError(
-        {.what = "The model file is too large.",
-         .node = quote(path.string()),
-         .expected = fmt::format("at most {} bytes", max_bytes),
-         .received = fmt::format("{} bytes", size),
-         .remedy = "If the model is meant to be so large, raise ImportLimits::max_bytes."});
+    throw ModelError({.what = "The model file is too large.",
+                      .node = quote(path.string()),
+                      .expected = fmt::format("at most {} bytes", max_bytes),
+                      .received = fmt::format("{} bytes", size),
+                      .remedy = "If the model is meant to be so large, raise Limits::max_bytes."});
   }
   std::string bytes(size, '\0');
   for (size_t done = 0; done < size;) {
-    const ssize_t n = read(fd, bytes.data() + done, size - done);
+    const ssize_t n = read(fd, bytes.data() + done, std::min(size - done, size_t{64} << 20));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_errno();
     if (n == 0) fail("the file shrank while it was read");
     done += static_cast<size_t>(n);
+    poll();
   }
   return bytes;
 }
@@ -103,12 +105,12 @@ Type declared_type(const onnx::ValueInfoProto& value) {
   return type;
 }
 
-ImportedModel lower(const CheckedModel& checked, const ImportLimits& limits) {
+ImportedModel lower(const CheckedModel& checked, const ImportOptions& options) {
   ImportedModel model;
   model.opset = default_opset(checked.proto.opset_import());
   model.metadata = metadata_of(checked.proto);
-  model.graph.node_limit = limits.max_nodes;
-  Lowering(checked, model.graph, limits).run();
+  model.graph.node_limit = options.limits.max_nodes;
+  Lowering(checked, model.graph, options).run();
   for (const auto& tensor : checked.proto.graph().initializer()) {
     model.initializers.push_back(tensor.name());
   }
@@ -126,21 +128,25 @@ ImportedModel lower(const CheckedModel& checked, const ImportLimits& limits) {
 
 }  // namespace
 
-ImportedModel import_model(std::span<const std::byte> bytes, const ImportLimits& limits,
+ImportedModel import_model(std::span<const std::byte> bytes, const ImportOptions& options,
                            const std::filesystem::path& folder,
                            const std::map<std::string, Tensor>& given) {
-  return with_our_errors([&] { return lower(read_model(bytes, limits, folder, given), limits); });
+  const Budget budget(options.limits);
+  return with_our_errors(
+      [&] { return lower(read_model(bytes, options.limits, folder, given), options); });
 }
 
-ImportedModel import_model(const std::filesystem::path& path, const ImportLimits& limits) {
+ImportedModel import_model(const std::filesystem::path& path, const ImportOptions& options) {
+  const Budget budget(options.limits);
   return with_our_errors([&] {
     std::filesystem::path folder = path.parent_path();
     if (folder.empty()) folder = ".";
     CheckedModel checked = [&] {
-      const std::string bytes = read_file(path, limits.max_bytes);  // gone before lowering starts
-      return read_model(std::as_bytes(std::span(bytes)), limits, folder);
+      const std::string bytes =
+          read_file(path, options.limits.max_bytes);  // gone before lowering starts
+      return read_model(std::as_bytes(std::span(bytes)), options.limits, folder);
     }();
-    return lower(checked, limits);
+    return lower(checked, options);
   });
 }
 

@@ -15,11 +15,8 @@
 
 namespace steep {
 
-/// Each has a default that real models stay far below, and a test.
-struct ImportLimits {
-  size_t max_bytes = size_t{16} << 30;  ///< of the file and of all its tensors
-  size_t max_nodes = 1'000'000;         ///< after inlining
-  int max_depth = 100;                  ///< nesting of subgraphs and function calls
+struct ImportOptions {
+  Limits limits{};
   bool training = true;  ///< keep Dropout as dropout; false: every Dropout is an identity
 };
 
@@ -38,11 +35,11 @@ struct ImportedModel {
 /// out. Throws ModelError (unreadable, not ONNX, unknown op/domain/opset, limit exceeded, unsafe
 /// external data) or ShapeError (values that do not fit their operator), naming node and op;
 /// IoError when the file cannot be opened. Never leaves memory behind.
-ImportedModel import_model(const std::filesystem::path& path, const ImportLimits& limits = {});
+ImportedModel import_model(const std::filesystem::path& path, const ImportOptions& options = {});
 /// The same from serialised bytes. External data is refused unless `folder` is given. Initializers
 /// named in `given` have their data there, shared and not copied, whatever the bytes hold; of the
 /// type that the bytes say.
-ImportedModel import_model(std::span<const std::byte> bytes, const ImportLimits& limits = {},
+ImportedModel import_model(std::span<const std::byte> bytes, const ImportOptions& options = {},
                            const std::filesystem::path& folder = {},
                            const std::map<std::string, Tensor>& given = {});
 

@@ -11,6 +11,7 @@
 #include "ops/build.h"
 #include "ops/onnx_proto.h"
 #include "ops/shape_arithmetic.h"
+#include "runtime/budget.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -135,8 +136,8 @@ std::optional<Ints> known_ints(Value v) {
 
 // --- the model -----------------------------------------------------------------------------------
 
-Lowering::Lowering(const CheckedModel& model, Graph& graph, const ImportLimits& limits)
-    : model_(model), graph_(&graph), limits_(limits) {
+Lowering::Lowering(const CheckedModel& model, Graph& graph, const ImportOptions& options)
+    : model_(model), graph_(&graph), limits_(options.limits), training_(options.training) {
   for (const auto& f : model.proto.functions()) functions_.emplace(function_id(f), &f);
 }
 
@@ -208,12 +209,26 @@ void Lowering::lower_nodes(const google::protobuf::RepeatedPtrField<onnx::NodePr
   frame_ = before;
 }
 
+void Lowering::count_inlined(size_t nodes) {
+  inlined_ += nodes;
+  if (inlined_ <= limits_.max_inlined) return;
+  throw ModelError(
+      {.what = "The model's functions, branches and loops are too many once they are inlined.",
+       .expected = fmt::format("at most {} nodes, a branch or body being {}", limits_.max_inlined,
+                               kBodyNodes),
+       .received = "more",
+       .remedy = "If the model is meant to be so, raise Limits::max_inlined."});
+}
+
 void Lowering::lower_node(const onnx::NodeProto& node, Scope& scope, const Frame& frame) {
   if (++lowered_ > limits_.max_nodes) {
     throw ModelError({.what = "The model has too many nodes once its functions are inlined.",
                       .expected = fmt::format("at most {}", limits_.max_nodes),
-                      .remedy = "If the model is meant to be so, raise ImportLimits::max_nodes."});
+                      .received = "more",
+                      .remedy = "If the model is meant to be so, raise Limits::max_nodes."});
   }
+  if (frame.function != nullptr) count_inlined(1);
+  poll();
   std::vector<Binding> inputs;
   for (const auto& name : node.input()) {
     const Binding* b = name.empty() ? nullptr : find(name, scope);
@@ -291,7 +306,7 @@ std::vector<Binding> Lowering::raise_node(const onnx::NodeProto& node, std::vect
             .inputs = std::move(inputs),
             .attrs = {},
             .wanted = {},
-            .training = limits_.training,
+            .training = training_,
             .from_pytorch = model_.proto.producer_name() == "pytorch",
             .stops_gradient = has_metadata(node, kStopGradientKey),
             .sample_variance = has_metadata(node, kSampleVarianceKey)};

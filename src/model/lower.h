@@ -14,6 +14,8 @@
 
 namespace steep {
 
+constexpr size_t kBodyNodes = 16;  ///< what a graph of its own costs, in nodes
+
 /// What a name in the file stands for: a value, or a sequence of values that are all known at
 /// import; each operator on those is carried out right here. A sequence that only a run can know is
 /// a value.
@@ -64,7 +66,7 @@ struct Call {
   Attrs attrs;
   std::optional<Type> type{};  ///< an attribute that is a type
   std::vector<bool> wanted;    ///< which outputs have names
-  bool training;               ///< ImportLimits::training
+  bool training;               ///< ImportOptions::training
   bool from_pytorch;           ///< the file was written by an exporter of PyTorch
   bool stops_gradient;         ///< kStopGradientKey is among the node's metadata
   bool sample_variance;        ///< kSampleVarianceKey is
@@ -99,7 +101,7 @@ std::optional<Ints> known_ints(Value v);
 
 class Lowering {
  public:
-  Lowering(const CheckedModel& model, Graph& graph, const ImportLimits& limits);
+  Lowering(const CheckedModel& model, Graph& graph, const ImportOptions& options);
 
   /// Inputs, initializers, nodes, outputs.
   void run();
@@ -153,6 +155,8 @@ class Lowering {
   void add_initializers(const onnx::GraphProto& graph, Scope& scope, const std::string& prefix);
   void lower_nodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, Scope& scope,
                    const Frame& frame);
+  /// Counts what no node of the file stands for; throws ModelError beyond max_inlined.
+  void count_inlined(size_t nodes);
   void lower_node(const onnx::NodeProto& node, Scope& scope, const Frame& frame);
   std::vector<Binding> lower_call(const onnx::NodeProto& node, const onnx::FunctionProto& function,
                                   const std::vector<Binding>& inputs, const Frame& frame,
@@ -197,12 +201,15 @@ class Lowering {
   const CheckedModel& model_;
   Graph* graph_;              // under construction: the model's, or that of a body
   OpenBody* body_ = nullptr;  // whose graph that is; null: the model's
-  const ImportLimits& limits_;
+  const Limits& limits_;
+  bool training_;
   std::unordered_map<std::string, const onnx::FunctionProto*> functions_;
   const Frame* frame_ = nullptr;             // of the node being lowered
   std::unordered_set<uint32_t> parameters_;  // ids of the model's initializers
   size_t symbols_ = 0;                       // made so far for extents without a name
   size_t lowered_ = 0;
+  size_t inlined_ = 0;  // of max_inlined
+
   int64_t streams_ = 0;
 };
 

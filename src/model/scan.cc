@@ -53,12 +53,13 @@ struct Level {
   throw ModelError(
       {.what = what,
        .expected = fmt::format("at most {}", limit),
-       .remedy = fmt::format("If the model is meant to be so, raise ImportLimits::{}.", option)});
+       .received = "more",
+       .remedy = fmt::format("If the model is meant to be so, raise Limits::{}.", option)});
 }
 
 }  // namespace
 
-void scan_model(std::span<const std::byte> bytes, const ImportLimits& limits) {
+void scan_model(std::span<const std::byte> bytes, const Limits& limits) {
   if (bytes.empty()) {
     throw ModelError({.what = "The model is empty.",
                       .expected = "an ONNX model (a protobuf message)",
@@ -98,7 +99,7 @@ void scan_model(std::span<const std::byte> bytes, const ImportLimits& limits) {
            .expected = fmt::format("at most {} graphs within one another", limits.max_depth),
            .received = "more",
            .remedy = "Export the model without nested control flow, or raise "
-                     "ImportLimits::max_depth."});
+                     "Limits::max_depth."});
     }
     levels.push_back({WireReader(field.payload), *kind, depth});
   }

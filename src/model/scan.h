@@ -11,6 +11,6 @@ namespace steep {
 
 /// Throws ModelError when the bytes are no model, claim more bytes than are present, or exceed
 /// `limits`. Allocates O(max_depth), does not recurse.
-void scan_model(std::span<const std::byte> bytes, const ImportLimits& limits);
+void scan_model(std::span<const std::byte> bytes, const Limits& limits);
 
 }  // namespace steep

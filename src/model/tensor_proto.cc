@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "model/quote.h"
+#include "runtime/budget.h"
 #include "runtime/packing.h"
 #include "steep/error.h"
 
@@ -157,6 +158,7 @@ DType dtype_from_onnx(int32_t number, const std::string& name) {
 Tensor decode(const onnx::TensorProto& proto, const std::string& name, ExternalData& external) {
   const DType dtype = dtype_from_onnx(proto.data_type(), name);
   Dims dims = dims_of(proto, name, dtype);
+  poll();
   Tensor tensor;
   if (proto.has_segment()) {
     throw ModelError(
@@ -185,11 +187,10 @@ void TensorTable::take(onnx::TensorProto* proto, const std::string& name) {
   const auto size =
       static_cast<size_t>(element_count(dims_of(*proto, name, dtype))) * size_of(dtype);
   if (size > max_bytes_ - bytes_) {
-    throw ModelError(
-        {.what = "The model's tensors are too large.",
-         .node = quote(name),
-         .expected = fmt::format("at most {} bytes in all", max_bytes_),
-         .remedy = "If the model is meant to be so large, raise ImportLimits::max_bytes."});
+    throw ModelError({.what = "The model's tensors are too large.",
+                      .node = quote(name),
+                      .expected = fmt::format("at most {} bytes in all", max_bytes_),
+                      .remedy = "If the model is meant to be so large, raise Limits::max_bytes."});
   }
   bytes_ += size;
   keep(proto, decode(*proto, name, external_));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/budget.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -44,6 +45,7 @@ void run_passes(Graph& graph, const PassOptions& options) {
   for (const Pass& pass : kPasses) {
     if (options.disabled.count(std::string(pass.name)) != 0) continue;
     if (pass.at != nullptr && !pass.at(options.precision)) continue;
+    poll();
     pass.run(graph);
     graph.prune();
     verify(graph, pass.name);

@@ -10,6 +10,7 @@
 #include "ops/build.h"
 #include "ops/op_def.h"
 #include "passes/simplify.h"
+#include "runtime/budget.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -76,34 +77,15 @@ class Specialiser {
   void withhold(Value v) { grow(v), withheld_[v.id()] = 1; }
 
   void visit(Node n) {
-    bool waits = false;
-    for (int i = 0; i < n.input_count(); ++i) {
-      const Value x = n.input(i);
-      if (!x) continue;
-      if (const Value now = latest(x); now != x) n.set_input(i, now);
-      waits = waits || is_withheld(n.input(i));
-    }
-    if (waits) return wait(n);
-    if (n.op() == "If" && constant(n.input(0)) != nullptr) return take_branch(n);
-    const OpDef* def = find_op(n.op());
-    if (def != nullptr && def->dynamic) {
-      if (provider_.data_shaped(n.op()) == nullptr || !foldable(n)) return wait(n);
-      return replace_outputs(n, run_data_shaped(provider_, n, constant_inputs(n)));
-    }
-    if (def != nullptr && lacks_values(n, *def)) return wait(n);
-    infer_types(n);
-    if (Value same = simplify(n)) {
-      replace(n.output(0), same);
-    } else if ((n.op() == "Shape" || n.op() == "Size") && n.input(0).type().concrete()) {
-      replace(n.output(0), g_.add_constant(shape_tensor(n), n.output(0).name()));
-    } else if (has_parts(n)) {
-      return expand(n);
-    } else if (foldable(n)) {
-      fold(n);
-    }
-    for (int i = 0; i < n.output_count(); ++i) {
-      Value y = n.output(i);
-      if (y && latest(y) == y && !y.type().concrete()) return wait(n);
+    poll();
+    try {
+      at_node(n, [&] { visit_node(n); });
+    } catch (const ShapeError& e) {
+      if (!e.parts().node.empty()) throw;
+      ErrorParts parts = e.parts();
+      parts.node = n.name();
+      parts.op = n.op();
+      throw ShapeError(std::move(parts));
     }
   }
 
@@ -152,6 +134,38 @@ class Specialiser {
   }
 
  private:
+  void visit_node(Node n) {
+    bool waits = false;
+    for (int i = 0; i < n.input_count(); ++i) {
+      const Value x = n.input(i);
+      if (!x) continue;
+      if (const Value now = latest(x); now != x) n.set_input(i, now);
+      waits = waits || is_withheld(n.input(i));
+    }
+    if (waits) return wait(n);
+    if (n.op() == "If" && constant(n.input(0)) != nullptr) return take_branch(n);
+    const OpDef* def = find_op(n.op());
+    if (def != nullptr && def->dynamic) {
+      if (provider_.data_shaped(n.op()) == nullptr || !foldable(n)) return wait(n);
+      return replace_outputs(n, run_data_shaped(provider_, n, constant_inputs(n)));
+    }
+    if (def != nullptr && lacks_values(n, *def)) return wait(n);
+    infer_types(n);
+    if (Value same = simplify(n)) {
+      replace(n.output(0), same);
+    } else if ((n.op() == "Shape" || n.op() == "Size") && n.input(0).type().concrete()) {
+      replace(n.output(0), g_.add_constant(shape_tensor(n), n.output(0).name()));
+    } else if (has_parts(n)) {
+      return expand(n);
+    } else if (foldable(n)) {
+      fold(n);
+    }
+    for (int i = 0; i < n.output_count(); ++i) {
+      Value y = n.output(i);
+      if (y && latest(y) == y && !y.type().concrete()) return wait(n);
+    }
+  }
+
   void wait(Node n) {
     complete_ = false;
     defer(n);

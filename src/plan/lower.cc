@@ -8,6 +8,7 @@
 #include "ops/op_def.h"
 #include "passes/specialise.h"
 #include "plan/widen.h"
+#include "runtime/budget.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -76,9 +77,16 @@ std::unordered_map<uint32_t, ChosenKernel> lower(Graph& g, const Provider& provi
   std::vector<Node> work = g.nodes();
   for (size_t k = 0; k < work.size(); ++k) {
     Node n = work[k];
+    poll();
     if (!view_offsets(n).empty()) continue;
     std::string why_not;
-    ChosenKernel chosen = choose_kernel(provider, spec_of(n), &why_not);
+    ChosenKernel chosen = at_node(n, [&] {
+      for (int i = 0; i < n.output_count(); ++i) {
+        const Value y = n.output(i);
+        if (y) require_bytes(y.type().nbytes(), to_string(y.type()));
+      }
+      return choose_kernel(provider, spec_of(n), &why_not);
+    });
     if (chosen.kernel) {
       kernels.emplace(n.id(), std::move(chosen));
       continue;
@@ -88,7 +96,9 @@ std::unordered_map<uint32_t, ChosenKernel> lower(Graph& g, const Provider& provi
     {
       Graph::Scope scope(g, n.phase(), n.name());
       const OpDef* def = find_op(n.op());
-      parts = def != nullptr && def->decompose != nullptr ? def->decompose(n) : widened(n);
+      parts = at_node(n, [&] {
+        return def != nullptr && def->decompose != nullptr ? def->decompose(n) : widened(n);
+      });
     }
     if (parts.empty()) {
       refused += fmt::format("\n    {} ({}): {}", n.name(), n.op(), why_not);

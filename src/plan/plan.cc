@@ -6,6 +6,7 @@
 
 #include "ops/op_def.h"
 #include "plan/lower.h"
+#include "runtime/budget.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -24,11 +25,15 @@ class Planner {
     assign_sources();
     find_last_uses();
     find_heirs();
-    for (Node n : order_) add_step(n);
+    for (Node n : order_) {
+      poll();
+      add_step(n);
+    }
     if (!in_backward_) begin_backward();
     end_of_phase(Phase::backward);
     set_lifetimes();
     plan_.arena_bytes = place_buffers(plan_.buffers);
+    check_budget();
     return std::move(plan_);
   }
 
@@ -252,6 +257,52 @@ class Planner {
       for (const Place& p : step.outputs) touch(p, static_cast<int>(s));
       touch(step.scratch, static_cast<int>(s));
     }
+  }
+
+  /// What a run would take is known here, before any of it is taken.
+  void check_budget() {
+    const size_t most = current_limits().max_bytes;
+    size_t sums[5] = {plan_.arena_bytes};
+    for (const Buffer& b : plan_.buffers) {
+      if (b.storage != Storage::arena) sums[static_cast<size_t>(b.storage)] += b.bytes;
+    }
+    auto sum = [&](Storage storage) { return sums[static_cast<size_t>(storage)]; };
+    const size_t all =
+        plan_.arena_bytes + sum(Storage::constant) + sum(Storage::state) + sum(Storage::output);
+    const size_t fed = sum(Storage::input);
+    if (all <= most && fed <= most) return;
+    std::vector<std::pair<size_t, Value>> values;
+    for (Value v : g().inputs()) values.emplace_back(v.type().nbytes(), v);
+    for (Node n : order_) {
+      for (int i = 0; i < n.output_count(); ++i) {
+        if (n.output(i)) values.emplace_back(n.output(i).type().nbytes(), n.output(i));
+      }
+    }
+    const size_t shown = std::min<size_t>(values.size(), 3);
+    std::partial_sort(values.begin(), values.begin() + static_cast<int64_t>(shown), values.end(),
+                      [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::string greatest;
+    for (size_t i = 0; i < shown; ++i) {
+      const Value v = values[i].second;
+      greatest +=
+          fmt::format("{}{} {} ({})", i == 0 ? "" : ", ", to_string(v.type()),
+                      v.name().empty() ? "without a name" : v.name(), bytes_text(values[i].first));
+    }
+    const Node first = shown > 0 ? values[0].second.producer() : Node();
+    throw OutOfMemoryError(
+        {.what = "One run exceeds the memory budget.",
+         .node = first       ? first.name()
+                 : shown > 0 ? values[0].second.name()
+                             : "",
+         .op = first ? first.op() : "",
+         .expected = "at most " + bytes_text(most),
+         .received = fmt::format(
+             "{} of inputs; {} of intermediate values, {} of constants, {} of parameters and "
+             "moments, {} of results; the greatest: {}",
+             bytes_text(fed), bytes_text(plan_.arena_bytes), bytes_text(sum(Storage::constant)),
+             bytes_text(sum(Storage::state)), bytes_text(sum(Storage::output)), greatest),
+         .remedy = "Use a smaller batch or sequence length, or raise Limits::max_bytes "
+                   "(max_bytes= in Python, --max-bytes)."});
   }
 
   Plan plan_;

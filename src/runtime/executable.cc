@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 
+#include "runtime/budget.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -197,9 +199,15 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
       check_fed(plan_.graph->states()[i], frame.base[static_cast<size_t>(state_buffer_[i])]);
     }
   }
+  std::optional<Uninterrupted> finishing;
   for (size_t s = begin; s < end; ++s) {
     const Step& step = plan_.steps[s];
-    if (s == first_update_ && options.wrote_states != nullptr) *options.wrote_states = true;
+    poll();
+    // From the first state that changes on, all of them have to.
+    if (s == first_update_) {
+      if (options.wrote_states != nullptr) *options.wrote_states = true;
+      finishing.emplace();
+    }
     const void** in = in_small;
     void** out = out_small;
     if (step.inputs.size() > kMaxOperands)
@@ -211,7 +219,7 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
     const double start = options.profiler != nullptr ? options.profiler->now_us() : 0;
     const Worst operands = options.check_finite ? worst_input(step, in) : Worst::finite;
     if (step.kernel) {
-      step.kernel->execute({in, out, pointer(step.scratch)});
+      at_node(step.node, [&] { step.kernel->execute({in, out, pointer(step.scratch)}); });
     } else if (step.copy_bytes > 0) {
       std::memcpy(out[0], in[0], step.copy_bytes);
     }

@@ -43,7 +43,8 @@ class Executable {
   void bind_input(Frame& frame, size_t index, const Tensor& tensor) const;
   void bind_state(Frame& frame, size_t index, void* data) const;
   /// Runs one phase and returns its outputs in order. Throws what kernels throw; DataError naming
-  /// the first node whose result is not finite when that is checked.
+  /// the first node whose result is not finite when that is checked; InterruptedError, unless a
+  /// state has changed already.
   std::vector<Tensor> run(Frame& frame, Phase phase, const RunOptions& options) const;
   /// By forward output, in order: does a step of the backward phase read its buffer?
   std::vector<bool> read_by_backward() const;

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "runtime/budget.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -23,15 +24,29 @@ size_t capacity_for(size_t bytes) {
   return std::max<size_t>((bytes + unit - 1) / unit * unit, 64);
 }
 
+void touch(char* block, size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  if (madvise(block, bytes, MADV_POPULATE_WRITE) == 0) return;
+#endif
+  volatile char* page = block;
+  for (size_t i = 0; i < bytes; i += 4096) page[i] = 0;
+}
+
 void* map_block(size_t capacity) {
   void* p = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) return nullptr;
   if (capacity >= kHugePage) madvise(p, capacity, MADV_HUGEPAGE);
-#ifdef MADV_POPULATE_WRITE
-  if (madvise(p, capacity, MADV_POPULATE_WRITE) == 0) return p;
-#endif
-  auto* bytes = static_cast<volatile char*>(p);
-  for (size_t i = 0; i < capacity; i += 4096) bytes[i] = 0;
+  // In pieces: the system takes seconds over some GiB.
+  constexpr size_t kPiece = size_t{128} << 20;
+  try {
+    for (size_t at = 0; at < capacity; at += kPiece) {
+      touch(static_cast<char*>(p) + at, std::min(kPiece, capacity - at));
+      poll();
+    }
+  } catch (...) {
+    munmap(p, capacity);
+    throw;
+  }
   return p;
 }
 
@@ -73,12 +88,22 @@ MemoryPool::~MemoryPool() {
   for (auto [capacity, idle] : idle_) release(idle.block, capacity);
 }
 
+void MemoryPool::refuse(size_t bytes) const {
+  throw OutOfMemoryError(
+      {.what = "The memory budget is spent.",
+       .expected = "at most " + bytes_text(most_) + " at one time",
+       .received = bytes_text(bytes) + " beside " + bytes_text(used_bytes_) + " in use",
+       .remedy = "Use smaller shapes, keep fewer results, or raise "
+                 "Limits::max_bytes (max_bytes= in Python, --max-bytes)."});
+}
+
 std::shared_ptr<void> MemoryPool::allocate(size_t bytes) {
   const size_t wanted = capacity_for(bytes);
   size_t capacity = wanted;
   void* block = nullptr;
   {
     std::lock_guard lock(mutex_);
+    if (wanted < bytes || wanted > most_ || used_bytes_ > most_ - wanted) refuse(bytes);
     // A block may be up to a quarter larger than asked for, so that nearby shapes share blocks.
     auto it = idle_.lower_bound(wanted);
     if (it != idle_.end() && it->first <= wanted + wanted / 4) {
@@ -92,13 +117,21 @@ std::shared_ptr<void> MemoryPool::allocate(size_t bytes) {
     used_bytes_ += capacity;
     peak_used_bytes_ = std::max(peak_used_bytes_, used_bytes_);
   }
-  if (block == nullptr) {
-    block = capacity >= kMapped ? map_block(capacity) : std::aligned_alloc(64, capacity);
-  }
-  if (block == nullptr) {
+  auto forget = [&] {
     std::lock_guard lock(mutex_);
     --used_blocks_;
     used_bytes_ -= capacity;
+  };
+  if (block == nullptr) {
+    try {
+      block = capacity >= kMapped ? map_block(capacity) : std::aligned_alloc(64, capacity);
+    } catch (...) {
+      forget();
+      throw;
+    }
+  }
+  if (block == nullptr) {
+    forget();
     throw OutOfMemoryError({.what = "Memory for the step could not be had.",
                             .received = fmt::format("a request for {} bytes", bytes),
                             .remedy = "Use a smaller batch or sequence length."});

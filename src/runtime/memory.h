@@ -31,8 +31,9 @@ void return_freed_memory();
 /// not ask for go back to the system. Thread-safe: blocks may return from any thread.
 class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
  public:
-  static std::shared_ptr<MemoryPool> create() {
-    return std::shared_ptr<MemoryPool>(new MemoryPool);
+  /// `most`: bytes that may be in use at one time.
+  static std::shared_ptr<MemoryPool> create(size_t most = SIZE_MAX) {
+    return std::shared_ptr<MemoryPool>(new MemoryPool(most));
   }
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
@@ -47,7 +48,8 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   size_t peak_bytes_in_use() const;  ///< the most at one time, so far
 
  private:
-  MemoryPool() = default;
+  explicit MemoryPool(size_t most) : most_(most) {}
+  [[noreturn]] void refuse(size_t bytes) const;
   void give_back(void* block, size_t capacity);
 
   struct Idle {
@@ -55,6 +57,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
     uint64_t since;  // allocations_ when it came back
   };
 
+  const size_t most_;
   mutable std::mutex mutex_;
   std::multimap<size_t, Idle> idle_;  // by capacity
   uint64_t allocations_ = 0;          // so far

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "runtime/budget.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -154,6 +155,8 @@ Tensor Tensor::wrap(DType dtype, Dims dims, void* data, std::shared_ptr<void> ow
 
 Tensor Tensor::empty(DType dtype, Dims dims) {
   Tensor t = wrap(dtype, std::move(dims), nullptr, nullptr);
+  if (t.nbytes() > current_limits().max_bytes)
+    require_bytes(t.nbytes(), fmt::format("{}{}", name_of(dtype), to_string(t.dims_)));
   const size_t bytes = (t.nbytes() + 63) / 64 * 64;
   void* p = std::aligned_alloc(64, bytes == 0 ? 64 : bytes);
   if (p == nullptr) {

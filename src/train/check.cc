@@ -8,19 +8,13 @@
 #include "model/import.h"
 #include "ops/op_def.h"
 #include "providers/cpu/cpu.h"
+#include "runtime/budget.h"
 #include "steep/error.h"
 #include "train/loss.h"
 #include "train/parameters.h"
 
 namespace steep {
 namespace {
-
-ImportLimits limits_of(const TrainingOptions& options) {
-  return {.max_bytes = options.limits.max_bytes,
-          .max_nodes = options.limits.max_nodes,
-          .max_depth = options.limits.max_depth,
-          .training = true};
-}
 
 Obstacle from_error(const Error& error) {
   const ErrorParts& parts = error.parts();
@@ -70,6 +64,7 @@ TensorInfo info_of(Value v) {
 }
 
 CheckReport report(const std::function<ImportedModel()>& import, const TrainingOptions& options) {
+  const Budget budget(options.limits);
   CheckReport report;
   try {
     ImportedModel model = import();
@@ -97,6 +92,8 @@ CheckReport report(const std::function<ImportedModel()>& import, const TrainingO
     find_missing_kernels(graph, outputs, report.obstacles);
   } catch (const IoError&) {
     throw;
+  } catch (const InterruptedError&) {
+    throw;
   } catch (const InternalError&) {
     throw;
   } catch (const Error& error) {
@@ -108,12 +105,12 @@ CheckReport report(const std::function<ImportedModel()>& import, const TrainingO
 }  // namespace
 
 CheckReport check_model(const std::filesystem::path& model, const TrainingOptions& options) {
-  return report([&] { return import_model(model, limits_of(options)); }, options);
+  return report([&] { return import_model(model, {.limits = options.limits}); }, options);
 }
 
 CheckReport check_model(std::span<const std::byte> model, const TrainingOptions& options,
                         const std::filesystem::path& folder) {
-  return report([&] { return import_model(model, limits_of(options), folder); }, options);
+  return report([&] { return import_model(model, {.limits = options.limits}, folder); }, options);
 }
 
 }  // namespace steep

@@ -14,7 +14,7 @@ namespace steep {
 /// C or Fortran order and of either byte order; results are row-major. Pickled objects, structured,
 /// string and complex dtypes are refused. Sizes are checked against the archive before memory is
 /// taken, CRC-32 after reading. Throws DataError naming file, array and reason; IoError.
-std::map<std::string, Tensor> read_npz(const ByteSource& source, const ArrayLimits& limits = {});
+std::map<std::string, Tensor> read_npz(const ByteSource& source, const Limits& limits = {});
 
 /// Stored (not deflated) members of format 1.0, dated 1980-01-01 so that equal arrays make equal
 /// files. Throws DataError for bfloat16, which NumPy lacks, and for arrays past zip's 4 GiB.

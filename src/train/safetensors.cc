@@ -182,7 +182,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-SafetensorsHeader read_safetensors_header(const ByteSource& source, const ArrayLimits& limits) {
+SafetensorsHeader read_safetensors_header(const ByteSource& source, const Limits& limits) {
   unsigned char prefix[8];
   source.read(0, prefix, sizeof prefix);
   uint64_t length = 0;
@@ -227,8 +227,7 @@ SafetensorsHeader read_safetensors_header(const ByteSource& source, const ArrayL
   return header;
 }
 
-std::map<std::string, Tensor> read_safetensors(const ByteSource& source,
-                                               const ArrayLimits& limits) {
+std::map<std::string, Tensor> read_safetensors(const ByteSource& source, const Limits& limits) {
   const SafetensorsHeader header = read_safetensors_header(source, limits);
   std::map<std::string, Tensor> tensors;
   for (const SafetensorsEntry& entry : header.entries) {

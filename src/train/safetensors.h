@@ -28,11 +28,10 @@ struct SafetensorsHeader {
 /// byte counts that match the shapes; tensors contiguous from the header's end to the file's end,
 /// without overlap or hole. Takes memory in proportion to the header only. Throws DataError naming
 /// file, tensor and reason; IoError.
-SafetensorsHeader read_safetensors_header(const ByteSource& source, const ArrayLimits& limits = {});
+SafetensorsHeader read_safetensors_header(const ByteSource& source, const Limits& limits = {});
 
 /// Every tensor, each in its own memory. Throws as read_safetensors_header; bools must be 0 or 1.
-std::map<std::string, Tensor> read_safetensors(const ByteSource& source,
-                                               const ArrayLimits& limits = {});
+std::map<std::string, Tensor> read_safetensors(const ByteSource& source, const Limits& limits = {});
 
 /// Writes one file; names in order, the first tensor at a multiple of 64 bytes.
 void write_safetensors(FileWriter& file, const std::map<std::string, Tensor>& tensors,

@@ -10,6 +10,7 @@
 
 #include "model/import.h"
 #include "passes/pipeline.h"
+#include "runtime/budget.h"
 #include "steep/error.h"
 #include "train/files.h"
 #include "train/names.h"
@@ -58,11 +59,9 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
       options(std::move(model_options)),
       base_lr(options.optimizer.lr),
       loss_scale(scales_loss(options) ? options.loss_scale.initial : 1) {
-  const ImportLimits limits{.max_bytes = options.limits.max_bytes,
-                            .max_nodes = options.limits.max_nodes,
-                            .max_depth = options.limits.max_depth,
-                            .training = true};
-  ImportedModel imported = import_model(std::as_bytes(std::span(bytes)), limits, folder, given);
+  const Budget budget(options.limits);
+  ImportedModel imported =
+      import_model(std::as_bytes(std::span(bytes)), {.limits = options.limits}, folder, given);
   const auto& known = imported.initializers;
   const std::unordered_set<std::string> there(known.begin(), known.end());
   for (const auto& [name, tensor] : given) {
@@ -99,8 +98,9 @@ void TrainingSession::Impl::bind_states(Program& made) const {
 }
 
 Program TrainingSession::Impl::make_program(Graph graph) const {
-  Program made(std::move(graph),
-               {.precision = precision_from(options.precision), .seed = options.seed});
+  Program made(std::move(graph), {.precision = precision_from(options.precision),
+                                  .seed = options.seed,
+                                  .limits = options.limits});
   bind_states(made);
   return made;
 }
@@ -180,7 +180,13 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) {
   *lr_input_.data<float>() = static_cast<float>(result.lr);
   *step_input_.data<int64_t>() = steps + 1;
   const Tensor backward_inputs[] = {lr_input_, step_input_};
-  const std::vector<Tensor> backward = update(std::move(forward.pending), backward_inputs);
+  std::vector<Tensor> backward;
+  try {
+    backward = update(std::move(forward.pending), backward_inputs);
+  } catch (const InterruptedError&) {  // before the first weight: the step did not take place
+    program->set_run_count(run);
+    throw;
+  }
   result.step = ++steps;
   if (scaled) adapt_loss_scale(false);
   if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);
@@ -216,8 +222,10 @@ void TrainingSession::Impl::explain(const StepResult& result, std::span<const Te
   // that never comes.
   TrainingOptions watched = options;
   watched.check_finite = true;
-  ProgramOptions how{
-      .precision = precision_from(options.precision), .check_finite = true, .seed = options.seed};
+  ProgramOptions how{.precision = precision_from(options.precision),
+                     .check_finite = true,
+                     .seed = options.seed,
+                     .limits = options.limits};
   for (const Pass& pass : passes()) {
     // What does not fit into float16 is the reason as a rule.
     if (pass.run != precision_fp16) how.disabled_passes.emplace(pass.name);

@@ -22,7 +22,7 @@ using testing::small;
 using testing::to_bytes;
 using testing::weight;
 
-ErrorParts refused(const std::string& bytes, const ImportLimits& limits = {}) {
+ErrorParts refused(const std::string& bytes, const Limits& limits = {}) {
   return testing::refused([&] { import_bytes(bytes, limits); });
 }
 

@@ -15,7 +15,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace steep;
   if (size == 0) return 0;
-  const ArrayLimits limits{.max_bytes = uint64_t{16} << 20, .max_arrays = 1000};
+  const Limits limits{.max_bytes = uint64_t{16} << 20, .max_arrays = 1000};
   const std::span<const std::byte> bytes = std::as_bytes(std::span(data + 1, size - 1));
   const MemorySource source(bytes, "input");
   try {

@@ -10,11 +10,12 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace steep;
-  ImportLimits limits;
+  Limits limits;
   limits.max_bytes = size_t{16} << 20;
   limits.max_nodes = 10'000;
   try {
-    const ImportedModel model = import_model(std::as_bytes(std::span(data, size)), limits);
+    const ImportedModel model =
+        import_model(std::as_bytes(std::span(data, size)), {.limits = limits});
     verify(model.graph, "import");
   } catch (const ModelError&) {
   } catch (const ShapeError&) {

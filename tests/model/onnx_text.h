@@ -24,14 +24,13 @@ inline std::span<const std::byte> as_span(const std::string& bytes) {
   return std::as_bytes(std::span(bytes));
 }
 
-inline ImportedModel import_bytes(const std::string& bytes, const ImportLimits& limits = {},
+inline ImportedModel import_bytes(const std::string& bytes, const Limits& limits = {},
                                   const std::filesystem::path& folder = {}) {
-  return import_model(as_span(bytes), limits, folder);
+  return import_model(as_span(bytes), {.limits = limits}, folder);
 }
 
 /// `body` is a graph: `g (float[N, 3] x) => (float[N, 3] y) { y = Relu(x) }`.
-inline ImportedModel import_graph(int opset, const std::string& body,
-                                  const ImportLimits& limits = {}) {
+inline ImportedModel import_graph(int opset, const std::string& body, const Limits& limits = {}) {
   return import_bytes(to_bytes(parse_text("<ir_version: 8, opset_import: [\"\" : " +
                                           std::to_string(opset) + "]> " + body)),
                       limits);

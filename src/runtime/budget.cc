@@ -1,0 +1,152 @@
+#include "runtime/budget.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <string_view>
+
+namespace steep {
+namespace {
+
+std::atomic<bool (*)()> interrupt_check{nullptr};
+
+thread_local const Limits* present = nullptr;
+thread_local int uninterrupted = 0;
+thread_local const std::atomic<bool>* team_failed = nullptr;
+
+constexpr const char* kRemedy =
+    "If this is meant, raise Limits::max_bytes (max_bytes= in Python, --max-bytes, "
+    "STEEP_MAX_BYTES); else use smaller shapes.";
+
+/// Bytes as people write them; 0 when they cannot be read.
+size_t parse_bytes(std::string_view text) {
+  size_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
+  if (error != std::errc{}) return 0;
+  if (unit.empty()) return value;
+  const size_t power = std::string_view("KMGT").find(unit[0]);
+  if (unit.size() > 1 || power == std::string_view::npos) return 0;
+  const size_t shift = 10 * (power + 1);
+  return value > (SIZE_MAX >> shift) ? 0 : value << shift;
+}
+
+/// The number in a file of the control groups; "max" and absent files say nothing.
+size_t bound_in(const std::string& path) {
+  std::ifstream file(path);
+  size_t value = 0;
+  return file >> value ? value : SIZE_MAX;
+}
+
+/// Of this process's control group and those around it, as far as they are visible.
+size_t cgroup_bound() {
+  size_t least = std::min(bound_in("/sys/fs/cgroup/memory.max"),
+                          bound_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const bool unified = line.starts_with("0::");
+    const size_t named = line.find(":memory:");
+    if (!unified && named == std::string::npos) continue;
+    std::string path = line.substr(unified ? 3 : named + 8);
+    const std::string root = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    const char* name = unified ? "/memory.max" : "/memory.limit_in_bytes";
+    while (!path.empty() && path != "/") {
+      least = std::min(least, bound_in(root + path + name));
+      path.resize(std::min(path.rfind('/'), path.size()));
+    }
+  }
+  return least;
+}
+
+}  // namespace
+
+size_t default_max_bytes() {
+  static const size_t bytes = [] {
+    if (const char* text = std::getenv("STEEP_MAX_BYTES")) {
+      if (const size_t wish = parse_bytes(text); wish > 0) return wish;
+      throw DataError({.what = "STEEP_MAX_BYTES cannot be read.",
+                       .expected = "a number of bytes, as in 8G",
+                       .received = text});
+    }
+    const auto pages = static_cast<size_t>(std::max(sysconf(_SC_PHYS_PAGES), 1L));
+    size_t most = pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    most = std::min(most, cgroup_bound());
+    for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
+      rlimit limit{};
+      if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        most = std::min<size_t>(most, limit.rlim_cur);
+    }
+    return most / 4 * 3;
+  }();
+  return bytes;
+}
+
+void set_interrupt_check(bool (*stop)()) { interrupt_check = stop; }
+
+Budget::Budget(const Limits& limits) : before_(present) { present = &limits; }
+Budget::~Budget() { present = before_; }
+
+Team::Team(const std::atomic<bool>& failed) : before_(team_failed) { team_failed = &failed; }
+Team::~Team() { team_failed = before_; }
+
+Uninterrupted::Uninterrupted() { ++uninterrupted; }
+Uninterrupted::~Uninterrupted() { --uninterrupted; }
+
+const Limits& current_limits() {
+  static const Limits defaults;
+  return present != nullptr ? *present : defaults;
+}
+
+void require_bytes(size_t bytes, const std::string& received) {
+  const size_t most = current_limits().max_bytes;
+  if (bytes <= most) return;
+  throw OutOfMemoryError({.what = "A value exceeds the memory budget.",
+                          .expected = "at most " + bytes_text(most),
+                          .received = received + ": " + bytes_text(bytes),
+                          .remedy = kRemedy});
+}
+
+void poll() {
+  if (team_failed != nullptr && *team_failed)
+    throw InterruptedError({.what = "Another thread of the loop failed."});
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kEvery = std::chrono::milliseconds(100);
+  thread_local Clock::time_point next = Clock::now() + kEvery;
+  if (present == nullptr || uninterrupted > 0) return;
+  const Clock::time_point now = Clock::now();
+  if (now < next) return;
+  next = now + kEvery;
+  bool (*stop)() = interrupt_check;
+  if (stop != nullptr && stop()) throw InterruptedError({.what = "The call was interrupted."});
+}
+
+void throw_no_memory(const std::string& node, const std::string& op) {
+  throw OutOfMemoryError({.what = "There is not enough memory for a node.",
+                          .node = node,
+                          .op = op,
+                          .remedy = "Use smaller shapes, or give the process more memory."});
+}
+
+void rethrow_at(const OutOfMemoryError& error, const std::string& node, const std::string& op) {
+  ErrorParts parts = error.parts();
+  if (!parts.op.empty()) throw error;
+  parts.node = node;
+  parts.op = op;
+  throw OutOfMemoryError(std::move(parts));
+}
+
+std::string bytes_text(size_t bytes) {
+  if (bytes < size_t{1} << 20) return fmt::format("{} bytes", bytes);
+  const bool large = bytes >= size_t{1} << 30;
+  return fmt::format("{:.1f} {}", static_cast<double>(bytes) / (large ? 1 << 30 : 1 << 20),
+                     large ? "GiB" : "MiB");
+}
+
+}  // namespace steep
