@@ -65,11 +65,15 @@ class Rows {
  private:
   void axis(size_t d, T* y, T* x, T* w) const {
     const WindowAxis& a = p_.axes[d];
+    const bool innermost = d + 1 == p_.axes.size();
+    if (innermost && (a.kernel > 1024 || a.kernel * a.out > 1024)) poll();
     for (int64_t k = 0; k < a.kernel; ++k) {
+      if (k % 1024 == 1023) poll();
       const auto [first, last] = a.windows_inside(k);
       if (first == last) continue;
       T* weight = w + k * ws_[d + 2];
-      if (d + 1 == p_.axes.size()) {
+      if (innermost) {
+        if (last - first > 65536) poll();
         f_(y + first, x + a.at(first, k), weight, last - first, a.stride);
         continue;
       }

@@ -1,6 +1,8 @@
 // What one convolution, or one of its gradients, has to compute.
 #pragma once
 
+#include <algorithm>
+
 #include "providers/cpu/window.h"
 #include "runtime/kernel.h"
 
@@ -19,7 +21,9 @@ struct ConvProblem {
   std::vector<WindowAxis> axes;
 
   int64_t multiplications() const {
-    return element_count(y) * element_count(Dims(w.begin() + 1, w.end()));
+    const auto all =
+        static_cast<__int128>(element_count(y)) * element_count(Dims(w.begin() + 1, w.end()));
+    return static_cast<int64_t>(std::min<__int128>(all, INT64_MAX));
   }
 };
 

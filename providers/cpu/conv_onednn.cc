@@ -168,6 +168,10 @@ std::unique_ptr<Kernel> make_onednn_conv(const NodeSpec& node, std::string* why_
   }
   if (problem->axes.size() > 3) return decline(why_not, "more than three spatial axes");
   if (problem->multiplications() == 0) return decline(why_not, "empty product");
+  // One call cannot be interrupted: this much takes a server of today seconds.
+  constexpr int64_t kMostMultiplications = int64_t{1} << 43;
+  if (problem->multiplications() > kMostMultiplications)
+    return decline(why_not, "too long for one call");
   // Where the processor does not multiply bfloat16, that would only be slower than float32.
   problem->bf16 =
       problem->bf16 && problem->dtype == DType::f32 && onednn_uses(dnnl::cpu_isa::avx512_core_bf16);

@@ -159,8 +159,10 @@ class OneDnnMatMul final : public Kernel {
     auto* y =
         narrow_ == nullptr ? args.output<std::byte>(0) : static_cast<std::byte*>(args.scratch);
     if (p_.addend && args.in[3] != args.out[0]) copy_addend(args);
-    for (const Part& part : parts_) {
-      const Range& r = part.range;
+    for (int64_t i = 0; i < blocks_ * stretches_; ++i) {
+      poll();
+      const Range r = range(i);
+      const Part& part = *part_for(r);
       const dnnl::memory a_part = onednn_memory(part.a, a + (r.m * p_.a_m + r.k * p_.a_k) * size);
       const dnnl::memory b_part = onednn_memory(part.b, b + (r.k * p_.b_k + r.n * p_.b_n) * size);
       const dnnl::memory y_part = onednn_memory(part.y, y + (r.m * p_.y_m + r.n * p_.y_n) * y_size);
@@ -206,8 +208,13 @@ class OneDnnMatMul final : public Kernel {
     int64_t m_end, n_end, k_end;
   };
 
+  static constexpr int64_t kMany = 256;  // parts of an axis, beyond what real problems have
+
+  /// A product of these extents at one end of the sum, in the middle or at the other; where on the
+  /// other axes, only the pointers say.
   struct Part {
-    Range range;
+    int64_t m, n, k;
+    bool first, last;
     dnnl::matmul primitive{};
     dnnl::memory::desc a{}, b{}, y{}, bias{}, scratchpad{};
     int bias_argument = 0;
@@ -224,17 +231,72 @@ class OneDnnMatMul final : public Kernel {
 
   Range whole() const { return {.m_end = p_.m, .n_end = p_.n, .k_end = p_.k}; }
 
-  /// The sum in stretches of at most `longest` terms.
-  void add_sums(int64_t longest) {
+  /// Where part i of `count` of an axis begins.
+  static int64_t cut(int64_t extent, int64_t i, int64_t count) {
+    if (count <= kMany) return extent * i / count;
+    return extent / count * i + std::min(i, extent % count);  // the longer ones first
+  }
+
+  /// Numbers of parts among which are all kinds: the first, the last, longer and shorter ones.
+  static std::vector<int64_t> kinds(int64_t extent, int64_t count) {
+    std::vector<int64_t> numbers;
+    if (count <= kMany) {
+      for (int64_t i = 0; i < count; ++i) numbers.push_back(i);
+      return numbers;
+    }
+    const int64_t shorter = extent % count;
+    for (int64_t i : {int64_t{0}, int64_t{1}, shorter, shorter + 1, count - 2, count - 1}) {
+      if (i < count) numbers.push_back(i);
+    }
+    return numbers;
+  }
+
+  /// Product i of blocks_ x stretches_: a block of the rows, and of it or of another axis a
+  /// stretch.
+  Range range(int64_t i) const {
+    const int64_t block = i / stretches_, stretch = i % stretches_;
+    Range r = whole();
+    r.m = cut(p_.m, block, blocks_);
+    r.m_end = cut(p_.m, block + 1, blocks_);
+    auto part = [&](int64_t extent, int64_t& begin, int64_t& end) {
+      begin = cut(extent, stretch, stretches_);
+      end = cut(extent, stretch + 1, stretches_);
+    };
+    if (split_ == Wide::rows) part(p_.m, r.m, r.m_end);
+    if (split_ == Wide::columns) part(p_.n, r.n, r.n_end);
+    if (split_ == Wide::sum) part(p_.k, r.k, r.k_end);
+    return r;
+  }
+
+  const Part* part_for(const Range& r) const {
+    for (const Part& p : parts_) {
+      if (p.m == r.m_end - r.m && p.n == r.n_end - r.n && p.k == r.k_end - r.k &&
+          p.first == (r.k == 0) && p.last == (r.k_end == p_.k))
+        return &p;
+    }
+    return nullptr;
+  }
+
+  /// A primitive for each kind of range.
+  void add_parts(Wide split, int64_t stretches) {
+    // No call may take much longer than a second: it cannot be interrupted.
+    constexpr double kMostFlops = 1.5e11;
+    const auto least = static_cast<int64_t>(std::min(flops / kMostFlops, 1e9));
     parts_.clear();
-    const int64_t count = (p_.k + longest - 1) / longest;
-    for (int64_t i = 0; i < count; ++i) {
-      Range r = whole();
-      r.k = p_.k * i / count;
-      r.k_end = p_.k * (i + 1) / count;
-      add_part(r);
+    split_ = split;
+    stretches_ = split == Wide::rows ? std::clamp(least, stretches, p_.m) : stretches;
+    blocks_ = split == Wide::rows ? 1 : std::clamp<int64_t>(least / stretches, 1, p_.m);
+    const int64_t extent = split == Wide::rows ? p_.m : split == Wide::columns ? p_.n : p_.k;
+    for (int64_t block : kinds(p_.m, blocks_)) {
+      for (int64_t stretch : kinds(extent, stretches_)) {
+        const Range r = range(block * stretches_ + stretch);
+        if (part_for(r) == nullptr) add_part(r);
+      }
     }
   }
+
+  /// The sum in stretches of at most `longest` terms.
+  void add_sums(int64_t longest) { add_parts(Wide::sum, (p_.k + longest - 1) / longest); }
 
   /// The longest axis in parts: columns in blocks that are still in the cache when the bias comes.
   void add_wide_parts() {
@@ -249,29 +311,27 @@ class OneDnnMatMul final : public Kernel {
       narrow_ = find_convert(DType::f32, p_.y_dtype);
       own_bytes_ = whole_lines(static_cast<size_t>(p_.m * p_.n) * sizeof(float));
     }
-    for (int64_t i = 0; i < count; ++i) {
-      Range r = whole();
-      (rows ? r.m : columns ? r.n : r.k) = extent * i / count;
-      (rows ? r.m_end : columns ? r.n_end : r.k_end) = extent * (i + 1) / count;
-      add_part(r);
-    }
+    add_parts(axis, count);
   }
 
   void add_part(const Range& r) {
-    Part part{.range = r};
+    Part part{.m = r.m_end - r.m,
+              .n = r.n_end - r.n,
+              .k = r.k_end - r.k,
+              .first = r.k == 0,
+              .last = r.k_end == p_.k};
     part.a = desc(p_.dtype, p_.a_batch, r.m_end - r.m, r.k_end - r.k, p_.a_m, p_.a_k);
     part.b = desc(p_.dtype, p_.b_batch, r.k_end - r.k, r.n_end - r.n, p_.b_k, p_.b_n);
     part.y = desc(sum_dtype(), p_.y_batch, r.m_end - r.m, r.n_end - r.n, p_.y_m, p_.y_n);
     // oneDNN sums into y before anything else, adds its own bias before alpha, and knows only a
     // bias for each column: alpha is the last part's, and so is the bias where there is an alpha.
     dnnl::post_ops post;
-    if (r.k != 0 || p_.addend) post.append_sum();
+    if (!part.first || p_.addend) post.append_sum();
     const bool scale = p_.alpha != 1;
-    const bool last = r.k_end == p_.k;
-    if (scale && last) {
+    if (scale && part.last) {
       post.append_eltwise(dnnl::algorithm::eltwise_linear, static_cast<float>(p_.alpha), 0.0F);
     }
-    if (p_.bias && !p_.bias_on_rows && (scale ? last : r.k == 0)) {
+    if (p_.bias && !p_.bias_on_rows && (scale ? part.last : part.first)) {
       Dims dims(part.y.get_dims().size(), 1);
       Dims strides(dims.size(), r.n_end - r.n);
       dims.back() = r.n_end - r.n;
@@ -350,7 +410,9 @@ class OneDnnMatMul final : public Kernel {
   }
 
   MatMulProblem p_;
-  std::vector<Part> parts_;
+  Wide split_ = Wide::sum;
+  int64_t stretches_ = 1, blocks_ = 1;
+  std::vector<Part> parts_;  // one primitive for all ranges that are alike
   Convert narrow_ = nullptr;
   std::optional<PaddedOperand> padded_a_, padded_b_;
   size_t own_bytes_ = 0;  ///< of scratch, before oneDNN's

@@ -29,11 +29,11 @@ std::optional<Pool> read_pool(const NodeSpec& node, std::string* why_not) {
             .planes = in[0] * in[1]};
   for (size_t a = 0; a < 3; ++a) {
     const WindowAxis& axis = pool.axes[a];
+    require_bytes(static_cast<size_t>(axis.out) * 3 * sizeof(int64_t), "tables of a pooling");
     for (int64_t o = 0; o < axis.out; ++o) {
       pool.taps[a].push_back(axis.taps_inside(o));
-      int64_t count = 0;
-      for (int64_t k = 0; k < axis.kernel; ++k) count += axis.at(o, k) < axis.in + axis.pad_end;
-      pool.inside_pads[a].push_back(count);
+      pool.inside_pads[a].push_back(axis.taps_before_end(o));
+      poll();
     }
   }
   return pool;
@@ -46,10 +46,14 @@ using Window = std::array<int64_t, 3>;  ///< a window's place on each axis
 /// Calls f(o, window) for each window of a plane: o counts outputs.
 template <typename F>
 void each_window(const Pool& pool, F&& f) {
+  const bool long_windows = pool.taps_each() > 4096;
   int64_t o = 0;
   for (int64_t d = 0; d < pool.axes[0].out; ++d) {
     for (int64_t h = 0; h < pool.axes[1].out; ++h) {
-      for (int64_t w = 0; w < pool.axes[2].out; ++w, ++o) f(o, Window{d, h, w});
+      for (int64_t w = 0; w < pool.axes[2].out; ++w, ++o) {
+        f(o, Window{d, h, w});
+        if (long_windows) poll();
+      }
     }
   }
 }
@@ -73,13 +77,14 @@ void each_tap(const Pool& pool, const Window& window, F&& f) {
 }
 
 /// What a mean over the window divides by.
-int64_t divisor(const Pool& pool, const Window& window, bool count_pads) {
-  int64_t product = 1;
+double divisor(const Pool& pool, const Window& window, bool count_pads) {
+  double product = 1;
   for (size_t a = 0; a < 3; ++a) {
     const auto o = static_cast<size_t>(window[a]);
-    product *= count_pads ? pool.inside_pads[a][o] : pool.taps[a][o].second - pool.taps[a][o].first;
+    product *= static_cast<double>(count_pads ? pool.inside_pads[a][o]
+                                              : pool.taps[a][o].second - pool.taps[a][o].first);
   }
-  return std::max<int64_t>(product, 1);
+  return std::max(product, 1.0);
 }
 
 /// The first of the largest elements of a window; NaN is the largest of all. -1: an empty window.

@@ -21,9 +21,16 @@ struct Pool {
 
   int64_t in() const { return axes[0].in * axes[1].in * axes[2].in; }
   int64_t out() const { return axes[0].out * axes[1].out * axes[2].out; }
+  /// The most elements that one window touches.
+  double taps_each() const {
+    double taps = 1;
+    for (const WindowAxis& a : axes) taps *= static_cast<double>(std::min(a.kernel, a.in));
+    return taps;
+  }
+  double work() const { return static_cast<double>(planes * out()) * taps_each(); }
   int64_t grain() const {
-    const int64_t taps_each = axes[0].kernel * axes[1].kernel * axes[2].kernel;
-    return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, out() * taps_each));
+    const double each = static_cast<double>(out()) * taps_each();
+    return std::max<int64_t>(1, static_cast<int64_t>(16384 / std::max(1.0, each)));
   }
 };
 

@@ -152,6 +152,14 @@ std::unique_ptr<Kernel> make_onednn_pool(const NodeSpec& node, std::string* why_
   if (!pool) return nullptr;
   const Dims& x = backward ? node.out(0).dims : node.in(0).dims;
   if (element_count(x) == 0 || pool->out() == 0) return decline(why_not, "empty array");
+  // One call cannot be interrupted, and oneDNN counts in 32 bits.
+  constexpr double kMostWork = 1e11;
+  constexpr int64_t kMostPlaces = int64_t{1} << 30;
+  if (pool->work() > kMostWork) return decline(why_not, "too long for one call");
+  for (const WindowAxis& a : pool->axes) {
+    if (a.reach() > kMostPlaces || a.in > kMostPlaces || a.stride > kMostPlaces)
+      return decline(why_not, "a window or an axis is too long");
+  }
   for (size_t a = 0; a < 3; ++a) {
     for (size_t o = 0; o < pool->taps[a].size(); ++o) {
       const auto [first, last] = pool->taps[a][o];

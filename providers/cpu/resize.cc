@@ -68,12 +68,15 @@ double weight_at(const Rule& rule, double distance) {
 
 std::vector<Tap> taps_at(const Rule& rule, double x, int64_t in, double scale) {
   auto inside = [in](int64_t i) { return std::clamp<int64_t>(i, 0, in - 1); };
+  constexpr double kFar = 0x1p50;  // outside is outside
+  x = std::isnan(x) ? kFar : std::clamp(x, -kFar, kFar);
   if (rule.mode == "nearest") {
     return {{inside(static_cast<int64_t>(nearest_index(rule.nearest, x))), 1}};
   }
   // When shrinking, an antialiased function grows as wide as the elements of the output.
   const double shrink = rule.antialias ? std::min(scale, 1.0) : 1;
-  const double radius = (rule.mode == "linear" ? 1 : 2) / shrink;
+  const double radius =
+      std::min((rule.mode == "linear" ? 1 : 2) / shrink, 4.0 * static_cast<double>(in) + 4);
   std::vector<Tap> taps;
   double sum = 0;
   const auto first = static_cast<int64_t>(std::floor(x - radius)) + 1;
@@ -129,7 +132,13 @@ std::vector<Axis> tables(const Layout& layout, const std::vector<double>& roi) {
     Axis axis{.axis = a, .in = in, .out = out, .taps = {}};
     const double begin = roi.empty() ? 0 : roi[i], end = roi.empty() ? 1 : roi[given + i];
     if (in == out && factor == 1 && begin == 0 && end == 1) continue;
+    const double shrink = layout.rule.antialias ? std::min(factor, 1.0) : 1;
+    const double width = std::min(4 / shrink + 2, static_cast<double>(in) + 2);
+    const double bytes = static_cast<double>(out) *
+                         (sizeof(std::vector<Tap>) + sizeof(Tap) * (std::isnan(width) ? 0 : width));
+    require_bytes(bytes < 0x1p63 ? static_cast<size_t>(bytes) : SIZE_MAX, "tables of a resizing");
     for (int64_t o = 0; o < out; ++o) {
+      poll();
       const auto x = source(layout.rule, o, in, out, factor, begin, end);
       axis.taps.push_back(x ? taps_at(layout.rule, *x, in, factor) : std::vector<Tap>());
     }
@@ -214,6 +223,7 @@ void resize_axis(const Axis& axis, bool transposed, int64_t outer, int64_t inner
       T* target = y + p * to;
       std::fill_n(target, to, T{0});
       for (int64_t o = 0; o < axis.out; ++o) {
+        if (inner > 4096) poll();
         const auto& taps = axis.taps[static_cast<size_t>(o)];
         if (taps.empty() && !transposed) std::fill_n(target + o * inner, inner, extrapolated);
         for (const Tap& tap : taps) {

@@ -7,7 +7,12 @@
 namespace steep::cpu {
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
+int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
+
+/// Far from where sums of a few places would overflow.
+constexpr int64_t kFar = int64_t{1} << 60;
+
+bool is_far(__int128 place) { return place > kFar || place < -kFar; }
 
 }  // namespace
 
@@ -21,6 +26,11 @@ std::pair<int64_t, int64_t> WindowAxis::taps_inside(int64_t o) const {
   const int64_t start = o * stride - pad_begin;  // 0 <= start + k dilation < in
   const int64_t first = std::clamp<int64_t>(ceil_div(-start, dilation), 0, kernel);
   return {first, std::clamp<int64_t>(ceil_div(in - start, dilation), first, kernel)};
+}
+
+int64_t WindowAxis::taps_before_end(int64_t o) const {
+  const int64_t start = o * stride - pad_begin;
+  return std::clamp<int64_t>(ceil_div(in + pad_end - start, dilation), 0, kernel);
 }
 
 std::optional<std::vector<WindowAxis>> read_window(const Attrs& attrs, const Dims& in,
@@ -46,6 +56,11 @@ std::optional<std::vector<WindowAxis>> read_window(const Attrs& attrs, const Dim
             .dilation = dilations[i]};
     if (axis.stride < 1 || axis.dilation < 1 || axis.kernel < 1) {
       *why_not = "strides, dilations and kernel extents have to be positive";
+      return {};
+    }
+    if (is_far(__int128{axis.kernel} * axis.dilation) || is_far(__int128{axis.out} * axis.stride) ||
+        is_far(axis.dilation) || is_far(axis.stride) || is_far(pads[i]) || is_far(pads[rank + i])) {
+      *why_not = "a window, its steps or the padding reach further than 2^60";
       return {};
     }
     if (auto_pad == "NOTSET" || auto_pad.empty()) {

@@ -29,6 +29,8 @@ struct WindowAxis {
   std::pair<int64_t, int64_t> windows_inside(int64_t k) const;
   /// The taps [first, last) of window o that lie inside.
   std::pair<int64_t, int64_t> taps_inside(int64_t o) const;
+  /// How many taps of window o lie before the end of the padding.
+  int64_t taps_before_end(int64_t o) const;
 };
 
 /// The spatial axes of a convolution or pooling from `in` to `out` (both [batch, channel,

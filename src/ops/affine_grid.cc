@@ -4,6 +4,7 @@
 
 #include "ops/build.h"
 #include "ops/own_types.h"
+#include "runtime/budget.h"
 
 namespace steep {
 namespace {
@@ -35,8 +36,12 @@ std::vector<Value> affine_grid_decompose(Node n) {
   const bool align = n.attrs().integer("align_corners", 0) != 0;
   const int64_t rank = static_cast<int64_t>(spatial.size()), points = element_count(spatial);
   // Each point as (x, y, .., 1): the last axis first.
+  require_bytes(static_cast<size_t>(std::min(points, int64_t{1} << 50)) *
+                    static_cast<size_t>(rank + 1) * sizeof(double),
+                "the points of an affine grid");
   std::vector<double> places;
   for (int64_t p = 0; p < points; ++p) {
+    poll();
     int64_t rest = p;
     for (size_t a = spatial.size(); a-- > 0; rest /= spatial[a]) {
       const int64_t i = rest % spatial[a];

@@ -6,10 +6,10 @@
 
 namespace steep {
 
-std::optional<Shape> pooled_shape(Node n, Value x) {
+std::optional<Shape> pooled_shape(Node node, Value x) {
   const auto& shape = shape_if_known(x);
   if (!shape) return {};
-  const Attrs& attrs = n.attrs();
+  const Attrs& attrs = node.attrs();
   const Ints kernel = attrs.ints("kernel_shape");
   const size_t rank = kernel.size();
   const Ints strides = attrs.ints("strides", Ints(rank, 1));
@@ -17,13 +17,26 @@ std::optional<Shape> pooled_shape(Node n, Value x) {
   const Ints pads = attrs.ints("pads", Ints(2 * rank, 0));
   if (shape->size() != rank + 2 || strides.size() != rank || dilations.size() != rank ||
       pads.size() != 2 * rank) {
-    throw_shape_error(n, "The attributes of a pooling do not fit its input.",
+    throw_shape_error(node, "The attributes of a pooling do not fit its input.",
                       std::to_string(rank) + " spatial dimensions", to_string(shape));
   }
   const std::string auto_pad = attrs.string("auto_pad", "NOTSET");
   const bool ceil = attrs.integer("ceil_mode", 0) != 0;
   Shape y{(*shape)[0], (*shape)[1]};
   for (size_t i = 0; i < rank; ++i) {
+    // Positive, and far from where sums of a few of them would overflow.
+    constexpr int64_t kFar = int64_t{1} << 30;
+    for (int64_t n : {kernel[i], strides[i], dilations[i]}) {
+      if (n < 1 || n > kFar) {
+        throw_shape_error(node, "A pooling reaches too far.", "extents from 1 to 2^30",
+                          std::to_string(n));
+      }
+    }
+    for (int64_t pad : {pads[i], pads[rank + i]}) {
+      if (pad < -kFar || pad > kFar)
+        throw_shape_error(node, "A pooling is padded too far.", "pads within 2^30",
+                          std::to_string(pad));
+    }
     const Dim& in = (*shape)[i + 2];
     if (!in.known()) {
       y.emplace_back();
