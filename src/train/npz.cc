@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/budget.h"
 #include "steep/error.h"
 #include "train/npy.h"
 
@@ -46,6 +47,7 @@ struct Member {
   uint64_t packed = 0;    ///< bytes in the archive
   uint64_t unpacked = 0;  ///< bytes of the .npy file
   uint64_t offset = 0;    ///< of the local header, then of the data
+  uint64_t header = 0;    ///< of the local header
 };
 
 struct Directory {
@@ -97,7 +99,7 @@ void read_zip64(const ByteSource& source, const uint8_t* extra, size_t length, M
   }
 }
 
-std::vector<Member> read_directory(const ByteSource& source, const ArrayLimits& limits) {
+std::vector<Member> read_directory(const ByteSource& source, const Limits& limits) {
   const Directory directory = find_directory(source);
   if (directory.entries > limits.max_arrays) refuse(source, "it has too many members");
   if (directory.bytes > kMaxDirectory || directory.bytes > source.size()) {
@@ -133,6 +135,7 @@ void find_data(const ByteSource& source, Member* member) {
   uint8_t local[30];
   source.read(member->offset, local, sizeof local);
   if (little(local, 4) != kLocalEntry) refuse(source, "its member is damaged", member->name);
+  member->header = member->offset;
   member->offset += sizeof local + little(local + 26, 2) + little(local + 28, 2);
   if (member->offset > source.size() || member->packed > source.size() - member->offset) {
     refuse(source, "it is truncated", member->name);
@@ -168,7 +171,8 @@ class MemberReader {
     if (size > member_.unpacked - done_) refuse(source_, "it is truncated", member_.name);
     auto* p = static_cast<uint8_t*>(out);
     while (size > 0) {
-      const uint64_t part = std::min<uint64_t>(size, uint64_t{1} << 30);
+      const uint64_t part = std::min<uint64_t>(size, uint64_t{1} << 26);
+      poll();
       if (member_.method == 0) {
         source_.read(member_.offset + done_, p, part);
       } else {
@@ -264,15 +268,38 @@ void put(std::string* out, uint64_t value, int bytes) {
 
 }  // namespace
 
-std::map<std::string, Tensor> read_npz(const ByteSource& source, const ArrayLimits& limits) {
+namespace {
+
+/// Members that share bytes are how a small archive claims to hold much.
+void refuse_overlaps(const ByteSource& source, const std::vector<Member>& members) {
+  std::vector<const Member*> in_order;
+  for (const Member& m : members) in_order.push_back(&m);
+  std::sort(in_order.begin(), in_order.end(),
+            [](const Member* a, const Member* b) { return a->header < b->header; });
+  for (size_t i = 1; i < in_order.size(); ++i) {
+    const Member& before = *in_order[i - 1];
+    if (in_order[i]->header < before.offset + before.packed) {
+      refuse(source, fmt::format("its bytes overlap those of '{}'", before.name),
+             in_order[i]->name);
+    }
+  }
+}
+
+}  // namespace
+
+std::map<std::string, Tensor> read_npz(const ByteSource& source, const Limits& limits) {
+  const Budget budget(limits);
   std::vector<Member> members = read_directory(source, limits);
   uint64_t total = 0;
   for (Member& member : members) {
     find_data(source, &member);
     if (__builtin_add_overflow(total, member.unpacked, &total) || total > limits.max_bytes) {
-      refuse(source, "its arrays exceed the limit of bytes");
+      refuse(source, fmt::format("its arrays exceed the limit of {} (raise max_bytes if they are "
+                                 "meant to)",
+                                 bytes_text(limits.max_bytes)));
     }
   }
+  refuse_overlaps(source, members);
   std::map<std::string, Tensor> arrays;
   for (const Member& member : members) {
     std::string name = member.name;
