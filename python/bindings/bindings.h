@@ -26,6 +26,9 @@ Datum to_datum(nb::handle value, const char* name = "");
 /// The way back, with NumPy arrays that share the bytes. Needs the GIL.
 nb::object to_object(const Datum& datum);
 
+/// Sets the Python error of the signal that ended a call with InterruptedError. Needs the GIL.
+void raise_interrupt();
+
 /// Dtype from its name as NumPy spells it. Throws DataError.
 DType dtype_from(const std::string& name);
 

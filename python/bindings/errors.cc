@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include <exception>
+#include <new>
 
 #include "bindings.h"
 #include "steep/error.h"
@@ -25,6 +26,8 @@ void raise(const char* name, const Error& e) {
 void translate(const std::exception_ptr& p, void*) {
   try {
     std::rethrow_exception(p);
+  } catch (const InterruptedError&) {
+    raise_interrupt();
   } catch (const ModelError& e) {
     raise("ModelError", e);
   } catch (const ShapeError& e) {
@@ -43,6 +46,8 @@ void translate(const std::exception_ptr& p, void*) {
     raise("InternalError", e);
   } catch (const Error& e) {
     raise("Error", e);
+  } catch (const std::bad_alloc&) {
+    raise("OutOfMemoryError", OutOfMemoryError("There is not enough memory."));
   }
 }
 

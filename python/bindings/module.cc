@@ -3,6 +3,7 @@
 // One line a file.
 #define STEEP_BINDINGS(X) \
   X(errors)               \
+  X(limits)               \
   X(ops)                  \
   X(tensor)               \
   X(program)              \

@@ -114,7 +114,8 @@ void init_options(nb::module_ &m) {
       .def_rw("seed", &TrainingOptions::seed)
       .def_rw("precision", &TrainingOptions::precision)
       .def_rw("loss_scale", &TrainingOptions::loss_scale)
-      .def_rw("check_finite", &TrainingOptions::check_finite);
+      .def_rw("check_finite", &TrainingOptions::check_finite)
+      .def_rw("limits", &TrainingOptions::limits);
 }
 
 void init_results(nb::module_ &m) {

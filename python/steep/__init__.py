@@ -19,7 +19,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from steep._steep import Tensor
+from steep._steep import Limits, Tensor
 from steep.errors import (
     CheckpointError,
     DataError,
@@ -61,6 +61,7 @@ __all__ = [
     "InferenceSession",
     "InternalError",
     "IoError",
+    "Limits",
     "ModelDescription",
     "ModelError",
     "NodeArg",

@@ -16,6 +16,8 @@ def grad(
     model: str | os.PathLike[str] | bytes | _Proto,
     wrt: Sequence[str],
     outputs: Sequence[str] | None = None,
+    *,
+    limits: _steep.Limits | None = None,
 ) -> Any:
     """Differentiate a model; the result is a model of standard operators that any runtime can run.
 
@@ -40,6 +42,7 @@ def grad(
         model: path of the file, its bytes, or an ``onnx.ModelProto``.
         wrt: inputs and initializers to differentiate with respect to.
         outputs: outputs to differentiate; by default every float one.
+        limits: a ``steep.Limits``: bounds on memory and nodes.
 
     Returns:
         An ``onnx.ModelProto``.
@@ -48,5 +51,7 @@ def grad(
         ModelError: a name is unknown, an operator on the way has no gradient (all are listed), or
             one cannot be said in ONNX.
     """
-    serialised = _steep.gradient_model(_source(model), list(wrt), list(outputs or ()))
+    serialised = _steep.gradient_model(
+        _source(model), list(wrt), list(outputs or ()), limits=limits
+    )
     return onnx.load_model_from_string(serialised)

@@ -42,6 +42,7 @@ class SessionOptions:
         log_severity_level: of the logger ``steep``, 0 (all) to 4 (fatal only); None leaves it.
         seed: of operators that draw random numbers.
         check_finite: raise DataError at the first node that makes NaN or infinity; slow.
+        limits: a ``steep.Limits``: bounds on memory, nodes and loops.
     """
 
     def __init__(self) -> None:
@@ -52,6 +53,7 @@ class SessionOptions:
         self.log_severity_level: int | None = None
         self.seed = 0
         self.check_finite = False
+        self.limits = _steep.Limits()
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class InferenceSession:
         options.threads = settings.intra_op_num_threads
         options.seed = settings.seed
         options.check_finite = settings.check_finite
+        options.limits = settings.limits
         self._session = _steep.InferenceSession(_source(model), options)
         self._options = settings
         self._recording = bool(settings.enable_profiling)

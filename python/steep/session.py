@@ -63,6 +63,7 @@ class TrainingSession(_steep.TrainingSession):
             skipped (``result.skipped``) and halves it.
         loss_scale_window: steps without a skip after which it doubles; 0 for never.
         check_finite: name the first node that makes NaN or infinity; slow.
+        limits: a ``steep.Limits``: bounds on memory, nodes and loops.
         weights: arrays that hold initializers' data, by name, so that ``model`` (given as bytes or
             a proto) need not; those that are trained are updated in place, so they must be
             contiguous and writable.
@@ -107,6 +108,7 @@ class TrainingSession(_steep.TrainingSession):
         loss_scale: float = 2.0**16,
         loss_scale_window: int = 2000,
         check_finite: bool = False,
+        limits: _steep.Limits | None = None,
         weights: Mapping[str, Any] | None = None,
     ) -> None:
         options = _steep.TrainingOptions()
@@ -117,6 +119,8 @@ class TrainingSession(_steep.TrainingSession):
         options.step_outputs = list(step_outputs)
         options.seed, options.check_finite = seed, check_finite
         options.precision = precision
+        if limits is not None:
+            options.limits = limits
         announce_precision(precision)
         scaling = _steep.LossScaleOptions()
         scaling.initial, scaling.growth_interval = loss_scale, loss_scale_window
@@ -179,6 +183,7 @@ def check(
     output: str = "",
     trainable: Sequence[str] = (),
     frozen: Sequence[str] = (),
+    limits: _steep.Limits | None = None,
 ) -> list[_steep.Obstacle]:
     """List every obstacle to training a model; empty when it can be trained.
 
@@ -191,7 +196,7 @@ def check(
 
     Args:
         model: path of the file, its bytes, or an ``onnx.ModelProto``.
-        loss, output, trainable, frozen: as for ``TrainingSession``.
+        loss, output, trainable, frozen, limits: as for ``TrainingSession``.
 
     Raises:
         IoError: the file cannot be opened.
@@ -199,6 +204,8 @@ def check(
     options = _steep.TrainingOptions()
     options.loss, options.output = loss, output
     options.trainable, options.frozen = list(trainable), list(frozen)
+    if limits is not None:
+        options.limits = limits
     return _steep.check(_source(model), options)
 
 

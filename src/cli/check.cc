@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "steep/error.h"
 #include "train/parameters.h"
 
 namespace steep::cli {
@@ -30,6 +31,15 @@ void print_obstacles(const std::vector<Obstacle>& obstacles) {
   }
 }
 
+/// What these shapes would take.
+Obstacle obstacle_of(const OutOfMemoryError& error) {
+  const ErrorParts& p = error.parts();
+  return {.op = p.op,
+          .node = p.node,
+          .remedy = p.remedy,
+          .what = fmt::format("{} Received: {}. Expected: {}.", p.what, p.received, p.expected)};
+}
+
 int check(const CheckChoice& choice) {
   const TrainingOptions options = training_options(choice.model);
   const CheckReport report = check_model(std::filesystem::path(choice.model.path), options);
@@ -40,7 +50,13 @@ int check(const CheckChoice& choice) {
   if (!choice.shapes.empty()) {
     TrainingSession session(choice.model.path, options);
     const auto inputs = shells(session.input_info(), parse_shapes(choice.shapes));
-    const StepPlan plan = session.plan(inputs);
+    StepPlan plan;
+    try {
+      plan = session.plan(inputs);
+    } catch (const OutOfMemoryError& error) {
+      print_obstacles({obstacle_of(error)});
+      return kObstacles;
+    }
     fmt::print("one step: {} kernels, {:.1f} MiB of intermediate values\n", plan.kernels,
                static_cast<double>(plan.arena_bytes) / (1 << 20));
   }

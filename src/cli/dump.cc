@@ -42,7 +42,9 @@ int dump(const DumpChoice& choice) {
         "{}", shapes.empty() ? session.dump() : session.dump(shells(session.input_info(), shapes)));
     return kDone;
   }
-  Program program(import_model(std::filesystem::path(choice.model.path)).graph);
+  Program program(
+      import_model(std::filesystem::path(choice.model.path), {.limits = options.limits}).graph,
+      {.limits = options.limits});
   if (shapes.empty()) {
     fmt::print("{}", to_text(program.graph()));
     return kDone;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/model_options.h"
 #include "steep/gradient.h"
 #include "train/files.h"
 
@@ -36,6 +37,7 @@ Command add_grad(CLI::App& parent) {
       ->delimiter(',');
   app.add_option("--output", choice->options.outputs, "Outputs to differentiate; else all")
       ->delimiter(',');
+  add_limit_options(app, choice->options.limits);
   app.footer(
       "The result has standard operators only. It takes, for each output y that is no scalar, the\n"
       "gradient that reaches it as input grad_y, and returns grad_x for each x in --wrt.\n"

@@ -2,8 +2,12 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <optional>
 #include <string_view>
+
+#include "steep/limits.h"
 
 namespace steep::cli {
 namespace {
@@ -28,6 +32,15 @@ void catch_signal(int number, int flags) {
   ::sigaction(number, &action, nullptr);
 }
 
+/// Asked within steps: a short one ends, a long one is given up.
+bool gives_up() {
+  using Clock = std::chrono::steady_clock;
+  static std::optional<Clock::time_point> since;
+  if (asked == 0) return false;
+  if (!since) since = Clock::now();
+  return Clock::now() - *since > std::chrono::seconds(2);
+}
+
 }  // namespace
 
 void outlive_closed_pipes() { ::signal(SIGPIPE, SIG_IGN); }
@@ -37,6 +50,7 @@ void catch_interrupts() {
   catch_signal(SIGINT, once);
   catch_signal(SIGTERM, once);
   catch_signal(SIGHUP, 0);  // both the terminal and its shell send one
+  set_interrupt_check(gives_up);
 }
 
 bool interrupted() { return asked != 0; }

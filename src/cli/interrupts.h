@@ -7,8 +7,8 @@ namespace steep::cli {
 void outlive_closed_pipes();
 
 /// From now on Ctrl-C, SIGTERM and SIGHUP make interrupted() true. A second Ctrl-C or SIGTERM ends
-/// the process at once, which checkpoints survive. Signals that were ignored, as under nohup, stay
-/// so.
+/// the process at once, which checkpoints survive. A step that goes on for two seconds is left with
+/// an InterruptedError. Signals that were ignored, as under nohup, stay so.
 void catch_interrupts();
 
 bool interrupted();

@@ -36,6 +36,8 @@ int run(const Command& command) {
     return report(error, kUser);
   } catch (const DataError& error) {
     return report(error, kUser);
+  } catch (const InterruptedError& error) {
+    return report(error, kInterrupted);
   } catch (const InternalError& error) {
     return report(error, kBug);
   } catch (const Error& error) {

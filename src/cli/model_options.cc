@@ -77,6 +77,15 @@ std::vector<std::string> names_of(const std::map<std::string, Tensor>& arrays) {
 
 }  // namespace
 
+void add_limit_options(CLI::App& app, Limits& limits) {
+  app.add_option("--max-bytes", limits.max_bytes,
+                 "Memory that model, step and data may take, each, as in 8G\n"
+                 "(default: three quarters of what the process may have, or STEEP_MAX_BYTES)")
+      ->transform(CLI::AsSizeValue(false));
+  app.add_option("--max-nodes", limits.max_nodes, "Nodes of the model and of what is made of it")
+      ->capture_default_str();
+}
+
 void add_model_options(CLI::App& app, ModelChoice& choice) {
   TrainingOptions& o = choice.options;
   app.add_option("model", choice.path, "The .onnx file")->required();
@@ -93,6 +102,7 @@ void add_model_options(CLI::App& app, ModelChoice& choice) {
   app.add_option("--train", o.trainable, "Initializers to train (default: all that act as weights)")
       ->delimiter(',');
   app.add_option("--freeze", o.frozen, "Initializers to leave alone")->delimiter(',');
+  add_limit_options(app, o.limits);
 }
 
 CLI::Option* add_optimizer_option(CLI::App& app, TrainingOptions& options, const char* what) {
@@ -128,7 +138,8 @@ void add_data_options(CLI::App& app, DataChoice& choice) {
 
 std::vector<Tensor> arrays_for(const DataChoice& choice, const std::vector<TensorInfo>& inputs,
                                const std::string& label) {
-  std::map<std::string, Tensor> arrays = load_arrays(choice.path);
+  std::map<std::string, Tensor> arrays =
+      load_arrays(choice.path, choice.limits != nullptr ? *choice.limits : Limits{});
   const std::vector<std::string> names = names_of(arrays);
   std::map<std::string, std::string> array_of;
   for (const TensorInfo& input : inputs) array_of[input.name] = input.name;

@@ -16,6 +16,8 @@ struct ModelChoice {
   TrainingOptions options;
   std::vector<int64_t> ignore_index;  ///< none or one
 };
+/// --max-bytes, --max-nodes.
+void add_limit_options(CLI::App& app, Limits& limits);
 void add_model_options(CLI::App& app, ModelChoice& choice);
 /// --optimizer, which is `what`.
 CLI::Option* add_optimizer_option(CLI::App& app, TrainingOptions& options, const char* what);
@@ -30,6 +32,7 @@ struct DataChoice {
   std::vector<std::string> map;  ///< "input=array"
   std::string label_array;
   int64_t batch = 32;
+  const Limits* limits = nullptr;  ///< null: the defaults
 };
 void add_data_options(CLI::App& app, DataChoice& choice);
 

@@ -47,25 +47,35 @@ class Run {
     catch_interrupts();
     if (!choice_.profile.empty()) session_.start_profile();
 
-    for (; position_.epoch < choice_.epochs; next_epoch()) {
-      for (; position_.batch < batches_.count(); ++position_.batch) {
-        if (interrupted() || progress.lost()) return stop(progress);
-        one_step(progress, metrics);
-      }
-      progress.line(epoch_summary(progress));
-      if (!choice_.checkpoint.empty() && position_.epoch + 1 < choice_.epochs) save_after_epoch();
+    try {
+      if (!run_epochs(progress, metrics)) return stop(progress);
+    } catch (const InterruptedError&) {
+      return stop(progress);
     }
     finish(progress);
     return kDone;
   }
 
  private:
+  /// False: to be stopped between two steps.
+  bool run_epochs(Progress& progress, Metrics& metrics) {
+    for (; position_.epoch < choice_.epochs; next_epoch()) {
+      for (; position_.batch < batches_.count(); ++position_.batch) {
+        if (interrupted() || progress.lost()) return false;
+        one_step(progress, metrics);
+      }
+      progress.line(epoch_summary(progress));
+      if (!choice_.checkpoint.empty() && position_.epoch + 1 < choice_.epochs) save_after_epoch();
+    }
+    return true;
+  }
+
   TrainingSession open() const {
     TrainingOptions options = training_options(choice_.model);
     if (options.schedule.kind != "constant" && options.schedule.total_steps == 0) {
       // The whole run. The data is read twice for this, once for its size; files are small beside
       // training.
-      const auto arrays = load_arrays(choice_.data.path);
+      const auto arrays = load_arrays(choice_.data.path, options.limits);
       int64_t rows = 0;
       for (const auto& [name, array] : arrays) {
         if (!array.dims().empty()) rows = std::max(rows, array.dims()[0]);
