@@ -180,13 +180,7 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) {
   *lr_input_.data<float>() = static_cast<float>(result.lr);
   *step_input_.data<int64_t>() = steps + 1;
   const Tensor backward_inputs[] = {lr_input_, step_input_};
-  std::vector<Tensor> backward;
-  try {
-    backward = update(std::move(forward.pending), backward_inputs);
-  } catch (const InterruptedError&) {  // before the first weight: the step did not take place
-    program->set_run_count(run);
-    throw;
-  }
+  const std::vector<Tensor> backward = update(std::move(forward.pending), backward_inputs);
   result.step = ++steps;
   if (scaled) adapt_loss_scale(false);
   if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);

@@ -12,7 +12,7 @@ namespace {
 
 using testing::same_bits;
 
-std::map<std::string, Tensor> read(const std::string& bytes, const ArrayLimits& limits = {}) {
+std::map<std::string, Tensor> read(const std::string& bytes, const Limits& limits = {}) {
   return read_npz(MemorySource(std::as_bytes(std::span(bytes)), "test"), limits);
 }
 

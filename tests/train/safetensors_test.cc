@@ -17,7 +17,7 @@ std::string with_header(const std::string& header, const std::string& data) {
   return bytes + header + data;
 }
 
-std::map<std::string, Tensor> read(const std::string& bytes, const ArrayLimits& limits = {}) {
+std::map<std::string, Tensor> read(const std::string& bytes, const Limits& limits = {}) {
   return read_safetensors(MemorySource(std::as_bytes(std::span(bytes)), "test"), limits);
 }
 
