@@ -17,6 +17,7 @@
 #include "runtime/executable.h"
 #include "runtime/memory.h"
 #include "runtime/threads.h"
+#include "specialisation.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -40,27 +41,6 @@ std::optional<Plan> compile(const Graph& graph, std::span<const Type> types,
 std::vector<Datum> to_data(std::span<const Tensor> tensors) {
   return {tensors.begin(), tensors.end()};
 }
-
-size_t constant_bytes(const Plan& plan) {
-  size_t bytes = 0;
-  for (const Tensor& t : plan.constants) bytes += t.nbytes();
-  return bytes;
-}
-
-struct Specialisation {
-  std::vector<Type> types;  // of the graph's inputs
-  std::vector<Dims> dims;   // of the caller's forward inputs
-  std::vector<DType> dtypes;
-  Executable executable;
-  double specialise_ms;
-
-  bool matches(std::span<const Tensor> inputs) const {
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (inputs[i].dtype() != dtypes[i] || inputs[i].dims() != dims[i]) return false;
-    }
-    return true;
-  }
-};
 
 /// Another number for each turn of a loop (the finaliser of SplitMix64, Steele et al. 2014).
 int64_t mix(int64_t count, int64_t turn) {
@@ -470,7 +450,7 @@ bool Program::wrote_states() const { return impl_->wrote_states; }
 size_t Program::peak_bytes() const {
   size_t constants = 0;
   for (const auto& s : impl_->cache) {
-    constants = std::max(constants, constant_bytes(s->executable.plan()));
+    constants = std::max(constants, s->constant_bytes());
   }
   return impl_->pool->peak_bytes_in_use() + constants;
 }
@@ -480,14 +460,13 @@ PlanInfo Program::plan(std::span<const Type> inputs) {
   const auto s = impl_->specialisation_for(inputs);
   if (!s) return {};
   const Plan& plan = s->executable.plan();
-  PlanInfo info;
-  info.arena_bytes = plan.arena_bytes;
-  info.kernels = plan.steps.size();
-  info.specialise_ms = s->specialise_ms;
+  PlanInfo info{.arena_bytes = plan.arena_bytes,
+                .constant_bytes = s->constant_bytes(),
+                .kernels = plan.steps.size(),
+                .specialise_ms = s->specialise_ms};
   for (const Buffer& b : plan.buffers) {
     if (b.storage == Storage::output) info.output_bytes += b.bytes;
   }
-  info.constant_bytes = constant_bytes(plan);
   return info;
 }
 

@@ -51,9 +51,9 @@ struct TrainingSession::Impl {
   int64_t steps = 0;
   int saved_threads = 0;  ///< of the checkpoint that was loaded; 0: none, or it does not say
   double loss_scale = 1;
-  int64_t clean_steps = 0;     ///< since the loss scale last changed
-  bool torn = false;              ///< an update was cut off: the states may be of two steps
-  std::string torn_by;            ///< by what
+  int64_t clean_steps = 0;         ///< since the loss scale last changed
+  bool torn = false;               ///< an update was cut off: the states may be of two steps
+  std::string torn_by;             ///< by what
   std::set<std::string> replaced;  ///< states that were assigned since
   std::unique_ptr<Profiler> profiler;
 

@@ -1,0 +1,34 @@
+// One specialisation of a program: the executable plan for inputs of certain types.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "runtime/executable.h"
+
+namespace steep {
+
+struct Specialisation {
+  std::vector<Type> types;  ///< of the graph's inputs
+  std::vector<Dims> dims;   ///< of the caller's forward inputs
+  std::vector<DType> dtypes;
+  Executable executable;
+  double specialise_ms;
+
+  /// Was it made for forward inputs like these? One for each of `dims`.
+  bool matches(std::span<const Tensor> inputs) const {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].dtype() != dtypes[i] || inputs[i].dims() != dims[i]) return false;
+    }
+    return true;
+  }
+
+  size_t constant_bytes() const {
+    size_t bytes = 0;
+    for (const Tensor& t : executable.plan().constants) bytes += t.nbytes();
+    return bytes;
+  }
+};
+
+}  // namespace steep
