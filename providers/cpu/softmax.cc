@@ -32,11 +32,15 @@ void softmax_rows(const float* x, float* y, int64_t rows, int64_t columns) {
 
 void log_softmax_rows(const float* x, float* y, int64_t rows, int64_t columns) {
   const Floats d;
+  constexpr size_t kBlock = 2048;
   const auto n = static_cast<size_t>(columns);
   for (int64_t i = 0; i < rows; ++i, x += columns, y += columns) {
     const float max = row_max(d, x, n);
     const auto maxima = hn::Set(d, max);
-    const auto log_sum = hn::Set(d, std::log(row_exp_sum(d, x, n, max, nullptr)));
+    double sum = 0;  // of blocks: one float would lose digits over a vocabulary
+    for (size_t j = 0; j < n; j += kBlock)
+      sum += row_exp_sum(d, x + j, std::min(kBlock, n - j), max, nullptr);
+    const auto log_sum = hn::Set(d, static_cast<float>(std::log(sum)));
     for_each_vector(d, x, n, [&](VecF v, size_t j, size_t count) {
       store_n(hn::Sub(hn::Sub(v, maxima), log_sum), d, y + j, count);
     });

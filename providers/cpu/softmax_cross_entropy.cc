@@ -22,29 +22,35 @@ HWY_BEFORE_NAMESPACE();
 namespace steep::cpu {
 namespace HWY_NAMESPACE {
 
-/// log Σ exp(x), block by block. The first block's maximum serves as the shift of all that follow,
-/// unless a later one is far above it.
+/// Σ exp(x - shift) over the classes but for the label, block by block, and the shift: at least the
+/// label's score, and about the greatest one. That is the first block's maximum, unless the label's
+/// is greater, or one in a later block so far above that subtracting would lose digits.
 template <typename T>
-float log_sum_exp_row(const T* x, size_t n) {
+double others_row(const T* x, size_t n, size_t label, float* shift) {
   constexpr size_t kBlock = 2048;
-  constexpr float kFar = 60;  // e^60 times a block's elements is a float
+  constexpr float kFar = 4;
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
   const Floats d;
   float max = row_max(d, x, std::min(kBlock, n));
-  const auto shift = [&] { return max == kLowest ? 0 : max; };
+  const auto finite = [&] { return max == kLowest ? 0 : max; };
   double sum = 0;
+  const auto raise = [&](float to) {
+    if (sum != 0) sum *= std::exp(static_cast<double>(max) - to);
+    max = to;
+  };
   for (size_t j = 0; j < n; j += kBlock) {
     const size_t count = std::min(kBlock, n - j);
+    if (label - j < count && x[label] > max) raise(x[label]);
     float greatest = kLowest;
-    float terms = row_exp_sum(d, x + j, count, shift(), nullptr, &greatest);
+    float terms = row_exp_sum(d, x + j, count, finite(), nullptr, &greatest, label - j);
     if (greatest > max + kFar) {
-      if (sum != 0) sum *= std::exp(static_cast<double>(max) - greatest);
-      max = greatest;
-      terms = row_exp_sum(d, x + j, count, max, nullptr);
+      raise(greatest);
+      terms = row_exp_sum(d, x + j, count, max, nullptr, nullptr, label - j);
     }
     sum += terms;
   }
-  return static_cast<float>(shift() + std::log(sum));
+  *shift = finite();
+  return sum;
 }
 
 /// dx = factor exp(x - lse). In place if dx == x and the types are the same.
@@ -63,8 +69,12 @@ void softmax_row(const T* x, float lse, float factor, Dx* dx, size_t n) {
   });
 }
 
-float log_sum_exp_f32(const float* x, size_t n) { return log_sum_exp_row(x, n); }
-float log_sum_exp_bf16(const Bf16* x, size_t n) { return log_sum_exp_row(x, n); }
+double others_f32(const float* x, size_t n, size_t label, float* shift) {
+  return others_row(x, n, label, shift);
+}
+double others_bf16(const Bf16* x, size_t n, size_t label, float* shift) {
+  return others_row(x, n, label, shift);
+}
 void softmax_f32(const float* x, float lse, float factor, float* dx, size_t n) {
   softmax_row(x, lse, factor, dx, n);
 }
@@ -86,26 +96,25 @@ HWY_AFTER_NAMESPACE();
 namespace steep::cpu {
 namespace {
 
-HWY_EXPORT(log_sum_exp_f32);
-HWY_EXPORT(log_sum_exp_bf16);
+HWY_EXPORT(others_f32);
+HWY_EXPORT(others_bf16);
 HWY_EXPORT(softmax_f32);
 HWY_EXPORT(softmax_bf16);
 HWY_EXPORT(softmax_to_bf16);
 HWY_EXPORT(softmax_to_f32);
 
-float log_sum_exp(const float* x, int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(log_sum_exp_f32)(x, static_cast<size_t>(n));
+double others(const float* x, size_t n, size_t label, float* shift) {
+  return HWY_DYNAMIC_DISPATCH(others_f32)(x, n, label, shift);
 }
-float log_sum_exp(const Bf16* x, int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(log_sum_exp_bf16)(x, static_cast<size_t>(n));
+double others(const Bf16* x, size_t n, size_t label, float* shift) {
+  return HWY_DYNAMIC_DISPATCH(others_bf16)(x, n, label, shift);
 }
-double log_sum_exp(const double* x, int64_t n) {
-  double max = -std::numeric_limits<double>::infinity();
-  for (int64_t j = 0; j < n; ++j) max = std::max(max, x[j]);
-  const double shift = std::isinf(max) && max < 0 ? 0 : max;
-  double sum = 0;
-  for (int64_t j = 0; j < n; ++j) sum += std::exp(x[j] - shift);
-  return shift + std::log(sum);
+double others(const double* x, size_t n, size_t label, double* shift) {
+  double max = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (size_t j = 0; j < n; ++j) max = std::max(max, x[j]);
+  *shift = std::isinf(max) && max < 0 ? 0 : max;
+  for (size_t j = 0; j < n; ++j) sum += j == label ? 0 : std::exp(x[j] - *shift);
+  return sum;
 }
 
 void scaled_softmax(const float* x, float lse, float factor, float* dx, int64_t n) {
@@ -127,6 +136,25 @@ void scaled_softmax(const double* x, double lse, double factor, double* dx, int6
 /// What losses, weights and sums are in, for logits of type T.
 template <typename T>
 using Real = std::conditional_t<std::is_same_v<T, Bf16>, float, T>;
+
+constexpr size_t kNoLabel = SIZE_MAX;
+
+/// Of one row: -log softmax(x)[label], 0 without a label, and lse = log Σ exp(x). Where the label
+/// has nearly all of the probability, the loss is the logarithm of a number next to 1, 1 + rest,
+/// and lse minus the label's score is next to nothing: so the label's 1 is not among what is added
+/// up.
+struct RowLoss {
+  double loss, lse;
+};
+template <typename T>
+RowLoss row_loss(const T* x, int64_t n, size_t label) {
+  Real<T> shift;
+  const double sum = others(x, static_cast<size_t>(n), label, &shift);
+  if (label == kNoLabel) return {0, shift + std::log(sum)};
+  const double below = static_cast<double>(x[label]) - shift;
+  const double log_sum = below == 0 ? std::log1p(sum) : std::log(sum + std::exp(below));
+  return {log_sum - below, shift + log_sum};
+}
 
 void set(float& x, float v) { x = v; }
 void set(double& x, double v) { x = v; }
@@ -202,8 +230,9 @@ class CrossEntropy final : public CrossEntropyKernel<Real<T>, Label> {
   explicit CrossEntropy(const NodeSpec& node)
       : CrossEntropyKernel<R, Label>(node, node.in(0), 2),
         has_loss_(node.out(0).present()),
-        has_lse_(node.out(1).present()) {
-    this->scratch_bytes = static_cast<size_t>(this->rows_) * 2 * sizeof(R);
+        has_lse_(node.out(1).present()),
+        has_lse_rest_(node.out(2).present()) {
+    this->scratch_bytes = static_cast<size_t>(this->rows_) * sizeof(R);
   }
 
   void execute(const KernelArgs& args) const override {
@@ -213,14 +242,19 @@ class CrossEntropy final : public CrossEntropyKernel<Real<T>, Label> {
     this->check_labels(labels);
 
     auto* losses = static_cast<R*>(args.scratch);
-    R* lse = has_lse_ ? args.output<R>(1) : losses + this->rows_;
+    R* lse = has_lse_ ? args.output<R>(1) : nullptr;
+    R* lse_rest = has_lse_rest_ ? args.output<R>(2) : nullptr;
     parallel_for(this->rows_, this->row_grain(), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const T* x = logits + i * this->classes_;
-        lse[i] = log_sum_exp(x, this->classes_);
-        losses[i] = this->counts(labels[i])
-                        ? this->weight(weights, labels[i]) * (lse[i] - x[labels[i]])
-                        : R{0};
+        const bool counts = this->counts(labels[i]);
+        const RowLoss row = row_loss(logits + i * this->classes_, this->classes_,
+                                     counts ? static_cast<size_t>(labels[i]) : kNoLabel);
+        losses[i] = counts ? static_cast<R>(this->weight(weights, labels[i]) * row.loss) : R{0};
+        const R rounded = static_cast<R>(row.lse);
+        if (lse != nullptr) lse[i] = rounded;
+        if (lse_rest != nullptr) {
+          lse_rest[i] = std::isfinite(rounded) ? static_cast<R>(row.lse - rounded) : R{0};
+        }
       }
     });
     if (!has_loss_) return;
@@ -236,7 +270,7 @@ class CrossEntropy final : public CrossEntropyKernel<Real<T>, Label> {
 
  private:
   bool has_loss_;
-  bool has_lse_;
+  bool has_lse_, has_lse_rest_;
 };
 
 /// T: of the logits; Dx: of their gradient.
@@ -246,7 +280,7 @@ class CrossEntropyGradOf final : public CrossEntropyKernel<Real<T>, Label> {
 
  public:
   explicit CrossEntropyGradOf(const NodeSpec& node)
-      : CrossEntropyKernel<R, Label>(node, node.in(1), 4) {
+      : CrossEntropyKernel<R, Label>(node, node.in(1), 5) {
     this->may_share = {{1, 0}};
   }
 
@@ -255,6 +289,7 @@ class CrossEntropyGradOf final : public CrossEntropyKernel<Real<T>, Label> {
     const T* logits = args.input<T>(1);
     const Label* labels = args.input<Label>(2);
     const R* lse = args.input<R>(3);
+    const R* lse_rest = args.input<R>(4);
     const R* weights = this->weights(args);
     Dx* dlogits = args.output<Dx>(0);
     this->check_labels(labels);
@@ -271,10 +306,12 @@ class CrossEntropyGradOf final : public CrossEntropyKernel<Real<T>, Label> {
           std::fill_n(dx, this->classes_, Dx{0});
           continue;
         }
-        const R factor =
-            static_cast<R>(dloss[none ? i : 0] * this->weight(weights, label) / divisor);
-        const R at_label = factor * std::expm1(x[label] - lse[i]);
-        scaled_softmax(x, lse[i], factor, dx, this->classes_);
+        const double factor = dloss[none ? i : 0] * this->weight(weights, label) / divisor;
+        // Not p - 1, which is nothing but rounding where p is nearly 1.
+        const double log_p = (static_cast<double>(x[label]) - lse[i]) - lse_rest[i];
+        const auto at_label = static_cast<R>(factor * std::expm1(static_cast<R>(log_p)));
+        scaled_softmax(x, lse[i], static_cast<R>(factor * std::exp(-lse_rest[i])), dx,
+                       this->classes_);
         set(dx[label], at_label);
       }
     });
@@ -302,14 +339,15 @@ std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
   const size_t first = grad ? 1 : 0;
   const Operand& logits = node.in(first);
   const Operand& labels = node.in(first + 1);
-  const Operand& weights = node.in(grad ? 4 : 2);
+  const Operand& weights = node.in(grad ? 5 : 2);
   const DType type = std::is_same_v<T, Bf16> ? DType::bf16 : dtype_of<Real<T>>();
   const DType real = dtype_of<Real<T>>();
   const bool narrow = std::is_same_v<K<T, int64_t>, CrossEntropyNarrowGrad<T, int64_t>>;
   const DType result = narrow ? DType::bf16 : real;
   if (logits.dtype != type || (weights.present() && weights.dtype != real) ||
       (node.out(0).present() && node.out(0).dtype != result) ||
-      (grad && (node.in(0).dtype != real || node.in(3).dtype != real)) ||
+      (grad &&
+       (node.in(0).dtype != real || node.in(3).dtype != real || node.in(4).dtype != real)) ||
       (!grad && node.out(1).present() && node.out(1).dtype != real)) {
     *why_not =
         fmt::format("logits are not {}, or the result not {}", name_of(type), name_of(result));

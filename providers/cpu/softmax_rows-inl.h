@@ -9,6 +9,8 @@
 #define STEEP_SOFTMAX_ROWS_INL_H_
 #endif
 
+#include <algorithm>
+#include <cstdint>
 #include <limits>
 
 HWY_BEFORE_NAMESPACE();
@@ -47,11 +49,20 @@ HWY_INLINE float row_max(Floats d, const T* x, size_t n) {
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(m0, m1), hn::Max(m2, m3))));
 }
 
-/// Sum of exp(x - shift); where y is not null, the terms too. Where `greatest` is not null, raises
-/// it to the greatest element: the sum is of no use if that is more than 88 above the shift.
+/// e with a zero in lane `lane`, if there is such a lane.
+HWY_INLINE VecF but_for(Floats d, VecF e, size_t lane) {
+  const hn::RebindToUnsigned<Floats> du;
+  const auto lanes = hn::Iota(du, 0);
+  const auto wanted = hn::Set(du, static_cast<uint32_t>(std::min(lane, hn::Lanes(d))));
+  return hn::IfThenZeroElse(hn::RebindMask(d, hn::Eq(lanes, wanted)), e);
+}
+
+/// Sum of exp(x - shift), but for element `without`; where y is not null, the terms too. Where
+/// `greatest` is not null, raises it to the greatest element: the sum is of no use if that is more
+/// than 88 above the shift.
 template <typename T>
 HWY_INLINE float row_exp_sum(Floats d, const T* x, size_t n, float shift, float* y,
-                             float* greatest = nullptr) {
+                             float* greatest = nullptr, size_t without = SIZE_MAX) {
   const size_t lanes = hn::Lanes(d);
   const auto shifts = hn::Set(d, shift);
   auto s0 = hn::Zero(d), s1 = hn::Zero(d);
@@ -59,7 +70,11 @@ HWY_INLINE float row_exp_sum(Floats d, const T* x, size_t n, float shift, float*
   size_t j = 0;
   for (; j + 2 * lanes <= n; j += 2 * lanes) {
     const auto x0 = load(d, x + j), x1 = load(d, x + j + lanes);
-    const auto e0 = exp_bounded(d, hn::Sub(x0, shifts)), e1 = exp_bounded(d, hn::Sub(x1, shifts));
+    auto e0 = exp_bounded(d, hn::Sub(x0, shifts)), e1 = exp_bounded(d, hn::Sub(x1, shifts));
+    if (HWY_UNLIKELY(without - j < 2 * lanes)) {
+      e0 = but_for(d, e0, without - j);
+      e1 = but_for(d, e1, without - j - lanes);
+    }
     s0 = hn::Add(s0, e0);
     s1 = hn::Add(s1, e1);
     if (greatest != nullptr) {
@@ -75,7 +90,7 @@ HWY_INLINE float row_exp_sum(Floats d, const T* x, size_t n, float shift, float*
   for_each_vector(d, x + j, n - j, [&](VecF v, size_t at, size_t count) {
     const auto there = hn::FirstN(d, count);
     const auto e = hn::IfThenElseZero(there, exp_bounded(d, hn::Sub(v, shifts)));
-    s0 = hn::Add(s0, e);
+    s0 = hn::Add(s0, but_for(d, e, without - j - at));
     m0 = hn::Max(m0, hn::IfThenElse(there, v, m0));
     if (rest != nullptr) store_n(e, d, rest + at, count);
   });

@@ -18,6 +18,16 @@ LabelRows label_rows(Node n, Value labels, Value class_weights, DType dtype) {
   return rows;
 }
 
+Value pick(Value scores, Value labels) {
+  return apply("GatherElements", {scores, unsqueeze(labels, {1})}, {{"axis", int64_t{1}}});
+}
+
+Value is_label(Value scores, Value labels) {
+  Graph& g = scores.graph();
+  Value classes = apply("Gather", {shape_of(scores), scalar(g, 1, DType::i64)});
+  return cast(apply("OneHot", {labels, classes, ints(g, {0, 1})}), DType::boolean);
+}
+
 Value reduce_losses(Node n, Value losses, Value weights) {
   const std::string reduction = n.attrs().string("reduction", "mean");
   if (reduction == "none") return losses;

@@ -14,6 +14,10 @@ struct LabelRows {
 };
 LabelRows label_rows(Node n, Value labels, Value class_weights, DType dtype);
 
+/// Of scores [N, C] and labels [N]: the labels' scores [N, 1]; where the labels are, bool [N, C].
+Value pick(Value scores, Value labels);
+Value is_label(Value scores, Value labels);
+
 /// mean: Σ losses / Σ weights; sum: Σ losses; none: as they are. `losses` hold their weights
 /// already.
 Value reduce_losses(Node n, Value losses, Value weights);

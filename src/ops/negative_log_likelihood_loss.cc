@@ -1,5 +1,5 @@
 // NegativeLogLikelihoodLoss(log_prob[N, C, d…], labels[N, d…], weights[C]?){ignore_index,
-// reduction} → loss.
+// reduction} → loss. Of a LogSoftmax it is cross entropy, which is exact where this is rounded.
 #include "ops/losses.h"
 #include "ops/positions.h"
 
@@ -8,11 +8,18 @@ namespace {
 
 std::vector<Value> negative_log_likelihood_loss_decompose(Node n) {
   Value log_prob = n.input(0);
+  const Node maker = log_prob.producer();
+  if (maker && maker.op() == "LogSoftmax" && maker.input(0).rank() == log_prob.rank()) {
+    const int64_t axis = maker.attrs().integer("axis", -1);
+    if (axis == 1 || axis == 1 - log_prob.rank()) {
+      std::vector<Value> inputs{maker.input(0), n.input(1)};
+      if (n.input(2)) inputs.push_back(n.input(2));
+      return {apply("SoftmaxCrossEntropyLoss", inputs, n.attrs())};
+    }
+  }
   const LabelRows rows = label_rows(n, n.input(1), n.input(2), log_prob.dtype());
   const Value labels = from_the_front(rows.labels, cast_like(extent_of(log_prob, 1), rows.labels));
-  Value picked =
-      apply("GatherElements", {log_prob, unsqueeze(labels, {1})}, {{"axis", int64_t{1}}});
-  Value losses = -squeeze(picked, {1});
+  Value losses = -squeeze(pick(log_prob, labels), {1});
   if (rows.weights) losses = losses * rows.weights;
   if (rows.counts) losses = where(rows.counts, losses, 0);
   return {reduce_losses(n, losses, rows.weights)};

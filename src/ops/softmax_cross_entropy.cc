@@ -1,6 +1,8 @@
 // steep.SoftmaxCrossEntropy(logits[N, C], labels[N], weights[C]?){ignore_index, reduction, dtype}
-// → loss, lse[N]: lossᵢ = weights[labelsᵢ] (lseᵢ - logits[i, labelsᵢ]) with lse = ln Σ exp(logits)
-// of each row. Both results are of `dtype`, by default that of the logits.
+// → loss, lse[N], lse_rest[N]: lossᵢ = weights[labelsᵢ] (lseᵢ - logits[i, labelsᵢ]) with
+// lse = ln Σ exp(logits) of each row, from which rounding took lse_rest. The results are of
+// `dtype`, by default that of the logits. Errors of the loss are relative to the loss, however
+// small.
 #include "ops/losses.h"
 #include "ops/own_types.h"
 
@@ -8,17 +10,18 @@ namespace steep {
 namespace {
 
 Grads softmax_cross_entropy_vjp(Node n, const Grads& dy) {
-  Value logits = n.input(0), lse = n.output(1);
+  Value logits = n.input(0), lse = n.output(1), lse_rest = n.output(2);
   Value dlogits;
   if (dy[0]) {
-    std::vector<Value> inputs{dy[0], logits, n.input(1), lse};
+    std::vector<Value> inputs{dy[0], logits, n.input(1), lse, lse_rest};
     if (n.input(2)) inputs.push_back(n.input(2));
     Attrs attrs = n.attrs();
     attrs.set("dtype", static_cast<int64_t>(logits.dtype()));
     dlogits = apply("steep.SoftmaxCrossEntropyGrad", inputs, std::move(attrs));
   }
   if (dy.size() > 1 && dy[1]) {
-    Value through_lse = unsqueeze(dy[1], {1}) * exp(logits - unsqueeze(lse, {1}));
+    Value log_p = (logits - unsqueeze(lse, {1})) - unsqueeze(lse_rest, {1});
+    Value through_lse = unsqueeze(dy[1], {1}) * exp(log_p);
     dlogits = dlogits ? dlogits + through_lse : through_lse;
   }
   return {dlogits};
@@ -37,19 +40,33 @@ std::vector<Type> softmax_cross_entropy_infer(Node n) {
     if (a.known()) (*rows.shape)[0] = a;
   }
   const bool none = n.attrs().string("reduction", "mean") == "none";
-  return {none ? rows : Type{rows.dtype, Shape{}}, rows};
+  return {none ? rows : Type{rows.dtype, Shape{}}, rows, rows};
+}
+
+/// ln(1 + x), exact near 0: what rounding took from the sum is added to its logarithm.
+Value log1p(Value x) {
+  Value y = x + 1;
+  return log(y) + (x - (y - 1)) / y;
 }
 
 std::vector<Value> softmax_cross_entropy_decompose(Node n) {
+  Graph& g = n.graph();
   Value logits = cast_like(n.input(0), n.output(0) ? n.output(0) : n.output(1));
   const LabelRows rows = label_rows(n, n.input(1), n.input(2), logits.dtype());
-  Value lse = apply("ReduceLogSumExp", {logits, ints(n.graph(), {1})}, {{"keepdims", int64_t{0}}});
-  Value picked =
-      apply("GatherElements", {logits, unsqueeze(rows.labels, {1})}, {{"axis", int64_t{1}}});
-  Value losses = lse - squeeze(picked, {1});
+  Value max = apply("ReduceMax", {logits, ints(g, {1})}, {{"keepdims", int64_t{1}}});
+  max = apply("steep.StopGradient", {max});  // any shift gives the same results
+  // What is added to 1 is all but the greatest term, where that is the label's.
+  Value shifted = logits - max;
+  Value picked = pick(shifted, rows.labels);
+  Value others = sum(where(is_label(shifted, rows.labels), 0, exp(shifted)), {1}, true);
+  Value log_sum = log1p(others + (exp(picked) - 1));
+  Value losses = squeeze(log_sum - picked, {1});
   if (rows.weights) losses = losses * rows.weights;
   if (rows.counts) losses = where(rows.counts, losses, 0);
-  return {reduce_losses(n, losses, rows.weights), lse};
+  // Knuth's sum of two numbers, and what rounding takes from it.
+  Value lse = max + log_sum, added = lse - max;
+  Value rest = apply("steep.StopGradient", {(max - (lse - added)) + (log_sum - added)});
+  return {reduce_losses(n, losses, rows.weights), squeeze(lse, {1}), squeeze(rest, {1})};
 }
 
 }  // namespace

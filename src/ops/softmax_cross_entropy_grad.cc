@@ -1,6 +1,7 @@
-// steep.SoftmaxCrossEntropyGrad(dloss, logits[N, C], labels[N], lse[N], weights[C]?){ignore_index,
-// reduction, dtype} → dlogits[i, c] = dlossᵢ wᵢ (softmax(logits)[i, c] - [c = labelsᵢ]), divided by
-// Σ w under "mean". The result is of `dtype`, by default that of the logits.
+// steep.SoftmaxCrossEntropyGrad(dloss, logits[N, C], labels[N], lse[N], lse_rest[N],
+// weights[C]?){ignore_index, reduction, dtype} → dlogits[i, c] = dlossᵢ wᵢ (softmax(logits)[i, c] -
+// [c = labelsᵢ]), divided by Σ w under "mean". The result is of `dtype`, by default that of the
+// logits. Errors are relative to the element, also at the label.
 #include "ops/losses.h"
 #include "ops/own_types.h"
 
@@ -14,15 +15,13 @@ std::vector<Type> softmax_cross_entropy_grad_infer(Node n) {
 }
 
 std::vector<Value> softmax_cross_entropy_grad_decompose(Node n) {
-  Graph& g = n.graph();
   Value dloss = n.input(0), lse = n.input(3), logits = cast_like(n.input(1), lse);
   const DType dtype = logits.dtype();
-  const LabelRows rows = label_rows(n, n.input(2), n.input(4), dtype);
-  Value classes = apply("Gather", {shape_of(logits), scalar(g, 1, DType::i64)});
-  Value off_on =
-      concat({unsqueeze(scalar(g, 0, dtype), {0}), unsqueeze(scalar(g, 1, dtype), {0})}, 0);
-  Value target = apply("OneHot", {rows.labels, classes, off_on});
-  Value slope = exp(logits - unsqueeze(lse, {1})) - target;
+  const LabelRows rows = label_rows(n, n.input(2), n.input(5), dtype);
+  Value log_p = (logits - unsqueeze(lse, {1})) - unsqueeze(n.input(4), {1});
+  // p - 1, exact where p is nearly 1.
+  Value t = tanh(pick(log_p, rows.labels) * 0.5);
+  Value slope = where(is_label(log_p, rows.labels), 2.0 * t / (1.0 - t), exp(log_p));
   Value scale = rows.weights ? dloss * rows.weights : dloss;
   if (n.attrs().string("reduction", "mean") == "mean") {
     scale = scale / (rows.weights ? sum(rows.weights, {}, false)

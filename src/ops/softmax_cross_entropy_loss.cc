@@ -10,11 +10,11 @@ std::vector<Value> softmax_cross_entropy_loss_decompose(Node n) {
   std::vector<Value> inputs{classes_last(scores),
                             labels.rank() == 1 ? labels : reshape(labels, {-1})};
   if (n.input(2)) inputs.push_back(n.input(2));
-  const std::vector<Value> rows = apply_n("steep.SoftmaxCrossEntropy", inputs, 2, n.attrs());
+  const std::vector<Value> rows = apply_n("steep.SoftmaxCrossEntropy", inputs, 3, n.attrs());
   std::vector<Value> results{rows[0]};
   if (n.attrs().string("reduction", "mean") == "none") results[0] = reshape_like(rows[0], labels);
-  if (n.output_count() > 1)
-    results.push_back(scores - unsqueeze(reshape_like(rows[1], labels), {1}));
+  const auto of_classes = [&](Value v) { return unsqueeze(reshape_like(v, labels), {1}); };
+  if (n.output_count() > 1) results.push_back((scores - of_classes(rows[1])) - of_classes(rows[2]));
   return results;
 }
 

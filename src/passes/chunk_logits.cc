@@ -61,7 +61,7 @@ class Head {
     logits_ = loss_.input(0);
     reduction_ = loss_.attrs().string("reduction", "mean");
     if (logits_.dtype() != DType::f32 || loss_.input(2) || reduction_ == "none" ||
-        !loss_.output(0) || !loss_.output(1))
+        !loss_.output(0) || !loss_.output(1) || !loss_.output(2))
       return false;
     const Value scores = behind_views(logits_);
     product_ = scores.producer();
@@ -75,9 +75,12 @@ class Head {
       gradient_ = n;
     }
     if (!gradient_ || gradient_.input(1) != logits_ || gradient_.input(2) != loss_.input(1) ||
-        gradient_.input(3) != loss_.output(1))
+        gradient_.input(3) != loss_.output(1) || gradient_.input(4) != loss_.output(2))
       return false;
-    if (users_[loss_.output(1).id()].size() != 1 || g_.is_output(loss_.output(1))) return false;
+    for (const int k : {1, 2}) {
+      const Value sums = loss_.output(k);
+      if (users_[sums.id()].size() != 1 || g_.is_output(sums)) return false;
+    }
     rows_ = logits_.type().dims()[0];
     return in_forward(gradient_.input(0)) && find_products();
   }
@@ -102,9 +105,10 @@ class Head {
       const int64_t begin = rows_ * i / count, end = rows_ * (i + 1) / count;
       const Value t = rows(labels, begin, end);
       const Value logits = multiply(product_, rows(x, begin, end), product_.input(1), {});
-      const std::vector<Value> made = apply_n(loss_.op(), std::vector{logits, t}, 2, summed(loss_));
+      const std::vector<Value> made = apply_n(loss_.op(), std::vector{logits, t}, 3, summed(loss_));
       loss = loss ? loss + made[0] : made[0];
-      const Value dlogits = apply(gradient_.op(), {dloss, logits, t, made[1]}, summed(gradient_));
+      const Value dlogits =
+          apply(gradient_.op(), {dloss, logits, t, made[1], made[2]}, summed(gradient_));
       for (size_t k = 0; k < row_products_.size(); ++k) {
         const Node n = row_products_[k];
         of_rows[k].push_back(multiply(n, dlogits, n.input(1), {}));

@@ -83,7 +83,7 @@ Value softmax_cross_entropy_loss(Value logits, Value labels, std::optional<int64
   Attrs attrs{{"reduction", std::string("mean")}};
   if (ignore_index) attrs.set("ignore_index", *ignore_index);
   const Value operands[] = {logits, labels};
-  return apply_n("steep.SoftmaxCrossEntropy", operands, 2, std::move(attrs))[0];
+  return apply_n("steep.SoftmaxCrossEntropy", operands, 3, std::move(attrs))[0];
 }
 
 Value binary_cross_entropy_with_logits_loss(Value logits, Value target) {

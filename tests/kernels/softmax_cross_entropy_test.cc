@@ -82,7 +82,8 @@ void check(const Case& c, DType dtype) {
   }
   const bool none = c.reduction == "none";
   const std::vector<double> loss = none ? losses : std::vector<double>{total / divisor};
-  const std::vector<Out> outs = {{dtype, none ? Dims{c.rows} : Dims{}}, {dtype, {c.rows}}};
+  const std::vector<Out> outs = {
+      {dtype, none ? Dims{c.rows} : Dims{}}, {dtype, {c.rows}}, {dtype, {c.rows}}};
   const double rtol = dtype == DType::f64 ? 1e-12 : 2e-6;
   const auto forward = [&](int threads) {
     return run_kernel("steep.SoftmaxCrossEntropy", {p.logits, p.labels, p.weights}, outs, p.attrs,
@@ -93,13 +94,14 @@ void check(const Case& c, DType dtype) {
   expect_close(two[1], lse, rtol, rtol);
   expect_same_bits(one[0], two[0]);
   expect_same_bits(one[1], two[1]);
+  expect_same_bits(one[2], two[2]);
 
   const auto backward = [&](int threads, bool share) {
     RunOptions options{.threads = threads, .default_constants = false};
     if (share) options.share = {{1, 0}};
     return run_one("steep.SoftmaxCrossEntropyGrad",
-                   {p.dloss, p.logits, p.labels, two[1], p.weights}, {dtype, {c.rows, c.classes}},
-                   p.attrs, options);
+                   {p.dloss, p.logits, p.labels, two[1], two[2], p.weights},
+                   {dtype, {c.rows, c.classes}}, p.attrs, options);
   };
   const Tensor d2 = backward(2, false);
   expect_close(d2, dx, 10 * rtol, rtol * 1e-2 + rtol * std::abs(g.empty() ? 0 : g[0]));
@@ -147,13 +149,14 @@ TEST(SoftmaxCrossEntropy, NothingToAverageIsNan) {
   const auto logits = random_tensor(DType::f32, {2, 3});
   const auto labels = Tensor::from<int64_t>({-1, -1}, {2});
   const Attrs attrs = {{"ignore_index", int64_t{-1}}};
-  const auto out =
-      run_kernel("steep.SoftmaxCrossEntropy", {logits, labels},
-                 {{DType::f32, {}}, {DType::f32, {2}}}, attrs, {.default_constants = false});
+  const auto out = run_kernel("steep.SoftmaxCrossEntropy", {logits, labels},
+                              {{DType::f32, {}}, {DType::f32, {2}}, {DType::f32, {2}}}, attrs,
+                              {.default_constants = false});
   EXPECT_TRUE(std::isnan(*out[0].data<float>()));
-  expect_close(run_one("steep.SoftmaxCrossEntropyGrad",
-                       {Tensor::scalar(1.0F), logits, labels, out[1]}, {DType::f32, {2, 3}}, attrs),
-               std::vector<double>(6, 0.0));
+  expect_close(
+      run_one("steep.SoftmaxCrossEntropyGrad",
+              {Tensor::scalar(1.0F), logits, labels, out[1], out[2]}, {DType::f32, {2, 3}}, attrs),
+      std::vector<double>(6, 0.0));
 }
 
 TEST(SoftmaxCrossEntropy, InfinitiesAndNan) {
@@ -162,10 +165,10 @@ TEST(SoftmaxCrossEntropy, InfinitiesAndNan) {
   const auto labels = Tensor::from<int64_t>({0, 0, 1}, {3});
   const Attrs attrs = {{"reduction", std::string("none")}};
   const auto out = run_kernel("steep.SoftmaxCrossEntropy", {logits, labels},
-                              {{DType::f32, {3}}, {DType::f32, {3}}}, attrs);
+                              {{DType::f32, {3}}, {DType::f32, {3}}, {DType::f32, {3}}}, attrs);
   expect_close(out[0], {std::log(2), NAN, NAN});
   const auto dx = run_one("steep.SoftmaxCrossEntropyGrad",
-                          {Tensor::from<float>({1, 1, 1}, {3}), logits, labels, out[1]},
+                          {Tensor::from<float>({1, 1, 1}, {3}), logits, labels, out[1], out[2]},
                           {DType::f32, {3, 3}}, attrs);
   expect_close(dx, {-0.5, 0, 0.5, NAN, NAN, NAN, NAN, NAN, NAN});
 }
@@ -192,6 +195,49 @@ TEST(SoftmaxCrossEntropy, LaterClassesFarAboveTheFirst) {
   expect_close(out[1], want);
 }
 
+/// Scores of about 0 above `offset`, but the label's, above all others together by `margin`.
+void expect_exact(int64_t classes, float offset, double margin) {
+  SCOPED_TRACE(std::to_string(classes) + " classes, " + std::to_string(offset) + ", " +
+               std::to_string(margin));
+  Tensor logits = random_tensor(DType::f32, {1, classes}, 5);
+  auto* x = logits.data<float>();
+  const int64_t label = 7919 % classes;
+  double others = 0;
+  for (int64_t j = 0; j < classes; ++j) {
+    x[j] += offset;
+    if (j != label) others += std::exp(double{x[j]} - offset);
+  }
+  x[label] = static_cast<float>(std::log(others) + margin + offset);
+  others *= std::exp(offset - double{x[label]});
+  const auto labels = Tensor::from<int64_t>({label}, {1});
+  const auto out = run_kernel("steep.SoftmaxCrossEntropy", {logits, labels},
+                              {{DType::f32, {}}, {DType::f32, {1}}, {DType::f32, {1}}}, {},
+                              {.default_constants = false});
+  const double loss = std::log1p(others), found = *out[0].data<float>();
+  EXPECT_NEAR(found, loss, 2e-6 * loss);
+  const Tensor dx =
+      run_one("steep.SoftmaxCrossEntropyGrad",
+              {Tensor::scalar(1.0F), logits, labels, out[1], out[2]}, {DType::f32, {1, classes}});
+  const double slope = -others / (1 + others);
+  EXPECT_NEAR(dx.data<float>()[label], slope, 2e-6 * std::abs(slope) + offset * 1e-14);
+  for (int64_t j = 0; j < classes; ++j) {
+    const double p = std::exp(double{x[j]} - x[label] - loss);
+    if (j == label) continue;
+    ASSERT_NEAR(dx.data<float>()[j], p, 4e-6 * p) << j;
+  }
+}
+
+/// log Σ exp(x) - x[label] and p - 1 leave a float without a digit where the loss is small, and
+/// log Σ exp(x) alone where all scores are large.
+TEST(SoftmaxCrossEntropy, ErrorsAreRelativeHoweverSmallTheLoss) {
+  for (const int64_t classes : {2, 10, 1000, 50257}) {
+    for (const float offset : {0.0F, 1e4F}) {
+      for (const double margin : {18.4, 12.2, 6.9, 2.3, 0.0, -20.0})
+        expect_exact(classes, offset, margin);
+    }
+  }
+}
+
 TEST(SoftmaxCrossEntropy, RefusesLabelsOutsideTheClasses) {
   const auto logits = random_tensor(DType::f32, {2, 3});
   for (int64_t bad : {int64_t{3}, int64_t{-1}, INT64_MIN, INT64_MAX}) {
@@ -206,7 +252,8 @@ TEST(SoftmaxCrossEntropy, RefusesLabelsOutsideTheClasses) {
       EXPECT_EQ(e.parts().received, std::to_string(bad) + " in row 1");
     }
     EXPECT_THROW(run_one("steep.SoftmaxCrossEntropyGrad",
-                         {Tensor::scalar(1.0F), logits, labels, Tensor::from<float>({0, 0}, {2})},
+                         {Tensor::scalar(1.0F), logits, labels, Tensor::from<float>({0, 0}, {2}),
+                          Tensor::from<float>({0, 0}, {2})},
                          {DType::f32, {2, 3}}),
                  DataError);
   }

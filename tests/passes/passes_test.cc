@@ -137,12 +137,13 @@ struct Vocabulary {
     if (ignores) attrs.set("ignore_index", int64_t{-100});
     const Value flat = reshape(logits, {-1, 52000});
     const std::vector<Value> loss =
-        apply_n("steep.SoftmaxCrossEntropy", std::vector{flat, t}, 2, attrs);
+        apply_n("steep.SoftmaxCrossEntropy", std::vector{flat, t}, 3, attrs);
     g.add_output("loss", loss[0]);
     const Graph::Scope backward(g, Phase::backward, "grad");
     const Value seed = scalar(g, 3, DType::f32);
-    const Value dy = reshape(
-        apply("steep.SoftmaxCrossEntropyGrad", {seed, flat, t, loss[1]}, attrs), {5, 104, 52000});
+    const Value dy =
+        reshape(apply("steep.SoftmaxCrossEntropyGrad", {seed, flat, t, loss[1], loss[2]}, attrs),
+                {5, 104, 52000});
     const Value rows = apply("Flatten", {dy}, {{"axis", int64_t{2}}});
     const Value of_x = apply("Flatten", {x}, {{"axis", int64_t{2}}});
     g.add_output("dx", matmul(dy, tied ? w : transpose(w, {1, 0})), Phase::backward);

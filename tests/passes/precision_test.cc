@@ -39,7 +39,7 @@ Graph classifier() {
   Value hidden = apply("Gelu", {matmul(x, w1) + b1});
   Value logits = matmul(hidden, w2) + b2;
   const std::vector<Value> loss =
-      apply_n("steep.SoftmaxCrossEntropy", std::vector{logits, labels}, 2);
+      apply_n("steep.SoftmaxCrossEntropy", std::vector{logits, labels}, 3);
   g.add_output("loss", loss[0]);
   const Value outputs[] = {loss[0]}, seeds[] = {Value()}, wrt[] = {w1, b1, w2, b2};
   for (Value gradient : add_gradients(g, outputs, seeds, wrt)) {

@@ -94,7 +94,7 @@ for _reduction in ("mean", "sum", "none"):
         for _w in (None, "32 40"):
             _attrs = {"reduction": _reduction, "ignore_index": -100}
             if _w is None or _reduction == "mean":
-                row("steep.SoftmaxCrossEntropy", "16 4x40", _l, _w, outputs=2, dtype=F32, **_attrs)
+                row("steep.SoftmaxCrossEntropy", "16 4x40", _l, _w, outputs=3, dtype=F32, **_attrs)
     for _logits, _dtype in (("16", BF16), ("32", BF16), ("16", F32)):
         row(
             "steep.SoftmaxCrossEntropyGrad",
@@ -102,11 +102,12 @@ for _reduction in ("mean", "sum", "none"):
             f"{_logits} 4x40",
             _some_ignored,
             "32 4",
+            "32 4",
             dtype=_dtype,
             reduction=_reduction,
             ignore_index=-100,
         )
-row("steep.SoftmaxCrossEntropy", "16 3x5000", np.array([4999, 0, 1]), outputs=2, dtype=F32)
+row("steep.SoftmaxCrossEntropy", "16 3x5000", np.array([4999, 0, 1]), outputs=3, dtype=F32)
 
 for _columns in (1, 7, 64, 100):
     row(

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 
 from .row import floats, table
@@ -98,10 +99,14 @@ for _x, _attrs, _weighted in LOSSES:
                 _t.astype(_dtype),
                 *_w,
                 attrs=_attrs,
-                outputs=2,
+                outputs=3,
                 frozen=_frozen,
                 note=np.dtype(_dtype).name,
-                torch=lambda x, t, w=None, f=entropy: (f(x, t, w), x.logsumexp(1)),
+                torch=lambda x, t, w=None, f=entropy: (
+                    f(x, t, w),
+                    x.logsumexp(1),
+                    torch.zeros(x.shape[0], dtype=x.dtype),
+                ),
             )
         _d = floats(*(_x[:1] if _attrs.get("reduction") == "none" else ()))
         row(
@@ -110,7 +115,8 @@ for _x, _attrs, _weighted in LOSSES:
             floats(*_x),
             _t,
             floats(_x[0]),
+            floats(_x[0]),
             *_w,
             attrs=_attrs,
-            frozen=(4,) if _weighted else (),
+            frozen=(5,) if _weighted else (),
         )
