@@ -249,11 +249,8 @@ def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
             return losses
         return losses.sum() / (losses.numel() if c.reduction == "mean" else 1)
     # Σ -w log softmax, over all classes
-    lse = c.input.logsumexp(1)
-    if weight is None:
-        smooth = classes * lse - c.input.sum(1)
-    else:
-        smooth = c.weight.sum() * lse - (weight * c.input).sum(1)
+    log_p = F.log_softmax(c.input, 1)
+    smooth = -(log_p if weight is None else weight * log_p).sum(1)
     counts = c.target != c.ignore_index
     smooth = torch.where(counts, smooth, 0.0)
     if c.reduction == "mean":
