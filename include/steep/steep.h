@@ -220,7 +220,8 @@ class TrainingSession {
   // --- state
   // ------------------------------------------------------------------------------------------------
 
-  std::vector<TensorInfo> input_info() const;   ///< of step(): the model's inputs, then the label
+  const std::vector<TensorInfo>& input_info()
+      const;                                    ///< of step(): the model's inputs, then the label
   std::vector<TensorInfo> output_info() const;  ///< the model's outputs
   std::vector<std::string> parameter_names() const;  ///< those trained, in the order of the file
   /// Those that are not: they scale or shift inputs, weigh the loss, are settings or scales of

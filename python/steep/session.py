@@ -30,7 +30,9 @@ def announce_precision(precision: str) -> None:
 class TrainingSession(_steep.TrainingSession):
     """An ONNX model, its loss and its optimizer as one compiled step.
 
-    Arrays are NumPy's, PyTorch's or any that speak DLPack; results are ``steep.Tensor``.
+    Arrays are NumPy's, PyTorch's or any that speak DLPack; results are ``steep.Tensor``. Data of
+    another type than the model's inputs is converted: float64 to float32, int32 labels to int64.
+    Integers that do not fit, and floats for integers, are refused.
 
     >>> session = TrainingSession("model.onnx", loss="mse", optimizer="sgd", lr=0.1)
     >>> session.step(x, y).loss
@@ -45,7 +47,8 @@ class TrainingSession(_steep.TrainingSession):
         ignore_index: label that softmax cross entropy skips.
         trainable: initializers to train, and Constant nodes by the name of their output; by default
             every float initializer on the loss's path that acts as a weight. ``left_out`` lists the
-            others, each with its reason.
+            others, each with its reason. One that is an input too, as all are in old files, may be a
+            weight, and is not fed.
         frozen: taken away from ``trainable``.
         optimizer: "sgd", "adam", "adamw" or "lamb", with the conventions of ``torch.optim``.
         lr, weight_decay, momentum, dampening, nesterov, betas, eps, bias_correction: its settings.

@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <limits>
 #include <utility>
 
 #include "cli/command_line.h"
 #include "steep/error.h"
+#include "train/convert.h"
 #include "train/names.h"
 
 namespace steep::cli {
@@ -23,50 +22,6 @@ std::pair<std::string, std::string> split_pair(const std::string& text, const ch
                                .received = text});
   }
   return {text.substr(0, at), text.substr(at + 1)};
-}
-
-/// Calls f with a null pointer of the C++ type of a numeric dtype; false for the 16-bit floats.
-template <typename F>
-bool with_type(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::f32: f(static_cast<float*>(nullptr)); return true;
-    case DType::f64: f(static_cast<double*>(nullptr)); return true;
-    case DType::i8: f(static_cast<int8_t*>(nullptr)); return true;
-    case DType::i16: f(static_cast<int16_t*>(nullptr)); return true;
-    case DType::i32: f(static_cast<int32_t*>(nullptr)); return true;
-    case DType::i64: f(static_cast<int64_t*>(nullptr)); return true;
-    case DType::u8: f(static_cast<uint8_t*>(nullptr)); return true;
-    case DType::u16: f(static_cast<uint16_t*>(nullptr)); return true;
-    case DType::u32: f(static_cast<uint32_t*>(nullptr)); return true;
-    case DType::u64: f(static_cast<uint64_t*>(nullptr)); return true;
-    case DType::boolean: f(static_cast<bool*>(nullptr)); return true;
-    default: return false;
-  }
-}
-
-[[noreturn]] void refuse_conversion(const Tensor& tensor, DType dtype, const std::string& name,
-                                    const std::string& received) {
-  throw DataError(
-      ErrorParts{.what = "an array does not suit the model's input",
-                 .node = name,
-                 .expected = std::string(name_of(dtype)),
-                 .received = received.empty() ? std::string(name_of(tensor.dtype())) : received,
-                 .remedy = "convert the array before saving it"});
-}
-
-template <typename From, typename To>
-void convert_all(const Tensor& from, Tensor& to, const std::string& name) {
-  const auto* in = static_cast<const From*>(from.data());
-  auto* out = static_cast<To*>(to.data());
-  for (int64_t i = 0; i < from.size(); ++i) {
-    if constexpr (std::is_integral_v<To>) {
-      if (!std::in_range<std::conditional_t<std::is_same_v<To, bool>, uint8_t, To>>(
-              static_cast<std::conditional_t<std::is_same_v<From, bool>, uint8_t, From>>(in[i]))) {
-        refuse_conversion(from, to.dtype(), name, fmt::format("{} at element {}", in[i], i));
-      }
-    }
-    out[i] = static_cast<To>(in[i]);
-  }
 }
 
 std::vector<std::string> names_of(const std::map<std::string, Tensor>& arrays) {
@@ -170,22 +125,6 @@ std::vector<Tensor> arrays_for(const DataChoice& choice, const std::vector<Tenso
     ordered.push_back(convert(found->second, input.dtype, found->first));
   }
   return ordered;
-}
-
-Tensor convert(const Tensor& tensor, DType dtype, const std::string& name) {
-  if (tensor.dtype() == dtype) return tensor;
-  if (is_float(tensor.dtype()) && !is_float(dtype)) refuse_conversion(tensor, dtype, name, "");
-  Tensor out = Tensor::empty(dtype, tensor.dims());
-  const bool known = with_type(tensor.dtype(), [&]<typename From>(From*) {
-    const bool target_known = with_type(dtype, [&]<typename To>(To*) {
-      if constexpr (!std::is_floating_point_v<From> || std::is_floating_point_v<To>) {
-        convert_all<From, To>(tensor, out, name);
-      }
-    });
-    if (!target_known) refuse_conversion(tensor, dtype, name, "");
-  });
-  if (!known) refuse_conversion(tensor, dtype, name, "");
-  return out;
 }
 
 std::map<std::string, Dims> parse_shapes(const std::vector<std::string>& texts) {

@@ -41,10 +41,6 @@ void add_data_options(CLI::App& app, DataChoice& choice);
 std::vector<Tensor> arrays_for(const DataChoice& choice, const std::vector<TensorInfo>& inputs,
                                const std::string& label);
 
-/// Any numeric dtype to any other that can hold the values: ints stay exact (DataError when one
-/// does not fit), floats may lose digits, floats never become ints.
-Tensor convert(const Tensor& tensor, DType dtype, const std::string& name);
-
 /// "x=8,128" → shapes by name. Throws DataError.
 std::map<std::string, Dims> parse_shapes(const std::vector<std::string>& texts);
 

@@ -157,7 +157,7 @@ std::map<std::string, Tensor> TrainingSession::gradients(const Inputs& inputs, d
   return impl_->gradients(impl_->in_order(inputs, false), loss);
 }
 
-std::vector<TensorInfo> TrainingSession::input_info() const { return impl_->inputs; }
+const std::vector<TensorInfo>& TrainingSession::input_info() const { return impl_->inputs; }
 std::vector<TensorInfo> TrainingSession::output_info() const { return impl_->outputs; }
 std::vector<std::string> TrainingSession::parameter_names() const {
   return impl_->model.parameters;

@@ -171,7 +171,7 @@ def test_groups_schedule_and_state():
     [
         (lambda x, y: (x,), steep.DataError, "label"),
         (lambda x, y: (x, y, y), steep.DataError, "2"),
-        (lambda x, y: (x.astype(np.float64), y), steep.ShapeError, "float64"),
+        (lambda x, y: (x.astype(np.float16), y), steep.ShapeError, "float16"),
         (lambda x, y: (x[:, :4], y), steep.ShapeError, "x"),
         (lambda x, y: (x, y[:5]), steep.ShapeError, ""),
         (lambda x, y: ("text", y), steep.DataError, "str"),
