@@ -67,8 +67,13 @@ class InferenceSession {
   std::vector<Datum> run_data(const std::map<std::string, Datum>& inputs,
                               std::span<const std::string> outputs = {});
 
-  std::vector<TensorInfo> input_info() const;   ///< what run() must be fed
-  std::vector<TensorInfo> output_info() const;  ///< the model's outputs
+  std::vector<TensorInfo> input_info() const;  ///< what run() must be fed
+  /// What run() may be fed, too: inputs with a default (initializers of the same name, in files of
+  /// ir_version 4 and up). For each choice of them the model is read and compiled anew.
+  std::vector<TensorInfo> default_info() const;
+  /// The model's outputs, but those that need operators that Steep does not know: naming one of
+  /// these, or none where there is one, throws ModelError.
+  std::vector<TensorInfo> output_info() const;
   const ModelMetadata& metadata() const;
 
   /// Records one event per kernel from now on, until write_profile().

@@ -85,6 +85,8 @@ void init_inference(nb::module_& m) {
           "As run_tensors, with NumPy arrays, lists of them for sequences, and None for empty "
           "optionals.")
       .def("input_info", &Session::input_info, nb::sig("def input_info(self) -> list[TensorInfo]"))
+      .def("default_info", &Session::default_info,
+           nb::sig("def default_info(self) -> list[TensorInfo]"))
       .def("output_info", &Session::output_info,
            nb::sig("def output_info(self) -> list[TensorInfo]"))
       .def_prop_ro("metadata", &Session::metadata, nb::rv_policy::reference_internal)

@@ -147,6 +147,7 @@ class InferenceSession:
             DataError: an input is missing, unknown or no array; an output is unknown.
             ShapeError: an input's element type, rank or extent is not the model's.
             ProviderError: there is no kernel for a node.
+            ModelError: an output needs an operator that Steep does not know.
         """
         return self._session.run_data(list(output_names or ()), dict(input_feed))
 
@@ -154,8 +155,12 @@ class InferenceSession:
         """List what ``run`` must be fed."""
         return [_node_arg(info) for info in self._session.input_info()]
 
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """List the inputs that have a default, which ``run`` may be fed in its place."""
+        return [_node_arg(info) for info in self._session.default_info()]
+
     def get_outputs(self) -> list[NodeArg]:
-        """List the model's outputs."""
+        """List the outputs; those that need operators that Steep does not know are not there."""
         return [_node_arg(info) for info in self._session.output_info()]
 
     def get_providers(self) -> list[str]:

@@ -91,6 +91,9 @@ bool is_scalar(Value v) { return v.type().shape && v.type().shape->empty(); }
 
 std::string differentiate(ImportedModel model, const GradientOptions& options) {
   Graph& g = model.graph;
+  for (const std::string& name : options.outputs) model.require(name);
+  if (options.outputs.empty() && !model.left_out.empty())
+    model.require(model.left_out.begin()->first);
   keep_outputs(g, options.outputs);
   const std::vector<Value> sources = find_sources(g, options, model.initializers);
   Names names(g);
@@ -115,14 +118,17 @@ std::string differentiate(ImportedModel model, const GradientOptions& options) {
 
 std::string gradient_model(const std::filesystem::path& model, const GradientOptions& options) {
   const Budget budget(options.limits);
-  return differentiate(import_model(model, {.limits = options.limits, .training = false}), options);
+  return differentiate(
+      import_model(model, {.limits = options.limits, .training = false, .leave_out = true}),
+      options);
 }
 
 std::string gradient_model(std::span<const std::byte> model, const GradientOptions& options,
                            const std::filesystem::path& folder) {
   const Budget budget(options.limits);
-  return differentiate(import_model(model, {.limits = options.limits, .training = false}, folder),
-                       options);
+  return differentiate(
+      import_model(model, {.limits = options.limits, .training = false, .leave_out = true}, folder),
+      options);
 }
 
 }  // namespace steep

@@ -66,6 +66,10 @@ int check(const CheckChoice& choice) {
   for (const TensorInfo& p : report.parameters) fmt::print("  {}  {}\n", p.name, p.text());
   for (const std::string& line : describe(report.left_out)) fmt::print("{}\n", line);
   for (const std::string& text : report.warnings) fmt::print("warning: {}\n", text);
+  for (const Obstacle& o : report.unread) {
+    fmt::print("not read by the loss, kept in the file and not trained: {} ({}). {}\n", o.node,
+               o.op, o.what);
+  }
   return kDone;
 }
 

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <functional>
 #include <list>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -21,6 +23,10 @@ namespace {
 
 /// Choices of outputs whose programs are kept.
 constexpr size_t kMaxPrograms = 8;
+
+ImportOptions import_options(const InferenceOptions& options) {
+  return {.limits = options.limits, .training = false, .leave_out = true};
+}
 
 /// `declared` is what the file says; it fills the extents that inference could not find.
 TensorInfo info_of(const std::string& name, const Type& type, const Type& declared) {
@@ -98,9 +104,19 @@ void check_input(const TensorInfo& wanted, const Datum& datum) {
 
 struct InferenceSession::Impl {
   using Chosen = std::vector<size_t>;  // indices of outputs
+  using Import = std::function<ImportedModel(const ImportOptions&)>;
 
-  Impl(ImportedModel model, const InferenceOptions& with)
-      : graph(std::move(model.graph)), options(with), metadata(std::move(model.metadata)) {
+  Impl(Import import, const InferenceOptions& with, const std::set<std::string>& fed = {})
+      : options(with), again(std::move(import)) {
+    ImportOptions limits = import_options(options);
+    limits.fed = fed;
+    ImportedModel model = again(limits);
+    graph = std::move(model.graph);
+    metadata = std::move(model.metadata);
+    left_out = std::move(model.left_out);
+    for (const auto& [name, type] : model.with_default) {
+      if (fed.count(name) == 0) with_default.push_back(info_of(name, type, type));
+    }
     for (Value v : graph.inputs()) {
       if (v.name() != kSeedInput) inputs.push_back(info_of(v.name(), v.type(), v.type()));
     }
@@ -110,6 +126,20 @@ struct InferenceSession::Impl {
     }
     input_places = places_of(inputs);
     output_places = places_of(outputs);
+  }
+
+  /// Itself, or the session that is fed what has a default.
+  Impl& fed_with(const std::map<std::string, Datum>& given) {
+    std::set<std::string> replaced;
+    for (const auto& item : given) {
+      for (const TensorInfo& info : with_default) {
+        if (info.name == item.first) replaced.insert(item.first);
+      }
+    }
+    if (replaced.empty()) return *this;
+    std::unique_ptr<Impl>& other = variants[replaced];
+    if (!other) other = std::make_unique<Impl>(again, options, replaced);
+    return *other;
   }
 
   std::vector<Datum> in_order(const std::map<std::string, Datum>& fed) const {
@@ -142,12 +172,18 @@ struct InferenceSession::Impl {
     for (const std::string& name : names) {
       const auto found = output_places.find(name);
       if (found == output_places.end()) {
+        if (left_out.count(name) != 0) throw ModelError(left_out.at(name));
         throw DataError({.what = "The model has no such output.",
                          .node = name,
                          .expected = names_of(outputs),
                          .received = name});
       }
       chosen.push_back(found->second);
+    }
+    if (names.empty() && !left_out.empty()) {
+      ErrorParts parts = left_out.begin()->second;
+      parts.remedy = fmt::format("Name the outputs to compute: {}.", names_of(outputs));
+      throw ModelError(std::move(parts));
     }
     for (size_t i = 0; names.empty() && i < outputs.size(); ++i) chosen.push_back(i);
     return chosen;
@@ -180,7 +216,11 @@ struct InferenceSession::Impl {
   std::vector<TensorInfo> outputs;
   Places input_places;
   Places output_places;
-  std::list<std::pair<Chosen, Program>> programs;  // most recently used first
+  std::map<std::string, ErrorParts> left_out;
+  std::vector<TensorInfo> with_default;
+  Import again;
+  std::map<std::set<std::string>, std::unique_ptr<Impl>> variants;  // by what replaces a default
+  std::list<std::pair<Chosen, Program>> programs;                   // most recently used first
   uint64_t runs = 0;
   std::unique_ptr<Profiler> profiler;
   Turn turn;  // of all that runs or records
@@ -188,12 +228,22 @@ struct InferenceSession::Impl {
 
 InferenceSession::InferenceSession(const std::filesystem::path& model, InferenceOptions options)
     : impl_(std::make_unique<Impl>(
-          import_model(model, {.limits = options.limits, .training = false}), options)) {}
+          [model](const ImportOptions& limits) { return import_model(model, limits); }, options)) {}
 
 InferenceSession::InferenceSession(std::span<const std::byte> model, InferenceOptions options,
                                    const std::filesystem::path& folder)
     : impl_(std::make_unique<Impl>(
-          import_model(model, {.limits = options.limits, .training = false}, folder), options)) {}
+          [model, folder](const ImportOptions& limits) {
+            return import_model(model, limits, folder);
+          },
+          options)) {
+  impl_->again = nullptr;  // it reads the caller's bytes
+  if (impl_->with_default.empty()) return;
+  const std::vector<std::byte> bytes(model.begin(), model.end());
+  impl_->again = [bytes, folder](const ImportOptions& limits) {
+    return import_model(bytes, limits, folder);
+  };
+}
 
 InferenceSession::~InferenceSession() = default;
 InferenceSession::InferenceSession(InferenceSession&&) noexcept = default;
@@ -202,11 +252,12 @@ InferenceSession& InferenceSession::operator=(InferenceSession&&) noexcept = def
 std::vector<Datum> InferenceSession::run_data(const std::map<std::string, Datum>& inputs,
                                               std::span<const std::string> outputs) {
   Impl& s = *impl_;
-  const std::vector<Datum> fed = s.in_order(inputs);
-  const Impl::Chosen chosen = s.choose(outputs);
   const std::lock_guard lock(s.turn);
+  Impl& own = s.fed_with(inputs);
+  const std::vector<Datum> fed = own.in_order(inputs);
+  const Impl::Chosen chosen = own.choose(outputs);
   const ThreadBound threads(s.options.threads);
-  Program& program = s.program(chosen);
+  Program& program = own.program(chosen);
   program.set_run_count(s.runs++);
   program.set_profiler(s.profiler.get());
   return program.forward_data(fed).outputs;
@@ -218,6 +269,7 @@ std::vector<Tensor> InferenceSession::run(const Inputs& inputs,
 }
 
 std::vector<TensorInfo> InferenceSession::input_info() const { return impl_->inputs; }
+std::vector<TensorInfo> InferenceSession::default_info() const { return impl_->with_default; }
 std::vector<TensorInfo> InferenceSession::output_info() const { return impl_->outputs; }
 const ModelMetadata& InferenceSession::metadata() const { return impl_->metadata; }
 

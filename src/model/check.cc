@@ -5,8 +5,10 @@
 #include <onnx/checker.h>
 #include <onnx/defs/schema.h>
 
+#include <algorithm>
 #include <climits>
 #include <functional>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -44,15 +46,21 @@ onnx::ModelProto parse(std::span<const std::byte> bytes, const Limits& limits) {
 
 /// Calls `visit` on every node of the model: of graphs, of graphs within them, and of functions.
 /// Depth is bounded by the parser.
-template <typename Nodes, typename Visit>
-void each_node(Nodes* nodes, const Visit& visit) {
-  for (auto& node : *nodes) {
-    visit(node);
-    for (auto& attribute : *node.mutable_attribute()) {
-      if (attribute.has_g()) each_node(attribute.mutable_g()->mutable_node(), visit);
-      for (auto& graph : *attribute.mutable_graphs()) each_node(graph.mutable_node(), visit);
-    }
+template <typename Visit>
+void each_node(onnx::NodeProto* node, const Visit& visit) {
+  visit(*node);
+  const auto visit_all = [&](onnx::GraphProto& graph) {
+    for (auto& inner : *graph.mutable_node()) each_node(&inner, visit);
+  };
+  for (auto& attribute : *node->mutable_attribute()) {
+    if (attribute.has_g()) visit_all(*attribute.mutable_g());
+    for (auto& graph : *attribute.mutable_graphs()) visit_all(graph);
   }
+}
+
+template <typename Visit>
+void each_node(google::protobuf::RepeatedPtrField<onnx::NodeProto>* nodes, const Visit& visit) {
+  for (auto& node : *nodes) each_node(&node, visit);
 }
 
 template <typename Visit>
@@ -100,13 +108,16 @@ void check_versions(const onnx::ModelProto& model) {
   const int64_t newest =
       onnx::OpSchemaRegistry::DomainToVersionRange::Instance().Map().at("").second;
   auto check = [&](const auto& imports, const std::string& where) {
-    std::unordered_set<std::string> seen;
+    std::unordered_map<std::string, int64_t> seen;
     for (const auto& import : imports) {
-      if (!seen.insert(import.domain()).second) {
-        throw ModelError({.what = "The model imports a domain twice.",
-                          .node = quote(where),
-                          .received = "domain \"" + quote(import.domain()) + "\"",
-                          .remedy = kExportAgain});
+      const auto [before, first] = seen.try_emplace(import.domain(), import.version());
+      if (!first && before->second != import.version()) {
+        throw ModelError(
+            {.what = "The model imports two versions of a domain.",
+             .node = quote(where),
+             .received = fmt::format("domain \"{}\" at {} and {}", quote(import.domain()),
+                                     before->second, import.version()),
+             .remedy = kExportAgain});
       }
       if (import.domain().empty() &&
           (import.version() < kOldestOpset || import.version() > newest)) {
@@ -158,23 +169,24 @@ class UnknownOps {
     }
   }
 
-  void raise() const {
-    if (count_ == 0) return;
+  size_t count() const { return count_; }
+
+  ErrorParts error() const {
     std::string domains;
     for (const auto& d : foreign_domains_) domains += (domains.empty() ? "" : ", ") + d;
-    throw ModelError(
-        {.what = count_ == 1
-                     ? "The model has an operator that Steep does not know."
-                     : fmt::format("The model has {} operators that Steep does not know.", count_),
-         .node = first_node_,
-         .op = first_op_,
-         .expected = "operators of the ONNX standard, or functions defined in the model",
-         .received =
-             listing_ + (count_ > kListed ? fmt::format("; and {} more", count_ - kListed) : ""),
-         .remedy = domains.empty()
-                       ? "Check the operator's name and the model's opset, and export again."
-                       : "Export without the extensions of domain " + domains +
-                             " (for a file that another runtime optimised: train the original)."});
+    return {
+        .what = count_ == 1
+                    ? "The model has an operator that Steep does not know."
+                    : fmt::format("The model has {} operators that Steep does not know.", count_),
+        .node = first_node_,
+        .op = first_op_,
+        .expected = "operators of the ONNX standard, or functions defined in the model",
+        .received =
+            listing_ + (count_ > kListed ? fmt::format("; and {} more", count_ - kListed) : ""),
+        .remedy = domains.empty()
+                      ? "Check the operator's name and the model's opset, and export again."
+                      : "Export without the extensions of domain " + domains +
+                            " (for a file that another runtime optimised: train the original)."};
   }
 
  private:
@@ -199,7 +211,91 @@ class UnknownOps {
   std::string listing_;
 };
 
-void check_operators(onnx::ModelProto* model) {
+/// Calls keep(element) on each, in order, and drops those that it refuses.
+template <typename T, typename Keep>
+void keep_if(google::protobuf::RepeatedPtrField<T>* list, const Keep& keep) {
+  google::protobuf::RepeatedPtrField<T> kept;
+  for (T& element : *list) {
+    if (keep(element)) *kept.Add() = std::move(element);
+  }
+  list->Swap(&kept);
+}
+
+/// Functions that hold, or call what holds, an operator that Steep does not know.
+std::set<std::string> unknown_functions(onnx::ModelProto* model, UnknownOps& unknown) {
+  std::set<std::string> found;
+  for (bool again = true; again;) {
+    again = false;
+    for (auto& function : *model->mutable_functions()) {
+      if (found.count(function_id(function)) != 0) continue;
+      bool bad = false;
+      each_node(function.mutable_node(), [&](const onnx::NodeProto& node) {
+        const size_t before = unknown.count();
+        unknown.look_at(node, default_opset(function.opset_import()));
+        bad = bad || unknown.count() != before || found.count(function_id(node)) != 0;
+      });
+      if (bad) again = found.insert(function_id(function)).second;
+    }
+  }
+  return found;
+}
+
+/// Takes nodes that Steep does not know out of the model, with what reads them and what only they
+/// read. Adds the outputs that go with them to `left_out`. False, and nothing done, if all go.
+bool leave_out(onnx::ModelProto* model, std::map<std::string, ErrorParts>* left_out,
+               const ErrorParts& error) {
+  onnx::GraphProto& graph = *model->mutable_graph();
+  UnknownOps unknown(*model);
+  const std::set<std::string> functions = unknown_functions(model, unknown);
+  const int64_t opset = default_opset(model->opset_import());
+  std::unordered_set<std::string> gone, read_by_gone, read;
+  std::unordered_set<const onnx::NodeProto*> leaving;
+  for (auto& node : *graph.mutable_node()) {
+    bool leaves = false;
+    std::vector<std::string> reads;
+    each_node(&node, [&](const onnx::NodeProto& inner) {
+      const size_t before = unknown.count();
+      unknown.look_at(inner, opset);
+      leaves = leaves || unknown.count() != before || functions.count(function_id(inner)) != 0;
+      for (const auto& name : inner.input()) {
+        leaves = leaves || gone.count(name) != 0;
+        reads.push_back(name);
+      }
+    });
+    (leaves ? read_by_gone : read).insert(reads.begin(), reads.end());
+    if (!leaves) continue;
+    leaving.insert(&node);
+    for (const auto& name : node.output()) {
+      if (!name.empty()) gone.insert(name);
+    }
+  }
+  const auto& outputs = graph.output();
+  if (std::all_of(outputs.begin(), outputs.end(),
+                  [&](const auto& output) { return gone.count(output.name()) != 0; }))
+    return false;
+  for (const auto& output : outputs) {
+    read.insert(output.name());
+    if (gone.count(output.name()) == 0) continue;
+    ErrorParts parts = error;
+    parts.what =
+        fmt::format("The output '{}' needs what Steep does not know.", quote(output.name()));
+    left_out->emplace(output.name(), std::move(parts));
+  }
+  for (const auto& tensor : graph.initializer()) read.insert(tensor.name());
+  keep_if(graph.mutable_node(), [&](const auto& node) { return leaving.count(&node) == 0; });
+  keep_if(graph.mutable_output(),
+          [&](const auto& output) { return gone.count(output.name()) == 0; });
+  keep_if(graph.mutable_input(), [&](const auto& input) {
+    return read_by_gone.count(input.name()) == 0 || read.count(input.name()) != 0;
+  });
+  keep_if(model->mutable_functions(),
+          [&](const auto& function) { return functions.count(function_id(function)) == 0; });
+  return true;
+}
+
+/// Takes out what is not known where outputs are left without it, see leave_out(); else throws.
+void check_operators(onnx::ModelProto* model, bool may_leave_out,
+                     std::map<std::string, ErrorParts>* left_out) {
   UnknownOps unknown(*model);
   auto look = [&](auto* nodes, int64_t opset) {
     each_node(nodes, [&](onnx::NodeProto& node) { unknown.look_at(node, opset); });
@@ -208,7 +304,9 @@ void check_operators(onnx::ModelProto* model) {
   for (auto& function : *model->mutable_functions()) {
     look(function.mutable_node(), default_opset(function.opset_import()));
   }
-  unknown.raise();
+  if (unknown.count() == 0) return;
+  ErrorParts error = unknown.error();
+  if (!may_leave_out || !leave_out(model, left_out, error)) throw ModelError(std::move(error));
 }
 
 // --- names and tensors ---------------------------------------------------------------------------
@@ -352,7 +450,7 @@ std::string display_name(const onnx::NodeProto& node) {
   return node.op_type();
 }
 
-CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits,
+CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, bool leave_out,
                         const std::filesystem::path& folder,
                         const std::map<std::string, Tensor>& given) {
   scan_model(bytes, limits);
@@ -365,7 +463,7 @@ CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits,
   normalise_domains(&model.proto);
   check_names(&model.proto);
   check_versions(model.proto);
-  check_operators(&model.proto);
+  check_operators(&model.proto, leave_out, &model.left_out);
   take_tensors(&model.proto, *model.tensors);
   model.unranked_inputs = add_missing_shapes(model.proto.mutable_graph());
   run_checker(model.proto);

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -28,11 +29,13 @@ std::string canonical_name(const onnx::NodeProto& node);
 struct CheckedModel {
   onnx::ModelProto proto;
   std::unique_ptr<TensorTable> tensors;
-  std::set<std::string> unranked_inputs;  ///< inputs that say nothing of their shape
+  std::set<std::string> unranked_inputs;         ///< inputs that say nothing of their shape
+  std::map<std::string, ErrorParts> left_out{};  ///< see ImportedModel
 };
 
-/// Throws ModelError: see import.h. Lists all unknown operators and domains at once.
-CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits,
+/// Throws ModelError: see import.h, also for `leave_out`. Lists all unknown operators and domains
+/// at once.
+CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, bool leave_out,
                         const std::filesystem::path& folder,
                         const std::map<std::string, Tensor>& given = {});
 

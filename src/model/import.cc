@@ -119,6 +119,16 @@ ImportedModel lower(const CheckedModel& checked, const ImportOptions& options) {
       model.constants.push_back(node.output(0));
     }
   }
+  model.left_out = checked.left_out;
+  std::map<std::string, Type> inputs;
+  for (const auto& input : checked.proto.graph().input()) {
+    inputs.emplace(input.name(), declared_type(input));
+  }
+  for (const std::string& name : model.initializers) {
+    const auto input = inputs.find(name);
+    if (checked.proto.ir_version() < 4 || input == inputs.end()) continue;
+    model.with_default.emplace_back(name, input->second);
+  }
   for (const auto& output : checked.proto.graph().output()) {
     model.declared_outputs.push_back(declared_type(output));
   }
@@ -128,12 +138,18 @@ ImportedModel lower(const CheckedModel& checked, const ImportOptions& options) {
 
 }  // namespace
 
+void ImportedModel::require(const std::string& output) const {
+  const auto found = left_out.find(output);
+  if (found != left_out.end()) throw ModelError(found->second);
+}
+
 ImportedModel import_model(std::span<const std::byte> bytes, const ImportOptions& options,
                            const std::filesystem::path& folder,
                            const std::map<std::string, Tensor>& given) {
   const Budget budget(options.limits);
-  return with_our_errors(
-      [&] { return lower(read_model(bytes, options.limits, folder, given), options); });
+  return with_our_errors([&] {
+    return lower(read_model(bytes, options.limits, options.leave_out, folder, given), options);
+  });
 }
 
 ImportedModel import_model(const std::filesystem::path& path, const ImportOptions& options) {
@@ -144,7 +160,7 @@ ImportedModel import_model(const std::filesystem::path& path, const ImportOption
     CheckedModel checked = [&] {
       const std::string bytes =
           read_file(path, options.limits.max_bytes);  // gone before lowering starts
-      return read_model(std::as_bytes(std::span(bytes)), options.limits, folder);
+      return read_model(std::as_bytes(std::span(bytes)), options.limits, options.leave_out, folder);
     }();
     return lower(checked, options);
   });

@@ -6,11 +6,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/graph.h"
+#include "steep/error.h"
 #include "steep/inference.h"
 
 namespace steep {
@@ -18,6 +21,10 @@ namespace steep {
 struct ImportOptions {
   Limits limits{};
   bool training = true;  ///< keep Dropout as dropout; false: every Dropout is an identity
+  /// Leave out the outputs that need operators that Steep does not know, unless all do.
+  bool leave_out = false;
+  /// Inputs that have a default, to be inputs. Others of the kind are constants.
+  std::set<std::string> fed{};
 };
 
 struct ImportedModel {
@@ -28,6 +35,14 @@ struct ImportedModel {
   ModelMetadata metadata;
   /// What the file says of each output; a dtype and shape only where it says one.
   std::vector<Type> declared_outputs;
+  /// ImportOptions::leave_out: outputs that are not in the graph, and what is wrong with them.
+  std::map<std::string, ErrorParts> left_out{};
+  /// Inputs whose default may be replaced by feeding them: from ir_version 4 on, initializers that
+  /// are listed as inputs. What the file says of them.
+  std::vector<std::pair<std::string, Type>> with_default{};
+
+  /// Throws ModelError when the output was left out.
+  void require(const std::string& output) const;
 };
 
 /// Reads a model file; external data is read from the model's own folder only. Functions and

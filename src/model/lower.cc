@@ -163,6 +163,7 @@ void Lowering::run() {
 void Lowering::add_initializers(const onnx::GraphProto& graph, Scope& scope,
                                 const std::string& prefix) {
   for (const auto& proto : graph.initializer()) {
+    if (body_ == nullptr && limits_.fed.count(proto.name()) != 0) continue;
     Tensor tensor = model_.tensors->get(proto, proto.name());
     const Value v = graph_->add_constant(std::move(tensor), prefix + proto.name());
     if (body_ == nullptr) parameters_.insert(v.id());

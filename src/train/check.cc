@@ -68,6 +68,9 @@ CheckReport report(const std::function<ImportedModel()>& import, const TrainingO
   CheckReport report;
   try {
     ImportedModel model = import();
+    for (const auto& [name, error] : model.left_out)
+      report.unread.push_back(from_error(ModelError(error)));
+    model.require(options.output.empty() ? "loss" : options.output);
     Graph& graph = model.graph;
     const std::vector<Value> outputs = starts(graph, options);
     if (!options.loss.empty()) {
@@ -105,12 +108,15 @@ CheckReport report(const std::function<ImportedModel()>& import, const TrainingO
 }  // namespace
 
 CheckReport check_model(const std::filesystem::path& model, const TrainingOptions& options) {
-  return report([&] { return import_model(model, {.limits = options.limits}); }, options);
+  return report([&] { return import_model(model, {.limits = options.limits, .leave_out = true}); },
+                options);
 }
 
 CheckReport check_model(std::span<const std::byte> model, const TrainingOptions& options,
                         const std::filesystem::path& folder) {
-  return report([&] { return import_model(model, {.limits = options.limits}, folder); }, options);
+  return report(
+      [&] { return import_model(model, {.limits = options.limits, .leave_out = true}, folder); },
+      options);
 }
 
 }  // namespace steep

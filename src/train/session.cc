@@ -61,7 +61,10 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
       loss_scale(scales_loss(options) ? options.loss_scale.initial : 1) {
   const Budget budget(options.limits);
   ImportedModel imported =
-      import_model(std::as_bytes(std::span(bytes)), {.limits = options.limits}, folder, given);
+      import_model(std::as_bytes(std::span(bytes)), {.limits = options.limits, .leave_out = true},
+                   folder, given);
+  imported.require(options.output.empty() ? "loss" : options.output);
+  for (const std::string& name : options.step_outputs) imported.require(name);
   const auto& known = imported.initializers;
   const std::unordered_set<std::string> there(known.begin(), known.end());
   for (const auto& [name, tensor] : given) {
