@@ -137,7 +137,11 @@ std::optional<Ints> known_ints(Value v) {
 // --- the model -----------------------------------------------------------------------------------
 
 Lowering::Lowering(const CheckedModel& model, Graph& graph, const ImportOptions& options)
-    : model_(model), graph_(&graph), limits_(options.limits), training_(options.training) {
+    : model_(model),
+      graph_(&graph),
+      limits_(options.limits),
+      fed_(options.fed),
+      training_(options.training) {
   for (const auto& f : model.proto.functions()) functions_.emplace(function_id(f), &f);
 }
 
@@ -163,7 +167,7 @@ void Lowering::run() {
 void Lowering::add_initializers(const onnx::GraphProto& graph, Scope& scope,
                                 const std::string& prefix) {
   for (const auto& proto : graph.initializer()) {
-    if (body_ == nullptr && limits_.fed.count(proto.name()) != 0) continue;
+    if (body_ == nullptr && fed_.count(proto.name()) != 0) continue;
     Tensor tensor = model_.tensors->get(proto, proto.name());
     const Value v = graph_->add_constant(std::move(tensor), prefix + proto.name());
     if (body_ == nullptr) parameters_.insert(v.id());

@@ -129,7 +129,9 @@ TEST(Import, DropoutInTrainingHasOneStreamPerNode) {
 }
 
 TEST(Import, DropoutForInferenceIsIdentity) {
-  EXPECT_EQ(import_graph(17, kDropout, {.training = false}).graph.node_count(), 0);
+  const std::string bytes = testing::to_bytes(
+      testing::parse_text(std::string("<ir_version: 8, opset_import: [\"\" : 17]>") + kDropout));
+  EXPECT_EQ(import_model(testing::as_span(bytes), {.training = false}).graph.node_count(), 0);
 }
 
 TEST(Import, AttentionDropoutOfPyTorchCounts) {

@@ -35,7 +35,9 @@ class Whole : public testing::TempFolder {
       if (after_updates) {
         g.add_output("found", found, Phase::backward);
       } else {
-        for (Update& u : g.mutable_updates()) u.value = u.value + found * 0.0;
+        std::vector<Update> updates = g.updates();
+        for (Update& u : updates) u.value = u.value + found * 0.0;
+        g.set_updates(std::move(updates));
       }
     }
     impl->program = std::make_unique<Program>(std::move(g));
