@@ -21,6 +21,7 @@ import inspect
 import io
 import json
 import logging
+import re
 import sys
 import time
 import warnings
@@ -34,7 +35,7 @@ import torch
 from steep import cache
 from steep.attributes import changed_by_forward, name_attribute, read_attributes
 from steep.errors import ModelError
-from steep.exported import Exported, sizes
+from steep.exported import Exported, evaluate, sizes
 from steep.faithful import TRANSLATIONS, faithful, mark_stops
 from steep.fingerprint import fingerprint
 from steep.quiet import quiet
@@ -315,7 +316,9 @@ def _extent(text: str) -> int | str:
     """Return what torch.onnx calls an extent: a symbol, or the number that it found it to be."""
     if text.isdecimal():
         return int(text)
-    if not text.isidentifier():  # such as 2*s0, which accepts() cannot compare
+    if (
+        evaluate(text, dict.fromkeys(re.findall(r"[A-Za-z_]\w*", text), 1)) is None
+    ):  # accepts() could not compare
         raise RuntimeError(f"an extent of the inputs is bound to be {text}")
     return text
 

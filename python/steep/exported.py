@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
@@ -28,7 +30,7 @@ class Exported:
     reason: str
     seconds: float
     training: bool
-    extents: list[list[int | str]]  # per tensor of the call; equal strings must be equal numbers
+    extents: list[list[int | str]]  # per tensor of the call: numbers, symbols, or their products …
     statistics: list[str] = dataclasses.field(default_factory=list)
     counters: list[str] = dataclasses.field(default_factory=list)
     # of a trace that turned tensors into Python values:
@@ -49,13 +51,18 @@ class Exported:
         if self.confined is not None and sizes(tensors) not in self.confined:
             return False
         symbols: dict[str, int] = {}
+        derived: list[tuple[str, int]] = []
         for i, (tensor, extents) in enumerate(zip(tensors, self.extents, strict=True)):
             for axis, (size, extent) in enumerate(zip(tensor.shape, extents, strict=True)):
                 if isinstance(extent, int):
                     if size != extent and (i, axis) not in self.varied:
                         return False
+                elif not extent.isidentifier():
+                    derived.append((extent, size))
                 elif symbols.setdefault(extent, size) != size:
                     return False
+        if any(evaluate(extent, symbols) != size for extent, size in derived):
+            return False
         if not self.path_dependent:
             return True
         return any(self._same_values(seen, tensors) for seen in self.examples)
@@ -91,6 +98,36 @@ class Exported:
         self.examples.append(
             [t.clone() if i in compared else t.new_empty(0) for i, t in enumerate(tensors)]
         )
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
+
+
+def evaluate(extent: str, symbols: Mapping[str, int]) -> int | None:
+    """Return what sums and products of symbols, such as ``2*s0 + 1``, come to.
+
+    None where a symbol is not known, or anything else stands there.
+    """
+
+    def value(node: ast.expr) -> int | None:
+        match node:
+            case ast.Constant(int(number)):
+                return number
+            case ast.Name(name):
+                return symbols.get(name)
+            case ast.BinOp(left, op, right) if type(op) in _OPERATORS:
+                a, b = value(left), value(right)
+                return None if a is None or b is None else _OPERATORS[type(op)](a, b)
+        return None
+
+    try:
+        return value(ast.parse(extent, mode="eval").body)
+    except SyntaxError:
+        return None
 
 
 def sizes(tensors: list[torch.Tensor]) -> tuple[torch.Size, ...]:

@@ -16,6 +16,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -151,11 +152,21 @@ class _Watch(TorchFunctionMode):
             sources = _sources(tensor)
             if any(i >= len(self.arguments) for i in sources):
                 _lost(
-                    "a decision of Python code, or a number, that depends on a parameter or buffer"
+                    f"a decision of Python code, or a number, at {_place()} that depends on a "
+                    "parameter or buffer"
                 )
             self.decisive |= sources
         elif tensor.dtype.is_floating_point:  # torch.export would let gradients pass
             _lost("a Python number taken from a tensor")
+
+
+def _place() -> str:
+    """Return the line of code, of neither PyTorch's nor ours, that is running."""
+    own = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(own):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _sources(tensor: torch.Tensor) -> set[int]:

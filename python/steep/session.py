@@ -47,8 +47,8 @@ class TrainingSession(_steep.TrainingSession):
         ignore_index: label that softmax cross entropy skips.
         trainable: initializers to train, and Constant nodes by the name of their output; by default
             every float initializer on the loss's path that acts as a weight. ``left_out`` lists the
-            others, each with its reason. One that is an input too, as all are in old files, may be a
-            weight, and is not fed.
+            others, each with its reason. One that is an input too, as all are in old files, may be
+            a weight, and is not fed.
         frozen: taken away from ``trainable``.
         optimizer: "sgd", "adam", "adamw" or "lamb", with the conventions of ``torch.optim``.
         lr, weight_decay, momentum, dampening, nesterov, betas, eps, bias_correction: its settings.

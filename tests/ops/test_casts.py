@@ -144,7 +144,7 @@ def test_data_in_a_file(name, raw, count):
     imports = [helper.make_opsetid("", onnx.defs.onnx_opset_version())]
     model = helper.make_model(graph, opset_imports=imports)
     program = _steep.ModuleProgram(model.SerializeToString(), ["x"], {}, [], [], False)
-    outputs, _ = program.forward([np.zeros(count, np.float32)], False)
+    outputs, *_ = program.forward([np.zeros(count, np.float32)], False)
     np.testing.assert_array_equal(np.asarray(steep.Tensor(outputs[0])), values.astype(np.float32))
 
 

@@ -39,7 +39,7 @@ def test_a_bomb_is_refused(name):
     result = results()[name]
     assert result["result"].split(":")[0] in TYPED, result
     assert result["cpu"] <= 5, result
-    assert result["megabytes"] <= 512, result
+    assert result["megabytes"] <= 640, result  # of which Python and its packages take some 150
 
 
 @pytest.mark.parametrize("name", bombs.ENDLESS)
@@ -67,8 +67,8 @@ def test_check_reports_shapes_beyond_the_budget(tmp_path):
         check=False,
     )
     assert done.returncode == 1, done
-    assert "10000000000, 10]" in done.stdout
-    assert "372.5 GiB" in done.stdout
+    assert "float32[10000000000, 2]" in done.stdout
+    assert "74.5 GiB" in done.stdout
     assert "max-bytes" in done.stdout
     # With the budget it asks for, the step is planned: some primitives for millions of blocks.
     done = subprocess.run(

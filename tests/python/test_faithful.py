@@ -3,6 +3,7 @@
 import copy
 import io
 import random
+import re
 
 import numpy as np
 import pytest
@@ -276,12 +277,13 @@ def test_the_cache_tells_a_detached_module_from_another(monkeypatch, tmp_path):
             assert net.export_report.cached == cached
 
 
-def test_a_decision_is_reported_where_the_module_makes_it(caplog):
+def test_a_decision_is_refused_where_the_module_makes_it():
     def decide(y):
         return y if y.sum() > 0 else -y
 
-    ORTModule(Behind(decide), exporter="tracing")(torch.randn(5, 8))
-    assert f"{__file__}:{decide.__code__.co_firstlineno + 1}" in caplog.text
+    place = f"{__file__}:{decide.__code__.co_firstlineno + 1}"
+    with pytest.raises(steep.ModelError, match=re.escape(place)):
+        ORTModule(Behind(decide), exporter="tracing")(torch.randn(5, 8))
 
 
 def test_trainers_smooth_labels():

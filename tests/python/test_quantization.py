@@ -35,7 +35,7 @@ def test_the_gradient_passes_straight_where_nothing_is_clipped(per_channel, copi
     program = _steep.ModuleProgram(proto.SerializeToString(), ["x"], {}, [], ["x"], True)
     x = np.linspace(-70, 70, 18, dtype=np.float32).reshape(6, 3)
     dy = np.arange(18, dtype=np.float32).reshape(6, 3)
-    outputs, run = program.forward([x], True)
+    outputs, run, _ = program.forward([x], True)
     dx = program.backward(run, [dy])[0]
 
     t = torch.tensor(x, requires_grad=True)
