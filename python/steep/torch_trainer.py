@@ -279,18 +279,22 @@ class Trainer:
         """Ask another export whether the graph holds for these extents."""
         assert self._exported is not None
         self._net.train()
-        again = export(self._net, _positional(tensors), tensors, **self._export_options)
+        refusal = ShapeError(
+            "The compiled step does not hold for inputs of these extents.",
+            expected=str(self._exported.extents),
+            received=str([list(t.shape) for t in tensors]),
+            remedy="keep the extents of the first step, or make a new trainer",
+        )
+        try:
+            again = export(self._net, _positional(tensors), tensors, **self._export_options)
+        except ModelError as e:  # the module itself takes no such inputs
+            raise refusal from e
         if again.model == self._exported.model:
             self._exported.learn(again, tensors)
         elif self._exported.cached:  # another process's words for the same; now there are our own
             self._rebuild(again, tensors)
         else:
-            raise ShapeError(
-                "The compiled step does not hold for inputs of these extents.",
-                expected=str(self._exported.extents),
-                received=str([list(t.shape) for t in tensors]),
-                remedy="keep the extents of the first step, or make a new trainer",
-            )
+            raise refusal
 
     def _rebuild(self, exported: Exported, tensors: list[torch.Tensor]) -> None:
         before = self.session
