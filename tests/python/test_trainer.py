@@ -177,12 +177,13 @@ def test_refusals():
         ((x,), steep.DataError),
         ((x.numpy(), y), steep.DataError),
         ((x[:, :4], y), steep.ShapeError),
-        ((x.double(), y), steep.ShapeError),
         ((x, torch.full_like(y, float("nan"))), steep.DataError),
     ]:
         with pytest.raises(kind):
             trainer.step(*bad)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    loss, _ = trainer.evaluate(x, y)
+    assert trainer.evaluate(x.double(), y)[0] == loss  # data is converted
     trainer.step(x, y)
 
 
