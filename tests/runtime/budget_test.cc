@@ -108,7 +108,7 @@ TEST(Budget, NamesTheNodeThatLacksMemory) {
 
 TEST(Windows, BeyondSixtyBitsAreDeclined) {
   const Dims x{1, 1, 8};
-  auto why_not = [&](Attrs attrs, int64_t kernel) {
+  auto why_not = [&](const Attrs& attrs, int64_t kernel) {
     std::string why;
     return cpu::read_window(attrs, x, x, {kernel}, &why) ? std::string() : why;
   };
