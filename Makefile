@@ -20,7 +20,7 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build test test-all test-cpp test-py lint format sanitize fuzz fuzz-corpus attack demo operators bench growth clean
+.PHONY: help setup build test test-all test-cpp test-py lint format sanitize sanitize-thread fuzz fuzz-corpus attack demo operators bench growth clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -73,6 +73,14 @@ build-sanitize: setup
 sanitize: build-sanitize ## C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(step) -v build/sanitize.log "C++ tests (sanitizers)" \
 	  ctest --test-dir build/sanitize --output-on-failure -j$(JOBS)
+
+sanitize-thread: setup ## C++ tests with many callers under ThreadSanitizer
+	@scripts/system_packages clang
+	@$(step) build/tsan-configure.log "configure (threads)" cmake -S . -B build/tsan \
+	  $(cmake_flags) -DCMAKE_CXX_COMPILER=$$(scripts/clang) -DSTEEP_BUILD_PYTHON=OFF \
+	  -DSTEEP_SANITIZE=thread
+	@$(step) build/tsan-build.log "build (threads)" ninja -C build/tsan -j$(JOBS) steep_tests
+	@$(step) -v build/tsan.log "C++ tests (threads)" ctest --test-dir build/tsan --output-on-failure
 
 fuzz: build-sanitize ## FUZZ_SECONDS of fuzzing, shared between the targets; FUZZ_SEED=N repeats a run
 	@scripts/fuzz build/sanitize $(FUZZ_SECONDS) $(JOBS) $(FUZZ_SEED)

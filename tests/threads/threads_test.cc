@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -25,15 +26,17 @@ namespace {
 using testing::as_span;
 
 constexpr int kThreads = 4;
-constexpr int kRuns = 8;
 
-/// Runs body(t, i) kRuns times in each of kThreads threads at once; what one throws fails the test.
-void at_once(const std::function<void(int, int)>& body) {
+/// Runs body(t, i) `runs` times in each of kThreads threads at once; what one throws fails the
+/// test.
+void at_once(const std::function<void(int, int)>& body, int runs = 8) {
   std::vector<std::thread> threads;
+  std::barrier start(kThreads);
   for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&body, t] {
+    threads.emplace_back([&, t] {
+      start.arrive_and_wait();
       try {
-        for (int i = 0; i < kRuns; ++i) body(t, i);
+        for (int i = 0; i < runs; ++i) body(t, i);
       } catch (const std::exception& error) {
         ADD_FAILURE() << error.what();
       }
@@ -183,22 +186,26 @@ Program differentiated() {
 TEST(Threads, DropAndCollectRunsOfAProgram) {
   Program program = differentiated();
   Turn turn;
-  at_once([&](int t, int i) {
-    const Tensor x = Tensor::from({0.1F, 0.2F, 0.1F * static_cast<float>(t)}, {3});
-    ForwardResult forward;
-    {
-      const std::lock_guard lock(turn);
-      forward = program.forward(std::span(&x, 1));
-    }
-    if (i % 2 == 0) return;  // dropped while others run
-    std::thread([&, pending = std::move(forward.pending)]() mutable {
-      const std::lock_guard lock(turn);
-      const Tensor one = Tensor::from({1.0F, 1.0F, 1.0F}, {3});
-      const Tensor dx = program.backward(std::move(pending), std::span(&one, 1)).at(0);
-      const float y = std::tanh(0.1F * static_cast<float>(t));
-      EXPECT_NEAR(dx.data<float>()[2], 1 - y * y, 1e-6);
-    }).join();
-  });
+  const Tensor x = Tensor::from({0.1F, 0.2F}, {2}), one = Tensor::from({1.0F, 1.0F}, {2});
+  const float y = std::tanh(0.2F);
+  at_once(
+      [&](int t, int i) {
+        ForwardResult forward;
+        {
+          const std::lock_guard lock(turn);
+          forward = program.forward(std::span(&x, 1));
+        }
+        if ((t + i) % 2 == 0) {
+          forward.pending.reset();  // while others run
+          return;
+        }
+        std::thread([&, pending = std::move(forward.pending)]() mutable {
+          const std::lock_guard lock(turn);
+          const Tensor dx = program.backward(std::move(pending), std::span(&one, 1)).at(0);
+          EXPECT_NEAR(dx.data<float>()[1], 1 - y * y, 1e-6);
+        }).join();
+      },
+      100);
 }
 
 TEST(Program, RefusesTheRunOfAnother) {
