@@ -403,8 +403,7 @@ std::vector<Tensor> Program::backward(std::unique_ptr<PendingRun> run,
                      .remedy = "Call backward of the program that ran forward."});
   }
   if (state.threads > settle_threads(state.threads)) {
-    throw ProviderError({.what = "Backward cannot have the threads that its forward run had.",
-                         .received = "a process forked since, or a limit of threads",
+    throw ProviderError({.what = "Backward cannot have its run's threads (lost by a fork?).",
                          .remedy = "Run forward again; start processes by \"spawn\"."});
   }
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -354,7 +354,7 @@ void init_session(nb::module_ &m) {
       .def("load_checkpoint", &Session::load_checkpoint, nb::arg("path"), unlocked,
            "Verifies everything, then loads; returns `user`. Raises "
            "CheckpointError.")
-      .def_prop_ro("checkpoint_note", &Session::checkpoint_note,
+      .def_prop_ro("checkpoint_note", &Session::checkpoint_note, unlocked,
                    "What to know of the checkpoint that was loaded last: that it was saved with "
                    "another number of threads. Else empty.")
       .def("export_onnx", &Session::export_onnx, nb::arg("path"), nb::arg("for_inference") = false,

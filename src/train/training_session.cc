@@ -301,6 +301,7 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
 }
 
 std::string TrainingSession::checkpoint_note() const {
+  const std::lock_guard turn(impl_->turn);
   const int then = impl_->saved_threads, now = omp_get_max_threads();
   if (then == 0 || then == now) return "";
   return fmt::format(
