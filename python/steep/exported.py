@@ -57,7 +57,7 @@ class Exported:
                 if isinstance(extent, int):
                     if size != extent and (i, axis) not in self.varied:
                         return False
-                elif not extent.isidentifier():
+                elif not extent.replace(".", "_").isidentifier():  # a trace calls one x.0
                     derived.append((extent, size))
                 elif symbols.setdefault(extent, size) != size:
                     return False

@@ -334,3 +334,15 @@ def test_checkpoint_around_the_first_call():
     torch_net(x).sum().backward()
     for p, q in zip(torch_net.parameters(), net.parameters(), strict=True):
         assert_close(q.grad, p.grad)
+
+
+def test_a_trace_is_made_once(monkeypatch):
+    exports = []
+    real = ORTModule._export
+    monkeypatch.setattr(
+        ORTModule, "_export", lambda self, *args: exports.append(self) or real(self, *args)
+    )
+    net = ORTModule(torch.nn.Linear(3, 2), exporter="tracing")
+    for rows in (4, 4, 5):
+        net(torch.randn(rows, 3))
+    assert len(exports) == 1
