@@ -34,9 +34,17 @@ _KEPT_ATTRIBUTES = 8
 
 
 # Of all modules: exporters replace functions of PyTorch while they work. What runs a graph takes
-# turns by itself, and is not called under this lock. In a forked child its holder may be gone.
+# turns by itself, and is not called under this lock.
 _finding = threading.RLock()
-os.register_at_fork(after_in_child=lambda: globals().update(_finding=threading.RLock()))
+
+
+def _enter_child() -> None:
+    """Leave behind a lock whose holder may be gone, and threads that PyTorch would wait for."""
+    globals()["_finding"] = threading.RLock()
+    torch.set_num_threads(1)
+
+
+os.register_at_fork(after_in_child=_enter_child)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -152,6 +152,7 @@ def test_a_module_after_a_fork():
 
         def work():
             assert abs(step() - expected) < 1e-6
+            model.module(data)  # in PyTorch
             torch.set_num_threads(2)
             model(data)
             try:
