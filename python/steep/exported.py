@@ -57,7 +57,7 @@ class Exported:
                 if isinstance(extent, int):
                     if size != extent and (i, axis) not in self.varied:
                         return False
-                elif not extent.replace(".", "_").isidentifier():  # a trace calls one x.0
+                elif self.exporter == "torch.export" and not extent.isidentifier():
                     derived.append((extent, size))
                 elif symbols.setdefault(extent, size) != size:
                     return False
