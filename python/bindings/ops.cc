@@ -111,6 +111,9 @@ nb::list evaluate_node(const std::string& op, nb::list inputs, nb::dict attrs, i
       throw ModelError({.what = "The operator has no decomposition.", .op = op});
     }
     results = def->decompose(one.node);
+    if (results.empty()) {
+      throw ModelError({.what = "The operator is not decomposed for these operands.", .op = op});
+    }
     for (const Pass& pass : passes())
       options.disabled_passes.emplace(pass.name);  // nothing fused anew
   }

@@ -30,7 +30,8 @@ using Vjp = Grads (*)(Node n, const Grads& dy);
 using Infer = std::vector<Type> (*)(Node n);
 
 /// The node's outputs, expressed in other ops. Gives a fused op its reference result, its gradient
-/// (when it has no vjp) and a fall-back on providers without a kernel for it.
+/// (when it has no vjp) and a fall-back on providers without a kernel for it. Empty for operands
+/// that it does not take apart.
 using Decompose = std::vector<Value> (*)(Node n);
 
 struct OpDef {

@@ -97,7 +97,9 @@ std::unordered_map<uint32_t, ChosenKernel> lower(Graph& g, const Provider& provi
       Graph::Scope scope(g, n.phase(), n.name());
       const OpDef* def = find_op(n.op());
       parts = at_node(n, [&] {
-        return def != nullptr && def->decompose != nullptr ? def->decompose(n) : widened(n);
+        std::vector<Value> own;
+        if (def != nullptr && def->decompose != nullptr) own = def->decompose(n);
+        return own.empty() ? widened(n) : own;
       });
     }
     if (parts.empty()) {

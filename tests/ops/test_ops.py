@@ -252,8 +252,12 @@ def test_ops_that_stop_gradients_give_none(row):
     assert all(g is None for g in gradients(row, arrays, grads).values())
 
 
+# Taken apart only with more operands than a row has: tests/passes/deep_graphs_test.cc.
+VARIADIC = ("Max", "Min", "Sum")
+
+
 @both_precisions
-@rows(lambda r: TABLE.get(r.op, {}).get("has_decompose"))
+@rows(lambda r: TABLE.get(r.op, {}).get("has_decompose") and r.op not in VARIADIC)
 def test_kernel_agrees_with_decomposition(row, dtype):
     arrays = row.arrays(dtype)
     pairs = zip(evaluate(row, arrays), evaluate(row, arrays, decomposed=True), strict=True)
