@@ -26,7 +26,7 @@ from onnx import TensorProto, helper, parser
 if __name__ == "__main__":
     # Of address space, half of which is what Python and the libraries map.
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (768 << 20, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (704 << 20, hard))
 
 import steep
 

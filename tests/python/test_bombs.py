@@ -39,7 +39,7 @@ def test_a_bomb_is_refused(name):
     result = results()[name]
     assert result["result"].split(":")[0] in TYPED, result
     assert result["cpu"] <= 5, result
-    assert result["megabytes"] <= 640, result  # of which Python and its packages take some 150
+    assert result["megabytes"] <= 512, result
 
 
 @pytest.mark.parametrize("name", bombs.ENDLESS)
