@@ -3,11 +3,14 @@
 Whatever stands in the ``__dict__`` of a module decides, with the code, what it computes: numbers,
 strings, lists, dicts and objects with such, tensors that are no buffers, functions, hooks; which
 parameters are one; and the globals that a ``forward`` names. They are read before each call. Not
-seen are the globals of functions that forward calls, closures, and what hides behind ``__slots__``.
+seen are the globals of functions that forward calls, closures, what hides behind ``__slots__``, and
+what lies deeper than four objects within one another.
 """
 
 from __future__ import annotations
 
+import types
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -18,8 +21,10 @@ Attributes = tuple[tuple[torch.nn.Module, str, object], ...]
 """The module, the name, and the value in a form that is compared by content where it can be."""
 
 _TABLES = frozenset({"_parameters", "_buffers"})
+_CONTAINERS = frozenset({dict, OrderedDict, list, tuple, set})
 _IMMUTABLE = (*PLAIN, complex, bytes, torch.dtype, torch.device, torch.Size)
 _DEPTH = 4  # of objects within objects
+_CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
 
 
 class Same:
@@ -59,18 +64,16 @@ def read_attributes(
             for name, value in _globals_of(type(m)):
                 found.append((m, f"global {name}", _frozen(value, memo, 0)))
         for name, value in vars(m).items():
-            if type(value) in PLAIN:
-                if not but or (m, name) not in but:
-                    found.append((m, name, value))
-            elif name in _TABLES:
+            kind = type(value)
+            if kind in _CONTAINERS and not value:
+                continue  # most of what a module has
+            if name in _TABLES:
                 ties = tuple((k, order.setdefault(id(t), len(order))) for k, t in value.items())
                 found.append((m, name, ties))
             elif name == "_modules":
                 found.append((m, name, tuple(value)))
-            elif isinstance(value, (dict, list, tuple, set)) and not value:
-                continue
-            elif (m, name) not in but:
-                found.append((m, name, _frozen(value, memo, 0)))
+            elif not but or (m, name) not in but:
+                found.append((m, name, value if kind in PLAIN else _frozen(value, memo, 0)))
     return tuple(found)
 
 
@@ -114,7 +117,7 @@ def _frozen(value: Any, memo: dict[int, object], depth: int) -> object:
         return type(value), value
     if isinstance(value, torch.Tensor):
         return Same(value, 0 if value.is_inference() else value._version)
-    if depth > _DEPTH or isinstance(value, (torch.nn.Module, type)) or callable(value):
+    if depth > _DEPTH or isinstance(value, (torch.nn.Module, *_CODE)):
         return Same(value)
     key = id(value)
     if key in memo:

@@ -23,6 +23,16 @@ class Bag:
     """An object among the attributes of a module."""
 
 
+class Scale:
+    """One that is called as a function is, and has a state."""
+
+    def __init__(self):
+        self.factor = 2.0
+
+    def __call__(self, y):
+        return y * self.factor
+
+
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -32,13 +42,15 @@ class Net(torch.nn.Module):
         self.factors = [1.0, 2.0]
         self.constant = torch.tensor(2.0)
         self.function = torch.tanh
+        self.scale = Scale()
         self.bag = Bag()
         self.bag.factor = 3.0
         self.bag.inner = Bag()
         self.bag.inner.factor = 1.5
 
     def forward(self, x):
-        y = self.second(self.function(self.first(x))) * self.settings["factor"] * self.factors[0]
+        y = self.scale(self.second(self.function(self.first(x))))
+        y = y * self.settings["factor"] * self.factors[0]
         return y * self.constant * self.bag.factor * self.bag.inner.factor * FACTOR
 
 
@@ -96,6 +108,7 @@ CHANGES = {
     "tensor in place": (Net, lambda net, turn: net.constant.add_(1)),
     "function": (Net, lambda net, turn: setattr(net, "function", (torch.sin, torch.cos)[turn - 1])),
     "object": (Net, lambda net, turn: setattr(net.bag, "factor", 5.0 + turn)),
+    "object called": (Net, lambda net, turn: setattr(net.scale, "factor", 5.0 + turn)),
     "object within": (Net, lambda net, turn: setattr(net.bag.inner, "factor", 5.0 + turn)),
     "hook": (Net, hook),
     "pre hook": (Net, pre_hook),
