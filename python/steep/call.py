@@ -154,7 +154,7 @@ class Call:
         """Return the graph of this one's gradients as a call of its own, made when first asked for.
 
         Its tensors are this call's and then the gradients of the results ``among``; its last
-        results are the gradients of ``wanted_inputs`` and ``trainable``.  Of its tensors those
+        results are the gradients of ``wanted_inputs`` and ``trainable``. Of its tensors those
         at ``wanted`` may be differentiated again.
         """
         call = self._differentiated.get((wanted, among))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -30,7 +30,8 @@ class Exported:
     reason: str
     seconds: float
     training: bool
-    extents: list[list[int | str]]  # per tensor of the call: numbers, symbols, or their products …
+    # Per tensor of the call: numbers, names, and of torch.export what evaluate() computes of names.
+    extents: list[list[int | str]]
     statistics: list[str] = dataclasses.field(default_factory=list)
     counters: list[str] = dataclasses.field(default_factory=list)
     # of a trace that turned tensors into Python values:
@@ -68,11 +69,11 @@ class Exported:
         return any(self._same_values(seen, tensors) for seen in self.examples)
 
     def _same_values(self, seen: list[torch.Tensor], tensors: list[torch.Tensor]) -> bool:
-        return all(torch.equal(seen[i], tensors[i]) for i in self._compared(range(len(tensors))))
+        return all(torch.equal(seen[i], tensors[i]) for i in self._compared(len(tensors)))
 
-    def _compared(self, tensors: Iterable[int]) -> set[int]:
-        """Of a path-dependent graph: what it does not read, but the path may have depended on."""
-        return (set(tensors) - set(self.inputs)) | self.decisive
+    def _compared(self, count: int) -> set[int]:
+        """Of ``count`` tensors: those that the path depended on, or may have if it is not read."""
+        return (set(range(count)) - set(self.inputs)) | self.decisive
 
     def learn(self, again: Exported, tensors: list[torch.Tensor]) -> None:
         """Another export, for these tensors, gave the same graph."""
@@ -94,7 +95,7 @@ class Exported:
         """Remember for which values the path was taken, if it matters."""
         if not self.path_dependent:
             return
-        compared = self._compared(range(len(tensors)))
+        compared = self._compared(len(tensors))
         self.examples.append(
             [t.clone() if i in compared else t.new_empty(0) for i, t in enumerate(tensors)]
         )

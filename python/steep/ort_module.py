@@ -189,7 +189,7 @@ class ORTModule(torch.nn.Module):
         attributes = read_attributes(self._module, self._unwatched)
         exported = next((e for e in by_attributes.get(attributes, ()) if e.accepts(tensors)), None)
         if exported is None:
-            exported = self._export(by_attributes, attributes, tensors, structure)
+            exported = self._export(by_attributes, tensors, structure)
         parameters = _parameters(self._module)
         trainable = frozenset(n for n, p in parameters if p.requires_grad)
         first: dict[int, int] = {}
@@ -213,11 +213,11 @@ class ORTModule(torch.nn.Module):
     def _export(
         self,
         by_attributes: dict[Attributes, list[Exported]],
-        attributes: Attributes,
         tensors: list[torch.Tensor],
         structure: Structure,
     ) -> Exported:
         fresh = export(self._module, structure, tensors, **self._options)
+        # Not what stood there before: forward may have filled a cache, for good.
         attributes = read_attributes(self._module, self._unwatched)
         changed = set(attributes) - set(self._latest)
         self._latest = attributes

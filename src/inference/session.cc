@@ -108,9 +108,9 @@ struct InferenceSession::Impl {
 
   Impl(Import import, const InferenceOptions& with, const std::set<std::string>& fed = {})
       : options(with), again(std::move(import)) {
-    ImportOptions limits = import_options(options);
-    limits.fed = fed;
-    ImportedModel model = again(limits);
+    ImportOptions how = import_options(options);
+    how.fed = fed;
+    ImportedModel model = again(how);
     graph = std::move(model.graph);
     metadata = std::move(model.metadata);
     left_out = std::move(model.left_out);
