@@ -113,6 +113,7 @@ std::optional<RecurrentProblem> read_recurrent(const NodeSpec& node, std::string
   const int64_t state = p.directions * p.batch * p.hidden;
   const bool fits = w.dims == Dims{p.directions, p.width(), p.input} &&
                     r.dims == Dims{p.directions, p.width(), p.hidden} &&
+                    attrs.integer("hidden_size", p.hidden) == p.hidden &&  // of the results
                     (!p.has_b || node.in(p.at.b).size() == p.directions * 2 * p.width()) &&
                     (!p.has_lens || node.in(p.at.lens).size() == p.batch) &&
                     (!p.has_h0 || node.in(p.at.h0).size() == state) &&

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <new>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -11,6 +12,7 @@
 #include "model/import.h"
 #include "ops/build.h"
 #include "runtime/budget.h"
+#include "runtime/memory.h"
 #include "steep/gradient.h"
 
 namespace steep {
@@ -89,7 +91,7 @@ class Names {
 
 bool is_scalar(Value v) { return v.type().shape && v.type().shape->empty(); }
 
-std::string differentiate(ImportedModel model, const GradientOptions& options) {
+std::string differentiate(ImportedModel model, const GradientOptions& options) try {
   Graph& g = model.graph;
   for (const std::string& name : options.outputs) model.require(name);
   if (options.outputs.empty() && !model.left_out.empty())
@@ -112,6 +114,8 @@ std::string differentiate(ImportedModel model, const GradientOptions& options) {
   expand_own_ops(g);
   g.prune();
   return export_model(g, "gradients");
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace

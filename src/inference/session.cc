@@ -6,6 +6,7 @@
 #include <functional>
 #include <list>
 #include <mutex>
+#include <new>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "engine.h"
 #include "model/import.h"
 #include "passes/pipeline.h"
+#include "runtime/memory.h"
 #include "runtime/profiler.h"
 #include "runtime/threads.h"
 #include "steep/error.h"
@@ -226,12 +228,15 @@ struct InferenceSession::Impl {
   Turn turn;  // of all that runs or records
 };
 
-InferenceSession::InferenceSession(const std::filesystem::path& model, InferenceOptions options)
+InferenceSession::InferenceSession(const std::filesystem::path& model, InferenceOptions options) try
     : impl_(std::make_unique<Impl>(
-          [model](const ImportOptions& limits) { return import_model(model, limits); }, options)) {}
+          [model](const ImportOptions& limits) { return import_model(model, limits); }, options)) {
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
 
 InferenceSession::InferenceSession(std::span<const std::byte> model, InferenceOptions options,
-                                   const std::filesystem::path& folder)
+                                   const std::filesystem::path& folder) try
     : impl_(std::make_unique<Impl>(
           [model, folder](const ImportOptions& limits) {
             return import_model(model, limits, folder);
@@ -243,6 +248,8 @@ InferenceSession::InferenceSession(std::span<const std::byte> model, InferenceOp
   impl_->again = [bytes, folder](const ImportOptions& limits) {
     return import_model(bytes, limits, folder);
   };
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 InferenceSession::~InferenceSession() = default;
@@ -250,7 +257,7 @@ InferenceSession::InferenceSession(InferenceSession&&) noexcept = default;
 InferenceSession& InferenceSession::operator=(InferenceSession&&) noexcept = default;
 
 std::vector<Datum> InferenceSession::run_data(const std::map<std::string, Datum>& inputs,
-                                              std::span<const std::string> outputs) {
+                                              std::span<const std::string> outputs) try {
   Impl& s = *impl_;
   const std::lock_guard lock(s.turn);
   Impl& own = s.fed_with(inputs);
@@ -261,6 +268,8 @@ std::vector<Datum> InferenceSession::run_data(const std::map<std::string, Datum>
   program.set_run_count(s.runs++);
   program.set_profiler(s.profiler.get());
   return program.forward_data(fed).outputs;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 std::vector<Tensor> InferenceSession::run(const Inputs& inputs,

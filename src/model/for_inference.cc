@@ -18,6 +18,7 @@
 #include "model/import.h"
 #include "model/scan.h"
 #include "model/tensor_proto.h"
+#include "runtime/memory.h"
 #include "steep/error.h"
 #include "steep/export.h"
 
@@ -365,7 +366,7 @@ std::string model_for_inference(std::span<const std::byte> bytes,
     }
     return out;
   } catch (const std::bad_alloc&) {
-    throw OutOfMemoryError({.what = "There is not enough memory to copy the model."});
+    throw_out_of_memory();
   }
 }
 

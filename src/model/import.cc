@@ -14,6 +14,7 @@
 #include "model/lower.h"
 #include "model/quote.h"
 #include "runtime/budget.h"
+#include "runtime/memory.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -27,7 +28,7 @@ auto with_our_errors(const F& f) {
   } catch (const Error&) {
     throw;
   } catch (const std::bad_alloc&) {
-    throw OutOfMemoryError({.what = "There is not enough memory to import the model."});
+    throw_out_of_memory();
   } catch (const std::exception& e) {
     throw ModelError({.what = "ONNX's library refuses the model.",
                       .received = quote(e.what()),

@@ -15,6 +15,7 @@
 #include "model/scan.h"
 #include "model/tensor_proto.h"
 #include "model/wire.h"
+#include "runtime/memory.h"
 #include "runtime/packing.h"
 #include "steep/error.h"
 
@@ -240,8 +241,7 @@ std::string with_weights(std::span<const std::byte> model_bytes,
   try {
     return assemble(model_bytes, weights, folder);
   } catch (const std::bad_alloc&) {
-    throw OutOfMemoryError(
-        {.what = "There is not enough memory to write the weights into the model."});
+    throw_out_of_memory();
   }
 }
 

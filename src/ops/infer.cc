@@ -114,6 +114,27 @@ std::string input_types(Node n) {
   return text;
 }
 
+/// ONNX's functions take the dtype of the first operand for that of all. What they give is the type
+/// of the bytes that kernels and gradients work on: operands of one type variable must agree.
+void check_dtypes(Node n, const onnx::OpSchema& schema) {
+  const auto& formal = schema.inputs();
+  if (formal.empty()) return;
+  std::unordered_map<std::string_view, Value> first;  // by type variable
+  for (size_t i = 0; i < static_cast<size_t>(n.input_count()); ++i) {
+    const auto& parameter = formal[std::min(i, formal.size() - 1)];
+    const Value x = n.input(static_cast<int>(i));
+    if (!x || !parameter.GetIsHomogeneous()) continue;
+    const Value other = first.try_emplace(parameter.GetTypeStr(), x).first->second;
+    if (other.dtype() == x.dtype()) continue;
+    throw ShapeError({.what = "Operands of a node differ in dtype.",
+                      .node = n.name(),
+                      .op = n.op(),
+                      .expected = to_string(other.type()) + " " + other.name(),
+                      .received = to_string(x.type()) + " " + x.name(),
+                      .remedy = "Put a Cast in front, or export the model again."});
+  }
+}
+
 void infer_onnx(Node n) {
   const onnx::OpSchema* schema = schema_of(n.op());
   if (schema == nullptr) {
@@ -132,6 +153,7 @@ void infer_onnx(Node n) {
                       .received = std::to_string(axis),
                       .remedy = "Export the model again."});
   }
+  check_dtypes(n, *schema);
   Context ctx(n);
   try {
     schema->GetTypeAndShapeInferenceFunction()(ctx);

@@ -14,6 +14,7 @@
 namespace steep {
 namespace {
 
+constexpr size_t kMaxIdle = 2;       // frames kept for the next runs
 constexpr size_t kMaxOperands = 64;  // more than that go through the heap
 
 /// The worst that an array holds. Infinities are often meant (masks), NaN never is.
@@ -102,6 +103,7 @@ std::string shapes_of(Node n) {
 
 Executable::Executable(Plan plan, std::shared_ptr<MemoryPool> pool)
     : plan_(std::move(plan)), pool_(std::move(pool)) {
+  idle_->frames.reserve(kMaxIdle);  // release() runs where nothing may fail
   input_buffer_.assign(plan_.graph->inputs().size(), -1);
   state_buffer_.assign(plan_.graph->states().size(), -1);
   for (size_t b = 0; b < plan_.buffers.size(); ++b) {
@@ -157,7 +159,6 @@ void Executable::release(std::unique_ptr<Frame> frame) {
   // memory.
   constexpr size_t kKeep = size_t{1} << 20;
   if (plan_.arena_bytes > kKeep) frame->arena.reset();
-  constexpr size_t kMaxIdle = 2;
   const std::lock_guard lock(idle_->mutex);
   if (idle_->frames.size() < kMaxIdle) idle_->frames.push_back(std::move(frame));
 }

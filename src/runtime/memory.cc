@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 
 #include "runtime/budget.h"
 #include "steep/error.h"
@@ -18,6 +19,14 @@ namespace {
 
 constexpr size_t kMapped = size_t{1} << 20;  // blocks from here on are mapped one by one
 constexpr size_t kHugePage = size_t{2} << 20;
+
+AllocationHook allocation_hook = nullptr;
+
+/// Made while there was memory.
+const std::exception_ptr out_of_memory = std::make_exception_ptr(
+    OutOfMemoryError({.what = "There is not enough memory.",
+                      .remedy = "Use a smaller model, batch or sequence length; what was asked for "
+                                "was not done."}));
 
 size_t capacity_for(size_t bytes) {
   const size_t unit = bytes >= kMapped ? 4096 : 64;
@@ -50,6 +59,11 @@ void* map_block(size_t capacity) {
   return p;
 }
 
+void* take_block(size_t capacity) {
+  if (!allocation_allowed(capacity)) return nullptr;
+  return capacity >= kMapped ? map_block(capacity) : std::aligned_alloc(64, capacity);
+}
+
 void release(void* block, size_t capacity) {
   if (capacity >= kMapped) {
     munmap(block, capacity);
@@ -59,6 +73,14 @@ void release(void* block, size_t capacity) {
 }
 
 }  // namespace
+
+void throw_out_of_memory() { std::rethrow_exception(out_of_memory); }
+
+void set_allocation_hook(AllocationHook hook) { allocation_hook = hook; }
+
+bool allocation_allowed(size_t bytes) {
+  return allocation_hook == nullptr || allocation_hook(bytes);
+}
 
 bool keep_freed_memory() {
 #ifdef __GLIBC__
@@ -124,7 +146,7 @@ std::shared_ptr<void> MemoryPool::allocate(size_t bytes) {
   };
   if (block == nullptr) {
     try {
-      block = capacity >= kMapped ? map_block(capacity) : std::aligned_alloc(64, capacity);
+      block = take_block(capacity);
     } catch (...) {
       forget();
       throw;
@@ -139,14 +161,18 @@ std::shared_ptr<void> MemoryPool::allocate(size_t bytes) {
   return {block, [pool = shared_from_this(), capacity](void* p) { pool->give_back(p, capacity); }};
 }
 
-void MemoryPool::give_back(void* block, size_t capacity) {
-  std::vector<std::pair<void*, size_t>> surplus;
+void MemoryPool::give_back(void* block, size_t capacity) noexcept {
+  std::multimap<size_t, Idle> surplus;  // takes over entries of idle_: nothing is allocated
   {
     std::lock_guard lock(mutex_);
     --used_blocks_;
     used_bytes_ -= capacity;
-    idle_.emplace(capacity, Idle{block, allocations_});
-    idle_bytes_ += capacity;
+    try {
+      idle_.emplace(capacity, Idle{block, allocations_});
+      idle_bytes_ += capacity;
+    } catch (const std::bad_alloc&) {
+      release(block, capacity);
+    }
     // A step asks for each of its blocks once. One that has slept while every block could have
     // served twice belongs to shapes that are gone; it may stay while memory was that high before.
     const size_t twice = 2 * (used_blocks_ + idle_.size());
@@ -154,12 +180,12 @@ void MemoryPool::give_back(void* block, size_t capacity) {
       if (idle_bytes_ + used_bytes_ <= peak_used_bytes_) break;
       --it;  // the largest first
       if (allocations_ - it->second.since <= twice) continue;
-      surplus.emplace_back(it->second.block, it->first);
       idle_bytes_ -= it->first;
-      it = idle_.erase(it);
+      const auto gone = it++;
+      surplus.insert(idle_.extract(gone));
     }
   }
-  for (auto [p, size] : surplus) release(p, size);
+  for (auto [size, idle] : surplus) release(idle.block, size);
 }
 
 size_t MemoryPool::bytes_in_use() const {

@@ -26,6 +26,18 @@ bool keep_freed_memory();
 /// (see keep_freed_memory()). Thread-safe.
 void return_freed_memory();
 
+/// Throws OutOfMemoryError without taking memory itself: what a std::bad_alloc becomes before it
+/// reaches a caller. Thread-safe.
+[[noreturn]] void throw_out_of_memory();
+
+/// For tests: asked before memory for a tensor or an arena is taken from the system, with the bytes
+/// wanted. False fails the request, as a machine without memory would. Null turns it off. Not
+/// thread-safe.
+using AllocationHook = bool (*)(size_t bytes);
+void set_allocation_hook(AllocationHook hook);
+/// Asks the hook.
+bool allocation_allowed(size_t bytes);
+
 /// Blocks of memory, 64-byte aligned, kept for reuse when they come back. Large blocks are mapped
 /// on their own, huge pages advised, all pages touched up front. Blocks that the recent steps did
 /// not ask for go back to the system. Thread-safe: blocks may return from any thread.
@@ -50,7 +62,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
  private:
   explicit MemoryPool(size_t most) : most_(most) {}
   [[noreturn]] void refuse(size_t bytes) const;
-  void give_back(void* block, size_t capacity);
+  void give_back(void* block, size_t capacity) noexcept;
 
   struct Idle {
     void* block;

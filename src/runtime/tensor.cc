@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "runtime/budget.h"
+#include "runtime/memory.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -157,8 +159,8 @@ Tensor Tensor::empty(DType dtype, Dims dims) {
   Tensor t = wrap(dtype, std::move(dims), nullptr, nullptr);
   if (t.nbytes() > current_limits().max_bytes)
     require_bytes(t.nbytes(), fmt::format("{}{}", name_of(dtype), to_string(t.dims_)));
-  const size_t bytes = (t.nbytes() + 63) / 64 * 64;
-  void* p = std::aligned_alloc(64, bytes == 0 ? 64 : bytes);
+  const size_t bytes = std::max<size_t>((t.nbytes() + 63) / 64 * 64, 64);
+  void* p = allocation_allowed(bytes) ? std::aligned_alloc(64, bytes) : nullptr;
   if (p == nullptr) {
     throw OutOfMemoryError({.what = "Memory for a tensor could not be had.",
                             .received = fmt::format("{} of {}: {} bytes", to_string(t.dims_),

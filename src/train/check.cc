@@ -2,6 +2,7 @@
 #include "steep/check.h"
 
 #include <functional>
+#include <new>
 #include <set>
 
 #include "autodiff/gradient.h"
@@ -9,6 +10,7 @@
 #include "ops/op_def.h"
 #include "providers/cpu/cpu.h"
 #include "runtime/budget.h"
+#include "runtime/memory.h"
 #include "steep/error.h"
 #include "train/loss.h"
 #include "train/parameters.h"
@@ -99,6 +101,10 @@ CheckReport report(const std::function<ImportedModel()>& import, const TrainingO
     throw;
   } catch (const InternalError&) {
     throw;
+  } catch (const OutOfMemoryError&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw_out_of_memory();
   } catch (const Error& error) {
     report.obstacles.push_back(from_error(error));
   }

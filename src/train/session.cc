@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <unordered_set>
 #include <utility>
 
 #include "model/import.h"
 #include "passes/pipeline.h"
 #include "runtime/budget.h"
+#include "runtime/memory.h"
 #include "steep/error.h"
 #include "train/files.h"
 #include "train/names.h"
@@ -146,7 +148,7 @@ std::vector<Tensor> TrainingSession::Impl::update(std::unique_ptr<PendingRun> pe
   }
 }
 
-StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) {
+StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) try {
   require_whole();
   if (steps == INT64_MAX) {
     throw DataError(ErrorParts{.what = "The number of steps is at its limit; nothing was changed.",
@@ -189,6 +191,8 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) {
   if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);
   take_step_outputs(forward, &result);
   return result;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 void TrainingSession::Impl::write_loss_scale() {
@@ -250,7 +254,7 @@ Program& TrainingSession::Impl::eval_program(bool with_loss) {
   return *made;
 }
 
-EvalResult TrainingSession::Impl::eval(std::span<const Tensor> fed) {
+EvalResult TrainingSession::Impl::eval(std::span<const Tensor> fed) try {
   require_whole();
   const bool without_label = model.label_added && fed.size() + 1 == inputs.size();
   EvalResult result;
@@ -260,10 +264,12 @@ EvalResult TrainingSession::Impl::eval(std::span<const Tensor> fed) {
     result.outputs.pop_back();
   }
   return result;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 std::map<std::string, Tensor> TrainingSession::Impl::gradients(std::span<const Tensor> fed,
-                                                               double* loss) {
+                                                               double* loss) try {
   require_whole();
   if (!gradient_) {
     gradient_ = std::make_unique<Program>(make_program(gradient_graph(model, options)));
@@ -279,6 +285,8 @@ std::map<std::string, Tensor> TrainingSession::Impl::gradients(std::span<const T
     result[model.parameters[i]] = std::move(made[i + 1]);
   }
   return result;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 std::vector<Tensor> TrainingSession::Impl::in_order(const Inputs& named,

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <utility>
 
 #include "model/import.h"
 #include "model/without_loss.h"
+#include "runtime/memory.h"
 #include "steep/error.h"
 #include "steep/export.h"
 #include "train/checkpoint.h"
@@ -111,21 +113,30 @@ std::string StepPlan::text() const {
   return fmt::format("{} {} ({})", number(peak_bytes), kib ? "KiB" : "MiB", fmt::join(parts, ", "));
 }
 
-TrainingSession::TrainingSession(const std::filesystem::path& model, TrainingOptions options)
+TrainingSession::TrainingSession(const std::filesystem::path& model, TrainingOptions options) try
     : impl_(std::make_unique<Impl>(read_model(model, options), folder_of(model),
-                                   std::move(options))) {}
+                                   std::move(options))) {
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
 
 TrainingSession::TrainingSession(std::span<const std::byte> model, TrainingOptions options,
-                                 const std::filesystem::path& folder)
+                                 const std::filesystem::path& folder) try
     : impl_(std::make_unique<Impl>(
           std::string(reinterpret_cast<const char*>(model.data()), model.size()), folder,
-          std::move(options))) {}
+          std::move(options))) {
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
 
 TrainingSession::TrainingSession(std::span<const std::byte> model, TrainingOptions options,
-                                 std::map<std::string, Tensor> weights)
+                                 std::map<std::string, Tensor> weights) try
     : impl_(std::make_unique<Impl>(
           std::string(reinterpret_cast<const char*>(model.data()), model.size()),
-          std::filesystem::path(), std::move(options), std::move(weights))) {}
+          std::filesystem::path(), std::move(options), std::move(weights))) {
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
 
 TrainingSession::~TrainingSession() = default;
 TrainingSession::TrainingSession(TrainingSession&&) noexcept = default;
@@ -251,7 +262,7 @@ void TrainingSession::set_run_count(uint64_t count) {
 const TrainingOptions& TrainingSession::options() const { return impl_->options; }
 
 void TrainingSession::save_checkpoint(const std::filesystem::path& path,
-                                      const std::string& user) const {
+                                      const std::string& user) const try {
   const std::lock_guard turn(impl_->turn);
   impl_->require_whole();
   const ScheduleOptions& s = impl_->options.schedule;
@@ -269,9 +280,11 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path,
              .schedule = fmt::format("{} warmup_steps={} total_steps={} min_lr_ratio={}", s.kind,
                                      s.warmup_steps, s.total_steps, s.min_lr_ratio),
              .user = user});
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
-std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) {
+std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) try {
   const std::lock_guard turn(impl_->turn);
   const Checkpoint saved = read_checkpoint(path);
   compare(saved.weights, impl_->shared(impl_->stored()), path);
@@ -298,6 +311,8 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
   impl_->program->set_seed(saved.seed);
   impl_->program->set_run_count(saved.run_count);
   return saved.user;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 std::string TrainingSession::checkpoint_note() const {
@@ -312,7 +327,7 @@ std::string TrainingSession::checkpoint_note() const {
       then, now, then);
 }
 
-std::string TrainingSession::export_onnx_bytes(bool for_inference) const {
+std::string TrainingSession::export_onnx_bytes(bool for_inference) const try {
   const std::lock_guard turn(impl_->turn);
   impl_->require_whole();
   std::map<std::string, Tensor> weights = impl_->shared(impl_->stored());
@@ -324,6 +339,8 @@ std::string TrainingSession::export_onnx_bytes(bool for_inference) const {
                          impl_->options.label);
   }
   return model_for_inference(std::as_bytes(std::span(bytes)));
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 void TrainingSession::export_onnx(const std::filesystem::path& path, bool for_inference) const {
@@ -331,7 +348,7 @@ void TrainingSession::export_onnx(const std::filesystem::path& path, bool for_in
   write_file(path, [&](FileWriter& file) { file.write(bytes); });
 }
 
-StepPlan TrainingSession::plan(std::span<const Tensor> inputs) {
+StepPlan TrainingSession::plan(std::span<const Tensor> inputs) try {
   const std::lock_guard turn(impl_->turn);
   const PlanInfo info = impl_->program->plan(types_of(inputs));
   return {.arena_bytes = info.arena_bytes,
@@ -343,6 +360,8 @@ StepPlan TrainingSession::plan(std::span<const Tensor> inputs) {
               bytes_of(impl_->states) + info.arena_bytes + info.output_bytes + info.constant_bytes,
           .kernels = info.kernels,
           .specialise_ms = info.specialise_ms};
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 size_t TrainingSession::peak_bytes() const {
