@@ -20,7 +20,7 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build test test-all test-cpp test-py lint format sanitize sanitize-thread fuzz fuzz-corpus attack demo operators bench growth clean
+.PHONY: help setup build test test-all test-cpp test-py lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators bench growth clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -90,6 +90,9 @@ fuzz-corpus: ## add to tests/fuzz/corpus what earlier fuzzing found
 
 attack: build ## hours of attacks, with a table of what they found: ATTACKS="saves …" for some of them
 	@scripts/attack $(ATTACKS)
+
+sbom: setup ## build/sbom.cdx.json: what the binaries link and contain (CycloneDX)
+	@mkdir -p build && $(bin)/python scripts/sbom.py build/sbom.cdx.json
 
 demo: build ## train the transformer language model: DATA=folder, SHORT=1 for a few steps
 	@$(bin)/python examples/transformer_lm/train.py --out runs/transformer_lm \

@@ -10,6 +10,12 @@ foreach(library protobuf::libprotobuf-lite hwy::hwy)
   install(FILES ${file} DESTINATION ${SKBUILD_DATA_DIR}/lib/steep RENAME ${name})
 endforeach()
 
+# What the binaries link and contain (PEP 770).
+execute_process(
+  COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/sbom.py
+          ${PROJECT_BINARY_DIR}/sbom.cdx.json COMMAND_ERROR_IS_FATAL ANY)
+install(FILES ${PROJECT_BINARY_DIR}/sbom.cdx.json DESTINATION ${SKBUILD_METADATA_DIR}/sboms)
+
 if(TARGET _steep)
   install(TARGETS _steep LIBRARY DESTINATION steep)
   install(FILES ${extension_stub} DESTINATION steep)
