@@ -71,28 +71,32 @@ void Node::set_input(int i, Value v) const {
 
 Graph::Graph(const Graph& other) { rebind(other); }
 
-Graph::Graph(Graph&& other) noexcept { take(other); }
+Graph::Graph(Graph&& other) { take(other); }
 
 Graph& Graph::operator=(Graph other) noexcept {
   take(other);
   return *this;
 }
 
-void Graph::take(Graph& other) {
+void Graph::take(Graph& other) noexcept {
   values_.swap(other.values_);
   nodes_.swap(other.nodes_);
   names_.swap(other.names_);
   name_counts_.swap(other.name_counts_);
   node_limit = other.node_limit;
   auto mine = [this](Value v) { return Value(this, v.id()); };
-  inputs_.clear();
-  states_.clear();
-  outputs_.clear();
-  updates_.clear();
-  for (Value v : other.inputs_) inputs_.push_back(mine(v));
-  for (Value v : other.states_) states_.push_back(mine(v));
-  for (Output& o : other.outputs_) outputs_.push_back({std::move(o.name), mine(o.value), o.phase});
-  for (Update& u : other.updates_) updates_.push_back({mine(u.state), mine(u.value)});
+  inputs_.swap(other.inputs_);
+  states_.swap(other.states_);
+  outputs_.swap(other.outputs_);
+  updates_.swap(other.updates_);
+  for (Value& v : inputs_) v = mine(v);
+  for (Value& v : states_) v = mine(v);
+  for (Output& o : outputs_) o.value = mine(o.value);
+  for (Update& u : updates_) u = {mine(u.state), mine(u.value)};
+  other.inputs_.clear();
+  other.states_.clear();
+  other.outputs_.clear();
+  other.updates_.clear();
 }
 
 void Graph::rebind(const Graph& from) {

@@ -116,7 +116,7 @@ class Graph {
  public:
   Graph() = default;
   Graph(const Graph& other);
-  Graph(Graph&& other) noexcept;
+  Graph(Graph&& other);  ///< an empty std::deque takes memory
   Graph& operator=(Graph other) noexcept;
 
   // --- building
@@ -246,7 +246,7 @@ class Graph {
   Value add_value(ValueData data);
   std::string unique_name(std::string wanted);
   void rebind(const Graph& from);
-  void take(Graph& other);
+  void take(Graph& other) noexcept;
 
   std::deque<ValueData> values_;
   std::deque<NodeData> nodes_;

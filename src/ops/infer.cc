@@ -114,8 +114,16 @@ std::string input_types(Node n) {
   return text;
 }
 
-/// ONNX's functions take the dtype of the first operand for that of all. What they give is the type
-/// of the bytes that kernels and gradients work on: operands of one type variable must agree.
+bool takes_floats(const onnx::OpSchema::FormalParameter& parameter) {
+  const auto& types = parameter.GetTypes();
+  return std::any_of(types.begin(), types.end(), [](const std::string* type) {
+    return type->find("float") != std::string::npos || type->find("double") != std::string::npos;
+  });
+}
+
+/// ONNX's functions take the dtype of the first operand for that of all, and integers for granted.
+/// What they give is the type of the bytes that kernels and gradients work on: operands of one type
+/// variable must agree, and axes, shapes and indices be integers.
 void check_dtypes(Node n, const onnx::OpSchema& schema) {
   const auto& formal = schema.inputs();
   if (formal.empty()) return;
@@ -124,6 +132,14 @@ void check_dtypes(Node n, const onnx::OpSchema& schema) {
     const auto& parameter = formal[std::min(i, formal.size() - 1)];
     const Value x = n.input(static_cast<int>(i));
     if (!x || !parameter.GetIsHomogeneous()) continue;
+    if (is_float(x.dtype()) && !takes_floats(parameter)) {
+      throw ShapeError({.what = "An operand has to be integers.",
+                        .node = n.name(),
+                        .op = n.op(),
+                        .expected = parameter.GetTypeStr() + " " + parameter.GetName(),
+                        .received = to_string(x.type()) + " " + x.name(),
+                        .remedy = "Put a Cast in front, or export the model again."});
+    }
     const Value other = first.try_emplace(parameter.GetTypeStr(), x).first->second;
     if (other.dtype() == x.dtype()) continue;
     throw ShapeError({.what = "Operands of a node differ in dtype.",
@@ -152,6 +168,14 @@ void infer_onnx(Node n) {
                       .expected = "an axis of " + input_types(n),
                       .received = std::to_string(axis),
                       .remedy = "Export the model again."});
+  }
+  // GatherND's reads extents before the first.
+  if (const int64_t batch = n.attrs().integer("batch_dims", 0); batch < 0) {
+    throw ShapeError({.what = "The number of batch dimensions is negative.",
+                      .node = n.name(),
+                      .op = n.op(),
+                      .expected = "batch_dims of at least 0",
+                      .received = std::to_string(batch)});
   }
   check_dtypes(n, *schema);
   Context ctx(n);

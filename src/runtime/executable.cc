@@ -190,6 +190,13 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
   auto pointer = [&](const Place& p) -> std::byte* {
     return p.buffer < 0 ? nullptr : frame.base[static_cast<size_t>(p.buffer)] + p.offset;
   };
+  // Before the first kernel: once weights change, nothing may fail for want of memory.
+  std::vector<Tensor> outputs;
+  for (const PlannedOutput& o : plan_.outputs) {
+    if (o.phase != phase) continue;
+    const Buffer& buffer = plan_.buffers[static_cast<size_t>(o.place.buffer)];
+    outputs.push_back(Tensor::wrap(o.dtype, o.dims, pointer(o.place), frame.outputs[buffer.index]));
+  }
   if (options.check_finite && forward) {
     for (size_t i = 0; i < input_buffer_.size(); ++i) {
       const Value v = plan_.graph->inputs()[i];
@@ -234,12 +241,6 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
                              .duration_us = options.profiler->now_us() - start,
                              .flops = step.kernel ? step.kernel->flops : 0});
     }
-  }
-  std::vector<Tensor> outputs;
-  for (const PlannedOutput& o : plan_.outputs) {
-    if (o.phase != phase) continue;
-    const Buffer& buffer = plan_.buffers[static_cast<size_t>(o.place.buffer)];
-    outputs.push_back(Tensor::wrap(o.dtype, o.dims, pointer(o.place), frame.outputs[buffer.index]));
   }
   // What backward does not read is the caller's alone: free as soon as the caller drops it, often
   // before backward, when memory is needed most.

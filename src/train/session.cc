@@ -180,6 +180,7 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) try {
     program->set_run_count(run);
     explain(result, fed);
   }
+  take_step_outputs(forward, &result);
   // What could be refused has been looked at; from here on weights change.
   result.lr = rate();
   *lr_input_.data<float>() = static_cast<float>(result.lr);
@@ -189,7 +190,6 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) try {
   result.step = ++steps;
   if (scaled) adapt_loss_scale(false);
   if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);
-  take_step_outputs(forward, &result);
   return result;
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
