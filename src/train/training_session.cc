@@ -286,7 +286,7 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path,
 
 std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) try {
   const std::lock_guard turn(impl_->turn);
-  const Checkpoint saved = read_checkpoint(path);
+  Checkpoint saved = read_checkpoint(path);
   compare(saved.weights, impl_->shared(impl_->stored()), path);
   compare(saved.moments, impl_->shared(impl_->model.moments), path);
   if (saved.fingerprint != impl_->fingerprint) {
@@ -297,8 +297,10 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
         .remedy = "Its parameters match, but operators, loss or optimizer differ. Load it "
                   "with the model and options it was saved with; nothing was changed."});
   }
-  impl_->assign(saved.weights, impl_->stored(), "trained parameter");
-  impl_->assign(saved.moments, impl_->model.moments, "optimizer moment");
+  std::vector<std::string> names = impl_->stored();
+  names.insert(names.end(), impl_->model.moments.begin(), impl_->model.moments.end());
+  saved.weights.merge(saved.moments);
+  impl_->assign(saved.weights, names, "parameter or moment");  // from here on nothing fails
   impl_->steps = saved.step;
   impl_->base_lr = saved.lr;
   impl_->saved_threads = saved.threads;
@@ -310,7 +312,7 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
   impl_->options.seed = saved.seed;
   impl_->program->set_seed(saved.seed);
   impl_->program->set_run_count(saved.run_count);
-  return saved.user;
+  return std::move(saved.user);
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
 }
