@@ -180,7 +180,7 @@ struct Program::Impl {
   }
 
   std::shared_ptr<Specialisation> specialisation_for(std::span<const Type> fed) {
-    const Call call;
+    const EngineCall call;
     settle();
     std::vector<Tensor> shells;
     for (const Type& t : fed) shells.push_back(Tensor::wrap(t.dtype, t.dims(), nullptr, nullptr));
@@ -335,7 +335,7 @@ Program::Program(Program&&) noexcept = default;
 Program& Program::operator=(Program&&) noexcept = default;
 
 ForwardResult Program::forward(std::span<const Tensor> inputs) {
-  const Call call;
+  const EngineCall call;
   Impl& p = *impl_;
   const Budget budget(p.options.limits);
   p.settle();
@@ -369,7 +369,7 @@ ForwardResult Program::forward(std::span<const Tensor> inputs) {
 }
 
 DataResult Program::forward_data(std::span<const Datum> inputs) {
-  const Call call;
+  const EngineCall call;
   Impl& p = *impl_;
   const Budget budget(p.options.limits);
   p.settle();
@@ -389,7 +389,7 @@ DataResult Program::forward_data(std::span<const Datum> inputs) {
 
 std::vector<Tensor> Program::backward(std::unique_ptr<PendingRun> run,
                                       std::span<const Tensor> inputs) {
-  const Call call;
+  const EngineCall call;
   Impl& p = *impl_;
   const Budget budget(p.options.limits);
   p.check_count(inputs, p.backward_inputs);

@@ -112,8 +112,8 @@ ThreadBound::~ThreadBound() {
   if (before_ > 0) omp_set_num_threads(std::min(before_, caller.most));
 }
 
-Call::Call() { enter_call(); }
-Call::~Call() { leave_call(); }
+EngineCall::EngineCall() { enter_call(); }
+EngineCall::~EngineCall() { leave_call(); }
 
 void Turn::lock() {
   if (holder_ == std::this_thread::get_id()) {

@@ -29,18 +29,18 @@ class ThreadBound {
 /// While one lives, the calling thread is in a call of the engine. The constructor throws
 /// ProviderError in a process that was forked while another thread was in one: what that thread had
 /// locked or left half done stays so.
-class Call {
+class EngineCall {
  public:
-  Call();
-  ~Call();
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
+  EngineCall();
+  ~EngineCall();
+  EngineCall(const EngineCall&) = delete;
+  EngineCall& operator=(const EngineCall&) = delete;
 };
 
 /// Calls of one object take turns: a mutex, for std::lock_guard. Whoever waits for it must not hold
 /// Python's interpreter lock, which the holder may need. lock() throws ProviderError where it would
 /// wait for ever: within a call of the same object (in a signal's handler, in a destructor of what
-/// was fed), and as Call does.
+/// was fed), and as EngineCall does.
 class Turn {
  public:
   void lock();
