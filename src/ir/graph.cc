@@ -73,7 +73,7 @@ Graph::Graph(const Graph& other) { rebind(other); }
 
 Graph::Graph(Graph&& other) { take(other); }
 
-Graph& Graph::operator=(Graph other) noexcept {
+Graph& Graph::operator=(Graph other) {
   take(other);
   return *this;
 }

@@ -117,7 +117,7 @@ class Graph {
   Graph() = default;
   Graph(const Graph& other);
   Graph(Graph&& other);  ///< an empty std::deque takes memory
-  Graph& operator=(Graph other) noexcept;
+  Graph& operator=(Graph other);
 
   // --- building
   // ---------------------------------------------------------------------------------------------

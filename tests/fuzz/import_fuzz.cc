@@ -19,6 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     verify(model.graph, "import");
   } catch (const ModelError&) {
   } catch (const ShapeError&) {
+  } catch (const OutOfMemoryError&) {  // a value above the limit
   }
   return 0;
 }

@@ -38,7 +38,7 @@ TrainingOptions options_for(size_t size) {
                           .clip_norm = size % 5 == 0 ? 1.0 : 0.0,
                           .precision = kPrecisions[size / 4 % 4],
                           .check_finite = size % 7 == 0,
-                          .limits = {.max_bytes = size_t{1} << 20, .max_nodes = 1000}};
+                          .limits = {.max_bytes = kMaxBlock, .max_nodes = 1000, .max_iterations = 1000}};
   if (options.optimizer.kind == "adamw") options.optimizer.momentum = 0;
   return options;
 }
