@@ -33,12 +33,13 @@ constexpr int64_t kMaxElements = 1 << 12;  // of one input
 TrainingOptions options_for(size_t size) {
   constexpr const char* kLosses[] = {"mse", "softmax_cross_entropy", "", ""};
   constexpr const char* kPrecisions[] = {"bf16", "fp16", "fp32", "fp32"};
-  TrainingOptions options{.loss = kLosses[size % 4],
-                          .optimizer = {.kind = size % 3 == 0 ? "sgd" : "adamw", .momentum = 0.5},
-                          .clip_norm = size % 5 == 0 ? 1.0 : 0.0,
-                          .precision = kPrecisions[size / 4 % 4],
-                          .check_finite = size % 7 == 0,
-                          .limits = {.max_bytes = kMaxBlock, .max_nodes = 1000, .max_iterations = 1000}};
+  TrainingOptions options{
+      .loss = kLosses[size % 4],
+      .optimizer = {.kind = size % 3 == 0 ? "sgd" : "adamw", .momentum = 0.5},
+      .clip_norm = size % 5 == 0 ? 1.0 : 0.0,
+      .precision = kPrecisions[size / 4 % 4],
+      .check_finite = size % 7 == 0,
+      .limits = {.max_bytes = kMaxBlock, .max_nodes = 1000, .max_iterations = 1000}};
   if (options.optimizer.kind == "adamw") options.optimizer.momentum = 0;
   return options;
 }
