@@ -1,4 +1,4 @@
-"""Writes the seeds of step_fuzz: for each operator of the tables in tests/ops a tiny model to train.
+"""Writes the seeds of step_fuzz: a tiny model for each operator in the tables of tests/ops.
 
 usage: python tests/fuzz/make_seeds.py [FOLDER]
 
@@ -53,7 +53,8 @@ def seed(row: Row) -> onnx.ModelProto:
         nodes += mean(name, f"m{i}")
     terms = [f"m{i}" for i in range(len(outputs) + 1)]
     nodes.append(helper.make_node("Sum", terms, ["loss"]))
-    constants = {n: a for i, (n, a) in enumerate(zip(names, arrays, strict=True)) if n and i != first}
+    given = enumerate(zip(names, arrays, strict=True))
+    constants = {n: a for i, (n, a) in given if n and i != first}
     graph = helper.make_graph(
         nodes,
         "g",
