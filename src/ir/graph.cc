@@ -71,7 +71,7 @@ void Node::set_input(int i, Value v) const {
 
 Graph::Graph(const Graph& other) { rebind(other); }
 
-Graph::Graph(Graph&& other) { take(other); }
+Graph::Graph(Graph&& other) { take(other); }  // NOLINT(*-noexcept-move-*): see the header
 
 Graph& Graph::operator=(Graph other) {
   take(other);

@@ -116,7 +116,7 @@ class Graph {
  public:
   Graph() = default;
   Graph(const Graph& other);
-  Graph(Graph&& other);  ///< an empty std::deque takes memory
+  Graph(Graph&& other);  // NOLINT(*-noexcept-move-*): an empty std::deque takes memory
   Graph& operator=(Graph other);
 
   // --- building
