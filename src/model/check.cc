@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <climits>
 #include <functional>
+#include <memory>
+#include <new>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -30,18 +32,26 @@ onnx::ModelProto parse(std::span<const std::byte> bytes, const Limits& limits) {
                       .received = fmt::format("{} bytes", bytes.size()),
                       .remedy = "Save the model with external data."});
   }
-  onnx::ModelProto model;
+  auto model = std::make_unique<onnx::ModelProto>();
   google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
                                             static_cast<int>(bytes.size()));
   // A graph within a graph is three messages deeper; types and shapes take a few more.
   in.SetRecursionLimit(3 * limits.max_depth + 40);
-  if (!model.ParseFromCodedStream(&in) || !in.ConsumedEntireMessage()) {
+  bool parsed = false;
+  try {
+    parsed = model->ParseFromCodedStream(&in) && in.ConsumedEntireMessage();
+  } catch (const std::bad_alloc&) {
+    // Lost: protobuf does not survive the end of what it left half done (ops/onnx_proto.cc).
+    static_cast<void>(model.release());
+    throw;
+  }
+  if (!parsed) {
     throw ModelError(
         {.what = "The model cannot be parsed: its bytes are damaged, or nested too deep.",
          .expected = "an ONNX model (a protobuf message)",
          .remedy = "Check that the whole file was copied, or export the model again."});
   }
-  return model;
+  return std::move(*model);
 }
 
 /// Calls `visit` on every node of the model: of graphs, of graphs within them, and of functions.

@@ -2,6 +2,7 @@
 // ours.
 
 #include <fmt/format.h>
+#include <google/protobuf/arena.h>
 #include <onnx/defs/schema.h>
 #include <onnx/defs/shape_inference.h>
 
@@ -47,7 +48,9 @@ class Context final : public onnx::InferenceContext, public onnx::DataPropagatio
         to_proto(*contents, in_contents_[i].get());
       }
     }
-    out_types_.resize(static_cast<size_t>(n.output_count()));
+    for (int i = 0; i < n.output_count(); ++i) {
+      out_types_.push_back(google::protobuf::Arena::CreateMessage<onnx::TypeProto>(&arena_));
+    }
     out_contents_.resize(out_types_.size());
   }
 
@@ -70,8 +73,8 @@ class Context final : public onnx::InferenceContext, public onnx::DataPropagatio
   }
   const onnx::SparseTensorProto* getInputSparseData(size_t) const override { return nullptr; }
   size_t getNumOutputs() const override { return out_types_.size(); }
-  onnx::TypeProto* getOutputType(size_t i) override { return &out_types_.at(i); }
-  const onnx::TypeProto* getOutputType(size_t i) const override { return &out_types_.at(i); }
+  onnx::TypeProto* getOutputType(size_t i) override { return out_types_.at(i); }
+  const onnx::TypeProto* getOutputType(size_t i) const override { return out_types_.at(i); }
   onnx::GraphInferencer* getGraphAttributeInferencer(const std::string&) override {
     return nullptr;
   }
@@ -81,10 +84,10 @@ class Context final : public onnx::InferenceContext, public onnx::DataPropagatio
   }
 
   std::vector<std::optional<Shape>>& out_contents() { return out_contents_; }
-  const std::vector<onnx::TypeProto>& out_types() const { return out_types_; }
+  const std::vector<onnx::TypeProto*>& out_types() const { return out_types_; }
   /// Only scalars and vectors have contents. ONNX's functions take every tensor for a vector.
   bool makes_vector() const {
-    const auto& tensor = out_types_.front().tensor_type();
+    const auto& tensor = out_types_.front()->tensor_type();
     return tensor.has_shape() && tensor.shape().dim_size() <= 1;
   }
 
@@ -94,7 +97,10 @@ class Context final : public onnx::InferenceContext, public onnx::DataPropagatio
   std::vector<std::unique_ptr<onnx::TypeProto>> in_types_;
   std::vector<std::unique_ptr<onnx::TensorProto>> in_data_;
   std::vector<std::unique_ptr<onnx::TensorShapeProto>> in_contents_;
-  std::vector<onnx::TypeProto> out_types_;
+  // ONNX's functions fill these. In an arena, what they leave half done where there is no memory is
+  // not destroyed, which protobuf does not survive (onnx_proto.cc).
+  google::protobuf::Arena arena_;
+  std::vector<onnx::TypeProto*> out_types_;
   std::vector<std::optional<Shape>> out_contents_;
 };
 
@@ -177,7 +183,6 @@ void infer_onnx(Node n) {
                       .expected = "batch_dims of at least 0",
                       .received = std::to_string(batch)});
   }
-  check_dtypes(n, *schema);
   Context ctx(n);
   try {
     schema->GetTypeAndShapeInferenceFunction()(ctx);
@@ -194,7 +199,7 @@ void infer_onnx(Node n) {
   for (int i = 0; i < n.output_count(); ++i) {
     Value y = n.output(i);
     if (!y) continue;
-    const auto& proto = ctx.out_types()[static_cast<size_t>(i)];
+    const auto& proto = *ctx.out_types()[static_cast<size_t>(i)];
     n.graph().set_type(y, type_from_proto(proto));
     auto& contents = ctx.out_contents()[static_cast<size_t>(i)];
     if (contents) n.graph().set_contents(y, std::move(*contents));
@@ -339,6 +344,7 @@ void check_view(Node n) {
 }  // namespace
 
 void infer_types(Node n) {
+  if (const onnx::OpSchema* schema = schema_of(n.op())) check_dtypes(n, *schema);
   const OpDef* def = find_op(n.op());
   if (def == nullptr || def->infer == nullptr) {
     if (const auto dims = n.op() == "Reshape" ? reshape_of_nothing(n) : std::nullopt) {

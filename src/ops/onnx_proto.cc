@@ -1,5 +1,7 @@
 #include "ops/onnx_proto.h"
 
+#include <memory>
+
 #include "runtime/packing.h"
 
 namespace steep {
@@ -15,16 +17,24 @@ void to_proto(const Shape& shape, onnx::TensorShapeProto* proto) {
   }
 }
 
+// A message takes over parts that are complete: protobuf sets the case of a oneof before it asks
+// for the memory, and destroys what it did not get.
 onnx::TypeProto to_proto(const Type& type) {
-  onnx::TypeProto proto;
-  onnx::TypeProto* inner = &proto;
-  if (type.kind == Kind::optional || type.kind == Kind::optional_sequence)
-    inner = inner->mutable_optional_type()->mutable_elem_type();
-  if (type.kind == Kind::sequence || type.kind == Kind::optional_sequence)
-    inner = inner->mutable_sequence_type()->mutable_elem_type();
-  auto* tensor = inner->mutable_tensor_type();
+  auto tensor = std::make_unique<onnx::TypeProto::Tensor>();
   tensor->set_elem_type(static_cast<int32_t>(type.dtype));
   if (type.shape) to_proto(*type.shape, tensor->mutable_shape());
+  onnx::TypeProto proto;
+  proto.set_allocated_tensor_type(tensor.release());
+  if (type.kind == Kind::sequence || type.kind == Kind::optional_sequence) {
+    auto sequence = std::make_unique<onnx::TypeProto::Sequence>();
+    sequence->mutable_elem_type()->Swap(&proto);
+    proto.set_allocated_sequence_type(sequence.release());
+  }
+  if (type.kind == Kind::optional || type.kind == Kind::optional_sequence) {
+    auto optional = std::make_unique<onnx::TypeProto::Optional>();
+    optional->mutable_elem_type()->Swap(&proto);
+    proto.set_allocated_optional_type(optional.release());
+  }
   return proto;
 }
 

@@ -16,11 +16,13 @@
 namespace steep {
 namespace {
 
+const Type kPair{DType::f32, Shape{2}};  // Clang 14 makes a Shape{2} in a template two extents
+
 /// The graph of f(x) and of the gradient of its sum; `step` makes each value out of the one before.
 template <typename Step>
 Graph chain(int length, const Step& step) {
   Graph g;
-  const Value x = g.add_input("x", {DType::f32, Shape{2}});
+  const Value x = g.add_input("x", kPair);
   Value v = x;
   for (int i = 0; i < length; ++i) v = step(v);
   const Value outputs[] = {sum(v, {0}, false)}, sources[] = {x};
@@ -60,7 +62,7 @@ TEST(DeepGraphs, Chains) {
 TEST(DeepGraphs, NoRecursionOverNodes) {
   // Any frame of a recursion, 100,000 times over, is more than the stack.
   Graph g;
-  Value v = g.add_input("x", {DType::f32, Shape{2}});
+  Value v = g.add_input("x", kPair);
   const Value x = v;
   for (int i = 0; i < 50'000; ++i) {
     const Value t = g.add_node(i % 2 == 0 ? "Tanh" : "Exp", std::span(&v, 1), 1).output(0);
@@ -89,7 +91,7 @@ TEST(DeepGraphs, AnyNumberOfOperands) {
     std::vector<Value> operands;
     std::vector<Tensor> inputs;
     for (int i = 0; i < kOperands; ++i) {
-      operands.push_back(g.add_input("x", {DType::f32, Shape{2}}));
+      operands.push_back(g.add_input("x", kPair));
       inputs.push_back(Tensor::from(std::vector<float>{static_cast<float>(i), 1}, {2}));
     }
     const Value y = steep::apply(op, operands);
@@ -134,7 +136,7 @@ TEST(DeepGraphs, ManyParts) {
 TEST(DeepGraphs, ReplacingLooksAtReadersAlone) {
   constexpr int kCount = 100'000;
   Graph g;
-  const Value x = g.add_input("x", {DType::f32, Shape{2}});
+  const Value x = g.add_input("x", kPair);
   std::vector<Value> made;
   for (int i = 0; i < kCount; ++i) {
     made.push_back(g.add_node("Relu", std::span(&x, 1), 1).output(0));
