@@ -18,8 +18,8 @@ from steep.attributes import (
     name_attribute,
     read_attributes,
 )
-from steep.call import Autograd, Call
-from steep.errors import ModelError, ProviderError
+from steep.call import Autograd, Call, autocast_precision
+from steep.errors import Error, ModelError, ProviderError
 from steep.export import export
 from steep.exported import Exported
 from steep.structure import Structure, flatten, unflatten
@@ -51,8 +51,8 @@ os.register_at_fork(after_in_child=_enter_child)
 class ExportReport:
     """How one graph of the module came about."""
 
-    exporter: str  # "torch.export" or "tracing"
-    reason: str  # why not torch.export; empty when it was
+    exporter: str  # "dynamo", "torch.export", "tracing"; "PyTorch", which runs it, when none can
+    reason: str  # why not the first of those tried; empty when it was
     training: bool
     seconds: float
     cached: bool = False  # taken from what another process had exported
@@ -120,11 +120,13 @@ class ORTModule(torch.nn.Module):
     ) -> None:
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"ORTModule wraps a torch.nn.Module, not a {type(module).__name__}")
-        if fallback not in (None, "torch"):
-            raise ValueError(f'fallback must be None or "torch", not {fallback!r}')
-        if exporter not in (None, "torch.export", "tracing"):
+        if fallback not in (None, "parts", "torch"):
+            raise ValueError(f'fallback must be None, "parts" or "torch", not {fallback!r}')
+        if fallback == "parts" and exporter != "dynamo":
+            raise ValueError('fallback="parts" needs exporter="dynamo"')
+        if exporter not in (None, "dynamo", "torch.export", "tracing"):
             raise ValueError(
-                f'exporter must be None, "torch.export" or "tracing", not {exporter!r}'
+                f'exporter must be None, "dynamo", "torch.export" or "tracing", not {exporter!r}'
             )
         if precision not in (None, "fp32", "bf16", "fp16"):
             raise ValueError(f'precision must be None, "fp32", "bf16" or "fp16", not {precision!r}')
@@ -146,6 +148,7 @@ class ORTModule(torch.nn.Module):
         own["_idle"] = {}
         own["_unwatched"] = set()
         own["_calls"] = {}
+        own["_captured"] = {}  # by precision, and by whether it is to be one graph
 
     @property
     def module(self) -> torch.nn.Module:
@@ -159,8 +162,10 @@ class ORTModule(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run as the wrapped module's ``forward`` would."""
-        if _only_observed(args, kwargs):
+        if torch.compiler.is_dynamo_compiling() or _only_observed(args, kwargs):
             return self._module(*args, **kwargs)
+        if self._options["exporter"] == "dynamo":
+            return self._run_captured(args, kwargs)
         try:
             tensors, structure = flatten((args, kwargs))
             tensors = _as_autocast_would(tensors)
@@ -175,15 +180,49 @@ class ORTModule(torch.nn.Module):
         except (ModelError, ProviderError) as e:
             if self.fallback != "torch":
                 raise
-            with _finding:
-                self.__dict__["fallback_calls"] += 1
-                if self.fallback_calls == 1:
-                    log.warning("running in PyTorch instead: %s", e)
-            return self._module(*args, **kwargs)
+            return self._run_in_torch(e, args, kwargs)
         return unflatten(call.exported.results, call.keep_statistics(results))
 
+    def _run_captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        precision, whole = self.precision, self.fallback != "parts"
+        captured = self._captured.get((precision, whole))
+        if captured is None:
+            from steep.capture import Captured  # loads a large part of PyTorch
+
+            captured = self._captured[precision, whole] = Captured(
+                self._module,
+                lambda: precision or autocast_precision(),
+                self._record_graph,
+                whole=whole,
+            )
+        try:
+            result, ran = captured(*args, **kwargs)
+        except (ModelError, ProviderError) as e:
+            if self.fallback != "torch":
+                raise
+            return self._run_in_torch(e, args, kwargs)
+        if not ran:
+            raise ModelError(
+                f"Nothing of the module {type(self._module).__name__} ran in the engine.",
+                received="; ".join(r.reason for r in self.export_reports if r.reason),
+                remedy='change the code named above, or let PyTorch run it: fallback="torch"',
+            )
+        return result
+
+    def _record_graph(self, seconds: float, refused: str) -> None:
+        training = self._module.training
+        exporter = "PyTorch" if refused else "dynamo"
+        self.export_reports.append(ExportReport(exporter, refused, training, seconds))
+
+    def _run_in_torch(self, e: Error, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with _finding:
+            self.__dict__["fallback_calls"] += 1
+            if self.fallback_calls == 1:
+                log.warning("running in PyTorch instead: %s", e)
+        return self._module(*args, **kwargs)
+
     def _find(self, tensors: list[torch.Tensor], structure: Structure) -> Call:
-        precision = self.precision or _autocast_precision()
+        precision = self.precision or autocast_precision()
         types = tuple((t.dtype, t.ndim) for t in tensors)
         by_attributes = self._exports.setdefault((structure, types), {})
         attributes = read_attributes(self._module, self._unwatched)
@@ -319,14 +358,6 @@ def _only_observed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return torch.jit.is_tracing() or any(
         isinstance(t, FakeTensor) for t in tree_leaves((args, kwargs))
     )
-
-
-def _autocast_precision() -> str:
-    """Return what the region of autocast around this call asks for."""
-    if not torch.is_autocast_enabled("cpu"):
-        return "fp32"
-    dtype = torch.get_autocast_dtype("cpu")
-    return "fp16" if dtype == torch.float16 else "bf16"  # autocast takes no others
 
 
 def _as_autocast_would(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -1,0 +1,189 @@
+"""Capture by PyTorch's own tracer: its graphs run here, each under the conditions that it has.
+
+Dynamo follows a module's Python code, cuts it where that code decides on values, and guards every
+graph by what it read: extents, attributes, globals, hooks, modes, which tensors are one. piece.py
+brings a graph into the engine; PyTorch runs what lies between graphs, and graphs that cannot be
+brought in.
+
+This leans on parts of PyTorch that are not public: ``CAPTURED`` names the version it is known for.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch._dynamo import config
+from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, Unsupported
+
+from steep.call import autocast_precision
+from steep.errors import Error, ModelError
+from steep.piece import NothingToRun, bring_in
+
+log = logging.getLogger("steep")
+
+CAPTURED = "2.13"
+
+CONFIG: dict[str, Any] = {
+    # what fails open by default
+    "skip_nnmodule_hook_guards": False,
+    "skip_no_tensor_aliasing_guards_on_parameters": False,
+    "fail_on_recompile_limit_hit": True,
+    "recompile_limit": 64,
+    # a number that a module counts up is an input, not a graph for each
+    "allow_unspec_int_on_nn_module": True,
+    "allow_rnn": True,
+    "capture_dynamic_output_shape_ops": True,
+}
+"""Of ``torch._dynamo.config``, while ``Captured`` makes graphs."""
+
+_lowering = threading.RLock()  # what surrounds an export is replaced for the whole process
+
+
+class Capture:
+    """A backend of ``torch.compile``: runs each graph in the engine, else in PyTorch.
+
+    Args:
+        precision: "fp32", "bf16" or "fp16"; by default what autocast says where a graph is made.
+        strict: raise ModelError for a graph that the engine cannot run.
+        record: is told of each graph the seconds to bring it into the engine, or to find that it
+            cannot be, and why PyTorch runs it: "" when the engine does.
+    """
+
+    def __init__(
+        self,
+        precision: Callable[[], str],
+        *,
+        strict: bool = False,
+        record: Callable[[float, str], None] = lambda seconds, refused: None,
+    ) -> None:
+        self.precision = precision
+        self.strict = strict
+        self.record = record
+        self.local = threading.local()
+
+    def __call__(
+        self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]
+    ) -> Callable[..., Any]:
+        """Return what runs the graph: a function of its placeholders that gives its outputs."""
+        if not torch.__version__.startswith(CAPTURED):
+            raise ModelError(
+                "This version of PyTorch is not one whose captured graphs are known.",
+                expected=CAPTURED,
+                received=torch.__version__,
+                remedy='use exporter="torch.export"',
+            )
+        start = time.perf_counter()
+        count = sum(n.op.startswith("call_") for n in graph_module.graph.nodes)
+        try:
+            with _lowering:
+                piece = bring_in(graph_module, examples, self.precision())
+        except NothingToRun:
+            return _as_it_is(graph_module)
+        except Exception as e:  # tracing and translating raise whatever went wrong inside them
+            reason = _first_line(e)
+            self.record(time.perf_counter() - start, reason)
+            if self.strict:
+                raise ModelError(
+                    "A part of the module cannot run in the engine.",
+                    received=reason,
+                    remedy='change the code named above, or let PyTorch run it: fallback="parts"',
+                ) from e
+            log.warning("PyTorch runs a part of %d operations: %s", count, reason)
+            return _as_it_is(graph_module)
+        self.record(time.perf_counter() - start, "")
+
+        def run(*arguments: Any) -> Any:
+            self.local.ran = True
+            return piece(arguments)
+
+        return run
+
+
+class Captured:
+    """A module, called as ever, whose graphs run in the engine.
+
+    Args:
+        module: what is captured when it is called.
+        precision: as for ``Capture``.
+        record: as for ``Capture``.
+        whole: raise ModelError where the module does not become one graph in the engine; otherwise
+            PyTorch runs what lies between graphs, and graphs that the engine cannot run.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        precision: Callable[[], str],
+        record: Callable[[float, str], None],
+        *,
+        whole: bool,
+    ) -> None:
+        self.capture = Capture(precision, strict=whole, record=record)
+        # Not torch.compile(): its settings would have to be changed around each call.
+        context = torch._dynamo.optimize(self.capture, nopython=whole, isolate_recompiles=True)
+        make = context.callback
+
+        def configured(*frame: Any) -> Any:
+            with config.patch(**CONFIG):
+                return make(*frame)
+
+        configured._torchdynamo_orig_backend = make  # type: ignore[attr-defined]
+        context.callback = configured
+        self._call = context(module)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, bool]:
+        """Return the module's result, and whether anything ran in the engine.
+
+        Raises:
+            ModelError: a graph cannot run in the engine, or there would be too many.
+        """
+        local = self.capture.local
+        local.ran = False
+        try:
+            result = self._call(*args, **kwargs)
+        except BackendCompilerFailed as e:
+            if isinstance(e.inner_exception, Error):
+                raise e.inner_exception from e
+            raise
+        except FailOnRecompileLimitHit as e:
+            raise ModelError(
+                "The module became too many graphs.",
+                expected=f"at most {CONFIG['recompile_limit']}",
+                received=_first_line(e),
+                remedy="pass as a tensor what changes from call to call",
+            ) from e
+        except Unsupported as e:
+            raise ModelError(
+                "The module does not become one graph.",
+                received=_first_line(e),
+                remedy='change the code, or let PyTorch run what lies between: fallback="parts"',
+            ) from e
+        return result, local.ran
+
+
+def backend(graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    """Run a graph of ``torch.compile(module, backend="steep")``; PyTorch runs what cannot be.
+
+    Guards are those that ``torch.compile`` is configured to make: by default it does not notice
+    hooks that are added later.
+    """
+    return _default(graph_module, examples)
+
+
+_default = Capture(autocast_precision)
+
+
+def _as_it_is(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
+    forward: Callable[..., Any] = graph_module.forward
+    return forward
+
+
+def _first_line(e: BaseException) -> str:
+    text = str(e).strip()
+    return f"{type(e).__name__}: {text.splitlines()[0] if text else ''}"[:300]

@@ -1,0 +1,340 @@
+"""A graph that Dynamo captured, in the engine.
+
+It comes as calls of PyTorch on tensors, and on numbers for those extents that vary. Parameters and
+buffers are inputs like any other. What forward writes in place becomes a result that is copied
+back; a result that is a view of an argument, or of another result, is made by PyTorch, as one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from steep.call import Autograd, Call
+from steep.exported import Exported
+from steep.lowering import fake_mode, lower, outputs_of
+from steep.structure import Leaf
+
+
+def bring_in(graph_module: torch.fx.GraphModule, examples: Sequence[Any], precision: str) -> Piece:
+    """Return what runs a captured graph on the values of its placeholders.
+
+    Raises:
+        NothingToRun: it computes nothing.
+        Exception: whatever tracing, translating and the engine raise where it cannot be brought in.
+    """
+    try:
+        return Piece(_copy(graph_module), examples, precision, _make_numbers_tensors)
+    except NothingToRun:
+        raise
+    except Exception:
+        if not any(_number(n) is not None for n in graph_module.graph.nodes):
+            raise
+        # Where an operator takes no tensor, such as the rate of a dropout.
+        return Piece(_copy(graph_module), examples, precision, _make_numbers_constants)
+
+
+class NothingToRun(Exception):
+    """A graph gives views of its arguments, numbers, or nothing."""
+
+
+class Piece:
+    """A captured graph in the engine; ``examples`` are what its placeholders stand for now."""
+
+    def __init__(
+        self,
+        graph_module: torch.fx.GraphModule,
+        examples: Sequence[Any],
+        precision: str,
+        treat_numbers: Callable[[torch.fx.Graph], None],
+    ) -> None:
+        graph = graph_module.graph
+        self.kept = _take_sizes_from_tensors(graph)
+        treat_numbers(graph)
+        (end,) = (n for n in graph.nodes if n.op == "output")
+        self.results = _results(graph, outputs_of(end))
+        fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
+        for fake, i in zip(fakes, self.kept, strict=True):
+            if fake.device.type != "cpu":
+                raise RuntimeError(f"a tensor on {fake.device}")
+            if fake.requires_grad != getattr(examples[i], "requires_grad", False):
+                raise RuntimeError("forward writes what needs a gradient into an argument")
+        computed = [r.node for r in self.results if isinstance(r, _Computed)]
+        end.args = (tuple(computed),)
+        graph_module.recompile()
+        model, written = lower(graph_module, fakes)
+        if not model.graph.output:
+            raise NothingToRun
+        self.written = [self.kept[i] for i in written]
+        names = [f"arg_{i}" for i in range(len(fakes))]
+        graph_inputs = {v.name for v in model.graph.input}
+        inputs = [i for i, name in enumerate(names) if name in graph_inputs]
+        exported = Exported(
+            model=model.SerializeToString(),
+            inputs=inputs,
+            names=[names[i] for i in inputs],
+            states={},
+            results=Leaf(),
+            exporter="dynamo",
+            reason="",
+            seconds=0,
+            training=True,
+            extents=[[] for _ in fakes],
+        )
+        wanted = [i for i in inputs if fakes[i].requires_grad] if torch.is_grad_enabled() else []
+        self.call = Call(
+            torch.nn.Module(),
+            exported,
+            set(),
+            tuple(wanted),
+            precision=precision,
+            narrow_results=False,
+        )
+        self.changes_history = [fakes[i].requires_grad for i in written]
+        self.examples = [n.meta["example_value"] for n in computed]
+        self._check_history(graph, [fakes[i] for i in written], computed)
+
+    def _check_history(
+        self, graph: torch.fx.Graph, written: list[torch.Tensor], computed: list[torch.fx.Node]
+    ) -> None:
+        """Raise where a gradient would get lost, or reach what forward writes by another way."""
+        if not torch.is_grad_enabled():
+            return
+        constant = self.call.constant_results
+        for fake, lost in zip(written, constant, strict=False):
+            modes = any(n.target is torch._C._set_grad_enabled for n in graph.nodes)
+            if fake.requires_grad and (lost or modes):
+                raise RuntimeError("forward changes an argument that needs a gradient")
+        for node, lost in zip(computed, constant[len(written) :], strict=True):
+            value = node.meta["example_value"]
+            if lost and isinstance(value, torch.Tensor) and value.requires_grad:
+                raise RuntimeError(f"the gradient of {node.name} gets lost")
+
+    def __call__(self, arguments: Sequence[Any]) -> Any:
+        """Run it on the values of the captured graph's placeholders."""
+        call = self.call
+        tensors = [self._given(arguments[i], i) for i in self.kept]
+        if call.gradients and torch.is_grad_enabled():
+            made = list(Autograd.apply(call, tensors, *(tensors[i] for i in call.wanted_inputs)))
+        else:
+            made = call.run(tensors, gradients=False)[0]
+        count = len(self.written)
+        for i, value, tracked in zip(self.written, made, self.changes_history, strict=False):
+            with torch.set_grad_enabled(tracked):
+                arguments[i].copy_(value)
+        values = [_like(v, e) for v, e in zip(made[count:], self.examples, strict=True)]
+        given = [arguments[i] for i in self.kept]
+        return tuple(result(given, values) for result in self.results)
+
+    def _given(self, argument: Any, position: int) -> torch.Tensor:
+        if not isinstance(argument, torch.Tensor):
+            return torch.tensor(argument)
+        # backward may read what stood there before
+        return argument.clone() if position in self.written else argument
+
+
+# --- results -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Computed:
+    """A result of the engine: the ``index``-th."""
+
+    node: torch.fx.Node
+    index: int
+
+    def __call__(self, arguments: Sequence[Any], values: list[torch.Tensor]) -> Any:
+        value = values[self.index]
+        return value if isinstance(self.node.meta["example_value"], torch.Tensor) else value.item()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Constant:
+    """What stands in the graph."""
+
+    value: Any
+
+    def __call__(self, arguments: Sequence[Any], values: list[torch.Tensor]) -> Any:
+        return self.value
+
+
+@dataclasses.dataclass(frozen=True)
+class _View:
+    """A view of an argument, or of a computed result, made by PyTorch."""
+
+    chain: torch.fx.GraphModule  # of the arguments, and the result at ``base`` if it is not None
+    base: int | None
+
+    def __call__(self, arguments: Sequence[Any], values: list[torch.Tensor]) -> Any:
+        given = () if self.base is None else (values[self.base],)
+        return self.chain(*arguments, *given)
+
+
+def _like(value: torch.Tensor, example: Any) -> torch.Tensor:
+    """Return a result with the dtype that PyTorch gives it, and a history if it has one there."""
+    if not isinstance(example, torch.Tensor):
+        return value
+    if value.requires_grad and not example.requires_grad:
+        value = value.detach()
+    return value if value.dtype == example.dtype else value.to(example.dtype)
+
+
+def _memory(node: torch.fx.Node) -> int | None:
+    value = node.meta.get("example_value")
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+
+
+def _results(graph: torch.fx.Graph, outputs: list[Any]) -> list[_Computed | _Constant | _View]:
+    """Say how each output is made; the engine's are distinct and share no memory."""
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    given = {_memory(n) for n in placeholders} - {None}
+    computed: dict[int | torch.fx.Node, _Computed] = {}  # by memory; numbers by node
+    results: list[_Computed | _Constant | _View] = []
+    for node in outputs:
+        if not isinstance(node, torch.fx.Node):
+            results.append(_Constant(node))
+            continue
+        memory = _memory(node)
+        base: _Computed | None = None
+        if memory not in given:
+            key = node if memory is None else memory
+            base = computed.setdefault(key, _Computed(node, len(computed)))
+            if base.node is node:
+                results.append(base)
+                continue
+        index = None if base is None else base.index
+        chain = _views(placeholders, node, None if base is None else base.node)
+        results.append(_View(chain, index))
+    return results
+
+
+def _views(
+    placeholders: list[torch.fx.Node], node: torch.fx.Node, base: torch.fx.Node | None
+) -> torch.fx.GraphModule:
+    """Return the calls that make ``node`` of the arguments or of ``base``, all of them views."""
+    graph = torch.fx.Graph()
+    copies = {p: graph.placeholder(p.name) for p in placeholders}
+    if base is not None:
+        copies[base] = graph.placeholder(f"{base.name}_value")
+
+    def copy(n: torch.fx.Node) -> torch.fx.Node:
+        if n not in copies:
+            views = _memory(n) is None or _memory(n) == _memory(node)
+            if n.op not in ("call_function", "call_method") or not views:
+                raise RuntimeError(f"the result {node.name} shares memory with another")
+            target = _written(n)  # what it writes is there by now
+            copies[n] = graph.node_copy(n, copy) if target is None else copy(target)
+        return copies[n]
+
+    graph.output(copy(node))
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+_IN_PLACE = re.compile(r"i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor)|\w*[a-z0-9]_")
+
+
+def _written(n: torch.fx.Node) -> torch.fx.Node | None:
+    """Return the tensor that a call changes in place and gives back."""
+    name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
+    if "out" in n.kwargs:
+        target = n.kwargs["out"]
+    elif _IN_PLACE.fullmatch(name):
+        target = n.args[0]
+    else:
+        return None
+    assert isinstance(target, torch.fx.Node)
+    return target
+
+
+# --- the graph -----------------------------------------------------------------------------------
+
+
+def _copy(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Return one whose graph may be changed; PyTorch keeps the other."""
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(graph_module.graph, {}))
+    for node in graph.nodes:
+        if node.target is torch.ops.higher_order.tag_activation_checkpoint:
+            node.target = _run_checkpointed
+            node.kwargs = {}
+        elif node.target is torch._C._autograd._get_data_attr:
+            node.target = torch.detach  # which faithful() sees
+    return torch.fx.GraphModule(graph_module, graph)
+
+
+def _run_checkpointed(body: Callable[..., Any], *args: Any) -> Any:
+    """Run what would be computed again in backward: that the engine plans by itself."""
+    return body(*args)
+
+
+def _take_sizes_from_tensors(graph: torch.fx.Graph) -> list[int]:
+    """Drop placeholders that are extents of others; return the positions of those that stay."""
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    where: dict[str, tuple[torch.fx.Node, int]] = {}
+    for node in placeholders:
+        value = node.meta["example_value"]
+        if isinstance(value, torch.Tensor):
+            for axis, extent in enumerate(value.shape):
+                if isinstance(extent, torch.SymInt):
+                    where.setdefault(str(extent), (node, axis))
+    kept = []
+    with graph.inserting_after(placeholders[-1] if placeholders else None):
+        for i, node in enumerate(placeholders):
+            value = node.meta["example_value"]
+            if not isinstance(value, torch.SymInt) or str(value) not in where:
+                kept.append(i)
+                continue
+            size = graph.call_function(torch.ops.aten.sym_size.int, where[str(value)])
+            size.meta["example_value"] = value
+            node.replace_all_uses_with(size)
+            graph.erase_node(node)
+    return kept
+
+
+def _number(node: torch.fx.Node) -> Any:
+    """Return the symbol of a Python number that may change, where the graph takes one; else None.
+
+    A float comes as a tensor that the graph takes it from.
+    """
+    if node.op == "placeholder":
+        value = node.meta["example_value"]
+        return value if isinstance(value, (torch.SymInt, torch.SymFloat)) else None
+    if node.op == "call_method" and node.target == "item":
+        (source,) = node.args
+        argument = source.meta.get("grapharg") if isinstance(source, torch.fx.Node) else None
+        if argument is not None and argument.pass_arg_as_tensor:
+            return node.meta["example_value"]
+    return None
+
+
+def _make_numbers_tensors(graph: torch.fx.Graph) -> None:
+    """Let numbers that may change be tensors of no dimension."""
+    for node in list(graph.nodes):
+        number = _number(node)
+        if number is None:
+            continue
+        if node.op == "placeholder":
+            kind = torch.int64 if isinstance(number, torch.SymInt) else torch.float64
+            node.meta["example_value"] = fake_mode().from_tensor(torch.zeros((), dtype=kind))
+        else:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+def _make_numbers_constants(graph: torch.fx.Graph) -> None:
+    """Let the graph hold for these numbers alone: asking a symbol for its value is a guard."""
+    for node in list(graph.nodes):
+        number = _number(node)
+        if number is None:
+            continue
+        value = int(number) if isinstance(number, torch.SymInt) else float(number)
+        for user in list(node.users):
+            user.replace_input_with(node, value)
+        if node.op == "placeholder":
+            node.meta["example_value"] = fake_mode().from_tensor(torch.tensor(value))
+        else:
+            graph.erase_node(node)

@@ -1,0 +1,65 @@
+"""PyTorch's operators in ONNX, where the exporter's own words are for inference alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from onnxscript import opset18
+
+_SAMPLE_VARIANCE = "steep.sample_variance"
+
+
+def _batch_norm(  # noqa: PLR0917, as ATen has it
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, Any, Any, Any, Any]:
+    """Return result, mean, 1 / standard deviation, and both running statistics, [C] each.
+
+    In training the running variance is the sample's: PyTorch's definition; ONNX has another.
+    """
+    channels = opset18.Shape(input, start=1, end=2)
+    one, zero = opset18.Constant(value_float=1.0), opset18.Constant(value_float=0.0)
+    weight = opset18.Expand(one, channels) if weight is None else weight
+    bias = opset18.Expand(zero, channels) if bias is None else bias
+    kept = {"epsilon": eps, "momentum": 1 - momentum}
+    if not training:
+        y = opset18.BatchNormalization(input, weight, bias, running_mean, running_var, **kept)
+        deviation = opset18.Sqrt(opset18.Add(running_var, opset18.Constant(value_float=eps)))
+        return y, running_mean, opset18.Reciprocal(deviation), running_mean, running_var
+    y, mean, variance = opset18.BatchNormalization(
+        input, weight, bias, running_mean, running_var, training_mode=1, **kept
+    )
+    y.producer().metadata_props[_SAMPLE_VARIANCE] = ""
+    axes = [axis for axis in range(len(input.shape)) if axis != 1]
+    of_batch = opset18.ReduceMean(input, opset18.Constant(value_ints=axes), keepdims=1)
+    centred = opset18.Sub(input, of_batch)
+    spread = opset18.ReduceMean(
+        opset18.Mul(centred, centred), opset18.Constant(value_ints=axes), keepdims=0
+    )
+    deviation = opset18.Sqrt(opset18.Add(spread, opset18.Constant(value_float=eps)))
+    flat = opset18.Reshape(of_batch, opset18.Constant(value_ints=[-1]))
+    return y, flat, opset18.Reciprocal(deviation), mean, variance
+
+
+def _batch_norm_without_statistics(  # noqa: PLR0917, as ATen has it
+    input: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, Any, Any]:
+    """Return result, mean and 1 / standard deviation; the batch's own statistics are used."""
+    channels = opset18.Shape(input, start=1, end=2)
+    zeros = opset18.Expand(opset18.Constant(value_float=0.0), channels)
+    ones = opset18.Expand(opset18.Constant(value_float=1.0), channels)
+    return _batch_norm(input, weight, bias, zeros, ones, True, momentum, eps)[:3]
+
+
+TRAINED: dict[Any, Any] = {
+    torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
+    torch.ops.aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
+}
+"""Translations by operator."""
