@@ -23,6 +23,8 @@ from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, Un
 
 from steep.call import autocast_precision
 from steep.errors import Error, ModelError
+from steep.lowering import CannotLower
+from steep.parts import bring_in_parts
 from steep.piece import NothingToRun, bring_in
 
 log = logging.getLogger("steep")
@@ -79,28 +81,36 @@ class Capture:
                 remedy='use exporter="torch.export"',
             )
         start = time.perf_counter()
-        count = sum(n.op.startswith("call_") for n in graph_module.graph.nodes)
+        refused: list[CannotLower] = []
+        precision = self.precision()
         try:
             with _lowering:
-                piece = bring_in(graph_module, examples, self.precision())
+                try:
+                    piece: Callable[..., Any] = bring_in(graph_module, examples, precision)
+                except CannotLower as e:
+                    refused = [e]
+                    if self.strict:
+                        raise
+                    piece, refused = bring_in_parts(graph_module, examples, precision, e)
         except NothingToRun:
             return _as_it_is(graph_module)
-        except Exception as e:  # tracing and translating raise whatever went wrong inside them
-            reason = _first_line(e)
-            self.record(time.perf_counter() - start, reason)
+        except CannotLower as e:
+            self.record(time.perf_counter() - start, str(e))
             if self.strict:
                 raise ModelError(
                     "A part of the module cannot run in the engine.",
-                    received=reason,
+                    received=str(e),
                     remedy='change the code named above, or let PyTorch run it: fallback="parts"',
                 ) from e
-            log.warning("PyTorch runs a part of %d operations: %s", count, reason)
+            log.warning("PyTorch runs a graph that cannot be brought in: %s", e)
             return _as_it_is(graph_module)
+        for why in refused:
+            log.warning("PyTorch runs one operation between two graphs: %s", why)
         self.record(time.perf_counter() - start, "")
 
         def run(*arguments: Any) -> Any:
             self.local.ran = True
-            return piece(arguments)
+            return piece(*arguments)
 
         return run
 
@@ -130,7 +140,7 @@ class Captured:
         make = context.callback
 
         def configured(*frame: Any) -> Any:
-            with config.patch(**CONFIG):
+            with config.patch(**CONFIG, ignore_logging_functions=_log_lines()):
                 return make(*frame)
 
         configured._torchdynamo_orig_backend = make  # type: ignore[attr-defined]
@@ -177,6 +187,11 @@ def backend(graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Call
 
 
 _default = Capture(autocast_precision)
+
+
+def _log_lines() -> set[Callable[..., Any]]:
+    """Return what writes a line to a log: it does not cut a graph, and is not written from one."""
+    return {f for n, f in vars(logging.Logger).items() if n.startswith(("debug", "info", "warn"))}
 
 
 def _as_it_is(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:

@@ -30,6 +30,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import CheckpointFunction
 
 from steep.quiet import replaced
+from steep.translations import WITH_BACKWARD
 
 _KEY = "steep.stop_gradient"
 _OPERATORS = torch.library.Library("steep", "DEF")
@@ -213,8 +214,10 @@ def _lost(what: str) -> NoReturn:
     raise RuntimeError(f"{what} cannot be said in ONNX")
 
 
-def _refuse_function(_: object) -> NoReturn:
+def _refuse_function(setup: object) -> Any:
     cls = sys._getframe(1).f_locals.get("cls")
+    if getattr(cls, "__name__", "") in _DERIVATIVES:
+        return _is_setup_context_defined(setup)  # type: ignore[misc]
     _lost(f"the backward of {getattr(cls, '__name__', cls)}, a torch.autograd.Function,")
 
 
@@ -342,6 +345,10 @@ def _interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
         _lost("nearest-exact interpolation by a scale that is no integer")
     return F.interpolate(*args, **kwargs)
 
+
+_is_setup_context_defined = getattr(torch.autograd.function, "_is_setup_context_defined", None)
+# as torch.library calls what it makes of an operator's backward
+_DERIVATIVES = {f"GeneratedBackwardFor_{n.replace('::', '_')}_default" for n in WITH_BACKWARD}
 
 _OF_SHAPE = {"aten::size", "aten::numel", "aten::dim", "aten::_shape_as_tensor"}
 

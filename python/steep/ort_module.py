@@ -94,8 +94,12 @@ class ORTModule(torch.nn.Module):
     Args:
         module: any module with parameters in CPU memory, contiguous.
         fallback: ``"torch"`` runs in PyTorch what the engine cannot run and counts those calls in
-            ``fallback_calls``; by default such a call raises.
+            ``fallback_calls``; ``"parts"``, with "dynamo", has PyTorch run what the engine cannot
+            between parts that it can, and says once which line it is; by default either raises.
         exporter: ``"torch.export"`` or ``"tracing"``; by default the first that accepts the module.
+            ``"dynamo"`` captures with PyTorch's own tracer, at each call under the conditions that
+            it found: branches on values, changes of attributes and state kept by forward are right,
+            results have the dtypes of autocast, ``export_reports`` has an entry for each graph.
         opset: ONNX opset to export; by default the exporter's.
         precision: "fp32", "bf16" or "fp16"; by default what ``torch.autocast`` says at each call.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 
 from steep.call import Autograd, Call
 from steep.exported import Exported
-from steep.lowering import fake_mode, lower, outputs_of
+from steep.lowering import fake_mode, lower, outputs_of, refusal
 from steep.structure import Leaf
 
 
@@ -25,17 +26,28 @@ def bring_in(graph_module: torch.fx.GraphModule, examples: Sequence[Any], precis
 
     Raises:
         NothingToRun: it computes nothing.
-        Exception: whatever tracing, translating and the engine raise where it cannot be brought in.
+        CannotLower: it cannot be brought in.
     """
     try:
         return Piece(_copy(graph_module), examples, precision, _make_numbers_tensors)
     except NothingToRun:
         raise
-    except Exception:
-        if not any(_number(n) is not None for n in graph_module.graph.nodes):
-            raise
-        # Where an operator takes no tensor, such as the rate of a dropout.
+    except Exception as e:  # the exporter and the engine raise whatever went wrong inside them
+        if any(_number(n) is not None for n in graph_module.graph.nodes):
+            # Where an operator takes no tensor, such as the rate of a dropout.
+            return _bring_in_for_these_numbers(graph_module, examples, precision)
+        raise refusal(e) from e
+
+
+def _bring_in_for_these_numbers(
+    graph_module: torch.fx.GraphModule, examples: Sequence[Any], precision: str
+) -> Piece:
+    try:
         return Piece(_copy(graph_module), examples, precision, _make_numbers_constants)
+    except NothingToRun:
+        raise
+    except Exception as e:
+        raise refusal(e) from e
 
 
 class NothingToRun(Exception):
@@ -56,6 +68,7 @@ class Piece:
         self.kept = _take_sizes_from_tensors(graph)
         treat_numbers(graph)
         (end,) = (n for n in graph.nodes if n.op == "output")
+        self.single = not isinstance(end.args[0], (tuple, list))
         self.results = _results(graph, outputs_of(end))
         fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
         for fake, i in zip(fakes, self.kept, strict=True):
@@ -114,8 +127,8 @@ class Piece:
             if lost and isinstance(value, torch.Tensor) and value.requires_grad:
                 raise RuntimeError(f"the gradient of {node.name} gets lost")
 
-    def __call__(self, arguments: Sequence[Any]) -> Any:
-        """Run it on the values of the captured graph's placeholders."""
+    def __call__(self, *arguments: Any) -> Any:
+        """Run it on the values of the captured graph's placeholders; return its outputs."""
         call = self.call
         tensors = [self._given(arguments[i], i) for i in self.kept]
         if call.gradients and torch.is_grad_enabled():
@@ -128,7 +141,8 @@ class Piece:
                 arguments[i].copy_(value)
         values = [_like(v, e) for v, e in zip(made[count:], self.examples, strict=True)]
         given = [arguments[i] for i in self.kept]
-        return tuple(result(given, values) for result in self.results)
+        results = tuple(result(given, values) for result in self.results)
+        return results[0] if self.single else results
 
     def _given(self, argument: Any, position: int) -> torch.Tensor:
         if not isinstance(argument, torch.Tensor):
@@ -189,26 +203,34 @@ def _memory(node: torch.fx.Node) -> int | None:
 
 
 def _results(graph: torch.fx.Graph, outputs: list[Any]) -> list[_Computed | _Constant | _View]:
-    """Say how each output is made; the engine's are distinct and share no memory."""
+    """Say how each output is made; the engine's are distinct and share no memory.
+
+    Where several share memory, the engine makes the tensor that it belongs to, and PyTorch the rest
+    of them as views of that.
+    """
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     given = {_memory(n) for n in placeholders} - {None}
-    computed: dict[int | torch.fx.Node, _Computed] = {}  # by memory; numbers by node
+    owners: dict[int, torch.fx.Node] = {}
+    for n in graph.nodes:
+        if (memory := _memory(n)) is not None:
+            owners.setdefault(memory, n)
+    wanted = Counter(_memory(n) for n in {n for n in outputs if isinstance(n, torch.fx.Node)})
+    computed: dict[torch.fx.Node, _Computed] = {}
     results: list[_Computed | _Constant | _View] = []
     for node in outputs:
+        memory = _memory(node) if isinstance(node, torch.fx.Node) else None
         if not isinstance(node, torch.fx.Node):
             results.append(_Constant(node))
-            continue
-        memory = _memory(node)
-        base: _Computed | None = None
-        if memory not in given:
-            key = node if memory is None else memory
-            base = computed.setdefault(key, _Computed(node, len(computed)))
-            if base.node is node:
-                results.append(base)
-                continue
-        index = None if base is None else base.index
-        chain = _views(placeholders, node, None if base is None else base.node)
-        results.append(_View(chain, index))
+        elif memory is not None and memory in given:
+            results.append(_View(_views(placeholders, node, None), None))
+        else:
+            shared = memory is not None and wanted[memory] > 1
+            base = owners[memory] if shared and memory is not None else node
+            made = computed.setdefault(base, _Computed(base, len(computed)))
+            if base is node:
+                results.append(made)
+            else:
+                results.append(_View(_views(placeholders, node, base), made.index))
     return results
 
 
@@ -223,8 +245,10 @@ def _views(
 
     def copy(n: torch.fx.Node) -> torch.fx.Node:
         if n not in copies:
-            views = _memory(n) is None or _memory(n) == _memory(node)
-            if n.op not in ("call_function", "call_method") or not views:
+            of_tensors = any(_is_tensor(i) for i in n.all_input_nodes)
+            if n.op not in ("call_function", "call_method") or not (
+                _memory(n) in (None, _memory(node)) and _reads(n, _memory(node)) == of_tensors
+            ):
                 raise RuntimeError(f"the result {node.name} shares memory with another")
             target = _written(n)  # what it writes is there by now
             copies[n] = graph.node_copy(n, copy) if target is None else copy(target)
@@ -232,6 +256,18 @@ def _views(
 
     graph.output(copy(node))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _is_tensor(n: torch.fx.Node) -> bool:
+    return isinstance(n.meta.get("example_value"), torch.Tensor)
+
+
+def _reads(n: torch.fx.Node, memory: int | None) -> bool:
+    """Is an operand a tensor in this memory, or several, as what splits one gives?"""
+    return any(
+        _memory(i) == memory or isinstance(i.meta.get("example_value"), (tuple, list))
+        for i in n.all_input_nodes
+    )
 
 
 _IN_PLACE = re.compile(r"i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor)|\w*[a-z0-9]_")

@@ -58,8 +58,36 @@ def _batch_norm_without_statistics(  # noqa: PLR0917, as ATen has it
     return _batch_norm(input, weight, bias, zeros, ones, True, momentum, eps)[:3]
 
 
+def _grouped_product(input: Any, weight: Any, offsets: Any) -> Any:
+    """Return input[S, K] · weight[G, K, N], [S, N]: rows up to ``offsets[g]`` by the g-th matrix.
+
+    Rows beyond the last offset are zero.
+    """
+
+    def number(value: int) -> Any:
+        return opset18.Constant(value_ints=[value])
+
+    ends = opset18.Cast(offsets, to=7)
+    start, axis = number(0), number(0)
+    parts = []
+    for g in range(weight.shape[0]):
+        end = opset18.Slice(ends, number(g), number(g + 1), axis)
+        rows = opset18.Slice(input, start, end, axis)
+        matrix = opset18.Gather(weight, opset18.Constant(value_int=g), axis=0)
+        parts.append(opset18.MatMul(rows, matrix))
+        start = end
+    columns = opset18.Shape(weight, start=2, end=3)
+    left = opset18.Sub(opset18.Shape(input, start=0, end=1), start)
+    zero = opset18.CastLike(opset18.Constant(value_float=0.0), input)
+    parts.append(opset18.Expand(zero, opset18.Concat(left, columns, axis=0)))
+    return opset18.Concat(*parts, axis=0)
+
+
 TRAINED: dict[Any, Any] = {
     torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
     torch.ops.aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
 }
 """Translations by operator."""
+
+WITH_BACKWARD: dict[str, Any] = {"transformers::grouped_mm_fallback": _grouped_product}
+"""Of operators that libraries define, with a backward that is the derivative."""

@@ -5,6 +5,8 @@ at least in part.
 """
 
 import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,8 +19,7 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import parametrizations, prune  # noqa: E402
 from torch.utils._pytree import tree_leaves, tree_map_only  # noqa: E402
 
-import steep  # noqa: E402
-from steep import ORTModule  # noqa: E402
+from steep import ModelError, ORTModule, capture  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -287,14 +288,8 @@ PATTERNS = {
     ),
 }
 
-# All of it is PyTorch's to run: the error says so, and why.
-REFUSED = {
-    "diagonal written",
-    "detached, then changed",
-    "data changed",
-    "hook on a tensor",
-    "function of the user's",
-}
+# Of these PyTorch runs an operation, between parts in the engine.
+IN_PARTS = {"hook on a tensor", "function of the user's", "diagonal written"}
 
 
 def gradients(net, inputs):
@@ -345,12 +340,108 @@ def test_pattern(name):
     module = make()
     torch.manual_seed(0)
     net = ORTModule(make(), exporter="dynamo", fallback="parts")
-    if name in REFUSED:
-        with pytest.raises(steep.ModelError, match="Nothing of the module"):
-            net(*calls[0])
-        return
     for args in calls:
         expected, found = run(module, args), run(net, args)
         assert found[1:3] == expected[1:3]
         for a, b in zip((found[0], *found[3:]), (expected[0], *expected[3:]), strict=True):
             assert_same(a, b)
+
+
+@pytest.mark.parametrize("name", sorted(IN_PARTS))
+def test_one_graph_is_asked_for(name):
+    make, calls = PATTERNS[name]
+    with pytest.raises(ModelError, match=r"test_capture\.py|capture_patterns\.py"):
+        ORTModule(make(), exporter="dynamo")(*calls[0])
+
+
+def test_what_decides_on_values_is_no_one_graph():
+    make, calls = PATTERNS["early"]
+    with pytest.raises(ModelError, match="does not become one graph"):
+        ORTModule(make(), exporter="dynamo")(*calls[0])
+
+
+def test_nothing_in_the_engine_is_an_error():
+    net = ORTModule(Fn(lambda m, x: x.tolist()), exporter="dynamo", fallback="parts")
+    with pytest.raises(ModelError, match="Nothing of the module Fn ran in the engine"):
+        net(torch.ones(2, WIDTH))
+    whole = ORTModule(Fn(lambda m, x: x.tolist()), exporter="dynamo", fallback="torch")
+    assert whole(torch.ones(1, 2)) == [[1, 1]]
+    assert whole.fallback_calls == 1
+
+
+def test_too_many_graphs_are_said(monkeypatch):
+    monkeypatch.setitem(capture.CONFIG, "recompile_limit", 3)
+    net = ORTModule(Fn(lambda m, x, f: getattr(torch, f)(m.layer(x))), exporter="dynamo")
+    x = torch.randn(2, WIDTH)
+    for function in ("tanh", "relu", "sin"):
+        net(x, function)
+    with pytest.raises(ModelError, match="too many graphs"):
+        net(x, "cos")
+    assert torch.equal(net(x, "relu"), net(x, "relu"))
+
+
+def test_modes_and_precisions_have_graphs_of_their_own():
+    inner = Fn(lambda m, x: m.drop(m.layer(x)), drop=nn.Dropout(0.5))
+    net = ORTModule(inner, exporter="dynamo")
+    x = torch.randn(64, WIDTH)
+    assert (net(x) == 0).any()
+    net.eval()
+    assert not (net(x) == 0).any()
+    with torch.no_grad():
+        assert not net(x).requires_grad
+    with torch.inference_mode():
+        assert net(x).is_inference() or not net(x).requires_grad
+    with torch.autocast("cpu", torch.bfloat16):
+        assert net(x).dtype == inner(x).dtype == torch.bfloat16
+    wide = net(x)
+    assert wide.dtype == torch.float32
+    net.precision = "bf16"
+    assert not torch.equal(net(x), wide)
+
+
+def test_a_frozen_parameter_gets_no_gradient():
+    net = ORTModule(Fn(lambda m, x: m.layer(x)), exporter="dynamo")
+    net(torch.randn(2, WIDTH)).sum().backward()
+    net.zero_grad()
+    net.layer.weight.requires_grad_(False)
+    net(torch.randn(2, WIDTH)).sum().backward()
+    assert net.layer.weight.grad is None
+    assert net.layer.bias.grad is not None
+
+
+def test_second_derivatives():
+    net = ORTModule(Fn(lambda m, x: torch.tanh(m.layer(x))), exporter="dynamo").double()
+    x = torch.randn(2, WIDTH, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(net, (x,))
+    assert torch.autograd.gradgradcheck(net, (x,))
+
+
+def test_threads_and_copies():
+    module = Fn(lambda m, x: torch.tanh(m.layer(x)))
+    net = ORTModule(module, exporter="dynamo")
+    x = torch.randn(3, WIDTH)
+    expected = module(x)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: net(x), range(32)):
+            assert_same([found], [expected])
+    for other in (
+        copy.deepcopy(net),
+        pickle.loads(pickle.dumps(ORTModule(nn.Linear(2, 2), exporter="dynamo"))),
+    ):
+        assert other.state_dict().keys() == other.module.state_dict().keys()
+    assert_same([copy.deepcopy(net)(x)], [expected])
+
+
+def test_backend_of_torch_compile():
+    module = Fn(lambda m, x: torch.tanh(m.layer(x)))
+    compiled = torch.compile(module, backend=capture.backend)
+    for args in rows(3, 5):
+        for a, b in zip(run(compiled, args)[0], run(module, args)[0], strict=True):
+            assert_same([a], [b])
+
+
+def test_an_export_within_a_capture():
+    inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+    net = ORTModule(nn.Sequential(ORTModule(inner, exporter="dynamo"), inner[0]), exporter="dynamo")
+    x = torch.randn(2, WIDTH)
+    assert_same([net(x)], [inner[0](inner(x))])

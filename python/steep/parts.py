@@ -1,0 +1,118 @@
+"""A captured graph of which the engine cannot run all: the rest is PyTorch's, between its parts."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx.passes.split_module import split_module
+
+from steep.lowering import CannotLower
+from steep.piece import NothingToRun, bring_in
+
+_ROUNDS = 16  # of looking for what cannot be brought in
+# what holds for the operations between two of them must not be cut
+_REGIONS = {
+    torch._C._set_grad_enabled,
+    torch.amp.autocast_mode._enter_autocast,
+    torch.amp.autocast_mode._exit_autocast,
+}
+
+
+def bring_in_parts(
+    graph_module: torch.fx.GraphModule, examples: Sequence[Any], precision: str, first: CannotLower
+) -> tuple[Callable[..., Any], list[CannotLower]]:
+    """Return what runs a graph whose whole cannot be brought in, and why not, by operation.
+
+    ``first`` is what was said about the whole. Raises CannotLower where nothing can be.
+    """
+    refused: dict[str, CannotLower] = {}
+    known = dict(zip(_placeholders(graph_module), examples, strict=True))
+    last = first
+    for _ in range(_ROUNDS):
+        if not last.node or last.node in refused or _has_regions(graph_module):
+            raise last
+        refused[last.node] = last
+        parts = _split(graph_module, frozenset(refused))
+        try:
+            _bring_in_all(parts, known, precision, frozenset(refused))
+        except CannotLower as e:
+            last = e
+            continue
+        forward: Callable[..., Any] = parts.forward
+        return forward, list(refused.values())
+    raise last
+
+
+def _split(graph_module: torch.fx.GraphModule, refused: frozenset[str]) -> torch.fx.GraphModule:
+    """Return the graph as calls of graphs, each of them whole or refused."""
+    part: dict[str, int] = {}
+    operations = [n for n in graph_module.graph.nodes if n.op.startswith("call_")]
+    groups = itertools.groupby(operations, lambda n: n.name in refused)
+    for number, (_, group) in enumerate(groups):
+        part.update((n.name, number) for n in group)
+    for n in operations:
+        if (several := _taken_from(n)) is not None and several.name in part:
+            part[n.name] = part[several.name]
+    return split_module(
+        graph_module,
+        None,  # type: ignore[arg-type]
+        lambda n: part.get(n.name, 0),
+        keep_original_order=True,
+    )
+
+
+def _taken_from(n: torch.fx.Node) -> torch.fx.Node | None:
+    """Return the operation that gives several values, of which this one takes one."""
+    source = n.args[0] if n.target is operator.getitem else None
+    if isinstance(source, torch.fx.Node):
+        return source if isinstance(source.meta.get("example_value"), (tuple, list)) else None
+    return None
+
+
+def _bring_in_all(
+    parts: torch.fx.GraphModule,
+    known: dict[str, Any],
+    precision: str,
+    refused: frozenset[str],
+) -> None:
+    """Put into the place of each graph that is not refused what runs it. Raises CannotLower."""
+    brought_in = False
+    for name, part in list(parts.named_children()):
+        if not isinstance(part, torch.fx.GraphModule):
+            continue
+        operations = {n.name for n in part.graph.nodes if n.op.startswith("call_")}
+        if operations & refused:
+            continue
+        given = [n for n in part.graph.nodes if n.op == "placeholder"]
+        examples = [known.get(n.name, n.meta["example_value"]) for n in given]
+        try:
+            run = _Run(bring_in(part, examples, precision))
+        except NothingToRun:
+            continue
+        setattr(parts, name, run)
+        brought_in = True
+    if not brought_in:
+        raise CannotLower("nothing is left for the engine", "")
+
+
+class _Run(torch.nn.Module):
+    """Stands for a part in the graph of parts."""
+
+    def __init__(self, piece: Callable[..., Any]) -> None:
+        super().__init__()
+        self.piece = piece
+
+    def forward(self, *arguments: Any) -> Any:
+        return self.piece(*arguments)
+
+
+def _placeholders(graph_module: torch.fx.GraphModule) -> list[str]:
+    return [n.name for n in graph_module.graph.nodes if n.op == "placeholder"]
+
+
+def _has_regions(graph_module: torch.fx.GraphModule) -> bool:
+    return any(n.target in _REGIONS for n in graph_module.graph.nodes if n.op == "call_function")

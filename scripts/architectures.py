@@ -1,0 +1,225 @@
+"""Trains one step of every architecture of transformers in PyTorch and in Steep, and compares.
+
+usage: python scripts/architectures.py [--kinds causal masked seq2seq …] [--only NAME …]
+       [--exporter dynamo] [--out build/architectures.json]
+
+Each is made from a small random configuration, in a process of its own, and must agree in its loss
+(1e-5) and in every gradient (1e-4 of its largest entry; of the model's largest, where the true one
+is zero) at two batch sizes and lengths, with padding. What PyTorch itself does not train from such
+a configuration is left out. Takes hours; what is in the file already is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import multiprocessing
+import os
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tqdm import tqdm
+from transformers.models.auto import modeling_auto
+
+KINDS = {
+    "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    "seq2seq": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    "sequence": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    "token": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+    "image": modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+}
+WORDS = 99
+SECONDS = 240  # of one architecture
+MOST_PARAMETERS = 20_000_000
+CALLS = ((2, 24), (3, 16))  # (batch, length)
+
+# Whatever a configuration calls them.
+SMALL = {
+    **dict.fromkeys(("vocab_size", "decoder_vocab_size", "n_vocab"), WORDS),
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "emb_dim"), 32),
+    **dict.fromkeys(("embedding_size", "word_embed_proj_dim", "hidden_dim", "dim_model"), 32),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads"), 2),
+    **dict.fromkeys(("head_dim", "d_kv", "kv_channels", "attention_head_size"), 8),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 2),
+    **dict.fromkeys(("encoder_layers", "decoder_layers", "num_decoder_layers"), 2),
+    **dict.fromkeys(("intermediate_size", "d_ff", "ffn_dim", "n_inner", "ffn_hidden_size"), 64),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "moe_intermediate_size"), 64),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len"), 64),
+    **dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token", "moe_topk"), 2),
+    **dict.fromkeys(("image_size",), 32),
+    **dict.fromkeys(("patch_size",), 8),
+}
+NO_DROPOUT = ("dropout", "_pdrop", "drop_rate", "drop_path_rate", "layerdrop", "jitter")
+
+
+def shrink(config: Any) -> Any:
+    """Make a configuration small, its parts too; no dropout, whose masks differ."""
+    for name, value in list(vars(config).items()):
+        if isinstance(value, transformers.PretrainedConfig):
+            shrink(value)
+        elif isinstance(value, float) and any(part in name for part in NO_DROPOUT):
+            setattr(config, name, 0.0)
+        elif name in SMALL and isinstance(value, int) and not isinstance(value, bool):
+            setattr(config, name, SMALL[name])
+        elif name == "layer_types" and isinstance(value, list):
+            setattr(config, name, value[:2])
+        elif name.endswith("token_id") and isinstance(value, int) and value >= WORDS:
+            setattr(config, name, 1)
+    config.use_cache = False
+    return config
+
+
+def batch(kind: str, config: Any, rows: int, length: int) -> dict[str, torch.Tensor]:
+    """Return what a model of this kind is called with, with labels."""
+    if kind == "image":
+        size = getattr(config, "image_size", 32)
+        size = size if isinstance(size, int) else size[0]
+        channels = getattr(config, "num_channels", 3)
+        labels = torch.randint(0, config.num_labels, (rows,))
+        return {"pixel_values": torch.randn(rows, channels, size, size), "labels": labels}
+    words = torch.randint(3, WORDS, (rows, length))
+    mask = torch.ones_like(words)
+    mask[0, length - 5 :] = 0  # padding, on the right
+    given = {"input_ids": words, "attention_mask": mask}
+    if kind == "sequence":
+        return {**given, "labels": torch.randint(0, config.num_labels, (rows,))}
+    if kind == "token":
+        return {**given, "labels": torch.randint(0, config.num_labels, (rows, length))}
+    return {**given, "labels": words.masked_fill(mask == 0, -100)}
+
+
+def step(net: torch.nn.Module, given: dict[str, torch.Tensor]) -> tuple[torch.Tensor, list[Any]]:
+    """Loss and gradients."""
+    net.zero_grad()
+    torch.manual_seed(3)
+    loss = net(**given).loss
+    loss.backward()
+    return loss.detach(), [p.grad for p in net.parameters()]
+
+
+def first_line(e: BaseException) -> str:
+    """Say what happened in one line."""
+    text = " ".join(str(e).split())
+    return f"{type(e).__name__}: {text}"[:400]
+
+
+def compare(kind: str, name: str, exporter: str | None) -> dict[str, Any]:
+    """Return {"outcome": "agrees" | "differs" | "refused" | "left out", "why": …, "seconds": …}."""
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(0)
+    try:
+        config = shrink(transformers.AutoConfig.for_model(name))
+        config.pad_token_id = 0
+        model = getattr(transformers, KINDS[kind][name])(config).train()
+        if (count := sum(p.numel() for p in model.parameters())) > MOST_PARAMETERS:
+            raise ValueError(f"{count} parameters")
+        expected = []
+        for shape in CALLS:
+            torch.manual_seed(5)
+            given = batch(kind, config, *shape)
+            expected.append((given, *step(model, given)))
+        if not all(torch.isfinite(e[1]) for e in expected):
+            raise ValueError("its loss is not finite")
+    except Exception as e:  # whatever such a configuration makes of the model
+        return {"outcome": "left out", "why": first_line(e)}
+    from steep import ORTModule
+
+    start = time.perf_counter()
+    try:
+        net = ORTModule(copy.deepcopy(model), exporter=exporter)
+        why = ""
+        for given, loss, gradients in expected:
+            torch.manual_seed(5)
+            why = why or difference(model, step(net, given), (loss, gradients))
+    except Exception as e:
+        return {"outcome": "refused", "why": first_line(e)}
+    seconds = round(time.perf_counter() - start, 1)
+    return {"outcome": "differs" if why else "agrees", "why": why, "seconds": seconds}
+
+
+def difference(model: torch.nn.Module, found: Any, expected: Any) -> str:
+    """Say what of (loss, gradients) is off; "" where nothing is."""
+    error = abs(float(found[0] - expected[0])) / max(abs(float(expected[0])), 1e-6)
+    if error > 1e-5:
+        return f"loss by {error:.1e}"
+    largest = max(float(g.abs().max()) for g in expected[1] if g is not None)
+    for (name, p), own, true in zip(
+        model.named_parameters(), *found[1:], *expected[1:], strict=True
+    ):
+        zero = torch.zeros_like(p)
+        a, b = zero if own is None else own, zero if true is None else true
+        error = float((a - b).abs().max()) / max(float(b.abs().max()), 1e-3 * largest)
+        if error > 1e-4:
+            return f"{name} by {error:.1e}"
+    return ""
+
+
+def child(pipe: Any, *job: Any) -> None:
+    """Run one comparison; nothing else is said."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    torch.set_num_threads(1)
+    pipe.send(compare(*job))
+
+
+def apart(*job: Any) -> dict[str, Any]:
+    """Run one comparison in a process of its own, for so long."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=child, args=(theirs, *job))
+    process.start()
+    theirs.close()
+    try:
+        if ours.poll(SECONDS):
+            return ours.recv()  # type: ignore[no-any-return]
+        return {"outcome": "refused", "why": f"not done in {SECONDS} s"}
+    except EOFError:
+        return {"outcome": "refused", "why": f"the process ended: {process.exitcode}"}
+    finally:
+        process.kill()
+        process.join()
+
+
+def main() -> None:
+    """Compare what is asked for; write and print the outcome."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument(
+        "--only", nargs="+", help="names of architectures, as transformers has them"
+    )
+    parser.add_argument("--exporter", help="of ORTModule; by default its own choice")
+    parser.add_argument("--out", type=Path, default=Path("build/architectures.json"))
+    args = parser.parse_args()
+    os.environ["STEEP_CACHE"] = "off"
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    known = json.loads(args.out.read_text()) if args.out.exists() else {}
+    jobs = [(k, n) for k in args.kinds for n in KINDS[k] if not args.only or n in args.only]
+    for kind, name in (bar := tqdm(jobs, unit="model")):
+        key = f"{kind} {name} {args.exporter or ''}".strip()
+        if key in known and not args.only:
+            continue
+        bar.set_postfix_str(key)
+        known[key] = apart(kind, name, args.exporter)
+        args.out.write_text(json.dumps(known, indent=1) + "\n")
+        if args.only:
+            print(key, known[key])
+    for kind in args.kinds:
+        ends = Counter(o["outcome"] for k, o in known.items() if k.startswith(kind + " "))
+        print(kind, dict(ends))
+
+
+if __name__ == "__main__":
+    main()
