@@ -250,7 +250,10 @@ class TrainingSession {
   void set_step_count(int64_t count);  ///< as bias correction and the schedule count
   double lr() const;                   ///< of the next step
   void set_lr(double lr);              ///< base rate, before the schedule's factor
-  double loss_scale() const;           ///< of the next step; 1 unless the precision is "fp16"
+  /// The factor of the group at this place in the options' groups, from the next step on. Throws
+  /// DataError: there is no such group, or the factor is negative or not finite.
+  void set_lr_multiplier(size_t group, double multiplier);
+  double loss_scale() const;  ///< of the next step; 1 unless the precision is "fp16"
   /// Throws DataError unless the precision is "fp16" and the scale within the options' bounds.
   void set_loss_scale(double scale);
   void set_seed(uint64_t seed);

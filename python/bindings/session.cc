@@ -342,6 +342,10 @@ void init_session(nb::module_ &m) {
       .def_prop_rw("lr", &Session::lr, &Session::set_lr, unlocked,
                    "Reads the rate of the next step; sets the base rate, "
                    "before the schedule's factor.")
+      .def("set_lr_multiplier", &Session::set_lr_multiplier, nb::arg("group"),
+           nb::arg("multiplier"), unlocked,
+           "Set the factor of the group at this place in the options' groups, "
+           "from the next step on.")
       .def_prop_rw("loss_scale", &Session::loss_scale, &Session::set_loss_scale, unlocked,
                    "Of the next step; 1 unless the precision is \"fp16\".")
       .def_prop_rw("run_count", &Session::run_count, &Session::set_run_count, unlocked,

@@ -37,9 +37,9 @@ from steep.inference import GraphOptimizationLevel, InferenceSession, NodeArg, S
 from steep.session import TrainingSession, check
 
 if TYPE_CHECKING:
+    from steep.optim_trainer import trainer
     from steep.ort_module import ORTModule
     from steep.ort_trainer import IODescription, ModelDescription, ORTTrainer
-    from steep.torch_trainer import trainer
 
 __version__ = "0.1.0"
 
@@ -49,7 +49,7 @@ _LAZY = {
     "ModelDescription": "steep.ort_trainer",
     "ORTModule": "steep.ort_module",
     "ORTTrainer": "steep.ort_trainer",
-    "trainer": "steep.torch_trainer",
+    "trainer": "steep.optim_trainer",
 }
 
 __all__ = [

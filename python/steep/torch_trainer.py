@@ -1,17 +1,18 @@
 """A PyTorch model's whole training step in one compiled graph.
 
-``trainer(model, criterion, optimizer)`` reads a ``torch.optim`` object. ``ORTTrainer``, in
-ort_trainer.py, builds on the same class.
+``trainer(model, criterion, optimizer)``, in optim_trainer.py, reads a ``torch.optim`` object;
+``ORTTrainer``, in ort_trainer.py, speaks another dialect.
 
 The weights live once: the engine updates the model's parameters where they lie.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -21,6 +22,7 @@ from torch.utils.dlpack import from_dlpack
 
 from steep import _steep
 from steep.attributes import Attributes, name_attribute, read_attributes
+from steep.call import Call
 from steep.errors import DataError, ModelError, ShapeError
 from steep.export import export
 from steep.exported import Exported
@@ -57,7 +59,7 @@ class _WithLoss(torch.nn.Module):
 class Trainer:
     """Trains a model with a loss and an optimizer as one compiled step.
 
-    Made by ``steep.trainer``. Nothing is compiled before the first step, whose inputs are the
+    The base of both front doors. Nothing is compiled before the first step, whose inputs are the
     example that the export needs; later inputs may have other extents.
     """
 
@@ -86,6 +88,8 @@ class Trainer:
         self._lr: float | None = None
         self._pending_state: dict[str, Any] | None = None
         self._seen: Attributes = ()  # of the model, when last looked at
+        self._evaluations: list[Call] = []
+        self._parked: dict[str, torch.Tensor] = {}  # moments of what is not trained now
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -94,19 +98,17 @@ class Trainer:
         _check_tensors(inputs)
         if self._session is not None:
             return
-        training = self.model.training
-        self.model.train()
-        self._net.training = True
-        try:
-            exported = export(self._net, _positional(inputs), list(inputs), **self._export_options)
-        finally:
-            self.model.train(training)
-        self._build(exported, inputs)
+        self._build(self._export(inputs), inputs)
+
+    def _export(self, inputs: Sequence[torch.Tensor]) -> Exported:
+        with in_mode(self._net, True):
+            return self._export_as_it_is(inputs)
+
+    def _export_as_it_is(self, inputs: Sequence[torch.Tensor]) -> Exported:
+        return export(self._net, _positional(inputs), list(inputs), **self._export_options)
 
     def _build(self, exported: Exported, inputs: Sequence[torch.Tensor]) -> None:
-        trained = {
-            f"model.{name}" for name, p in self.model.named_parameters() if p.requires_grad
-        } - self._left_out()
+        trained = self._trained()
         parameters = dict(self._net.named_parameters(remove_duplicate=False))
         own = {id(parameters[n]) for n in trained}
         given = {n for n, p in parameters.items() if id(p) in own}  # tied ones under every name
@@ -140,6 +142,7 @@ class Trainer:
         self._statistics = {n.removeprefix("model."): names[n] for n in exported.statistics}
         self._session, self._exported = session, exported
         self._seen = read_attributes(self.model)
+        self._compiled_modes = self._modes()
         self._first = [torch.empty_like(t, device="meta") for t in inputs]
         if self._pending_state is not None:
             self._load_moments(self._pending_state)
@@ -153,8 +156,9 @@ class Trainer:
         the trainer was made with ``predictions=False``. Raises ShapeError and DataError before any
         weight changes.
         """
+        self._believe(inputs)
         session = self._ready(inputs)
-        rate = self._next_lr() if lr is None else lr
+        rate = self._next_lr() if lr is None else self._given_lr(lr)
         if rate is not None and rate != self._lr:
             session.lr = self._lr = rate
         self._warn_of_changes()
@@ -167,10 +171,29 @@ class Trainer:
         return (loss, self._prediction(result.outputs)) if self._predictions else loss
 
     def evaluate(self, *inputs: torch.Tensor) -> Any:
-        """Loss and the model's result in evaluation mode, without an update."""
-        result = self._ready(inputs).eval(*self._fed(inputs))
-        loss = torch.tensor(float("nan") if result.loss is None else result.loss)
-        return loss, self._prediction(result.outputs[1:])
+        """Loss and the model's result in evaluation mode, without an update.
+
+        The model is captured once more, with all of its parts in evaluation mode.
+        """
+        self._ready(inputs)
+        tensors = [t.to(first.dtype) for t, first in zip(inputs, self._first, strict=True)]
+        call = next((c for c in self._evaluations if c.exported.accepts(tensors)), None)
+        if call is None:
+            with in_mode(self._net, False):
+                exported = self._export_as_it_is(tensors)
+            call = Call(
+                self._net,
+                exported,
+                set(),
+                (),
+                precision=self._settings.get("precision", "fp32"),
+                narrow_results=False,
+            )
+            self._evaluations.append(call)
+        with torch.no_grad():
+            results = call.run(tensors, gradients=False)[0]
+        loss, *rest = unflatten(call.exported.results, results)
+        return loss, rest[0] if len(rest) == 1 else tuple(rest)
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -225,12 +248,8 @@ class Trainer:
         ``inputs`` is an example for the model; by default it is made like the first step's.
         """
         example = list(inputs) if inputs else self._example()
-        training = self.model.training
-        self.model.eval()
-        try:
+        with in_mode(self.model, False):
             exported = export(self.model, _positional(example), example, **self._export_options)
-        finally:
-            self.model.train(training)
         proto, _ = embed_weights(exported, self.model)
         _steep.write_file(os.fspath(path), proto.SerializeToString())
 
@@ -255,8 +274,17 @@ class Trainer:
     def _next_lr(self) -> float | None:
         return None
 
-    def _left_out(self) -> set[str]:
-        return set()
+    def _given_lr(self, lr: float) -> float:
+        return lr
+
+    def _trained(self) -> set[str]:
+        return {n for n, p in self._net.named_parameters() if p.requires_grad}
+
+    def _modes(self) -> tuple[bool, ...]:
+        return ()
+
+    def _believe(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Look for what the compiled step does not hold for any longer."""
 
     def _groups(self, names: dict[str, str]) -> list[tuple[list[str], dict[str, float]]]:
         return []
@@ -278,7 +306,6 @@ class Trainer:
     def _check_again(self, tensors: list[torch.Tensor]) -> None:
         """Ask another export whether the graph holds for these extents."""
         assert self._exported is not None
-        self._net.train()
         refusal = ShapeError(
             "The compiled step does not hold for inputs of these extents.",
             expected=str(self._exported.extents),
@@ -286,7 +313,7 @@ class Trainer:
             remedy="keep the extents of the first step, or make a new trainer",
         )
         try:
-            again = export(self._net, _positional(tensors), tensors, **self._export_options)
+            again = self._export(tensors)
         except ModelError as e:  # the module itself takes no such inputs
             raise refusal from e
         if again.model == self._exported.model:
@@ -299,11 +326,19 @@ class Trainer:
     def _rebuild(self, exported: Exported, tensors: list[torch.Tensor]) -> None:
         before = self.session
         moments = {k: v for k, v in self.state_dict().items() if k.startswith(_OPTIMIZER)}
+        self._parked |= moments
         self._build(exported, tensors)
-        self._load_moments(moments)
+        there = {f"{_OPTIMIZER}{k.partition('/')[0]}/{n}" for k, n in self._moments()}
+        there |= {_STEP, _LOSS_SCALE}
+        self._load_moments({k: v for k, v in self._parked.items() if k in there})
         self.session.run_count = before.run_count
         if self._lr is not None:
             self.session.lr = self._lr
+
+    def _moments(self) -> list[tuple[str, str]]:
+        """Return the session's moments, each with the model's name of its parameter."""
+        known = {graph: name for name, graph in self._names.items()}
+        return [(k, known[k.partition("/")[2]]) for k in self.session.optimizer_state_names]
 
     def _fed(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         assert self._exported is not None
@@ -336,100 +371,16 @@ class Trainer:
             self.session.loss_scale = float(state[_LOSS_SCALE])
 
 
-class _OptimTrainer(Trainer):
-    """A trainer that reads a ``torch.optim`` object, its learning rate before every step."""
-
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        criterion: Callable[..., Any] | None,
-        optimizer: torch.optim.Optimizer,
-        **options: Any,
-    ) -> None:
-        self._optimizer = optimizer
-        more: dict[str, Any] = {k: options.pop(k) for k in SESSION_OPTIONS if k in options}
-        super().__init__(model, criterion, {**_torch_settings(optimizer), **more}, **options)
-
-    def _next_lr(self) -> float | None:
-        # what PyTorch's schedulers look at to warn of a step() that was forgotten
-        self._optimizer._opt_called = True
-        return float(self._optimizer.param_groups[0]["lr"])
-
-    def _left_out(self) -> set[str]:
-        known = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
-        return {n for n, p in self._net.named_parameters() if id(p) not in known}
-
-    def _groups(self, names: dict[str, str]) -> list[tuple[list[str], dict[str, float]]]:
-        first = self._optimizer.param_groups[0]
-        by_id = {id(p): names[n] for n, p in self._net.named_parameters() if n in names}
-        groups = []
-        for group in self._optimizer.param_groups[1:]:
-            settings = {
-                "lr_multiplier": float(group["lr"]) / float(first["lr"]),
-                "weight_decay": float(group["weight_decay"]),
-            }
-            groups.append(([by_id[id(p)] for p in group["params"] if id(p) in by_id], settings))
-        return groups
-
-
-def trainer(
-    model: torch.nn.Module,
-    criterion: Callable[[Any, torch.Tensor], torch.Tensor] | None,
-    optimizer: torch.optim.Optimizer,
-    **options: Any,
-) -> Trainer:
-    """Compile a PyTorch model's whole step: forward, loss, backward and update.
-
-    >>> t = steep.trainer(model, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=1e-4))
-    >>> loss, y_pred = t.step(x, y)
-
-    Args:
-        model: its parameters are updated in place.
-        criterion: called with the model's result and the label; None when the model returns its
-            loss first.
-        optimizer: ``torch.optim.SGD``, ``Adam`` or ``AdamW``. Its settings are read once, its
-            learning rate before every step, so that PyTorch's schedulers work. It is not stepped
-            itself.
-        options: ``clip_norm`` (bound of the gradients' global norm), ``predictions=False`` (return
-            the loss alone), ``precision="bf16"`` or ``"fp16"`` (matrix products in 16 bits, weights
-            in float32), ``loss_scale`` and ``loss_scale_window`` (with "fp16"),
-            ``seed`` (of dropout), ``check_finite``, ``exporter``, ``opset``.
-
-    Raises:
-        ModelError: at the first step, when the model cannot be exported or trained.
-    """
-    return _OptimTrainer(model, criterion, optimizer, **options)
-
-
-def _torch_settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    kinds = {torch.optim.SGD: "sgd", torch.optim.Adam: "adam", torch.optim.AdamW: "adamw"}
-    kind = kinds.get(type(optimizer))
-    if kind is None:
-        raise ModelError(
-            "The optimizer has no counterpart in the engine.",
-            expected="torch.optim.SGD, Adam or AdamW",
-            received=type(optimizer).__name__,
-            remedy="use ORTModule, which works with any optimizer",
-        )
-    first = optimizer.param_groups[0]
-    for flag in ("amsgrad", "maximize", "differentiable"):
-        if first.get(flag):
-            raise ModelError(
-                f"The option {flag} of the optimizer has no counterpart in the engine."
-            )
-    if kind == "adam" and first.get("decoupled_weight_decay"):
-        kind = "adamw"
-    keys = ["momentum", "dampening", "nesterov"] if kind == "sgd" else ["betas", "eps"]
-    for group in optimizer.param_groups[1:]:
-        differing = [k for k in keys if group[k] != first[k]]
-        if differing:
-            raise ModelError(
-                "The optimizer's parameter groups differ in more than rate and weight decay.",
-                received=", ".join(differing),
-            )
-    settings = {"optimizer": kind, "lr": float(first["lr"])}
-    settings |= {k: first[k] for k in ("weight_decay", *keys)}
-    return settings
+@contextlib.contextmanager
+def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
+    """Within, all of a module's parts are in this mode; then each in its own again."""
+    before = [(part, part.training) for part in module.modules()]
+    module.train(training)
+    try:
+        yield
+    finally:
+        for part, mode in before:
+            part.training = mode
 
 
 def _check_tensors(inputs: Sequence[Any]) -> None:

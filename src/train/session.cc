@@ -95,6 +95,8 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   for (const Output& output : model.graph.outputs()) {
     outputs.push_back(info_of(output.name, output.value.type()));
   }
+  lr_multipliers_.resize(options.groups.size());
+  for (Tensor& multiplier : lr_multipliers_) multiplier = Tensor::scalar(0.0f);
   program = std::make_unique<Program>(make_program(std::move(graph)));
 }
 
@@ -185,7 +187,12 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) try {
   result.lr = rate();
   *lr_input_.data<float>() = static_cast<float>(result.lr);
   *step_input_.data<int64_t>() = steps + 1;
-  const Tensor backward_inputs[] = {lr_input_, step_input_};
+  std::vector<Tensor> backward_inputs{lr_input_};
+  for (size_t i = 0; i < options.groups.size(); ++i) {
+    *lr_multipliers_[i].data<float>() = static_cast<float>(options.groups[i].lr_multiplier);
+    backward_inputs.push_back(lr_multipliers_[i]);
+  }
+  backward_inputs.push_back(step_input_);
   const std::vector<Tensor> backward = update(std::move(forward.pending), backward_inputs);
   result.step = ++steps;
   if (scaled) adapt_loss_scale(false);

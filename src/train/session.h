@@ -73,6 +73,7 @@ struct TrainingSession::Impl {
   [[noreturn]] void explain(const StepResult& result, std::span<const Tensor> fed) const;
 
   Tensor lr_input_ = Tensor::scalar(0.0f);
+  std::vector<Tensor> lr_multipliers_;  // of groups
   Tensor step_input_ = Tensor::scalar(int64_t{0});
   std::unique_ptr<Program> eval_[2];
   std::unique_ptr<Program> gradient_;

@@ -59,21 +59,25 @@ struct Rate {
   Value lr;
 };
 
-/// One per parameter. Adds the learning rate's input, which is multiplied for some groups.
+/// One per parameter. Adds the inputs of the learning rate and of its factor for each group.
 std::vector<Rate> rates_for(const TrainingModel& model, const TrainingOptions& options,
                             Graph& graph) {
   Graph::Scope scope(graph, Phase::backward, "lr");
   const Value lr = graph.add_input(std::string(kLrInput), {DType::f32, Shape{}}, Phase::backward);
-  std::unordered_map<std::string, std::vector<const ParameterGroup*>> groups;
-  for (const ParameterGroup& group : options.groups) {
-    for (const std::string& name : group.names) groups[name].push_back(&group);
+  std::unordered_map<std::string, std::vector<size_t>> groups;
+  std::vector<Value> of_group;
+  for (size_t i = 0; i < options.groups.size(); ++i) {
+    const Value multiplier = graph.add_input(fmt::format("{}{}", kLrMultiplierInput, i),
+                                             {DType::f32, Shape{}}, Phase::backward);
+    of_group.push_back(lr * multiplier);
+    for (const std::string& name : options.groups[i].names) groups[name].push_back(i);
   }
   std::vector<Rate> rates;
   for (const std::string& name : model.parameters) {
     Rate rate{options.optimizer, lr};
-    for (const ParameterGroup* of_name : groups[name]) {
-      const ParameterGroup& group = *of_name;
-      rate.lr = group.lr_multiplier == 1 ? lr : lr * group.lr_multiplier;
+    for (const size_t i : groups[name]) {
+      const ParameterGroup& group = options.groups[i];
+      rate.lr = of_group[i];
       rate.options.weight_decay = group.weight_decay.value_or(options.optimizer.weight_decay);
     }
     rates.push_back(std::move(rate));

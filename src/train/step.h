@@ -54,6 +54,8 @@ Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options)
 std::string model_fingerprint(const TrainingModel& model, const TrainingOptions& options);
 
 inline constexpr std::string_view kLrInput = "steep.lr";
+/// Followed by the number of a group: its factor on the learning rate.
+inline constexpr std::string_view kLrMultiplierInput = "steep.lr_multiplier/";
 inline constexpr std::string_view kStepInput = "steep.step";
 /// A state, float32 scalar: what the loss is multiplied by before it is differentiated.
 inline constexpr std::string_view kLossScaleState = "steep.loss_scale";

@@ -229,6 +229,21 @@ void TrainingSession::set_lr(double lr) {
   }
   impl_->base_lr = lr;
 }
+void TrainingSession::set_lr_multiplier(size_t group, double multiplier) {
+  const std::lock_guard turn(impl_->turn);
+  std::vector<ParameterGroup>& groups = impl_->options.groups;
+  if (group >= groups.size()) {
+    throw DataError(ErrorParts{.what = "There is no such group of parameters.",
+                               .expected = fmt::format("less than {}", groups.size()),
+                               .received = fmt::format("{}", group)});
+  }
+  if (!(multiplier >= 0) || std::isinf(multiplier)) {
+    throw DataError(ErrorParts{.what = "The factor on a learning rate is out of range.",
+                               .expected = "a finite number of at least 0",
+                               .received = fmt::format("{}", multiplier)});
+  }
+  groups[group].lr_multiplier = multiplier;
+}
 double TrainingSession::loss_scale() const {
   const std::lock_guard turn(impl_->turn);
   return impl_->loss_scale;
