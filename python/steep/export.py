@@ -77,6 +77,7 @@ class _Flat(torch.nn.Module):
             results = self.module(*args, **kwargs)
         kept = changed_by_forward(before, read_attributes(self.module))
         flat, structure = flatten(results, results=True)
+        watch.written.check(flat)
         for i, tensor in enumerate(flat):
             if tensor.is_complex():
                 raise RuntimeError(f"result {i} is complex, which ONNX has no type for")

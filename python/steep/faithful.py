@@ -28,6 +28,7 @@ from onnxscript import opset18
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import CheckpointFunction
+from torch.utils.weak import WeakIdKeyDictionary
 
 from steep.quiet import replaced
 from steep.translations import WITH_BACKWARD
@@ -104,6 +105,7 @@ class _Watch(TorchFunctionMode):
         # By identity, and held, so that no other tensor gets it: what in PyTorch shares memory with
         # a tensor that has a history, and here is a copy.
         self.aliases: dict[int, torch.Tensor] = {}
+        self.written = _Written()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -117,7 +119,9 @@ class _Watch(TorchFunctionMode):
             self._check_target(args)
         if func in _TO_PYTHON:
             self._note_value(args[0])
+        self.written.check((args, kwargs))
         result = _call(_RESTATED.get(func, func), args, kwargs)
+        self.written.note(func, args, kwargs, result)
         if func in _DETACH:
             if result.dtype.is_floating_point:
                 self.aliases[id(result)] = result
@@ -130,6 +134,7 @@ class _Watch(TorchFunctionMode):
             if id(t) in given:  # nothing new
                 return t
             stopped = stop_gradient(t)
+            self.written.note(stop_gradient, (), {}, stopped)
             if t._is_view():
                 self.aliases[id(stopped)] = stopped
             return stopped
@@ -159,6 +164,46 @@ class _Watch(TorchFunctionMode):
             self.decisive |= sources
         elif tensor.dtype.is_floating_point:  # torch.export would let gradients pass
             _lost("a Python number taken from a tensor")
+
+
+class _Written:
+    """Knows which tensors of a trace hold what they held before a write through another one.
+
+    PyTorch counts the writes to memory; a trace gives each tensor a value of its own, and takes a
+    write over to the tensor that was written and, where it is a plain slice, to what it is a slice
+    of. All others that share the memory are out of date in the graph.
+    """
+
+    def __init__(self) -> None:
+        self.versions = WeakIdKeyDictionary()  # the count up to which the graph knows a tensor
+        self.sliced = WeakIdKeyDictionary()  # slice → whole
+
+    def check(self, read: Any) -> None:
+        """Refuse what is out of date among tensors that are read."""
+        for t in _traced(read):
+            if self.versions.setdefault(t, t._version) != t._version:
+                _lost(f"a change in place, through another view, of a tensor read at {_place()},")
+
+    def note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Remember what a call wrote and made."""
+        for t in _traced(args[:1] if _works_in_place(func) else (args, kwargs)):
+            if t._version != self.versions.get(t, t._version):
+                self.versions[t] = t._version
+                whole = self.sliced.get(t)
+                if whole is not None and func not in _SCATTERS:
+                    self.versions[whole] = whole._version
+        for t in _traced(result):
+            self.versions[t] = t._version
+        if func is torch.Tensor.__getitem__ and args[0] not in self.sliced:
+            for t in _traced(result):
+                if t._is_view() and t is not args[0]:
+                    self.sliced[t] = args[0]
+
+
+def _traced(values: Any) -> list[torch.Tensor]:
+    if not torch.jit.is_tracing():
+        return []
+    return [t for t in tree_leaves(values) if isinstance(t, torch.Tensor)]
 
 
 def _place() -> str:
@@ -304,6 +349,29 @@ def _embedding_bag(*args: Any, **kwargs: Any) -> torch.Tensor:
     return F.embedding_bag(*args, **kwargs)
 
 
+def _as_strided(
+    x: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
+) -> torch.Tensor:
+    """``as_strided``: the exporters take any tensor for one that fills its memory in order."""
+    order = sorted(range(x.dim()), key=lambda axis: (-x.stride(axis), -x.shape[axis]))
+    memory = x.permute(order)
+    start = 0 if storage_offset is None else storage_offset - x.storage_offset()
+    reach = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if not memory.is_contiguous() or start < 0 or start + reach >= x.numel():
+        _lost("as_strided of a tensor with gaps, or beyond a tensor,")
+    if torch.jit.is_tracing():
+        warnings.warn("strides are numbers in a trace", torch.jit.TracerWarning, stacklevel=1)
+    memory = memory if order == list(range(x.dim())) else memory.clone()
+    return memory.as_strided(size, stride, start)
+
+
+def _dropout(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.dropout``: where it drops nothing it returns its argument, which torch.export copies."""
+    c = _given(F.dropout, args, kwargs)
+    made = c.input.grad_fn is not None  # neither an argument nor a parameter
+    return c.input if made and (not c.training or c.p == 0) else F.dropout(*args, **kwargs)
+
+
 def _gumbel_softmax(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.gumbel_softmax``, whose ``hard`` detaches within."""
     c = _given(F.gumbel_softmax, args, kwargs)
@@ -362,11 +430,17 @@ _DETACH = {torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__}  # type
 
 _IN_PLACE = {f"__i{name}__" for name in ("add", "sub", "mul", "truediv", "pow", "floordiv", "mod")}
 
+# Of a slice, these are lost on the way to the whole.
+_SCATTERS = {torch.Tensor.__setitem__, torch.Tensor.index_put_, torch.index_put_}
+
 _RESTATED: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(_DETACH, stop_gradient),
     torch.Tensor.detach_: _refused("detach_"),
     torch.Tensor.data.__set__: _refused("an assignment to Tensor.data"),  # type: ignore[attr-defined]
     torch.Tensor.register_hook: _refused("a hook on the gradient of a tensor"),
+    torch.Tensor.as_strided: _as_strided,
+    torch.as_strided: _as_strided,
+    F.dropout: _dropout,
     F.cross_entropy: _cross_entropy,
     F.embedding: _embedding,
     F.embedding_bag: _embedding_bag,

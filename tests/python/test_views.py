@@ -1,0 +1,183 @@
+"""Views of memory, and writes through them: exported as PyTorch computes them, or refused."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+
+from steep import ModelError, ORTModule  # noqa: E402
+
+EXPORTERS = ("torch.export", "tracing")
+
+
+class Scaled(torch.nn.Module):
+    """A function of a tensor that is made within."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(0.5, 2, 48).reshape(6, 8))
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x * self.weight[:, : x.shape[1]], x)
+
+
+def computed(module, x):
+    x = x.clone().requires_grad_()
+    y = module(x)
+    (y * torch.linspace(-1, 2, y.numel()).reshape(y.shape)).sum().backward()
+    return y.detach(), x.grad, module.weight.grad
+
+
+def check(function, exporter, x):
+    module = Scaled(function)
+    ours = computed(ORTModule(copy.deepcopy(module), exporter=exporter), x)
+    for mine, theirs in zip(ours, computed(module, x), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+def x_of(columns=8):
+    return torch.randn(6, columns, generator=torch.Generator().manual_seed(0))
+
+
+def written(view, write):
+    """Write through a view, then read the whole."""
+
+    def function(y, x):
+        write(view(y), x)
+        return y * x
+
+    return function
+
+
+def fill(view, x):
+    view[1:3] = 0.0
+
+
+def overlapping(y, x):
+    return y.reshape(3, 2, 8).as_strided((5, 2, 8), (8, 8, 1))
+
+
+def read_late(view):
+    def function(y, x):
+        seen = view(y)
+        y[:, :4] = 0.0
+        return seen * 2
+
+    return function
+
+
+STRIDED = {
+    "in order": lambda y, x: y.as_strided((3, 4), (8, 1)),
+    "offset": lambda y, x: y.as_strided((3, 4), (8, 1), 1),
+    "overlapping": overlapping,
+    "of a transposed tensor": lambda y, x: y.t().as_strided((3, 4), (8, 1)),
+    "of a permuted tensor, overlapping": lambda y, x: (
+        y.reshape(6, 2, 4).transpose(0, 1).as_strided((2, 5, 2, 4), (4, 8, 8, 1))
+    ),
+    "of rows": lambda y, x: y[1:].as_strided((3, 4), (8, 1), 9),
+}
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", STRIDED)
+def test_as_strided_means_memory(name, exporter):
+    check(STRIDED[name], exporter, x_of())
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_as_strided_over_gaps_is_refused(exporter):
+    with pytest.raises(ModelError, match="as_strided of a tensor with gaps"):
+        check(lambda y, x: y[:, 2:].as_strided((3, 4), (8, 1)), exporter, x_of())
+
+
+def test_strides_hold_for_the_extents_that_they_were_traced_for():
+    module = Scaled(lambda y, x: y.as_strided((3, 4), y.stride()))
+    wrapped = ORTModule(copy.deepcopy(module), exporter="tracing")
+    for columns in (8, 5):
+        torch.testing.assert_close(wrapped(x_of(columns)), module(x_of(columns)))
+
+
+KEPT_BY_A_TRACE = {
+    "the tensor": written(lambda y: y, fill),
+    "a slice": written(lambda y: y[1:4, 2:], lambda v, x: v.mul_(x[1:4, 2:])),
+    "a slice, added": written(lambda y: y[1:4], lambda v, x: v.__iadd__(x[:3])),
+    "a row": written(lambda y: y[2], lambda v, x: v.copy_(x[0])),
+    "a mask in a slice": written(lambda y: y[:3], lambda v, x: v.masked_fill_(x[:3] > 0, -1.0)),
+    "indices in a slice": written(
+        lambda y: y[1:], lambda v, x: v.index_add_(0, torch.tensor([0, 2]), x[:2])
+    ),
+}
+LOST_BY_A_TRACE = {
+    "view": written(lambda y: y.view(2, 24).view(6, 8), fill),
+    "transpose": written(lambda y: y.t(), fill),
+    "flatten": written(lambda y: y.flatten(), fill),
+    "narrow": written(lambda y: y.narrow(0, 1, 4), fill),
+    "expand": written(lambda y: y.expand(6, 8), fill),
+    "split": written(lambda y: y.tensor_split(2)[0], lambda v, x: v.mul_(x[:3])),
+    "slice by mask": written(lambda y: y[:3], lambda v, x: v.__setitem__(x[:3] > 0, -1.0)),
+    "slice by index": written(
+        lambda y: y[1:], lambda v, x: v.index_put_((torch.tensor([0, 2]),), x[:2])
+    ),
+    "late slice": read_late(lambda y: y[1:3]),
+    "late sibling": lambda y, x: (y[1:3], y[1:3].zero_())[0] * x[:2],
+}
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", KEPT_BY_A_TRACE)
+def test_a_write_reaches_what_it_is_a_slice_of(name, exporter):
+    check(KEPT_BY_A_TRACE[name], exporter, x_of())
+
+
+@pytest.mark.parametrize("name", LOST_BY_A_TRACE)
+def test_a_write_through_a_view_is_exported_or_refused(name):
+    check(LOST_BY_A_TRACE[name], "torch.export", x_of())
+    with pytest.raises(ModelError, match=r"through another view, of a tensor read at .*test_views"):
+        check(LOST_BY_A_TRACE[name], "tracing", x_of())
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_view_that_is_written_may_be_read(exporter):
+    def function(y, x):
+        view = y.transpose(0, 1)
+        view[1:3] = x[:2, :6] ** 2
+        return view * 2
+
+    check(function, exporter, x_of())
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_what_drops_nothing_is_its_argument(exporter):
+    check(written(lambda y: F.dropout(y, 0.1, False), fill), exporter, x_of())
+
+
+def test_longformer_learns_as_in_pytorch():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LongformerConfig(
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        attention_window=[8],
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        pad_token_id=1,
+    )
+    module = transformers.LongformerModel(config, add_pooling_layer=False)
+    wrapped = ORTModule(copy.deepcopy(module), exporter="tracing")
+    ids = torch.randint(2, 50, (2, 24))
+    results = [m(input_ids=ids).last_hidden_state for m in (wrapped, module)]
+    for result in results:
+        (result * torch.linspace(-1, 2, result.numel()).reshape(result.shape)).sum().backward()
+    torch.testing.assert_close(*results, rtol=1e-5, atol=2e-6)
+    theirs = dict(module.named_parameters())
+    for name, parameter in wrapped.named_parameters():
+        if theirs[name].grad is not None:
+            torch.testing.assert_close(parameter.grad, theirs[name].grad, rtol=1e-4, atol=1e-4)
