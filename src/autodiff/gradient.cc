@@ -110,6 +110,13 @@ class Sweep {
   Sweep(Graph& g, const Path& path, Phase phase) : g_(g), path_(path), phase_(phase) {}
 
   void seed(Value output, Value gradient) {
+    if (!gradient && output.type().kind != Kind::tensor) {
+      throw ShapeError({.what = "Only tensors are differentiated without a gradient to start from.",
+                        .node = output.name(),
+                        .expected = "a tensor",
+                        .received = to_string(output.type()),
+                        .remedy = "Name another output."});
+    }
     if (!gradient) gradient = expand_like(scalar(g_, 1, output.dtype()), output);
     add(output, gradient);
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 
 #include "steep/error.h"
 
@@ -19,6 +20,18 @@ Graph& graph_of(std::span<const Value> inputs, const std::string& op) {
 Value binary(const char* op, Value a, Value b) { return apply(op, {a, b}); }
 Value unary(const char* op, Value x) { return apply(op, {x}); }
 Value like(Value x, double value) { return scalar(x.graph(), value, x.dtype()); }
+
+/// Without a fraction. NaN and what is out of range have no integer.
+template <typename T>
+T whole(double value) {
+  constexpr auto kEnd = -static_cast<double>(std::numeric_limits<T>::min());
+  if (std::trunc(value) >= -kEnd && std::trunc(value) < kEnd) return static_cast<T>(value);
+  throw ModelError({.what = "A number is no integer that the dtype beside it holds.",
+                    .expected = fmt::format("{} to {}", std::numeric_limits<T>::min(),
+                                            std::numeric_limits<T>::max()),
+                    .received = fmt::format("{}", value),
+                    .remedy = "Export the model again."});
+}
 
 }  // namespace
 
@@ -50,8 +63,8 @@ Value scalar(Graph& g, double value, DType dtype) {
   switch (dtype) {
     case DType::f32: *t.data<float>() = static_cast<float>(value); break;
     case DType::f64: *t.data<double>() = value; break;
-    case DType::i64: *t.data<int64_t>() = static_cast<int64_t>(value); break;
-    case DType::i32: *t.data<int32_t>() = static_cast<int32_t>(value); break;
+    case DType::i64: *t.data<int64_t>() = whole<int64_t>(value); break;
+    case DType::i32: *t.data<int32_t>() = whole<int32_t>(value); break;
     case DType::boolean: *t.data<uint8_t>() = value != 0; break;
     default: return cast(scalar(g, value, DType::f32), dtype);
   }

@@ -1,8 +1,11 @@
 // DeformConv(x[N, C, H, W], w[O, C / group, h, w], offset, bias?, mask?): a convolution whose taps
 // are moved by `offset` and scaled by `mask`. Dai et al. 2017; Zhu et al. 2019. Bilinear sampling
 // of the images (GridSample), then a matrix product.
+#include <algorithm>
+
 #include "ops/build.h"
 #include "ops/own_types.h"
+#include "runtime/budget.h"
 
 namespace steep {
 namespace {
@@ -24,10 +27,19 @@ Value positions(Node n, int axis, const Ints& kernel, const Ints& out) {
   const int64_t dilation = attrs.ints("dilations", Ints(2, 1))[a];
   const int64_t pad = attrs.ints("pads", Ints(4, 0))[a];
   std::vector<float> taps, windows;
-  for (int64_t k = 0; k < kernel[0] * kernel[1]; ++k) {
-    taps.push_back(static_cast<float>((axis == 0 ? k / kernel[1] : k % kernel[1]) * dilation));
+  const int64_t all = element_count(kernel);
+  for (int64_t count : {all, out[a]}) {
+    require_bytes(static_cast<size_t>(std::min(count, int64_t{1} << 50)) * sizeof(float),
+                  "the positions of a convolution's taps");
   }
-  for (int64_t o = 0; o < out[a]; ++o) windows.push_back(static_cast<float>(o * stride - pad));
+  for (int64_t k = 0; k < all; ++k) {
+    const int64_t place = axis == 0 ? k / kernel[1] : k % kernel[1];
+    taps.push_back(static_cast<float>(place) * static_cast<float>(dilation));
+  }
+  for (int64_t o = 0; o < out[a]; ++o) {
+    windows.push_back(static_cast<float>(static_cast<double>(o) * static_cast<double>(stride) -
+                                         static_cast<double>(pad)));
+  }
   Graph& g = n.graph();
   const auto count = static_cast<int64_t>(taps.size());
   Value tap = g.add_constant(Tensor::from(taps, {1, 1, count, 1, 1}));
@@ -47,7 +59,7 @@ std::vector<Value> deform_conv_decompose(Node n) {
   const int64_t channels = known(n, x, 1), height = known(n, x, 2), width = known(n, x, 3);
   const Ints kernel{known(n, w, 2), known(n, w, 3)};
   const Ints out{known(n, offset, 2), known(n, offset, 3)};
-  const int64_t outputs = known(n, w, 0), taps = kernel[0] * kernel[1];
+  const int64_t outputs = known(n, w, 0), taps = element_count(kernel);
 
   // [N moved, taps out_h, out_w, 2] in [-1, 1], x before y, element centres at odd places.
   Value shifts = reshape(offset, {-1, moved, taps, 2, out[0], out[1]});

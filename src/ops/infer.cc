@@ -13,6 +13,7 @@
 #include "ops/build.h"
 #include "ops/onnx_proto.h"
 #include "ops/op_def.h"
+#include "ops/operands.h"
 #include "ops/shape_arithmetic.h"
 #include "steep/error.h"
 
@@ -118,43 +119,6 @@ std::string input_types(Node n) {
     text += n.input(i) ? to_string(n.input(i).type()) : "absent";
   }
   return text;
-}
-
-bool takes_floats(const onnx::OpSchema::FormalParameter& parameter) {
-  const auto& types = parameter.GetTypes();
-  return std::any_of(types.begin(), types.end(), [](const std::string* type) {
-    return type->find("float") != std::string::npos || type->find("double") != std::string::npos;
-  });
-}
-
-/// ONNX's functions take the dtype of the first operand for that of all, and integers for granted.
-/// What they give is the type of the bytes that kernels and gradients work on: operands of one type
-/// variable must agree, and axes, shapes and indices be integers.
-void check_dtypes(Node n, const onnx::OpSchema& schema) {
-  const auto& formal = schema.inputs();
-  if (formal.empty()) return;
-  std::unordered_map<std::string_view, Value> first;  // by type variable
-  for (size_t i = 0; i < static_cast<size_t>(n.input_count()); ++i) {
-    const auto& parameter = formal[std::min(i, formal.size() - 1)];
-    const Value x = n.input(static_cast<int>(i));
-    if (!x || !parameter.GetIsHomogeneous()) continue;
-    if (is_float(x.dtype()) && !takes_floats(parameter)) {
-      throw ShapeError({.what = "An operand has to be integers.",
-                        .node = n.name(),
-                        .op = n.op(),
-                        .expected = parameter.GetTypeStr() + " " + parameter.GetName(),
-                        .received = to_string(x.type()) + " " + x.name(),
-                        .remedy = "Put a Cast in front, or export the model again."});
-    }
-    const Value other = first.try_emplace(parameter.GetTypeStr(), x).first->second;
-    if (other.dtype() == x.dtype()) continue;
-    throw ShapeError({.what = "Operands of a node differ in dtype.",
-                      .node = n.name(),
-                      .op = n.op(),
-                      .expected = to_string(other.type()) + " " + other.name(),
-                      .received = to_string(x.type()) + " " + x.name(),
-                      .remedy = "Put a Cast in front, or export the model again."});
-  }
 }
 
 void infer_onnx(Node n) {
@@ -344,7 +308,7 @@ void check_view(Node n) {
 }  // namespace
 
 void infer_types(Node n) {
-  if (const onnx::OpSchema* schema = schema_of(n.op())) check_dtypes(n, *schema);
+  if (const onnx::OpSchema* schema = schema_of(n.op())) check_operands(n, *schema);
   const OpDef* def = find_op(n.op());
   if (def == nullptr || def->infer == nullptr) {
     if (const auto dims = n.op() == "Reshape" ? reshape_of_nothing(n) : std::nullopt) {

@@ -1,10 +1,20 @@
 #include "ops/positions.h"
 
+#include <string>
+
+#include "steep/error.h"
+
 namespace steep {
 
 Value extent_of(Value x, int64_t axis) {
   const auto& shape = x.type().shape;
   Graph& g = x.graph();
+  if (shape && (axis < 0 || axis >= x.rank())) {
+    throw ShapeError({.what = "A value has too few dimensions.",
+                      .node = x.name(),
+                      .expected = std::to_string(axis + 1) + " dimensions or more",
+                      .received = to_string(x.type())});
+  }
   if (shape && (*shape)[static_cast<size_t>(axis)].known())
     return g.add_constant(Tensor::scalar((*shape)[static_cast<size_t>(axis)].value()));
   return apply("Gather", {shape_of(x), g.add_constant(Tensor::scalar(axis))});

@@ -27,8 +27,9 @@ QuantisedRange quantised_range(DType dtype) {
     case DType::f4e2m1: return {-6, 6};
     default: break;
   }
-  throw InternalError(
-      {.what = "A dtype is not quantised.", .received = std::string(name_of(dtype))});
+  throw ShapeError({.what = "A zero point has a dtype to which nothing is quantised.",
+                    .expected = "an integer of at most 16 bits, or a float of at most 8",
+                    .received = std::string(name_of(dtype))});
 }
 
 namespace {

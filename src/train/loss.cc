@@ -116,10 +116,10 @@ AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options) {
   Value y = find_output(graph, options).value;
   Graph::Scope scope(graph, Phase::forward, "loss");
   AttachedLoss attached;
-  if (!is_float(y.dtype())) {
+  if (!is_float(y.dtype()) || y.type().kind != Kind::tensor) {
     throw ShapeError(ErrorParts{.what = "Only a float output can be trained on.",
                                 .node = y.name(),
-                                .expected = "a float dtype",
+                                .expected = "a tensor of a float dtype",
                                 .received = to_string(y.type())});
   }
   const Type like{y.dtype(), y.type().shape};

@@ -145,5 +145,12 @@ TEST(Loss, RefusesWhatDoesNotFit) {
                ShapeError);
 }
 
+TEST(Loss, ASequenceIsNone) {
+  const std::string model = model_bytes(
+      "g (float x) => (float y) <float w = {1.0}> { z = Mul(x, w) y = SequenceConstruct(z) }");
+  for (const char* loss : {"", "mse"})
+    EXPECT_THROW(session_of(model, with_loss(loss)), ShapeError) << loss;
+}
+
 }  // namespace
 }  // namespace steep
