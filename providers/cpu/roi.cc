@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/parallel.h"
@@ -47,11 +48,14 @@ struct AlignRule {
     const int64_t rows = samples(bin_h), columns = samples(bin_w);
     for (int64_t o = 0; o < g.out_plane(); ++o) {
       const int64_t bin_row = o / g.out_w, bin_column = o % g.out_w;
-      for (int64_t s = 0; s < rows * columns; ++s) {
-        const int64_t row = s / columns, column = s % columns;
-        const double y = top + place(bin_row, row, rows) * bin_h;
-        const double x = left + place(bin_column, column, columns) * bin_w;
-        f(o, corners(g, y, x), std::max<int64_t>(1, rows * columns));
+      const auto [first_row, end_row] = near(top, bin_h, bin_row, rows, g.height);
+      const auto [first_column, end_column] = near(left, bin_w, bin_column, columns, g.width);
+      for (int64_t row = first_row; row < end_row; ++row) {
+        for (int64_t column = first_column; column < end_column; ++column) {
+          const double y = top + place(bin_row, row, rows) * bin_h;
+          const double x = left + place(bin_column, column, columns) * bin_w;
+          f(o, corners(g, y, x), rows * columns);
+        }
       }
     }
   }
@@ -60,6 +64,20 @@ struct AlignRule {
   /// Where sample i of `count` lies, in bins.
   static double place(int64_t bin, int64_t i, int64_t count) {
     return static_cast<double>(bin) + (static_cast<double>(i) + 0.5) / static_cast<double>(count);
+  }
+
+  /// From where to where the samples of a bin may lie in an image; one more or two at either end
+  /// stand for all that lie outside. A region of any size costs no more than the image.
+  static std::pair<int64_t, int64_t> near(double from, double bin, int64_t which, int64_t count,
+                                          int64_t extent) {
+    if (!(bin > 0 && std::isfinite(bin))) return {0, count};
+    auto sample_at = [&](double at) {
+      const double i =
+          ((at - from) / bin - static_cast<double>(which)) * static_cast<double>(count);
+      return i > 0 ? static_cast<int64_t>(std::min(i, static_cast<double>(count))) : 0;
+    };
+    return {std::max<int64_t>(sample_at(-1) - 2, 0),
+            std::min(sample_at(static_cast<double>(extent)) + 2, count)};
   }
 
   static std::array<Corner, 4> corners(const Geometry& g, double y, double x) {

@@ -158,18 +158,29 @@ void check_ranks(Node n) {
 }
 
 /// Settings that are multiplied with extents, or divide them.
+constexpr int64_t kFar = int64_t{1} << 30;
 struct Setting {
   std::string_view name;
-  int64_t least;
+  int64_t least, most = kFar;
 };
-constexpr int64_t kFar = int64_t{1} << 30;
 constexpr std::array kSettings = {
-    Setting{"block_size", 0},     Setting{"blocksize", 1},    Setting{"dilations", 1},
-    Setting{"group", 1},          Setting{"hidden_size", 1},  Setting{"kernel_shape", 1},
-    Setting{"num_groups", 1},     Setting{"offset_group", 1}, Setting{"output_height", 0},
-    Setting{"output_padding", 0}, Setting{"output_shape", 0}, Setting{"output_width", 0},
-    Setting{"pads", -kFar},       Setting{"pooled_shape", 0}, Setting{"sampling_ratio", -kFar},
-    Setting{"size", 1},           Setting{"strides", 1},
+    Setting{"block_size", 0},
+    Setting{"blocksize", 1},
+    Setting{"dilations", 1},
+    Setting{"group", 1},
+    Setting{"hidden_size", 1},
+    Setting{"kernel_shape", 1},
+    Setting{"num_groups", 1},
+    Setting{"offset_group", 1},
+    Setting{"output_height", 0},
+    Setting{"output_padding", 0},
+    Setting{"output_shape", 0},
+    Setting{"output_width", 0},
+    Setting{"pads", -kFar},
+    Setting{"pooled_shape", 0},
+    Setting{"sampling_ratio", -kFar, 1024},
+    Setting{"size", 1},
+    Setting{"strides", 1},
 };
 
 /// Products of two of these, and sums of a few, stay far from overflowing.
@@ -183,7 +194,7 @@ void check_settings(Node n) {
                       .remedy = "Export the model again."});
   };
   bool any = false;
-  for (const auto& [name, least] : kSettings) {
+  for (const auto& [name, least, most] : kSettings) {
     const Attr* attribute = n.attrs().find(name);
     if (attribute == nullptr) continue;
     const auto* list = std::get_if<Ints>(attribute);
@@ -191,7 +202,7 @@ void check_settings(Node n) {
     if (list == nullptr && one == nullptr) continue;
     any = true;
     for (int64_t v : list != nullptr ? *list : Ints{*one}) {
-      if (v < least || v > kFar) refuse(name, least, kFar, v);
+      if (v < least || v > most) refuse(name, least, most, v);
     }
   }
   for (int i = 0; any && i < n.input_count(); ++i) {

@@ -190,6 +190,8 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
   auto pointer = [&](const Place& p) -> std::byte* {
     return p.buffer < 0 ? nullptr : frame.base[static_cast<size_t>(p.buffer)] + p.offset;
   };
+  // Kernels count from their scratch even where all parts of it are empty.
+  alignas(64) std::byte none[64];
   // Before the first kernel: once weights change, nothing may fail for want of memory.
   std::vector<Tensor> outputs;
   for (const PlannedOutput& o : plan_.outputs) {
@@ -227,7 +229,8 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
     const double start = options.profiler != nullptr ? options.profiler->now_us() : 0;
     const Worst operands = options.check_finite ? worst_input(step, in) : Worst::finite;
     if (step.kernel) {
-      at_node(step.node, [&] { step.kernel->execute({in, out, pointer(step.scratch)}); });
+      std::byte* const scratch = step.scratch.buffer < 0 ? none : pointer(step.scratch);
+      at_node(step.node, [&] { step.kernel->execute({in, out, scratch}); });
     } else if (step.copy_bytes > 0) {
       std::memcpy(out[0], in[0], step.copy_bytes);
     }
