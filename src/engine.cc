@@ -361,9 +361,9 @@ ForwardResult Program::forward(std::span<const Tensor> inputs) {
                    Tensor::wrap(DType::i64, {2}, frame.seed, nullptr));
   }
   ForwardResult result;
-  result.outputs = exe.run(frame, Phase::forward, p.run_options());
-  ++p.run_count;
   result.read_by_backward = exe.read_by_backward();
+  result.outputs = exe.run(frame, Phase::forward, p.run_options());
+  ++p.run_count;  // nothing fails from here on: a step that is tried again draws the same numbers
   if (p.has_backward) result.pending = std::move(pending);
   return result;
 }

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -281,7 +282,9 @@ void write_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
 Checkpoint read_checkpoint(const fs::path& path) {
   const fs::path target = resolve(path);
   // Where names cannot be swapped, a save moves the old checkpoint away for a moment, or died then.
-  for (int i = 0; i < 1000; ++i) {
+  // One look takes several, between which saves may come and go: a few have to agree on nothing.
+  constexpr int kLooks = 10;
+  for (int i = 0, nothing = 0; i < 1000 && nothing < kLooks; ++i) {
     if (auto present = read_present(target)) return *std::move(present);
     const std::vector<fs::path> olds = siblings(target, kOld);
     for (const fs::path& old : olds) {
@@ -292,7 +295,9 @@ Checkpoint read_checkpoint(const fs::path& path) {
       }
     }
     std::error_code error;
-    if (olds.empty() && !fs::exists(target, error)) break;
+    if (!olds.empty() || fs::exists(target, error)) continue;
+    ++nothing;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   refuse(target, "there is no such folder", "check the path");
 }
