@@ -121,6 +121,15 @@ std::string input_types(Node n) {
   return text;
 }
 
+/// ONNX's function for the contents of a Slice adds the step to an index, whatever the sum.
+bool strides_far(Node n) {
+  const Tensor* steps = n.op() == "Slice" ? constant(n.input(4)) : nullptr;
+  if (steps == nullptr) return false;
+  const Ints values = steps->to_ints();
+  return std::any_of(values.begin(), values.end(),
+                     [](int64_t step) { return step != static_cast<int32_t>(step); });
+}
+
 void infer_onnx(Node n) {
   const onnx::OpSchema* schema = schema_of(n.op());
   if (schema == nullptr) {
@@ -150,7 +159,7 @@ void infer_onnx(Node n) {
   Context ctx(n);
   try {
     schema->GetTypeAndShapeInferenceFunction()(ctx);
-    if (schema->has_data_propagation_function() && ctx.makes_vector())
+    if (schema->has_data_propagation_function() && ctx.makes_vector() && !strides_far(n))
       schema->GetDataPropagationFunction()(ctx);
   } catch (const onnx::InferenceError& e) {
     throw ShapeError({.what = "The inputs of a node do not fit its operator.",

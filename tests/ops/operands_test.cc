@@ -62,6 +62,13 @@ TEST(Operands, WindowsAndBlocksAreBounded) {
   }
 }
 
+TEST(Operands, AnyStepMaySlice) {
+  import_graph(17, R"(g (float[2] x) => (int64[K] y)
+      <int64[1] a = {0}, int64[1] from = {3}, int64[1] to = {-9223372036854775807},
+       int64[1] step = {-9223372036854775807}>
+      { s = Shape(x) z = Slice(s, from, to, a, step) y = Slice(z, from, s, a, step) })");
+}
+
 TEST(Operands, NumbersThatIntegersCannotHoldAreRefused) {
   for (const char* alpha : {"nan", "1e30"}) {
     onnx::ModelProto model = parse_text(
