@@ -42,7 +42,7 @@ onnx::ModelProto parse(std::span<const std::byte> bytes, const Limits& limits) {
     parsed = model->ParseFromCodedStream(&in) && in.ConsumedEntireMessage();
   } catch (const std::bad_alloc&) {
     // Lost: protobuf does not survive the end of what it left half done (ops/onnx_proto.cc).
-    static_cast<void>(model.release());
+    [[maybe_unused]] const onnx::ModelProto* lost = model.release();
     throw;
   }
   if (!parsed) {

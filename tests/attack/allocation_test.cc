@@ -72,10 +72,12 @@ void operator delete(void* p, std::size_t, std::align_val_t) noexcept { give(p);
 void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { give(p); }
 
 // Known to be lost, as the tests say; anything else is reported.
+// NOLINTBEGIN(*-reserved-identifier): the sanitizer calls it by this name
 extern "C" const char* __lsan_default_suppressions();
 extern "C" const char* __lsan_default_suppressions() {
   return "leak:google::protobuf\nleak:make_unique<onnx::ModelProto>\n";
 }
+// NOLINTEND(*-reserved-identifier)
 
 namespace steep::testing {
 namespace {
