@@ -7,6 +7,7 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "ops/op_def.h"
 #include "ops/own_types.h"
 #include "steep/error.h"
 
@@ -50,9 +51,12 @@ bool takes_floats(const Parameter& parameter) {
 
 /// ONNX's functions take the dtype of the first operand for that of all, and integers for granted.
 /// What they give is the type of the bytes that kernels and gradients work on: operands of one type
-/// variable must agree, and axes, shapes and indices be integers.
+/// variable must agree, where rules of ours do not say otherwise, and axes, shapes and indices be
+/// integers.
 void check_dtypes(Node n, const onnx::OpSchema& schema) {
   std::unordered_map<std::string_view, Value> first;  // by type variable
+  const OpDef* def = find_op(n.op());
+  const bool own_types = def != nullptr && def->infer != nullptr;
   for (size_t i = 0; i < operand_count(n, schema); ++i) {
     const auto& parameter = formal_input(schema, i);
     const Value x = n.input(static_cast<int>(i));
@@ -65,6 +69,7 @@ void check_dtypes(Node n, const onnx::OpSchema& schema) {
                         .received = to_string(x.type()) + " " + x.name(),
                         .remedy = kCast});
     }
+    if (own_types) continue;
     const Value other = first.try_emplace(parameter.GetTypeStr(), x).first->second;
     if (other.dtype() == x.dtype()) continue;
     throw ShapeError({.what = "Operands of a node differ in dtype.",
