@@ -132,26 +132,35 @@ def numpy_type(name: str) -> np.dtype | None:
 
 
 def running_types(schema: onnx.defs.OpSchema, rows: list[Row]) -> list[str]:
-    """Types with which one of the rows runs."""
+    """Types with which one of the rows runs: in the inputs that share it, or in all of floats."""
     alike = allowed(schema)
-    types = alike.get(0, [])
     runs = []
-    for name in types:
+    for name in alike.get(0, []):
         dtype = numpy_type(name)
-        if dtype is None:
-            continue
-        for row in rows[:6]:
-            arrays = [
-                x if x is None or i not in alike else (np.abs(x) + 1).astype(dtype)
-                for i, x in enumerate(row.arrays(np.float32))
-            ]
-            try:
-                nodes.evaluate(row, arrays)
-            except (steep.Error, TypeError):
-                continue
+        if dtype is not None and any(runs_in(dtype, row, set(alike)) for row in rows[:6]):
             runs.append(name)
-            break
     return runs
+
+
+def runs_in(dtype: np.dtype, row: Row, alike: set[int]) -> bool:
+    """Whether `row` runs with `dtype` in the inputs `alike`, or in every one of floats.
+
+    ONNX lets a normalization's scale and an attention's values have a type of their own, but the
+    bodies that it gives for them do not.
+    """
+    arrays = row.arrays(np.float32)
+    floats = {i for i, x in enumerate(arrays) if nodes.is_float(x)}
+    for changed in (alike, alike | floats):
+        typed = [
+            x if x is None or i not in changed else (np.abs(x) + 1).astype(dtype)
+            for i, x in enumerate(arrays)
+        ]
+        try:
+            nodes.evaluate(row, typed)
+        except (steep.Error, TypeError):
+            continue
+        return True
+    return False
 
 
 def short_types(names: list[str]) -> str:
