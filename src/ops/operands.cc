@@ -7,6 +7,7 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "ops/build.h"
 #include "ops/op_def.h"
 #include "ops/own_types.h"
 #include "steep/error.h"
@@ -188,6 +189,19 @@ constexpr std::array kSettings = {
     Setting{"strides", 1},
 };
 
+/// Inputs that say the same where they are constants.
+struct SizeInput {
+  std::string_view op;
+  int input;
+  int64_t least;
+};
+constexpr std::array kSizeInputs = {
+    SizeInput{"AffineGrid", 1, 0}, SizeInput{"Col2Im", 1, 0},    SizeInput{"Col2Im", 2, 1},
+    SizeInput{"DFT", 1, 1},        SizeInput{"MaxUnpool", 2, 0}, SizeInput{"OneHot", 1, 0},
+    SizeInput{"Pad", 1, -kFar},    SizeInput{"STFT", 1, 1},      SizeInput{"STFT", 3, 1},
+    SizeInput{"Tile", 1, 0},
+};
+
 /// Products of two of these, and sums of a few, stay far from overflowing.
 void check_settings(Node n) {
   auto refuse = [&](std::string_view what, int64_t least, int64_t most, int64_t received) {
@@ -208,6 +222,13 @@ void check_settings(Node n) {
     any = true;
     for (int64_t v : list != nullptr ? *list : Ints{*one}) {
       if (v < least || v > most) refuse(name, least, most, v);
+    }
+  }
+  for (const auto& [op, input, least] : kSizeInputs) {
+    const Tensor* sizes = op == n.op() ? constant(n.input(input)) : nullptr;
+    if (sizes == nullptr || !is_integer(sizes->dtype())) continue;
+    for (int64_t v : sizes->to_ints()) {
+      if (v < least || v > kFar) refuse(n.input(input).name(), least, kFar, v);
     }
   }
   for (int i = 0; any && i < n.input_count(); ++i) {

@@ -62,6 +62,17 @@ TEST(Operands, WindowsAndBlocksAreBounded) {
   }
 }
 
+TEST(Operands, SizesThatAreConstantsAreBounded) {
+  for (const char* node : {"Col2Im(x, far, one)", "Col2Im(x, one, far)", "Col2Im(x, low, one)",
+                           "Pad(x, many)", "Tile(x, many)"}) {
+    const ErrorParts error = misfit(
+        std::string("g (float[1, 1, 1] x) => (float y) <int64[2] one = {1, 1}, ") +
+        "int64[2] far = {4611686018427387904, 1}, int64[2] low = {-9223372036854775808, 1}, " +
+        "int64[6] many = {1, 1, 4611686018427387904, 1, 1, 1}> { y = " + node + " }");
+    EXPECT_TRUE(has(error.what, "reaches too far")) << node << ": " << error.what;
+  }
+}
+
 TEST(Operands, AnyStepMaySlice) {
   import_graph(17, R"(g (float[2] x) => (int64[K] y)
       <int64[1] a = {0}, int64[1] from = {3}, int64[1] to = {-9223372036854775807},
