@@ -16,9 +16,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib.metadata
 import logging
 import os
 import stat
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -30,6 +32,14 @@ _SUFFIX = ".entry"
 _TEMPORARY = ".writing"
 _DEFAULT_MIB = 256
 _ABANDONED_SECONDS = 3600
+
+
+@functools.cache
+def versions(*sources: str) -> str:
+    """Say what decides what an entry holds, beside its subject: packages, and files of this one."""
+    own = b"".join(Path(__file__).with_name(name).read_bytes() for name in sources)
+    packages = [f"{n} {importlib.metadata.version(n)}" for n in ("torch", "onnx", "onnxscript")]
+    return f"{packages} {sys.version_info[:2]} {hashlib.sha256(own).hexdigest()}"
 
 
 def folder() -> Path | None:

@@ -20,6 +20,7 @@ import torch
 import torch._dynamo
 from torch._dynamo import config
 from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, Unsupported
+from torch.utils._pytree import tree_leaves
 
 from steep.call import autocast_precision
 from steep.errors import Error, ModelError
@@ -140,12 +141,28 @@ class Captured:
         make = context.callback
 
         def configured(*frame: Any) -> Any:
+            self._let_extents_vary()
             with config.patch(**CONFIG, ignore_logging_functions=_log_lines()):
                 return make(*frame)
 
         configured._torchdynamo_orig_backend = make  # type: ignore[attr-defined]
         context.callback = configured
         self._call = context(module)
+        self._sizes: list[torch.Size] | None = None  # when the first graph was made
+
+    def _let_extents_vary(self) -> None:
+        """Ask for a graph of any extents once those of the arguments have changed.
+
+        Otherwise Dynamo lets vary only what it saw vary: a graph for another length, and one more
+        for another number of rows.
+        """
+        tensors = [t for t in self.capture.local.arguments if isinstance(t, torch.Tensor)]
+        sizes = [t.shape for t in tensors]
+        if self._sizes is None:
+            self._sizes = sizes
+        if sizes != self._sizes:
+            for tensor in tensors:
+                torch._dynamo.maybe_mark_dynamic(tensor, [*range(tensor.ndim)])
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, bool]:
         """Return the module's result, and whether anything ran in the engine.
@@ -155,6 +172,7 @@ class Captured:
         """
         local = self.capture.local
         local.ran = False
+        local.arguments = tree_leaves((args, kwargs))
         try:
             result = self._call(*args, **kwargs)
         except BackendCompilerFailed as e:
@@ -174,6 +192,8 @@ class Captured:
                 received=_first_line(e),
                 remedy='change the code, or let PyTorch run what lies between: fallback="parts"',
             ) from e
+        finally:
+            local.arguments = []
         return result, local.ran
 
 

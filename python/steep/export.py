@@ -14,19 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import hashlib
-import importlib.metadata
 import inspect
 import io
 import json
 import logging
 import re
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -186,24 +181,6 @@ def _unobserved() -> Iterator[None]:
 # --- the cache -----------------------------------------------------------------------------------
 
 
-@functools.cache
-def _versions() -> str:
-    """Say all that decides, beside the module, what is exported."""
-    own = b"".join(
-        Path(__file__).with_name(n).read_bytes()
-        for n in (
-            "attributes.py",
-            "export.py",
-            "exported.py",
-            "faithful.py",
-            "fingerprint.py",
-            "quiet.py",
-        )
-    )
-    packages = [f"{n} {importlib.metadata.version(n)}" for n in ("torch", "onnx", "onnxscript")]
-    return f"{packages} {sys.version_info[:2]} {hashlib.sha256(own).hexdigest()}"
-
-
 def _key(
     flat: _Flat,
     names: list[str],
@@ -217,7 +194,7 @@ def _key(
     try:
         with quiet():
             digest = fingerprint(flat, tensors, exporting=exporter != "tracing")
-        settings = (_versions(), flat.training, names, exporter, opset)
+        settings = (cache.versions(*_SOURCES), flat.training, names, exporter, opset)
         digest.update(repr(settings).encode())
     except Exception as e:  # whatever the module raises; the export says it again if it matters
         log.info("no use for the cache: %s", _first_line(e))
@@ -225,6 +202,15 @@ def _key(
     return digest.hexdigest()
 
 
+_SOURCES = (
+    "attributes.py",
+    "export.py",
+    "exported.py",
+    "faithful.py",
+    "fingerprint.py",
+    "quiet.py",
+    "translations.py",
+)
 _KEPT = (
     *("inputs", "names", "states", "statistics", "counters"),
     *("exporter", "reason", "training", "extents"),

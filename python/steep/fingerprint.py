@@ -21,7 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-_NAMESPACES = ("aten", "prim", "prims", "steep")  # operators whose meaning the versions fix
+NAMESPACES = ("aten", "prim", "prims", "steep")  # operators whose meaning the versions fix
 _WORDS = (
     bool,
     int,
@@ -97,7 +97,7 @@ class _Notes(TorchDispatchMode):
     def note(self, *words: object) -> None:
         line: list[str] = []
         try:
-            _write(words, line, self._word_for)
+            write(words, line, self._word_for)
         except Undetermined as e:
             self.refused = str(e)
         self.digest.update("\x1f".join(line).encode() + b"\x1e")
@@ -108,21 +108,13 @@ class _Notes(TorchDispatchMode):
         return f"%{self.numbers[id(tensor)]}"
 
     def _add_constant(self, tensor: torch.Tensor) -> None:
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            raise Undetermined(f"a {type(tensor).__name__} that no operator made")
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
-            raise Undetermined(f"a constant on {tensor.device}, {tensor.layout}")
-        with _disable_current_modes():
-            values = tensor.detach().clone(memory_format=torch.contiguous_format)
-            data = values.view(-1).view(torch.uint8).numpy()
-            about = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()} {data.nbytes}"
-            self.digest.update(about.encode() + b"\x1e" + data.tobytes())
+        add_tensor(tensor, self.digest)
         self.number(tensor)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if getattr(func, "namespace", None) not in _NAMESPACES:
+        if getattr(func, "namespace", None) not in NAMESPACES:
             self.refused = f"the operator {func}"
         self.note(str(func), torch.is_grad_enabled(), args, kwargs or {})
         result = func(*args, **(kwargs or {}))
@@ -132,16 +124,33 @@ class _Notes(TorchDispatchMode):
         return result
 
 
-def _write(value: Any, line: list[str], word_for: Callable[[torch.Tensor], str]) -> None:
-    if isinstance(value, torch.Tensor):
+def add_tensor(tensor: torch.Tensor, digest: hashlib._Hash) -> None:
+    """Add a tensor's type, layout and values. Raises Undetermined where they cannot be read."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise Undetermined(f"a {type(tensor).__name__} that no operator made")
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
+        raise Undetermined(f"a constant on {tensor.device}, {tensor.layout}")
+    with _disable_current_modes():
+        values = tensor.detach().clone(memory_format=torch.contiguous_format)
+        data = values.view(-1).view(torch.uint8).numpy()
+        about = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()} {data.nbytes}"
+        digest.update(about.encode() + b"\x1e" + data.tobytes())
+
+
+def write(value: Any, line: list[str], word_for: Callable[[Any], str]) -> None:
+    """Add the words for an operand; ``word_for`` gives that for a tensor, or the node of a graph.
+
+    Raises Undetermined for what is neither of these nor plain.
+    """
+    if isinstance(value, (torch.Tensor, torch.fx.Node)):
         line.append(word_for(value))
     elif isinstance(value, (list, tuple)):
         line.append("(")
         for item in value:
-            _write(item, line, word_for)
+            write(item, line, word_for)
         line.append(")")
     elif isinstance(value, dict):
-        _write(tuple(value.items()), line, word_for)
+        write(tuple(value.items()), line, word_for)
     elif isinstance(value, _WORDS):
         line.append(f"{type(value).__name__} {value!r}")
     else:

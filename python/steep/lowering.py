@@ -1,39 +1,22 @@
 """A graph of calls of PyTorch, as Dynamo captures it → an ONNX model.
 
 It is traced once more, to functional ATen operators, under the symbols that Dynamo gave its
-extents: whatever is bound on the way is guarded as well. The exporter of PyTorch has words for most
-of these operators; translations.py and faithful.py add to them.
+extents: whatever is bound on the way is guarded as well. aten_to_onnx.py says them in ONNX.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
 import re
 from typing import Any
 
 import torch
-from torch._export.passes.lift_constants_pass import ConstantAttrMap, lift_constants_pass
 from torch._functorch.aot_autograd import aot_export_module
 from torch._guards import TracingContext
-from torch.export.exported_program import ExportedProgram, ModuleCallEntry, ModuleCallSignature
-from torch.export.graph_signature import (
-    ExportGraphSignature,
-    InputKind,
-    InputSpec,
-    OutputKind,
-    OutputSpec,
-    SymIntArgument,
-    TensorArgument,
-)
 from torch.fx.traceback import preserve_node_meta
-from torch.onnx._internal.exporter import _core, _fx_passes, _registration
-from torch.onnx._internal.exporter._errors import ConversionError
-from torch.utils._pytree import tree_structure
 
-from steep.faithful import TRANSLATIONS, faithful
+from steep.aten_to_onnx import CannotSay, to_onnx
+from steep.faithful import faithful
 from steep.quiet import quiet, replaced
-from steep.translations import TRAINED, WITH_BACKWARD
 
 
 def fake_mode() -> Any:
@@ -114,84 +97,16 @@ def lower(graph_module: torch.fx.GraphModule, fakes: list[torch.Tensor]) -> tupl
             raise refusal(e, run.interpreter.at) from e
         names = [n.name for n in traced.graph.nodes if n.op == "placeholder"]
         written = [names.index(n) for n in signature.user_inputs_to_mutate.values()]
-        program = _fx_passes.decompose_with_registry(_as_program(traced), _registry())
-        _fx_passes.insert_type_promotion_nodes(program.graph_module)
-        for node in list(program.graph.nodes):
-            if node.target in _ASSERTIONS:  # of what guards check, or what cannot fail
-                program.graph.erase_node(node)
-        program.graph.eliminate_dead_code()
         try:
-            model = _core._exported_program_to_onnx_program(program, registry=_registry())
-        except ConversionError as e:
-            at = _origin(e, program.graph, traced.graph, graph_module.graph)
-            raise refusal(e, at) from e
-        for value, i in zip(model.model.graph.inputs, range(len(names)), strict=True):
-            value.name = f"arg_{i}"
-        return model.model_proto, written
+            return to_onnx(traced, mode.shape_env), written
+        except CannotSay as e:
+            raise refusal(e.cause, _origin(e.node, traced.graph, graph_module.graph)) from e
 
 
-def _origin(e: Exception, *graphs: torch.fx.Graph) -> torch.fx.Node | None:
-    """Return the node of the last graph that a node named in an error was made from, by each."""
-    named = re.search(r"node %(\w+) :", str(e))
-    name = named.group(1) if named else ""
-    for graph, following in itertools.pairwise(graphs):
-        node = next((n for n in graph.nodes if n.name == name), None)
-        if node is None or not node.meta.get("from_node"):
-            return None
-        name = node.meta["from_node"][-1].name
-        node = next((n for n in following.nodes if n.name == name), None)
-    return node
-
-
-_ASSERTIONS = {
-    torch.ops.aten._assert_scalar.default,
-    torch.ops.aten._assert_tensor_metadata.default,
-    torch.ops.aten.sym_constrain_range.default,
-    torch.ops.aten.sym_constrain_range_for_size.default,
-}
-
-
-def _as_program(traced: torch.fx.GraphModule) -> ExportedProgram:
-    """Return the graph as the exporter wants it: a function of its inputs, no more."""
-    (end,) = (n for n in traced.graph.nodes if n.op == "output")
-    inputs = [
-        InputSpec(InputKind.USER_INPUT, TensorArgument(n.name), None)
-        for n in traced.graph.nodes
-        if n.op == "placeholder"
-    ]
-    outputs = [OutputSpec(OutputKind.USER_OUTPUT, _argument(n), None) for n in outputs_of(end)]
-    given = tree_structure((tuple(inputs), {}))
-    call = ModuleCallSignature([], [], given, tree_structure(tuple(outputs)))
-    signature = ExportGraphSignature(inputs, outputs)
-    constants = lift_constants_pass(traced, signature, ConstantAttrMap())
-    return ExportedProgram(
-        root=traced,
-        graph=traced.graph,
-        graph_signature=signature,
-        state_dict={},
-        range_constraints={},
-        module_call_graph=[ModuleCallEntry("", call)],
-        constants=constants,
-    )
-
-
-def _argument(node: torch.fx.Node) -> TensorArgument | SymIntArgument:
-    number = isinstance(node.meta["val"], torch.SymInt)
-    return SymIntArgument(node.name) if number else TensorArgument(node.name)
-
-
-def _registry() -> Any:
-    registry = _common_registry()
-    for name, translation in WITH_BACKWARD.items():
-        library, _, operator = name.partition("::")
-        if (packet := getattr(getattr(torch.ops, library), operator, None)) is not None:
-            registry.register_op(packet.default, translation)
-    return registry
-
-
-@functools.cache
-def _common_registry() -> Any:
-    registry = _registration.ONNXRegistry.from_torchlib()
-    for target, translation in {**TRANSLATIONS, **TRAINED}.items():
-        registry.register_op(target, translation)
-    return registry
+def _origin(name: str, graph: torch.fx.Graph, captured: torch.fx.Graph) -> torch.fx.Node | None:
+    """Return the captured node that a graph's node of this name was made from."""
+    node = next((n for n in graph.nodes if n.name == name), None)
+    if node is None or not node.meta.get("from_node"):
+        return None
+    made_from = node.meta["from_node"][-1].name
+    return next((n for n in captured.nodes if n.name == made_from), None)

@@ -1,0 +1,240 @@
+"""A graph of functional ATen operators → an ONNX model, in the words of PyTorch's exporter.
+
+translations.py and faithful.py add to its words. What was said once is kept in the cache, under all
+that the graph consists of: operators, constants, what is known of its symbols.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import re
+from typing import Any
+
+import onnx
+import torch
+from torch._export.passes.lift_constants_pass import ConstantAttrMap, lift_constants_pass
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export.exported_program import ExportedProgram, ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    SymIntArgument,
+    TensorArgument,
+)
+from torch.onnx._internal.exporter import _core, _fx_passes, _registration
+from torch.onnx._internal.exporter._errors import ConversionError
+from torch.utils._pytree import tree_structure
+
+from steep import cache
+from steep.faithful import TRANSLATIONS
+from steep.fingerprint import NAMESPACES, Undetermined, add_tensor, write
+from steep.translations import TRAINED, WITH_BACKWARD
+
+log = logging.getLogger("steep")
+
+
+class CannotSay(Exception):
+    """The exporter has no word for an operation; ``node`` is its name, "" if unknown."""
+
+    def __init__(self, cause: Exception, node: str) -> None:
+        super().__init__(str(cause))
+        self.cause, self.node = cause, node
+
+
+def to_onnx(traced: torch.fx.GraphModule, env: Any) -> onnx.ModelProto:
+    """Return the model; its inputs are called arg_0, arg_1 … by position. Uses up the graph.
+
+    ``env`` holds what is known of the extents' symbols, and learns what is bound on the way. Raises
+    CannotSay, or whatever the exporter raises.
+    """
+    known = _knowledge(env)
+    key = _key(traced, known)
+    if key and (kept := _from_cache(traced, key)):
+        return kept
+    model = _convert(traced)
+    if key and _knowledge(env) == known:  # a model from the cache binds nothing
+        cache.store(key, model.SerializeToString())
+    return model
+
+
+# --- the exporter --------------------------------------------------------------------------------
+
+
+def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
+    count = sum(n.op == "placeholder" for n in traced.graph.nodes)
+    program = _fx_passes.decompose_with_registry(_as_program(traced), _registry())
+    _fx_passes.insert_type_promotion_nodes(program.graph_module)
+    for node in list(program.graph.nodes):
+        if node.target in _ASSERTIONS:  # of what guards check, or what cannot fail
+            program.graph.erase_node(node)
+    program.graph.eliminate_dead_code()
+    try:
+        model = _core._exported_program_to_onnx_program(program, registry=_registry())
+    except ConversionError as e:
+        raise CannotSay(e, _origin(e, program.graph)) from e
+    for value, i in zip(model.model.graph.inputs, range(count), strict=True):
+        value.name = f"arg_{i}"
+    for node in model.model.graph.all_nodes():  # where it came from is half of the bytes
+        for name in [k for k in node.metadata_props if not k.startswith("steep.")]:
+            del node.metadata_props[name]
+    return model.model_proto
+
+
+def _origin(e: Exception, graph: torch.fx.Graph) -> str:
+    """Return the name of the node that the node named in an error was made from; "" if unknown."""
+    named = re.search(r"node %(\w+) :", str(e))
+    node = next((n for n in graph.nodes if named and n.name == named.group(1)), None)
+    made_from = node.meta.get("from_node") if node is not None else None
+    return str(made_from[-1].name) if made_from else ""
+
+
+_ASSERTIONS = {
+    torch.ops.aten._assert_scalar.default,
+    torch.ops.aten._assert_tensor_metadata.default,
+    torch.ops.aten.sym_constrain_range.default,
+    torch.ops.aten.sym_constrain_range_for_size.default,
+}
+
+
+def _as_program(traced: torch.fx.GraphModule) -> ExportedProgram:
+    """Return the graph as the exporter wants it: a function of its inputs, no more."""
+    (end,) = (n for n in traced.graph.nodes if n.op == "output")
+    inputs = [
+        InputSpec(InputKind.USER_INPUT, TensorArgument(n.name), None)
+        for n in traced.graph.nodes
+        if n.op == "placeholder"
+    ]
+    outputs = [OutputSpec(OutputKind.USER_OUTPUT, _argument(n), None) for n in end.args[0]]
+    given = tree_structure((tuple(inputs), {}))
+    call = ModuleCallSignature([], [], given, tree_structure(tuple(outputs)))
+    signature = ExportGraphSignature(inputs, outputs)
+    constants = lift_constants_pass(traced, signature, ConstantAttrMap())
+    return ExportedProgram(
+        root=traced,
+        graph=traced.graph,
+        graph_signature=signature,
+        state_dict={},
+        range_constraints={},
+        module_call_graph=[ModuleCallEntry("", call)],
+        constants=constants,
+    )
+
+
+def _argument(node: torch.fx.Node) -> TensorArgument | SymIntArgument:
+    number = isinstance(node.meta["val"], torch.SymInt)
+    return SymIntArgument(node.name) if number else TensorArgument(node.name)
+
+
+def _registry() -> Any:
+    registry = _common_registry()
+    for name, translation in WITH_BACKWARD.items():
+        library, _, operator = name.partition("::")
+        if (packet := getattr(getattr(torch.ops, library), operator, None)) is not None:
+            registry.register_op(packet.default, translation)
+    return registry
+
+
+@functools.cache
+def _common_registry() -> Any:
+    registry = _registration.ONNXRegistry.from_torchlib()
+    for target, translation in {**TRANSLATIONS, **TRAINED}.items():
+        registry.register_op(target, translation)
+    return registry
+
+
+# --- the cache -----------------------------------------------------------------------------------
+
+
+def _key(traced: torch.fx.GraphModule, known: str) -> str | None:
+    """Return what names the model in the cache; None when the cache is off, or must stay out."""
+    if cache.folder() is None:
+        return None
+    digest = hashlib.sha256(f"{cache.versions(*_SOURCES)} {known}".encode())
+    try:
+        _add_graph(traced, digest)
+    except Undetermined as e:
+        log.info("no use for the cache: %s", e)
+        return None
+    return digest.hexdigest()
+
+
+_SOURCES = (
+    "aten_to_onnx.py",
+    "faithful.py",
+    "fingerprint.py",
+    "lowering.py",
+    "quiet.py",
+    "translations.py",
+)
+
+
+def _from_cache(traced: torch.fx.GraphModule, key: str) -> onnx.ModelProto | None:
+    content = cache.load(key)
+    if content is None:
+        return None
+    (end,) = (n for n in traced.graph.nodes if n.op == "output")
+    try:
+        model = onnx.load_from_string(content)
+        if len(model.graph.output) != len(end.args[0]):
+            raise ValueError("it is not of this graph")
+    except Exception as e:  # bytes may be anything, under the right digest too
+        log.warning("ignoring what is no model in the cache: %s (%s)", key, e)
+        return None
+    return model
+
+
+def _knowledge(env: Any) -> str:
+    """Say all that is known of the extents' symbols: what is decided by it needs no guard."""
+    if env is None:
+        return ""
+    guards = [str(g.expr) for g in env.guards]
+    asserted = [str(a.expr) for some in env.deferred_runtime_asserts.values() for a in some]
+    return f"{guards} {asserted} {env.replacements} {env.var_to_range}"
+
+
+def _add_graph(traced: torch.fx.GraphModule, digest: hashlib._Hash) -> None:
+    """Add all that a graph consists of. Raises Undetermined."""
+    numbers: dict[torch.fx.Node, int] = {}
+    for node in traced.graph.nodes:
+        numbers[node] = len(numbers)
+        line = [node.op, _operator(node)]
+        if node.op == "placeholder":
+            line.append(_type(node.meta["val"]))
+        write((node.args, dict(node.kwargs)), line, lambda n: f"%{numbers[n]}")
+        digest.update("\x1f".join(line).encode() + b"\x1e")
+        if node.op == "get_attr":
+            held = getattr(traced, node.target)
+            if isinstance(held, torch.fx.GraphModule):
+                _add_graph(held, digest)
+            elif isinstance(held, torch.Tensor) and not isinstance(held, FakeTensor):
+                add_tensor(held, digest)
+            else:
+                raise Undetermined(f"a constant of the class {type(held).__name__}")
+
+
+def _type(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return str(value)
+    return f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.requires_grad}"
+
+
+def _operator(node: torch.fx.Node) -> str:
+    """Return the name of an operator that means the same everywhere. Raises Undetermined."""
+    target = node.target
+    if node.op != "call_function":
+        return ""
+    if isinstance(target, torch._ops.OpOverload):
+        name = str(target)
+        known = target.namespace in NAMESPACES or target._schema.name in WITH_BACKWARD
+    else:  # calculates with extents, or runs a graph
+        module = getattr(target, "__module__", "")
+        name = f"{module}.{getattr(target, '__name__', target)}"
+        known = module.split(".")[0] in ("_operator", "builtins", "math", "torch")
+    if not known:
+        raise Undetermined(f"the operator {name}")
+    return name
