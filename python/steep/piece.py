@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from steep.call import Autograd, Call
 from steep.exported import Exported
@@ -299,12 +300,33 @@ def _copy(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
             node.kwargs = {}
         elif node.target is torch._C._autograd._get_data_attr:
             node.target = torch.detach  # which faithful() sees
+        elif node.target is torch._refs.tensor:
+            node.target = _tensor_of
     return torch.fx.GraphModule(graph_module, graph)
 
 
 def _run_checkpointed(body: Callable[..., Any], *args: Any) -> Any:
     """Run what would be computed again in backward: that the engine plans by itself."""
     return body(*args)
+
+
+def _tensor_of(data: Any, *, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:
+    """Return ``torch.tensor(data)``, where some of the numbers may be tensors of no dimension."""
+    if dtype is None:
+        dtypes = {n.dtype if isinstance(n, torch.Tensor) else type(n) for n in tree_leaves(data)}
+        if dtypes & {float, torch.float64, torch.SymFloat}:
+            dtype = torch.get_default_dtype()
+        else:
+            dtype = torch.bool if dtypes == {bool} else torch.int64
+
+    def made(value: Any) -> torch.Tensor:
+        if isinstance(value, (list, tuple)):
+            return torch.stack([made(v) for v in value])
+        if isinstance(value, torch.Tensor):
+            return value.to(dtype)
+        return torch.full((), value, dtype=dtype)
+
+    return made(data)
 
 
 def _take_sizes_from_tensors(graph: torch.fx.Graph) -> list[int]:

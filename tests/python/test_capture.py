@@ -445,3 +445,16 @@ def test_an_export_within_a_capture():
     net = ORTModule(nn.Sequential(ORTModule(inner, exporter="dynamo"), inner[0]), exporter="dynamo")
     x = torch.randn(2, WIDTH)
     assert_same([net(x)], [inner[0](inner(x))])
+
+
+def test_numbers_of_a_list_may_change():
+    module = Fn(
+        lambda m, x: m.layer(x) * torch.tensor([[m.shift, 2.0, 3], [m.shift, 1, m.shift]])[0, 0]
+    )
+    module.shift = 0.5
+    net = ORTModule(copy.deepcopy(module), exporter="dynamo")
+    x = torch.randn(2, WIDTH)
+    for value in (0.5, 1.5, -2.5, 7.0):
+        module.shift = net.module.shift = value
+        torch.testing.assert_close(net(x), module(x))
+    assert len(net.export_reports) == 2
