@@ -38,7 +38,7 @@ std::unique_ptr<Kernel> make_arg(const NodeSpec& node, std::string* why_not) {
   return with_storage_type(x.dtype, [&]<typename T>(T*) -> std::unique_ptr<Kernel> {
     return kernel_from([=](const KernelArgs& args) {
       if (n == 0) return;
-      parallel_for(lines, std::max<int64_t>(1, 32768 / n), [&](int64_t begin, int64_t end) {
+      parallel_for(lines, grain_of(32768, n), [&](int64_t begin, int64_t end) {
         for (int64_t line = begin; line < end; ++line) {
           const T* p = args.input<T>(0) + line / inner * n * inner + line % inner;
           int64_t best = 0;

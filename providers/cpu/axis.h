@@ -29,13 +29,12 @@ template <typename F>
 void for_lines(const AxisSplit& s, bool reverse, F&& line) {
   if (s.extent == 0) return;
   const int64_t step = reverse ? -s.inner : s.inner;
-  parallel_for(s.outer * s.inner, std::max<int64_t>(1, 32768 / s.extent),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   const int64_t base = i / s.inner * s.extent * s.inner + i % s.inner;
-                   line(reverse ? base + (s.extent - 1) * s.inner : base, step, s.extent);
-                 }
-               });
+  parallel_for(s.outer * s.inner, grain_of(32768, s.extent), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t base = i / s.inner * s.extent * s.inner + i % s.inner;
+      line(reverse ? base + (s.extent - 1) * s.inner : base, step, s.extent);
+    }
+  });
 }
 
 }  // namespace steep::cpu

@@ -160,7 +160,7 @@ struct Channels {
 
   int64_t at(int64_t n, int64_t c) const { return (n * count + c) * plane; }
   double elements() const { return static_cast<double>(batch * plane); }
-  int64_t grain() const { return std::max<int64_t>(1, 16384 / (batch * plane)); }
+  int64_t grain() const { return grain_of(16384, batch * plane); }
 };
 
 template <typename T>

@@ -99,19 +99,18 @@ std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
   const int64_t count = extent(x.dims, 0, x.rank() - 2);
   auto of_type = [&]<typename T>(T) -> std::unique_ptr<Kernel> {
     auto run = [n, count](const KernelArgs& args) {
-      parallel_for(count, std::max<int64_t>(1, 4096 / std::max<int64_t>(1, n * n)),
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t i = begin; i < end; ++i) {
-                       double* work = static_cast<double*>(args.scratch) + i * 2 * n * n;
-                       const T* from = args.input<T>(0) + i * n * n;
-                       if constexpr (whole) {
-                         cofactors(from, args.output<T>(0) + i * n * n, n, work);
-                       } else {
-                         load(from, {work, n});
-                         args.output<T>(0)[i] = static_cast<T>(eliminate({work, n}, nullptr));
-                       }
-                     }
-                   });
+      parallel_for(count, grain_of(4096, n * n), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          double* work = static_cast<double*>(args.scratch) + i * 2 * n * n;
+          const T* from = args.input<T>(0) + i * n * n;
+          if constexpr (whole) {
+            cofactors(from, args.output<T>(0) + i * n * n, n, work);
+          } else {
+            load(from, {work, n});
+            args.output<T>(0)[i] = static_cast<T>(eliminate({work, n}, nullptr));
+          }
+        }
+      });
     };
     return kernel_from(run, static_cast<size_t>(count * 2 * n * n) * sizeof(double));
   };

@@ -66,7 +66,7 @@ class Elementwise final : public Kernel {
       cost += 1;
       store_.push_back(find_convert(program_.type, s.dtype));
     }
-    grain_ = std::max<int64_t>(1, kGrainCost / (cost * block_));
+    grain_ = grain_of(kGrainCost, cost * block_);
   }
 
   /// The first code that the element type has no loop for, or `count`.

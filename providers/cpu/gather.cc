@@ -30,19 +30,18 @@ struct Gather {
     auto* dst = args.output<char>(0);
     if (outer * indices == 0) return;
     check_indices(id, index, indices, extent);
-    parallel_for(outer * indices, std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(bytes, 1)),
-                 [&](int64_t begin, int64_t end) {
-                   int64_t o = begin / indices;
-                   int64_t i = begin % indices;
-                   for (int64_t k = begin; k < end; ++k) {
-                     const int64_t row = index[i] < 0 ? index[i] + extent : index[i];
-                     copy_row(src + (o * extent + row) * bytes, dst + k * bytes);
-                     if (++i == indices) {
-                       i = 0;
-                       ++o;
-                     }
-                   }
-                 });
+    parallel_for(outer * indices, grain_of(kGrainBytes, bytes), [&](int64_t begin, int64_t end) {
+      int64_t o = begin / indices;
+      int64_t i = begin % indices;
+      for (int64_t k = begin; k < end; ++k) {
+        const int64_t row = index[i] < 0 ? index[i] + extent : index[i];
+        copy_row(src + (o * extent + row) * bytes, dst + k * bytes);
+        if (++i == indices) {
+          i = 0;
+          ++o;
+        }
+      }
+    });
   }
 
   void copy_row(const char* src, char* dst) const {
@@ -150,20 +149,19 @@ std::unique_ptr<Kernel> make_gather_nd(const NodeSpec& node, std::string* why_no
     for (int64_t i = 0; i < rows * depth; ++i) {
       checked_index(id, index_data[i], extents[static_cast<size_t>(i % depth)]);
     }
-    parallel_for(rows, std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(bytes, 1)),
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t r = begin; r < end; ++r) {
-                     int64_t offset = 0;
-                     for (int64_t k = 0; k < depth; ++k) {
-                       const auto a = static_cast<size_t>(k);
-                       const int64_t v = index_data[r * depth + k];
-                       offset += (v < 0 ? v + extents[a] : v) * strides[a];
-                     }
-                     std::memcpy(args.output<char>(0) + r * bytes,
-                                 args.input<char>(0) + r / tuples * batch_bytes + offset * element,
-                                 static_cast<size_t>(bytes));
-                   }
-                 });
+    parallel_for(rows, grain_of(kGrainBytes, bytes), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        int64_t offset = 0;
+        for (int64_t k = 0; k < depth; ++k) {
+          const auto a = static_cast<size_t>(k);
+          const int64_t v = index_data[r * depth + k];
+          offset += (v < 0 ? v + extents[a] : v) * strides[a];
+        }
+        std::memcpy(args.output<char>(0) + r * bytes,
+                    args.input<char>(0) + r / tuples * batch_bytes + offset * element,
+                    static_cast<size_t>(bytes));
+      }
+    });
   });
 }
 

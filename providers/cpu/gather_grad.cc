@@ -34,13 +34,13 @@ class GatherGrad final : public Kernel {
     const int64_t inner = split_.inner;
     // Few destinations: divide their columns instead.
     if (rows < kFewRows) {
-      const int64_t grain = std::max<int64_t>(64, 32768 / std::max<int64_t>(rows + picks_, 1));
+      const int64_t grain = std::max<int64_t>(64, grain_of(32768, rows + picks_));
       parallel_for(inner, grain, [&](int64_t begin, int64_t end) {
         start(base, dx, 0, rows, begin, end);
         add(dy, indices, dx, 0, rows, begin, end);
       });
     } else {
-      const int64_t grain = std::max<int64_t>(1, 32768 / std::max<int64_t>(inner, 1));
+      const int64_t grain = grain_of(32768, inner);
       parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
         start(base, dx, begin, end, 0, inner);
         add(dy, indices, dx, begin, end, 0, inner);

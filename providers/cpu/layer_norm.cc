@@ -204,7 +204,7 @@ class LayerNorm final : public Kernel {
     const T* bias = bias_ ? args.input<T>(2) : nullptr;
     Stat* mean = mean_ ? args.output<Stat>(1) : nullptr;
     Stat* inv_std = inv_std_ ? args.output<Stat>(2) : nullptr;
-    const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(columns_, 1));
+    const int64_t grain = grain_of(16384, columns_);
     parallel_for(rows_, grain, [&](int64_t begin, int64_t end) {
       norm(args.input<T>(0) + begin * columns_, args.input<T>(1), bias,
            args.output<T>(0) + begin * columns_, mean == nullptr ? mean : mean + begin,
@@ -237,18 +237,17 @@ class LayerNormGradOf final : public Kernel {
     T* sums = static_cast<T*>(args.scratch);  // [chunk, {dscale, dbias}, column]
     T* dx = dx_ ? args.output<T>(0) : sums + 2 * chunks_ * columns_;
     const int64_t chunk_cost = std::max<int64_t>(rows_ / chunks_ * columns_, 1);
-    parallel_for(
-        chunks_, std::max<int64_t>(1, 16384 / chunk_cost), [&](int64_t begin, int64_t end) {
-          for (int64_t c = begin; c < end; ++c) {
-            const int64_t first = rows_ * c / chunks_;
-            const int64_t at = first * columns_;
-            T* dscale = sums + 2 * c * columns_;
-            std::fill_n(dscale, 2 * columns_, T{0});
-            norm_grad(args.input<Dy>(0) + at, args.input<T>(1) + at, args.input<T>(2),
-                      args.input<Stat>(3) + first, args.input<Stat>(4) + first, dx + at, dscale,
-                      dscale + columns_, rows_ * (c + 1) / chunks_ - first, columns_);
-          }
-        });
+    parallel_for(chunks_, grain_of(16384, chunk_cost), [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) {
+        const int64_t first = rows_ * c / chunks_;
+        const int64_t at = first * columns_;
+        T* dscale = sums + 2 * c * columns_;
+        std::fill_n(dscale, 2 * columns_, T{0});
+        norm_grad(args.input<Dy>(0) + at, args.input<T>(1) + at, args.input<T>(2),
+                  args.input<Stat>(3) + first, args.input<Stat>(4) + first, dx + at, dscale,
+                  dscale + columns_, rows_ * (c + 1) / chunks_ - first, columns_);
+      }
+    });
     if (dscale_) add_chunks(sums, args.output<T>(1));
     if (dbias_) add_chunks(sums + columns_, args.output<T>(2));
   }

@@ -32,7 +32,7 @@ class ReferenceMatMul final : public Kernel {
   void execute(const KernelArgs& args) const override {
     const int64_t rows = p_.batch_count() * p_.m;
     const int64_t cost = std::max<int64_t>(p_.n * p_.k, 1);
-    parallel_for(rows, std::max<int64_t>(1, 65536 / cost), [&](int64_t begin, int64_t end) {
+    parallel_for(rows, grain_of(65536, cost), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) compute_row(args, row);
     });
   }

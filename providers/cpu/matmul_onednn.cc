@@ -395,7 +395,7 @@ class OneDnnMatMul final : public Kernel {
       if (!p_.bias || !p_.bias_on_rows) return -0.0F;
       return p_.bias_dtype == DType::f32 ? args.input<float>(2)[i] : args.input<Bf16>(2)[i];
     };
-    const int64_t grain = std::max<int64_t>(1, 65536 / p_.n);
+    const int64_t grain = grain_of(65536, p_.n);
     parallel_for(p_.batch_count() * p_.m, grain, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t i = row % p_.m;

@@ -12,6 +12,11 @@
 
 namespace steep::cpu {
 
+/// How many iterations are worth a thread, where each is `cost` of a `budget`; any cost will do.
+inline int64_t grain_of(int64_t budget, int64_t cost) {
+  return std::max<int64_t>(1, budget / std::max<int64_t>(1, cost));
+}
+
 /// Calls body(begin, end) on disjoint ranges that cover [0, n), in parallel when n > grain. The
 /// split depends on the number of threads, so results must not depend on the split. Exceptions
 /// reach the caller.

@@ -111,10 +111,9 @@ class Forward {
 
   template <typename F>
   void rows(F&& f) const {
-    parallel_for(p_.batch, std::max<int64_t>(1, 4096 / std::max<int64_t>(1, width_)),
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t n = begin; n < end; ++n) f(n);
-                 });
+    parallel_for(p_.batch, grain_of(4096, width_), [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) f(n);
+    });
   }
 
   T* cell(int64_t slot, int64_t n) const { return trace_.cells + (slot * p_.batch + n) * h_; }

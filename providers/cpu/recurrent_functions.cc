@@ -120,19 +120,17 @@ void gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float* a, int
 
 void gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const double* a, int64_t lda,
           const double* b, int64_t ldb, bool add, double* c, int64_t ldc) {
-  parallel_for(m, std::max<int64_t>(1, 32768 / std::max<int64_t>(1, n * k)),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   for (int64_t j = 0; j < n; ++j) {
-                     double sum = add ? c[i * ldc + j] : 0;
-                     for (int64_t l = 0; l < k; ++l) {
-                       sum += (ta ? a[l * lda + i] : a[i * lda + l]) *
-                              (tb ? b[j * ldb + l] : b[l * ldb + j]);
-                     }
-                     c[i * ldc + j] = sum;
-                   }
-                 }
-               });
+  parallel_for(m, grain_of(32768, n * k), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = add ? c[i * ldc + j] : 0;
+        for (int64_t l = 0; l < k; ++l) {
+          sum += (ta ? a[l * lda + i] : a[i * lda + l]) * (tb ? b[j * ldb + l] : b[l * ldb + j]);
+        }
+        c[i * ldc + j] = sum;
+      }
+    }
+  });
 }
 
 }  // namespace steep::cpu

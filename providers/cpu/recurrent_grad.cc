@@ -79,7 +79,7 @@ class Backward {
   void step(int64_t t) {
     T* dg = dgates_ + t * p_.batch * width_;
     T* dn = dnew_ + t * p_.batch * h_;
-    const int64_t grain = std::max<int64_t>(1, 4096 / std::max<int64_t>(1, width_));
+    const int64_t grain = grain_of(4096, width_);
     const bool late_reset = p_.cell == Cell::gru && !p_.linear_before_reset;
     auto rows = [&](auto&& f) {
       parallel_for(p_.batch, grain, [&](int64_t begin, int64_t end) {

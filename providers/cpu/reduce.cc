@@ -52,7 +52,7 @@ struct Stage {
   int64_t chunk() const {
     if (inner == 1) return kRowChunk;
     if (outer * blocks() >= 64) return std::max<int64_t>(n, 1);
-    return std::max<int64_t>(64, kRowChunk / std::max<int64_t>(columns(), 1));
+    return std::max<int64_t>(64, grain_of(kRowChunk, columns()));
   }
   int64_t chunks() const { return std::max<int64_t>(1, (n + chunk() - 1) / chunk()); }
   int64_t results() const { return outer * inner; }
@@ -69,22 +69,21 @@ void run_stage(const Stage& s, const ReduceLoops<T>& loops, const ReduceLoops<Ac
   const int64_t blocks = s.blocks();
   Accumulator<T>* to = chunks > 1 ? partials : y;  // [outer, chunks, inner]
   const int64_t work = std::max<int64_t>(std::min(chunk, s.n) * s.columns(), 1);
-  parallel_for(s.outer * chunks * blocks, std::max<int64_t>(1, kGrain / work),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t task = begin; task < end; ++task) {
-                   const int64_t column = task % blocks * s.columns();
-                   const int64_t slab = task / blocks;  // (outer, chunk)
-                   const int64_t first = slab % chunks * chunk;
-                   const int64_t rows = std::min(chunk, s.n - first);
-                   const T* from = x + (slab / chunks * s.n + first) * s.inner + column;
-                   if (s.inner == 1) {
-                     loops.row(from, rows, to + slab);
-                   } else {
-                     loops.columns(from, rows, s.inner, std::min(s.columns(), s.inner - column),
-                                   to + slab * s.inner + column);
-                   }
-                 }
-               });
+  parallel_for(s.outer * chunks * blocks, grain_of(kGrain, work), [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t column = task % blocks * s.columns();
+      const int64_t slab = task / blocks;  // (outer, chunk)
+      const int64_t first = slab % chunks * chunk;
+      const int64_t rows = std::min(chunk, s.n - first);
+      const T* from = x + (slab / chunks * s.n + first) * s.inner + column;
+      if (s.inner == 1) {
+        loops.row(from, rows, to + slab);
+      } else {
+        loops.columns(from, rows, s.inner, std::min(s.columns(), s.inner - column),
+                      to + slab * s.inner + column);
+      }
+    }
+  });
   if (chunks == 1) return;
   for (int64_t o = 0; o < s.outer; ++o) {
     for (int64_t c = 0; c < s.inner; c += s.columns()) {
@@ -110,7 +109,7 @@ double log_sum_exp(const T* x, int64_t n, int64_t stride) {
 
 template <typename T, typename Acc>
 void log_sum_exp_stage(const Stage& s, const T* x, Acc* y) {
-  parallel_for(s.results(), std::max<int64_t>(1, 4096 / s.n), [&](int64_t begin, int64_t end) {
+  parallel_for(s.results(), grain_of(4096, s.n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       y[i] = static_cast<Acc>(
           log_sum_exp(x + i / s.inner * s.n * s.inner + i % s.inner, s.n, s.inner));

@@ -216,7 +216,7 @@ void resize_axis(const Axis& axis, bool transposed, int64_t outer, int64_t inner
                  const T* x, T* y) {
   const int64_t from = (transposed ? axis.out : axis.in) * inner;
   const int64_t to = (transposed ? axis.in : axis.out) * inner;
-  const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, from + to));
+  const int64_t grain = grain_of(16384, from + to);
   parallel_for(outer, grain, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
       const T* source = x + p * from;

@@ -113,7 +113,7 @@ class SimdSoftmax final : public Kernel {
 
   void execute(const KernelArgs& args) const override {
     const int64_t n = split_.extent;
-    const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(n, 1));
+    const int64_t grain = grain_of(16384, n);
     parallel_for(split_.outer, grain, [&](int64_t begin, int64_t end) {
       const float* a = args.input<float>(0) + begin * n;
       float* out = args.output<float>(0) + begin * n;
@@ -145,7 +145,7 @@ class ReferenceSoftmax final : public Kernel {
 
   void execute(const KernelArgs& args) const override {
     const int64_t n = split_.extent;
-    const int64_t grain = std::max<int64_t>(1, 4096 / std::max<int64_t>(n, 1));
+    const int64_t grain = grain_of(4096, n);
     parallel_for(split_.outer * split_.inner, grain, [&](int64_t begin, int64_t end) {
       for (int64_t line = begin; line < end; ++line) {
         const int64_t at = line / split_.inner * n * split_.inner + line % split_.inner;

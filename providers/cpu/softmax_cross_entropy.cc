@@ -213,7 +213,7 @@ class CrossEntropyKernel : public Kernel {
     return sum;
   }
 
-  int64_t row_grain() const { return std::max<int64_t>(1, 8192 / std::max<int64_t>(classes_, 1)); }
+  int64_t row_grain() const { return grain_of(8192, classes_); }
 
   std::string node_, op_;
   int64_t rows_, classes_;

@@ -141,31 +141,30 @@ void StridedCopy::for_each_outer(const char* src, char* dst, F&& inner) const {
   int64_t n = 1;
   for (const Axis& a : outer_) n *= a.extent;
   const int64_t bytes_each = bytes() / n;
-  parallel_for(n, std::max<int64_t>(1, kParallelBytes / std::max<int64_t>(bytes_each, 1)),
-               [&](int64_t begin, int64_t end) {
-                 int64_t index[kMaxAxes];
-                 const size_t rank = outer_.size();
-                 const char* s = src;
-                 char* d = dst;
-                 int64_t rest = begin;
-                 for (size_t i = rank; i-- > 0;) {
-                   index[i] = rest % outer_[i].extent;
-                   rest /= outer_[i].extent;
-                   s += index[i] * outer_[i].src;
-                   d += index[i] * outer_[i].dst;
-                 }
-                 for (int64_t k = begin; k < end; ++k) {
-                   inner(s, d);
-                   for (size_t i = rank; i-- > 0;) {
-                     s += outer_[i].src;
-                     d += outer_[i].dst;
-                     if (++index[i] < outer_[i].extent) break;
-                     index[i] = 0;
-                     s -= outer_[i].src * outer_[i].extent;
-                     d -= outer_[i].dst * outer_[i].extent;
-                   }
-                 }
-               });
+  parallel_for(n, grain_of(kParallelBytes, bytes_each), [&](int64_t begin, int64_t end) {
+    int64_t index[kMaxAxes];
+    const size_t rank = outer_.size();
+    const char* s = src;
+    char* d = dst;
+    int64_t rest = begin;
+    for (size_t i = rank; i-- > 0;) {
+      index[i] = rest % outer_[i].extent;
+      rest /= outer_[i].extent;
+      s += index[i] * outer_[i].src;
+      d += index[i] * outer_[i].dst;
+    }
+    for (int64_t k = begin; k < end; ++k) {
+      inner(s, d);
+      for (size_t i = rank; i-- > 0;) {
+        s += outer_[i].src;
+        d += outer_[i].dst;
+        if (++index[i] < outer_[i].extent) break;
+        index[i] = 0;
+        s -= outer_[i].src * outer_[i].extent;
+        d -= outer_[i].dst * outer_[i].extent;
+      }
+    }
+  });
 }
 
 void StridedCopy::run_bytes(const char* src, char* dst) const {
@@ -238,10 +237,9 @@ void StridedCopy::run_transpose(const char* src, char* dst) const {
   if (outer_.empty()) {
     const int64_t tiles = (row.extent + kTile - 1) / kTile;
     const int64_t tile_bytes = kTile * column.extent * static_cast<int64_t>(kBytes);
-    parallel_for(tiles, std::max<int64_t>(1, kParallelBytes / tile_bytes),
-                 [&](int64_t begin, int64_t end) {
-                   rows(src, dst, begin * kTile, std::min(end * kTile, row.extent));
-                 });
+    parallel_for(tiles, grain_of(kParallelBytes, tile_bytes), [&](int64_t begin, int64_t end) {
+      rows(src, dst, begin * kTile, std::min(end * kTile, row.extent));
+    });
     return;
   }
   for_each_outer(src, dst, [&](const char* s, char* d) { rows(s, d, 0, row.extent); });

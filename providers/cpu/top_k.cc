@@ -33,25 +33,24 @@ struct TopK {
     auto* indices = args.output<int64_t>(1);
     auto* scratch = static_cast<int64_t*>(args.scratch);
     const int64_t n = split.extent, inner = split.inner;
-    parallel_for(split.outer * inner, std::max<int64_t>(1, 4096 / std::max<int64_t>(n, 1)),
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t line = begin; line < end; ++line) {
-                     int64_t* order = scratch + line * n;
-                     const T* from = x + line / inner * n * inner + line % inner;
-                     std::iota(order, order + n, 0);
-                     std::partial_sort(order, order + k, order + n, [&](int64_t i, int64_t j) {
-                       const T a = from[i * inner], b = from[j * inner];
-                       if (largest ? above(a, b) : above(b, a)) return true;
-                       if (largest ? above(b, a) : above(a, b)) return false;
-                       return i < j;
-                     });
-                     const int64_t to = line / inner * k * inner + line % inner;
-                     for (int64_t i = 0; i < k; ++i) {
-                       if (values != nullptr) values[to + i * inner] = from[order[i] * inner];
-                       if (indices != nullptr) indices[to + i * inner] = order[i];
-                     }
-                   }
-                 });
+    parallel_for(split.outer * inner, grain_of(4096, n), [&](int64_t begin, int64_t end) {
+      for (int64_t line = begin; line < end; ++line) {
+        int64_t* order = scratch + line * n;
+        const T* from = x + line / inner * n * inner + line % inner;
+        std::iota(order, order + n, 0);
+        std::partial_sort(order, order + k, order + n, [&](int64_t i, int64_t j) {
+          const T a = from[i * inner], b = from[j * inner];
+          if (largest ? above(a, b) : above(b, a)) return true;
+          if (largest ? above(b, a) : above(a, b)) return false;
+          return i < j;
+        });
+        const int64_t to = line / inner * k * inner + line % inner;
+        for (int64_t i = 0; i < k; ++i) {
+          if (values != nullptr) values[to + i * inner] = from[order[i] * inner];
+          if (indices != nullptr) indices[to + i * inner] = order[i];
+        }
+      }
+    });
   }
 };
 

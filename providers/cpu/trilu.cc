@@ -22,7 +22,7 @@ std::unique_ptr<Kernel> make_trilu(const NodeSpec& node, std::string* why_not) {
     const int64_t k =
         has_k ? std::clamp<int64_t>(*args.input<int64_t>(1), -rows - 1, columns + 1) : 0;
     const bool in_place = args.in[0] == args.out[0];
-    parallel_for(all_rows, std::max<int64_t>(1, 32768 / columns), [&](int64_t begin, int64_t end) {
+    parallel_for(all_rows, grain_of(32768, columns), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         // upper keeps [split, columns), lower keeps [0, split)
         const int64_t split = std::clamp<int64_t>(r % rows + k + (upper ? 0 : 1), 0, columns);

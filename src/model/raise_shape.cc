@@ -112,7 +112,8 @@ Bindings raise_split(const Call& c) {
     if (axis < 0) axis += x.rank();
     if (axis >= 0 && axis < x.rank() && x.shape()[static_cast<size_t>(axis)].known()) {
       const int64_t extent = x.shape()[static_cast<size_t>(axis)].value();
-      const int64_t piece = (extent + count - 1) / count;  // the last one may be smaller
+      // the last one may be smaller
+      const int64_t piece = extent / count + (extent % count == 0 ? 0 : 1);
       if (c.opset < 18 && extent % count != 0) {
         c.fail("Split cannot cut an axis into equal parts.", fmt::format("a multiple of {}", count),
                fmt::format("{}", extent), "Give the sizes (`split`).");

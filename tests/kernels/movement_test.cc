@@ -252,6 +252,8 @@ TEST(Trilu, UpperLowerAndShared) {
                        {.share = {{0, 0}}}),
                {0, 0, 0, 4, 0, 0, 7, 8, 0});
   expect_close(run_one("Trilu", {x, Tensor::scalar(INT64_MAX)}, out), {0, 0, 0, 0, 0, 0, 0, 0, 0});
+  const Out none{DType::f32, {3, 0}};
+  EXPECT_EQ(run_one("Trilu", {Tensor::empty(DType::f32, {3, 0})}, none).size(), 0);
 }
 
 TEST(CumSum, ExclusiveReverseAxis) {

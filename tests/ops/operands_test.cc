@@ -73,6 +73,14 @@ TEST(Operands, SizesThatAreConstantsAreBounded) {
   }
 }
 
+TEST(Operands, NothingAndNearlyEverythingMayBeSplit) {
+  import_graph(18,
+               R"(g (float[0] x) => (float[N] y) { y, z = Split<axis = 0, num_outputs = 2>(x) })");
+  const ErrorParts error = misfit(R"(g (float[9223372036854775807] x) => (float[N] y)
+      { y, z = Split<axis = 0, num_outputs = 2>(x) })");
+  EXPECT_EQ(error.op, "Split");
+}
+
 TEST(Operands, AnyStepMaySlice) {
   import_graph(17, R"(g (float[2] x) => (int64[K] y)
       <int64[1] a = {0}, int64[1] from = {3}, int64[1] to = {-9223372036854775807},
