@@ -8,6 +8,7 @@
 #include <list>
 #include <unordered_map>
 
+#include "check_inputs.h"
 #include "flow/segment.h"
 #include "passes/pipeline.h"
 #include "passes/specialise.h"
@@ -129,16 +130,7 @@ struct Program::Impl {
         throw DataError({.what = "An input is missing.", .node = graph.inputs()[wanted[i]].name()});
       }
     }
-    check_count(inputs.size(), wanted);
-  }
-
-  void check_count(size_t count, const std::vector<size_t>& wanted) const {
-    if (count == wanted.size()) return;
-    std::string names;
-    for (size_t i : wanted) names += (names.empty() ? "" : ", ") + graph.inputs()[i].name();
-    throw DataError({.what = "The number of inputs is wrong.",
-                     .expected = fmt::format("{} inputs: {}", wanted.size(), names),
-                     .received = fmt::format("{} inputs", count)});
+    require_count(graph, wanted, inputs.size());
   }
 
   std::vector<Type> all_types(std::span<const Type> fed) const {
@@ -258,22 +250,6 @@ struct Program::Impl {
     return b.program->forward_data(fed).outputs;
   }
 
-  void check_kind(Value input, const Datum& d) const {
-    const Type& type = input.type();
-    bool good = fits(d, type.kind);
-    for (size_t i = 0; good && d.is_sequence() && i < d.items().size(); ++i) {
-      const Datum& item = d.items()[i];
-      // What bodies hand on among themselves may hold anything.
-      good = depth > 0 || (item.is_tensor() && item.tensor().dtype() == type.dtype);
-    }
-    if (good) return;
-    throw DataError({.what = "An input is of the wrong kind.",
-                     .node = input.name(),
-                     .expected = to_string(type),
-                     .received = d.text(),
-                     .remedy = "Feed an array for a tensor, a list of arrays for a sequence."});
-  }
-
   /// The gradient of output i has its type.
   std::vector<std::optional<Type>> gradient_types(std::span<const Datum> outputs) const {
     std::vector<std::optional<Type>> types(backward_inputs.size());
@@ -301,7 +277,7 @@ struct Program::Impl {
         at.inputs.emplace_back(Tensor::from(
             {static_cast<int64_t>(options.seed), static_cast<int64_t>(run_count)}, {2}));
       } else if (graph.input_phase(v) == Phase::forward) {
-        check_kind(v, inputs[next]);
+        require_kind(v, inputs[next], depth > 0);
         at.inputs.push_back(inputs[next++]);
       }
     }
@@ -314,6 +290,12 @@ struct Program::Impl {
       result.pending->state_->segmented = std::move(at);
     }
     return result;
+  }
+
+  /// Where forward_in_segments() puts the i-th of what it is fed.
+  size_t place_in_segments(size_t i) const {
+    const bool after_seed = seed_index >= 0 && static_cast<size_t>(seed_index) < forward_inputs[i];
+    return backward_inputs.size() + i + (after_seed ? 1 : 0);
   }
 
   std::vector<Tensor> backward_in_segments(Progress at, std::span<const Tensor> inputs) {
@@ -382,9 +364,27 @@ DataResult Program::forward_data(std::span<const Datum> inputs) {
       return {to_data(result.outputs), std::move(result.pending)};
     }
   }
-  p.check_count(inputs.size(), p.forward_inputs);
+  require_count(p.graph, p.forward_inputs, inputs.size());
   p.check_states();
   return p.forward_in_segments(inputs);
+}
+
+void Program::rebind(PendingRun& run, std::span<const Tensor> inputs) {
+  Impl& p = *impl_;
+  PendingRun::State& state = *run.state_;
+  p.check_count(inputs, p.forward_inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const size_t index = p.forward_inputs[i];
+    Datum* segmented = state.segmented ? &state.segmented->inputs[p.place_in_segments(i)] : nullptr;
+    const Tensor& bound = segmented ? segmented->tensor() : state.frame->inputs[index];
+    require_type("An input is not what forward was given.", p.graph.inputs()[index].name(),
+                 {bound.dtype(), to_shape(bound.dims())}, inputs[i]);
+    if (segmented) {
+      *segmented = inputs[i];
+    } else {
+      state.specialisation->executable.bind_input(*state.frame, index, inputs[i]);
+    }
+  }
 }
 
 std::vector<Tensor> Program::backward(std::unique_ptr<PendingRun> run,
@@ -412,14 +412,7 @@ std::vector<Tensor> Program::backward(std::unique_ptr<PendingRun> run,
         state.segmented
             ? state.gradients[i]
             : state.specialisation->executable.plan().graph->inputs()[p.backward_inputs[i]].type();
-    if (!wanted) continue;
-    if (inputs[i].dtype() != wanted->dtype || inputs[i].dims() != wanted->dims()) {
-      throw ShapeError(
-          {.what = "A gradient has the wrong type.",
-           .node = input.name(),
-           .expected = to_string(*wanted),
-           .received = to_string(Type{inputs[i].dtype(), to_shape(inputs[i].dims())})});
-    }
+    if (wanted) require_type("A gradient has the wrong type.", input.name(), *wanted, inputs[i]);
   }
   if (state.segmented) return p.backward_in_segments(std::move(*state.segmented), inputs);
   Executable& exe = state.specialisation->executable;
@@ -434,13 +427,8 @@ Tensor Program::state(const std::string& name) const {
 
 void Program::bind_state(const std::string& name, Tensor tensor) {
   const size_t i = impl_->state_index(name);
-  const Type& type = impl_->graph.states()[i].type();
-  if (tensor.dtype() != type.dtype || tensor.dims() != type.dims()) {
-    throw ShapeError({.what = "A state is bound to a tensor of another type.",
-                      .node = name,
-                      .expected = to_string(type),
-                      .received = to_string(Type{tensor.dtype(), to_shape(tensor.dims())})});
-  }
+  require_type("A state is bound to a tensor of another type.", name,
+               impl_->graph.states()[i].type(), tensor);
   impl_->states[i] = std::move(tensor);
 }
 

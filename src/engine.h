@@ -92,6 +92,11 @@ class Program {
   /// As forward(), for inputs and outputs of any kind.
   DataResult forward_data(std::span<const Datum> inputs);
 
+  /// Lets the backward of a run read its inputs where they are now: at `inputs`, in the order of
+  /// forward(). Their bytes are to be those of the forward; states stay where they were bound then.
+  /// Throws ShapeError where an input has another type than it had.
+  void rebind(PendingRun& run, std::span<const Tensor> inputs);
+
   /// Runs the backward part: gradients of the outputs in the order of the backward inputs. Consumes
   /// the run. Returns the backward outputs in order. Throws DataError for a run of another program,
   /// ProviderError in a process forked since when it had more than one thread. When it throws, some

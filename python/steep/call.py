@@ -127,6 +127,16 @@ class Call:
             self.program.bind(slot.name, to_dlpack(tensor))
             slot.tensor, slot.pointer = tensor, tensor.data_ptr()
 
+    def check_in_place(self) -> None:
+        """Raise where a parameter's memory is no longer what backward would read."""
+        for slot in self.slots:
+            if slot.tensor is not None and slot.tensor.data_ptr() != slot.pointer:
+                raise ModelError(
+                    "A parameter's memory has moved between forward and backward.",
+                    node=slot.name,
+                    remedy='use exporter="dynamo", which reads parameters where they are',
+                )
+
     def keep_statistics(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
         """Write running statistics into their buffers; return the other results."""
         count = len(results) - len(self.statistics)
@@ -223,6 +233,7 @@ class Autograd(torch.autograd.Function):
         """Return the results; keep what backward needs."""
         results, ctx.run, read = call.run(tensors, gradients=True)
         ctx.call = call
+        ctx.pointers = [t.data_ptr() for t in tensors]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(
             *(r for r, constant in zip(results, call.constant_results, strict=True) if constant)
@@ -244,7 +255,13 @@ class Autograd(torch.autograd.Function):
             tensors = list(saved[: ctx.tensor_count])
             return None, None, *_differentiable_backward(ctx.call, tensors, gradients)
         arrays = [None if g is None else to_dlpack(g.contiguous()) for g in gradients]
-        capsules = ctx.call.program.backward(ctx.run, arrays)
+        tensors = saved[: ctx.tensor_count]
+        moved = {}
+        if [t.data_ptr() for t in tensors] != ctx.pointers:  # freed and gathered anew, in between
+            inputs = ctx.call.exported.inputs
+            moved = {k: to_dlpack(tensors[i].detach().contiguous()) for k, i in enumerate(inputs)}
+        ctx.call.check_in_place()
+        capsules = ctx.call.program.backward(ctx.run, arrays, moved)
         return None, None, *(None if c is None else from_dlpack(c) for c in capsules)
 
 

@@ -45,3 +45,21 @@ def test_every_header_has_pragma_once() -> None:
     # -inl.h files are included once for each instruction set; Highway's toggle guards them.
     headers = [f for f in tracked_files() if f.suffix == ".h" and not f.stem.endswith("-inl")]
     assert [f for f in headers if "#pragma once" not in f.read_text()] == []
+
+
+def test_no_class_name_is_taken_twice() -> None:
+    """The linker takes one of two classes of a name for both, and says nothing."""
+    seen: dict[tuple[str, str], list[str]] = {}
+    for file in tracked_files():
+        if file.suffix != ".h" or file.stem.endswith("-inl"):
+            continue
+        namespace = ""
+        for line in file.read_text().splitlines():
+            if found := re.match(r"namespace ([\w:]+) \{", line):
+                namespace = found[1]
+            elif found := re.match(
+                r"(?:class|struct|enum class) (\w+)(?: final)?(?: :.*)? \{", line
+            ):
+                seen.setdefault((namespace, found[1]), []).append(file.name)
+    assert len(seen) > 50
+    assert {name: files for name, files in seen.items() if len(files) > 1} == {}

@@ -1,0 +1,228 @@
+#include "gradient_program.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "autodiff/gradient.h"
+#include "autodiff/recognise.h"
+#include "ops/build.h"
+#include "ops/op_def.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+uint64_t next_id() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
+}
+
+void bind_in(Program& program, const std::string& name, const Tensor& tensor) {
+  for (Value s : program.graph().states()) {
+    if (s.name() == name) return program.bind_state(name, tensor);
+  }
+}
+
+}  // namespace
+
+GradientProgram::GradientProgram(Graph graph, GradientProgramOptions options)
+    : id_(next_id()), graph_(std::move(graph)), options_(std::move(options)) {
+  make_states();
+  recognise(graph_);
+  find_differentiable();
+  for (Value v : graph_.inputs()) random_ = random_ || v.name() == kSeedInput;
+  expected_ = first_guess();
+  if (options_.narrow_results) narrow_outputs();
+}
+
+std::vector<std::string> GradientProgram::input_names() const {
+  std::vector<std::string> names;
+  for (Value v : graph_.inputs()) {
+    if (v.name() != kSeedInput) names.push_back(v.name());
+  }
+  return names;
+}
+
+void GradientProgram::bind(const std::string& name, Tensor tensor) {
+  const std::lock_guard turn(turn_);
+  for (auto& [pattern, compiled] : programs_) bind_in(compiled.program, name, tensor);
+  bound_.insert_or_assign(name, std::move(tensor));
+}
+
+ForwardResult GradientProgram::forward(GradientRun& run, bool gradients) {
+  const std::lock_guard turn(turn_);
+  run.program = id_;
+  run.pattern = pattern(gradients);
+  return start(run);
+}
+
+std::vector<Tensor> GradientProgram::backward(GradientRun& run, std::span<const Tensor> gradients) {
+  if (run.program != id_) {
+    throw DataError({.what = "Backward was called with a forward run of another program.",
+                     .remedy = "Call backward of the program that ran forward."});
+  }
+  GradientPattern pattern;
+  std::vector<Tensor> seeds;
+  for (const Tensor& gradient : gradients) {
+    pattern.push_back(gradient.defined());
+    if (gradient.defined()) seeds.push_back(gradient);
+  }
+  const std::lock_guard turn(turn_);
+  expected_ = pattern;
+  Compiled& compiled = compile(pattern);
+  if (!run.pending || run.pattern != pattern) {
+    run.pending.reset();
+    run.pattern = pattern;
+    start(run);
+  } else {
+    compiled.program.rebind(*run.pending, run.inputs);
+  }
+  std::vector<Tensor> made = compiled.program.backward(std::move(run.pending), seeds);
+  std::vector<Tensor> results;
+  size_t next = 0;
+  for (bool flow : compiled.flows) results.push_back(flow ? std::move(made[next++]) : Tensor());
+  return results;
+}
+
+PlanInfo GradientProgram::plan(std::span<const Type> inputs, bool gradients) {
+  const std::lock_guard turn(turn_);
+  return compile(pattern(gradients)).program.plan(inputs);
+}
+
+std::string GradientProgram::dump(std::span<const Type> inputs, bool gradients) {
+  const std::lock_guard turn(turn_);
+  return compile(pattern(gradients)).program.dump(inputs);
+}
+
+size_t GradientProgram::bound_bytes() {
+  const std::lock_guard turn(turn_);
+  size_t bytes = 0;
+  for (const auto& [name, tensor] : bound_) bytes += tensor.nbytes();
+  return bytes;
+}
+
+size_t GradientProgram::peak_bytes() {
+  size_t bytes = bound_bytes();
+  const std::lock_guard turn(turn_);
+  for (const auto& [pattern, compiled] : programs_) bytes += compiled.program.peak_bytes();
+  return bytes;
+}
+
+size_t GradientProgram::program_count() {
+  const std::lock_guard turn(turn_);
+  return programs_.size();
+}
+
+void GradientProgram::make_states() {
+  std::map<std::string, Value> canonical;
+  for (const auto& [input, name] : options_.states) {
+    Value v = graph_.find(input);
+    if (!v || v.role() != Role::input) continue;  // the exporter found no use for it
+    auto [it, fresh] = canonical.emplace(name, v);
+    graph_.make_state(v);
+    if (fresh) {
+      graph_.rename(v, name);
+    } else {
+      graph_.replace_uses(v, it->second);
+    }
+  }
+}
+
+/// Forward sweep from everything that wants a gradient, through operators that have one.
+void GradientProgram::find_differentiable() {
+  std::vector<bool> reached(graph_.value_count(), false);
+  for (const auto* names : {&options_.trainable, &options_.input_gradients}) {
+    for (const std::string& name : *names) {
+      if (Value v = graph_.find(name)) reached[v.id()] = true;
+    }
+  }
+  for (Node n : graph_.nodes()) {
+    const OpDef* def = find_op(n.op());
+    if (def != nullptr && def->stops_gradient) continue;
+    bool any = false;
+    for (int i = 0; i < n.input_count(); ++i) {
+      any = any || (n.input(i) && reached[n.input(i).id()]);
+    }
+    for (int i = 0; any && i < n.output_count(); ++i) {
+      if (Value y = n.output(i); y && is_float(y.dtype())) reached[y.id()] = true;
+    }
+  }
+  for (const Output& o : graph_.outputs()) differentiable_.push_back(reached[o.value.id()]);
+}
+
+/// A model that returns one scalar returns its loss; otherwise a loss may follow any output.
+GradientPattern GradientProgram::first_guess() const {
+  GradientPattern scalars;
+  for (size_t i = 0; i < differentiable_.size(); ++i) {
+    const auto& shape = graph_.outputs()[i].value.type().shape;
+    scalars.push_back(differentiable_[i] && shape.has_value() && shape->empty());
+  }
+  return std::count(scalars.begin(), scalars.end(), true) == 1 ? scalars : differentiable_;
+}
+
+/// Nothing but the caller's eyes is to read them.
+void GradientProgram::narrow_outputs() {
+  if (std::none_of(expected_.begin(), expected_.end(), [](bool b) { return b; })) return;
+  const DType narrow = options_.precision == Precision::fp16 ? DType::f16 : DType::bf16;
+  std::vector<Output> outputs = graph_.outputs();
+  for (size_t i = 0; i < expected_.size(); ++i) {
+    Value& value = outputs[i].value;
+    if (!expected_[i] && value.dtype() == DType::f32 && is_product(value)) {
+      value = cast(value, narrow);
+    }
+  }
+  graph_.set_outputs(std::move(outputs));
+}
+
+GradientPattern GradientProgram::pattern(bool gradients) const {
+  return gradients ? expected_ : GradientPattern(expected_.size(), false);
+}
+
+GradientProgram::Compiled& GradientProgram::compile(const GradientPattern& pattern) {
+  if (auto it = programs_.find(pattern); it != programs_.end()) return it->second;
+  Graph g = graph_;
+  GradientPattern flows;
+  std::vector<Value> wrt;
+  for (const auto* names : {&options_.input_gradients, &options_.trainable}) {
+    for (const std::string& name : *names) {
+      Value v = g.find(name);
+      flows.push_back(static_cast<bool>(v));
+      if (v) wrt.push_back(v);
+    }
+  }
+  std::vector<Value> outputs;
+  std::vector<Value> seeds;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    if (!pattern[i]) continue;
+    const Output output = g.outputs()[i];
+    outputs.push_back(output.value);
+    seeds.push_back(g.add_gradient_input("gradient of " + output.name, output.value));
+  }
+  if (!outputs.empty()) {
+    const std::vector<Value> gradients = add_gradients(g, outputs, seeds, wrt);
+    size_t next = 0;
+    for (auto&& flow : flows) {
+      if (!flow) continue;
+      Value gradient = gradients[next];
+      flow = static_cast<bool>(gradient);
+      if (gradient) g.add_output("gradient of " + wrt[next].name(), gradient, Phase::backward);
+      ++next;
+    }
+  }
+  Compiled compiled{Program(std::move(g), {.precision = options_.precision}), std::move(flows)};
+  for (const auto& [name, tensor] : bound_) bind_in(compiled.program, name, tensor);
+  return programs_.emplace(pattern, std::move(compiled)).first->second;
+}
+
+/// The run that waits for backward goes to `run`.
+ForwardResult GradientProgram::start(GradientRun& run) {
+  Program& program = compile(run.pattern).program;
+  program.set_seed(run.seed);
+  program.set_run_count(0);  // the seed differs from run to run
+  ForwardResult result = program.forward(run.inputs);
+  run.pending = std::move(result.pending);
+  return result;
+}
+
+}  // namespace steep

@@ -1,0 +1,109 @@
+// A graph that runs forward and backward as a tape asks for it: PyTorch's autograd, for one.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine.h"
+#include "runtime/threads.h"
+
+namespace steep {
+
+struct GradientProgramOptions {
+  /// Inputs of the graph that are parameters or buffers → the tensor that each stands for; several
+  /// may stand for one (tied weights). They become states of that name, to be bound.
+  std::map<std::string, std::string> states{};
+  /// Whose gradients backward() gives: first of these inputs, then of these states. A name that the
+  /// graph does not have gets none.
+  std::vector<std::string> input_gradients{};
+  std::vector<std::string> trainable{};
+  Precision precision = Precision::fp32;
+  /// Products that are results beside a loss are given as autocast would, in `precision`.
+  bool narrow_results = false;
+};
+
+/// Which outputs receive a gradient. An absent gradient is left out of the graph, since adding
+/// zeros of a vocabulary's width costs as much as a layer: hence one Program per pattern. All
+/// false: no backward part.
+using GradientPattern = std::vector<bool>;
+
+/// One forward run that may be asked for its backward, any number of times. Keeps its inputs,
+/// because backward may come with another pattern than was foreseen, or again. Movable between
+/// threads; to be used by one at a time.
+struct GradientRun {
+  uint64_t program = 0;  ///< which one ran
+  GradientPattern pattern{};
+  std::vector<Tensor> inputs{};
+  uint64_t seed = 0;
+  std::unique_ptr<PendingRun> pending{};  ///< null once backward has used it
+};
+
+/// Compiles a Program for each pattern of gradients that it meets. Thread-safe: calls take turns,
+/// and whoever waits for one must not hold Python's interpreter lock.
+class GradientProgram {
+ public:
+  /// Throws ModelError.
+  explicit GradientProgram(Graph graph, GradientProgramOptions options = {});
+  GradientProgram(const GradientProgram&) = delete;
+  GradientProgram& operator=(const GradientProgram&) = delete;
+
+  /// Names of the inputs that are to be fed, in order.
+  std::vector<std::string> input_names() const;
+  /// Per output: does a gradient of it reach anything that wants one?
+  const GradientPattern& differentiable() const { return differentiable_; }
+  /// Does the graph draw random numbers?
+  bool random() const { return random_; }
+
+  /// Binds a state to bytes that are shared from now on. Throws ShapeError.
+  void bind(const std::string& name, Tensor tensor);
+
+  /// Runs the graph on `run.inputs` with `run.seed`; the rest of `run` is filled in, for backward()
+  /// where `gradients` are wanted. Throws as Program::forward().
+  ForwardResult forward(GradientRun& run, bool gradients);
+
+  /// Gradients of what the options name, in order; undefined where nothing flows. `gradients` are
+  /// those of the outputs, undefined where there is none. `run.inputs` are read where they are
+  /// now: whoever moved one puts the new tensor there. Throws as Program::backward(), and DataError
+  /// for another program's run.
+  std::vector<Tensor> backward(GradientRun& run, std::span<const Tensor> gradients);
+
+  /// Compiles for inputs of these types, without running.
+  PlanInfo plan(std::span<const Type> inputs, bool gradients);
+  /// Text of graph and plan for inputs of these types.
+  std::string dump(std::span<const Type> inputs, bool gradients);
+  size_t bound_bytes();
+  /// The most that bound tensors and runs took at one time so far.
+  size_t peak_bytes();
+  /// Programs compiled so far.
+  size_t program_count();
+
+ private:
+  struct Compiled {
+    Program program;
+    GradientPattern flows;  // by wanted gradient: is there one?
+  };
+
+  void make_states();
+  void find_differentiable();
+  GradientPattern first_guess() const;
+  void narrow_outputs();
+  GradientPattern pattern(bool gradients) const;
+  Compiled& compile(const GradientPattern& pattern);
+  ForwardResult start(GradientRun& run);
+
+  const uint64_t id_;
+  Turn turn_;  // of all but what the constructor settles
+  Graph graph_;
+  const GradientProgramOptions options_;
+  GradientPattern differentiable_;
+  GradientPattern expected_;  // of the next run: as the last one
+  bool random_ = false;
+  std::map<std::string, Tensor> bound_;
+  std::map<GradientPattern, Compiled> programs_;
+};
+
+}  // namespace steep

@@ -1,0 +1,93 @@
+// A graph that runs forward and backward as a tape asks for it.
+#include "gradient_program.h"
+
+#include <gtest/gtest.h>
+
+#include "ops/build.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+const Type kVector{DType::f64, Shape{2}};
+
+double at(const Tensor& t, int64_t i) { return t.data<double>()[i]; }
+
+/// square = x · x, scaled = x · w, with the tape's seed where one is drawn.
+Graph two_products() {
+  Graph g;
+  Value x = g.add_input("x", kVector);
+  Value w = g.add_input("w", kVector);
+  g.add_output("square", x * x);
+  g.add_output("scaled", x * w);
+  return g;
+}
+
+GradientRun run_of(std::initializer_list<double> x) {
+  GradientRun run;
+  run.inputs.push_back(Tensor::from<double>(x, {2}));
+  return run;
+}
+
+class GradientPrograms : public ::testing::Test {
+ protected:
+  GradientPrograms() { program.bind("weight", weight); }
+
+  GradientProgram program{
+      two_products(),
+      {.states = {{"w", "weight"}}, .input_gradients = {"x"}, .trainable = {"weight", "unknown"}}};
+  Tensor weight = Tensor::from<double>({10, 20}, {2});
+  Tensor ones = Tensor::from<double>({1, 1}, {2});
+};
+
+TEST_F(GradientPrograms, GivesWhatTheTapeAsksFor) {
+  EXPECT_EQ(program.input_names(), std::vector<std::string>{"x"});
+  EXPECT_EQ(program.differentiable(), (GradientPattern{true, true}));
+  GradientRun run = run_of({2, 3});
+  const ForwardResult result = program.forward(run, true);
+  EXPECT_EQ(at(result.outputs[0], 1), 9);
+  EXPECT_EQ(at(result.outputs[1], 1), 60);
+  const Tensor both[] = {ones, ones};
+  const std::vector<Tensor> all = program.backward(run, both);
+  EXPECT_EQ(at(all[0], 0), 2 * 2 + 10);
+  EXPECT_EQ(at(all[1], 1), 3);
+  EXPECT_FALSE(all[2].defined());
+  const Tensor first[] = {ones, Tensor()};  // again, and another pattern
+  const std::vector<Tensor> some = program.backward(run, first);
+  EXPECT_EQ(at(some[0], 0), 4);
+  EXPECT_FALSE(some[1].defined());
+  EXPECT_EQ(program.program_count(), 2U);
+}
+
+TEST_F(GradientPrograms, RunsMayWaitForEachOther) {
+  GradientRun a = run_of({2, 3}), b = run_of({5, 7});
+  program.forward(a, true);
+  program.forward(b, true);
+  const Tensor both[] = {ones, ones};
+  EXPECT_EQ(at(program.backward(a, both)[1], 0), 2);
+  EXPECT_EQ(at(program.backward(b, both)[1], 0), 5);
+}
+
+TEST_F(GradientPrograms, BackwardReadsInputsWhereTheyAre) {
+  GradientRun run = run_of({2, 3});
+  program.forward(run, true);
+  double* before = run.inputs[0].data<double>();
+  const Tensor kept = run.inputs[0];
+  run.inputs[0] = kept.clone();
+  before[0] = before[1] = 1e300;  // as memory that was given back
+  const Tensor both[] = {ones, ones};
+  EXPECT_EQ(at(program.backward(run, both)[0], 0), 14);
+  GradientRun other = run_of({2, 3});
+  program.forward(other, true);
+  other.inputs[0] = Tensor::from<double>({1, 2, 3}, {3});
+  EXPECT_THROW(program.backward(other, both), ShapeError);
+}
+
+TEST_F(GradientPrograms, ARunBelongsToItsProgram) {
+  GradientRun run = run_of({2, 3});
+  const Tensor both[] = {ones, ones};
+  EXPECT_THROW(program.backward(run, both), DataError);
+}
+
+}  // namespace
+}  // namespace steep
