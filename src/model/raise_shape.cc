@@ -84,6 +84,22 @@ Bindings raise_slice(const Call& c) {
                   without(c.attrs, {"starts", "ends", "axes"}))};
 }
 
+/// Pieces that no output names become one: a file of a few bytes may ask for thousands of them.
+Ints join_unnamed(const Call& c, Ints sizes, size_t named) {
+  int64_t rest = 0;
+  for (size_t i = named; i < sizes.size(); ++i) {
+    if (sizes[i] < 0 || __builtin_add_overflow(rest, sizes[i], &rest)) {
+      c.fail("Split has a size that no axis has.", "sizes of a sum that is an extent",
+             fmt::format("{}", sizes[i]), "Export the model again.");
+    }
+  }
+  if (sizes.size() > named) {
+    sizes.resize(named);
+    sizes.push_back(rest);
+  }
+  return sizes;
+}
+
 Bindings raise_split(const Call& c) {
   const Value x = c.need(0);
   const int outputs = c.outputs();
@@ -94,11 +110,12 @@ Bindings raise_split(const Call& c) {
   if (split) {
     if (sizes && sizes->size() != static_cast<size_t>(outputs)) {
       // Outputs at the end may go unnamed; the sizes then say how many there are.
-      if (sizes->size() < static_cast<size_t>(outputs) || sizes->size() > 65'536) {
+      if (sizes->size() < static_cast<size_t>(outputs)) {
         c.fail("Split has more outputs than sizes.", fmt::format("{} outputs", sizes->size()),
                fmt::format("{}", outputs), "Export the model again.");
       }
-      return bind(c.emit("Split", {x, split}, attrs, static_cast<int>(sizes->size())));
+      const Value pieces = c.ints(join_unnamed(c, *sizes, static_cast<size_t>(outputs)));
+      return bind(c.emit("Split", {x, pieces}, attrs, outputs + 1));
     }
     return bind(c.emit("Split", {x, split}, attrs, outputs));
   }
@@ -122,8 +139,13 @@ Bindings raise_split(const Call& c) {
       for (int64_t i = 0, left = extent; i < count; ++i, left -= pieces.back()) {
         pieces.push_back(std::min(piece, left));
       }
-      return bind(c.emit("Split", {x, c.ints(pieces)}, attrs, static_cast<int>(count)));
+      pieces = join_unnamed(c, std::move(pieces), static_cast<size_t>(outputs));
+      return bind(c.emit("Split", {x, c.ints(pieces)}, attrs, static_cast<int>(pieces.size())));
     }
+  }
+  if (count > outputs + 1024) {
+    c.fail("Split has too many outputs without a name.", fmt::format("at most {}", outputs + 1024),
+           fmt::format("num_outputs {}", count), "Give the sizes (`split`), or fix the axis.");
   }
   attrs.set("num_outputs", count);
   return bind(c.emit("Split", {x}, attrs, static_cast<int>(count)));

@@ -12,6 +12,14 @@
 namespace steep {
 namespace {
 
+/// Loops over what surrounds an axis of no extent may be long.
+bool gives_nothing(Node n) {
+  for (int o = 0; o < n.output_count(); ++o) {
+    if (n.output(o) && element_count(n.output(o).type().dims()) > 0) return false;
+  }
+  return true;
+}
+
 class Planner {
  public:
   Planner(Graph graph, const Provider& provider) {
@@ -197,6 +205,7 @@ class Planner {
                       0};
     }
     step.kernel = std::move(it->second.kernel);
+    step.empty = gives_nothing(n);
     plan_.steps.push_back(std::move(step));
   }
 

@@ -51,6 +51,7 @@ struct Step {
   Place scratch{};
   size_t copy_bytes = 0;  ///< of a copy: outputs[0] ← inputs[0]
   Phase phase = Phase::forward;
+  bool empty = false;  ///< no output has an element: the kernel need not run
 };
 
 struct PlannedOutput {

@@ -228,7 +228,7 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
     for (size_t i = 0; i < step.outputs.size(); ++i) out[i] = pointer(step.outputs[i]);
     const double start = options.profiler != nullptr ? options.profiler->now_us() : 0;
     const Worst operands = options.check_finite ? worst_input(step, in) : Worst::finite;
-    if (step.kernel) {
+    if (step.kernel && !step.empty) {
       std::byte* const scratch = step.scratch.buffer < 0 ? none : pointer(step.scratch);
       at_node(step.node, [&] { step.kernel->execute({in, out, scratch}); });
     } else if (step.copy_bytes > 0) {
