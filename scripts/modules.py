@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""Compares random modules with eager PyTorch over several calls: no result may differ in silence.
+
+usage: scripts/modules.py [--count 5000] [--seed 0]
+
+A module is Python source made from a seed: statements on ``y`` of [rows, 4], and changes between
+calls. Results, what they alias, arguments, parameters, buffers and every gradient are compared.
+A typed error of Steep's is a refusal, counted by its first line. Of a module that differs, the
+source is printed, with the statements removed that it differs without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import linecache
+import random
+import sys
+from collections import Counter
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from steep import ORTModule, capture
+from steep.errors import Error, InternalError
+
+STATEMENTS = """\
+y = self.a(y)
+y = self.b(torch.tanh(y))
+y = self.norm(y)
+y = self.batch(y)
+y = self.conv(y[:, None])[:, 0]
+y = y + self.table(x.detach().argmax(1))
+y = F.linear(y, self.a.weight.t())
+y = torch.cat([y[:, 2:], y[:, :2]], 1)
+y = y.view(-1).view(y.shape)
+y = y / y.shape[0]
+y = y * self.number + GLOBAL
+y = y * self.options["scale"] + self.items[0]
+y = y * self.inner.value
+y = y.double().sin().float()
+y = torch.where(x > 0, y, x * 2)
+y = y + y.detach() * 0.5
+y = y.sigmoid() * y
+y = y.clone().mul_(1.5)
+y = y.clone(); y.add_(x)
+y = y.clone(); y[:, 1:3] *= 2
+y = y.clone(); y[:, 0] = x[:, 1]
+y = y.clone(); v = y.view(-1); v[1:3] += 1
+y = y.clone(); v = y.t(); v.mul_(2); y = y + v.t()
+y = y.clone(); v = y.detach(); v.mul_(2)
+y = y * 1; y.relu_()
+y = y if y.sum() > 0 else torch.tanh(self.a(y))
+y = y * 2 if x.shape[0] > 3 else y - 1
+y = self.a(y) if self.flag else self.b(y)
+y = y * x.detach().sum().item()
+y = y + float(x.detach().max())
+y = y + y[x.detach().sum(1).argsort().tolist()]
+y = torch.stack([torch.tanh(self.a(y[i])) for i in range(y.shape[0])])
+y = sum(y * i for i in range(len(self.items)))
+y = checkpoint(self.a, y, use_reentrant=False)
+with torch.no_grad(): y = y + self.b(x)
+y = Double.apply(y)
+y.register_hook(lambda g: g * 2) if y.requires_grad else None
+self.count += 1; y = y / self.count
+self.state = self.state * 0.5 + y.detach().mean(0); y = y + self.state
+self.kept = y.detach() if self.kept is None else self.kept[:1] + 1; y = y + self.kept[:1]
+x.mul_(2)
+x[:, 0] = y.detach()[:, 0]
+v = x[:, 1:]; v.add_(1)
+y = y * (2 if self.training else 3)
+y = y * (2 if torch.is_grad_enabled() else 3)""".splitlines()
+
+RESULTS = """\
+y
+(y, x)
+(y, x[:, 1:])
+(y, y[0])
+(y, y.view(-1))
+{"y": y, "same": y, "none": None}
+[y, y.detach()]
+(y, self.a.weight)
+(y, self.state)
+(y.sum(), x.argmax(1), x.shape[0])
+y.unbind(1)""".splitlines()
+
+CHANGES = """\
+m.number += 1.5
+m.flag = not m.flag
+m.items.append(2.0)
+m.items[0] = 3.0
+m.options["scale"] = 5.0
+m.inner.value = -1.0
+m.a = nn.Linear(4, 4)
+m.a, m.b = m.b, m.a
+m.b.weight = m.a.weight
+m.a.weight.requires_grad_(not m.a.weight.requires_grad)
+m.train(not m.training)
+m.batch.eval()
+m.a.register_forward_hook(lambda m, i, o: o * 2)
+m.number = int(m.number)
+globals().update(GLOBAL=GLOBAL + 1)
+m.state = m.state + 1""".splitlines()
+
+HEAD = """\
+import torch, types
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+GLOBAL = 1.0
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x * 2
+    @staticmethod
+    def backward(ctx, dy): return dy * 3
+class Module(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.norm, self.batch = nn.LayerNorm(4), nn.BatchNorm1d(4)
+        self.conv, self.table = nn.Conv1d(1, 1, 3, padding=1), nn.Embedding(4, 4)
+        self.number, self.flag, self.kept = 2.0, True, None
+        self.items, self.options = [0.5, 1.5], {"scale": 0.5}
+        self.inner = types.SimpleNamespace(value=0.5)
+        self.register_buffer("count", torch.ones(()))
+        self.register_buffer("state", torch.zeros(4))
+    def forward(self, x):
+        y = self.a(x)
+"""
+
+
+WRITTEN = "saved for backward, then written"
+
+
+class Case:
+    """What a seed says: statements, a result, and for each call rows, a change and modes."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(seed)
+        self.seed = seed
+        self.statements = rng.choices(STATEMENTS, k=rng.randint(1, 4))
+        self.result = rng.choice(RESULTS)
+        self.calls = [
+            (
+                rng.choice([3, 3, 3, 2, 5]),
+                rng.choice(["pass", *CHANGES]) if i else "pass",
+                rng.random() < 0.9,  # with gradients
+                rng.random() < 0.5,  # into the argument
+            )
+            for i in range(3)
+        ]
+        self.route = rng.choice(["parts", "parts", "parts", None, None, "backend"])
+
+    def source(self) -> str:
+        """The module, as Python says it."""
+        body = "".join(f"        {s}\n" for s in self.statements)
+        return HEAD + body + f"        return {self.result}\n"
+
+    def __str__(self) -> str:
+        return f"# seed {self.seed}, {self.route}, calls {self.calls}\n{self.source()}"
+
+
+def run(case: Case, route: str | None, eager: bool) -> list[Any]:
+    """What every call left behind; an exception ends the list."""
+    name = f"<module {case.seed} {'eager' if eager else 'steep'}>"
+    source = case.source()
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    space: dict[str, Any] = {"__name__": "random_module"}
+    exec(compile(source, name, "exec"), space)
+    torch.manual_seed(case.seed)
+    module = net = space["Module"]()
+    if not eager:
+        net = (
+            torch.compile(module, backend=capture.backend)
+            if route == "backend"
+            else ORTModule(module, exporter="dynamo", fallback=route)
+        )
+    left: list[Any] = []
+    for i, (rows, change, grad, into) in enumerate(case.calls):
+        torch.manual_seed(i)
+        exec(change, space | {"m": module} if "globals" not in change else space)
+        leaf = torch.randn(rows, 4, requires_grad=into)
+        given = leaf * 1
+        module.zero_grad()
+        try:
+            with torch.set_grad_enabled(grad):
+                result = net(given)
+            flat, _ = torch.utils._pytree.tree_flatten(result)
+            tensors = [t for t in flat if isinstance(t, torch.Tensor)]
+            losses = [
+                (t * torch.arange(1.0, t.numel() + 1).view(t.shape)).sum()
+                for t in tensors
+                if t.requires_grad
+            ]
+            if losses:
+                torch.stack(losses).sum().backward()
+        except Error:
+            raise
+        except Exception as error:  # PyTorch's own: the same type is wanted
+            written = "modified by an inplace operation" in str(error)
+            left.append(WRITTEN if written else type(error).__name__)
+            break
+        left.append([t if isinstance(t, torch.Tensor) else repr(t) for t in flat])
+        left.append([t.requires_grad for t in tensors])
+        left.append([leaf.grad, *(p.grad for p in module.parameters())])
+        left.append([given, *module.state_dict().values()])
+        left[-4:] = copy.deepcopy(
+            [[t.detach() if isinstance(t, torch.Tensor) else t for t in part] for part in left[-4:]]
+        )
+        with torch.no_grad():  # what is written to one is seen in what shares its memory
+            for t in tensors:
+                if t.is_floating_point() and all(t is not p for p in module.parameters()):
+                    t.add_(1)
+        left.append([t.detach().clone() for t in [*tensors, given, module.state]])
+    return left
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether both left the same, within rounding."""
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        size = float(b.double().abs().nan_to_num(0, 0, 0).max()) if b.numel() else 0.0
+        return (
+            a.dtype == b.dtype
+            and a.shape == b.shape
+            and torch.allclose(a, b, rtol=1e-4, atol=1e-4 * max(size, 1), equal_nan=True)
+        )
+    return type(a) is type(b) and bool(a == b)
+
+
+def verdict(case: Case) -> str:
+    """ "agrees", "refused: …", "runs where PyTorch raises" or "differs: …"."""
+    torch._dynamo.reset()
+    expected = run(case, case.route, eager=True)
+    try:
+        found = run(case, case.route, eager=False)
+    except InternalError as error:
+        return f"differs: {error}"
+    except Error as error:
+        return "refused: " + str(error).splitlines()[0]
+    if same(found, expected):
+        return "agrees"
+    if expected[-1] == WRITTEN:
+        # Ours keeps the value as it was, as torch.compile does: no gradient to compare with.
+        before = expected[:-1]
+        return "runs where PyTorch raises" if same(found[: len(before)], before) else "differs"
+    if len(found) != len(expected):
+        return f"differs: ended with {str(found[-1])[:60]}, not {str(expected[-1])[:60]}"
+    names = ["results", "needs of gradients", "gradients", "state", "aliases"]
+    i = next(i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if not same(a, b))
+    return f"differs: {names[i % 5]} of call {i // 5}"
+
+
+def shrunk(case: Case) -> Case:
+    """The case without the statements that it differs without."""
+    for i in reversed(range(len(case.statements))):
+        less = copy.deepcopy(case)
+        del less.statements[i]
+        if verdict(less).startswith("differs"):
+            case = less
+    return case
+
+
+def main() -> int:
+    """Try the modules that the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    counts: Counter[str] = Counter()
+    for seed in (bar := tqdm(range(options.seed, options.seed + options.count), unit="module")):
+        said = verdict(case := Case(seed))
+        counts[said] += 1
+        if said.startswith("differs"):
+            bar.write(f"{said}\n{shrunk(case)}", file=sys.stdout)
+    for said, n in counts.most_common():
+        print(f"{n:6} {said[:110]}")
+    return any(said.startswith("differs") for said in counts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
