@@ -27,6 +27,8 @@ import transformers
 from tqdm import tqdm
 from transformers.models.auto import modeling_auto
 
+from steep import ORTModule
+
 KINDS = {
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -56,9 +58,31 @@ SMALL = {
     **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len"), 64),
     **dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts"), 4),
     **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token", "moe_topk"), 2),
+    # Latent attention, its index, and rotary dimensions: nope + rope make 16, values 8.
+    **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 8),
+    **dict.fromkeys(("qk_head_dim", "q_lora_rank", "kv_lora_rank", "index_head_dim"), 16),
+    **dict.fromkeys(("index_n_heads", "index_topk"), 4),
+    **dict.fromkeys(("rotary_dim",), 4),
+    **dict.fromkeys(("n_group", "topk_group"), 1),
+    **dict.fromkeys(("num_kv_shared_layers",), 0),
+    # State spaces: heads times their size make the hidden size times the expansion.
+    **dict.fromkeys(("mamba_expand", "expand"), 2),
+    **dict.fromkeys(("mamba_n_heads", "mamba_d_head", "mamba_num_heads", "mamba_head_dim"), 8),
+    **dict.fromkeys(("vocab_size_per_layer_input",), WORDS),
+    **dict.fromkeys(("hidden_size_per_layer_input",), 8),
     **dict.fromkeys(("image_size",), 32),
-    **dict.fromkeys(("patch_size",), 8),
+    **dict.fromkeys(("patch_size",), 4),
 }
+# Of each stage of an image model.
+STAGES = {
+    "hidden_sizes": 32,
+    "depths": 1,
+    "embed_dims": 32,
+    "num_attention_heads": 4,
+    "num_heads": 4,
+}
+# These are derived, or missing, where a configuration has None.
+FILLED = ("vocab_size", "head_dim", "num_experts_per_tok", "n_routed_experts")
 NO_DROPOUT = ("dropout", "_pdrop", "drop_rate", "drop_path_rate", "layerdrop", "jitter")
 
 
@@ -69,12 +93,18 @@ def shrink(config: Any) -> Any:
             shrink(value)
         elif isinstance(value, float) and any(part in name for part in NO_DROPOUT):
             setattr(config, name, 0.0)
-        elif name in SMALL and isinstance(value, int) and not isinstance(value, bool):
+        elif name in SMALL and (type(value) is int or (value is None and name in FILLED)):
             setattr(config, name, SMALL[name])
+        elif name in STAGES and isinstance(value, list | tuple):
+            setattr(config, name, type(value)(STAGES[name] for _ in value))
         elif name == "layer_types" and isinstance(value, list):
-            setattr(config, name, value[:2])
+            setattr(config, name, [value[0], value[-1]])
         elif name.endswith("token_id") and isinstance(value, int) and value >= WORDS:
             setattr(config, name, 1)
+    if isinstance(vars(config).get("kv_lora_rank"), int):  # one latent for all heads
+        config.num_key_value_heads = config.num_attention_heads
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = 1
     config.use_cache = False
     return config
 
@@ -88,6 +118,8 @@ def batch(kind: str, config: Any, rows: int, length: int) -> dict[str, torch.Ten
         labels = torch.randint(0, config.num_labels, (rows,))
         return {"pixel_values": torch.randn(rows, channels, size, size), "labels": labels}
     words = torch.randint(3, WORDS, (rows, length))
+    if isinstance(end := getattr(config, "eos_token_id", None), int):
+        words[:, length - 6] = end  # the last one that is not padding
     mask = torch.ones_like(words)
     mask[0, length - 5 :] = 0  # padding, on the right
     given = {"input_ids": words, "attention_mask": mask}
@@ -121,7 +153,9 @@ def compare(kind: str, name: str, exporter: str | None) -> dict[str, Any]:
     try:
         config = shrink(transformers.AutoConfig.for_model(name))
         config.pad_token_id = 0
-        model = getattr(transformers, KINDS[kind][name])(config).train()
+        named = KINDS[kind][name]
+        named = named if isinstance(named, str) else named[0]
+        model = getattr(transformers, named)(config).train()
         if (count := sum(p.numel() for p in model.parameters())) > MOST_PARAMETERS:
             raise ValueError(f"{count} parameters")
         expected = []
@@ -133,8 +167,6 @@ def compare(kind: str, name: str, exporter: str | None) -> dict[str, Any]:
             raise ValueError("its loss is not finite")
     except Exception as e:  # whatever such a configuration makes of the model
         return {"outcome": "left out", "why": first_line(e)}
-    from steep import ORTModule
-
     start = time.perf_counter()
     try:
         net = ORTModule(copy.deepcopy(model), exporter=exporter)
