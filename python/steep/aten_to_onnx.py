@@ -46,8 +46,10 @@ class CannotSay(Exception):
         self.cause, self.node = cause, node
 
 
-def to_onnx(traced: torch.fx.GraphModule, env: Any) -> onnx.ModelProto:
-    """Return the model; its inputs are called arg_0, arg_1 … by position. Uses up the graph.
+def to_onnx(traced: torch.fx.GraphModule, env: Any) -> tuple[onnx.ModelProto, bool]:
+    """Return the model, and whether the cache had it. Uses up the graph.
+
+    The model's inputs are called arg_0, arg_1 … by position.
 
     ``env`` holds what is known of the extents' symbols, and learns what is bound on the way. Raises
     CannotSay, or whatever the exporter raises.
@@ -55,11 +57,11 @@ def to_onnx(traced: torch.fx.GraphModule, env: Any) -> onnx.ModelProto:
     known = _knowledge(env)
     key = _key(traced, known)
     if key and (kept := _from_cache(traced, key)):
-        return kept
+        return kept, True
     model = _convert(traced)
     if key and _knowledge(env) == known:  # a model from the cache binds nothing
         cache.store(key, model.SerializeToString())
-    return model
+    return model, False
 
 
 # --- the exporter --------------------------------------------------------------------------------

@@ -11,22 +11,31 @@ This leans on parts of PyTorch that are not public: ``CAPTURED`` names the versi
 from __future__ import annotations
 
 import logging
+import os
+import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch._dynamo
-from torch._dynamo import config
+from torch._dynamo import config, trace_rules
 from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, Unsupported
+from torch._dynamo.guards import get_guard_fail_reason
+from torch._dynamo.utils import graph_break_reasons
+from torch.nn.modules import transformer
 from torch.utils._pytree import tree_leaves
 
 from steep.call import autocast_precision
 from steep.errors import Error, ModelError
 from steep.lowering import CannotLower
 from steep.parts import bring_in_parts
-from steep.piece import NothingToRun, bring_in
+from steep.piece import NothingToRun, Piece, bring_in
+from steep.quiet import unlogged
+from steep.report import ExportReport
 
 log = logging.getLogger("steep")
 
@@ -45,7 +54,25 @@ CONFIG: dict[str, Any] = {
 }
 """Of ``torch._dynamo.config``, while ``Captured`` makes graphs."""
 
+
+# A shortcut that looks at the values of a mask, and would cut PyTorch's encoders to pieces.
+def _as_it_is_said(
+    mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
+) -> bool:
+    return is_causal is True
+
+
+torch._dynamo.substitute_in_graph(transformer._detect_is_causal_mask)(_as_it_is_said)
+
 _lowering = threading.RLock()  # what surrounds an export is replaced for the whole process
+
+
+def _enter_child() -> None:
+    """Leave behind a lock whose holder may be gone."""
+    globals()["_lowering"] = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_enter_child)
 
 
 class Capture:
@@ -54,8 +81,7 @@ class Capture:
     Args:
         precision: "fp32", "bf16" or "fp16"; by default what autocast says where a graph is made.
         strict: raise ModelError for a graph that the engine cannot run.
-        record: is told of each graph the seconds to bring it into the engine, or to find that it
-            cannot be, and why PyTorch runs it: "" when the engine does.
+        record: is told how each graph came about, those of PyTorch too.
     """
 
     def __init__(
@@ -63,12 +89,14 @@ class Capture:
         precision: Callable[[], str],
         *,
         strict: bool = False,
-        record: Callable[[float, str], None] = lambda seconds, refused: None,
+        record: Callable[[ExportReport], None] = lambda report: None,
     ) -> None:
         self.precision = precision
         self.strict = strict
         self.record = record
         self.local = threading.local()
+        self.said: set[str] = set()
+        self.pieces: weakref.WeakSet[Piece] = weakref.WeakSet()  # while PyTorch keeps their graphs
 
     def __call__(
         self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]
@@ -79,39 +107,57 @@ class Capture:
                 "This version of PyTorch is not one whose captured graphs are known.",
                 expected=CAPTURED,
                 received=torch.__version__,
-                remedy='use exporter="torch.export"',
+                remedy='use exporter="torch.onnx"',
             )
         start = time.perf_counter()
         refused: list[CannotLower] = []
+        pieces: list[Piece] = []
         precision = self.precision()
+        reason = ""
         try:
             with _lowering:
                 try:
-                    piece: Callable[..., Any] = bring_in(graph_module, examples, precision)
+                    pieces = [bring_in(graph_module, examples, precision)]
+                    call: Callable[..., Any] = pieces[0]
                 except CannotLower as e:
-                    refused = [e]
                     if self.strict:
                         raise
-                    piece, refused = bring_in_parts(graph_module, examples, precision, e)
+                    call, pieces, refused = bring_in_parts(graph_module, examples, precision, e)
         except NothingToRun:
             return _as_it_is(graph_module)
         except CannotLower as e:
-            self.record(time.perf_counter() - start, str(e))
+            reason = str(e)
             if self.strict:
                 raise ModelError(
                     "A part of the module cannot run in the engine.",
-                    received=str(e),
+                    received=reason,
                     remedy='change the code named above, or let PyTorch run it: fallback="parts"',
                 ) from e
-            log.warning("PyTorch runs a graph that cannot be brought in: %s", e)
+            log.warning("PyTorch runs a graph that cannot be brought in: %s", reason)
             return _as_it_is(graph_module)
-        for why in refused:
-            log.warning("PyTorch runs one operation between two graphs: %s", why)
-        self.record(time.perf_counter() - start, "")
+        finally:
+            if pieces or reason:
+                self.record(
+                    ExportReport(
+                        "PyTorch" if reason else "dynamo",
+                        reason,
+                        getattr(self.local, "training", False),
+                        time.perf_counter() - start,
+                        cached=all(piece.cached for piece in pieces) and not reason,
+                        place=getattr(self.local, "place", ""),
+                        because=getattr(self.local, "because", ""),
+                        operators=sum(piece.operators for piece in pieces),
+                        in_torch=tuple(str(why) for why in refused),
+                    )
+                )
+        self.pieces.update(pieces)
+        for text in {str(why) for why in refused} - self.said:
+            log.warning("PyTorch runs one operation between two graphs: %s", text)
+            self.said.add(text)
 
         def run(*arguments: Any) -> Any:
             self.local.ran = True
-            return piece(*arguments)
+            return call(*arguments)
 
         return run
 
@@ -131,10 +177,12 @@ class Captured:
         self,
         module: torch.nn.Module,
         precision: Callable[[], str],
-        record: Callable[[float, str], None],
+        record: Callable[[ExportReport], None],
         *,
         whole: bool,
     ) -> None:
+        self._module = module
+        self.breaks: list[str] = []  # why there are several graphs, or none of a function
         self.capture = Capture(precision, strict=whole, record=record)
         # Not torch.compile(): its settings would have to be changed around each call.
         context = torch._dynamo.optimize(self.capture, nopython=whole, isolate_recompiles=True)
@@ -142,13 +190,39 @@ class Captured:
 
         def configured(*frame: Any) -> Any:
             self._let_extents_vary()
-            with config.patch(**CONFIG, ignore_logging_functions=_log_lines()):
-                return make(*frame)
+            self._note_why(*frame[:2])
+            before = len(graph_break_reasons)
+            settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
+            with settings, unlogged("torch._dynamo"):
+                made = make(*frame)
+            self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:])
+            return made
 
         configured._torchdynamo_orig_backend = make  # type: ignore[attr-defined]
         context.callback = configured
         self._call = context(module)
         self._sizes: list[torch.Size] | None = None  # when the first graph was made
+
+    def _note_why(self, frame: Any, entry: Any) -> None:
+        """Note, for the report, of which function a graph is made, and why again."""
+        local = self.capture.local
+        local.training = self._module.training
+        local.place = f"{frame.f_code.co_filename}:{frame.f_code.co_firstlineno}"
+        local.because = ""
+        if entry is not None:  # the latest of those whose guards failed
+            given = (entry.guard_manager, entry.code, frame.f_locals, entry.compile_id, None, True)
+            local.because = _condition(get_guard_fail_reason(*given))
+
+    def _note_breaks(self, code: Any, made: Any, reasons: list[Any]) -> None:
+        """Note, and say once, what PyTorch is left to run outside of graphs."""
+        breaks = [f"{_first_of(r.reason)}{_user_place(r.user_stack)}" for r in reasons]
+        for text in breaks:
+            if text not in self.breaks:
+                log.warning("PyTorch runs what lies between two graphs: %s", text)
+        if made.guarded_code is None and made.skip_reason and not trace_rules.check(code):
+            name = re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"the rest of \1", code.co_name)
+            breaks.append(f"{name} ({code.co_filename}:{code.co_firstlineno})")
+        self.breaks += [text for text in dict.fromkeys(breaks) if text not in self.breaks]
 
     def _let_extents_vary(self) -> None:
         """Ask for a graph of any extents once those of the arguments have changed.
@@ -189,7 +263,7 @@ class Captured:
         except Unsupported as e:
             raise ModelError(
                 "The module does not become one graph.",
-                received=_first_line(e),
+                received=_first_line(e) + _user_place(e.real_stack or []),
                 remedy='change the code, or let PyTorch run what lies between: fallback="parts"',
             ) from e
         finally:
@@ -217,6 +291,23 @@ def _log_lines() -> set[Callable[..., Any]]:
 def _as_it_is(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
     forward: Callable[..., Any] = graph_module.forward
     return forward
+
+
+def _condition(reason: str) -> str:
+    """Return a condition that failed, without its number and PyTorch's comments."""
+    return re.sub(r"^\d+/\d+: ", "", reason.strip()).partition("  # ")[0].partition("\n")[0]
+
+
+def _first_of(text: str) -> str:
+    text = text.strip().partition("\n")[0]
+    return "a branch on the values of a tensor" if text.startswith("generic_jump") else text
+
+
+def _user_place(stack: Sequence[Any]) -> str:
+    """Return the innermost line outside of PyTorch: (FILE:LINE)."""
+    folder = str(Path(torch.__file__).parent)
+    own = [f for f in stack if not f.filename.startswith(folder)]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def _first_line(e: BaseException) -> str:

@@ -118,7 +118,7 @@ def export(
         return kept
     reasons = []
     for name, run in (("torch.export", _torch_export), ("tracing", _trace)):
-        if exporter not in (None, name):
+        if exporter not in (None, "torch.onnx", name):
             continue
         start = time.perf_counter()
         try:

@@ -73,6 +73,8 @@ def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
         return e
     text = str(e).strip()
     reason = f"{type(e).__name__}: {text.splitlines()[0] if text else ''}"[:300]
+    if unsaid := re.search(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text):
+        reason = f"ONNX has no word for {unsaid.group(1)}"
     return CannotLower(reason, "" if at is None else at.name, _place(at))
 
 
@@ -83,8 +85,10 @@ def _place(at: torch.fx.Node | None) -> str:
     return ":".join(places[-1]) if places else ""
 
 
-def lower(graph_module: torch.fx.GraphModule, fakes: list[torch.Tensor]) -> tuple[Any, list[int]]:
-    """Return the ONNX model, and which inputs its first outputs are to be written to.
+def lower(
+    graph_module: torch.fx.GraphModule, fakes: list[torch.Tensor]
+) -> tuple[Any, list[int], bool]:
+    """Return the ONNX model, which inputs its first outputs are to be written to, if it was cached.
 
     Its inputs are called arg_0, arg_1 … by position.
     """
@@ -98,9 +102,10 @@ def lower(graph_module: torch.fx.GraphModule, fakes: list[torch.Tensor]) -> tupl
         names = [n.name for n in traced.graph.nodes if n.op == "placeholder"]
         written = [names.index(n) for n in signature.user_inputs_to_mutate.values()]
         try:
-            return to_onnx(traced, mode.shape_env), written
+            model, cached = to_onnx(traced, mode.shape_env)
         except CannotSay as e:
             raise refusal(e.cause, _origin(e.node, traced.graph, graph_module.graph)) from e
+    return model, written, cached
 
 
 def _origin(name: str, graph: torch.fx.Graph, captured: torch.fx.Graph) -> torch.fx.Node | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import threading
@@ -22,6 +21,7 @@ from steep.call import Autograd, Call, autocast_precision
 from steep.errors import Error, ModelError, ProviderError
 from steep.export import export
 from steep.exported import Exported
+from steep.report import ExportReport, Report
 from steep.structure import Structure, flatten, unflatten
 
 log = logging.getLogger("steep")
@@ -47,17 +47,6 @@ def _enter_child() -> None:
 os.register_at_fork(after_in_child=_enter_child)
 
 
-@dataclasses.dataclass(frozen=True)
-class ExportReport:
-    """How one graph of the module came about."""
-
-    exporter: str  # "dynamo", "torch.export", "tracing"; "PyTorch", which runs it, when none can
-    reason: str  # why not the first of those tried; empty when it was
-    training: bool
-    seconds: float
-    cached: bool = False  # taken from what another process had exported
-
-
 class ORTModule(torch.nn.Module):
     """Runs a module's forward and backward in Steep's engine; everything else stays PyTorch.
 
@@ -65,46 +54,44 @@ class ORTModule(torch.nn.Module):
     submodules are those of the wrapped module, under its names; optimizers, losses, ``train()``,
     ``eval()``, ``state_dict()``, ``requires_grad_()`` and gradient accumulation work as before.
 
-    The module is exported at its first call, and again only when its parts, hooks, modes or the
-    attributes of its parts (a temperature, the rate of a dropout, a dict, a function), globals that
-    a ``forward`` names, or the structure, dtypes or ranks of its arguments change. Extents of
-    arguments may vary from call to call wherever the module allows it. ``export_reports`` says
-    which exporter was used, and why.
+    PyTorch's tracer, Dynamo, captures the module at its first call, and again when a condition of
+    its graphs no longer holds: an attribute, a global, a hook, a mode, the structure, dtypes or
+    extents of arguments. From the second extents on a graph is asked for any. What the engine
+    cannot run, and what lies between two graphs where Python decides on values, PyTorch runs; that
+    is said once, by line, and ``report()`` lists it.
 
     The first call that wants gradients makes malloc keep what PyTorch frees, for the whole process:
     a loss outside the module then works in memory that it has touched before. Set
     ``STEEP_MALLOC=system`` in the environment to leave malloc as it is.
 
     Inside ``torch.autocast("cpu", torch.bfloat16)`` matrix products run in bfloat16; weights and
-    their gradients stay float32, and so do the results, but for products that a module returns
-    beside its loss: these are bfloat16, as autocast returns them. ``precision="bf16"`` asks for
-    bfloat16 products in every call, and leaves the types of all results alone. float16 works
-    in the same way; the loss is then to be scaled, by PyTorch's ``GradScaler`` for instance:
+    their gradients stay float32, and results have the dtypes that autocast gives them.
+    ``precision="bf16"`` asks for bfloat16 products in every call, and leaves the types of all
+    results alone. float16 works in the same way; the loss is then to be scaled, by PyTorch's
+    ``GradScaler`` for instance:
 
     >>> model = ORTModule(model, precision="bf16")
 
-    Gradients stop where the module stops them (``detach``, ``no_grad``). What a graph cannot say
-    is refused: the backward of a ``torch.autograd.Function``, hooks on the gradients of tensors
-    within, numbers drawn by Python or NumPy, branches that depend on a parameter, state that
-    forward keeps. A branch on the values of an argument is exported for each outcome, and holds for
-    these values. ``create_graph=True`` gives second derivatives.
+    Gradients stop where the module stops them (``detach``, ``no_grad``). ``create_graph=True``
+    gives second derivatives. A tensor that forward writes in place after an operation kept it for
+    backward is no error, as in ``torch.compile``: the gradient is that of the value it had.
 
     Dropout draws its seeds from PyTorch's generator: ``torch.manual_seed`` makes runs repeatable.
 
     Args:
         module: any module with parameters in CPU memory, contiguous.
-        fallback: ``"torch"`` runs in PyTorch what the engine cannot run and counts those calls in
-            ``fallback_calls``; ``"parts"``, with "dynamo", has PyTorch run what the engine cannot
-            between parts that it can, and says once which line it is; by default either raises.
-        exporter: ``"torch.export"`` or ``"tracing"``; by default the first that accepts the module.
-            ``"dynamo"`` captures with PyTorch's own tracer, at each call under the conditions that
-            it found: branches on values, changes of attributes and state kept by forward are right,
-            results have the dtypes of autocast, ``export_reports`` has an entry for each graph.
-        opset: ONNX opset to export; by default the exporter's.
+        fallback: ``"parts"``: PyTorch runs what the engine cannot, and it is an error if nothing
+            runs here. None: one graph, all of it here, or an error. ``"torch"``: as None, but
+            PyTorch runs such a call, whole; ``fallback_calls`` counts them.
+        exporter: ``"dynamo"``. The ways before it take a module for one graph that holds until the
+            attributes that it reads change, and raise where that cannot be:
+            ``"torch.export"``, ``"tracing"``, or ``"torch.onnx"``, the first of these that works.
+        opset: ONNX opset to export, with one of these ways; by default the exporter's.
         precision: "fp32", "bf16" or "fp16"; by default what ``torch.autocast`` says at each call.
 
     Raises (when called):
-        ModelError: the module cannot be exported, or an operator has no gradient (all are named).
+        ModelError: nothing of the module can run in the engine, or not all that was asked for, or
+            there would be too many graphs; or an operator has no gradient (all are named).
         ShapeError, DataError: an argument does not fit, or holds wrong values, such as a label out
             of range.
         ProviderError: an operator has no kernel.
@@ -117,8 +104,8 @@ class ORTModule(torch.nn.Module):
         self,
         module: torch.nn.Module,
         *,
-        fallback: str | None = None,
-        exporter: str | None = None,
+        fallback: str | None = "parts",
+        exporter: str = "dynamo",
         opset: int | None = None,
         precision: str | None = None,
     ) -> None:
@@ -126,12 +113,13 @@ class ORTModule(torch.nn.Module):
             raise TypeError(f"ORTModule wraps a torch.nn.Module, not a {type(module).__name__}")
         if fallback not in (None, "parts", "torch"):
             raise ValueError(f'fallback must be None, "parts" or "torch", not {fallback!r}')
-        if fallback == "parts" and exporter != "dynamo":
-            raise ValueError('fallback="parts" needs exporter="dynamo"')
-        if exporter not in (None, "dynamo", "torch.export", "tracing"):
+        if exporter not in ("dynamo", "torch.onnx", "torch.export", "tracing"):
             raise ValueError(
-                f'exporter must be None, "dynamo", "torch.export" or "tracing", not {exporter!r}'
+                'exporter must be "dynamo", "torch.onnx", "torch.export" or "tracing", '
+                f"not {exporter!r}"
             )
+        if opset is not None and exporter == "dynamo":
+            raise ValueError('opset is for files: exporter="torch.onnx", or steep.trainer')
         if precision not in (None, "fp32", "bf16", "fp16"):
             raise ValueError(f'precision must be None, "fp32", "bf16" or "fp16", not {precision!r}')
         super().__init__()
@@ -163,6 +151,15 @@ class ORTModule(torch.nn.Module):
     def export_report(self) -> ExportReport | None:
         """How the latest graph came about; None before the first call."""
         return self.export_reports[-1] if self.export_reports else None
+
+    def report(self) -> Report:
+        """Return what became of the module so far: graphs, why several, what PyTorch runs."""
+        return Report(
+            type(self._module).__name__,
+            tuple(self.export_reports),
+            tuple(why for captured in self._captured.values() for why in captured.breaks),
+            self.fallback_calls,
+        )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run as the wrapped module's ``forward`` would."""
@@ -196,7 +193,7 @@ class ORTModule(torch.nn.Module):
             captured = self._captured[precision, whole] = Captured(
                 self._module,
                 lambda: precision or autocast_precision(),
-                self._record_graph,
+                self.export_reports.append,
                 whole=whole,
             )
         try:
@@ -212,11 +209,6 @@ class ORTModule(torch.nn.Module):
                 remedy='change the code named above, or let PyTorch run it: fallback="torch"',
             )
         return result
-
-    def _record_graph(self, seconds: float, refused: str) -> None:
-        training = self._module.training
-        exporter = "PyTorch" if refused else "dynamo"
-        self.export_reports.append(ExportReport(exporter, refused, training, seconds))
 
     def _run_in_torch(self, e: Error, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with _finding:

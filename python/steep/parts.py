@@ -11,7 +11,7 @@ import torch
 from torch.fx.passes.split_module import split_module
 
 from steep.lowering import CannotLower
-from steep.piece import NothingToRun, bring_in
+from steep.piece import NothingToRun, Piece, bring_in
 
 _ROUNDS = 16  # of looking for what cannot be brought in
 # what holds for the operations between two of them must not be cut
@@ -24,8 +24,8 @@ _REGIONS = {
 
 def bring_in_parts(
     graph_module: torch.fx.GraphModule, examples: Sequence[Any], precision: str, first: CannotLower
-) -> tuple[Callable[..., Any], list[CannotLower]]:
-    """Return what runs a graph whose whole cannot be brought in, and why not, by operation.
+) -> tuple[Callable[..., Any], list[Piece], list[CannotLower]]:
+    """Return what runs a graph whose whole cannot be brought in, its parts, and why not the rest.
 
     ``first`` is what was said about the whole. Raises CannotLower where nothing can be.
     """
@@ -38,12 +38,12 @@ def bring_in_parts(
         refused[last.node] = last
         parts = _split(graph_module, frozenset(refused))
         try:
-            _bring_in_all(parts, known, precision, frozenset(refused))
+            pieces = _bring_in_all(parts, known, precision, frozenset(refused))
         except CannotLower as e:
             last = e
             continue
         forward: Callable[..., Any] = parts.forward
-        return forward, list(refused.values())
+        return forward, pieces, list(refused.values())
     raise last
 
 
@@ -78,9 +78,9 @@ def _bring_in_all(
     known: dict[str, Any],
     precision: str,
     refused: frozenset[str],
-) -> None:
+) -> list[Piece]:
     """Put into the place of each graph that is not refused what runs it. Raises CannotLower."""
-    brought_in = False
+    pieces = []
     for name, part in list(parts.named_children()):
         if not isinstance(part, torch.fx.GraphModule):
             continue
@@ -90,13 +90,13 @@ def _bring_in_all(
         given = [n for n in part.graph.nodes if n.op == "placeholder"]
         examples = [known.get(n.name, n.meta["example_value"]) for n in given]
         try:
-            run = _Run(bring_in(part, examples, precision))
+            pieces.append(bring_in(part, examples, precision))
         except NothingToRun:
             continue
-        setattr(parts, name, run)
-        brought_in = True
-    if not brought_in:
+        setattr(parts, name, _Run(pieces[-1]))
+    if not pieces:
         raise CannotLower("nothing is left for the engine", "")
+    return pieces
 
 
 class _Run(torch.nn.Module):

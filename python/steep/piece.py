@@ -68,6 +68,7 @@ class Piece:
         graph = graph_module.graph
         self.kept = _take_sizes_from_tensors(graph)
         treat_numbers(graph)
+        narrow = _narrow(graph) if torch.is_autocast_enabled("cpu") else []
         (end,) = (n for n in graph.nodes if n.op == "output")
         self.single = not isinstance(end.args[0], (tuple, list))
         self.results = _results(graph, outputs_of(end))
@@ -77,12 +78,14 @@ class Piece:
                 raise RuntimeError(f"a tensor on {fake.device}")
             if fake.requires_grad != getattr(examples[i], "requires_grad", False):
                 raise RuntimeError("forward writes what needs a gradient into an argument")
+        _widen(graph, narrow)
         computed = [r.node for r in self.results if isinstance(r, _Computed)]
         end.args = (tuple(computed),)
         graph_module.recompile()
-        model, written = lower(graph_module, fakes)
+        model, written, self.cached = lower(graph_module, fakes)
         if not model.graph.output:
             raise NothingToRun
+        self.operators = len(model.graph.node)
         self.written = [self.kept[i] for i in written]
         names = [f"arg_{i}" for i in range(len(fakes))]
         graph_inputs = {v.name for v in model.graph.input}
@@ -108,6 +111,8 @@ class Piece:
             precision=precision,
             narrow_results=False,
         )
+        # as at the capture
+        self.types = [(str(fakes[i].dtype)[6:], [_hint(d) for d in fakes[i].shape]) for i in inputs]
         self.changes_history = [fakes[i].requires_grad for i in written]
         self.examples = [n.meta["example_value"] for n in computed]
         self._check_history(graph, [fakes[i] for i in written], computed)
@@ -145,11 +150,20 @@ class Piece:
         results = tuple(result(given, values) for result in self.results)
         return results[0] if self.single else results
 
+    def dump(self, gradients: bool = True) -> str:
+        """Return the text of graph and plan, for arguments of the extents that it was made for."""
+        return self.call.program.dump(self.types, gradients)
+
     def _given(self, argument: Any, position: int) -> torch.Tensor:
         if not isinstance(argument, torch.Tensor):
             return torch.tensor(argument)
         # backward may read what stood there before
         return argument.clone() if position in self.written else argument
+
+
+def _hint(extent: Any) -> int:
+    """Return what an extent was when it was captured, without binding it to that."""
+    return int(extent.node.hint) if isinstance(extent, torch.SymInt) else int(extent)
 
 
 # --- results -------------------------------------------------------------------------------------
@@ -351,6 +365,26 @@ def _take_sizes_from_tensors(graph: torch.fx.Graph) -> list[int]:
             node.replace_all_uses_with(size)
             graph.erase_node(node)
     return kept
+
+
+def _narrow(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """Return the arguments that another module in a region of autocast made narrow."""
+    given = [n for n in graph.nodes if n.op == "placeholder" and _is_tensor(n)]
+    narrow = (torch.bfloat16, torch.float16)
+    found = [n for n in given if n.meta["example_value"].dtype in narrow]
+    for n in graph.nodes:
+        target = _written(n) if n.op.startswith("call_") and n.args else None
+        if target is not None and any(_memory(target) == _memory(f) for f in found):
+            raise RuntimeError("forward writes into an argument that autocast made narrow")
+    return found
+
+
+def _widen(graph: torch.fx.Graph, narrow: list[torch.fx.Node]) -> None:
+    """Read arguments as float32: the engine narrows by itself what autocast narrows."""
+    for node in narrow:
+        with graph.inserting_after(node):
+            wide = graph.call_method("float", (node,))
+        node.replace_all_uses_with(wide, lambda user, wide=wide: user is not wide)
 
 
 def _number(node: torch.fx.Node) -> Any:

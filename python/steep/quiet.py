@@ -20,14 +20,11 @@ def quiet() -> Iterator[None]:
     neither changes a result. Precision is the engine's business, not autocast's. Errors are raised,
     so PyTorch need not log them, with all of the graph, before.
     """
-    loggers = _loggers("torch", "onnxscript")
-    levels = [logger.level for logger in loggers]
     fast = torch.backends.mha.get_fastpath_enabled()
     try:
         torch.backends.mha.set_fastpath_enabled(False)
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
         with (
+            unlogged("torch", "onnxscript"),
             replaced(
                 transformer,
                 "_detect_is_causal_mask",
@@ -44,6 +41,18 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextlib.contextmanager
+def unlogged(*packages: str) -> Iterator[None]:
+    """Keep what packages say, short of critical, out of logs."""
+    loggers = _loggers(*packages)
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        yield
+    finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 

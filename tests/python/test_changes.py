@@ -223,7 +223,7 @@ def test_what_a_graph_cannot_follow_is_refused(message):
     x = torch.randn(3, 4)
     before = x.clone()
     with pytest.raises(ModelError, match=message):
-        ORTModule(REFUSED[message]())(x)
+        ORTModule(REFUSED[message](), exporter="torch.onnx")(x)
     assert torch.equal(x, before)
 
 
@@ -231,7 +231,7 @@ def test_a_backward_hook_within_is_refused():
     net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
     net[0].register_full_backward_hook(lambda *_: None)
     with pytest.raises(ModelError, match="hook on the backward"):
-        ORTModule(net)(torch.randn(3, 4))
+        ORTModule(net, exporter="torch.onnx")(torch.randn(3, 4))
 
 
 def test_a_decision_about_an_argument_is_taken_at_each_call():

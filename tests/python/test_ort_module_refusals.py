@@ -1,5 +1,6 @@
 """What ORTModule cannot run it refuses, naming the node; what it runs it runs rightly."""
 
+import functools
 import logging
 
 import pytest
@@ -15,7 +16,8 @@ from test_ort_module import (  # noqa: E402
 )
 
 import steep  # noqa: E402
-from steep import ORTModule  # noqa: E402
+
+ORTModule = functools.partial(steep.ORTModule, exporter="torch.onnx")
 
 
 class BranchOnSum(torch.nn.Module):
@@ -28,7 +30,7 @@ class BranchOnSum(torch.nn.Module):
 
 
 def test_trace_notices_another_value_of_what_it_dropped():
-    torch_net, net = pair(BranchOnSum())
+    torch_net, net = pair(BranchOnSum(), exporter="torch.onnx")
     x = torch.randn(2, 3)
     for gate in (torch.ones(2), -torch.ones(2), torch.ones(2), 5 * torch.ones(2)):
         assert_close(net(x, gate), torch_net(x, gate))
@@ -75,7 +77,7 @@ def test_what_cannot_run_raises_and_names_the_node():
 
 
 def test_fallback_is_opted_in_and_counted(caplog):
-    torch_net, net = pair(Mystery(), fallback="torch")
+    torch_net, net = pair(Mystery(), fallback="torch", exporter="torch.onnx")
     x = torch.randn(3, 3)
     with caplog.at_level(logging.WARNING, "steep"):
         for m in (torch_net, net):

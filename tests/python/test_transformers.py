@@ -123,13 +123,14 @@ def test_transformers(make, size, steps):
     compare(
         torch_net, net, lambda m, b: m(input_ids=b[0], labels=b[1]).loss, batches, steps, lr=3e-4
     )
-    # another batch and length, without a new export; the same weights, since a hundred steps apart
+    # another batch and length, by one capture more; the same weights, since a hundred steps apart
     # rounding has moved them
     net.load_state_dict(torch_net.state_dict())
     ids, labels = (t[:1, :9] for t in batches[0])
     expected, result = (m(input_ids=ids, labels=labels) for m in (torch_net, net))
     torch.testing.assert_close(result.logits, expected.logits, rtol=1e-3, atol=1e-3)
-    assert len(net.export_reports) == 1
+    net(input_ids=batches[0][0][:3, :11])
+    assert len(net.export_reports) <= 3 and net.report().whole
 
 
 @pytest.mark.parametrize("make", [bert, gpt2, t5])
@@ -148,7 +149,7 @@ def test_padding_is_not_learned_from(make):
         return m(input_ids=b[0], labels=b[1], **options).loss
 
     compare(torch_net, net, loss_of, [padded], steps=2)
-    assert net.export_report.exporter == "torch.export"
+    assert net.report().whole
 
 
 # What each exporter of torch 2.13 writes; older and newer opsets it refuses itself.
