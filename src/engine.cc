@@ -292,12 +292,6 @@ struct Program::Impl {
     return result;
   }
 
-  /// Where forward_in_segments() puts the i-th of what it is fed.
-  size_t place_in_segments(size_t i) const {
-    const bool after_seed = seed_index >= 0 && static_cast<size_t>(seed_index) < forward_inputs[i];
-    return backward_inputs.size() + i + (after_seed ? 1 : 0);
-  }
-
   std::vector<Tensor> backward_in_segments(Progress at, std::span<const Tensor> inputs) {
     for (size_t i = 0; i < inputs.size(); ++i) at.inputs[i] = inputs[i];
     return to_tensors(Segment::run(at, machine()));
@@ -373,17 +367,17 @@ void Program::rebind(PendingRun& run, std::span<const Tensor> inputs) {
   Impl& p = *impl_;
   PendingRun::State& state = *run.state_;
   p.check_count(inputs, p.forward_inputs);
+  if (state.segmented) {
+    throw ProviderError({.what = "Inputs have moved between forward and backward of a graph that "
+                                 "runs in segments.",
+                         .remedy = "Keep them in place, or run the module in PyTorch."});
+  }
   for (size_t i = 0; i < inputs.size(); ++i) {
     const size_t index = p.forward_inputs[i];
-    Datum* segmented = state.segmented ? &state.segmented->inputs[p.place_in_segments(i)] : nullptr;
-    const Tensor& bound = segmented ? segmented->tensor() : state.frame->inputs[index];
+    const Tensor& bound = state.frame->inputs[index];
     require_type("An input is not what forward was given.", p.graph.inputs()[index].name(),
                  {bound.dtype(), to_shape(bound.dims())}, inputs[i]);
-    if (segmented) {
-      *segmented = inputs[i];
-    } else {
-      state.specialisation->executable.bind_input(*state.frame, index, inputs[i]);
-    }
+    state.specialisation->executable.bind_input(*state.frame, index, inputs[i]);
   }
 }
 

@@ -94,7 +94,8 @@ class Program {
 
   /// Lets the backward of a run read its inputs where they are now: at `inputs`, in the order of
   /// forward(). Their bytes are to be those of the forward; states stay where they were bound then.
-  /// Throws ShapeError where an input has another type than it had.
+  /// Throws ShapeError where an input has another type than it had, and ProviderError for a graph
+  /// that runs in segments, whose values may lie within its inputs.
   void rebind(PendingRun& run, std::span<const Tensor> inputs);
 
   /// Runs the backward part: gradients of the outputs in the order of the backward inputs. Consumes

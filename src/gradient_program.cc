@@ -75,9 +75,10 @@ std::vector<Tensor> GradientProgram::backward(GradientRun& run, std::span<const 
     run.pending.reset();
     run.pattern = pattern;
     start(run);
-  } else {
+  } else if (run.moved) {
     compiled.program.rebind(*run.pending, run.inputs);
   }
+  run.moved = false;
   std::vector<Tensor> made = compiled.program.backward(std::move(run.pending), seeds);
   std::vector<Tensor> results;
   size_t next = 0;

@@ -38,6 +38,7 @@ struct GradientRun {
   uint64_t program = 0;  ///< which one ran
   GradientPattern pattern{};
   std::vector<Tensor> inputs{};
+  bool moved = false;  ///< set by who put another tensor of the same values into `inputs`
   uint64_t seed = 0;
   std::unique_ptr<PendingRun> pending{};  ///< null once backward has used it
 };
@@ -66,9 +67,9 @@ class GradientProgram {
   ForwardResult forward(GradientRun& run, bool gradients);
 
   /// Gradients of what the options name, in order; undefined where nothing flows. `gradients` are
-  /// those of the outputs, undefined where there is none. `run.inputs` are read where they are
-  /// now: whoever moved one puts the new tensor there. Throws as Program::backward(), and DataError
-  /// for another program's run.
+  /// those of the outputs, undefined where there is none. Inputs are read where they were, or
+  /// in `run.inputs` if `run.moved`. Throws as Program::rebind() and backward(), and DataError for
+  /// another program's run.
   std::vector<Tensor> backward(GradientRun& run, std::span<const Tensor> gradients);
 
   /// Compiles for inputs of these types, without running.

@@ -71,6 +71,7 @@ class ModuleProgram {
     }
     for (auto [index, array] : moved) {
       run.inputs.at(nb::cast<size_t>(index)) = to_tensor(array, "an input");
+      run.moved = true;
     }
     std::vector<Tensor> results;
     {

@@ -74,13 +74,30 @@ TEST_F(GradientPrograms, BackwardReadsInputsWhereTheyAre) {
   double* before = run.inputs[0].data<double>();
   const Tensor kept = run.inputs[0];
   run.inputs[0] = kept.clone();
+  run.moved = true;
   before[0] = before[1] = 1e300;  // as memory that was given back
   const Tensor both[] = {ones, ones};
   EXPECT_EQ(at(program.backward(run, both)[0], 0), 14);
   GradientRun other = run_of({2, 3});
   program.forward(other, true);
   other.inputs[0] = Tensor::from<double>({1, 2, 3}, {3});
+  other.moved = true;
   EXPECT_THROW(program.backward(other, both), ShapeError);
+}
+
+TEST(GradientProgramsInSegments, KeepTheirInputsInPlace) {
+  Graph g;
+  Value x = g.add_input("x", kVector);
+  Value places = apply("NonZero", {x});
+  g.add_output("y", apply("Gather", {x * x, places}, {{"axis", int64_t{0}}}));
+  GradientProgram program(std::move(g), {.input_gradients = {"x"}});
+  GradientRun run = run_of({2, 3});
+  const ForwardResult result = program.forward(run, true);
+  const Tensor ones[] = {Tensor::from<double>({1, 1}, {1, 2})};
+  EXPECT_EQ(at(program.backward(run, ones)[0], 1), 6);
+  program.forward(run, true);
+  run.moved = true;
+  EXPECT_THROW(program.backward(run, ones), ProviderError);
 }
 
 TEST_F(GradientPrograms, ARunBelongsToItsProgram) {

@@ -351,13 +351,13 @@ def test_pattern(name):
 def test_one_graph_is_asked_for(name):
     make, calls = PATTERNS[name]
     with pytest.raises(ModelError, match=r"test_capture\.py|capture_patterns\.py"):
-        ORTModule(make(), exporter="dynamo")(*calls[0])
+        ORTModule(make(), fallback=None)(*calls[0])
 
 
 def test_what_decides_on_values_is_no_one_graph():
     make, calls = PATTERNS["early"]
     with pytest.raises(ModelError, match="does not become one graph"):
-        ORTModule(make(), exporter="dynamo")(*calls[0])
+        ORTModule(make(), fallback=None)(*calls[0])
 
 
 def test_nothing_in_the_engine_is_an_error():
