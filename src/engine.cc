@@ -118,6 +118,9 @@ struct Program::Impl {
       }
     }
     for (Node n : graph.nodes()) has_backward = has_backward || n.phase() == Phase::backward;
+    // a gradient may be one that came in, as a sum's is
+    for (const Output& o : graph.outputs())
+      has_backward = has_backward || o.phase == Phase::backward;
     for (Value s : graph.states()) {
       state_of.emplace(s.name(), states.size());
       states.push_back(s.tensor() != nullptr ? s.tensor()->clone() : Tensor());

@@ -85,6 +85,19 @@ TEST_F(GradientPrograms, BackwardReadsInputsWhereTheyAre) {
   EXPECT_THROW(program.backward(other, both), ShapeError);
 }
 
+TEST(GradientProgramsWithoutWork, GiveTheGradientThatCameIn) {
+  Graph g;
+  Value x = g.add_input("x", kVector);
+  Value y = g.add_input("y", kVector);
+  g.add_output("sum", x + y);
+  GradientProgram program{std::move(g), {.input_gradients = {"x"}}};
+  GradientRun run = run_of({2, 3});
+  run.inputs.push_back(Tensor::from<double>({1, 1}, {2}));
+  program.forward(run, true);
+  const Tensor seed[] = {Tensor::from<double>({5, 7}, {2})};
+  EXPECT_EQ(at(program.backward(run, seed)[0], 1), 7);
+}
+
 TEST(GradientProgramsInSegments, KeepTheirInputsInPlace) {
   Graph g;
   Value x = g.add_input("x", kVector);
