@@ -13,12 +13,12 @@ Grads extreme_vjp(Node n, const Grads& dy) {
   Grads attains;
   Value winners;
   for (int i = 0; i < count; ++i) {
-    Value hit = cast_like(equal(n.input(i), y), y);
+    attains.push_back(equal(n.input(i), y));
+    Value hit = cast_like(attains.back(), y);
     winners = winners ? winners + hit : hit;
-    attains.push_back(hit);
   }
   Value share = dy[0] / winners;
-  for (Value& dx : attains) dx = share * dx;
+  for (Value& dx : attains) dx = where(dx, share, 0);
   return attains;
 }
 

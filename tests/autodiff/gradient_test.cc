@@ -40,6 +40,20 @@ TEST(Gradient, SumsOverBroadcastAxes) {
   EXPECT_DOUBLE_EQ(at(evaluate(g, in)[0], 0), 7);
 }
 
+TEST(Gradient, IsZeroForWhatIsNotTheGreatest) {
+  for (const char* op : {"Max", "Min"}) {
+    Graph g;
+    Value x = g.add_input("x", kVector);
+    Value loss = sum(sqrt(apply(op, {x, scalar(g, 0, DType::f64)})), {}, false);
+    const Value targets[] = {loss}, wrt[] = {x};
+    g.add_output("dx", add_gradients(g, targets, {}, wrt, Phase::forward)[0]);
+    const double beaten =
+        op[1] == 'a' ? -1 : 1;  // sqrt's slope at 0, which it is held to: infinite
+    const Tensor in = Tensor::from<double>({beaten, beaten, beaten}, {3});
+    EXPECT_EQ(at(evaluate(g, std::span(&in, 1))[0], 0), 0) << op;
+  }
+}
+
 TEST(Gradient, IsNullWhereNothingFlows) {
   Graph g;
   Value x = g.add_input("x", kVector);
