@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import torch._dynamo
 from torch._dynamo import config, trace_rules
-from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, Unsupported
+from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, Unsupported, UserError
 from torch._dynamo.guards import get_guard_fail_reason
 from torch._dynamo.utils import graph_break_reasons
 from torch.nn.modules import transformer
@@ -260,7 +260,7 @@ class Captured:
                 received=_first_line(e),
                 remedy="pass as a tensor what changes from call to call",
             ) from e
-        except Unsupported as e:
+        except (Unsupported, UserError) as e:
             raise ModelError(
                 "The module does not become one graph.",
                 received=_first_line(e) + _user_place(e.real_stack or []),

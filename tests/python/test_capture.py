@@ -127,6 +127,7 @@ PATTERNS = {
     "diagonal": (lambda: Fn(lambda m, x: m.layer(x).diagonal().sum()), rows(3, 5)),
     "diagonal written": (lambda: Fn(lambda m, x: m.layer(x).fill_diagonal_(1.0)), rows(3, 5)),
     # history
+    "the gradient that comes in": (lambda: Fn(lambda m, x: x + 1), rows(3, 5)),
     "detach": (lambda: Fn(on.detached), rows(3, 5)),
     "no_grad": (lambda: Fn(on.no_grad_teacher), rows(3, 5)),
     "straight through": (lambda: Fn(on.straight_through), rows(3, 5)),
