@@ -123,7 +123,7 @@ class Adam final : public Kernel {
 };
 
 std::unique_ptr<Kernel> make_adam(const NodeSpec& node, std::string* why_not) {
-  const auto inputs = step_inputs(node, {0, 1, 2, 3}, 4, 5, 6, why_not);
+  const auto inputs = step_inputs(node, {0, 1, 2, 3}, 4, 5, 6, 4, why_not);
   return inputs ? std::make_unique<Adam>(node, *inputs) : nullptr;
 }
 

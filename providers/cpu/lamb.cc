@@ -154,7 +154,7 @@ class Lamb final : public Kernel {
 };
 
 std::unique_ptr<Kernel> make_lamb(const NodeSpec& node, std::string* why_not) {
-  const auto inputs = step_inputs(node, {0, 1, 2, 3}, 4, 5, 6, why_not);
+  const auto inputs = step_inputs(node, {0, 1, 2, 3}, 4, 5, 6, 4, why_not);
   return inputs ? std::make_unique<Lamb>(node, *inputs) : nullptr;
 }
 

@@ -15,23 +15,34 @@ constexpr int64_t kSumPart = 16384;
 
 inline int64_t sum_parts(int64_t n) { return (n + kSumPart - 1) / kSumPart; }
 
-/// Scalar inputs of one step. `grad_scale` is optional.
+/// Scalar inputs of one step. `grad_scale` is optional. Input `lr` may hold all settings instead,
+/// the rate first.
 struct StepInputs {
   int lr = -1;
   int step = -1;
   int grad_scale = -1;
+  bool has_settings = false;
+  bool float_step = false;
 
-  double learning_rate(const KernelArgs& args) const { return *args.input<float>(lr); }
-  int64_t number(const KernelArgs& args) const { return *args.input<int64_t>(step); }
+  double learning_rate(const KernelArgs& args) const {
+    return has_settings ? *args.input<double>(lr) : *args.input<float>(lr);
+  }
+  /// The i-th number behind the rate, or `attribute` where the node has its settings there.
+  double setting(const KernelArgs& args, int i, double attribute) const {
+    return has_settings ? args.input<double>(lr)[1 + i] : attribute;
+  }
+  double number(const KernelArgs& args) const {
+    return float_step ? *args.input<float>(step) : static_cast<double>(*args.input<int64_t>(step));
+  }
   double scale(const KernelArgs& args) const {
     return grad_scale < 0 ? 1.0 : *args.input<float>(grad_scale);
   }
 };
 
-/// Checks dtypes and extents: inputs `same` have those of the parameter (input 0). std::nullopt
-/// with the reason.
+/// Checks dtypes and extents: inputs `same` have those of the parameter (input 0). `settings`: how
+/// many there are behind the rate. std::nullopt with the reason.
 inline std::optional<StepInputs> step_inputs(const NodeSpec& node, std::initializer_list<int> same,
-                                             int lr, int step, int grad_scale,
+                                             int lr, int step, int grad_scale, int64_t settings,
                                              std::string* why_not) {
   const Operand& param = node.in(0);
   if (param.dtype != DType::f32 && param.dtype != DType::f64) {
@@ -46,14 +57,23 @@ inline std::optional<StepInputs> step_inputs(const NodeSpec& node, std::initiali
     }
   }
   const Operand& scale = node.in(static_cast<size_t>(grad_scale));
-  const bool scalars = node.in(static_cast<size_t>(lr)).dtype == DType::f32 &&
-                       node.in(static_cast<size_t>(step)).dtype == DType::i64 &&
+  const Operand& rate = node.in(static_cast<size_t>(lr));
+  const bool has_settings = rate.dtype == DType::f64 && rate.dims == Dims{1 + settings};
+  const DType number = node.in(static_cast<size_t>(step)).dtype;
+  const bool scalars = (has_settings || (rate.dtype == DType::f32 && rate.size() == 1)) &&
+                       (number == DType::i64 || number == DType::f32) &&
                        (!scale.present() || scale.dtype == DType::f32);
   if (!scalars) {
-    *why_not = "lr and grad_scale must be float32, step int64";
+    *why_not =
+        "lr must be float32 or all settings in float64, grad_scale float32, step int64 or "
+        "float32";
     return std::nullopt;
   }
-  return StepInputs{.lr = lr, .step = step, .grad_scale = scale.present() ? grad_scale : -1};
+  return StepInputs{.lr = lr,
+                    .step = step,
+                    .grad_scale = scale.present() ? grad_scale : -1,
+                    .has_settings = has_settings,
+                    .float_step = number == DType::f32};
 }
 
 /// Constants of one step of an Adam-like update, computed in double as torch.optim does.
@@ -73,15 +93,16 @@ struct AdamOptions {
         weight_decay(attrs.real("weight_decay", 0)) {}
 
   AdamStep at(const StepInputs& inputs, const KernelArgs& args, bool bias_correction) const {
-    const auto t = static_cast<double>(inputs.number(args));
+    const double t = inputs.number(args);
+    const double now1 = inputs.setting(args, 0, beta1), now2 = inputs.setting(args, 1, beta2);
     return {.grad_scale = inputs.scale(args),
             .lr = inputs.learning_rate(args),
-            .beta1 = beta1,
-            .beta2 = beta2,
-            .epsilon = epsilon,
-            .weight_decay = weight_decay,
-            .correction1 = bias_correction ? 1 - std::pow(beta1, t) : 1,
-            .correction2 = bias_correction ? 1 - std::pow(beta2, t) : 1};
+            .beta1 = now1,
+            .beta2 = now2,
+            .epsilon = inputs.setting(args, 2, epsilon),
+            .weight_decay = inputs.setting(args, 3, weight_decay),
+            .correction1 = bias_correction ? 1 - std::pow(now1, t) : 1,
+            .correction2 = bias_correction ? 1 - std::pow(now2, t) : 1};
   }
 };
 

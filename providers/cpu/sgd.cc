@@ -27,11 +27,11 @@ class Sgd final : public Kernel {
   void execute(const KernelArgs& args) const override {
     const auto lr = static_cast<T>(inputs_.learning_rate(args));
     const auto scale = static_cast<T>(maximize_ ? -inputs_.scale(args) : inputs_.scale(args));
-    const auto decay = static_cast<T>(weight_decay_);
+    const auto decay = static_cast<T>(inputs_.setting(args, 2, weight_decay_));
     // The first gradient enters the buffer whole.
     const bool first = inputs_.number(args) == 1;
-    const auto keep = static_cast<T>(momentum_);
-    const auto take = static_cast<T>(1 - dampening_);
+    const auto keep = static_cast<T>(inputs_.setting(args, 0, momentum_));
+    const auto take = static_cast<T>(1 - inputs_.setting(args, 1, dampening_));
     const T* param = args.input<T>(0);
     const T* grad = args.input<T>(1);
     T* param_out = args.output<T>(0);
@@ -64,8 +64,8 @@ class Sgd final : public Kernel {
 
 std::unique_ptr<Kernel> make_sgd(const NodeSpec& node, std::string* why_not) {
   const bool buffer = node.in(3).present();
-  const auto inputs = buffer ? step_inputs(node, {0, 1, 3}, 2, 4, 5, why_not)
-                             : step_inputs(node, {0, 1}, 2, 4, 5, why_not);
+  const auto inputs = buffer ? step_inputs(node, {0, 1, 3}, 2, 4, 5, 3, why_not)
+                             : step_inputs(node, {0, 1}, 2, 4, 5, 3, why_not);
   if (!inputs) return nullptr;
   if (!buffer && node.attrs.real("momentum", 0) != 0) {
     *why_not = "momentum needs its buffer";

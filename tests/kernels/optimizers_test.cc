@@ -16,6 +16,20 @@ struct Trial {
   double grad_scale = 1;
 };
 
+/// The rate and the attributes that a node may read beside it instead, in its order.
+Tensor settings(bool sgd, double lr, Attrs& attrs) {
+  std::vector<double> numbers{lr};
+  const std::vector<const char*> names =
+      sgd ? std::vector{"momentum", "dampening", "weight_decay"}
+          : std::vector{"beta1", "beta2", "epsilon", "weight_decay"};
+  for (const char* name : names) {
+    numbers.push_back(attrs.real(name, 0));
+    attrs.erase(name);
+  }
+  const auto extent = static_cast<int64_t>(numbers.size());
+  return Tensor::from<double>(numbers, {extent});
+}
+
 float rate(int64_t step) { return 0.01F / static_cast<float>(step); }
 
 /// Runs five steps, in place and not, with one thread and two, and compares with `model` after
@@ -45,6 +59,11 @@ void check(std::string_view op, const Trial& s, size_t states,
     for (size_t i = 0; i < states; ++i) in_place.share.emplace_back(sgd ? 3 : 2 + i, i + 1);
     const auto two =
         run_kernel(op, inputs, outs, s.attrs, {.threads = 2, .default_constants = false});
+    Attrs left = s.attrs;
+    std::vector<Tensor> fed = inputs;
+    fed[sgd ? 2 : 4] = settings(sgd, rate(step), left);
+    fed[sgd ? 4 : 5] = Tensor::scalar(static_cast<float>(step));
+    const auto by_input = run_kernel(op, fed, outs, left, {.default_constants = false});
     const auto one =
         run_kernel(op, inputs, outs, s.attrs, {.threads = 1, .default_constants = false});
     const auto shared = run_kernel(op, inputs, outs, s.attrs, in_place);
@@ -57,6 +76,7 @@ void check(std::string_view op, const Trial& s, size_t states,
       expect_close(two[i], i == 0 ? param : i == 1 ? state1 : state2, tol, tol);
       expect_same_bits(one[i], two[i]);
       expect_same_bits(shared[i], two[i]);
+      expect_same_bits(by_input[i], two[i]);
     }
     tensors = two;
   }

@@ -67,6 +67,38 @@ for _shape in SHAPES:
     sgd(_shape, {"momentum": 0.875, "dampening": 0.25, "weight_decay": 0.125}, True, 2, SCALE)
 
 
+SGD_NAMES = ("momentum", "dampening", "weight_decay")
+ADAM_NAMES = ("beta1", "beta2", "epsilon", "weight_decay")
+
+
+def fed(names, attrs):
+    """The rate and the attributes that a node may read beside it, and what is left of them."""
+    numbers = [float(LR), *(attrs.get(name, 0.0) for name in names)]
+    return np.array(numbers), {k: v for k, v in attrs.items() if k not in names}
+
+
+for _attrs, _buf in (
+    ({"weight_decay": 0.125}, False),
+    ({"momentum": 0.875, "dampening": 0.25, "weight_decay": 0.125}, True),
+    ({"momentum": 0.875, "nesterov": 1}, True),
+):
+    _settings, _left = fed(SGD_NAMES, _attrs)
+    for _step in (1, 3):
+        row(
+            "steep.SGD",
+            floats(3, 4),
+            floats(3, 4),
+            _settings,
+            floats(3, 4) if _buf else None,
+            np.array(_step, np.float32),
+            attrs=_left,
+            outputs=2 if _buf else 1,
+            smooth=False,
+            note=f"fed, step {_step}",
+            torch=lambda p, g, lr, *rest, _attrs=_attrs: torch_sgd(p, g, lr[0], *rest, **_attrs),
+        )
+
+
 def torch_adam(
     param,
     grad,
@@ -140,6 +172,29 @@ for _attrs in (
 ):
     for _step, _scale in ((1, ()), (5, (SCALE,))):
         adaptive("steep.Adam", torch_adam, (3, 4), {**ADAM, **_attrs}, _step, *_scale)
+for _op, _torch, _attrs in (
+    ("steep.Adam", torch_adam, {**ADAM, "weight_decay": 0.125}),
+    ("steep.Adam", torch_adam, {**ADAM, "weight_decay": 0.125, "decoupled": 1}),
+    ("steep.Lamb", lamb, {**ADAM, "weight_decay": 0.125}),
+):
+    _settings, _left = fed(ADAM_NAMES, _attrs)
+    for _step in (1, 5):
+        row(
+            _op,
+            floats(3, 4),
+            floats(3, 4),
+            floats(3, 4),
+            floats(3, 4, low=0.0, high=0.5),
+            _settings,
+            np.array(_step, np.float32),
+            attrs=_left,
+            outputs=3,
+            smooth=False,
+            note=f"fed, step {_step}",
+            torch=lambda p, g, m, v, lr, step, _torch=_torch, _attrs=_attrs: _torch(
+                p, g, m, v, lr[0], step, **_attrs
+            ),
+        )
 LAMB = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6, "bias_correction": 1}
 for _attrs in ({}, {"weight_decay": 0.125}, {"weight_decay": 0.125, "bias_correction": 0}):
     for _step, _scale in ((1, ()), (5, (SCALE,))):
