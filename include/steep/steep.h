@@ -51,6 +51,10 @@ struct ParameterGroup {
   std::vector<std::string> names{};
   double lr_multiplier = 1;
   std::optional<double> weight_decay{};
+  /// Replaces TrainingOptions::optimizer, and the two above, for these. Its numbers may then change
+  /// between steps (TrainingSession::set_group), and each parameter counts its own steps, in a
+  /// state "step/NAME" (float32).
+  std::optional<OptimizerOptions> optimizer{};
 };
 
 /// Factor on the learning rate at step t (counted from 0). With warm-up, step t < warmup_steps has
@@ -232,8 +236,9 @@ class TrainingSession {
   /// What can be trained but is hardly meant: a loss on scores that are normalised already. As a
   /// rule empty.
   std::vector<std::string> warnings() const;
-  std::vector<std::string> optimizer_state_names()
-      const;  ///< "momentum_buffer/NAME"; "exp_avg/NAME", "exp_avg_sq/NAME"
+  /// "momentum_buffer/NAME"; "exp_avg/NAME", "exp_avg_sq/NAME"; "step/NAME" in groups with an
+  /// optimizer of their own.
+  std::vector<std::string> optimizer_state_names() const;
 
   /// Copies of the trained parameters / of the optimizer's moments, by name.
   std::map<std::string, Tensor> weights() const;
@@ -247,12 +252,15 @@ class TrainingSession {
   void set_optimizer_state(const std::map<std::string, Tensor>& moments);
 
   int64_t step_count() const;
-  void set_step_count(int64_t count);  ///< as bias correction and the schedule count
-  double lr() const;                   ///< of the next step
-  void set_lr(double lr);              ///< base rate, before the schedule's factor
-  /// The factor of the group at this place in the options' groups, from the next step on. Throws
-  /// DataError: there is no such group, or the factor is negative or not finite.
-  void set_lr_multiplier(size_t group, double multiplier);
+  /// As bias correction and the schedule count; parameters that count for themselves keep theirs,
+  /// which set_optimizer_state() sets.
+  void set_step_count(int64_t count);
+  double lr() const;       ///< of the next step
+  void set_lr(double lr);  ///< base rate, before the schedule's factor
+  /// From the next step on, of options().groups[i], which has an optimizer of its own: other rates,
+  /// betas, momentum, dampening, epsilon, weight decay. Costs no compilation. Throws ModelError for
+  /// values out of range and for what is compiled in: the kind, nesterov, momentum from or to 0.
+  void set_group(size_t i, const OptimizerOptions& optimizer);
   double loss_scale() const;  ///< of the next step; 1 unless the precision is "fp16"
   /// Throws DataError unless the precision is "fp16" and the scale within the options' bounds.
   void set_loss_scale(double scale);

@@ -102,7 +102,8 @@ void init_options(nb::module_ &m) {
       .def(nb::init<>())
       .def_rw("names", &ParameterGroup::names)
       .def_rw("lr_multiplier", &ParameterGroup::lr_multiplier)
-      .def_rw("weight_decay", &ParameterGroup::weight_decay);
+      .def_rw("weight_decay", &ParameterGroup::weight_decay)
+      .def_rw("optimizer", &ParameterGroup::optimizer);
   nb::class_<ScheduleOptions>(m, "ScheduleOptions")
       .def(nb::init<>())
       .def_rw("kind", &ScheduleOptions::kind)
@@ -342,10 +343,8 @@ void init_session(nb::module_ &m) {
       .def_prop_rw("lr", &Session::lr, &Session::set_lr, unlocked,
                    "Reads the rate of the next step; sets the base rate, "
                    "before the schedule's factor.")
-      .def("set_lr_multiplier", &Session::set_lr_multiplier, nb::arg("group"),
-           nb::arg("multiplier"), unlocked,
-           "Set the factor of the group at this place in the options' groups, "
-           "from the next step on.")
+      .def("set_group", &Session::set_group, nb::arg("i"), nb::arg("optimizer"), unlocked,
+           "From the next step on, of the i-th group, which has an optimizer of its own.")
       .def_prop_rw("loss_scale", &Session::loss_scale, &Session::set_loss_scale, unlocked,
                    "Of the next step; 1 unless the precision is \"fp16\".")
       .def_prop_rw("run_count", &Session::run_count, &Session::set_run_count, unlocked,

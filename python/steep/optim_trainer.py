@@ -3,37 +3,57 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from steep import _steep
 from steep.errors import ModelError
 from steep.exported import Exported
-from steep.torch_trainer import SESSION_OPTIONS, Trainer
+from steep.optim_state import SharedState
+from steep.session import TrainingSession
+from steep.torch_trainer import (
+    LOSS_SCALE,
+    OPTIMIZER,
+    SESSION_OPTIONS,
+    STEP,
+    Groups,
+    Trainer,
+)
 
-_REBUILT_IN_A_ROW = 3  # steps before each of which the optimizer was set anew
+_REBUILT_IN_A_ROW = 3  # steps before each of which what is compiled in was another
 _KINDS = {torch.optim.SGD: "sgd", torch.optim.Adam: "adam", torch.optim.AdamW: "adamw"}
+_REFUSED = ("amsgrad", "maximize", "differentiable")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """What a compiled step holds for. Rates are not part of it: they are its inputs.
-
-    ``groups`` has, for each group of parameters, their identities and its weight decay.
-    """
+class Update:
+    """How a group of parameters learns: what is compiled in, and what each step is fed."""
 
     kind: str
-    shared: tuple[tuple[str, Any], ...]  # of all groups, by the names that sessions have for them
-    groups: tuple[tuple[tuple[int, ...], float], ...]
+    nesterov: bool
+    keeps_moments: bool
+    numbers: tuple[tuple[str, float], ...]  # by the names that the engine has for them
+
+    def compiled_in(self) -> tuple[Any, ...]:
+        """Return what another program is needed for."""
+        return self.kind, self.nesterov, self.keeps_moments
+
+    def options(self) -> _steep.OptimizerOptions:
+        """Return it as the engine takes it."""
+        options = _steep.OptimizerOptions()
+        options.kind, options.nesterov = self.kind, self.nesterov
+        for name, value in self.numbers:
+            setattr(options, name, value)
+        return options
 
 
-def read_settings(optimizer: torch.optim.Optimizer) -> Settings:
-    """Return what an optimizer is set to now.
+def read_updates(optimizer: torch.optim.Optimizer) -> list[Update]:
+    """Return what each group of an optimizer is set to now.
 
     Raises:
-        ModelError: it has no counterpart in the engine, or its groups differ in more than rate and
-            weight decay.
+        ModelError: it has no counterpart in the engine.
     """
     kind = _KINDS.get(type(optimizer))
     if kind is None:
@@ -43,39 +63,32 @@ def read_settings(optimizer: torch.optim.Optimizer) -> Settings:
             received=type(optimizer).__name__,
             remedy="use ORTModule, which works with any optimizer",
         )
-    first = optimizer.param_groups[0]
-    if kind == "adam" and first.get("decoupled_weight_decay"):
-        kind = "adamw"
-    keys = ("momentum", "dampening", "nesterov") if kind == "sgd" else ("betas", "eps")
-    for group in optimizer.param_groups:
-        for flag in ("amsgrad", "maximize", "differentiable"):
-            if group.get(flag):
-                raise ModelError(
-                    f"The option {flag} of the optimizer has no counterpart in the engine."
-                )
-        if differing := [k for k in keys if group[k] != first[k]]:
+    return [_read_group(kind, group) for group in optimizer.param_groups]
+
+
+def _read_group(kind: str, group: Mapping[str, Any]) -> Update:
+    for flag in _REFUSED:
+        if group.get(flag):
             raise ModelError(
-                "The optimizer's parameter groups differ in more than rate and weight decay.",
-                received=", ".join(differing),
-                remedy="use ORTModule, which works with any optimizer",
+                f"The option {flag} of the optimizer has no counterpart in the engine."
             )
-    groups = tuple(
-        (tuple(id(p) for p in group["params"] if p.requires_grad), float(group["weight_decay"]))
-        for group in optimizer.param_groups
-    )
-    return Settings(kind, tuple((k, first[k]) for k in keys), groups)
-
-
-def read_rates(optimizer: torch.optim.Optimizer) -> list[float]:
-    """Return the learning rate of each group."""
-    return [float(group["lr"]) for group in optimizer.param_groups]
+    numbers = {"lr": float(group["lr"]), "weight_decay": float(group["weight_decay"])}
+    if kind == "sgd":
+        numbers |= {key: float(group[key]) for key in ("momentum", "dampening")}
+        moves = numbers["momentum"] != 0
+        return Update(kind, moves and bool(group["nesterov"]), moves, tuple(numbers.items()))
+    if kind == "adam" and group.get("decoupled_weight_decay"):
+        kind = "adamw"
+    numbers["beta1"], numbers["beta2"] = (float(beta) for beta in group["betas"])
+    numbers["epsilon"] = float(group["eps"])
+    return Update(kind, False, True, tuple(numbers.items()))
 
 
 class _OptimTrainer(Trainer):
     """A trainer that believes a ``torch.optim`` object and the modes of the model's parts.
 
-    Both are read before every step. Rates, of each group, are inputs of the compiled step; whatever
-    else changes makes another, and moments are kept.
+    Both are read before every step. Numbers, of each group, are inputs of the compiled step;
+    whatever else changes makes another. Moments lie in the optimizer's state.
     """
 
     def __init__(
@@ -86,97 +99,112 @@ class _OptimTrainer(Trainer):
         **options: Any,
     ) -> None:
         self._optimizer = optimizer
-        self._more: dict[str, Any] = {k: options.pop(k) for k in SESSION_OPTIONS if k in options}
+        self._state: SharedState | None = None
         self._rebuilt_in_a_row = 0
-        super().__init__(model, criterion, self._read(), **options)
+        self._updates = read_updates(optimizer)
+        settings: dict[str, Any] = {k: options.pop(k) for k in SESSION_OPTIONS if k in options}
+        settings["optimizer"] = self._updates[0].kind
+        super().__init__(model, criterion, settings, **options)
 
-    def _read(self) -> dict[str, Any]:
-        self._known = known = read_settings(self._optimizer)
-        rates = read_rates(self._optimizer)
-        decay = known.groups[0][1]
-        return {
-            "optimizer": known.kind,
-            "lr": rates[0] if len(rates) == 1 else 1.0,
-            "weight_decay": decay,
-            **dict(known.shared),
-            **self._more,
-        }
+    def _holds_for(self) -> tuple[Any, ...]:
+        """Return all that a compiled step of now would hold for."""
+        groups = tuple(
+            (update.compiled_in(), tuple(id(p) for p in group["params"] if p.requires_grad))
+            for update, group in zip(self._updates, self._optimizer.param_groups, strict=True)
+        )
+        return groups, tuple(m.training for m in self._net.modules())
 
-    def _next_lr(self) -> float | None:
+    def _feed(self, session: TrainingSession, lr: float | None) -> None:
         # what PyTorch's schedulers look at to warn of a step() that was forgotten
         self._optimizer._opt_called = True
-        rates = read_rates(self._optimizer)
-        if len(rates) == 1:
-            return rates[0]
-        for i, rate in enumerate(rates):
-            self.session.set_lr_multiplier(i, rate)
-        return 1.0
+        if lr is not None:
+            self._set_lr(lr)
+        for i, (now, fed) in enumerate(zip(self._updates, self._known, strict=True)):
+            if now != fed:
+                session.set_group(i, now.options())
+                self._known[i] = now
+        rate = dict(self._updates[0].numbers)["lr"]
+        if rate != self._lr:
+            session.lr = self._lr = rate
 
-    def _given_lr(self, lr: float) -> float:
-        if len(self._optimizer.param_groups) == 1:
-            return lr
-        raise ModelError(
-            "One rate is given for several groups of parameters.",
-            expected="a rate for each group",
-            received=str(lr),
-            remedy='set group["lr"] of the optimizer\'s param_groups',
-        )
+    def _set_lr(self, lr: float) -> None:
+        if len(self._optimizer.param_groups) != 1:
+            raise ModelError(
+                "One rate is given for several groups of parameters.",
+                expected="a rate for each group",
+                received=str(lr),
+                remedy='set group["lr"] of the optimizer\'s param_groups',
+            )
+        self._optimizer.param_groups[0]["lr"] = lr
+        self._updates = read_updates(self._optimizer)
+
+    def step(self, *inputs: torch.Tensor, lr: float | None = None) -> Any:
+        """See Trainer. ``lr`` is written into the optimizer."""
+        result = super().step(*inputs, lr=lr)
+        if self._state is not None:
+            self._state.show()
+        return result
 
     def _export(self, inputs: Sequence[torch.Tensor]) -> Exported:
         return self._export_as_it_is(inputs)
 
-    def _groups(self, names: dict[str, str]) -> list[tuple[list[str], dict[str, float]]]:
-        groups = self._optimizer.param_groups
-        if len(groups) == 1:
-            return []
+    def _groups(self, names: dict[str, str]) -> Groups:
         by_id = {id(p): names[n] for n, p in self._net.named_parameters() if n in names}
+        self._known = list(self._updates)
         return [
-            (
-                [by_id[id(p)] for p in group["params"] if id(p) in by_id],
-                {"lr_multiplier": float(group["lr"]), "weight_decay": float(group["weight_decay"])},
-            )
-            for group in groups
+            ([by_id[id(p)] for p in group["params"] if id(p) in by_id], update.options())
+            for update, group in zip(self._updates, self._optimizer.param_groups, strict=True)
         ]
 
     def _trained(self) -> set[str]:
-        known = {i for ids, _ in self._known.groups for i in ids}
-        return {n for n, p in self._net.named_parameters() if id(p) in known}
-
-    def _modes(self) -> tuple[bool, ...]:
-        return tuple(m.training for m in self._net.modules())
+        self._updates = read_updates(self._optimizer)
+        self._held_for = self._holds_for()
+        self._settings["optimizer"] = self._updates[0].kind
+        known = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        return {n for n, p in self._net.named_parameters() if p.requires_grad and id(p) in known}
 
     def _believe(self, inputs: Sequence[torch.Tensor]) -> None:
         if self._session is None:
             return
-        settings, modes = read_settings(self._optimizer), self._modes()
-        if settings == self._known and modes == self._compiled_modes:
+        self._updates = read_updates(self._optimizer)
+        holds_for = self._holds_for()
+        if holds_for == self._held_for:
             self._rebuilt_in_a_row = 0
+            self._agree()
             return
         self._rebuilt_in_a_row += 1
         if self._rebuilt_in_a_row > _REBUILT_IN_A_ROW:
             raise ModelError(
-                "The optimizer's settings change at every step.",
-                expected="rates that change, and other settings now and then",
-                received=str(dict(settings.shared)),
-                remedy="OneCycleLR(cycle_momentum=False) leaves momentum alone; ORTModule works "
-                "with any optimizer",
+                "What is compiled in changes at every step.",
+                expected="numbers that change, and now and then which parameters are trained, or "
+                "the modes of the model's parts",
+                remedy="ORTModule works with any optimizer",
             )
-        before, after = self._known, settings
-        added = {i for ids, _ in after.groups for i in ids} - {
-            i for ids, _ in before.groups for i in ids
-        }
-        dampened = dict(after.shared).get("dampening", 0) != 0
-        if added and self.session.step_count > 0 and (after.kind != "sgd" or dampened):
-            raise ModelError(
-                "A parameter joins later than others, whose steps the optimizer counts alone.",
-                expected="the parameters of the first step, or torch.optim.SGD",
-                remedy="make a new trainer, or use ORTModule",
-            )
-        training = self._exported if modes == self._compiled_modes else None
-        self._settings = self._read()
-        if training is None:
-            training = self._export(inputs)
-        self._rebuild(training, list(inputs))
+        same_modes = holds_for[1] == self._held_for[1]
+        assert self._exported is not None
+        exported = self._exported if same_modes else self._export(inputs)
+        self._rebuild(exported, list(inputs))
+
+    # --- moments ----------------------------------------------------------------------------------
+
+    def _share(self, session: TrainingSession, parameters: dict[str, torch.Tensor]) -> None:
+        self._state = SharedState(self._optimizer, session, parameters)
+
+    def _agree(self) -> None:
+        if self._state is not None:
+            self._state.agree()
+
+    def _carried(self) -> dict[str, torch.Tensor]:
+        # moments are in the optimizer's state
+        return {k: v for k, v in super()._carried().items() if k in (STEP, LOSS_SCALE)}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
+        """See Trainer. A count that ``state`` has for all parameters becomes that of each."""
+        if STEP in state and not any(k.startswith(f"{STEP}/") for k in state):
+            kinds = [k.removeprefix(OPTIMIZER) for k in state if k.startswith(OPTIMIZER)]
+            names = {k.partition("/")[2] for k in kinds} - {""}
+            state = {**state, **{f"{STEP}/{n}": state[STEP].float() for n in names}}
+        super().load_state_dict(state, strict)
 
 
 def trainer(
@@ -194,10 +222,11 @@ def trainer(
         model: its parameters are updated in place.
         criterion: called with the model's result and the label; None when the model returns its
             loss first.
-        optimizer: ``torch.optim.SGD``, ``Adam`` or ``AdamW``, read before every step: the rate of
-            each group, weight decay, momentum and betas, which parameters it has and which of them
-            want a gradient. Only rates may change at each step; what else changes compiles anew. It
-            is not stepped itself, and its ``state`` stays empty: ``state_dict`` has the moments.
+        optimizer: ``torch.optim.SGD``, ``Adam`` or ``AdamW``, read before every step: rates,
+            betas, momentum, weight decay of each group, which may change at each step, which
+            parameters it has and which of them want a gradient, for which a change compiles anew.
+            It is not stepped itself. Its ``state`` has the moments, the very tensors that steps
+            write, so that its ``state_dict`` is whole; what is loaded into it counts.
         options: ``clip_norm`` (bound of the gradients' global norm), ``predictions=False`` (return
             the loss alone), ``precision="bf16"`` or ``"fp16"`` (matrix products in 16 bits, weights
             in float32), ``loss_scale`` and ``loss_scale_window`` (with "fp16"),

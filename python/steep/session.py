@@ -53,7 +53,8 @@ class TrainingSession(_steep.TrainingSession):
         optimizer: "sgd", "adam", "adamw" or "lamb", with the conventions of ``torch.optim``.
         lr, weight_decay, momentum, dampening, nesterov, betas, eps, bias_correction: its settings.
         groups: pairs of names and settings that differ: ``(names, {"lr_multiplier": 0.1})`` or
-            ``(names, {"weight_decay": 0.0})``.
+            ``(names, {"weight_decay": 0.0})``; or an optimizer of their own, whose numbers
+            ``set_group`` may change: ``(names, OptimizerOptions)``.
         schedule: "constant", "linear" or "cosine", after ``warmup_steps`` and up to
             ``total_steps``, down to ``min_lr_ratio`` of the rate.
         clip_norm: bound of the gradients' global norm; 0 for none.
@@ -98,7 +99,7 @@ class TrainingSession(_steep.TrainingSession):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         bias_correction: bool = True,
-        groups: Sequence[tuple[Sequence[str], Mapping[str, float]]] = (),
+        groups: Sequence[tuple[Sequence[str], Mapping[str, float] | _steep.OptimizerOptions]] = (),
         schedule: str = "constant",
         warmup_steps: int = 0,
         total_steps: int = 0,
@@ -212,9 +213,14 @@ def check(
     return _steep.check(_source(model), options)
 
 
-def _group(names: Sequence[str], settings: Mapping[str, Any]) -> _steep.ParameterGroup:
+def _group(
+    names: Sequence[str], settings: Mapping[str, Any] | _steep.OptimizerOptions
+) -> _steep.ParameterGroup:
     group = _steep.ParameterGroup()
     group.names = list(names)
+    if isinstance(settings, _steep.OptimizerOptions):
+        group.optimizer = settings
+        return group
     for name, value in settings.items():
         if name not in ("lr_multiplier", "weight_decay"):
             raise ValueError(f"a parameter group has no setting {name!r}")

@@ -31,9 +31,11 @@ from steep.structure import flatten, unflatten
 
 log = logging.getLogger("steep")
 
-_OPTIMIZER = "optimizer/"
-_STEP = "optimizer/step"
-_LOSS_SCALE = "optimizer/loss_scale"
+OPTIMIZER = "optimizer/"
+STEP = "optimizer/step"
+LOSS_SCALE = "optimizer/loss_scale"
+# names and settings, or an optimizer of their own
+Groups = Sequence[tuple[Sequence[str], Mapping[str, float] | _steep.OptimizerOptions]]
 _SEED_MASK = 2**63 - 1
 # of a trainer that go to its session as they are
 SESSION_OPTIONS = ("clip_norm", "check_finite", "precision", "loss_scale", "loss_scale_window")
@@ -89,7 +91,6 @@ class Trainer:
         self._pending_state: dict[str, Any] | None = None
         self._seen: Attributes = ()  # of the model, when last looked at
         self._evaluations: list[Call] = []
-        self._parked: dict[str, torch.Tensor] = {}  # moments of what is not trained now
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -141,8 +142,8 @@ class Trainer:
         self._names = {n.removeprefix("model."): g for n, g in graph_names.items()}
         self._statistics = {n.removeprefix("model."): names[n] for n in exported.statistics}
         self._session, self._exported = session, exported
+        self._share(session, {g: parameters[n] for n, g in graph_names.items()})
         self._seen = read_attributes(self.model)
-        self._compiled_modes = self._modes()
         self._first = [torch.empty_like(t, device="meta") for t in inputs]
         if self._pending_state is not None:
             self._load_moments(self._pending_state)
@@ -158,9 +159,7 @@ class Trainer:
         """
         self._believe(inputs)
         session = self._ready(inputs)
-        rate = self._next_lr() if lr is None else self._given_lr(lr)
-        if rate is not None and rate != self._lr:
-            session.lr = self._lr = rate
+        self._feed(session, lr)
         self._warn_of_changes()
         result = session.step(*self._fed(inputs))
         if result.skipped:
@@ -207,22 +206,24 @@ class Trainer:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Copy the model's state under its names, moments as ``optimizer/exp_avg/NAME``."""
+        self._agree()
         state = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
         if self._session is not None:
             known = {graph: name for name, graph in self._names.items()}
             for key, tensor in self._session.optimizer_state().items():
                 kind, _, graph_name = key.partition("/")
-                state[f"{_OPTIMIZER}{kind}/{known[graph_name]}"] = from_dlpack(tensor)
-            state[_STEP] = torch.tensor(self._session.step_count)
+                state[f"{OPTIMIZER}{kind}/{known[graph_name]}"] = from_dlpack(tensor)
+            state[STEP] = torch.tensor(self._session.step_count)
             if self._settings.get("precision") == "fp16":
-                state[_LOSS_SCALE] = torch.tensor(self._session.loss_scale)
+                state[LOSS_SCALE] = torch.tensor(self._session.loss_scale)
         return state
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
         """Load what ``state_dict`` returned; moments are taken where they are present."""
-        weights = {k: v for k, v in state.items() if not k.startswith(_OPTIMIZER)}
+        self._agree()
+        weights = {k: v for k, v in state.items() if not k.startswith(OPTIMIZER)}
         self.model.load_state_dict(weights, strict=strict)
-        moments = {k: v for k, v in state.items() if k.startswith(_OPTIMIZER)}
+        moments = {k: v for k, v in state.items() if k.startswith(OPTIMIZER)}
         if self._session is None:
             self._pending_state = moments
         else:
@@ -233,6 +234,7 @@ class Trainer:
 
     def save_checkpoint(self, path: str | os.PathLike[str], user: Any = None) -> None:
         """Write weights, moments and counters to a folder; ``user`` is any JSON value."""
+        self._agree()
         self.session.save_checkpoint(os.fspath(path), json.dumps(user))
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> Any:
@@ -240,7 +242,10 @@ class Trainer:
 
         Warns, by the logger ``steep``, when it was saved with another number of threads.
         """
-        return json.loads(self.session.load_checkpoint(os.fspath(path)))
+        self._agree()
+        user = self.session.load_checkpoint(os.fspath(path))
+        self._agree()
+        return json.loads(user)
 
     def save_as_onnx(self, path: str | os.PathLike[str], *inputs: torch.Tensor) -> None:
         """Write the model, without its loss, as inference ONNX.
@@ -271,23 +276,28 @@ class Trainer:
                     value,
                 )
 
-    def _next_lr(self) -> float | None:
-        return None
-
-    def _given_lr(self, lr: float) -> float:
-        return lr
+    def _feed(self, session: TrainingSession, lr: float | None) -> None:
+        if lr is not None and lr != self._lr:
+            session.lr = self._lr = lr
 
     def _trained(self) -> set[str]:
         return {n for n, p in self._net.named_parameters() if p.requires_grad}
 
-    def _modes(self) -> tuple[bool, ...]:
-        return ()
-
     def _believe(self, inputs: Sequence[torch.Tensor]) -> None:
         """Look for what the compiled step does not hold for any longer."""
 
-    def _groups(self, names: dict[str, str]) -> list[tuple[list[str], dict[str, float]]]:
+    def _groups(self, names: dict[str, str]) -> Groups:
         return []
+
+    def _share(self, session: TrainingSession, parameters: dict[str, torch.Tensor]) -> None:
+        """Show a new session's moments, given its parameters under its names."""
+
+    def _agree(self) -> None:
+        """Let the session and who else shows its moments agree on them."""
+
+    def _carried(self) -> dict[str, torch.Tensor]:
+        """Return what of the state a session takes over from the one before."""
+        return {k: v for k, v in self.state_dict().items() if k.startswith(OPTIMIZER)}
 
     def _ready(self, inputs: Sequence[torch.Tensor]) -> TrainingSession:
         self.compile(*inputs)
@@ -324,13 +334,11 @@ class Trainer:
             raise refusal
 
     def _rebuild(self, exported: Exported, tensors: list[torch.Tensor]) -> None:
-        before = self.session
-        moments = {k: v for k, v in self.state_dict().items() if k.startswith(_OPTIMIZER)}
-        self._parked |= moments
+        before, carried = self.session, self._carried()
         self._build(exported, tensors)
-        there = {f"{_OPTIMIZER}{k.partition('/')[0]}/{n}" for k, n in self._moments()}
-        there |= {_STEP, _LOSS_SCALE}
-        self._load_moments({k: v for k, v in self._parked.items() if k in there})
+        there = {f"{OPTIMIZER}{k.partition('/')[0]}/{n}" for k, n in self._moments()}
+        there |= {STEP, LOSS_SCALE}
+        self._load_moments({k: v for k, v in carried.items() if k in there})
         self.session.run_count = before.run_count
         if self._lr is not None:
             self.session.lr = self._lr
@@ -359,16 +367,19 @@ class Trainer:
         return [torch.zeros(t.shape, dtype=t.dtype) for t in first]
 
     def _load_moments(self, state: Mapping[str, torch.Tensor]) -> None:
-        moments = {}
+        moments, counts = {}, {k for k in self.session.optimizer_state_names if k[:5] == "step/"}
         for key, tensor in state.items():
-            if key not in (_STEP, _LOSS_SCALE):
-                kind, _, name = key.removeprefix(_OPTIMIZER).partition("/")
-                moments[f"{kind}/{self._names.get(name, name)}"] = tensor
+            if key not in (STEP, LOSS_SCALE):
+                kind, _, name = key.removeprefix(OPTIMIZER).partition("/")
+                own = f"{kind}/{self._names.get(name, name)}"
+                if kind != "step" or own in counts:  # not every session counts by parameter
+                    moments[own] = tensor
         self.session.set_optimizer_state(moments)
-        if _STEP in state:
-            self.session.step_count = int(state[_STEP])
-        if _LOSS_SCALE in state and self._settings.get("precision") == "fp16":
-            self.session.loss_scale = float(state[_LOSS_SCALE])
+        if STEP in state:
+            self.session.step_count = int(state[STEP])
+        if LOSS_SCALE in state and self._settings.get("precision") == "fp16":
+            self.session.loss_scale = float(state[LOSS_SCALE])
+        self._agree()
 
 
 @contextlib.contextmanager

@@ -49,38 +49,50 @@ std::vector<std::string> moment_kinds(const OptimizerOptions& o) {
   return o.momentum != 0 ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{};
 }
 
+std::vector<double> settings_of(const OptimizerOptions& o) {
+  if (is_sgd(o)) return {o.lr, o.momentum, o.dampening, o.weight_decay};
+  return {o.lr, o.beta1, o.beta2, o.epsilon, o.weight_decay};
+}
+
+bool same_update(const OptimizerOptions& a, const OptimizerOptions& b) {
+  return a.kind == b.kind && a.nesterov == b.nesterov && a.bias_correction == b.bias_correction &&
+         moment_kinds(a) == moment_kinds(b);
+}
+
 std::string moment_name(const std::string& kind, const std::string& parameter) {
   return kind + "/" + parameter;
+}
+
+Value add_optimizer_state(Graph& graph, const std::string& name, const Type& type) {
+  if (!graph.find(name)) return graph.add_state(name, type);
+  throw ModelError(ErrorParts{.what = "A value of the model has the name of an optimizer moment.",
+                              .node = name,
+                              .remedy = "Rename it in the model."});
 }
 
 void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions& o) {
   Graph& g = parameter.graph();
   std::vector<Value> states{parameter};
   for (const std::string& kind : moment_kinds(o)) {
-    const std::string name = moment_name(kind, parameter.name());
-    if (g.find(name)) {
-      throw ModelError(
-          ErrorParts{.what = "A value of the model has the name of an optimizer moment.",
-                     .node = name,
-                     .remedy = "Rename it in the model."});
-    }
-    states.push_back(g.add_state(name, parameter.type()));
+    states.push_back(add_optimizer_state(g, moment_name(kind, parameter.name()), parameter.type()));
   }
   std::string op;
   std::vector<Value> operands;
-  Attrs attrs{{"weight_decay", o.weight_decay}};
+  Attrs attrs;
+  const bool fixed = in.lr.rank() == 0;  // else the node reads its numbers where it has its rate
+  if (fixed) attrs.set("weight_decay", o.weight_decay);
   if (is_sgd(o)) {
     op = "steep.SGD";
     operands = {parameter, in.gradient, in.lr, states.size() > 1 ? states[1] : Value(), in.step};
-    attrs.set("momentum", o.momentum);
-    attrs.set("dampening", o.dampening);
+    if (fixed) attrs.set("momentum", o.momentum);
+    if (fixed) attrs.set("dampening", o.dampening);
     attrs.set("nesterov", int64_t{o.nesterov});
   } else {
     op = o.kind == "lamb" ? "steep.Lamb" : "steep.Adam";
     operands = {parameter, in.gradient, states[1], states[2], in.lr, in.step};
-    attrs.set("beta1", o.beta1);
-    attrs.set("beta2", o.beta2);
-    attrs.set("epsilon", o.epsilon);
+    if (fixed) attrs.set("beta1", o.beta1);
+    if (fixed) attrs.set("beta2", o.beta2);
+    if (fixed) attrs.set("epsilon", o.epsilon);
     if (o.kind == "lamb") {
       attrs.set("bias_correction", int64_t{o.bias_correction});
     } else {

@@ -16,6 +16,7 @@
 #include "steep/error.h"
 #include "train/files.h"
 #include "train/names.h"
+#include "train/optimizer.h"
 #include "train/schedule.h"
 
 namespace steep {
@@ -95,8 +96,12 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   for (const Output& output : model.graph.outputs()) {
     outputs.push_back(info_of(output.name, output.value.type()));
   }
-  lr_multipliers_.resize(options.groups.size());
-  for (Tensor& multiplier : lr_multipliers_) multiplier = Tensor::scalar(0.0f);
+  for (size_t i = 0; i < options.groups.size(); ++i) {
+    const std::optional<OptimizerOptions>& own = options.groups[i].optimizer;
+    if (!own) continue;
+    groups_[i] = Tensor::zeros(DType::f64, {static_cast<int64_t>(settings_of(*own).size())});
+  }
+  for (const std::string& name : model.counts) counts_.push_back(states.at(name));
   program = std::make_unique<Program>(make_program(std::move(graph)));
 }
 
@@ -133,12 +138,14 @@ std::vector<Tensor> TrainingSession::Impl::update(std::unique_ptr<PendingRun> pe
   auto tear = [&](const std::string& cause) {
     if (!program->wrote_states()) {  // as if the step had not been tried
       program->set_run_count(program->run_count() - 1);
+      count_steps(-1);
       return;
     }
     torn = true;  // first: memory may be what is missing
     replaced.clear();
     torn_by = cause;
   };
+  count_steps(1);
   try {
     return program->backward(std::move(pending), fed);
   } catch (const Error& error) {
@@ -185,15 +192,7 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) try {
   take_step_outputs(forward, &result);
   // What could be refused has been looked at; from here on weights change.
   result.lr = rate();
-  *lr_input_.data<float>() = static_cast<float>(result.lr);
-  *step_input_.data<int64_t>() = steps + 1;
-  std::vector<Tensor> backward_inputs{lr_input_};
-  for (size_t i = 0; i < options.groups.size(); ++i) {
-    *lr_multipliers_[i].data<float>() = static_cast<float>(options.groups[i].lr_multiplier);
-    backward_inputs.push_back(lr_multipliers_[i]);
-  }
-  backward_inputs.push_back(step_input_);
-  const std::vector<Tensor> backward = update(std::move(forward.pending), backward_inputs);
+  const std::vector<Tensor> backward = update(std::move(forward.pending), backward_inputs());
   result.step = ++steps;
   if (scaled) adapt_loss_scale(false);
   if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);
@@ -205,6 +204,24 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) try {
 void TrainingSession::Impl::write_loss_scale() {
   if (!scales_loss(options)) return;
   *states.at(std::string(kLossScaleState)).data<float>() = static_cast<float>(loss_scale);
+}
+
+std::vector<Tensor> TrainingSession::Impl::backward_inputs() {
+  *lr_input_.data<float>() = static_cast<float>(rate());
+  *step_input_.data<int64_t>() = steps + 1;
+  std::vector<Tensor> fed{lr_input_};
+  for (auto& [i, tensor] : groups_) {
+    std::vector<double> settings = settings_of(*options.groups[i].optimizer);
+    settings[0] *= schedule_factor(options.schedule, steps);
+    std::copy(settings.begin(), settings.end(), tensor.data<double>());
+    fed.push_back(tensor);
+  }
+  fed.push_back(step_input_);
+  return fed;
+}
+
+void TrainingSession::Impl::count_steps(float more) {
+  for (Tensor& count : counts_) *count.data<float>() += more;
 }
 
 void TrainingSession::Impl::adapt_loss_scale(bool overflow) {
@@ -362,6 +379,12 @@ std::map<std::string, Tensor> TrainingSession::Impl::shared(
 std::vector<std::string> TrainingSession::Impl::stored() const {
   std::vector<std::string> names = model.parameters;
   names.insert(names.end(), model.statistics.begin(), model.statistics.end());
+  return names;
+}
+
+std::vector<std::string> TrainingSession::Impl::optimizer_states() const {
+  std::vector<std::string> names = model.moments;
+  names.insert(names.end(), model.counts.begin(), model.counts.end());
   return names;
 }
 

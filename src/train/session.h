@@ -31,6 +31,8 @@ struct TrainingSession::Impl {
   std::map<std::string, Tensor> shared(const std::vector<std::string>& names) const;
   /// What a checkpoint and an exported model hold: parameters and running statistics.
   std::vector<std::string> stored() const;
+  /// What it holds beside these: moments, and counts of steps.
+  std::vector<std::string> optimizer_states() const;
   /// Throws DataError when an update was cut off and not every state has been replaced since.
   void require_whole() const;
   std::string label_name() const { return inputs.back().name; }
@@ -63,6 +65,9 @@ struct TrainingSession::Impl {
   std::vector<Tensor> update(std::unique_ptr<PendingRun> pending, std::span<const Tensor> fed);
   /// Where the programs read it.
   void write_loss_scale();
+  /// What the backward phase is fed, as step_graph() has it.
+  std::vector<Tensor> backward_inputs();
+  void count_steps(float more);
   /// After a step: smaller when it overflowed, greater after long enough without.
   void adapt_loss_scale(bool overflow);
   /// Made when first needed.
@@ -73,7 +78,8 @@ struct TrainingSession::Impl {
   [[noreturn]] void explain(const StepResult& result, std::span<const Tensor> fed) const;
 
   Tensor lr_input_ = Tensor::scalar(0.0f);
-  std::vector<Tensor> lr_multipliers_;  // of groups
+  std::map<size_t, Tensor> groups_;  // settings, by the number of the group
+  std::vector<Tensor> counts_;       // states: the steps of parameters that count for themselves
   Tensor step_input_ = Tensor::scalar(int64_t{0});
   std::unique_ptr<Program> eval_[2];
   std::unique_ptr<Program> gradient_;

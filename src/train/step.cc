@@ -53,31 +53,55 @@ std::pair<Value, Value> scale_loss(Graph& graph, Value loss) {
   return {zeros_like(loss) + cast_like(scale, loss), 1.0 / scale};
 }
 
-/// How fast one parameter learns.
+/// The last group that names a parameter, by its name.
+std::unordered_map<std::string, const ParameterGroup*> groups_by_name(
+    const TrainingOptions& options) {
+  std::unordered_map<std::string, const ParameterGroup*> groups;
+  for (const ParameterGroup& group : options.groups) {
+    for (const std::string& name : group.names) groups[name] = &group;
+  }
+  return groups;
+}
+
+std::string count_name(const std::string& parameter) { return "step/" + parameter; }
+
+/// How one parameter learns.
 struct Rate {
   OptimizerOptions options;
-  Value lr;
+  Value lr, step;
 };
 
-/// One per parameter. Adds the inputs of the learning rate and of its factor for each group.
+/// One per parameter. Adds the inputs of the learning rate, which is multiplied for some groups, of
+/// the settings of groups with an optimizer of their own, and of the step; and the states in which
+/// parameters of such groups count.
 std::vector<Rate> rates_for(const TrainingModel& model, const TrainingOptions& options,
                             Graph& graph) {
   Graph::Scope scope(graph, Phase::backward, "lr");
   const Value lr = graph.add_input(std::string(kLrInput), {DType::f32, Shape{}}, Phase::backward);
-  std::unordered_map<std::string, std::vector<size_t>> groups;
-  std::vector<Value> of_group;
-  for (size_t i = 0; i < options.groups.size(); ++i) {
-    const Value multiplier = graph.add_input(fmt::format("{}{}", kLrMultiplierInput, i),
-                                             {DType::f32, Shape{}}, Phase::backward);
-    of_group.push_back(lr * multiplier);
-    for (const std::string& name : options.groups[i].names) groups[name].push_back(i);
+  std::vector<Value> settings;
+  for (const ParameterGroup& group : options.groups) {
+    if (!group.optimizer) {
+      settings.emplace_back();
+      continue;
+    }
+    const auto extent = static_cast<int64_t>(settings_of(*group.optimizer).size());
+    settings.push_back(graph.add_input(fmt::format("{}{}", kGroupInput, settings.size()),
+                                       {DType::f64, Shape{extent}}, Phase::backward));
   }
+  const Value step =
+      graph.add_input(std::string(kStepInput), {DType::i64, Shape{}}, Phase::backward);
+  const auto groups = groups_by_name(options);
   std::vector<Rate> rates;
   for (const std::string& name : model.parameters) {
-    Rate rate{options.optimizer, lr};
-    for (const size_t i : groups[name]) {
-      const ParameterGroup& group = options.groups[i];
-      rate.lr = of_group[i];
+    Rate rate{options.optimizer, lr, step};
+    const auto found = groups.find(name);
+    if (found != groups.end() && found->second->optimizer) {
+      rate.options = *found->second->optimizer;
+      rate.lr = settings[static_cast<size_t>(found->second - options.groups.data())];
+      rate.step = add_optimizer_state(graph, count_name(name), {DType::f32, Shape{}});
+    } else if (found != groups.end()) {
+      const ParameterGroup& group = *found->second;
+      rate.lr = group.lr_multiplier == 1 ? lr : lr * group.lr_multiplier;
       rate.options.weight_decay = group.weight_decay.value_or(options.optimizer.weight_decay);
     }
     rates.push_back(std::move(rate));
@@ -189,9 +213,11 @@ void check_options(const TrainingOptions& options) {
   check_optimizer(options.optimizer);
   check_schedule(options.schedule);
   for (const ParameterGroup& group : options.groups) {
-    OptimizerOptions own = options.optimizer;
-    own.lr = options.optimizer.lr * group.lr_multiplier;
-    own.weight_decay = group.weight_decay.value_or(own.weight_decay);
+    OptimizerOptions own = group.optimizer.value_or(options.optimizer);
+    if (!group.optimizer) {
+      own.lr *= group.lr_multiplier;
+      own.weight_decay = group.weight_decay.value_or(own.weight_decay);
+    }
     check_optimizer(own);
   }
   if (!(options.clip_norm >= 0)) {
@@ -236,9 +262,14 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
     model.statistics.push_back(v.name());
     make_state(v);
   }
+  const auto groups = groups_by_name(options);
   for (const std::string& name : chosen) {
     make_state(graph.find(name));
-    for (const std::string& kind : moment_kinds(options.optimizer)) {
+    const auto found = groups.find(name);
+    const bool own = found != groups.end() && found->second->optimizer;
+    if (own) model.counts.push_back(count_name(name));
+    for (const std::string& kind :
+         moment_kinds(own ? *found->second->optimizer : options.optimizer)) {
       model.moments.push_back(moment_name(kind, name));
     }
   }
@@ -262,8 +293,6 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
   const Phase gradient_phase = look_first ? Phase::forward : Phase::backward;
   // Before the gradients, so that no update has to wait for its rate.
   const std::vector<Rate> rates = rates_for(model, options, graph);
-  const Value step =
-      graph.add_input(std::string(kStepInput), {DType::i64, Shape{}}, Phase::backward);
   Value seed, scale;  // scale: of the gradients, in the update
   if (scaled) std::tie(seed, scale) = scale_loss(graph, loss);
   const std::vector<Value> gradients = gradients_of(model, graph, loss, gradient_phase, seed);
@@ -282,7 +311,7 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
   }
   for (size_t i = 0; i < gradients.size(); ++i) {
     Graph::Scope scope(graph, Phase::backward, "update/" + model.parameters[i]);
-    add_update(graph.find(model.parameters[i]), {gradients[i], rates[i].lr, step, scale},
+    add_update(graph.find(model.parameters[i]), {gradients[i], rates[i].lr, rates[i].step, scale},
                rates[i].options);
   }
   return graph;

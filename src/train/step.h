@@ -20,6 +20,8 @@ struct TrainingModel {
   Graph graph;
   std::vector<std::string> parameters;
   std::vector<std::string> moments;  ///< of all parameters
+  /// Names of the states in which parameters of groups with an optimizer of their own count steps.
+  std::vector<std::string> counts;
   /// Running means and variances that BatchNormalization in training mode keeps up to date: states,
   /// too, but no optimizer touches them.
   std::vector<std::string> statistics;
@@ -36,10 +38,11 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
                             const std::map<std::string, Tensor>& given,
                             std::map<std::string, Tensor>* initial);
 
-/// Forward inputs: the model's, then the label if it was added. Backward inputs: lr (float32), step
-/// (int64). Forward outputs: loss, then options.step_outputs. Backward outputs: the gradients'
-/// global norm (float32) if clip_norm or grad_norm asks for it. With check_finite or a loss scale,
-/// the norm is a forward output, after the others.
+/// Forward inputs: the model's, then the label if it was added. Backward inputs: lr (float32), the
+/// settings of each group with an optimizer of its own, step (int64). Forward outputs: loss, then
+/// options.step_outputs. Backward outputs: the gradients' global norm (float32) if clip_norm or
+/// grad_norm asks for it. With check_finite or a loss scale, the norm is a forward output, after
+/// the others.
 Graph step_graph(const TrainingModel& model, const TrainingOptions& options);
 
 /// Without dropout, normalising by the running statistics. Outputs: the model's, then (with_loss)
@@ -54,8 +57,8 @@ Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options)
 std::string model_fingerprint(const TrainingModel& model, const TrainingOptions& options);
 
 inline constexpr std::string_view kLrInput = "steep.lr";
-/// Followed by the number of a group: its factor on the learning rate.
-inline constexpr std::string_view kLrMultiplierInput = "steep.lr_multiplier/";
+/// Followed by the number of a group with an optimizer of its own: settings_of() it, float64.
+inline constexpr std::string_view kGroupInput = "steep.group/";
 inline constexpr std::string_view kStepInput = "steep.step";
 /// A state, float32 scalar: what the loss is multiplied by before it is differentiated.
 inline constexpr std::string_view kLossScaleState = "steep.loss_scale";

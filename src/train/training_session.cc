@@ -15,6 +15,7 @@
 #include "steep/export.h"
 #include "train/checkpoint.h"
 #include "train/files.h"
+#include "train/optimizer.h"
 #include "train/session.h"
 
 namespace steep {
@@ -179,7 +180,7 @@ std::vector<std::string> TrainingSession::statistic_names() const {
 }
 std::vector<std::string> TrainingSession::warnings() const { return impl_->model.warnings; }
 std::vector<std::string> TrainingSession::optimizer_state_names() const {
-  return impl_->model.moments;
+  return impl_->optimizer_states();
 }
 std::map<std::string, Tensor> TrainingSession::weights() const {
   const std::lock_guard turn(impl_->turn);
@@ -189,7 +190,7 @@ std::map<std::string, Tensor> TrainingSession::weights() const {
 std::map<std::string, Tensor> TrainingSession::optimizer_state() const {
   const std::lock_guard turn(impl_->turn);
   impl_->require_whole();
-  return clones(impl_->shared(impl_->model.moments));
+  return clones(impl_->shared(impl_->optimizer_states()));
 }
 Tensor TrainingSession::state(const std::string& name) const {
   const auto found = impl_->states.find(name);
@@ -204,7 +205,7 @@ void TrainingSession::set_weights(const std::map<std::string, Tensor>& weights) 
 }
 void TrainingSession::set_optimizer_state(const std::map<std::string, Tensor>& moments) {
   const std::lock_guard turn(impl_->turn);
-  impl_->assign(moments, impl_->model.moments, "optimizer moment");
+  impl_->assign(moments, impl_->optimizer_states(), "optimizer moment");
 }
 
 int64_t TrainingSession::step_count() const {
@@ -229,20 +230,25 @@ void TrainingSession::set_lr(double lr) {
   }
   impl_->base_lr = lr;
 }
-void TrainingSession::set_lr_multiplier(size_t group, double multiplier) {
+void TrainingSession::set_group(size_t i, const OptimizerOptions& optimizer) {
   const std::lock_guard turn(impl_->turn);
   std::vector<ParameterGroup>& groups = impl_->options.groups;
-  if (group >= groups.size()) {
-    throw DataError(ErrorParts{.what = "There is no such group of parameters.",
-                               .expected = fmt::format("less than {}", groups.size()),
-                               .received = fmt::format("{}", group)});
+  if (i >= groups.size() || !groups[i].optimizer) {
+    throw ModelError(ErrorParts{.what = "There is no such group with an optimizer of its own.",
+                                .expected = fmt::format("one of {} groups", groups.size()),
+                                .received = std::to_string(i)});
   }
-  if (!(multiplier >= 0) || std::isinf(multiplier)) {
-    throw DataError(ErrorParts{.what = "The factor on a learning rate is out of range.",
-                               .expected = "a finite number of at least 0",
-                               .received = fmt::format("{}", multiplier)});
+  check_optimizer(optimizer);
+  if (!same_update(optimizer, *groups[i].optimizer)) {
+    throw ModelError(ErrorParts{
+        .what = "What is compiled in cannot change between steps.",
+        .expected =
+            fmt::format("as before: {}, nesterov {}, momentum {}", groups[i].optimizer->kind,
+                        groups[i].optimizer->nesterov, groups[i].optimizer->momentum),
+        .received = fmt::format("{}, nesterov {}, momentum {}", optimizer.kind, optimizer.nesterov,
+                                optimizer.momentum)});
   }
-  groups[group].lr_multiplier = multiplier;
+  groups[i].optimizer = optimizer;
 }
 double TrainingSession::loss_scale() const {
   const std::lock_guard turn(impl_->turn);
@@ -284,7 +290,7 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path,
   write_checkpoint(
       path, {.fingerprint = impl_->fingerprint,
              .weights = impl_->shared(impl_->stored()),
-             .moments = impl_->shared(impl_->model.moments),
+             .moments = impl_->shared(impl_->optimizer_states()),
              .step = impl_->steps,
              .seed = impl_->options.seed,
              .run_count = impl_->program->run_count(),
@@ -303,7 +309,10 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
   const std::lock_guard turn(impl_->turn);
   Checkpoint saved = read_checkpoint(path);
   compare(saved.weights, impl_->shared(impl_->stored()), path);
-  compare(saved.moments, impl_->shared(impl_->model.moments), path);
+  for (const std::string& name : impl_->model.counts) {  // all were one, before there were these
+    saved.moments.try_emplace(name, Tensor::scalar(static_cast<float>(saved.step)));
+  }
+  compare(saved.moments, impl_->shared(impl_->optimizer_states()), path);
   if (saved.fingerprint != impl_->fingerprint) {
     throw CheckpointError(ErrorParts{
         .what = fmt::format("{} belongs to another model.", path.string()),
@@ -313,7 +322,7 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
                   "with the model and options it was saved with; nothing was changed."});
   }
   std::vector<std::string> names = impl_->stored();
-  names.insert(names.end(), impl_->model.moments.begin(), impl_->model.moments.end());
+  for (std::string& name : impl_->optimizer_states()) names.push_back(std::move(name));
   saved.weights.merge(saved.moments);
   impl_->assign(saved.weights, names, "parameter or moment");  // from here on nothing fails
   impl_->steps = saved.step;

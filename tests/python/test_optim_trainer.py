@@ -1,14 +1,18 @@
 """``steep.trainer`` follows its optimizer and the modes of the model as a loop of PyTorch does."""
 
 import copy
+import io
+import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import steep  # noqa: E402
+import steep.torch_trainer  # noqa: E402
 
 STEPS = 6
+real = steep.torch_trainer.TrainingSession
 
 
 class Net(torch.nn.Module):
@@ -53,6 +57,16 @@ def assert_same(net, other):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
+def assert_same_state(optimizers):
+    """The states of PyTorch's optimizer and of the trainer's hold the same."""
+    states = [o.state_dict()["state"] for o in optimizers]
+    assert states[0].keys() == states[1].keys()
+    for i, expected in states[0].items():
+        assert expected.keys() == states[1][i].keys()
+        for kind, tensor in expected.items():
+            torch.testing.assert_close(states[1][i][kind], tensor, rtol=1e-4, atol=1e-5)
+
+
 def compare(make, change=lambda net, optimizer, step: None, criterion=torch.nn.MSELoss):
     """Train with and without Steep; ``make(net, criterion)`` gives optimizer and scheduler."""
     torch.manual_seed(0)
@@ -75,6 +89,7 @@ def compare(make, change=lambda net, optimizer, step: None, criterion=torch.nn.M
                 s.step()
         assert_same(*nets)
         assert_same(*criteria)
+        assert_same_state([o for o, _ in made])
     return trainer, nets[1]
 
 
@@ -119,22 +134,67 @@ def test_betas_change():
     compare(lambda net, _: (torch.optim.Adam(net.parameters(), lr=0.01), None), change)
 
 
-def test_what_changes_at_every_step_is_refused():
+def test_what_is_compiled_in_and_changes_at_every_step_is_refused():
+    def change(net, optimizer, step):
+        net.first.weight.requires_grad_(step % 2 == 0)
+
+    with pytest.raises(steep.ModelError, match="ORTModule"):
+        compare(lambda net, _: (torch.optim.SGD(net.parameters(), 0.1), None), change)
+
+
+ONE_CYCLE = {
+    "SGD": lambda net: in_groups(net, torch.optim.SGD, momentum=0.9, weight_decay=0.01),
+    "Nesterov": lambda net: in_groups(net, torch.optim.SGD, momentum=0.9, nesterov=True),
+    "Adam": lambda net: in_groups(net, torch.optim.Adam, weight_decay=0.1),
+    "AdamW": lambda net: in_groups(net, torch.optim.AdamW),
+}
+
+
+@pytest.mark.parametrize("name", ONE_CYCLE)
+def test_one_cycle_with_momentum_needs_one_program(name, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "STEPS", 20)
+    seen = set()
+
     def make(net, criterion):
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-        return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9)
+        optimizer = ONE_CYCLE[name](net)
+        return optimizer, torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, [0.05, 0.1], total_steps=STEPS + 1
+        )
 
-    with pytest.raises(steep.ModelError, match="cycle_momentum=False"):
-        compare(make)
+    def change(net, optimizer, step):
+        for group in optimizer.param_groups:  # and what no schedule of PyTorch's moves
+            group["weight_decay"] = 0.01 * step
+        seen.add(optimizer.param_groups[0].get("momentum") or optimizer.param_groups[0]["betas"])
+
+    built = []
+
+    def build(*args, **options):
+        built.append(real(*args, **options))
+        return built[-1]
+
+    monkeypatch.setattr(steep.torch_trainer, "TrainingSession", build)
+    compare(make, change)
+    assert len(built) == 1
+    assert len(seen) == STEPS
 
 
-def test_frozen_and_thawed():
+def test_momentum_from_zero_begins_with_a_whole_gradient():
+    def change(net, optimizer, step):
+        for group in optimizer.param_groups:
+            group["momentum"] = 0.0 if step < 2 else 0.9
+
+    compare(lambda net, _: (in_groups(net, torch.optim.SGD, dampening=0.5), None), change)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_frozen_and_thawed(kind):
     def change(net, optimizer, step):
         net.first.weight.requires_grad_(step not in (2, 3))
         if step == 2:
             net.first.weight.grad = None
 
-    compare(lambda net, _: (torch.optim.SGD(net.parameters(), 0.1, momentum=0.9), None), change)
+    more = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+    compare(lambda net, _: (kind(net.parameters(), 0.1, **more), None), change)
 
 
 def test_a_parameter_that_joins_late():
@@ -149,8 +209,7 @@ def test_a_parameter_that_joins_late():
         return torch.optim.Adam(net.first.parameters(), 0.1), None
 
     compare(sgd, change)
-    with pytest.raises(steep.ModelError, match="joins later"):
-        compare(adam, change)
+    compare(adam, change)
 
 
 def test_modes_of_the_parts():
@@ -202,3 +261,138 @@ def test_one_rate_for_several_groups_is_refused():
     trainer = steep.trainer(net, torch.nn.MSELoss(), in_groups(net, torch.optim.SGD))
     with pytest.raises(steep.ModelError, match="several groups"):
         trainer.step(*batches()[0], lr=0.1)
+
+
+KINDS = {
+    "SGD": lambda net: in_groups(net, torch.optim.SGD, momentum=0.9, dampening=0.3),
+    "AdamW": lambda net: in_groups(net, torch.optim.AdamW, weight_decay=0.1),
+}
+
+
+def steps_of(net, optimizer, loss=torch.nn.functional.mse_loss):
+    """A step as a loop of PyTorch makes it."""
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss(net(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def trainer_of(net, optimizer):
+    return steep.trainer(net, torch.nn.MSELoss(), optimizer, predictions=False)
+
+
+@pytest.mark.parametrize("first", ["PyTorch", "Steep"])
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("name", KINDS)
+def test_state_dict_goes_both_ways(name, first, begun):
+    """Half of the steps by one, a checkpoint of the user's, the rest by the other."""
+    torch.manual_seed(0)
+    nets = [Net()]
+    nets += [copy.deepcopy(nets[0]) for _ in range(2)]
+    whole, *halves = (KINDS[name](net) for net in nets)
+    step = steps_of(nets[0], whole)
+    ways = [steps_of, lambda *a: trainer_of(*a).step]
+    if first == "Steep":
+        ways.reverse()
+    steps = [way(net, half) for way, net, half in zip(ways, nets[1:], halves, strict=True)]
+    data = batches()
+    if begun:  # what is loaded replaces what was there
+        steps[1](*data[0])
+    for i, batch in enumerate(data):
+        if i == STEPS // 2:
+            file = io.BytesIO()
+            torch.save((nets[1].state_dict(), halves[0].state_dict()), file)
+            file.seek(0)
+            weights, state = torch.load(file, weights_only=True)
+            nets[2].load_state_dict(weights)
+            halves[1].load_state_dict(state)
+        step(*batch)
+        steps[i >= STEPS // 2](*batch)
+    assert_same(nets[0], nets[2])
+    assert_same_state([whole, halves[1]])
+
+
+def test_state_is_shared_and_can_be_replaced():
+    torch.manual_seed(0)
+    net = Net()
+    twin = copy.deepcopy(net)
+    optimizer, other = (torch.optim.Adam(n.parameters(), 0.1) for n in (net, twin))
+    trainer, step = trainer_of(net, optimizer), steps_of(twin, other)
+    data = batches()
+    trainer.compile(*data[0])
+    assert not optimizer.state
+    trainer.step(*data[0])
+    step(*data[0])
+    weight = net.second.weight
+    moment = optimizer.state[weight]["exp_avg"]
+    before = moment.clone()
+    trainer.step(*data[1])
+    step(*data[1])
+    assert optimizer.state[weight]["exp_avg"] is moment
+    assert not torch.equal(moment, before)
+    moment.zero_()  # in place
+    other.state[twin.second.weight]["exp_avg"].zero_()
+    optimizer.state[net.norm.bias]["exp_avg_sq"] = torch.ones(8)  # another
+    other.state[twin.norm.bias]["exp_avg_sq"] = torch.ones(8)
+    del optimizer.state[net.first.weight], other.state[twin.first.weight]
+    for batch in data[2:]:
+        trainer.step(*batch)
+        step(*batch)
+        assert_same(net, twin)
+        assert_same_state([other, optimizer])
+    optimizer.step()  # PyTorch's own, on no gradients: nothing
+    assert_same_state([other, optimizer])
+    optimizer.state.clear()
+    saved = trainer.state_dict()
+    assert not saved["optimizer/exp_avg/second.weight"].any()
+    assert saved["optimizer/step/second.weight"] == 0
+
+
+def test_state_that_does_not_fit_is_refused():
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters(), 0.1)
+    trainer = trainer_of(net, optimizer)
+    batch = batches()[0]
+    trainer.step(*batch)
+    own = optimizer.state[net.norm.bias].pop("exp_avg")
+    with pytest.raises(steep.DataError, match="exp_avg"):
+        trainer.step(*batch)
+    optimizer.state[net.norm.bias]["exp_avg"] = torch.zeros(3)
+    with pytest.raises(steep.ShapeError, match=r"\[8\]"):
+        trainer.step(*batch)
+    optimizer.state[net.norm.bias]["exp_avg"] = own
+    trainer.step(*batch)
+
+
+def test_checkpoints_of_the_trainer_fill_the_state(tmp_path):
+    torch.manual_seed(0)
+    net = Net()
+    data = batches()
+    optimizer = torch.optim.Adam(net.parameters(), 0.1)
+    trainer = trainer_of(net, optimizer)
+    for batch in data[:3]:
+        trainer.step(*batch)
+    trainer.save_checkpoint(tmp_path / "run")
+    state = trainer.state_dict()
+    others = []
+    for way in ("folder", "dict", "dict of one count"):
+        twin = copy.deepcopy(net)
+        other = torch.optim.Adam(twin.parameters(), 0.1)
+        again = trainer_of(twin, other)
+        again.compile(*data[0])
+        if way == "folder":
+            again.load_checkpoint(tmp_path / "run")
+        else:
+            one = {k: v for k, v in state.items() if not k.startswith("optimizer/step/")}
+            again.load_state_dict(state if way == "dict" else one)
+        assert_same_state([optimizer, other])
+        others.append((twin, other, again))
+    for batch in data[3:]:
+        trainer.step(*batch)
+        for twin, other, again in others:
+            again.step(*batch)
+            assert_same(net, twin)
+            assert_same_state([optimizer, other])

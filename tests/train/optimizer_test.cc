@@ -152,5 +152,71 @@ TEST(Groups, HaveTheirOwnRateAndDecay) {
   EXPECT_NEAR(session.state("weight").data<float>()[0], 0.5 - 0.1 * (g[0] + 0.5 * 0.5), 1e-6);
 }
 
+TEST(Groups, WithAnOptimizerOfTheirOwnAreFedItsNumbers) {
+  for (const char* kind : {"sgd", "adam", "adamw", "lamb"}) {
+    SCOPED_TRACE(kind);
+    OptimizerOptions own{.kind = kind, .lr = 0.05, .momentum = 0.9};
+    TrainingOptions options{.loss = "mse", .optimizer = own};
+    options.groups = {{.names = {"bias"}, .lr_multiplier = 7, .optimizer = own},
+                      {.names = {"weight"}, .weight_decay = 7, .optimizer = own}};
+    TrainingSession session = session_of(linear_bytes(), options);
+    Reference reference;
+    for (int t = 1; t <= kSteps; ++t) {
+      own.lr = 0.05 / t;
+      own.weight_decay = 0.01 * t;
+      own.momentum = own.beta1 = 0.9 - 0.02 * t;
+      own.dampening = 0.01 * t;
+      session.set_group(0, own);
+      session.set_group(1, own);
+      options.optimizer = own;
+      const auto seed = static_cast<unsigned>(t);
+      const Tensor x = random_tensor({kRows, 2}, seed),
+                   label = random_tensor({kRows, 1}, seed + 100);
+      EXPECT_NEAR(session.step({x, label}).loss, reference.step(options, t, x, label), 1e-5);
+      EXPECT_NEAR(session.state("weight").data<float>()[0], reference.w[0], 2e-5) << "step " << t;
+      EXPECT_NEAR(session.state("weight").data<float>()[1], reference.w[1], 2e-5) << "step " << t;
+      EXPECT_NEAR(session.state("bias").data<float>()[0], reference.w[2], 2e-5) << "step " << t;
+      EXPECT_EQ(session.state("step/bias").data<float>()[0], static_cast<float>(t));
+    }
+  }
+}
+
+TEST(Groups, CountByParameterAndScheduleTheirRates) {
+  const Tensor x = random_tensor({kRows, 2}, 1), label = random_tensor({kRows, 1}, 2);
+  const OptimizerOptions own{.kind = "adam", .lr = 0.1, .epsilon = 0};
+  TrainingOptions options{.loss = "mse", .optimizer = own};
+  options.schedule = {.kind = "linear", .warmup_steps = 4, .total_steps = 8};
+  options.groups = {{.names = {"bias", "weight"}, .optimizer = own}};
+  TrainingSession session = session_of(linear_bytes(), options);
+  session.set_step_count(1);  // of the schedule: half of the rate; the parameters' own stay 0
+  session.step({x, label});
+  // Adam's first step is the rate, whatever the gradient
+  EXPECT_NEAR(std::abs(session.state("bias").data<float>()[0] - 0.125), 0.05, 1e-6);
+  session.set_optimizer_state({{"step/bias", Tensor::scalar(41.0F)}});
+  session.step({x, label});
+  EXPECT_EQ(session.optimizer_state().at("step/bias").data<float>()[0], 42);
+  EXPECT_EQ(session.optimizer_state().at("step/weight").data<float>()[0], 2);
+}
+
+TEST(Groups, RefuseWhatIsCompiledIn) {
+  const OptimizerOptions own{.kind = "sgd", .lr = 0.1, .momentum = 0.9};
+  TrainingOptions options{.loss = "mse"};
+  options.groups = {{.names = {"bias"}, .optimizer = own}, {.names = {"weight"}}};
+  TrainingSession session = session_of(linear_bytes(), options);
+  auto changed = [&](auto change) {
+    OptimizerOptions now = own;
+    change(now);
+    return now;
+  };
+  EXPECT_THROW(session.set_group(1, own), ModelError);  // it has none
+  EXPECT_THROW(session.set_group(2, own), ModelError);
+  for (const OptimizerOptions& now :
+       {changed([](auto& o) { o.kind = "adam"; }), changed([](auto& o) { o.nesterov = true; }),
+        changed([](auto& o) { o.momentum = 0; }), changed([](auto& o) { o.lr = -1; })}) {
+    EXPECT_THROW(session.set_group(0, now), ModelError);
+  }
+  EXPECT_EQ(session.options().groups[0].optimizer->momentum, 0.9);
+}
+
 }  // namespace
 }  // namespace steep

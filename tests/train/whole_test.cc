@@ -16,7 +16,12 @@ using testing::linear_bytes;
 
 constexpr int64_t kGoodSteps = 2;
 
-TrainingOptions options() { return {.loss = "mse", .optimizer = {.kind = "adam", .lr = 0.1}}; }
+TrainingOptions options() {
+  const OptimizerOptions adam{.kind = "adam", .lr = 0.1};
+  TrainingOptions made{.loss = "mse", .optimizer = adam};
+  made.groups = {{.names = {"bias"}, .optimizer = adam}};
+  return made;
+}
 
 class Whole : public testing::TempFolder {
  protected:
@@ -80,11 +85,11 @@ TEST_F(Whole, AFailureAfterTheFirstUpdateIsRemembered) {
 TEST_F(Whole, AllStatesTogetherHeal) {
   fail_later(true);
   const auto weights = impl->shared(impl->model.parameters);
-  const auto moments = impl->shared(impl->model.moments);
+  const auto moments = impl->shared(impl->optimizer_states());
   EXPECT_THROW(impl->step(batch()), Error);
   impl->assign(weights, impl->model.parameters, "trained parameter");
   refusal([&] { impl->eval(batch()); });  // the moments are torn still
-  impl->assign(moments, impl->model.moments, "optimizer moment");
+  impl->assign(moments, impl->optimizer_states(), "optimizer moment");
   EXPECT_NO_THROW(impl->eval(batch()));
 }
 
@@ -95,6 +100,7 @@ TEST_F(Whole, AFailureBeforeTheFirstUpdateLeavesNoTrace) {
   EXPECT_THROW(impl->step(batch()), Error);
   EXPECT_EQ(*impl->states.at("weight").data<float>(), *weight.data<float>());
   EXPECT_EQ(impl->program->run_count(), runs);
+  EXPECT_EQ(*impl->states.at("step/bias").data<float>(), kGoodSteps);
   EXPECT_NO_THROW(impl->eval(batch()));
 }
 

@@ -1,0 +1,126 @@
+"""The state of a ``torch.optim`` object, in the engine's own memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from steep.errors import DataError, ShapeError
+from steep.session import TrainingSession
+
+_STEP = "step"
+
+
+@dataclasses.dataclass(eq=False)
+class _Held:
+    """What the engine keeps of one parameter."""
+
+    parameter: torch.Tensor
+    count: torch.Tensor  # of its steps; of SGD's only whether there was one
+    shown: dict[str, torch.Tensor]  # by PyTorch's names
+
+    def take(self, state: dict[str, Any]) -> bool:
+        """Copy in what the state has, and put the tensors here in its place.
+
+        False where the optimizer would begin anew.
+        """
+        given = {kind: state.get(kind) for kind in self.shown}
+        if _STEP not in self.shown and None in given.values():  # SGD asks so
+            return False
+        for kind, own in self.shown.items():
+            value = given[kind]
+            if value is None:
+                raise DataError(
+                    "The optimizer's state lacks a moment of a parameter.",
+                    node=f"a parameter of shape {list(self.parameter.shape)}",
+                    expected=", ".join(self.shown),
+                    received=f"no {kind}",
+                    remedy="load a state_dict of this kind of optimizer, or clear the state",
+                )
+            shape = list(torch.as_tensor(value).shape)
+            if shape != list(own.shape):
+                raise ShapeError(
+                    "A moment has another shape than its parameter.",
+                    node=kind,
+                    expected=str(list(own.shape)),
+                    received=str(shape),
+                )
+        for kind, own in self.shown.items():
+            if given[kind] is not own:
+                own.copy_(torch.as_tensor(given[kind]))
+                state[kind] = own
+        if _STEP not in self.shown:
+            self.count.clamp_(min=1)
+        return True
+
+    def begin_anew(self) -> None:
+        """As if there had been no step."""
+        self.count.zero_()
+        for own in self.shown.values():
+            own.zero_()
+
+
+class SharedState:
+    """Moments of one session: ``optimizer.state`` has the very tensors that steps write.
+
+    They appear there with a parameter's first step. What is put into the optimizer's state instead,
+    or taken out of it, counts from the next ``agree`` on.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        session: TrainingSession,
+        parameters: Mapping[str, torch.Tensor],
+    ) -> None:
+        self._optimizer = optimizer
+        kept: dict[str, dict[str, torch.Tensor]] = {name: {} for name in parameters}
+        for key in session.optimizer_state_names:
+            kind, _, name = key.partition("/")
+            kept[name][kind] = from_dlpack(session.state(key))
+        counts = not isinstance(optimizer, torch.optim.SGD)
+        held = [
+            _Held(parameters[name], own[_STEP], own if counts else _without_step(own))
+            for name, own in kept.items()
+        ]
+        self._hidden = [h for h in held if h.shown]
+        self._in_state: list[_Held] = []
+        self.agree()
+
+    def agree(self) -> None:
+        """Take over what the optimizer's state was given, and show there what it lacks."""
+        self._believe()
+        self.show()
+
+    def _believe(self) -> None:
+        state = self._optimizer.state
+        gone = []
+        for held in self._in_state:
+            given = state.get(held.parameter)
+            if given and all(given.get(kind) is own for kind, own in held.shown.items()):
+                continue
+            if not given or not held.take(given):
+                held.begin_anew()
+                gone.append(held)
+        found = [h for h in self._hidden if (s := state.get(h.parameter)) and h.take(s)]
+        if gone or found:
+            self._in_state = [h for h in (*self._in_state, *found) if h not in gone]
+            self._hidden = [h for h in (*self._hidden, *gone) if h not in found]
+
+    def show(self) -> None:
+        """Put moments of parameters that made a step into the optimizer's state."""
+        if not self._hidden:
+            return
+        stepped = [h for h in self._hidden if h.count > 0]
+        for held in stepped:
+            self._optimizer.state[held.parameter].update(held.shown)
+        self._in_state += stepped
+        self._hidden = [h for h in self._hidden if h.count == 0]
+
+
+def _without_step(own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {kind: tensor for kind, tensor in own.items() if kind != _STEP}
