@@ -53,7 +53,7 @@ def read_updates(optimizer: torch.optim.Optimizer) -> list[Update]:
     """Return what each group of an optimizer is set to now.
 
     Raises:
-        ModelError: it has no counterpart in the engine.
+        ModelError: it has no counterpart in the engine, or hooks on its step.
     """
     kind = _KINDS.get(type(optimizer))
     if kind is None:
@@ -62,6 +62,11 @@ def read_updates(optimizer: torch.optim.Optimizer) -> list[Update]:
             expected="torch.optim.SGD, Adam or AdamW",
             received=type(optimizer).__name__,
             remedy="use ORTModule, which works with any optimizer",
+        )
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        raise ModelError(
+            "The optimizer has hooks on its step, which is not called.",
+            remedy="do what they do around trainer.step(), or use ORTModule",
         )
     return [_read_group(kind, group) for group in optimizer.param_groups]
 

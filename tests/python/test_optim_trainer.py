@@ -396,3 +396,16 @@ def test_checkpoints_of_the_trainer_fill_the_state(tmp_path):
             again.step(*batch)
             assert_same(net, twin)
             assert_same_state([optimizer, other])
+
+
+@pytest.mark.parametrize("when", ["pre", "post"])
+def test_hooks_on_the_optimizers_step_are_refused(when):
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters(), 0.1)
+    trainer = trainer_of(net, optimizer)
+    trainer.step(*batches()[0])
+    hook = getattr(optimizer, f"register_step_{when}_hook")(lambda *_: None)
+    with pytest.raises(steep.ModelError, match="hooks"):
+        trainer.step(*batches()[0])
+    hook.remove()
+    trainer.step(*batches()[0])
