@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -89,12 +90,22 @@ class SharedState:
         ]
         self._hidden = [h for h in held if h.shown]
         self._in_state: list[_Held] = []
+        self._seen: list[int] = []
         self.agree()
 
     def agree(self) -> None:
         """Take over what the optimizer's state was given, and show there what it lacks."""
-        self._believe()
+        if self._ids() != self._seen:
+            self._believe()
         self.show()
+
+    def _ids(self) -> list[int]:
+        """Return what tells, at little cost at each step, whether the state has other objects.
+
+        Those that matter live as long as this object, so that no other has their id.
+        """
+        state = self._optimizer.state
+        return [*map(id, state), *map(id, chain.from_iterable(map(dict.values, state.values())))]
 
     def _believe(self) -> None:
         state = self._optimizer.state
@@ -110,6 +121,7 @@ class SharedState:
         if gone or found:
             self._in_state = [h for h in (*self._in_state, *found) if h not in gone]
             self._hidden = [h for h in (*self._hidden, *gone) if h not in found]
+        self._seen = self._ids()
 
     def show(self) -> None:
         """Put moments of parameters that made a step into the optimizer's state."""
@@ -120,6 +132,7 @@ class SharedState:
             self._optimizer.state[held.parameter].update(held.shown)
         self._in_state += stepped
         self._hidden = [h for h in self._hidden if h.count == 0]
+        self._seen = self._ids()
 
 
 def _without_step(own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
