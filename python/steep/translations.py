@@ -10,6 +10,11 @@ from onnxscript import opset18
 _SAMPLE_VARIANCE = "steep.sample_variance"
 
 
+def _like(tensor: Any, value: float) -> Any:
+    """Return a number in the dtype of a tensor."""
+    return opset18.CastLike(opset18.Constant(value_float=value), tensor)
+
+
 def _batch_norm(  # noqa: PLR0917, as ATen has it
     input: Any,
     weight: Any,
@@ -25,13 +30,12 @@ def _batch_norm(  # noqa: PLR0917, as ATen has it
     In training the running variance is the sample's: PyTorch's definition; ONNX has another.
     """
     channels = opset18.Shape(input, start=1, end=2)
-    one, zero = opset18.Constant(value_float=1.0), opset18.Constant(value_float=0.0)
-    weight = opset18.Expand(one, channels) if weight is None else weight
-    bias = opset18.Expand(zero, channels) if bias is None else bias
+    weight = opset18.Expand(_like(input, 1.0), channels) if weight is None else weight
+    bias = opset18.Expand(_like(input, 0.0), channels) if bias is None else bias
     kept = {"epsilon": eps, "momentum": 1 - momentum}
     if not training:
         y = opset18.BatchNormalization(input, weight, bias, running_mean, running_var, **kept)
-        deviation = opset18.Sqrt(opset18.Add(running_var, opset18.Constant(value_float=eps)))
+        deviation = opset18.Sqrt(opset18.Add(running_var, _like(running_var, eps)))
         return y, running_mean, opset18.Reciprocal(deviation), running_mean, running_var
     y, mean, variance = opset18.BatchNormalization(
         input, weight, bias, running_mean, running_var, training_mode=1, **kept
@@ -43,7 +47,7 @@ def _batch_norm(  # noqa: PLR0917, as ATen has it
     spread = opset18.ReduceMean(
         opset18.Mul(centred, centred), opset18.Constant(value_ints=axes), keepdims=0
     )
-    deviation = opset18.Sqrt(opset18.Add(spread, opset18.Constant(value_float=eps)))
+    deviation = opset18.Sqrt(opset18.Add(spread, _like(spread, eps)))
     flat = opset18.Reshape(of_batch, opset18.Constant(value_ints=[-1]))
     return y, flat, opset18.Reciprocal(deviation), mean, variance
 
@@ -53,8 +57,8 @@ def _batch_norm_without_statistics(  # noqa: PLR0917, as ATen has it
 ) -> tuple[Any, Any, Any]:
     """Return result, mean and 1 / standard deviation; the batch's own statistics are used."""
     channels = opset18.Shape(input, start=1, end=2)
-    zeros = opset18.Expand(opset18.Constant(value_float=0.0), channels)
-    ones = opset18.Expand(opset18.Constant(value_float=1.0), channels)
+    zeros = opset18.Expand(_like(input, 0.0), channels)
+    ones = opset18.Expand(_like(input, 1.0), channels)
     return _batch_norm(input, weight, bias, zeros, ones, True, momentum, eps)[:3]
 
 
@@ -78,8 +82,7 @@ def _grouped_product(input: Any, weight: Any, offsets: Any) -> Any:
         start = end
     columns = opset18.Shape(weight, start=2, end=3)
     left = opset18.Sub(opset18.Shape(input, start=0, end=1), start)
-    zero = opset18.CastLike(opset18.Constant(value_float=0.0), input)
-    parts.append(opset18.Expand(zero, opset18.Concat(left, columns, axis=0)))
+    parts.append(opset18.Expand(_like(input, 0.0), opset18.Concat(left, columns, axis=0)))
     return opset18.Concat(*parts, axis=0)
 
 

@@ -265,6 +265,12 @@ PATTERNS = {
         rows(3, 5),
     ),
     "double": (lambda: Fn(on.to_double_and_back), rows(3, 5)),
+    "normalization of doubles": (
+        lambda: nn.Sequential(
+            nn.BatchNorm1d(WIDTH), nn.BatchNorm1d(WIDTH, affine=False, track_running_stats=False)
+        ).double(),
+        [(torch.randn(n, WIDTH, dtype=torch.float64),) for n in (3, 5)],
+    ),
     "eye and ones": (
         lambda: Fn(lambda m, x: m.layer(x) @ torch.eye(WIDTH) + torch.ones_like(x)),
         rows(3, 5),
