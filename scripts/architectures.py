@@ -1,21 +1,24 @@
 """Trains one step of every architecture of transformers in PyTorch and in Steep, and compares.
 
 usage: python scripts/architectures.py [--kinds causal masked seq2seq …] [--only NAME …]
-       [--exporter dynamo] [--out build/architectures.json]
+       [--exporter dynamo] [--out build/architectures.json] [--write-docs]
 
 Each is made from a small random configuration, in a process of its own, and must agree in its loss
 (1e-5) and in every gradient (1e-4 of its largest entry; of the model's largest, where the true one
 is zero) at two batch sizes and lengths, with padding. What PyTorch itself does not train from such
 a configuration is left out. Takes hours; what is in the file already is not run again.
+--write-docs runs nothing: it writes the file into docs/models.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import multiprocessing
 import os
+import re
 import time
 import warnings
 from collections import Counter
@@ -37,11 +40,18 @@ KINDS = {
     "token": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
     "image": modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
 }
+ROOT = Path(__file__).resolve().parents[1]
 WORDS = 99
 SECONDS = 240  # of one architecture
 MOST_PARAMETERS = 20_000_000
 CALLS = ((2, 24), (3, 16))  # (batch, length)
+# Of images; where statistics are of two rows, rounding alone is 1e-3 of a gradient.
+ROWS = {2: 8, 3: 6}
 
+LAYERS = (
+    *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    *("encoder_layers", "decoder_layers", "num_decoder_layers"),
+)
 # Whatever a configuration calls them.
 SMALL = {
     **dict.fromkeys(("vocab_size", "decoder_vocab_size", "n_vocab"), WORDS),
@@ -51,8 +61,7 @@ SMALL = {
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
     **dict.fromkeys(("num_key_value_heads", "num_kv_heads"), 2),
     **dict.fromkeys(("head_dim", "d_kv", "kv_channels", "attention_head_size"), 8),
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 2),
-    **dict.fromkeys(("encoder_layers", "decoder_layers", "num_decoder_layers"), 2),
+    **dict.fromkeys(LAYERS, 2),
     **dict.fromkeys(("intermediate_size", "d_ff", "ffn_dim", "n_inner", "ffn_hidden_size"), 64),
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "moe_intermediate_size"), 64),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len"), 64),
@@ -109,6 +118,20 @@ def shrink(config: Any) -> Any:
     return config
 
 
+def settle(model: torch.nn.Module) -> None:
+    """Leave no dropout that no configuration names, and no weights that are all the same.
+
+    Of equal scores, which expert is taken is not defined; a gradient of zero shows nothing.
+    """
+    for module in model.modules():
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.is_floating_point() and bool((p == p.flatten()[:1]).all()):
+                p.add_(torch.randn_like(p), alpha=0.02)
+
+
 def batch(kind: str, config: Any, rows: int, length: int) -> dict[str, torch.Tensor]:
     """Return what a model of this kind is called with, with labels."""
     if kind == "image":
@@ -156,20 +179,24 @@ def compare(kind: str, name: str, exporter: str | None) -> dict[str, Any]:
         named = KINDS[kind][name]
         named = named if isinstance(named, str) else named[0]
         model = getattr(transformers, named)(config).train()
+        settle(model)
         if (count := sum(p.numel() for p in model.parameters())) > MOST_PARAMETERS:
             raise ValueError(f"{count} parameters")
         expected = []
-        for shape in CALLS:
+        for rows, length in CALLS:
             torch.manual_seed(5)
-            given = batch(kind, config, *shape)
+            given = batch(kind, config, ROWS[rows] if kind == "image" else rows, length)
             expected.append((given, *step(model, given)))
-        if not all(torch.isfinite(e[1]) for e in expected):
-            raise ValueError("its loss is not finite")
+        for _, loss, gradients in expected:
+            if not all(bool(t.isfinite().all()) for t in (loss, *gradients) if t is not None):
+                raise ValueError("its loss or a gradient is not finite")
+            if all(g is None or not g.any() for g in gradients):
+                raise ValueError("it has no gradient")
     except Exception as e:  # whatever such a configuration makes of the model
         return {"outcome": "left out", "why": first_line(e)}
     start = time.perf_counter()
     try:
-        net = ORTModule(copy.deepcopy(model), exporter=exporter)
+        net = ORTModule(copy.deepcopy(model), exporter=exporter, fallback=None)
         why = ""
         for given, loss, gradients in expected:
             torch.manual_seed(5)
@@ -183,7 +210,7 @@ def compare(kind: str, name: str, exporter: str | None) -> dict[str, Any]:
 def difference(model: torch.nn.Module, found: Any, expected: Any) -> str:
     """Say what of (loss, gradients) is off; "" where nothing is."""
     error = abs(float(found[0] - expected[0])) / max(abs(float(expected[0])), 1e-6)
-    if error > 1e-5:
+    if not error <= 1e-5:
         return f"loss by {error:.1e}"
     largest = max(float(g.abs().max()) for g in expected[1] if g is not None)
     for (name, p), own, true in zip(
@@ -192,7 +219,7 @@ def difference(model: torch.nn.Module, found: Any, expected: Any) -> str:
         zero = torch.zeros_like(p)
         a, b = zero if own is None else own, zero if true is None else true
         error = float((a - b).abs().max()) / max(float(b.abs().max()), 1e-3 * largest)
-        if error > 1e-4:
+        if not error <= 1e-4:  # NaN is none
             return f"{name} by {error:.1e}"
     return ""
 
@@ -223,6 +250,58 @@ def apart(*job: Any) -> dict[str, Any]:
         process.join()
 
 
+HEADING = "## Architectures of transformers"
+
+
+def reason(why: str) -> str:
+    """Say why in the cell of a table, without paths of this machine."""
+    if received := re.search(r"received: (.*?)(?= remedy: |$)", why):
+        why = received.group(1)
+    why = re.sub(r"\S*/site-packages/", "", why).split("Call using an FX-traced")[0]
+    why = why if len(why) <= 160 else why[:157] + "…"
+    return why.replace("|", "\\|").replace("<", "\\<").replace("*", "\\*").strip()
+
+
+def write_docs(known: dict[str, Any], exporter: str, page: Path) -> None:
+    """Put what was found into the page, from its heading on."""
+    words = {"agrees": "whole", "differs": "**differs**"}
+    tables = []
+    ends: Counter[str] = Counter()
+    for kind, names in KINDS.items():
+        rows = []
+        for name in names:
+            if (found := known.get(f"{kind} {name} {exporter}")) is None:
+                continue
+            outcome = words.get(found["outcome"], found["outcome"])
+            ends[outcome] += 1
+            why = f": {reason(found['why'])}" if found["why"] else ""
+            rows.append(f"| {name} | {outcome}{why} |")
+        if rows:
+            count = f"{len(rows)} of {len(names)} were run"
+            tables += [f"### {kind}", "", f"{count}.", "", "| | |", "| --- | --- |", *rows, ""]
+    trained = sum(ends.values()) - ends["left out"]
+    sizes = " and ".join(f"{rows}×{length}" for rows, length in CALLS)
+    images = " and ".join(str(rows) for rows in ROWS.values())
+    text = f"""{HEADING}
+
+**Of {trained} that PyTorch trained, {ends["whole"]} are whole, {ends["**differs**"]} differ and
+{ends["refused"]} are refused.** {ends["left out"]} more were left out, since PyTorch does not train
+what the small configuration makes of them. {sum(ends.values())} were run, of the
+{sum(map(len, KINDS.values()))} names that these auto classes of transformers
+{transformers.__version__} know; nothing is said of the others.
+
+Made by `scripts/architectures.py --exporter {exporter}` with PyTorch {torch.__version__}: random
+weights, two layers where the configuration allows, no dropout, words padded on the right, one
+thread. *Whole* is one graph in the engine and nothing in PyTorch (`fallback=None`), with a loss
+within 1e-5 of PyTorch's and every gradient within 1e-4 of its largest entry (of a thousandth of the
+model's largest, where that is more), for {sizes} words, or {images} images.
+*Refused* is an error, or no end within {SECONDS} s; the reason stands beside it.
+
+"""
+    above = page.read_text().split(HEADING)[0].rstrip()
+    page.write_text(f"{above}\n\n{text}" + "\n".join(tables).rstrip() + "\n")
+
+
 def main() -> None:
     """Compare what is asked for; write and print the outcome."""
     parser = argparse.ArgumentParser(
@@ -234,11 +313,17 @@ def main() -> None:
     )
     parser.add_argument("--exporter", help="of ORTModule; by default its own choice")
     parser.add_argument("--out", type=Path, default=Path("build/architectures.json"))
+    parser.add_argument("--write-docs", action="store_true", help="of what was found so far")
     args = parser.parse_args()
     os.environ["STEEP_CACHE"] = "off"
     args.out.parent.mkdir(parents=True, exist_ok=True)
     known = json.loads(args.out.read_text()) if args.out.exists() else {}
-    jobs = [(k, n) for k in args.kinds for n in KINDS[k] if not args.only or n in args.only]
+    if args.write_docs:
+        write_docs(known, args.exporter or "", ROOT / "docs" / "models.md")
+        return
+    # In turn, so that a run that is stopped has seen something of each kind.
+    turns = itertools.zip_longest(*([(k, n) for n in KINDS[k]] for k in args.kinds))
+    jobs = [j for turn in turns for j in turn if j and (not args.only or j[1] in args.only)]
     for kind, name in (bar := tqdm(jobs, unit="model")):
         key = f"{kind} {name} {args.exporter or ''}".strip()
         if key in known and not args.only:
