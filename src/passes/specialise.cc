@@ -92,8 +92,9 @@ class Specialiser {
   /// Whether every node visited so far is known.
   bool complete() const { return complete_; }
 
-  /// Leaves the node as it is, and all that reads its results.
+  /// Leaves the node for later, and all that reads its results.
   void defer(Node n) {
+    read_latest(n);
     deferred_.push_back(n.id());
     for (int i = 0; i < n.output_count(); ++i) {
       if (n.output(i)) withhold(n.output(i));
@@ -135,12 +136,10 @@ class Specialiser {
 
  private:
   void visit_node(Node n) {
+    read_latest(n);
     bool waits = false;
     for (int i = 0; i < n.input_count(); ++i) {
-      const Value x = n.input(i);
-      if (!x) continue;
-      if (const Value now = latest(x); now != x) n.set_input(i, now);
-      waits = waits || is_withheld(n.input(i));
+      waits = waits || (n.input(i) && is_withheld(n.input(i)));
     }
     if (waits) return wait(n);
     if (n.op() == "If" && constant(n.input(0)) != nullptr) return take_branch(n);
@@ -163,6 +162,13 @@ class Specialiser {
     for (int i = 0; i < n.output_count(); ++i) {
       Value y = n.output(i);
       if (y && latest(y) == y && !y.type().concrete()) return wait(n);
+    }
+  }
+
+  void read_latest(Node n) {
+    for (int i = 0; i < n.input_count(); ++i) {
+      const Value x = n.input(i);
+      if (x && latest(x) != x) n.set_input(i, latest(x));
     }
   }
 

@@ -90,6 +90,25 @@ TEST(Segment, AnUpdateWaitsForEveryReader) {
   EXPECT_FLOAT_EQ(*program.forward({}).outputs[0].data<float>(), 0.0F + -1.0F + 2.0F);
 }
 
+TEST(Segment, BackwardReadsWhatTookThePlaceOfANode) {
+  Graph g;
+  const Value x = floats_in(g, "x", {1, 2, 1}), w = floats_in(g, "w", {1, 1, 1});
+  const Value count = sum(cast(apply("NonZero", {x}), DType::f32), {}, false);
+  const Value axis = g.add_constant(Tensor::scalar(int64_t{1}));
+  const Value y = apply("DFT", {x * count, Value(), axis}) * w;  // its parts run, not itself
+  g.add_output("y", y);
+  const Value dy = g.add_gradient_input("dy", y);
+  const auto dw = add_gradients(g, std::span(&y, 1), std::span(&dy, 1), std::span(&w, 1));
+  g.add_output("dw", dw[0], Phase::backward);
+  Program program(std::move(g));
+  const Tensor fed[] = {Tensor::from({1.0F, 2.0F}, {1, 2, 1}), Tensor::from({1.0F}, {1, 1, 1})};
+  ForwardResult run = program.forward(fed);
+  const Tensor seed = Tensor::from({1.0F, 0.0F, 0.0F, 0.0F}, {1, 2, 2});
+  EXPECT_FLOAT_EQ(*run.outputs[0].data<float>(), 3);  // 1 + 2, once for the places 0 and 1
+  EXPECT_FLOAT_EQ(*program.backward(std::move(run.pending), std::span(&seed, 1))[0].data<float>(),
+                  3);
+}
+
 TEST(Segment, SequencesInAndOut) {
   Graph g;
   const Value s = g.add_input("s", {DType::f32, std::nullopt, Kind::sequence});
