@@ -96,6 +96,8 @@ class Planner {
       }
     }
     for (const Output& o : g().outputs()) last_use_[root_[o.value.id()]] = INT32_MAX;
+    // copied at the end of the phase, unless it was written in place
+    for (const Update& u : g().updates()) last_use_[root_[u.value.id()]] = INT32_MAX;
     wanted_outside_.assign(g().value_count(), 0);
     for (const Output& o : g().outputs()) wanted_outside_[root_[o.value.id()]] = 1;
   }
@@ -120,7 +122,7 @@ class Planner {
         if (!(leaves(y) || heir_[y.id()]) || x.type().nbytes() != y.type().nbytes()) continue;
         Node p = x.producer();
         const bool made = p && p.phase() == n.phase() && kernels_.count(p.id()) != 0;
-        if (!made || users[x.id()].size() != 1) continue;
+        if (!made || users[x.id()].size() != 1 || updates_state_[x.id()]) continue;
         heir_[x.id()] = y;
         inherits[y.id()] = 1;
       }
