@@ -100,6 +100,9 @@ struct TrainingOptions {
   std::vector<std::string> trainable{};
   std::vector<std::string> frozen{};  ///< taken away from the above
   std::vector<ParameterGroup> groups{};
+  /// What else a step writes: initializers, by name, each with the output of the model that it
+  /// becomes (a moving average, a counter). Not trained; in checkpoints as running statistics are.
+  std::map<std::string, std::string> updates{};
 
   OptimizerOptions optimizer{};
   ScheduleOptions schedule{};

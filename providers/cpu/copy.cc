@@ -20,12 +20,27 @@ std::unique_ptr<Kernel> make_copy(const NodeSpec& node, std::string* why_not) {
   return kernel_from(copy, 0, {{0, 0}});
 }
 
+/// The operand that is written over may be dead already: it is not read.
+std::unique_ptr<Kernel> make_assign(const NodeSpec& node, std::string* why_not) {
+  const Operand& value = node.in(1);
+  const Operand& state = node.out(0);
+  if (value.dtype != state.dtype || value.dims != state.dims) {
+    return decline(why_not, "state and value differ in shape or dtype");
+  }
+  const auto bytes = static_cast<int64_t>(size_of(value.dtype)) * value.size();
+  auto copy = [bytes](const KernelArgs& args) {
+    if (args.in[1] != args.out[0]) copy_bytes(args.in[1], args.out[0], bytes);
+  };
+  return kernel_from(copy, 0, {{0, 0}});
+}
+
 }  // namespace
 
 void register_copy(std::vector<Candidate>& list) {
   for (const char* op : {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"}) {
     list.push_back({op, "copy", make_copy});
   }
+  list.push_back({"steep.Assign", "copy", make_assign});
 }
 
 }  // namespace steep::cpu

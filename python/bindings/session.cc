@@ -130,6 +130,7 @@ void init_options(nb::module_ &m) {
       .def_rw("clip_norm", &TrainingOptions::clip_norm)
       .def_rw("grad_norm", &TrainingOptions::grad_norm)
       .def_rw("step_outputs", &TrainingOptions::step_outputs)
+      .def_rw("updates", &TrainingOptions::updates)
       .def_rw("seed", &TrainingOptions::seed)
       .def_rw("precision", &TrainingOptions::precision)
       .def_rw("loss_scale", &TrainingOptions::loss_scale)

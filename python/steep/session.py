@@ -55,6 +55,8 @@ class TrainingSession(_steep.TrainingSession):
         groups: pairs of names and settings that differ: ``(names, {"lr_multiplier": 0.1})`` or
             ``(names, {"weight_decay": 0.0})``; or an optimizer of their own, whose numbers
             ``set_group`` may change: ``(names, OptimizerOptions)``.
+        updates: what else a step writes: initializers, each with the output of the model that it
+            becomes, such as a moving average or a counter.
         schedule: "constant", "linear" or "cosine", after ``warmup_steps`` and up to
             ``total_steps``, down to ``min_lr_ratio`` of the rate.
         clip_norm: bound of the gradients' global norm; 0 for none.
@@ -100,6 +102,7 @@ class TrainingSession(_steep.TrainingSession):
         eps: float = 1e-8,
         bias_correction: bool = True,
         groups: Sequence[tuple[Sequence[str], Mapping[str, float] | _steep.OptimizerOptions]] = (),
+        updates: Mapping[str, str] | None = None,
         schedule: str = "constant",
         warmup_steps: int = 0,
         total_steps: int = 0,
@@ -130,6 +133,7 @@ class TrainingSession(_steep.TrainingSession):
         scaling.initial, scaling.growth_interval = loss_scale, loss_scale_window
         scaling.min, scaling.max = min(scaling.min, loss_scale), max(scaling.max, loss_scale)
         options.loss_scale = scaling
+        options.updates = dict(updates or {})
         options.groups = [_group(names, settings) for names, settings in groups]
 
         settings = _steep.OptimizerOptions()

@@ -25,6 +25,9 @@ struct ImportOptions {
   bool leave_out = false;
   /// Inputs that have a default, to be inputs. Others of the kind are constants.
   std::set<std::string> fed{};
+  /// Initializers that change while the model runs: states from the start, so that nothing is
+  /// computed ahead from what they hold.
+  std::set<std::string> states{};
 };
 
 struct ImportedModel {

@@ -141,6 +141,7 @@ Lowering::Lowering(const CheckedModel& model, Graph& graph, const ImportOptions&
       graph_(&graph),
       limits_(options.limits),
       fed_(options.fed),
+      states_(options.states),
       training_(options.training) {
   for (const auto& f : model.proto.functions()) functions_.emplace(function_id(f), &f);
 }
@@ -171,6 +172,7 @@ void Lowering::add_initializers(const onnx::GraphProto& graph, Scope& scope,
     Tensor tensor = model_.tensors->get(proto, proto.name());
     const Value v = graph_->add_constant(std::move(tensor), prefix + proto.name());
     if (body_ == nullptr) parameters_.insert(v.id());
+    if (body_ == nullptr && states_.count(proto.name()) != 0) graph_->make_state(v);
     scope.names[proto.name()] = v;
   }
 }

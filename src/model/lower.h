@@ -202,7 +202,8 @@ class Lowering {
   Graph* graph_;              // under construction: the model's, or that of a body
   OpenBody* body_ = nullptr;  // whose graph that is; null: the model's
   const Limits& limits_;
-  const std::set<std::string>& fed_;  // inputs with a default, to be inputs
+  const std::set<std::string>& fed_;     // inputs with a default, to be inputs
+  const std::set<std::string>& states_;  // initializers that change
   bool training_;
   std::unordered_map<std::string, const onnx::FunctionProto*> functions_;
   const Frame* frame_ = nullptr;             // of the node being lowered

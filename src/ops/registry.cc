@@ -181,6 +181,7 @@ namespace steep {
   X(Where) \
   X(Xor) \
   X(SteepAdam) \
+  X(SteepAssign) \
   X(SteepAttention) \
   X(SteepAttentionGrad) \
   X(SteepAveragePoolGrad) \

@@ -107,7 +107,8 @@ Roles::Roles(const Graph& graph, std::span<const Value> losses, bool with_target
   const std::vector<Node> order = graph.nodes();
   for (uint32_t id = 0; id < traits_.size(); ++id) {
     const Value v = graph.value(id);
-    traits_[id].free = v.role() == Role::constant || v.name() == kSeedInput;
+    traits_[id].free =
+        v.role() == Role::constant || v.role() == Role::state || v.name() == kSeedInput;
   }
   look_forward(order);
   look_back(order, losses);

@@ -63,9 +63,11 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
       base_lr(options.optimizer.lr),
       loss_scale(scales_loss(options) ? options.loss_scale.initial : 1) {
   const Budget budget(options.limits);
-  ImportedModel imported =
-      import_model(std::as_bytes(std::span(bytes)), {.limits = options.limits, .leave_out = true},
-                   folder, given);
+  std::set<std::string> changing;
+  for (const auto& update : options.updates) changing.insert(update.first);
+  ImportedModel imported = import_model(
+      std::as_bytes(std::span(bytes)),
+      {.limits = options.limits, .leave_out = true, .states = std::move(changing)}, folder, given);
   imported.require(options.output.empty() ? "loss" : options.output);
   for (const std::string& name : options.step_outputs) imported.require(name);
   const auto& known = imported.initializers;

@@ -17,6 +17,7 @@
 #include "train/optimizer.h"
 #include "train/parameters.h"
 #include "train/schedule.h"
+#include "train/updates.h"
 
 namespace steep {
 namespace {
@@ -109,26 +110,6 @@ std::vector<Rate> rates_for(const TrainingModel& model, const TrainingOptions& o
   return rates;
 }
 
-void add_step_outputs(Graph& graph, const std::vector<Output>& model_outputs,
-                      const std::vector<std::string>& wanted) {
-  std::vector<std::string> known;
-  std::unordered_map<std::string, Value> values;
-  for (const Output& o : model_outputs) {
-    known.push_back(o.name);
-    values.emplace(o.name, o.value);
-  }
-  for (const std::string& name : wanted) {
-    const auto found = values.find(name);
-    if (found == values.end()) {
-      throw ModelError(ErrorParts{.what = "The model has no such output.",
-                                  .node = name,
-                                  .expected = nearest_names(name, known),
-                                  .received = name});
-    }
-    graph.add_output(name, found->second);
-  }
-}
-
 bool trains_statistics(Node n) {
   return n.op() == "BatchNormalization" && n.attrs().integer("training_mode", 0) != 0;
 }
@@ -149,8 +130,9 @@ std::vector<Value> choose_statistics(const Graph& graph, std::span<const std::st
 }
 
 /// Each training normalisation as one of the batch, and the updates of its running statistics,
-/// which wait for the backward phase as those of the weights do.
-void update_statistics(Graph& graph) {
+/// which wait for the backward phase as those of the weights do. `updates` says itself what it
+/// writes.
+void update_statistics(Graph& graph, const std::map<std::string, std::string>& updates) {
   for (Node n : graph.nodes()) {
     if (!trains_statistics(n)) continue;
     const Value x = n.input(0);
@@ -163,7 +145,7 @@ void update_statistics(Graph& graph) {
     };
     auto update = [&](Value before, Value batch, Value after) {
       if (after) graph.replace_uses(after, running(before, batch));
-      if (before.role() != Role::state) return;
+      if (before.role() != Role::state || updates.count(before.name()) != 0) return;
       Graph::Scope later(graph, Phase::backward, n.name());
       graph.add_update(before, running(before, batch));
     };
@@ -247,7 +229,9 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
       model.warnings.push_back(std::move(doubt));
     }
     const Value losses[] = {attached.loss};
-    Choice choice = choose_parameters(with_loss, losses, initializers, constants, options);
+    TrainingOptions own = options;
+    for (const auto& update : options.updates) own.frozen.push_back(update.first);
+    Choice choice = choose_parameters(with_loss, losses, initializers, constants, own);
     for (Value v : choice.parameters) chosen.push_back(v.name());
     model.left_out = std::move(choice.left_out);
   }
@@ -259,6 +243,12 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
     graph.set_type(v, type);
   };
   for (Value v : choose_statistics(graph, initializers, chosen)) {
+    model.statistics.push_back(v.name());
+    make_state(v);
+  }
+  check_updates(graph, initializers, options);
+  for (const auto& update : options.updates) {
+    const Value v = graph.find(update.first);
     model.statistics.push_back(v.name());
     make_state(v);
   }
@@ -283,12 +273,14 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
   Graph graph = model.graph;
   const bool scaled = scales_loss(options), look_first = options.check_finite || scaled;
   const bool want_norm = options.clip_norm > 0 || options.grad_norm || look_first;
-  update_statistics(graph);
+  update_statistics(graph, options.updates);
   const AttachedLoss attached = attach_loss(graph, options);
-  const std::vector<Output> model_outputs = graph.outputs();
-  graph.set_outputs({});
-  graph.add_output("loss", readable(attached.loss));
-  add_step_outputs(graph, model_outputs, options.step_outputs);
+  add_updates(graph, options);
+  std::vector<Output> outputs{{"loss", readable(attached.loss)}};
+  for (const std::string& name : options.step_outputs) {
+    outputs.push_back({name, output_named(graph, name)});
+  }
+  graph.set_outputs(std::move(outputs));
   const Value loss = graph.outputs()[0].value;
   const Phase gradient_phase = look_first ? Phase::forward : Phase::backward;
   // Before the gradients, so that no update has to wait for its rate.

@@ -22,8 +22,8 @@ struct TrainingModel {
   std::vector<std::string> moments;  ///< of all parameters
   /// Names of the states in which parameters of groups with an optimizer of their own count steps.
   std::vector<std::string> counts;
-  /// Running means and variances that BatchNormalization in training mode keeps up to date: states,
-  /// too, but no optimizer touches them.
+  /// Running means and variances that BatchNormalization in training mode keeps up to date, and
+  /// TrainingOptions::updates: states, too, but no optimizer touches them.
   std::vector<std::string> statistics;
   bool label_added = false;  ///< the loss brings an input of its own, last in order
   std::string loss_output;   ///< "" unless the loss is an output of the model

@@ -67,6 +67,10 @@ for _shape in SHAPES:
     sgd(_shape, {"momentum": 0.875, "dampening": 0.25, "weight_decay": 0.125}, True, 2, SCALE)
 
 
+for _shape in SHAPES:
+    row("steep.Assign", floats(*_shape), floats(*_shape), smooth=False, torch=lambda s, v: v)
+
+
 SGD_NAMES = ("momentum", "dampening", "weight_decay")
 ADAM_NAMES = ("beta1", "beta2", "epsilon", "weight_decay")
 

@@ -1,0 +1,20 @@
+// steep.Assign(state, value) → value, over the state: what forward leaves in a buffer, written when
+// the weights are, so that a step that is given up leaves it as it was.
+#include "ops/build.h"
+#include "ops/op_def.h"
+
+namespace steep {
+namespace {
+
+std::vector<Type> assign_infer(Node n) { return {n.input(0).type()}; }
+
+std::vector<Value> assign_decompose(Node n) { return {apply("Identity", {n.input(1)})}; }
+
+}  // namespace
+
+extern const OpDef kSteepAssign = {.name = "steep.Assign",
+                                   .infer = assign_infer,
+                                   .decompose = assign_decompose,
+                                   .updates_input = {0}};
+
+}  // namespace steep
