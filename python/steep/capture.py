@@ -18,7 +18,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch._dynamo
@@ -33,7 +33,7 @@ from steep.call import autocast_precision
 from steep.errors import Error, ModelError
 from steep.lowering import CannotLower
 from steep.parts import bring_in_parts
-from steep.piece import NothingToRun, Piece, bring_in
+from steep.piece import Lowered, NothingToRun, Piece, say
 from steep.quiet import unlogged
 from steep.report import ExportReport
 
@@ -75,6 +75,15 @@ def _enter_child() -> None:
 os.register_at_fork(after_in_child=_enter_child)
 
 
+class Runs(Protocol):
+    """Runs a graph in ONNX on the values of the captured graph's placeholders."""
+
+    lowered: Lowered
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return what the captured graph's output node gives."""
+
+
 class Capture:
     """A backend of ``torch.compile``: runs each graph in the engine, else in PyTorch.
 
@@ -82,6 +91,8 @@ class Capture:
         precision: "fp32", "bf16" or "fp16"; by default what autocast says where a graph is made.
         strict: raise ModelError for a graph that the engine cannot run.
         record: is told how each graph came about, those of PyTorch too.
+        make: makes of a graph in ONNX, and a precision, what runs it.
+        otherwise: what lets PyTorch run the rest, for errors.
     """
 
     def __init__(
@@ -90,13 +101,17 @@ class Capture:
         *,
         strict: bool = False,
         record: Callable[[ExportReport], None] = lambda report: None,
+        make: Callable[[Lowered, str], Runs] = Piece,
+        otherwise: str = 'fallback="parts"',
     ) -> None:
         self.precision = precision
+        self.make = make
+        self.otherwise = otherwise
         self.strict = strict
         self.record = record
         self.local = threading.local()
         self.said: set[str] = set()
-        self.pieces: weakref.WeakSet[Piece] = weakref.WeakSet()  # while PyTorch keeps their graphs
+        self.pieces: weakref.WeakSet[Runs] = weakref.WeakSet()  # while PyTorch keeps their graphs
 
     def __call__(
         self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]
@@ -111,18 +126,20 @@ class Capture:
             )
         start = time.perf_counter()
         refused: list[CannotLower] = []
-        pieces: list[Piece] = []
+        pieces: list[Runs] = []
         precision = self.precision()
         reason = ""
         try:
             with _lowering:
                 try:
-                    pieces = [bring_in(graph_module, examples, precision)]
-                    call: Callable[..., Any] = pieces[0]
+                    made = say(graph_module, examples, lambda said: self.make(said, precision))
+                    pieces = [made]
+                    call: Callable[..., Any] = made
                 except CannotLower as e:
                     if self.strict:
                         raise
-                    call, pieces, refused = bring_in_parts(graph_module, examples, precision, e)
+                    call, parts, refused = bring_in_parts(graph_module, examples, precision, e)
+                    pieces = [*parts]
         except NothingToRun:
             return _as_it_is(graph_module)
         except CannotLower as e:
@@ -131,7 +148,7 @@ class Capture:
                 raise ModelError(
                     "A part of the module cannot run in the engine.",
                     received=reason,
-                    remedy='change the code named above, or let PyTorch run it: fallback="parts"',
+                    remedy=f"change the code named above, or let PyTorch run it: {self.otherwise}",
                 ) from e
             log.warning("PyTorch runs a graph that cannot be brought in: %s", reason)
             return _as_it_is(graph_module)
@@ -143,10 +160,10 @@ class Capture:
                         reason,
                         getattr(self.local, "training", False),
                         time.perf_counter() - start,
-                        cached=all(piece.cached for piece in pieces) and not reason,
+                        cached=all(piece.lowered.cached for piece in pieces) and not reason,
                         place=getattr(self.local, "place", ""),
                         because=getattr(self.local, "because", ""),
-                        operators=sum(piece.operators for piece in pieces),
+                        operators=sum(piece.lowered.operators for piece in pieces),
                         in_torch=tuple(str(why) for why in refused),
                     )
                 )
@@ -171,6 +188,8 @@ class Captured:
         record: as for ``Capture``.
         whole: raise ModelError where the module does not become one graph in the engine; otherwise
             PyTorch runs what lies between graphs, and graphs that the engine cannot run.
+        make, otherwise: as for ``Capture``.
+        vary: ask for a graph of any extents from the first call on.
     """
 
     def __init__(
@@ -180,10 +199,16 @@ class Captured:
         record: Callable[[ExportReport], None],
         *,
         whole: bool,
+        make: Callable[[Lowered, str], Runs] = Piece,
+        otherwise: str = 'fallback="parts"',
+        vary: bool = False,
     ) -> None:
         self._module = module
+        self._vary = vary
         self.breaks: list[str] = []  # why there are several graphs, or none of a function
-        self.capture = Capture(precision, strict=whole, record=record)
+        self.capture = Capture(
+            precision, strict=whole, record=record, make=make, otherwise=otherwise
+        )
         # Not torch.compile(): its settings would have to be changed around each call.
         context = torch._dynamo.optimize(self.capture, nopython=whole, isolate_recompiles=True)
         make = context.callback
@@ -193,7 +218,7 @@ class Captured:
             self._note_why(*frame[:2])
             before = len(graph_break_reasons)
             settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
-            with settings, unlogged("torch._dynamo"):
+            with settings, unlogged("torch._dynamo", "torch._subclasses.fake_tensor"):
                 made = make(*frame)
             self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:])
             return made
@@ -234,7 +259,7 @@ class Captured:
         sizes = [t.shape for t in tensors]
         if self._sizes is None:
             self._sizes = sizes
-        if sizes != self._sizes:
+        if self._vary or sizes != self._sizes:
             for tensor in tensors:
                 torch._dynamo.maybe_mark_dynamic(tensor, [*range(tensor.ndim)])
 
@@ -264,7 +289,8 @@ class Captured:
             raise ModelError(
                 "The module does not become one graph.",
                 received=_first_line(e) + _user_place(e.real_stack or []),
-                remedy='change the code, or let PyTorch run what lies between: fallback="parts"',
+                remedy="change the code, or let PyTorch run what lies between: "
+                + self.capture.otherwise,
             ) from e
         finally:
             local.arguments = []

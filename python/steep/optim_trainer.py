@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from steep import _steep
 from steep.errors import ModelError
-from steep.exported import Exported
 from steep.optim_state import SharedState
 from steep.session import TrainingSession
 from steep.torch_trainer import (
@@ -22,7 +22,6 @@ from steep.torch_trainer import (
     Trainer,
 )
 
-_REBUILT_IN_A_ROW = 3  # steps before each of which what is compiled in was another
 _KINDS = {torch.optim.SGD: "sgd", torch.optim.Adam: "adam", torch.optim.AdamW: "adamw"}
 _REFUSED = ("amsgrad", "maximize", "differentiable")
 
@@ -92,8 +91,8 @@ def _read_group(kind: str, group: Mapping[str, Any]) -> Update:
 class _OptimTrainer(Trainer):
     """A trainer that believes a ``torch.optim`` object and the modes of the model's parts.
 
-    Both are read before every step. Numbers, of each group, are inputs of the compiled step;
-    whatever else changes makes another. Moments lie in the optimizer's state.
+    The optimizer is read before every step. Numbers, of each group, are inputs of the compiled
+    step; whatever else changes makes another. Moments lie in the optimizer's state.
     """
 
     def __init__(
@@ -105,7 +104,6 @@ class _OptimTrainer(Trainer):
     ) -> None:
         self._optimizer = optimizer
         self._state: SharedState | None = None
-        self._rebuilt_in_a_row = 0
         self._updates = read_updates(optimizer)
         settings: dict[str, Any] = {k: options.pop(k) for k in SESSION_OPTIONS if k in options}
         settings["optimizer"] = self._updates[0].kind
@@ -113,11 +111,10 @@ class _OptimTrainer(Trainer):
 
     def _holds_for(self) -> tuple[Any, ...]:
         """Return all that a compiled step of now would hold for."""
-        groups = tuple(
+        return tuple(
             (update.compiled_in(), tuple(id(p) for p in group["params"] if p.requires_grad))
             for update, group in zip(self._updates, self._optimizer.param_groups, strict=True)
         )
-        return groups, tuple(m.training for m in self._net.modules())
 
     def _feed(self, session: TrainingSession, lr: float | None) -> None:
         # what PyTorch's schedulers look at to warn of a step() that was forgotten
@@ -150,8 +147,8 @@ class _OptimTrainer(Trainer):
             self._state.show()
         return result
 
-    def _export(self, inputs: Sequence[torch.Tensor]) -> Exported:
-        return self._export_as_it_is(inputs)
+    def _step_mode(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def _groups(self, names: dict[str, str]) -> Groups:
         by_id = {id(p): names[n] for n, p in self._net.named_parameters() if n in names}
@@ -168,27 +165,14 @@ class _OptimTrainer(Trainer):
         known = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
         return {n for n, p in self._net.named_parameters() if p.requires_grad and id(p) in known}
 
-    def _believe(self, inputs: Sequence[torch.Tensor]) -> None:
+    def _believe(self) -> None:
+        self._updates = read_updates(self._optimizer)
         if self._session is None:
             return
-        self._updates = read_updates(self._optimizer)
-        holds_for = self._holds_for()
-        if holds_for == self._held_for:
-            self._rebuilt_in_a_row = 0
+        if self._holds_for() == self._held_for:
             self._agree()
-            return
-        self._rebuilt_in_a_row += 1
-        if self._rebuilt_in_a_row > _REBUILT_IN_A_ROW:
-            raise ModelError(
-                "What is compiled in changes at every step.",
-                expected="numbers that change, and now and then which parameters are trained, or "
-                "the modes of the model's parts",
-                remedy="ORTModule works with any optimizer",
-            )
-        same_modes = holds_for[1] == self._held_for[1]
-        assert self._exported is not None
-        exported = self._exported if same_modes else self._export(inputs)
-        self._rebuild(exported, list(inputs))
+        else:
+            self._lowered = None
 
     # --- moments ----------------------------------------------------------------------------------
 
@@ -235,13 +219,17 @@ def trainer(
         options: ``clip_norm`` (bound of the gradients' global norm), ``predictions=False`` (return
             the loss alone), ``precision="bf16"`` or ``"fp16"`` (matrix products in 16 bits, weights
             in float32), ``loss_scale`` and ``loss_scale_window`` (with "fp16"),
-            ``seed`` (of dropout), ``check_finite``, ``exporter``, ``opset``.
+            ``seed`` (of dropout), ``check_finite``; ``exporter`` and ``opset`` of ``save_as_onnx``.
 
-    ``train()`` and ``eval()`` of the model and its parts count as in a loop of PyTorch; parameters
-    of the criterion are trained when the optimizer has them.
+    PyTorch's tracer, Dynamo, captures model and criterion as one graph, and again when a condition
+    of it no longer holds: an attribute, a global, a hook, a mode, types. Parameters that the
+    optimizer has are trained, those of the criterion too. ``train()`` and ``eval()`` of the model
+    and its parts count as in a loop of PyTorch; buffers that forward writes are written by the
+    step, and are in checkpoints.
 
     Raises:
-        ModelError: at a step, when the model cannot be exported or trained, or the optimizer
-            changed in a way that the compiled step cannot follow.
+        ModelError: at a step, when model and criterion do not become one graph in the engine (it
+            names the line), no parameter in it is trained, or the optimizer changed in a way that
+            the compiled step cannot follow.
     """
     return _OptimTrainer(model, criterion, optimizer, **options)

@@ -11,7 +11,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -29,22 +29,23 @@ def bring_in(graph_module: torch.fx.GraphModule, examples: Sequence[Any], precis
         NothingToRun: it computes nothing.
         CannotLower: it cannot be brought in.
     """
+    return say(graph_module, examples, lambda lowered: Piece(lowered, precision))
+
+
+def say(
+    graph_module: torch.fx.GraphModule, examples: Sequence[Any], make: Callable[[Lowered], Made]
+) -> Made:
+    """Return what ``make`` makes of a captured graph in ONNX; raise as ``bring_in``."""
     try:
-        return Piece(_copy(graph_module), examples, precision, _make_numbers_tensors)
+        return make(Lowered(_copy(graph_module), examples, _make_numbers_tensors))
     except NothingToRun:
         raise
     except Exception as e:  # the exporter and the engine raise whatever went wrong inside them
-        if any(_number(n) is not None for n in graph_module.graph.nodes):
-            # Where an operator takes no tensor, such as the rate of a dropout.
-            return _bring_in_for_these_numbers(graph_module, examples, precision)
-        raise refusal(e) from e
-
-
-def _bring_in_for_these_numbers(
-    graph_module: torch.fx.GraphModule, examples: Sequence[Any], precision: str
-) -> Piece:
+        if all(_number(n) is None for n in graph_module.graph.nodes):
+            raise refusal(e) from e
+    # Where an operator takes no tensor, such as the rate of a dropout.
     try:
-        return Piece(_copy(graph_module), examples, precision, _make_numbers_constants)
+        return make(Lowered(_copy(graph_module), examples, _make_numbers_constants))
     except NothingToRun:
         raise
     except Exception as e:
@@ -55,14 +56,17 @@ class NothingToRun(Exception):
     """A graph gives views of its arguments, numbers, or nothing."""
 
 
-class Piece:
-    """A captured graph in the engine; ``examples`` are what its placeholders stand for now."""
+class Lowered:
+    """A captured graph in ONNX; ``examples`` are what its placeholders stand for now.
+
+    ``model`` has the inputs ``arg_i`` for i in ``inputs``, which are positions among the tensors
+    that ``given`` returns. Its first outputs are to be written to the arguments at ``written``.
+    """
 
     def __init__(
         self,
         graph_module: torch.fx.GraphModule,
         examples: Sequence[Any],
-        precision: str,
         treat_numbers: Callable[[torch.fx.Graph], None],
     ) -> None:
         graph = graph_module.graph
@@ -79,21 +83,53 @@ class Piece:
             if fake.requires_grad != getattr(examples[i], "requires_grad", False):
                 raise RuntimeError("forward writes what needs a gradient into an argument")
         _widen(graph, narrow)
-        computed = [r.node for r in self.results if isinstance(r, _Computed)]
-        end.args = (tuple(computed),)
+        self.computed = [r.node for r in self.results if isinstance(r, _Computed)]
+        end.args = (tuple(self.computed),)
         graph_module.recompile()
-        model, written, self.cached = lower(graph_module, fakes)
-        if not model.graph.output:
+        self.model, written, self.cached = lower(graph_module, fakes)
+        if not self.model.graph.output:
             raise NothingToRun
-        self.operators = len(model.graph.node)
+        self.fakes = fakes
         self.written = [self.kept[i] for i in written]
-        names = [f"arg_{i}" for i in range(len(fakes))]
-        graph_inputs = {v.name for v in model.graph.input}
-        inputs = [i for i, name in enumerate(names) if name in graph_inputs]
+        names = {v.name for v in self.model.graph.input}
+        self.inputs = [i for i in range(len(fakes)) if f"arg_{i}" in names]
+        self.changes_history = [fakes[i].requires_grad for i in written]
+        self.examples = [n.meta["example_value"] for n in self.computed]
+        self.has_modes = any(n.target is torch._C._set_grad_enabled for n in graph.nodes)
+
+    @property
+    def operators(self) -> int:
+        """How many nodes the model has."""
+        return len(self.model.graph.node)
+
+    def given(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        """Return the tensors of a call, given the values of the captured graph's placeholders."""
+        return [
+            t if isinstance(t, torch.Tensor) else torch.tensor(t)
+            for t in (arguments[i] for i in self.kept)
+        ]
+
+    def outputs(self, arguments: Sequence[Any], made: list[torch.Tensor]) -> Any:
+        """Return the captured graph's outputs, given those of the model after ``written``."""
+        values = [_like(v, e) for v, e in zip(made, self.examples, strict=True)]
+        given = [arguments[i] for i in self.kept]
+        results = tuple(result(given, values) for result in self.results)
+        return results[0] if self.single else results
+
+
+Made = TypeVar("Made")
+
+
+class Piece:
+    """A captured graph in the engine."""
+
+    def __init__(self, lowered: Lowered, precision: str) -> None:
+        self.lowered = lowered
+        fakes, inputs = lowered.fakes, lowered.inputs
         exported = Exported(
-            model=model.SerializeToString(),
+            model=lowered.model.SerializeToString(),
             inputs=inputs,
-            names=[names[i] for i in inputs],
+            names=[f"arg_{i}" for i in inputs],
             states={},
             results=Leaf(),
             exporter="dynamo",
@@ -113,52 +149,41 @@ class Piece:
         )
         # as at the capture
         self.types = [(str(fakes[i].dtype)[6:], [_hint(d) for d in fakes[i].shape]) for i in inputs]
-        self.changes_history = [fakes[i].requires_grad for i in written]
-        self.examples = [n.meta["example_value"] for n in computed]
-        self._check_history(graph, [fakes[i] for i in written], computed)
+        self._check_history()
 
-    def _check_history(
-        self, graph: torch.fx.Graph, written: list[torch.Tensor], computed: list[torch.fx.Node]
-    ) -> None:
+    def _check_history(self) -> None:
         """Raise where a gradient would get lost, or reach what forward writes by another way."""
         if not torch.is_grad_enabled():
             return
-        constant = self.call.constant_results
-        for fake, lost in zip(written, constant, strict=False):
-            modes = any(n.target is torch._C._set_grad_enabled for n in graph.nodes)
-            if fake.requires_grad and (lost or modes):
+        lowered, constant = self.lowered, self.call.constant_results
+        for needs, lost in zip(lowered.changes_history, constant, strict=False):
+            if needs and (lost or lowered.has_modes):
                 raise RuntimeError("forward changes an argument that needs a gradient")
-        for node, lost in zip(computed, constant[len(written) :], strict=True):
+        for node, lost in zip(lowered.computed, constant[len(lowered.written) :], strict=True):
             value = node.meta["example_value"]
             if lost and isinstance(value, torch.Tensor) and value.requires_grad:
                 raise RuntimeError(f"the gradient of {node.name} gets lost")
 
     def __call__(self, *arguments: Any) -> Any:
         """Run it on the values of the captured graph's placeholders; return its outputs."""
-        call = self.call
-        tensors = [self._given(arguments[i], i) for i in self.kept]
+        call, lowered = self.call, self.lowered
+        tensors = lowered.given(arguments)
+        for k, i in enumerate(lowered.kept):
+            if i in lowered.written:  # backward may read what stood there before
+                tensors[k] = tensors[k].clone()
         if call.gradients and torch.is_grad_enabled():
             made = list(Autograd.apply(call, tensors, *(tensors[i] for i in call.wanted_inputs)))
         else:
             made = call.run(tensors, gradients=False)[0]
-        count = len(self.written)
-        for i, value, tracked in zip(self.written, made, self.changes_history, strict=False):
+        count = len(lowered.written)
+        for i, value, tracked in zip(lowered.written, made, lowered.changes_history, strict=False):
             with torch.set_grad_enabled(tracked):
                 arguments[i].copy_(value)
-        values = [_like(v, e) for v, e in zip(made[count:], self.examples, strict=True)]
-        given = [arguments[i] for i in self.kept]
-        results = tuple(result(given, values) for result in self.results)
-        return results[0] if self.single else results
+        return lowered.outputs(arguments, made[count:])
 
     def dump(self, gradients: bool = True) -> str:
         """Return the text of graph and plan, for arguments of the extents that it was made for."""
         return self.call.program.dump(self.types, gradients)
-
-    def _given(self, argument: Any, position: int) -> torch.Tensor:
-        if not isinstance(argument, torch.Tensor):
-            return torch.tensor(argument)
-        # backward may read what stood there before
-        return argument.clone() if position in self.written else argument
 
 
 def _hint(extent: Any) -> int:

@@ -3,7 +3,9 @@
 ``trainer(model, criterion, optimizer)``, in optim_trainer.py, reads a ``torch.optim`` object;
 ``ORTTrainer``, in ort_trainer.py, speaks another dialect.
 
-The weights live once: the engine updates the model's parameters where they lie.
+PyTorch's tracer, Dynamo, captures model and loss as it does for ORTModule, and guards the graph by
+what they read. The weights live once: the engine updates the model's parameters where they lie, and
+the buffers that forward writes.
 """
 
 from __future__ import annotations
@@ -12,22 +14,26 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import onnx
-import onnx.numpy_helper
 import torch
+from torch._dynamo.exc import TorchRuntimeError
 from torch.utils.dlpack import from_dlpack
 
 from steep import _steep
-from steep.attributes import Attributes, name_attribute, read_attributes
-from steep.call import Call
 from steep.errors import DataError, ModelError, ShapeError
 from steep.export import export
-from steep.exported import Exported
+from steep.initializers import embed_weights, with_states
+from steep.report import ExportReport, Report
 from steep.session import TrainingSession
-from steep.structure import flatten, unflatten
+from steep.structure import flatten
+from steep.with_loss import WithLoss, the_loss
+
+if TYPE_CHECKING:
+    from steep.capture import Captured
+    from steep.piece import Lowered
 
 log = logging.getLogger("steep")
 
@@ -37,32 +43,33 @@ LOSS_SCALE = "optimizer/loss_scale"
 # names and settings, or an optimizer of their own
 Groups = Sequence[tuple[Sequence[str], Mapping[str, float] | _steep.OptimizerOptions]]
 _SEED_MASK = 2**63 - 1
+_REBUILT_IN_A_ROW = 3  # steps before each of which what is compiled in was another
+_CONVERTED = {(torch.float64, torch.float32), (torch.int32, torch.int64)}  # data, as sessions do
 # of a trainer that go to its session as they are
 SESSION_OPTIONS = ("clip_norm", "check_finite", "precision", "loss_scale", "loss_scale_window")
 
 
-class _WithLoss(torch.nn.Module):
-    """(inputs…, label) → (loss, result); without a criterion, whatever the model returns."""
+class _Compiled(Exception):
+    """The step is compiled, and was not to run."""
 
-    def __init__(self, model: torch.nn.Module, criterion: Callable[..., Any] | None) -> None:
-        super().__init__()
-        self.model = model
-        self.training = model.training
-        self.criterion = criterion
 
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        if self.criterion is None:
-            return self.model(*inputs)
-        *arguments, label = inputs
-        result = self.model(*arguments)
-        return self.criterion(result, label), result
+class _Step:
+    """A captured graph; a trainer runs it."""
+
+    def __init__(self, lowered: Lowered, run: Callable[[Lowered, tuple[Any, ...]], Any]) -> None:
+        self.lowered = lowered
+        self.run = run
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.run(self.lowered, arguments)
 
 
 class Trainer:
     """Trains a model with a loss and an optimizer as one compiled step.
 
-    The base of both front doors. Nothing is compiled before the first step, whose inputs are the
-    example that the export needs; later inputs may have other extents.
+    The base of both front doors. Nothing is compiled before the first step. A step compiles anew
+    when a condition of its graph no longer holds: an attribute, a global, a hook, a mode, types or,
+    where forward decides by them, extents. Calls from several threads take turns.
     """
 
     def __init__(
@@ -77,122 +84,151 @@ class Trainer:
         predictions: bool = True,
     ) -> None:
         self.model = model
-        self._net = _WithLoss(model, criterion)
+        self._net = WithLoss(model, criterion, predictions)
         self._settings = dict(settings)
         self._seed = torch.initial_seed() & _SEED_MASK if seed is None else seed
         self._export_options: dict[str, Any] = {"exporter": exporter, "opset": opset}
-        self._predictions = predictions
+        self._turn = threading.RLock()
+        self._captured: Captured | None = None
+        self._evaluated: tuple[torch.nn.Module, Captured] | None = None
+        self._reports: list[ExportReport] = []
         self._session: TrainingSession | None = None
-        self._exported: Exported | None = None
-        self._names: dict[str, str] = {}  # the model's name of a trained parameter → the graph's
-        self._statistics: dict[str, str] = {}  # the same of running statistics
-        self._counters: list[torch.Tensor] = []  # of batches that normalisations have seen
+        self._lowered: Lowered | None = None  # of the session
+        self._bound: list[tuple[int, torch.Tensor, int]] = []  # arguments that lie in the session
+        self._fed: list[int] = []  # of the tensors of a call, those that the session is given
+        self._compiled_for: list[torch.Tensor] = []  # like these, without data
+        self._names: dict[str, str] = {}  # the model's name of a trained parameter → the session's
+        self._statistics: dict[str, str] = {}  # the same of buffers that steps write
+        self._first: list[torch.Tensor] = []  # without data
         self._lr: float | None = None
+        self._given_lr: float | None = None
+        self._rebuilt_in_a_row = 0
+        self._only_compile = False
         self._pending_state: dict[str, Any] | None = None
-        self._seen: Attributes = ()  # of the model, when last looked at
-        self._evaluations: list[Call] = []
 
     # --- steps ------------------------------------------------------------------------------------
 
     def compile(self, *inputs: torch.Tensor) -> None:
-        """Export and compile for inputs like these, as the first step otherwise does."""
-        _check_tensors(inputs)
-        if self._session is not None:
-            return
-        self._build(self._export(inputs), inputs)
-
-    def _export(self, inputs: Sequence[torch.Tensor]) -> Exported:
-        with in_mode(self._net, True):
-            return self._export_as_it_is(inputs)
-
-    def _export_as_it_is(self, inputs: Sequence[torch.Tensor]) -> Exported:
-        return export(self._net, _positional(inputs), list(inputs), **self._export_options)
-
-    def _build(self, exported: Exported, inputs: Sequence[torch.Tensor]) -> None:
-        trained = self._trained()
-        parameters = dict(self._net.named_parameters(remove_duplicate=False))
-        own = {id(parameters[n]) for n in trained}
-        given = {n for n, p in parameters.items() if id(p) in own}  # tied ones under every name
-        proto, names = embed_weights(exported, self._net, without_data=given)
-        graph_names = {n: g for n, g in names.items() if n in trained}
-        if not graph_names:
-            raise ModelError(
-                "No trainable parameter is in the graph.",
-                remedy="check requires_grad, and that the loss depends on the model",
-            )
-        if exported.statistics:  # which the session updates itself
-            del proto.graph.output[-len(exported.statistics) :]
-        outputs = [o.name for o in proto.graph.output]
-        for name in graph_names:  # the session writes where they lie
-            parameters[name].data = parameters[name].data.contiguous()
-        session = TrainingSession(
-            proto,
-            output=outputs[0],
-            trainable=list(graph_names.values()),
-            step_outputs=outputs[1:] if self._predictions else [],
-            seed=self._seed,
-            groups=self._groups(graph_names),
-            weights={g: parameters[n].detach() for n, g in graph_names.items()},
-            **self._settings,
-        )
-        buffers = dict(self._net.named_buffers())
-        for name in exported.statistics:
-            buffers[name].data = from_dlpack(session.state(names[name]))
-        self._counters = [buffers[name] for name in exported.counters]
-        self._names = {n.removeprefix("model."): g for n, g in graph_names.items()}
-        self._statistics = {n.removeprefix("model."): names[n] for n in exported.statistics}
-        self._session, self._exported = session, exported
-        self._share(session, {g: parameters[n] for n, g in graph_names.items()})
-        self._seen = read_attributes(self.model)
-        self._first = [torch.empty_like(t, device="meta") for t in inputs]
-        if self._pending_state is not None:
-            self._load_moments(self._pending_state)
-            self._pending_state = None
+        """Capture and compile for inputs like these, as the first step otherwise does."""
+        with self._turn:
+            if self._session is None:
+                self._only_compile = True
+                try:
+                    self._call(inputs)
+                except _Compiled:
+                    self._remember(inputs)
+                finally:
+                    self._only_compile = False
 
     def step(self, *inputs: torch.Tensor, lr: float | None = None) -> Any:
         """One training step: ``loss, y_pred = trainer.step(x, y)``.
 
         The last input is the label; the others go to the model. ``lr`` replaces the rate from this
-        step on. Returns the loss (a float32 scalar) and the model's result, or the loss alone when
-        the trainer was made with ``predictions=False``. Raises ShapeError and DataError before any
+        step on. Returns the loss (a scalar) and the model's result, or the loss alone when the
+        trainer was made with ``predictions=False``. Raises ShapeError and DataError before any
         weight changes.
         """
-        self._believe(inputs)
-        session = self._ready(inputs)
-        self._feed(session, lr)
-        self._warn_of_changes()
-        result = session.step(*self._fed(inputs))
+        with self._turn:
+            self._believe()
+            self._given_lr = lr
+            return self._call(inputs)
+
+    def _call(self, inputs: Sequence[torch.Tensor]) -> Any:
+        tensors = self._like_the_first(inputs)
+        if self._captured is None:
+            from steep.capture import Captured  # loads a large part of PyTorch
+
+            torch._dynamo.allow_in_graph(the_loss)
+            self._captured = Captured(
+                self._net,
+                lambda: self._settings.get("precision", "fp32"),
+                self._reports.append,
+                whole=True,
+                make=lambda lowered, precision: _Step(lowered, self._run),
+                otherwise="ORTModule",
+                vary=True,
+            )
+        with torch.enable_grad(), torch.autocast("cpu", enabled=False), self._step_mode():
+            result = self._answer(self._captured, tensors)
+        self._remember(tensors)
+        return result
+
+    def _answer(self, captured: Captured, tensors: Sequence[torch.Tensor]) -> Any:
+        try:
+            return captured(*tensors)[0]
+        except TorchRuntimeError as e:  # what PyTorch itself says of them
+            if not self._first:
+                raise
+            raise ShapeError(
+                "The model does not take inputs of these extents.",
+                expected=f"such as {[list(t.shape) for t in self._first]}",
+                received=f"{[list(t.shape) for t in tensors]}: {str(e).splitlines()[0]}",
+            ) from e
+
+    def _remember(self, tensors: Sequence[torch.Tensor]) -> None:
+        if not self._first:
+            self._first = [torch.empty_like(t, device="meta") for t in tensors]
+
+    def _run(self, lowered: Lowered, arguments: tuple[Any, ...]) -> Any:
+        """Run a captured graph as a step: Dynamo's guards say that it holds."""
+        tensors = lowered.given(arguments)
+        if lowered is self._lowered and all(
+            tensors[i] is tensor and tensor.data_ptr() == pointer
+            for i, tensor, pointer in self._bound
+        ):
+            self._rebuilt_in_a_row = 0
+        else:
+            self._build(lowered, tensors)
+        if self._only_compile:
+            raise _Compiled
+        session = self.session
+        self._feed(session, self._given_lr)
+        result = session.step(*(tensors[i].detach() for i in self._fed))
         if result.skipped:
             log.info("skipped a step: gradients overflowed at loss scale %g", result.loss_scale)
-        for counter in () if result.skipped else self._counters:
-            counter.add_(1)
-        loss = torch.tensor(result.loss)
-        return (loss, self._prediction(result.outputs)) if self._predictions else loss
+        outputs = [from_dlpack(o) for o in result.outputs]
+        with torch.no_grad():
+            for i, value in zip(self._written, outputs, strict=False):
+                arguments[i].copy_(value)
+        values = outputs[len(self._written) :]
+        values.insert(self._loss, torch.tensor(result.loss))
+        return lowered.outputs(arguments, values)
 
     def evaluate(self, *inputs: torch.Tensor) -> Any:
         """Loss and the model's result in evaluation mode, without an update.
 
         The model is captured once more, with all of its parts in evaluation mode.
         """
-        self._ready(inputs)
-        tensors = [t.to(first.dtype) for t, first in zip(inputs, self._first, strict=True)]
-        call = next((c for c in self._evaluations if c.exported.accepts(tensors)), None)
-        if call is None:
-            with in_mode(self._net, False):
-                exported = self._export_as_it_is(tensors)
-            call = Call(
-                self._net,
-                exported,
-                set(),
-                (),
-                precision=self._settings.get("precision", "fp32"),
-                narrow_results=False,
-            )
-            self._evaluations.append(call)
-        with torch.no_grad():
-            results = call.run(tensors, gradients=False)[0]
-        loss, *rest = unflatten(call.exported.results, results)
-        return loss, rest[0] if len(rest) == 1 else tuple(rest)
+        with self._turn:
+            tensors = self._like_the_first(inputs)
+            if self._evaluated is None:
+                from steep.capture import Captured  # loads a large part of PyTorch
+
+                net = WithLoss(self.model, self._net.criterion, predictions=True)
+                precision = self._settings.get("precision", "fp32")
+                captured = Captured(
+                    net,
+                    lambda: precision,
+                    self._reports.append,
+                    whole=True,
+                    otherwise="ORTModule",
+                )
+                self._evaluated = net, captured
+            net, captured = self._evaluated
+            with torch.no_grad(), torch.autocast("cpu", enabled=False), in_mode(net, False):
+                return self._answer(captured, tensors)
+
+    def plan(self) -> _steep.StepPlan:
+        """Return what a step takes, with inputs of the extents that it was compiled for."""
+        return self.session.plan(*_zeros(self._compiled_for))
+
+    def dump(self) -> str:
+        """Return the text of a step's graph and plan, for these extents."""
+        return self.session.dump(*_zeros(self._compiled_for))
+
+    def report(self) -> Report:
+        """Return what became of the model so far: its graphs, and why there are several."""
+        return Report(type(self.model).__name__, tuple(self._reports), (), 0)
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -255,26 +291,101 @@ class Trainer:
         example = list(inputs) if inputs else self._example()
         with in_mode(self.model, False):
             exported = export(self.model, _positional(example), example, **self._export_options)
-        proto, _ = embed_weights(exported, self.model)
+        proto = embed_weights(exported, self.model)
         _steep.write_file(os.fspath(path), proto.SerializeToString())
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _warn_of_changes(self) -> None:
-        """Say once of each change of the model that the compiled step cannot see it."""
-        now = read_attributes(self.model)
-        if now == self._seen:
-            return
-        changed = set(now) - set(self._seen)
-        self._seen = now
-        for module, name, value in changed:
-            if name != "training":
-                log.warning(
-                    "%s is now %r, which the compiled step does not see: make a new trainer if "
-                    "forward reads it",
-                    name_attribute(self.model, module, name),
-                    value,
+    def _like_the_first(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """Check the inputs, and convert data as sessions do: float64 to float32, int32 to int64."""
+        for i, value in enumerate(inputs):
+            if not isinstance(value, torch.Tensor):
+                raise DataError(
+                    "An input is not a tensor.",
+                    node=f"input {i}",
+                    expected="a torch.Tensor",
+                    received=f"a {type(value).__module__}.{type(value).__qualname__}",
+                    remedy="convert it with torch.as_tensor",
                 )
+        if not self._first:
+            return list(inputs)
+        if len(inputs) != len(self._first):
+            raise DataError(
+                "The number of inputs is wrong.",
+                expected=f"{len(self._first)} tensors",
+                received=f"{len(inputs)} tensors",
+            )
+        return [
+            t.to(first.dtype) if (t.dtype, first.dtype) in _CONVERTED else t
+            for t, first in zip(inputs, self._first, strict=True)
+        ]
+
+    def _build(self, lowered: Lowered, tensors: list[torch.Tensor]) -> None:
+        """Make the session that trains what a captured graph has for parameters."""
+        self._rebuilt_in_a_row += 1
+        if self._rebuilt_in_a_row > _REBUILT_IN_A_ROW:
+            raise ModelError(
+                "What is compiled in changes at every step.",
+                expected="numbers that change, and now and then which parameters are trained, or "
+                "the modes of the model's parts",
+                remedy="ORTModule works with any optimizer",
+            )
+        before = self._session
+        carried = {} if before is None else self._carried()
+        names = {id(t): n for n, t in (*self._net.named_buffers(), *self._net.named_parameters())}
+        trained, buffers = self._trained(), dict(self._net.named_buffers())
+        outputs = [o.name for o in lowered.model.graph.output]
+        count = len(lowered.written)
+        left = {lowered.kept.index(at): outputs[k] for k, at in enumerate(lowered.written)}
+        states = {}
+        for i in lowered.inputs:
+            name = names.get(id(tensors[i]), "")
+            if name in trained and i in left:
+                raise ModelError("Forward writes a parameter that is trained.", node=name)
+            if name in trained:
+                tensors[i].data = tensors[i].data.contiguous()
+            elif name not in buffers or i not in left or not tensors[i].is_contiguous():
+                continue
+            states[i] = name
+        of_graph = [name for name in states.values() if name in trained]
+        if not of_graph:
+            raise ModelError(
+                "No trainable parameter is in the graph.",
+                remedy="check requires_grad, and that the loss depends on the model",
+            )
+        self._loss = next(k for k, n in enumerate(lowered.computed) if n.target is the_loss)
+        self._written = [at for at in lowered.written if lowered.kept.index(at) not in states]
+        step_outputs = [left[lowered.kept.index(at)] for at in self._written] + outputs[count:]
+        step_outputs.remove(outputs[count + self._loss])
+        session = TrainingSession(
+            with_states(lowered.model, {f"arg_{i}": name for i, name in states.items()}),
+            output=outputs[count + self._loss],
+            trainable=of_graph,
+            updates={name: left[i] for i, name in states.items() if i in left},
+            step_outputs=step_outputs,
+            seed=self._seed,
+            groups=self._groups({name: name for name in of_graph}),
+            weights={name: tensors[i].detach() for i, name in states.items()},
+            **self._settings,
+        )
+        self._session, self._lowered = session, lowered
+        self._bound = [(i, tensors[i], tensors[i].data_ptr()) for i in states]
+        self._fed = [i for i in lowered.inputs if i not in states]
+        self._compiled_for = [torch.empty_like(tensors[i], device="meta") for i in self._fed]
+        self._names = {n.removeprefix("model."): n for n in of_graph}
+        own = set(states.values()) - set(of_graph)
+        self._statistics = {n.removeprefix("model."): n for n in own}
+        self._share(session, {name: tensors[i] for i, name in states.items() if name in trained})
+        if before is not None:
+            there = {f"{OPTIMIZER}{k.partition('/')[0]}/{n}" for k, n in self._moments()}
+            there |= {STEP, LOSS_SCALE}
+            self._load_moments({k: v for k, v in carried.items() if k in there})
+            session.run_count = before.run_count
+            if self._lr is not None:
+                session.lr = self._lr
+        if self._pending_state is not None:
+            self._load_moments(self._pending_state)
+            self._pending_state = None
 
     def _feed(self, session: TrainingSession, lr: float | None) -> None:
         if lr is not None and lr != self._lr:
@@ -283,8 +394,11 @@ class Trainer:
     def _trained(self) -> set[str]:
         return {n for n, p in self._net.named_parameters() if p.requires_grad}
 
-    def _believe(self, inputs: Sequence[torch.Tensor]) -> None:
+    def _believe(self) -> None:
         """Look for what the compiled step does not hold for any longer."""
+
+    def _step_mode(self) -> contextlib.AbstractContextManager[None]:
+        return in_mode(self._net, True)
 
     def _groups(self, names: dict[str, str]) -> Groups:
         return []
@@ -299,72 +413,18 @@ class Trainer:
         """Return what of the state a session takes over from the one before."""
         return {k: v for k, v in self.state_dict().items() if k.startswith(OPTIMIZER)}
 
-    def _ready(self, inputs: Sequence[torch.Tensor]) -> TrainingSession:
-        self.compile(*inputs)
-        assert self._exported is not None
-        tensors = list(inputs)
-        if len(tensors) != len(self._exported.extents):
-            raise DataError(
-                "The number of inputs is wrong.",
-                expected=f"{len(self._exported.extents)} tensors",
-                received=f"{len(tensors)} tensors",
-            )
-        if not self._exported.accepts(tensors):
-            self._check_again(tensors)
-        return self.session
-
-    def _check_again(self, tensors: list[torch.Tensor]) -> None:
-        """Ask another export whether the graph holds for these extents."""
-        assert self._exported is not None
-        refusal = ShapeError(
-            "The compiled step does not hold for inputs of these extents.",
-            expected=str(self._exported.extents),
-            received=str([list(t.shape) for t in tensors]),
-            remedy="keep the extents of the first step, or make a new trainer",
-        )
-        try:
-            again = self._export(tensors)
-        except ModelError as e:  # the module itself takes no such inputs
-            raise refusal from e
-        if again.model == self._exported.model:
-            self._exported.learn(again, tensors)
-        elif self._exported.cached:  # another process's words for the same; now there are our own
-            self._rebuild(again, tensors)
-        else:
-            raise refusal
-
-    def _rebuild(self, exported: Exported, tensors: list[torch.Tensor]) -> None:
-        before, carried = self.session, self._carried()
-        self._build(exported, tensors)
-        there = {f"{OPTIMIZER}{k.partition('/')[0]}/{n}" for k, n in self._moments()}
-        there |= {STEP, LOSS_SCALE}
-        self._load_moments({k: v for k, v in carried.items() if k in there})
-        self.session.run_count = before.run_count
-        if self._lr is not None:
-            self.session.lr = self._lr
-
     def _moments(self) -> list[tuple[str, str]]:
         """Return the session's moments, each with the model's name of its parameter."""
         known = {graph: name for name, graph in self._names.items()}
         return [(k, known[k.partition("/")[2]]) for k in self.session.optimizer_state_names]
 
-    def _fed(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        assert self._exported is not None
-        return [inputs[i].detach() for i in self._exported.inputs]
-
-    def _prediction(self, outputs: Sequence[Any]) -> Any:
-        assert self._exported is not None
-        tensors = [torch.empty(()), *(from_dlpack(o) for o in outputs)]
-        _, *rest = unflatten(self._exported.results, tensors)
-        return rest[0] if len(rest) == 1 else tuple(rest)
-
     def _example(self) -> list[torch.Tensor]:
-        if self._exported is None:
+        if not self._first:
             raise ModelError(
                 "There is no example to export with.", remedy="pass one, or step first"
             )
         first = self._first if self._net.criterion is None else self._first[:-1]
-        return [torch.zeros(t.shape, dtype=t.dtype) for t in first]
+        return _zeros(first)
 
     def _load_moments(self, state: Mapping[str, torch.Tensor]) -> None:
         moments, counts = {}, {k for k in self.session.optimizer_state_names if k[:5] == "step/"}
@@ -382,6 +442,10 @@ class Trainer:
         self._agree()
 
 
+def _zeros(like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [torch.zeros(t.shape, dtype=t.dtype) for t in like]
+
+
 @contextlib.contextmanager
 def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
     """Within, all of a module's parts are in this mode; then each in its own again."""
@@ -394,54 +458,5 @@ def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
             part.training = mode
 
 
-def _check_tensors(inputs: Sequence[Any]) -> None:
-    for i, value in enumerate(inputs):
-        if not isinstance(value, torch.Tensor):
-            raise DataError(
-                "An input is not a tensor.",
-                node=f"input {i}",
-                expected="a torch.Tensor",
-                received=f"a {type(value).__module__}.{type(value).__qualname__}",
-                remedy="convert it with torch.as_tensor",
-            )
-
-
 def _positional(inputs: Sequence[torch.Tensor]) -> Any:
     return flatten((tuple(inputs), {}))[1]
-
-
-def embed_weights(
-    exported: Exported, module: torch.nn.Module, without_data: Collection[str] = ()
-) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Put a module's tensors into its exported graph as initializers.
-
-    Returns the model and, by the module's name of each tensor, the initializer's. Tied tensors
-    become one initializer. Those named in ``without_data`` get a name and a type alone.
-    """
-    proto = onnx.load_from_string(exported.model)
-    tensors: dict[str, torch.Tensor] = {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
-    graph = proto.graph
-    first: dict[int, str] = {}
-    same: dict[str, str] = {}
-    names: dict[str, str] = {}
-    for value in [v for v in graph.input if v.name in exported.states]:
-        graph.input.remove(value)
-        tensor = tensors[exported.states[value.name]]
-        same[value.name] = first.setdefault(id(tensor), value.name)
-        if same[value.name] == value.name:
-            if exported.states[value.name] in without_data:
-                dtype = value.type.tensor_type.elem_type
-                graph.initializer.add(name=value.name, data_type=dtype, dims=tensor.shape)
-            else:
-                array = tensor.detach().contiguous().numpy()
-                graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
-    for node in graph.node:
-        for i, name in enumerate(node.input):
-            node.input[i] = same.get(name, name)
-    for name, tensor in tensors.items():
-        if id(tensor) in first:
-            names[name] = first[id(tensor)]
-    return proto, names

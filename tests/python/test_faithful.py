@@ -395,19 +395,3 @@ def test_modes_are_always_watched(caplog):
     x = torch.randn(5, 8)
     assert (net.train()(x) == 0).sum() > 15
     torch.testing.assert_close(net.eval()(x), module(x))
-
-
-def test_a_trainer_says_what_its_step_does_not_see(caplog):
-    net = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Dropout(0.1))
-    sgd = torch.optim.SGD(net.parameters(), 0.5)
-    trainer = steep.trainer(net, torch.nn.MSELoss(), sgd)
-    x, y = torch.randn(5, 8), torch.randn(5, 6)
-    trainer.step(x, y)
-    net.eval()
-    trainer.step(x, y)
-    assert not caplog.records
-    net[1].p = 0.5
-    for _ in range(3):
-        trainer.step(x, y)
-    (record,) = caplog.records
-    assert "1.p is now 0.5" in record.getMessage()

@@ -140,5 +140,5 @@ def test_the_trainer_s_step_too(make):
     trainer = steep.trainer(model, criterion, optimizer)
     words = ids(2, LENGTH)
     trainer.step(words, words)
-    text = trainer._session.dump(words, words)
+    text = trainer.dump()
     assert count(text, "steep.Attention") == count(text, "steep.AttentionGrad") == LAYERS

@@ -84,7 +84,7 @@ def test_plan_of_a_transformer_is_what_its_steps_take():
     model, *inputs = language_model()
     trainer = steep.trainer(model, cross_entropy, torch.optim.AdamW(model.parameters()))
     trainer.compile(*inputs)
-    plan = trainer.session.plan(*trainer._fed(inputs))
+    plan = trainer.plan()
     for _ in range(3):
         trainer.step(*inputs)
     assert trainer.session.peak_bytes == pytest.approx(plan.peak_bytes, rel=0.02)

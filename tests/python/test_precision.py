@@ -189,7 +189,7 @@ def test_training_follows_fp32(words):
 
 def test_the_logits_never_exist_in_float32(words):
     _, _, _, trainer = trained(words, "bf16", 1e-3)
-    text = trainer.session.dump(*trainer._fed([words, words]))
+    text = trainer.dump()
     rows = BATCH * LENGTH
     for line in text.splitlines():
         result = line.partition(" = ")[0]

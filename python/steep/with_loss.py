@@ -1,0 +1,50 @@
+"""A model and its loss as one module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+
+def the_loss(loss: torch.Tensor) -> torch.Tensor:
+    """Return the loss; a captured graph shows by this call which of its outputs is it."""
+    return loss.clone()
+
+
+class WithLoss(torch.nn.Module):
+    """(inputs…, label) → (loss, result), or the loss alone.
+
+    Without a criterion the model returns its loss first, or as ``"loss"``, and what else it likes.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, criterion: Callable[..., Any] | None, predictions: bool
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.training = model.training
+        self.criterion = criterion
+        self.predictions = predictions
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """Return (loss, result), or the loss alone."""
+        if self.criterion is None:
+            loss, result = _split(self.model(*inputs))
+        else:
+            *arguments, label = inputs
+            result = self.model(*arguments)
+            loss = self.criterion(result, label)
+        loss = the_loss(loss)
+        return (loss, result) if self.predictions else loss
+
+
+def _split(result: Any) -> tuple[Any, Any]:
+    """Return the loss, and what else a model gives: by itself if that is a single value."""
+    if isinstance(result, torch.Tensor):
+        return result, ()
+    if isinstance(result, Mapping):
+        return result["loss"], {k: v for k, v in result.items() if k != "loss"}
+    loss, *rest = result
+    return loss, rest[0] if len(rest) == 1 else tuple(rest)
