@@ -83,11 +83,13 @@ void check_dtypes(Node n, const onnx::OpSchema& schema) {
 }
 
 /// Ranks of the inputs in order, after ONNX's docs/Operators.md: a number, "2+" at least that many,
-/// "=" as many as input 0, "<" one less, "." any.
+/// "=" as many as input 0, "<" one less, "." any; "s" for a single value, which must not broadcast
+/// input 0.
 const std::unordered_map<std::string_view, std::string_view> kRanks = {
     {"AffineGrid", "3 1"},
     {"AveragePool", "2+"},
     {"BatchNormalization", "1+ 1 1 1 1"},
+    {"Clip", ". s s"},
     {"Col2Im", "3 1 1"},
     {"Compress", ". 1"},
     {"ConstantOfShape", "1"},
@@ -147,6 +149,12 @@ void check_ranks(Node n) {
     if (word == "." || !x || x.type().kind != Kind::tensor || !x.type().shape) continue;
     const int64_t rank = x.rank();
     int64_t wanted = word[0] - '0';
+    if (word == "s") {
+      const Dim one = rank == 1 ? x.shape()[0] : Dim();
+      const bool fits = !n.input(0).type().shape || n.input(0).rank() > 0;
+      if (rank == 1 && fits && (!one.known() || one.value() == 1)) continue;
+      wanted = 0;
+    }
     if (word == "=" || word == "<") {
       if (!n.input(0).type().shape) continue;
       wanted = n.input(0).rank() - (word == "<" ? 1 : 0);

@@ -36,6 +36,16 @@ TEST(Operands, RanksAreChecked) {
           "RoiAlign"));
 }
 
+TEST(Operands, BoundsAreSingleValues) {
+  const ErrorParts error =
+      misfit("g (float[2, 2] x, float[1, 1, 2] most) => (float y) { y = Clip(x, , most) }");
+  EXPECT_EQ(error.op, "Clip");
+  EXPECT_EQ(error.received, "float32[1, 1, 2] most");
+  misfit("g (float[2] x, float[2] least) => (float[2] y) { y = Clip(x, least) }");
+  misfit("g (float x, float[1] least) => (float y) { y = Clip(x, least) }");
+  import_graph(22, "g (float[2] x, float[1] a, float b) => (float[2] y) { y = Clip(x, a, b) }");
+}
+
 TEST(Operands, RanksThatAreNotKnownPass) {
   import_graph(22, R"(g (float[] x, float[N, 2, H, W] offset) => (float y)
       <float[1, 1, 1, 1] w = {1}> { s = Abs(x) y = DeformConv(s, w, offset) })");
