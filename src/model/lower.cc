@@ -143,7 +143,29 @@ Lowering::Lowering(const CheckedModel& model, Graph& graph, const ImportOptions&
       fed_(options.fed),
       states_(options.states),
       training_(options.training) {
-  for (const auto& f : model.proto.functions()) functions_.emplace(function_id(f), &f);
+  note_reads(model.proto.graph().node());
+  for (const auto& output : model.proto.graph().output()) read_.insert(output.name());
+  for (const auto& f : model.proto.functions()) {
+    functions_.emplace(function_id(f), &f);
+    note_reads(f.node());
+    read_.insert(f.output().begin(), f.output().end());
+  }
+}
+
+void Lowering::note_reads(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
+  for (const auto& node : nodes) {
+    read_.insert(node.input().begin(), node.input().end());
+    for (const auto& attribute : node.attribute()) {
+      auto note = [&](const onnx::GraphProto& body) {
+        note_reads(body.node());
+        for (const auto& output : body.output()) read_.insert(output.name());
+      };
+      if (attribute.has_g()) note(attribute.g());
+      for (const auto& body : attribute.graphs()) note(body);
+      read_.insert(attribute.s());  // Gradient names what it differentiates
+      read_.insert(attribute.strings().begin(), attribute.strings().end());
+    }
+  }
 }
 
 void Lowering::run() {
@@ -277,6 +299,7 @@ void Lowering::bind(const onnx::NodeProto& node, const std::vector<Binding>& res
     if (name.empty()) continue;
     const auto at = static_cast<size_t>(i);
     if (at >= results.size() || !results[at]) {
+      if (read_.count(name) == 0) continue;
       throw ModelError({.what = "An output of a node cannot be had.",
                         .expected = fmt::format("at most {} outputs", std::min(results.size(), at)),
                         .received = fmt::format("output {} asked for, as {}", i, quote(name)),
@@ -324,7 +347,17 @@ std::vector<Binding> Lowering::raise_node(const onnx::NodeProto& node, std::vect
     } else if (attribute != nullptr)
       call.attrs.set(proto.name(), attr_from_onnx(*attribute, call.name, *model_.tensors));
   }
-  for (const auto& name : node.output()) call.wanted.push_back(!name.empty());
+  // An output that nothing reads costs its kernel work all the same: MaxPool's indices.
+  const onnx::OpSchema* schema =
+      onnx::OpSchemaRegistry::Schema(node.op_type(), static_cast<int>(frame.opset), node.domain());
+  const bool by_outputs = node.op_type() == "BatchNormalization";  // once, these said it trains
+  for (int i = 0; i < node.output_size(); ++i) {
+    const bool optional =
+        schema != nullptr && !by_outputs && static_cast<size_t>(i) < schema->outputs().size() &&
+        schema->outputs()[static_cast<size_t>(i)].GetOption() == onnx::OpSchema::Optional;
+    const std::string& name = node.output(i);
+    call.wanted.push_back(!name.empty() && (!optional || read_.count(name) != 0));
+  }
   while (!call.wanted.empty() && !call.wanted.back()) call.wanted.pop_back();
   if (call.wanted.empty()) return {};
   const Graph::Scope origin(*graph_, Phase::forward, call.name);

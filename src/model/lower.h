@@ -65,7 +65,7 @@ struct Call {
   std::vector<Binding> inputs;
   Attrs attrs;
   std::optional<Type> type{};  ///< an attribute that is a type
-  std::vector<bool> wanted;    ///< which outputs have names
+  std::vector<bool> wanted;    ///< which outputs are read, or are not optional
   bool training;               ///< ImportOptions::training
   bool from_pytorch;           ///< the file was written by an exporter of PyTorch
   bool stops_gradient;         ///< kStopGradientKey is among the node's metadata
@@ -191,6 +191,7 @@ class Lowering {
   bool function_body(const Call& call, const std::string& op, const std::vector<Value>& in,
                      const Attrs& attrs, int outputs, onnx::NodeProto* node,
                      onnx::FunctionProto* body) const;
+  void note_reads(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes);
   void bind(const onnx::NodeProto& node, const std::vector<Binding>& results, size_t first_new,
             Scope& scope, const Frame& frame);
   /// nullptr when nothing has that name; a null binding for an optional input that a call left out.
@@ -202,8 +203,9 @@ class Lowering {
   Graph* graph_;              // under construction: the model's, or that of a body
   OpenBody* body_ = nullptr;  // whose graph that is; null: the model's
   const Limits& limits_;
-  const std::set<std::string>& fed_;     // inputs with a default, to be inputs
-  const std::set<std::string>& states_;  // initializers that change
+  std::unordered_set<std::string> read_;  // names that something in the file reads
+  const std::set<std::string>& fed_;      // inputs with a default, to be inputs
+  const std::set<std::string>& states_;   // initializers that change
   bool training_;
   std::unordered_map<std::string, const onnx::FunctionProto*> functions_;
   const Frame* frame_ = nullptr;             // of the node being lowered

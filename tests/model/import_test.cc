@@ -91,6 +91,21 @@ TEST(Import, SplitAlwaysHasSizes) {
   EXPECT_EQ(split.input(1).tensor()->to_ints(), (Ints{4, 3}));
 }
 
+TEST(Import, OptionalOutputsThatNothingReadsAreNotAskedFor) {
+  const ImportedModel m = import_graph(17, R"(
+    g (float[1, 1, 4] x, bool c) => (float[1, 1, 2] y, int64[1, 1, 2] i) {
+      a, unread = MaxPool <kernel_shape = [2]> (x)
+      b, below = MaxPool <kernel_shape = [2]> (x)
+      i = If (c) <then_branch = t () => (j) { j = Identity(below) },
+                  else_branch = e () => (k) { k = Neg(below) }>
+      y = Add(a, b) })");
+  std::vector<int> outputs;
+  for (Node n : m.graph.nodes()) {
+    if (n.op() == "MaxPool") outputs.push_back(n.output_count());
+  }
+  EXPECT_EQ(outputs, (std::vector<int>{1, 2}));
+}
+
 TEST(Import, SequencesVanish) {
   const ImportedModel m = import_graph(17, R"(
     g (float[N, 6] x) => (float[N, 4] y) <int64 split = {2}, int64 first = {0}, int64 last = {-1}> {
