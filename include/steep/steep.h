@@ -29,21 +29,33 @@
 
 namespace steep {
 
-/// One optimizer for all trained parameters, with the conventions (and defaults) of torch.optim;
-/// LAMB after You et al. 2020.
+/// One optimizer for all trained parameters, with the conventions (and, but for lr and adamw's
+/// weight_decay, the defaults) of torch.optim; LAMB after You et al. 2020.
 struct OptimizerOptions {
-  std::string kind = "adamw";  ///< "sgd", "adam", "adamw" or "lamb"
+  /// "sgd", "adam", "adamw", "nadam", "radam", "adagrad", "adadelta", "rmsprop", "adamax" or "lamb"
+  std::string kind = "adamw";
   double lr = 1e-3;
-  double weight_decay = 0;  ///< added to the gradient (sgd, adam); decoupled (adamw, lamb)
-  // sgd
+  double weight_decay = 0;  ///< added to the gradient; decoupled with adamw and lamb
+  bool maximize = false;    ///< go along the gradient
+  // sgd, rmsprop
   double momentum = 0;
+  // sgd
   double dampening = 0;
   bool nesterov = false;
-  // adam, adamw, lamb
+  // adam, adamw, nadam, radam, adamax, lamb
   double beta1 = 0.9;
   double beta2 = 0.999;
-  double epsilon = 1e-8;
-  bool bias_correction = true;  ///< lamb only; adam and adamw always correct
+  // all but sgd
+  std::optional<double> epsilon{};      ///< by default 1e-8; 1e-10 with adagrad, 1e-6 with adadelta
+  bool amsgrad = false;                 ///< adam, adamw
+  bool decoupled_weight_decay = false;  ///< adam, nadam, radam
+  double momentum_decay = 4e-3;         ///< nadam
+  double lr_decay = 0;                  ///< adagrad
+  double initial_accumulator_value = 0;  ///< adagrad
+  double rho = 0.9;                      ///< adadelta
+  double alpha = 0.99;                   ///< rmsprop
+  bool centered = false;                 ///< rmsprop
+  bool bias_correction = true;           ///< lamb only; others always correct
 };
 
 /// Parameters that differ from the rest, e.g. biases without weight decay.

@@ -28,8 +28,10 @@ HWY_INLINE void adam_range(const AdamStep& s, const KernelArgs& args, int64_t be
   const auto root_correction = set(std::sqrt(s.correction2)), epsilon = set(s.epsilon);
   const auto step_size = set(-s.lr / s.correction1);
   const auto *param = args.input<T>(0), *grad = args.input<T>(1);
-  const auto *m_in = args.input<T>(2), *v_in = args.input<T>(3);
+  const auto *m_in = args.input<T>(kM), *v_in = args.input<T>(kV);
+  const T* greatest_in = s.amsgrad ? args.input<T>(kGreatest) : nullptr;
   T *param_out = args.output<T>(0), *m_out = args.output<T>(1), *v_out = args.output<T>(2);
+  T* greatest_out = s.amsgrad ? args.output<T>(3) : nullptr;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
 
   const auto update = [&](int64_t i, auto load, auto store) HWY_ATTR {
@@ -43,7 +45,12 @@ HWY_INLINE void adam_range(const AdamStep& s, const KernelArgs& args, int64_t be
     auto m = load(m_in + i);
     m = hn::MulAdd(one_less_beta1, hn::Sub(g, m), m);
     const auto v = hn::MulAdd(hn::Mul(one_less_beta2, g), g, hn::Mul(load(v_in + i), beta2));
-    const auto denominator = hn::Add(hn::Div(hn::Sqrt(v), root_correction), epsilon);
+    auto greatest = v;
+    if (greatest_in != nullptr) {
+      greatest = hn::Max(load(greatest_in + i), v);
+      store(greatest, greatest_out + i);
+    }
+    const auto denominator = hn::Add(hn::Div(hn::Sqrt(greatest), root_correction), epsilon);
     w = hn::Add(w, hn::Div(hn::Mul(step_size, m), denominator));
     store(w, param_out + i);
     store(m, m_out + i);
@@ -95,13 +102,16 @@ class Adam final : public Kernel {
       : size_(node.in(0).size()),
         f32_(node.in(0).dtype == DType::f32),
         decoupled_(node.attrs.integer("decoupled", 0) != 0),
+        amsgrad_(node.in(kGreatest).present()),
         options_(node.attrs),
         inputs_(inputs) {
-    may_share = {{0, 0}, {2, 1}, {3, 2}};
+    may_share = {{0, 0}, {kM, 1}, {kV, 2}};
+    if (amsgrad_) may_share.emplace_back(kGreatest, 3);
   }
 
   void execute(const KernelArgs& args) const override {
-    const AdamStep step = options_.at(inputs_, args, true);
+    AdamStep step = options_.at(inputs_, args, true);
+    step.amsgrad = amsgrad_;
     parallel_for(size_, 16384, [&](int64_t begin, int64_t end) {
       if (f32_ && decoupled_) {
         HWY_DYNAMIC_DISPATCH(adamw_f32)(step, args, begin, end);
@@ -117,13 +127,13 @@ class Adam final : public Kernel {
 
  private:
   int64_t size_;
-  bool f32_, decoupled_;
+  bool f32_, decoupled_, amsgrad_;
   AdamOptions options_;
   StepInputs inputs_;
 };
 
 std::unique_ptr<Kernel> make_adam(const NodeSpec& node, std::string* why_not) {
-  const auto inputs = step_inputs(node, {0, 1, 2, 3}, 4, 5, 6, 4, why_not);
+  const auto inputs = step_inputs(node, 4, why_not);
   return inputs ? std::make_unique<Adam>(node, *inputs) : nullptr;
 }
 

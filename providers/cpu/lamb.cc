@@ -50,10 +50,10 @@ HWY_INLINE void lamb_measure(const AdamStep& s, const KernelArgs& args, int64_t 
     const auto count = static_cast<size_t>(std::min(lanes, end - i));
     const auto w = load_n(d, args.input<T>(0) + i, count);
     const auto g = hn::Mul(load_n(d, args.input<T>(1) + i, count), grad_scale);
-    auto m = load_n(d, args.input<T>(2) + i, count);
+    auto m = load_n(d, args.input<T>(kM) + i, count);
     m = hn::MulAdd(one_less_beta1, hn::Sub(g, m), m);
     const auto v = hn::MulAdd(hn::Mul(one_less_beta2, g), g,
-                              hn::Mul(load_n(d, args.input<T>(3) + i, count), beta2));
+                              hn::Mul(load_n(d, args.input<T>(kV) + i, count), beta2));
     store_n(m, d, args.output<T>(1) + i, count);
     store_n(v, d, args.output<T>(2) + i, count);
     const auto r = hn::IfThenElseZero(hn::FirstN(d, count), direction(w, m, v));
@@ -117,7 +117,7 @@ class Lamb final : public Kernel {
         bias_correction_(node.attrs.integer("bias_correction", 1) != 0),
         options_(node.attrs),
         inputs_(inputs) {
-    may_share = {{0, 0}, {2, 1}, {3, 2}};
+    may_share = {{0, 0}, {kM, 1}, {kV, 2}};
     scratch_bytes = static_cast<size_t>(sum_parts(size_)) * 2 * sizeof(double);
   }
 
@@ -154,7 +154,7 @@ class Lamb final : public Kernel {
 };
 
 std::unique_ptr<Kernel> make_lamb(const NodeSpec& node, std::string* why_not) {
-  const auto inputs = step_inputs(node, {0, 1, 2, 3}, 4, 5, 6, 4, why_not);
+  const auto inputs = step_inputs(node, 4, why_not);
   return inputs ? std::make_unique<Lamb>(node, *inputs) : nullptr;
 }
 

@@ -15,51 +15,57 @@ constexpr int64_t kSumPart = 16384;
 
 inline int64_t sum_parts(int64_t n) { return (n + kSumPart - 1) / kSumPart; }
 
-/// Scalar inputs of one step. `grad_scale` is optional. Input `lr` may hold all settings instead,
-/// the rate first.
+/// The inputs of every optimizer, as ops/optimizers.h has them: input `lr` may hold all settings,
+/// the rate first. States come behind these.
 struct StepInputs {
-  int lr = -1;
-  int step = -1;
-  int grad_scale = -1;
+  static constexpr int kLr = 2, kStep = 3, kGradScale = 4, kFirstState = 5;
   bool has_settings = false;
   bool float_step = false;
+  bool has_scale = false;
+  bool maximize = false;
 
   double learning_rate(const KernelArgs& args) const {
-    return has_settings ? *args.input<double>(lr) : *args.input<float>(lr);
+    return has_settings ? *args.input<double>(kLr) : *args.input<float>(kLr);
   }
   /// The i-th number behind the rate, or `attribute` where the node has its settings there.
   double setting(const KernelArgs& args, int i, double attribute) const {
-    return has_settings ? args.input<double>(lr)[1 + i] : attribute;
+    return has_settings ? args.input<double>(kLr)[1 + i] : attribute;
   }
   double number(const KernelArgs& args) const {
-    return float_step ? *args.input<float>(step) : static_cast<double>(*args.input<int64_t>(step));
+    return float_step ? *args.input<float>(kStep)
+                      : static_cast<double>(*args.input<int64_t>(kStep));
   }
+  /// Negative to maximize.
   double scale(const KernelArgs& args) const {
-    return grad_scale < 0 ? 1.0 : *args.input<float>(grad_scale);
+    const double scale = has_scale ? *args.input<float>(kGradScale) : 1.0;
+    return maximize ? -scale : scale;
   }
 };
 
-/// Checks dtypes and extents: inputs `same` have those of the parameter (input 0). `settings`: how
-/// many there are behind the rate. std::nullopt with the reason.
-inline std::optional<StepInputs> step_inputs(const NodeSpec& node, std::initializer_list<int> same,
-                                             int lr, int step, int grad_scale, int64_t settings,
+/// Checks dtypes and extents: gradient and states have those of the parameter. `settings`: how many
+/// there are behind the rate. std::nullopt with the reason.
+inline std::optional<StepInputs> step_inputs(const NodeSpec& node, int64_t settings,
                                              std::string* why_not) {
   const Operand& param = node.in(0);
   if (param.dtype != DType::f32 && param.dtype != DType::f64) {
     *why_not = "dtype is neither float32 nor float64";
     return std::nullopt;
   }
-  for (int i : same) {
-    const Operand& o = node.in(static_cast<size_t>(i));
-    if (o.dtype != param.dtype || o.dims != param.dims) {
-      *why_not = "gradient or state differs from the parameter in dtype or shape";
-      return std::nullopt;
-    }
+  const auto fits = [&](const Operand& o) {
+    return o.dtype == param.dtype && o.dims == param.dims;
+  };
+  bool all_fit = fits(node.in(1));
+  for (size_t i = StepInputs::kFirstState; i < node.inputs.size(); ++i) {
+    all_fit = all_fit && (!node.in(i).present() || fits(node.in(i)));
   }
-  const Operand& scale = node.in(static_cast<size_t>(grad_scale));
-  const Operand& rate = node.in(static_cast<size_t>(lr));
+  if (!all_fit) {
+    *why_not = "gradient or state differs from the parameter in dtype or shape";
+    return std::nullopt;
+  }
+  const Operand& scale = node.in(StepInputs::kGradScale);
+  const Operand& rate = node.in(StepInputs::kLr);
   const bool has_settings = rate.dtype == DType::f64 && rate.dims == Dims{1 + settings};
-  const DType number = node.in(static_cast<size_t>(step)).dtype;
+  const DType number = node.in(StepInputs::kStep).dtype;
   const bool scalars = (has_settings || (rate.dtype == DType::f32 && rate.size() == 1)) &&
                        (number == DType::i64 || number == DType::f32) &&
                        (!scale.present() || scale.dtype == DType::f32);
@@ -69,27 +75,30 @@ inline std::optional<StepInputs> step_inputs(const NodeSpec& node, std::initiali
         "float32";
     return std::nullopt;
   }
-  return StepInputs{.lr = lr,
-                    .step = step,
-                    .grad_scale = scale.present() ? grad_scale : -1,
-                    .has_settings = has_settings,
-                    .float_step = number == DType::f32};
+  return StepInputs{.has_settings = has_settings,
+                    .float_step = number == DType::f32,
+                    .has_scale = scale.present(),
+                    .maximize = node.attrs.integer("maximize", 0) != 0};
 }
+
+/// States of an Adam-like update.
+constexpr int kM = StepInputs::kFirstState, kV = kM + 1, kGreatest = kV + 1;
 
 /// Constants of one step of an Adam-like update, computed in double as torch.optim does.
 struct AdamStep {
   double grad_scale, lr;
   double beta1, beta2, epsilon, weight_decay;
   double correction1, correction2;  ///< 1 - betaᵗ, or 1 without bias correction
+  bool amsgrad = false;             ///< there is a third state: the greatest v so far
 };
 
 struct AdamOptions {
   double beta1, beta2, epsilon, weight_decay;
 
   explicit AdamOptions(const Attrs& attrs)
-      : beta1(attrs.real("beta1", 0.9)),
-        beta2(attrs.real("beta2", 0.999)),
-        epsilon(attrs.real("epsilon", 1e-8)),
+      : beta1(attrs.real("beta1", 0)),
+        beta2(attrs.real("beta2", 0)),
+        epsilon(attrs.real("epsilon", 0)),
         weight_decay(attrs.real("weight_decay", 0)) {}
 
   AdamStep at(const StepInputs& inputs, const KernelArgs& args, bool bias_correction) const {

@@ -7,6 +7,8 @@
 namespace steep::cpu {
 namespace {
 
+constexpr int kBuffer = StepInputs::kFirstState;
+
 template <typename T>
 class Sgd final : public Kernel {
  public:
@@ -17,16 +19,15 @@ class Sgd final : public Kernel {
         dampening_(node.attrs.real("dampening", 0)),
         weight_decay_(node.attrs.real("weight_decay", 0)),
         nesterov_(node.attrs.integer("nesterov", 0) != 0),
-        maximize_(node.attrs.integer("maximize", 0) != 0),
-        buffer_(node.in(3).present()),
+        buffer_(node.in(kBuffer).present()),
         buffer_out_(buffer_ && node.out(1).present()) {
     may_share = {{0, 0}};
-    if (buffer_) may_share.emplace_back(3, 1);
+    if (buffer_) may_share.emplace_back(kBuffer, 1);
   }
 
   void execute(const KernelArgs& args) const override {
     const auto lr = static_cast<T>(inputs_.learning_rate(args));
-    const auto scale = static_cast<T>(maximize_ ? -inputs_.scale(args) : inputs_.scale(args));
+    const auto scale = static_cast<T>(inputs_.scale(args));
     const auto decay = static_cast<T>(inputs_.setting(args, 2, weight_decay_));
     // The first gradient enters the buffer whole.
     const bool first = inputs_.number(args) == 1;
@@ -43,7 +44,7 @@ class Sgd final : public Kernel {
         }
         return;
       }
-      const T* buffer = args.input<T>(3);
+      const T* buffer = args.input<T>(kBuffer);
       T* buffer_out = buffer_out_ ? args.output<T>(1) : nullptr;
 #pragma omp simd  // arrays either coincide or are apart
       for (int64_t i = begin; i < end; ++i) {
@@ -59,13 +60,12 @@ class Sgd final : public Kernel {
   int64_t size_;
   StepInputs inputs_;
   double momentum_, dampening_, weight_decay_;
-  bool nesterov_, maximize_, buffer_, buffer_out_;
+  bool nesterov_, buffer_, buffer_out_;
 };
 
 std::unique_ptr<Kernel> make_sgd(const NodeSpec& node, std::string* why_not) {
-  const bool buffer = node.in(3).present();
-  const auto inputs = buffer ? step_inputs(node, {0, 1, 3}, 2, 4, 5, 3, why_not)
-                             : step_inputs(node, {0, 1}, 2, 4, 5, 3, why_not);
+  const bool buffer = node.in(kBuffer).present();
+  const auto inputs = step_inputs(node, 3, why_not);
   if (!inputs) return nullptr;
   if (!buffer && node.attrs.real("momentum", 0) != 0) {
     *why_not = "momentum needs its buffer";

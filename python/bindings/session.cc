@@ -97,7 +97,16 @@ void init_options(nb::module_ &m) {
       .def_rw("beta1", &OptimizerOptions::beta1)
       .def_rw("beta2", &OptimizerOptions::beta2)
       .def_rw("epsilon", &OptimizerOptions::epsilon)
-      .def_rw("bias_correction", &OptimizerOptions::bias_correction);
+      .def_rw("bias_correction", &OptimizerOptions::bias_correction)
+      .def_rw("maximize", &OptimizerOptions::maximize)
+      .def_rw("amsgrad", &OptimizerOptions::amsgrad)
+      .def_rw("decoupled_weight_decay", &OptimizerOptions::decoupled_weight_decay)
+      .def_rw("momentum_decay", &OptimizerOptions::momentum_decay)
+      .def_rw("lr_decay", &OptimizerOptions::lr_decay)
+      .def_rw("initial_accumulator_value", &OptimizerOptions::initial_accumulator_value)
+      .def_rw("rho", &OptimizerOptions::rho)
+      .def_rw("alpha", &OptimizerOptions::alpha)
+      .def_rw("centered", &OptimizerOptions::centered);
   nb::class_<ParameterGroup>(m, "ParameterGroup")
       .def(nb::init<>())
       .def_rw("names", &ParameterGroup::names)

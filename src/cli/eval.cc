@@ -115,8 +115,10 @@ Command add_eval(CLI::App& parent) {
   choice->data.limits = &choice->model.options.limits;
   add_optimizer_option(app, choice->model.options,
                        "The optimizer of the run that wrote --checkpoint");
-  app.add_option("--momentum", choice->model.options.optimizer.momentum, "As --optimizer")
-      ->transform(real(0));
+  OptimizerOptions& optimizer = choice->model.options.optimizer;
+  app.add_option("--momentum", optimizer.momentum, "As --optimizer")->transform(real(0));
+  app.add_flag("--amsgrad", optimizer.amsgrad, "As --optimizer");
+  app.add_flag("--centered", optimizer.centered, "As --optimizer");
   app.add_option("--checkpoint", choice->checkpoint, "Take the weights from this checkpoint");
   app.add_option("--out", choice->out, "Write every output to this .npz or .safetensors file")
       ->check([](const std::string& name) {
@@ -130,8 +132,7 @@ Command add_eval(CLI::App& parent) {
       "  steep eval trained.onnx --data test.npz --loss softmax_cross_entropy --label-array y");
   return [choice, &app] {
     check_usage(app, choice->model);
-    only_with(app, choice->model.options.optimizer.kind == "sgd", "--optimizer sgd",
-              {"--momentum"});
+    check_optimizer_usage(app, choice->model.options.optimizer);
     return evaluate(*choice);
   };
 }

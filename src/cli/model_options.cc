@@ -10,6 +10,7 @@
 #include "steep/error.h"
 #include "train/convert.h"
 #include "train/names.h"
+#include "train/optimizer.h"
 
 namespace steep::cli {
 namespace {
@@ -63,7 +64,26 @@ void add_model_options(CLI::App& app, ModelChoice& choice) {
 CLI::Option* add_optimizer_option(CLI::App& app, TrainingOptions& options, const char* what) {
   return app.add_option("--optimizer", options.optimizer.kind, what)
       ->capture_default_str()
-      ->check(CLI::IsMember({"sgd", "adam", "adamw", "lamb"}));
+      ->check(CLI::IsMember(optimizer_kinds()));
+}
+
+void check_optimizer_usage(const CLI::App& app, const OptimizerOptions& optimizer) {
+  const std::string& kind = optimizer.kind;
+  const auto is = [&](std::initializer_list<std::string_view> kinds) {
+    return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+  };
+  only_with(app, is({"sgd"}), "--optimizer sgd", {"--dampening", "--nesterov"});
+  only_with(app, is({"sgd", "rmsprop"}), "--optimizer sgd or rmsprop", {"--momentum"});
+  only_with(app, is({"adam", "adamw", "nadam", "radam", "adamax", "lamb"}),
+            "--optimizer adam, adamw, nadam, radam, adamax or lamb", {"--beta1", "--beta2"});
+  only_with(app, !is({"sgd"}), "another optimizer than sgd", {"--epsilon"});
+  only_with(app, is({"nadam"}), "--optimizer nadam", {"--momentum-decay"});
+  only_with(app, is({"adagrad"}), "--optimizer adagrad", {"--lr-decay", "--initial-accumulator"});
+  only_with(app, is({"adadelta"}), "--optimizer adadelta", {"--rho"});
+  only_with(app, is({"rmsprop"}), "--optimizer rmsprop", {"--alpha", "--centered"});
+  only_with(app, is({"adam", "adamw"}), "--optimizer adam or adamw", {"--amsgrad"});
+  only_with(app, is({"adam", "nadam", "radam"}), "--optimizer adam, nadam or radam",
+            {"--decoupled-weight-decay"});
 }
 
 void check_usage(const CLI::App& app, const ModelChoice& choice) {

@@ -21,6 +21,8 @@ void add_limit_options(CLI::App& app, Limits& limits);
 void add_model_options(CLI::App& app, ModelChoice& choice);
 /// --optimizer, which is `what`.
 CLI::Option* add_optimizer_option(CLI::App& app, TrainingOptions& options, const char* what);
+/// Throws CLI::Error for a setting that this optimizer does not have.
+void check_optimizer_usage(const CLI::App& app, const OptimizerOptions& optimizer);
 /// Throws CLI::Error for an option that would change nothing.
 void check_usage(const CLI::App& app, const ModelChoice& choice);
 /// options with what parsing left in other fields.

@@ -17,11 +17,11 @@ namespace steep::cli {
 namespace {
 
 void add_optimizer_options(CLI::App& app, TrainingOptions& o) {
-  add_optimizer_option(app, o, "sgd, adam, adamw or lamb");
+  add_optimizer_option(app, o, "How weights are updated");
   app.add_option("--weight-decay", o.optimizer.weight_decay, "Weight decay")
       ->capture_default_str()
       ->transform(real(0));
-  app.add_option("--momentum", o.optimizer.momentum, "Momentum (sgd)")
+  app.add_option("--momentum", o.optimizer.momentum, "Momentum (sgd, rmsprop)")
       ->capture_default_str()
       ->transform(real(0));
   app.add_option("--dampening", o.optimizer.dampening, "Dampening (sgd)")
@@ -34,9 +34,31 @@ void add_optimizer_options(CLI::App& app, TrainingOptions& o) {
   app.add_option("--beta2", o.optimizer.beta2, "Decay of the second moment")
       ->capture_default_str()
       ->transform(real(0, 1));
-  app.add_option("--epsilon", o.optimizer.epsilon, "Added to the denominator")
+  app.add_option("--epsilon", o.optimizer.epsilon,
+                 "Added to the denominator (default: 1e-8; adagrad 1e-10, adadelta 1e-6)")
+      ->transform(real(0));
+  app.add_option("--momentum-decay", o.optimizer.momentum_decay, "Of the momentum (nadam)")
       ->capture_default_str()
       ->transform(real(0));
+  app.add_option("--lr-decay", o.optimizer.lr_decay, "Of the learning rate (adagrad)")
+      ->capture_default_str()
+      ->transform(real(0));
+  app.add_option("--initial-accumulator", o.optimizer.initial_accumulator_value,
+                 "Where sums of squares begin (adagrad)")
+      ->capture_default_str()
+      ->transform(real(0));
+  app.add_option("--rho", o.optimizer.rho, "Decay of the averages (adadelta)")
+      ->capture_default_str()
+      ->transform(real(0, 1));
+  app.add_option("--alpha", o.optimizer.alpha, "Decay of the average of squares (rmsprop)")
+      ->capture_default_str()
+      ->transform(real(0));
+  app.add_flag("--centered", o.optimizer.centered, "Divide by the variance (rmsprop)");
+  app.add_flag("--amsgrad", o.optimizer.amsgrad,
+               "Divide by the greatest second moment so far (adam, adamw)");
+  app.add_flag("--decoupled-weight-decay", o.optimizer.decoupled_weight_decay,
+               "Shrink weights, not gradients (adam, nadam, radam)");
+  app.add_flag("--maximize", o.optimizer.maximize, "Go up");
   app.add_option("--clip-norm", o.clip_norm, "Bound on the gradients' global norm")
       ->transform(real(0));
   app.add_flag("--grad-norm", o.grad_norm, "Record the gradients' global norm");
@@ -121,10 +143,7 @@ void add_train_options(CLI::App& app, TrainChoice& choice) {
 void check_train_usage(const CLI::App& app, TrainChoice& choice) {
   const TrainingOptions& o = choice.model.options;
   check_usage(app, choice.model);
-  only_with(app, o.optimizer.kind == "sgd", "--optimizer sgd",
-            {"--momentum", "--dampening", "--nesterov"});
-  only_with(app, o.optimizer.kind != "sgd", "--optimizer adam, adamw or lamb",
-            {"--beta1", "--beta2", "--epsilon"});
+  check_optimizer_usage(app, o.optimizer);
   only_with(app, o.schedule.kind != "constant", "--schedule linear or cosine",
             {"--total-steps", "--min-lr-ratio"});
   only_with(app, o.precision == "fp16", "--precision fp16",

@@ -1,61 +1,97 @@
 #include "ops/optimizers.h"
 
 #include <algorithm>
+#include <map>
 
 namespace steep {
 
-std::vector<Type> updated_types(Node n, const std::vector<int>& updates_input) {
-  std::vector<Type> types;
-  for (int i : updates_input) types.push_back(n.input(i) ? n.input(i).type() : Type{});
+const std::vector<const char*>& numbers_of(std::string_view op) {
+  using Names = std::vector<const char*>;
+  static const Names adams{"beta1", "beta2", "epsilon", "weight_decay"};
+  static const std::map<std::string_view, Names> table{
+      {"steep.Adadelta", {"rho", "epsilon", "weight_decay"}},
+      {"steep.Adagrad", {"lr_decay", "epsilon", "weight_decay"}},
+      {"steep.Adam", adams},
+      {"steep.Adamax", adams},
+      {"steep.Lamb", adams},
+      {"steep.NAdam", {"beta1", "beta2", "epsilon", "weight_decay", "momentum_decay"}},
+      {"steep.RAdam", adams},
+      {"steep.RMSprop", {"alpha", "epsilon", "weight_decay", "momentum"}},
+      {"steep.SGD", {"momentum", "dampening", "weight_decay"}},
+  };
+  return table.at(op);
+}
+
+std::vector<Type> updated_types(Node n) {
+  std::vector<Type> types{n.input(kParamInput).type()};
+  for (int i = kFirstState; i < n.input_count(); ++i) {
+    if (n.input(i)) types.push_back(n.input(i).type());
+  }
+  types.resize(std::min(types.size(), static_cast<size_t>(n.output_count())));
   return types;
 }
 
-Value scaled_gradient(Node n, int i) {
-  Value gradient = cast_like(n.input(1), n.input(0));
-  return n.input(i) ? gradient * cast_like(n.input(i), gradient) : gradient;
-}
-
-Settings::Settings(Node n, int lr, std::initializer_list<const char*> names)
-    : node_(n), lr_(n.input(lr)) {
-  if (lr_.rank() != 0) names_.assign(names.begin(), names.end());
-}
+Settings::Settings(Node n) : node_(n), lr_(n.input(kLrInput)), fed_(lr_.rank() != 0) {}
 
 Value Settings::at(size_t i) const {
   return apply("Gather", {lr_, scalar(node_.graph(), static_cast<double>(i), DType::i64)});
 }
 
-Value Settings::lr() const { return cast_like(names_.empty() ? lr_ : at(0), node_.input(0)); }
-
-Value Settings::exact(const char* name, double standard) const {
-  const auto found = std::find(names_.begin(), names_.end(), name);
-  if (found != names_.end()) return at(static_cast<size_t>(found - names_.begin()) + 1);
-  return scalar(node_.graph(), node_.attrs().real(name, standard), DType::f64);
-}
-
-Value Settings::operator()(const char* name, double standard) const {
-  return cast_like(exact(name, standard), node_.input(0));
-}
-
-bool Settings::is_zero(const char* name, double standard) const {
-  return names_.empty() && node_.attrs().real(name, standard) == 0;
-}
-
-Settings adam_settings(Node n) { return {n, 4, {"beta1", "beta2", "epsilon", "weight_decay"}}; }
-
-Moments moments(Node n, const Settings& settings, Value gradient, bool bias_correction) {
-  const Value beta1 = settings.exact("beta1", 0.9), beta2 = settings.exact("beta2", 0.999);
-  const auto like = [&](Value x) { return cast_like(x, gradient); };
-  Value m = like(beta1) * n.input(2) + like(1.0 - beta1) * gradient;
-  Value v = like(beta2) * n.input(3) + like(1.0 - beta2) * (gradient * gradient);
-  Value m_hat = m, v_hat = v;
-  if (bias_correction) {
-    // In double: beta2ᵗ is so close to 1 at first that a float's difference from 1 has few digits.
-    Value t = cast(n.input(5), DType::f64);
-    auto correction = [&](Value beta) { return like(1.0 - apply("Pow", {beta, t})); };
-    m_hat = m / correction(beta1);
-    v_hat = v / correction(beta2);
+Value Settings::exact(const char* name) const {
+  const bool rate = std::string_view(name) == "lr";
+  if (!fed_) {
+    return rate ? cast(lr_, DType::f64)
+                : scalar(node_.graph(), node_.attrs().real(name, 0), DType::f64);
   }
-  return {m, v, m_hat / (sqrt(v_hat) + settings("epsilon", 1e-8))};
+  if (rate) return at(0);
+  const std::vector<const char*>& names = numbers_of(node_.op());
+  const auto found = std::find(names.begin(), names.end(), std::string_view(name));
+  return at(static_cast<size_t>(found - names.begin()) + 1);
+}
+
+Value Settings::operator()(const char* name) const {
+  return cast_like(exact(name), node_.input(kParamInput));
+}
+
+bool Settings::is_zero(const char* name) const { return !fed_ && node_.attrs().real(name, 0) == 0; }
+
+Value Settings::step() const { return cast(node_.input(kStepInput), DType::f64); }
+
+Value scaled_gradient(Node n) {
+  Value gradient = cast_like(n.input(kGradInput), n.input(kParamInput));
+  if (Value scale = n.input(kGradScaleInput)) gradient = gradient * cast_like(scale, gradient);
+  return n.attrs().integer("maximize", 0) != 0 ? gradient * -1.0 : gradient;
+}
+
+Decayed decayed(Node n, const Settings& settings) {
+  Value param = n.input(kParamInput), gradient = scaled_gradient(n);
+  if (settings.is_zero("weight_decay")) return {param, gradient};
+  if (n.attrs().integer("decoupled", 0) == 0) {
+    return {param, gradient + settings("weight_decay") * param};
+  }
+  const Value shrink = 1.0 - settings.exact("lr") * settings.exact("weight_decay");
+  return {param * cast_like(shrink, param), gradient};
+}
+
+Value moving_average(Value beta, Value before, Value now) {
+  return cast_like(beta, before) * before + cast_like(1.0 - beta, now) * now;
+}
+
+Value correction(Value beta, Value t) { return 1.0 - apply("Pow", {beta, t}); }
+
+Moments moments(Node n, const Settings& settings, Value gradient, bool bias_correction,
+                Value greatest) {
+  const Value beta1 = settings.exact("beta1"), beta2 = settings.exact("beta2");
+  Value m = moving_average(beta1, n.input(kFirstState), gradient);
+  Value v = moving_average(beta2, n.input(kFirstState + 1), gradient * gradient);
+  if (greatest) greatest = apply("Max", {greatest, v});
+  Value m_hat = m, v_hat = greatest ? greatest : v;
+  if (bias_correction) {
+    const Value t = settings.step();
+    m_hat = m_hat / cast_like(correction(beta1, t), m);
+    v_hat = v_hat / cast_like(correction(beta2, t), v);
+  }
+  return {m, v, greatest, m_hat / (sqrt(v_hat) + settings("epsilon"))};
 }
 
 }  // namespace steep

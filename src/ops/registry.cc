@@ -180,7 +180,10 @@ namespace steep {
   X(Unsqueeze) \
   X(Where) \
   X(Xor) \
+  X(SteepAdadelta) \
+  X(SteepAdagrad) \
   X(SteepAdam) \
+  X(SteepAdamax) \
   X(SteepAssign) \
   X(SteepAttention) \
   X(SteepAttentionGrad) \
@@ -204,6 +207,9 @@ namespace steep {
   X(SteepMatMul) \
   X(SteepMaxPoolGrad) \
   X(SteepMaxRoiPoolGrad) \
+  X(SteepNAdam) \
+  X(SteepRAdam) \
+  X(SteepRMSprop) \
   X(SteepRandomNormal) \
   X(SteepRandomUniform) \
   X(SteepRecurrence) \

@@ -1,19 +1,88 @@
 #include "train/optimizer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 
-#include "ops/build.h"
+#include "ops/optimizers.h"
 #include "steep/error.h"
 
 namespace steep {
 namespace {
 
-bool is_sgd(const OptimizerOptions& o) { return o.kind == "sgd"; }
+struct Algorithm {
+  const char* name;
+  const char* op;
+  std::vector<Moment> moments{};     // those that it always has
+  std::vector<const char*> flags{};  // beside maximize
+  double epsilon = 1e-8;
+};
 
-void check_range(const char* field, double value, double low, double high, bool high_is_in) {
-  const bool fits = value >= low && (high_is_in ? value <= high : value < high);
+const std::vector<Algorithm>& kinds() {
+  static const std::vector<Moment> adams{{"exp_avg"}, {"exp_avg_sq"}};
+  static const std::vector<Algorithm> table{
+      {"sgd", "steep.SGD", {}, {"nesterov"}},
+      {"adam", "steep.Adam", adams, {"amsgrad", "decoupled_weight_decay"}},
+      {"adamw", "steep.Adam", adams, {"amsgrad", "decoupled_weight_decay"}},
+      {"nadam",
+       "steep.NAdam",
+       {adams[0], adams[1], {.kind = "mu_product", .initial = 1, .scalar = true}},
+       {"decoupled_weight_decay"}},
+      {"radam", "steep.RAdam", adams, {"decoupled_weight_decay"}},
+      {"adagrad", "steep.Adagrad", {{"sum"}}, {}, 1e-10},
+      {"adadelta", "steep.Adadelta", {{"square_avg"}, {"acc_delta"}}, {}, 1e-6},
+      {"rmsprop", "steep.RMSprop", {{"square_avg"}}, {"centered"}},
+      {"adamax", "steep.Adamax", {{"exp_avg"}, {"exp_inf"}}},
+      {"lamb", "steep.Lamb", adams},
+  };
+  return table;
+}
+
+constexpr std::pair<const char*, bool OptimizerOptions::*> kFlags[] = {
+    {"nesterov", &OptimizerOptions::nesterov},
+    {"amsgrad", &OptimizerOptions::amsgrad},
+    {"centered", &OptimizerOptions::centered},
+    {"decoupled_weight_decay", &OptimizerOptions::decoupled_weight_decay},
+};
+
+/// In [low, high), or with `or_high` in [low, high].
+struct Number {
+  const char* name;
+  double OptimizerOptions::*field;
+  double low = 0, high = INFINITY;
+  bool or_high = false;
+};
+constexpr Number kNumbers[] = {
+    {"lr", &OptimizerOptions::lr},
+    {"weight_decay", &OptimizerOptions::weight_decay},
+    {"momentum", &OptimizerOptions::momentum},
+    {"dampening", &OptimizerOptions::dampening, -INFINITY},
+    {"beta1", &OptimizerOptions::beta1, 0, 1},
+    {"beta2", &OptimizerOptions::beta2, 0, 1},
+    {"momentum_decay", &OptimizerOptions::momentum_decay},
+    {"lr_decay", &OptimizerOptions::lr_decay},
+    {"initial_accumulator_value", &OptimizerOptions::initial_accumulator_value},
+    {"rho", &OptimizerOptions::rho, 0, 1, true},
+    {"alpha", &OptimizerOptions::alpha},
+};
+
+/// REQUIRES: there is such a kind.
+const Algorithm& kind_of(const OptimizerOptions& o) {
+  return *std::find_if(kinds().begin(), kinds().end(),
+                       [&](const Algorithm& k) { return o.kind == k.name; });
+}
+
+double number(const OptimizerOptions& o, std::string_view name) {
+  if (name == "epsilon") return o.epsilon.value_or(kind_of(o).epsilon);
+  return o.*std::find_if(std::begin(kNumbers), std::end(kNumbers), [&](const Number& n) {
+              return n.name == name;
+            })->field;
+}
+
+void check_range(const char* field, double value, double low, double high, bool or_high) {
+  const bool fits = value >= low && (or_high ? value <= high : value < high);
   if (fits && std::isfinite(value)) return;
   throw ModelError(ErrorParts{.what = fmt::format("The optimizer's {} is out of range.", field),
                               .expected = std::isinf(high)
@@ -22,21 +91,37 @@ void check_range(const char* field, double value, double low, double high, bool 
                               .received = fmt::format("{}", value)});
 }
 
+Type type_of(const Moment& moment, const Type& parameter) {
+  return moment.scalar ? Type{DType::f32, Shape{}} : parameter;
+}
+
 }  // namespace
 
+std::vector<std::string> optimizer_kinds() {
+  std::vector<std::string> names;
+  for (const Algorithm& kind : kinds()) names.emplace_back(kind.name);
+  return names;
+}
+
 void check_optimizer(const OptimizerOptions& o) {
-  if (!is_sgd(o) && o.kind != "adam" && o.kind != "adamw" && o.kind != "lamb") {
+  const std::vector<std::string> known = optimizer_kinds();
+  if (std::find(known.begin(), known.end(), o.kind) == known.end()) {
     throw ModelError(ErrorParts{.what = "The optimizer is unknown.",
-                                .expected = "sgd, adam, adamw or lamb",
+                                .expected = fmt::format("{}", fmt::join(known, ", ")),
                                 .received = o.kind});
   }
-  check_range("lr", o.lr, 0, INFINITY, false);
-  check_range("weight_decay", o.weight_decay, 0, INFINITY, false);
-  check_range("momentum", o.momentum, 0, INFINITY, false);
-  check_range("epsilon", o.epsilon, 0, INFINITY, false);
-  check_range("beta1", o.beta1, 0, 1, false);
-  check_range("beta2", o.beta2, 0, 1, false);
-  check_range("dampening", o.dampening, -INFINITY, INFINITY, false);
+  for (const Number& n : kNumbers) check_range(n.name, o.*n.field, n.low, n.high, n.or_high);
+  check_range("epsilon", number(o, "epsilon"), 0, INFINITY, false);
+  const std::vector<const char*>& flags = kind_of(o).flags;
+  for (const auto& [name, flag] : kFlags) {
+    if (!(o.*flag) ||
+        std::find(flags.begin(), flags.end(), std::string_view(name)) != flags.end()) {
+      continue;
+    }
+    throw ModelError(ErrorParts{.what = fmt::format("The optimizer has no {}.", name),
+                                .expected = fmt::format("{}", fmt::join(flags, ", ")),
+                                .received = fmt::format("{} with {}", o.kind, name)});
+  }
   if (o.nesterov && (o.momentum == 0 || o.dampening != 0)) {
     throw ModelError(
         ErrorParts{.what = "Nesterov's method needs a momentum and no dampening.",
@@ -44,19 +129,48 @@ void check_optimizer(const OptimizerOptions& o) {
   }
 }
 
-std::vector<std::string> moment_kinds(const OptimizerOptions& o) {
-  if (!is_sgd(o)) return {"exp_avg", "exp_avg_sq"};
-  return o.momentum != 0 ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{};
+std::vector<Moment> moments_of(const OptimizerOptions& o) {
+  const Algorithm& kind = kind_of(o);
+  std::vector<Moment> moments = kind.moments;
+  if (o.kind == "adagrad") moments[0].initial = o.initial_accumulator_value;
+  if (o.amsgrad) moments.push_back({"max_exp_avg_sq"});
+  if (o.centered) moments.push_back({"grad_avg"});
+  const std::vector<const char*>& numbers = numbers_of(kind.op);
+  const bool has_momentum =
+      std::find(numbers.begin(), numbers.end(), std::string_view("momentum")) != numbers.end();
+  if (has_momentum && o.momentum != 0) moments.push_back({"momentum_buffer"});
+  return moments;
+}
+
+Tensor initial_of(const Moment& moment, const Type& parameter) {
+  const Type type = type_of(moment, parameter);
+  Tensor tensor = Tensor::zeros(type.dtype, type.dims());
+  if (moment.initial == 0) return tensor;
+  if (type.dtype == DType::f32) {
+    std::fill_n(tensor.data<float>(), tensor.size(), static_cast<float>(moment.initial));
+  } else if (type.dtype == DType::f64) {
+    std::fill_n(tensor.data<double>(), tensor.size(), moment.initial);
+  } else {
+    throw ModelError(
+        ErrorParts{.what = "A moment that does not begin at 0 is kept in another type.",
+                   .node = moment.kind,
+                   .expected = "parameters of float32 or float64",
+                   .received = to_string(type)});
+  }
+  return tensor;
 }
 
 std::vector<double> settings_of(const OptimizerOptions& o) {
-  if (is_sgd(o)) return {o.lr, o.momentum, o.dampening, o.weight_decay};
-  return {o.lr, o.beta1, o.beta2, o.epsilon, o.weight_decay};
+  std::vector<double> settings{o.lr};
+  for (const char* name : numbers_of(kind_of(o).op)) settings.push_back(number(o, name));
+  return settings;
 }
 
 bool same_update(const OptimizerOptions& a, const OptimizerOptions& b) {
-  return a.kind == b.kind && a.nesterov == b.nesterov && a.bias_correction == b.bias_correction &&
-         moment_kinds(a) == moment_kinds(b);
+  return a.kind == b.kind && a.bias_correction == b.bias_correction && a.maximize == b.maximize &&
+         moments_of(a).size() == moments_of(b).size() &&
+         std::all_of(std::begin(kFlags), std::end(kFlags),
+                     [&](const auto& flag) { return a.*flag.second == b.*flag.second; });
 }
 
 std::string moment_name(const std::string& kind, const std::string& parameter) {
@@ -72,34 +186,23 @@ Value add_optimizer_state(Graph& graph, const std::string& name, const Type& typ
 
 void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions& o) {
   Graph& g = parameter.graph();
-  std::vector<Value> states{parameter};
-  for (const std::string& kind : moment_kinds(o)) {
-    states.push_back(add_optimizer_state(g, moment_name(kind, parameter.name()), parameter.type()));
+  const char* op = kind_of(o).op;
+  std::vector<Value> states{parameter},
+      operands{parameter, in.gradient, in.lr, in.step, in.grad_scale};
+  for (const Moment& moment : moments_of(o)) {
+    states.push_back(add_optimizer_state(g, moment_name(moment.kind, parameter.name()),
+                                         type_of(moment, parameter.type())));
+    operands.push_back(states.back());
   }
-  std::string op;
-  std::vector<Value> operands;
   Attrs attrs;
-  const bool fixed = in.lr.rank() == 0;  // else the node reads its numbers where it has its rate
-  if (fixed) attrs.set("weight_decay", o.weight_decay);
-  if (is_sgd(o)) {
-    op = "steep.SGD";
-    operands = {parameter, in.gradient, in.lr, states.size() > 1 ? states[1] : Value(), in.step};
-    if (fixed) attrs.set("momentum", o.momentum);
-    if (fixed) attrs.set("dampening", o.dampening);
-    attrs.set("nesterov", int64_t{o.nesterov});
-  } else {
-    op = o.kind == "lamb" ? "steep.Lamb" : "steep.Adam";
-    operands = {parameter, in.gradient, states[1], states[2], in.lr, in.step};
-    if (fixed) attrs.set("beta1", o.beta1);
-    if (fixed) attrs.set("beta2", o.beta2);
-    if (fixed) attrs.set("epsilon", o.epsilon);
-    if (o.kind == "lamb") {
-      attrs.set("bias_correction", int64_t{o.bias_correction});
-    } else {
-      attrs.set("decoupled", int64_t{o.kind == "adamw"});
-    }
+  if (in.lr.rank() == 0) {  // else the node reads its numbers where it has its rate
+    for (const char* name : numbers_of(op)) attrs.set(name, number(o, name));
   }
-  if (in.grad_scale) operands.push_back(in.grad_scale);
+  attrs.set("maximize", int64_t{o.maximize});
+  attrs.set("nesterov", int64_t{o.nesterov});
+  attrs.set("centered", int64_t{o.centered});
+  attrs.set("decoupled", int64_t{o.kind == "adamw" || o.decoupled_weight_decay});
+  attrs.set("bias_correction", int64_t{o.bias_correction});
   const std::vector<Value> updated =
       apply_n(op, operands, static_cast<int>(states.size()), std::move(attrs));
   for (size_t i = 0; i < states.size(); ++i) g.add_update(states[i], updated[i]);

@@ -1,4 +1,4 @@
-// Optimizers, as nodes of the step's graph. The arithmetic is in ops/{sgd,adam,lamb}.cc.
+// Optimizers, as nodes of the step's graph. The arithmetic is in ops/{sgd,adam,lamb,…}.cc.
 #pragma once
 
 #include <string>
@@ -9,14 +9,24 @@
 
 namespace steep {
 
-/// Throws ModelError for an unknown kind and for values outside their range, naming the field.
+/// What can be asked for: "sgd", "adam", …
+std::vector<std::string> optimizer_kinds();
+
+/// Throws ModelError for an unknown kind, for flags that it does not have and for values outside
+/// their range, naming the field.
 void check_optimizer(const OptimizerOptions& options);
 
-/// Names of the moments that `options` keeps of each parameter: {"momentum_buffer"}, {"exp_avg",
-/// "exp_avg_sq"} or {}.
-std::vector<std::string> moment_kinds(const OptimizerOptions& options);
-/// What may change between steps, as the node reads it: {lr, momentum, dampening, weight decay} of
-/// sgd, {lr, beta1, beta2, epsilon, weight decay} of the others.
+/// A state that an optimizer keeps of each parameter.
+struct Moment {
+  std::string kind;     ///< PyTorch's name: "exp_avg"
+  double initial = 0;   ///< each of its elements before the first step
+  bool scalar = false;  ///< one float32; else as the parameter
+};
+/// In the order of the node's states.
+std::vector<Moment> moments_of(const OptimizerOptions& options);
+/// As it is before the first step. Throws ModelError for an initial value in 16 bits.
+Tensor initial_of(const Moment& moment, const Type& parameter);
+/// What may change between steps, as the node reads it: the rate, then numbers_of() the op.
 std::vector<double> settings_of(const OptimizerOptions& options);
 
 /// Do these two differ in settings_of() alone?

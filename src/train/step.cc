@@ -258,9 +258,9 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
     const auto found = groups.find(name);
     const bool own = found != groups.end() && found->second->optimizer;
     if (own) model.counts.push_back(count_name(name));
-    for (const std::string& kind :
-         moment_kinds(own ? *found->second->optimizer : options.optimizer)) {
-      model.moments.push_back(moment_name(kind, name));
+    for (const Moment& moment : moments_of(own ? *found->second->optimizer : options.optimizer)) {
+      model.moments.push_back(moment_name(moment.kind, name));
+      (*initial)[model.moments.back()] = initial_of(moment, graph.find(name).type());
     }
   }
   recognise(graph);

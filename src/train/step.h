@@ -32,7 +32,8 @@ struct TrainingModel {
 };
 
 /// Takes the parameters' initial tensors out of `graph` into *initial, copied unless they are in
-/// `given`. Throws what attach_loss, choose_parameters, check_optimizer and check_schedule throw.
+/// `given`; the moments' join them. Throws what attach_loss, choose_parameters, check_optimizer and
+/// check_schedule throw.
 TrainingModel prepare_model(Graph graph, std::span<const std::string> initializers,
                             std::span<const std::string> constants, const TrainingOptions& options,
                             const std::map<std::string, Tensor>& given,

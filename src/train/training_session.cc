@@ -242,11 +242,9 @@ void TrainingSession::set_group(size_t i, const OptimizerOptions& optimizer) {
   if (!same_update(optimizer, *groups[i].optimizer)) {
     throw ModelError(ErrorParts{
         .what = "What is compiled in cannot change between steps.",
-        .expected =
-            fmt::format("as before: {}, nesterov {}, momentum {}", groups[i].optimizer->kind,
-                        groups[i].optimizer->nesterov, groups[i].optimizer->momentum),
-        .received = fmt::format("{}, nesterov {}, momentum {}", optimizer.kind, optimizer.nesterov,
-                                optimizer.momentum)});
+        .expected = fmt::format("the flags of before, and the momentum: {}, momentum {}",
+                                groups[i].optimizer->kind, groups[i].optimizer->momentum),
+        .received = fmt::format("{}, momentum {}", optimizer.kind, optimizer.momentum)});
   }
   groups[i].optimizer = optimizer;
 }

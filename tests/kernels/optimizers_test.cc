@@ -41,28 +41,23 @@ void check(std::string_view op, const Trial& s, size_t states,
   std::vector<Tensor> tensors = {random_tensor(s.dtype, dims, 1)};
   for (size_t i = 0; i < states; ++i) tensors.push_back(Tensor::zeros(s.dtype, dims));
   Vec param = values(tensors[0]), state1(param.size()), state2(param.size());
-  const bool sgd = op == "steep.SGD";
   for (int64_t step = 1; step <= 5; ++step) {
     const Tensor grad = random_tensor(s.dtype, dims, static_cast<uint32_t>(10 + step));
     const Tensor lr = Tensor::scalar(rate(step)), number = Tensor::scalar(step);
     const Tensor scale =
         s.grad_scale == 1 ? Tensor() : Tensor::scalar(static_cast<float>(s.grad_scale));
-    std::vector<Tensor> inputs = {tensors[0], grad};
-    if (sgd) {
-      inputs.insert(inputs.end(), {lr, states > 0 ? tensors[1] : Tensor(), number, scale});
-    } else {
-      inputs.insert(inputs.end(), {tensors[1], tensors[2], lr, number, scale});
-    }
+    std::vector<Tensor> inputs = {tensors[0], grad, lr, number, scale};
+    inputs.insert(inputs.end(), tensors.begin() + 1, tensors.end());
     const std::vector<Out> outs(states + 1, Out{s.dtype, dims});
     RunOptions in_place{.default_constants = false};
     in_place.share = {{0, 0}};
-    for (size_t i = 0; i < states; ++i) in_place.share.emplace_back(sgd ? 3 : 2 + i, i + 1);
+    for (size_t i = 0; i < states; ++i) in_place.share.emplace_back(5 + i, i + 1);
     const auto two =
         run_kernel(op, inputs, outs, s.attrs, {.threads = 2, .default_constants = false});
     Attrs left = s.attrs;
     std::vector<Tensor> fed = inputs;
-    fed[sgd ? 2 : 4] = settings(sgd, rate(step), left);
-    fed[sgd ? 4 : 5] = Tensor::scalar(static_cast<float>(step));
+    fed[2] = settings(op == "steep.SGD", rate(step), left);
+    fed[3] = Tensor::scalar(static_cast<float>(step));
     const auto by_input = run_kernel(op, fed, outs, left, {.default_constants = false});
     const auto one =
         run_kernel(op, inputs, outs, s.attrs, {.threads = 1, .default_constants = false});
@@ -125,8 +120,7 @@ TEST(Sgd, FollowsTorch) {
 
 TEST(Sgd, MomentumWithoutBufferIsRefused) {
   const Tensor x = random_tensor(DType::f32, {3});
-  EXPECT_ANY_THROW(run_kernel("steep.SGD",
-                              {x, x, Tensor::scalar(0.1F), {}, Tensor::scalar(int64_t{1})},
+  EXPECT_ANY_THROW(run_kernel("steep.SGD", {x, x, Tensor::scalar(0.1F), Tensor::scalar(int64_t{1})},
                               {{DType::f32, {3}}}, {{"momentum", 0.9}}));
 }
 
@@ -190,7 +184,8 @@ TEST(Lamb, ZeroParameterStillMoves) {
   const Tensor zeros = Tensor::zeros(DType::f32, {4}),
                grad = Tensor::from<float>({1, 1, 1, 1}, {4});
   const auto out = run_kernel(
-      "steep.Lamb", {zeros, grad, zeros, zeros, Tensor::scalar(0.5F), Tensor::scalar(int64_t{1})},
+      "steep.Lamb",
+      {zeros, grad, Tensor::scalar(0.5F), Tensor::scalar(int64_t{1}), Tensor(), zeros, zeros},
       {{DType::f32, {4}}, {DType::f32, {4}}, {DType::f32, {4}}}, {{"epsilon", 0.0}});
   expect_close(out[0], {-0.5, -0.5, -0.5, -0.5}, 1e-5);
 }

@@ -16,7 +16,10 @@ from rows.row import Row
 EPS = 1e-6
 # Adam and its like read lr and a gradient scale in single precision whatever the parameters are.
 TOLERANCE = {np.float32: {"rtol": 2e-5, "atol": 2e-5}, np.float64: {"rtol": 1e-6, "atol": 1e-8}}
-STEPS = ("steep.SGD", "steep.Adam", "steep.Lamb", "steep.GlobalNorm", "steep.Assign")
+STEPS = (
+    *("steep.SGD", "steep.Adam", "steep.Lamb", "steep.NAdam", "steep.RAdam", "steep.Adagrad"),
+    *("steep.Adadelta", "steep.RMSprop", "steep.Adamax", "steep.GlobalNorm", "steep.Assign"),
+)
 
 # On subgraphs and sequences: whole models in tests/python/test_flow.py.
 FLOW = {

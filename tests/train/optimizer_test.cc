@@ -59,7 +59,7 @@ struct Reference {
         const bool correct = o.kind != "lamb" || o.bias_correction;
         const double m_hat = correct ? m[i] / (1 - std::pow(o.beta1, t)) : m[i];
         const double v_hat = correct ? v[i] / (1 - std::pow(o.beta2, t)) : v[i];
-        r[i] = m_hat / (std::sqrt(v_hat) + o.epsilon);
+        r[i] = m_hat / (std::sqrt(v_hat) + o.epsilon.value_or(1e-8));
         if (o.kind == "adamw" || o.kind == "lamb") r[i] += o.weight_decay * w[i];
         w_norm += w[i] * w[i];
         r_norm += r[i] * r[i];

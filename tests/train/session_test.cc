@@ -241,7 +241,8 @@ TEST(Session, RefusesOptionsOutOfRange) {
     change(options);
     EXPECT_THROW(session_of(linear_bytes(), options), ModelError);
   };
-  refused([](auto& o) { o.optimizer.kind = "adagrad"; });
+  refused([](auto& o) { o.optimizer.kind = "adafactor"; });
+  refused([](auto& o) { o.optimizer.centered = true; });
   refused([](auto& o) { o.optimizer.lr = -1; });
   refused([](auto& o) { o.optimizer.lr = NAN; });
   refused([](auto& o) { o.optimizer.beta2 = 1; });

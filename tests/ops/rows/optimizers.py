@@ -25,22 +25,22 @@ def torch_step(optimizer, param, grad, state, scale):
     return p.detach(), o.state[p]
 
 
-def torch_sgd(param, grad, lr, buf, step, scale=None, **attrs):
+def torch_sgd(param, grad, lr, step, scale=None, buf=None, **attrs):
     o = partial(torch.optim.SGD, lr=float(lr), **attrs)
     state = {} if buf is None or int(step) == 1 else {"momentum_buffer": buf}
     new, state = torch_step(o, param, grad, state, scale)
     return new if buf is None else (new, state["momentum_buffer"])
 
 
-def sgd(shape, attrs, buf, step, *scale):
+def sgd(shape, attrs, buf, step, scale=None):
     row(
         "steep.SGD",
         floats(*shape),
         floats(*shape),
         LR,
-        floats(*shape) if buf else None,
         integer(step),
-        *scale,
+        scale,
+        *([floats(*shape)] if buf else []),
         attrs=attrs,
         outputs=2 if buf else 1,
         smooth=False,
@@ -60,8 +60,8 @@ for _attrs, _buf, _step in (
     ({"momentum": 0.875, "dampening": 0.25, "weight_decay": 0.125}, True, 2),
     ({"momentum": 0.875, "nesterov": 1}, True, 3),
 ):
-    for _scale in ((), (SCALE,)):
-        sgd((3, 4), _attrs, _buf, _step, *_scale)
+    for _scale in (None, SCALE):
+        sgd((3, 4), _attrs, _buf, _step, _scale)
 for _shape in SHAPES:
     sgd(_shape, {"weight_decay": 0.125}, False, 3)
     sgd(_shape, {"momentum": 0.875, "dampening": 0.25, "weight_decay": 0.125}, True, 2, SCALE)
@@ -93,8 +93,9 @@ for _attrs, _buf in (
             floats(3, 4),
             floats(3, 4),
             _settings,
-            floats(3, 4) if _buf else None,
             np.array(_step, np.float32),
+            None,
+            *([floats(3, 4)] if _buf else []),
             attrs=_left,
             outputs=2 if _buf else 1,
             smooth=False,
@@ -106,11 +107,11 @@ for _attrs, _buf in (
 def torch_adam(
     param,
     grad,
-    m,
-    v,
     lr,
     step,
-    scale=None,
+    scale,
+    m,
+    v,
     *,
     decoupled=0,
     beta1=0.9,
@@ -128,11 +129,11 @@ def torch_adam(
 def lamb(
     param,
     grad,
-    m,
-    v,
     lr,
     step,
-    scale=None,
+    scale,
+    m,
+    v,
     *,
     beta1=0.9,
     beta2=0.999,
@@ -149,16 +150,16 @@ def lamb(
     return param - float(lr) * (a / b if a and b else 1) * r, m, v
 
 
-def adaptive(op, in_torch, shape, attrs, step, *scale):
+def adaptive(op, in_torch, shape, attrs, step, scale=None):
     row(
         op,
         floats(*shape),
         floats(*shape),
-        floats(*shape),
-        floats(*shape, low=0.0, high=0.5),
         LR,
         integer(step),
-        *scale,
+        scale,
+        floats(*shape),
+        floats(*shape, low=0.0, high=0.5),
         attrs=attrs,
         outputs=3,
         smooth=False,
@@ -174,8 +175,8 @@ for _attrs in (
     {"weight_decay": 0.125, "decoupled": 1},
     {"beta1": 0.75, "beta2": 0.875, "epsilon": 0.0625},
 ):
-    for _step, _scale in ((1, ()), (5, (SCALE,))):
-        adaptive("steep.Adam", torch_adam, (3, 4), {**ADAM, **_attrs}, _step, *_scale)
+    for _step, _scale in ((1, None), (5, SCALE)):
+        adaptive("steep.Adam", torch_adam, (3, 4), {**ADAM, **_attrs}, _step, _scale)
 for _op, _torch, _attrs in (
     ("steep.Adam", torch_adam, {**ADAM, "weight_decay": 0.125}),
     ("steep.Adam", torch_adam, {**ADAM, "weight_decay": 0.125, "decoupled": 1}),
@@ -187,41 +188,148 @@ for _op, _torch, _attrs in (
             _op,
             floats(3, 4),
             floats(3, 4),
-            floats(3, 4),
-            floats(3, 4, low=0.0, high=0.5),
             _settings,
             np.array(_step, np.float32),
+            None,
+            floats(3, 4),
+            floats(3, 4, low=0.0, high=0.5),
             attrs=_left,
             outputs=3,
             smooth=False,
             note=f"fed, step {_step}",
-            torch=lambda p, g, m, v, lr, step, _torch=_torch, _attrs=_attrs: _torch(
-                p, g, m, v, lr[0], step, **_attrs
+            torch=lambda p, g, lr, *rest, _torch=_torch, _attrs=_attrs: _torch(
+                p, g, lr[0], *rest, **_attrs
             ),
         )
 LAMB = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6, "bias_correction": 1}
 for _attrs in ({}, {"weight_decay": 0.125}, {"weight_decay": 0.125, "bias_correction": 0}):
-    for _step, _scale in ((1, ()), (5, (SCALE,))):
-        adaptive("steep.Lamb", lamb, (3, 4), {**LAMB, **_attrs}, _step, *_scale)
+    for _step, _scale in ((1, None), (5, SCALE)):
+        adaptive("steep.Lamb", lamb, (3, 4), {**LAMB, **_attrs}, _step, _scale)
 for _shape in SHAPES:
     for _decoupled in (0, 1):
         _attrs = {**ADAM, "weight_decay": 0.125, "decoupled": _decoupled}
-        adaptive("steep.Adam", torch_adam, _shape, _attrs, 5, *([] if _decoupled else [SCALE]))
+        adaptive("steep.Adam", torch_adam, _shape, _attrs, 5, None if _decoupled else SCALE)
     adaptive("steep.Lamb", lamb, _shape, {**LAMB, "weight_decay": 0.125}, 5, SCALE)
 row(
     "steep.Lamb",
     exactly([0.0, 0.0]),
     floats(2),
-    floats(2),
-    floats(2, low=0.0),
     LR,
     STEP,
+    None,
+    floats(2),
+    floats(2, low=0.0),
     attrs={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6},
     outputs=3,
     smooth=False,
     torch=lamb,
     note="zero parameter",
 )
+# In the order of the node's states: what the optimizer calls them.
+OTHERS = {
+    "NAdam": ("exp_avg", "exp_avg_sq", "mu_product"),
+    "RAdam": ("exp_avg", "exp_avg_sq"),
+    "Adagrad": ("sum",),
+    "Adadelta": ("square_avg", "acc_delta"),
+    "RMSprop": ("square_avg", "grad_avg", "momentum_buffer"),
+    "Adamax": ("exp_avg", "exp_inf"),
+    "Adam": ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
+}
+FLAGS = ("centered", "maximize", "amsgrad")
+
+
+def by_torch(name, kept, attrs, param, grad, lr, step, scale, *states):
+    """The step by PyTorch's optimizer of this name."""
+    settings = {k: v for k, v in attrs.items() if not k.startswith("beta")}
+    settings = {k: bool(v) if k in FLAGS else v for k, v in settings.items()}
+    settings["eps"] = settings.pop("epsilon")
+    settings["amsgrad"] = "max_exp_avg_sq" in kept
+    if not settings["amsgrad"]:
+        del settings["amsgrad"]
+    if "beta1" in attrs:
+        settings["betas"] = attrs["beta1"], attrs["beta2"]
+    if settings.pop("decoupled", 0):
+        settings["decoupled_weight_decay"] = True
+    o = partial(getattr(torch.optim, name), lr=float(lr.reshape(-1)[0]), **settings)
+    state = {"step": torch.tensor(float(step) - 1), **dict(zip(kept, states, strict=True))}
+    new, state = torch_step(o, param, grad, state, scale)
+    return new, *(state[kind] for kind in kept)
+
+
+def another(name, attrs, step, scale=None, shape=(3, 4), names=None):
+    """A row; with `names`, the numbers of these names are fed."""
+    kept = OTHERS[name]
+    if name == "RMSprop":
+        kept = tuple(
+            kind
+            for kind in kept
+            if (kind != "grad_avg" or attrs.get("centered"))
+            and (kind != "momentum_buffer" or attrs.get("momentum"))
+        )
+    positive = {"exp_avg_sq", "max_exp_avg_sq", "sum", "square_avg", "acc_delta", "exp_inf"}
+    states = [
+        np.array(0.75, np.float32)
+        if kind == "mu_product"
+        else floats(*shape, low=0.25, high=0.5)
+        if kind in positive
+        else floats(*shape, low=-0.25, high=0.25)
+        for kind in kept
+    ]
+    settings, left = (LR, attrs) if names is None else fed(names, attrs)
+    row(
+        f"steep.{name}",
+        floats(*shape),
+        floats(*shape),
+        settings,
+        integer(step) if names is None else np.array(step, np.float32),
+        scale,
+        *states,
+        attrs=left,
+        outputs=1 + len(kept),
+        smooth=False,
+        note=f"{'fed, ' if names else ''}step {step}",
+        torch=partial(by_torch, name, kept, attrs),
+    )
+
+
+BETAS = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3}
+for _name, _names, _variants in (
+    (
+        "NAdam",
+        (*ADAM_NAMES, "momentum_decay"),
+        ({**BETAS, "momentum_decay": 4e-3}, {**BETAS, "momentum_decay": 0.5, "decoupled": 1}),
+    ),
+    ("RAdam", ADAM_NAMES, (BETAS, {**BETAS, "decoupled": 1})),
+    (
+        "Adagrad",
+        ("lr_decay", "epsilon", "weight_decay"),
+        ({"lr_decay": 0.25, "epsilon": 1e-10},),
+    ),
+    ("Adadelta", ("rho", "epsilon", "weight_decay"), ({"rho": 0.9, "epsilon": 1e-6},)),
+    (
+        "RMSprop",
+        ("alpha", "epsilon", "weight_decay", "momentum"),
+        (
+            {"alpha": 0.875, "epsilon": 1e-3},
+            {"alpha": 0.875, "epsilon": 1e-3, "centered": 1},
+            {"alpha": 0.875, "epsilon": 1e-3, "momentum": 0.5},
+            {"alpha": 0.875, "epsilon": 1e-3, "momentum": 0.5, "centered": 1},
+        ),
+    ),
+    ("Adamax", ADAM_NAMES, (BETAS,)),
+    ("Adam", ADAM_NAMES, (BETAS, {**BETAS, "decoupled": 1})),
+):
+    for _attrs in _variants:
+        for _step, _scale, _more in (
+            (1, None, {}),
+            (5, SCALE, {"weight_decay": 0.125}),
+            (40, None, {"weight_decay": 0.125, "maximize": 1}),
+        ):
+            another(_name, {**_attrs, **_more}, _step, _scale)
+            another(_name, {**_attrs, **_more}, _step, names=_names)
+    for _shape in SHAPES:
+        another(_name, {**_variants[-1], "weight_decay": 0.125}, 7, SCALE, _shape)
+
 for _shapes in (
     *([shape] for shape in SHAPES),
     [(3, 4)],

@@ -1,0 +1,26 @@
+// steep.Adamax{beta1, beta2, epsilon, weight_decay, maximize}, states m and the norm: Kingma & Ba
+// 2015, section 7.1, as torch.optim.Adamax.
+#include "ops/optimizers.h"
+
+namespace steep {
+namespace {
+
+std::vector<Value> adamax_decompose(Node n) {
+  const Settings settings(n);
+  const auto [param, gradient] = decayed(n, settings);
+  const Value beta1 = settings.exact("beta1");
+  const Value m = moving_average(beta1, n.input(kFirstState), gradient);
+  const Value size = apply("Abs", {gradient}) + settings("epsilon");
+  const Value norm = apply("Max", {settings("beta2") * n.input(kFirstState + 1), size});
+  const Value rate = settings.exact("lr") / correction(beta1, settings.step());
+  return {param - cast_like(rate, param) * m / norm, m, norm};
+}
+
+}  // namespace
+
+extern const OpDef kSteepAdamax = {.name = "steep.Adamax",
+                                   .infer = updated_types,
+                                   .decompose = adamax_decompose,
+                                   .updates_input = {kParamInput, kFirstState, kFirstState + 1}};
+
+}  // namespace steep

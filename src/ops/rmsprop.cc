@@ -1,0 +1,39 @@
+// steep.RMSprop{alpha, epsilon, weight_decay, momentum, centered, maximize}, states square_avg,
+// grad_avg if centered = 1, buf?: Tieleman & Hinton 2012, as torch.optim.RMSprop; centered: Graves
+// 2013.
+#include "ops/optimizers.h"
+
+namespace steep {
+namespace {
+
+std::vector<Value> rmsprop_decompose(Node n) {
+  const Settings settings(n);
+  const auto [param, gradient] = decayed(n, settings);
+  const Value alpha = settings.exact("alpha"), lr = settings("lr");
+  int next = kFirstState;
+  const Value squares = moving_average(alpha, n.input(next++), gradient * gradient);
+  std::vector<Value> updated{{}, squares};
+  Value variance = squares;
+  if (n.attrs().integer("centered", 0) != 0) {
+    const Value mean = moving_average(alpha, n.input(next++), gradient);
+    variance = squares - mean * mean;
+    updated.push_back(mean);
+  }
+  Value direction = gradient / (sqrt(variance) + settings("epsilon"));
+  if (const Value buffer = n.input(next)) {
+    direction = settings("momentum") * buffer + direction;
+    updated.push_back(direction);
+  }
+  updated[0] = param - lr * direction;
+  return updated;
+}
+
+}  // namespace
+
+extern const OpDef kSteepRMSprop = {
+    .name = "steep.RMSprop",
+    .infer = updated_types,
+    .decompose = rmsprop_decompose,
+    .updates_input = {kParamInput, kFirstState, kFirstState + 1, kFirstState + 2}};
+
+}  // namespace steep
