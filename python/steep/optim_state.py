@@ -23,6 +23,7 @@ class _Held:
     parameter: torch.Tensor
     count: torch.Tensor  # of its steps; of SGD's only whether there was one
     shown: dict[str, torch.Tensor]  # by PyTorch's names
+    initial: dict[str, float]  # what each moment is filled with before the first step
 
     def take(self, state: dict[str, Any]) -> bool:
         """Copy in what the state has, and put the tensors here in its place.
@@ -61,8 +62,8 @@ class _Held:
     def begin_anew(self) -> None:
         """As if there had been no step."""
         self.count.zero_()
-        for own in self.shown.values():
-            own.zero_()
+        for kind, own in self.shown.items():
+            own.fill_(self.initial[kind])
 
 
 class SharedState:
@@ -84,10 +85,12 @@ class SharedState:
             kind, _, name = key.partition("/")
             kept[name][kind] = from_dlpack(session.state(key))
         counts = not isinstance(optimizer, torch.optim.SGD)
-        held = [
-            _Held(parameters[name], own[_STEP], own if counts else _without_step(own))
-            for name, own in kept.items()
-        ]
+        initial = _initial(optimizer)
+        held = []
+        for name, own in kept.items():
+            shown = own if counts else _without_step(own)
+            begin = {kind: initial.get((kind, id(parameters[name])), 0.0) for kind in shown}
+            held.append(_Held(parameters[name], own[_STEP], shown, begin))
         self._hidden = [h for h in held if h.shown]
         self._in_state: list[_Held] = []
         self._seen: list[int] = []
@@ -133,6 +136,19 @@ class SharedState:
         self._in_state += stepped
         self._hidden = [h for h in self._hidden if h.count == 0]
         self._seen = self._ids()
+
+
+def _initial(optimizer: torch.optim.Optimizer) -> dict[tuple[str, int], float]:
+    """Return, by kind and id of a parameter, where moments begin that do not begin at 0."""
+    return {
+        key: value
+        for group in optimizer.param_groups
+        for p in group["params"]
+        for key, value in (
+            (("mu_product", id(p)), 1.0),
+            (("sum", id(p)), float(group.get("initial_accumulator_value", 0))),
+        )
+    }
 
 
 def _without_step(own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -22,8 +22,20 @@ from steep.torch_trainer import (
     Trainer,
 )
 
-_KINDS = {torch.optim.SGD: "sgd", torch.optim.Adam: "adam", torch.optim.AdamW: "adamw"}
-_REFUSED = ("amsgrad", "maximize", "differentiable")
+_KINDS = {
+    getattr(torch.optim, name): name.lower()
+    for name in (
+        *("SGD", "Adam", "AdamW", "NAdam", "RAdam"),
+        *("Adagrad", "Adadelta", "RMSprop", "Adamax"),
+    )
+}
+# by PyTorch's names, of which a group has those of its kind, and the engine's
+_NUMBERS = {
+    **{name: name for name in ("lr", "weight_decay", "momentum", "dampening", "momentum_decay")},
+    **{name: name for name in ("lr_decay", "initial_accumulator_value", "rho", "alpha")},
+    "eps": "epsilon",
+}
+_FLAGS = ("nesterov", "maximize", "amsgrad", "centered", "decoupled_weight_decay")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,18 +43,20 @@ class Update:
     """How a group of parameters learns: what is compiled in, and what each step is fed."""
 
     kind: str
-    nesterov: bool
-    keeps_moments: bool
+    flags: tuple[str, ...]
+    has_momentum: bool
     numbers: tuple[tuple[str, float], ...]  # by the names that the engine has for them
 
     def compiled_in(self) -> tuple[Any, ...]:
         """Return what another program is needed for."""
-        return self.kind, self.nesterov, self.keeps_moments
+        return self.kind, self.flags, self.has_momentum
 
     def options(self) -> _steep.OptimizerOptions:
         """Return it as the engine takes it."""
         options = _steep.OptimizerOptions()
-        options.kind, options.nesterov = self.kind, self.nesterov
+        options.kind = self.kind
+        for flag in self.flags:
+            setattr(options, flag, True)
         for name, value in self.numbers:
             setattr(options, name, value)
         return options
@@ -58,7 +72,7 @@ def read_updates(optimizer: torch.optim.Optimizer) -> list[Update]:
     if kind is None:
         raise ModelError(
             "The optimizer has no counterpart in the engine.",
-            expected="torch.optim.SGD, Adam or AdamW",
+            expected="of torch.optim: " + ", ".join(known.__name__ for known in _KINDS),
             received=type(optimizer).__name__,
             remedy="use ORTModule, which works with any optimizer",
         )
@@ -71,21 +85,19 @@ def read_updates(optimizer: torch.optim.Optimizer) -> list[Update]:
 
 
 def _read_group(kind: str, group: Mapping[str, Any]) -> Update:
-    for flag in _REFUSED:
-        if group.get(flag):
-            raise ModelError(
-                f"The option {flag} of the optimizer has no counterpart in the engine."
-            )
-    numbers = {"lr": float(group["lr"]), "weight_decay": float(group["weight_decay"])}
-    if kind == "sgd":
-        numbers |= {key: float(group[key]) for key in ("momentum", "dampening")}
-        moves = numbers["momentum"] != 0
-        return Update(kind, moves and bool(group["nesterov"]), moves, tuple(numbers.items()))
-    if kind == "adam" and group.get("decoupled_weight_decay"):
-        kind = "adamw"
-    numbers["beta1"], numbers["beta2"] = (float(beta) for beta in group["betas"])
-    numbers["epsilon"] = float(group["eps"])
-    return Update(kind, False, True, tuple(numbers.items()))
+    if group.get("differentiable"):
+        raise ModelError(
+            "The option differentiable of the optimizer has no counterpart in the engine.",
+            remedy="use ORTModule, which works with any optimizer",
+        )
+    numbers = {own: float(group[key]) for key, own in _NUMBERS.items() if key in group}
+    if "betas" in group:
+        numbers["beta1"], numbers["beta2"] = (float(beta) for beta in group["betas"])
+    has_momentum = numbers.get("momentum", 0) != 0
+    flags = tuple(
+        flag for flag in _FLAGS if group.get(flag) and (flag != "nesterov" or has_momentum)
+    )
+    return Update(kind, flags, has_momentum, tuple(numbers.items()))
 
 
 class _OptimTrainer(Trainer):
@@ -211,9 +223,10 @@ def trainer(
         model: its parameters are updated in place.
         criterion: called with the model's result and the label; None when the model returns its
             loss first.
-        optimizer: ``torch.optim.SGD``, ``Adam`` or ``AdamW``, read before every step: rates,
-            betas, momentum, weight decay of each group, which may change at each step, which
-            parameters it has and which of them want a gradient, for which a change compiles anew.
+        optimizer: ``torch.optim.SGD``, ``Adam``, ``AdamW``, ``NAdam``, ``RAdam``, ``Adagrad``,
+            ``Adadelta``, ``RMSprop`` or ``Adamax``, read before every step: rates, betas,
+            momentum, weight decay of each group, which may change at each step, which parameters
+            it has and which of them want a gradient, for which a change compiles anew.
             It is not stepped itself. Its ``state`` has the moments, the very tensors that steps
             write, so that its ``state_dict`` is whole; what is loaded into it counts.
         options: ``clip_norm`` (bound of the gradients' global norm), ``predictions=False`` (return

@@ -50,8 +50,12 @@ class TrainingSession(_steep.TrainingSession):
             others, each with its reason. One that is an input too, as all are in old files, may be
             a weight, and is not fed.
         frozen: taken away from ``trainable``.
-        optimizer: "sgd", "adam", "adamw" or "lamb", with the conventions of ``torch.optim``.
-        lr, weight_decay, momentum, dampening, nesterov, betas, eps, bias_correction: its settings.
+        optimizer: "sgd", "adam", "adamw", "nadam", "radam", "adagrad", "adadelta", "rmsprop",
+            "adamax" or "lamb", with the conventions of ``torch.optim``.
+        lr, weight_decay, momentum, dampening, nesterov, betas, eps, bias_correction: its settings,
+            of those it has.
+        maximize, amsgrad, decoupled_weight_decay, momentum_decay, lr_decay,
+        initial_accumulator_value, rho, alpha, centered: as ``torch.optim`` has them.
         groups: pairs of names and settings that differ: ``(names, {"lr_multiplier": 0.1})`` or
             ``(names, {"weight_decay": 0.0})``; or an optimizer of their own, whose numbers
             ``set_group`` may change: ``(names, OptimizerOptions)``.
@@ -99,8 +103,17 @@ class TrainingSession(_steep.TrainingSession):
         dampening: float = 0.0,
         nesterov: bool = False,
         betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
+        eps: float | None = None,
         bias_correction: bool = True,
+        maximize: bool = False,
+        amsgrad: bool = False,
+        decoupled_weight_decay: bool = False,
+        momentum_decay: float = 4e-3,
+        lr_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        rho: float = 0.9,
+        alpha: float = 0.99,
+        centered: bool = False,
         groups: Sequence[tuple[Sequence[str], Mapping[str, float] | _steep.OptimizerOptions]] = (),
         updates: Mapping[str, str] | None = None,
         schedule: str = "constant",
@@ -141,6 +154,11 @@ class TrainingSession(_steep.TrainingSession):
         settings.momentum, settings.dampening, settings.nesterov = momentum, dampening, nesterov
         settings.beta1, settings.beta2 = betas
         settings.epsilon, settings.bias_correction = eps, bias_correction
+        settings.maximize, settings.amsgrad, settings.centered = maximize, amsgrad, centered
+        settings.decoupled_weight_decay = decoupled_weight_decay
+        settings.momentum_decay, settings.lr_decay = momentum_decay, lr_decay
+        settings.initial_accumulator_value = initial_accumulator_value
+        settings.rho, settings.alpha = rho, alpha
         options.optimizer = settings
 
         plan = _steep.ScheduleOptions()

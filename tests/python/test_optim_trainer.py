@@ -1,6 +1,7 @@
 """``steep.trainer`` follows its optimizer and the modes of the model as a loop of PyTorch does."""
 
 import copy
+import functools
 import io
 import sys
 
@@ -178,6 +179,53 @@ def test_one_cycle_with_momentum_needs_one_program(name, monkeypatch):
     assert len(seen) == STEPS
 
 
+OTHERS = {
+    "NAdam": {"momentum_decay": 0.2},
+    "NAdam decoupled": {"weight_decay": 0.1, "decoupled_weight_decay": True},
+    "RAdam": {"betas": (0.9, 0.8)},
+    "RAdam decoupled": {"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True},
+    "Adagrad": {"lr_decay": 0.1, "initial_accumulator_value": 0.5},
+    "Adadelta": {"weight_decay": 0.1},
+    "RMSprop": {"weight_decay": 0.1},
+    "RMSprop centered": {"momentum": 0.5, "centered": True},
+    "Adamax": {"weight_decay": 0.1},
+    "Adam amsgrad": {"amsgrad": True},
+    "AdamW amsgrad": {"amsgrad": True, "maximize": True},
+    "SGD up": {"momentum": 0.5, "maximize": True},
+}
+SCHEDULED = {
+    **{"betas": lambda t: (0.9 - 0.02 * t, 0.95 - 0.02 * t), "momentum": lambda t: 0.5 - 0.05 * t},
+    **{"weight_decay": lambda t: 0.01 * t, "eps": lambda t: 1e-4 * (t + 1)},
+    **{"momentum_decay": lambda t: 0.1 * t, "lr_decay": lambda t: 0.1 * t},
+    **{"rho": lambda t: 0.9 - 0.05 * t, "alpha": lambda t: 0.9 - 0.05 * t},
+}
+
+
+def other(name, net):
+    return in_groups(net, getattr(torch.optim, name.split()[0]), **OTHERS[name])
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_numbers_of_each_kind_are_fed(name, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "STEPS", 10)
+    sessions = []
+
+    def build(*args, **options):
+        sessions.append(real(*args, **options))
+        return sessions[-1]
+
+    def change(net, optimizer, step):
+        group = optimizer.param_groups[step % 2]
+        group["lr"] = 0.05 / (step + 1)
+        for key, value in SCHEDULED.items():
+            if key in group and (key != "momentum" or group[key]):
+                group[key] = value(step)
+
+    monkeypatch.setattr(steep.torch_trainer, "TrainingSession", build)
+    compare(lambda net, _: (other(name, net), None), change)
+    assert len(sessions) == 1
+
+
 def test_momentum_from_zero_begins_with_a_whole_gradient():
     def change(net, optimizer, step):
         for group in optimizer.param_groups:
@@ -266,6 +314,7 @@ def test_one_rate_for_several_groups_is_refused():
 KINDS = {
     "SGD": lambda net: in_groups(net, torch.optim.SGD, momentum=0.9, dampening=0.3),
     "AdamW": lambda net: in_groups(net, torch.optim.AdamW, weight_decay=0.1),
+    **{name: functools.partial(other, name) for name in OTHERS},
 }
 
 
