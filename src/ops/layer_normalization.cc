@@ -19,6 +19,12 @@ Grads layer_normalization_vjp(Node n, const Grads& dy) {
   Value x = n.input(0), scale = n.input(1), bias = n.input(2);
   Value mean = n.output(1), inv_std = n.output(2);
   const NormAxes axes = norm_axes(n, x);
+  if (x.dtype() == DType::f64) {  // ONNX keeps both in float32
+    mean = steep::mean(x, axes.normalized, true);
+    Value centred = x - mean;
+    Value variance = steep::mean(centred * centred, axes.normalized, true);
+    inv_std = 1.0 / sqrt(variance + n.attrs().real("epsilon", 1e-5));
+  }
   Grads dx;
   if (dy[0]) {
     const int64_t axis = static_cast<int64_t>(axes.kept.size());
