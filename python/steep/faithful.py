@@ -344,9 +344,31 @@ def _embedding(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _embedding_bag(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """``F.embedding_bag``, of which the exporters lose two options."""
-    _check_embedding(_given(F.embedding_bag, args, kwargs))
-    return F.embedding_bag(*args, **kwargs)
+    """``F.embedding_bag``, which the exporters say as a loop over bags, in float32."""
+    c = _given(F.embedding_bag, args, kwargs)
+    _check_embedding(c)
+    if c.offsets is not None and c.mode == "max":
+        _lost("the maximum of bags of different sizes")
+    rows = F.embedding(c.input, c.weight)
+    if c.per_sample_weights is not None:
+        rows = rows * c.per_sample_weights.unsqueeze(-1)
+    counts = torch.ones_like(c.input, dtype=torch.bool).unsqueeze(-1)
+    if c.padding_idx is not None:
+        counts = (c.input != c.padding_idx % c.weight.shape[0]).unsqueeze(-1)
+        rows = torch.where(counts, rows, -math.inf if c.mode == "max" else 0.0)
+    if c.mode == "max":
+        return torch.where(counts.any(1), rows.max(1).values, 0.0)
+    if c.offsets is None:
+        total, size = rows.sum(1), counts.sum(1)
+    else:
+        starts = c.offsets[:-1] if c.include_last_offset else c.offsets
+        first = torch.zeros(c.input.shape[0] + 1, dtype=torch.int64)
+        first = first.index_add(0, starts.to(torch.int64), torch.ones_like(starts).to(torch.int64))
+        bag = first.cumsum(0)[:-1] - 1
+        total = rows.new_zeros(starts.shape[0], rows.shape[1]).index_add(0, bag, rows)
+        size = torch.zeros(starts.shape[0], 1, dtype=torch.int64)
+        size = size.index_add(0, bag, counts.to(torch.int64))
+    return total / size.clamp(min=1) if c.mode == "mean" else total
 
 
 def _as_strided(
@@ -414,6 +436,19 @@ def _interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
     return F.interpolate(*args, **kwargs)
 
 
+def _instance_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.instance_norm``, which writes its running statistics where no exporter looks."""
+    c = _given(F.instance_norm, args, kwargs)
+    if c.running_mean is None or not c.use_input_stats:
+        return F.instance_norm(*args, **kwargs)
+    axes = list(range(2, c.input.dim()))
+    with torch.no_grad():
+        mean, var = c.input.mean(axes).mean(0), c.input.var(axes).mean(0)
+        for kept, new in ((c.running_mean, mean), (c.running_var, var)):
+            kept.mul_(1 - c.momentum).add_(stop_gradient(new), alpha=c.momentum)
+    return F.instance_norm(c.input, weight=c.weight, bias=c.bias, eps=c.eps)
+
+
 _is_setup_context_defined = getattr(torch.autograd.function, "_is_setup_context_defined", None)
 # as torch.library calls what it makes of an operator's backward
 _DERIVATIVES = {f"GeneratedBackwardFor_{n.replace('::', '_')}_default" for n in WITH_BACKWARD}
@@ -447,5 +482,6 @@ _RESTATED: dict[Any, Callable[..., Any]] = {
     F.gumbel_softmax: _gumbel_softmax,
     F.avg_pool2d: _average_pool(F.avg_pool2d, 2),
     F.avg_pool3d: _average_pool(F.avg_pool3d, 3),
+    F.instance_norm: _instance_norm,
     F.interpolate: _interpolate,
 }

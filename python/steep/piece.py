@@ -87,7 +87,7 @@ class Lowered:
         end.args = (tuple(self.computed),)
         graph_module.recompile()
         self.model, written, self.cached = lower(graph_module, fakes)
-        if not self.model.graph.output:
+        if not self.model.graph.node:
             raise NothingToRun
         self.fakes = fakes
         self.written = [self.kept[i] for i in written]
