@@ -30,7 +30,8 @@ from torch.onnx._internal.exporter import _core, _fx_passes, _registration
 from torch.onnx._internal.exporter._errors import ConversionError
 from torch.utils._pytree import tree_structure
 
-from steep import cache
+from steep import cache, elementwise
+from steep.digits import constants_with_digits, keep_digits
 from steep.faithful import TRANSLATIONS
 from steep.fingerprint import NAMESPACES, Undetermined, add_tensor, write
 from steep.translations import TRAINED, WITH_BACKWARD
@@ -76,9 +77,11 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
             program.graph.erase_node(node)
     program.graph.eliminate_dead_code()
     try:
-        model = _core._exported_program_to_onnx_program(program, registry=_registry())
+        with constants_with_digits():
+            model = _core._exported_program_to_onnx_program(program, registry=_registry())
     except ConversionError as e:
         raise CannotSay(e, _origin(e, program.graph)) from e
+    keep_digits(model.model)
     for value, i in zip(model.model.graph.inputs, range(count), strict=True):
         value.name = f"arg_{i}"
     for node in model.model.graph.all_nodes():  # where it came from is half of the bytes
@@ -144,7 +147,8 @@ def _registry() -> Any:
 @functools.cache
 def _common_registry() -> Any:
     registry = _registration.ONNXRegistry.from_torchlib()
-    for target, translation in {**TRANSLATIONS, **TRAINED}.items():
+    words = {**TRANSLATIONS, **TRAINED, **elementwise.AS_IN_TORCH}
+    for target, translation in words.items():
         registry.register_op(target, translation)
     return registry
 
@@ -167,6 +171,8 @@ def _key(traced: torch.fx.GraphModule, known: str) -> str | None:
 
 _SOURCES = (
     "aten_to_onnx.py",
+    "digits.py",
+    "elementwise.py",
     "faithful.py",
     "fingerprint.py",
     "lowering.py",

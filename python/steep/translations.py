@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
-from onnxscript import opset18
+from onnxscript import ir, opset18
+from onnxscript.function_libs.torch_lib.ops.core import aten_arange_start_step
 
 _SAMPLE_VARIANCE = "steep.sample_variance"
 
 
 def _like(tensor: Any, value: float) -> Any:
     """Return a number in the dtype of a tensor."""
-    return opset18.CastLike(opset18.Constant(value_float=value), tensor)
+    return opset18.CastLike(opset18.Constant(value_float=value), tensor)  # digits.py keeps all
 
 
 def _batch_norm(  # noqa: PLR0917, as ATen has it
@@ -62,6 +64,26 @@ def _batch_norm_without_statistics(  # noqa: PLR0917, as ATen has it
     return _batch_norm(input, weight, bias, zeros, ones, True, momentum, eps)[:3]
 
 
+def _range(  # noqa: PLR0917, as ATen has it
+    start: Any,
+    end: Any,
+    step: Any = 1,
+    dtype: int = -1,
+    layout: str = "",
+    device: str = "",
+    pin_memory: bool = False,
+) -> Any:
+    """Return start, start + step, …, of float numbers: how many there are needs all digits."""
+    floats = (int(ir.DataType.FLOAT), int(ir.DataType.DOUBLE))
+    if dtype not in floats or any(isinstance(n, ir.Value) for n in (start, end, step)):
+        return aten_arange_start_step(start, end, step, dtype)
+    count = max(0, math.ceil((end - start) / step))
+    ints = opset18.Range(*(opset18.Constant(value_int=n) for n in (0, count, 1)))
+    first, by = (opset18.Cast(float(n), to=floats[1]) for n in (start, step))
+    steps = opset18.Mul(opset18.Cast(ints, to=floats[1]), by)
+    return opset18.Cast(opset18.Add(first, steps), to=dtype)
+
+
 def _grouped_product(input: Any, weight: Any, offsets: Any) -> Any:
     """Return input[S, K] · weight[G, K, N], [S, N]: rows up to ``offsets[g]`` by the g-th matrix.
 
@@ -89,6 +111,7 @@ def _grouped_product(input: Any, weight: Any, offsets: Any) -> Any:
 TRAINED: dict[Any, Any] = {
     torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
     torch.ops.aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
+    torch.ops.aten.arange.start_step: _range,
 }
 """Translations by operator."""
 

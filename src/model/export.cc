@@ -201,6 +201,12 @@ class Writer {
       }
       onnx::AttributeProto* attribute = proto->add_attribute();
       *attribute = to_proto(name, attr);
+      const auto* number = std::get_if<double>(&attr);
+      if (number != nullptr && attribute->f() != *number) {
+        onnx::StringStringEntryProto* digits = proto->add_metadata_props();
+        digits->set_key(kDigitsKey + name);
+        digits->set_value(fmt::format("{}", *number));
+      }
       const Body* body = std::get_if<Body>(&attr);
       if (body == nullptr) continue;
       attribute->set_type(onnx::AttributeProto::GRAPH);

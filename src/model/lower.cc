@@ -4,6 +4,7 @@
 #include <onnx/defs/schema.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "model/attributes.h"
 #include "model/quote.h"
@@ -316,10 +317,28 @@ void Lowering::bind(const onnx::NodeProto& node, const std::vector<Binding>& res
   }
 }
 
-static bool has_metadata(const onnx::NodeProto& node, const char* key) {
+static const std::string* metadata(const onnx::NodeProto& node, std::string_view key) {
   const auto& entries = node.metadata_props();
-  return std::any_of(entries.begin(), entries.end(),
-                     [&](const auto& entry) { return entry.key() == key; });
+  const auto it = std::find_if(entries.begin(), entries.end(),
+                               [&](const auto& entry) { return entry.key() == key; });
+  return it == entries.end() ? nullptr : &it->value();
+}
+
+static bool has_metadata(const onnx::NodeProto& node, const char* key) {
+  return metadata(node, key) != nullptr;
+}
+
+/// An attribute's number with the digits that ONNX has no room for, where metadata keeps them. They
+/// no longer count once the attribute says another number.
+static Attr with_digits(Attr attr, const onnx::NodeProto& node, const std::string& name) {
+  const auto* rounded = std::get_if<double>(&attr);
+  const std::string* text =
+      rounded == nullptr ? nullptr : metadata(node, std::string(kDigitsKey) + name);
+  if (text == nullptr) return attr;
+  double exact = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), exact);
+  const bool whole = error == std::errc() && end == text->data() + text->size();
+  return whole && static_cast<float>(exact) == *rounded ? Attr(exact) : attr;
 }
 
 std::vector<Binding> Lowering::raise_node(const onnx::NodeProto& node, std::vector<Binding> inputs,
@@ -345,7 +364,9 @@ std::vector<Binding> Lowering::raise_node(const onnx::NodeProto& node, std::vect
     if (attribute != nullptr && attribute->type() == onnx::AttributeProto::TYPE_PROTO) {
       call.type = type_from_proto(attribute->tp());
     } else if (attribute != nullptr)
-      call.attrs.set(proto.name(), attr_from_onnx(*attribute, call.name, *model_.tensors));
+      call.attrs.set(
+          proto.name(),
+          with_digits(attr_from_onnx(*attribute, call.name, *model_.tensors), node, proto.name()));
   }
   // An output that nothing reads costs its kernel work all the same: MaxPool's indices.
   const onnx::OpSchema* schema =
