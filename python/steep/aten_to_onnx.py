@@ -34,6 +34,7 @@ from steep import cache, elementwise
 from steep.digits import constants_with_digits, keep_digits
 from steep.faithful import TRANSLATIONS
 from steep.fingerprint import NAMESPACES, Undetermined, add_tensor, write
+from steep.recurrent import RECURRENT, keep_whole
 from steep.translations import TRAINED, WITH_BACKWARD
 
 log = logging.getLogger("steep")
@@ -70,6 +71,7 @@ def to_onnx(traced: torch.fx.GraphModule, env: Any) -> tuple[onnx.ModelProto, bo
 
 def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     count = sum(n.op == "placeholder" for n in traced.graph.nodes)
+    keep_whole(traced.graph)
     program = _fx_passes.decompose_with_registry(_as_program(traced), _registry())
     _fx_passes.insert_type_promotion_nodes(program.graph_module)
     for node in list(program.graph.nodes):
@@ -147,7 +149,7 @@ def _registry() -> Any:
 @functools.cache
 def _common_registry() -> Any:
     registry = _registration.ONNXRegistry.from_torchlib()
-    words = {**TRANSLATIONS, **TRAINED, **elementwise.AS_IN_TORCH}
+    words = {**TRANSLATIONS, **TRAINED, **elementwise.AS_IN_TORCH, **RECURRENT}
     for target, translation in words.items():
         registry.register_op(target, translation)
     return registry
@@ -177,6 +179,7 @@ _SOURCES = (
     "fingerprint.py",
     "lowering.py",
     "quiet.py",
+    "recurrent.py",
     "translations.py",
 )
 

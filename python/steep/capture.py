@@ -35,6 +35,7 @@ from steep.lowering import CannotLower
 from steep.parts import bring_in_parts
 from steep.piece import Lowered, NothingToRun, Piece, say
 from steep.quiet import unlogged
+from steep.recurrent import kept_whole
 from steep.report import ExportReport
 
 log = logging.getLogger("steep")
@@ -218,7 +219,8 @@ class Captured:
             self._note_why(*frame[:2])
             before = len(graph_break_reasons)
             settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
-            with settings, unlogged("torch._dynamo", "torch._subclasses.fake_tensor"):
+            chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
+            with settings, chatter, kept_whole():
                 made = make(*frame)
             self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:])
             return made

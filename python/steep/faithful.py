@@ -261,7 +261,7 @@ def _lost(what: str) -> NoReturn:
 
 def _refuse_function(setup: object) -> Any:
     cls = sys._getframe(1).f_locals.get("cls")
-    if getattr(cls, "__name__", "") in _DERIVATIVES:
+    if getattr(cls, "__name__", "").startswith(_DERIVATIVES):
         return _is_setup_context_defined(setup)  # type: ignore[misc]
     _lost(f"the backward of {getattr(cls, '__name__', cls)}, a torch.autograd.Function,")
 
@@ -451,7 +451,10 @@ def _instance_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 _is_setup_context_defined = getattr(torch.autograd.function, "_is_setup_context_defined", None)
 # as torch.library calls what it makes of an operator's backward
-_DERIVATIVES = {f"GeneratedBackwardFor_{n.replace('::', '_')}_default" for n in WITH_BACKWARD}
+_DERIVATIVES = (
+    "GeneratedBackwardFor_steep_",
+    *(f"GeneratedBackwardFor_{n.replace('::', '_')}_default" for n in WITH_BACKWARD),
+)
 
 _OF_SHAPE = {"aten::size", "aten::numel", "aten::dim", "aten::_shape_as_tensor"}
 
