@@ -6,7 +6,9 @@ extents: whatever is bound on the way is guarded as well. aten_to_onnx.py says t
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch._guards import TracingContext
 from torch.fx.traceback import preserve_node_meta
 
 from steep.aten_to_onnx import CannotSay, to_onnx
+from steep.draws import Draws, NotBefore, take_draws
 from steep.faithful import faithful
 from steep.quiet import quiet, replaced
 
@@ -71,6 +74,8 @@ def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
     """Return what an error means for the graph, or the operation at which it came up."""
     if isinstance(e, CannotLower):
         return e
+    if isinstance(e, NotBefore):
+        return CannotLower(str(e), "" if at is None else at.name, _place(at))
     text = str(e).strip()
     reason = f"{type(e).__name__}: {text.splitlines()[0] if text else ''}"[:300]
     if unsaid := re.search(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text):
@@ -87,14 +92,19 @@ def _place(at: torch.fx.Node | None) -> str:
 
 def lower(
     graph_module: torch.fx.GraphModule, fakes: list[torch.Tensor]
-) -> tuple[Any, list[int], bool]:
-    """Return the ONNX model, which inputs its first outputs are to be written to, if it was cached.
+) -> tuple[Any, list[int], Draws, bool]:
+    """Return the ONNX model, and whether it was cached.
 
-    Its inputs are called arg_0, arg_1 … by position.
+    Its inputs are called arg_0, arg_1 … by position: the graph's, and then what is to be drawn, as
+    returned. Its first outputs are to be written to those inputs that are returned.
     """
     mode = fake_mode()
     run = _Faithful(graph_module)
-    with quiet(), replaced(mode, "allow_non_fake_inputs", True):  # constants are no fakes
+    with (
+        quiet(),
+        replaced(mode, "allow_non_fake_inputs", True),  # constants are no fakes
+        _own_extents(mode.shape_env),
+    ):
         try:
             traced, signature = aot_export_module(run, fakes, trace_joint=False, pre_dispatch=True)
         except Exception as e:  # whatever tracing raises
@@ -102,10 +112,24 @@ def lower(
         names = [n.name for n in traced.graph.nodes if n.op == "placeholder"]
         written = [names.index(n) for n in signature.user_inputs_to_mutate.values()]
         try:
+            draws = take_draws(traced, fakes)
             model, cached = to_onnx(traced, mode.shape_env)
+        except NotBefore as e:
+            raise refusal(e, _origin(e.node, traced.graph, graph_module.graph)) from e
         except CannotSay as e:
             raise refusal(e.cause, _origin(e.node, traced.graph, graph_module.graph)) from e
-    return model, written, cached
+    return model, written, draws, cached
+
+
+@contextlib.contextmanager
+def _own_extents(env: Any) -> Iterator[None]:
+    """Forget extents that depend on values, made within: the next trace would look for them."""
+    pending = env.pending_fresh_unbacked_symbols
+    before = list(pending)
+    try:
+        yield
+    finally:
+        pending[:] = before
 
 
 def _origin(name: str, graph: torch.fx.Graph, captured: torch.fx.Graph) -> torch.fx.Node | None:

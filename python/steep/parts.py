@@ -14,6 +14,7 @@ from steep.lowering import CannotLower
 from steep.piece import NothingToRun, Piece, bring_in
 
 _ROUNDS = 16  # of looking for what cannot be brought in
+_NAME = "steep.name"  # of an operation in the whole graph, where parts have names of their own
 # what holds for the operations between two of them must not be cut
 _REGIONS = {
     torch._C._set_grad_enabled,
@@ -31,32 +32,44 @@ def bring_in_parts(
     """
     refused: dict[str, CannotLower] = {}
     known = dict(zip(_placeholders(graph_module), examples, strict=True))
-    last = first
+    found = [first]
     for _ in range(_ROUNDS):
-        if not last.node or last.node in refused or _has_regions(graph_module):
-            raise last
-        refused[last.node] = last
+        for e in found:
+            at = _operation(graph_module, e.node)
+            if not at or at in refused or _has_regions(graph_module):
+                raise e
+            refused[at] = e
         parts = _split(graph_module, frozenset(refused))
-        try:
-            pieces = _bring_in_all(parts, known, precision, frozenset(refused))
-        except CannotLower as e:
-            last = e
+        pieces, found = _bring_in_all(parts, known, precision, frozenset(refused))
+        if found:
             continue
+        if not pieces:
+            raise CannotLower("nothing is left for the engine", "")
         forward: Callable[..., Any] = parts.forward
         return forward, pieces, list(refused.values())
-    raise last
+    raise found[-1]
+
+
+def _operation(graph_module: torch.fx.GraphModule, name: str) -> str:
+    """Return the operation to run in PyTorch, "" if unknown: of several results, what gives all."""
+    node = next((n for n in graph_module.graph.nodes if n.name == name), None)
+    while node is not None and (source := _taken_from(node)) is not None:
+        node = source
+    return node.name if node is not None and node.op.startswith("call_") else ""
 
 
 def _split(graph_module: torch.fx.GraphModule, refused: frozenset[str]) -> torch.fx.GraphModule:
     """Return the graph as calls of graphs, each of them whole or refused."""
     part: dict[str, int] = {}
     operations = [n for n in graph_module.graph.nodes if n.op.startswith("call_")]
+    for n in operations:
+        n.meta[_NAME] = n.name
     groups = itertools.groupby(operations, lambda n: n.name in refused)
     for number, (_, group) in enumerate(groups):
         part.update((n.name, number) for n in group)
     for n in operations:
-        if (several := _taken_from(n)) is not None and several.name in part:
-            part[n.name] = part[several.name]
+        if (source := _taken_from(n)) is not None and source.name in part:
+            part[n.name] = part[source.name]
     return split_module(
         graph_module,
         None,  # type: ignore[arg-type]
@@ -66,7 +79,9 @@ def _split(graph_module: torch.fx.GraphModule, refused: frozenset[str]) -> torch
 
 
 def _taken_from(n: torch.fx.Node) -> torch.fx.Node | None:
-    """Return the operation that gives several values, of which this one takes one."""
+    """Return the operation that gives several values, or an extent, of which this one takes one."""
+    if n.target is torch.ops.aten.sym_size.int and isinstance(n.args[0], torch.fx.Node):
+        return n.args[0]
     source = n.args[0] if n.target is operator.getitem else None
     if isinstance(source, torch.fx.Node):
         return source if isinstance(source.meta.get("example_value"), (tuple, list)) else None
@@ -78,14 +93,14 @@ def _bring_in_all(
     known: dict[str, Any],
     precision: str,
     refused: frozenset[str],
-) -> list[Piece]:
-    """Put into the place of each graph that is not refused what runs it. Raises CannotLower."""
-    pieces = []
+) -> tuple[list[Piece], list[CannotLower]]:
+    """Put into the place of each graph that is not refused what runs it; and why not."""
+    pieces, found = [], []
     for name, part in list(parts.named_children()):
         if not isinstance(part, torch.fx.GraphModule):
             continue
-        operations = {n.name for n in part.graph.nodes if n.op.startswith("call_")}
-        if operations & refused:
+        names = {n.name: n.meta[_NAME] for n in part.graph.nodes if n.op.startswith("call_")}
+        if refused.intersection(names.values()):
             continue
         given = [n for n in part.graph.nodes if n.op == "placeholder"]
         examples = [known.get(n.name, n.meta["example_value"]) for n in given]
@@ -93,10 +108,12 @@ def _bring_in_all(
             pieces.append(bring_in(part, examples, precision))
         except NothingToRun:
             continue
+        except CannotLower as e:
+            e.node = names.get(e.node, "")
+            found.append(e)
+            continue
         setattr(parts, name, _Run(pieces[-1]))
-    if not pieces:
-        raise CannotLower("nothing is left for the engine", "")
-    return pieces
+    return pieces, found
 
 
 class _Run(torch.nn.Module):

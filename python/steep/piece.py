@@ -75,7 +75,7 @@ class Lowered:
         narrow = _narrow(graph) if torch.is_autocast_enabled("cpu") else []
         (end,) = (n for n in graph.nodes if n.op == "output")
         self.single = not isinstance(end.args[0], (tuple, list))
-        self.results = _results(graph, outputs_of(end))
+        self.results, self.computed = _results(graph, outputs_of(end))
         fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
         for fake, i in zip(fakes, self.kept, strict=True):
             if fake.device.type != "cpu":
@@ -83,14 +83,14 @@ class Lowered:
             if fake.requires_grad != getattr(examples[i], "requires_grad", False):
                 raise RuntimeError("forward writes what needs a gradient into an argument")
         _widen(graph, narrow)
-        self.computed = [r.node for r in self.results if isinstance(r, _Computed)]
         end.args = (tuple(self.computed),)
         graph_module.recompile()
-        self.model, written, self.cached = lower(graph_module, fakes)
+        self.model, written, self.draws, self.cached = lower(graph_module, fakes)
         if not self.model.graph.node:
             raise NothingToRun
         self.fakes = fakes
         self.written = [self.kept[i] for i in written]
+        fakes += self.draws.examples
         names = {v.name for v in self.model.graph.input}
         self.inputs = [i for i in range(len(fakes)) if f"arg_{i}" in names]
         self.changes_history = [fakes[i].requires_grad for i in written]
@@ -103,11 +103,15 @@ class Lowered:
         return len(self.model.graph.node)
 
     def given(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
-        """Return the tensors of a call, given the values of the captured graph's placeholders."""
-        return [
+        """Return the tensors of a call, given the values of the captured graph's placeholders.
+
+        What the graph draws follows them: it is drawn now.
+        """
+        tensors = [
             t if isinstance(t, torch.Tensor) else torch.tensor(t)
             for t in (arguments[i] for i in self.kept)
         ]
+        return tensors + self.draws(tensors)
 
     def outputs(self, arguments: Sequence[Any], made: list[torch.Tensor]) -> Any:
         """Return the captured graph's outputs, given those of the model after ``written``."""
@@ -162,7 +166,7 @@ class Piece:
         for node, lost in zip(lowered.computed, constant[len(lowered.written) :], strict=True):
             value = node.meta["example_value"]
             if lost and isinstance(value, torch.Tensor) and value.requires_grad:
-                raise RuntimeError(f"the gradient of {node.name} gets lost")
+                raise refusal(RuntimeError(f"the gradient of {node.name} gets lost"), node)
 
     def __call__(self, *arguments: Any) -> Any:
         """Run it on the values of the captured graph's placeholders; return its outputs."""
@@ -188,7 +192,8 @@ class Piece:
 
 def _hint(extent: Any) -> int:
     """Return what an extent was when it was captured, without binding it to that."""
-    return int(extent.node.hint) if isinstance(extent, torch.SymInt) else int(extent)
+    known = extent.node.hint if isinstance(extent, torch.SymInt) else extent
+    return 1 if known is None else int(known)  # None: it depends on values
 
 
 # --- results -------------------------------------------------------------------------------------
@@ -242,8 +247,10 @@ def _memory(node: torch.fx.Node) -> int | None:
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
-def _results(graph: torch.fx.Graph, outputs: list[Any]) -> list[_Computed | _Constant | _View]:
-    """Say how each output is made; the engine's are distinct and share no memory.
+def _results(
+    graph: torch.fx.Graph, outputs: list[Any]
+) -> tuple[list[_Computed | _Constant | _View], list[torch.fx.Node]]:
+    """Say how each output is made, and what the engine makes; that is distinct, in memory too.
 
     Where several share memory, the engine makes the tensor that it belongs to, and PyTorch the rest
     of them as views of that.
@@ -271,7 +278,7 @@ def _results(graph: torch.fx.Graph, outputs: list[Any]) -> list[_Computed | _Con
                 results.append(made)
             else:
                 results.append(_View(_views(placeholders, node, base), made.index))
-    return results
+    return results, list(computed)
 
 
 def _views(
@@ -285,11 +292,12 @@ def _views(
 
     def copy(n: torch.fx.Node) -> torch.fx.Node:
         if n not in copies:
-            of_tensors = any(_is_tensor(i) for i in n.all_input_nodes)
+            of_tensors = any(_is_tensor(i) or _is_several(i) for i in n.all_input_nodes)
             if n.op not in ("call_function", "call_method") or not (
                 _memory(n) in (None, _memory(node)) and _reads(n, _memory(node)) == of_tensors
             ):
-                raise RuntimeError(f"the result {node.name} shares memory with another")
+                what = RuntimeError(f"the result {node.name} shares memory with another")
+                raise refusal(what, node)
             target = _written(n)  # what it writes is there by now
             copies[n] = graph.node_copy(n, copy) if target is None else copy(target)
         return copies[n]
@@ -304,10 +312,11 @@ def _is_tensor(n: torch.fx.Node) -> bool:
 
 def _reads(n: torch.fx.Node, memory: int | None) -> bool:
     """Is an operand a tensor in this memory, or several, as what splits one gives?"""
-    return any(
-        _memory(i) == memory or isinstance(i.meta.get("example_value"), (tuple, list))
-        for i in n.all_input_nodes
-    )
+    return any(_memory(i) == memory or _is_several(i) for i in n.all_input_nodes)
+
+
+def _is_several(n: torch.fx.Node) -> bool:
+    return isinstance(n.meta.get("example_value"), (tuple, list))
 
 
 _IN_PLACE = re.compile(r"i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor)|\w*[a-z0-9]_")
@@ -333,7 +342,7 @@ def _copy(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Return one whose graph may be changed; PyTorch keeps the other."""
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(graph_module.graph, {}))
-    for node in graph.nodes:
+    for node in list(graph.nodes):
         if node.target is torch.ops.higher_order.tag_activation_checkpoint:
             node.target = _run_checkpointed
             node.kwargs = {}
@@ -341,6 +350,8 @@ def _copy(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
             node.target = torch.detach  # which faithful() sees
         elif node.target is torch._refs.tensor:
             node.target = _tensor_of
+        elif node.target is torch.ops.aten._assert_scalar.default:  # of what cannot fail
+            graph.erase_node(node)
     return torch.fx.GraphModule(graph_module, graph)
 
 

@@ -1,0 +1,141 @@
+"""Random numbers of a graph: PyTorch draws them before it runs, in its order, from its generator.
+
+Dropout is no such number: the engine draws its masks, from a seed that PyTorch's generator gives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch.fx.node import map_aggregate
+
+# They read of their operand no more than what it is like.
+_OF_THE_LIKE = {
+    *("rand_like", "randn_like", "randint_like", "uniform", "normal_functional"),
+    *("exponential", "cauchy", "log_normal", "geometric"),
+}
+_OF_DROPOUT = ("dropout", "scaled_dot_product", "lstm", "gru", "rnn_")
+
+
+class NotBefore(Exception):
+    """What is drawn depends on what the graph computes; ``node`` is the operation's name."""
+
+    def __init__(self, node: torch.fx.Node) -> None:
+        super().__init__(f"{node.target} draws random numbers by values that the graph computes")
+        self.node = node.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws:
+    """Calls that draw; in their arguments stands what makes an argument of the extents."""
+
+    calls: list[tuple[Callable[..., torch.Tensor], tuple[Any, ...], dict[str, Any]]]
+    examples: list[torch.Tensor]
+    where: dict[sympy.Symbol, tuple[int, int]]  # by symbol: a tensor that the graph takes, its axis
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the numbers, drawn now, for a graph that is given these tensors."""
+        if not self.calls:
+            return []
+        extents = {symbol: tensors[i].shape[axis] for symbol, (i, axis) in self.where.items()}
+
+        def given(value: Any) -> Any:
+            return value.at(extents) if isinstance(value, (_Extent, _Like)) else value
+
+        return [f(*map_aggregate(a, given), **map_aggregate(k, given)) for f, a, k in self.calls]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Extent:
+    expression: sympy.Expr
+
+    def at(self, extents: dict[sympy.Symbol, int]) -> int:
+        return int(self.expression.xreplace(extents))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Like:
+    """A tensor of which nobody reads the values."""
+
+    shape: list[_Extent]
+    strides: list[_Extent]
+    dtype: torch.dtype
+
+    def at(self, extents: dict[sympy.Symbol, int]) -> torch.Tensor:
+        shape, strides = ([e.at(extents) for e in some] for some in (self.shape, self.strides))
+        return torch.empty_strided(shape, strides, dtype=self.dtype)
+
+
+def take_draws(traced: torch.fx.GraphModule, fakes: Sequence[torch.Tensor]) -> Draws:
+    """Make inputs of the graph, after those it has, of what it draws; return how to draw it.
+
+    Raises NotBefore.
+    """
+    for inner in traced.modules():
+        if isinstance(inner, torch.fx.GraphModule) and inner is not traced:
+            for node in filter(_draws, inner.graph.nodes):
+                raise NotBefore(node)  # in a branch, who knows whether
+    where = {
+        extent.node.expr: (i, axis)
+        for i, fake in enumerate(fakes)
+        for axis, extent in enumerate(fake.shape)
+        if isinstance(extent, torch.SymInt) and extent.node.expr.is_Symbol
+    }
+    draws = Draws([], [], where)
+    last = [n for n in traced.graph.nodes if n.op == "placeholder"][-1:]
+    for node in [n for n in traced.graph.nodes if _draws(n)]:
+        draws.calls.append(_call(node, where))
+        draws.examples.append(node.meta["val"])
+        with traced.graph.inserting_after(*last):
+            drawn = traced.graph.placeholder(f"drawn_{len(draws.calls)}")
+        drawn.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(drawn)
+        traced.graph.erase_node(node)
+        last = [drawn]
+    if draws.calls:
+        traced.graph.eliminate_dead_code()
+        traced.recompile()
+    return draws
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    name = node.target._schema.name.partition("::")[2]
+    random = torch.Tag.nondeterministic_seeded in node.target.tags
+    return random and not any(part in name for part in _OF_DROPOUT)
+
+
+def _call(
+    node: torch.fx.Node, known: Collection[Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    assert isinstance(node.target, torch._ops.OpOverload)
+    like = node.target._schema.name.partition("::")[2] in _OF_THE_LIKE
+    if node.target._schema.name == "aten::bernoulli":
+        like = node.target._overloadname == "p"
+
+    def extent(value: Any) -> _Extent:
+        symbolic = isinstance(value, torch.SymInt)
+        expression = value.node.expr if symbolic else sympy.Integer(value)
+        if not expression.free_symbols <= set(known):
+            raise NotBefore(node)
+        return _Extent(expression)
+
+    def given(value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            value = value.meta["val"]
+            if isinstance(value, torch.Tensor) and like:
+                shape, strides = (
+                    [extent(n) for n in some] for some in (value.shape, value.stride())
+                )
+                return _Like(shape, strides, value.dtype)
+            if not isinstance(value, torch.SymInt):
+                raise NotBefore(node)
+            return extent(value)
+        return value
+
+    return node.target, map_aggregate(node.args, given), map_aggregate(node.kwargs, given)

@@ -1,0 +1,161 @@
+"""Operators that ONNX's exporter refuses or says otherwise: where each runs, and its gradients."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from steep import ORTModule
+
+WIDTH = 6
+
+
+class Fn(nn.Module):
+    """A function of a layer's result and its argument, [N, WIDTH] both."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.function = function
+
+    def forward(self, x, *rest):
+        return self.function(self.layer(x), x, *rest)
+
+
+def run(net, args):
+    args = [a.clone().requires_grad_(a.is_floating_point()) for a in args]
+    leaves = torch.utils._pytree.tree_leaves(net(*args))
+    results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    net.zero_grad()
+    sum(
+        (r * torch.linspace(-1, 2, r.numel(), dtype=r.dtype).view(r.shape)).sum()
+        for r in results
+        if r.requires_grad
+    ).backward()
+    held = [*(p.grad for p in net.parameters()), *(b.clone() for b in net.buffers())]
+    return [r.detach() for r in results], [a.grad for a in args], held
+
+
+def check(module, calls, where):
+    """Compare over calls; ``where`` is "engine" or "parts"."""
+    ours = ORTModule(copy.deepcopy(module), **({"fallback": None} if where == "engine" else {}))
+    for args in calls:
+        expected, made = run(module, args), run(ours, args)
+        for rights, values in zip(expected, made, strict=True):
+            for right, value in zip(rights, values, strict=True):
+                assert (right is None) == (value is None)
+                if right is None:
+                    continue
+                tolerance = 1e-9 if right.dtype == torch.float64 else 2e-5
+                scale = float(right.nan_to_num(0, 0, 0).abs().max()) if right.numel() else 0
+                torch.testing.assert_close(
+                    value, right, rtol=tolerance, atol=tolerance * scale, equal_nan=True
+                )
+    report = ours.report()
+    in_torch = report.breaks or any(graph.in_torch for graph in report.graphs)
+    assert bool(in_torch) == (where == "parts"), report
+    return report
+
+
+def square(y):
+    """A well conditioned matrix for each row, [N, 2, 2]."""
+    return y[:, :4].reshape(-1, 2, 2) + 3 * torch.eye(2, dtype=y.dtype)
+
+
+def positive(y):
+    a = y[:, :4].reshape(-1, 2, 2)
+    return a @ a.transpose(1, 2) + torch.eye(2, dtype=y.dtype)
+
+
+# Each alone: what is refused runs in PyTorch, with parts of the engine's around it.
+PARTS = {
+    "solve": lambda y, x: torch.linalg.solve(square(y), x[:, :2]),
+    "cholesky": lambda y, x: torch.linalg.cholesky(positive(y)),
+    "inv": lambda y, x: torch.linalg.inv(square(y)),
+    "svdvals": lambda y, x: torch.linalg.svdvals(square(y)),
+    "median along an axis": lambda y, x: torch.median(y, 1),
+    "kthvalue": lambda y, x: torch.kthvalue(y, 2, 1),
+    "histc": lambda y, x: y * torch.histc(x.detach(), WIDTH),
+    "erfinv": lambda y, x: torch.erfinv(torch.tanh(y)),
+    "lgamma": lambda y, x: torch.lgamma(y),
+    "digamma": lambda y, x: torch.digamma(y.abs() + 0.1),
+    "masked_select": lambda y, x: torch.masked_select(y, x > 0).sum(),
+}
+
+
+def calls(dtype, *counts):
+    return [(torch.randn(n, WIDTH, dtype=dtype),) for n in counts]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_operators_in_parts(name):
+    torch.manual_seed(0)
+    rows = (4, 7) if name == "solve" else (4,)
+    check(Fn(PARTS[name]).double(), calls(torch.float64, *rows), "parts")
+
+
+def test_two_operators_in_parts():
+    def function(y, x):
+        inverse = torch.linalg.inv(square(y))  # Dynamo names operations after variables
+        return inverse @ torch.digamma(y.abs() + 0.1)[:, :2, None] * 2
+
+    torch.manual_seed(0)
+    check(Fn(function).double(), calls(torch.float64, 4), "parts")
+
+
+def experts(y, x):
+    """A mixture of experts that sends rows by ``nonzero``: groups may be empty."""
+    out = torch.zeros_like(y)
+    chosen = y[:, :3].argmax(1)
+    for e in range(3):
+        (at,) = torch.nonzero(chosen == e, as_tuple=True)
+        out = out.index_add(0, at, y[at] * (e + 1))
+    return out
+
+
+def test_groups_by_nonzero_may_be_empty():
+    torch.manual_seed(0)
+    check(Fn(experts), calls(torch.float32, 4, 2, 7), "engine")
+
+
+class Scores(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, targets, lengths):
+        scores = self.layer(x).log_softmax(-1)
+        full = torch.full((x.shape[1],), x.shape[0], dtype=torch.int64)
+        return F.ctc_loss(scores, targets, full, lengths)
+
+
+def test_ctc_loss():
+    torch.manual_seed(0)
+    given = [
+        (torch.randn(8, n, WIDTH), torch.randint(1, WIDTH, (n, 3)), torch.randint(1, 4, (n,)))
+        for n in (2, 5)
+    ]
+    check(Scores(), given, "parts")
+
+
+PARAMETRISED = {
+    "spectral norm": (parametrizations.spectral_norm, "engine"),
+    "weight norm": (parametrizations.weight_norm, "engine"),
+    "orthogonal": (parametrizations.orthogonal, "parts"),
+}
+
+
+@pytest.mark.parametrize("name", PARAMETRISED)
+def test_parametrised_weights(name):
+    torch.manual_seed(0)
+    how, where = PARAMETRISED[name]
+    module = Fn(lambda y, x: torch.tanh(y))
+    module.layer = how(module.layer)
+    check(module, calls(torch.float32, 4, 4), where)
+
+
+def test_an_operator_that_dynamo_cuts_out():
+    check(Fn(lambda y, x: torch.cov(y) * 2).double(), calls(torch.float64, 4), "parts")
