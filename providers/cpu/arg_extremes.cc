@@ -1,7 +1,4 @@
-// ArgMax, ArgMin, TopK. NaN counts as the largest number, as in NumPy's and PyTorch's argmax.
-#include <algorithm>
-#include <cmath>
-
+// ArgMax, ArgMin. NaN is what both look for, as in NumPy's and PyTorch's.
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/parallel.h"
@@ -55,47 +52,11 @@ std::unique_ptr<Kernel> make_arg(const NodeSpec& node, std::string* why_not) {
   });
 }
 
-std::unique_ptr<Kernel> make_top_k(const NodeSpec& node, std::string* why_not) {
-  const Operand& x = node.in(0);
-  const Operand& y = node.out(0).present() ? node.out(0) : node.out(1);
-  const auto axis = axis_from_front(node.attrs.integer("axis", -1), x.rank());
-  if (!axis) return decline(why_not, "the axis is out of range");
-  if (is_half(x.dtype)) return decline(why_not, "dtype is {}", name_of(x.dtype));
-  const bool largest = node.attrs.integer("largest", 1) != 0;
-  const bool has_indices = node.out(1).present();
-  const int64_t n = x.dims[static_cast<size_t>(*axis)];
-  const int64_t k = y.dims[static_cast<size_t>(*axis)];
-  if (k > n) return decline(why_not, "k is {}, the axis has {} elements", k, n);
-  const int64_t inner = extent(x.dims, *axis + 1, x.rank());
-  const int64_t lines = extent(x.dims, 0, *axis) * inner;
-  return with_storage_type(x.dtype, [&]<typename T>(T*) -> std::unique_ptr<Kernel> {
-    return kernel_from(
-        [=](const KernelArgs& args) {
-          auto* order = static_cast<int64_t*>(args.scratch);
-          for (int64_t line = 0; line < lines; ++line) {
-            const T* p = args.input<T>(0) + line / inner * n * inner + line % inner;
-            for (int64_t i = 0; i < n; ++i) order[i] = i;
-            std::partial_sort(order, order + k, order + n, [&](int64_t a, int64_t b) {
-              if (before(p[a * inner], p[b * inner], largest)) return true;
-              return !before(p[b * inner], p[a * inner], largest) && a < b;
-            });
-            const int64_t base = line / inner * k * inner + line % inner;
-            for (int64_t i = 0; i < k; ++i) {
-              if (args.out[0] != nullptr) args.output<T>(0)[base + i * inner] = p[order[i] * inner];
-              if (has_indices) args.output<int64_t>(1)[base + i * inner] = order[i];
-            }
-          }
-        },
-        static_cast<size_t>(n) * sizeof(int64_t));
-  });
-}
-
 }  // namespace
 
 void register_arg_extremes(std::vector<Candidate>& list) {
   list.push_back({"ArgMax", "reference", make_arg});
   list.push_back({"ArgMin", "reference", make_arg});
-  list.push_back({"TopK", "reference", make_top_k});
 }
 
 }  // namespace steep::cpu

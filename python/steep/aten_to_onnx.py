@@ -30,7 +30,7 @@ from torch.onnx._internal.exporter import _core, _fx_passes, _registration
 from torch.onnx._internal.exporter._errors import ConversionError
 from torch.utils._pytree import tree_structure
 
-from steep import cache, elementwise
+from steep import cache, elementwise, order
 from steep.digits import constants_with_digits, keep_digits
 from steep.faithful import TRANSLATIONS
 from steep.fingerprint import NAMESPACES, Undetermined, add_tensor, write
@@ -70,6 +70,9 @@ def to_onnx(traced: torch.fx.GraphModule, env: Any) -> tuple[onnx.ModelProto, bo
 
 
 def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
+    for node in traced.graph.nodes:
+        if node.target in order.REFUSED:
+            raise CannotSay(NotImplementedError(f"{node.target} has other edges"), node.name)
     count = sum(n.op == "placeholder" for n in traced.graph.nodes)
     keep_whole(traced.graph)
     program = _fx_passes.decompose_with_registry(_as_program(traced), _registry())
@@ -149,7 +152,8 @@ def _registry() -> Any:
 @functools.cache
 def _common_registry() -> Any:
     registry = _registration.ONNXRegistry.from_torchlib()
-    words = {**TRANSLATIONS, **TRAINED, **elementwise.AS_IN_TORCH, **RECURRENT}
+    ours = (TRANSLATIONS, TRAINED, elementwise.AS_IN_TORCH, order.AS_IN_TORCH, RECURRENT)
+    words = {target: word for table in ours for target, word in table.items()}
     for target, translation in words.items():
         registry.register_op(target, translation)
     return registry
@@ -178,6 +182,7 @@ _SOURCES = (
     "faithful.py",
     "fingerprint.py",
     "lowering.py",
+    "order.py",
     "quiet.py",
     "recurrent.py",
     "translations.py",

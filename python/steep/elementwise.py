@@ -6,6 +6,7 @@ its ends, at ties, at zero or where a number is small: in values or, more often,
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import onnx
@@ -18,6 +19,13 @@ def number(value: float, like: Any) -> Any:
     kind = like.dtype if like.dtype is not None else ir.DataType.DOUBLE
     made = opset18.Constant(value=onnx.helper.make_tensor("", int(kind), [], [value]))
     return made if like.dtype is not None else opset18.CastLike(made, like)
+
+
+def fixed(x: Any) -> Any:
+    """Return the values of a tensor, which no gradient reaches."""
+    y = opset18.Identity(x)
+    y.producer().metadata_props["steep.stop_gradient"] = ""
+    return y
 
 
 def _clamp(self: Any, min: Any = None, max: Any = None) -> Any:
@@ -58,6 +66,162 @@ def _hardsigmoid(self: Any) -> Any:
     return opset18.HardSigmoid(self, alpha=1 / 6, beta=0.5)
 
 
+def _log_sigmoid(self: Any) -> Any:
+    return opset18.Neg(opset18.Softplus(opset18.Neg(self)))
+
+
+def _log1p(self: Any) -> Any:
+    """ln(1 + x): 2 artanh(x / (2 + x)) where x is small."""
+    small = opset18.Less(opset18.Abs(self), number(0.5, self))
+    near = opset18.Where(small, self, number(0, self))
+    far = opset18.Where(small, number(0, self), self)
+    two = number(2, self)
+    ratio = opset18.Div(near, opset18.Add(two, near))
+    return opset18.Where(
+        small,
+        opset18.Mul(two, opset18.Atanh(ratio)),
+        opset18.Log(opset18.Add(number(1, self), far)),
+    )
+
+
+def _expm1(self: Any) -> Any:
+    """eˣ - 1: tanh(x / 2) (eˣ + 1) where x is small."""
+    small = opset18.Less(opset18.Abs(self), number(0.5, self))
+    near = opset18.Where(small, self, number(0, self))
+    far = opset18.Where(small, number(0, self), self)
+    one = number(1, self)
+    slope = opset18.Tanh(opset18.Mul(near, number(0.5, self)))
+    return opset18.Where(
+        small,
+        opset18.Mul(slope, opset18.Add(opset18.Exp(near), one)),
+        opset18.Sub(opset18.Exp(far), one),
+    )
+
+
+def _sinc(self: Any) -> Any:
+    """sin(πx) / (πx); 1 at 0, with slope 0."""
+    zero = opset18.Equal(self, number(0, self))
+    angle = opset18.Mul(opset18.Where(zero, number(1, self), self), number(math.pi, self))
+    return opset18.Where(zero, number(1, self), opset18.Div(opset18.Sin(angle), angle))
+
+
+def _atan2(self: Any, other: Any) -> Any:
+    """Return the angle of (x, y) = (other, self); 0 at the origin, with slopes 0.
+
+    The quotient is the one that is no larger than 1: -x / y beside the axis of y.
+    """
+    y, x = self, other
+    zero, one, half = number(0, y), number(1, y), number(math.pi / 2, y)
+    flat = opset18.GreaterOrEqual(opset18.Abs(x), opset18.Abs(y))
+    origin = opset18.And(opset18.Equal(x, zero), opset18.Equal(y, zero))
+    below = opset18.Or(opset18.Less(y, zero), opset18.Less(opset18.Reciprocal(y), zero))
+    half = opset18.Where(below, opset18.Neg(half), half)
+    behind = opset18.Or(
+        opset18.Less(x, zero),
+        opset18.And(opset18.Equal(x, zero), opset18.Less(opset18.Reciprocal(x), zero)),
+    )
+    turn = opset18.Where(behind, opset18.Add(half, half), zero)
+    over = opset18.Where(flat, opset18.Where(origin, zero, y), opset18.Neg(x))
+    under = opset18.Where(flat, opset18.Where(origin, one, x), y)
+    return opset18.Add(opset18.Where(flat, turn, half), opset18.Atan(opset18.Div(over, under)))
+
+
+def _hypot(self: Any, other: Any) -> Any:
+    """√(x² + y²), without overflow; no slopes at the origin."""
+    largest = fixed(opset18.Max(opset18.Abs(self), opset18.Abs(other)))
+    zero = opset18.Equal(largest, number(0, self))
+    scale = opset18.Where(zero, number(1, self), largest)
+    x, y = opset18.Div(self, scale), opset18.Div(other, scale)
+    square = opset18.Add(opset18.Mul(x, x), opset18.Mul(y, y))
+    return opset18.Mul(scale, opset18.Sqrt(square))
+
+
+def _root(square: Any) -> Any:
+    """Return the square root; slope 0 at 0."""
+    zero = opset18.Equal(square, number(0, square))
+    root = opset18.Sqrt(opset18.Where(zero, number(1, square), square))
+    return opset18.Where(zero, number(0, square), root)
+
+
+_LEAST_SPREAD = 9.999999960041972e-13  # float32's 1e-12
+
+
+def _binary_cross_entropy(self: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
+    """Logarithms are at least -100, and the slope's denominator p (1 - p) is bounded too."""
+    zero, one, least = number(0, self), number(1, self), number(-100, self)
+    spread = fixed(opset18.Mul(self, opset18.Sub(one, self)))
+    inside = opset18.Greater(spread, number(_LEAST_SPREAD, self))
+
+    def loss(log_p: Any, log_q: Any) -> Any:
+        rest = opset18.Sub(one, target)
+        return opset18.Neg(opset18.Add(opset18.Mul(target, log_p), opset18.Mul(rest, log_q)))
+
+    p = opset18.Where(inside, self, number(0.5, self))
+    within = loss(opset18.Log(p), _log1p(opset18.Neg(p)))
+    given = fixed(self)
+    at_end = loss(
+        opset18.Max(opset18.Log(given), least),
+        opset18.Max(opset18.Log(opset18.Sub(one, given)), least),
+    )
+    slope = opset18.Div(opset18.Sub(given, fixed(target)), number(_LEAST_SPREAD, self))
+    change = opset18.Sub(opset18.Where(inside, zero, self), opset18.Where(inside, zero, given))
+    losses = opset18.Where(inside, within, opset18.Add(at_end, opset18.Mul(slope, change)))
+    if weight is not None:
+        losses = opset18.Mul(losses, weight)
+    if reduction == 0:
+        return losses
+    reduce = opset18.ReduceMean if reduction == 1 else opset18.ReduceSum
+    return reduce(losses, keepdims=0)
+
+
+def _norm(
+    self: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, dtype: int = -1
+) -> Any:
+    """(Σ|x|ⁿ)^(1/n); slopes 0 where it is 0."""
+    x = opset18.Cast(self, to=dtype) if dtype not in (-1, None) else self
+    if not self.shape:
+        x, dim = opset18.Unsqueeze(x, opset18.Constant(value_ints=[0])), [0]
+    axes = opset18.Constant(value_ints=list(dim)) if dim else None
+    kept = {"keepdims": int(bool(keepdim))}
+    size = opset18.Abs(x)
+    if ord in (1, 2):
+        reduce = opset18.ReduceL1 if ord == 1 else opset18.ReduceL2
+        return reduce(x, axes, **kept)
+    if math.isinf(ord):
+        reduce = opset18.ReduceMax if ord > 0 else opset18.ReduceMin
+        return reduce(size, axes, **kept)
+    zero, one = number(0, x), number(1, x)
+    at_zero = opset18.Equal(x, zero)
+    if ord == 0:
+        return opset18.ReduceSum(opset18.Where(at_zero, zero, one), axes, **kept)
+    power = opset18.Pow(opset18.Where(at_zero, one, size), number(ord, x))
+    power = opset18.Where(at_zero, zero if ord > 0 else number(math.inf, x), power)
+    total = opset18.ReduceSum(power, axes, **kept)
+    none = opset18.Equal(total, zero)
+    root = opset18.Pow(opset18.Where(none, one, total), number(1 / ord, x))
+    return opset18.Where(none, zero, root)
+
+
+def _deviation(
+    self: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> Any:
+    """Standard deviation; slopes 0 where it is 0."""
+    return _deviation_and_mean(self, dim, correction=correction, keepdim=keepdim)[0]
+
+
+def _deviation_and_mean(
+    self: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Any, Any]:
+    axes = opset18.Constant(value_ints=list(dim or range(len(self.shape))))
+    kept = {"keepdims": int(bool(keepdim))}
+    centred = opset18.Sub(self, opset18.ReduceMean(self, axes, keepdims=1))
+    total = opset18.ReduceSum(opset18.Mul(centred, centred), axes, **kept)
+    count = opset18.ReduceProd(opset18.Gather(opset18.Shape(self), axes), keepdims=0)
+    fewer = number(1 if correction is None else correction, self)
+    freedom = opset18.Max(opset18.Sub(opset18.CastLike(count, self), fewer), number(0, self))
+    return _root(opset18.Div(total, freedom)), opset18.ReduceMean(self, axes, **kept)
+
+
 aten = torch.ops.aten
 
 AS_IN_TORCH: dict[Any, Any] = {
@@ -72,5 +236,15 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.selu.default: _selu,
     aten.celu.default: _celu,
     aten.hardsigmoid.default: _hardsigmoid,
+    aten.log_sigmoid.default: _log_sigmoid,
+    aten.log1p.default: _log1p,
+    aten.expm1.default: _expm1,
+    aten.sinc.default: _sinc,
+    aten.atan2.default: _atan2,
+    aten.hypot.default: _hypot,
+    aten.binary_cross_entropy.default: _binary_cross_entropy,
+    aten.linalg_vector_norm.default: _norm,
+    aten.std.correction: _deviation,
+    aten.std_mean.correction: _deviation_and_mean,
 }
 """Translations by operator."""

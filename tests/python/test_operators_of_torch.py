@@ -90,7 +90,12 @@ def calls(dtype, *counts):
     return [(torch.randn(n, WIDTH, dtype=dtype),) for n in counts]
 
 
-@pytest.mark.parametrize("name", PARTS)
+OFTEN = ("solve", "median along an axis", "histc", "lgamma")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in PARTS]
+)
 def test_operators_in_parts(name):
     torch.manual_seed(0)
     rows = (4, 7) if name == "solve" else (4,)

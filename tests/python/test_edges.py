@@ -1,0 +1,119 @@
+"""Functions at their edges: ties, zeros, ends of domains, tiny numbers. Slopes are PyTorch's."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from steep import ORTModule
+
+# of [N, 6] small integers
+TIES = {
+    "max": lambda x: torch.max(x, 1),
+    "min": lambda x: torch.min(x, 1, keepdim=True),
+    "median": torch.median,
+    "sort": lambda x: torch.sort(x, 1, descending=True),
+    "cumprod": lambda x: torch.cumprod(x, 1),
+    "cummax": lambda x: torch.cummax(x, 1),
+    "cummin": lambda x: torch.cummin(x, 1),
+    "clamp": lambda x: torch.clamp(x, -1, 1) + torch.clamp(x, min=torch.zeros(6, dtype=x.dtype)),
+    "relu6": lambda x: F.relu6(x * 6) + F.relu6(x),
+    "hardtanh": F.hardtanh,
+    "sinc": torch.sinc,
+    "atan2": lambda x: torch.atan2(x + 0.5, x) + torch.atan2(x[:, :1] + 0.5, x * 2),
+    "hypot": lambda x: torch.hypot(x, x.flip(1) * 2 + 1),
+    "norms": lambda x: [torch.linalg.norm(x * (x[:, :1] > 0), n, 1) for n in (1, 2, 3, torch.inf)],
+    "norm of zeros": lambda x: (x * 0).norm(3, dim=1) + (x * 0).norm(dim=1),
+    "std": lambda x: torch.std(x * (x[:, :1] > 0), 1),
+    "std_mean": lambda x: torch.std_mean(x, 1, correction=0),
+    "bce": lambda x: F.binary_cross_entropy((x / 2 + 0.5).clamp(0, 1), (x > 0).to(x.dtype)),
+    "bce, reduced not": lambda x: F.binary_cross_entropy(
+        x / 4 + 0.5, x.detach().sign().abs(), torch.arange(6).to(x.dtype), reduction="none"
+    ),
+    "scatter mean": lambda x: (x * 2).scatter_reduce(1, (x > 0).long(), x, "mean"),
+    "scatter mean of others": lambda x: (x * 2).scatter_reduce(
+        1, (x > 0).long(), x, "mean", include_self=False
+    ),
+    "searchsorted": lambda x: x * torch.searchsorted(x.detach().sort(1)[0], x.detach(), right=True),
+    "bucketize": lambda x: x * torch.bucketize(x.detach(), torch.tensor([-1, 0, 1]).to(x.dtype)),
+    "log sigmoid": lambda x: F.logsigmoid(x * 50),
+    "tiny": lambda x: torch.log1p(x * 1e-9) + torch.expm1(x * 1e-9),
+    "log1p": lambda x: torch.log1p(x.clamp(min=0)),
+    "expm1": torch.expm1,
+}
+
+
+class Every(nn.Module):
+    """Each function, of an argument of its own: one capture for all."""
+
+    def forward(self, *args):
+        none = torch.zeros(6, dtype=args[0].dtype)  # rows are of 6, at every capture
+        return [f(x + none) for f, x in zip(TIES.values(), args, strict=True)]
+
+
+def run(net, args):
+    args = [a.clone().requires_grad_() for a in args]
+    made = [torch.utils._pytree.tree_leaves(r) for r in net(*args)]
+    sum(
+        (r * torch.linspace(-1, 2, r.numel(), dtype=r.dtype).view(r.shape)).sum()
+        for some in made
+        for r in some
+        if r.requires_grad
+    ).backward()
+    return [[*some, a.grad] for some, a in zip(made, args, strict=True)]
+
+
+@pytest.mark.parametrize(("dtype", "extents"), [(torch.float32, (5, 8)), (torch.float64, (5,))])
+def test_functions_at_their_edges(dtype, extents):
+    torch.manual_seed(0)
+    ours = ORTModule(Every(), fallback=None)
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+    for rows in extents:
+        args = torch.randint(-2, 3, (len(TIES), rows, 6)).to(dtype)
+        expected, made = run(Every(), args), run(ours, args)
+        for name, rights, values in zip(TIES, expected, made, strict=True):
+            for right, value in zip(rights, values, strict=True):
+                torch.testing.assert_close(
+                    value,
+                    right,
+                    rtol=tolerance,
+                    atol=tolerance * float(right.abs().max()),
+                    equal_nan=True,
+                    msg=lambda m, name=name, right=right, value=value: (
+                        f"{name}: {m}{right} {value}"
+                    ),
+                )
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda y: F.multi_margin_loss(y, torch.arange(y.shape[0])),
+        lambda y: F.multilabel_margin_loss(
+            y,
+            torch.cat(
+                [torch.arange(y.shape[0])[:, None], y.new_full((y.shape[0], 5), -1).long()], 1
+            ),
+        ),
+    ],
+    ids=["multi margin", "multilabel margin"],
+)
+def test_margins_are_pytorchs(loss):
+    torch.manual_seed(0)
+    net = nn.Linear(6, 6)
+    ours = copy.deepcopy(net)
+
+    class Loss(nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return loss(self.layer(x))
+
+    x = torch.randn(4, 6)
+    Loss(net)(x).backward()
+    ORTModule(Loss(ours))(x).backward()
+    torch.testing.assert_close(ours.weight.grad, net.weight.grad)
