@@ -30,6 +30,7 @@ from steep.errors import (
     OutOfMemoryError,
     ProviderError,
     ShapeError,
+    VerificationError,
 )
 from steep.for_inference import model_for_inference
 from steep.gradient import grad
@@ -73,6 +74,7 @@ __all__ = [
     "ShapeError",
     "Tensor",
     "TrainingSession",
+    "VerificationError",
     "check",
     "grad",
     "model_for_inference",

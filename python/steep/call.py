@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 from typing import Any
 
 import onnx
@@ -91,6 +92,7 @@ class Call:
         announce_precision(precision)
         self.announced = False
         self.steps = 0
+        self.last = threading.local()  # of each thread's last run: the seed
         self.constant_results = [not d for d in self.program.differentiable]
         self.gradients = bool(self.trainable or wanted_inputs) and not all(self.constant_results)
         if self.gradients:  # a loop follows that allocates the same arrays at every step
@@ -160,6 +162,7 @@ class Call:
         if self.steps in _TIDIED_STEPS:
             return_freed_memory()
         seed = int(torch.randint(_SEED_RANGE, ())) if self.program.random else 0
+        self.last.seed = seed
         if not self.announced and log.isEnabledFor(logging.INFO):
             examples = [to_dlpack(tensors[i].detach().contiguous()) for i in self.exported.inputs]
             log.info("step planned: %s", self.program.plan(examples, gradients))

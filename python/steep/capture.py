@@ -11,7 +11,6 @@ This leans on parts of PyTorch that are not public: ``CAPTURED`` names the versi
 from __future__ import annotations
 
 import logging
-import os
 import re
 import threading
 import time
@@ -29,14 +28,16 @@ from torch._dynamo.utils import graph_break_reasons
 from torch.nn.modules import transformer
 from torch.utils._pytree import tree_leaves
 
+from steep.arithmetic import Arithmetic
 from steep.call import autocast_precision
 from steep.errors import Error, ModelError
-from steep.lowering import CannotLower
+from steep.lowering import CannotLower, turn
 from steep.parts import bring_in_parts
-from steep.piece import Lowered, NothingToRun, Piece, say
+from steep.piece import Lowered, NothingToRun, Piece, bring_in, copy_graph, say
 from steep.quiet import unlogged
 from steep.recurrent import kept_whole
 from steep.report import ExportReport
+from steep.verify import VerifiedPiece, bring_in_verified, wanted
 
 log = logging.getLogger("steep")
 
@@ -65,16 +66,6 @@ def _as_it_is_said(
 
 torch._dynamo.substitute_in_graph(transformer._detect_is_causal_mask)(_as_it_is_said)
 
-_lowering = threading.RLock()  # what surrounds an export is replaced for the whole process
-
-
-def _enter_child() -> None:
-    """Leave behind a lock whose holder may be gone."""
-    globals()["_lowering"] = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_enter_child)
-
 
 class Runs(Protocol):
     """Runs a graph in ONNX on the values of the captured graph's placeholders."""
@@ -94,6 +85,8 @@ class Capture:
         record: is told how each graph came about, those of PyTorch too.
         make: makes of a graph in ONNX, and a precision, what runs it.
         otherwise: what lets PyTorch run the rest, for errors.
+        verify: compare the first step of each graph that is a ``Piece`` with PyTorch's; None: as
+            ``STEEP_VERIFY`` says.
     """
 
     def __init__(
@@ -104,12 +97,14 @@ class Capture:
         record: Callable[[ExportReport], None] = lambda report: None,
         make: Callable[[Lowered, str], Runs] = Piece,
         otherwise: str = 'fallback="parts"',
+        verify: bool | None = None,
     ) -> None:
         self.precision = precision
         self.make = make
         self.otherwise = otherwise
         self.strict = strict
         self.record = record
+        self.verify = verify
         self.local = threading.local()
         self.said: set[str] = set()
         self.pieces: weakref.WeakSet[Runs] = weakref.WeakSet()  # while PyTorch keeps their graphs
@@ -129,17 +124,25 @@ class Capture:
         refused: list[CannotLower] = []
         pieces: list[Runs] = []
         precision = self.precision()
+        verified = self.make is Piece and wanted(self.verify)
+        bring = bring_in_verified if verified else bring_in
+        captured = copy_graph(graph_module)
         reason = ""
         try:
-            with _lowering:
+            with turn():
                 try:
-                    made = say(graph_module, examples, lambda said: self.make(said, precision))
+                    if verified:
+                        made: Runs = bring_in_verified(graph_module, examples, precision)
+                    else:
+                        made = say(graph_module, examples, lambda said: self.make(said, precision))
                     pieces = [made]
                     call: Callable[..., Any] = made
                 except CannotLower as e:
                     if self.strict:
                         raise
-                    call, parts, refused = bring_in_parts(graph_module, examples, precision, e)
+                    call, parts, refused = bring_in_parts(
+                        graph_module, examples, precision, e, bring
+                    )
                     pieces = [*parts]
         except NothingToRun:
             return _as_it_is(graph_module)
@@ -166,6 +169,10 @@ class Capture:
                         because=getattr(self.local, "because", ""),
                         operators=sum(piece.lowered.operators for piece in pieces),
                         in_torch=tuple(str(why) for why in refused),
+                        arithmetic=Arithmetic(
+                            captured, None if reason else {why.node for why in refused}
+                        ),
+                        outcomes=tuple(p.outcome for p in pieces if isinstance(p, VerifiedPiece)),
                     )
                 )
         self.pieces.update(pieces)
@@ -191,6 +198,7 @@ class Captured:
             PyTorch runs what lies between graphs, and graphs that the engine cannot run.
         make, otherwise: as for ``Capture``.
         vary: ask for a graph of any extents from the first call on.
+        verify: as for ``Capture``.
     """
 
     def __init__(
@@ -203,12 +211,18 @@ class Captured:
         make: Callable[[Lowered, str], Runs] = Piece,
         otherwise: str = 'fallback="parts"',
         vary: bool = False,
+        verify: bool | None = None,
     ) -> None:
         self._module = module
         self._vary = vary
         self.breaks: list[str] = []  # why there are several graphs, or none of a function
         self.capture = Capture(
-            precision, strict=whole, record=record, make=make, otherwise=otherwise
+            precision,
+            strict=whole,
+            record=record,
+            make=make,
+            otherwise=otherwise,
+            verify=verify,
         )
         # Not torch.compile(): its settings would have to be changed around each call.
         context = torch._dynamo.optimize(self.capture, nopython=whole, isolate_recompiles=True)
@@ -299,16 +313,25 @@ class Captured:
         return result, local.ran
 
 
-def backend(graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+def backend(
+    graph_module: torch.fx.GraphModule,
+    examples: Sequence[Any],
+    *,
+    options: dict[str, Any] | None = None,
+) -> Callable[..., Any]:
     """Run a graph of ``torch.compile(module, backend="steep")``; PyTorch runs what cannot be.
+
+    ``options={"verify": True}`` compares the first step of each graph with PyTorch's.
 
     Guards are those that ``torch.compile`` is configured to make: by default it does not notice
     hooks that are added later.
     """
-    return _default(graph_module, examples)
+    if unknown := {*(options or {})} - {"verify"}:
+        raise ValueError(f'the backend "steep" has the option "verify", not {sorted(unknown)}')
+    return _defaults[(options or {}).get("verify")](graph_module, examples)
 
 
-_default = Capture(autocast_precision)
+_defaults = {verify: Capture(autocast_precision, verify=verify) for verify in (None, False, True)}
 
 
 def _log_lines() -> set[Callable[..., Any]]:

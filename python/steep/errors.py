@@ -73,6 +73,10 @@ class DataError(Error, ValueError):
     """The values fed are wrong: a missing input, a label out of range."""
 
 
+class VerificationError(Error):
+    """The engine and PyTorch differ, where ``verify=True`` compares them."""
+
+
 class ProviderError(Error):
     """No kernel for a node, or the device failed."""
 

@@ -7,7 +7,9 @@ extents: whatever is bound on the way is guarded as well. aten_to_onnx.py says t
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +22,21 @@ from steep.aten_to_onnx import CannotSay, to_onnx
 from steep.draws import Draws, NotBefore, take_draws
 from steep.faithful import faithful
 from steep.quiet import quiet, replaced
+
+_turn = threading.RLock()
+
+
+def turn() -> Any:
+    """Return a lock, for who lowers: what surrounds it is replaced for the whole process."""
+    return _turn
+
+
+def _enter_child() -> None:
+    """Leave behind a lock whose holder may be gone."""
+    globals()["_turn"] = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_enter_child)
 
 
 def fake_mode() -> Any:
@@ -80,10 +97,10 @@ def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
     reason = f"{type(e).__name__}: {text.splitlines()[0] if text else ''}"[:300]
     if unsaid := re.search(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text):
         reason = f"ONNX has no word for {unsaid.group(1)}"
-    return CannotLower(reason, "" if at is None else at.name, _place(at))
+    return CannotLower(reason, "" if at is None else at.name, line_of(at))
 
 
-def _place(at: torch.fx.Node | None) -> str:
+def line_of(at: torch.fx.Node | None) -> str:
     """Return the last line of the user's code that led to an operation: FILE:LINE."""
     trace = at.meta.get("stack_trace") if at is not None else None
     places = re.findall(r'File "([^"]+)", line (\d+)', trace or "")

@@ -88,6 +88,8 @@ class ORTModule(torch.nn.Module):
             ``"torch.export"``, ``"tracing"``, or ``"torch.onnx"``, the first of these that works.
         opset: ONNX opset to export, with one of these ways; by default the exporter's.
         precision: "fp32", "bf16" or "fp16"; by default what ``torch.autocast`` says at each call.
+        verify: run the first step of each graph in PyTorch as well, and compare (docs/verify.md).
+            By default what ``STEEP_VERIFY`` says. For ``exporter="dynamo"`` alone.
 
     Raises (when called):
         ModelError: nothing of the module can run in the engine, or not all that was asked for, or
@@ -95,6 +97,7 @@ class ORTModule(torch.nn.Module):
         ShapeError, DataError: an argument does not fit, or holds wrong values, such as a label out
             of range.
         ProviderError: an operator has no kernel.
+        VerificationError: a result, or a gradient in backward, is not PyTorch's.
     """
 
     _latest: Attributes  # for which a graph was exported last
@@ -108,6 +111,7 @@ class ORTModule(torch.nn.Module):
         exporter: str = "dynamo",
         opset: int | None = None,
         precision: str | None = None,
+        verify: bool | None = None,
     ) -> None:
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"ORTModule wraps a torch.nn.Module, not a {type(module).__name__}")
@@ -122,6 +126,8 @@ class ORTModule(torch.nn.Module):
             raise ValueError('opset is for files: exporter="torch.onnx", or steep.trainer')
         if precision not in (None, "fp32", "bf16", "fp16"):
             raise ValueError(f'precision must be None, "fp32", "bf16" or "fp16", not {precision!r}')
+        if verify and exporter != "dynamo":
+            raise ValueError('verify=True is for exporter="dynamo"')
         super().__init__()
         own = self.__dict__
         own["_module"] = module
@@ -135,6 +141,7 @@ class ORTModule(torch.nn.Module):
         own["export_reports"] = []
         own["_options"] = {"exporter": exporter, "opset": opset}
         own["precision"] = precision
+        own["_verify"] = verify
         own["_exports"] = {}  # by structure and types of a call, then by attributes
         own["_latest"] = ()
         own["_idle"] = {}
@@ -195,6 +202,7 @@ class ORTModule(torch.nn.Module):
                 lambda: precision or autocast_precision(),
                 self.export_reports.append,
                 whole=whole,
+                verify=self._verify,
             )
         try:
             result, ran = captured(*args, **kwargs)
@@ -337,6 +345,7 @@ class ORTModule(torch.nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         options = {"fallback": self.fallback, "precision": self.precision, **self._options}
+        options["verify"] = self._verify
         return _rebuild, (self._module, options)
 
     def extra_repr(self) -> str:

@@ -13,6 +13,8 @@ from torch.fx.passes.split_module import split_module
 from steep.lowering import CannotLower
 from steep.piece import NothingToRun, Piece, bring_in
 
+Bring = Callable[[torch.fx.GraphModule, Sequence[Any], str], Piece]
+
 _ROUNDS = 16  # of looking for what cannot be brought in
 _NAME = "steep.name"  # of an operation in the whole graph, where parts have names of their own
 # what holds for the operations between two of them must not be cut
@@ -24,11 +26,16 @@ _REGIONS = {
 
 
 def bring_in_parts(
-    graph_module: torch.fx.GraphModule, examples: Sequence[Any], precision: str, first: CannotLower
+    graph_module: torch.fx.GraphModule,
+    examples: Sequence[Any],
+    precision: str,
+    first: CannotLower,
+    bring: Bring = bring_in,
 ) -> tuple[Callable[..., Any], list[Piece], list[CannotLower]]:
     """Return what runs a graph whose whole cannot be brought in, its parts, and why not the rest.
 
-    ``first`` is what was said about the whole. Raises CannotLower where nothing can be.
+    ``first`` is what was said about the whole; ``bring`` brings in a part. Raises CannotLower where
+    nothing can be.
     """
     refused: dict[str, CannotLower] = {}
     known = dict(zip(_placeholders(graph_module), examples, strict=True))
@@ -40,7 +47,7 @@ def bring_in_parts(
                 raise e
             refused[at] = e
         parts = _split(graph_module, frozenset(refused))
-        pieces, found = _bring_in_all(parts, known, precision, frozenset(refused))
+        pieces, found = _bring_in_all(parts, known, precision, frozenset(refused), bring)
         if found:
             continue
         if not pieces:
@@ -93,6 +100,7 @@ def _bring_in_all(
     known: dict[str, Any],
     precision: str,
     refused: frozenset[str],
+    bring: Bring,
 ) -> tuple[list[Piece], list[CannotLower]]:
     """Put into the place of each graph that is not refused what runs it; and why not."""
     pieces, found = [], []
@@ -105,7 +113,7 @@ def _bring_in_all(
         given = [n for n in part.graph.nodes if n.op == "placeholder"]
         examples = [known.get(n.name, n.meta["example_value"]) for n in given]
         try:
-            pieces.append(bring_in(part, examples, precision))
+            pieces.append(bring(part, examples, precision))
         except NothingToRun:
             continue
         except CannotLower as e:

@@ -37,15 +37,15 @@ def say(
 ) -> Made:
     """Return what ``make`` makes of a captured graph in ONNX; raise as ``bring_in``."""
     try:
-        return make(Lowered(_copy(graph_module), examples, _make_numbers_tensors))
+        return make(Lowered(copy_graph(graph_module), examples, _make_numbers_tensors))
     except NothingToRun:
         raise
     except Exception as e:  # the exporter and the engine raise whatever went wrong inside them
-        if all(_number(n) is None for n in graph_module.graph.nodes):
+        if all(number_of(n) is None for n in graph_module.graph.nodes):
             raise refusal(e) from e
     # Where an operator takes no tensor, such as the rate of a dropout.
     try:
-        return make(Lowered(_copy(graph_module), examples, _make_numbers_constants))
+        return make(Lowered(copy_graph(graph_module), examples, _make_numbers_constants))
     except NothingToRun:
         raise
     except Exception as e:
@@ -170,15 +170,22 @@ class Piece:
 
     def __call__(self, *arguments: Any) -> Any:
         """Run it on the values of the captured graph's placeholders; return its outputs."""
+        return self.give(arguments, self.make(arguments))
+
+    def make(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        """Return the engine's results: what is to be written, and then what was computed."""
         call, lowered = self.call, self.lowered
         tensors = lowered.given(arguments)
         for k, i in enumerate(lowered.kept):
             if i in lowered.written:  # backward may read what stood there before
                 tensors[k] = tensors[k].clone()
         if call.gradients and torch.is_grad_enabled():
-            made = list(Autograd.apply(call, tensors, *(tensors[i] for i in call.wanted_inputs)))
-        else:
-            made = call.run(tensors, gradients=False)[0]
+            return list(Autograd.apply(call, tensors, *(tensors[i] for i in call.wanted_inputs)))
+        return call.run(tensors, gradients=False)[0]
+
+    def give(self, arguments: Sequence[Any], made: list[torch.Tensor]) -> Any:
+        """Write what is to be written; return the captured graph's outputs."""
+        lowered = self.lowered
         count = len(lowered.written)
         for i, value, tracked in zip(lowered.written, made, lowered.changes_history, strict=False):
             with torch.set_grad_enabled(tracked):
@@ -242,7 +249,8 @@ def _like(value: torch.Tensor, example: Any) -> torch.Tensor:
     return value if value.dtype == example.dtype else value.to(example.dtype)
 
 
-def _memory(node: torch.fx.Node) -> int | None:
+def memory_of(node: torch.fx.Node) -> int | None:
+    """Return what names the memory of a tensor."""
     value = node.meta.get("example_value")
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
@@ -256,16 +264,16 @@ def _results(
     of them as views of that.
     """
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    given = {_memory(n) for n in placeholders} - {None}
+    given = {memory_of(n) for n in placeholders} - {None}
     owners: dict[int, torch.fx.Node] = {}
     for n in graph.nodes:
-        if (memory := _memory(n)) is not None:
+        if (memory := memory_of(n)) is not None:
             owners.setdefault(memory, n)
-    wanted = Counter(_memory(n) for n in {n for n in outputs if isinstance(n, torch.fx.Node)})
+    wanted = Counter(memory_of(n) for n in {n for n in outputs if isinstance(n, torch.fx.Node)})
     computed: dict[torch.fx.Node, _Computed] = {}
     results: list[_Computed | _Constant | _View] = []
     for node in outputs:
-        memory = _memory(node) if isinstance(node, torch.fx.Node) else None
+        memory = memory_of(node) if isinstance(node, torch.fx.Node) else None
         if not isinstance(node, torch.fx.Node):
             results.append(_Constant(node))
         elif memory is not None and memory in given:
@@ -294,11 +302,11 @@ def _views(
         if n not in copies:
             of_tensors = any(_is_tensor(i) or _is_several(i) for i in n.all_input_nodes)
             if n.op not in ("call_function", "call_method") or not (
-                _memory(n) in (None, _memory(node)) and _reads(n, _memory(node)) == of_tensors
+                memory_of(n) in (None, memory_of(node)) and _reads(n, memory_of(node)) == of_tensors
             ):
                 what = RuntimeError(f"the result {node.name} shares memory with another")
                 raise refusal(what, node)
-            target = _written(n)  # what it writes is there by now
+            target = written_by(n)  # what it writes is there by now
             copies[n] = graph.node_copy(n, copy) if target is None else copy(target)
         return copies[n]
 
@@ -312,22 +320,24 @@ def _is_tensor(n: torch.fx.Node) -> bool:
 
 def _reads(n: torch.fx.Node, memory: int | None) -> bool:
     """Is an operand a tensor in this memory, or several, as what splits one gives?"""
-    return any(_memory(i) == memory or _is_several(i) for i in n.all_input_nodes)
+    return any(memory_of(i) == memory or _is_several(i) for i in n.all_input_nodes)
 
 
 def _is_several(n: torch.fx.Node) -> bool:
     return isinstance(n.meta.get("example_value"), (tuple, list))
 
 
-_IN_PLACE = re.compile(r"i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor)|\w*[a-z0-9]_")
+_IN_PLACE = re.compile(r"i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor)|setitem|\w*[a-z0-9]_")
 
 
-def _written(n: torch.fx.Node) -> torch.fx.Node | None:
-    """Return the tensor that a call changes in place and gives back."""
+def written_by(n: torch.fx.Node) -> torch.fx.Node | None:
+    """Return the tensor that a call changes in place."""
+    if not n.op.startswith("call_"):
+        return None
     name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
     if "out" in n.kwargs:
         target = n.kwargs["out"]
-    elif _IN_PLACE.fullmatch(name):
+    elif n.args and _IN_PLACE.fullmatch(name):
         target = n.args[0]
     else:
         return None
@@ -338,7 +348,7 @@ def _written(n: torch.fx.Node) -> torch.fx.Node | None:
 # --- the graph -----------------------------------------------------------------------------------
 
 
-def _copy(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def copy_graph(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Return one whose graph may be changed; PyTorch keeps the other."""
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(graph_module.graph, {}))
@@ -409,8 +419,8 @@ def _narrow(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     narrow = (torch.bfloat16, torch.float16)
     found = [n for n in given if n.meta["example_value"].dtype in narrow]
     for n in graph.nodes:
-        target = _written(n) if n.op.startswith("call_") and n.args else None
-        if target is not None and any(_memory(target) == _memory(f) for f in found):
+        target = written_by(n)
+        if target is not None and any(memory_of(target) == memory_of(f) for f in found):
             raise RuntimeError("forward writes into an argument that autocast made narrow")
     return found
 
@@ -423,7 +433,7 @@ def _widen(graph: torch.fx.Graph, narrow: list[torch.fx.Node]) -> None:
         node.replace_all_uses_with(wide, lambda user, wide=wide: user is not wide)
 
 
-def _number(node: torch.fx.Node) -> Any:
+def number_of(node: torch.fx.Node) -> Any:
     """Return the symbol of a Python number that may change, where the graph takes one; else None.
 
     A float comes as a tensor that the graph takes it from.
@@ -442,7 +452,7 @@ def _number(node: torch.fx.Node) -> Any:
 def _make_numbers_tensors(graph: torch.fx.Graph) -> None:
     """Let numbers that may change be tensors of no dimension."""
     for node in list(graph.nodes):
-        number = _number(node)
+        number = number_of(node)
         if number is None:
             continue
         if node.op == "placeholder":
@@ -456,7 +466,7 @@ def _make_numbers_tensors(graph: torch.fx.Graph) -> None:
 def _make_numbers_constants(graph: torch.fx.Graph) -> None:
     """Let the graph hold for these numbers alone: asking a symbol for its value is a guard."""
     for node in list(graph.nodes):
-        number = _number(node)
+        number = number_of(node)
         if number is None:
             continue
         value = int(number) if isinstance(number, torch.SymInt) else float(number)

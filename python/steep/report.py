@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from steep.arithmetic import Arithmetic
+    from steep.verify import Outcome
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,12 +23,36 @@ class ExportReport:
     because: str = ""  # the condition of an earlier graph that no longer held
     operators: int = 0  # of ONNX, in the engine
     in_torch: tuple[str, ...] = ()  # operations between its parts that PyTorch runs, and why
+    arithmetic: Arithmetic | None = dataclasses.field(default=None, repr=False, compare=False)
+    outcomes: tuple[Outcome, ...] = dataclasses.field(default=(), repr=False, compare=False)
+
+    @property
+    def verified(self) -> float | None:
+        """The largest relative difference to PyTorch's results and gradients in the first step.
+
+        None: not all of it was compared (``verify=True`` asks for it); see ``ORTModule``.
+        """
+        found = [o.largest for o in self.outcomes if o.largest is not None]
+        return max(found) if found and len(found) == len(self.outcomes) else None
+
+    @property
+    def flops(self) -> tuple[int, int] | None:
+        """Floating-point operations of a forward pass that the engine does, and that PyTorch does.
+
+        Those of matrix products, convolutions and attention in the captured graph, for the extents
+        of its first call, as ``torch.utils.flop_counter`` counts them: two a multiplication and
+        addition. Neither backward, nor elementwise operators, nor what lies between graphs, counts.
+        None where it could not be counted.
+        """
+        return None if self.arithmetic is None else self.arithmetic.flops
 
     def __str__(self) -> str:
         """Say it in a line, and one more for each thing of note."""
         mode = "training" if self.training else "evaluation"
         source = "from the cache" if self.cached else f"in {self.seconds:.1f} s"
         lines = [f"{self.exporter}, {mode}, {self.operators} operators, {source} {self.place}"]
+        if self.verified is not None:
+            lines.append(f"  differs from PyTorch by at most {self.verified:.1g}")
         if self.because:
             lines.append(f"  captured again: {self.because}")
         if self.exporter == "PyTorch":
@@ -47,6 +76,17 @@ class Report:
         left = any(g.exporter == "PyTorch" or g.in_torch for g in self.graphs)
         return not (left or self.breaks or self.fallback_calls)
 
+    @property
+    def share(self) -> float | None:
+        """Which share of the arithmetic in all graphs is the engine's, as ``flops`` counts it.
+
+        None where there is none, or where it could not be counted.
+        """
+        counted = [g.flops for g in self.graphs]
+        known = [c for c in counted if c is not None]
+        total = sum(here + there for here, there in known)
+        return sum(here for here, _ in known) / total if total and None not in counted else None
+
     def __str__(self) -> str:
         """Write it as a list, a graph an item."""
         seconds = sum(g.seconds for g in self.graphs)
@@ -55,6 +95,8 @@ class Report:
             first, *more = str(graph).splitlines()
             lines.append(f"{number:3}  {first}")
             lines += [f"     {line}" for line in more]
+        if self.share is not None:
+            lines.append(f"{self.share:.1%} of the products and convolutions run in the engine")
         lines += [f"PyTorch runs what lies between two graphs: {why}" for why in self.breaks]
         if self.fallback_calls:
             lines.append(f"{self.fallback_calls} calls ran in PyTorch")

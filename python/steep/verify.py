@@ -1,0 +1,441 @@
+"""Trust on request: the first step of a captured graph runs in PyTorch as well, and is compared.
+
+PyTorch runs the captured graph itself on copies of its arguments, with the random numbers that the
+engine drew; results, arguments that forward wrote, and what backward returns must agree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+import torch.fx
+
+from steep.errors import ModelError, VerificationError
+from steep.masks import Masks, Unmatched
+from steep.piece import Lowered, Piece, copy_graph, say, written_by
+
+log = logging.getLogger("steep")
+
+TOLERANCES = {
+    torch.float64: 1e-6,  # attributes of ONNX are float32
+    torch.float32: 1e-4,
+    torch.float16: 3e-2,
+    torch.bfloat16: 1e-1,
+}
+"""Of the largest entry; a graph has that of the narrowest type that it computes in."""
+
+LEAST_SCALE = 0.1  # of the largest gradient of the graph: many are zero but for rounding
+_ROUNDINGS = 3  # as much as this may differ what PyTorch itself rounds by more than is allowed
+_NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def wanted(verify: bool | None) -> bool:
+    """Return what was asked for: by an argument, else by ``STEEP_VERIFY``. Raises ModelError."""
+    if verify is not None:
+        return verify
+    chosen = os.environ.get("STEEP_VERIFY", "")
+    if chosen not in ("", "0", "1"):
+        raise ModelError(
+            "The environment asks for what there is not.",
+            node="STEEP_VERIFY",
+            expected="0 or 1",
+            received=chosen,
+        )
+    return chosen == "1"
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What the comparison of a piece found so far; None before it, or where there is none."""
+
+    largest: float | None = None
+
+    def note(self, relative: float) -> None:
+        """Take in a relative difference."""
+        self.largest = max(self.largest or 0.0, relative)
+
+
+def bring_in_verified(
+    graph_module: torch.fx.GraphModule, examples: Sequence[Any], precision: str
+) -> VerifiedPiece:
+    """Do as ``bring_in``, and compare the first step."""
+    reference = copy_graph(graph_module)
+    return say(graph_module, examples, lambda said: VerifiedPiece(said, precision, reference))
+
+
+class VerifiedPiece(Piece):
+    """A piece whose first step is compared; one that differs is compared at every step."""
+
+    def __init__(self, lowered: Lowered, precision: str, reference: torch.fx.GraphModule) -> None:
+        super().__init__(lowered, precision)
+        self.outcome = Outcome()
+        self.reference: torch.fx.GraphModule | None = reference  # until it was compared
+        self.precision = precision
+        self._turn = threading.Lock()  # held by who compares, and for good by who has
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run it; compare, if nobody has.
+
+        Raises:
+            VerificationError: it differs. Arguments are written by then.
+        """
+        reference = self.reference
+        if reference is None or not self._turn.acquire(blocking=False):
+            return super().__call__(*arguments)
+        try:
+            step = Step(self, reference, arguments)
+            made = self.make(arguments)
+            results = self.give(arguments, made)
+            compared = step.compare_forward(results, made)
+        except BaseException:  # also another's: then nothing was compared
+            self._turn.release()
+            raise
+        if not compared:
+            self.reference = None
+        return results
+
+    def settle(self, again: bool) -> None:
+        """End a comparison; there will be no other, unless there is to be one ``again``."""
+        if again:
+            self._turn.release()
+        else:
+            self.reference = None
+
+
+class Step:
+    """One step of a piece, as PyTorch makes it."""
+
+    def __init__(
+        self, piece: VerifiedPiece, reference: torch.fx.GraphModule, arguments: Sequence[Any]
+    ) -> None:
+        self.expected: list[Any] = []  # what waits for backward
+        self.piece = piece
+        self.reference = reference
+        self.arguments = arguments
+        self.versions = [_version(a) for a in arguments]
+        self.pristine = copies_of(arguments)
+        writes = bool(piece.lowered.written) or any(written_by(n) for n in reference.graph.nodes)
+        self.leaves = copies_of(self.pristine) if writes else self.pristine
+        self.given = [_not_a_leaf(t) if writes else t for t in self.leaves]
+        self.tolerance = _tolerance(reference, piece.precision)
+        self.grad_mode = torch.is_grad_enabled()
+        self.autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+
+    def compare_forward(self, results: Any, made: list[torch.Tensor]) -> bool:
+        """Compare; return whether gradients are to be compared as well, which is arranged."""
+        piece = self.piece
+        versions = [_version(t) for t in self.given]
+        keep = {n.name for n in piece.lowered.computed}
+        try:
+            with torch.random.fork_rng(devices=[]):
+                self.draws = Masks(piece, self.arguments_fed())
+                values, outputs = run_in_torch(self.reference, self.given, keep, self.draws)
+        except Unmatched as e:
+            log.warning("not verified: %s", e)
+            return False
+        except Exception as e:
+            raise VerificationError(
+                "PyTorch does not run what the engine ran.",
+                expected=f"{type(e).__name__}: {e}"[:300],
+                received="a result",
+                remedy="report it, with the module",
+            ) from e
+        changed = [
+            i
+            for i, argument in enumerate(self.arguments)
+            if _version(argument) != self.versions[i] or _version(self.given[i]) != versions[i]
+        ]
+        received = [*_listed(results), *(self.arguments[i] for i in changed)]
+        expected = [*_listed(outputs), *(self.given[i] for i in changed)]
+
+        def exactly() -> list[Any]:
+            given = [_wide(t) for t in self.pristine]
+            _, outputs = run_in_torch(self.reference, given, set(), self.draws)
+            return [*_listed(outputs), *(given[i] for i in changed)]
+
+        self._judge(received, expected, 0.0, exactly, None)
+        self.arguments = ()
+        if not any(m.requires_grad for m in made):
+            return False
+        written = [self.given[i] for i in piece.lowered.written]
+        self.expected = written + [values.get(n.name) for n in piece.lowered.computed]
+        node = next(m.grad_fn for m in made if m.grad_fn is not None)
+        handle = node.register_hook(self._compare_backward)
+        self.forget = handle.remove
+        return True
+
+    def arguments_fed(self) -> list[torch.Tensor]:
+        """Return what the engine was fed: the arguments as they were before."""
+        return [
+            t if isinstance(t, torch.Tensor) else torch.tensor(t)
+            for t in (self.pristine[i] for i in self.piece.lowered.kept)
+        ]
+
+    def _compare_backward(self, received: Any, incoming: Any) -> None:
+        self.forget()
+        expected, self.expected = self.expected, []
+        if not expected:  # a second backward, by a thread that has it already
+            return
+        piece = self.piece
+        wanted = [piece.lowered.kept[i] for i in piece.call.wanted_inputs]
+        leaves = [self.leaves[i] for i in wanted]
+        try:
+            gradients = _gradients(expected, incoming, leaves)
+        except Unmatched as e:
+            log.warning("not verified: %s", e)
+            piece.outcome.largest = None
+            piece.settle(again=False)
+            return
+        del expected
+
+        def exactly() -> list[Any]:
+            wide = copies_of([_wide(t) for t in self.pristine])
+            given = [_not_a_leaf(t) for t in wide]
+            keep = {n.name for n in piece.lowered.computed}
+            values, _ = run_in_torch(self.reference, given, keep, self.draws)
+            made = [given[i] for i in piece.lowered.written]
+            made += [values.get(n.name) for n in piece.lowered.computed]
+            return _gradients(made, incoming, [wide[i] for i in wanted])
+
+        scale = LEAST_SCALE * max((_largest(g) for g in gradients), default=0.0)
+        mine = [or_zero(g, leaf) for g, leaf in zip(received, leaves, strict=True)]
+        self._judge(mine, gradients, scale, exactly, incoming[len(piece.lowered.written) :])
+        piece.settle(again=False)
+
+    def __del__(self) -> None:
+        """Backward did not come, and will not: that of another step is to be compared."""
+        if self.expected:
+            self.piece.settle(again=True)
+
+    def difference(self, received: Any, expected: Any, least: float = 0.0) -> Difference | None:
+        """Compare two values of this graph."""
+        overflows = self.tolerance == TOLERANCES[torch.float16]
+        return difference(received, expected, least, overflows=overflows)
+
+    def _judge(
+        self,
+        received: list[Any],
+        expected: list[Any],
+        least: float,
+        exactly: Callable[[], list[Any]],
+        incoming: Sequence[Any] | None,
+    ) -> None:
+        """Note the largest difference; raise if there is one that rounding does not explain."""
+        pairs = zip(received, expected, strict=True)
+        found = [self.difference(r, e, least) or Difference(0.0, "", "") for r, e in pairs]
+        worst = max(found, key=lambda d: d.relative, default=None)
+        if worst is None:
+            return
+        self.piece.outcome.note(worst.relative)
+        if worst.relative > self.tolerance:
+            rounding = self._rounding(expected, exactly, least)
+            allowed = [max(self.tolerance, _ROUNDINGS * r) for r in rounding]
+            found = [d for d, most in zip(found, allowed, strict=True) if d.relative > most]
+            if found:
+                self._raise(max(found, key=lambda d: d.relative), incoming)
+
+    def _rounding(
+        self, expected: list[Any], exactly: Callable[[], list[Any]], least: float
+    ) -> list[float]:
+        """Return how far PyTorch's own values are from those that it computes in float64."""
+        try:
+            with (
+                torch.random.fork_rng(devices=[]),
+                torch.set_grad_enabled(self.grad_mode),
+                torch.autocast("cpu", enabled=False),
+            ):
+                exact = exactly()
+        except Exception as e:  # a module that mixes types by itself, for one
+            log.info("PyTorch does not compute the graph in float64: %s", e)
+            return [0.0] * len(expected)
+        rounding = []
+        for value, precise in zip(expected, exact, strict=True):
+            gap = None
+            if isinstance(value, torch.Tensor):
+                gap = self.difference(precise.detach().to(value.dtype), value.detach(), least)
+            rounding.append(gap.relative if gap is not None and gap.relative < math.inf else 0.0)
+        return rounding
+
+    def _raise(self, worst: Difference, incoming: Sequence[Any] | None) -> NoReturn:
+        if incoming is not None:
+            self.piece.settle(again=True)
+        from steep.divergence import find  # loaded when something is wrong
+
+        place = find(self, incoming)
+        what = "a gradient" if incoming is not None else "a value"
+        raise VerificationError(
+            f"The engine computes {what} that differs from PyTorch's by {worst.relative:.2g} of "
+            f"its largest entry, where {self.tolerance:.0e} is allowed. {place.found}",
+            node=place.module,
+            op=place.operator,
+            expected=(place.difference or worst).expected,
+            received=(place.difference or worst).received,
+            remedy="report it; until then run this module in PyTorch",
+        )
+
+
+def run_in_torch(
+    reference: torch.fx.GraphModule, given: Sequence[Any], keep: set[str], draws: Masks
+) -> tuple[dict[str, Any], Any]:
+    """Return the values of the nodes called ``keep``, and the outputs. Raises Unmatched."""
+    interpreter = _Keeping(reference, keep)
+    draws.used = 0
+    # not those of a checkpoint around, which counts what is saved
+    with draws, torch.autograd.graph.saved_tensors_hooks(_saved, _unchanged):
+        outputs = interpreter.run(*given)
+    draws.check_all_used()
+    return interpreter.kept, outputs
+
+
+def _saved(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    kept = tensor.detach()  # the tensor itself would make a cycle
+    return kept, kept._version
+
+
+def _unchanged(saved: tuple[torch.Tensor, int]) -> torch.Tensor:
+    kept, version = saved
+    if kept._version != version:
+        raise Unmatched("PyTorch refuses this backward: what it saved was changed in place")
+    return kept
+
+
+class _Keeping(torch.fx.Interpreter):
+    def __init__(self, graph_module: torch.fx.GraphModule, keep: set[str]) -> None:
+        super().__init__(graph_module)
+        self.extra_traceback = False
+        self.keep = keep
+        self.kept: dict[str, Any] = {}
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        value = super().run_node(n)
+        if n.name in self.keep:
+            self.kept[n.name] = value
+        return value
+
+
+def _gradients(
+    values: Sequence[Any], incoming: Sequence[Any], leaves: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Return the gradients of leaves for those of values; None: there is none."""
+    pairs = [
+        (v, g.detach().to(v.dtype))
+        for v, g in zip(values, incoming, strict=True)
+        if g is not None and isinstance(v, torch.Tensor) and v.requires_grad
+    ]
+    if not pairs:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    of, given = zip(*pairs, strict=True)
+    found = torch.autograd.grad(of, leaves, given, allow_unused=True)
+    return [or_zero(g, leaf) for g, leaf in zip(found, leaves, strict=True)]
+
+
+def _wide(value: Any) -> Any:
+    """Return a copy, of float64 if it is of floats."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    floats = value.dtype.is_floating_point
+    wide = value.detach().to(torch.float64 if floats else value.dtype, copy=True)
+    return wide.requires_grad_(value.requires_grad)
+
+
+# --- differences ---------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The largest difference of two tensors, relative to the largest entry that is expected."""
+
+    relative: float
+    expected: str
+    received: str
+
+
+def difference(
+    received: Any, expected: Any, least: float = 0.0, *, overflows: bool = False
+) -> Difference | None:
+    """Compare two values; ``least`` is the smallest number to be relative to. None: equal.
+
+    Where there ``overflows`` what need not, entries that are not finite are left out.
+    """
+    if not isinstance(expected, torch.Tensor):
+        if not isinstance(expected, (bool, int, float)):
+            return None
+        expected, received = torch.tensor(expected), torch.tensor(received)
+    e, r = expected.detach(), received.detach()
+    if e.shape != r.shape or e.dtype != r.dtype:
+        return Difference(
+            math.inf, f"{e.dtype}{list(e.shape)}"[6:], f"{r.dtype}{list(r.shape)}"[6:]
+        )
+    if expected.requires_grad and not received.requires_grad and least == 0:
+        return Difference(math.inf, "a result that has a gradient", "one that has none")
+    if e.dtype.is_complex:
+        e, r = torch.view_as_real(e), torch.view_as_real(r)
+    same = (e == r) | (e.isnan() & r.isnan())
+    if overflows:
+        same |= ~(e.isfinite() & r.isfinite())
+    if same.all():
+        return None
+    e, r = e.double(), r.double()
+    gap = (e - r).abs().masked_fill(same, 0).nan_to_num(nan=math.inf, posinf=math.inf)
+    worst = int(gap.argmax())
+    relative = float(gap.flatten()[worst]) / max(
+        _largest(e), least, torch.finfo(torch.float32).tiny
+    )
+    where = [int(i) for i in torch.unravel_index(torch.tensor(worst), e.shape)]
+    there = f" at {where}" if where else ""
+    return Difference(
+        relative, f"{e.flatten()[worst]:.7g}{there}", f"{r.flatten()[worst]:.7g}{there}"
+    )
+
+
+def or_zero(gradient: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
+    """Return a gradient; where none flows it is zero."""
+    return torch.zeros_like(like) if gradient is None else gradient
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    finite = tensor.detach().double().nan_to_num(0.0, 0.0, 0.0).abs()
+    return float(finite.max()) if finite.numel() else 0.0
+
+
+def _tolerance(graph_module: torch.fx.GraphModule, precision: str) -> float:
+    values = (n.meta.get("example_value") for n in graph_module.graph.nodes)
+    dtypes = {v.dtype for v in values if isinstance(v, torch.Tensor)}
+    dtypes.add(_NARROW.get(precision, torch.float64))
+    return max(TOLERANCES.get(d, 0.0) for d in dtypes)
+
+
+# --- copies --------------------------------------------------------------------------------------
+
+
+def copies_of(arguments: Sequence[Any]) -> list[Any]:
+    """Return copies, leaves of autograd. Where some share memory the graph writes none of these."""
+    return [
+        t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
+        for t in arguments
+    ]
+
+
+def _not_a_leaf(value: Any) -> Any:
+    """Return what may be written in place although it needs a gradient."""
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        return value.clone()
+    return value
+
+
+def _version(value: Any) -> float:
+    """Return the count of writes to a tensor; NaN, which equals none, where PyTorch counts none."""
+    if not isinstance(value, torch.Tensor):
+        return 0
+    return math.nan if value.is_inference() else value._version
+
+
+def _listed(values: Any) -> list[Any]:
+    return list(values) if isinstance(values, (tuple, list)) else [values]
