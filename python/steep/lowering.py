@@ -92,7 +92,7 @@ def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
     if isinstance(e, CannotLower):
         return e
     if isinstance(e, NotBefore):
-        return CannotLower(str(e), "" if at is None else at.name, _place(at))
+        return CannotLower(str(e), "" if at is None else at.name, line_of(at))
     text = str(e).strip()
     reason = f"{type(e).__name__}: {text.splitlines()[0] if text else ''}"[:300]
     if unsaid := re.search(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text):
