@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from steep.lowering import fake_mode, line_of, turn
 from steep.masks import Masks
@@ -52,7 +53,7 @@ def find(step: Step, incoming: Sequence[Any] | None) -> Place:
 
 def _find(step: Step, incoming: Sequence[Any] | None) -> Place:
     graph_module, arguments = _for_these(step.reference, step.pristine)
-    with tracing(TracingContext(FakeTensorMode(allow_non_fake_inputs=True))):
+    with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True))):
         _note_values(graph_module, arguments)
         if incoming is None:
             return _find_value(step, graph_module, arguments)
@@ -72,10 +73,11 @@ def _find_value(step: Step, graph_module: torch.fx.GraphModule, arguments: list[
     piece = Piece(
         Lowered(copy_graph(graph_module), arguments, lambda graph: None), step.piece.precision
     )
-    received = piece(*copies_of(arguments))
+    given = copies_of(arguments)
+    fed = piece.feed(given)
+    received = piece.give(given, piece.make(fed))
     names = {n.name for n in watched}
-    draws = Masks(piece, [arguments[i] for i in piece.lowered.kept])
-    expected, _ = run_in_torch(graph_module, copies_of(arguments), names, draws)
+    expected, _ = run_in_torch(graph_module, copies_of(arguments), names, Masks(piece, fed))
     for n, mine in zip(watched, received, strict=True):
         found = step.difference(mine, expected[n.name])
         if found is not None and found.relative > step.tolerance:
@@ -113,11 +115,12 @@ def _find_gradient(
         Lowered(copy_graph(graph_module), given, lambda graph: None), step.piece.precision
     )
     gradients = [g for _, g in pairs]
-    received = torch.autograd.grad(
-        list(piece(*copies_of(arguments), *real)), real, gradients, allow_unused=True
-    )
-    draws = Masks(piece, [given[i] for i in piece.lowered.kept])
-    _, outputs = run_in_torch(graph_module, [*copies_of(arguments), *real], set(), draws)
+    given = [*copies_of(arguments), *real]
+    fed = piece.feed(given)
+    results = list(piece.give(given, piece.make(fed)))
+    received = torch.autograd.grad(results, real, gradients, allow_unused=True)
+    given = [*copies_of(arguments), *real]
+    _, outputs = run_in_torch(graph_module, given, set(), Masks(piece, fed))
     expected = torch.autograd.grad(list(outputs), real, gradients, allow_unused=True)
     largest = max((float(g.abs().max()) for g in expected if g is not None), default=0.0)
     for (user, _), zero, mine, theirs in reversed(
@@ -194,7 +197,7 @@ def _note_values(graph_module: torch.fx.GraphModule, arguments: list[Any]) -> No
     noting = Noting(graph_module, garbage_collect_values=False)
     noting.extra_traceback = False
     with mode:
-        noting.run(*[mode.from_tensor(t) for t in arguments])
+        noting.run(*[mode.from_tensor(t, static_shapes=True) for t in arguments])
 
 
 def _set_outputs(graph_module: torch.fx.GraphModule, nodes: list[torch.fx.Node]) -> None:

@@ -141,7 +141,7 @@ def lower(
 @contextlib.contextmanager
 def _own_extents(env: Any) -> Iterator[None]:
     """Forget extents that depend on values, made within: the next trace would look for them."""
-    pending = env.pending_fresh_unbacked_symbols
+    pending = [] if env is None else env.pending_fresh_unbacked_symbols
     before = list(pending)
     try:
         yield

@@ -170,15 +170,19 @@ class Piece:
 
     def __call__(self, *arguments: Any) -> Any:
         """Run it on the values of the captured graph's placeholders; return its outputs."""
-        return self.give(arguments, self.make(arguments))
+        return self.give(arguments, self.make(self.feed(arguments)))
 
-    def make(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
-        """Return the engine's results: what is to be written, and then what was computed."""
-        call, lowered = self.call, self.lowered
-        tensors = lowered.given(arguments)
-        for k, i in enumerate(lowered.kept):
-            if i in lowered.written:  # backward may read what stood there before
+    def feed(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        """Return what the engine is to be fed; what the graph draws is drawn."""
+        tensors = self.lowered.given(arguments)
+        for k, i in enumerate(self.lowered.kept):
+            if i in self.lowered.written:  # backward may read what stood there before
                 tensors[k] = tensors[k].clone()
+        return tensors
+
+    def make(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the engine's results: what is to be written, and then what was computed."""
+        call = self.call
         if call.gradients and torch.is_grad_enabled():
             return list(Autograd.apply(call, tensors, *(tensors[i] for i in call.wanted_inputs)))
         return call.run(tensors, gradients=False)[0]

@@ -1,7 +1,7 @@
 """Trust on request: the first step of a captured graph runs in PyTorch as well, and is compared.
 
-PyTorch runs the captured graph itself on copies of its arguments, with the random numbers that the
-engine drew; results, arguments that forward wrote, and what backward returns must agree.
+PyTorch runs the captured graph itself on copies of its arguments, with the random numbers of the
+engine's run; results, arguments that forward wrote, and what backward returns must agree.
 """
 
 from __future__ import annotations
@@ -91,9 +91,10 @@ class VerifiedPiece(Piece):
             return super().__call__(*arguments)
         try:
             step = Step(self, reference, arguments)
-            made = self.make(arguments)
+            fed = self.feed(arguments)
+            made = self.make(fed)
             results = self.give(arguments, made)
-            compared = step.compare_forward(results, made)
+            compared = step.compare_forward(fed, results, made)
         except BaseException:  # also another's: then nothing was compared
             self._turn.release()
             raise
@@ -128,15 +129,17 @@ class Step:
         self.grad_mode = torch.is_grad_enabled()
         self.autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 
-    def compare_forward(self, results: Any, made: list[torch.Tensor]) -> bool:
+    def compare_forward(
+        self, fed: list[torch.Tensor], results: Any, made: list[torch.Tensor]
+    ) -> bool:
         """Compare; return whether gradients are to be compared as well, which is arranged."""
         piece = self.piece
         versions = [_version(t) for t in self.given]
         keep = {n.name for n in piece.lowered.computed}
         try:
             with torch.random.fork_rng(devices=[]):
-                self.draws = Masks(piece, self.arguments_fed())
-                values, outputs = run_in_torch(self.reference, self.given, keep, self.draws)
+                self.masks = Masks(piece, fed)
+                values, outputs = run_in_torch(self.reference, self.given, keep, self.masks)
         except Unmatched as e:
             log.warning("not verified: %s", e)
             return False
@@ -157,7 +160,7 @@ class Step:
 
         def exactly() -> list[Any]:
             given = [_wide(t) for t in self.pristine]
-            _, outputs = run_in_torch(self.reference, given, set(), self.draws)
+            _, outputs = run_in_torch(self.reference, given, set(), self.masks)
             return [*_listed(outputs), *(given[i] for i in changed)]
 
         self._judge(received, expected, 0.0, exactly, None)
@@ -170,13 +173,6 @@ class Step:
         handle = node.register_hook(self._compare_backward)
         self.forget = handle.remove
         return True
-
-    def arguments_fed(self) -> list[torch.Tensor]:
-        """Return what the engine was fed: the arguments as they were before."""
-        return [
-            t if isinstance(t, torch.Tensor) else torch.tensor(t)
-            for t in (self.pristine[i] for i in self.piece.lowered.kept)
-        ]
 
     def _compare_backward(self, received: Any, incoming: Any) -> None:
         self.forget()
@@ -199,7 +195,7 @@ class Step:
             wide = copies_of([_wide(t) for t in self.pristine])
             given = [_not_a_leaf(t) for t in wide]
             keep = {n.name for n in piece.lowered.computed}
-            values, _ = run_in_torch(self.reference, given, keep, self.draws)
+            values, _ = run_in_torch(self.reference, given, keep, self.masks)
             made = [given[i] for i in piece.lowered.written]
             made += [values.get(n.name) for n in piece.lowered.computed]
             return _gradients(made, incoming, [wide[i] for i in wanted])
@@ -282,15 +278,15 @@ class Step:
 
 
 def run_in_torch(
-    reference: torch.fx.GraphModule, given: Sequence[Any], keep: set[str], draws: Masks
+    reference: torch.fx.GraphModule, given: Sequence[Any], keep: set[str], masks: Masks
 ) -> tuple[dict[str, Any], Any]:
     """Return the values of the nodes called ``keep``, and the outputs. Raises Unmatched."""
     interpreter = _Keeping(reference, keep)
-    draws.used = 0
+    masks.rewind()
     # not those of a checkpoint around, which counts what is saved
-    with draws, torch.autograd.graph.saved_tensors_hooks(_saved, _unchanged):
+    with masks, torch.autograd.graph.saved_tensors_hooks(_saved, _unchanged):
         outputs = interpreter.run(*given)
-    draws.check_all_used()
+    masks.check_all_used()
     return interpreter.kept, outputs
 
 
