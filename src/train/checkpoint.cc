@@ -82,8 +82,9 @@ void refuse_foreign_folder(const fs::path& target) {
   const auto status = fs::symlink_status(target, error);
   if (status.type() == fs::file_type::not_found) return;
   if (status.type() != fs::file_type::directory) throw_io("write", target, ENOTDIR);
-  for (auto it = fs::directory_iterator(target, error); !error && it != fs::directory_iterator();
-       it.increment(error)) {
+  fs::directory_iterator it(target, error);
+  if (error == std::errc::no_such_file_or_directory) return;  // another save just moved it away
+  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
     const std::string name = it->path().filename().string();
     if (std::find(kFiles.begin(), kFiles.end(), name) == kFiles.end()) {
       throw IoError(ErrorParts{
