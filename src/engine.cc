@@ -286,6 +286,7 @@ struct Program::Impl {
     }
     DataResult result;
     result.outputs = Segment::run(at, machine());
+    if (depth == 0) keep_apart(result.outputs, inputs);
     ++run_count;
     if (has_backward) {
       result.pending.reset(new PendingRun(pool, threads));
@@ -296,8 +297,11 @@ struct Program::Impl {
   }
 
   std::vector<Tensor> backward_in_segments(Progress at, std::span<const Tensor> inputs) {
-    for (size_t i = 0; i < inputs.size(); ++i) at.inputs[i] = inputs[i];
-    return to_tensors(Segment::run(at, machine()));
+    const std::vector<Datum> fed = to_data(inputs);
+    std::copy(fed.begin(), fed.end(), at.inputs.begin());
+    std::vector<Datum> results = Segment::run(at, machine());
+    keep_apart(results, fed);
+    return to_tensors(results);
   }
 };
 

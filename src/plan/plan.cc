@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 
 #include "ops/op_def.h"
 #include "plan/lower.h"
@@ -218,14 +220,16 @@ class Planner {
   }
 
   /// Copies what the phase promised but did not make in place: updates computed elsewhere, outputs
-  /// that are inputs, constants or states.
+  /// that are inputs, constants or states, or that lie where another output does. The caller may
+  /// write into one result without changing another.
   void end_of_phase(Phase phase) {
     for (const Output& o : g().outputs()) {
       if (o.phase != phase) continue;
       Place p = place_of_source(o.value);
       const Storage storage = plan_.buffers[static_cast<size_t>(p.buffer)].storage;
       const Buffer& b = plan_.buffers[static_cast<size_t>(p.buffer)];
-      if (storage != Storage::output || b.phase != phase) p = copy_to_output(o, p, phase);
+      const bool own = storage == Storage::output && b.phase == phase;
+      if (!own || !take_result(p, o.value.type().nbytes())) p = copy_to_output(o, p, phase);
       plan_.outputs.push_back({o.name, p, o.value.dtype(), o.value.type().dims(), phase});
     }
     for (const Update& u : g().updates()) {
@@ -236,6 +240,18 @@ class Planner {
       if (to.buffer == from.buffer) continue;
       add_copy(from, to, u.value.type().nbytes(), phase);
     }
+  }
+
+  /// False when some of these bytes are in a result already.
+  bool take_result(Place p, size_t bytes) {
+    if (bytes == 0) return true;
+    auto& taken = results_[p.buffer];  // by offset: the end
+    const auto next = taken.upper_bound(p.offset);
+    const bool before = next != taken.begin() && std::prev(next)->second > p.offset;
+    const bool after = next != taken.end() && next->first < p.offset + bytes;
+    if (before || after) return false;
+    taken.emplace(p.offset, p.offset + bytes);
+    return true;
   }
 
   Place copy_to_output(const Output& o, Place from, Phase phase) {
@@ -326,6 +342,7 @@ class Planner {
   std::vector<uint32_t> root_;        // by value id
   std::vector<int> last_use_;         // by root value id: position in order_
   std::vector<int> taken_;            // buffers that the present step already writes in place
+  std::map<int, std::map<size_t, size_t>> results_;  // by buffer: begins and ends of results
   int position_ = 0;
   bool in_backward_ = false;
 };

@@ -2,9 +2,59 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <map>
+
 #include "steep/error.h"
 
 namespace steep {
+namespace {
+
+/// Bytes of tensors, as ranges that do not meet.
+class Taken {
+ public:
+  void add(const Datum& datum) {
+    if (datum.is_tensor()) {
+      add(datum.tensor());
+    } else if (datum.is_sequence()) {
+      for (const Datum& d : datum.items()) add(d);
+    }
+  }
+
+  /// `datum`, or a copy where its bytes are taken.
+  Datum take(const Datum& datum) {
+    if (datum.is_sequence()) {
+      Datum::Items items;
+      for (const Datum& d : datum.items()) items.push_back(take(d));
+      return items;
+    }
+    if (!datum.is_tensor()) return datum;
+    return add(datum.tensor()) ? datum : Datum(datum.tensor().clone());
+  }
+
+ private:
+  /// False when some of the bytes were taken.
+  bool add(const Tensor& t) {
+    if (t.nbytes() == 0) return true;
+    auto begin = reinterpret_cast<uintptr_t>(t.data()), end = begin + t.nbytes();
+    auto last = ranges_.lower_bound(end), first = last;
+    while (first != ranges_.begin() && std::prev(first)->second > begin) --first;
+    const bool free = first == last;
+    if (!free) {
+      begin = std::min(begin, first->first);
+      end = std::max(end, std::prev(last)->second);
+    }
+    ranges_.erase(first, last);
+    ranges_.emplace(begin, end);
+    return free;
+  }
+
+  std::map<uintptr_t, uintptr_t> ranges_;  // by begin: end
+};
+
+}  // namespace
 
 const Tensor& Datum::tensor() const {
   if (const Tensor* t = std::get_if<Tensor>(&value_)) return *t;
@@ -50,6 +100,12 @@ std::vector<Tensor> to_tensors(std::span<const Datum> data) {
   std::vector<Tensor> tensors;
   for (const Datum& d : data) tensors.push_back(d.tensor());
   return tensors;
+}
+
+void keep_apart(std::vector<Datum>& results, std::span<const Datum> fed) {
+  Taken taken;
+  for (const Datum& d : fed) taken.add(d);
+  for (Datum& d : results) d = taken.take(d);
 }
 
 }  // namespace steep

@@ -72,6 +72,7 @@ Graph random_graph(uint32_t seed) {
   grow(20);
   g.add_output("first", pick(pool));
   g.add_output("second", pick(pool));
+  g.add_output("second, flat", reshape(g.outputs()[1].value, Ints{64}));
   Graph::Scope scope(g, Phase::backward, "back");
   pool.push_back(g.add_gradient_input("d_first", g.outputs()[0].value));
   grow(20);
@@ -175,6 +176,17 @@ TEST_P(PlanTest, EveryStepReadsWhatItsGraphSays) {
   }
 }
 
+TEST_P(PlanTest, NoTwoResultsShareAByte) {
+  const Plan plan = make_plan(random_graph(GetParam()), AnyProvider());
+  for (size_t i = 0; i < plan.outputs.size(); ++i) {
+    EXPECT_EQ(plan.buffers[static_cast<size_t>(plan.outputs[i].place.buffer)].storage,
+              Storage::output);
+    for (size_t j = 0; j < i; ++j) {
+      EXPECT_NE(plan.outputs[i].place.buffer, plan.outputs[j].place.buffer) << to_text(plan);
+    }
+  }
+}
+
 TEST_P(PlanTest, EqualGraphsGiveEqualPlans) {
   EXPECT_EQ(to_text(make_plan(random_graph(GetParam()), AnyProvider())),
             to_text(make_plan(random_graph(GetParam()), AnyProvider())));
@@ -226,6 +238,32 @@ TEST(Plan, AnUpdateDoesNotWaitForTheNextGradient) {
   std::string order;
   for (const Step& step : plan.steps) order += step.node.op() + " ";
   EXPECT_EQ(order, "Tanh Sub Tanh Sub ");
+}
+
+TEST(Plan, AnOutputThatLiesInAnotherIsCopied) {
+  Graph g;
+  Value x = g.add_input("x", kMatrix);
+  const Value y = tanh(x);
+  g.add_output("y", y);
+  g.add_output("again", y);
+  g.add_output("flat", reshape(y, Ints{64}));
+  const Plan plan = make_plan(std::move(g), AnyProvider());
+  ASSERT_EQ(plan.outputs.size(), 3U);
+  EXPECT_NE(plan.outputs[0].place.buffer, plan.outputs[1].place.buffer);
+  EXPECT_NE(plan.outputs[0].place.buffer, plan.outputs[2].place.buffer);
+  EXPECT_NE(plan.outputs[1].place.buffer, plan.outputs[2].place.buffer);
+}
+
+TEST(Plan, OutputsThatAreRowsOfOneValueAreNotCopied) {
+  Graph g;
+  Value x = g.add_input("x", kMatrix);
+  const Value y = tanh(x);
+  const std::vector<Value> rows =
+      apply_n("Split", std::vector{y, ints(g, {4, 4})}, 2, {{"axis", int64_t{0}}});
+  g.add_output("upper", rows[0]);
+  g.add_output("lower", rows[1]);
+  const Plan plan = make_plan(std::move(g), AnyProvider());
+  EXPECT_EQ(plan.steps.size(), 1U) << to_text(plan);
 }
 
 TEST(Plan, AnOutputThatIsAnInputIsCopied) {

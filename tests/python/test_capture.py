@@ -299,6 +299,10 @@ PATTERNS = {
 IN_PARTS = {"hook on a tensor", "function of the user's", "diagonal written"}
 
 
+def new():
+    return nn.Parameter(torch.randn(WIDTH))
+
+
 def gradients(net, inputs):
     leaves = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor)]
     return [t.grad for t in leaves if t.is_floating_point()] + [p.grad for p in net.parameters()]
@@ -327,7 +331,10 @@ def run(net, args):
     buffers = [b.clone() for b in net.buffers()]
     after = [t.detach() for t in tree_leaves(given) if isinstance(t, torch.Tensor)]
     needs = [t.requires_grad for t in tensors]
-    return tensors, others, needs, gradients(net, leaves), buffers, after
+    made = gradients(net, leaves)
+    memory = [t.data_ptr() for t in (*tensors, *made) if t is not None and t.numel()]
+    shared = [memory.index(m) for m in memory]  # who is written with whom
+    return tensors, [*others, *shared], needs, made, buffers, after
 
 
 def assert_same(found, expected):
@@ -414,6 +421,17 @@ def test_a_frozen_parameter_gets_no_gradient():
     net(torch.randn(2, WIDTH)).sum().backward()
     assert net.layer.weight.grad is None
     assert net.layer.bias.grad is not None
+
+
+def test_equal_gradients_may_be_changed_one_by_one():
+    torch.manual_seed(0)
+    module = Fn(lambda m, x: (m.layer(x) + m.a + m.b + m.c).pow(2), **{n: new() for n in "abc"})
+    net = ORTModule(copy.deepcopy(module))
+    x = torch.randn(3, WIDTH)
+    for m in (module, net):
+        m(x).sum().backward()
+        torch.nn.utils.clip_grad_norm_(m.parameters(), 0.5)
+    assert_same([p.grad for p in net.parameters()], [p.grad for p in module.parameters()])
 
 
 def test_second_derivatives():

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "autodiff/gradient.h"
@@ -38,6 +39,19 @@ TEST(Segment, AShapeThatDependsOnData) {
   EXPECT_EQ(program.plan(std::vector<Type>{{DType::f32, Shape{4}}}).kernels, 0U);
   EXPECT_NE(program.dump(std::vector<Type>{{DType::f32, Shape{4}}}).find("NonZero"),
             std::string::npos);
+}
+
+TEST(Segment, NoTwoResultsShareAByte) {
+  Graph g = picked();
+  g.add_output("again", g.outputs()[0].value);
+  g.add_output("fed", g.inputs()[0]);
+  Program program(std::move(g));
+  const Tensor x = Tensor::from({0.0F, 1.0F, 0.0F, 2.0F}, {4});
+  std::vector<Tensor> results = program.forward(std::span(&x, 1)).outputs;
+  std::fill_n(results[0].data<float>(), 2, 7.0F);
+  EXPECT_FLOAT_EQ(results[1].data<float>()[1], std::exp(2.0F));
+  EXPECT_NE(results[2].data(), x.data());
+  EXPECT_FLOAT_EQ(results[2].data<float>()[3], 2.0F);
 }
 
 TEST(Segment, SignaturesBeyondTheCacheAreForgotten) {
