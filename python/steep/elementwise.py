@@ -28,15 +28,25 @@ def fixed(x: Any) -> Any:
     return y
 
 
+def _infinite(x: Any) -> Any:
+    return opset18.Equal(opset18.Abs(x), number(math.inf, x))
+
+
+def is_nan(x: Any) -> Any:
+    """Return where a tensor is NaN; of any dtype."""
+    return opset18.Not(opset18.Equal(x, x))
+
+
 def _clamp(self: Any, min: Any = None, max: Any = None) -> Any:
-    """Slope 1 at both ends."""
-    bounds = [b if isinstance(b, ir.Value | None) else number(b, self) for b in (min, max)]
-    if all(b is None or b.shape == () for b in bounds):
-        return opset18.Clip(self, *(b if b is None else opset18.CastLike(b, self) for b in bounds))
+    """Slope 1 at both ends; a bound that is NaN is the result."""
+    bounds = (min, max)
+    if all(b is None or (not isinstance(b, ir.Value) and b == b) for b in bounds):
+        return opset18.Clip(self, *(b if b is None else number(b, self) for b in bounds))
     for bound, beyond in zip(bounds, (opset18.Less, opset18.Greater), strict=True):
-        if bound is not None:
-            end = opset18.CastLike(bound, self)
-            self = opset18.Where(beyond(self, end), end, self)
+        if bound is None:
+            continue
+        end = opset18.CastLike(bound, self) if isinstance(bound, ir.Value) else number(bound, self)
+        self = opset18.Where(opset18.Or(beyond(self, end), is_nan(end)), end, self)
     return self
 
 
@@ -108,9 +118,11 @@ def _sinc(self: Any) -> Any:
 def _atan2(self: Any, other: Any) -> Any:
     """Return the angle of (x, y) = (other, self); 0 at the origin, with slopes 0.
 
-    The quotient is the one that is no larger than 1: -x / y beside the axis of y.
+    The quotient is the one that is no larger than 1: -x / y beside the axis of y. Of two that are
+    infinite, the signs count.
     """
-    y, x = self, other
+    diagonal = opset18.And(_infinite(self), _infinite(other))
+    y, x = (opset18.Where(diagonal, opset18.Sign(v), v) for v in (self, other))
     zero, one, half = number(0, y), number(1, y), number(math.pi / 2, y)
     flat = opset18.GreaterOrEqual(opset18.Abs(x), opset18.Abs(y))
     origin = opset18.And(opset18.Equal(x, zero), opset18.Equal(y, zero))
@@ -127,13 +139,36 @@ def _atan2(self: Any, other: Any) -> Any:
 
 
 def _hypot(self: Any, other: Any) -> Any:
-    """√(x² + y²), without overflow; no slopes at the origin."""
+    """√(x² + y²), without overflow; no slopes at the origin. Infinite beside NaN too."""
+    infinite = opset18.Or(_infinite(self), _infinite(other))
     largest = fixed(opset18.Max(opset18.Abs(self), opset18.Abs(other)))
-    zero = opset18.Equal(largest, number(0, self))
-    scale = opset18.Where(zero, number(1, self), largest)
+    none = opset18.Or(opset18.Equal(largest, number(0, self)), infinite)
+    scale = opset18.Where(none, number(1, self), largest)
     x, y = opset18.Div(self, scale), opset18.Div(other, scale)
     square = opset18.Add(opset18.Mul(x, x), opset18.Mul(y, y))
-    return opset18.Mul(scale, opset18.Sqrt(square))
+    length = opset18.Mul(scale, opset18.Sqrt(square))
+    return opset18.Where(infinite, number(math.inf, self), length)
+
+
+def _xlogy(self: Any, other: Any) -> Any:
+    """X ln y; 0, with slopes 0, where x is 0 and ln y is infinite or none."""
+    x = self if isinstance(self, ir.Value) else number(self, other)
+    y = other if isinstance(other, ir.Value) else number(other, self)
+    beyond = opset18.Or(opset18.LessOrEqual(y, number(0, y)), _infinite(y))
+    hole = opset18.And(opset18.Equal(x, number(0, x)), beyond)
+    return opset18.Mul(x, opset18.Log(opset18.Where(hole, number(1, y), y)))
+
+
+def _sign(self: Any) -> Any:
+    """Of NaN it is 0."""
+    return opset18.Where(is_nan(self), number(0, self), opset18.Sign(self))
+
+
+def _heaviside(self: Any, values: Any) -> Any:
+    """1 above 0, ``values`` at 0, else 0: of NaN too."""
+    zero = number(0, self)
+    step = opset18.Where(opset18.Greater(self, zero), number(1, self), zero)
+    return opset18.Where(opset18.Equal(self, zero), values, step)
 
 
 def _root(square: Any) -> Any:
@@ -242,6 +277,14 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.sinc.default: _sinc,
     aten.atan2.default: _atan2,
     aten.hypot.default: _hypot,
+    aten.xlogy.Tensor: _xlogy,
+    aten.xlogy.Scalar_Self: _xlogy,
+    aten.xlogy.Scalar_Other: _xlogy,
+    aten.special_xlogy.default: _xlogy,
+    aten.special_xlogy.self_scalar: _xlogy,
+    aten.special_xlogy.other_scalar: _xlogy,
+    aten.sign.default: _sign,
+    aten.heaviside.default: _heaviside,
     aten.binary_cross_entropy.default: _binary_cross_entropy,
     aten.linalg_vector_norm.default: _norm,
     aten.std.correction: _deviation,

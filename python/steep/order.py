@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from onnxscript import opset18
 from onnxscript.function_libs.torch_lib.ops.core import aten_scatter_reduce
 
-from steep.elementwise import fixed, number
+from steep.elementwise import fixed, is_nan, number
 
 
 def _ints(*values: int) -> Any:
@@ -63,14 +64,15 @@ def _cumulative_extreme(not_beyond: Any) -> Any:
             return opset18.Identity(self), opset18.Constant(value_int=0)
         length, value = _length(self, dim), fixed(self)
         axes = [i for i in range(len(self.shape)) if i != dim % len(self.shape)]
-        places = opset18.Unsqueeze(opset18.Constant(value_ints=list(range(length))), _ints(*axes))
-        index = opset18.Expand(places, opset18.Shape(self)) if axes else places
+        index = _ints(*range(length))
+        if axes:
+            index = opset18.Expand(opset18.Unsqueeze(index, _ints(*axes)), opset18.Shape(self))
         step = 1
         while step < length:
             before = _shifted(value, step, dim, number(0, value))
             earlier = _shifted(index, step, dim, _int64(-1))
             stays = opset18.Or(
-                opset18.Or(not_beyond(before, value), opset18.IsNaN(opset18.Cast(value, to=1))),
+                opset18.Or(not_beyond(before, value), is_nan(value)),
                 opset18.Less(earlier, _int64(0)),
             )
             value = opset18.Where(stays, value, before)
@@ -86,7 +88,7 @@ def _int64(value: int) -> Any:
 
 
 def _median(self: Any) -> Any:
-    """Return the lower median of all; its gradient is shared by those that are equal."""
+    """Return the lower median of all, NaN beside NaN; those that are equal share its gradient."""
     flat = opset18.Reshape(self, _ints(-1))
     count = opset18.Shape(flat)
     half = opset18.Div(opset18.Add(count, _ints(1)), _ints(2))
@@ -94,6 +96,11 @@ def _median(self: Any) -> Any:
     value = opset18.Squeeze(opset18.Slice(lower, _ints(-1), opset18.Shape(lower)), _ints(0))
     zero = number(0, self)
     hits = opset18.Equal(flat, value)
+    if self.dtype is None or self.dtype.is_floating_point():
+        nans = is_nan(flat)
+        spoilt = opset18.Cast(opset18.ReduceMax(opset18.Cast(nans, to=6), keepdims=0), to=9)
+        value = opset18.Where(spoilt, number(math.nan, self), value)
+        hits = opset18.Where(spoilt, nans, hits)
     shares = opset18.CastLike(opset18.ReduceSum(opset18.Cast(hits, to=7), keepdims=0), self)
     moved = opset18.Where(hits, opset18.Sub(flat, value), zero)
     return opset18.Add(value, opset18.Div(opset18.ReduceSum(moved, keepdims=0), shares))
@@ -129,11 +136,11 @@ def _searchsorted(
     """Return how many are less, or with ``right`` not greater: of a sequence that is short."""
     if sorter is not None or _length(sorted_sequence, -1) > _COMPARED:
         raise NotImplementedError("a long sequence is searched, not compared")
-    precedes = opset18.LessOrEqual if right or side == "right" else opset18.Less
+    follows = opset18.Greater if right or side == "right" else opset18.GreaterOrEqual
     row = sorted_sequence
     if len(row.shape) > 1:
         row = opset18.Unsqueeze(row, _ints(-2))
-    lower = precedes(row, opset18.Unsqueeze(self, _ints(-1)))
+    lower = opset18.Not(follows(row, opset18.Unsqueeze(self, _ints(-1))))  # than NaN, all are
     kind = 6 if out_int32 else 7
     return opset18.ReduceSum(opset18.Cast(lower, to=kind), _ints(-1), keepdims=0)
 

@@ -87,6 +87,58 @@ def test_functions_at_their_edges(dtype, extents):
                 )
 
 
+# of x and y, all pairs of numbers that are none, infinite and others
+SPECIAL = {
+    "clamp": lambda x, y: torch.clamp(x, -1, 1),
+    "clamp by NaN": lambda x, y: torch.clamp(x, min=float("nan")),
+    "clamp by tensors": lambda x, y: torch.clamp(x, y, y + 1),
+    "clamp by a tensor": lambda x, y: [torch.clamp_max(x, y[i]) for i in range(8)],
+    "hardtanh": lambda x, y: F.hardtanh(x) + F.relu6(x),
+    "maximum": lambda x, y: [torch.maximum(x, y), torch.minimum(x, y), torch.fmax(x, y)],
+    "max": lambda x, y: [*torch.max(y.view(8, 8), 0), *torch.min(x.view(8, 8), 0), y.max()],
+    "cummax": lambda x, y: [*torch.cummax(y, 0), *torch.cummin(y.view(8, 8), 0)],
+    "median": lambda x, y: [y.median(), y[~y.isnan()].median(), (x == 0).long().median()],
+    "sort": lambda x, y: [*torch.sort(y, stable=True), torch.sort(y, descending=True)[0]],
+    "searchsorted": lambda x, y: [torch.bucketize(y, torch.arange(-1.0, 1), right=True)],
+    "atan2": torch.atan2,
+    "hypot": torch.hypot,
+    "pow": torch.pow,
+    "remainder": lambda x, y: [torch.fmod(x, y)],
+    "log1p": lambda x, y: torch.log1p(y),
+    "expm1": lambda x, y: torch.expm1(y),
+    "sinc": lambda x, y: torch.sinc(y),
+    "soft": lambda x, y: [F.softplus(y), F.logsigmoid(y), F.silu(y)],
+    "softer": lambda x, y: [F.gelu(y.clamp(min=-9)), F.mish(y.clamp(min=-9))],  # NaN at -∞
+    "logsumexp": lambda x, y: torch.logsumexp(y.view(8, 8), 0),
+    "logaddexp": lambda x, y: torch.logaddexp(x, y),
+    "softmax": lambda x, y: torch.softmax(y.view(8, 8)[1:7], 0),
+    "norms": lambda x, y: [torch.linalg.norm(y.view(8, 8), n, 0) for n in (1, 2, 3, torch.inf)],
+    "std": lambda x, y: y.view(8, 8).std(0),
+    "xlogy": lambda x, y: [torch.xlogy(x, y), torch.special.xlogy(x, 0.0), torch.xlogy(0, y)],
+    "nan_to_num": lambda x, y: torch.nan_to_num(y),
+    "sums": lambda x, y: [y.view(8, 8).sum(0), y.view(8, 8).prod(0), y.nansum()],
+    "order": lambda x, y: [x < y, x >= y, x == y, x != y, torch.sign(y), torch.heaviside(x, y)],
+}
+
+
+class Special(nn.Module):
+    def forward(self, x, y):
+        return [f(x, y) for f in SPECIAL.values()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_that_are_none_and_infinite(dtype):
+    numbers = torch.tensor([float("nan"), -torch.inf, -1, -0.0, 0, 1, 2.5, torch.inf], dtype=dtype)
+    x, y = (t.reshape(-1) for t in torch.meshgrid(numbers, numbers, indexing="ij"))
+    ours = ORTModule(Special(), fallback="parts")
+    for name, rights, values in zip(SPECIAL, Special()(x, y), ours(x, y), strict=True):
+        rights, values = (torch.utils._pytree.tree_leaves(r) for r in (rights, values))
+        for right, value in zip(rights, values, strict=True):
+            torch.testing.assert_close(
+                value, right, equal_nan=True, msg=lambda m, name=name: f"{name}: {m}"
+            )
+
+
 @pytest.mark.parametrize(
     "loss",
     [
