@@ -130,6 +130,9 @@ struct TrainingOptions {
   /// Look at the gradients too, before any weight changes; without it at the loss alone. What is
   /// not finite is an error that names the first node that made NaN or infinity.
   bool check_finite = false;
+  /// A checkpoint is for a model of these operators; without it, for one of these parameters, kind
+  /// of loss and moments. For graphs that are captured anew, which may spell a model otherwise.
+  bool bound_to_graph = true;
   Limits limits{};
 };
 

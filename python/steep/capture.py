@@ -197,7 +197,6 @@ class Captured:
         whole: raise ModelError where the module does not become one graph in the engine; otherwise
             PyTorch runs what lies between graphs, and graphs that the engine cannot run.
         make, otherwise: as for ``Capture``.
-        vary: ask for a graph of any extents from the first call on.
         verify: as for ``Capture``.
     """
 
@@ -210,11 +209,9 @@ class Captured:
         whole: bool,
         make: Callable[[Lowered, str], Runs] = Piece,
         otherwise: str = 'fallback="parts"',
-        vary: bool = False,
         verify: bool | None = None,
     ) -> None:
         self._module = module
-        self._vary = vary
         self.breaks: list[str] = []  # why there are several graphs, or none of a function
         self.capture = Capture(
             precision,
@@ -275,7 +272,7 @@ class Captured:
         sizes = [t.shape for t in tensors]
         if self._sizes is None:
             self._sizes = sizes
-        if self._vary or sizes != self._sizes:
+        if sizes != self._sizes:
             for tensor in tensors:
                 torch._dynamo.maybe_mark_dynamic(tensor, [*range(tensor.ndim)])
 

@@ -184,7 +184,7 @@ class _OptimTrainer(Trainer):
         if self._holds_for() == self._held_for:
             self._agree()
         else:
-            self._lowered = None
+            self._holds = False
 
     # --- moments ----------------------------------------------------------------------------------
 

@@ -73,6 +73,8 @@ class TrainingSession(_steep.TrainingSession):
             skipped (``result.skipped``) and halves it.
         loss_scale_window: steps without a skip after which it doubles; 0 for never.
         check_finite: name the first node that makes NaN or infinity; slow.
+        bound_to_graph: a checkpoint is for a model of these operators; else for one of these
+            parameters, kind of loss and moments.
         limits: a ``steep.Limits``: bounds on memory, nodes and loops.
         weights: arrays that hold initializers' data, by name, so that ``model`` (given as bytes or
             a proto) need not; those that are trained are updated in place, so they must be
@@ -128,6 +130,7 @@ class TrainingSession(_steep.TrainingSession):
         loss_scale: float = 2.0**16,
         loss_scale_window: int = 2000,
         check_finite: bool = False,
+        bound_to_graph: bool = True,
         limits: _steep.Limits | None = None,
         weights: Mapping[str, Any] | None = None,
     ) -> None:
@@ -138,6 +141,7 @@ class TrainingSession(_steep.TrainingSession):
         options.clip_norm, options.grad_norm = clip_norm, grad_norm
         options.step_outputs = list(step_outputs)
         options.seed, options.check_finite = seed, check_finite
+        options.bound_to_graph = bound_to_graph
         options.precision = precision
         if limits is not None:
             options.limits = limits

@@ -11,6 +11,7 @@ the buffers that forward writes.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -53,6 +54,28 @@ class _Compiled(Exception):
     """The step is compiled, and was not to run."""
 
 
+@dataclasses.dataclass(frozen=True)
+class _Roles:
+    """What a captured graph's arguments and results are to the session that trains it."""
+
+    lowered: Lowered | None = None
+    loss: int = 0  # which of what it computes
+    bound: Sequence[tuple[int, torch.Tensor, int]] = ()  # tensors of a call, in the session
+    fed: Sequence[int] = ()  # of the tensors of a call, those that the session is given
+    written: Sequence[int] = ()  # arguments to which the session's first outputs are copied
+    types: Sequence[torch.Tensor] = ()  # of what is fed, without data
+    # the model's name of a trained parameter → the session's; of a buffer that steps write
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    statistics: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def hold(self, lowered: Lowered, tensors: list[torch.Tensor]) -> bool:
+        """Whether they are those of this graph, given these tensors in a call."""
+        return lowered is self.lowered and all(
+            tensors[i] is tensor and tensor.data_ptr() == pointer
+            for i, tensor, pointer in self.bound
+        )
+
+
 class _Step:
     """A captured graph; a trainer runs it."""
 
@@ -93,12 +116,8 @@ class Trainer:
         self._evaluated: tuple[torch.nn.Module, Captured] | None = None
         self._reports: list[ExportReport] = []
         self._session: TrainingSession | None = None
-        self._lowered: Lowered | None = None  # of the session
-        self._bound: list[tuple[int, torch.Tensor, int]] = []  # arguments that lie in the session
-        self._fed: list[int] = []  # of the tensors of a call, those that the session is given
-        self._compiled_for: list[torch.Tensor] = []  # like these, without data
-        self._names: dict[str, str] = {}  # the model's name of a trained parameter → the session's
-        self._statistics: dict[str, str] = {}  # the same of buffers that steps write
+        self._roles = _Roles()  # set with the session
+        self._holds = False  # the session is of what model and optimizer are now
         self._first: list[torch.Tensor] = []  # without data
         self._lr: float | None = None
         self._given_lr: float | None = None
@@ -146,7 +165,6 @@ class Trainer:
                 whole=True,
                 make=lambda lowered, precision: _Step(lowered, self._run),
                 otherwise="ORTModule",
-                vary=True,
             )
         with torch.enable_grad(), torch.autocast("cpu", enabled=False), self._step_mode():
             result = self._answer(self._captured, tensors)
@@ -172,26 +190,24 @@ class Trainer:
     def _run(self, lowered: Lowered, arguments: tuple[Any, ...]) -> Any:
         """Run a captured graph as a step: Dynamo's guards say that it holds."""
         tensors = lowered.given(arguments)
-        if lowered is self._lowered and all(
-            tensors[i] is tensor and tensor.data_ptr() == pointer
-            for i, tensor, pointer in self._bound
-        ):
+        roles = self._roles
+        if self._holds and roles.hold(lowered, tensors):
             self._rebuilt_in_a_row = 0
         else:
-            self._build(lowered, tensors)
+            roles = self._build(lowered, tensors)
         if self._only_compile:
             raise _Compiled
         session = self.session
         self._feed(session, self._given_lr)
-        result = session.step(*(tensors[i].detach() for i in self._fed))
+        result = session.step(*(tensors[i].detach() for i in roles.fed))
         if result.skipped:
             log.info("skipped a step: gradients overflowed at loss scale %g", result.loss_scale)
         outputs = [from_dlpack(o) for o in result.outputs]
         with torch.no_grad():
-            for i, value in zip(self._written, outputs, strict=False):
+            for i, value in zip(roles.written, outputs, strict=False):
                 arguments[i].copy_(value)
-        values = outputs[len(self._written) :]
-        values.insert(self._loss, torch.tensor(result.loss))
+        values = outputs[len(roles.written) :]
+        values.insert(roles.loss, torch.tensor(result.loss))
         return lowered.outputs(arguments, values)
 
     def evaluate(self, *inputs: torch.Tensor) -> Any:
@@ -220,11 +236,11 @@ class Trainer:
 
     def plan(self) -> _steep.StepPlan:
         """Return what a step takes, with inputs of the extents that it was compiled for."""
-        return self.session.plan(*_zeros(self._compiled_for))
+        return self.session.plan(*_zeros(self._roles.types))
 
     def dump(self) -> str:
         """Return the text of a step's graph and plan, for these extents."""
-        return self.session.dump(*_zeros(self._compiled_for))
+        return self.session.dump(*_zeros(self._roles.types))
 
     def report(self) -> Report:
         """Return what became of the model so far: its graphs, and why there are several."""
@@ -245,7 +261,7 @@ class Trainer:
         self._agree()
         state = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
         if self._session is not None:
-            known = {graph: name for name, graph in self._names.items()}
+            known = {graph: name for name, graph in self._roles.names.items()}
             for key, tensor in self._session.optimizer_state().items():
                 kind, _, graph_name = key.partition("/")
                 state[f"{OPTIMIZER}{kind}/{known[graph_name]}"] = from_dlpack(tensor)
@@ -263,7 +279,8 @@ class Trainer:
         if self._session is None:
             self._pending_state = moments
         else:
-            shared, own = {**self._names, **self._statistics}, self.model.state_dict()
+            roles, own = self._roles, self.model.state_dict()
+            shared = {**roles.names, **roles.statistics}
             # They lie there already; this says so to a session whose update was cut off.
             self._session.set_weights({shared[k]: own[k] for k in weights if k in shared})
             self._load_moments(moments)
@@ -320,7 +337,7 @@ class Trainer:
             for t, first in zip(inputs, self._first, strict=True)
         ]
 
-    def _build(self, lowered: Lowered, tensors: list[torch.Tensor]) -> None:
+    def _build(self, lowered: Lowered, tensors: list[torch.Tensor]) -> _Roles:
         """Make the session that trains what a captured graph has for parameters."""
         self._rebuilt_in_a_row += 1
         if self._rebuilt_in_a_row > _REBUILT_IN_A_ROW:
@@ -353,28 +370,33 @@ class Trainer:
                 "No trainable parameter is in the graph.",
                 remedy="check requires_grad, and that the loss depends on the model",
             )
-        self._loss = next(k for k, n in enumerate(lowered.computed) if n.target is the_loss)
-        self._written = [at for at in lowered.written if lowered.kept.index(at) not in states]
-        step_outputs = [left[lowered.kept.index(at)] for at in self._written] + outputs[count:]
-        step_outputs.remove(outputs[count + self._loss])
+        fed = [i for i in lowered.inputs if i not in states]
+        own = set(states.values()) - set(of_graph)
+        roles = _Roles(
+            lowered,
+            loss=next(k for k, n in enumerate(lowered.computed) if n.target is the_loss),
+            bound=[(i, tensors[i], tensors[i].data_ptr()) for i in states],
+            fed=fed,
+            written=[at for at in lowered.written if lowered.kept.index(at) not in states],
+            types=[torch.empty_like(tensors[i], device="meta") for i in fed],
+            names={n.removeprefix("model."): n for n in of_graph},
+            statistics={n.removeprefix("model."): n for n in own},
+        )
+        step_outputs = [left[lowered.kept.index(at)] for at in roles.written] + outputs[count:]
+        step_outputs.remove(outputs[count + roles.loss])
         session = TrainingSession(
             with_states(lowered.model, {f"arg_{i}": name for i, name in states.items()}),
-            output=outputs[count + self._loss],
+            output=outputs[count + roles.loss],
             trainable=of_graph,
             updates={name: left[i] for i, name in states.items() if i in left},
             step_outputs=step_outputs,
             seed=self._seed,
             groups=self._groups({name: name for name in of_graph}),
             weights={name: tensors[i].detach() for i, name in states.items()},
+            bound_to_graph=False,  # another length, or another PyTorch, may spell it otherwise
             **self._settings,
         )
-        self._session, self._lowered = session, lowered
-        self._bound = [(i, tensors[i], tensors[i].data_ptr()) for i in states]
-        self._fed = [i for i in lowered.inputs if i not in states]
-        self._compiled_for = [torch.empty_like(tensors[i], device="meta") for i in self._fed]
-        self._names = {n.removeprefix("model."): n for n in of_graph}
-        own = set(states.values()) - set(of_graph)
-        self._statistics = {n.removeprefix("model."): n for n in own}
+        self._session, self._roles, self._holds = session, roles, True
         self._share(session, {name: tensors[i] for i, name in states.items() if name in trained})
         if before is not None:
             there = {f"{OPTIMIZER}{k.partition('/')[0]}/{n}" for k, n in self._moments()}
@@ -386,6 +408,7 @@ class Trainer:
         if self._pending_state is not None:
             self._load_moments(self._pending_state)
             self._pending_state = None
+        return roles
 
     def _feed(self, session: TrainingSession, lr: float | None) -> None:
         if lr is not None and lr != self._lr:
@@ -415,7 +438,7 @@ class Trainer:
 
     def _moments(self) -> list[tuple[str, str]]:
         """Return the session's moments, each with the model's name of its parameter."""
-        known = {graph: name for name, graph in self._names.items()}
+        known = {graph: name for name, graph in self._roles.names.items()}
         return [(k, known[k.partition("/")[2]]) for k in self.session.optimizer_state_names]
 
     def _example(self) -> list[torch.Tensor]:
@@ -431,7 +454,7 @@ class Trainer:
         for key, tensor in state.items():
             if key not in (STEP, LOSS_SCALE):
                 kind, _, name = key.removeprefix(OPTIMIZER).partition("/")
-                own = f"{kind}/{self._names.get(name, name)}"
+                own = f"{kind}/{self._roles.names.get(name, name)}"
                 if kind != "step" or own in counts:  # not every session counts by parameter
                     moments[own] = tensor
         self.session.set_optimizer_state(moments)

@@ -341,7 +341,9 @@ std::string model_fingerprint(const TrainingModel& model, const TrainingOptions&
     for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
     hash = (hash ^ 0xff) * 0x100000001b3;  // a byte that no text has: ends the item
   };
-  for (Node n : model.graph.nodes()) mix(n.op());
+  if (options.bound_to_graph) {
+    for (Node n : model.graph.nodes()) mix(n.op());
+  }
   for (const std::string& name : model.parameters) {
     mix(name);
     mix(to_string(model.graph.find(name).type()));

@@ -53,8 +53,8 @@ Graph eval_graph(const TrainingModel& model, const TrainingOptions& options, boo
 /// Forward only. Outputs: the loss, then the gradient of each parameter.
 Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options);
 
-/// Identifies what a checkpoint can be loaded into: operators, parameters with their types, kind of
-/// loss, moments.
+/// Identifies what a checkpoint can be loaded into: operators (if bound_to_graph), parameters with
+/// their types, kind of loss, moments.
 std::string model_fingerprint(const TrainingModel& model, const TrainingOptions& options);
 
 inline constexpr std::string_view kLrInput = "steep.lr";

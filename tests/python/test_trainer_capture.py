@@ -124,11 +124,53 @@ def test_parameters_that_no_optimizer_has_are_refused():
         trainer.step(*batch())
 
 
-def test_extents_that_change_need_one_graph():
-    trainer, _ = compare(Net, rows=(5, 7, 3, 9))
-    assert len(trainer.report().graphs) == 1
-    trainer, _ = compare(Net, rows=(5, 1, 5), kind=torch.optim.AdamW)
+@pytest.mark.parametrize("rows", [(5, 7, 5, 3, 9, 5), (5, 1, 5, 5)])
+def test_extents_that_change_need_one_graph_more(rows):
+    trainer, _ = compare(Net, rows=rows, kind=torch.optim.AdamW)
     assert len(trainer.report().graphs) == 2
+
+
+class Written(nn.Module):
+    """Writes an argument, or not."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.writes = nn.Linear(4, 3), False
+
+    def forward(self, x):
+        if self.writes:
+            x.mul_(2)
+        return self.layer(x)
+
+
+def test_a_step_that_could_not_be_built_leaves_the_one_before():
+    net = Written()
+    reduced = nn.MSELoss()
+    trainer = steep.trainer(net, reduced, torch.optim.SGD(net.parameters(), 0.1))
+    x, y = batch()
+    trainer.step(x, y)
+    net.writes, reduced.reduction = True, "none"
+    with pytest.raises(steep.Error):
+        trainer.step(x.clone(), y)
+    net.writes, reduced.reduction = False, "mean"
+    before = x.clone()
+    expected = reduced(net(x), y)
+    assert trainer.step(x, y)[0] == pytest.approx(expected.item())
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize(("first", "then"), [(1, 5), (5, 1)])
+def test_a_checkpoint_is_for_batches_of_any_size(first, then, tmp_path):
+    nets = [Net() for _ in range(2)]
+    for net, rows in zip(nets, (first, then), strict=True):
+        trainer = steep.trainer(net, nn.MSELoss(), torch.optim.Adam(net.parameters()))
+        trainer.step(*batch(rows))
+        if rows == first:
+            trainer.save_checkpoint(tmp_path / "run")
+        else:
+            trainer.load_checkpoint(tmp_path / "run")
+    for a, b in zip(*(net.state_dict().values() for net in nets), strict=True):
+        assert torch.equal(a, b)
 
 
 class Branches(nn.Module):
