@@ -10,6 +10,7 @@
 
 #include "check_inputs.h"
 #include "flow/segment.h"
+#include "ops/with_gradient.h"
 #include "passes/pipeline.h"
 #include "passes/specialise.h"
 #include "plan/plan.h"
@@ -309,6 +310,7 @@ Program::Program(Graph graph, ProgramOptions options) : impl_(std::make_unique<I
   impl_->graph = std::move(graph);
   impl_->options = std::move(options);
   impl_->pool = MemoryPool::create(impl_->options.limits.max_bytes);
+  forget_gradients(impl_->graph);
   impl_->graph.prune();
   impl_->index();
 }

@@ -30,7 +30,7 @@ from torch.onnx._internal.exporter import _core, _fx_passes, _registration
 from torch.onnx._internal.exporter._errors import ConversionError
 from torch.utils._pytree import tree_structure
 
-from steep import cache, elementwise, order
+from steep import cache, elementwise, order, own_gradients
 from steep.digits import constants_with_digits, keep_digits
 from steep.faithful import TRANSLATIONS
 from steep.fingerprint import NAMESPACES, Undetermined, add_tensor, write
@@ -152,7 +152,14 @@ def _registry() -> Any:
 @functools.cache
 def _common_registry() -> Any:
     registry = _registration.ONNXRegistry.from_torchlib()
-    ours = (TRANSLATIONS, TRAINED, elementwise.AS_IN_TORCH, order.AS_IN_TORCH, RECURRENT)
+    ours = (
+        TRANSLATIONS,
+        TRAINED,
+        RECURRENT,
+        elementwise.AS_IN_TORCH,
+        order.AS_IN_TORCH,
+        own_gradients.TRANSLATIONS,
+    )
     words = {target: word for table in ours for target, word in table.items()}
     for target, translation in words.items():
         registry.register_op(target, translation)
@@ -183,6 +190,7 @@ _SOURCES = (
     "fingerprint.py",
     "lowering.py",
     "order.py",
+    "own_gradients.py",
     "quiet.py",
     "recurrent.py",
     "translations.py",

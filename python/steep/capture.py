@@ -28,6 +28,7 @@ from torch._dynamo.utils import graph_break_reasons
 from torch.nn.modules import transformer
 from torch.utils._pytree import tree_leaves
 
+from steep import own_gradients
 from steep.arithmetic import Arithmetic
 from steep.call import autocast_precision
 from steep.errors import Error, ModelError
@@ -231,7 +232,7 @@ class Captured:
             before = len(graph_break_reasons)
             settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
             chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
-            with settings, chatter, kept_whole():
+            with settings, chatter, kept_whole(), own_gradients.differentiable():
                 made = make(*frame)
             self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:])
             return made

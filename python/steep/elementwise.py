@@ -40,7 +40,7 @@ def is_nan(x: Any) -> Any:
 def _clamp(self: Any, min: Any = None, max: Any = None) -> Any:
     """Slope 1 at both ends; a bound that is NaN is the result."""
     bounds = (min, max)
-    if all(b is None or (not isinstance(b, ir.Value) and b == b) for b in bounds):
+    if not any(isinstance(b, ir.Value) or (b is not None and math.isnan(b)) for b in bounds):
         return opset18.Clip(self, *(b if b is None else number(b, self) for b in bounds))
     for bound, beyond in zip(bounds, (opset18.Less, opset18.Greater), strict=True):
         if bound is None:

@@ -21,6 +21,7 @@ from torch.fx.traceback import preserve_node_meta
 from steep.aten_to_onnx import CannotSay, to_onnx
 from steep.draws import Draws, NotBefore, take_draws
 from steep.faithful import faithful
+from steep.own_gradients import Interpreter
 from steep.quiet import quiet, replaced
 
 _turn = threading.RLock()
@@ -63,7 +64,7 @@ class CannotLower(Exception):
         self.node = node
 
 
-class _Interpreter(torch.fx.Interpreter):
+class _Interpreter(Interpreter):
     """Knows at which operation it was when one failed."""
 
     at: torch.fx.Node | None = None
@@ -79,8 +80,6 @@ class _Faithful(torch.nn.Module):
     def __init__(self, graph_module: torch.fx.GraphModule) -> None:
         super().__init__()
         self.interpreter = _Interpreter(graph_module)
-        # a failure names its operation by itself
-        self.interpreter.extra_traceback = False
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         with faithful(), preserve_node_meta():

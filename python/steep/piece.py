@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from steep.call import Autograd, Call
 from steep.exported import Exported
 from steep.lowering import fake_mode, lower, outputs_of, refusal
+from steep.own_gradients import Interpreter
 from steep.structure import Leaf
 
 
@@ -369,9 +370,9 @@ def copy_graph(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return torch.fx.GraphModule(graph_module, graph)
 
 
-def _run_checkpointed(body: Callable[..., Any], *args: Any) -> Any:
+def _run_checkpointed(body: torch.fx.GraphModule, *args: Any) -> Any:
     """Run what would be computed again in backward: that the engine plans by itself."""
-    return body(*args)
+    return Interpreter(body).run(*args)
 
 
 def _tensor_of(data: Any, *, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:

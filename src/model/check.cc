@@ -154,7 +154,7 @@ class UnknownOps {
   }
 
   void look_at(const onnx::NodeProto& node, int64_t opset) {
-    if (functions_.count(function_id(node)) != 0) return;
+    if (functions_.count(function_id(node)) != 0 || is_own(node)) return;
     const std::string op = node.domain().empty()
                                ? quote(node.op_type())
                                : quote(node.domain()) + "." + quote(node.op_type());
@@ -446,6 +446,11 @@ std::string function_id(const onnx::FunctionProto& f) {
 }
 std::string function_id(const onnx::NodeProto& n) {
   return n.domain() + '\0' + n.op_type() + '\0' + n.overload();
+}
+
+bool is_own(const onnx::NodeProto& node) {
+  return node.domain() == "steep" &&
+         (node.op_type() == "GradientOf" || node.op_type() == "WithGradient");
 }
 
 std::string canonical_name(const onnx::NodeProto& node) {

@@ -26,7 +26,17 @@ constexpr int kIrVersion = 10;    // knows every element type that Steep holds
 /// What ONNX can say by metadata alone.
 bool stops_gradient(Node n) { return n.op() == "steep.StopGradient"; }
 
-bool is_own(Node n) { return n.op().rfind("steep.", 0) == 0 && !stops_gradient(n); }
+constexpr std::string_view kOwnDomain = "steep";
+
+/// For Steep itself, which may be asked to differentiate the model again. No standard operator says
+/// it.
+bool says_gradient(Node n) {
+  return n.op() == "steep.WithGradient" || n.op() == "steep.GradientOf";
+}
+
+bool is_own(Node n) {
+  return n.op().rfind("steep.", 0) == 0 && !stops_gradient(n) && !says_gradient(n);
+}
 
 /// Runtimes know operators later than ONNX does: these are written out.
 bool too_new(Node n) { return n.op() == "CumProd"; }
@@ -94,6 +104,11 @@ class Writer {
     model_.set_ir_version(kIrVersion);
     model_.set_producer_name("steep");
     model_.add_opset_import()->set_version(opset());
+    if (says_gradients_) {
+      onnx::OperatorSetIdProto* own = model_.add_opset_import();
+      own->set_domain(std::string(kOwnDomain));
+      own->set_version(1);
+    }
     return serialise();
   }
 
@@ -187,6 +202,11 @@ class Writer {
     onnx::NodeProto* proto = out_->add_node();
     proto->set_op_type(stops_gradient(n) ? "Identity" : n.op());
     if (stops_gradient(n)) proto->add_metadata_props()->set_key(kStopGradientKey);
+    if (says_gradient(n)) {
+      says_gradients_ = true;
+      proto->set_domain(std::string(kOwnDomain));
+      proto->set_op_type(n.op().substr(kOwnDomain.size() + 1));
+    }
     proto->set_name(unused_node(n.name()));
     int next = inputs_of_its_own(n);
     for (int i = 0; i < next; ++i) proto->add_input(inputs[static_cast<size_t>(i)]);
@@ -218,7 +238,7 @@ class Writer {
       add_body(**body, proto->name() + "/" + name, {first, first + static_cast<int>(captured)},
                attribute->mutable_g());
     }
-    written_.emplace_back(n, proto);
+    if (!says_gradient(n)) written_.emplace_back(n, proto);
   }
 
   /// `captured`: what the last inputs of the body are called out here. Names are unique in the
@@ -306,6 +326,7 @@ class Writer {
   Taken nodes_;                                      // names of nodes
   std::vector<std::pair<Node, const onnx::NodeProto*>> written_;
   size_t bytes_ = 0;
+  bool says_gradients_ = false;
 };
 
 }  // namespace

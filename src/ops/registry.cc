@@ -200,6 +200,7 @@ namespace steep {
   X(SteepGatherGrad) \
   X(SteepGeluGrad) \
   X(SteepGlobalNorm) \
+  X(SteepGradientOf) \
   X(SteepGridSampleGrad) \
   X(SteepLamb) \
   X(SteepLayerNormalizationGrad) \
@@ -227,6 +228,7 @@ namespace steep {
   X(SteepSumPool) \
   X(SteepSumPoolGrad) \
   X(SteepSumTo) \
+  X(SteepWithGradient) \
   X(SteepZerosLike)
 // clang-format on
 

@@ -296,7 +296,7 @@ PATTERNS = {
 }
 
 # Of these PyTorch runs an operation, between parts in the engine.
-IN_PARTS = {"hook on a tensor", "function of the user's", "diagonal written"}
+IN_PARTS = {"hook on a tensor", "diagonal written"}
 
 
 def new():

@@ -1,0 +1,158 @@
+// A gradient of the model's own, as of PyTorch's torch.autograd.Function:
+//
+//   dy = steep.GradientOf(y)                    a name for the gradient of y, which is yet to come
+//   z  = steep.WithGradient(y…, x…, dx…, dy…)   z = y, and the gradients of x are dx
+//
+// As many dy and z as y (`outputs`), as many dx as x; a dy may be absent. dx are computed from dy
+// by ordinary nodes: those are computed anew, from the gradients that come in. They are no way for
+// gradients themselves, nor are those from x to y; hence y and dx come by way of
+// steep.StopGradient. forget_gradients() leaves nothing of all this.
+#include "ops/with_gradient.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "ops/build.h"
+#include "ops/own_types.h"
+
+namespace steep {
+namespace {
+
+constexpr std::string_view kWithGradient = "steep.WithGradient";
+
+/// Values of a graph, computed once more from others than they were. What does not depend on these
+/// is shared.
+class Replay {
+ public:
+  void put(Value v, Value instead) {
+    now_[v.id()] = instead;
+    oldest_ = std::min(oldest_, v.producer() ? v.producer().id() : 0);
+  }
+
+  Value take(Value v) {
+    std::vector<Node> waiting;
+    if (now_.count(v.id()) == 0 && v.producer()) waiting.push_back(v.producer());
+    while (!waiting.empty()) {
+      const Node n = waiting.back();
+      const size_t before = waiting.size();
+      for (int i = 0; is_new(n) && i < n.input_count(); ++i) {
+        const Value x = n.input(i);
+        if (x && now_.count(x.id()) == 0 && is_new(x.producer())) waiting.push_back(x.producer());
+      }
+      if (waiting.size() > before) continue;
+      waiting.pop_back();
+      if (is_new(n)) compute(n);
+    }
+    return latest(v);
+  }
+
+ private:
+  /// Not looked at yet; what is older than the first value put cannot depend on it.
+  bool is_new(Node n) const { return n && n.id() > oldest_ && seen_.count(n.id()) == 0; }
+
+  Value latest(Value v) const {
+    const auto it = v ? now_.find(v.id()) : now_.end();
+    return it == now_.end() ? v : it->second;
+  }
+
+  void compute(Node n) {
+    seen_.insert(n.id());
+    std::vector<Value> inputs;
+    bool anew = false;
+    for (int i = 0; i < n.input_count(); ++i) {
+      inputs.push_back(latest(n.input(i)));
+      anew = anew || inputs.back() != n.input(i);
+    }
+    if (!anew) return;
+    const Node copy = n.graph().add_node(n.op(), inputs, n.output_count(), n.attrs());
+    infer_types(copy);
+    for (int i = 0; i < n.output_count(); ++i) {
+      if (n.output(i)) now_[n.output(i).id()] = copy.output(i);
+    }
+  }
+
+  std::unordered_map<uint32_t, Value> now_;  // by value id
+  std::unordered_set<uint32_t> seen_;        // node ids
+  uint32_t oldest_ = UINT32_MAX;             // node id
+};
+
+[[noreturn]] void refuse_operands(Node n) {
+  throw_shape_error(n, "A gradient of its own has other operands than it needs.",
+                    "as many results, operands and gradients as its attribute says",
+                    fmt::format("{} operands, {} results", n.input_count(), n.output_count()));
+}
+
+/// How many y and x there are. Throws ShapeError.
+std::pair<int, int> counts(Node n) {
+  const int64_t y = n.attrs().integer("outputs", 1);
+  if (y < 1 || y > n.input_count()) refuse_operands(n);
+  const int outputs = static_cast<int>(y), x = n.input_count() / 2 - outputs;
+  bool whole = x > 0 && n.input_count() % 2 == 0 && n.output_count() <= outputs;
+  for (int i = 0; i < outputs + 2 * x; ++i) whole = whole && n.input(i);
+  if (!whole) refuse_operands(n);
+  return {outputs, x};
+}
+
+Grads with_gradient_vjp(Node n, const Grads& dy) {
+  const auto [outputs, count] = counts(n);
+  Replay replay;
+  for (int i = 0; i < outputs; ++i) {
+    if (n.output(i)) replay.put(n.input(i), n.output(i));  // whose own gradient is this one
+    const Value name = n.input(outputs + 2 * count + i);
+    const Value given = static_cast<size_t>(i) < dy.size() ? dy[static_cast<size_t>(i)] : Value();
+    if (name && name.producer() && name.producer().op() == "steep.GradientOf") {
+      replay.put(name, given ? given : zeros_like(n.input(i)));
+    }
+  }
+  Grads dx(static_cast<size_t>(n.input_count()));
+  for (int i = 0; i < count; ++i) {
+    Value made = n.input(outputs + count + i);
+    const Node stop = made ? made.producer() : Node();
+    if (stop && stop.op() == "steep.StopGradient") made = stop.input(0);
+    if (made) dx[static_cast<size_t>(outputs + i)] = replay.take(made);
+  }
+  return dx;
+}
+
+std::vector<Type> with_gradient_infer(Node n) {
+  counts(n);
+  std::vector<Type> types;
+  for (int i = 0; i < n.output_count(); ++i) types.push_back(n.input(i).type());
+  return types;
+}
+
+std::vector<Value> with_gradient_decompose(Node n) {
+  std::vector<Value> results;
+  for (int i = 0; i < n.output_count(); ++i) results.push_back(apply("Identity", {n.input(i)}));
+  return results;
+}
+
+std::vector<Type> gradient_of_infer(Node n) {
+  if (!n.input(0)) refuse_operands(n);
+  return {n.input(0).type()};
+}
+
+}  // namespace
+
+void forget_gradients(Graph& g) {
+  for (Node n : g.nodes()) {
+    if (n.op() != kWithGradient) continue;
+    for (int i = 0; i < n.output_count(); ++i) {
+      if (n.output(i)) g.replace_uses(n.output(i), n.input(i));
+    }
+    g.erase(n);
+  }
+}
+
+extern const OpDef kSteepWithGradient = {.name = kWithGradient,
+                                         .vjp = with_gradient_vjp,
+                                         .infer = with_gradient_infer,
+                                         .decompose = with_gradient_decompose};
+
+extern const OpDef kSteepGradientOf = {
+    .name = "steep.GradientOf", .stops_gradient = true, .infer = gradient_of_infer};
+
+}  // namespace steep
