@@ -198,6 +198,7 @@ class Captured:
         whole: raise ModelError where the module does not become one graph in the engine; otherwise
             PyTorch runs what lies between graphs, and graphs that the engine cannot run.
         make, otherwise: as for ``Capture``.
+        vary: ask for a graph of any extents from the first call on.
         verify: as for ``Capture``.
     """
 
@@ -210,9 +211,11 @@ class Captured:
         whole: bool,
         make: Callable[[Lowered, str], Runs] = Piece,
         otherwise: str = 'fallback="parts"',
+        vary: bool = False,
         verify: bool | None = None,
     ) -> None:
         self._module = module
+        self._vary = vary
         self.breaks: list[str] = []  # why there are several graphs, or none of a function
         self.capture = Capture(
             precision,
@@ -273,7 +276,7 @@ class Captured:
         sizes = [t.shape for t in tensors]
         if self._sizes is None:
             self._sizes = sizes
-        if sizes != self._sizes:
+        if self._vary or sizes != self._sizes:
             for tensor in tensors:
                 torch._dynamo.maybe_mark_dynamic(tensor, [*range(tensor.ndim)])
 

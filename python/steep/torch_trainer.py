@@ -117,6 +117,7 @@ class Trainer:
         self._reports: list[ExportReport] = []
         self._session: TrainingSession | None = None
         self._roles = _Roles()  # set with the session
+        self._varies = False  # extents, from step to step
         self._holds = False  # the session is of what model and optimizer are now
         self._first: list[torch.Tensor] = []  # without data
         self._lr: float | None = None
@@ -154,7 +155,11 @@ class Trainer:
 
     def _call(self, inputs: Sequence[torch.Tensor]) -> Any:
         tensors = self._like_the_first(inputs)
-        if self._captured is None:
+        other = [t.shape for t in tensors] != [t.shape for t in self._first]
+        varies = bool(self._first) and other and not self._varies
+        if self._captured is None or varies:
+            # Once extents vary, a graph of fixed ones would only take turns with the one of any.
+            self._varies, self._rebuilt_in_a_row = varies, 0
             from steep.capture import Captured  # loads a large part of PyTorch
 
             torch._dynamo.allow_in_graph(the_loss)
@@ -165,6 +170,7 @@ class Trainer:
                 whole=True,
                 make=lambda lowered, precision: _Step(lowered, self._run),
                 otherwise="ORTModule",
+                vary=varies,
             )
         with torch.enable_grad(), torch.autocast("cpu", enabled=False), self._step_mode():
             result = self._answer(self._captured, tensors)

@@ -14,11 +14,15 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: full-size models; run with --slow")
+    config.addinivalue_line("markers", "same_bits: products of oneDNN by any number of threads")
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--slow"):
-        return
+    skipped = {}
+    if not config.getoption("--slow"):
+        skipped["slow"] = "needs --slow"
+    if "avx512f" not in Path("/proc/cpuinfo").read_text():  # docs/precision.md
+        skipped["same_bits"] = "without AVX-512 products depend on the number of threads"
     for item in items:
-        if "slow" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="needs --slow"))
+        for mark in skipped.keys() & item.keywords:
+            item.add_marker(pytest.mark.skip(reason=skipped[mark]))

@@ -260,5 +260,6 @@ print(h.hexdigest())
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.same_bits
 def test_any_number_of_threads_gives_the_same_bits():
     assert digest(1) == digest(2)

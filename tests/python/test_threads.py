@@ -76,6 +76,7 @@ def steps(front, threads, *environment, count=3):
             return json.loads(done.stdout), {name: arrays[name] for name in arrays.files}
 
 
+@pytest.mark.same_bits
 @pytest.mark.parametrize("front", ["session", "module"])
 def test_one_and_two_threads_give_the_same_bits(front):
     losses, arrays = steps(front, 1)
