@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import torch
 import torch._dynamo
 from torch._dynamo import config, trace_rules
+from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, Unsupported, UserError
 from torch._dynamo.guards import get_guard_fail_reason
 from torch._dynamo.utils import graph_break_reasons
@@ -230,6 +231,10 @@ class Captured:
         make = context.callback
 
         def configured(*frame: Any) -> Any:
+            with compile_lock:  # what is replaced below is replaced for all threads
+                return configured_alone(*frame)
+
+        def configured_alone(*frame: Any) -> Any:
             self._let_extents_vary()
             self._note_why(*frame[:2])
             before = len(graph_break_reasons)

@@ -4,8 +4,10 @@ Each pattern is called several times, with other extents or values, and must hav
 at least in part.
 """
 
+import contextlib
 import copy
 import pickle
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -455,6 +457,26 @@ def test_threads_and_copies():
     ):
         assert other.state_dict().keys() == other.module.state_dict().keys()
     assert_same([copy.deepcopy(net)(x)], [expected])
+
+
+def test_threads_capture_one_after_the_other(monkeypatch):
+    inside, deepest = [], []
+
+    @contextlib.contextmanager
+    def kept_whole():
+        inside.append(None)
+        deepest.append(len(inside))
+        time.sleep(0.05)
+        yield
+        inside.pop()
+
+    monkeypatch.setattr(capture, "kept_whole", kept_whole)
+    nets = [ORTModule(Fn(lambda m, x: torch.tanh(m.layer(x)))) for _ in range(4)]
+    x = torch.randn(3, WIDTH)
+    with ThreadPoolExecutor(4) as pool:
+        for net, found in zip(nets, pool.map(lambda net: net(x), nets), strict=True):
+            assert_same([found], [net.module(x)])
+    assert set(deepest) == {1}
 
 
 def test_backend_of_torch_compile():
