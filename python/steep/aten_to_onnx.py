@@ -41,11 +41,14 @@ log = logging.getLogger("steep")
 
 
 class CannotSay(Exception):
-    """The exporter has no word for an operation; ``node`` is its name, "" if unknown."""
+    """The exporter has no word for an operation; ``node`` is its name, "" if unknown.
 
-    def __init__(self, cause: Exception, node: str) -> None:
+    ``others`` are operators that it has no word for either, by the names of operations.
+    """
+
+    def __init__(self, cause: Exception, node: str, others: dict[str, str] | None = None) -> None:
         super().__init__(str(cause))
-        self.cause, self.node = cause, node
+        self.cause, self.node, self.others = cause, node, others or {}
 
 
 def to_onnx(traced: torch.fx.GraphModule, env: Any) -> tuple[onnx.ModelProto, bool]:
@@ -85,7 +88,8 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
         with constants_with_digits():
             model = _core._exported_program_to_onnx_program(program, registry=_registry())
     except ConversionError as e:
-        raise CannotSay(e, _origin(e, program.graph)) from e
+        others = {_origin_of(n): str(n.target) for n in _without_words(program.graph)}
+        raise CannotSay(e, _origin(e, program.graph), others) from e
     keep_digits(model.model)
     for value, i in zip(model.model.graph.inputs, range(count), strict=True):
         value.name = f"arg_{i}"
@@ -99,8 +103,21 @@ def _origin(e: Exception, graph: torch.fx.Graph) -> str:
     """Return the name of the node that the node named in an error was made from; "" if unknown."""
     named = re.search(r"node %(\w+) :", str(e))
     node = next((n for n in graph.nodes if named and n.name == named.group(1)), None)
-    made_from = node.meta.get("from_node") if node is not None else None
+    return "" if node is None else _origin_of(node)
+
+
+def _origin_of(node: torch.fx.Node) -> str:
+    made_from = node.meta.get("from_node")
     return str(made_from[-1].name) if made_from else ""
+
+
+def _without_words(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """Return the calls of operators that nobody has said in ONNX: it would name one at a time."""
+    return [
+        n
+        for n in graph.nodes
+        if isinstance(n.target, torch._ops.OpOverload) and not _registry().is_registered(n.target)
+    ]
 
 
 _ASSERTIONS = {

@@ -57,11 +57,13 @@ class CannotLower(Exception):
     """What the engine cannot run, and why.
 
     ``node`` is the name of the operation in the captured graph; "" where no single one is at fault.
+    ``others`` are what is known by now to be refused next.
     """
 
     def __init__(self, reason: str, node: str, place: str = "") -> None:
         super().__init__(f"{reason} ({place})" if place else reason)
         self.node = node
+        self.others: list[CannotLower] = []
 
 
 class _Interpreter(Interpreter):
@@ -133,7 +135,13 @@ def lower(
         except NotBefore as e:
             raise refusal(e, _origin(e.node, traced.graph, graph_module.graph)) from e
         except CannotSay as e:
-            raise refusal(e.cause, _origin(e.node, traced.graph, graph_module.graph)) from e
+            refused = refusal(e.cause, _origin(e.node, traced.graph, graph_module.graph))
+            for name, operator in e.others.items():
+                at = _origin(name, traced.graph, graph_module.graph)
+                if at is not None and at.name != refused.node:
+                    reason = f"ONNX has no word for {operator}"
+                    refused.others.append(CannotLower(reason, at.name, line_of(at)))
+            raise refused from e
     return model, written, draws, cached
 
 

@@ -39,13 +39,14 @@ def bring_in_parts(
     """
     refused: dict[str, CannotLower] = {}
     known = dict(zip(_placeholders(graph_module), examples, strict=True))
-    found = [first]
+    found = [first, *first.others]
     for _ in range(_ROUNDS):
+        known_before = {*refused}
         for e in found:
             at = _operation(graph_module, e.node)
-            if not at or at in refused or _has_regions(graph_module):
+            if not at or at in known_before or _has_regions(graph_module):
                 raise e
-            refused[at] = e
+            refused.setdefault(at, e)
         parts = _split(graph_module, frozenset(refused))
         pieces, found = _bring_in_all(parts, known, precision, frozenset(refused), bring)
         if found:
@@ -117,8 +118,9 @@ def _bring_in_all(
         except NothingToRun:
             continue
         except CannotLower as e:
-            e.node = names.get(e.node, "")
-            found.append(e)
+            for each in (e, *e.others):
+                each.node = names.get(each.node, "")
+                found.append(each)
             continue
         setattr(parts, name, _Run(pieces[-1]))
     return pieces, found
