@@ -240,7 +240,7 @@ class Captured:
             before = len(graph_break_reasons)
             settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
             chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
-            with settings, chatter, kept_whole(), own_gradients.differentiable():
+            with settings, chatter, kept_whole(), own_gradients.whole_backwards():
                 made = make(*frame)
             self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:])
             return made

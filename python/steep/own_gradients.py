@@ -9,7 +9,7 @@ Dynamo captures forward and backward as a graph each. Both are said in the one g
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import onnxscript
@@ -17,6 +17,7 @@ import torch
 from onnxscript import ir
 from torch._dynamo.variables import higher_order_ops
 from torch._functorch.autograd_function import autograd_function_apply
+from torch.autograd.function import FunctionCtx
 from torch.onnx._internal.exporter._tensors import SymbolicTensor
 
 from steep.faithful import stop_gradient
@@ -33,17 +34,26 @@ _OPERATORS.impl(
 )
 
 
-def differentiable() -> contextlib.AbstractContextManager[None]:
-    """Within, Dynamo captures a backward as one that may be differentiated.
+@contextlib.contextmanager
+def whole_backwards() -> Iterator[None]:
+    """Within, Dynamo captures all that a function says of its backward, or cuts the graph there.
 
-    It would take each for one without gradients, and lose what the function itself says of them.
+    It would take each backward for one without gradients of its own, and lose where the function
+    switches them off; and ``set_materialize_grads(False)``, after which backward is given None.
     """
 
     def as_it_is(tx: Any, enable: bool = True) -> contextlib.AbstractContextManager[None]:
         return enable_grad(tx, enable) if enable else contextlib.nullcontext()
 
     enable_grad = higher_order_ops.dynamo_enable_grad
-    return replaced(higher_order_ops, "dynamo_enable_grad", as_it_is)
+    with (
+        replaced(higher_order_ops, "dynamo_enable_grad", as_it_is),
+        replaced(FunctionCtx, "set_materialize_grads", _set_materialize_grads),
+    ):
+        yield
+
+
+_set_materialize_grads = torch._dynamo.disable(FunctionCtx.set_materialize_grads)
 
 
 class Interpreter(torch.fx.Interpreter):

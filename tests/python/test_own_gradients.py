@@ -141,6 +141,7 @@ FUNCTIONS = {
     "without gradients": lambda m, x: Scaled.apply(m.layer(x).detach(), m.w, 2.0)[0] + m.layer(x),
     "another dtype": lambda m, x: Widened.apply(m.layer(x)).float().tanh(),
     "that is read in backward": lambda m, x: Exp.apply(m.layer(x)) + Unslope.apply(x),
+    "of a view": lambda m, x: Same.apply(m.layer(x)) * Same.apply(x),
     "of its result": lambda m, x: Cube.apply(Cube.apply(m.layer(x)) + x),
 }
 
@@ -155,16 +156,54 @@ class Net(nn.Module):
         return self.function(self, x)
 
 
+class Told(torch.autograd.Function):
+    """Whose backward asks which gradients there are."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, dy, dz):
+        return dy * 7 if dz is None else dy * 2 + dz * 3
+
+
+class Same(torch.autograd.Function):
+    """Gives its argument."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return -dy
+
+
+def both(m, x):
+    hidden = m.layer(x)
+    return hidden, Same.apply(hidden)
+
+
+# PyTorch runs these, between parts: a result in its argument's memory, a gradient that is None.
+IN_PARTS = {
+    "an argument": lambda m, x: (Same.apply(x), m.layer(x)),
+    "a value and its view": both,
+    "no gradient of one": lambda m, x: Told.apply(m.layer(x))[0].tanh(),
+}
+
+
 def total(result):
     some = result if isinstance(result, (list, tuple)) else [result]
     return sum((t * torch.linspace(-1, 2, t.numel()).view(t.shape)).sum() for t in some)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", [*FUNCTIONS, *IN_PARTS])
 def test_gradients_are_those_of_its_backward(name):
     torch.manual_seed(0)
-    net = Net(FUNCTIONS[name])
-    ours = steep.ORTModule(copy.deepcopy(net), fallback=None)
+    net = Net({**FUNCTIONS, **IN_PARTS}[name])
+    ours = steep.ORTModule(copy.deepcopy(net), fallback=None if name in FUNCTIONS else "parts")
     for rows in (3, 5, 2):
         net.k = ours.module.k = net.k + 1
         x = torch.randn(rows, WIDTH)
