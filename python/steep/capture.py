@@ -68,6 +68,9 @@ def _as_it_is_said(
 
 torch._dynamo.substitute_in_graph(transformer._detect_is_causal_mask)(_as_it_is_said)
 
+# The backward of a graph runs inside of a function that is captured where that asks for gradients.
+trace_rules.add("steep.call")
+
 
 class Runs(Protocol):
     """Runs a graph in ONNX on the values of the captured graph's placeholders."""

@@ -164,6 +164,15 @@ def _sign(self: Any) -> Any:
     return opset18.Where(is_nan(self), number(0, self), opset18.Sign(self))
 
 
+def _signbit(self: Any) -> Any:
+    """Of -0 too."""
+    zero = number(0, self)
+    below = opset18.Less(self, zero)
+    if self.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return below
+    return opset18.Or(below, opset18.Less(opset18.Reciprocal(self), zero))
+
+
 def _heaviside(self: Any, values: Any) -> Any:
     """1 above 0, ``values`` at 0, else 0: of NaN too."""
     zero = number(0, self)
@@ -284,6 +293,7 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.special_xlogy.self_scalar: _xlogy,
     aten.special_xlogy.other_scalar: _xlogy,
     aten.sign.default: _sign,
+    aten.signbit.default: _signbit,
     aten.heaviside.default: _heaviside,
     aten.binary_cross_entropy.default: _binary_cross_entropy,
     aten.linalg_vector_norm.default: _norm,

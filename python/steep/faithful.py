@@ -10,6 +10,7 @@ lost is written out, and what cannot be written out raises RuntimeError.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import math
 import random
@@ -105,6 +106,7 @@ class _Watch(TorchFunctionMode):
         # By identity, and held, so that no other tensor gets it: what in PyTorch shares memory with
         # a tensor that has a history, and here is a copy.
         self.aliases: dict[int, torch.Tensor] = {}
+        self.stopped: dict[int, torch.Tensor] = {}  # made where gradients were off
         self.written = _Written()
 
     def __torch_function__(
@@ -116,7 +118,8 @@ class _Watch(TorchFunctionMode):
                 return func(*args)
         kwargs = kwargs or {}
         if _works_in_place(func):
-            self._check_target(args)
+            self._check_target(args[:1])
+        self._check_target(kwargs.get("out"))
         if func in _TO_PYTHON:
             self._note_value(args[0])
         self.written.check((args, kwargs))
@@ -133,7 +136,10 @@ class _Watch(TorchFunctionMode):
         def stop(t: torch.Tensor) -> torch.Tensor:
             if id(t) in given:  # nothing new
                 return t
+            if t._is_view() and id(t._base) in self.stopped and not t._base.requires_grad:
+                return t
             stopped = stop_gradient(t)
+            self.stopped[id(stopped)] = stopped
             self.written.note(stop_gradient, (), {}, stopped)
             if t._is_view():
                 self.aliases[id(stopped)] = stopped
@@ -141,8 +147,8 @@ class _Watch(TorchFunctionMode):
 
         return tree_map_only(torch.Tensor, stop, result)
 
-    def _check_target(self, args: tuple[Any, ...]) -> None:
-        for target in tree_leaves(args[:1]):
+    def _check_target(self, targets: Any) -> None:
+        for target in tree_leaves(targets):
             if isinstance(target, torch.nn.Parameter):
                 _lost("a change of a parameter in forward")
             if id(target) in self.aliases:
@@ -390,8 +396,16 @@ def _as_strided(
 def _dropout(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.dropout``: where it drops nothing it returns its argument, which torch.export copies."""
     c = _given(F.dropout, args, kwargs)
+    if c.training and c.p == 1:
+        return c.input * torch.zeros(())
     made = c.input.grad_fn is not None  # neither an argument nor a parameter
     return c.input if made and (not c.training or c.p == 0) else F.dropout(*args, **kwargs)
+
+
+def _stack(tensors: Any, dim: int = 0, **options: Any) -> torch.Tensor:
+    """``torch.stack`` of several dtypes, which the exporters join as they are."""
+    kind = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
+    return torch.stack([t.to(kind) for t in tensors], dim, **options)
 
 
 def _gumbel_softmax(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -478,6 +492,7 @@ _RESTATED: dict[Any, Callable[..., Any]] = {
     torch.Tensor.register_hook: _refused("a hook on the gradient of a tensor"),
     torch.Tensor.as_strided: _as_strided,
     torch.as_strided: _as_strided,
+    torch.stack: _stack,
     F.dropout: _dropout,
     F.cross_entropy: _cross_entropy,
     F.embedding: _embedding,

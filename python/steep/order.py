@@ -31,6 +31,15 @@ def _extreme(find: Any) -> Any:
     return extreme
 
 
+def _extremes(reduce: Any) -> Any:
+    """Return ``amax`` or ``amin``: along all axes where none is given."""
+
+    def extremes(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
+        return reduce(self, _ints(*dim) if dim else None, keepdims=int(keepdim))
+
+    return extremes
+
+
 def _length(x: Any, dim: int) -> int:
     extent = x.shape[dim]
     if not isinstance(extent, int):
@@ -171,6 +180,8 @@ def _scatter_reduce(  # noqa: PLR0917, as ATen has it
 aten = torch.ops.aten
 
 AS_IN_TORCH: dict[Any, Any] = {
+    aten.amax.default: _extremes(opset18.ReduceMax),
+    aten.amin.default: _extremes(opset18.ReduceMin),
     aten.max.dim: _extreme(opset18.ArgMax),
     aten.min.dim: _extreme(opset18.ArgMin),
     aten.cumprod.default: _cumprod,

@@ -177,7 +177,8 @@ class Piece:
         """Return what the engine is to be fed; what the graph draws is drawn."""
         tensors = self.lowered.given(arguments)
         for k, i in enumerate(self.lowered.kept):
-            if i in self.lowered.written:  # backward may read what stood there before
+            # backward may read what stood there before, and nothing of inference mode
+            if i in self.lowered.written or tensors[k].is_inference():
                 tensors[k] = tensors[k].clone()
         return tensors
 
@@ -346,8 +347,7 @@ def written_by(n: torch.fx.Node) -> torch.fx.Node | None:
         target = n.args[0]
     else:
         return None
-    assert isinstance(target, torch.fx.Node)
-    return target
+    return target if isinstance(target, torch.fx.Node) else None  # or a number
 
 
 # --- the graph -----------------------------------------------------------------------------------

@@ -84,6 +84,26 @@ def _range(  # noqa: PLR0917, as ATen has it
     return opset18.Cast(opset18.Add(first, steps), to=dtype)
 
 
+def _added_product(multiply: Any) -> Any:
+    """Return beta · self + alpha · product: with beta 0 nothing of self, NaN neither."""
+
+    def added(self: Any, left: Any, right: Any, beta: float = 1, alpha: float = 1) -> Any:
+        product = multiply(left, right)
+        if alpha != 1:
+            product = opset18.Mul(product, _like(product, float(alpha)))
+        if beta == 0:
+            return product
+        scaled = self if beta == 1 else opset18.Mul(self, _like(self, float(beta)))
+        return opset18.Add(scaled, product)
+
+    return added
+
+
+def _product_of_batches(left: Any, right: Any) -> Any:
+    first = opset18.Constant(value_ints=[0])
+    return opset18.ReduceSum(opset18.MatMul(left, right), first, keepdims=0)
+
+
 def _grouped_product(input: Any, weight: Any, offsets: Any) -> Any:
     """Return input[S, K] · weight[G, K, N], [S, N]: rows up to ``offsets[g]`` by the g-th matrix.
 
@@ -112,6 +132,9 @@ TRAINED: dict[Any, Any] = {
     torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
     torch.ops.aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
     torch.ops.aten.arange.start_step: _range,
+    torch.ops.aten.addbmm.default: _added_product(_product_of_batches),
+    torch.ops.aten.addmv.default: _added_product(opset18.MatMul),
+    torch.ops.aten.baddbmm.default: _added_product(opset18.MatMul),
 }
 """Translations by operator."""
 
