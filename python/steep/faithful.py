@@ -38,6 +38,8 @@ _KEY = "steep.stop_gradient"
 _OPERATORS = torch.library.Library("steep", "DEF")
 _OPERATORS.define("stop_gradient(Tensor x) -> Tensor")
 _OPERATORS.impl("stop_gradient", lambda x: x.detach().clone(), "CompositeExplicitAutograd")
+# by default autograd would note that it has no derivative, and the result would need a gradient
+_OPERATORS.impl("stop_gradient", torch.library.fallthrough_kernel, "Autograd")
 
 
 def stop_gradient(input: torch.Tensor) -> torch.Tensor:
@@ -106,7 +108,6 @@ class _Watch(TorchFunctionMode):
         # By identity, and held, so that no other tensor gets it: what in PyTorch shares memory with
         # a tensor that has a history, and here is a copy.
         self.aliases: dict[int, torch.Tensor] = {}
-        self.stopped: dict[int, torch.Tensor] = {}  # made where gradients were off
         self.written = _Written()
 
     def __torch_function__(
@@ -136,10 +137,7 @@ class _Watch(TorchFunctionMode):
         def stop(t: torch.Tensor) -> torch.Tensor:
             if id(t) in given:  # nothing new
                 return t
-            if t._is_view() and id(t._base) in self.stopped and not t._base.requires_grad:
-                return t
             stopped = stop_gradient(t)
-            self.stopped[id(stopped)] = stopped
             self.written.note(stop_gradient, (), {}, stopped)
             if t._is_view():
                 self.aliases[id(stopped)] = stopped

@@ -85,7 +85,9 @@ class _Faithful(torch.nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         with faithful(), preserve_node_meta():
-            return self.interpreter.run(*tensors)
+            results = self.interpreter.run(*tensors)
+            # of numbers that the graph holds for, others are known as well
+            return tuple(torch.tensor(r) if isinstance(r, (int, float)) else r for r in results)
 
 
 def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:

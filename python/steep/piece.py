@@ -106,10 +106,10 @@ class Lowered:
     def given(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """Return the tensors of a call, given the values of the captured graph's placeholders.
 
-        What the graph draws follows them: it is drawn now.
+        What the graph draws follows them: it is drawn now. In memory they are what they say.
         """
         tensors = [
-            t if isinstance(t, torch.Tensor) else torch.tensor(t)
+            t.resolve_neg() if isinstance(t, torch.Tensor) else torch.tensor(t)
             for t in (arguments[i] for i in self.kept)
         ]
         return tensors + self.draws(tensors)
@@ -372,7 +372,7 @@ def copy_graph(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 def _run_checkpointed(body: torch.fx.GraphModule, *args: Any) -> Any:
     """Run what would be computed again in backward: that the engine plans by itself."""
-    return Interpreter(body).run(*args)
+    return Interpreter(copy_graph(body)).run(*args)  # it may hold others
 
 
 def _tensor_of(data: Any, *, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from capture_patterns import WIDTH, Fn, rows
 from patterns import Pattern
 from torch import nn
-from torch.func import functional_call, grad, jacrev, jvp, vmap
+from torch.func import functional_call
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
@@ -82,11 +82,6 @@ def written_by_twin(m, a, b):
     return m.layer(a) * b
 
 
-def overlapping(m, a, b):
-    a[-1] = 2
-    return m.layer(b) + a.sum()
-
-
 def written_then_viewed(m, x):
     v = x[1:]
     x.mul_(2)
@@ -140,12 +135,6 @@ def moving_average(m, x):
     return F.mse_loss(m.layer(x), m.slow(x).detach())
 
 
-def clipped_weights(m, x):
-    with torch.no_grad():
-        m.layer.weight.clamp_(-0.1, 0.1)
-    return m.layer(x)
-
-
 def without_history(m, x):
     return m.layer(x).detach(), m.layer(x).data, m.layer(x)
 
@@ -158,20 +147,6 @@ def of_requires_grad(m, x):
 def called(m, x):
     weights = {n: p * 2 for n, p in m.layer.named_parameters()}
     return functional_call(m.layer, weights, (x,))
-
-
-def mapped(m, x):
-    return vmap(lambda row: m.layer(row).softmax(0), randomness="error")(x)
-
-
-def stacked(m, x):
-    one = dict(m.layer.named_parameters())
-    many = {n: torch.stack([p, p * 2]) for n, p in one.items()}
-    return vmap(lambda p: functional_call(m.layer, p, (x,)))(many)
-
-
-def grad_of_func(m, x):
-    return m.layer(x) * grad(lambda v: v.sin().sum())(x)
 
 
 def checkpoint_twice(m, x):
@@ -247,10 +222,6 @@ class Residual(nn.Sequential):
 
 def with_options(m, x, options):
     return m.block(x, **options)
-
-
-def slices(k, x):
-    return x[:-1], x[1:]
 
 
 def copied(k, x):
@@ -355,10 +326,6 @@ PATTERNS = {
         lambda m, x: m.layer(x), given=lambda k, x: (x.view(-1).unfold(0, WIDTH, 3),)
     ),
     "one argument twice": of(written_by_twin, given=lambda k, x: (x, x)),
-    "views of one tensor": of(overlapping, given=slices),
-    "views of one tensor without gradients": of(
-        overlapping, given=lambda k, x: slices(k, x.detach())
-    ),
     "argument written, views returned": of(written_then_viewed),
     "views of all": of(view_input_only),
     "unsqueezed in place": of(reshaped),
@@ -377,11 +344,6 @@ PATTERNS = {
     "gradients within": of(own_gradient),
     "results without history": of(without_history),
     "functional_call": of(called),
-    "vmap": of(mapped),
-    "vmap over parameters": of(stacked),
-    "func.grad": of(grad_of_func),
-    "func.jvp": of(lambda m, x: jvp(m.layer, (x,), (torch.ones_like(x),))),
-    "func.jacrev": of(lambda m, x: vmap(jacrev(lambda v: torch.tanh(m.layer(v))))(x)),
     "nested checkpoints": of(checkpoint_twice),
     "checkpoint without gradient": of(checkpoint_without_gradient),
     # state
@@ -395,7 +357,6 @@ PATTERNS = {
     "moving average": of(
         moving_average, parts=lambda: {"slow": nn.Linear(WIDTH, WIDTH).requires_grad_(False)}
     ),
-    "clipped weights": of(clipped_weights),
     "symmetric": of(lambda m, x: m.symmetric(m.layer(x)), parts=symmetric),
     "hooks with options": of(lambda m, x: m.hooked(m.layer(x)), parts=hooked_layer),
     "lists of parameters": of(of_parameters, parts=parameters),

@@ -135,7 +135,6 @@ PATTERNS = {
         nn.KLDivLoss, (torch.eye(4, WIDTH),), prepare=lambda y: y.log_softmax(1)
     ),
     "PoissonNLLLoss": loss(nn.PoissonNLLLoss, (FLOATS.abs() * 3,), full=True),
-    "GaussianNLLLoss": loss(nn.GaussianNLLLoss, (FLOATS, FLOATS.square()), full=True),
     "MarginRankingLoss": loss(nn.MarginRankingLoss, (FLOATS, SIGNS), margin=0.5),
     "HingeEmbeddingLoss": loss(nn.HingeEmbeddingLoss, (SIGNS,), margin=0.7),
     "SoftMarginLoss": loss(nn.SoftMarginLoss, (SIGNS,)),
