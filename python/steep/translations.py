@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import aten_arange_start_step
+from onnxscript.function_libs.torch_lib.ops.nn import aten_col2im
 
 _SAMPLE_VARIANCE = "steep.sample_variance"
 
@@ -84,6 +85,14 @@ def _range(  # noqa: PLR0917, as ATen has it
     return opset18.Cast(opset18.Add(first, steps), to=dtype)
 
 
+def _folded(self: Any, output_size: Any, *window: Any) -> Any:
+    """Return the sums of windows where they lie in an image of known extents."""
+    sizes = output_size if isinstance(output_size, (list, tuple)) else [output_size]
+    if not all(isinstance(n, int) for n in sizes):
+        raise NotImplementedError("the extents of an image made of windows must be known")
+    return aten_col2im(self, output_size, *window)
+
+
 def _added_product(multiply: Any) -> Any:
     """Return beta · self + alpha · product: with beta 0 nothing of self, NaN neither."""
 
@@ -132,6 +141,7 @@ TRAINED: dict[Any, Any] = {
     torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
     torch.ops.aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
     torch.ops.aten.arange.start_step: _range,
+    torch.ops.aten.col2im.default: _folded,
     torch.ops.aten.addbmm.default: _added_product(_product_of_batches),
     torch.ops.aten.addmv.default: _added_product(opset18.MatMul),
     torch.ops.aten.baddbmm.default: _added_product(opset18.MatMul),

@@ -175,7 +175,6 @@ PATTERNS = {
         lambda y, x: (
             torch.hstack([y, x]),
             torch.vstack([y, x]),
-            torch.dstack([y, x]),
             torch.column_stack([y, x]),
         )
     ),

@@ -11,15 +11,15 @@ torch = pytest.importorskip("torch")
 
 import call_patterns  # noqa: E402
 import everyday_patterns  # noqa: E402
+import image_patterns  # noqa: E402
 import module_patterns  # noqa: E402
 import operator_patterns  # noqa: E402
 from patterns import Pattern, compare_calls, compare_steps  # noqa: E402
 
 import steep  # noqa: E402
 
-TABLES = [
-    t.PATTERNS for t in (everyday_patterns, operator_patterns, call_patterns, module_patterns)
-]
+MODULES = (everyday_patterns, operator_patterns, image_patterns, call_patterns, module_patterns)
+TABLES = [module.PATTERNS for module in MODULES]
 PATTERNS = {name: Pattern(*entry) for table in TABLES for name, entry in table.items()}
 
 # by the other doors in every run of the tests; the rest of them with the matrix
