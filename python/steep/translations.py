@@ -85,6 +85,21 @@ def _range(  # noqa: PLR0917, as ATen has it
     return opset18.Cast(opset18.Add(first, steps), to=dtype)
 
 
+def _at_least(axes: dict[int, list[int]]) -> tuple[Any, Any]:
+    """Return ``atleast_…d`` of a tensor, and of several: by rank, the axes of extent 1 to add."""
+
+    def of_one(self: Any) -> Any:
+        added = axes.get(len(self.shape))
+        return opset18.Unsqueeze(self, opset18.Constant(value_ints=added)) if added else self
+
+    return of_one, lambda tensors: [of_one(t) for t in tensors]
+
+
+_at_least_1d = _at_least({0: [0]})
+_at_least_2d = _at_least({0: [0, 1], 1: [0]})
+_at_least_3d = _at_least({0: [0, 1, 2], 1: [0, 2], 2: [2]})
+
+
 def _folded(self: Any, output_size: Any, *window: Any) -> Any:
     """Return the sums of windows where they lie in an image of known extents."""
     sizes = output_size if isinstance(output_size, (list, tuple)) else [output_size]
@@ -141,6 +156,12 @@ TRAINED: dict[Any, Any] = {
     torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
     torch.ops.aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
     torch.ops.aten.arange.start_step: _range,
+    torch.ops.aten.atleast_1d.default: _at_least_1d[0],
+    torch.ops.aten.atleast_1d.Sequence: _at_least_1d[1],
+    torch.ops.aten.atleast_2d.default: _at_least_2d[0],
+    torch.ops.aten.atleast_2d.Sequence: _at_least_2d[1],
+    torch.ops.aten.atleast_3d.default: _at_least_3d[0],
+    torch.ops.aten.atleast_3d.Sequence: _at_least_3d[1],
     torch.ops.aten.col2im.default: _folded,
     torch.ops.aten.addbmm.default: _added_product(_product_of_batches),
     torch.ops.aten.addmv.default: _added_product(opset18.MatMul),

@@ -22,9 +22,6 @@ PATTERNS = {
         rows(2, 4),
     ),
     "pixel unshuffle": of_images(lambda x: F.pixel_unshuffle(x[:, :, :4, :4], 2).mul(2)),
-    "unfold and fold": of_images(
-        lambda x: F.fold(F.unfold(x, 3, padding=1), x.shape[2:], 3, padding=1)
-    ),
     "grid_sample": of_images(
         lambda x: [
             F.grid_sample(

@@ -175,7 +175,10 @@ PATTERNS = {
         lambda y, x: (
             torch.hstack([y, x]),
             torch.vstack([y, x]),
-            torch.column_stack([y, x]),
+            torch.vstack([y[0], x]),
+            torch.dstack([y, x]),
+            torch.hstack([y[0, 0], x[0]]),
+            torch.atleast_3d(y[0]),
         )
     ),
     "triangles": of(
@@ -287,7 +290,7 @@ PATTERNS = {
     "bits": also(
         lambda y, i: (y, i & 6, i | 1, i ^ 5, ~i, i << 2, i >> 1, (i > 0) & (i < 4), ~(i > 0)),
         (torch.randn(2, WIDTH), INTS),
-        (torch.randn(2, WIDTH), INTS.int()),
+        (torch.randn(2, WIDTH), INTS.flip(0)),
     ),
     "powers": also(
         lambda y, i: (
