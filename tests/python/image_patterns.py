@@ -9,7 +9,7 @@ IMAGES = [(torch.randn(2, 3, n, n + 1),) for n in (5, 8)]
 
 
 def of_images(function):
-    return Pattern(lambda: Fn(lambda m, x: function(x)), IMAGES)
+    return Pattern(lambda: Fn(lambda m, x: function(x * (1 + m.layer.bias[0]))), IMAGES)
 
 
 PATTERNS = {

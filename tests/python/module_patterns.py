@@ -332,7 +332,7 @@ PATTERNS = {
     "GRU, one sequence": Pattern(
         lambda: Fn(lambda m, x: m.rnn(m.layer(x)), rnn=nn.GRU(WIDTH, 4)), rows(3, 5)
     ),
-    "cells": Pattern(
+    "cells of each kind": Pattern(
         lambda: Fn(
             lambda m, x: (m.gru(m.layer(x)), m.rnn(x), m.lstm(x[0])),
             gru=nn.GRUCell(WIDTH, 4),

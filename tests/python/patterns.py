@@ -1,6 +1,5 @@
 """Patterns of PyTorch code, and their run by PyTorch and by each front door."""
 
-import contextlib
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -153,8 +152,3 @@ def compare_steps(pattern, make_trainer, steps=3):
             results = [t for t in leaves_of(result) if isinstance(t, torch.Tensor)]
             found.append([loss, *results, *state.values(), *tensors_in(given)])
         assert_same(*([t.detach() for t in f] for f in reversed(found)))
-
-
-@contextlib.contextmanager
-def nothing():
-    yield

@@ -14,9 +14,11 @@ import everyday_patterns  # noqa: E402
 import image_patterns  # noqa: E402
 import module_patterns  # noqa: E402
 import operator_patterns  # noqa: E402
+from capture_patterns import WIDTH, Fn  # noqa: E402
 from patterns import Pattern, compare_calls, compare_steps  # noqa: E402
 
 import steep  # noqa: E402
+from steep import capture  # noqa: E402
 
 MODULES = (everyday_patterns, operator_patterns, image_patterns, call_patterns, module_patterns)
 TABLES = [module.PATTERNS for module in MODULES]
@@ -29,11 +31,31 @@ ALWAYS = {
 }
 
 
-def by_other_doors(refused=()):
+# no parameter is on the way to a loss
+WITHOUT_LOSS = {"the gradient that comes in"}
+
+# what is no tensor is given, or the module is not one graph, or the loss is not finite
+NOT_TRAINED = {
+    *("optional argument", "number argument", "float argument", "flag", "string", "keyword"),
+    *("number, then tensor", "numbers without bounds", "lists of other lengths", "options"),
+    *("given a dict", "early", "while", "float of a tensor", "item", "any", "gradients within"),
+    *("diagonal written", "detached, then changed", "data changed", "hook on a tensor"),
+    *("unsqueezed in place", "transposed in place", "cumulative batch norm", "comparisons"),
+    *("parameter replaced", "other precision", "foreach", "index_reduce", "put_", "put_ that adds"),
+    *("logcumsumexp", "logsumexp", "ties", "median and mode", "sort is stable", "var", "nansum"),
+    *("one_hot", "no columns", "division of integers", "division of floats", "rounding"),
+    *("nan and infinity", "special", "cdist", "inverse", "activations", "unpooled"),
+    *("CrossEntropyLoss, all ignored", "PoissonNLLLoss", "MultiMarginLoss", "CTCLoss"),
+    *("MultiLabelMarginLoss", "AdaptiveLogSoftmaxWithLoss", "PReLU and RReLU"),
+    *("attention without rows of weight", "LSTM, projected", "packed"),
+    *("Embedding, max_norm", "Embedding, by frequency"),
+}
+
+
+def by_other_doors(names):
+    """Return the patterns of these names; most of them run with the matrix alone."""
     return [
-        pytest.param(name, marks=() if name in ALWAYS else pytest.mark.matrix)
-        for name in PATTERNS
-        if name not in refused
+        pytest.param(name, marks=() if name in ALWAYS else pytest.mark.matrix) for name in names
     ]
 
 
@@ -51,11 +73,41 @@ def test_module(name):
     compare_calls(PATTERNS[name], lambda m: steep.ORTModule(m, exporter="dynamo", fallback="parts"))
 
 
-@pytest.mark.parametrize("name", by_other_doors())
+@pytest.mark.parametrize("name", by_other_doors(PATTERNS))
 def test_backend(name):
-    compare_calls(PATTERNS[name], lambda m: torch.compile(m, backend="steep"))
+    compare_calls(PATTERNS[name], lambda m: torch.compile(m, backend=capture.backend))
 
 
-@pytest.mark.parametrize("name", by_other_doors())
+@pytest.mark.parametrize(
+    "name", by_other_doors(n for n in PATTERNS if n not in NOT_TRAINED | WITHOUT_LOSS)
+)
 def test_trainer(name):
     compare_steps(PATTERNS[name], steep.trainer)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", sorted(NOT_TRAINED))
+def test_trainer_refuses(name):
+    with pytest.raises(steep.Error):
+        compare_steps(PATTERNS[name], steep.trainer)
+
+
+def written_by_out(m, x):
+    y, sums = m.layer(x), torch.zeros(2, WIDTH)
+    with torch.no_grad():
+        torch.sum(x, 0, out=sums[0])
+    return y * sums[0]
+
+
+def overlapping(m, a, b):
+    a[-1] = 2
+    return m.layer(b) + a.sum()
+
+
+X = torch.randn(3, WIDTH)
+
+
+@pytest.mark.parametrize("function, args", [(written_by_out, (X,)), (overlapping, (X[:2], X[1:]))])
+def test_what_would_get_lost_is_refused(function, args):
+    with pytest.raises(steep.ModelError):
+        steep.ORTModule(Fn(function))(*args)
