@@ -32,9 +32,9 @@ from torch.utils._pytree import tree_structure
 
 from steep import cache, elementwise, order, own_gradients
 from steep.digits import constants_with_digits, keep_digits
-from steep.faithful import TRANSLATIONS
 from steep.fingerprint import NAMESPACES, Undetermined, add_tensor, write
 from steep.recurrent import RECURRENT, keep_whole
+from steep.stops import TRANSLATIONS
 from steep.translations import TRAINED, WITH_BACKWARD
 
 log = logging.getLogger("steep")
@@ -210,6 +210,8 @@ _SOURCES = (
     "own_gradients.py",
     "quiet.py",
     "recurrent.py",
+    "restated.py",
+    "stops.py",
     "translations.py",
 )
 

@@ -31,9 +31,10 @@ from steep import cache
 from steep.attributes import changed_by_forward, name_attribute, read_attributes
 from steep.errors import ModelError
 from steep.exported import Exported, evaluate, sizes
-from steep.faithful import TRANSLATIONS, faithful, mark_stops
+from steep.faithful import faithful
 from steep.fingerprint import fingerprint
 from steep.quiet import quiet
+from steep.stops import TRANSLATIONS, mark_stops
 from steep.structure import Keyed, Leaf, Sequence, Structure, flatten, tensor_paths, unflatten
 
 log = logging.getLogger("steep")
@@ -209,6 +210,8 @@ _SOURCES = (
     "faithful.py",
     "fingerprint.py",
     "quiet.py",
+    "restated.py",
+    "stops.py",
     "translations.py",
 )
 _KEPT = (

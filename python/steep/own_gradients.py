@@ -20,8 +20,8 @@ from torch._functorch.autograd_function import autograd_function_apply
 from torch.autograd.function import FunctionCtx
 from torch.onnx._internal.exporter._tensors import SymbolicTensor
 
-from steep.faithful import stop_gradient
 from steep.quiet import replaced
+from steep.stops import stop_gradient
 
 _OPERATORS = torch.library.Library("steep", "FRAGMENT")
 _OPERATORS.define("gradient_of(Tensor y) -> Tensor")

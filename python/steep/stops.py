@@ -1,0 +1,50 @@
+"""Gradients that stop: an operator of ours, which ONNX says as an Identity with metadata."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import torch
+from onnxscript import opset18
+
+_KEY = "steep.stop_gradient"
+_OPERATORS = torch.library.Library("steep", "DEF")
+_OPERATORS.define("stop_gradient(Tensor x) -> Tensor")
+_OPERATORS.impl("stop_gradient", lambda x: x.detach().clone(), "CompositeExplicitAutograd")
+# by default autograd would note that it has no derivative, and the result would need a gradient
+_OPERATORS.impl("stop_gradient", torch.library.fallthrough_kernel, "Autograd")
+
+
+def stop_gradient(input: torch.Tensor) -> torch.Tensor:
+    """Return the values of a tensor of any shape and dtype, which no gradient reaches."""
+    if not input.dtype.is_floating_point:
+        return input
+    stopped: torch.Tensor = torch.ops.steep.stop_gradient(input)
+    return stopped
+
+
+def _translated(x: Any) -> Any:
+    """Say it in standard ONNX: an Identity with metadata."""
+    y = opset18.Identity(x)
+    y.producer().metadata_props[_KEY] = ""
+    return y
+
+
+TRANSLATIONS: dict[Any, Any] = {torch.ops.steep.stop_gradient.default: _translated}
+"""For torch.onnx.export of what torch.export captured."""
+
+torch.onnx.register_custom_op_symbolic(
+    "steep::stop_gradient", lambda g, x: g.op("steep::StopGradient", x).setType(x.type()), 9
+)
+
+
+def mark_stops(graph: onnx.GraphProto) -> None:
+    """In a graph that was traced, say it in standard ONNX as well."""
+    for node in graph.node:
+        if node.domain == "steep":
+            node.domain, node.op_type = "", "Identity"
+            node.metadata_props.add(key=_KEY)
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                mark_stops(body)
