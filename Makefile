@@ -20,7 +20,7 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build test test-all test-cpp test-py lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators bench growth clean
+.PHONY: help setup build test test-all test-cpp test-py patterns lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators bench growth clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,12 +42,15 @@ test-cpp: build ## C++ tests
 	  ctest --test-dir build/release --output-on-failure -j$(JOBS)
 
 # As many processes as cores: threads that wait must not spin.
-test-py test-all: export OMP_WAIT_POLICY := passive
+test-py test-all patterns: export OMP_WAIT_POLICY := passive
 test-py: build ## Python tests
 	@$(step) -v build/test-py.log "Python tests" $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 
 test-all: test ## and every model of the zoo at every opset by every exporter (two minutes more)
 	@$(step) -v build/test-all.log "Model matrix" $(bin)/python -m pytest -n $(JOBS) --dist worksteal -m matrix
+
+patterns: build ## 291 patterns of PyTorch code by every front door (15 minutes)
+	@$(step) -v build/patterns.log "Patterns" $(bin)/python -m pytest -n $(JOBS) --dist worksteal -m patterns
 
 lint: build ## formatting, ruff, mypy, clang-tidy
 	@$(step) build/clang-format.log "clang-format" scripts/format --dry-run -Werror

@@ -24,7 +24,7 @@ MODULES = (everyday_patterns, operator_patterns, image_patterns, call_patterns, 
 TABLES = [module.PATTERNS for module in MODULES]
 PATTERNS = {name: Pattern(*entry) for table in TABLES for name, entry in table.items()}
 
-# by the other doors in every run of the tests; the rest of them with the matrix
+# by the other doors in every run of the tests; the rest of them by `make patterns`
 ALWAYS = {
     *("rows", "lstm", "batch norm", "argument written", "views of results", "checkpoint"),
     *("cache written", "frozen and thawed", "tied modules", "CrossEntropyLoss"),
@@ -53,9 +53,17 @@ NOT_TRAINED = {
 
 
 def by_other_doors(names):
-    """Return the patterns of these names; most of them run with the matrix alone."""
+    """Return the patterns of these names; most of them run by `make patterns` alone."""
     return [
-        pytest.param(name, marks=() if name in ALWAYS else pytest.mark.matrix) for name in names
+        pytest.param(name, marks=() if name in ALWAYS else pytest.mark.patterns) for name in names
+    ]
+
+
+def by_module():
+    """Return all names; operators and modules that others test too run by `make patterns` alone."""
+    many = {*operator_patterns.PATTERNS, *module_patterns.PATTERNS}
+    return [
+        pytest.param(name, marks=pytest.mark.patterns if name in many else ()) for name in PATTERNS
     ]
 
 
@@ -68,7 +76,7 @@ def test_names_are_unique():
     assert len(PATTERNS) == sum(len(table) for table in TABLES)
 
 
-@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("name", by_module())
 def test_module(name):
     compare_calls(PATTERNS[name], lambda m: steep.ORTModule(m, exporter="dynamo", fallback="parts"))
 
@@ -85,7 +93,7 @@ def test_trainer(name):
     compare_steps(PATTERNS[name], steep.trainer)
 
 
-@pytest.mark.matrix
+@pytest.mark.patterns
 @pytest.mark.parametrize("name", sorted(NOT_TRAINED))
 def test_trainer_refuses(name):
     with pytest.raises(steep.Error):
