@@ -66,6 +66,10 @@ WITHOUT_ROWS = {
         "optimizers, and gradients themselves: tests/conformance, tests/python/test_grad.py",
     ),
     "Constant": "no input",
+    **dict.fromkeys(
+        ["steep.GradientOf", "steep.WithGradient"],
+        "of a captured graph: tests/python/test_own_gradients.py",
+    ),
     "Dropout": "steep.Dropout or nothing at import",
 }
 

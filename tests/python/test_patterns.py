@@ -61,7 +61,7 @@ def by_other_doors(names):
 
 def by_module():
     """Return all names; operators and modules that others test too run by `make patterns` alone."""
-    many = {*operator_patterns.PATTERNS, *module_patterns.PATTERNS}
+    many = {*operator_patterns.PATTERNS, *module_patterns.PATTERNS, *image_patterns.PATTERNS}
     return [
         pytest.param(name, marks=pytest.mark.patterns if name in many else ()) for name in PATTERNS
     ]
