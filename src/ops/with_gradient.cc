@@ -112,7 +112,7 @@ Grads with_gradient_vjp(Node n, const Grads& dy) {
     Value made = n.input(outputs + count + i);
     const Node stop = made ? made.producer() : Node();
     if (stop && stop.op() == "steep.StopGradient") made = stop.input(0);
-    if (made) dx[static_cast<size_t>(outputs + i)] = replay.take(made);
+    if (made) dx.at(static_cast<size_t>(outputs) + static_cast<size_t>(i)) = replay.take(made);
   }
   return dx;
 }
