@@ -33,7 +33,6 @@ GradientProgram::GradientProgram(Graph graph, GradientProgramOptions options)
   find_differentiable();
   for (Value v : graph_.inputs()) random_ = random_ || v.name() == kSeedInput;
   expected_ = first_guess();
-  if (options_.narrow_results) narrow_outputs();
 }
 
 std::vector<std::string> GradientProgram::input_names() const {
@@ -160,20 +159,6 @@ GradientPattern GradientProgram::first_guess() const {
     scalars.push_back(differentiable_[i] && shape.has_value() && shape->empty());
   }
   return std::count(scalars.begin(), scalars.end(), true) == 1 ? scalars : differentiable_;
-}
-
-/// Nothing but the caller's eyes is to read them.
-void GradientProgram::narrow_outputs() {
-  if (std::none_of(expected_.begin(), expected_.end(), [](bool b) { return b; })) return;
-  const DType narrow = options_.precision == Precision::fp16 ? DType::f16 : DType::bf16;
-  std::vector<Output> outputs = graph_.outputs();
-  for (size_t i = 0; i < expected_.size(); ++i) {
-    Value& value = outputs[i].value;
-    if (!expected_[i] && value.dtype() == DType::f32 && is_product(value)) {
-      value = cast(value, narrow);
-    }
-  }
-  graph_.set_outputs(std::move(outputs));
 }
 
 GradientPattern GradientProgram::pattern(bool gradients) const {

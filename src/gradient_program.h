@@ -22,8 +22,6 @@ struct GradientProgramOptions {
   std::vector<std::string> input_gradients{};
   std::vector<std::string> trainable{};
   Precision precision = Precision::fp32;
-  /// Products that are results beside a loss are given as autocast would, in `precision`.
-  bool narrow_results = false;
 };
 
 /// Which outputs receive a gradient. An absent gradient is left out of the graph, since adding
@@ -91,7 +89,6 @@ class GradientProgram {
   void make_states();
   void find_differentiable();
   GradientPattern first_guess() const;
-  void narrow_outputs();
   GradientPattern pattern(bool gradients) const;
   Compiled& compile(const GradientPattern& pattern);
   ForwardResult start(GradientRun& run);

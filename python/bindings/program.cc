@@ -1,6 +1,4 @@
-// ModuleProgram: a torch.nn.Module's exported graph, ready for forward and backward as autograd
-// asks for them.
-#include <nanobind/stl/map.h>
+// ModuleProgram: a captured graph, ready for forward and backward as autograd asks for them.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -32,21 +30,14 @@ std::vector<Type> types_of(const nb::list& arrays) {
 /// waited for may need.
 class ModuleProgram {
  public:
-  ModuleProgram(const nb::bytes& model, const Names& inputs, GradientProgramOptions options,
-                bool training)
-      : program_(import(model, std::move(options), training)) {
+  ModuleProgram(const nb::bytes& model, const Names& inputs, GradientProgramOptions options)
+      : program_(import(model, std::move(options))) {
     const Names fed = program_->input_names();
     if (fed == inputs) return;
     std::string text;
     for (const std::string& name : fed) text += " " + name;
     throw InternalError(
-        {.what = "The exported graph has other inputs than the call.", .received = text});
-  }
-
-  void bind(const std::string& name, nb::handle array) {
-    Tensor tensor = to_tensor(array, name.c_str());
-    const nb::gil_scoped_release release;
-    program_->bind(name, std::move(tensor));
+        {.what = "The captured graph has other inputs than the call.", .received = text});
   }
 
   nb::tuple forward(const nb::list& arrays, bool gradients, uint64_t seed) {
@@ -89,7 +80,6 @@ class ModuleProgram {
     const nb::gil_scoped_release release;
     const PlanInfo info = program_->plan(types, gradients);
     StepPlan plan{.arena_bytes = info.arena_bytes,
-                  .parameter_bytes = program_->bound_bytes(),
                   .output_bytes = info.output_bytes,
                   .constant_bytes = info.constant_bytes,
                   .kernels = info.kernels,
@@ -120,9 +110,9 @@ class ModuleProgram {
 
  private:
   static std::unique_ptr<GradientProgram> import(const nb::bytes& model,
-                                                 GradientProgramOptions options, bool training) {
+                                                 GradientProgramOptions options) {
     ImportOptions how;
-    how.training = training;
+    how.training = true;  // a dropout that is off is not in the graph
     const auto* data = reinterpret_cast<const std::byte*>(model.c_str());
     const nb::gil_scoped_release release;
     return std::make_unique<GradientProgram>(import_model(std::span(data, model.size()), how).graph,
@@ -143,33 +133,21 @@ void init_program(nb::module_& m) {
         "Returns to the system what malloc keeps of freed memory at this moment.");
   nb::class_<GradientRun>(m, "ModuleRun", "A forward run that may be asked for its backward.");
   nb::class_<ModuleProgram>(m, "ModuleProgram",
-                            "A module's exported graph, ready for forward and backward. Parameters "
-                            "and buffers are states, bound by "
-                            "pointer; nothing is copied.")
+                            "A captured graph, ready for forward and backward. All that it reads, "
+                            "parameters too, are inputs.")
       .def(
           "__init__",
           [](ModuleProgram* self, const nb::bytes& model, const Names& inputs,
-             std::map<std::string, std::string> states, Names trainable, Names input_gradients,
-             bool training, const std::string& precision, bool narrow_results) {
-            GradientProgramOptions options{.states = std::move(states),
-                                           .input_gradients = std::move(input_gradients),
-                                           .trainable = std::move(trainable),
-                                           .precision = precision_from(precision),
-                                           .narrow_results = narrow_results};
-            new (self) ModuleProgram(model, inputs, std::move(options), training);
+             Names input_gradients, const std::string& precision) {
+            new (self) ModuleProgram(model, inputs,
+                                     {.input_gradients = std::move(input_gradients),
+                                      .precision = precision_from(precision)});
           },
-          nb::arg("model"), nb::arg("inputs"), nb::arg("states"), nb::arg("trainable"),
-          nb::arg("input_gradients"), nb::arg("training"), nb::arg("precision") = "fp32",
-          nb::arg("narrow_results") = false,
-          "model: serialised ONNX whose parameters are inputs. inputs: names that forward() is "
-          "fed, in order. "
-          "states: graph input -> name of the parameter or buffer. trainable, input_gradients: "
-          "names whose "
-          "gradients backward() returns. training: keep dropout. precision: \"fp32\", "
-          "\"bf16\" or \"fp16\". narrow_results: return products beside a loss in that type. "
-          "Raises ModelError.")
-      .def("bind", &ModuleProgram::bind, nb::arg("name"), nb::arg("array"),
-           "Binds a state to the bytes of an array, from now on shared. Raises ShapeError.")
+          nb::arg("model"), nb::arg("inputs"), nb::arg("input_gradients"),
+          nb::arg("precision") = "fp32",
+          "model: serialised ONNX. inputs: names that forward() is fed, in order. "
+          "input_gradients: names whose gradients backward() returns. precision: \"fp32\", "
+          "\"bf16\" or \"fp16\". Raises ModelError.")
       .def("forward", &ModuleProgram::forward, nb::arg("arrays"), nb::arg("gradients"),
            nb::arg("seed") = 0,
            nb::sig("def forward(self, arrays: list[object], gradients: bool, seed: int = 0) -> "
@@ -182,7 +160,7 @@ void init_program(nb::module_& m) {
                    "moved: dict[int, object] = {}) -> list[object | None]"),
            "One array or None per output; inputs whose memory has moved since forward(), by "
            "position, which hold the same values. Returns DLPack capsules, None where no gradient "
-           "flows, for `input_gradients` and then `trainable`.")
+           "flows, for `input_gradients`.")
       .def("dump", &ModuleProgram::dump, nb::arg("types"), nb::arg("gradients"),
            "Text of graph and plan for inputs of these (dtype, shape) pairs.")
       .def("plan", &ModuleProgram::plan, nb::arg("arrays"), nb::arg("gradients"),

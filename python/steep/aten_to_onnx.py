@@ -7,7 +7,6 @@ that the graph consists of: operators, constants, what is known of its symbols.
 from __future__ import annotations
 
 import functools
-import hashlib
 import logging
 import re
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import onnx
 import torch
 from torch._export.passes.lift_constants_pass import ConstantAttrMap, lift_constants_pass
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.exported_program import ExportedProgram, ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
     ExportGraphSignature,
@@ -32,7 +30,7 @@ from torch.utils._pytree import tree_structure
 
 from steep import cache, elementwise, order, own_gradients
 from steep.digits import constants_with_digits, keep_digits
-from steep.fingerprint import NAMESPACES, Undetermined, add_tensor, write
+from steep.fingerprint import Undetermined, fingerprint
 from steep.recurrent import RECURRENT, keep_whole
 from steep.stops import TRANSLATIONS
 from steep.translations import TRAINED, WITH_BACKWARD
@@ -190,13 +188,11 @@ def _key(traced: torch.fx.GraphModule, known: str) -> str | None:
     """Return what names the model in the cache; None when the cache is off, or must stay out."""
     if cache.folder() is None:
         return None
-    digest = hashlib.sha256(f"{cache.versions(*_SOURCES)} {known}".encode())
     try:
-        _add_graph(traced, digest)
+        return fingerprint(traced, f"{cache.versions(*_SOURCES)} {known}")
     except Undetermined as e:
         log.info("no use for the cache: %s", e)
         return None
-    return digest.hexdigest()
 
 
 _SOURCES = (
@@ -238,46 +234,3 @@ def _knowledge(env: Any) -> str:
     guards = [str(g.expr) for g in env.guards]
     asserted = [str(a.expr) for some in env.deferred_runtime_asserts.values() for a in some]
     return f"{guards} {asserted} {env.replacements} {env.var_to_range}"
-
-
-def _add_graph(traced: torch.fx.GraphModule, digest: hashlib._Hash) -> None:
-    """Add all that a graph consists of. Raises Undetermined."""
-    numbers: dict[torch.fx.Node, int] = {}
-    for node in traced.graph.nodes:
-        numbers[node] = len(numbers)
-        line = [node.op, _operator(node)]
-        if node.op == "placeholder":
-            line.append(_type(node.meta["val"]))
-        write((node.args, dict(node.kwargs)), line, lambda n: f"%{numbers[n]}")
-        digest.update("\x1f".join(line).encode() + b"\x1e")
-        if node.op == "get_attr":
-            held = getattr(traced, node.target)
-            if isinstance(held, torch.fx.GraphModule):
-                _add_graph(held, digest)
-            elif isinstance(held, torch.Tensor) and not isinstance(held, FakeTensor):
-                add_tensor(held, digest)
-            else:
-                raise Undetermined(f"a constant of the class {type(held).__name__}")
-
-
-def _type(value: Any) -> str:
-    if not isinstance(value, torch.Tensor):
-        return str(value)
-    return f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.requires_grad}"
-
-
-def _operator(node: torch.fx.Node) -> str:
-    """Return the name of an operator that means the same everywhere. Raises Undetermined."""
-    target = node.target
-    if node.op != "call_function":
-        return ""
-    if isinstance(target, torch._ops.OpOverload):
-        name = str(target)
-        known = target.namespace in NAMESPACES or target._schema.name in WITH_BACKWARD
-    else:  # calculates with extents, or runs a graph
-        module = getattr(target, "__module__", "")
-        name = f"{module}.{getattr(target, '__name__', target)}"
-        known = module.split(".")[0] in ("_operator", "builtins", "math", "torch")
-    if not known:
-        raise Undetermined(f"the operator {name}")
-    return name

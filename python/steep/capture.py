@@ -123,7 +123,7 @@ class Capture:
                 "This version of PyTorch is not one whose captured graphs are known.",
                 expected=CAPTURED,
                 received=torch.__version__,
-                remedy='use exporter="torch.onnx"',
+                remedy=f'pip install "torch=={CAPTURED}.*"',
             )
         start = time.perf_counter()
         refused: list[CannotLower] = []

@@ -1,27 +1,21 @@
-"""What a module computes, as a digest, for a twentieth of the price of an export.
+"""What a graph of ATen operators computes, as a digest.
 
-The module runs once on tensors without data. Every operator that PyTorch dispatches is noted, with
-its operands and constants. Modules with equal notes compute the same for arguments of these
-extents, whatever the values of arguments, parameters and buffers: what was exported of one of them
-is right for the other. A module whose path through Python depends on such values cannot run without
-data, and has no digest.
-
-Names, types and layouts of parameters and buffers are part of the digest, their values are not. Of
-other tensors that the module holds the values are part too: a graph has them as constants.
+Every operator is noted, with its operands and constants: graphs with equal notes, about whose
+extents the same is known, compute the same.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
-NAMESPACES = ("aten", "prim", "prims", "steep")  # operators whose meaning the versions fix
+from steep.translations import WITH_BACKWARD
+
+_NAMESPACES = ("aten", "prim", "prims", "steep")  # operators whose meaning the versions fix
 _WORDS = (
     bool,
     int,
@@ -37,94 +31,60 @@ _WORDS = (
 
 
 class Undetermined(Exception):
-    """The notes might not tell two different modules apart."""
+    """The notes might not tell two different graphs apart."""
 
 
-def fingerprint(
-    module: torch.nn.Module, tensors: list[torch.Tensor], exporting: bool
-) -> hashlib._Hash:
-    """Digest of what ``module(*tensors)`` computes, to which the caller may add.
-
-    The module and the state of random generators are afterwards as before. ``exporting``: tell the
-    module, as torch.export does. Raises whatever a module raises that cannot run without data, or
-    Undetermined.
-    """
-    named: dict[str, torch.Tensor] = {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
-    for tensor in (*named.values(), *tensors):
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
-            raise Undetermined(f"a {type(tensor).__name__} on {tensor.device}")
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with mode:  # one tensor given twice is two arguments, tied parameters are one tensor
-        arguments = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in tensors]
-    fakes = {id(t): mode.from_tensor(t, static_shapes=True) for t in named.values()}
-    notes = _Notes()
-    for i, argument in enumerate(arguments):
-        notes.declare("argument", i, argument)
-    for name, tensor in named.items():
-        notes.declare("state", name, fakes[id(tensor)])
-    with _as_it_was(module), _told_of_export(exporting), mode, notes:
-        results = torch.func.functional_call(
-            module, {n: fakes[id(t)] for n, t in named.items()}, tuple(arguments)
-        )
-    notes.note("results", tuple(results))
-    if notes.refused:
-        raise Undetermined(notes.refused)
-    return notes.digest
+def fingerprint(traced: torch.fx.GraphModule, about: str) -> str:
+    """Return a digest of a graph and what else decides; raise Undetermined where there is none."""
+    digest = hashlib.sha256(about.encode())
+    _add_graph(traced, digest)
+    return digest.hexdigest()
 
 
-class _Notes(TorchDispatchMode):
-    """Writes down every operator; operands by the number of the note that made them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.digest = hashlib.sha256()
-        self.numbers: dict[int, int] = {}  # by identity
-        self.kept: list[torch.Tensor] = []  # so that no two have one identity
-        self.refused = ""  # why; PyTorch ends the process where some of its calls to here raise
-
-    def declare(self, role: str, name: object, tensor: torch.Tensor) -> None:
-        if id(tensor) not in self.numbers:
-            self.number(tensor)
-        self.note(role, str(name), tensor, tensor.dtype, tuple(tensor.shape), tensor.stride())
-
-    def number(self, tensor: torch.Tensor) -> None:
-        self.numbers[id(tensor)] = len(self.kept)
-        self.kept.append(tensor)
-
-    def note(self, *words: object) -> None:
-        line: list[str] = []
-        try:
-            write(words, line, self._word_for)
-        except Undetermined as e:
-            self.refused = str(e)
-        self.digest.update("\x1f".join(line).encode() + b"\x1e")
-
-    def _word_for(self, tensor: torch.Tensor) -> str:
-        if id(tensor) not in self.numbers:
-            self._add_constant(tensor)
-        return f"%{self.numbers[id(tensor)]}"
-
-    def _add_constant(self, tensor: torch.Tensor) -> None:
-        add_tensor(tensor, self.digest)
-        self.number(tensor)
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if getattr(func, "namespace", None) not in NAMESPACES:
-            self.refused = f"the operator {func}"
-        self.note(str(func), torch.is_grad_enabled(), args, kwargs or {})
-        result = func(*args, **(kwargs or {}))
-        for made in result if isinstance(result, (list, tuple)) else (result,):
-            if isinstance(made, torch.Tensor):
-                self.number(made)
-        return result
+def _add_graph(traced: torch.fx.GraphModule, digest: hashlib._Hash) -> None:
+    """Add all that a graph consists of. Raises Undetermined."""
+    numbers: dict[torch.fx.Node, int] = {}
+    for node in traced.graph.nodes:
+        numbers[node] = len(numbers)
+        line = [node.op, _operator(node)]
+        if node.op == "placeholder":
+            line.append(_type(node.meta["val"]))
+        _write((node.args, dict(node.kwargs)), line, numbers)
+        digest.update("\x1f".join(line).encode() + b"\x1e")
+        if node.op == "get_attr":
+            held = getattr(traced, node.target)
+            if isinstance(held, torch.fx.GraphModule):
+                _add_graph(held, digest)
+            elif isinstance(held, torch.Tensor) and not isinstance(held, FakeTensor):
+                _add_tensor(held, digest)
+            else:
+                raise Undetermined(f"a constant of the class {type(held).__name__}")
 
 
-def add_tensor(tensor: torch.Tensor, digest: hashlib._Hash) -> None:
+def _type(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return str(value)
+    return f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.requires_grad}"
+
+
+def _operator(node: torch.fx.Node) -> str:
+    """Return the name of an operator that means the same everywhere. Raises Undetermined."""
+    target = node.target
+    if node.op != "call_function":
+        return ""
+    if isinstance(target, torch._ops.OpOverload):
+        name = str(target)
+        known = target.namespace in _NAMESPACES or target._schema.name in WITH_BACKWARD
+    else:  # calculates with extents, or runs a graph
+        module = getattr(target, "__module__", "")
+        name = f"{module}.{getattr(target, '__name__', target)}"
+        known = module.split(".")[0] in ("_operator", "builtins", "math", "torch")
+    if not known:
+        raise Undetermined(f"the operator {name}")
+    return name
+
+
+def _add_tensor(tensor: torch.Tensor, digest: hashlib._Hash) -> None:
     """Add a tensor's type, layout and values. Raises Undetermined where they cannot be read."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise Undetermined(f"a {type(tensor).__name__} that no operator made")
@@ -137,77 +97,18 @@ def add_tensor(tensor: torch.Tensor, digest: hashlib._Hash) -> None:
         digest.update(about.encode() + b"\x1e" + data.tobytes())
 
 
-def write(value: Any, line: list[str], word_for: Callable[[Any], str]) -> None:
-    """Add the words for an operand; ``word_for`` gives that for a tensor, or the node of a graph.
-
-    Raises Undetermined for what is neither of these nor plain.
-    """
-    if isinstance(value, (torch.Tensor, torch.fx.Node)):
-        line.append(word_for(value))
+def _write(value: Any, line: list[str], numbers: dict[torch.fx.Node, int]) -> None:
+    """Add the words for an operand. Raises Undetermined for what is neither a node nor plain."""
+    if isinstance(value, torch.fx.Node):
+        line.append(f"%{numbers[value]}")
     elif isinstance(value, (list, tuple)):
         line.append("(")
         for item in value:
-            write(item, line, word_for)
+            _write(item, line, numbers)
         line.append(")")
     elif isinstance(value, dict):
-        write(tuple(value.items()), line, word_for)
+        _write(tuple(value.items()), line, numbers)
     elif isinstance(value, _WORDS):
         line.append(f"{type(value).__name__} {value!r}")
     else:
         raise Undetermined(f"an operand of the class {type(value).__name__}")
-
-
-@contextlib.contextmanager
-def _as_it_was(module: torch.nn.Module) -> Iterator[None]:
-    """Undo what forward assigns: it would hold tensors without data. Raises Undetermined then."""
-    before = [(m, {k: (v, _contents(v)) for k, v in vars(m).items()}) for m in module.modules()]
-    changed = False
-    try:
-        yield
-    finally:
-        for m, attributes in before:
-            now = vars(m)
-            for key in [k for k in now if k not in attributes]:
-                del now[key]
-                changed = True
-            for key, (value, contents) in attributes.items():
-                same = key in now and now[key] is value
-                if not same or not _same(_contents(value), contents):
-                    changed = True
-                    _refill(value, contents)
-                    now[key] = value
-    if changed:
-        raise Undetermined("forward changes its module")
-
-
-def _contents(value: Any) -> Any:
-    if type(value) is list:
-        return list(value)
-    return dict(value) if isinstance(value, dict) else None
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(a[k] is b[k] for k in a)
-    return a is None or (len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True)))
-
-
-def _refill(value: Any, contents: Any) -> None:
-    if contents is None:
-        return
-    value.clear()
-    (value.update if isinstance(value, dict) else value.extend)(contents)
-
-
-@contextlib.contextmanager
-def _told_of_export(exporting: bool) -> Iterator[None]:
-    """``torch.compiler.is_exporting()`` and ``is_compiling()`` answer as under torch.export."""
-    flags = [f for f in ("_is_exporting_flag", "_is_compiling_flag") if hasattr(torch.compiler, f)]
-    before = {f: getattr(torch.compiler, f) for f in flags}
-    try:
-        for f in flags if exporting else ():
-            setattr(torch.compiler, f, True)
-        yield
-    finally:
-        for f, value in before.items():
-            setattr(torch.compiler, f, value)

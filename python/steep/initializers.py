@@ -8,12 +8,14 @@ import onnx
 import onnx.numpy_helper
 import torch
 
-from steep.exported import Exported
 
+def embed_weights(
+    proto: onnx.ModelProto, states: Mapping[str, str], module: torch.nn.Module
+) -> onnx.ModelProto:
+    """Give those inputs in ``states`` the module's tensor of the name there; return the model.
 
-def embed_weights(exported: Exported, module: torch.nn.Module) -> onnx.ModelProto:
-    """Put a module's tensors into its exported graph; tied ones become one initializer."""
-    proto = onnx.load_from_string(exported.model)
+    Inputs for one tensor, as of tied weights, become one initializer.
+    """
     tensors: dict[str, torch.Tensor] = {
         **dict(module.named_parameters(remove_duplicate=False)),
         **dict(module.named_buffers(remove_duplicate=False)),
@@ -21,9 +23,9 @@ def embed_weights(exported: Exported, module: torch.nn.Module) -> onnx.ModelProt
     graph = proto.graph
     first: dict[int, str] = {}
     same: dict[str, str] = {}
-    for value in [v for v in graph.input if v.name in exported.states]:
+    for value in [v for v in graph.input if v.name in states]:
         graph.input.remove(value)
-        tensor = tensors[exported.states[value.name]]
+        tensor = tensors[states[value.name]]
         same[value.name] = first.setdefault(id(tensor), value.name)
         if same[value.name] == value.name:
             array = tensor.detach().contiguous().numpy()

@@ -110,8 +110,8 @@ def _named(func: Any) -> str:
 
 def _masks_of(piece: Piece, fed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Run the graph once more with the seed of its last run; return the masks of its dropouts."""
-    exported = piece.call.exported
-    model = onnx.load_from_string(exported.model)
+    call = piece.call
+    model = onnx.load_from_string(call.model)
     count = len(model.graph.output)
     constants = _constants(model)
     for number, node in enumerate(model.graph.node):
@@ -121,16 +121,9 @@ def _masks_of(piece: Piece, fed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         node.output.append(f"steep.mask_{number}")
         kind = onnx.TensorProto.BOOL
         model.graph.output.append(onnx.helper.make_tensor_value_info(node.output[1], kind, None))
-    program = ModuleProgram(
-        model.SerializeToString(),
-        inputs=exported.names,
-        states={},
-        trainable=[],
-        input_gradients=[],
-        training=True,
-    )
-    arrays = [to_dlpack(fed[i].detach().contiguous()) for i in exported.inputs]
-    capsules = program.forward(arrays, False, piece.call.last.seed)[0]
+    program = ModuleProgram(model.SerializeToString(), inputs=call.names, input_gradients=[])
+    arrays = [to_dlpack(fed[i].detach().contiguous()) for i in call.inputs]
+    capsules = program.forward(arrays, False, call.last.seed)[0]
     masks = [from_dlpack(c) for c in capsules[count:]]
     return [m for m in masks if m.numel()]
 

@@ -60,7 +60,7 @@ class ORTTrainer(Trainer):
         learning_rate_description: the learning rate is ``train_step``'s last argument.
         device: CPU.
         use_mixed_precision: matrix products in bfloat16, as ``precision="bf16"``.
-        _opset_version: ONNX opset, where the exporter allows it.
+        _opset_version: ONNX opset of ``save_as_onnx``; at least 18.
     """
 
     def __init__(  # noqa: PLR0917 (the dialect's order)
@@ -97,7 +97,7 @@ class ORTTrainer(Trainer):
         more: dict[str, Any] = {k: options.pop(k) for k in SESSION_OPTIONS if k in options}
         if use_mixed_precision:
             more.setdefault("precision", "bf16")
-        # Older opsets lack operators that both exporters now write.
+        # Older opsets lack operators that the exporter now writes.
         opset = max(_opset_version, 18) if _opset_version is not None else None
         super().__init__(model, loss_fn, {**settings, **more}, opset=opset, **options)
 

@@ -23,6 +23,8 @@ _REGIONS = {
     torch.amp.autocast_mode._enter_autocast,
     torch.amp.autocast_mode._exit_autocast,
 }
+# what reads memory: where a part gives a slice, nothing lies between its rows
+_OF_MEMORY = {"as_strided", "as_strided_copy", "as_strided_scatter", "resize", "set"}
 
 
 def bring_in_parts(
@@ -44,7 +46,7 @@ def bring_in_parts(
         known_before = {*refused}
         for e in found:
             at = _operation(graph_module, e.node)
-            if not at or at in known_before or _has_regions(graph_module):
+            if not at or at in known_before or _must_stay_whole(graph_module, at):
                 raise e
             refused.setdefault(at, e)
         parts = _split(graph_module, frozenset(refused))
@@ -52,7 +54,7 @@ def bring_in_parts(
         if found:
             continue
         if not pieces:
-            raise CannotLower("nothing is left for the engine", "")
+            raise CannotLower("; ".join(str(e) for e in refused.values()), "")
         forward: Callable[..., Any] = parts.forward
         return forward, pieces, list(refused.values())
     raise found[-1]
@@ -141,5 +143,10 @@ def _placeholders(graph_module: torch.fx.GraphModule) -> list[str]:
     return [n.name for n in graph_module.graph.nodes if n.op == "placeholder"]
 
 
-def _has_regions(graph_module: torch.fx.GraphModule) -> bool:
-    return any(n.target in _REGIONS for n in graph_module.graph.nodes if n.op == "call_function")
+def _must_stay_whole(graph_module: torch.fx.GraphModule, at: str) -> bool:
+    """Would it mean something else between two parts?"""
+    nodes = [n for n in graph_module.graph.nodes if n.op.startswith("call_")]
+    names = [n.target if isinstance(n.target, str) else n.target.__name__ for n in nodes]
+    return any(n.target in _REGIONS for n in nodes) or any(
+        n.name == at and name.strip("_") in _OF_MEMORY for n, name in zip(nodes, names, strict=True)
+    )

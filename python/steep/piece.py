@@ -17,10 +17,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from steep.call import Autograd, Call
-from steep.exported import Exported
 from steep.lowering import fake_mode, lower, outputs_of, refusal
 from steep.own_gradients import Interpreter
-from steep.structure import Leaf
 
 
 def bring_in(graph_module: torch.fx.GraphModule, examples: Sequence[Any], precision: str) -> Piece:
@@ -131,26 +129,14 @@ class Piece:
     def __init__(self, lowered: Lowered, precision: str) -> None:
         self.lowered = lowered
         fakes, inputs = lowered.fakes, lowered.inputs
-        exported = Exported(
-            model=lowered.model.SerializeToString(),
-            inputs=inputs,
-            names=[f"arg_{i}" for i in inputs],
-            states={},
-            results=Leaf(),
-            exporter="dynamo",
-            reason="",
-            seconds=0,
-            training=True,
-            extents=[[] for _ in fakes],
-        )
         wanted = [i for i in inputs if fakes[i].requires_grad] if torch.is_grad_enabled() else []
         self.call = Call(
-            torch.nn.Module(),
-            exported,
-            set(),
+            lowered.model.SerializeToString(),
+            [f"arg_{i}" for i in inputs],
+            inputs,
+            len(fakes),
             tuple(wanted),
             precision=precision,
-            narrow_results=False,
         )
         # as at the capture
         self.types = [(str(fakes[i].dtype)[6:], [_hint(d) for d in fakes[i].shape]) for i in inputs]

@@ -24,18 +24,15 @@ def quiet() -> Iterator[None]:
     try:
         torch.backends.mha.set_fastpath_enabled(False)
         with (
-            unlogged("torch", "onnxscript"),
+            unlogged("torch", "onnxscript", "onnx_ir"),
             replaced(
                 transformer,
                 "_detect_is_causal_mask",
                 lambda mask, is_causal=None, size=None: is_causal is True,
             ),
-            # Tracing prints the graph of whatever it cannot export.
-            replaced(torch._C, "_jit_onnx_log", lambda *_: None),
             warnings.catch_warnings(),
             torch.enable_grad(),  # as in training: faithful.py asks for it
             torch.autocast("cpu", enabled=False),
-            torch.random.fork_rng(devices=[]),
         ):
             warnings.simplefilter("ignore")
             yield
@@ -68,12 +65,13 @@ def _loggers(*packages: str) -> list[logging.Logger]:
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Put ``value`` in the place of a function of PyTorch's own, where this version has it."""
-    before = getattr(owner, name, None)
-    if before is not None:
-        setattr(owner, name, value)
+    """Put ``value`` in the place of a function of PyTorch's own.
+
+    For all threads. Raises AttributeError where this version of PyTorch has no such function.
+    """
+    before = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        if before is not None:
-            setattr(owner, name, before)
+        setattr(owner, name, before)

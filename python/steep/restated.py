@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -131,25 +130,30 @@ def _as_strided(
     reach = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     if not memory.is_contiguous() or start < 0 or start + reach >= x.numel():
         lost("as_strided of a tensor with gaps, or beyond a tensor,")
-    if torch.jit.is_tracing():
-        warnings.warn("strides are numbers in a trace", torch.jit.TracerWarning, stacklevel=1)
     memory = memory if order == list(range(x.dim())) else memory.clone()
     return memory.as_strided(size, stride, start)
 
 
 def _dropout(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """``F.dropout``: where it drops nothing it returns its argument, which torch.export copies."""
+    """``F.dropout``: where it drops nothing it returns its argument, which tracing copies."""
     c = _given(F.dropout, args, kwargs)
     if c.training and c.p == 1:
         return c.input * torch.zeros(())
-    made = c.input.grad_fn is not None  # neither an argument nor a parameter
-    return c.input if made and (not c.training or c.p == 0) else F.dropout(*args, **kwargs)
+    return c.input if not c.training or c.p == 0 else F.dropout(*args, **kwargs)
 
 
 def _stack(tensors: Any, dim: int = 0, **options: Any) -> torch.Tensor:
     """``torch.stack`` of several dtypes, which the exporters join as they are."""
     kind = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
     return torch.stack([t.to(kind) for t in tensors], dim, **options)
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """``F.one_hot``: an index that is out of range is an error of the engine."""
+    if num_classes <= 0:  # as many as the largest says
+        return F.one_hot(tensor, num_classes)
+    rows = torch.eye(num_classes, dtype=torch.int64)
+    return rows[torch.where(tensor < 0, num_classes, tensor)]
 
 
 def _gumbel_softmax(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -222,6 +226,7 @@ RESTATED: dict[Any, Callable[..., Any]] = {
     F.embedding: _embedding,
     F.embedding_bag: _embedding_bag,
     F.gumbel_softmax: _gumbel_softmax,
+    F.one_hot: _one_hot,
     F.avg_pool2d: _average_pool(F.avg_pool2d, 2),
     F.avg_pool3d: _average_pool(F.avg_pool3d, 3),
     F.instance_norm: _instance_norm,

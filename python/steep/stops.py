@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import onnx
 import torch
 from onnxscript import opset18
 
@@ -33,18 +32,3 @@ def _translated(x: Any) -> Any:
 
 TRANSLATIONS: dict[Any, Any] = {torch.ops.steep.stop_gradient.default: _translated}
 """For torch.onnx.export of what torch.export captured."""
-
-torch.onnx.register_custom_op_symbolic(
-    "steep::stop_gradient", lambda g, x: g.op("steep::StopGradient", x).setType(x.type()), 9
-)
-
-
-def mark_stops(graph: onnx.GraphProto) -> None:
-    """In a graph that was traced, say it in standard ONNX as well."""
-    for node in graph.node:
-        if node.domain == "steep":
-            node.domain, node.op_type = "", "Identity"
-            node.metadata_props.add(key=_KEY)
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                mark_stops(body)

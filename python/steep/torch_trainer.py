@@ -26,10 +26,9 @@ from torch.utils.dlpack import from_dlpack
 from steep import _steep
 from steep.errors import DataError, ModelError, ShapeError
 from steep.export import export
-from steep.initializers import embed_weights, with_states
+from steep.initializers import with_states
 from steep.report import ExportReport, Report
 from steep.session import TrainingSession
-from steep.structure import flatten
 from steep.with_loss import WithLoss, the_loss
 
 if TYPE_CHECKING:
@@ -102,7 +101,6 @@ class Trainer:
         settings: Mapping[str, Any],
         *,
         seed: int | None = None,
-        exporter: str | None = None,
         opset: int | None = None,
         predictions: bool = True,
     ) -> None:
@@ -110,7 +108,7 @@ class Trainer:
         self._net = WithLoss(model, criterion, predictions)
         self._settings = dict(settings)
         self._seed = torch.initial_seed() & _SEED_MASK if seed is None else seed
-        self._export_options: dict[str, Any] = {"exporter": exporter, "opset": opset}
+        self._opset = opset  # of files
         self._turn = threading.RLock()
         self._captured: Captured | None = None
         self._evaluated: tuple[torch.nn.Module, Captured] | None = None
@@ -313,8 +311,7 @@ class Trainer:
         """
         example = list(inputs) if inputs else self._example()
         with in_mode(self.model, False):
-            exported = export(self.model, _positional(example), example, **self._export_options)
-        proto = embed_weights(exported, self.model)
+            proto = export(self.model, example, opset=self._opset)
         _steep.write_file(os.fspath(path), proto.SerializeToString())
 
     # --- inside -----------------------------------------------------------------------------------
@@ -485,7 +482,3 @@ def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
     finally:
         for part, mode in before:
             part.training = mode
-
-
-def _positional(inputs: Sequence[torch.Tensor]) -> Any:
-    return flatten((tuple(inputs), {}))[1]

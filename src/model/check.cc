@@ -154,7 +154,7 @@ class UnknownOps {
   }
 
   void look_at(const onnx::NodeProto& node, int64_t opset) {
-    if (functions_.count(function_id(node)) != 0 || is_own(node)) return;
+    if (functions_.count(function_id(node)) != 0 || says_gradient(node)) return;
     const std::string op = node.domain().empty()
                                ? quote(node.op_type())
                                : quote(node.domain()) + "." + quote(node.op_type());
@@ -448,7 +448,7 @@ std::string function_id(const onnx::NodeProto& n) {
   return n.domain() + '\0' + n.op_type() + '\0' + n.overload();
 }
 
-bool is_own(const onnx::NodeProto& node) {
+bool says_gradient(const onnx::NodeProto& node) {
   return node.domain() == "steep" &&
          (node.op_type() == "GradientOf" || node.op_type() == "WithGradient");
 }

@@ -24,7 +24,7 @@ inline constexpr std::string_view kPreviewDomain = "ai.onnx.preview";
 
 /// A node of the domain "steep": GradientOf and WithGradient (ops/with_gradient.cc), as captures of
 /// PyTorch have them. No file is to hold any other operator of ours.
-bool is_own(const onnx::NodeProto& node);
+bool says_gradient(const onnx::NodeProto& node);
 /// "Relu", or "ai.onnx.preview.training.Adam" where the domain is not the default one.
 std::string canonical_name(const onnx::NodeProto& node);
 

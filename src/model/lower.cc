@@ -343,7 +343,7 @@ static Attr with_digits(Attr attr, const onnx::NodeProto& node, const std::strin
 
 std::vector<Binding> Lowering::raise_node(const onnx::NodeProto& node, std::vector<Binding> inputs,
                                           const Frame& frame) {
-  if (!node.domain().empty() && node.domain() != kTrainingDomain && !is_own(node)) {
+  if (!node.domain().empty() && node.domain() != kTrainingDomain && !says_gradient(node)) {
     throw ModelError(
         {.what = "The operator is not known.", .received = "domain " + quote(node.domain())});
   }

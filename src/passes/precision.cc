@@ -333,22 +333,6 @@ Precision precision_from(std::string_view name) {
                     .received = std::string(name)});
 }
 
-bool is_product(Value v) {
-  for (Node n = v.producer(); n; n = v.producer()) {
-    if (n.op() == "MatMul" || n.op() == "steep.MatMul") return true;
-    if (n.op() == "Add") {
-      const int bias = n.input(0).type().shape && n.input(0).rank() == 1 ? 0 : 1;
-      if (!n.input(bias).type().shape || n.input(bias).rank() != 1) return false;
-      v = n.input(1 - bias);
-    } else if (moves(n)) {
-      v = n.input(0);
-    } else {
-      return false;
-    }
-  }
-  return false;
-}
-
 void precision_bf16(Graph& g) {
   normalise_products(g);
   let_convolutions_narrow(g);

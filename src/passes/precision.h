@@ -17,8 +17,4 @@ enum class Precision : uint8_t {
 /// "fp32", "bf16" or "fp16". Throws ModelError for any other name.
 Precision precision_from(std::string_view name);
 
-/// Whether `v` is a product's result, perhaps with a bias, in another shape or order: what
-/// PyTorch's autocast leaves in the narrow type.
-bool is_product(Value v);
-
 }  // namespace steep

@@ -143,7 +143,7 @@ def test_data_in_a_file(name, raw, count):
     graph = helper.make_graph([node, add], "g", inout[:1], inout[1:], [tensor])
     imports = [helper.make_opsetid("", onnx.defs.onnx_opset_version())]
     model = helper.make_model(graph, opset_imports=imports)
-    program = _steep.ModuleProgram(model.SerializeToString(), ["x"], {}, [], [], False)
+    program = _steep.ModuleProgram(model.SerializeToString(), ["x"], [])
     outputs, *_ = program.forward([np.zeros(count, np.float32)], False)
     np.testing.assert_array_equal(np.asarray(steep.Tensor(outputs[0])), values.astype(np.float32))
 

@@ -116,7 +116,7 @@ def test_a_module_in_threads():
     module = torch.nn.Sequential(
         torch.nn.Linear(12, 16), torch.nn.Tanh(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 3)
     )
-    model = steep.ORTModule(module, exporter="tracing")
+    model = steep.ORTModule(module)
     weights = list(module.parameters())
 
     def inputs(i):
@@ -138,12 +138,13 @@ def test_a_module_in_threads():
     for i, found in enumerate(at_once(work)):  # the first calls export at once
         for a, b in zip(found, gradients(module, i), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
-    assert len(model.export_reports) == 2  # for each rank, once
+    # by rank, by whether x wants a gradient, of these extents and of any
+    assert len(model.export_reports) <= 8
 
 
 def test_backward_refuses_the_run_of_another_program():
     torch = pytest.importorskip("torch")
-    models = [steep.ORTModule(torch.nn.Linear(4, 3), exporter="tracing") for _ in range(2)]
+    models = [steep.ORTModule(torch.nn.Linear(4, 3)) for _ in range(2)]
     one, other = (model(torch.randn(2, 4)) for model in models)
     one.grad_fn.run = other.grad_fn.run
     with pytest.raises(steep.DataError, match="another program"):

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import pickle
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -45,17 +46,52 @@ def test_what_decides_on_values_is_no_one_graph():
 
 
 def test_nothing_in_the_engine_is_an_error():
-    net = ORTModule(Fn(lambda m, x: x.tolist()), exporter="dynamo", fallback="parts")
+    net = ORTModule(Fn(lambda m, x: x.tolist()), fallback="parts")
     with pytest.raises(ModelError, match="Nothing of the module Fn ran in the engine"):
         net(torch.ones(2, WIDTH))
-    whole = ORTModule(Fn(lambda m, x: x.tolist()), exporter="dynamo", fallback="torch")
+    whole = ORTModule(Fn(lambda m, x: x.tolist()), fallback="torch")
     assert whole(torch.ones(1, 2)) == [[1, 1]]
     assert whole.fallback_calls == 1
 
 
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy * 3
+
+
+def test_other_threads_notice_nothing_of_a_capture():
+    """A function with a backward of its own works there as ever."""
+    done, turns, refused = threading.Event(), [], []
+
+    def work():
+        while not done.is_set():
+            x = torch.ones(3, requires_grad=True)
+            try:
+                Tripled.apply(x.tanh() * x).sum().backward()
+            except Exception as e:
+                refused.append(e)
+            turns.append(x.grad)
+
+    with ThreadPoolExecutor(1) as other:
+        running = other.submit(work)
+        for k in range(3):
+            ORTModule(Fn(lambda m, x, k=k: torch.tanh(m.layer(x)) * (k + 2)))(torch.ones(2, WIDTH))
+        done.set()
+        running.result()
+    assert turns and refused == []
+    x = torch.ones(3, requires_grad=True)
+    Tripled.apply(x.tanh() * x).sum().backward()
+    assert all(torch.equal(x.grad, g) for g in turns)
+
+
 def test_too_many_graphs_are_said(monkeypatch):
     monkeypatch.setitem(capture.CONFIG, "recompile_limit", 3)
-    net = ORTModule(Fn(lambda m, x, f: getattr(torch, f)(m.layer(x))), exporter="dynamo")
+    net = ORTModule(Fn(lambda m, x, f: getattr(torch, f)(m.layer(x))))
     x = torch.randn(2, WIDTH)
     for function in ("tanh", "relu", "sin"):
         net(x, function)
@@ -66,7 +102,7 @@ def test_too_many_graphs_are_said(monkeypatch):
 
 def test_modes_and_precisions_have_graphs_of_their_own():
     inner = Fn(lambda m, x: m.drop(m.layer(x)), drop=nn.Dropout(0.5))
-    net = ORTModule(inner, exporter="dynamo")
+    net = ORTModule(inner)
     x = torch.randn(64, WIDTH)
     assert (net(x) == 0).any()
     net.eval()
@@ -84,7 +120,7 @@ def test_modes_and_precisions_have_graphs_of_their_own():
 
 
 def test_a_frozen_parameter_gets_no_gradient():
-    net = ORTModule(Fn(lambda m, x: m.layer(x)), exporter="dynamo")
+    net = ORTModule(Fn(lambda m, x: m.layer(x)))
     net(torch.randn(2, WIDTH)).sum().backward()
     net.zero_grad()
     net.layer.weight.requires_grad_(False)
@@ -105,7 +141,7 @@ def test_equal_gradients_may_be_changed_one_by_one():
 
 
 def test_second_derivatives():
-    net = ORTModule(Fn(lambda m, x: torch.tanh(m.layer(x))), exporter="dynamo").double()
+    net = ORTModule(Fn(lambda m, x: torch.tanh(m.layer(x)))).double()
     x = torch.randn(2, WIDTH, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(net, (x,))
     assert torch.autograd.gradgradcheck(net, (x,))
@@ -113,7 +149,7 @@ def test_second_derivatives():
 
 def test_threads_and_copies():
     module = Fn(lambda m, x: torch.tanh(m.layer(x)))
-    net = ORTModule(module, exporter="dynamo")
+    net = ORTModule(module)
     x = torch.randn(3, WIDTH)
     expected = module(x)
     with ThreadPoolExecutor(4) as pool:
@@ -121,7 +157,7 @@ def test_threads_and_copies():
             assert_same([found], [expected])
     for other in (
         copy.deepcopy(net),
-        pickle.loads(pickle.dumps(ORTModule(nn.Linear(2, 2), exporter="dynamo"))),
+        pickle.loads(pickle.dumps(ORTModule(nn.Linear(2, 2)))),
     ):
         assert other.state_dict().keys() == other.module.state_dict().keys()
     assert_same([copy.deepcopy(net)(x)], [expected])
@@ -149,7 +185,7 @@ def test_threads_capture_one_after_the_other(monkeypatch):
 
 def test_an_export_within_a_capture():
     inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
-    net = ORTModule(nn.Sequential(ORTModule(inner, exporter="dynamo"), inner[0]), exporter="dynamo")
+    net = ORTModule(nn.Sequential(ORTModule(inner), inner[0]))
     x = torch.randn(2, WIDTH)
     assert_same([net(x)], [inner[0](inner(x))])
 
@@ -159,7 +195,7 @@ def test_numbers_of_a_list_may_change():
         lambda m, x: m.layer(x) * torch.tensor([[m.shift, 2.0, 3], [m.shift, 1, m.shift]])[0, 0]
     )
     module.shift = 0.5
-    net = ORTModule(copy.deepcopy(module), exporter="dynamo")
+    net = ORTModule(copy.deepcopy(module))
     x = torch.randn(2, WIDTH)
     for value in (0.5, 1.5, -2.5, 7.0):
         module.shift = net.module.shift = value

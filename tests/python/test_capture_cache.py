@@ -33,7 +33,7 @@ def conversions(monkeypatch, tmp_path):
 
 def agree(module: nn.Module, *sizes: tuple[int, ...]) -> None:
     torch._dynamo.reset()  # as in another process
-    wrapped = ORTModule(module, exporter="dynamo")
+    wrapped = ORTModule(module)
     for size in sizes:
         x = torch.randn(size, requires_grad=True)
         expected = module(x)

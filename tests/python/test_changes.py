@@ -165,75 +165,6 @@ def test_other_lengths_of_a_loop():
         assert_close(net(x)[0], torch_net(x)[0])
 
 
-class Memory(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-        self.h = torch.zeros(3, 4)
-
-    def forward(self, x):
-        self.h = (self.linear(x) + self.h).detach()
-        return self.linear(x) + self.h
-
-
-class Branch(torch.nn.Linear):
-    def forward(self, x):
-        y = super().forward(x)
-        return y if y.sum() > 0 else -2 * y
-
-
-class Number(torch.nn.Linear):
-    def forward(self, x):
-        y = super().forward(x)
-        return y / float(y.abs().max())
-
-
-class While(torch.nn.Linear):
-    def forward(self, x):
-        y = super().forward(x)
-        while y.abs().sum() < 50:
-            y = y * 2
-        return y
-
-
-class Scales(torch.nn.Linear):
-    def forward(self, x):
-        x.mul_(2)
-        return super().forward(x)
-
-
-class Spectrum(torch.nn.Linear):
-    def forward(self, x):
-        return torch.fft.fft(super().forward(x))
-
-
-REFUSED = {
-    "forward keeps h": Memory,
-    "depends on a parameter": lambda: Branch(4, 4),
-    "or a number, at .*test_changes.py": lambda: Number(4, 4),
-    "a decision of Python code": lambda: While(4, 4),
-    "a change in place of an argument": lambda: Scales(4, 4),
-    "is complex": lambda: Spectrum(4, 4),
-    "counts calls": lambda: torch.nn.BatchNorm1d(4, momentum=None),
-}
-
-
-@pytest.mark.parametrize("message", REFUSED)
-def test_what_a_graph_cannot_follow_is_refused(message):
-    x = torch.randn(3, 4)
-    before = x.clone()
-    with pytest.raises(ModelError, match=message):
-        ORTModule(REFUSED[message](), exporter="torch.onnx")(x)
-    assert torch.equal(x, before)
-
-
-def test_a_backward_hook_within_is_refused():
-    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
-    net[0].register_full_backward_hook(lambda *_: None)
-    with pytest.raises(ModelError, match="hook on the backward"):
-        ORTModule(net, exporter="torch.onnx")(torch.randn(3, 4))
-
-
 def test_a_decision_about_an_argument_is_taken_at_each_call():
     class Masked(torch.nn.Linear):
         def forward(self, x, mask):
@@ -347,15 +278,3 @@ def test_checkpoint_around_the_first_call():
     torch_net(x).sum().backward()
     for p, q in zip(torch_net.parameters(), net.parameters(), strict=True):
         assert_close(q.grad, p.grad)
-
-
-def test_a_trace_is_made_once(monkeypatch):
-    exports = []
-    real = ORTModule._export
-    monkeypatch.setattr(
-        ORTModule, "_export", lambda self, *args: exports.append(self) or real(self, *args)
-    )
-    net = ORTModule(torch.nn.Linear(3, 2), exporter="tracing")
-    for rows in (4, 4, 5):
-        net(torch.randn(rows, 3))
-    assert len(exports) == 1

@@ -138,7 +138,7 @@ def test_a_module_after_a_fork():
         torch.manual_seed(0)
         model = steep.ORTModule(torch.nn.Sequential(
             torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(),
-            torch.nn.Linear(16 * 14 * 14, 64)), exporter="tracing")
+            torch.nn.Linear(16 * 14 * 14, 64)))
         data, out = torch.randn(32, 3, 16, 16), torch.zeros(32, 64)
 
         def step():

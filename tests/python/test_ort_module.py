@@ -12,8 +12,6 @@ from of_module import piece_of  # noqa: E402
 
 from steep import ORTModule  # noqa: E402
 
-EXPORTERS = ["torch.export", "tracing"]
-
 
 class Net(torch.nn.Module):
     def __init__(self, dropout=0.0):
@@ -51,25 +49,23 @@ def assert_same_gradients(a, b):
             )
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
-def test_forward_and_gradients(exporter):
-    torch_net, net = pair(Net(), exporter=exporter)
+def test_forward_and_gradients():
+    torch_net, net = pair(Net())
     x = torch.randn(4, 6)
     expected, result = torch_net(x), net(x)
     assert_close(result, expected)
     expected.square().sum().backward()
     result.square().sum().backward()
     assert_same_gradients(torch_net, net)
-    assert net.export_report.exporter == exporter
+    assert net.export_report.exporter == "dynamo"
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
-def test_other_sizes_without_a_new_export(exporter):
-    torch_net, net = pair(Net(), exporter=exporter)
+def test_other_sizes_are_one_more_graph():
+    torch_net, net = pair(Net())
     for shape in [(4, 6), (7, 6), (1, 6), (4, 6)]:
         x = torch.randn(shape)
         assert_close(net(x), torch_net(x))
-    assert len(net.export_reports) == 1
+    assert len(net.export_reports) <= 3  # of these extents, of any, of one row
 
 
 def test_first_batch_of_one():
@@ -200,9 +196,8 @@ def test_eval_and_no_grad():
     assert not torch.equal(net(x), net(x))
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
-def test_dropout_is_dropout(exporter):
-    net = ORTModule(torch.nn.Dropout(0.25), exporter=exporter)
+def test_dropout_is_dropout():
+    net = ORTModule(torch.nn.Dropout(0.25))
     x = torch.ones(1000, 100, requires_grad=True)
     y = net(x)
     kept = y != 0
@@ -270,7 +265,7 @@ def test_no_copies():
 
 
 def test_pickle_and_deepcopy():
-    _, net = pair(Net(), exporter="tracing")
+    _, net = pair(Net())
     x = torch.randn(2, 6)
     expected = net(x)
     for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
@@ -415,9 +410,8 @@ def test_tied_weights():
         def forward(self, ids):
             return self.decoder(self.embedding(ids))
 
-    for exporter in EXPORTERS:
-        torch_net, net = pair(Tied(), exporter=exporter)
-        ids = torch.randint(0, 11, (3, 5))
-        for m in (torch_net, net):
-            m(ids).square().sum().backward()
-        assert_same_gradients(torch_net, net)
+    torch_net, net = pair(Tied())
+    ids = torch.randint(0, 11, (3, 5))
+    for m in (torch_net, net):
+        m(ids).square().sum().backward()
+    assert_same_gradients(torch_net, net)

@@ -43,7 +43,7 @@ NOT_TRAINED = {
     *("unsqueezed in place", "transposed in place", "cumulative batch norm", "comparisons"),
     *("parameter replaced", "other precision", "foreach", "index_reduce", "put_", "put_ that adds"),
     *("logcumsumexp", "logsumexp", "ties", "median and mode", "sort is stable", "var", "nansum"),
-    *("one_hot", "no columns", "division of integers", "division of floats", "rounding"),
+    *("no columns", "division of integers", "division of floats", "rounding"),
     *("nan and infinity", "special", "cdist", "inverse", "activations", "unpooled"),
     *("CrossEntropyLoss, all ignored", "PoissonNLLLoss", "MultiMarginLoss", "CTCLoss"),
     *("MultiLabelMarginLoss", "AdaptiveLogSoftmaxWithLoss", "PReLU and RReLU"),
@@ -78,7 +78,7 @@ def test_names_are_unique():
 
 @pytest.mark.parametrize("name", by_module())
 def test_module(name):
-    compare_calls(PATTERNS[name], lambda m: steep.ORTModule(m, exporter="dynamo", fallback="parts"))
+    compare_calls(PATTERNS[name], lambda m: steep.ORTModule(m, fallback="parts"))
 
 
 @pytest.mark.parametrize("name", by_other_doors(PATTERNS))

@@ -32,7 +32,7 @@ def test_the_gradient_passes_straight_where_nothing_is_clipped(per_channel, copi
     scale = np.array([0.5, 0.25, 0.125] if per_channel else 0.25, np.float32)
     zero = np.array([3, 0, -2] if per_channel else 1, np.int8)
     proto = model(scale, zero, copies=copies)
-    program = _steep.ModuleProgram(proto.SerializeToString(), ["x"], {}, [], ["x"], True)
+    program = _steep.ModuleProgram(proto.SerializeToString(), ["x"], ["x"])
     x = np.linspace(-70, 70, 18, dtype=np.float32).reshape(6, 3)
     dy = np.arange(18, dtype=np.float32).reshape(6, 3)
     outputs, run, _ = program.forward([x], True)

@@ -84,10 +84,3 @@ def test_encoders_of_pytorch_s_are_one_graph():
     for mask in (nn.Transformer.generate_square_subsequent_mask(5), torch.zeros(5, 5)):
         torch.testing.assert_close(net(x, mask), encoder(x, mask), rtol=1e-4, atol=1e-5)
     assert len(net.report().graphs) == 1 and net.report().whole
-
-
-def test_options_that_would_be_ignored_are_refused():
-    with pytest.raises(ValueError, match="opset"):
-        ORTModule(nn.Linear(1, 1), opset=20)
-    with pytest.raises(ValueError, match="exporter"):
-        ORTModule(nn.Linear(1, 1), exporter="magic")

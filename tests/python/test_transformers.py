@@ -152,26 +152,10 @@ def test_padding_is_not_learned_from(make):
     assert net.report().whole
 
 
-# What each exporter of torch 2.13 writes; older and newer opsets it refuses itself.
-OPSETS = [("tracing", n) for n in (17, 18, 20)] + [("torch.export", n) for n in range(18, 26)]
-
-
-@pytest.mark.parametrize("make", [bert, gpt2])
-@pytest.mark.parametrize("exporter, opset", OPSETS)
-def test_opsets(make, exporter, opset):
-    torch.manual_seed(0)
-    torch_net, words = make({**SMALL, "layers": 1})
-    torch_net.train()
-    net = ORTModule(copy.deepcopy(torch_net), exporter=exporter, opset=opset)
-    batches = [batch(words, SMALL, seed) for seed in range(2)]
-    compare(torch_net, net, lambda m, b: m(input_ids=b[0], labels=b[1]).loss, batches, steps=3)
-
-
-@pytest.mark.parametrize("exporter", ["torch.export", "tracing"])
-def test_tutorial_model(exporter):
+def test_tutorial_model():
     torch.manual_seed(0)
     torch_net = TransformerModel(307, width=32, hidden=48, dropout=0.0)
-    net = ORTModule(copy.deepcopy(torch_net), exporter=exporter)
+    net = ORTModule(copy.deepcopy(torch_net))
     criterion = torch.nn.CrossEntropyLoss()
 
     def loss_of(m, b):

@@ -164,8 +164,6 @@ def test_environment_and_argument(monkeypatch, compared):
     monkeypatch.setenv("STEEP_VERIFY", "yes")
     with pytest.raises(ModelError, match="STEEP_VERIFY"):
         ORTModule(nn.Linear(4, 4))(x)
-    with pytest.raises(ValueError, match="dynamo"):
-        ORTModule(nn.Linear(4, 4), verify=True, exporter="tracing")
 
 
 def test_backend(compared):

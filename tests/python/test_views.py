@@ -1,4 +1,4 @@
-"""Views of memory, and writes through them: exported as PyTorch computes them, or refused."""
+"""Views of memory, and writes through them, are what they are in PyTorch."""
 
 import copy
 
@@ -9,8 +9,6 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 from steep import ModelError, ORTModule  # noqa: E402
-
-EXPORTERS = ("torch.export", "tracing")
 
 
 class Scaled(torch.nn.Module):
@@ -32,9 +30,9 @@ def computed(module, x):
     return y.detach(), x.grad, module.weight.grad
 
 
-def check(function, exporter, x):
+def check(function, x):
     module = Scaled(function)
-    ours = computed(ORTModule(copy.deepcopy(module), exporter=exporter), x)
+    ours = computed(ORTModule(copy.deepcopy(module)), x)
     for mine, theirs in zip(ours, computed(module, x), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
 
@@ -82,26 +80,24 @@ STRIDED = {
 }
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("name", STRIDED)
-def test_as_strided_means_memory(name, exporter):
-    check(STRIDED[name], exporter, x_of())
+def test_as_strided_means_memory(name):
+    check(STRIDED[name], x_of())
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
-def test_as_strided_over_gaps_is_refused(exporter):
+def test_as_strided_over_gaps_is_refused():
     with pytest.raises(ModelError, match="as_strided of a tensor with gaps"):
-        check(lambda y, x: y[:, 2:].as_strided((3, 4), (8, 1)), exporter, x_of())
+        check(lambda y, x: y[:, 2:].as_strided((3, 4), (8, 1)), x_of())
 
 
-def test_strides_hold_for_the_extents_that_they_were_traced_for():
+def test_strides_of_other_extents():
     module = Scaled(lambda y, x: y.as_strided((3, 4), y.stride()))
-    wrapped = ORTModule(copy.deepcopy(module), exporter="tracing")
+    wrapped = ORTModule(copy.deepcopy(module))
     for columns in (8, 5):
         torch.testing.assert_close(wrapped(x_of(columns)), module(x_of(columns)))
 
 
-KEPT_BY_A_TRACE = {
+THROUGH_A_SLICE = {
     "the tensor": written(lambda y: y, fill),
     "a slice": written(lambda y: y[1:4, 2:], lambda v, x: v.mul_(x[1:4, 2:])),
     "a slice, added": written(lambda y: y[1:4], lambda v, x: v.__iadd__(x[:3])),
@@ -111,7 +107,7 @@ KEPT_BY_A_TRACE = {
         lambda y: y[1:], lambda v, x: v.index_add_(0, torch.tensor([0, 2]), x[:2])
     ),
 }
-LOST_BY_A_TRACE = {
+THROUGH_A_VIEW = {
     "view": written(lambda y: y.view(2, 24).view(6, 8), fill),
     "transpose": written(lambda y: y.t(), fill),
     "flatten": written(lambda y: y.flatten(), fill),
@@ -127,32 +123,27 @@ LOST_BY_A_TRACE = {
 }
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
-@pytest.mark.parametrize("name", KEPT_BY_A_TRACE)
-def test_a_write_reaches_what_it_is_a_slice_of(name, exporter):
-    check(KEPT_BY_A_TRACE[name], exporter, x_of())
+@pytest.mark.parametrize("name", THROUGH_A_SLICE)
+def test_a_write_reaches_what_it_is_a_slice_of(name):
+    check(THROUGH_A_SLICE[name], x_of())
 
 
-@pytest.mark.parametrize("name", LOST_BY_A_TRACE)
-def test_a_write_through_a_view_is_exported_or_refused(name):
-    check(LOST_BY_A_TRACE[name], "torch.export", x_of())
-    with pytest.raises(ModelError, match=r"through another view, of a tensor read at .*test_views"):
-        check(LOST_BY_A_TRACE[name], "tracing", x_of())
+@pytest.mark.parametrize("name", THROUGH_A_VIEW)
+def test_a_write_through_a_view_reaches_all_that_share_its_memory(name):
+    check(THROUGH_A_VIEW[name], x_of())
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
-def test_a_view_that_is_written_may_be_read(exporter):
+def test_a_view_that_is_written_may_be_read():
     def function(y, x):
         view = y.transpose(0, 1)
         view[1:3] = x[:2, :6] ** 2
         return view * 2
 
-    check(function, exporter, x_of())
+    check(function, x_of())
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
-def test_what_drops_nothing_is_its_argument(exporter):
-    check(written(lambda y: F.dropout(y, 0.1, False), fill), exporter, x_of())
+def test_what_drops_nothing_is_its_argument():
+    check(written(lambda y: F.dropout(y, 0.1, False), fill), x_of())
 
 
 def test_longformer_learns_as_in_pytorch():
@@ -171,7 +162,7 @@ def test_longformer_learns_as_in_pytorch():
         pad_token_id=1,
     )
     module = transformers.LongformerModel(config, add_pooling_layer=False)
-    wrapped = ORTModule(copy.deepcopy(module), exporter="tracing")
+    wrapped = ORTModule(copy.deepcopy(module))
     ids = torch.randint(2, 50, (2, 24))
     results = [m(input_ids=ids).last_hidden_state for m in (wrapped, module)]
     for result in results:
