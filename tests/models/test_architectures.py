@@ -33,7 +33,7 @@ def test_trains_as_in_pytorch(kind, name, monkeypatch):
         monkeypatch.setitem(architectures.SMALL, layers, 1)
     threads = torch.get_num_threads()
     try:
-        found = architectures.compare(kind, name, "dynamo")
+        found = architectures.compare(kind, name)
     finally:
         torch.set_num_threads(threads)
         torch._dynamo.reset()  # the graphs of one model are of no use to another
