@@ -11,8 +11,8 @@
 #include <cstring>
 #include <random>
 
+#include "device/kernel.h"
 #include "providers/cpu/cpu.h"
-#include "runtime/kernel.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -26,9 +26,9 @@ struct Run {
   std::string only{};  ///< the candidate to time, where not the first that accepts
 };
 
-ChosenKernel choose(const Run& run, const NodeSpec& spec, std::string* why_not) {
-  if (run.only.empty()) return choose_kernel(cpu::provider(), spec, why_not);
-  for (const Candidate& c : cpu::provider().candidates(run.op)) {
+cpu::ChosenKernel choose(const Run& run, const NodeSpec& spec, std::string* why_not) {
+  if (run.only.empty()) return cpu::choose_kernel(spec, why_not);
+  for (const cpu::Candidate& c : cpu::candidates(run.op)) {
     if (c.name == run.only) return {c.make(spec, why_not), c.name};
   }
   *why_not = "no such candidate";
@@ -38,7 +38,7 @@ ChosenKernel choose(const Run& run, const NodeSpec& spec, std::string* why_not) 
 /// Builds the kernels once and times one execute() of each in turn. The label names the candidates.
 void time_kernels(benchmark::State& state, std::vector<Run> runs) {
   struct Ready {
-    ChosenKernel chosen;
+    cpu::ChosenKernel chosen;
     std::vector<const void*> in;
     std::vector<void*> out;
     Tensor scratch;

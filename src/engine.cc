@@ -13,10 +13,9 @@
 #include "ops/with_gradient.h"
 #include "passes/pipeline.h"
 #include "passes/specialise.h"
+#include "plan/executable.h"
 #include "plan/plan.h"
-#include "providers/cpu/cpu.h"
 #include "runtime/budget.h"
-#include "runtime/executable.h"
 #include "runtime/memory.h"
 #include "runtime/threads.h"
 #include "specialisation.h"
@@ -27,13 +26,13 @@ namespace {
 
 /// The stages, in order. Everything else on this page is bookkeeping. Nothing when a shape depends
 /// on data: then the stages work on one segment of the graph after the other (flow/segment.cc).
-std::optional<Plan> compile(const Graph& graph, std::span<const Type> types,
-                            const Provider& provider, const PassOptions& options) {
+std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, const Devices& devices,
+                            const PassOptions& options) {
   try {
-    Specialised concrete = specialise_known(graph, types, provider);
+    Specialised concrete = specialise_known(graph, types, devices.host());
     if (!concrete.deferred.empty()) return std::nullopt;
     run_passes(concrete.graph, options);
-    return make_plan(std::move(concrete.graph), provider);
+    return make_plan(std::move(concrete.graph), devices);
   } catch (const std::bad_alloc&) {
     throw OutOfMemoryError({.what = "There is not enough memory to compile the model.",
                             .remedy = "Use smaller shapes, or give the process more memory."});
@@ -162,7 +161,7 @@ struct Program::Impl {
       dtypes.push_back(t.dtype());
     }
     std::vector<Type> types = all_types(fed);
-    std::optional<Plan> plan = compile(graph, types, cpu::provider(), pass_options());
+    std::optional<Plan> plan = compile(graph, types, options.devices, pass_options());
     if (!plan) {
       segments = Segment::whole(graph);
       return nullptr;
@@ -192,7 +191,9 @@ struct Program::Impl {
          .remedy = "Use the name of a trainable parameter or of an optimizer moment."});
   }
 
-  PassOptions pass_options() const { return {options.disabled_passes, options.precision}; }
+  PassOptions pass_options() const {
+    return {options.disabled_passes, options.precision, &options.devices};
+  }
   RunOptions run_options() {
     wrote_states = false;
     return {profiler, options.check_finite, &wrote_states};
@@ -213,13 +214,13 @@ struct Program::Impl {
     }
   }
 
-  Machine machine() {
-    Machine m{.provider = cpu::provider(),
-              .pool = pool,
-              .passes = pass_options(),
-              .cache_size = options.cache_size,
-              .limits = options.limits,
-              .run = run_options()};
+  RunContext run_context() {
+    RunContext m{.devices = options.devices,
+                 .pool = pool,
+                 .passes = pass_options(),
+                 .cache_size = options.cache_size,
+                 .limits = options.limits,
+                 .run = run_options()};
     for (size_t i = 0; i < states.size(); ++i) m.states[graph.states()[i].name()] = states[i];
     m.run_body = [this](const Body& body, std::span<const Datum> inputs, int64_t turn) {
       return run_body(body, inputs, turn);
@@ -286,7 +287,7 @@ struct Program::Impl {
       }
     }
     DataResult result;
-    result.outputs = Segment::run(at, machine());
+    result.outputs = Segment::run(at, run_context());
     if (depth == 0) keep_apart(result.outputs, inputs);
     ++run_count;
     if (has_backward) {
@@ -300,7 +301,7 @@ struct Program::Impl {
   std::vector<Tensor> backward_in_segments(Progress at, std::span<const Tensor> inputs) {
     const std::vector<Datum> fed = to_data(inputs);
     std::copy(fed.begin(), fed.end(), at.inputs.begin());
-    std::vector<Datum> results = Segment::run(at, machine());
+    std::vector<Datum> results = Segment::run(at, run_context());
     keep_apart(results, fed);
     return to_tensors(results);
   }

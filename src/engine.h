@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "flow/machine.h"
+#include "device/device.h"
+#include "flow/run_context.h"
 #include "ir/graph.h"
 #include "passes/precision.h"
-#include "runtime/kernel.h"
 #include "runtime/profiler.h"
 
 namespace steep {
@@ -31,6 +31,7 @@ struct ProgramOptions {
   bool check_finite = false;
   uint64_t seed = 0;  ///< of dropout and other random ops
   Limits limits{};
+  Devices devices{};
 };
 
 /// What one specialisation is and costs.

@@ -196,7 +196,9 @@ GradientProgram::Compiled& GradientProgram::compile(const GradientPattern& patte
       ++next;
     }
   }
-  Compiled compiled{Program(std::move(g), {.precision = options_.precision}), std::move(flows)};
+  Compiled compiled{
+      Program(std::move(g), {.precision = options_.precision, .devices = options_.devices}),
+      std::move(flows)};
   for (const auto& [name, tensor] : bound_) bind_in(compiled.program, name, tensor);
   return programs_.emplace(pattern, std::move(compiled)).first->second;
 }

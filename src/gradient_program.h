@@ -22,6 +22,7 @@ struct GradientProgramOptions {
   std::vector<std::string> input_gradients{};
   std::vector<std::string> trainable{};
   Precision precision = Precision::fp32;
+  Devices devices{};
 };
 
 /// Which outputs receive a gradient. An absent gradient is left out of the graph, since adding

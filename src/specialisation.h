@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/executable.h"
+#include "plan/executable.h"
 
 namespace steep {
 

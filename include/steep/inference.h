@@ -29,6 +29,9 @@ struct InferenceOptions {
   uint64_t seed = 0;          ///< of random operators
   bool check_finite = false;  ///< DataError names the first node that makes NaN or infinity; slow
   Limits limits{};
+  /// Where to run, in the order in which a node is offered; what none of these takes runs on the
+  /// CPU. Empty: there alone.
+  std::vector<ProviderChoice> providers{};
 };
 
 /// What a model says about itself.

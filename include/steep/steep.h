@@ -25,6 +25,7 @@
 #include "steep/dtype.h"
 #include "steep/error.h"
 #include "steep/limits.h"
+#include "steep/providers.h"
 #include "steep/tensor.h"
 
 namespace steep {
@@ -134,6 +135,10 @@ struct TrainingOptions {
   /// of loss and moments. For graphs that are captured anew, which may spell a model otherwise.
   bool bound_to_graph = true;
   Limits limits{};
+  /// Where steps run, in the order in which a node is offered; what none of these takes runs on the
+  /// CPU. Weights, moments and all that is fed and returned stay in the host's memory. Empty: the
+  /// CPU alone.
+  std::vector<ProviderChoice> providers{};
 };
 
 struct StepResult {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "providers/cpu/elementwise.h"
-#include "runtime/kernel.h"
+#include "providers/cpu/kernel.h"
 
 namespace steep::cpu {
 

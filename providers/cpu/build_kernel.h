@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "runtime/kernel.h"
+#include "providers/cpu/kernel.h"
 #include "steep/error.h"
 
 namespace steep::cpu {

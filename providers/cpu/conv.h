@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "providers/cpu/kernel.h"
 #include "providers/cpu/window.h"
-#include "runtime/kernel.h"
 
 namespace steep::cpu {
 

@@ -4,7 +4,6 @@
 #include <map>
 
 #include "providers/cpu/data_shaped.h"
-#include "providers/cpu/isa.h"
 
 namespace steep::cpu {
 
@@ -70,43 +69,50 @@ STEEP_KERNELS(STEEP_DECLARE)
 
 namespace {
 
-class CpuProvider final : public Provider {
- public:
-  CpuProvider() {
-    limit_isa();
+const std::map<std::string_view, std::vector<Candidate>>& all_candidates() {
+  static const auto by_op = [] {
     std::vector<Candidate> all;
 #define STEEP_REGISTER(stem) register_##stem(all);
     STEEP_KERNELS(STEEP_REGISTER)
 #undef STEEP_REGISTER
-    for (const Candidate& c : all) by_op_[c.op].push_back(c);
-#define STEEP_REGISTER(op, stem) data_shaped_[#op] = run_##stem;
-    STEEP_DATA_SHAPED(STEEP_REGISTER)
-#undef STEEP_REGISTER
-  }
-
-  std::string_view name() const override { return "cpu"; }
-
-  std::span<const Candidate> candidates(std::string_view op) const override {
-    auto it = by_op_.find(op);
-    if (it == by_op_.end()) return {};
-    return it->second;
-  }
-
-  DataShapedKernel data_shaped(std::string_view op) const override {
-    auto it = data_shaped_.find(op);
-    return it == data_shaped_.end() ? nullptr : it->second;
-  }
-
- private:
-  std::map<std::string_view, std::vector<Candidate>> by_op_;
-  std::map<std::string_view, DataShapedKernel> data_shaped_;
-};
+    std::map<std::string_view, std::vector<Candidate>> sorted;
+    for (const Candidate& c : all) sorted[c.op].push_back(c);
+    return sorted;
+  }();
+  return by_op;
+}
 
 }  // namespace
 
-const Provider& provider() {
-  static const CpuProvider instance;
-  return instance;
+const std::vector<Candidate>& candidates(std::string_view op) {
+  static const std::vector<Candidate> none;
+  const auto it = all_candidates().find(op);
+  return it == all_candidates().end() ? none : it->second;
+}
+
+std::vector<std::string_view> known_ops() {
+  std::vector<std::string_view> ops;
+  for (const auto& [op, list] : all_candidates()) ops.push_back(op);
+  return ops;
+}
+
+ChosenKernel choose_kernel(const NodeSpec& node, std::string* why_not) {
+  std::string reasons = "no kernel";
+  for (const Candidate& c : candidates(node.op)) {
+    std::string reason;
+    if (auto kernel = c.make(node, &reason)) return {std::move(kernel), c.name};
+    reasons += fmt::format("; {}: {}", c.name, reason);
+  }
+  if (why_not != nullptr) *why_not = reasons;
+  return {};
+}
+
+DataShapedKernel data_shaped(std::string_view op) {
+#define STEEP_FIND(name, stem) \
+  if (op == #name) return run_##stem;
+  STEEP_DATA_SHAPED(STEEP_FIND)
+#undef STEEP_FIND
+  return nullptr;
 }
 
 }  // namespace steep::cpu

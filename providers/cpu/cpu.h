@@ -1,20 +1,29 @@
 // The CPU provider: oneDNN, our own run-time-dispatched kernels, and reference loops for everything
-// else.
+// else. plugin.cc is its side of steep/provider.h.
 #pragma once
 
-#include "runtime/kernel.h"
+#include "providers/cpu/kernel.h"
 
 namespace steep::cpu {
-
-/// The one instance. Thread-safe.
-const Provider& provider();
 
 /// Has this machine matrix products of 16-bit floats of the type? Otherwise they are computed in
 /// float32, from operands widened and into results rounded: the same values, but no faster.
 bool has_products(DType narrow);
 
+/// The operators that candidates() knows, sorted.
+std::vector<std::string_view> known_ops();
+
 /// Each kernel file defines one of these functions; cpu.cc lists them. Adds its candidates, fastest
 /// first.
 using Register = void (*)(std::vector<Candidate>& list);
+
+/// Computes a node whose output shapes depend on data (data_shaped.h). Of the outputs, `node` gives
+/// the dtypes (undefined: not wanted). `inputs` as Operands: undefined where absent. Returns one
+/// tensor per output, undefined where not wanted. Throws ShapeError and DataError for inputs that
+/// do not fit.
+using DataShapedKernel = std::vector<Tensor> (*)(const NodeSpec& node,
+                                                 std::span<const Tensor> inputs);
+/// nullptr when there is none.
+DataShapedKernel data_shaped(std::string_view op);
 
 }  // namespace steep::cpu

@@ -8,8 +8,8 @@
 #include "providers/cpu/axis.h"
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/convert.h"
+#include "providers/cpu/kernel.h"
 #include "providers/cpu/parallel.h"
-#include "runtime/kernel.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "providers/cpu/layer_norm.cc"

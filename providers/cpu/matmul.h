@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "runtime/kernel.h"
+#include "providers/cpu/kernel.h"
 
 namespace steep::cpu {
 

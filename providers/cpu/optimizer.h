@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/kernel.h"
+#include "providers/cpu/kernel.h"
 
 namespace steep::cpu {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <exception>
 
-#include "runtime/budget.h"
+#include "providers/cpu/kernel.h"
 
 namespace steep::cpu {
 

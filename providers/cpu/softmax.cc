@@ -5,8 +5,8 @@
 
 #include "providers/cpu/axis.h"
 #include "providers/cpu/build_kernel.h"
+#include "providers/cpu/kernel.h"
 #include "providers/cpu/parallel.h"
-#include "runtime/kernel.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "providers/cpu/softmax.cc"

@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "providers/cpu/convert.h"
+#include "providers/cpu/kernel.h"
 #include "providers/cpu/parallel.h"
-#include "runtime/kernel.h"
 #include "steep/error.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -5,11 +5,11 @@
 
 #include "autodiff/gradient.h"
 #include "bindings.h"
+#include "device/device.h"
 #include "engine.h"
 #include "model/import.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
-#include "providers/cpu/cpu.h"
 #include "steep/error.h"
 
 namespace steep::python {
@@ -95,7 +95,9 @@ nb::list op_table() {
 
 std::vector<std::string> kernels(const std::string& op) {
   std::vector<std::string> names;
-  for (const Candidate& c : cpu::provider().candidates(op)) names.emplace_back(c.name);
+  const auto host = host_device();
+  const Candidates candidates = host->candidates(op);
+  for (size_t i = 0; i < candidates.size(); ++i) names.emplace_back(candidates[i].name);
   return names;
 }
 

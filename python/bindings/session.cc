@@ -8,7 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
-#include "providers/cpu/cpu.h"
+#include "device/device.h"
 #include "steep/error.h"
 #include "steep/steep.h"
 #include "train/convert.h"
@@ -145,7 +145,8 @@ void init_options(nb::module_ &m) {
       .def_rw("loss_scale", &TrainingOptions::loss_scale)
       .def_rw("check_finite", &TrainingOptions::check_finite)
       .def_rw("bound_to_graph", &TrainingOptions::bound_to_graph)
-      .def_rw("limits", &TrainingOptions::limits);
+      .def_rw("limits", &TrainingOptions::limits)
+      .def_rw("providers", &TrainingOptions::providers);
 }
 
 void init_results(nb::module_ &m) {
@@ -213,7 +214,8 @@ void init_session(nb::module_ &m) {
   init_options(m);
   init_results(m);
   m.def(
-      "has_products", [](const std::string &dtype) { return cpu::has_products(dtype_from(dtype)); },
+      "has_products",
+      [](const std::string &dtype) { return host_device()->multiplies(dtype_from(dtype)); },
       nb::arg("dtype"),
       "Has this machine matrix products of a 16-bit float type? Otherwise they run in float32.");
   using Session = TrainingSession;

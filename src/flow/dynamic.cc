@@ -68,10 +68,10 @@ bool Alone::make(const DynamicCall& call, bool all_constant) {
   const Node n = call.node;
   const Node copy = g.add_node(n.op(), inputs, n.output_count(), n.attrs(), n.name());
   for (int i = 0; i < n.output_count(); ++i) g.add_output("y", copy.output(i));
-  Specialised s = specialise_known(g, fed, call.machine.provider);
+  Specialised s = specialise_known(g, fed, call.context.devices.host());
   if (!s.deferred.empty()) return false;
   ready.executable = std::make_unique<Executable>(
-      make_plan(std::move(s.graph), call.machine.provider), call.machine.pool);
+      make_plan(std::move(s.graph), Devices::host_alone()), call.context.pool);
   ready_.push_front(std::move(ready));
   if (ready_.size() > kMaxReady) ready_.pop_back();
   return true;
@@ -91,7 +91,7 @@ std::vector<Datum> Alone::run(const DynamicCall& call) {
       exe.bind_input(*frame, next++, call.tensor(i));
   }
   std::vector<Datum> results;
-  for (Tensor& t : exe.run(*frame, Phase::forward, call.machine.run))
+  for (Tensor& t : exe.run(*frame, Phase::forward, call.context.run))
     results.emplace_back(std::move(t));
   exe.release(std::move(frame));
   return results;
@@ -136,12 +136,12 @@ namespace {
 
 std::vector<Datum> run_rule(const DynamicCall& call) {
   if (const DynamicRule rule = find_dynamic_rule(call.node.op())) return rule(call);
-  if (call.machine.provider.data_shaped(call.node.op()) != nullptr) {
+  if (call.context.devices.host().data_shaped(call.node.op()) != nullptr) {
     std::vector<Tensor> inputs;
     for (size_t i = 0; i < call.inputs.size(); ++i)
       inputs.push_back(call.has(i) ? call.tensor(i) : Tensor());
     std::vector<Datum> results;
-    for (Tensor& t : run_data_shaped(call.machine.provider, call.node, inputs))
+    for (Tensor& t : run_data_shaped(call.context.devices.host(), call.node, inputs))
       results.emplace_back(std::move(t));
     return results;
   }

@@ -3,7 +3,7 @@
 
 #include <list>
 
-#include "flow/machine.h"
+#include "flow/run_context.h"
 
 namespace steep {
 
@@ -36,7 +36,7 @@ class Alone {
 struct DynamicCall {
   Node node;
   std::span<const Datum> inputs;
-  const Machine& machine;
+  const RunContext& context;
   std::vector<bool> wanted;  ///< by output: something reads it
   Alone& alone;              ///< this node's
 

@@ -50,11 +50,11 @@ class Loop {
 
   std::vector<Datum> run() {
     const int64_t trips = find_trips();
-    if (trips > c_.machine.limits.max_iterations && !conditional_) too_long(trips);
+    if (trips > c_.context.limits.max_iterations && !conditional_) too_long(trips);
     bool goes_on = !c_.has(1) || c_.integer(1) != 0;
     int64_t turn = 0;
     for (; goes_on && (trips < 0 || turn < trips); ++turn) {
-      if (turn >= c_.machine.limits.max_iterations) too_long(trips);
+      if (turn >= c_.context.limits.max_iterations) too_long(trips);
       poll();
       goes_on = step(backwards_ ? trips - 1 - turn : turn, trips);
     }
@@ -64,7 +64,7 @@ class Loop {
  private:
   [[noreturn]] void too_long(int64_t trips) const {
     c_.fail("A loop does not end.",
-            fmt::format("at most {} iterations", c_.machine.limits.max_iterations),
+            fmt::format("at most {} iterations", c_.context.limits.max_iterations),
             trips < 0 ? "more" : fmt::format("{}", trips),
             "If it is meant to run so long, raise Limits::max_iterations.");
   }
@@ -109,7 +109,7 @@ class Loop {
       keep(now_[i]);
       saved_[i].push_back(now_[i]);
     }
-    std::vector<Datum> outputs = c_.machine.run_body(body_, inputs, turn);
+    std::vector<Datum> outputs = c_.context.run_body(body_, inputs, turn);
     size_t next = 0;
     bool goes_on = true;
     if (conditional_) {
@@ -129,9 +129,9 @@ class Loop {
 
   void keep(const Datum& d) {
     kept_ += d.nbytes();
-    if (kept_ <= c_.machine.limits.max_bytes) return;
+    if (kept_ <= c_.context.limits.max_bytes) return;
     c_.fail("A loop gathers too much.",
-            fmt::format("at most {}", bytes_text(c_.machine.limits.max_bytes)), "more",
+            fmt::format("at most {}", bytes_text(c_.context.limits.max_bytes)), "more",
             "If it is meant to, raise Limits::max_bytes.");
   }
 
@@ -214,8 +214,8 @@ std::vector<Datum> run_if(const DynamicCall& c) {
   const auto captured = static_cast<int64_t>(then_branch->inputs().size());
   const bool holds = c.integer(0) != 0;
   const auto middle = c.inputs.begin() + 1 + captured;
-  return holds ? c.machine.run_body(then_branch, {c.inputs.begin() + 1, middle}, 0)
-               : c.machine.run_body(body(c, "else_branch"), {middle, c.inputs.end()}, 0);
+  return holds ? c.context.run_body(then_branch, {c.inputs.begin() + 1, middle}, 0)
+               : c.context.run_body(body(c, "else_branch"), {middle, c.inputs.end()}, 0);
 }
 
 }  // namespace steep

@@ -130,7 +130,7 @@ bool Segment::finished() const {
   return true;
 }
 
-std::vector<Datum> Segment::run_first(std::vector<Datum> inputs, const Machine& machine) {
+std::vector<Datum> Segment::run_first(std::vector<Datum> inputs, const RunContext& context) {
   std::vector<Datum> there(graph_.value_count());
   for (size_t i = 0; i < inputs.size(); ++i) there[graph_.inputs()[i].id()] = std::move(inputs[i]);
   inputs.clear();
@@ -150,7 +150,7 @@ std::vector<Datum> Segment::run_first(std::vector<Datum> inputs, const Machine& 
       } else if (x.role() == Role::constant) {
         operands.emplace_back(*x.tensor());
       } else if (x.role() == Role::state) {
-        operands.emplace_back(machine.states.at(x.name()));
+        operands.emplace_back(context.states.at(x.name()));
       } else {
         operands.push_back(there[x.id()]);
         if (--readers[x.id()] == 0) there[x.id()] = Datum();
@@ -159,7 +159,7 @@ std::vector<Datum> Segment::run_first(std::vector<Datum> inputs, const Machine& 
     std::vector<bool> wanted;
     for (int i = 0; i < n.output_count(); ++i) wanted.push_back(readers[n.output(i).id()] > 0);
     std::vector<Datum> results =
-        run_dynamic({n, operands, machine, std::move(wanted), alone_[n.id()]});
+        run_dynamic({n, operands, context, std::move(wanted), alone_[n.id()]});
     for (int i = 0; i < n.output_count(); ++i) {
       const uint32_t y = n.output(i).id();
       if (readers[y] > 0) there[y] = std::move(results.at(static_cast<size_t>(i)));
@@ -171,7 +171,7 @@ std::vector<Datum> Segment::run_first(std::vector<Datum> inputs, const Machine& 
 }
 
 std::shared_ptr<Segment::Cut> Segment::cut_for(std::span<const Datum> inputs,
-                                               const Machine& machine) {
+                                               const RunContext& context) {
   std::vector<Type> types;
   for (const Datum& d : inputs) types.push_back(type_of(d));
   for (auto it = cuts_.begin(); it != cuts_.end(); ++it) {
@@ -179,15 +179,15 @@ std::shared_ptr<Segment::Cut> Segment::cut_for(std::span<const Datum> inputs,
     if (it != cuts_.begin()) cuts_.splice(cuts_.begin(), cuts_, it);
     return cuts_.front();
   }
-  cuts_.push_front(make_cut(std::move(types), machine));
-  if (cuts_.size() > std::max<size_t>(machine.cache_size, 1)) cuts_.pop_back();
+  cuts_.push_front(make_cut(std::move(types), context));
+  if (cuts_.size() > std::max<size_t>(context.cache_size, 1)) cuts_.pop_back();
   return cuts_.front();
 }
 
 std::shared_ptr<Segment::Cut> Segment::make_cut(std::vector<Type> types,
-                                                const Machine& machine) const {
+                                                const RunContext& context) const {
   auto cut = std::make_shared<Cut>();
-  Specialised s = specialise_known(then_, types, machine.provider, phase_);
+  Specialised s = specialise_known(then_, types, context.devices.host(), phase_);
   Graph& g = s.graph;
   std::unordered_set<uint32_t> deferred(s.deferred.begin(), s.deferred.end());
   std::vector<Phase> update_phases;
@@ -227,9 +227,9 @@ std::shared_ptr<Segment::Cut> Segment::make_cut(std::vector<Type> types,
   }
   for (Value v : now.sources()) cut->now_inputs.push_back(place.at(v.id()));
   if (now.graph().node_count() > 0 || !now.graph().updates().empty()) {
-    run_passes(now.graph(), machine.passes);
-    cut->now = std::make_unique<Executable>(make_plan(std::move(now.graph()), machine.provider),
-                                            machine.pool);
+    run_passes(now.graph(), context.passes);
+    cut->now = std::make_unique<Executable>(make_plan(std::move(now.graph()), context.devices),
+                                            context.pool);
   }
   cut->rest = std::make_shared<Segment>(rest.graph(), cut->phase_ends ? Phase::backward : phase_,
                                         fed_later_, !cut->phase_ends);
@@ -241,7 +241,7 @@ namespace {
 
 /// The graph's outputs of a phase that has ended: nothing makes them any more.
 std::vector<Datum> outputs_of(const Graph& g, Phase phase, std::span<const Datum> inputs,
-                              const Machine& machine) {
+                              const RunContext& context) {
   std::vector<Datum> results;
   const auto place = places_of(g.inputs());
   for (const Output& o : g.outputs()) {
@@ -249,7 +249,7 @@ std::vector<Datum> outputs_of(const Graph& g, Phase phase, std::span<const Datum
     if (o.value.role() == Role::constant) {
       results.emplace_back(o.value.tensor()->clone());
     } else if (o.value.role() == Role::state) {
-      results.emplace_back(machine.states.at(o.value.name()).clone());
+      results.emplace_back(context.states.at(o.value.name()).clone());
     } else {
       results.push_back(inputs[place.at(o.value.id())]);
     }
@@ -260,7 +260,7 @@ std::vector<Datum> outputs_of(const Graph& g, Phase phase, std::span<const Datum
 }  // namespace
 
 std::vector<Datum> Segment::run_now(const Cut& cut, std::span<const Datum> inputs,
-                                    const Machine& machine) {
+                                    const RunContext& context) {
   std::vector<Tensor> made;
   if (cut.now) {
     const Graph& g = *cut.now->plan().graph;
@@ -269,10 +269,10 @@ std::vector<Datum> Segment::run_now(const Cut& cut, std::span<const Datum> input
       cut.now->bind_input(borrowed.frame(), i, inputs[cut.now_inputs[i]].tensor());
     }
     for (size_t i = 0; i < g.states().size(); ++i) {
-      Tensor state = machine.states.at(g.states()[i].name());
+      Tensor state = context.states.at(g.states()[i].name());
       cut.now->bind_state(borrowed.frame(), i, state.data());
     }
-    made = cut.now->run(borrowed.frame(), Phase::forward, machine.run);
+    made = cut.now->run(borrowed.frame(), Phase::forward, context.run);
   }
   std::vector<Datum> next;
   for (const Source& s : cut.rest_inputs) {
@@ -281,22 +281,22 @@ std::vector<Datum> Segment::run_now(const Cut& cut, std::span<const Datum> input
   return next;
 }
 
-std::vector<Datum> Segment::run(Progress& at, const Machine& machine) {
+std::vector<Datum> Segment::run(Progress& at, const RunContext& context) {
   const Phase phase = at.segment->phase_;
   for (;;) {
     Segment& s = *at.segment;
-    std::vector<Datum> inputs = s.run_first(std::move(at.inputs), machine);
+    std::vector<Datum> inputs = s.run_first(std::move(at.inputs), context);
     if (s.finished()) {
       if (!s.next_phase_) {
         s.next_phase_ = std::make_shared<Segment>(s.then_, Phase::backward, s.fed_later_, false);
       }
-      std::vector<Datum> results = outputs_of(s.then_, phase, inputs, machine);
+      std::vector<Datum> results = outputs_of(s.then_, phase, inputs, context);
       at = {s.next_phase_, std::move(inputs)};
       return results;
     }
-    const std::shared_ptr<Cut> cut = s.cut_for(inputs, machine);
-    at = {cut->rest, run_now(*cut, inputs, machine)};
-    if (cut->phase_ends) return outputs_of(cut->rest->graph_, phase, at.inputs, machine);
+    const std::shared_ptr<Cut> cut = s.cut_for(inputs, context);
+    at = {cut->rest, run_now(*cut, inputs, context)};
+    if (cut->phase_ends) return outputs_of(cut->rest->graph_, phase, at.inputs, context);
     if (!cut->now && cut->rest->first_.empty()) throw_data_dependent(cut->rest->graph_.nodes()[0]);
   }
 }

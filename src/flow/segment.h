@@ -38,7 +38,7 @@ class Segment {
 
   /// Runs to the end of the phase, and returns its outputs in order. `at` is then where the next
   /// phase begins.
-  static std::vector<Datum> run(Progress& at, const Machine& machine);
+  static std::vector<Datum> run(Progress& at, const RunContext& context);
 
   const Graph& graph() const { return graph_; }
   /// Text of the parts known so far.
@@ -55,11 +55,11 @@ class Segment {
   };
 
   bool finished() const;
-  std::vector<Datum> run_first(std::vector<Datum> inputs, const Machine& machine);
-  std::shared_ptr<Cut> cut_for(std::span<const Datum> inputs, const Machine& machine);
-  std::shared_ptr<Cut> make_cut(std::vector<Type> types, const Machine& machine) const;
+  std::vector<Datum> run_first(std::vector<Datum> inputs, const RunContext& context);
+  std::shared_ptr<Cut> cut_for(std::span<const Datum> inputs, const RunContext& context);
+  std::shared_ptr<Cut> make_cut(std::vector<Type> types, const RunContext& context) const;
   static std::vector<Datum> run_now(const Cut& cut, std::span<const Datum> inputs,
-                                    const Machine& machine);
+                                    const RunContext& context);
 
   Graph graph_;
   Phase phase_;

@@ -109,7 +109,7 @@ struct InferenceSession::Impl {
   using Import = std::function<ImportedModel(const ImportOptions&)>;
 
   Impl(Import import, const InferenceOptions& with, const std::set<std::string>& fed = {})
-      : options(with), again(std::move(import)) {
+      : options(with), devices(Devices::of(options.providers)), again(std::move(import)) {
     ImportOptions how = import_options(options);
     how.fed = fed;
     ImportedModel model = again(how);
@@ -201,8 +201,10 @@ struct InferenceSession::Impl {
     std::vector<Output> kept;
     for (size_t i : chosen) kept.push_back(part.outputs()[i]);
     part.set_outputs(std::move(kept));
-    ProgramOptions settings{
-        .check_finite = options.check_finite, .seed = options.seed, .limits = options.limits};
+    ProgramOptions settings{.check_finite = options.check_finite,
+                            .seed = options.seed,
+                            .limits = options.limits,
+                            .devices = devices};
     if (!options.optimize) {
       for (const Pass& pass : passes()) settings.disabled_passes.emplace(pass.name);
     }
@@ -213,6 +215,7 @@ struct InferenceSession::Impl {
 
   Graph graph;
   InferenceOptions options;
+  Devices devices;
   ModelMetadata metadata;
   std::vector<TensorInfo> inputs;
   std::vector<TensorInfo> outputs;

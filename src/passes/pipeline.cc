@@ -45,6 +45,7 @@ void run_passes(Graph& graph, const PassOptions& options) {
   for (const Pass& pass : kPasses) {
     if (options.disabled.count(std::string(pass.name)) != 0) continue;
     if (pass.at != nullptr && !pass.at(options.precision)) continue;
+    if (options.devices != nullptr && !options.devices->want_pass(pass.name)) continue;
     poll();
     pass.run(graph);
     graph.prune();

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "device/device.h"
 #include "ir/graph.h"
 #include "passes/precision.h"
 
@@ -21,6 +22,7 @@ struct Pass {
 struct PassOptions {
   std::set<std::string> disabled{};  ///< by name
   Precision precision = Precision::fp32;
+  const Devices* devices = nullptr;  ///< which may refuse a pass; null: none does
 };
 
 /// In the order in which they run.

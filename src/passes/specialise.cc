@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "device/kernel.h"
 #include "ops/build.h"
 #include "ops/op_def.h"
 #include "passes/simplify.h"
@@ -71,7 +72,7 @@ bool lacks_values(Node n, const OpDef& def) {
 /// results waits as they do.
 class Specialiser {
  public:
-  Specialiser(Graph& g, const Provider& provider) : g_(g), provider_(provider) {}
+  Specialiser(Graph& g, const Device& host) : g_(g), host_(host) {}
 
   /// A value that no node may count on: an input of unknown type.
   void withhold(Value v) { grow(v), withheld_[v.id()] = 1; }
@@ -145,8 +146,8 @@ class Specialiser {
     if (n.op() == "If" && constant(n.input(0)) != nullptr) return take_branch(n);
     const OpDef* def = find_op(n.op());
     if (def != nullptr && def->dynamic) {
-      if (provider_.data_shaped(n.op()) == nullptr || !foldable(n)) return wait(n);
-      return replace_outputs(n, run_data_shaped(provider_, n, constant_inputs(n)));
+      if (host_.data_shaped(n.op()) == nullptr || !foldable(n)) return wait(n);
+      return replace_outputs(n, run_data_shaped(host_, n, constant_inputs(n)));
     }
     if (def != nullptr && lacks_values(n, *def)) return wait(n);
     infer_types(n);
@@ -229,8 +230,7 @@ class Specialiser {
   /// known wherever its shape depends on them.
   bool has_parts(Node n) const {
     const OpDef* def = find_op(n.op());
-    if (def == nullptr || def->decompose == nullptr || !provider_.candidates(n.op()).empty())
-      return false;
+    if (def == nullptr || def->decompose == nullptr || host_.knows(n.op())) return false;
     bool shaped = true, known = true;
     for (int i = 0; i < n.output_count(); ++i)
       shaped = shaped && (!n.output(i) || n.output(i).type().concrete());
@@ -290,12 +290,12 @@ class Specialiser {
       if (n.output(i) && !n.output(i).type().concrete()) return;
     }
     std::string why_not;  // the plan may find another way
-    if (!choose_kernel(provider_, spec_of(n), &why_not).kernel) return;
-    replace_outputs(n, run_node(provider_, n, constant_inputs(n)));
+    if (!choose_kernel(host_, spec_of(n), &why_not).kernel) return;
+    replace_outputs(n, run_node(host_, n, constant_inputs(n)));
   }
 
   Graph& g_;
-  const Provider& provider_;
+  const Device& host_;
   std::vector<Value> now_;      // by id: what the readers of a value read instead
   std::vector<char> withheld_;  // by id: not known before something has run
   std::vector<uint32_t> deferred_;
@@ -317,62 +317,13 @@ bool comes_last(Node n, std::unordered_set<uint32_t>& made_last) {
 
 }  // namespace
 
-NodeSpec spec_of(Node n) {
-  NodeSpec spec{.name = n.name(), .op = n.op(), .attrs = n.attrs(), .inputs = {}, .outputs = {}};
-  auto operand = [&](Value v) {
-    if (!v) return Operand{};
-    if (!v.type().concrete()) {
-      throw InternalError({.what = "A node was planned before its types are known.",
-                           .node = n.name(),
-                           .op = n.op(),
-                           .received = to_string(v.type()) + " " + v.name()});
-    }
-    return Operand{v.dtype(), v.type().dims(), v.role() == Role::constant ? v.tensor() : nullptr};
-  };
-  for (int i = 0; i < n.input_count(); ++i) spec.inputs.push_back(operand(n.input(i)));
-  for (int i = 0; i < n.output_count(); ++i) spec.outputs.push_back(operand(n.output(i)));
-  return spec;
-}
-
-std::vector<Tensor> run_node(const Provider& provider, Node n, std::span<const Tensor> inputs) {
-  std::string why_not;
-  const ChosenKernel chosen = choose_kernel(provider, spec_of(n), &why_not);
-  if (!chosen.kernel) {
-    throw ProviderError(
-        {.what = "No kernel can run a node.", .node = n.name(), .op = n.op(), .received = why_not});
-  }
-  std::vector<Tensor> outputs;
-  std::vector<const void*> in;
-  std::vector<void*> out;
-  for (const Tensor& t : inputs) in.push_back(t.data());
-  for (int i = 0; i < n.output_count(); ++i) {
-    outputs.push_back(Tensor::zeros(n.output(i).dtype(), n.output(i).type().dims()));
-    out.push_back(outputs.back().data());
-  }
-  Tensor scratch = Tensor::empty(DType::u8, {static_cast<int64_t>(chosen.kernel->scratch_bytes)});
-  chosen.kernel->execute({in.data(), out.data(), scratch.data()});
-  return outputs;
-}
-
-std::vector<Tensor> run_data_shaped(const Provider& provider, Node n,
-                                    std::span<const Tensor> inputs) {
-  NodeSpec spec{.name = n.name(), .op = n.op(), .attrs = n.attrs(), .inputs = {}, .outputs = {}};
-  for (const Tensor& t : inputs) {
-    spec.inputs.push_back({t.dtype(), t.dims(), t.defined() ? &t : nullptr});
-  }
-  for (int i = 0; i < n.output_count(); ++i) {
-    spec.outputs.push_back({n.output(i) ? n.output(i).dtype() : DType::undefined});
-  }
-  return provider.data_shaped(n.op())(spec, inputs);
-}
-
-Specialised specialise_known(const Graph& graph, std::span<const Type> types,
-                             const Provider& provider, std::optional<Phase> only) {
+Specialised specialise_known(const Graph& graph, std::span<const Type> types, const Device& host,
+                             std::optional<Phase> only) {
   Specialised result{.graph = graph, .deferred = {}};
   Graph& g = result.graph;
   g.prune();
   std::map<std::string, int64_t> symbols;
-  Specialiser specialiser(g, provider);
+  Specialiser specialiser(g, host);
   for (size_t i = 0; i < g.inputs().size(); ++i) {
     const Value input = g.inputs()[i];
     if (g.gradient_of(input)) continue;
@@ -413,8 +364,8 @@ Specialised specialise_known(const Graph& graph, std::span<const Type> types,
   return result;
 }
 
-Graph specialise(const Graph& graph, std::span<const Type> types, const Provider& provider) {
-  Specialised s = specialise_known(graph, types, provider);
+Graph specialise(const Graph& graph, std::span<const Type> types, const Device& host) {
+  Specialised s = specialise_known(graph, types, host);
   if (s.deferred.empty()) return std::move(s.graph);
   throw_data_dependent({&s.graph, s.deferred.front()});
 }

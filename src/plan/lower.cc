@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "ops/build.h"
 #include "ops/op_def.h"
-#include "passes/specialise.h"
 #include "plan/widen.h"
 #include "runtime/budget.h"
 #include "steep/error.h"
@@ -70,8 +70,29 @@ Ints view_offsets(Node n) {
   return {};
 }
 
-std::unordered_map<uint32_t, ChosenKernel> lower(Graph& g, const Provider& provider) {
-  std::unordered_map<uint32_t, ChosenKernel> kernels;
+namespace {
+
+/// Of the first device that has one; what the others said, for the host, is noted.
+Lowered choose(Node n, const Devices& devices, std::vector<Declined>& declined,
+               std::string* why_not) {
+  const NodeSpec spec = spec_of(n);
+  std::vector<Declined> said;
+  const auto others = devices.others();
+  for (size_t i = 0; i < others.size(); ++i) {
+    std::string reason;
+    ChosenKernel chosen = choose_kernel(*others[i], spec, &reason);
+    if (chosen.kernel) return {std::move(chosen.kernel), chosen.candidate, static_cast<int>(i) + 1};
+    said.push_back({n.name(), n.op(), std::string(others[i]->provider()), std::move(reason)});
+  }
+  ChosenKernel chosen = choose_kernel(devices.host(), spec, why_not);
+  if (chosen.kernel) std::move(said.begin(), said.end(), std::back_inserter(declined));
+  return {std::move(chosen.kernel), chosen.candidate};
+}
+
+}  // namespace
+
+LoweredGraph lower(Graph& g, const Devices& devices) {
+  LoweredGraph result;
   std::string refused;
   std::string first_node, first_op;
   std::vector<Node> work = g.nodes();
@@ -80,15 +101,15 @@ std::unordered_map<uint32_t, ChosenKernel> lower(Graph& g, const Provider& provi
     poll();
     if (!view_offsets(n).empty()) continue;
     std::string why_not;
-    ChosenKernel chosen = at_node(n, [&] {
+    Lowered chosen = at_node(n, [&] {
       for (int i = 0; i < n.output_count(); ++i) {
         const Value y = n.output(i);
         if (y) require_bytes(y.type().nbytes(), to_string(y.type()));
       }
-      return choose_kernel(provider, spec_of(n), &why_not);
+      return choose(n, devices, result.declined, &why_not);
     });
     if (chosen.kernel) {
-      kernels.emplace(n.id(), std::move(chosen));
+      result.kernels.emplace(n.id(), std::move(chosen));
       continue;
     }
     const auto first_new = static_cast<uint32_t>(g.node_slots());
@@ -124,14 +145,14 @@ std::unordered_map<uint32_t, ChosenKernel> lower(Graph& g, const Provider& provi
   }
   if (!refused.empty()) {
     throw ProviderError(
-        {.what = fmt::format("The {} provider cannot run:{}", provider.name(), refused),
+        {.what = fmt::format("The {} provider cannot run:{}", devices.host().provider(), refused),
          .node = first_node,
          .op = first_op,
          .expected = "a kernel or a decomposition for every node",
          .remedy = "Convert the named nodes to supported dtypes, or freeze what leads to them."});
   }
   g.prune();
-  return kernels;
+  return result;
 }
 
 }  // namespace steep

@@ -2,15 +2,29 @@
 
 #include <unordered_map>
 
+#include "device/device.h"
+#include "device/kernel.h"
 #include "ir/graph.h"
-#include "runtime/kernel.h"
+#include "plan/plan.h"
 
 namespace steep {
 
-/// Chooses a kernel for every node that needs one (views need none), replacing nodes that no kernel
-/// accepts by their decomposition. Result by node id. Throws ProviderError listing every node that
-/// cannot run.
-std::unordered_map<uint32_t, ChosenKernel> lower(Graph& graph, const Provider& provider);
+/// A node's kernel, and the device that it is for: 0 is the host.
+struct Lowered {
+  std::unique_ptr<Kernel> kernel;
+  std::string_view candidate;
+  int device = 0;
+};
+
+struct LoweredGraph {
+  std::unordered_map<uint32_t, Lowered> kernels;  ///< by node id; views need none
+  std::vector<Declined> declined;
+};
+
+/// Chooses a kernel for every node that needs one, on the first device that has one, replacing
+/// nodes that no kernel accepts by their decomposition. Throws ProviderError listing every node
+/// that cannot run.
+LoweredGraph lower(Graph& graph, const Devices& devices);
 
 /// By output of `n`: the byte offset at which it lies in input 0, when all are that input's bytes
 /// in place; empty otherwise.

@@ -110,11 +110,11 @@ class Occupied {
 
 }  // namespace
 
-size_t place_buffers(std::vector<Buffer>& buffers) {
+size_t place_buffers(std::vector<Buffer>& buffers, int device) {
   std::vector<size_t> by_size;
   size_t steps = 1;
   for (size_t i = 0; i < buffers.size(); ++i) {
-    if (buffers[i].storage != Storage::arena) continue;
+    if (buffers[i].storage != Storage::arena || buffers[i].device != device) continue;
     by_size.push_back(i);
     steps = std::max(steps, static_cast<size_t>(buffers[i].last + 1));
   }

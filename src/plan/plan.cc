@@ -8,6 +8,7 @@
 
 #include "ops/op_def.h"
 #include "plan/lower.h"
+#include "plan/place.h"
 #include "runtime/budget.h"
 #include "steep/error.h"
 
@@ -24,9 +25,13 @@ bool gives_nothing(Node n) {
 
 class Planner {
  public:
-  Planner(Graph graph, const Provider& provider) {
+  Planner(Graph graph, const Devices& devices) {
+    plan_.devices = devices;
     plan_.graph = std::make_unique<Graph>(std::move(graph));
-    kernels_ = lower(g(), provider);
+    LoweredGraph lowering = lower(g(), devices);
+    device_ = place(g(), lowering);
+    kernels_ = std::move(lowering.kernels);
+    plan_.declined = std::move(lowering.declined);
     order_ = schedule(g());
     places_.resize(g().value_count());
   }
@@ -43,6 +48,8 @@ class Planner {
     end_of_phase(Phase::backward);
     set_lifetimes();
     plan_.arena_bytes = place_buffers(plan_.buffers);
+    for (size_t d = 1; d <= plan_.devices.others().size(); ++d)
+      plan_.device_arena_bytes.push_back(place_buffers(plan_.buffers, static_cast<int>(d)));
     check_budget();
     return std::move(plan_);
   }
@@ -50,8 +57,9 @@ class Planner {
  private:
   Graph& g() { return *plan_.graph; }
 
-  int add_buffer(Storage storage, size_t bytes, uint32_t index, Phase phase) {
-    plan_.buffers.push_back({.storage = storage, .bytes = bytes, .index = index, .phase = phase});
+  int add_buffer(Storage storage, size_t bytes, uint32_t index, Phase phase, int device = 0) {
+    plan_.buffers.push_back(
+        {.storage = storage, .bytes = bytes, .device = device, .index = index, .phase = phase});
     plan_.buffers.back().first = INT32_MAX;
     plan_.buffers.back().last = -1;
     return static_cast<int>(plan_.buffers.size()) - 1;
@@ -72,13 +80,14 @@ class Planner {
 
   Place place_of_source(Value v) {
     Place& p = places_[v.id()];
-    if (p.buffer < 0 && v.role() == Role::constant) {
-      p = {add_buffer(Storage::constant, v.tensor()->nbytes(),
-                      static_cast<uint32_t>(plan_.constants.size()), Phase::forward),
-           0};
-      plan_.constants.push_back(*v.tensor());
-    }
+    if (p.buffer < 0 && v.role() == Role::constant) p = add_constant(*v.tensor(), 0);
     return p;
+  }
+
+  Place add_constant(const Tensor& tensor, int device) {
+    plan_.constants.push_back(tensor);
+    const auto index = static_cast<uint32_t>(plan_.constants.size() - 1);
+    return {add_buffer(Storage::constant, tensor.nbytes(), index, Phase::forward, device), 0};
   }
 
   /// By root value (what a chain of views starts from): position in order_ of the last node that
@@ -92,7 +101,7 @@ class Planner {
       for (int i = 0; i < n.input_count(); ++i) {
         if (n.input(i)) last_use_[root_[n.input(i).id()]] = static_cast<int>(k);
       }
-      if (kernels_.count(n.id()) != 0) continue;
+      if (!is_view(n)) continue;
       for (int i = 0; i < n.output_count(); ++i) {
         if (n.output(i)) root_[n.output(i).id()] = root_[n.input(0).id()];
       }
@@ -117,8 +126,8 @@ class Planner {
     for (size_t k = order_.size(); k-- > 0;) {
       Node n = order_[k];
       auto it = kernels_.find(n.id());
-      if (it == kernels_.end()) continue;
-      for (auto [i, o] : it->second.kernel->may_share) {
+      if (it == kernels_.end() || it->second.device != 0) continue;
+      for (auto [i, o] : it->second.kernel->may_share()) {
         Value x = n.input(i), y = n.output(o);
         if (!x || !y || inherits[y.id()] || leaves(x)) continue;
         if (!(leaves(y) || heir_[y.id()]) || x.type().nbytes() != y.type().nbytes()) continue;
@@ -138,14 +147,14 @@ class Planner {
       plan_.output_buffers.push_back(static_cast<uint32_t>(b));
       return {b, 0};
     }
-    return {add_buffer(Storage::arena, y.type().nbytes(), 0, n.phase()), 0};
+    return {add_buffer(Storage::arena, y.type().nbytes(), 0, n.phase(), device_[y.id()]), 0};
   }
 
   /// The operand whose bytes output `o` may take over: it dies here, fills its buffer, and no other
   /// operand of the node lies in that buffer in a way the kernel did not agree to.
   bool take_over(Node n, const Kernel& kernel, int k, int o, Place* place) {
     Value y = n.output(o);
-    for (auto [i, out] : kernel.may_share) {
+    for (auto [i, out] : kernel.may_share()) {
       if (out != o) continue;
       Value x = n.input(i);
       if (!x) continue;
@@ -157,6 +166,7 @@ class Planner {
       const Place p = places_[x.id()];
       if (p.buffer < 0 || p.offset != 0) continue;
       const Buffer& b = plan_.buffers[static_cast<size_t>(p.buffer)];
+      if (b.device != device_[y.id()]) continue;
       const bool updates = updates_state_[y.id()] && updates_state_[y.id()] == x;
       if (b.storage == Storage::state ? !updates : b.storage != Storage::arena) continue;
       if (updates_state_[y.id()] && !updates) continue;
@@ -166,8 +176,8 @@ class Planner {
       for (int j = 0; j < n.input_count() && !clash; ++j) {
         Value other = n.input(j);
         if (!other || j == i || places_[other.id()].buffer != p.buffer) continue;
-        clash = std::find(kernel.may_share.begin(), kernel.may_share.end(), std::pair(j, o)) ==
-                kernel.may_share.end();
+        clash = std::find(kernel.may_share().begin(), kernel.may_share().end(), std::pair(j, o)) ==
+                kernel.may_share().end();
       }
       if (clash) continue;
       *place = p;
@@ -180,6 +190,7 @@ class Planner {
   void add_step(Node n) {
     const int k = position_++;
     if (n.phase() == Phase::backward && !in_backward_) begin_backward();
+    if (n.op() == kCopy) return add_crossing(n, k);
     auto it = kernels_.find(n.id());
     if (it == kernels_.end()) {
       const Place base = place_of_source(n.input(0));
@@ -191,7 +202,7 @@ class Planner {
       }
       return;
     }
-    Step step{.node = n, .phase = n.phase()};
+    Step step{.node = n, .device = it->second.device, .phase = n.phase()};
     step.candidate = it->second.candidate;
     for (int i = 0; i < n.input_count(); ++i) {
       step.inputs.push_back(n.input(i) ? place_of_source(n.input(i)) : Place{});
@@ -204,12 +215,35 @@ class Planner {
       if (y) places_[y.id()] = p;
       step.outputs.push_back(p);
     }
-    if (it->second.kernel->scratch_bytes > 0) {
-      step.scratch = {add_buffer(Storage::arena, it->second.kernel->scratch_bytes, 0, n.phase()),
-                      0};
-    }
+    if (const size_t bytes = it->second.kernel->scratch_bytes(); bytes > 0)
+      step.scratch = {add_buffer(Storage::arena, bytes, 0, n.phase(), step.device), 0};
     step.kernel = std::move(it->second.kernel);
     step.empty = gives_nothing(n);
+    plan_.steps.push_back(std::move(step));
+  }
+
+  bool is_view(Node n) const { return n.op() != kCopy && kernels_.count(n.id()) == 0; }
+
+  /// A copy between devices. Constants cross when the plan is made, not as it runs. What a state
+  /// becomes is written over it at once, where nothing reads it later.
+  void add_crossing(Node n, int k) {
+    const Value x = n.input(0), y = n.output(0);
+    const int to = destination(n);
+    Place& place = places_[y.id()];
+    if (x.role() == Role::constant) {
+      place = add_constant(*x.tensor(), to);
+      return;
+    }
+    Step step{.node = n,
+              .device = to == 0 ? device_[x.id()] : to,
+              .candidate = "copy",
+              .copy_bytes = y.type().nbytes(),
+              .phase = n.phase()};
+    step.inputs = {place_of_source(x)};
+    const Value state = updates_state_[y.id()];
+    const bool at_once = state && !leaves(y) && last_use_[root_[state.id()]] <= k;
+    place = at_once ? places_[state.id()] : new_place(n, y);
+    step.outputs = {place};
     plan_.steps.push_back(std::move(step));
   }
 
@@ -291,7 +325,8 @@ class Planner {
     const size_t most = current_limits().max_bytes;
     size_t sums[5] = {plan_.arena_bytes};
     for (const Buffer& b : plan_.buffers) {
-      if (b.storage != Storage::arena) sums[static_cast<size_t>(b.storage)] += b.bytes;
+      if (b.storage != Storage::arena && b.device == 0)
+        sums[static_cast<size_t>(b.storage)] += b.bytes;
     }
     auto sum = [&](Storage storage) { return sums[static_cast<size_t>(storage)]; };
     const size_t all =
@@ -333,7 +368,8 @@ class Planner {
   }
 
   Plan plan_;
-  std::unordered_map<uint32_t, ChosenKernel> kernels_;
+  std::unordered_map<uint32_t, Lowered> kernels_;
+  std::vector<int> device_;  // by value id
   std::vector<Node> order_;
   std::vector<Place> places_;         // by value id
   std::vector<char> wanted_outside_;  // by root value id
@@ -349,9 +385,36 @@ class Planner {
 
 }  // namespace
 
-Plan make_plan(Graph graph, const Provider& provider) {
-  return Planner(std::move(graph), provider).run();
+Plan make_plan(Graph graph, const Devices& devices) {
+  return Planner(std::move(graph), devices).run();
 }
+
+namespace {
+
+/// What crosses between devices in one run, and what these left to the host.
+std::string crossings(const Plan& plan) {
+  if (plan.devices.only_host()) return "";
+  const auto others = plan.devices.others();
+  std::string out;
+  for (size_t d = 1; d <= others.size(); ++d) {
+    size_t there = 0, back = 0, steps = 0;
+    for (const Step& step : plan.steps) {
+      if (step.device != static_cast<int>(d)) continue;
+      if (step.kernel) ++steps;
+      if (step.copy_bytes == 0) continue;
+      const Buffer& to = plan.buffers[static_cast<size_t>(step.outputs[0].buffer)];
+      (to.device == 0 ? back : there) += step.copy_bytes;
+    }
+    out += fmt::format("{}: {} of {} steps, arena {} bytes, {} bytes there and {} back in a run\n",
+                       others[d - 1]->provider(), steps, plan.steps.size(),
+                       plan.device_arena_bytes[d - 1], there, back);
+  }
+  for (const Declined& d : plan.declined)
+    out += fmt::format("{} left {} ({}) to the host: {}\n", d.device, d.node, d.op, d.reason);
+  return out;
+}
+
+}  // namespace
 
 std::string to_text(const Plan& plan) {
   std::string out;
@@ -359,7 +422,11 @@ std::string to_text(const Plan& plan) {
     if (p.buffer < 0) return "_";
     const Buffer& b = plan.buffers[static_cast<size_t>(p.buffer)];
     static constexpr const char* kNames[] = {"arena", "input", "constant", "state", "output"};
-    const char* storage = kNames[static_cast<size_t>(b.storage)];
+    std::string storage = kNames[static_cast<size_t>(b.storage)];
+    if (b.device != 0) {
+      const auto& device = plan.devices.others()[static_cast<size_t>(b.device) - 1];
+      storage = fmt::format("{}:{}", device->provider(), storage);
+    }
     if (b.storage == Storage::arena) return fmt::format("{}+{}", storage, b.offset + p.offset);
     return p.offset == 0 ? fmt::format("{}{}", storage, b.index)
                          : fmt::format("{}{}+{}", storage, b.index, p.offset);
@@ -374,9 +441,10 @@ std::string to_text(const Plan& plan) {
                        step.candidate, ins, step.node ? "  # " + step.node.name() : "");
   }
   size_t sum = 0;
-  for (const Buffer& b : plan.buffers) sum += b.storage == Storage::arena ? b.bytes : 0;
+  for (const Buffer& b : plan.buffers)
+    sum += b.storage == Storage::arena && b.device == 0 ? b.bytes : 0;
   out += fmt::format("arena: {} bytes for {} bytes of values\n", plan.arena_bytes, sum);
-  return out;
+  return out + crossings(plan);
 }
 
 }  // namespace steep

@@ -5,6 +5,9 @@
 // it views, a value computed in place shares the buffer of the operand that it overwrites. Buffers
 // that live only during the step get byte offsets in one arena, such that two buffers overlap only
 // if they are never alive at the same time.
+//
+// Every device has an arena of its own. Inputs, states and outputs are the host's; what a kernel
+// elsewhere reads and makes of them crosses by steep.Copy nodes (place.h).
 #pragma once
 
 #include <cstdint>
@@ -12,8 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "device/device.h"
+#include "device/kernel.h"
 #include "ir/graph.h"
-#include "runtime/kernel.h"
 
 namespace steep {
 
@@ -29,7 +33,8 @@ enum class Storage : uint8_t {
 struct Buffer {
   Storage storage = Storage::arena;
   size_t bytes = 0;
-  size_t offset = 0;  ///< in the arena
+  size_t offset = 0;  ///< in the arena of its device
+  int device = 0;     ///< 0: the host; else the device at this number, from 1, of Devices::others()
   uint32_t index = 0;
   int first = 0;  ///< step that writes it first
   int last = 0;   ///< last step that reads or writes it; -1: none
@@ -43,8 +48,9 @@ struct Place {
 };
 
 struct Step {
-  Node node{};                       ///< null for a copy
+  Node node{};                       ///< null for a copy that no node stands for
   std::unique_ptr<Kernel> kernel{};  ///< null for a copy
+  int device = 0;  ///< which one computes; of a copy: the one that is not the host
   std::string_view candidate{};
   std::vector<Place> inputs{};  ///< buffer -1: absent
   std::vector<Place> outputs{};
@@ -62,6 +68,12 @@ struct PlannedOutput {
   Phase phase;
 };
 
+/// A node that a device was offered and did not take.
+struct Declined {
+  std::string node, op, device;
+  std::string reason;
+};
+
 struct Plan {
   std::unique_ptr<Graph> graph;  ///< the specialised, rewritten graph; steps refer to its nodes
   std::vector<Step> steps;       ///< forward steps first
@@ -71,7 +83,10 @@ struct Plan {
   std::vector<uint32_t>
       output_buffers;  ///< buffers with Storage::output, in the order of their index
   std::vector<Tensor> constants;
-  size_t arena_bytes = 0;
+  size_t arena_bytes = 0;                  ///< of the host
+  std::vector<size_t> device_arena_bytes;  ///< by device, from 1
+  Devices devices = Devices::host_alone();
+  std::vector<Declined> declined;  ///< what the host runs in the place of another device
 };
 
 /// Nodes in the order in which they will run: forward before backward, insertion order where
@@ -82,15 +97,16 @@ std::vector<Node> schedule(const Graph& graph);
 /// Gives byte offsets to the buffers with Storage::arena: largest first, each at the lowest offset
 /// that is free during its whole life (Pisarchyk & Lee, Efficient Memory Management for Deep Neural
 /// Net Inference, 2020, "greedy by size"). Returns the size of the arena. Offsets are multiples
-/// of 64; behind large buffers a little stays free.
-size_t place_buffers(std::vector<Buffer>& buffers);
+/// of 64; behind large buffers a little stays free. Looks at the buffers of one device.
+size_t place_buffers(std::vector<Buffer>& buffers, int device = 0);
 
-/// Plans the graph. Nodes that no kernel accepts are replaced by their decomposition. Throws
+/// Plans the graph. Each node runs on the first device with a kernel for it; nodes that no kernel
+/// accepts are replaced by their decomposition. Throws
 /// ProviderError listing every node that can run neither way, with the kernels' reasons.
-Plan make_plan(Graph graph, const Provider& provider);
+Plan make_plan(Graph graph, const Devices& devices);
 
-/// Text: one line a step with kernel, places and lifetimes; then the buffers; then the totals.
-/// Stable.
+/// Text: one line a step with kernel and places; then the totals; with other devices than the host
+/// what crosses, and what they declined. Stable.
 std::string to_text(const Plan& plan);
 
 }  // namespace steep

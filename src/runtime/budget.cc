@@ -19,7 +19,6 @@ std::atomic<bool (*)()> interrupt_check{nullptr};
 
 thread_local const Limits* present = nullptr;
 thread_local int uninterrupted = 0;
-thread_local const std::atomic<bool>* team_failed = nullptr;
 
 constexpr const char* kRemedy =
     "If this is meant, raise Limits::max_bytes (max_bytes= in Python, --max-bytes, "
@@ -93,9 +92,6 @@ void set_interrupt_check(bool (*stop)()) { interrupt_check = stop; }
 Budget::Budget(const Limits& limits) : before_(present) { present = &limits; }
 Budget::~Budget() { present = before_; }
 
-Team::Team(const std::atomic<bool>& failed) : before_(team_failed) { team_failed = &failed; }
-Team::~Team() { team_failed = before_; }
-
 Uninterrupted::Uninterrupted() { ++uninterrupted; }
 Uninterrupted::~Uninterrupted() { --uninterrupted; }
 
@@ -114,8 +110,6 @@ void require_bytes(size_t bytes, const std::string& received) {
 }
 
 void poll() {
-  if (team_failed != nullptr && *team_failed)
-    throw InterruptedError({.what = "Another thread of the loop failed."});
   using Clock = std::chrono::steady_clock;
   constexpr auto kEvery = std::chrono::milliseconds(100);
   thread_local Clock::time_point next = Clock::now() + kEvery;

@@ -2,7 +2,6 @@
 // through tables of functions; the thread that runs them knows whose call it is.
 #pragma once
 
-#include <atomic>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -33,18 +32,6 @@ void require_bytes(size_t bytes, const std::string& received);
 /// Throws InterruptedError when the process was asked to stop (set_interrupt_check()). Costs a look
 /// at the clock; does nothing in threads without a Budget, and under Uninterrupted.
 void poll();
-
-/// Of threads that share a loop: while it lives, poll() ends this one too once another has failed.
-class Team {
- public:
-  explicit Team(const std::atomic<bool>& failed);
-  ~Team();
-  Team(const Team&) = delete;
-  Team& operator=(const Team&) = delete;
-
- private:
-  const std::atomic<bool>* before_;
-};
 
 /// While it lives, poll() does nothing: something is half written.
 class Uninterrupted {

@@ -6,9 +6,9 @@
 #include <set>
 
 #include "autodiff/gradient.h"
+#include "device/device.h"
 #include "model/import.h"
 #include "ops/op_def.h"
-#include "providers/cpu/cpu.h"
 #include "runtime/budget.h"
 #include "runtime/memory.h"
 #include "steep/error.h"
@@ -37,7 +37,7 @@ std::vector<Value> starts(Graph& graph, const TrainingOptions& options) {
 }
 
 bool can_run(Node n) {
-  if (!cpu::provider().candidates(n.op()).empty()) return true;
+  if (host_device()->knows(n.op())) return true;
   const OpDef* def = find_op(n.op());
   return def != nullptr && (def->view || def->dynamic || def->decompose != nullptr);
 }

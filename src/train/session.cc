@@ -60,6 +60,7 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
       folder(std::move(model_folder)),
       given(std::move(weights)),
       options(std::move(model_options)),
+      devices(Devices::of(options.providers)),
       base_lr(options.optimizer.lr),
       loss_scale(scales_loss(options) ? options.loss_scale.initial : 1) {
   const Budget budget(options.limits);
@@ -114,7 +115,8 @@ void TrainingSession::Impl::bind_states(Program& made) const {
 Program TrainingSession::Impl::make_program(Graph graph) const {
   Program made(std::move(graph), {.precision = precision_from(options.precision),
                                   .seed = options.seed,
-                                  .limits = options.limits});
+                                  .limits = options.limits,
+                                  .devices = devices});
   bind_states(made);
   return made;
 }
@@ -252,7 +254,8 @@ void TrainingSession::Impl::explain(const StepResult& result, std::span<const Te
   ProgramOptions how{.precision = precision_from(options.precision),
                      .check_finite = true,
                      .seed = options.seed,
-                     .limits = options.limits};
+                     .limits = options.limits,
+                     .devices = devices};
   for (const Pass& pass : passes()) {
     // What does not fit into float16 is the reason as a rule.
     if (pass.run != precision_fp16) how.disabled_passes.emplace(pass.name);

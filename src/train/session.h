@@ -43,6 +43,7 @@ struct TrainingSession::Impl {
   std::filesystem::path folder;         ///< of its external data; empty: refused
   std::map<std::string, Tensor> given;  ///< initializers whose data `bytes` need not have
   TrainingOptions options;
+  Devices devices;
   TrainingModel model;
   std::string fingerprint;
   std::vector<TensorInfo> inputs;

@@ -14,7 +14,6 @@
 
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/onednn.h"
-#include "runtime/kernel.h"
 #include "steep/error.h"
 
 namespace steep::test {
@@ -58,12 +57,12 @@ inline std::vector<Tensor> run_kernel(std::string_view op, std::vector<Tensor> i
   for (const Out& o : outputs) spec.outputs.push_back({o.dtype, o.dims, nullptr});
 
   std::string why_not;
-  ChosenKernel chosen;
+  cpu::ChosenKernel chosen;
   if (options.only.empty()) {
-    chosen = choose_kernel(cpu::provider(), spec, &why_not);
+    chosen = cpu::choose_kernel(spec, &why_not);
   } else {
     why_not = "no such candidate";
-    for (const Candidate& c : cpu::provider().candidates(op)) {
+    for (const cpu::Candidate& c : cpu::candidates(op)) {
       if (c.name == options.only) chosen = {c.make(spec, &why_not), c.name};
     }
   }

@@ -6,11 +6,11 @@
 #include <random>
 
 #include "autodiff/gradient.h"
+#include "device/device.h"
 #include "engine.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
 #include "passes/specialise.h"
-#include "providers/cpu/cpu.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -400,7 +400,7 @@ TEST(Specialise, FoldsShapeArithmetic) {
   Value shape = apply("Concat", {rows, ints(g, {2, 3})}, {{"axis", int64_t{0}}});
   g.add_output("y", reshape(x, shape));
   const Type type{DType::f32, Shape{4, 6}};
-  const Graph concrete = specialise(g, std::span(&type, 1), cpu::provider());
+  const Graph concrete = specialise(g, std::span(&type, 1), *host_device());
   ASSERT_EQ(concrete.node_count(), 1U) << to_text(concrete);
   EXPECT_EQ(to_string(concrete.outputs()[0].value.type()), "float32[4, 2, 3]");
 }
@@ -411,7 +411,7 @@ TEST(Specialise, RemovesWhatDoesNothing) {
   Value same = apply("steep.SumTo", {apply("Expand", {x, shape_of(x)}), shape_of(x)});
   g.add_output("y", transpose(same * 1.0 + 0.0, {0, 1}));
   const Type type{DType::f32, Shape{2, 3}};
-  EXPECT_EQ(specialise(g, std::span(&type, 1), cpu::provider()).node_count(), 0U);
+  EXPECT_EQ(specialise(g, std::span(&type, 1), *host_device()).node_count(), 0U);
 }
 
 TEST(Pipeline, RefusesAnUnknownPassByName) {

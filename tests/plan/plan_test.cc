@@ -5,47 +5,81 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <random>
+#include <tuple>
 
+#include "device/boundary.h"
 #include "ops/build.h"
 #include "ops/op_def.h"
+#include "plan/place.h"
 
 namespace steep {
 namespace {
 
-class NoKernel final : public Kernel {
- public:
-  void execute(const KernelArgs&) const override {}
-};
+using Pairs = std::vector<std::array<int32_t, 2>>;
 
-std::unique_ptr<Kernel> accept(const NodeSpec& node, std::string*) {
-  auto kernel = std::make_unique<NoKernel>();
-  if (find_op(node.op)->elementwise) {
-    for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i) {
-      if (node.inputs[static_cast<size_t>(i)].dims == node.outputs[0].dims)
-        kernel->may_share.emplace_back(i, 0);
+SteepError* compute_nothing(void*, const SteepArgs*) { return nullptr; }
+void forget(void* pairs) { delete static_cast<Pairs*>(pairs); }
+
+SteepOperand read(void (*get)(const SteepNode*, int, SteepOperand*), const SteepNode* node, int i) {
+  SteepOperand operand{};
+  operand.size = sizeof(operand);
+  get(node, i, &operand);
+  return operand;
+}
+
+/// Shares buffers wherever that is legal, and computes nothing.
+int accept(const SteepCandidate*, void*, const SteepNode* node, SteepKernel* kernel, char*, size_t,
+           SteepError**) {
+  const SteepHost& host = host_table();
+  auto* pairs = new Pairs;
+  kernel->self = pairs;
+  kernel->execute = compute_nothing;
+  kernel->destroy = forget;
+  if (find_op(host.op(node))->elementwise) {
+    const SteepOperand y = read(host.output, node, 0);
+    for (int i = 0; i < host.input_count(node); ++i) {
+      const SteepOperand x = read(host.input, node, i);
+      if (Dims(x.dims, x.dims + x.rank) == Dims(y.dims, y.dims + y.rank)) pairs->push_back({i, 0});
     }
   } else {
     kernel->scratch_bytes = 100;
   }
-  return kernel;
+  kernel->may_share = reinterpret_cast<const int32_t(*)[2]>(pairs->data());
+  kernel->may_share_count = pairs->size();
+  return 1;
 }
 
-/// Accepts every op that the tests use, shares buffers wherever that is legal, and computes
-/// nothing.
-class AnyProvider final : public Provider {
- public:
-  std::string_view name() const override { return "any"; }
-  std::span<const Candidate> candidates(std::string_view op) const override {
-    auto [it, fresh] = lists_.try_emplace(std::string(op));
-    if (fresh) it->second = {{it->first, "any", accept}};
-    return it->second;
-  }
+/// A provider of every operator, or of all but matrix products.
+template <bool kProducts>
+const SteepCandidate* any_candidate(void*, const char* op, size_t* count) {
+  static const SteepCandidate any{sizeof(SteepCandidate), "any", accept};
+  *count = kProducts || std::string_view(op) != "MatMul" ? 1 : 0;
+  return &any;
+}
 
- private:
-  mutable std::map<std::string, std::vector<Candidate>> lists_;
-};
+/// The host alone, for every operator.
+Devices any() {
+  static const Provider provider = [] {
+    Provider p{.table = {}, .name = "any"};
+    p.table.flags = STEEP_HOST_MEMORY;
+    p.table.candidates = any_candidate<true>;
+    return p;
+  }();
+  return Devices(std::vector{Device::open(provider, 0, {})});
+}
+
+/// Another device for everything but matrix products.
+Devices two() {
+  static const Provider provider = [] {
+    Provider p{.table = {}, .name = "other"};
+    p.table.candidates = any_candidate<false>;
+    return p;
+  }();
+  return Devices(std::vector{Device::open(provider, 0, {}), host_device()});
+}
 
 const Type kMatrix{DType::f32, Shape{8, 8}};
 
@@ -85,18 +119,30 @@ struct Range {
   size_t begin, end;
 };
 
-class PlanTest : public testing::TestWithParam<uint32_t> {};
+/// A seed, and whether there is another device.
+class PlanTest : public testing::TestWithParam<std::tuple<uint32_t, bool>> {
+ protected:
+  static Plan plan_one() {
+    const auto [seed, crosses] = GetParam();
+    return make_plan(random_graph(seed), crosses ? two() : any());
+  }
+};
+
+bool is_constant(Value x) {
+  const Node n = x.producer();
+  return x.role() == Role::constant || (n && n.op() == kCopy && is_constant(n.input(0)));
+}
 
 TEST_P(PlanTest, LiveBuffersOfTheArenaShareNoByte) {
-  const Plan plan = make_plan(random_graph(GetParam()), AnyProvider());
+  const Plan plan = plan_one();
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& a = plan.buffers[i];
     if (a.storage != Storage::arena) continue;
     EXPECT_EQ(a.offset % 64, 0U);
-    EXPECT_LE(a.offset + a.bytes, plan.arena_bytes);
+    EXPECT_LE(a.offset + a.bytes, a.device == 0 ? plan.arena_bytes : plan.device_arena_bytes.at(0));
     for (size_t j = 0; j < i; ++j) {
       const Buffer& b = plan.buffers[j];
-      if (b.storage != Storage::arena) continue;
+      if (b.storage != Storage::arena || a.device != b.device) continue;
       const bool alive_together = a.first <= b.last && b.first <= a.last;
       const bool overlap = a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
       EXPECT_FALSE(alive_together && overlap) << "buffers " << i << " and " << j << "\n"
@@ -108,19 +154,20 @@ TEST_P(PlanTest, LiveBuffersOfTheArenaShareNoByte) {
 // Replays the plan on symbols: each buffer byte-range remembers which value was last written there;
 // whatever a step reads must still be there. In-place results and views are seen through.
 TEST_P(PlanTest, EveryStepReadsWhatItsGraphSays) {
-  const Plan plan = make_plan(random_graph(GetParam()), AnyProvider());
+  const Plan plan = plan_one();
   std::map<uint32_t, uint32_t> root;  // view → what it views
   for (Node n : plan.graph->nodes()) {
     const OpDef* def = find_op(n.op());
-    if (!def->view) continue;
+    if (def == nullptr || !def->view) continue;
     const uint32_t from = n.input(0).id();
     root[n.output(0).id()] = root.count(from) != 0 ? root[from] : from;
   }
   auto root_of = [&](Value v) { return root.count(v.id()) != 0 ? root[v.id()] : v.id(); };
   auto key = [&](const Place& p) {
     const Buffer& b = plan.buffers[static_cast<size_t>(p.buffer)];
-    const size_t base =
-        b.storage == Storage::arena ? b.offset : (static_cast<size_t>(p.buffer) + 1) << 40;
+    const size_t base = b.storage == Storage::arena
+                            ? b.offset + (static_cast<size_t>(b.device) << 36)
+                            : (static_cast<size_t>(p.buffer) + 1) << 40;
     return Range{base + p.offset, base + b.bytes};
   };
   std::map<size_t, uint32_t> written;  // byte → root value id
@@ -153,7 +200,7 @@ TEST_P(PlanTest, EveryStepReadsWhatItsGraphSays) {
     }
     for (int i = 0; i < step.node.input_count(); ++i) {
       Value x = step.node.input(i);
-      if (!x || x.role() == Role::constant) continue;
+      if (!x || is_constant(x)) continue;
       expect(step.inputs[static_cast<size_t>(i)], root_of(x), s);
     }
     if (step.scratch.buffer >= 0) write(step.scratch, UINT32_MAX);
@@ -177,7 +224,7 @@ TEST_P(PlanTest, EveryStepReadsWhatItsGraphSays) {
 }
 
 TEST_P(PlanTest, NoTwoResultsShareAByte) {
-  const Plan plan = make_plan(random_graph(GetParam()), AnyProvider());
+  const Plan plan = plan_one();
   for (size_t i = 0; i < plan.outputs.size(); ++i) {
     EXPECT_EQ(plan.buffers[static_cast<size_t>(plan.outputs[i].place.buffer)].storage,
               Storage::output);
@@ -187,12 +234,26 @@ TEST_P(PlanTest, NoTwoResultsShareAByte) {
   }
 }
 
-TEST_P(PlanTest, EqualGraphsGiveEqualPlans) {
-  EXPECT_EQ(to_text(make_plan(random_graph(GetParam()), AnyProvider())),
-            to_text(make_plan(random_graph(GetParam()), AnyProvider())));
+TEST_P(PlanTest, EqualGraphsGiveEqualPlans) { EXPECT_EQ(to_text(plan_one()), to_text(plan_one())); }
+
+// Every operand is where its kernel computes, and whatever crosses does so in a step.
+TEST_P(PlanTest, KernelsReadAndWriteOnTheirDevice) {
+  const Plan plan = plan_one();
+  bool elsewhere = false;
+  for (const Step& step : plan.steps) {
+    elsewhere = elsewhere || step.device != 0;
+    for (const auto* places : {&step.inputs, &step.outputs}) {
+      for (const Place& p : *places) {
+        if (p.buffer < 0 || !step.kernel) continue;
+        EXPECT_EQ(plan.buffers[static_cast<size_t>(p.buffer)].device, step.device) << to_text(plan);
+      }
+    }
+  }
+  EXPECT_EQ(elsewhere, std::get<1>(GetParam()));
 }
 
-INSTANTIATE_TEST_SUITE_P(RandomGraphs, PlanTest, testing::Range(0U, 60U));
+INSTANTIATE_TEST_SUITE_P(RandomGraphs, PlanTest,
+                         testing::Combine(testing::Range(0U, 60U), testing::Bool()));
 
 TEST(Plan, AChainRunsInPlace) {
   Graph g;
@@ -200,7 +261,7 @@ TEST(Plan, AChainRunsInPlace) {
   Value y = matmul(x, x);
   for (int i = 0; i < 5; ++i) y = tanh(y);
   g.add_output("y", matmul(y, y));
-  EXPECT_EQ(make_plan(std::move(g), AnyProvider()).arena_bytes,
+  EXPECT_EQ(make_plan(std::move(g), any()).arena_bytes,
             256U + 128U);  // one matrix and scratch
 }
 
@@ -208,7 +269,7 @@ TEST(Plan, AChainThatLeavesIsMadeWhereItLeaves) {
   Graph g;
   Value x = g.add_input("x", kMatrix);
   g.add_output("y", tanh(tanh(matmul(x, x))));
-  const Plan plan = make_plan(std::move(g), AnyProvider());
+  const Plan plan = make_plan(std::move(g), any());
   ASSERT_EQ(plan.steps.size(), 3U);
   EXPECT_EQ(plan.steps[0].outputs[0].buffer, plan.outputs[0].place.buffer);
   EXPECT_EQ(plan.arena_bytes, 128U);  // scratch
@@ -220,7 +281,7 @@ TEST(Plan, AStateIsUpdatedInPlaceAfterItsReaders) {
   Value w = g.add_state("w", Tensor::zeros(DType::f32, {8, 8}));
   g.add_update(w, w - x);
   g.add_output("y", matmul(x, w));
-  const Plan plan = make_plan(std::move(g), AnyProvider());
+  const Plan plan = make_plan(std::move(g), any());
   ASSERT_EQ(plan.steps.size(), 2U);
   EXPECT_EQ(plan.steps[0].node.op(), "MatMul");
   EXPECT_EQ(plan.steps[1].outputs[0].buffer, plan.steps[1].inputs[0].buffer);
@@ -234,7 +295,7 @@ TEST(Plan, AnUpdateDoesNotWaitForTheNextGradient) {
   Value first = tanh(x), second = tanh(first);
   g.add_update(w1, w1 - first);
   g.add_update(w2, w2 - second);
-  const Plan plan = make_plan(std::move(g), AnyProvider());
+  const Plan plan = make_plan(std::move(g), any());
   std::string order;
   for (const Step& step : plan.steps) order += step.node.op() + " ";
   EXPECT_EQ(order, "Tanh Sub Tanh Sub ");
@@ -247,7 +308,7 @@ TEST(Plan, AnOutputThatLiesInAnotherIsCopied) {
   g.add_output("y", y);
   g.add_output("again", y);
   g.add_output("flat", reshape(y, Ints{64}));
-  const Plan plan = make_plan(std::move(g), AnyProvider());
+  const Plan plan = make_plan(std::move(g), any());
   ASSERT_EQ(plan.outputs.size(), 3U);
   EXPECT_NE(plan.outputs[0].place.buffer, plan.outputs[1].place.buffer);
   EXPECT_NE(plan.outputs[0].place.buffer, plan.outputs[2].place.buffer);
@@ -262,7 +323,7 @@ TEST(Plan, OutputsThatAreRowsOfOneValueAreNotCopied) {
       apply_n("Split", std::vector{y, ints(g, {4, 4})}, 2, {{"axis", int64_t{0}}});
   g.add_output("upper", rows[0]);
   g.add_output("lower", rows[1]);
-  const Plan plan = make_plan(std::move(g), AnyProvider());
+  const Plan plan = make_plan(std::move(g), any());
   EXPECT_EQ(plan.steps.size(), 1U) << to_text(plan);
 }
 
@@ -270,7 +331,7 @@ TEST(Plan, AnOutputThatIsAnInputIsCopied) {
   Graph g;
   Value x = g.add_input("x", kMatrix);
   g.add_output("same", reshape(x, Ints{64}));
-  const Plan plan = make_plan(std::move(g), AnyProvider());
+  const Plan plan = make_plan(std::move(g), any());
   ASSERT_EQ(plan.steps.size(), 1U);
   EXPECT_EQ(plan.steps[0].candidate, "copy");
 }

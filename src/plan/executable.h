@@ -15,11 +15,16 @@ namespace steep {
 /// One execution under way: an arena, the pointers into it, and what must stay alive until it ends.
 struct Frame {
   std::shared_ptr<void> arena;
-  std::vector<std::byte*> base;                ///< by buffer: where its bytes begin
-  std::vector<Tensor> inputs;                  ///< by graph input
+  std::vector<std::shared_ptr<void>> device_arenas;  ///< by device, from 1
+  std::vector<std::shared_ptr<void>> streams;        ///< likewise
+  std::vector<std::byte*> base;                      ///< by buffer: where its bytes begin
+  std::vector<Tensor> inputs;                        ///< by graph input
   std::vector<std::shared_ptr<void>> outputs;  ///< by output buffer, while a later phase reads it
   int64_t seed[2] = {0, 0};                    ///< what the seed input reads
 };
+
+/// The worst that an array holds. Infinities are often meant (masks), NaN never is.
+enum class Worst { finite, infinite, nan };
 
 struct RunOptions {
   Profiler* profiler = nullptr;
@@ -31,6 +36,7 @@ struct RunOptions {
 /// time; acquire() and release() are thread-safe.
 class Executable {
  public:
+  /// Takes the constants of other devices there. Throws ProviderError and OutOfMemoryError.
   Executable(Plan plan, std::shared_ptr<MemoryPool> pool);
 
   const Plan& plan() const { return plan_; }
@@ -44,17 +50,27 @@ class Executable {
   void bind_state(Frame& frame, size_t index, void* data) const;
   /// Runs one phase and returns its outputs in order. Throws what kernels throw; DataError naming
   /// the first node whose result is not finite when that is checked; InterruptedError, unless a
-  /// state has changed already.
+  /// state has changed already. Other devices are done when it returns or throws.
   std::vector<Tensor> run(Frame& frame, Phase phase, const RunOptions& options) const;
   /// By forward output, in order: does a step of the backward phase read its buffer?
   std::vector<bool> read_by_backward() const;
 
  private:
+  void bind_arenas(Frame& frame);
+  void run_steps(Frame& frame, size_t begin, size_t end, const RunOptions& options) const;
+  void cross(const Frame& frame, const Step& step, void* to, const void* from) const;
+  void sync(const Frame& frame) const;
+  Worst worst_there(const Frame& frame, const Step& step, Value v, const void* data) const;
+  Worst worst_input(const Frame& frame, const Step& step, const void* const* in) const;
+  void check_outputs(const Frame& frame, const Step& step, Worst operands, void* const* out) const;
+
   Plan plan_;
   std::shared_ptr<MemoryPool> pool_;
-  std::vector<int> input_buffer_;  // by graph input
-  std::vector<int> state_buffer_;  // by graph state
-  size_t first_update_ = 0;        // the first step that writes over a state, if any does
+  std::vector<int> input_buffer_;   // by graph input
+  std::vector<int> state_buffer_;   // by graph state
+  size_t first_update_ = 0;         // the first step that writes over a state, if any does
+  std::vector<bool> writes_state_;  // by step
+  std::vector<std::shared_ptr<void>> device_constants_;  // by buffer; null: not one
   struct Idle {
     std::mutex mutex;  // of the list alone: what a frame held is let go outside
     std::vector<std::unique_ptr<Frame>> frames;

@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "passes/pipeline.h"
+#include "plan/executable.h"
 #include "runtime/datum.h"
-#include "runtime/executable.h"
 #include "steep/limits.h"
 
 namespace steep {
 
-struct Machine {
-  const Provider& provider;
+struct RunContext {
+  const Devices& devices;
   std::shared_ptr<MemoryPool> pool;
   PassOptions passes;
   size_t cache_size;

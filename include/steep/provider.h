@@ -1,0 +1,247 @@
+/* How a plug-in offers devices, memory and kernels to Steep. Plain C, so that engine and plug-in
+ * may be built by different compilers.
+ *
+ *   static const SteepHost* host;
+ *   static const SteepProvider provider = {.size = sizeof(SteepProvider), .name = "Mirror", …};
+ *   const SteepProvider* steep_provider_0(const SteepHost* h) { host = h; return &provider; }
+ *
+ * examples/provider is a whole one. Version 0: what stands here may change until three providers
+ * use it; the symbol's number then becomes 1.
+ *
+ * Rules of the boundary
+ *   Versions   The symbol has the major version in its name. Every struct begins with its `size` as
+ *              its author knows it: fields are only appended, and whoever reads a field beyond
+ *              `size` finds that the other side does not have it. Whoever fills a struct that the
+ *              other side made writes no more than its `size`.
+ *   Errors     are values: NULL is success. They are made by SteepHost::error and belong to whoever
+ *              receives them. No C++ exception may cross.
+ *   Ownership  What a function returns as `const` belongs to the side that returned it; a table of
+ *              the provider's lives as long as the process. SteepNode and SteepGraph live during
+ * the call that they were given to. Threads    The engine calls an open device from one thread at a
+ * time, several at once; but `release`, `drop_stream` and a kernel's `destroy` may be called from
+ * any thread, and the kernels of host memory (STEEP_HOST_MEMORY), whose one device all sessions
+ * share, run in many. Functions of SteepHost may be called from any thread. Order      Work on a
+ * stream runs in the order in which it was enqueued. The engine uses one stream for each run of a
+ * plan, and calls `sync` before the host reads what the device wrote and before the host overwrites
+ * what the device may still read.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define STEEP_PROVIDER_MAJOR 0
+#define STEEP_PROVIDER_SYMBOL "steep_provider_0"
+
+typedef struct SteepNode SteepNode;   /* one operator with its operands */
+typedef struct SteepGraph SteepGraph; /* the body of a fused operator */
+typedef struct SteepError SteepError;
+typedef void* SteepStream; /* work in order; NULL where a provider has none: all is done at once */
+
+/* Which of Steep's errors (steep/error.h) an error becomes. */
+typedef enum SteepErrorKind {
+  STEEP_BUG = 1,     /* InternalError */
+  STEEP_MODEL,       /* ModelError */
+  STEEP_SHAPE,       /* ShapeError */
+  STEEP_DATA,        /* DataError: values that the data's owner got wrong */
+  STEEP_PROVIDER,    /* ProviderError: the device failed */
+  STEEP_MEMORY,      /* OutOfMemoryError */
+  STEEP_INTERRUPTED, /* InterruptedError: what SteepHost::poll returned */
+} SteepErrorKind;
+
+/* Texts may be NULL or "". `node` and `op` are filled in by the engine where they are missing. */
+typedef struct SteepErrorText {
+  size_t size;
+  const char* what; /* one sentence: what went wrong */
+  const char* node;
+  const char* op;
+  const char* expected;
+  const char* received;
+  const char* remedy;
+} SteepErrorText;
+
+/* An input or output of a node, or an edge of a graph. */
+typedef struct SteepOperand {
+  size_t size;
+  int32_t dtype; /* ONNX's TensorProto.DataType; 0: absent */
+  int32_t rank;
+  const int64_t* dims;  /* outermost first; arrays are dense and row-major */
+  const void* constant; /* the bytes, in host memory, of what never changes; else NULL */
+  int64_t value;        /* in a graph: one number for each edge; else -1 */
+} SteepOperand;
+
+typedef enum SteepAttrKind {
+  STEEP_ATTR_NONE = 0,
+  STEEP_ATTR_INT,
+  STEEP_ATTR_REAL,
+  STEEP_ATTR_STRING,
+  STEEP_ATTR_INTS,
+  STEEP_ATTR_REALS,
+  STEEP_ATTR_STRINGS,
+  STEEP_ATTR_TENSOR,
+  STEEP_ATTR_BODY,
+} SteepAttrKind;
+
+/* An attribute; the field of its kind is filled. */
+typedef struct SteepAttr {
+  size_t size;
+  const char* name;
+  SteepAttrKind kind;
+  int64_t integer;
+  double real;
+  const char* string; /* of `count` bytes and a zero: bytes may be zero too */
+  const int64_t* ints;
+  const double* reals;
+  const char* const* strings;
+  const size_t* lengths; /* of `strings`, in bytes */
+  size_t count;          /* of ints, reals, strings, or of the bytes of `string` */
+  SteepOperand tensor;   /* its bytes are `tensor.constant` */
+  const SteepGraph* body;
+} SteepAttr;
+
+/* What the engine offers. */
+typedef struct SteepHost {
+  size_t size;
+  const char* version; /* of Steep: "0.1.0" */
+  SteepError* (*error)(SteepErrorKind kind, const SteepErrorText* text);
+  void (*drop_error)(SteepError* error); /* of one that is not passed on */
+
+  /* A node. The operator is ONNX's name at the newest opset ("Softmax"), or "steep.Name". */
+  const char* (*op)(const SteepNode* node);
+  const char* (*name)(const SteepNode* node);
+  int (*input_count)(const SteepNode* node);
+  int (*output_count)(const SteepNode* node);
+  /* Fill `operand`, up to its `size`; absent for an index out of range. */
+  void (*input)(const SteepNode* node, int index, SteepOperand* operand);
+  void (*output)(const SteepNode* node, int index, SteepOperand* operand);
+  /* Attributes by position, in [0, attr_count). Those that a node leaves out are absent: ONNX's
+   * defaults hold. */
+  int (*attr_count)(const SteepNode* node);
+  void (*attr)(const SteepNode* node, int index, SteepAttr* attr);
+
+  /* A graph: its inputs are the inputs of the node that it is the body of, in order. */
+  int (*graph_input_count)(const SteepGraph* graph);
+  void (*graph_input)(const SteepGraph* graph, int index, SteepOperand* operand);
+  int (*graph_output_count)(const SteepGraph* graph);
+  void (*graph_output)(const SteepGraph* graph, int index, SteepOperand* operand);
+  int (*node_count)(const SteepGraph* graph); /* every node behind those that it reads */
+  const SteepNode* (*node)(const SteepGraph* graph, int index);
+
+  /* Memory for output `index` of a data-shaped node; to be written before the kernel returns. */
+  SteepError* (*new_output)(SteepNode* node, int index, int32_t rank, const int64_t* dims,
+                            void** data);
+  /* NULL, or an error that the kernel is to return: the call was asked to stop. Costs a look at the
+   * clock; to be asked by long kernels, on the thread that called them. */
+  SteepError* (*poll)(void);
+  /* What one value may take at most: the budget of the call under way, in bytes. */
+  size_t (*max_bytes)(void);
+} SteepHost;
+
+/* Pointers for one execution, in the order of the node's inputs and outputs; NULL where absent.
+ * They are of the device, but for inputs in `host_inputs`. Scratch is aligned to 64 bytes. */
+typedef struct SteepArgs {
+  size_t size;
+  const void* const* in;
+  void* const* out;
+  void* scratch;
+  SteepStream stream;
+} SteepArgs;
+
+/* A kernel for the exact types of one node. */
+typedef struct SteepKernel {
+  size_t size;
+  void* self;
+  /* Enqueues on args->stream, or computes at once where that is NULL. What shows only as it runs is
+   * returned by `sync`. */
+  SteepError* (*execute)(void* self, const SteepArgs* args);
+  void (*destroy)(void* self);
+  size_t scratch_bytes;
+  double flops; /* of one execution, for traces; 0 where memory decides, not arithmetic */
+  /* Pairs (input, output) that may share one buffer: each input element is read before the output
+   * element that takes its place is written. */
+  const int32_t (*may_share)[2];
+  size_t may_share_count;
+  uint64_t host_inputs; /* bit i: input i is read in host memory, before execute returns */
+} SteepKernel;
+
+/* A way to compute an operator. `make` fills `kernel` and returns 1, or declines: returns 0 with
+ * the reason ("dtype is float64") in `why`, of `why_size` bytes, zero-terminated. It may report an
+ * error instead, in *error; a decline is none. */
+typedef struct SteepCandidate {
+  size_t size;      /* of one entry of the provider's table, which may hold more behind `make` */
+  const char* name; /* shown in plans and traces: "onednn", "simd" */
+  int (*make)(const struct SteepCandidate* self, void* device, const SteepNode* node,
+              SteepKernel* kernel, char* why, size_t why_size, SteepError** error);
+} SteepCandidate;
+
+/* Computes, on the host, a node whose output shapes depend on data: inputs are constants, outputs
+ * are made by SteepHost::new_output; of those wanted, `node` gives the dtypes. */
+typedef SteepError* (*SteepDataShaped)(void* device, SteepNode* node);
+
+typedef struct SteepDeviceInfo {
+  size_t size;
+  char name[96];
+  uint64_t total_bytes; /* 0: unknown */
+} SteepDeviceInfo;
+
+typedef enum SteepDirection {
+  STEEP_TO_DEVICE = 1,
+  STEEP_TO_HOST,
+  STEEP_WITHIN_DEVICE,
+} SteepDirection;
+
+typedef enum SteepMemory {
+  STEEP_DEVICE_MEMORY = 0,
+  STEEP_PINNED_MEMORY = 1, /* of the host, which the device copies from and to fastest */
+} SteepMemory;
+
+/* What a plug-in offers. Functions that it lacks are NULL: those of memory, copies and streams
+ * together where the device computes in the host's memory (STEEP_HOST_MEMORY). */
+typedef struct SteepProvider {
+  size_t size;
+  const char* name;    /* "Mirror"; users name it "MirrorExecutionProvider" */
+  const char* version; /* the plug-in's own */
+  uint32_t flags;      /* of SteepProviderFlag */
+
+  /* Fills up to `room` infos and *count. No device is no error. */
+  SteepError* (*devices)(SteepDeviceInfo* infos, size_t room, size_t* count);
+  /* `options`: names and values in turn, then NULL. Unknown ones are an error. */
+  SteepError* (*open)(int index, const char* const* options, void** device);
+  void (*close)(void* device);
+
+  SteepError* (*allocate)(void* device, SteepMemory kind, size_t bytes, void** data);
+  void (*release)(void* device, SteepMemory kind, void* data);
+  SteepError* (*copy)(void* device, void* to, const void* from, size_t bytes,
+                      SteepDirection direction, SteepStream stream);
+  SteepError* (*stream)(void* device, SteepStream* stream);
+  void (*drop_stream)(void* device, SteepStream stream);
+  /* Waits for all that was enqueued. Returns the first error of it; the stream is then as new. */
+  SteepError* (*sync)(void* device, SteepStream stream);
+
+  /* Candidates for an operator, fastest first, and their number. */
+  const SteepCandidate* (*candidates)(void* device, const char* op, size_t* count);
+  SteepDataShaped (*data_shaped)(void* device, const char* op); /* NULL: none */
+
+  /* Traits. May the pass of this name (docs/providers.md) rewrite graphs for the device? NULL: any
+   * may. */
+  int (*wants_pass)(void* device, const char* pass);
+  /* Are products of this dtype faster than those of float32 rounded to it? NULL: no. */
+  int (*multiplies)(void* device, int32_t dtype);
+} SteepProvider;
+
+typedef enum SteepProviderFlag {
+  STEEP_HOST_MEMORY = 1, /* its devices compute in the host's memory, at once */
+} SteepProviderFlag;
+
+/* The one symbol that a plug-in exports, of C linkage: steep_provider_0. `host` lives as long as
+ * the process. NULL where the plug-in cannot work here at all, for instance for want of a driver.
+ */
+typedef const SteepProvider* (*SteepProviderEntry)(const SteepHost* host);
+
+#ifdef __cplusplus
+}
+#endif

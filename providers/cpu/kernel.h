@@ -1,0 +1,93 @@
+// What a kernel of the CPU is: a C++ object behind the SteepKernel that the engine sees. Kernel
+// files offer, per op, an ordered list of candidates, fastest first; each either builds a kernel
+// for the exact types of the node or declines with a reason. All decisions and all scratch are
+// settled when it is built: execute() neither allocates nor fails for want of support.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "device/kernel.h"
+
+namespace steep::cpu {
+
+/// Pointers for one execution, in the order of the node's inputs and outputs; null where absent.
+/// Scratch is aligned to 64 bytes.
+struct KernelArgs {
+  const void* const* in;
+  void* const* out;
+  void* scratch;
+
+  template <typename T>
+  const T* input(size_t i) const {
+    return static_cast<const T*>(in[i]);
+  }
+  template <typename T>
+  T* output(size_t i) const {
+    return static_cast<T*>(out[i]);
+  }
+};
+
+/// Immutable after construction; execute() may run in several threads at once with different
+/// arguments.
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  /// Throws DataError for values that the data's owner got wrong (an index out of range), before
+  /// writing.
+  virtual void execute(const KernelArgs& args) const = 0;
+
+  /// Bytes of scratch that execute() needs.
+  size_t scratch_bytes = 0;
+  /// Floating-point operations of one execution, for traces; 0 where memory decides, not
+  /// arithmetic.
+  double flops = 0;
+  /// Pairs (input, output) that may share one buffer: the kernel reads each input element before it
+  /// writes the output element that takes its place.
+  std::vector<std::pair<int, int>> may_share{};
+};
+
+struct Candidate {
+  std::string_view op;    ///< canonical operator
+  std::string_view name;  ///< shown in plan dumps and traces: "onednn", "simd", "reference"
+  /// The kernel, or nullptr with the reason in *why_not ("dtype is float64").
+  std::unique_ptr<Kernel> (*make)(const NodeSpec& node, std::string* why_not);
+};
+
+struct ChosenKernel {
+  std::unique_ptr<Kernel> kernel;
+  std::string_view candidate;
+};
+
+/// Candidates for `op`, fastest first; empty when there are none. Thread-safe.
+const std::vector<Candidate>& candidates(std::string_view op);
+
+/// First candidate that accepts; a null kernel with all reasons in *why_not when none does.
+ChosenKernel choose_kernel(const NodeSpec& node, std::string* why_not);
+
+// What the engine is asked, through the table that it gave this provider (steep/provider.h).
+
+/// Throws InterruptedError when the call under way was asked to stop, or, within a Team, once
+/// another thread of the loop has failed. Costs a look at the clock.
+void poll();
+
+/// Throws OutOfMemoryError when one thing of so many bytes exceeds the budget of the call.
+void require_bytes(size_t bytes, const std::string& received);
+
+/// Of threads that share a loop: while it lives, poll() ends this one too once another has failed.
+class Team {
+ public:
+  explicit Team(const std::atomic<bool>& failed);
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+ private:
+  const std::atomic<bool>* before_;
+};
+
+}  // namespace steep::cpu

@@ -1,0 +1,371 @@
+// The CPU's side of steep/provider.h: nodes from the engine as NodeSpecs, kernels and errors to it.
+// Nothing else passes between the two, so that this provider can be loaded as any other is.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <span>
+
+#include "providers/cpu/cpu.h"
+#include "providers/cpu/isa.h"
+#include "steep/error.h"
+
+namespace steep::cpu {
+namespace {
+
+const SteepHost* host = nullptr;
+thread_local const std::atomic<bool>* team_failed = nullptr;
+
+SteepError* report(SteepErrorKind kind, const ErrorParts& p) {
+  const SteepErrorText text{.size = sizeof(text),
+                            .what = p.what.c_str(),
+                            .node = p.node.c_str(),
+                            .op = p.op.c_str(),
+                            .expected = p.expected.c_str(),
+                            .received = p.received.c_str(),
+                            .remedy = p.remedy.c_str()};
+  return host->error(kind, &text);
+}
+
+/// The error that stands for what is being caught.
+SteepError* caught() {
+  try {
+    throw;
+  } catch (const ModelError& e) {
+    return report(STEEP_MODEL, e.parts());
+  } catch (const ShapeError& e) {
+    return report(STEEP_SHAPE, e.parts());
+  } catch (const DataError& e) {
+    return report(STEEP_DATA, e.parts());
+  } catch (const ProviderError& e) {
+    return report(STEEP_PROVIDER, e.parts());
+  } catch (const OutOfMemoryError& e) {
+    return report(STEEP_MEMORY, e.parts());
+  } catch (const InterruptedError& e) {
+    return report(STEEP_INTERRUPTED, e.parts());
+  } catch (const Error& e) {
+    return report(STEEP_BUG, e.parts());
+  } catch (const std::bad_alloc&) {
+    return report(STEEP_MEMORY, {.what = "There is not enough memory for a node."});
+  } catch (const std::length_error&) {  // a table longer than a vector can be
+    return report(STEEP_MEMORY, {.what = "There is not enough memory for a node."});
+  } catch (const std::exception& e) {
+    return report(STEEP_BUG, {.what = "A kernel failed.", .received = e.what()});
+  } catch (...) {
+    return report(STEEP_BUG, {.what = "A kernel failed."});
+  }
+}
+
+SteepOperand asked() {
+  SteepOperand raw{};
+  raw.size = sizeof(raw);
+  return raw;
+}
+
+DType dtype_of_raw(const SteepOperand& raw) { return static_cast<DType>(raw.dtype); }
+Dims dims_of(const SteepOperand& raw) { return {raw.dims, raw.dims + std::max(raw.rank, 0)}; }
+
+/// The bytes of a constant, borrowed from the engine.
+Tensor constant_of(const SteepOperand& raw) {
+  return Tensor::wrap(dtype_of_raw(raw), dims_of(raw), const_cast<void*>(raw.constant), nullptr);
+}
+
+Attrs attrs_of(const SteepNode* node);
+
+Type type_of(const SteepOperand& raw) {
+  Type type{.dtype = dtype_of_raw(raw), .shape = {}};
+  if (raw.rank < 0) return type;
+  Shape shape;
+  for (int64_t extent : dims_of(raw)) shape.push_back(extent < 0 ? Dim() : Dim(extent));
+  type.shape = std::move(shape);
+  return type;
+}
+
+/// A body as a graph of our own; its constants, which kernels keep, are copies.
+Body body_of(const SteepGraph* raw) {
+  auto graph = std::make_shared<Graph>();
+  std::map<int64_t, Value> known;
+  for (int i = 0; i < host->graph_input_count(raw); ++i) {
+    SteepOperand x = asked();
+    host->graph_input(raw, i, &x);
+    known[x.value] = graph->add_input("", type_of(x));
+  }
+  const auto read = [&](const SteepOperand& x) {
+    if (x.dtype == 0) return Value();
+    Value& v = known[x.value];
+    if (!v && x.constant != nullptr) v = graph->add_constant(constant_of(x).clone());
+    return v;
+  };
+  for (int k = 0; k < host->node_count(raw); ++k) {
+    const SteepNode* n = host->node(raw, k);
+    std::vector<Value> inputs;
+    for (int i = 0; i < host->input_count(n); ++i) {
+      SteepOperand x = asked();
+      host->input(n, i, &x);
+      inputs.push_back(read(x));
+    }
+    const int outputs = host->output_count(n);
+    const Node copy = graph->add_node(host->op(n), inputs, outputs, attrs_of(n), host->name(n));
+    for (int i = 0; i < outputs; ++i) {
+      SteepOperand y = asked();
+      host->output(n, i, &y);
+      if (y.dtype == 0) continue;
+      graph->set_type(copy.output(i), type_of(y));
+      known[y.value] = copy.output(i);
+    }
+  }
+  for (int i = 0; i < host->graph_output_count(raw); ++i) {
+    SteepOperand y = asked();
+    host->graph_output(raw, i, &y);
+    graph->add_output("", read(y));
+  }
+  return graph;
+}
+
+Attr attr_of(const SteepAttr& raw) {
+  switch (raw.kind) {
+    case STEEP_ATTR_INT: return raw.integer;
+    case STEEP_ATTR_REAL: return raw.real;
+    case STEEP_ATTR_STRING: return std::string(raw.string, raw.count);
+    case STEEP_ATTR_INTS: return Ints(raw.ints, raw.ints + raw.count);
+    case STEEP_ATTR_REALS: return Floats(raw.reals, raw.reals + raw.count);
+    case STEEP_ATTR_STRINGS: {
+      Strings strings;
+      for (size_t i = 0; i < raw.count; ++i) strings.emplace_back(raw.strings[i], raw.lengths[i]);
+      return strings;
+    }
+    case STEEP_ATTR_TENSOR: return constant_of(raw.tensor).clone();
+    case STEEP_ATTR_BODY: return body_of(raw.body);
+    case STEEP_ATTR_NONE: break;
+  }
+  throw InternalError({.what = "An attribute is of no known kind.", .node = raw.name});
+}
+
+Attrs attrs_of(const SteepNode* node) {
+  Attrs attrs;
+  for (int i = 0; i < host->attr_count(node); ++i) {
+    SteepAttr raw{};
+    raw.size = sizeof(raw);
+    raw.tensor = asked();
+    host->attr(node, i, &raw);
+    attrs.set(raw.name, attr_of(raw));
+  }
+  return attrs;
+}
+
+/// A node of the engine's as kernel files read it.
+class OwnedSpec {
+ public:
+  explicit OwnedSpec(const SteepNode* node)
+      : attrs_(attrs_of(node)),
+        spec{.name = host->name(node),
+             .op = host->op(node),
+             .attrs = attrs_,
+             .inputs = {},
+             .outputs = {}} {
+    for (int i = 0; i < host->input_count(node); ++i) {
+      SteepOperand x = asked();
+      host->input(node, i, &x);
+      spec.inputs.push_back(operand(x));
+    }
+    for (int i = 0; i < host->output_count(node); ++i) {
+      SteepOperand y = asked();
+      host->output(node, i, &y);
+      spec.outputs.push_back(operand(y));
+    }
+  }
+
+ private:
+  Operand operand(const SteepOperand& raw) {
+    if (raw.dtype == 0) return {};
+    const Tensor* constant =
+        raw.constant == nullptr ? nullptr : &constants_.emplace_back(constant_of(raw));
+    return {dtype_of_raw(raw), dims_of(raw), constant};
+  }
+
+  Attrs attrs_;
+  std::deque<Tensor> constants_;
+
+ public:
+  NodeSpec spec;
+};
+
+/// What SteepKernel::self points to.
+struct Held {
+  std::unique_ptr<Kernel> kernel;
+  std::vector<std::array<int32_t, 2>> may_share;
+};
+
+SteepError* execute(void* self, const SteepArgs* args) {
+  try {
+    static_cast<Held*>(self)->kernel->execute({args->in, args->out, args->scratch});
+    return nullptr;
+  } catch (...) {
+    return caught();
+  }
+}
+
+void destroy(void* self) { delete static_cast<Held*>(self); }
+
+/// An entry of the table that the engine reads.
+struct Entry {
+  SteepCandidate raw;
+  Candidate candidate;
+  std::string name;
+};
+
+int make(const SteepCandidate* self, void*, const SteepNode* node, SteepKernel* to, char* why,
+         size_t why_size, SteepError** error) {
+  try {
+    const OwnedSpec owned(node);
+    std::string reason;
+    const auto* entry = reinterpret_cast<const Entry*>(self);
+    auto held = std::make_unique<Held>(entry->candidate.make(owned.spec, &reason));
+    if (!held->kernel) {
+      const size_t length = std::min(reason.size(), why_size - 1);
+      std::memcpy(why, reason.data(), length);
+      why[length] = 0;
+      return 0;
+    }
+    for (auto [i, o] : held->kernel->may_share) held->may_share.push_back({i, o});
+    SteepKernel made{.size = to->size,
+                     .self = held.get(),
+                     .execute = execute,
+                     .destroy = destroy,
+                     .scratch_bytes = held->kernel->scratch_bytes,
+                     .flops = held->kernel->flops,
+                     .may_share = reinterpret_cast<const int32_t(*)[2]>(held->may_share.data()),
+                     .may_share_count = held->may_share.size(),
+                     .host_inputs = 0};
+    std::memcpy(to, &made, std::min(to->size, sizeof(made)));
+    static_cast<void>(held.release());
+    return 1;
+  } catch (...) {
+    *error = caught();
+    return 0;
+  }
+}
+
+const SteepCandidate* entries(void*, const char* op, size_t* count) {
+  static const auto tables = [] {
+    std::map<std::string, std::vector<Entry>, std::less<>> all;
+    for (const std::string_view known : known_ops()) {
+      auto& table = all[std::string(known)];
+      for (const Candidate& c : candidates(known)) {
+        table.push_back(
+            {{.size = sizeof(Entry), .name = nullptr, .make = make}, c, std::string(c.name)});
+      }
+      for (Entry& e : table) e.raw.name = e.name.c_str();
+    }
+    return all;
+  }();
+  const auto it = tables.find(std::string_view(op));
+  *count = it == tables.end() ? 0 : it->second.size();
+  return it == tables.end() ? nullptr : &it->second[0].raw;
+}
+
+SteepError* run_data_shaped(void*, SteepNode* node) {
+  try {
+    const OwnedSpec owned(node);
+    std::vector<Tensor> inputs;
+    for (const Operand& x : owned.spec.inputs)
+      inputs.push_back(x.constant == nullptr ? Tensor() : *x.constant);
+    const std::vector<Tensor> outputs = data_shaped(owned.spec.op)(owned.spec, inputs);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (!outputs[i].defined() || !owned.spec.out(i).present()) continue;
+      void* data = nullptr;
+      const Dims& dims = outputs[i].dims();
+      if (SteepError* e = host->new_output(node, static_cast<int>(i),
+                                           static_cast<int32_t>(dims.size()), dims.data(), &data)) {
+        return e;
+      }
+      if (outputs[i].nbytes() > 0)
+        std::memcpy(data, std::as_const(outputs[i]).data(), outputs[i].nbytes());
+    }
+    return nullptr;
+  } catch (...) {
+    return caught();
+  }
+}
+
+SteepDataShaped find_data_shaped(void*, const char* op) {
+  return data_shaped(op) == nullptr ? nullptr : run_data_shaped;
+}
+
+SteepError* devices(SteepDeviceInfo* infos, size_t room, size_t* count) {
+  *count = 1;
+  if (room > 0) {
+    SteepDeviceInfo info{.size = infos->size, .name = "CPU", .total_bytes = 0};
+    std::memcpy(infos, &info, std::min(infos->size, sizeof(info)));
+  }
+  return nullptr;
+}
+
+SteepError* open_device(int, const char* const*, void** device) {
+  try {
+    limit_isa();
+    *device = nullptr;
+    return nullptr;
+  } catch (...) {
+    return caught();
+  }
+}
+
+void close_device(void*) {}
+
+int multiplies(void*, int32_t dtype) { return has_products(static_cast<DType>(dtype)) ? 1 : 0; }
+
+}  // namespace
+
+Team::Team(const std::atomic<bool>& failed) : before_(team_failed) { team_failed = &failed; }
+Team::~Team() { team_failed = before_; }
+
+void poll() {
+  if (team_failed != nullptr && *team_failed)
+    throw InterruptedError({.what = "Another thread of the loop failed."});
+  if (host == nullptr) return;  // a kernel that a test runs by hand
+  if (SteepError* error = host->poll(); error != nullptr) {
+    host->drop_error(error);
+    throw InterruptedError({.what = "The call was interrupted."});
+  }
+}
+
+void require_bytes(size_t bytes, const std::string& received) {
+  const size_t most = host == nullptr ? SIZE_MAX : host->max_bytes();
+  if (bytes <= most) return;
+  throw OutOfMemoryError(
+      {.what = "A value exceeds the memory budget.",
+       .expected = fmt::format("at most {} bytes", most),
+       .received = fmt::format("{}: {} bytes", received, bytes),
+       .remedy = "If this is meant, raise Limits::max_bytes (max_bytes= in Python, --max-bytes, "
+                 "STEEP_MAX_BYTES); else use smaller shapes."});
+}
+
+}  // namespace steep::cpu
+
+extern "C" __attribute__((visibility("default"))) const SteepProvider* steep_provider_0(
+    const SteepHost* given) {
+  using namespace steep::cpu;
+  static const SteepProvider provider{.size = sizeof(SteepProvider),
+                                      .name = "CPU",
+                                      .version = "0",
+                                      .flags = STEEP_HOST_MEMORY,
+                                      .devices = devices,
+                                      .open = open_device,
+                                      .close = close_device,
+                                      .allocate = nullptr,
+                                      .release = nullptr,
+                                      .copy = nullptr,
+                                      .stream = nullptr,
+                                      .drop_stream = nullptr,
+                                      .sync = nullptr,
+                                      .candidates = entries,
+                                      .data_shaped = find_data_shaped,
+                                      .wants_pass = nullptr,
+                                      .multiplies = multiplies};
+  host = given;
+  return &provider;
+}

@@ -1,0 +1,296 @@
+#include "device/boundary.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/budget.h"
+#include "steep/error.h"
+
+using steep::Attr;
+using steep::Attrs;
+using steep::Body;
+using steep::DType;
+using steep::Floats;
+using steep::Graph;
+using steep::Ints;
+using steep::Node;
+using steep::NodeSpec;
+using steep::Operand;
+using steep::Strings;
+using steep::Tensor;
+using steep::Value;
+
+/// A node outside of any graph has a spec; one in a body has a node of it.
+struct SteepNode {
+  explicit SteepNode(const NodeSpec& s) : spec(&s), attrs(&s.attrs), name(s.name), op(s.op) {}
+  explicit SteepNode(Node n) : node(n), attrs(&n.attrs()), name(n.name()), op(n.op()) {}
+
+  const NodeSpec* spec = nullptr;
+  Node node{};
+  const Attrs* attrs;
+  std::string name, op;  // zero-terminated
+  std::vector<Tensor> made{};
+  // What attributes point to, once they were asked for.
+  mutable std::deque<SteepGraph> bodies{};
+  mutable std::deque<std::vector<const char*>> texts{};
+  mutable std::deque<std::vector<size_t>> lengths{};
+  mutable std::deque<Ints> dims{};
+};
+
+struct SteepGraph {
+  explicit SteepGraph(const Graph& g) : graph(&g) {
+    for (Node n : g.nodes()) nodes.emplace_back(n);
+  }
+
+  const Graph* graph;
+  std::deque<SteepNode> nodes;
+  mutable std::deque<Ints> dims{};
+};
+
+namespace steep {
+namespace {
+
+/// Writes `value` into the struct of another version that `to` points at.
+template <typename T>
+void fill(T* to, T value) {
+  const size_t size = std::min(to->size, sizeof(T));
+  value.size = to->size;
+  std::memcpy(to, &value, size);
+}
+
+const char* text_or_empty(const char* text) { return text == nullptr ? "" : text; }
+
+SteepError* make_error(SteepErrorKind kind, const SteepErrorText* given) {
+  SteepErrorText text{};
+  std::memcpy(&text, given, std::min(given->size, sizeof(text)));
+  return new SteepError{kind,
+                        text_or_empty(text.what),
+                        text_or_empty(text.node),
+                        text_or_empty(text.op),
+                        text_or_empty(text.expected),
+                        text_or_empty(text.received),
+                        text_or_empty(text.remedy)};
+}
+
+const char* op_of(const SteepNode* n) { return n->op.c_str(); }
+const char* name_of_node(const SteepNode* n) { return n->name.c_str(); }
+
+int input_count(const SteepNode* n) {
+  return n->spec != nullptr ? static_cast<int>(n->spec->inputs.size()) : n->node.input_count();
+}
+int output_count(const SteepNode* n) {
+  return n->spec != nullptr ? static_cast<int>(n->spec->outputs.size()) : n->node.output_count();
+}
+
+SteepOperand absent() {
+  return {.size = 0, .dtype = 0, .rank = 0, .dims = nullptr, .constant = nullptr, .value = -1};
+}
+
+SteepOperand raw(const Operand& o) {
+  SteepOperand raw = absent();
+  raw.dtype = static_cast<int32_t>(o.dtype);
+  raw.rank = static_cast<int32_t>(o.dims.size());
+  raw.dims = o.dims.data();
+  if (o.constant != nullptr) raw.constant = o.constant->data();
+  return raw;
+}
+
+/// Extents of what is not concrete, in a body that is for many, are -1.
+SteepOperand raw(Value v, std::deque<Ints>& keep) {
+  SteepOperand raw = absent();
+  if (!v) return raw;
+  raw.dtype = static_cast<int32_t>(v.dtype());
+  raw.value = v.id();
+  Ints& dims = keep.emplace_back();
+  if (v.type().shape) {
+    for (const Dim& d : *v.type().shape) dims.push_back(d.value());
+  }
+  raw.rank = v.type().shape ? static_cast<int32_t>(dims.size()) : -1;
+  raw.dims = dims.data();
+  if (v.role() == Role::constant) raw.constant = std::as_const(*v.tensor()).data();
+  return raw;
+}
+
+void input(const SteepNode* n, int i, SteepOperand* to) {
+  if (n->spec == nullptr) return fill(to, raw(n->node.input(i), n->dims));
+  fill(to, i < 0 ? absent() : raw(n->spec->in(static_cast<size_t>(i))));
+}
+
+void output(const SteepNode* n, int i, SteepOperand* to) {
+  if (n->spec == nullptr) return fill(to, raw(n->node.output(i), n->dims));
+  fill(to, i < 0 ? absent() : raw(n->spec->out(static_cast<size_t>(i))));
+}
+
+int attr_count(const SteepNode* n) { return static_cast<int>(n->attrs->end() - n->attrs->begin()); }
+
+void attr(const SteepNode* n, int i, SteepAttr* to) {
+  SteepAttr raw_attr{};
+  if (i < 0 || i >= attr_count(n)) return fill(to, raw_attr);
+  const auto& [name, value] = n->attrs->begin()[i];
+  raw_attr.name = name.c_str();
+  raw_attr.tensor = absent();
+  if (const auto* integer = std::get_if<int64_t>(&value)) {
+    raw_attr.kind = STEEP_ATTR_INT;
+    raw_attr.integer = *integer;
+  } else if (const auto* real = std::get_if<double>(&value)) {
+    raw_attr.kind = STEEP_ATTR_REAL;
+    raw_attr.real = *real;
+  } else if (const auto* text = std::get_if<std::string>(&value)) {
+    raw_attr.kind = STEEP_ATTR_STRING;
+    raw_attr.string = text->c_str();
+    raw_attr.count = text->size();
+  } else if (const auto* ints = std::get_if<Ints>(&value)) {
+    raw_attr.kind = STEEP_ATTR_INTS;
+    raw_attr.ints = ints->data();
+    raw_attr.count = ints->size();
+  } else if (const auto* reals = std::get_if<Floats>(&value)) {
+    raw_attr.kind = STEEP_ATTR_REALS;
+    raw_attr.reals = reals->data();
+    raw_attr.count = reals->size();
+  } else if (const auto* texts = std::get_if<Strings>(&value)) {
+    raw_attr.kind = STEEP_ATTR_STRINGS;
+    auto& pointers = n->texts.emplace_back();
+    auto& lengths = n->lengths.emplace_back();
+    for (const std::string& t : *texts) pointers.push_back(t.c_str()), lengths.push_back(t.size());
+    raw_attr.strings = pointers.data();
+    raw_attr.lengths = lengths.data();
+    raw_attr.count = texts->size();
+  } else if (const auto* tensor = std::get_if<Tensor>(&value)) {
+    raw_attr.kind = STEEP_ATTR_TENSOR;
+    raw_attr.tensor = raw(Operand{tensor->dtype(), tensor->dims(), tensor});
+    raw_attr.tensor.dims = tensor->dims().data();
+  } else if (const auto* body = std::get_if<Body>(&value); body != nullptr && *body) {
+    raw_attr.kind = STEEP_ATTR_BODY;
+    raw_attr.body = &n->bodies.emplace_back(**body);
+  }
+  raw_attr.tensor.size = sizeof(SteepOperand);
+  fill(to, raw_attr);
+}
+
+Value at(const std::vector<Value>& values, int i) {
+  return i < 0 || i >= static_cast<int>(values.size()) ? Value() : values[static_cast<size_t>(i)];
+}
+
+int graph_input_count(const SteepGraph* g) { return static_cast<int>(g->graph->inputs().size()); }
+void graph_input(const SteepGraph* g, int i, SteepOperand* to) {
+  fill(to, raw(at(g->graph->inputs(), i), g->dims));
+}
+int graph_output_count(const SteepGraph* g) { return static_cast<int>(g->graph->outputs().size()); }
+void graph_output(const SteepGraph* g, int i, SteepOperand* to) {
+  const bool there = i >= 0 && i < graph_output_count(g);
+  fill(to, raw(there ? g->graph->outputs()[static_cast<size_t>(i)].value : Value(), g->dims));
+}
+int node_count(const SteepGraph* g) { return static_cast<int>(g->nodes.size()); }
+const SteepNode* node_at(const SteepGraph* g, int i) {
+  return i < 0 || i >= node_count(g) ? nullptr : &g->nodes[static_cast<size_t>(i)];
+}
+
+/// The error that stands for what is being caught.
+SteepError* caught() {
+  const auto from = [](SteepErrorKind kind, const Error& e) {
+    const ErrorParts& p = e.parts();
+    return new SteepError{kind, p.what, p.node, p.op, p.expected, p.received, p.remedy};
+  };
+  try {
+    throw;
+  } catch (const InterruptedError& e) {
+    return from(STEEP_INTERRUPTED, e);
+  } catch (const OutOfMemoryError& e) {
+    return from(STEEP_MEMORY, e);
+  } catch (const ShapeError& e) {
+    return from(STEEP_SHAPE, e);
+  } catch (const DataError& e) {
+    return from(STEEP_DATA, e);
+  } catch (const std::bad_alloc&) {
+    return new SteepError{STEEP_MEMORY, "There is not enough memory.", "", "", "", "", ""};
+  } catch (const Error& e) {
+    return from(STEEP_BUG, e);
+  } catch (const std::exception& e) {
+    return new SteepError{STEEP_BUG, e.what(), "", "", "", "", ""};
+  }
+}
+
+SteepError* new_output(SteepNode* n, int i, int32_t rank, const int64_t* dims, void** data) {
+  try {
+    const auto index = static_cast<size_t>(i);
+    if (n->spec == nullptr || i < 0 || !n->spec->out(index).present() || rank < 0) {
+      throw InternalError(
+          {.what = "A kernel gave an output that nobody wants.", .node = n->name, .op = n->op});
+    }
+    n->made.resize(std::max(n->made.size(), index + 1));
+    Dims extents(dims, dims + rank);
+    Tensor& t = n->made[index] = Tensor::empty(n->spec->out(index).dtype, std::move(extents));
+    *data = t.data();
+    return nullptr;
+  } catch (...) {
+    return caught();
+  }
+}
+
+SteepError* poll_now() {
+  try {
+    poll();
+    return nullptr;
+  } catch (...) {
+    return caught();
+  }
+}
+
+size_t max_bytes() { return current_limits().max_bytes; }
+
+}  // namespace
+
+void throw_error(SteepError* error) {
+  const std::unique_ptr<SteepError> owned(error);
+  ErrorParts parts{.what = std::move(error->what),
+                   .node = std::move(error->node),
+                   .op = std::move(error->op),
+                   .expected = std::move(error->expected),
+                   .received = std::move(error->received),
+                   .remedy = std::move(error->remedy)};
+  switch (error->kind) {
+    case STEEP_MODEL: throw ModelError(std::move(parts));
+    case STEEP_SHAPE: throw ShapeError(std::move(parts));
+    case STEEP_DATA: throw DataError(std::move(parts));
+    case STEEP_PROVIDER: throw ProviderError(std::move(parts));
+    case STEEP_MEMORY: throw OutOfMemoryError(std::move(parts));
+    case STEEP_INTERRUPTED: throw InterruptedError(std::move(parts));
+    case STEEP_BUG: break;
+  }
+  throw InternalError(std::move(parts));
+}
+
+const SteepHost& host_table() {
+  static const SteepHost table{.size = sizeof(SteepHost),
+                               .version = STEEP_VERSION,
+                               .error = make_error,
+                               .drop_error = [](SteepError* error) { delete error; },
+                               .op = op_of,
+                               .name = name_of_node,
+                               .input_count = input_count,
+                               .output_count = output_count,
+                               .input = input,
+                               .output = output,
+                               .attr_count = attr_count,
+                               .attr = attr,
+                               .graph_input_count = graph_input_count,
+                               .graph_input = graph_input,
+                               .graph_output_count = graph_output_count,
+                               .graph_output = graph_output,
+                               .node_count = node_count,
+                               .node = node_at,
+                               .new_output = new_output,
+                               .poll = poll_now,
+                               .max_bytes = max_bytes};
+  return table;
+}
+
+NodeView::NodeView(const NodeSpec& spec) : node_(std::make_unique<SteepNode>(spec)) {}
+NodeView::~NodeView() = default;
+
+std::vector<Tensor> NodeView::take_outputs() {
+  node_->made.resize(node_->spec->outputs.size());
+  return std::move(node_->made);
+}
+
+}  // namespace steep

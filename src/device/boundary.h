@@ -1,0 +1,42 @@
+// The engine's side of include/steep/provider.h: nodes as providers see them, and errors on their
+// way through.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/kernel.h"
+
+/// Every side of the boundary that throws makes one of these of what it caught.
+struct SteepError {
+  SteepErrorKind kind;
+  std::string what, node, op, expected, received, remedy;
+};
+
+namespace steep {
+
+/// Throws what the error stands for, and frees it.
+[[noreturn]] void throw_error(SteepError* error);
+
+/// What providers are given. Lives as long as the process.
+const SteepHost& host_table();
+
+/// A node as SteepHost's functions read it, for as long as it lives. Borrows the spec.
+class NodeView {
+ public:
+  explicit NodeView(const NodeSpec& spec);
+  ~NodeView();
+  NodeView(const NodeView&) = delete;
+  NodeView& operator=(const NodeView&) = delete;
+
+  SteepNode* get() const { return node_.get(); }
+  /// What SteepHost::new_output made, by output; undefined where nothing was made.
+  std::vector<Tensor> take_outputs();
+
+ private:
+  std::unique_ptr<SteepNode> node_;
+};
+
+}  // namespace steep

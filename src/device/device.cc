@@ -1,0 +1,102 @@
+#include "device/device.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "device/boundary.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+void check(SteepError* error) {
+  if (error != nullptr) throw_error(error);
+}
+
+}  // namespace
+
+std::shared_ptr<Device> Device::open(const Provider& provider, int index,
+                                     std::span<const std::string> options) {
+  std::vector<const char*> raw;
+  for (const std::string& option : options) raw.push_back(option.c_str());
+  raw.push_back(nullptr);
+  void* handle = nullptr;
+  if (provider.table.open != nullptr) check(provider.table.open(index, raw.data(), &handle));
+  return std::shared_ptr<Device>(new Device(provider, handle));
+}
+
+Device::Device(const Provider& provider, void* handle)
+    : provider_(provider), handle_(handle), process_(getpid()) {}
+
+Device::~Device() {
+  // What the device has of threads and connections stayed with the process that opened it.
+  if (provider_.table.close != nullptr && process_ == getpid()) provider_.table.close(handle_);
+}
+
+void Device::require_process() const {
+  if (process_ == getpid()) return;
+  throw ProviderError({.what = "A device cannot be used by a process forked since it was opened.",
+                       .node = provider_.execution_name(),
+                       .remedy = "Open the session in the child, or start it by \"spawn\"."});
+}
+
+Candidates Device::candidates(std::string_view op) const {
+  size_t count = 0;
+  const SteepCandidate* first =
+      provider_.table.candidates(handle_, std::string(op).c_str(), &count);
+  return {first, first == nullptr ? 0 : count};
+}
+
+SteepDataShaped Device::data_shaped(std::string_view op) const {
+  const auto find = provider_.table.data_shaped;
+  return find == nullptr ? nullptr : find(handle_, std::string(op).c_str());
+}
+
+bool Device::wants_pass(std::string_view pass) const {
+  const auto wants = provider_.table.wants_pass;
+  return wants == nullptr || wants(handle_, std::string(pass).c_str()) != 0;
+}
+
+bool Device::multiplies(DType dtype) const {
+  const auto multiplies = provider_.table.multiplies;
+  return multiplies != nullptr && multiplies(handle_, static_cast<int32_t>(dtype)) != 0;
+}
+
+std::shared_ptr<void> Device::allocate(size_t bytes) {
+  require_process();
+  void* data = nullptr;
+  if (bytes > 0) check(provider_.table.allocate(handle_, STEEP_DEVICE_MEMORY, bytes, &data));
+  return {data, [self = shared_from_this()](void* p) {
+            if (p != nullptr && self->process_ == getpid())
+              self->provider_.table.release(self->handle_, STEEP_DEVICE_MEMORY, p);
+          }};
+}
+
+std::shared_ptr<void> Device::make_stream() {
+  require_process();
+  SteepStream stream = nullptr;
+  check(provider_.table.stream(handle_, &stream));
+  return {stream, [self = shared_from_this()](void* s) {
+            if (s != nullptr && self->process_ == getpid())
+              self->provider_.table.drop_stream(self->handle_, s);
+          }};
+}
+
+void Device::copy(void* to, const void* from, size_t bytes, SteepDirection direction,
+                  SteepStream stream) const {
+  require_process();
+  if (bytes > 0) check(provider_.table.copy(handle_, to, from, bytes, direction, stream));
+}
+
+void Device::sync(SteepStream stream) const {
+  require_process();
+  check(provider_.table.sync(handle_, stream));
+}
+
+bool Devices::want_pass(std::string_view pass) const {
+  return std::all_of(all_.begin(), all_.end(),
+                     [&](const auto& device) { return device->wants_pass(pass); });
+}
+
+}  // namespace steep

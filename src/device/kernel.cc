@@ -1,0 +1,100 @@
+#include "device/kernel.h"
+
+#include <fmt/format.h>
+
+#include "device/boundary.h"
+#include "device/device.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+const Operand kAbsent;
+}
+
+const Operand& NodeSpec::in(size_t i) const { return i < inputs.size() ? inputs[i] : kAbsent; }
+const Operand& NodeSpec::out(size_t i) const { return i < outputs.size() ? outputs[i] : kAbsent; }
+
+NodeSpec spec_of(Node n) {
+  NodeSpec spec{.name = n.name(), .op = n.op(), .attrs = n.attrs(), .inputs = {}, .outputs = {}};
+  auto operand = [&](Value v) {
+    if (!v) return Operand{};
+    if (!v.type().concrete()) {
+      throw InternalError({.what = "A node was planned before its types are known.",
+                           .node = n.name(),
+                           .op = n.op(),
+                           .received = to_string(v.type()) + " " + v.name()});
+    }
+    return Operand{v.dtype(), v.type().dims(), v.role() == Role::constant ? v.tensor() : nullptr};
+  };
+  for (int i = 0; i < n.input_count(); ++i) spec.inputs.push_back(operand(n.input(i)));
+  for (int i = 0; i < n.output_count(); ++i) spec.outputs.push_back(operand(n.output(i)));
+  return spec;
+}
+
+Kernel::Kernel(const SteepKernel& raw) : raw_(raw) {
+  for (size_t i = 0; i < raw.may_share_count; ++i)
+    may_share_.emplace_back(raw.may_share[i][0], raw.may_share[i][1]);
+}
+
+Kernel::~Kernel() {
+  if (raw_.destroy != nullptr) raw_.destroy(raw_.self);
+}
+
+void Kernel::fail(SteepError* error) { throw_error(error); }
+
+ChosenKernel choose_kernel(const Device& device, const NodeSpec& node, std::string* why_not) {
+  const Candidates candidates = device.candidates(node.op);
+  std::string reasons;
+  const NodeView view(node);
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const SteepCandidate& c = candidates[i];
+    char reason[512] = "";
+    SteepKernel raw{};
+    raw.size = sizeof(raw);
+    SteepError* error = nullptr;
+    const int made = c.make(&c, device.handle(), view.get(), &raw, reason, sizeof(reason), &error);
+    if (error != nullptr) throw_error(error);
+    if (made != 0) return {std::make_unique<Kernel>(raw), c.name};
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", c.name, reason);
+  }
+  if (candidates.empty())
+    reasons = fmt::format("the {} provider has no kernel for it", device.provider());
+  if (why_not != nullptr) *why_not = reasons;
+  return {};
+}
+
+std::vector<Tensor> run_node(const Device& host, Node n, std::span<const Tensor> inputs) {
+  std::string why_not;
+  const ChosenKernel chosen = choose_kernel(host, spec_of(n), &why_not);
+  if (!chosen.kernel) {
+    throw ProviderError(
+        {.what = "No kernel can run a node.", .node = n.name(), .op = n.op(), .received = why_not});
+  }
+  std::vector<Tensor> outputs;
+  std::vector<const void*> in;
+  std::vector<void*> out;
+  for (const Tensor& t : inputs) in.push_back(t.data());
+  for (int i = 0; i < n.output_count(); ++i) {
+    const Value y = n.output(i);
+    outputs.push_back(y ? Tensor::zeros(y.dtype(), y.type().dims()) : Tensor());
+    out.push_back(outputs.back().data());
+  }
+  Tensor scratch = Tensor::empty(DType::u8, {static_cast<int64_t>(chosen.kernel->scratch_bytes())});
+  chosen.kernel->execute({in.data(), out.data(), scratch.data()});
+  return outputs;
+}
+
+std::vector<Tensor> run_data_shaped(const Device& host, Node n, std::span<const Tensor> inputs) {
+  NodeSpec spec{.name = n.name(), .op = n.op(), .attrs = n.attrs(), .inputs = {}, .outputs = {}};
+  for (const Tensor& t : inputs) {
+    spec.inputs.push_back({t.dtype(), t.dims(), t.defined() ? &t : nullptr});
+  }
+  for (int i = 0; i < n.output_count(); ++i) {
+    spec.outputs.push_back({n.output(i) ? n.output(i).dtype() : DType::undefined});
+  }
+  NodeView view(spec);
+  if (SteepError* error = host.data_shaped(n.op())(host.handle(), view.get())) throw_error(error);
+  return view.take_outputs();
+}
+
+}  // namespace steep

@@ -1,0 +1,277 @@
+// The providers of this process: the linked one, and plug-ins by their files.
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+
+#include "device/boundary.h"
+#include "device/device.h"
+#include "steep/error.h"
+
+/// The provider of host memory that this binary is linked with (providers/).
+extern "C" const SteepProvider* steep_linked_provider(const SteepHost* host);
+
+namespace steep {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::deque<Provider> plugins;            // their addresses stay
+  std::map<std::string, Provider*> files;  // by path
+};
+
+/// Never destroyed: threads may still compute while a process ends.
+Registry& registry() {
+  static auto* all = new Registry;
+  return *all;
+}
+
+std::vector<ProviderChoice>& default_choices() {
+  static auto* choices = new std::vector<ProviderChoice>;
+  return *choices;
+}
+
+[[noreturn]] void refuse(const std::string& path, std::string what, std::string received,
+                         std::string remedy) {
+  throw ProviderError({.what = std::move(what),
+                       .node = path,
+                       .expected = fmt::format("a shared library with the symbol {} of "
+                                               "steep/provider.h",
+                                               STEEP_PROVIDER_SYMBOL),
+                       .received = std::move(received),
+                       .remedy = std::move(remedy)});
+}
+
+/// Which version's symbol the library has; -1: none.
+int major_of(void* library) {
+  for (int major = 0; major < 64; ++major) {
+    if (dlsym(library, fmt::format("steep_provider_{}", major).c_str()) != nullptr) return major;
+  }
+  return -1;
+}
+
+Provider known_fields(const SteepProvider& given) {
+  Provider p;
+  std::memcpy(&p.table, &given, std::min(given.size, sizeof(p.table)));
+  p.name = p.table.name == nullptr ? "" : p.table.name;
+  return p;
+}
+
+/// Everything of one file, or an error; what could not be used is let go.
+Provider load(const std::string& path) {
+  struct Library {
+    void* handle;
+    bool keep = false;
+    ~Library() {
+      if (handle != nullptr && !keep) dlclose(handle);
+    }
+  };
+  Library library{nullptr};
+  try {
+    library.handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  } catch (...) {  // an initialiser of the library
+    library.keep = true;
+    refuse(path, "A provider threw an exception while it was loaded.", "", "Ask its author.");
+  }
+  if (library.handle == nullptr) {
+    refuse(path, "A provider cannot be loaded.", dlerror(),
+           "Give the path of the plug-in's library, and install what it needs.");
+  }
+  const int major = major_of(library.handle);
+  if (major < 0) {
+    refuse(path, "A library is no provider.", "no such symbol",
+           "Give the path of a plug-in for Steep.");
+  }
+  if (major != STEEP_PROVIDER_MAJOR) {
+    refuse(path, "A provider is of another version of the boundary.",
+           fmt::format("steep_provider_{}", major),
+           major > STEEP_PROVIDER_MAJOR ? "Install a newer Steep, or an older plug-in."
+                                        : "Install a newer plug-in, or an older Steep.");
+  }
+  const auto entry =
+      reinterpret_cast<SteepProviderEntry>(dlsym(library.handle, STEEP_PROVIDER_SYMBOL));
+  const SteepProvider* given = nullptr;
+  std::string thrown;
+  try {
+    given = entry(&host_table());
+  } catch (const std::exception& e) {
+    thrown = e.what();
+  } catch (...) {
+    thrown = "an exception";
+  }
+  if (!thrown.empty()) {
+    // Its thrower may still be in use, by the exception itself.
+    library.keep = true;
+    refuse(path, "A provider threw an exception while it was loaded.", thrown, "Ask its author.");
+  }
+  if (given == nullptr) {
+    refuse(path, "A provider says that it cannot work here.", "no provider",
+           "Look for what it needs: a driver, a device.");
+  }
+  Provider p = known_fields(*given);
+  const SteepProvider& t = p.table;
+  const bool host = p.on_host();
+  if (p.name.empty() || t.candidates == nullptr || t.open == nullptr || t.close == nullptr ||
+      t.devices == nullptr ||
+      (!host && (t.allocate == nullptr || t.release == nullptr || t.copy == nullptr ||
+                 t.stream == nullptr || t.drop_stream == nullptr || t.sync == nullptr))) {
+    refuse(path, "A provider lacks a name, or functions that every provider has.", p.name,
+           "Ask its author.");
+  }
+  library.keep = true;
+  return p;
+}
+
+std::string short_name(std::string name) {
+  constexpr std::string_view kTail = "ExecutionProvider";
+  if (name.ends_with(kTail)) name.resize(name.size() - kTail.size());
+  return name;
+}
+
+const Provider& linked() {
+  static const auto* provider = [] {
+    auto* p = new Provider;
+    if (const char* path = std::getenv("STEEP_HOST_PROVIDER"); path != nullptr && *path != 0) {
+      *p = load(path);
+    } else {
+      *p = known_fields(*steep_linked_provider(&host_table()));
+    }
+    if (!p->on_host()) {
+      throw ProviderError(
+          {.what = "STEEP_HOST_PROVIDER does not compute in the host's memory.", .node = p->name});
+    }
+    return p;
+  }();
+  return *provider;
+}
+
+size_t device_count(const Provider& p) {
+  size_t count = 0;
+  if (SteepError* error = p.table.devices(nullptr, 0, &count)) throw_error(error);
+  return count;
+}
+
+const Provider* find(const std::string& name) {
+  if (name == linked().name) return &linked();
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  for (const Provider& p : all.plugins) {
+    if (p.name == name) return &p;
+  }
+  return nullptr;
+}
+
+std::string names(const std::vector<std::string>& list) {
+  std::string text;
+  for (const std::string& n : list) text += (text.empty() ? "" : ", ") + n;
+  return text;
+}
+
+std::shared_ptr<Device> open(const ProviderChoice& choice) {
+  const Provider* p = find(short_name(choice.name));
+  if (p == nullptr) {
+    throw ProviderError({.what = "There is no such provider.",
+                         .node = choice.name,
+                         .expected = "one of " + names(available_providers()),
+                         .remedy = "Load its plug-in first: register_provider(path)."});
+  }
+  int index = 0;
+  std::vector<std::string> options;
+  for (const auto& [key, value] : choice.options) {
+    if (key != "device_id") {
+      options.push_back(key), options.push_back(value);
+      continue;
+    }
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), index);
+    if (error != std::errc{} || end != value.data() + value.size()) index = -1;
+  }
+  const size_t count = device_count(*p);
+  if (index < 0 || static_cast<size_t>(index) >= count) {
+    throw ProviderError(
+        {.what = "The provider has no such device.",
+         .node = p->execution_name(),
+         .expected = fmt::format("a device_id below {}", count),
+         .received = choice.options.contains("device_id") ? choice.options.at("device_id") : "0",
+         .remedy = count == 0 ? "No device of it is in this machine: run on "
+                                "another provider."
+                              : "Give another device_id."});
+  }
+  if (p == &linked()) {
+    if (!options.empty()) {
+      throw ProviderError({.what = "The provider does not take an option.",
+                           .node = p->execution_name(),
+                           .expected = "no options",
+                           .received = options[0],
+                           .remedy = "Leave it out."});
+    }
+    return host_device();
+  }
+  return Device::open(*p, index, options);
+}
+
+}  // namespace
+
+std::string register_provider(const std::filesystem::path& library) {
+  std::error_code ignored;
+  const bool bare = !library.has_parent_path() && !std::filesystem::exists(library, ignored);
+  const std::filesystem::path whole = std::filesystem::canonical(library, ignored);
+  const std::string path = bare || ignored ? library.string() : whole.string();
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  if (auto it = all.files.find(path); it != all.files.end()) return it->second->execution_name();
+  Provider p = load(path);
+  bool taken = p.name == linked().name;
+  for (const Provider& other : all.plugins) taken = taken || other.name == p.name;
+  if (taken) {
+    throw ProviderError({.what = "There is a provider of this name already.",
+                         .node = path,
+                         .received = p.execution_name(),
+                         .remedy = "Load one of the two."});
+  }
+  all.files[path] = &all.plugins.emplace_back(std::move(p));
+  return all.plugins.back().execution_name();
+}
+
+std::vector<std::string> available_providers() {
+  std::vector<std::string> list;
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  for (const Provider& p : all.plugins) {
+    if (device_count(p) > 0) list.push_back(p.execution_name());
+  }
+  list.push_back(linked().execution_name());
+  return list;
+}
+
+std::shared_ptr<Device> host_device() {
+  static const auto* device = new std::shared_ptr<Device>(Device::open(linked(), 0, {}));
+  return *device;
+}
+
+Devices::Devices() : Devices(default_choices()) {}
+
+Devices::Devices(std::span<const ProviderChoice> choices) {
+  for (const ProviderChoice& choice : choices) {
+    if (!all_.empty() && all_.back() == host_device()) break;  // it takes whatever comes
+    all_.push_back(open(choice));
+  }
+  if (all_.empty() || all_.back() != host_device()) all_.push_back(host_device());
+  for (const auto& device : others()) {
+    if (device->on_host()) {
+      throw ProviderError({.what = "Two providers of host memory cannot be used at once.",
+                           .node = std::string(device->provider()),
+                           .remedy = "Set STEEP_HOST_PROVIDER to the path of the one to use."});
+    }
+  }
+}
+
+void set_default_providers(std::vector<ProviderChoice> choices) {
+  default_choices() = std::move(choices);
+}
+
+}  // namespace steep

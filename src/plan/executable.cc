@@ -1,0 +1,358 @@
+#include "plan/executable.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "runtime/budget.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+constexpr size_t kMaxIdle = 2;       // frames kept for the next runs
+constexpr size_t kMaxOperands = 64;  // more than that go through the heap
+
+template <typename T>
+Worst worst_of(const void* data, int64_t n) {
+  const T* p = static_cast<const T*>(data);
+  Worst worst = Worst::finite;
+  for (int64_t i = 0; i < n; ++i) {
+    if (std::isnan(p[i])) return Worst::nan;
+    if (std::isinf(p[i])) worst = Worst::infinite;
+  }
+  return worst;
+}
+
+/// Of a float of 16 bits: all bits of the exponent set, and the fraction says which.
+Worst worst_of_bits(const void* data, int64_t n, uint16_t exponent) {
+  const auto* p = static_cast<const uint16_t*>(data);
+  Worst worst = Worst::finite;
+  for (int64_t i = 0; i < n; ++i) {
+    const auto magnitude = static_cast<uint16_t>(p[i] & 0x7FFF);
+    if (magnitude > exponent) return Worst::nan;
+    if (magnitude == exponent) worst = Worst::infinite;
+  }
+  return worst;
+}
+
+Worst worst_of(Value v, const void* data) {
+  if (!v || data == nullptr) return Worst::finite;
+  const int64_t n = element_count(v.type().dims());
+  if (v.dtype() == DType::f32) return worst_of<float>(data, n);
+  if (v.dtype() == DType::f64) return worst_of<double>(data, n);
+  if (v.dtype() == DType::f16) return worst_of_bits(data, n, 0x7C00);
+  if (v.dtype() == DType::bf16) return worst_of_bits(data, n, 0x7F80);
+  return Worst::finite;
+}
+
+void check_fed(Value v, const void* data) {
+  if (worst_of(v, data) != Worst::nan) return;
+  throw DataError({.what = "An input or parameter holds NaN.",
+                   .node = v.name(),
+                   .expected = "numbers",
+                   .received = fmt::format("NaN in {}", to_string(v.type())),
+                   .remedy = "Look at the data of this step, or go back to an older checkpoint."});
+}
+
+std::string shapes_of(Node n) {
+  std::string ins, outs;
+  for (int i = 0; i < n.output_count(); ++i) {
+    if (n.output(i)) outs += (outs.empty() ? "" : ", ") + to_string(n.output(i).type());
+  }
+  for (int i = 0; i < n.input_count(); ++i) {
+    if (n.input(i)) ins += (ins.empty() ? "" : ", ") + to_string(n.input(i).type());
+  }
+  return outs + " ← " + ins;
+}
+
+}  // namespace
+
+Executable::Executable(Plan plan, std::shared_ptr<MemoryPool> pool)
+    : plan_(std::move(plan)), pool_(std::move(pool)) {
+  idle_->frames.reserve(kMaxIdle);  // release() runs where nothing may fail
+  input_buffer_.assign(plan_.graph->inputs().size(), -1);
+  state_buffer_.assign(plan_.graph->states().size(), -1);
+  for (size_t b = 0; b < plan_.buffers.size(); ++b) {
+    const Buffer& buffer = plan_.buffers[b];
+    if (buffer.storage == Storage::input) input_buffer_[buffer.index] = static_cast<int>(b);
+    if (buffer.storage == Storage::state) state_buffer_[buffer.index] = static_cast<int>(b);
+  }
+  for (const Step& step : plan_.steps) {
+    writes_state_.push_back(
+        std::any_of(step.outputs.begin(), step.outputs.end(), [&](const Place& p) {
+          return p.buffer >= 0 &&
+                 plan_.buffers[static_cast<size_t>(p.buffer)].storage == Storage::state;
+        }));
+  }
+  first_update_ = static_cast<size_t>(std::find(writes_state_.begin(), writes_state_.end(), true) -
+                                      writes_state_.begin());
+  device_constants_.resize(plan_.buffers.size());
+  const auto others = plan_.devices.others();
+  for (size_t d = 1; d <= others.size(); ++d) {
+    Device& device = *others[d - 1];
+    const std::shared_ptr<void> stream = device.make_stream();
+    for (size_t b = 0; b < plan_.buffers.size(); ++b) {
+      const Buffer& buffer = plan_.buffers[b];
+      if (buffer.storage != Storage::constant || buffer.device != static_cast<int>(d)) continue;
+      device_constants_[b] = device.allocate(buffer.bytes);
+      device.copy(device_constants_[b].get(), std::as_const(plan_.constants[buffer.index]).data(),
+                  buffer.bytes, STEEP_TO_DEVICE, stream.get());
+    }
+    device.sync(stream.get());
+  }
+}
+
+std::unique_ptr<Frame> Executable::acquire() {
+  std::unique_ptr<Frame> frame;
+  if (const std::lock_guard lock(idle_->mutex); !idle_->frames.empty()) {
+    frame = std::move(idle_->frames.back());
+    idle_->frames.pop_back();
+  }
+  if (!frame) {
+    frame = std::make_unique<Frame>();
+    frame->base.resize(plan_.buffers.size(), nullptr);
+    frame->inputs.resize(input_buffer_.size());
+    frame->outputs.resize(plan_.output_buffers.size());
+    for (size_t b = 0; b < plan_.buffers.size(); ++b) {
+      const Buffer& buffer = plan_.buffers[b];
+      if (buffer.storage != Storage::constant) continue;
+      // Constants are read only; the table is of one type for all.
+      frame->base[b] = static_cast<std::byte*>(
+          buffer.device != 0
+              ? device_constants_[b].get()
+              : const_cast<void*>(std::as_const(plan_.constants[buffer.index]).data()));
+    }
+  }
+  if (!frame->arena) bind_arenas(*frame);
+  return frame;
+}
+
+void Executable::bind_arenas(Frame& frame) {
+  std::vector<std::byte*> begins;
+  const auto others = plan_.devices.others();
+  for (size_t d = frame.streams.size(); d < others.size(); ++d) {
+    frame.device_arenas.push_back(others[d]->allocate(plan_.device_arena_bytes[d]));
+    frame.streams.push_back(others[d]->make_stream());
+  }
+  frame.arena = pool_->allocate(plan_.arena_bytes);
+  begins.push_back(static_cast<std::byte*>(frame.arena.get()));
+  for (const auto& arena : frame.device_arenas)
+    begins.push_back(static_cast<std::byte*>(arena.get()));
+  for (size_t b = 0; b < plan_.buffers.size(); ++b) {
+    const Buffer& buffer = plan_.buffers[b];
+    if (buffer.storage == Storage::arena)
+      frame.base[b] = begins[static_cast<size_t>(buffer.device)] + buffer.offset;
+  }
+}
+
+void Executable::release(std::unique_ptr<Frame> frame) {
+  for (Tensor& t : frame->inputs) t = Tensor();
+  for (auto& o : frame->outputs) o.reset();
+  // Small arenas stay with their frame; large ones go back, so that other shapes can use the
+  // memory.
+  constexpr size_t kKeep = size_t{1} << 20;
+  if (plan_.arena_bytes > kKeep) frame->arena.reset();
+  const std::lock_guard lock(idle_->mutex);
+  if (idle_->frames.size() < kMaxIdle) idle_->frames.push_back(std::move(frame));
+}
+
+void Executable::bind_input(Frame& frame, size_t index, const Tensor& tensor) const {
+  frame.inputs[index] = tensor;
+  frame.base[static_cast<size_t>(input_buffer_[index])] =
+      static_cast<std::byte*>(const_cast<void*>(tensor.data()));
+}
+
+void Executable::bind_state(Frame& frame, size_t index, void* data) const {
+  frame.base[static_cast<size_t>(state_buffer_[index])] = static_cast<std::byte*>(data);
+}
+
+std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions& options) const {
+  for (uint32_t b : plan_.output_buffers) {
+    const Buffer& buffer = plan_.buffers[b];
+    if (buffer.phase != phase) continue;
+    frame.outputs[buffer.index] = pool_->allocate(buffer.bytes);
+    frame.base[b] = static_cast<std::byte*>(frame.outputs[buffer.index].get());
+  }
+  const bool forward = phase == Phase::forward;
+  const size_t begin = forward ? 0 : plan_.backward_begin;
+  const size_t end = forward ? plan_.backward_begin : plan_.steps.size();
+  // Before the first kernel: once weights change, nothing may fail for want of memory.
+  std::vector<Tensor> outputs;
+  for (const PlannedOutput& o : plan_.outputs) {
+    if (o.phase != phase) continue;
+    const Buffer& buffer = plan_.buffers[static_cast<size_t>(o.place.buffer)];
+    std::byte* data = frame.base[static_cast<size_t>(o.place.buffer)] + o.place.offset;
+    outputs.push_back(Tensor::wrap(o.dtype, o.dims, data, frame.outputs[buffer.index]));
+  }
+  if (options.check_finite && forward) {
+    for (size_t i = 0; i < input_buffer_.size(); ++i) {
+      const Value v = plan_.graph->inputs()[i];
+      if (frame.inputs[i].defined()) check_fed(v, std::as_const(frame.inputs[i]).data());
+    }
+    for (size_t i = 0; i < state_buffer_.size(); ++i) {
+      if (state_buffer_[i] < 0) continue;
+      check_fed(plan_.graph->states()[i], frame.base[static_cast<size_t>(state_buffer_[i])]);
+    }
+  }
+  if (plan_.devices.only_host()) {
+    run_steps(frame, begin, end, options);
+  } else {
+    try {
+      run_steps(frame, begin, end, options);
+      sync(frame);
+    } catch (...) {
+      // What is enqueued still reads and writes this memory.
+      for (size_t d = 0; d < frame.streams.size(); ++d) {
+        try {
+          plan_.devices.others()[d]->sync(frame.streams[d].get());
+        } catch (const Error&) {  // the first error is what the caller is to know
+          continue;
+        }
+      }
+      throw;
+    }
+  }
+  // What backward does not read is the caller's alone: free as soon as the caller drops it, often
+  // before backward, when memory is needed most.
+  for (uint32_t b : plan_.output_buffers) {
+    const Buffer& buffer = plan_.buffers[b];
+    if (buffer.last < static_cast<int>(end)) frame.outputs[buffer.index].reset();
+  }
+  return outputs;
+}
+
+void Executable::run_steps(Frame& frame, size_t begin, size_t end,
+                           const RunOptions& options) const {
+  const void* in_small[kMaxOperands];
+  void* out_small[kMaxOperands];
+  std::vector<const void*> in_large;
+  std::vector<void*> out_large;
+  auto pointer = [&](const Place& p) -> std::byte* {
+    return p.buffer < 0 ? nullptr : frame.base[static_cast<size_t>(p.buffer)] + p.offset;
+  };
+  // Kernels count from their scratch even where all parts of it are empty.
+  alignas(64) std::byte none[64];
+  std::optional<Uninterrupted> finishing;
+  for (size_t s = begin; s < end; ++s) {
+    const Step& step = plan_.steps[s];
+    poll();
+    // Another device may yet read the state; and what failed there shows before anything changes.
+    if (writes_state_[s] && !plan_.devices.only_host()) sync(frame);
+    // From the first state that changes on, all of them have to.
+    if (s == first_update_) {
+      if (options.wrote_states != nullptr) *options.wrote_states = true;
+      finishing.emplace();
+    }
+    const void** in = in_small;
+    void** out = out_small;
+    if (step.inputs.size() > kMaxOperands)
+      in_large.resize(step.inputs.size()), in = in_large.data();
+    if (step.outputs.size() > kMaxOperands)
+      out_large.resize(step.outputs.size()), out = out_large.data();
+    for (size_t i = 0; i < step.inputs.size(); ++i) in[i] = pointer(step.inputs[i]);
+    for (size_t i = 0; i < step.outputs.size(); ++i) out[i] = pointer(step.outputs[i]);
+    const double start = options.profiler != nullptr ? options.profiler->now_us() : 0;
+    const Worst operands = options.check_finite ? worst_input(frame, step, in) : Worst::finite;
+    if (step.kernel && !step.empty) {
+      std::byte* const scratch = step.scratch.buffer < 0 ? none : pointer(step.scratch);
+      const SteepStream stream =
+          step.device == 0 ? nullptr : frame.streams[static_cast<size_t>(step.device) - 1].get();
+      at_node(step.node, [&] { step.kernel->execute({in, out, scratch, stream}); });
+    } else if (step.copy_bytes > 0 && step.device != 0) {
+      cross(frame, step, out[0], in[0]);
+    } else if (step.copy_bytes > 0) {
+      std::memcpy(out[0], in[0], step.copy_bytes);
+    }
+    if (options.check_finite) check_outputs(frame, step, operands, out);
+    if (options.profiler != nullptr) {
+      options.profiler->add({.node = step.node ? step.node.name() : "copy",
+                             .op = step.node ? step.node.op() : "copy",
+                             .kernel = std::string(step.candidate),
+                             .shapes = step.node ? shapes_of(step.node) : "",
+                             .start_us = start,
+                             .duration_us = options.profiler->now_us() - start,
+                             .flops = step.kernel ? step.kernel->flops() : 0});
+    }
+  }
+}
+
+/// The host reads what came over at once, and may write over what goes there, unless that is its
+/// own: inputs and constants stay as they are, and steps that write over a state wait.
+void Executable::cross(const Frame& frame, const Step& step, void* to, const void* from) const {
+  const auto d = static_cast<size_t>(step.device) - 1;
+  const Device& device = *plan_.devices.others()[d];
+  const SteepStream stream = frame.streams[d].get();
+  const bool there = plan_.buffers[static_cast<size_t>(step.outputs[0].buffer)].device != 0;
+  device.copy(to, from, step.copy_bytes, there ? STEEP_TO_DEVICE : STEEP_TO_HOST, stream);
+  const Storage source = plan_.buffers[static_cast<size_t>(step.inputs[0].buffer)].storage;
+  const bool stays =
+      source == Storage::input || source == Storage::constant || source == Storage::state;
+  if (!there || !stays) device.sync(stream);
+}
+
+void Executable::sync(const Frame& frame) const {
+  for (size_t d = 0; d < frame.streams.size(); ++d)
+    plan_.devices.others()[d]->sync(frame.streams[d].get());
+}
+
+/// As worst_of(), of a value that may be on the step's device: it is brought here.
+Worst Executable::worst_there(const Frame& frame, const Step& step, Value v,
+                              const void* data) const {
+  if (!v || !is_float(v.dtype()) || data == nullptr) return Worst::finite;
+  const size_t bytes = v.type().nbytes();
+  std::vector<std::byte> here(bytes);
+  const auto d = static_cast<size_t>(step.device) - 1;
+  const Device& device = *plan_.devices.others()[d];
+  device.copy(here.data(), data, bytes, STEEP_TO_HOST, frame.streams[d].get());
+  device.sync(frame.streams[d].get());
+  return worst_of(v, here.data());
+}
+
+/// Of all operands; to be called before the kernel, which may overwrite them.
+Worst Executable::worst_input(const Frame& frame, const Step& step, const void* const* in) const {
+  Worst worst = Worst::finite;
+  for (int i = 0; step.node && i < step.node.input_count(); ++i) {
+    const int b = step.inputs[static_cast<size_t>(i)].buffer;
+    const bool there = b >= 0 && plan_.buffers[static_cast<size_t>(b)].device != 0;
+    worst = std::max(worst, there ? worst_there(frame, step, step.node.input(i), in[i])
+                                  : worst_of(step.node.input(i), in[i]));
+  }
+  return worst;
+}
+
+/// Throws when an output is worse than every operand: infinite from finite ones, NaN from numbers.
+void Executable::check_outputs(const Frame& frame, const Step& step, Worst operands,
+                               void* const* out) const {
+  for (int i = 0; step.node && i < step.node.output_count(); ++i) {
+    Value y = step.node.output(i);
+    const int b = step.outputs[static_cast<size_t>(i)].buffer;
+    const bool there = b >= 0 && plan_.buffers[static_cast<size_t>(b)].device != 0;
+    const Worst worst = there ? worst_there(frame, step, y, out[i]) : worst_of(y, out[i]);
+    if (worst <= operands) continue;
+    throw DataError(
+        {.what = "A value is not finite (NaN or infinity); this is the first node that made one.",
+         .node = step.node.name(),
+         .op = step.node.op(),
+         .expected = "finite values",
+         .received = fmt::format("{} in {} {}", worst == Worst::nan ? "NaN" : "infinity",
+                                 to_string(y.type()), y.name()),
+         .remedy = "Lower the learning rate, clip gradients, or look at the data of this step."});
+  }
+}
+
+std::vector<bool> Executable::read_by_backward() const {
+  std::vector<bool> read;
+  for (const PlannedOutput& o : plan_.outputs) {
+    if (o.phase != Phase::forward) continue;
+    const Buffer& buffer = plan_.buffers[static_cast<size_t>(o.place.buffer)];
+    read.push_back(buffer.last >= static_cast<int>(plan_.backward_begin));
+  }
+  return read;
+}
+
+}  // namespace steep

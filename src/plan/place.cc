@@ -1,0 +1,86 @@
+#include "plan/place.h"
+
+#include <map>
+#include <tuple>
+
+namespace steep {
+namespace {
+
+class Placer {
+ public:
+  Placer(Graph& graph, const LoweredGraph& lowering)
+      : graph_(graph), lowering_(lowering), device_(graph.value_count(), 0) {}
+
+  std::vector<int> run() {
+    for (Node n : graph_.nodes()) visit(n);
+    std::vector<Output> outputs = graph_.outputs();
+    for (Output& o : outputs) o.value = on(o.value, 0, o.phase, o.value.producer());
+    graph_.set_outputs(std::move(outputs));
+    std::vector<Update> updates = graph_.updates();
+    for (Update& u : updates) {
+      const Node maker = u.value.producer();
+      u.value = on(u.value, 0, maker ? maker.phase() : Phase::forward, maker);
+    }
+    graph_.set_updates(std::move(updates));
+    return std::move(device_);
+  }
+
+ private:
+  void visit(Node n) {
+    const auto it = lowering_.kernels.find(n.id());
+    if (it == lowering_.kernels.end()) {  // a view, wherever what it views is
+      for (int i = 0; i < n.output_count(); ++i) {
+        if (n.output(i)) device_[n.output(i).id()] = device_[n.input(0).id()];
+      }
+      return;
+    }
+    const Lowered& lowered = it->second;
+    for (int i = 0; i < n.input_count(); ++i) {
+      if (!n.input(i)) continue;
+      const int to = lowered.kernel->wants_on_host(i) ? 0 : lowered.device;
+      n.set_input(i, on(n.input(i), to, n.phase(), n));
+    }
+    for (int i = 0; i < n.output_count(); ++i) {
+      if (n.output(i)) device_[n.output(i).id()] = lowered.device;
+    }
+  }
+
+  /// The value on a device, for a reader of a phase; a new copy takes its place beside a node.
+  Value on(Value v, int to, Phase phase, Node beside) {
+    const int from = device_[v.id()];
+    if (from == to) return v;
+    if (from != 0 && to != 0) return on(on(v, 0, phase, beside), to, phase, beside);
+    // What forward has copied serves backward, too, but not the other way round.
+    for (const Phase known : {Phase::forward, phase}) {
+      if (auto it = copies_.find({v.id(), to, known}); it != copies_.end()) return it->second;
+    }
+    const Graph::Scope scope(graph_, phase, "");
+    const Node copy = graph_.add_node(std::string(kCopy), std::span(&v, 1), 1,
+                                      {{"to", static_cast<int64_t>(to)}}, v.name() + "/copy");
+    if (beside) graph_.place_like(copy, beside);
+    const Value y = copy.output(0);
+    graph_.set_type(y, v.type());
+    device_.resize(graph_.value_count(), 0);
+    device_[y.id()] = to;
+    copies_.emplace(std::tuple(v.id(), to, phase), y);
+    return y;
+  }
+
+  Graph& graph_;
+  const LoweredGraph& lowering_;
+  std::vector<int> device_;                                   // by value id
+  std::map<std::tuple<uint32_t, int, Phase>, Value> copies_;  // by value, device, phase
+};
+
+}  // namespace
+
+int destination(Node copy) { return static_cast<int>(copy.attrs().integer("to", 0)); }
+
+std::vector<int> place(Graph& graph, const LoweredGraph& lowering) {
+  bool crosses = false;
+  for (const auto& [id, lowered] : lowering.kernels) crosses = crosses || lowered.device != 0;
+  if (!crosses) return std::vector<int>(graph.value_count(), 0);
+  return Placer(graph, lowering).run();
+}
+
+}  // namespace steep
