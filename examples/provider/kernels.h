@@ -1,0 +1,129 @@
+// What a kernel of this plug-in is, and how it reads the node that it is for.
+#pragma once
+
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mirror.h"
+
+namespace mirror {
+
+using Dims = std::vector<int64_t>;
+
+enum Type : int32_t { kAbsent = 0, kFloat = 1, kInt32 = 6, kInt64 = 7, kBool = 9, kDouble = 11 };
+
+struct Operand {
+  int32_t type = kAbsent;
+  Dims dims{};
+  const void* constant = nullptr;  // valid while the kernel is made
+  int64_t value = -1;
+
+  bool present() const { return type != kAbsent; }
+  int64_t size() const { return product(0, rank()); }
+  int64_t rank() const { return static_cast<int64_t>(dims.size()); }
+  int64_t product(int64_t begin, int64_t end) const {
+    int64_t n = 1;
+    for (int64_t i = begin; i < end; ++i) n *= dims[static_cast<size_t>(i)];
+    return n;
+  }
+};
+
+/// A node of the engine's.
+class Node {
+ public:
+  explicit Node(const SteepNode* raw) : raw_(raw) {}
+
+  std::string op() const { return host->op(raw_); }
+  int inputs() const { return host->input_count(raw_); }
+  int outputs() const { return host->output_count(raw_); }
+  Operand in(int i) const;
+  Operand out(int i) const;
+  int64_t integer(const char* name, int64_t otherwise) const;
+  double real(const char* name, double otherwise) const;
+  std::string string(const char* name, const char* otherwise) const;
+  Dims ints(const char* name) const;
+  const SteepGraph* body() const;
+
+ private:
+  SteepAttr attr(const char* name) const;
+  const SteepNode* raw_;
+};
+
+Operand operand_of(const SteepOperand& raw);
+
+/// Pointers of one execution. Those of the device are its thread's: to be followed by tasks alone.
+/// Inputs on the host are the engine's: to be read before bind() returns.
+struct Pointers {
+  std::vector<const void*> in;
+  std::vector<void*> out;
+
+  const float* f(int i) const { return static_cast<const float*>(in[static_cast<size_t>(i)]); }
+  float* y(int i) const { return static_cast<float*>(out[static_cast<size_t>(i)]); }
+};
+
+/// A kernel for the exact types of a node: bind() says what its next execution does.
+struct Kernel {
+  std::function<Task(const Pointers&)> bind;
+  std::vector<std::pair<int32_t, int32_t>> may_share{};
+  uint64_t host_inputs = 0;
+};
+
+/// Makes the kernel, or says why not.
+using Make = std::optional<Kernel> (*)(const Node& node, std::string& why);
+
+/// `return decline(why, "…")`
+inline std::nullopt_t decline(std::string& why, std::string reason) {
+  why = std::move(reason);
+  return std::nullopt;
+}
+
+/// Are all operands that are there float32, but for those whose bit is set in `others`?
+bool all_floats(const Node& node, std::string& why, uint64_t others = 0);
+
+/// From one index of the output to the operand's, both row-major, the operand broadcast.
+Dims broadcast_strides(const Dims& out, const Dims& in);
+
+/// Calls f(i) with the offset in an operand of each element of `dims`, in order.
+template <typename F>
+void for_each_offset(const Dims& dims, const Dims& strides, F&& f) {
+  int64_t n = 1;
+  for (int64_t d : dims) n *= d;
+  Dims at(dims.size(), 0);
+  int64_t offset = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    f(i, offset);
+    for (size_t a = dims.size(); a-- > 0;) {
+      offset += strides[a];
+      if (++at[a] < dims[a]) break;
+      offset -= strides[a] * dims[a];
+      at[a] = 0;
+    }
+  }
+}
+
+// elementwise.cc
+std::optional<Kernel> make_elementwise(const Node& node, std::string& why);
+std::optional<Kernel> make_fused(const Node& node, std::string& why);
+bool is_elementwise(const std::string& op);
+std::vector<std::string> elementwise_ops();
+// matmul.cc
+std::optional<Kernel> make_matmul(const Node& node, std::string& why);
+// move.cc
+std::optional<Kernel> make_gather(const Node& node, std::string& why);
+std::optional<Kernel> make_gather_grad(const Node& node, std::string& why);
+std::optional<Kernel> make_transpose(const Node& node, std::string& why);
+// optimizer.cc
+std::optional<Kernel> make_adam(const Node& node, std::string& why);
+std::optional<Kernel> make_sgd(const Node& node, std::string& why);
+// reduce.cc
+std::optional<Kernel> make_sum_to(const Node& node, std::string& why);
+std::optional<Kernel> make_reduce_sum(const Node& node, std::string& why);
+// rows.cc
+std::optional<Kernel> make_softmax(const Node& node, std::string& why);
+std::optional<Kernel> make_layer_norm(const Node& node, std::string& why);
+std::optional<Kernel> make_layer_norm_grad(const Node& node, std::string& why);
+
+}  // namespace mirror

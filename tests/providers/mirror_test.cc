@@ -1,0 +1,222 @@
+// Graphs on a device whose memory the host cannot touch and whose work runs later: the results of
+// the CPU, copies where a value crosses, errors where they belong.
+#include "providers/mirror.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <random>
+
+#include "autodiff/gradient.h"
+#include "engine.h"
+#include "ops/build.h"
+#include "steep/error.h"
+#include "steep/inference.h"
+#include "train/models.h"
+#include "train/temp_folder.h"
+
+namespace steep {
+namespace {
+
+using testing::on_mirror;
+
+ProgramOptions there() {
+  const std::vector<ProviderChoice> choices = on_mirror();
+  return {.devices = Devices(choices)};
+}
+
+Tensor numbers(Dims dims, uint32_t seed) {
+  Tensor t = Tensor::empty(DType::f32, std::move(dims));
+  std::mt19937 engine(seed);
+  std::normal_distribution<float> normal;
+  for (int64_t i = 0; i < t.size(); ++i) t.data<float>()[i] = normal(engine);
+  return t;
+}
+
+void expect_close(const Tensor& a, const Tensor& b, double tolerance = 1e-5) {
+  ASSERT_EQ(a.dims(), b.dims());
+  for (int64_t i = 0; i < a.size(); ++i)
+    ASSERT_NEAR(a.data<float>()[i], b.data<float>()[i],
+                tolerance * (1 + std::abs(b.data<float>()[i])));
+}
+
+/// x → softmax(tanh(x w + b)), with the gradients of x and w.
+Graph network() {
+  Graph g;
+  const Value x = g.add_input("x", {DType::f32, Shape{Dim::symbol("rows"), 8}});
+  const Value w = g.add_constant(numbers({8, 5}, 1), "w");
+  const Value b = g.add_constant(numbers({5}, 2), "b");
+  const Value y = apply("Softmax", {tanh(matmul(x, w) + b)}, {{"axis", int64_t{-1}}});
+  g.add_output("y", y);
+  const Value dy = g.add_gradient_input("dy", y);
+  g.add_output("dx", add_gradients(g, std::vector{y}, std::vector{dy}, std::vector{x})[0],
+               Phase::backward);
+  return g;
+}
+
+TEST(Mirror, GivesTheResultsOfTheCpu) {
+  Program here(network(), {.devices = Devices::host_alone()}), away(network(), there());
+  for (const int64_t rows : {3, 7, 3, 1, 0}) {
+    const Tensor x = numbers({rows, 8}, static_cast<uint32_t>(rows)), dy = numbers({rows, 5}, 9);
+    ForwardResult a = here.forward({&x, 1}), b = away.forward({&x, 1});
+    expect_close(a.outputs[0], b.outputs[0]);
+    const auto da = here.backward(std::move(a.pending), {&dy, 1});
+    const auto db = away.backward(std::move(b.pending), {&dy, 1});
+    expect_close(da[0], db[0]);
+  }
+}
+
+TEST(Mirror, RunsWaitForEachOther) {
+  Program here(network(), {.devices = Devices::host_alone()}), away(network(), there());
+  const Tensor x1 = numbers({4, 8}, 1), x2 = numbers({4, 8}, 2), dy = numbers({4, 5}, 3);
+  ForwardResult a1 = away.forward({&x1, 1}), a2 = away.forward({&x2, 1});
+  ForwardResult b1 = here.forward({&x1, 1}), b2 = here.forward({&x2, 1});
+  expect_close(away.backward(std::move(a2.pending), {&dy, 1})[0],
+               here.backward(std::move(b2.pending), {&dy, 1})[0]);
+  expect_close(away.backward(std::move(a1.pending), {&dy, 1})[0],
+               here.backward(std::move(b1.pending), {&dy, 1})[0]);
+}
+
+TEST(Mirror, ThePlanSaysWhatCrossesAndWhatWasDeclined) {
+  Graph g;
+  const Value x = g.add_input("x", {DType::f32, Shape{6, 4}});
+  const Value order = apply("CumSum", {tanh(x), ints(g, {0})});  // which it has no kernel for
+  g.add_output("y", exp(order));
+  Program program(std::move(g), there());
+  const Type type{DType::f32, Shape{6, 4}};
+  const std::string text = program.dump({&type, 1});
+  EXPECT_NE(text.find("Mirror left"), std::string::npos) << text;
+  EXPECT_NE(text.find("(CumSum) to the host"), std::string::npos) << text;
+  // x there, tanh(x) back, its sums there, the result back: 96 bytes each
+  EXPECT_NE(text.find("192 bytes there and 192 back"), std::string::npos) << text;
+  const Tensor fed = numbers({6, 4}, 5);
+  const Tensor y = program.forward({&fed, 1}).outputs[0];
+  float sum = 0;
+  for (int64_t i = 0; i < 6; ++i) {
+    sum += std::tanh(fed.data<float>()[4 * i]);
+    EXPECT_NEAR(y.data<float>()[4 * i], std::exp(sum), 1e-4);
+  }
+}
+
+TEST(Mirror, ConstantsCrossOnce) {
+  Program program(network(), there());
+  const Type type{DType::f32, Shape{3, 8}};
+  const std::string text = program.dump({&type, 1});
+  EXPECT_NE(text.find("Mirror:constant"), std::string::npos) << text;
+  // x alone is copied in forward, and dy in backward
+  EXPECT_NE(text.find("156 bytes there"), std::string::npos) << text;
+}
+
+TEST(Mirror, WhatFailsThereIsTheCallersError) {
+  Graph g;
+  const Value x = g.add_input("x", {DType::f32, Shape{4, 3}});
+  const Value i = g.add_input("i", {DType::i64, Shape{2}});
+  g.add_output("y", apply("Gather", {x, i}, {{"axis", int64_t{0}}}));
+  Program program(std::move(g), there());
+  const std::vector<Tensor> bad{numbers({4, 3}, 1), Tensor::from<int64_t>({1, 4}, {2})};
+  EXPECT_THROW(program.forward(bad), DataError);
+  const std::vector<Tensor> good{numbers({4, 3}, 1), Tensor::from<int64_t>({-1, 0}, {2})};
+  const Tensor y = program.forward(good).outputs[0];  // and the next run is as ever
+  EXPECT_EQ(y.data<float>()[0], good[0].data<float>()[9]);
+}
+
+TEST(Mirror, ChecksForNumbersThatAreNone) {
+  Graph g;
+  const Value x = g.add_input("x", {DType::f32, Shape{2}});
+  g.add_output("y", tanh(log(x)));
+  ProgramOptions options = there();
+  options.check_finite = true;
+  options.disabled_passes = {"fuse_elementwise"};
+  Program program(std::move(g), options);
+  const Tensor bad = Tensor::from<float>({1, -1}, {2});
+  try {
+    program.forward({&bad, 1});
+    FAIL() << "nothing was found";
+  } catch (const DataError& e) {
+    EXPECT_EQ(e.parts().op, "Log");
+  }
+}
+
+TEST(Mirror, MemoryIsTypedWhenItEnds) {
+  on_mirror();
+  const std::vector<ProviderChoice> small{{"Mirror", {{"memory_mb", "1"}}}};
+  Graph g;
+  const Value x = g.add_input("x", {DType::f32, Shape{1024, 1024}});
+  g.add_output("y", tanh(matmul(x, x)));
+  Program program(std::move(g), {.devices = Devices(small)});
+  const Tensor fed = Tensor::zeros(DType::f32, {1024, 1024});
+  EXPECT_THROW(program.forward({&fed, 1}), OutOfMemoryError);
+}
+
+TEST(MirrorDeathTest, TheHostCannotTouchItsMemory) {
+  const std::vector<ProviderChoice> choices = on_mirror();
+  const Devices devices(choices);
+  const auto memory = devices.others()[0]->allocate(64);
+  EXPECT_DEATH(static_cast<volatile char*>(memory.get())[0] = 1, "");
+}
+
+TEST(Mirror, AForkedChildIsRefused) {
+  Program program(network(), there());
+  const Tensor x = numbers({2, 8}, 1);
+  program.forward({&x, 1});
+  const pid_t child = fork();
+  if (child == 0) {
+    int code = 1;
+    try {
+      program.forward({&x, 1});
+    } catch (const ProviderError& e) {
+      code = std::string(e.what()).find("spawn") != std::string::npos ? 0 : 2;
+    }
+    _exit(code);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  program.forward({&x, 1});
+}
+
+// --- training
+
+std::vector<double> losses(TrainingSession& session, int steps) {
+  std::vector<double> all;
+  for (int i = 0; i < steps; ++i) {
+    const auto seed = static_cast<unsigned>(i);
+    all.push_back(
+        session.step({testing::random_tensor({16, 3}, seed), testing::random_labels(16, 4, seed)})
+            .loss);
+  }
+  return all;
+}
+
+class MirrorTraining : public testing::TempFolder,
+                       public ::testing::WithParamInterface<const char*> {
+ protected:
+  static TrainingSession session(std::vector<ProviderChoice> providers) {
+    return testing::session_of(testing::mlp_bytes(true),
+                               {.loss = "softmax_cross_entropy",
+                                .optimizer = {.kind = GetParam(), .lr = 0.05},
+                                .clip_norm = 1,
+                                .providers = std::move(providers)});
+  }
+};
+
+TEST_P(MirrorTraining, LearnsAsOnTheCpuAndResumesThere) {
+  TrainingSession here = session({{"CPU"}}), away = session(on_mirror());
+  const auto a = losses(here, 12), b = losses(away, 12);
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4 * (1 + a[i])) << i;
+  const auto wa = here.weights(), wb = away.weights();
+  for (const auto& [name, w] : wa) expect_close(wb.at(name), w, 1e-3);
+
+  away.save_checkpoint(folder() / "checkpoint");
+  TrainingSession other = session(on_mirror());
+  other.load_checkpoint(folder() / "checkpoint");
+  EXPECT_EQ(losses(away, 3), losses(other, 3));
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, MirrorTraining,
+                         ::testing::Values("sgd", "adam", "adamw", "lamb"));
+
+}  // namespace
+}  // namespace steep

@@ -1,0 +1,84 @@
+// Loading plug-ins: what is refused says so, and the process stays usable.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "device/device.h"
+#include "providers/mirror.h"
+#include "steep/error.h"
+#include "train/temp_folder.h"
+
+namespace steep {
+namespace {
+
+using testing::on_mirror;
+
+std::string refusal(const std::filesystem::path& path) {
+  try {
+    register_provider(path);
+  } catch (const ProviderError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+std::string plugin(const char* name) { return std::string(STEEP_PLUGINS "/lib") + name + ".so"; }
+
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+class Plugins : public testing::TempFolder {};
+
+TEST_F(Plugins, AreRefusedWhereTheyAreNone) {
+  EXPECT_TRUE(has(refusal("/nonexistent/x.so"), "cannot be loaded"));
+  EXPECT_TRUE(has(refusal(plugin("no_symbol")), "is no provider"));
+  const std::string other = refusal(plugin("another_version"));
+  EXPECT_TRUE(has(other, "another version") && has(other, "steep_provider_7") &&
+              has(other, "newer Steep"))
+      << other;
+  const std::string thrown = refusal(plugin("throws"));
+  EXPECT_TRUE(has(thrown, "threw") && has(thrown, "the driver is too old")) << thrown;
+  EXPECT_TRUE(has(refusal(plugin("not_here")), "cannot work here"));
+  EXPECT_TRUE(has(refusal(plugin("nameless")), "lacks a name"));
+  std::ofstream(folder() / "empty.so").close();
+  EXPECT_TRUE(has(refusal(folder() / "empty.so"), "cannot be loaded"));
+  // and after all that
+  EXPECT_EQ(register_provider(STEEP_MIRROR), "MirrorExecutionProvider");
+  EXPECT_EQ(register_provider(STEEP_MIRROR), "MirrorExecutionProvider");
+}
+
+TEST(Registry, NamesProvidersWithDevices) {
+  on_mirror();
+  const std::vector<std::string> names = available_providers();
+  ASSERT_GE(names.size(), 2U);
+  EXPECT_EQ(names.back(), "CPUExecutionProvider");
+  EXPECT_NE(std::find(names.begin(), names.end(), "MirrorExecutionProvider"), names.end());
+}
+
+TEST(Registry, RefusesChoicesThatCannotBe) {
+  on_mirror();
+  const auto open = [](ProviderChoice choice) {
+    const std::vector<ProviderChoice> choices{std::move(choice)};
+    const Devices devices{choices};
+  };
+  EXPECT_THROW(open({.name = "Nonesuch"}), ProviderError);
+  EXPECT_THROW(open({.name = "Mirror", .options = {{"device_id", "1"}}}), ProviderError);
+  EXPECT_THROW(open({.name = "Mirror", .options = {{"device_id", "x"}}}), ProviderError);
+  EXPECT_THROW(open({.name = "Mirror", .options = {{"colour", "red"}}}), ProviderError);
+  EXPECT_THROW(open({.name = "CPU", .options = {{"colour", "red"}}}), ProviderError);
+  open({.name = "MirrorExecutionProvider", .options = {{"device_id", "0"}, {"memory_mb", "8"}}});
+}
+
+TEST(Registry, TheHostIsAlwaysTheLast) {
+  const Devices alone = Devices::host_alone();
+  EXPECT_TRUE(alone.only_host());
+  const std::vector<ProviderChoice> choices = {on_mirror()[0], {.name = "CPU"}};
+  const Devices both{choices};
+  ASSERT_EQ(both.others().size(), 1U);
+  EXPECT_EQ(both.others()[0]->provider(), "Mirror");
+  EXPECT_TRUE(both.host().on_host());
+  const std::vector<ProviderChoice> turned = {{.name = "CPU"}, on_mirror()[0]};
+  EXPECT_TRUE(Devices{turned}.only_host());  // the CPU takes whatever comes
+}
+
+}  // namespace
+}  // namespace steep
