@@ -20,7 +20,8 @@ void init_inference(nb::module_& m) {
       .def_rw("threads", &InferenceOptions::threads)
       .def_rw("seed", &InferenceOptions::seed)
       .def_rw("check_finite", &InferenceOptions::check_finite)
-      .def_rw("limits", &InferenceOptions::limits);
+      .def_rw("limits", &InferenceOptions::limits)
+      .def_rw("providers", &InferenceOptions::providers);
   nb::class_<ModelMetadata>(m, "ModelMetadata", "What a model says about itself.")
       .def_ro("producer_name", &ModelMetadata::producer)
       .def_ro("graph_name", &ModelMetadata::graph_name)

@@ -5,6 +5,7 @@
   X(errors)               \
   X(limits)               \
   X(ops)                  \
+  X(providers)            \
   X(tensor)               \
   X(program)              \
   X(session)              \

@@ -138,13 +138,18 @@ void init_program(nb::module_& m) {
       .def(
           "__init__",
           [](ModuleProgram* self, const nb::bytes& model, const Names& inputs,
-             Names input_gradients, const std::string& precision) {
+             Names input_gradients, const std::string& precision,
+             const std::vector<ProviderChoice>& providers) {
             new (self) ModuleProgram(model, inputs,
                                      {.input_gradients = std::move(input_gradients),
-                                      .precision = precision_from(precision)});
+                                      .precision = precision_from(precision),
+                                      .devices = Devices::of(providers)});
           },
           nb::arg("model"), nb::arg("inputs"), nb::arg("input_gradients"),
-          nb::arg("precision") = "fp32",
+          nb::arg("precision") = "fp32", nb::arg("providers") = std::vector<ProviderChoice>(),
+          nb::sig("def __init__(self, model: bytes, inputs: collections.abc.Sequence[str], "
+                  "input_gradients: collections.abc.Sequence[str], precision: str = 'fp32', "
+                  "providers: collections.abc.Sequence[ProviderChoice] = ()) -> None"),
           "model: serialised ONNX. inputs: names that forward() is fed, in order. "
           "input_gradients: names whose gradients backward() returns. precision: \"fp32\", "
           "\"bf16\" or \"fp16\". Raises ModelError.")

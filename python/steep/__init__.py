@@ -35,6 +35,7 @@ from steep.errors import (
 from steep.for_inference import model_for_inference
 from steep.gradient import grad
 from steep.inference import GraphOptimizationLevel, InferenceSession, NodeArg, SessionOptions
+from steep.providers import get_available_providers, register_provider
 from steep.session import TrainingSession, check
 
 if TYPE_CHECKING:
@@ -76,8 +77,10 @@ __all__ = [
     "TrainingSession",
     "VerificationError",
     "check",
+    "get_available_providers",
     "grad",
     "model_for_inference",
+    "register_provider",
     "trainer",
 ]
 

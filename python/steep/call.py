@@ -14,6 +14,7 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 from steep._steep import (
     ModuleProgram,
     ModuleRun,
+    ProviderChoice,
     gradient_model,
     keep_freed_memory,
     return_freed_memory,
@@ -47,6 +48,7 @@ class Call:
         inputs: where each of these is among the tensors of a call; ``count`` of them are given.
         wanted_inputs: the tensors of a call whose gradients backward returns.
         precision: "fp32", "bf16" or "fp16".
+        providers: where it runs.
 
     Raises ModelError. Calls from several threads are safe.
     """
@@ -60,11 +62,13 @@ class Call:
         wanted_inputs: tuple[int, ...],
         *,
         precision: str,
+        providers: Sequence[ProviderChoice] = (),
     ) -> None:
         self.model = model
         self.names, self.inputs, self.count = names, inputs, count
         self.wanted_inputs = wanted_inputs
         self.precision = precision
+        self.providers = list(providers)
         self._differentiated: dict[tuple[tuple[int, ...], tuple[int, ...]], Call] = {}
         named = dict(zip(inputs, names, strict=True))
         self.program = ModuleProgram(
@@ -72,6 +76,7 @@ class Call:
             inputs=names,
             input_gradients=[named.get(i, "") for i in wanted_inputs],
             precision=precision,
+            providers=self.providers,
         )
         announce_precision(precision)
         self.announced = False
@@ -136,6 +141,7 @@ class Call:
             count,
             wanted,
             precision=self.precision,
+            providers=self.providers,
         )
         return call
 

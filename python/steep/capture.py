@@ -30,12 +30,14 @@ from torch.nn.modules import transformer
 from torch.utils._pytree import tree_leaves
 
 from steep import own_gradients
+from steep._steep import ProviderChoice
 from steep.arithmetic import Arithmetic
 from steep.call import autocast_precision
 from steep.errors import Error, ModelError
 from steep.lowering import CannotLower, turn
 from steep.parts import bring_in_parts
 from steep.piece import Lowered, NothingToRun, Piece, bring_in, copy_graph, say
+from steep.providers import choices_of, running_on
 from steep.quiet import unlogged
 from steep.recurrent import kept_whole
 from steep.report import ExportReport
@@ -92,6 +94,7 @@ class Capture:
         otherwise: what lets PyTorch run the rest, for errors.
         verify: compare the first step of each graph that is a ``Piece`` with PyTorch's; None: as
             ``STEEP_VERIFY`` says.
+        providers: where a ``Piece`` runs.
     """
 
     def __init__(
@@ -103,8 +106,10 @@ class Capture:
         make: Callable[[Lowered, str], Runs] = Piece,
         otherwise: str = 'fallback="parts"',
         verify: bool | None = None,
+        providers: Sequence[ProviderChoice] = (),
     ) -> None:
         self.precision = precision
+        self.providers = providers
         self.make = make
         self.otherwise = otherwise
         self.strict = strict
@@ -134,7 +139,7 @@ class Capture:
         captured = copy_graph(graph_module)
         reason = ""
         try:
-            with turn():
+            with turn(), running_on(self.providers):
                 try:
                     if verified:
                         made: Runs = bring_in_verified(graph_module, examples, precision)
@@ -203,7 +208,7 @@ class Captured:
             PyTorch runs what lies between graphs, and graphs that the engine cannot run.
         make, otherwise: as for ``Capture``.
         vary: ask for a graph of any extents from the first call on.
-        verify: as for ``Capture``.
+        verify, providers: as for ``Capture``.
     """
 
     def __init__(
@@ -217,6 +222,7 @@ class Captured:
         otherwise: str = 'fallback="parts"',
         vary: bool = False,
         verify: bool | None = None,
+        providers: Sequence[ProviderChoice] = (),
     ) -> None:
         self._module = module
         self._vary = vary
@@ -228,6 +234,7 @@ class Captured:
             make=make,
             otherwise=otherwise,
             verify=verify,
+            providers=providers,
         )
         # Not torch.compile(): its settings would have to be changed around each call.
         context = torch._dynamo.optimize(self.capture, nopython=whole, isolate_recompiles=True)
@@ -330,14 +337,22 @@ def backend(
 ) -> Callable[..., Any]:
     """Run a graph of ``torch.compile(module, backend="steep")``; PyTorch runs what cannot be.
 
-    ``options={"verify": True}`` compares the first step of each graph with PyTorch's.
+    ``options={"verify": True}`` compares the first step of each graph with PyTorch's,
+    ``options={"providers": [...]}`` runs them there, as ``ORTModule``'s ``providers`` does.
 
     Guards are those that ``torch.compile`` is configured to make: by default it does not notice
     hooks that are added later.
     """
-    if unknown := {*(options or {})} - {"verify"}:
-        raise ValueError(f'the backend "steep" has the option "verify", not {sorted(unknown)}')
-    return _defaults[(options or {}).get("verify")](graph_module, examples)
+    known = options or {}
+    if unknown := {*known} - {"verify", "providers"}:
+        raise ValueError(
+            f'the backend "steep" has the options "verify" and "providers", not {sorted(unknown)}'
+        )
+    verify, providers = known.get("verify"), known.get("providers")
+    if providers is None:
+        return _defaults[verify](graph_module, examples)
+    chosen = Capture(autocast_precision, verify=verify, providers=choices_of(providers))
+    return chosen(graph_module, examples)
 
 
 _defaults = {verify: Capture(autocast_precision, verify=verify) for verify in (None, False, True)}

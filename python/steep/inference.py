@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from steep import _steep
-from steep.errors import DataError, ProviderError
+from steep.errors import DataError
+from steep.providers import choices_of
 from steep.session import _Proto, _source
 
 log = logging.getLogger("steep")
 
-_PROVIDERS = ["CPUExecutionProvider"]
+_CPU = "CPUExecutionProvider"
 _ONNX_NAMES = {"float32": "float", "float64": "double"}
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
@@ -87,7 +88,8 @@ class InferenceSession:
     Args:
         model: path of the file, its bytes, or an ``onnx.ModelProto``.
         sess_options: a ``SessionOptions``.
-        providers: where to run; "CPUExecutionProvider" must be among them.
+        providers: where to run, in this order; the CPU takes what the others do not. A name, or
+            one with options: ``("MirrorExecutionProvider", {"device_id": 0})``. By default the CPU.
 
     Raises:
         ModelError: the model cannot be read, or has operators that Steep does not know.
@@ -101,14 +103,7 @@ class InferenceSession:
         sess_options: SessionOptions | None = None,
         providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
     ) -> None:
-        names = [p if isinstance(p, str) else p[0] for p in providers or _PROVIDERS]
-        if not set(names) & set(_PROVIDERS):
-            raise ProviderError(
-                "None of the providers asked for is there.",
-                expected=", ".join(_PROVIDERS),
-                received=", ".join(names),
-                remedy="Leave `providers` out.",
-            )
+        choices = choices_of(providers)
         settings = sess_options or SessionOptions()
         if settings.log_severity_level is not None:
             log.setLevel(_LEVELS[settings.log_severity_level])
@@ -120,8 +115,10 @@ class InferenceSession:
         options.seed = settings.seed
         options.check_finite = settings.check_finite
         options.limits = settings.limits
+        options.providers = choices
         self._session = _steep.InferenceSession(_source(model), options)
         self._options = settings
+        self._providers = [c.name for c in choices if c.name != _CPU] + [_CPU]
         self._recording = bool(settings.enable_profiling)
         if self._recording:
             self._session.start_profile()
@@ -165,7 +162,7 @@ class InferenceSession:
 
     def get_providers(self) -> list[str]:
         """Name the providers that this session runs on."""
-        return list(_PROVIDERS)
+        return list(self._providers)
 
     def get_modelmeta(self) -> _steep.ModelMetadata:
         """Return what the model says about itself: producer_name, graph_name, version, …"""

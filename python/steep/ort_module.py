@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from steep.call import autocast_precision
 from steep.errors import Error, ModelError, ProviderError
+from steep.providers import Providers, choices_of
 from steep.report import ExportReport, Report
 
 log = logging.getLogger("steep")
@@ -70,6 +71,8 @@ class ORTModule(torch.nn.Module):
         precision: "fp32", "bf16" or "fp16"; by default what ``torch.autocast`` says at each call.
         verify: run the first step of each graph in PyTorch as well, and compare (docs/verify.md).
             By default what ``STEEP_VERIFY`` says.
+        providers: where graphs run, as for ``InferenceSession``. Parameters, arguments and results
+            stay in the host's memory.
 
     Raises (when called):
         ModelError: nothing of the module can run in the engine, or not all that was asked for, or
@@ -89,6 +92,7 @@ class ORTModule(torch.nn.Module):
         fallback: str | None = "parts",
         precision: str | None = None,
         verify: bool | None = None,
+        providers: Providers | None = None,
     ) -> None:
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"ORTModule wraps a torch.nn.Module, not a {type(module).__name__}")
@@ -109,6 +113,7 @@ class ORTModule(torch.nn.Module):
         own["export_reports"] = []
         own["precision"] = precision
         own["_verify"] = verify
+        own["_providers"] = providers
         own["_captured"] = {}  # by precision, and by whether it is to be one graph
 
     @property
@@ -145,6 +150,7 @@ class ORTModule(torch.nn.Module):
                 self.export_reports.append,
                 whole=whole,
                 verify=self._verify,
+                providers=choices_of(self._providers),
             )
         try:
             result, ran = captured(*args, **kwargs)
@@ -206,7 +212,12 @@ class ORTModule(torch.nn.Module):
         delattr(self._module, name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        options = {"fallback": self.fallback, "precision": self.precision, "verify": self._verify}
+        options = {
+            "fallback": self.fallback,
+            "precision": self.precision,
+            "verify": self._verify,
+            "providers": self._providers,
+        }
         return _rebuild, (self._module, options)
 
     def extra_repr(self) -> str:

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from steep.call import Autograd, Call
 from steep.lowering import fake_mode, lower, outputs_of, refusal
 from steep.own_gradients import Interpreter
+from steep.providers import current
 
 
 def bring_in(graph_module: torch.fx.GraphModule, examples: Sequence[Any], precision: str) -> Piece:
@@ -137,6 +138,7 @@ class Piece:
             len(fakes),
             tuple(wanted),
             precision=precision,
+            providers=current(),
         )
         # as at the capture
         self.types = [(str(fakes[i].dtype)[6:], [_hint(d) for d in fakes[i].shape]) for i in inputs]

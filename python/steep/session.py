@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from steep import _steep
 from steep.errors import Error
+from steep.providers import Providers, choices_of
 
 log = logging.getLogger("steep")
 
@@ -76,6 +77,7 @@ class TrainingSession(_steep.TrainingSession):
         bound_to_graph: a checkpoint is for a model of these operators; else for one of these
             parameters, kind of loss and moments.
         limits: a ``steep.Limits``: bounds on memory, nodes and loops.
+        providers: where steps run, as for ``InferenceSession``. Weights stay in the host's memory.
         weights: arrays that hold initializers' data, by name, so that ``model`` (given as bytes or
             a proto) need not; those that are trained are updated in place, so they must be
             contiguous and writable.
@@ -132,6 +134,7 @@ class TrainingSession(_steep.TrainingSession):
         check_finite: bool = False,
         bound_to_graph: bool = True,
         limits: _steep.Limits | None = None,
+        providers: Providers | None = None,
         weights: Mapping[str, Any] | None = None,
     ) -> None:
         options = _steep.TrainingOptions()
@@ -145,6 +148,7 @@ class TrainingSession(_steep.TrainingSession):
         options.precision = precision
         if limits is not None:
             options.limits = limits
+        options.providers = choices_of(providers)
         announce_precision(precision)
         scaling = _steep.LossScaleOptions()
         scaling.initial, scaling.growth_interval = loss_scale, loss_scale_window

@@ -27,6 +27,7 @@ from steep import _steep
 from steep.errors import DataError, ModelError, ShapeError
 from steep.export import export
 from steep.initializers import with_states
+from steep.providers import choices_of
 from steep.report import ExportReport, Report
 from steep.session import TrainingSession
 from steep.with_loss import WithLoss, the_loss
@@ -46,7 +47,10 @@ _SEED_MASK = 2**63 - 1
 _REBUILT_IN_A_ROW = 3  # steps before each of which what is compiled in was another
 _CONVERTED = {(torch.float64, torch.float32), (torch.int32, torch.int64)}  # data, as sessions do
 # of a trainer that go to its session as they are
-SESSION_OPTIONS = ("clip_norm", "check_finite", "precision", "loss_scale", "loss_scale_window")
+SESSION_OPTIONS = (
+    *("clip_norm", "check_finite", "precision", "loss_scale", "loss_scale_window"),
+    "providers",
+)
 
 
 class _Compiled(Exception):
@@ -232,6 +236,7 @@ class Trainer:
                     self._reports.append,
                     whole=True,
                     otherwise="ORTModule",
+                    providers=choices_of(self._settings.get("providers")),
                 )
                 self._evaluated = net, captured
             net, captured = self._evaluated

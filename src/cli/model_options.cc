@@ -25,6 +25,21 @@ std::pair<std::string, std::string> split_pair(const std::string& text, const ch
   return {text.substr(0, at), text.substr(at + 1)};
 }
 
+/// Plug-ins are loaded here; a name without a slash or an ending may be of one that is there.
+ProviderChoice provider_of(const std::string& text) {
+  ProviderChoice choice;
+  size_t at = text.find(',');
+  choice.name = text.substr(0, at);
+  while (at != std::string::npos) {
+    const size_t next = text.find(',', at + 1);
+    choice.options.insert(split_pair(text.substr(at + 1, next - at - 1), "--provider"));
+    at = next;
+  }
+  const bool library = choice.name.find('/') != std::string::npos || choice.name.ends_with(".so");
+  if (library) choice.name = register_provider(choice.name);
+  return choice;
+}
+
 std::vector<std::string> names_of(const std::map<std::string, Tensor>& arrays) {
   std::vector<std::string> names;
   for (const auto& [name, array] : arrays) names.push_back(name);
@@ -59,6 +74,15 @@ void add_model_options(CLI::App& app, ModelChoice& choice) {
       ->delimiter(',');
   app.add_option("--freeze", o.frozen, "Initializers to leave alone")->delimiter(',');
   add_limit_options(app, o.limits);
+}
+
+void add_provider_option(CLI::App& app, ModelChoice& choice) {
+  app.add_option("--provider", choice.providers,
+                 "Where to run, before the CPU: the library of a plug-in, with its options behind\n"
+                 "commas, as in ./libmirror.so,memory_mb=512; may be given several times")
+      ->type_name("LIBRARY[,OPTION=VALUE]")
+      ->allow_extra_args(false)
+      ->take_all();
 }
 
 CLI::Option* add_optimizer_option(CLI::App& app, TrainingOptions& options, const char* what) {
@@ -96,6 +120,7 @@ void check_usage(const CLI::App& app, const ModelChoice& choice) {
 TrainingOptions training_options(const ModelChoice& choice) {
   TrainingOptions options = choice.options;
   if (!choice.ignore_index.empty()) options.ignore_index = choice.ignore_index[0];
+  for (const std::string& text : choice.providers) options.providers.push_back(provider_of(text));
   return options;
 }
 

@@ -10,22 +10,25 @@
 
 namespace steep::cli {
 
-/// MODEL, --loss, --output, --label, --ignore-index, --train, --freeze.
+/// MODEL, --loss, --output, --label, --ignore-index, --train, --freeze; --provider.
 struct ModelChoice {
   std::string path;
   TrainingOptions options;
-  std::vector<int64_t> ignore_index;  ///< none or one
+  std::vector<int64_t> ignore_index;   ///< none or one
+  std::vector<std::string> providers;  ///< "NAME or PATH[,option=value…]"
 };
 /// --max-bytes, --max-nodes.
 void add_limit_options(CLI::App& app, Limits& limits);
 void add_model_options(CLI::App& app, ModelChoice& choice);
+void add_provider_option(CLI::App& app, ModelChoice& choice);
 /// --optimizer, which is `what`.
 CLI::Option* add_optimizer_option(CLI::App& app, TrainingOptions& options, const char* what);
 /// Throws CLI::Error for a setting that this optimizer does not have.
 void check_optimizer_usage(const CLI::App& app, const OptimizerOptions& optimizer);
 /// Throws CLI::Error for an option that would change nothing.
 void check_usage(const CLI::App& app, const ModelChoice& choice);
-/// options with what parsing left in other fields.
+/// options with what parsing left in other fields. Loads the plug-ins among the providers; throws
+/// ProviderError and DataError.
 TrainingOptions training_options(const ModelChoice& choice);
 
 /// --data, --map, --label-array, --batch.

@@ -82,6 +82,9 @@ def write_files(folder: Path, code: str) -> None:
         onnx.save(model(with_loss, int(shape[1]) if shape else 4), folder / name)
     np.savez(folder / "train.npz", **values)
     np.savez(folder / "tokens.npz", x=x, label=classes)
+    if "libmirror.so" in code:
+        library = ROOT / "build" / "release" / "mirror" / "libmirror.so"
+        (folder / "libmirror.so").symlink_to(library)
     for name in ("digits.npz", "test.npz"):
         np.savez(folder / name, x=x, y=classes)
 

@@ -1,0 +1,124 @@
+"""Where sessions run: the CPU, and devices of plug-ins."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+from steep import _steep
+from steep.errors import Error, ProviderError
+
+log = logging.getLogger("steep")
+
+Providers = Sequence[str | tuple[str, Mapping[str, Any]]]
+"""Names, or names with options, in the order in which a node is offered to them."""
+
+_GROUP = "steep.providers"
+_local = threading.local()
+
+
+def register_provider(path: str | os.PathLike[str]) -> str:
+    """Load a plug-in for the rest of the process.
+
+    Its code runs: load only what you trust. A plug-in that is installed as a package needs no such
+    call: an entry point of the group ``steep.providers`` names its library.
+
+    >>> register_provider("libmirror.so")
+    'MirrorExecutionProvider'
+
+    Args:
+        path: of the shared library (docs/providers.md tells how one is written).
+
+    Returns:
+        The name of its provider, for ``providers=[...]``.
+
+    Raises:
+        ProviderError: the file is no library, no plug-in, or one of another version; it threw, or
+            says that it cannot work here. The process is as before.
+    """
+    return _steep.register_provider(os.fspath(path))
+
+
+def get_available_providers() -> list[str]:
+    """Name the providers that have a device here; "CPUExecutionProvider" is the last.
+
+    Those of installed packages (entry points of the group ``steep.providers``) are loaded by the
+    first call; one that cannot be is said by a warning of the logger ``steep``.
+    """
+    _load_installed()
+    return _steep.available_providers()
+
+
+@functools.cache
+def _load_installed() -> None:
+    for point in entry_points(group=_GROUP):
+        try:
+            found = point.load()
+            register_provider(found() if callable(found) else found)
+        except (Error, ImportError, AttributeError, TypeError, OSError) as e:
+            log.warning("the provider %s (%s) cannot be loaded: %s", point.name, point.value, e)
+
+
+def choices_of(providers: Providers | None) -> list[_steep.ProviderChoice]:
+    """Return what the engine is told; nothing for None.
+
+    As in ONNX Runtime, a provider that is not there is left out with a warning, if another is.
+
+    Raises:
+        ProviderError: none of them is there.
+        TypeError: an entry is neither a name nor a name with a mapping of options.
+    """
+    if providers is None:
+        return []
+    if isinstance(providers, (str, bytes)):
+        raise TypeError(f"providers takes a list, such as [{providers!r}], not one name")
+    pairs = []
+    for entry in providers:
+        name, options = (entry, {}) if isinstance(entry, str) else entry
+        if not isinstance(name, str) or not isinstance(options, Mapping):
+            raise TypeError(f"a provider is a name, or a name and its options, not {entry!r}")
+        whole = name if name.endswith("ExecutionProvider") else f"{name}ExecutionProvider"
+        pairs.append((whole, {str(key): _text(value) for key, value in options.items()}))
+    there = get_available_providers()
+    missing = [name for name, _ in pairs if name not in there]
+    if len(missing) == len(pairs):
+        raise ProviderError(
+            "None of the providers asked for is there.",
+            expected=", ".join(there),
+            received=", ".join(missing) or "an empty list",
+            remedy="Load its plug-in, steep.register_provider(path), or leave `providers` out.",
+        )
+    for name in missing:
+        log.warning("there is no %s here, only %s", name, ", ".join(there))
+    # The CPU takes whatever comes, and its options are those of other runtimes.
+    return [
+        _steep.ProviderChoice(name, {} if name == there[-1] else options)
+        for name, options in pairs
+        if name in there
+    ]
+
+
+def _text(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+@contextlib.contextmanager
+def running_on(choices: Sequence[_steep.ProviderChoice]) -> Iterator[None]:
+    """Within, graphs that this thread brings in run there."""
+    before = current()
+    _local.choices = list(choices)
+    try:
+        yield
+    finally:
+        _local.choices = before
+
+
+def current() -> list[_steep.ProviderChoice]:
+    """Return the choices of the innermost ``running_on`` of this thread."""
+    return getattr(_local, "choices", [])
