@@ -22,6 +22,18 @@ HWY_BEFORE_NAMESPACE();
 namespace steep::cpu {
 namespace HWY_NAMESPACE {
 
+/// As others_row(), of what one vector holds.
+template <typename T>
+double others_of_few(Floats d, const T* x, size_t n, size_t label, float* shift) {
+  const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  const auto v = load_n(d, x, n);
+  const auto there = hn::FirstN(d, n);
+  const float max = hn::GetLane(hn::MaxOfLanes(d, hn::IfThenElse(there, v, lowest)));
+  *shift = max == hn::GetLane(lowest) ? 0 : max;
+  const auto e = hn::IfThenElseZero(there, exp_bounded(d, hn::Sub(v, hn::Set(d, *shift))));
+  return hn::GetLane(hn::SumOfLanes(d, but_for(d, e, label)));
+}
+
 /// Σ exp(x - shift) over the classes but for the label, block by block, and the shift: at least the
 /// label's score, and about the greatest one. That is the first block's maximum, unless the label's
 /// is greater, or one in a later block so far above that subtracting would lose digits.
@@ -31,6 +43,7 @@ double others_row(const T* x, size_t n, size_t label, float* shift) {
   constexpr float kFar = 4;
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
   const Floats d;
+  if (n <= hn::Lanes(d)) return others_of_few(d, x, n, label, shift);
   float max = row_max(d, x, std::min(kBlock, n));
   const auto finite = [&] { return max == kLowest ? 0 : max; };
   double sum = 0;
@@ -152,7 +165,11 @@ RowLoss row_loss(const T* x, int64_t n, size_t label) {
   const double sum = others(x, static_cast<size_t>(n), label, &shift);
   if (label == kNoLabel) return {0, shift + std::log(sum)};
   const double below = static_cast<double>(x[label]) - shift;
-  const double log_sum = below == 0 ? std::log1p(sum) : std::log(sum + std::exp(below));
+  // Elsewhere another class has more than half: the loss is no small difference, and its terms have
+  // no more digits than their sum.
+  const double log_sum =
+      below == 0 ? std::log1p(sum)
+                 : std::log(static_cast<Real<T>>(sum) + std::exp(static_cast<Real<T>>(below)));
   return {log_sum - below, shift + log_sum};
 }
 
@@ -307,12 +324,17 @@ class CrossEntropyGradOf final : public CrossEntropyKernel<Real<T>, Label> {
           continue;
         }
         const double factor = dloss[none ? i : 0] * this->weight(weights, label) / divisor;
-        // Not p - 1, which is nothing but rounding where p is nearly 1.
         const double log_p = (static_cast<double>(x[label]) - lse[i]) - lse_rest[i];
-        const auto at_label = static_cast<R>(factor * std::expm1(static_cast<R>(log_p)));
         scaled_softmax(x, lse[i], static_cast<R>(factor * std::exp(-lse_rest[i])), dx,
                        this->classes_);
-        set(dx[label], at_label);
+        if constexpr (std::is_same_v<Dx, R>) {
+          if (log_p < -1) {
+            dx[label] -= static_cast<R>(factor);
+            continue;
+          }
+        }
+        // p - 1 is nothing but rounding where p is nearly 1.
+        set(dx[label], static_cast<R>(factor * std::expm1(static_cast<R>(log_p))));
       }
     });
   }
