@@ -46,6 +46,7 @@ class Node {
   std::string string(const char* name, const char* otherwise) const;
   Dims ints(const char* name) const;
   const SteepGraph* body() const;
+  const SteepNode* raw() const { return raw_; }
 
  private:
   SteepAttr attr(const char* name) const;
@@ -121,6 +122,9 @@ std::optional<Kernel> make_sgd(const Node& node, std::string& why);
 // reduce.cc
 std::optional<Kernel> make_sum_to(const Node& node, std::string& why);
 std::optional<Kernel> make_reduce_sum(const Node& node, std::string& why);
+// fuse.cc
+std::optional<Kernel> make_add_norm(const Node& node, std::string& why);
+SteepError* fuse(void* device, SteepGraph* graph);
 // rows.cc
 std::optional<Kernel> make_softmax(const Node& node, std::string& why);
 std::optional<Kernel> make_layer_norm(const Node& node, std::string& why);

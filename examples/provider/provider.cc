@@ -195,6 +195,7 @@ const SteepCandidate* candidates(void*, const char* op, size_t* count) {
     add("steep.SGD", make_sgd);
     add("ReduceSum", make_reduce_sum);
     add("steep.SumTo", make_sum_to);
+    add("mirror.AddNorm", make_add_norm);
     add("Softmax", make_softmax);
     add("LayerNormalization", make_layer_norm);
     add("steep.LayerNormalizationGrad", make_layer_norm_grad);
@@ -313,6 +314,7 @@ extern "C" __attribute__((visibility("default"))) const SteepProvider* steep_pro
     p.sync = mirror::sync;
     p.candidates = mirror::candidates;
     p.wants_pass = mirror::wants_pass;
+    p.fuse = mirror::fuse;
     return p;
   }();
   mirror::host = given;

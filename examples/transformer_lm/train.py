@@ -48,6 +48,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=20)
     parser.add_argument("--bptt", type=int, default=35, help="words of context")
     parser.add_argument("--seed", type=int, default=1234)
+    parser.add_argument("--provider", type=Path, help="library of a plug-in to run on")
     return parser.parse_args()
 
 
@@ -117,7 +118,8 @@ def main() -> None:
         if not (args.out / "run.json").exists() or not checkpoint.exists():
             raise SystemExit(f"there is nothing to resume in {args.out}")
         saved = json.loads((args.out / "run.json").read_text())
-        saved["data"] = saved["data"] and Path(saved["data"])
+        for path in ("data", "provider"):
+            saved[path] = saved.get(path) and Path(saved[path])
         vars(args).update(saved)
     args.out.mkdir(parents=True, exist_ok=True)
 
@@ -146,6 +148,7 @@ def main() -> None:
     )
     print(f"model    {weights:,} weights, {args.epochs} epochs of {per_epoch} steps")
 
+    providers = [steep.register_provider(args.provider)] if args.provider else None
     cross_entropy = nn.CrossEntropyLoss()
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.01)
     trainer = steep.trainer(
@@ -155,7 +158,10 @@ def main() -> None:
         clip_norm=0.5,
         predictions=False,
         seed=args.seed,
+        providers=providers,
     )
+    if args.provider:
+        print(f"runs on  {providers[0]}, and the CPU for the rest")
     start = time.monotonic()
     source, target = next(data.batches(train, args.bptt))
     trainer.compile(source, causal_mask(len(source)), target)

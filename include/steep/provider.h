@@ -131,6 +131,15 @@ typedef struct SteepHost {
   int (*node_count)(const SteepGraph* graph); /* every node behind those that it reads */
   const SteepNode* (*node)(const SteepGraph* graph, int index);
 
+  /* Within SteepProvider::fuse: makes one node of `count` nodes of the graph, once fuse returns.
+   * They become its body; kernels are asked for it under `name`, with a dot in it
+   * ("mirror.AddNorm"). Its inputs are what the nodes read from elsewhere, in the order in which
+   * they read it, its outputs what others read of theirs, in the order of the nodes; the body's
+   * attribute is "body". Where no kernel takes it, it is its nodes again. An error where it cannot
+   * be one node: a node is claimed already, is of the other phase, updates a state, or depends on
+   * another by way of a third. */
+  SteepError* (*claim)(SteepGraph* graph, const SteepNode* const* nodes, size_t count,
+                       const char* name);
   /* Memory for output `index` of a data-shaped node; to be written before the kernel returns. */
   SteepError* (*new_output)(SteepNode* node, int index, int32_t rank, const int64_t* dims,
                             void** data);
@@ -231,6 +240,9 @@ typedef struct SteepProvider {
   int (*wants_pass)(void* device, const char* pass);
   /* Are products of this dtype faster than those of float32 rounded to it? NULL: no. */
   int (*multiplies)(void* device, int32_t dtype);
+  /* Fuses nodes of a graph whose shapes are known, forward and backward, by SteepHost::claim; after
+   * the engine's own rewrites, but for that of elementwise nodes. NULL: nothing. */
+  SteepError* (*fuse)(void* device, SteepGraph* graph);
 } SteepProvider;
 
 typedef enum SteepProviderFlag {

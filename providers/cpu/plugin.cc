@@ -349,23 +349,20 @@ void require_bytes(size_t bytes, const std::string& received) {
 extern "C" __attribute__((visibility("default"))) const SteepProvider* steep_provider_0(
     const SteepHost* given) {
   using namespace steep::cpu;
-  static const SteepProvider provider{.size = sizeof(SteepProvider),
-                                      .name = "CPU",
-                                      .version = "0",
-                                      .flags = STEEP_HOST_MEMORY,
-                                      .devices = devices,
-                                      .open = open_device,
-                                      .close = close_device,
-                                      .allocate = nullptr,
-                                      .release = nullptr,
-                                      .copy = nullptr,
-                                      .stream = nullptr,
-                                      .drop_stream = nullptr,
-                                      .sync = nullptr,
-                                      .candidates = entries,
-                                      .data_shaped = find_data_shaped,
-                                      .wants_pass = nullptr,
-                                      .multiplies = multiplies};
+  static const SteepProvider provider = [] {
+    SteepProvider p{};  // what it lacks, memory and streams among it, is null
+    p.size = sizeof(p);
+    p.name = "CPU";
+    p.version = "0";
+    p.flags = STEEP_HOST_MEMORY;
+    p.devices = devices;
+    p.open = open_device;
+    p.close = close_device;
+    p.candidates = entries;
+    p.data_shaped = find_data_shaped;
+    p.multiplies = multiplies;
+    return p;
+  }();
   host = given;
   return &provider;
 }

@@ -44,6 +44,7 @@ struct SteepGraph {
 
   const Graph* graph;
   std::deque<SteepNode> nodes;
+  std::vector<steep::GraphView::Claim> claims{};
   mutable std::deque<Ints> dims{};
 };
 
@@ -201,12 +202,29 @@ SteepError* caught() {
     return from(STEEP_SHAPE, e);
   } catch (const DataError& e) {
     return from(STEEP_DATA, e);
+  } catch (const ProviderError& e) {
+    return from(STEEP_PROVIDER, e);
   } catch (const std::bad_alloc&) {
     return new SteepError{STEEP_MEMORY, "There is not enough memory.", "", "", "", "", ""};
   } catch (const Error& e) {
     return from(STEEP_BUG, e);
   } catch (const std::exception& e) {
     return new SteepError{STEEP_BUG, e.what(), "", "", "", "", ""};
+  }
+}
+
+SteepError* claim(SteepGraph* g, const SteepNode* const* nodes, size_t count, const char* name) {
+  try {
+    GraphView::Claim claim{{}, name == nullptr ? "" : name};
+    for (size_t i = 0; i < count; ++i) claim.nodes.push_back(nodes[i]->node);
+    if (claim.nodes.empty() || claim.name.find('.') == std::string::npos) {
+      throw ProviderError(
+          {.what = "A claim needs nodes, and a name with a dot.", .received = claim.name});
+    }
+    g->claims.push_back(std::move(claim));
+    return nullptr;
+  } catch (...) {
+    return caught();
   }
 }
 
@@ -279,6 +297,7 @@ const SteepHost& host_table() {
                                .graph_output = graph_output,
                                .node_count = node_count,
                                .node = node_at,
+                               .claim = claim,
                                .new_output = new_output,
                                .poll = poll_now,
                                .max_bytes = max_bytes};
@@ -287,6 +306,10 @@ const SteepHost& host_table() {
 
 NodeView::NodeView(const NodeSpec& spec) : node_(std::make_unique<SteepNode>(spec)) {}
 NodeView::~NodeView() = default;
+
+GraphView::GraphView(Graph& graph) : graph_(std::make_unique<SteepGraph>(graph)) {}
+GraphView::~GraphView() = default;
+const std::vector<GraphView::Claim>& GraphView::claims() const { return graph_->claims; }
 
 std::vector<Tensor> NodeView::take_outputs() {
   node_->made.resize(node_->spec->outputs.size());

@@ -39,4 +39,23 @@ class NodeView {
   std::unique_ptr<SteepNode> node_;
 };
 
+/// A graph as a provider reads it to fuse nodes, and what it claims.
+class GraphView {
+ public:
+  explicit GraphView(Graph& graph);
+  ~GraphView();
+  GraphView(const GraphView&) = delete;
+  GraphView& operator=(const GraphView&) = delete;
+
+  struct Claim {
+    std::vector<Node> nodes;
+    std::string name;
+  };
+  SteepGraph* get() const { return graph_.get(); }
+  const std::vector<Claim>& claims() const;
+
+ private:
+  std::unique_ptr<SteepGraph> graph_;
+};
+
 }  // namespace steep

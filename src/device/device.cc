@@ -63,6 +63,8 @@ bool Device::multiplies(DType dtype) const {
   return multiplies != nullptr && multiplies(handle_, static_cast<int32_t>(dtype)) != 0;
 }
 
+void Device::fuse(SteepGraph* graph) const { check(provider_.table.fuse(handle_, graph)); }
+
 std::shared_ptr<void> Device::allocate(size_t bytes) {
   require_process();
   void* data = nullptr;

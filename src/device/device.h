@@ -70,6 +70,9 @@ class Device : public std::enable_shared_from_this<Device> {
   bool wants_pass(std::string_view pass) const;
   /// Are products of this dtype faster than those of float32 rounded to it?
   bool multiplies(DType dtype) const;
+  /// What it claims of the graph, if it fuses nodes. Throws what the provider reports.
+  bool fuses() const { return provider_.table.fuse != nullptr; }
+  void fuse(SteepGraph* graph) const;
 
   // The rest is for devices that are not the host.
 

@@ -15,7 +15,10 @@ const Operand& NodeSpec::in(size_t i) const { return i < inputs.size() ? inputs[
 const Operand& NodeSpec::out(size_t i) const { return i < outputs.size() ? outputs[i] : kAbsent; }
 
 NodeSpec spec_of(Node n) {
-  NodeSpec spec{.name = n.name(), .op = n.op(), .attrs = n.attrs(), .inputs = {}, .outputs = {}};
+  // A claimed node goes by the name that its provider gave it.
+  const Attr* claimed = n.op() == "steep.Claimed" ? n.attrs().find("name") : nullptr;
+  const std::string_view op = claimed != nullptr ? std::get<std::string>(*claimed) : n.op();
+  NodeSpec spec{.name = n.name(), .op = op, .attrs = n.attrs(), .inputs = {}, .outputs = {}};
   auto operand = [&](Value v) {
     if (!v) return Operand{};
     if (!v.type().concrete()) {

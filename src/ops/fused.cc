@@ -54,7 +54,18 @@ std::vector<Value> fused_decompose(Node n) {
   return results;
 }
 
+/// steep.Claimed(inputs…){name, body} → outputs…: nodes that a provider computes as one, under that
+/// name. Made by the pass `claim`. Its types are those that the nodes had.
+std::vector<Type> claimed_infer(Node n) {
+  std::vector<Type> types;
+  for (const Output& y : n.attrs().body("body").outputs()) types.push_back(y.value.type());
+  return types;
+}
+
 }  // namespace
+
+extern const OpDef kSteepClaimed = {
+    .name = "steep.Claimed", .infer = claimed_infer, .decompose = fused_decompose};
 
 extern const OpDef kSteepFused = {
     .name = "steep.Fused", .infer = fused_infer, .decompose = fused_decompose};

@@ -196,6 +196,7 @@ namespace steep {
   X(SteepDropout) \
   X(SteepDropoutMask) \
   X(SteepFakeQuantize) \
+  X(SteepClaimed) \
   X(SteepFused) \
   X(SteepGatherGrad) \
   X(SteepGeluGrad) \

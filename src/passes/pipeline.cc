@@ -25,6 +25,7 @@ constexpr Pass kPasses[] = {
     {"chunk_logits", chunk_logits, only<Precision::fp32>},
     {"fuse_gather_grad", fuse_gather_grad},
     {"recompute", recompute},
+    {.name = "claim", .run = nullptr, .run_for = claim},
     {"fuse_elementwise", fuse_elementwise},
 };
 
@@ -47,7 +48,12 @@ void run_passes(Graph& graph, const PassOptions& options) {
     if (pass.at != nullptr && !pass.at(options.precision)) continue;
     if (options.devices != nullptr && !options.devices->want_pass(pass.name)) continue;
     poll();
-    pass.run(graph);
+    if (pass.run_for != nullptr) {
+      if (options.devices == nullptr || options.devices->only_host()) continue;
+      pass.run_for(graph, *options.devices);
+    } else {
+      pass.run(graph);
+    }
     graph.prune();
     verify(graph, pass.name);
   }

@@ -17,6 +17,8 @@ struct Pass {
   std::string_view name;
   void (*run)(Graph& graph);
   bool (*at)(Precision) = nullptr;  ///< runs at these precisions alone; null: at all
+  /// Instead of `run`, of a pass that asks the devices.
+  void (*run_for)(Graph& graph, const Devices& devices) = nullptr;
 };
 
 struct PassOptions {
@@ -42,6 +44,7 @@ void precision_fp16(Graph& graph);       // matrix products in float16
 void chunk_logits(Graph& graph);         // scores over a vocabulary, a chunk of rows at a time
 void fuse_gather_grad(Graph& graph);     // a sum with a gather's gradient into that gradient
 void recompute(Graph& graph);            // in backward, what forward need not keep
-void fuse_elementwise(Graph& graph);     // chains of elementwise nodes into steep.Fused
+void claim(Graph& graph, const Devices& devices);  // what devices fuse themselves
+void fuse_elementwise(Graph& graph);               // chains of elementwise nodes into steep.Fused
 
 }  // namespace steep

@@ -71,6 +71,7 @@ WITHOUT_ROWS = {
         "of a captured graph: tests/python/test_own_gradients.py",
     ),
     "Dropout": "steep.Dropout or nothing at import",
+    "steep.Claimed": "what plug-ins fuse: tests/providers",
 }
 
 # Whose inputs and results always hold something.

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "autodiff/gradient.h"
+#include "device/boundary.h"
 #include "engine.h"
 #include "ops/build.h"
 #include "steep/error.h"
@@ -175,6 +176,89 @@ TEST(Mirror, AForkedChildIsRefused) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   program.forward({&x, 1});
+}
+
+/// y = norm(a + b) w, where a + b is a result, too.
+Graph normalised() {
+  Graph g;
+  const Type type{DType::f32, Shape{6, 8}};
+  const Value a = g.add_input("a", type), b = g.add_input("b", type);
+  const Value sum = a + b;
+  const auto norm =
+      apply_n("LayerNormalization",
+              std::vector{sum, g.add_constant(numbers({8}, 1)), g.add_constant(numbers({8}, 2))}, 3,
+              {{"axis", int64_t{-1}}});
+  g.add_output("y", matmul(norm[0], g.add_constant(numbers({8, 4}, 3))));
+  g.add_output("sum", sum);
+  return g;
+}
+
+TEST(Mirror, WhatADeviceClaimsIsOneNode) {
+  Program here(normalised(), {.devices = Devices::host_alone()}), away(normalised(), there());
+  const std::vector<Tensor> fed{numbers({6, 8}, 4), numbers({6, 8}, 5)};
+  const Type type{DType::f32, Shape{6, 8}};
+  const std::string text = away.dump(std::vector{type, type});
+  EXPECT_NE(text.find("steep.Claimed[mirror]"), std::string::npos) << text;
+  EXPECT_EQ(text.find("= LayerNormalization["), std::string::npos) << text;
+  const auto a = here.forward(fed).outputs, b = away.forward(fed).outputs;
+  for (size_t i = 0; i < a.size(); ++i) expect_close(b[i], a[i]);
+
+  ProgramOptions options = there();
+  options.disabled_passes = {"claim"};
+  EXPECT_EQ(Program(normalised(), options).dump(std::vector{type, type}).find("Claimed"),
+            std::string::npos);
+}
+
+// --- claims that are wrong: a device of the test's own, which claims what it is told
+
+std::vector<std::string> wanted;  // operators, one of each
+
+SteepError* claim_wanted(void*, SteepGraph* graph) {
+  const SteepHost& host = host_table();
+  std::vector<const SteepNode*> nodes;
+  for (const std::string& op : wanted) {
+    for (int i = 0; i < host.node_count(graph); ++i) {
+      if (host.op(host.node(graph, i)) == op) nodes.push_back(host.node(graph, i));
+    }
+  }
+  return host.claim(graph, nodes.data(), nodes.size(), "test.Claim");
+}
+
+const SteepCandidate* none(void*, const char*, size_t* count) {
+  *count = 0;
+  return nullptr;
+}
+
+Tensor run_claiming(std::vector<std::string> ops) {
+  static const Provider provider = [] {
+    Provider p{.table = {}, .name = "test"};
+    p.table.candidates = none;
+    p.table.fuse = claim_wanted;
+    p.table.stream = [](void*, SteepStream*) -> SteepError* { return nullptr; };
+    p.table.sync = [](void*, SteepStream) -> SteepError* { return nullptr; };
+    p.table.allocate = [](void*, SteepMemory, size_t, void**) -> SteepError* { return nullptr; };
+    return p;
+  }();
+  wanted = std::move(ops);
+  Graph g;
+  const Value x = g.add_input("x", {DType::f32, Shape{2, 2}});
+  g.add_output("y", exp(matmul(tanh(x), x)));
+  Program program(std::move(g),
+                  {.disabled_passes = {"fuse_elementwise"},
+                   .devices = Devices(std::vector{Device::open(provider, 0, {}), host_device()})});
+  const Tensor fed = Tensor::from<float>({1, 2, 3, 4}, {2, 2});
+  return program.forward({&fed, 1}).outputs[0];
+}
+
+TEST(Claims, OfWhatNoKernelTakesAreTheirNodesAgain) {
+  const double t = std::tanh(1.0), u = std::tanh(2.0);
+  EXPECT_NEAR(run_claiming({"Tanh", "MatMul"}).data<float>()[0], std::exp(t + 3 * u), 1e-3);
+}
+
+TEST(Claims, ThatCannotBeOneNodeAreRefused) {
+  EXPECT_THROW(run_claiming({}), ProviderError);                // of nothing
+  EXPECT_THROW(run_claiming({"Tanh", "Tanh"}), ProviderError);  // a node twice
+  EXPECT_THROW(run_claiming({"Tanh", "Exp"}), ProviderError);   // and what lies between them
 }
 
 // --- training

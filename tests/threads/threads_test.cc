@@ -16,6 +16,7 @@
 #include "engine.h"
 #include "model/onnx_text.h"
 #include "ops/build.h"
+#include "providers/mirror.h"
 #include "steep/check.h"
 #include "steep/gradient.h"
 #include "steep/inference.h"
@@ -219,6 +220,25 @@ TEST(Turn, IsRefusedToItsHolder) {
   Turn turn;
   const std::lock_guard lock(turn);
   EXPECT_THROW(turn.lock(), ProviderError);
+}
+
+// A device with threads of its own: one session for all, and one for each.
+TEST(Threads, RunOnAnotherDevice) {
+  const std::string model = layers();
+  const InferenceOptions there{.providers = testing::on_mirror()};
+  InferenceSession shared(as_span(model), there), here(as_span(model));
+  const Tensor x = Tensor::from<float>({1, 2, 3, -1, 0.5, 2}, {2, 3});
+  const Tensor wanted = here.run({{"x", x}})[0];
+  const auto same = [&](const Tensor& y) {
+    for (int64_t i = 0; i < y.size(); ++i)
+      if (std::abs(y.data<float>()[i] - wanted.data<float>()[i]) > 1e-5F) return false;
+    return true;
+  };
+  at_once([&](int, int i) {
+    EXPECT_TRUE(same(shared.run({{"x", x}})[0]));
+    if (i % 4 != 0) return;
+    EXPECT_TRUE(same(InferenceSession(as_span(model), there).run({{"x", x}})[0]));
+  });
 }
 
 }  // namespace
