@@ -118,8 +118,7 @@ def main() -> None:
         if not (args.out / "run.json").exists() or not checkpoint.exists():
             raise SystemExit(f"there is nothing to resume in {args.out}")
         saved = json.loads((args.out / "run.json").read_text())
-        for path in ("data", "provider"):
-            saved[path] = saved.get(path) and Path(saved[path])
+        saved.update({k: saved.get(k) and Path(saved[k]) for k in ("data", "provider")})
         vars(args).update(saved)
     args.out.mkdir(parents=True, exist_ok=True)
 
@@ -148,7 +147,6 @@ def main() -> None:
     )
     print(f"model    {weights:,} weights, {args.epochs} epochs of {per_epoch} steps")
 
-    providers = [steep.register_provider(args.provider)] if args.provider else None
     cross_entropy = nn.CrossEntropyLoss()
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.01)
     trainer = steep.trainer(
@@ -158,10 +156,8 @@ def main() -> None:
         clip_norm=0.5,
         predictions=False,
         seed=args.seed,
-        providers=providers,
+        providers=[steep.register_provider(args.provider)] if args.provider else None,
     )
-    if args.provider:
-        print(f"runs on  {providers[0]}, and the CPU for the rest")
     start = time.monotonic()
     source, target = next(data.batches(train, args.bptt))
     trainer.compile(source, causal_mask(len(source)), target)
