@@ -22,6 +22,8 @@ struct GradientOptions {
 };
 
 /// A serialised ONNX model of standard operators that any runtime can run, dynamic shapes kept.
+/// Where an operator has a gradient of its own (steep/ops.h) there are functions of the domain
+/// "steep", too, which the model holds: other runtimes see identities in them.
 ///
 /// - Inputs: those of the model; then, for each differentiated output y that is not a scalar,
 ///   `grad_y`, of its type: the gradient that reaches it. A scalar's is 1.

@@ -30,10 +30,14 @@
 
 namespace steep {
 
+struct OwnOptimizer;  // private
+
 /// One optimizer for all trained parameters, with the conventions (and, but for lr and adamw's
 /// weight_decay, the defaults) of torch.optim; LAMB after You et al. 2020.
 struct OptimizerOptions {
-  /// "sgd", "adam", "adamw", "nadam", "radam", "adagrad", "adadelta", "rmsprop", "adamax" or "lamb"
+  /// "sgd", "adam", "adamw", "nadam", "radam", "adagrad", "adadelta", "rmsprop", "adamax" or
+  /// "lamb"; or the name of one that is registered (steep/ops.h), which takes lr, weight_decay if
+  /// it has that, maximize and `attributes` of the following.
   std::string kind = "adamw";
   double lr = 1e-3;
   double weight_decay = 0;  ///< added to the gradient; decoupled with adamw and lamb
@@ -57,6 +61,10 @@ struct OptimizerOptions {
   double alpha = 0.99;                   ///< rmsprop
   bool centered = false;                 ///< rmsprop
   bool bias_correction = true;           ///< lamb only; others always correct
+  /// Of a registered optimizer: numbers for attributes of its function, by name.
+  std::map<std::string, double> attributes{};
+  /// What `kind` names when it is registered, filled in when a session is made.
+  std::shared_ptr<const OwnOptimizer> own{};
 };
 
 /// Parameters that differ from the rest, e.g. biases without weight decay.

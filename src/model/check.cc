@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "model/own_functions.h"
 #include "model/quote.h"
 #include "model/scan.h"
 #include "steep/error.h"
@@ -25,7 +26,10 @@ constexpr int64_t kOldestOpset = 7;  // the first with numpy's broadcasting ever
 constexpr const char* kExportAgain =
     "Export the model again; its file does not follow the ONNX standard.";
 
-onnx::ModelProto parse(std::span<const std::byte> bytes, const Limits& limits) {
+}  // namespace
+
+onnx::ModelProto parse_model(std::span<const std::byte> bytes, const Limits& limits) {
+  scan_model(bytes, limits);
   if (bytes.size() > static_cast<size_t>(INT_MAX)) {
     throw ModelError({.what = "The model file is larger than protobuf can read.",
                       .expected = fmt::format("at most {} bytes", INT_MAX),
@@ -53,6 +57,8 @@ onnx::ModelProto parse(std::span<const std::byte> bytes, const Limits& limits) {
   }
   return std::move(*model);
 }
+
+namespace {
 
 /// Calls `visit` on every node of the model: of graphs, of graphs within them, and of functions.
 /// Depth is bounded by the parser.
@@ -190,13 +196,15 @@ class UnknownOps {
                     : fmt::format("The model has {} operators that Steep does not know.", count_),
         .node = first_node_,
         .op = first_op_,
-        .expected = "operators of the ONNX standard, or functions defined in the model",
+        .expected =
+            "operators of the ONNX standard, or functions defined in the model or registered",
         .received =
             listing_ + (count_ > kListed ? fmt::format("; and {} more", count_ - kListed) : ""),
         .remedy = domains.empty()
                       ? "Check the operator's name and the model's opset, and export again."
                       : "Export without the extensions of domain " + domains +
-                            " (for a file that another runtime optimised: train the original)."};
+                            " (for a file that another runtime optimised: train the original), or "
+                            "register what they mean (docs/your_own.md)."};
   }
 
  private:
@@ -450,10 +458,11 @@ std::string function_id(const onnx::NodeProto& n) {
 
 bool says_gradient(const onnx::NodeProto& node) {
   return node.domain() == "steep" &&
-         (node.op_type() == "GradientOf" || node.op_type() == "WithGradient");
+         (node.op_type() == "GradientOf" || node.op_type().rfind("WithGradient", 0) == 0);
 }
 
 std::string canonical_name(const onnx::NodeProto& node) {
+  if (says_gradient(node)) return "steep." + node.op_type().substr(0, node.op_type().find('_'));
   return node.domain().empty() ? node.op_type() : node.domain() + "." + node.op_type();
 }
 
@@ -467,14 +476,14 @@ std::string display_name(const onnx::NodeProto& node) {
 
 CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, bool leave_out,
                         const std::filesystem::path& folder,
-                        const std::map<std::string, Tensor>& given) {
-  scan_model(bytes, limits);
-  CheckedModel model{.proto = parse(bytes, limits),
+                        const std::map<std::string, Tensor>& given, bool registered) {
+  CheckedModel model{.proto = parse_model(bytes, limits),
                      .tensors = std::make_unique<TensorTable>(folder, limits.max_bytes, given),
                      .unranked_inputs = {}};
   model.proto
       .clear_training_info();  // ONNX's own training annex: Steep derives training from the graph
   model.proto.mutable_graph()->clear_value_info();  // types are inferred, never believed
+  if (registered) model.gradients = add_own_functions(&model.proto);
   normalise_domains(&model.proto);
   check_names(&model.proto);
   check_versions(model.proto);

@@ -11,6 +11,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <unordered_map>
 
 #include "model/import.h"
 #include "model/tensor_proto.h"
@@ -23,10 +24,17 @@ inline constexpr std::string_view kTrainingDomain = "ai.onnx.preview.training";
 inline constexpr std::string_view kPreviewDomain = "ai.onnx.preview";
 
 /// A node of the domain "steep": GradientOf and WithGradient (ops/with_gradient.cc), as captures of
-/// PyTorch have them. No file is to hold any other operator of ours.
+/// PyTorch have them; WithGradient_4_1 in models of gradients, where the numbers are those of
+/// operands and results. No file is to hold any other operator of ours.
 bool says_gradient(const onnx::NodeProto& node);
 /// "Relu", or "ai.onnx.preview.training.Adam" where the domain is not the default one.
 std::string canonical_name(const onnx::NodeProto& node);
+
+/// The gradient of an operator in a model: a function of it, and what the outputs are.
+struct GradientCall {
+  std::string function;  ///< function_id()
+  std::vector<int> wrt;  ///< output k is the gradient of input wrt[k]
+};
 
 /// A model that passed. Its tensors are in `tensors`; the messages keep only their names and
 /// dtypes.
@@ -35,13 +43,20 @@ struct CheckedModel {
   std::unique_ptr<TensorTable> tensors;
   std::set<std::string> unranked_inputs;         ///< inputs that say nothing of their shape
   std::map<std::string, ErrorParts> left_out{};  ///< see ImportedModel
+  /// Of registered operators: see model/own_functions.h
+  std::unordered_map<std::string, GradientCall> gradients{};
 };
 
 /// Throws ModelError: see import.h, also for `leave_out`. Lists all unknown operators and domains
-/// at once.
+/// at once. `registered`: operators that are registered are known.
 CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, bool leave_out,
                         const std::filesystem::path& folder,
-                        const std::map<std::string, Tensor>& given = {});
+                        const std::map<std::string, Tensor>& given = {}, bool registered = true);
+
+/// A model as it stands in its bytes, within the limits. Throws ModelError.
+onnx::ModelProto parse_model(std::span<const std::byte> bytes, const Limits& limits);
+/// The bytes of a regular file. Throws IoError; ModelError for more than `max_bytes`.
+std::string read_file(const std::filesystem::path& path, size_t max_bytes);
 
 /// The version of the default domain in a list of imports, 0 when absent.
 int64_t default_opset(const google::protobuf::RepeatedPtrField<onnx::OperatorSetIdProto>& imports);

@@ -5,6 +5,7 @@
 #include <onnx/defs/schema.h>
 
 #include <climits>
+#include <map>
 #include <set>
 #include <unordered_map>
 
@@ -104,11 +105,12 @@ class Writer {
     model_.set_ir_version(kIrVersion);
     model_.set_producer_name("steep");
     model_.add_opset_import()->set_version(opset());
-    if (says_gradients_) {
+    if (!says_gradients_.empty()) {
       onnx::OperatorSetIdProto* own = model_.add_opset_import();
       own->set_domain(std::string(kOwnDomain));
       own->set_version(1);
     }
+    for (const auto& [name, counts] : says_gradients_) add_function(name, counts);
     return serialise();
   }
 
@@ -116,6 +118,23 @@ class Writer {
   [[noreturn]] static void refuse(const std::string& what, const std::string& node,
                                   const std::string& op, const std::string& remedy) {
     throw ModelError({.what = what, .node = node, .op = op, .remedy = remedy});
+  }
+
+  /// What gradients of a model's own mean to other runtimes: results are what they are.
+  void add_function(const std::string& name, const std::pair<int, int>& counts) {
+    onnx::FunctionProto* f = model_.add_functions();
+    f->set_domain(std::string(kOwnDomain));
+    f->set_name(name);
+    f->add_opset_import()->set_version(model_.opset_import(0).version());
+    for (int i = 0; i < counts.first; ++i) f->add_input(fmt::format("x{}", i));
+    for (int i = 0; i < counts.second; ++i) {
+      f->add_output(fmt::format("y{}", i));
+      onnx::NodeProto* copy = f->add_node();
+      copy->set_op_type("Identity");
+      copy->add_input(f->input(i));
+      copy->add_output(f->output(i));
+    }
+    if (name != "GradientOf") f->add_attribute("outputs");
   }
 
   void add_input(Value v, const std::string& name, const Type& type) {
@@ -203,9 +222,13 @@ class Writer {
     proto->set_op_type(stops_gradient(n) ? "Identity" : n.op());
     if (stops_gradient(n)) proto->add_metadata_props()->set_key(kStopGradientKey);
     if (says_gradient(n)) {
-      says_gradients_ = true;
       proto->set_domain(std::string(kOwnDomain));
       proto->set_op_type(n.op().substr(kOwnDomain.size() + 1));
+      const int operands = n.input_count(), results = n.output_count();
+      // A name for each number of operands: runtimes do not know functions by anything else.
+      if (n.op() == "steep.WithGradient")
+        *proto->mutable_op_type() += fmt::format("_{}_{}", operands, results);
+      says_gradients_[proto->op_type()] = {operands, results};
     }
     proto->set_name(unused_node(n.name()));
     int next = inputs_of_its_own(n);
@@ -326,7 +349,8 @@ class Writer {
   Taken nodes_;                                      // names of nodes
   std::vector<std::pair<Node, const onnx::NodeProto*>> written_;
   size_t bytes_ = 0;
-  bool says_gradients_ = false;
+  // Their names in the file: how many operands and results.
+  std::map<std::string, std::pair<int, int>> says_gradients_;
 };
 
 }  // namespace

@@ -36,7 +36,9 @@ auto with_our_errors(const F& f) {
   }
 }
 
-/// Reads a whole regular file. The size is checked before memory is taken.
+}  // namespace
+
+// The size is checked before memory is taken.
 std::string read_file(const std::filesystem::path& path, size_t max_bytes) {
   auto fail = [&](const std::string& why) {
     throw IoError({.what = "The model cannot be read: " + why + ".",
@@ -72,6 +74,8 @@ std::string read_file(const std::filesystem::path& path, size_t max_bytes) {
   }
   return bytes;
 }
+
+namespace {
 
 /// Text that nothing depends on, and that Python can decode.
 std::string readable(const std::string& text) { return is_utf8(text) ? text : quote(text); }
@@ -149,7 +153,9 @@ ImportedModel import_model(std::span<const std::byte> bytes, const ImportOptions
                            const std::map<std::string, Tensor>& given) {
   const Budget budget(options.limits);
   return with_our_errors([&] {
-    return lower(read_model(bytes, options.limits, options.leave_out, folder, given), options);
+    return lower(
+        read_model(bytes, options.limits, options.leave_out, folder, given, options.registered),
+        options);
   });
 }
 
@@ -161,7 +167,8 @@ ImportedModel import_model(const std::filesystem::path& path, const ImportOption
     CheckedModel checked = [&] {
       const std::string bytes =
           read_file(path, options.limits.max_bytes);  // gone before lowering starts
-      return read_model(std::as_bytes(std::span(bytes)), options.limits, options.leave_out, folder);
+      return read_model(std::as_bytes(std::span(bytes)), options.limits, options.leave_out, folder,
+                        {}, options.registered);
     }();
     return lower(checked, options);
   });

@@ -28,6 +28,7 @@ struct ImportOptions {
   /// Initializers that change while the model runs: states from the start, so that nothing is
   /// computed ahead from what they hold.
   std::set<std::string> states{};
+  bool registered = true;  ///< operators that are registered (steep/ops.h) are known
 };
 
 struct ImportedModel {

@@ -273,8 +273,8 @@ void Lowering::lower_node(const onnx::NodeProto& node, Scope& scope, const Frame
 
   const size_t first_new = graph_->value_count();
   std::vector<Binding> results;
-  if (auto f = functions_.find(function_id(node)); f != functions_.end()) {
-    results = lower_call(node, *f->second, inputs, frame, frame.prefix + display_name(node) + "/");
+  if (auto f = functions_.find(function_id(node)); f != functions_.end() && !says_gradient(node)) {
+    results = lower_function(node, *f->second, inputs, frame);
   } else if (node.domain() == kTrainingDomain && node.op_type() == "Gradient") {
     results = lower_gradient(node, inputs, scope);
   } else if (node.domain().empty() && node.op_type() == "If") {

@@ -161,6 +161,9 @@ class Lowering {
   std::vector<Binding> lower_call(const onnx::NodeProto& node, const onnx::FunctionProto& function,
                                   const std::vector<Binding>& inputs, const Frame& frame,
                                   std::string prefix, const Scope* around = nullptr);
+  std::vector<Binding> lower_function(const onnx::NodeProto& node,
+                                      const onnx::FunctionProto& function,
+                                      const std::vector<Binding>& inputs, const Frame& frame);
   std::vector<Binding> lower_if(const onnx::NodeProto& node, const Binding& condition,
                                 const Scope& scope, const Frame& frame);
   std::vector<Binding> take_branch(const onnx::GraphProto& branch, const Scope& scope,

@@ -9,6 +9,7 @@
 #include "device/device.h"
 #include "model/import.h"
 #include "ops/op_def.h"
+#include "ops/with_gradient.h"
 #include "runtime/budget.h"
 #include "runtime/memory.h"
 #include "steep/error.h"
@@ -93,6 +94,7 @@ CheckReport report(const std::function<ImportedModel()>& import, const TrainingO
         if (dw) graph.add_output("gradient", dw, Phase::backward);
       }
     }
+    forget_gradients(graph);
     graph.prune();
     find_missing_kernels(graph, outputs, report.obstacles);
   } catch (const IoError&) {

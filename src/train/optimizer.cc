@@ -8,6 +8,7 @@
 
 #include "ops/optimizers.h"
 #include "steep/error.h"
+#include "train/own_optimizer.h"
 
 namespace steep {
 namespace {
@@ -91,15 +92,30 @@ void check_range(const char* field, double value, double low, double high, bool 
                               .received = fmt::format("{}", value)});
 }
 
+[[noreturn]] void refuse_setting(const OptimizerOptions& o, const char* name) {
+  throw ModelError(
+      ErrorParts{.what = fmt::format("The optimizer has no setting {}.", name),
+                 .expected = "lr, weight_decay, maximize; and attributes of a registered function",
+                 .received = fmt::format("{} with {}", o.kind, name),
+                 .remedy = "Numbers of a registered optimizer are in `attributes`, by name."});
+}
+
 Type type_of(const Moment& moment, const Type& parameter) {
+  if (moment.wide) return {own_dtype(parameter), parameter.shape};
   return moment.scalar ? Type{DType::f32, Shape{}} : parameter;
 }
 
 }  // namespace
 
-std::vector<std::string> optimizer_kinds() {
+std::vector<std::string> built_in_optimizers() {
   std::vector<std::string> names;
   for (const Algorithm& kind : kinds()) names.emplace_back(kind.name);
+  return names;
+}
+
+std::vector<std::string> optimizer_kinds() {
+  std::vector<std::string> names = built_in_optimizers();
+  for (const auto& [name, own] : own_functions()->optimizers) names.push_back(name);
   return names;
 }
 
@@ -111,6 +127,20 @@ void check_optimizer(const OptimizerOptions& o) {
                                 .received = o.kind});
   }
   for (const Number& n : kNumbers) check_range(n.name, o.*n.field, n.low, n.high, n.or_high);
+  if (const auto own = own_optimizer(o)) {
+    for (const Number& n : kNumbers) {
+      const bool its_own =
+          std::string_view(n.name) == "lr" || std::string_view(n.name) == "weight_decay";
+      if (!its_own && o.*n.field != OptimizerOptions().*n.field) refuse_setting(o, n.name);
+    }
+    for (const auto& [name, flag] : kFlags) {
+      if (o.*flag) refuse_setting(o, name);
+    }
+    if (o.epsilon) refuse_setting(o, "epsilon");
+    if (!o.bias_correction) refuse_setting(o, "bias_correction");
+    return check_attributes(*own, o);
+  }
+  if (!o.attributes.empty()) refuse_setting(o, o.attributes.begin()->first.c_str());
   check_range("epsilon", number(o, "epsilon"), 0, INFINITY, false);
   const std::vector<const char*>& flags = kind_of(o).flags;
   for (const auto& [name, flag] : kFlags) {
@@ -130,6 +160,11 @@ void check_optimizer(const OptimizerOptions& o) {
 }
 
 std::vector<Moment> moments_of(const OptimizerOptions& o) {
+  if (const auto own = own_optimizer(o)) {
+    std::vector<Moment> states;
+    for (const std::string& name : own->states) states.push_back({.kind = name, .wide = true});
+    return states;
+  }
   const Algorithm& kind = kind_of(o);
   std::vector<Moment> moments = kind.moments;
   if (o.kind == "adagrad") moments[0].initial = o.initial_accumulator_value;
@@ -162,12 +197,15 @@ Tensor initial_of(const Moment& moment, const Type& parameter) {
 
 std::vector<double> settings_of(const OptimizerOptions& o) {
   std::vector<double> settings{o.lr};
+  if (own_optimizer(o)) return settings;
   for (const char* name : numbers_of(kind_of(o).op)) settings.push_back(number(o, name));
   return settings;
 }
 
 bool same_update(const OptimizerOptions& a, const OptimizerOptions& b) {
-  return a.kind == b.kind && a.bias_correction == b.bias_correction && a.maximize == b.maximize &&
+  if (own_optimizer(a) && a.weight_decay != b.weight_decay) return false;
+  return a.kind == b.kind && a.attributes == b.attributes &&
+         a.bias_correction == b.bias_correction && a.maximize == b.maximize &&
          moments_of(a).size() == moments_of(b).size() &&
          std::all_of(std::begin(kFlags), std::end(kFlags),
                      [&](const auto& flag) { return a.*flag.second == b.*flag.second; });
@@ -186,6 +224,14 @@ Value add_optimizer_state(Graph& graph, const std::string& name, const Type& typ
 
 void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions& o) {
   Graph& g = parameter.graph();
+  if (const auto own = own_optimizer(o)) {
+    std::vector<Value> own_states;
+    for (const Moment& moment : moments_of(o)) {
+      own_states.push_back(add_optimizer_state(g, moment_name(moment.kind, parameter.name()),
+                                               type_of(moment, parameter.type())));
+    }
+    return add_own_update(*own, parameter, own_states, in, o);
+  }
   const char* op = kind_of(o).op;
   std::vector<Value> states{parameter},
       operands{parameter, in.gradient, in.lr, in.step, in.grad_scale};

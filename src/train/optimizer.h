@@ -9,7 +9,9 @@
 
 namespace steep {
 
-/// What can be asked for: "sgd", "adam", …
+/// "sgd", "adam", …
+std::vector<std::string> built_in_optimizers();
+/// What can be asked for: these, and those that are registered.
 std::vector<std::string> optimizer_kinds();
 
 /// Throws ModelError for an unknown kind, for flags that it does not have and for values outside
@@ -21,6 +23,7 @@ struct Moment {
   std::string kind;     ///< PyTorch's name: "exp_avg"
   double initial = 0;   ///< each of its elements before the first step
   bool scalar = false;  ///< one float32; else as the parameter
+  bool wide = false;    ///< of float32 where the parameter is of 16 bits
 };
 /// In the order of the node's states.
 std::vector<Moment> moments_of(const OptimizerOptions& options);

@@ -17,6 +17,7 @@
 #include "train/files.h"
 #include "train/names.h"
 #include "train/optimizer.h"
+#include "train/own_optimizer.h"
 #include "train/schedule.h"
 
 namespace steep {
@@ -64,6 +65,7 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
       base_lr(options.optimizer.lr),
       loss_scale(scales_loss(options) ? options.loss_scale.initial : 1) {
   const Budget budget(options.limits);
+  hold_own_optimizers(&options);
   std::set<std::string> changing;
   for (const auto& update : options.updates) changing.insert(update.first);
   ImportedModel imported = import_model(

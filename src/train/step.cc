@@ -15,6 +15,7 @@
 #include "train/loss.h"
 #include "train/names.h"
 #include "train/optimizer.h"
+#include "train/own_optimizer.h"
 #include "train/parameters.h"
 #include "train/schedule.h"
 #include "train/updates.h"
@@ -350,6 +351,11 @@ std::string model_fingerprint(const TrainingModel& model, const TrainingOptions&
   }
   mix(options.loss);
   mix(options.optimizer.kind);
+  if (const auto own = own_optimizer(options.optimizer)) mix(identity_of(own->body));
+  for (const ParameterGroup& group : options.groups) {
+    const auto own = group.optimizer ? own_optimizer(*group.optimizer) : nullptr;
+    if (own) mix(group.optimizer->kind), mix(identity_of(own->body));
+  }
   for (const std::string& name : model.moments) mix(name);
   return fmt::format("{:016x}", hash);
 }

@@ -238,15 +238,17 @@ void TrainingSession::set_group(size_t i, const OptimizerOptions& optimizer) {
                                 .expected = fmt::format("one of {} groups", groups.size()),
                                 .received = std::to_string(i)});
   }
-  check_optimizer(optimizer);
-  if (!same_update(optimizer, *groups[i].optimizer)) {
+  OptimizerOptions now = optimizer;
+  now.own = groups[i].optimizer->own;
+  check_optimizer(now);
+  if (!same_update(now, *groups[i].optimizer)) {
     throw ModelError(ErrorParts{
         .what = "What is compiled in cannot change between steps.",
         .expected = fmt::format("the flags of before, and the momentum: {}, momentum {}",
                                 groups[i].optimizer->kind, groups[i].optimizer->momentum),
         .received = fmt::format("{}, momentum {}", optimizer.kind, optimizer.momentum)});
   }
-  groups[i].optimizer = optimizer;
+  groups[i].optimizer = std::move(now);
 }
 double TrainingSession::loss_scale() const {
   const std::lock_guard turn(impl_->turn);
