@@ -86,6 +86,7 @@ Command add_check(CLI::App& parent) {
       "  steep check model.onnx --loss mse --shape x=32,10");
   return [choice, &app] {
     check_usage(app, choice->model);
+    load_ops(choice->model.ops, choice->model.options.limits);
     return check(*choice);
   };
 }

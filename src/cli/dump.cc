@@ -64,7 +64,7 @@ Command add_dump(CLI::App& parent) {
   CLI::App& app = *parent.add_subcommand("dump", "Print graph, kernels and memory plan");
   add_model_options(app, choice->model);
   add_provider_option(app, choice->model);
-  add_optimizer_option(app, choice->model.options, "Of the training step");
+  add_optimizer_option(app, choice->model, "Of the training step");
   app.add_option("--shape", choice->shapes, "input=8,128: bind shapes and show the plan");
   app.add_flag("--step", choice->step, "The training step, for a model that has its loss inside");
   app.footer(
@@ -74,8 +74,11 @@ Command add_dump(CLI::App& parent) {
       "  steep dump model.onnx --loss mse --optimizer sgd --shape x=8,128");
   return [choice, &app] {
     const bool step = choice->step || !choice->model.options.loss.empty();
-    only_with(app, step, "--loss or --step", {"--output", "--train", "--freeze", "--optimizer"});
+    only_with(app, step, "--loss or --step",
+              {"--output", "--train", "--freeze", "--optimizer", "--attribute"});
     check_usage(app, choice->model);
+    load_ops(choice->model.ops, choice->model.options.limits);
+    check_optimizer_usage(app, choice->model.options.optimizer);
     return dump(*choice);
   };
 }

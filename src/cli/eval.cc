@@ -114,8 +114,7 @@ Command add_eval(CLI::App& parent) {
   add_data_options(app, choice->data);
   add_provider_option(app, choice->model);
   choice->data.limits = &choice->model.options.limits;
-  add_optimizer_option(app, choice->model.options,
-                       "The optimizer of the run that wrote --checkpoint");
+  add_optimizer_option(app, choice->model, "The optimizer of the run that wrote --checkpoint");
   OptimizerOptions& optimizer = choice->model.options.optimizer;
   app.add_option("--momentum", optimizer.momentum, "As --optimizer")->transform(real(0));
   app.add_flag("--amsgrad", optimizer.amsgrad, "As --optimizer");
@@ -133,6 +132,7 @@ Command add_eval(CLI::App& parent) {
       "  steep eval trained.onnx --data test.npz --loss softmax_cross_entropy --label-array y");
   return [choice, &app] {
     check_usage(app, choice->model);
+    load_ops(choice->model.ops, choice->model.options.limits);
     check_optimizer_usage(app, choice->model.options.optimizer);
     return evaluate(*choice);
   };

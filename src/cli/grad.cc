@@ -14,11 +14,13 @@ namespace {
 struct GradChoice {
   std::string model;
   std::string out;
+  std::vector<std::string> ops;
   GradientOptions options;
 };
 
 int grad(const GradChoice& choice) {
   check_destination(choice.out);
+  load_ops(choice.ops, choice.options.limits);
   const std::string bytes = gradient_model(std::filesystem::path(choice.model), choice.options);
   write_file(choice.out, [&](FileWriter& file) { file.write(bytes); });
   fmt::print("wrote {}\n", destination_text(choice.out));
@@ -37,9 +39,12 @@ Command add_grad(CLI::App& parent) {
       ->delimiter(',');
   app.add_option("--output", choice->options.outputs, "Outputs to differentiate; else all")
       ->delimiter(',');
+  add_ops_option(app, choice->ops);
   add_limit_options(app, choice->options.limits);
   app.footer(
-      "The result has standard operators only. It takes, for each output y that is no scalar, the\n"
+      "The result has standard operators only, and for gradients of operators of your own "
+      "functions\n"
+      "that are identities to other runtimes. It takes, for each output y that is no scalar, the\n"
       "gradient that reaches it as input grad_y, and returns grad_x for each x in --wrt.\n"
       "Example:\n"
       "  steep grad model.onnx -o gradients.onnx --wrt x,weight --output loss");

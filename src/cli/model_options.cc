@@ -1,6 +1,7 @@
 #include "cli/model_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -8,6 +9,7 @@
 
 #include "cli/command_line.h"
 #include "steep/error.h"
+#include "steep/ops.h"
 #include "train/convert.h"
 #include "train/names.h"
 #include "train/optimizer.h"
@@ -60,6 +62,7 @@ void add_limit_options(CLI::App& app, Limits& limits) {
 void add_model_options(CLI::App& app, ModelChoice& choice) {
   TrainingOptions& o = choice.options;
   app.add_option("model", choice.path, "The .onnx file")->required();
+  add_ops_option(app, choice.ops);
   app.add_option("--loss", o.loss,
                  "mse, softmax_cross_entropy or binary_cross_entropy_with_logits;\n"
                  "without it the loss is an output of the model");
@@ -85,14 +88,38 @@ void add_provider_option(CLI::App& app, ModelChoice& choice) {
       ->take_all();
 }
 
-CLI::Option* add_optimizer_option(CLI::App& app, TrainingOptions& options, const char* what) {
-  return app.add_option("--optimizer", options.optimizer.kind, what)
-      ->capture_default_str()
-      ->check(CLI::IsMember(optimizer_kinds()));
+void add_ops_option(CLI::App& app, std::vector<std::string>& files) {
+  app.add_option("--ops", files,
+                 "Operators and optimizers of your own: an .onnx file with functions")
+      ->allow_extra_args(false)
+      ->take_all();
+}
+
+void load_ops(const std::vector<std::string>& files, const Limits& limits) {
+  for (const std::string& file : files) register_ops(file, limits);
+}
+
+void add_optimizer_option(CLI::App& app, ModelChoice& choice, const char* what) {
+  const std::string known = fmt::format("{}", fmt::join(optimizer_kinds(), ", "));
+  app.add_option("--optimizer", choice.options.optimizer.kind,
+                 fmt::format("{}:\n{};\nor one of --ops", what, known))
+      ->capture_default_str();
+  app.add_option("--attribute", choice.attributes,
+                 "name=number: sets an attribute of an optimizer of --ops")
+      ->allow_extra_args(false)
+      ->take_all();
 }
 
 void check_optimizer_usage(const CLI::App& app, const OptimizerOptions& optimizer) {
   const std::string& kind = optimizer.kind;
+  const std::vector<std::string> known = optimizer_kinds();
+  if (std::find(known.begin(), known.end(), kind) == known.end()) {
+    throw CLI::ValidationError("--optimizer",
+                               fmt::format("{} not in {{{}}}", kind, fmt::join(known, ",")));
+  }
+  const std::vector<std::string> ours = built_in_optimizers();
+  only_with(app, std::find(ours.begin(), ours.end(), kind) == ours.end(), "an optimizer of --ops",
+            {"--attribute"});
   const auto is = [&](std::initializer_list<std::string_view> kinds) {
     return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
   };
@@ -121,6 +148,16 @@ TrainingOptions training_options(const ModelChoice& choice) {
   TrainingOptions options = choice.options;
   if (!choice.ignore_index.empty()) options.ignore_index = choice.ignore_index[0];
   for (const std::string& text : choice.providers) options.providers.push_back(provider_of(text));
+  for (const std::string& text : choice.attributes) {
+    const auto [name, number] = split_pair(text, "--attribute");
+    double value = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+    if (error != std::errc{} || end != number.data() + number.size()) {
+      throw DataError(ErrorParts{
+          .what = "--attribute cannot be read", .expected = "name=number", .received = text});
+    }
+    options.optimizer.attributes[name] = value;
+  }
   return options;
 }
 

@@ -10,20 +10,27 @@
 
 namespace steep::cli {
 
-/// MODEL, --loss, --output, --label, --ignore-index, --train, --freeze; --provider.
+/// MODEL, --ops, --loss, --output, --label, --ignore-index, --train, --freeze; --provider.
 struct ModelChoice {
   std::string path;
+  std::vector<std::string> ops;
   TrainingOptions options;
-  std::vector<int64_t> ignore_index;   ///< none or one
-  std::vector<std::string> providers;  ///< "NAME or PATH[,option=value…]"
+  std::vector<int64_t> ignore_index;    ///< none or one
+  std::vector<std::string> providers;   ///< "NAME or PATH[,option=value…]"
+  std::vector<std::string> attributes;  ///< "name=number"
 };
 /// --max-bytes, --max-nodes.
 void add_limit_options(CLI::App& app, Limits& limits);
 void add_model_options(CLI::App& app, ModelChoice& choice);
 void add_provider_option(CLI::App& app, ModelChoice& choice);
-/// --optimizer, which is `what`.
-CLI::Option* add_optimizer_option(CLI::App& app, TrainingOptions& options, const char* what);
-/// Throws CLI::Error for a setting that this optimizer does not have.
+/// --ops: files of operators and optimizers.
+void add_ops_option(CLI::App& app, std::vector<std::string>& files);
+/// Registers what is in them. Throws what register_ops() throws.
+void load_ops(const std::vector<std::string>& files, const Limits& limits);
+/// --optimizer, which is `what`, and --attribute.
+void add_optimizer_option(CLI::App& app, ModelChoice& choice, const char* what);
+/// After load_ops(). Throws CLI::Error for an optimizer that there is not, and for a setting that
+/// it does not have.
 void check_optimizer_usage(const CLI::App& app, const OptimizerOptions& optimizer);
 /// Throws CLI::Error for an option that would change nothing.
 void check_usage(const CLI::App& app, const ModelChoice& choice);

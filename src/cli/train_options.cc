@@ -16,8 +16,9 @@
 namespace steep::cli {
 namespace {
 
-void add_optimizer_options(CLI::App& app, TrainingOptions& o) {
-  add_optimizer_option(app, o, "How weights are updated");
+void add_optimizer_options(CLI::App& app, ModelChoice& choice) {
+  TrainingOptions& o = choice.options;
+  add_optimizer_option(app, choice, "How weights are updated");
   app.add_option("--weight-decay", o.optimizer.weight_decay, "Weight decay")
       ->capture_default_str()
       ->transform(real(0));
@@ -105,7 +106,7 @@ void add_train_options(CLI::App& app, TrainChoice& choice) {
   app.add_option("--lr", choice.model.options.optimizer.lr, "Learning rate")
       ->capture_default_str()
       ->transform(real(0));
-  add_optimizer_options(app, choice.model.options);
+  add_optimizer_options(app, choice.model);
   app.add_option("--epochs", choice.epochs, "Passes over the data")
       ->capture_default_str()
       ->transform(whole(1));
@@ -144,6 +145,7 @@ void add_train_options(CLI::App& app, TrainChoice& choice) {
 void check_train_usage(const CLI::App& app, TrainChoice& choice) {
   const TrainingOptions& o = choice.model.options;
   check_usage(app, choice.model);
+  load_ops(choice.model.ops, o.limits);
   check_optimizer_usage(app, o.optimizer);
   only_with(app, o.schedule.kind != "constant", "--schedule linear or cosine",
             {"--total-steps", "--min-lr-ratio"});
