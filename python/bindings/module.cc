@@ -12,6 +12,7 @@
   X(check)                \
   X(inference)            \
   X(gradient)             \
+  X(own_ops)              \
   X(disk)
 
 namespace steep::python {

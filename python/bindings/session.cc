@@ -106,7 +106,8 @@ void init_options(nb::module_ &m) {
       .def_rw("initial_accumulator_value", &OptimizerOptions::initial_accumulator_value)
       .def_rw("rho", &OptimizerOptions::rho)
       .def_rw("alpha", &OptimizerOptions::alpha)
-      .def_rw("centered", &OptimizerOptions::centered);
+      .def_rw("centered", &OptimizerOptions::centered)
+      .def_rw("attributes", &OptimizerOptions::attributes);
   nb::class_<ParameterGroup>(m, "ParameterGroup")
       .def(nb::init<>())
       .def_rw("names", &ParameterGroup::names)

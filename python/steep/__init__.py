@@ -10,6 +10,9 @@ Three doors lead to training:
 ``grad("model.onnx", wrt=["x"])`` is the ONNX model of its gradients, and
 ``model_for_inference("trained.onnx")`` a smaller one to deploy.
 
+``register_op`` and ``register_optimizer`` add operators and optimizers of one's own, as ONNX
+functions; ``register_ops("ops.onnx")`` all those of a file.
+
 ``check("model.onnx")`` lists what stands in the way of training a model.
 PyTorch is imported only by the names that need it.
 """
@@ -35,11 +38,13 @@ from steep.errors import (
 from steep.for_inference import model_for_inference
 from steep.gradient import grad
 from steep.inference import GraphOptimizationLevel, InferenceSession, NodeArg, SessionOptions
+from steep.own_ops import Registration, register_op, register_ops, register_optimizer
 from steep.providers import get_available_providers, register_provider
 from steep.session import TrainingSession, check
 
 if TYPE_CHECKING:
     from steep.optim_trainer import trainer
+    from steep.optimizer import Optimizer
     from steep.ort_module import ORTModule
     from steep.ort_trainer import IODescription, ModelDescription, ORTTrainer
 
@@ -51,6 +56,7 @@ _LAZY = {
     "ModelDescription": "steep.ort_trainer",
     "ORTModule": "steep.ort_module",
     "ORTTrainer": "steep.ort_trainer",
+    "Optimizer": "steep.optimizer",
     "trainer": "steep.optim_trainer",
 }
 
@@ -69,8 +75,10 @@ __all__ = [
     "NodeArg",
     "ORTModule",
     "ORTTrainer",
+    "Optimizer",
     "OutOfMemoryError",
     "ProviderError",
+    "Registration",
     "SessionOptions",
     "ShapeError",
     "Tensor",
@@ -80,6 +88,9 @@ __all__ = [
     "get_available_providers",
     "grad",
     "model_for_inference",
+    "register_op",
+    "register_ops",
+    "register_optimizer",
     "register_provider",
     "trainer",
 ]

@@ -25,7 +25,9 @@ def grad(
     scalar, ``grad_y``, of y's shape: the gradient that reaches it. A scalar's is 1. Its outputs are
     the differentiated ones and then, for each name ``x`` in ``wrt``, ``grad_x``: the gradient of
     the sum over outputs of ``(grad_y * y).sum()``. A name that is taken gets a number, as in
-    ``grad_x_2``. Dynamic shapes stay dynamic; dropout is the identity.
+    ``grad_x_2``. Dynamic shapes stay dynamic; dropout is the identity. Where an operator has a
+    gradient of its own (``register_op``), the model holds functions of the domain "steep", too, in
+    which other runtimes see identities.
 
     >>> gradients = grad("model.onnx", wrt=["x", "weight"], outputs=["loss"])
     >>> session = InferenceSession(gradients)

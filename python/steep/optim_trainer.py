@@ -12,6 +12,7 @@ import torch
 from steep import _steep
 from steep.errors import ModelError
 from steep.optim_state import SharedState
+from steep.optimizer import Optimizer
 from steep.session import TrainingSession
 from steep.torch_trainer import (
     LOSS_SCALE,
@@ -46,10 +47,16 @@ class Update:
     flags: tuple[str, ...]
     has_momentum: bool
     numbers: tuple[tuple[str, float], ...]  # by the names that the engine has for them
+    own: tuple[tuple[str, float], ...] | None = None  # of a registered optimizer, by its names
 
     def compiled_in(self) -> tuple[Any, ...]:
         """Return what another program is needed for."""
-        return self.kind, self.flags, self.has_momentum
+        decay = None if self.own is None else dict(self.numbers)["weight_decay"]
+        return self.kind, self.flags, self.has_momentum, self.own, decay
+
+    def of_session(self) -> dict[str, Any]:
+        """Return the settings of a session whose groups all have an optimizer of their own."""
+        return {"optimizer": self.kind, "attributes": dict(self.own or ())}
 
     def options(self) -> _steep.OptimizerOptions:
         """Return it as the engine takes it."""
@@ -59,6 +66,8 @@ class Update:
             setattr(options, flag, True)
         for name, value in self.numbers:
             setattr(options, name, value)
+        if self.own is not None:
+            options.attributes = dict(self.own)
         return options
 
 
@@ -68,11 +77,14 @@ def read_updates(optimizer: torch.optim.Optimizer) -> list[Update]:
     Raises:
         ModelError: it has no counterpart in the engine, or hooks on its step.
     """
-    kind = _KINDS.get(type(optimizer))
+    own = isinstance(optimizer, Optimizer)
+    kind = optimizer.name if own else _KINDS.get(type(optimizer))
     if kind is None:
         raise ModelError(
             "The optimizer has no counterpart in the engine.",
-            expected="of torch.optim: " + ", ".join(known.__name__ for known in _KINDS),
+            expected="of torch.optim: "
+            + ", ".join(known.__name__ for known in _KINDS)
+            + "; or a steep.Optimizer",
             received=type(optimizer).__name__,
             remedy="use ORTModule, which works with any optimizer",
         )
@@ -81,10 +93,10 @@ def read_updates(optimizer: torch.optim.Optimizer) -> list[Update]:
             "The optimizer has hooks on its step, which is not called.",
             remedy="do what they do around trainer.step(), or use ORTModule",
         )
-    return [_read_group(kind, group) for group in optimizer.param_groups]
+    return [_read_group(kind, group, own) for group in optimizer.param_groups]
 
 
-def _read_group(kind: str, group: Mapping[str, Any]) -> Update:
+def _read_group(kind: str, group: Mapping[str, Any], own: bool) -> Update:
     if group.get("differentiable"):
         raise ModelError(
             "The option differentiable of the optimizer has no counterpart in the engine.",
@@ -97,7 +109,8 @@ def _read_group(kind: str, group: Mapping[str, Any]) -> Update:
     flags = tuple(
         flag for flag in _FLAGS if group.get(flag) and (flag != "nesterov" or has_momentum)
     )
-    return Update(kind, flags, has_momentum, tuple(numbers.items()))
+    attributes = tuple(sorted(group["attributes"].items())) if own else None
+    return Update(kind, flags, has_momentum, tuple(numbers.items()), attributes)
 
 
 class _OptimTrainer(Trainer):
@@ -118,7 +131,7 @@ class _OptimTrainer(Trainer):
         self._state: SharedState | None = None
         self._updates = read_updates(optimizer)
         settings: dict[str, Any] = {k: options.pop(k) for k in SESSION_OPTIONS if k in options}
-        settings["optimizer"] = self._updates[0].kind
+        settings.update(self._updates[0].of_session())
         super().__init__(model, criterion, settings, **options)
 
     def _holds_for(self) -> tuple[Any, ...]:
@@ -173,7 +186,7 @@ class _OptimTrainer(Trainer):
     def _trained(self) -> set[str]:
         self._updates = read_updates(self._optimizer)
         self._held_for = self._holds_for()
-        self._settings["optimizer"] = self._updates[0].kind
+        self._settings.update(self._updates[0].of_session())
         known = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
         return {n for n, p in self._net.named_parameters() if p.requires_grad and id(p) in known}
 
@@ -224,9 +237,10 @@ def trainer(
         criterion: called with the model's result and the label; None when the model returns its
             loss first.
         optimizer: ``torch.optim.SGD``, ``Adam``, ``AdamW``, ``NAdam``, ``RAdam``, ``Adagrad``,
-            ``Adadelta``, ``RMSprop`` or ``Adamax``, read before every step: rates, betas,
-            momentum, weight decay of each group, which may change at each step, which parameters
-            it has and which of them want a gradient, for which a change compiles anew.
+            ``Adadelta``, ``RMSprop`` or ``Adamax``, or a ``steep.Optimizer``; read before every
+            step: rates, betas, momentum, weight decay of each group, which may change at each step,
+            which parameters it has and which of them want a gradient, for which a change compiles
+            anew.
             It is not stepped itself. Its ``state`` has the moments, the very tensors that steps
             write, so that its ``state_dict`` is whole; what is loaded into it counts.
         options: ``clip_norm`` (bound of the gradients' global norm), ``predictions=False`` (return

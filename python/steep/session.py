@@ -52,7 +52,9 @@ class TrainingSession(_steep.TrainingSession):
             a weight, and is not fed.
         frozen: taken away from ``trainable``.
         optimizer: "sgd", "adam", "adamw", "nadam", "radam", "adagrad", "adadelta", "rmsprop",
-            "adamax" or "lamb", with the conventions of ``torch.optim``.
+            "adamax" or "lamb", with the conventions of ``torch.optim``; or one that is registered
+            (``steep.register_optimizer``).
+        attributes: numbers for attributes of a registered optimizer's function, by name.
         lr, weight_decay, momentum, dampening, nesterov, betas, eps, bias_correction: its settings,
             of those it has.
         maximize, amsgrad, decoupled_weight_decay, momentum_decay, lr_decay,
@@ -118,6 +120,7 @@ class TrainingSession(_steep.TrainingSession):
         rho: float = 0.9,
         alpha: float = 0.99,
         centered: bool = False,
+        attributes: Mapping[str, float] | None = None,
         groups: Sequence[tuple[Sequence[str], Mapping[str, float] | _steep.OptimizerOptions]] = (),
         updates: Mapping[str, str] | None = None,
         schedule: str = "constant",
@@ -167,6 +170,7 @@ class TrainingSession(_steep.TrainingSession):
         settings.momentum_decay, settings.lr_decay = momentum_decay, lr_decay
         settings.initial_accumulator_value = initial_accumulator_value
         settings.rho, settings.alpha = rho, alpha
+        settings.attributes = dict(attributes or {})
         options.optimizer = settings
 
         plan = _steep.ScheduleOptions()
