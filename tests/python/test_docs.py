@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from test_program import ROOT, built
 
 import steep
 
+LION = ROOT / "docs" / "your_own.md"
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 INLINE = re.compile(r"`(steep (?:check|train|eval|dump|grad) [^`…]*)`")
@@ -85,6 +87,9 @@ def write_files(folder: Path, code: str) -> None:
     if "libmirror.so" in code:
         library = ROOT / "build" / "release" / "mirror" / "libmirror.so"
         (folder / "libmirror.so").symlink_to(library)
+    functions = re.findall(r'"""(<domain: "steep.optimizer".*?)"""', LION.read_text(), re.S)
+    empty = '<ir_version: 10, opset_import: ["": 18]> ops () => () {}'
+    onnx.save(onnx.parser.parse_model(empty + functions[0]), folder / "ops.onnx")
     for name in ("digits.npz", "test.npz"):
         np.savez(folder / name, x=x, y=classes)
 
@@ -140,7 +145,11 @@ def test_code_of_the_documents(
         check_cpp(code)
     else:
         assert language == "python", "say the language, so that it can be tested"
-        exec(compile(code, "block", "exec"), names(code))
+        try:
+            exec(compile(code, "block", "exec"), names(code))
+        finally:
+            for name in steep._steep.registered_ops():
+                steep._steep.unregister_op(name)
 
 
 @pytest.mark.parametrize("command", ["check", "train", "eval", "dump", "grad"])
