@@ -27,6 +27,7 @@ constexpr Pass kPasses[] = {
     {"recompute", recompute},
     {.name = "claim", .run = nullptr, .run_for = claim},
     {"fuse_elementwise", fuse_elementwise},
+    {"write_through", write_through},
 };
 
 }  // namespace

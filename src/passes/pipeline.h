@@ -46,5 +46,6 @@ void fuse_gather_grad(Graph& graph);     // a sum with a gather's gradient into 
 void recompute(Graph& graph);            // in backward, what forward need not keep
 void claim(Graph& graph, const Devices& devices);  // what devices fuse themselves
 void fuse_elementwise(Graph& graph);               // chains of elementwise nodes into steep.Fused
+void write_through(Graph& graph);                  // updates without the copy of steep.Assign
 
 }  // namespace steep

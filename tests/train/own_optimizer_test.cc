@@ -172,6 +172,27 @@ TEST(OwnOptimizer, NoReaderSeesAnUpdatedValue) {
   EXPECT_EQ(*e.state("weight").data<float>(), 0.5F);
 }
 
+TEST(OwnOptimizer, StatesAreWrittenWhereTheyAreMade) {
+  const Tensor x = random_tensor({kRows, 2}, 1), t = random_tensor({kRows, 1}, 2);
+  const auto copies = [&](const char* kind) {
+    TrainingSession s = session_of(linear_bytes(), {.loss = "mse", .optimizer = {.kind = kind}});
+    const std::vector<Tensor> inputs{x, t};
+    const std::string text = s.dump(inputs);
+    int found = 0;
+    for (size_t at = 0; (at = text.find("Assign[copy]", at)) != std::string::npos; ++at) ++found;
+    EXPECT_FALSE(has(text, "copy[copy]")) << text;  // nothing waits for the end of the step
+    return found;
+  };
+  const Optimizer sum(
+      "sum (w, g, m, lr, step) => (v, n)"
+      " { n = Add (m, g)  c = Mul (lr, n)  v = Sub (w, c) }");
+  EXPECT_EQ(copies("sum"), 0);
+  const Optimizer keep(
+      "keep (w, g, last, lr, step) => (v, l)"
+      " { c = Mul (lr, g)  v = Sub (w, c)  l = Identity (g) }");
+  EXPECT_EQ(copies("keep"), 2);  // the gradients of weight and bias have other readers
+}
+
 TEST(OwnOptimizer, AStepThatIsGivenUpWritesNothing) {
   // its state is the gradient itself, which exists before anybody has looked at it
   const Optimizer keep(
