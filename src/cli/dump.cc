@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "engine.h"
+#include "ir/seed.h"
 #include "model/import.h"
 
 namespace steep::cli {
@@ -21,7 +22,7 @@ struct DumpChoice {
 std::vector<TensorInfo> infos(const Graph& graph) {
   std::vector<TensorInfo> result;
   for (Value input : graph.inputs()) {
-    if (input.name() == kSeedInput) continue;
+    if (is_seed(input)) continue;
     TensorInfo info{
         .name = input.name(), .dtype = input.dtype(), .has_rank = input.type().shape.has_value()};
     for (const Dim& dim : input.type().shape.value_or(Shape{})) {

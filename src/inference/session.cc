@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "engine.h"
+#include "ir/seed.h"
 #include "model/import.h"
 #include "passes/pipeline.h"
 #include "runtime/memory.h"
@@ -120,7 +121,7 @@ struct InferenceSession::Impl {
       if (fed.count(name) == 0) with_default.push_back(info_of(name, type, type));
     }
     for (Value v : graph.inputs()) {
-      if (v.name() != kSeedInput) inputs.push_back(info_of(v.name(), v.type(), v.type()));
+      if (!is_seed(v)) inputs.push_back(info_of(v.name(), v.type(), v.type()));
     }
     for (size_t i = 0; i < graph.outputs().size(); ++i) {
       const Output& output = graph.outputs()[i];

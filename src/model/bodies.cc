@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "engine.h"
+#include "ir/seed.h"
 #include "model/lower.h"
 #include "model/quote.h"
 #include "ops/build.h"
@@ -77,7 +77,7 @@ std::vector<Value> Lowering::OpenBody::captured(size_t own) const {
     const Value input = graph->inputs()[i];
     // The engine's own input, added by random operators.
     const auto it = outer_of.find(input.id());
-    values.push_back(it != outer_of.end() ? it->second : seed_input(*outer));
+    values.push_back(it != outer_of.end() ? it->second : seed_of(*outer));
   }
   return values;
 }

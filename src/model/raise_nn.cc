@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "engine.h"
+#include "ir/seed.h"
 #include "model/raise.h"
 #include "ops/batch_norm.h"
 #include "ops/build.h"
@@ -46,7 +46,7 @@ Bindings raise_dropout(const Call& c) {
     return {x, apply("ConstantOfShape", {shape_of(x)}, {{"value", all}})};
   }
   const Attrs attrs = {{"ratio", ratio}, {"stream", c.lowering.next_stream()}};
-  const Value seed = seed_input(c.graph);
+  const Value seed = seed_of(c.graph);
   Value y = c.emit1("steep.Dropout", {x, seed}, attrs);
   Value mask = c.wants(1) ? c.emit1("steep.DropoutMask", {x, seed}, attrs) : Value();
   if (mode && !known) {  // switched at run time

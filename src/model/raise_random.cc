@@ -4,7 +4,7 @@
 #include <bit>
 #include <cmath>
 
-#include "engine.h"
+#include "ir/seed.h"
 #include "model/raise.h"
 #include "model/tensor_proto.h"
 #include "ops/positions.h"
@@ -29,7 +29,7 @@ Value draw(const Call& c, std::string_view op, Value shape, DType dtype) {
            std::string(name_of(dtype)), "Cast the numbers after they are drawn.");
   }
   Attrs attrs{{"stream", stream_of(c)}, {"dtype", static_cast<int64_t>(dtype)}};
-  const Value seed = seed_input(c.graph);
+  const Value seed = seed_of(c.graph);
   if (op.starts_with("RandomNormal")) {
     attrs.set("mean", c.attrs.real("mean", 0));
     attrs.set("scale", c.attrs.real("scale", 1));

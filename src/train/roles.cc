@@ -5,7 +5,7 @@
 #include <set>
 #include <string_view>
 
-#include "engine.h"
+#include "ir/seed.h"
 #include "ops/op_def.h"
 
 namespace steep {
@@ -107,8 +107,7 @@ Roles::Roles(const Graph& graph, std::span<const Value> losses, bool with_target
   const std::vector<Node> order = graph.nodes();
   for (uint32_t id = 0; id < traits_.size(); ++id) {
     const Value v = graph.value(id);
-    traits_[id].free =
-        v.role() == Role::constant || v.role() == Role::state || v.name() == kSeedInput;
+    traits_[id].free = v.role() == Role::constant || v.role() == Role::state || is_seed(v);
   }
   look_forward(order);
   look_back(order, losses);

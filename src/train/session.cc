@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "ir/seed.h"
 #include "model/import.h"
 #include "passes/pipeline.h"
 #include "runtime/budget.h"
@@ -95,7 +96,7 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
                                : Tensor::zeros(state.dtype(), state.type().dims());
   }
   for (Value input : graph.inputs()) {
-    if (input.name() == kSeedInput || graph.input_phase(input) == Phase::backward) continue;
+    if (is_seed(input) || graph.input_phase(input) == Phase::backward) continue;
     inputs.push_back(info_of(input.name(), input.type()));
   }
   for (const Output& output : model.graph.outputs()) {

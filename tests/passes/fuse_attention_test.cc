@@ -9,6 +9,7 @@
 
 #include "autodiff/gradient.h"
 #include "engine.h"
+#include "ir/seed.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
 
@@ -62,7 +63,7 @@ struct Model {
     if (look) look(g, p);
     if (zero_nan) p = where(apply("IsNaN", {p}), 0, p);
     if (dropout) {
-      p = apply("steep.Dropout", {p, seed_input(g)}, {{"ratio", 0.25}, {"stream", int64_t{3}}});
+      p = apply("steep.Dropout", {p, seed_of(g)}, {{"ratio", 0.25}, {"stream", int64_t{3}}});
     }
     Value y = reshape(transpose(matmul(p, transpose(v, {0, 2, 1, 3})), {0, 2, 1, 3}),
                       Ints{batch, queries, heads * width});
@@ -83,7 +84,7 @@ std::vector<Tensor> inputs_of(const Graph& g) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
   for (Value v : g.inputs()) {
-    if (v.name() == kSeedInput) continue;
+    if (is_seed(v)) continue;
     Tensor t = Tensor::empty(v.dtype(), v.type().dims());
     for (int64_t i = 0; i < t.size(); ++i) {
       if (v.dtype() == DType::f64) t.data<double>()[i] = normal(random);
@@ -300,7 +301,7 @@ Graph layers(int64_t time) {
     };
     Value p =
         apply("Softmax", {matmul(split(tanh(x)), swap_last(split(x)))}, {{"axis", int64_t{-1}}});
-    p = apply("steep.Dropout", {p, seed_input(g)}, {{"ratio", 0.1}, {"stream", int64_t{layer}}});
+    p = apply("steep.Dropout", {p, seed_of(g)}, {{"ratio", 0.1}, {"stream", int64_t{layer}}});
     Value y = transpose(matmul(p, split(x)), {0, 2, 1, 3});
     x = x + reshape(y, Ints{1, time, heads * width});
   }
@@ -315,7 +316,7 @@ size_t arena(int64_t time, const std::set<std::string>& disabled = {}) {
   const Graph g = layers(time);
   std::vector<Type> types;
   for (Value v : g.inputs()) {
-    if (v.name() != kSeedInput) types.push_back(v.type());
+    if (!is_seed(v)) types.push_back(v.type());
   }
   return Program(g, {.disabled_passes = disabled}).plan(types).arena_bytes;
 }

@@ -8,6 +8,7 @@
 #include "autodiff/gradient.h"
 #include "device/device.h"
 #include "engine.h"
+#include "ir/seed.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
 #include "passes/specialise.h"
@@ -387,7 +388,7 @@ TEST(RemoveDuplicates, TellsDropoutsApart) {
   Graph g;
   Value x = g.add_input("x", matrix(4, 4));
   auto dropout = [&](int64_t stream) {
-    return apply("steep.Dropout", {x, seed_input(g)}, {{"ratio", 0.5}, {"stream", stream}});
+    return apply("steep.Dropout", {x, seed_of(g)}, {{"ratio", 0.5}, {"stream", stream}});
   };
   g.add_output("y", dropout(0) + dropout(1));
   EXPECT_EQ(count(after(g, remove_duplicates), "steep.Dropout"), 2);
