@@ -86,7 +86,7 @@ nb::list op_table() {
     row["elementwise"] = op->elementwise;
     row["view"] = op->view;
     row["stops_gradient"] = op->stops_gradient;
-    row["has_vjp"] = op->vjp != nullptr;
+    row["has_vjp"] = bool(op->vjp);
     row["has_decompose"] = op->decompose != nullptr;
     table.append(row);
   }

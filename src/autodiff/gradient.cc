@@ -70,7 +70,7 @@ void expand_composites(Graph& g, std::span<Value> outputs, std::span<const Value
     std::unordered_map<uint32_t, Value> now;  // by value id: what took its place
     for (Node n : find_path(g, outputs, wrt).nodes) {
       const OpDef* def = find_op(n.op());
-      if (def == nullptr || def->vjp != nullptr || def->decompose == nullptr) continue;
+      if (def == nullptr || def->vjp || def->decompose == nullptr) continue;
       Graph::Scope scope(g, n.phase(), n.name());
       const std::vector<Value> parts = def->decompose(n);
       for (int i = 0; i < n.output_count(); ++i) {
@@ -93,7 +93,7 @@ std::vector<Obstacle> obstacles_on(const Graph& g, const Path& path,
   std::vector<Obstacle> found;
   for (Node n : path.nodes) {
     const OpDef* def = find_op(n.op());
-    if (def != nullptr && (def->vjp != nullptr || def->decompose != nullptr)) continue;
+    if (def != nullptr && (def->vjp || def->decompose != nullptr)) continue;
     found.push_back({.op = n.op(),
                      .node = n.name(),
                      .path = path_to_output(g, n, outputs),
@@ -140,7 +140,7 @@ class Sweep {
     }
     if (!any) return;
     Graph::Scope scope(g_, phase_, "grad/" + n.name());
-    const Grads dx = find_op(n.op())->vjp(n, dy);
+    const Grads dx = find_op(n.op())->vjp(n, dy, add_gradients);
     const auto inputs = static_cast<size_t>(n.input_count());
     if (dx.size() > inputs &&
         std::any_of(dx.begin() + n.input_count(), dx.end(), [](Value v) { return bool(v); })) {

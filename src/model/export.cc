@@ -9,11 +9,11 @@
 #include <set>
 #include <unordered_map>
 
-#include "engine.h"
-#include "model/plain_loops.h"
-#include "model/plain_ops.h"
+#include "autodiff/gradient.h"
+#include "ir/seed.h"
 #include "ops/batch_norm.h"
 #include "ops/build.h"
+#include "ops/loop.h"
 #include "ops/onnx_proto.h"
 #include "ops/own_types.h"
 #include "steep/error.h"
@@ -138,7 +138,7 @@ class Writer {
   }
 
   void add_input(Value v, const std::string& name, const Type& type) {
-    if (v.name() == kSeedInput) {
+    if (is_seed(v)) {
       refuse("Random draws of the engine cannot be written as ONNX.", v.name(), "",
              "Export the model in inference mode, without dropout.");
     }
@@ -353,6 +353,26 @@ class Writer {
   std::map<std::string, std::pair<int, int>> says_gradients_;
 };
 
+/// The node's outputs by other operators; none where it has no decomposition.
+std::vector<Value> in_parts(Node n) {
+  const OpDef* def = find_op(n.op());
+  if (def != nullptr && def->in_parts) return def->in_parts(n, add_gradients);
+  return def != nullptr && def->decompose != nullptr ? def->decompose(n) : std::vector<Value>{};
+}
+
+void expand_bodies(Graph& g) {
+  for (Node n : g.nodes()) {
+    const Attrs attrs = n.attrs();
+    for (const auto& [name, attr] : attrs) {
+      const Body* body = std::get_if<Body>(&attr);
+      if (body == nullptr) continue;
+      auto expanded = std::make_shared<Graph>(**body);
+      expand_own_ops(*expanded);
+      n.mutable_attrs().set(name, Body(std::move(expanded)));
+    }
+  }
+}
+
 }  // namespace
 
 void expand_own_ops(Graph& g) {
@@ -364,7 +384,7 @@ void expand_own_ops(Graph& g) {
     for (Node n : g.nodes()) {
       if (!is_own(n) && !too_new(n)) continue;
       const Graph::Scope scope(g, n.phase(), n.name());
-      const std::vector<Value> parts = in_plain_ops(n);
+      const std::vector<Value> parts = in_parts(n);
       if (parts.empty()) {
         without.insert(fmt::format("{} ({})", n.name(), n.op()));
         continue;
@@ -378,7 +398,7 @@ void expand_own_ops(Graph& g) {
     }
     g.prune();
   }
-  expand_branches(g);
+  expand_bodies(g);
   if (without.empty()) return;
   std::string all;
   for (const std::string& text : without) all += (all.empty() ? "" : ", ") + text;

@@ -3,6 +3,7 @@
 #include "ops/conv.h"
 
 #include "ops/build.h"
+#include "steep/error.h"
 
 namespace steep {
 
@@ -24,6 +25,36 @@ Value conv_grad_input(Value dy, Value w, Value shape, const Attrs& attrs) {
 
 Value conv_grad_weight(Value dy, Value x, Value shape, const Attrs& attrs) {
   return apply("steep.ConvGradWeight", {dy, x, shape}, conv_attrs(attrs));
+}
+
+ConvWindow::ConvWindow(Node n, const Shape& x, const Shape& w)
+    : rank(static_cast<int64_t>(w.size()) - 2) {
+  const Attrs& attrs = n.attrs();
+  const auto axes = static_cast<size_t>(rank);
+  strides = attrs.ints("strides", Ints(axes, 1));
+  dilations = attrs.ints("dilations", Ints(axes, 1));
+  pads = attrs.ints("pads", Ints(2 * axes, 0));
+  const std::string auto_pad = attrs.string("auto_pad", "NOTSET");
+  if (auto_pad == "NOTSET") return;
+  pads.assign(2 * axes, 0);
+  for (size_t i = 0; auto_pad != "VALID" && i < axes; ++i) {
+    const Dim& kernel = w[i + 2];
+    // With a stride of 1 every extent is padded alike.
+    const Dim in = strides[i] == 1 ? Dim(1) : x[i + 2];
+    if (!in.known() || !kernel.known()) {
+      throw ModelError({.what = "The pads of a convolution depend on unknown extents.",
+                        .node = n.name(),
+                        .op = n.op(),
+                        .expected = "known spatial extents",
+                        .received = to_string(x),
+                        .remedy = "Export with pads instead of auto_pad."});
+    }
+    const int64_t reach = (kernel.value() - 1) * dilations[i] + 1;
+    const int64_t out = (in.value() + strides[i] - 1) / strides[i];
+    const int64_t total = std::max<int64_t>((out - 1) * strides[i] + reach - in.value(), 0);
+    pads[i] = auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2;
+    pads[axes + i] = total - pads[i];
+  }
 }
 
 Value sum_per_channel(Value x) {

@@ -17,6 +17,16 @@ Value conv_grad_input(Value dy, Value w, Value shape, const Attrs& attrs);
 /// The gradient for w of Conv(x, w), w being of shape `shape`.
 Value conv_grad_weight(Value dy, Value x, Value shape, const Attrs& attrs);
 
+/// Settings of a convolution with their defaults, auto_pad written out.
+struct ConvWindow {
+  int64_t rank;
+  Ints strides{}, dilations{}, pads{};
+
+  /// `x` and `w` are the shapes of the convolution's operands. Throws ModelError where the pads
+  /// depend on unknown extents.
+  ConvWindow(Node n, const Shape& x, const Shape& w);
+};
+
 /// Sum over all axes but the second.
 Value sum_per_channel(Value x);
 

@@ -67,8 +67,6 @@ Value fill_slice(Value x, int64_t axis, double value) {
 
 std::vector<Type> recurrence_infer(Node n) { return {n.input(0).type()}; }
 
-}  // namespace
-
 std::vector<Value> recurrence_in_parts(Node n) {
   const Value a = n.input(0), b = n.input(1);
   const int64_t axis = n.attrs().integer("axis", 0);
@@ -108,11 +106,16 @@ std::vector<Value> cum_prod_in_parts(Node n) {
   return {reshape_like(y, x)};
 }
 
-extern const OpDef kCumProd = {.name = "CumProd", .vjp = cum_prod_vjp};
+}  // namespace
+
+extern const OpDef kCumProd = {
+    .name = "CumProd", .vjp = cum_prod_vjp, .in_parts = cum_prod_in_parts};
 
 /// steep.Recurrence(a, b){axis, reverse}: s[k] = a[k] + b[k] s[k-1] along `axis` (counted from the
 /// front), or s[k+1] with `reverse`; what lies before the first is 0.
-extern const OpDef kSteepRecurrence = {
-    .name = "steep.Recurrence", .vjp = recurrence_vjp, .infer = recurrence_infer};
+extern const OpDef kSteepRecurrence = {.name = "steep.Recurrence",
+                                       .vjp = recurrence_vjp,
+                                       .infer = recurrence_infer,
+                                       .in_parts = recurrence_in_parts};
 
 }  // namespace steep

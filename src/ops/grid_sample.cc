@@ -12,25 +12,28 @@ Grads grid_sample_vjp(Node n, const Grads& dy) {
 
 std::vector<Type> grid_sample_grad_infer(Node n) { return {n.input(1).type(), n.input(2).type()}; }
 
-std::vector<Value> gradients(Node n, std::span<const Value> inputs) {
+std::vector<Value> gradients(Node n, std::span<const Value> inputs, Differentiate differentiate) {
   return gradients_in_parts(
       [&](std::span<const Value> own) { return std::vector{grid_points(n, own[0], own[1])}; },
-      inputs.subspan(1), {inputs[0]});
+      inputs.subspan(1), {inputs[0]}, differentiate);
 }
 
-Grads grid_sample_grad_vjp(Node n, const Grads& dy) {
-  return differentiate_parts([&](std::span<const Value> own) { return gradients(n, own); },
-                             std::vector{n.input(0), n.input(1), n.input(2)}, dy);
+Grads grid_sample_grad_vjp(Node n, const Grads& dy, Differentiate differentiate) {
+  return differentiate_parts(
+      [&](std::span<const Value> own) { return gradients(n, own, differentiate); },
+      std::vector{n.input(0), n.input(1), n.input(2)}, dy, differentiate);
+}
+
+std::vector<Value> grid_sample_grad_in_parts(Node n, Differentiate differentiate) {
+  return gradients(n, std::vector{n.input(0), n.input(1), n.input(2)}, differentiate);
 }
 
 }  // namespace
 
-std::vector<Value> grid_sample_grad_in_parts(Node n) {
-  return gradients(n, std::vector{n.input(0), n.input(1), n.input(2)});
-}
-
 extern const OpDef kGridSample = {.name = "GridSample", .vjp = grid_sample_vjp};
-extern const OpDef kSteepGridSampleGrad = {
-    .name = "steep.GridSampleGrad", .vjp = grid_sample_grad_vjp, .infer = grid_sample_grad_infer};
+extern const OpDef kSteepGridSampleGrad = {.name = "steep.GridSampleGrad",
+                                           .vjp = grid_sample_grad_vjp,
+                                           .infer = grid_sample_grad_infer,
+                                           .in_parts = grid_sample_grad_in_parts};
 
 }  // namespace steep

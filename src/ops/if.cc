@@ -2,7 +2,6 @@
 // nothing but its inputs: the node's inputs past the condition are those of then_branch, then those
 // of else_branch. The gradient is an If of the branches' gradients, each of which computes what it
 // needs of its branch again.
-#include "autodiff/gradient.h"  // bodies are graphs: their gradient is autodiff's
 #include "ops/build.h"
 
 namespace steep {
@@ -10,7 +9,8 @@ namespace {
 
 /// Gradients of a branch's inputs, then zeros for those of the other branch. Inputs: the branch's,
 /// the gradients of its outputs as far as there are any, the other branch's.
-Body branch_gradient(const Graph& branch, const Grads& dy, const Graph& other, bool zeros_first) {
+Body branch_gradient(const Graph& branch, const Grads& dy, const Graph& other, bool zeros_first,
+                     Differentiate differentiate) {
   auto body = std::make_shared<Graph>(branch);
   std::vector<Value> outputs, seeds, wrt, results, zeros;
   const std::vector<Value> inputs = body->inputs();
@@ -23,7 +23,7 @@ Body branch_gradient(const Graph& branch, const Grads& dy, const Graph& other, b
   for (Value v : inputs) {
     if (is_float(v.dtype())) wrt.push_back(v);
   }
-  const std::vector<Value> gradients = add_gradients(*body, outputs, seeds, wrt, Phase::forward);
+  const std::vector<Value> gradients = differentiate(*body, outputs, seeds, wrt, Phase::forward);
   for (size_t i = 0; i < wrt.size(); ++i)
     results.push_back(gradients[i] ? gradients[i] : zeros_like(wrt[i]));
   for (Value v : other.inputs()) {
@@ -36,7 +36,7 @@ Body branch_gradient(const Graph& branch, const Grads& dy, const Graph& other, b
   return body;
 }
 
-Grads if_vjp(Node n, const Grads& dy) {
+Grads if_vjp(Node n, const Grads& dy, Differentiate differentiate) {
   const Graph& then_branch = n.attrs().body("then_branch");
   const Graph& else_branch = n.attrs().body("else_branch");
   const auto middle = 1 + static_cast<int>(then_branch.inputs().size());
@@ -52,10 +52,10 @@ Grads if_vjp(Node n, const Grads& dy) {
     if (is_float(n.input(i).dtype())) wrt.push_back(i);
   }
   if (wrt.empty()) return {};
-  const Node grad =
-      n.graph().add_node("If", inputs, static_cast<int>(wrt.size()),
-                         {{"then_branch", branch_gradient(then_branch, dy, else_branch, false)},
-                          {"else_branch", branch_gradient(else_branch, dy, then_branch, true)}});
+  const Node grad = n.graph().add_node(
+      "If", inputs, static_cast<int>(wrt.size()),
+      {{"then_branch", branch_gradient(then_branch, dy, else_branch, false, differentiate)},
+       {"else_branch", branch_gradient(else_branch, dy, then_branch, true, differentiate)}});
   Grads dx(static_cast<size_t>(n.input_count()));
   for (size_t i = 0; i < wrt.size(); ++i) {
     const Value d = grad.output(static_cast<int>(i));

@@ -17,7 +17,6 @@
 
 #include <fmt/format.h>
 
-#include "autodiff/gradient.h"  // bodies are graphs: their gradient is autodiff's
 #include "ir/part.h"
 #include "ops/build.h"
 #include "ops/own_types.h"
@@ -87,8 +86,13 @@ bool differentiable(Value v) { return is_float(v.dtype()); }
 /// Builds the loop that runs backwards, input by input in the order of steep.Loop.
 class Backward {
  public:
-  Backward(Node n, const Grads& dy)
-      : n_(n), dy_(dy), at_(n), body_(n.attrs().body("body")), part_(body_) {}
+  Backward(Node n, const Grads& dy, Differentiate differentiate)
+      : n_(n),
+        dy_(dy),
+        differentiate_(differentiate),
+        at_(n),
+        body_(n.attrs().body("body")),
+        part_(body_) {}
 
   Grads run() {
     const std::vector<Value>& own = body_.inputs();
@@ -189,7 +193,7 @@ class Backward {
         if (differentiable(v)) wrt.push_back(v);
       }
     }
-    const std::vector<Value> found = add_gradients(g(), outputs, seeds, wrt, Phase::forward);
+    const std::vector<Value> found = differentiate_(g(), outputs, seeds, wrt, Phase::forward);
     next = 0;
     for (size_t i = 0; i < carried_.size(); ++i) {
       if (!differentiable(carried_[i])) continue;
@@ -292,6 +296,7 @@ class Backward {
 
   Node n_;
   const Grads& dy_;
+  Differentiate differentiate_;
   LoopLayout at_;
   const Graph& body_;
   Part part_;                                                        // the new body
@@ -301,7 +306,9 @@ class Backward {
   Ints in_axes_, in_directions_;
 };
 
-Grads loop_vjp(Node n, const Grads& dy) { return Backward(n, dy).run(); }
+Grads loop_vjp(Node n, const Grads& dy, Differentiate differentiate) {
+  return Backward(n, dy, differentiate).run();
+}
 
 }  // namespace
 
@@ -346,7 +353,10 @@ Type slice_in_body(Value x, int64_t axis, const std::string& what) {
   return type;
 }
 
-extern const OpDef kSteepLoop = {
-    .name = "steep.Loop", .dynamic = true, .vjp = loop_vjp, .infer = loop_infer};
+extern const OpDef kSteepLoop = {.name = "steep.Loop",
+                                 .dynamic = true,
+                                 .vjp = loop_vjp,
+                                 .infer = loop_infer,
+                                 .in_parts = loop_in_parts};
 
 }  // namespace steep

@@ -32,6 +32,13 @@ struct NewLoop {
 /// Adds the loop, whose carried values keep their shapes. Returns carried…, stacked….
 std::vector<Value> add_loop(Graph& g, const NewLoop& loop);
 
+/// Attribute of Loop and Scan nodes that loop_in_parts() makes: the number of inputs, the last ones
+/// of node and body, that the body knows by name.
+inline constexpr const char* kCaptured = "captured";
+
+/// A steep.Loop's outputs as ONNX's Scan or Loop gives them; null for those that nothing reads.
+std::vector<Value> loop_in_parts(Node n);
+
 /// The type of x's slices along `axis`, for a body: extents without a name get one of `what`, so
 /// that the body can tell which are equal.
 Type slice_in_body(Value x, int64_t axis, const std::string& what);

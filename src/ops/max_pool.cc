@@ -21,10 +21,24 @@ Grads max_pool_grad_vjp(Node n, const Grads& dy) {
 
 std::vector<Type> max_pool_grad_infer(Node n) { return {n.input(1).type()}; }
 
+std::vector<Value> max_pool_grad_in_parts(Node n) {
+  const Value dy = n.input(0), x = n.input(1);
+  Attrs attrs = n.attrs();
+  attrs.erase("storage_order");
+  const Value chosen = apply_n("MaxPool", std::vector{x}, 2, std::move(attrs))[1];
+  const Value zeros =
+      apply("Expand", {scalar(n.graph(), 0, dy.dtype()), unsqueeze(apply("Size", {x}), {0})});
+  return {reshape_like(apply("ScatterElements", {zeros, reshape(chosen, {-1}), reshape(dy, {-1})},
+                             {{"reduction", std::string("add")}}),
+                       x)};
+}
+
 }  // namespace
 
 extern const OpDef kMaxPool = {.name = "MaxPool", .vjp = max_pool_vjp};
-extern const OpDef kSteepMaxPoolGrad = {
-    .name = "steep.MaxPoolGrad", .vjp = max_pool_grad_vjp, .infer = max_pool_grad_infer};
+extern const OpDef kSteepMaxPoolGrad = {.name = "steep.MaxPoolGrad",
+                                        .vjp = max_pool_grad_vjp,
+                                        .infer = max_pool_grad_infer,
+                                        .in_parts = max_pool_grad_in_parts};
 
 }  // namespace steep

@@ -18,12 +18,40 @@ namespace steep {
 /// rule). A null Value means "none": no gradient reaches that output, or none flows to that input.
 using Grads = std::vector<Value>;
 
+/// add_gradients() of autodiff/, for rules that differentiate a graph themselves: the body of a
+/// loop, the parts of an operator.
+using Differentiate = std::vector<Value> (*)(Graph& graph, std::span<const Value> outputs,
+                                             std::span<const Value> seeds,
+                                             std::span<const Value> wrt, Phase phase);
+
+/// What an operator does to its nodes; that of one that differentiates a graph takes Differentiate
+/// as its last argument.
+template <typename Result, typename... Given>
+class Rule {
+ public:
+  using Plain = Result (*)(Given...);
+  using OfGraphs = Result (*)(Given..., Differentiate);
+
+  constexpr Rule() = default;
+  constexpr Rule(Plain rule) : plain_(rule) {}
+  constexpr Rule(OfGraphs rule) : of_graphs_(rule) {}
+
+  constexpr explicit operator bool() const { return plain_ != nullptr || of_graphs_ != nullptr; }
+  Result operator()(Given... given, Differentiate differentiate) const {
+    return plain_ != nullptr ? plain_(given...) : of_graphs_(given..., differentiate);
+  }
+
+ private:
+  Plain plain_ = nullptr;
+  OfGraphs of_graphs_ = nullptr;
+};
+
 /// Vector-Jacobian product: adds the nodes that turn the gradients of the node's outputs into those
 /// of its inputs. Calculus only. The engine accumulates, sums over broadcast axes, drops what
 /// nobody needs, checks count, shape and dtype, and names the nodes. Returns one entry per input (a
 /// shorter list means null for the rest; null entries past the last input are ignored). At least
 /// one entry of `dy` is not null.
-using Vjp = Grads (*)(Node n, const Grads& dy);
+using Vjp = Rule<Grads, Node, const Grads&>;
 
 /// Output types from input types, for Steep's own ops; ONNX's ops use ONNX's own inference.
 /// Throws ShapeError when inputs do not fit.
@@ -33,6 +61,12 @@ using Infer = std::vector<Type> (*)(Node n);
 /// (when it has no vjp) and a fall-back on providers without a kernel for it. Empty for operands
 /// that it does not take apart.
 using Decompose = std::vector<Value> (*)(Node n);
+
+/// The same for an operator that is its kernel: what models for other runtimes are written with,
+/// and what second derivatives go through. It serves no provider: its loops and computed places are
+/// no match for a kernel. Extents may be unknown; throws ModelError naming the node where they must
+/// be known.
+using InParts = Rule<std::vector<Value>, Node>;
 
 struct OpDef {
   std::string_view name;  ///< canonical: ONNX's name, or "steep.Name"
@@ -49,9 +83,10 @@ struct OpDef {
   /// Its decomposition reads the values of the inputs from this one on, which must be constants by
   /// then; -1: of none.
   int reads_from = -1;
-  Vjp vjp = nullptr;
+  Vjp vjp{};
   Infer infer = nullptr;
   Decompose decompose = nullptr;
+  InParts in_parts{};
   /// Output i is written over the state at input inplace[i] (optimizer ops). -1: no such duty.
   std::vector<int> updates_input{};
 };

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "autodiff/gradient.h"  // parts are a graph: their gradient is autodiff's
 #include "ops/build.h"
 
 namespace steep {
 
-Grads differentiate_parts(const Parts& parts, std::span<const Value> inputs, const Grads& dy) {
+Grads differentiate_parts(const Parts& parts, std::span<const Value> inputs, const Grads& dy,
+                          Differentiate differentiate) {
   // Every path begins at a copy, so that none leads through what made the inputs.
   std::vector<Value> own(inputs.begin(), inputs.end()), wrt;
   for (Value& v : own) {
@@ -24,7 +24,7 @@ Grads differentiate_parts(const Parts& parts, std::span<const Value> inputs, con
     seeds.push_back(dy[i]);
   }
   Graph& g = wrt[0].graph();
-  const Grads found = add_gradients(g, outputs, seeds, wrt, wrt[0].producer().phase());
+  const Grads found = differentiate(g, outputs, seeds, wrt, wrt[0].producer().phase());
   Grads dx(inputs.size());
   for (size_t i = 0, next = 0; i < own.size(); ++i) {
     if (own[i] == inputs[i]) continue;
@@ -39,8 +39,8 @@ Grads differentiate_parts(const Parts& parts, std::span<const Value> inputs, con
 }
 
 std::vector<Value> gradients_in_parts(const Parts& parts, std::span<const Value> inputs,
-                                      const Grads& dy) {
-  std::vector<Value> dx = differentiate_parts(parts, inputs, dy);
+                                      const Grads& dy, Differentiate differentiate) {
+  std::vector<Value> dx = differentiate_parts(parts, inputs, dy, differentiate);
   for (size_t i = 0; i < dx.size(); ++i) {
     if (!dx[i] && inputs[i] && is_float(inputs[i].dtype())) dx[i] = zeros_like(inputs[i]);
   }

@@ -1,6 +1,4 @@
-// Operators that have kernels of their own, in terms of others: what models for other runtimes are
-// written with, and what second derivatives go through. They serve no provider: their loops and
-// computed places are no match for a kernel.
+// What rules of OpDef::in_parts share.
 #pragma once
 
 #include <functional>
@@ -11,15 +9,6 @@
 #include "ops/op_def.h"
 
 namespace steep {
-
-/// A node's outputs in terms of other operators. Extents may be unknown. Throw ModelError naming
-/// the node where that is not possible.
-std::vector<Value> cum_prod_in_parts(Node n);           // cum_prod.cc
-std::vector<Value> recurrence_in_parts(Node n);         // cum_prod.cc
-std::vector<Value> recurrent_grad_in_parts(Node n);     // recurrent.cc
-std::vector<Value> grid_sample_grad_in_parts(Node n);   // grid_sample.cc
-std::vector<Value> roi_align_grad_in_parts(Node n);     // roi.cc
-std::vector<Value> max_roi_pool_grad_in_parts(Node n);  // roi.cc
 
 /// LSTM, GRU or RNN (`cell`) with its attributes as a loop over its steps: x, w, r, b, lens, h0,
 /// c0, p → y, h, c, as far as there are any. recurrent_layer.cc
@@ -34,9 +23,10 @@ Value region_maxima(Node n, Value x, Value regions);
 using Parts = std::function<std::vector<Value>(std::span<const Value> inputs)>;
 /// The gradients of Σ <dy, parts(inputs)> with respect to the inputs, by way of what `parts` adds
 /// to the graph: one for each float input, null for the others and where none flows.
-Grads differentiate_parts(const Parts& parts, std::span<const Value> inputs, const Grads& dy);
+Grads differentiate_parts(const Parts& parts, std::span<const Value> inputs, const Grads& dy,
+                          Differentiate differentiate);
 /// The same with zeros where none flows.
 std::vector<Value> gradients_in_parts(const Parts& parts, std::span<const Value> inputs,
-                                      const Grads& dy);
+                                      const Grads& dy, Differentiate differentiate);
 
 }  // namespace steep

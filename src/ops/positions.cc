@@ -25,6 +25,12 @@ Value positions(Value count) {
   return apply("Range", {scalar(g, 0, DType::i64), count, scalar(g, 1, DType::i64)});
 }
 
+Ints counting(int64_t begin, int64_t end) {
+  Ints numbers;
+  for (int64_t i = begin; i < end; ++i) numbers.push_back(i);
+  return numbers;
+}
+
 Value as_vector(Value scalar) { return unsqueeze(scalar, {0}); }
 
 Value as_index(Value v) { return reshape(cast(v, DType::i64), Ints{}); }

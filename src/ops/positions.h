@@ -11,6 +11,9 @@ Value extent_of(Value x, int64_t axis);
 /// 0, 1, …, count - 1. `count`: an int64 scalar.
 Value positions(Value count);
 
+/// The numbers begin, …, end - 1.
+Ints counting(int64_t begin, int64_t end);
+
 /// A scalar as a vector of one element.
 Value as_vector(Value scalar);
 

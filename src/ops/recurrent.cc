@@ -40,12 +40,13 @@ std::vector<Type> recurrent_grad_infer(Node n) {
 }
 
 /// The gradients of the layer, which is computed again step by step.
-std::vector<Value> layer_gradients(Node n, std::span<const Value> inputs) {
+std::vector<Value> layer_gradients(Node n, std::span<const Value> inputs,
+                                   Differentiate differentiate) {
   const std::string cell = n.attrs().string("cell", "");
   const Grads dy(inputs.begin(), inputs.begin() + 3);
   std::vector<Value> dx =
       gradients_in_parts([&](std::span<const Value> own) { return recurrent_layer(n, cell, own); },
-                         inputs.subspan(3), dy);
+                         inputs.subspan(3), dy, differentiate);
   dx.erase(dx.begin() + kLens);
   return dx;
 }
@@ -56,19 +57,24 @@ std::vector<Value> inputs_of(Node n) {
   return inputs;
 }
 
-Grads recurrent_grad_vjp(Node n, const Grads& dy) {
-  return differentiate_parts([&](std::span<const Value> own) { return layer_gradients(n, own); },
-                             inputs_of(n), dy);
+Grads recurrent_grad_vjp(Node n, const Grads& dy, Differentiate differentiate) {
+  return differentiate_parts(
+      [&](std::span<const Value> own) { return layer_gradients(n, own, differentiate); },
+      inputs_of(n), dy, differentiate);
+}
+
+std::vector<Value> recurrent_grad_in_parts(Node n, Differentiate differentiate) {
+  return layer_gradients(n, inputs_of(n), differentiate);
 }
 
 }  // namespace
 
-std::vector<Value> recurrent_grad_in_parts(Node n) { return layer_gradients(n, inputs_of(n)); }
-
 extern const OpDef kLSTM = {.name = "LSTM", .vjp = recurrent_vjp};
 extern const OpDef kGRU = {.name = "GRU", .vjp = recurrent_vjp};
 extern const OpDef kRNN = {.name = "RNN", .vjp = recurrent_vjp};
-extern const OpDef kSteepRecurrentGrad = {
-    .name = "steep.RecurrentGrad", .vjp = recurrent_grad_vjp, .infer = recurrent_grad_infer};
+extern const OpDef kSteepRecurrentGrad = {.name = "steep.RecurrentGrad",
+                                          .vjp = recurrent_grad_vjp,
+                                          .infer = recurrent_grad_infer,
+                                          .in_parts = recurrent_grad_in_parts};
 
 }  // namespace steep

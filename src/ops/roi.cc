@@ -19,47 +19,51 @@ Grads max_roi_pool_vjp(Node n, const Grads& dy) {
 std::vector<Type> roi_grad_infer(Node n) { return {n.input(1).type()}; }
 
 /// Regions are no inputs of what is differentiated: they have no gradient.
-std::vector<Value> align_gradient(Node n, Value dy, Value x) {
+std::vector<Value> align_gradient(Node n, Value dy, Value x, Differentiate differentiate) {
   return gradients_in_parts(
       [&](std::span<const Value> own) {
         return std::vector{region_points(n, own[0], n.input(2), n.input(3))};
       },
-      std::vector{x}, {dy});
+      std::vector{x}, {dy}, differentiate);
 }
 
-Grads roi_align_grad_vjp(Node n, const Grads& dy) {
+Grads roi_align_grad_vjp(Node n, const Grads& dy, Differentiate differentiate) {
   return differentiate_parts(
-      [&](std::span<const Value> own) { return align_gradient(n, own[0], own[1]); },
-      std::vector{n.input(0), n.input(1)}, dy);
+      [&](std::span<const Value> own) { return align_gradient(n, own[0], own[1], differentiate); },
+      std::vector{n.input(0), n.input(1)}, dy, differentiate);
 }
 
-std::vector<Value> pool_gradient(Node n, Value dy, Value x) {
+std::vector<Value> pool_gradient(Node n, Value dy, Value x, Differentiate differentiate) {
   return gradients_in_parts(
       [&](std::span<const Value> own) { return std::vector{region_maxima(n, own[0], n.input(2))}; },
-      std::vector{x}, {dy});
+      std::vector{x}, {dy}, differentiate);
 }
 
-Grads max_roi_pool_grad_vjp(Node n, const Grads& dy) {
+Grads max_roi_pool_grad_vjp(Node n, const Grads& dy, Differentiate differentiate) {
   return differentiate_parts(
-      [&](std::span<const Value> own) { return pool_gradient(n, own[0], own[1]); },
-      std::vector{n.input(0), n.input(1)}, dy);
+      [&](std::span<const Value> own) { return pool_gradient(n, own[0], own[1], differentiate); },
+      std::vector{n.input(0), n.input(1)}, dy, differentiate);
+}
+
+std::vector<Value> roi_align_grad_in_parts(Node n, Differentiate differentiate) {
+  return align_gradient(n, n.input(0), n.input(1), differentiate);
+}
+
+std::vector<Value> max_roi_pool_grad_in_parts(Node n, Differentiate differentiate) {
+  return pool_gradient(n, n.input(0), n.input(1), differentiate);
 }
 
 }  // namespace
 
-std::vector<Value> roi_align_grad_in_parts(Node n) {
-  return align_gradient(n, n.input(0), n.input(1));
-}
-
-std::vector<Value> max_roi_pool_grad_in_parts(Node n) {
-  return pool_gradient(n, n.input(0), n.input(1));
-}
-
 extern const OpDef kRoiAlign = {.name = "RoiAlign", .vjp = roi_align_vjp};
 extern const OpDef kMaxRoiPool = {.name = "MaxRoiPool", .vjp = max_roi_pool_vjp};
-extern const OpDef kSteepRoiAlignGrad = {
-    .name = "steep.RoiAlignGrad", .vjp = roi_align_grad_vjp, .infer = roi_grad_infer};
-extern const OpDef kSteepMaxRoiPoolGrad = {
-    .name = "steep.MaxRoiPoolGrad", .vjp = max_roi_pool_grad_vjp, .infer = roi_grad_infer};
+extern const OpDef kSteepRoiAlignGrad = {.name = "steep.RoiAlignGrad",
+                                         .vjp = roi_align_grad_vjp,
+                                         .infer = roi_grad_infer,
+                                         .in_parts = roi_align_grad_in_parts};
+extern const OpDef kSteepMaxRoiPoolGrad = {.name = "steep.MaxRoiPoolGrad",
+                                           .vjp = max_roi_pool_grad_vjp,
+                                           .infer = roi_grad_infer,
+                                           .in_parts = max_roi_pool_grad_in_parts};
 
 }  // namespace steep

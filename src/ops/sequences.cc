@@ -4,6 +4,7 @@
 //   steep.ZerosLike(x)              zeros in the place of all that a sequence or optional holds
 //   steep.SumOf(a, b)               item by item, of two sequences or optionals
 #include "ops/build.h"
+#include "ops/loop.h"
 #include "ops/own_types.h"
 
 namespace steep {
@@ -99,6 +100,43 @@ Grads sum_vjp(Node n, const Grads& dy) {
   return {dy[0], dy[0]};
 }
 
+/// The sequence of what `f`, given the items at one position of each of n's inputs, makes of them.
+template <typename F>
+std::vector<Value> for_items(Node n, F f) {
+  Graph body;
+  body.add_input("iteration", {DType::i64, Shape{}});
+  NewLoop loop{
+      .in_axes = Ints(static_cast<size_t>(n.input_count()), 0), .out_axes = {0}, .sequences = true};
+  std::vector<Value> items;
+  for (int i = 0; i < n.input_count(); ++i) {
+    const Value s = n.input(i);
+    if (s.type().kind != Kind::sequence) return {};
+    loop.scanned.push_back(s);
+    items.push_back(body.add_input(s.name(), {s.dtype(), s.type().shape}));
+  }
+  const Value y = f(items);
+  body.add_output(y.name(), y);
+  loop.body = std::make_shared<Graph>(std::move(body));
+  return add_loop(n.graph(), loop);
+}
+
+std::vector<Value> zeros_like_in_parts(Node n) {
+  return for_items(n, [](const std::vector<Value>& items) { return zeros_like(items[0]); });
+}
+
+std::vector<Value> sum_of_in_parts(Node n) {
+  return for_items(n, [](const std::vector<Value>& items) { return items[0] + items[1]; });
+}
+
+std::vector<Value> extents_in_parts(Node n) {
+  const std::vector<Value> extents = for_items(n, [&](const std::vector<Value>& items) {
+    const Value axis = ints(items[0].graph(), {n.attrs().integer("axis", 0)});
+    return apply("Gather", {shape_of(items[0]), axis});
+  });
+  if (extents.empty()) return {};
+  return {apply("ConcatFromSequence", {extents[0]}, {{"axis", int64_t{0}}})};
+}
+
 }  // namespace
 
 extern const OpDef kSequenceConstruct = {
@@ -119,10 +157,17 @@ extern const OpDef kConcatFromSequence = {
 extern const OpDef kSteepSequenceExtents = {.name = "steep.SequenceExtents",
                                             .stops_gradient = true,
                                             .dynamic = true,
-                                            .infer = extents_infer};
-extern const OpDef kSteepZerosLike = {
-    .name = "steep.ZerosLike", .stops_gradient = true, .dynamic = true, .infer = same_infer};
-extern const OpDef kSteepSumOf = {
-    .name = "steep.SumOf", .dynamic = true, .vjp = sum_vjp, .infer = same_infer};
+                                            .infer = extents_infer,
+                                            .in_parts = extents_in_parts};
+extern const OpDef kSteepZerosLike = {.name = "steep.ZerosLike",
+                                      .stops_gradient = true,
+                                      .dynamic = true,
+                                      .infer = same_infer,
+                                      .in_parts = zeros_like_in_parts};
+extern const OpDef kSteepSumOf = {.name = "steep.SumOf",
+                                  .dynamic = true,
+                                  .vjp = sum_vjp,
+                                  .infer = same_infer,
+                                  .in_parts = sum_of_in_parts};
 
 }  // namespace steep

@@ -1,8 +1,10 @@
 // steep.SumPool(x[N, C, ...]) → y and steep.SumPoolGrad(dy, shape) → dx, with the attributes of
 // ONNX's poolings: sums over windows. Padding counts as 0.
 #include "ops/build.h"
+#include "ops/conv.h"
 #include "ops/own_types.h"
 #include "ops/pool.h"
+#include "ops/positions.h"
 
 namespace steep {
 
@@ -63,11 +65,67 @@ std::vector<Type> sum_pool_grad_infer(Node n) {
   return {{n.input(0).dtype(), shape_in(n.input(1))}};
 }
 
+/// [N, C, …] → [N C, 1, …]
+Value separate_planes(Value x) {
+  const Value shape = shape_of(x), count = apply("ReduceProd", {part(shape, 0, 2)});
+  return reshape(x, concat({count, ints(x.graph(), {1}), part(shape, 2, x.rank())}, 0));
+}
+
+Value window_of_ones(Node n, DType dtype) {
+  const Ints kernel = n.attrs().ints("kernel_shape");
+  Dims dims{1, 1};
+  dims.insert(dims.end(), kernel.begin(), kernel.end());
+  return apply("Expand", {scalar(n.graph(), 1, dtype), ints(n.graph(), dims)});
+}
+
+/// With ceil_mode the last window may reach over the padding, but has to start before that at the
+/// end.
+std::vector<Value> sum_pool_in_parts(Node n) {
+  Graph& g = n.graph();
+  const Value x = n.input(0), ones = window_of_ones(n, x.dtype());
+  const Value rows = separate_planes(x), counts = part(shape_of(x), 0, 2);
+  const bool same = n.attrs().string("auto_pad", "NOTSET").rfind("SAME", 0) == 0;
+  const bool ceil = n.attrs().integer("ceil_mode", 0) != 0 && !same;
+  Attrs attrs = n.attrs();
+  Value ends;
+  if (ceil) {
+    ConvWindow window(n, rows.shape(), ones.shape());
+    Ints begins;
+    for (size_t i = 0; i < window.strides.size(); ++i) {
+      window.pads[window.strides.size() + i] += window.strides[i] - 1;
+      begins.push_back(window.pads[i] + window.strides[i] - 1);
+    }
+    ends = (part(shape_of(x), 2, x.rank()) + ints(g, begins)) / ints(g, window.strides);
+    attrs.set("pads", window.pads);
+    attrs.erase("auto_pad");
+  }
+  Value y = conv(rows, ones, attrs);
+  if (ceil) {
+    const Ints zeros(static_cast<size_t>(x.rank()) - 2, 0);
+    y = apply("Slice", {y, ints(g, zeros), ends, ints(g, counting(2, x.rank()))});
+  }
+  return {reshape(y, concat({counts, part(shape_of(y), 2, x.rank())}, 0))};
+}
+
+std::vector<Value> sum_pool_grad_in_parts(Node n) {
+  Graph& g = n.graph();
+  const Value dy = n.input(0), shape = n.input(1);
+  const Value rows = separate_planes(dy);
+  const Value dx = conv_grad_input(
+      rows, window_of_ones(n, dy.dtype()),
+      concat({part(shape_of(rows), 0), ints(g, {1}), part(shape, 2, dy.rank())}, 0), n.attrs());
+  return {reshape(dx, shape)};
+}
+
 }  // namespace
 
-extern const OpDef kSteepSumPool = {
-    .name = "steep.SumPool", .vjp = sum_pool_vjp, .infer = sum_pool_infer};
-extern const OpDef kSteepSumPoolGrad = {
-    .name = "steep.SumPoolGrad", .vjp = sum_pool_grad_vjp, .infer = sum_pool_grad_infer};
+extern const OpDef kSteepSumPool = {.name = "steep.SumPool",
+                                    .vjp = sum_pool_vjp,
+                                    .infer = sum_pool_infer,
+                                    .in_parts = sum_pool_in_parts};
+extern const OpDef kSteepSumPoolGrad = {.name = "steep.SumPoolGrad",
+                                        .vjp = sum_pool_grad_vjp,
+                                        .infer = sum_pool_grad_infer,
+                                        .in_parts = sum_pool_grad_in_parts};
 
 }  // namespace steep

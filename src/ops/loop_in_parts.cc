@@ -1,9 +1,8 @@
-#include "model/plain_loops.h"
-
+// steep.Loop as ONNX's Scan, or its Loop where what is carried may change its shape. The states
+// that a gradient needs are stacked, or where their shapes change put into a sequence.
 #include <limits>
 
 #include "ir/part.h"
-#include "model/export.h"
 #include "ops/build.h"
 #include "ops/loop.h"
 #include "ops/own_types.h"
@@ -39,9 +38,9 @@ Value first_axis_to(Value x, int64_t axis) {
   return transpose(x, perm);
 }
 
-class PlainLoop {
+class LoopInParts {
  public:
-  explicit PlainLoop(Node n)
+  explicit LoopInParts(Node n)
       : n_(n),
         at_(n),
         body_(n.attrs().body("body")),
@@ -126,7 +125,6 @@ class PlainLoop {
   void result(Value v) { inner().add_output(v.name(), v); }
 
   Node add(const char* op, std::vector<Value> inputs, Attrs attrs) {
-    expand_own_ops(inner());
     inner().prune();
     const auto outputs = static_cast<int>(inner().outputs().size()) - (op[0] == 'L' ? 1 : 0);
     inputs.insert(inputs.end(), captured_.begin(), captured_.end());
@@ -336,56 +334,8 @@ class PlainLoop {
   std::vector<Value> results_;
 };
 
-/// The sequence of what `f`, given the items at one position of each of n's inputs, makes of them.
-template <typename F>
-std::vector<Value> for_items(Node n, F f) {
-  Graph body;
-  body.add_input("iteration", {DType::i64, Shape{}});
-  NewLoop loop{
-      .in_axes = Ints(static_cast<size_t>(n.input_count()), 0), .out_axes = {0}, .sequences = true};
-  std::vector<Value> items;
-  for (int i = 0; i < n.input_count(); ++i) {
-    const Value s = n.input(i);
-    if (s.type().kind != Kind::sequence) return {};
-    loop.scanned.push_back(s);
-    items.push_back(body.add_input(s.name(), {s.dtype(), s.type().shape}));
-  }
-  const Value y = f(items);
-  body.add_output(y.name(), y);
-  loop.body = std::make_shared<Graph>(std::move(body));
-  return add_loop(n.graph(), loop);
-}
-
 }  // namespace
 
-std::vector<Value> plain_loop(Node n) { return PlainLoop(n).run(); }
-
-std::vector<Value> plain_zeros_like(Node n) {
-  return for_items(n, [](const std::vector<Value>& items) { return zeros_like(items[0]); });
-}
-
-std::vector<Value> plain_sum_of(Node n) {
-  return for_items(n, [](const std::vector<Value>& items) { return items[0] + items[1]; });
-}
-
-std::vector<Value> plain_sequence_extents(Node n) {
-  const std::vector<Value> extents = for_items(n, [&](const std::vector<Value>& items) {
-    const Value axis = ints(items[0].graph(), {n.attrs().integer("axis", 0)});
-    return apply("Gather", {shape_of(items[0]), axis});
-  });
-  if (extents.empty()) return {};
-  return {apply("ConcatFromSequence", {extents[0]}, {{"axis", int64_t{0}}})};
-}
-
-void expand_branches(Graph& g) {
-  for (Node n : g.nodes()) {
-    if (n.op() != "If") continue;
-    for (const char* name : {"then_branch", "else_branch"}) {
-      auto branch = std::make_shared<Graph>(n.attrs().body(name));
-      expand_own_ops(*branch);
-      n.mutable_attrs().set(name, Body(std::move(branch)));
-    }
-  }
-}
+std::vector<Value> loop_in_parts(Node n) { return LoopInParts(n).run(); }
 
 }  // namespace steep
