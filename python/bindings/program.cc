@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "bindings.h"
-#include "gradient_program.h"
 #include "model/import.h"
+#include "module/gradient_program.h"
 #include "runtime/memory.h"
 #include "steep/error.h"
 #include "steep/steep.h"

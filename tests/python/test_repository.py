@@ -11,6 +11,9 @@ import steep
 ROOT = Path(__file__).resolve().parents[2]
 CODE = {".cc", ".h", ".cu", ".cuh", ".py", ".cmake"}
 
+# Includes that run upwards or sidewards: (file, room of the header). None is to be added.
+UPWARD_INCLUDES = {("src/runtime/datum.h", "ir")}
+
 
 def tracked_files() -> list[Path]:
     listed = subprocess.run(
@@ -63,3 +66,45 @@ def test_no_class_name_is_taken_twice() -> None:
                 seen.setdefault((namespace, found[1]), []).append(file.name)
     assert len(seen) > 50
     assert {name: files for name, files in seen.items() if len(files) > 1} == {}
+
+
+def rooms() -> dict[str, int]:
+    """The folders of src and providers, by the line of src/README.md's table; the lowest is 0."""
+    text = (ROOT / "src/README.md").read_text().partition("## Who may include whom")[2]
+    lines = [line.split() for line in text.splitlines() if line.startswith("    ")]
+    return {room: level for level, line in enumerate(reversed(lines)) for room in line}
+
+
+def room_of(path: Path) -> str:
+    """The folder of a file under src or providers, given relative to ROOT."""
+    if path.parts[0] == "providers":
+        return "providers"
+    return path.parts[1] if len(path.parts) > 2 else "engine"
+
+
+def test_includes_run_downwards() -> None:
+    level = rooms()
+    upward, found = [], set()
+    for file in tracked_files():
+        path = file.relative_to(ROOT)
+        if path.parts[0] not in ("src", "providers") or file.suffix not in (".cc", ".h"):
+            continue
+        room = room_of(path)
+        assert room in level, f"src/README.md has no line for {room}/"
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            header = re.match(r'#include "([^"]+)"', line)
+            if not header:
+                continue
+            inside = Path("src") / header[1]
+            if (ROOT / header[1]).exists() and header[1].startswith("providers/"):
+                inside = Path(header[1])
+            if not (ROOT / inside).exists():
+                continue  # ours to offer (steep/), or another library's
+            target = room_of(inside)
+            if target == room or level[target] < level[room]:
+                continue
+            found.add((str(path), target))
+            if (str(path), target) not in UPWARD_INCLUDES:
+                upward.append(f"{path}:{number}: {room}/ may not include {target}/: {line}")
+    assert upward == []
+    assert found == UPWARD_INCLUDES, "an exception that is no longer needed"

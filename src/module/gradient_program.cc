@@ -1,4 +1,4 @@
-#include "gradient_program.h"
+#include "module/gradient_program.h"
 
 #include <algorithm>
 #include <mutex>
@@ -6,6 +6,7 @@
 
 #include "autodiff/gradient.h"
 #include "autodiff/recognise.h"
+#include "ir/seed.h"
 #include "ops/build.h"
 #include "ops/op_def.h"
 #include "steep/error.h"
@@ -31,14 +32,14 @@ GradientProgram::GradientProgram(Graph graph, GradientProgramOptions options)
   make_states();
   recognise(graph_);
   find_differentiable();
-  for (Value v : graph_.inputs()) random_ = random_ || v.name() == kSeedInput;
+  for (Value v : graph_.inputs()) random_ = random_ || is_seed(v);
   expected_ = first_guess();
 }
 
 std::vector<std::string> GradientProgram::input_names() const {
   std::vector<std::string> names;
   for (Value v : graph_.inputs()) {
-    if (v.name() != kSeedInput) names.push_back(v.name());
+    if (!is_seed(v)) names.push_back(v.name());
   }
   return names;
 }
