@@ -144,7 +144,7 @@ Value gelu(Node last) {
 Value averaged(Value mean) {
   const Node n = producer(mean, "ReduceMean");
   const Tensor* axes = n ? constant(n.input(1)) : nullptr;
-  if (axes == nullptr || axes->size() != 1 || n.attrs().integer("keepdims", 1) == 0) return {};
+  if (axes == nullptr || axes->size() != 1 || integer_of(n, "keepdims") == 0) return {};
   const Value x = n.input(0);
   if (!x.type().shape || x.rank() == 0) return {};
   const int64_t axis = axes->to_ints()[0];

@@ -18,6 +18,7 @@
 #include "model/import.h"
 #include "model/scan.h"
 #include "model/tensor_proto.h"
+#include "ops/op_def.h"
 #include "runtime/memory.h"
 #include "steep/error.h"
 #include "steep/export.h"
@@ -171,7 +172,8 @@ class Rewriter {
       parts.push_back(std::move(part->values));
       if (parts.back().size() != parts.front().size()) return std::nullopt;
     }
-    const double epsilon = real(node, "epsilon", 1e-5F);
+    const double epsilon =
+        real(node, "epsilon", static_cast<float>(default_real("BatchNormalization", "epsilon")));
     Affine a;
     for (size_t c = 0; c < parts[0].size(); ++c) {
       const double factor = parts[0][c] / std::sqrt(parts[3][c] + epsilon);

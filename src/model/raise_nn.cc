@@ -13,9 +13,10 @@ namespace {
 /// ratio and training mode as they were attributes (opset < 12) and as they are inputs. NaN: not a
 /// constant.
 double dropout_ratio(const Call& c) {
-  if (c.opset < 12) return c.attrs.real("ratio", 0.5);
+  const double unsaid = default_real("steep.Dropout", "ratio");
+  if (c.opset < 12) return c.attrs.real("ratio", unsaid);
   const Value ratio = c.in(1);
-  if (!ratio) return 0.5;
+  if (!ratio) return unsaid;
   if (const auto known = scalar_constant(ratio); known && is_float(ratio.dtype())) return *known;
   c.fail("The ratio of a dropout is not a constant of float32 or float64.", "a constant",
          "a computed value", "Export the model with a fixed dropout ratio.");

@@ -25,8 +25,8 @@ Bindings raise_dequantize_linear(const Call& c) {
   const Node q = x.producer();
   const bool fake = q && q.op() == "QuantizeLinear" && same(q.input(1), scale) &&
                     same(q.input(2), c.in(2)) &&
-                    q.attrs().integer("axis", 1) == c.attrs.integer("axis", 1) &&
-                    q.attrs().integer("block_size", 0) == c.attrs.integer("block_size", 0);
+                    integer_of(q, "axis") == c.attrs.integer("axis", 1) &&
+                    integer_of(q, "block_size") == c.attrs.integer("block_size", 0);
   if (!fake) return c.as_is();
   Attrs attrs = q.attrs();
   const auto dtype = c.attrs.integer("output_dtype", 0);

@@ -19,6 +19,7 @@ std::vector<Value> adadelta_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSteepAdadelta = {.name = "steep.Adadelta",
+                                     .attributes = {{"decoupled", 0}, {"maximize", 0}},
                                      .infer = updated_types,
                                      .decompose = adadelta_decompose,
                                      .updates_input = {kParamInput, kFirstState, kFirstState + 1}};

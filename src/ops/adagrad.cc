@@ -17,6 +17,7 @@ std::vector<Value> adagrad_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSteepAdagrad = {.name = "steep.Adagrad",
+                                    .attributes = {{"decoupled", 0}, {"maximize", 0}},
                                     .infer = updated_types,
                                     .decompose = adagrad_decompose,
                                     .updates_input = {kParamInput, kFirstState}};

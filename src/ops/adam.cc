@@ -19,6 +19,7 @@ std::vector<Value> adam_decompose(Node n) {
 
 extern const OpDef kSteepAdam = {
     .name = "steep.Adam",
+    .attributes = {{"decoupled", 0}, {"maximize", 0}},
     .infer = updated_types,
     .decompose = adam_decompose,
     .updates_input = {kParamInput, kFirstState, kFirstState + 1, kFirstState + 2}};

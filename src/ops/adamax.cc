@@ -19,6 +19,7 @@ std::vector<Value> adamax_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSteepAdamax = {.name = "steep.Adamax",
+                                   .attributes = {{"decoupled", 0}, {"maximize", 0}},
                                    .infer = updated_types,
                                    .decompose = adamax_decompose,
                                    .updates_input = {kParamInput, kFirstState, kFirstState + 1}};

@@ -33,7 +33,7 @@ std::vector<Value> affine_grid_decompose(Node n) {
   Value theta = n.input(0);
   const Ints size = constant_size(n);
   const Dims spatial(size.begin() + 2, size.end());
-  const bool align = n.attrs().integer("align_corners", 0) != 0;
+  const bool align = integer_of(n, "align_corners") != 0;
   const int64_t rank = static_cast<int64_t>(spatial.size()), points = element_count(spatial);
   // Each point as (x, y, .., 1): the last axis first.
   require_bytes(static_cast<size_t>(std::min(points, int64_t{1} << 50)) *
@@ -60,7 +60,11 @@ std::vector<Value> affine_grid_decompose(Node n) {
 
 }  // namespace
 
-extern const OpDef kAffineGrid = {
-    .name = "AffineGrid", .infer = affine_grid_infer, .decompose = affine_grid_decompose};
+extern const OpDef kAffineGrid = {.name = "AffineGrid",
+                                  .attributes = {{"align_corners", 0}},
+                                  .ranks = "3 1",
+                                  .sizes = {{1, 0}},
+                                  .infer = affine_grid_infer,
+                                  .decompose = affine_grid_decompose};
 
 }  // namespace steep

@@ -3,7 +3,13 @@
 
 namespace steep {
 
-extern const OpDef kArgMax = {.name = "ArgMax", .stops_gradient = true};
-extern const OpDef kArgMin = {.name = "ArgMin", .stops_gradient = true};
+extern const OpDef kArgMax = {
+    .name = "ArgMax",
+    .attributes = {{"axis", 0}, {"keepdims", 1}, {"select_last_index", 0}},
+    .stops_gradient = true};
+extern const OpDef kArgMin = {
+    .name = "ArgMin",
+    .attributes = {{"axis", 0}, {"keepdims", 1}, {"select_last_index", 0}},
+    .stops_gradient = true};
 
 }  // namespace steep

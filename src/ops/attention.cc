@@ -52,9 +52,9 @@ DType attention_precision(Value x) { return x.dtype() == DType::f64 ? DType::f64
 Value attention_scores(Node n, Value q, Value k, int first) {
   constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
   Value bias = n.input(first), keep = n.input(first + 1);
-  Value s = matmul(q, swap_last(k)) * n.attrs().real("scale", 1);
-  if (keep) s = where(keep, s, n.attrs().real("masked", kMinusInfinity));
-  if (n.attrs().integer("causal", 0) != 0) {
+  Value s = matmul(q, swap_last(k)) * real_of(n, "scale");
+  if (keep) s = where(keep, s, real_of(n, "masked"));
+  if (integer_of(n, "causal") != 0) {
     Value below = apply("Trilu", {zeros_like(s) + 1.0}, {{"upper", int64_t{0}}});
     s = where(greater(below, 0.5), s, kMinusInfinity);
   }
@@ -64,9 +64,8 @@ Value attention_scores(Node n, Value q, Value k, int first) {
 Value attention_dropout(Node n, Value p, int first) {
   Value seed = n.input(first + 2);
   if (!seed) return p;
-  return apply(
-      "steep.Dropout", {p, seed},
-      {{"ratio", n.attrs().real("ratio", 0.5)}, {"stream", n.attrs().integer("stream", 0)}});
+  return apply("steep.Dropout", {p, seed},
+               {{"ratio", real_of(n, "ratio")}, {"stream", integer_of(n, "stream")}});
 }
 
 namespace {
@@ -101,7 +100,7 @@ std::vector<Value> attention_decompose(Node n) {
   Value p = apply("Softmax", {s}, {{"axis", int64_t{-1}}});
   Value max = apply("ReduceMax", {s, ints(n.graph(), {-1})}, {{"keepdims", int64_t{0}}});
   Value total = sum(exp(s - unsqueeze(max, {-1})), {-1}, false);
-  if (n.attrs().integer("zero_nan", 0) != 0) {
+  if (integer_of(n, "zero_nan") != 0) {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     p = where(apply("IsNaN", {p}), 0, p);
     Value masked = apply("IsNaN", {total});
@@ -114,7 +113,9 @@ std::vector<Value> attention_decompose(Node n) {
 
 }  // namespace
 
-extern const OpDef kSteepAttention = {
-    .name = "steep.Attention", .infer = attention_infer, .decompose = attention_decompose};
+extern const OpDef kSteepAttention = {.name = "steep.Attention",
+                                      .attributes = kAttentionAttributes,
+                                      .infer = attention_infer,
+                                      .decompose = attention_decompose};
 
 }  // namespace steep

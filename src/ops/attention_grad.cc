@@ -45,7 +45,7 @@ std::vector<Value> attention_grad_decompose(Node n) {
   Value dp = attention_dropout(n, matmul(dy, swap_last(v)), kBias);
   Value ds = p * (dp - sum(dy * y, {-1}, true));
   if (Value keep = n.input(kBias + 1)) ds = where(keep, ds, 0);
-  ds = ds * n.attrs().real("scale", 1);
+  ds = ds * real_of(n, "scale");
   auto result = [&](Value g, int like, std::string_view perm) {
     return attention_permuted(n, cast_like(g, n.input(like)), perm);
   };
@@ -56,6 +56,7 @@ std::vector<Value> attention_grad_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSteepAttentionGrad = {.name = "steep.AttentionGrad",
+                                          .attributes = kAttentionAttributes,
                                           .infer = attention_grad_infer,
                                           .decompose = attention_grad_decompose};
 

@@ -31,7 +31,11 @@ std::vector<Value> average_pool_grad_in_parts(Node n) {
 
 }  // namespace
 
-extern const OpDef kAveragePool = {.name = "AveragePool", .vjp = average_pool_vjp};
+extern const OpDef kAveragePool = {
+    .name = "AveragePool",
+    .attributes = {{"auto_pad", "NOTSET"}, {"ceil_mode", 0}, {"count_include_pad", 0}},
+    .ranks = "2+",
+    .vjp = average_pool_vjp};
 extern const OpDef kSteepAveragePoolGrad = {.name = "steep.AveragePoolGrad",
                                             .vjp = average_pool_grad_vjp,
                                             .infer = average_pool_grad_infer,

@@ -21,7 +21,7 @@ Value running_statistic(Value before, Value now, Value x, double momentum) {
 }
 
 Value averaged_variance(Node n, Value variance, Value x) {
-  if (n.attrs().integer(kSampleVariance, 0) == 0) return variance;
+  if (integer_of(n, kSampleVariance) == 0) return variance;
   const Value count = extent_product(x, axes_of_statistics(x));
   return variance * count / (count - 1.0);
 }
@@ -78,7 +78,7 @@ std::vector<Value> batch_norm_decompose(Node n) {
   Value average = mean(x, axes, false);
   Value distance = x - per_channel(average, x);
   Value variance = mean(distance * distance, axes, false);
-  Value factor = n.input(1) / sqrt(variance + n.attrs().real("epsilon", 1e-5));
+  Value factor = n.input(1) / sqrt(variance + real_of(n, "epsilon"));
   return {distance * per_channel(factor, x) + per_channel(n.input(2), x), average, variance};
 }
 
@@ -89,7 +89,7 @@ std::vector<Type> batch_norm_grad_infer(Node n) {
 std::vector<Value> batch_norm_grad_decompose(Node n) {
   Value dy = n.input(0), x = n.input(1), scale = n.input(2);
   const Ints axes = axes_of_statistics(x);
-  Value inv = 1.0 / sqrt(n.input(4) + n.attrs().real("epsilon", 1e-5));
+  Value inv = 1.0 / sqrt(n.input(4) + real_of(n, "epsilon"));
   Value unit = (x - per_channel(n.input(3), x)) * per_channel(inv, x);
   Value centred = dy - per_channel(mean(dy, axes, false), x) -
                   unit * per_channel(mean(dy * unit, axes, false), x);
@@ -99,11 +99,13 @@ std::vector<Value> batch_norm_grad_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSteepBatchNorm = {.name = "steep.BatchNorm",
+                                      .attributes = {kNormEpsilon},
                                       .vjp = batch_norm_vjp,
                                       .infer = batch_norm_infer,
                                       .decompose = batch_norm_decompose};
 /// steep.BatchNormGrad(dy, x, scale, mean, variance){epsilon} → dx, dscale, dbias.
 extern const OpDef kSteepBatchNormGrad = {.name = "steep.BatchNormGrad",
+                                          .attributes = {kNormEpsilon},
                                           .infer = batch_norm_grad_infer,
                                           .decompose = batch_norm_grad_decompose};
 

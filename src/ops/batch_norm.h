@@ -9,6 +9,8 @@ namespace steep {
 /// Attribute of BatchNormalization in training: the running variance averages the sample's.
 inline constexpr const char* kSampleVariance = "sample_variance";
 
+inline constexpr Attribute kNormEpsilon{"epsilon", 1e-5};
+
 struct BatchNorm {
   Value y, mean, variance;
 };

@@ -1,5 +1,7 @@
 // y = x as another type; between float types the gradient is cast back
 #include "ops/build.h"
+#include "ops/repeats.h"
+#include "ops/shape_arithmetic.h"
 
 namespace steep {
 namespace {
@@ -11,6 +13,11 @@ Grads cast_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kCast = {.name = "Cast", .elementwise = true, .vjp = cast_vjp};
+extern const OpDef kCast = {.name = "Cast",
+                            .attributes = {{"round_mode", "up"}, {"saturate", 1}},
+                            .elementwise = true,
+                            .vjp = cast_vjp,
+                            .elements = elements::same,
+                            .simplify = input_if_same_type};
 
 }  // namespace steep

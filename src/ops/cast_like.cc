@@ -1,5 +1,6 @@
 // y = x in the type of the second input
 #include "ops/build.h"
+#include "ops/repeats.h"
 
 namespace steep {
 namespace {
@@ -11,6 +12,9 @@ Grads cast_like_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kCastLike = {.name = "CastLike", .vjp = cast_like_vjp};
+extern const OpDef kCastLike = {.name = "CastLike",
+                                .attributes = {{"round_mode", "up"}, {"saturate", 1}},
+                                .vjp = cast_like_vjp,
+                                .simplify = input_if_same_type};
 
 }  // namespace steep

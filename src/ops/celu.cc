@@ -6,12 +6,13 @@ namespace {
 
 Grads celu_vjp(Node n, const Grads& dy) {
   Value x = n.input(0), y = n.output(0);
-  const double alpha = n.attrs().real("alpha", 1.0);
+  const double alpha = real_of(n, "alpha");
   return {where(greater(x, 0), dy[0], dy[0] * (y / alpha + 1.0))};
 }
 
 }  // namespace
 
-extern const OpDef kCelu = {.name = "Celu", .elementwise = true, .vjp = celu_vjp};
+extern const OpDef kCelu = {
+    .name = "Celu", .attributes = {{"alpha", 1.0}}, .elementwise = true, .vjp = celu_vjp};
 
 }  // namespace steep

@@ -16,6 +16,7 @@ Grads clip_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kClip = {.name = "Clip", .elementwise = true, .vjp = clip_vjp};
+extern const OpDef kClip = {
+    .name = "Clip", .ranks = ". s s", .elementwise = true, .settings = {1, 2}, .vjp = clip_vjp};
 
 }  // namespace steep

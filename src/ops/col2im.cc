@@ -76,7 +76,11 @@ std::vector<Value> col2im_decompose(Node n) {
 
 }  // namespace
 
-extern const OpDef kCol2Im = {
-    .name = "Col2Im", .reads_from = 1, .infer = col2im_infer, .decompose = col2im_decompose};
+extern const OpDef kCol2Im = {.name = "Col2Im",
+                              .ranks = "3 1 1",
+                              .sizes = {{1, 0}, {2, 1}},
+                              .reads_from = 1,
+                              .infer = col2im_infer,
+                              .decompose = col2im_decompose};
 
 }  // namespace steep

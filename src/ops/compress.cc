@@ -19,6 +19,7 @@ Grads compress_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kCompress = {.name = "Compress", .dynamic = true, .vjp = compress_vjp};
+extern const OpDef kCompress = {
+    .name = "Compress", .ranks = ". 1", .dynamic = true, .vjp = compress_vjp};
 
 }  // namespace steep

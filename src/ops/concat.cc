@@ -1,12 +1,14 @@
 // Joins along one axis; the gradient is split where the inputs meet
 #include "ops/build.h"
+#include "ops/repeats.h"
+#include "ops/shape_arithmetic.h"
 
 namespace steep {
 namespace {
 
 Grads concat_vjp(Node n, const Grads& dy) {
   const int count = n.input_count();
-  const int64_t axis = normal_axis(n, n.attrs().integer("axis", 0), n.output(0).rank());
+  const int64_t axis = normal_axis(n, integer_of(n, "axis"), n.output(0).rank());
   std::vector<Value> sizes;
   for (int i = 0; i < count; ++i) {
     Value x = n.input(i);
@@ -20,6 +22,10 @@ Grads concat_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kConcat = {.name = "Concat", .vjp = concat_vjp};
+extern const OpDef kConcat = {.name = "Concat",
+                              .attributes = {{"axis", 0}},
+                              .vjp = concat_vjp,
+                              .elements = elements::concat,
+                              .simplify = input_if_only_one};
 
 }  // namespace steep

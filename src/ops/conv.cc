@@ -34,7 +34,7 @@ ConvWindow::ConvWindow(Node n, const Shape& x, const Shape& w)
   strides = attrs.ints("strides", Ints(axes, 1));
   dilations = attrs.ints("dilations", Ints(axes, 1));
   pads = attrs.ints("pads", Ints(2 * axes, 0));
-  const std::string auto_pad = attrs.string("auto_pad", "NOTSET");
+  const std::string auto_pad = text_of(n, "auto_pad");
   if (auto_pad == "NOTSET") return;
   pads.assign(2 * axes, 0);
   for (size_t i = 0; auto_pad != "VALID" && i < axes; ++i) {
@@ -57,6 +57,12 @@ ConvWindow::ConvWindow(Node n, const Shape& x, const Shape& w)
   }
 }
 
+void conv_refine(Node n) {
+  if (n.input(0).type().shape && !n.output(0).type().shape) {
+    n.graph().set_type(n.output(0), {n.output(0).dtype(), Shape(n.input(0).shape().size())});
+  }
+}
+
 Value sum_per_channel(Value x) {
   Ints axes{0};
   for (int64_t i = 2; i < x.rank(); ++i) axes.push_back(i);
@@ -74,6 +80,10 @@ Grads conv_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kConv = {.name = "Conv", .vjp = conv_vjp};
+extern const OpDef kConv = {.name = "Conv",
+                            .attributes = kConvAttributes,
+                            .ranks = "2+ = 1",
+                            .vjp = conv_vjp,
+                            .refine = conv_refine};
 
 }  // namespace steep

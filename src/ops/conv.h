@@ -7,6 +7,9 @@
 
 namespace steep {
 
+inline const std::initializer_list<Attribute> kConvAttributes = {
+    {"allow_bf16", 0}, {"auto_pad", "NOTSET"}, {"group", 1}};
+
 /// What ONNX's Conv and our ConvGrad operators have in common: strides, dilations, group, pads,
 /// auto_pad.
 Attrs conv_attrs(const Attrs& attrs);
@@ -26,6 +29,9 @@ struct ConvWindow {
   /// depend on unknown extents.
   ConvWindow(Node n, const Shape& x, const Shape& w);
 };
+
+/// Convolutions keep the rank, which ONNX's functions do not say where extents are unknown.
+void conv_refine(Node n);
 
 /// Sum over all axes but the second.
 Value sum_per_channel(Value x);

@@ -36,7 +36,7 @@ std::vector<Value> conv_grad_input_in_parts(Node n) {
   Value dx = apply("ConvTranspose", {dy, w},
                    {{"strides", window.strides},
                     {"dilations", window.dilations},
-                    {"group", n.attrs().integer("group", 1)}});
+                    {"group", integer_of(n, "group")}});
   const Ints begins(window.pads.begin(), window.pads.begin() + window.rank);
   const Value ends = part(shape, 2, window.rank + 2) + ints(g, begins);
   const Value missing = apply("Max", {ends - part(shape_of(dx), 2, window.rank + 2), ints(g, {0})});
@@ -50,7 +50,7 @@ std::vector<Value> conv_grad_weight_in_parts(Node n) {
   Graph& g = n.graph();
   const Value dy = n.input(0), x = n.input(1), shape = n.input(2);
   const ConvWindow window(n, x.shape(), n.output(0).shape());
-  const int64_t group = n.attrs().integer("group", 1), rank = x.rank();
+  const int64_t group = integer_of(n, "group"), rank = x.rank();
   Value images = swap_first(x);
   if (group > 1) {  // [N, C, …] → [C / group, group N, …]
     const Value extents = shape_of(x), spatial = part(extents, 2, rank);
@@ -75,10 +75,12 @@ std::vector<Value> conv_grad_weight_in_parts(Node n) {
 }  // namespace
 
 extern const OpDef kSteepConvGradInput = {.name = "steep.ConvGradInput",
+                                          .attributes = kConvAttributes,
                                           .vjp = conv_grad_input_vjp,
                                           .infer = infer_given_shape,
                                           .in_parts = conv_grad_input_in_parts};
 extern const OpDef kSteepConvGradWeight = {.name = "steep.ConvGradWeight",
+                                           .attributes = kConvAttributes,
                                            .vjp = conv_grad_weight_vjp,
                                            .infer = infer_given_shape,
                                            .in_parts = conv_grad_weight_in_parts};

@@ -13,7 +13,7 @@ namespace {
 /// The attributes of the convolution of which n is the transpose, with its pads written out.
 Attrs convolution_of(Node n) {
   Attrs attrs = conv_attrs(n.attrs());
-  const std::string auto_pad = attrs.string("auto_pad", "NOTSET");
+  const std::string auto_pad = text_of(n, "auto_pad");
   const Ints wanted = n.attrs().ints("output_shape");
   const bool same = auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER";
   if (auto_pad == "VALID") attrs.erase("pads");
@@ -70,7 +70,11 @@ std::vector<Value> conv_transpose_decompose(Node n) {
 
 }  // namespace
 
-extern const OpDef kConvTranspose = {
-    .name = "ConvTranspose", .vjp = conv_transpose_vjp, .decompose = conv_transpose_decompose};
+extern const OpDef kConvTranspose = {.name = "ConvTranspose",
+                                     .attributes = {{"auto_pad", "NOTSET"}, {"group", 1}},
+                                     .ranks = "2+ = 1",
+                                     .vjp = conv_transpose_vjp,
+                                     .refine = conv_refine,
+                                     .decompose = conv_transpose_decompose};
 
 }  // namespace steep

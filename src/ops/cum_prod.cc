@@ -36,8 +36,8 @@ int64_t axis_of(Node n) {
 Grads cum_prod_vjp(Node n, const Grads& dy) {
   Value x = n.input(0);
   const int64_t axis = axis_of(n);
-  const bool reverse = n.attrs().integer("reverse", 0) != 0;
-  const bool exclusive = n.attrs().integer("exclusive", 0) != 0;
+  const bool reverse = integer_of(n, "reverse") != 0;
+  const bool exclusive = integer_of(n, "exclusive") != 0;
   const int64_t back = reverse ? 1 : -1;  // brings the next element here
   Attrs before = n.attrs();
   before.set("exclusive", int64_t{1});
@@ -48,8 +48,8 @@ Grads cum_prod_vjp(Node n, const Grads& dy) {
 
 /// The gradient of a runs the other way, with the factors that led from each element to the next.
 Grads recurrence_vjp(Node n, const Grads& dy) {
-  const int64_t axis = n.attrs().integer("axis", 0);
-  const bool reverse = n.attrs().integer("reverse", 0) != 0;
+  const int64_t axis = integer_of(n, "axis");
+  const bool reverse = integer_of(n, "reverse") != 0;
   Value da = recurrence(dy[0], shifted(n.input(1), axis, reverse ? 1 : -1), axis, !reverse);
   return {da, da * shifted(n.output(0), axis, reverse ? -1 : 1)};
 }
@@ -69,7 +69,7 @@ std::vector<Type> recurrence_infer(Node n) { return {n.input(0).type()}; }
 
 std::vector<Value> recurrence_in_parts(Node n) {
   const Value a = n.input(0), b = n.input(1);
-  const int64_t axis = n.attrs().integer("axis", 0);
+  const int64_t axis = integer_of(n, "axis");
   const auto body = std::make_shared<Graph>();
   const Type slice = slice_in_body(a, axis, "slice");
   body->add_input("iteration", {DType::i64, Shape{}});
@@ -83,7 +83,7 @@ std::vector<Value> recurrence_in_parts(Node n) {
                                        .scanned = {a, b},
                                        .in_axes = {axis, axis},
                                        .out_axes = {axis},
-                                       .from_the_end = n.attrs().integer("reverse", 0) != 0})[1];
+                                       .from_the_end = integer_of(n, "reverse") != 0})[1];
   return {reshape_like(y, a)};  // without a step the extents of a slice are not seen
 }
 
@@ -96,24 +96,27 @@ std::vector<Value> cum_prod_in_parts(Node n) {
   const Value before = body->add_input("product", slice), factor = body->add_input("x", slice);
   const Value after = before * factor;
   body->add_output("product", after);
-  body->add_output("all", n.attrs().integer("exclusive", 0) != 0 ? before : after);
+  body->add_output("all", integer_of(n, "exclusive") != 0 ? before : after);
   const Value y = add_loop(n.graph(), {.body = body,
                                        .carried = {fill_slice(x, axis, 1)},
                                        .scanned = {x},
                                        .in_axes = {axis},
                                        .out_axes = {axis},
-                                       .from_the_end = n.attrs().integer("reverse", 0) != 0})[1];
+                                       .from_the_end = integer_of(n, "reverse") != 0})[1];
   return {reshape_like(y, x)};
 }
 
 }  // namespace
 
-extern const OpDef kCumProd = {
-    .name = "CumProd", .vjp = cum_prod_vjp, .in_parts = cum_prod_in_parts};
+extern const OpDef kCumProd = {.name = "CumProd",
+                               .attributes = {{"exclusive", 0}, {"reverse", 0}},
+                               .vjp = cum_prod_vjp,
+                               .in_parts = cum_prod_in_parts};
 
 /// steep.Recurrence(a, b){axis, reverse}: s[k] = a[k] + b[k] s[k-1] along `axis` (counted from the
 /// front), or s[k+1] with `reverse`; what lies before the first is 0.
 extern const OpDef kSteepRecurrence = {.name = "steep.Recurrence",
+                                       .attributes = {{"axis", 0}, {"reverse", 0}},
                                        .vjp = recurrence_vjp,
                                        .infer = recurrence_infer,
                                        .in_parts = recurrence_in_parts};

@@ -6,12 +6,13 @@ namespace {
 
 Grads cum_sum_vjp(Node n, const Grads& dy) {
   Attrs other_way = n.attrs();
-  other_way.set("reverse", int64_t{n.attrs().integer("reverse", 0) == 0});
+  other_way.set("reverse", int64_t{integer_of(n, "reverse") == 0});
   return {apply("CumSum", {dy[0], n.input(1)}, other_way)};
 }
 
 }  // namespace
 
-extern const OpDef kCumSum = {.name = "CumSum", .vjp = cum_sum_vjp};
+extern const OpDef kCumSum = {
+    .name = "CumSum", .attributes = {{"exclusive", 0}, {"reverse", 0}}, .vjp = cum_sum_vjp};
 
 }  // namespace steep

@@ -54,8 +54,7 @@ std::vector<Value> deform_conv_decompose(Node n) {
     throw_shape_error(n, "Only images can be convolved with moving taps.", "4 dimensions",
                       to_string(x.type()));
   }
-  const Attrs& attrs = n.attrs();
-  const int64_t groups = attrs.integer("group", 1), moved = attrs.integer("offset_group", 1);
+  const int64_t groups = integer_of(n, "group"), moved = integer_of(n, "offset_group");
   const int64_t channels = known(n, x, 1), height = known(n, x, 2), width = known(n, x, 3);
   const Ints kernel{known(n, w, 2), known(n, w, 3)};
   const Ints out{known(n, offset, 2), known(n, offset, 3)};
@@ -85,6 +84,9 @@ std::vector<Value> deform_conv_decompose(Node n) {
 
 }  // namespace
 
-extern const OpDef kDeformConv = {.name = "DeformConv", .decompose = deform_conv_decompose};
+extern const OpDef kDeformConv = {.name = "DeformConv",
+                                  .attributes = {{"group", 1}, {"offset_group", 1}},
+                                  .ranks = "3+ = = 1 =",
+                                  .decompose = deform_conv_decompose};
 
 }  // namespace steep

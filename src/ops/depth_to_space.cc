@@ -18,8 +18,8 @@ Value joined(const std::vector<Value>& parts) { return concat(parts, 0); }
 
 std::vector<Value> depth_to_space_decompose(Node n) {
   Value x = n.input(0);
-  const int64_t size = n.attrs().integer("blocksize", 1);
-  const bool rows_first = n.attrs().string("mode", "DCR") == "DCR";
+  const int64_t size = integer_of(n, "blocksize");
+  const bool rows_first = text_of(n, "mode") == "DCR";
   Value block = ints(n.graph(), {size});
   const auto d = extents(x);
   Value depth = apply("Div", {d[1], ints(n.graph(), {size * size})});
@@ -33,8 +33,8 @@ std::vector<Value> depth_to_space_decompose(Node n) {
 
 std::vector<Value> space_to_depth_decompose(Node n) {
   Value x = n.input(0);
-  const int64_t size = n.attrs().integer("blocksize", 1);
-  const bool rows_first = n.attrs().string("mode", "DCR") == "DCR";
+  const int64_t size = integer_of(n, "blocksize");
+  const bool rows_first = text_of(n, "mode") == "DCR";
   Value block = ints(n.graph(), {size});
   const auto d = extents(x);
   Value height = apply("Div", {d[2], block}), width = apply("Div", {d[3], block});
@@ -46,7 +46,13 @@ std::vector<Value> space_to_depth_decompose(Node n) {
 
 }  // namespace
 
-extern const OpDef kDepthToSpace = {.name = "DepthToSpace", .decompose = depth_to_space_decompose};
-extern const OpDef kSpaceToDepth = {.name = "SpaceToDepth", .decompose = space_to_depth_decompose};
+extern const OpDef kDepthToSpace = {.name = "DepthToSpace",
+                                    .attributes = {{"blocksize", 1}, {"mode", "DCR"}},
+                                    .ranks = "4",
+                                    .decompose = depth_to_space_decompose};
+extern const OpDef kSpaceToDepth = {.name = "SpaceToDepth",
+                                    .attributes = {{"blocksize", 1}, {"mode", "DCR"}},
+                                    .ranks = "4",
+                                    .decompose = space_to_depth_decompose};
 
 }  // namespace steep

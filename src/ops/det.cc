@@ -50,7 +50,7 @@ std::vector<Value> cofactors_decompose(Node n) {
 
 }  // namespace
 
-extern const OpDef kDet = {.name = "Det", .vjp = det_vjp};
+extern const OpDef kDet = {.name = "Det", .ranks = "2+", .vjp = det_vjp};
 
 /// steep.Cofactors(x): matrices of cofactors of square matrices.
 extern const OpDef kSteepCofactors = {

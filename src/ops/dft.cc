@@ -56,8 +56,8 @@ std::vector<Value> dft_decompose(Node n) {
   const DType wide = dtype == DType::f64 ? DType::f64 : DType::f32;
   Value x = cast(n.input(0), wide);
   const int64_t axis = axis_of(n);
-  const bool inverse = n.attrs().integer("inverse", 0) != 0;
-  const bool onesided = n.attrs().integer("onesided", 0) != 0;
+  const bool inverse = integer_of(n, "inverse") != 0;
+  const bool onesided = integer_of(n, "onesided") != 0;
   const bool to_real = inverse && onesided;
   const Dim& parts = x.shape().back();
   if (axis == x.rank() - 1 || !parts.known() || parts.value() < 1 || parts.value() > 2 ||
@@ -120,14 +120,39 @@ std::vector<Value> stft_decompose(Node n) {
   Value index = unsqueeze(positions(frames) * step, {1}) + unsqueeze(positions(length), {0});
   Value y = apply("Gather", {signal, index}, {{"axis", int64_t{1}}});
   if (window) y = y * unsqueeze(window, {1});
-  const int64_t onesided = n.attrs().integer("onesided", 1);
+  const int64_t onesided = integer_of(n, "onesided");
   return {apply("DFT", {y, Value(), g.add_constant(Tensor::scalar(int64_t{2}))},
                 {{"onesided", onesided}})};
 }
 
+/// Of a signal that is shorter than a frame: ONNX's function rounds up, to one frame.
+void stft_refine(Node n) {
+  const Value signal = n.input(0), window = n.input(2), y = n.output(0);
+  if (!y.type().shape || !signal.type().shape) return;
+  const Tensor* given = constant(n.input(3));
+  Dim length;
+  if (given != nullptr && given->size() == 1) length = Dim(given->to_ints()[0]);
+  if (!n.input(3) && window && window.type().shape) length = window.shape().at(0);
+  const Dim& extent = signal.shape().at(1);
+  if (!length.known() || !extent.known() || extent.value() >= length.value()) return;
+  Shape shape = y.shape();
+  shape.at(1) = Dim(0);
+  n.graph().set_type(y, {y.dtype(), shape});
+}
+
 }  // namespace
 
-extern const OpDef kDFT = {.name = "DFT", .reads_from = 1, .decompose = dft_decompose};
-extern const OpDef kSTFT = {.name = "STFT", .decompose = stft_decompose};
+extern const OpDef kDFT = {.name = "DFT",
+                           .attributes = {{"inverse", 0}, {"onesided", 0}},
+                           .ranks = "2+",
+                           .sizes = {{1, 1}},
+                           .reads_from = 1,
+                           .decompose = dft_decompose};
+extern const OpDef kSTFT = {.name = "STFT",
+                            .attributes = {{"onesided", 1}},
+                            .ranks = "2+ . 1",
+                            .sizes = {{1, 1}, {3, 1}},
+                            .refine = stft_refine,
+                            .decompose = stft_decompose};
 
 }  // namespace steep

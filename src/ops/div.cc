@@ -1,5 +1,7 @@
 // y = a / b
 #include "ops/build.h"
+#include "ops/repeats.h"
+#include "ops/shape_arithmetic.h"
 
 namespace steep {
 namespace {
@@ -10,8 +12,14 @@ Grads div_vjp(Node n, const Grads& dy) {
   return {da, -(da * y)};
 }
 
+Value div_simplify(Node n) { return beside_neutral(n, 1, false); }
+
 }  // namespace
 
-extern const OpDef kDiv = {.name = "Div", .elementwise = true, .vjp = div_vjp};
+extern const OpDef kDiv = {.name = "Div",
+                           .elementwise = true,
+                           .vjp = div_vjp,
+                           .elements = elements::div,
+                           .simplify = div_simplify};
 
 }  // namespace steep

@@ -29,7 +29,7 @@ bool has(const Labels& labels, Label label) {
                     .node = n.name(),
                     .op = n.op(),
                     .expected = expected,
-                    .received = "\"" + n.attrs().string("equation", "") + "\"",
+                    .received = "\"" + text_of(n, "equation") + "\"",
                     .remedy = "Check the equation against the inputs' shapes."});
 }
 
@@ -65,7 +65,7 @@ Labels implicit_output(const std::vector<Labels>& inputs, int64_t hidden) {
 }
 
 Equation parse(Node n) {
-  std::string text = n.attrs().string("equation", "");
+  std::string text = text_of(n, "equation");
   std::erase(text, ' ');
   const size_t arrow = text.find("->");
   std::vector<std::string> terms{""};
@@ -279,7 +279,9 @@ std::vector<Type> einsum_infer(Node n) {
 
 }  // namespace
 
-extern const OpDef kEinsum = {
-    .name = "Einsum", .infer = einsum_infer, .decompose = einsum_decompose};
+extern const OpDef kEinsum = {.name = "Einsum",
+                              .attributes = {{"equation", ""}},
+                              .infer = einsum_infer,
+                              .decompose = einsum_decompose};
 
 }  // namespace steep

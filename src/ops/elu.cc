@@ -6,12 +6,13 @@ namespace {
 
 Grads elu_vjp(Node n, const Grads& dy) {
   Value x = n.input(0), y = n.output(0);
-  const double alpha = n.attrs().real("alpha", 1.0);
+  const double alpha = real_of(n, "alpha");
   return {where(greater(x, 0), dy[0], dy[0] * (y + alpha))};
 }
 
 }  // namespace
 
-extern const OpDef kElu = {.name = "Elu", .elementwise = true, .vjp = elu_vjp};
+extern const OpDef kElu = {
+    .name = "Elu", .attributes = {{"alpha", 1.0}}, .elementwise = true, .vjp = elu_vjp};
 
 }  // namespace steep

@@ -2,6 +2,7 @@
 #include "ops/extremes.h"
 
 #include "ops/build.h"
+#include "ops/shape_arithmetic.h"
 #include "ops/variadic.h"
 
 namespace steep {
@@ -22,9 +23,15 @@ Grads extreme_vjp(Node n, const Grads& dy) {
   return attains;
 }
 
-extern const OpDef kMax = {
-    .name = "Max", .elementwise = true, .vjp = extreme_vjp, .decompose = few_at_a_time};
-extern const OpDef kMin = {
-    .name = "Min", .elementwise = true, .vjp = extreme_vjp, .decompose = few_at_a_time};
+extern const OpDef kMax = {.name = "Max",
+                           .elementwise = true,
+                           .vjp = extreme_vjp,
+                           .elements = elements::max,
+                           .decompose = few_at_a_time};
+extern const OpDef kMin = {.name = "Min",
+                           .elementwise = true,
+                           .vjp = extreme_vjp,
+                           .elements = elements::min,
+                           .decompose = few_at_a_time};
 
 }  // namespace steep

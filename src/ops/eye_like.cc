@@ -3,6 +3,7 @@
 
 namespace steep {
 
-extern const OpDef kEyeLike = {.name = "EyeLike", .stops_gradient = true};
+extern const OpDef kEyeLike = {
+    .name = "EyeLike", .attributes = {{"k", 0}}, .stops_gradient = true, .dataless = true};
 
 }  // namespace steep

@@ -3,7 +3,8 @@
 
 namespace steep {
 
-extern const OpDef kMelWeightMatrix = {.name = "MelWeightMatrix", .stops_gradient = true};
+extern const OpDef kMelWeightMatrix = {
+    .name = "MelWeightMatrix", .attributes = {{"output_datatype", 1}}, .stops_gradient = true};
 extern const OpDef kTfIdfVectorizer = {.name = "TfIdfVectorizer", .stops_gradient = true};
 
 }  // namespace steep

@@ -1,5 +1,6 @@
 // Joins the axes before and after `axis`: a matrix
 #include "ops/build.h"
+#include "ops/repeats.h"
 
 namespace steep {
 namespace {
@@ -8,6 +9,10 @@ Grads flatten_vjp(Node n, const Grads& dy) { return {reshape_like(dy[0], n.input
 
 }  // namespace
 
-extern const OpDef kFlatten = {.name = "Flatten", .view = true, .vjp = flatten_vjp};
+extern const OpDef kFlatten = {.name = "Flatten",
+                               .attributes = {{"axis", 1}},
+                               .view = true,
+                               .vjp = flatten_vjp,
+                               .simplify = input_if_same_type};
 
 }  // namespace steep

@@ -10,8 +10,8 @@ namespace {
 bool is_seed(const Graph& body, int input) {
   const Value v = body.inputs()[static_cast<size_t>(input)];
   for (Node n : body.nodes()) {
-    if ((n.op() == "steep.Dropout" || n.op() == "steep.DropoutMask") && n.input(1) == v)
-      return true;
+    const OpDef* def = find_op(n.op());
+    if (def != nullptr && def->seed >= 0 && n.input(def->seed) == v) return true;
   }
   return false;
 }

@@ -7,7 +7,7 @@ namespace steep {
 namespace {
 
 Grads gather_grad_vjp(Node n, const Grads& dy) {
-  Value slices = apply("Gather", {dy[0], n.input(1)}, {{"axis", n.attrs().integer("axis", 0)}});
+  Value slices = apply("Gather", {dy[0], n.input(1)}, {{"axis", integer_of(n, "axis")}});
   return {slices, {}, {}, n.input(3) ? dy[0] : Value()};
 }
 
@@ -17,7 +17,7 @@ std::vector<Type> gather_grad_infer(Node n) { return {{n.input(0).dtype(), shape
 std::vector<Value> gather_grad_decompose(Node n) {
   Value dy = n.input(0), indices = n.input(1);
   const int64_t rank = n.output(0).rank(), picks = indices.rank();
-  const int64_t axis = normal_axis(n, n.attrs().integer("axis", 0), rank);
+  const int64_t axis = normal_axis(n, integer_of(n, "axis"), rank);
   Ints front, perm{axis}, inverse;
   for (int64_t i = 0; i < picks; ++i) front.push_back(axis + i);
   for (int64_t i = 0; i < dy.rank(); ++i) {
@@ -39,6 +39,7 @@ std::vector<Value> gather_grad_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSteepGatherGrad = {.name = "steep.GatherGrad",
+                                       .attributes = {{"axis", 0}},
                                        .vjp = gather_grad_vjp,
                                        .infer = gather_grad_infer,
                                        .decompose = gather_grad_decompose};

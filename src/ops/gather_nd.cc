@@ -22,14 +22,26 @@ Value with_batch_positions(Value indices, int64_t batch_dims) {
 }
 
 Grads gather_nd_vjp(Node n, const Grads& dy) {
-  const int64_t batch_dims = n.attrs().integer("batch_dims", 0);
+  const int64_t batch_dims = integer_of(n, "batch_dims");
   Value indices = batch_dims == 0 ? n.input(1) : with_batch_positions(n.input(1), batch_dims);
   return {apply("ScatterND", {zeros_like(n.input(0)), indices, dy[0]},
                 {{"reduction", std::string("add")}})};
 }
 
+/// Of a single element: ONNX's function leaves the result without any shape.
+void gather_nd_refine(Node n) {
+  const Value x = n.input(0), indices = n.input(1), y = n.output(0);
+  if (y.type().shape || !x.type().shape || !indices.type().shape || indices.rank() != 1) return;
+  if (provably_equal(indices.shape()[0], Dim(x.rank())))
+    n.graph().set_type(y, {y.dtype(), Shape{}});
+}
+
 }  // namespace
 
-extern const OpDef kGatherND = {.name = "GatherND", .vjp = gather_nd_vjp};
+extern const OpDef kGatherND = {.name = "GatherND",
+                                .attributes = {{"batch_dims", 0}},
+                                .ranks = "1+ 1+",
+                                .vjp = gather_nd_vjp,
+                                .refine = gather_nd_refine};
 
 }  // namespace steep

@@ -10,6 +10,7 @@ Grads gelu_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kGelu = {.name = "Gelu", .elementwise = true, .vjp = gelu_vjp};
+extern const OpDef kGelu = {
+    .name = "Gelu", .attributes = {{"approximate", "none"}}, .elementwise = true, .vjp = gelu_vjp};
 
 }  // namespace steep

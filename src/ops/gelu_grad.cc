@@ -12,7 +12,7 @@ std::vector<Type> gelu_grad_infer(Node n) { return {n.input(1).type()}; }
 
 std::vector<Value> gelu_grad_decompose(Node n) {
   Value dy = n.input(0), x = n.input(1);
-  if (n.attrs().string("approximate", "none") == "tanh") {
+  if (text_of(n, "approximate") == "tanh") {
     constexpr double kCubic = 0.044715;
     const double c = std::sqrt(2.0 / std::numbers::pi);
     Value t = tanh(c * (x + kCubic * (x * x * x)));
@@ -27,6 +27,7 @@ std::vector<Value> gelu_grad_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSteepGeluGrad = {.name = "steep.GeluGrad",
+                                     .attributes = {{"approximate", "none"}},
                                      .elementwise = true,
                                      .infer = gelu_grad_infer,
                                      .decompose = gelu_grad_decompose};

@@ -32,9 +32,9 @@ std::vector<Value> global_max_pool_decompose(Node n) {
 
 }  // namespace
 
-extern const OpDef kGlobalAveragePool = {.name = "GlobalAveragePool",
-                                         .decompose = global_average_pool_decompose};
-extern const OpDef kGlobalMaxPool = {.name = "GlobalMaxPool",
-                                     .decompose = global_max_pool_decompose};
+extern const OpDef kGlobalAveragePool = {
+    .name = "GlobalAveragePool", .ranks = "2+", .decompose = global_average_pool_decompose};
+extern const OpDef kGlobalMaxPool = {
+    .name = "GlobalMaxPool", .ranks = "2+", .decompose = global_max_pool_decompose};
 
 }  // namespace steep

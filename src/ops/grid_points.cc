@@ -19,9 +19,9 @@ Value floor(Value x) { return apply("Floor", {x}); }
 class Axis {
  public:
   Axis(Node n, Value count, DType dtype)
-      : mode_(n.attrs().string("mode", "linear")),
-        padding_(n.attrs().string("padding_mode", "zeros")),
-        align_(n.attrs().integer("align_corners", 0) != 0),
+      : mode_(text_of(n, "mode")),
+        padding_(text_of(n, "padding_mode")),
+        align_(integer_of(n, "align_corners") != 0),
         count_(cast(count, dtype)),
         last_(count_ - 1.0),
         low_(scalar(count.graph(), align_ ? 0 : -0.5, dtype)),

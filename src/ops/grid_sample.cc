@@ -6,6 +6,9 @@
 namespace steep {
 namespace {
 
+const std::initializer_list<Attribute> kGridSampleAttributes = {
+    {"align_corners", 0}, {"mode", "linear"}, {"padding_mode", "zeros"}};
+
 Grads grid_sample_vjp(Node n, const Grads& dy) {
   return apply_n("steep.GridSampleGrad", std::vector{dy[0], n.input(0), n.input(1)}, 2, n.attrs());
 }
@@ -30,8 +33,12 @@ std::vector<Value> grid_sample_grad_in_parts(Node n, Differentiate differentiate
 
 }  // namespace
 
-extern const OpDef kGridSample = {.name = "GridSample", .vjp = grid_sample_vjp};
+extern const OpDef kGridSample = {.name = "GridSample",
+                                  .attributes = kGridSampleAttributes,
+                                  .ranks = "3+ =",
+                                  .vjp = grid_sample_vjp};
 extern const OpDef kSteepGridSampleGrad = {.name = "steep.GridSampleGrad",
+                                           .attributes = kGridSampleAttributes,
                                            .vjp = grid_sample_grad_vjp,
                                            .infer = grid_sample_grad_infer,
                                            .in_parts = grid_sample_grad_in_parts};

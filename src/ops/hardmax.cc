@@ -3,6 +3,7 @@
 
 namespace steep {
 
-extern const OpDef kHardmax = {.name = "Hardmax", .stops_gradient = true};
+extern const OpDef kHardmax = {
+    .name = "Hardmax", .attributes = {{"axis", -1}}, .stops_gradient = true};
 
 }  // namespace steep

@@ -179,93 +179,13 @@ void infer_onnx(Node n) {
   }
 }
 
-/// Split at computed places: all other extents are those of the input.
-void infer_parts(Node n) {
-  const Value x = n.input(0);
-  if (!x.type().shape) return;
-  Shape part = x.shape();
-  const int64_t axis = normal_axis(n, n.attrs().integer("axis", 0), x.rank());
-  part[static_cast<size_t>(axis)] = Dim();
-  for (int i = 0; i < n.output_count(); ++i) {
-    const Value y = n.output(i);
-    if (y && !y.type().shape) n.graph().set_type(y, {y.dtype(), part});
-  }
-}
-
-/// GatherND of a single element: ONNX's function leaves the result without any shape.
-void infer_scalar(Node n) {
-  const Value x = n.input(0), indices = n.input(1), y = n.output(0);
-  if (y.type().shape || !x.type().shape || !indices.type().shape || indices.rank() != 1) return;
-  if (provably_equal(indices.shape()[0], Dim(x.rank())))
-    n.graph().set_type(y, {y.dtype(), Shape{}});
-}
-
-/// Resize to no elements along an axis: where ONNX's function finds a size of 0 it finds nothing.
-void infer_sizes(Node n) {
-  const Tensor* sizes = constant(n.input(3));
-  const Value y = n.output(0);
-  if (sizes == nullptr || !y.type().shape) return;
-  if (n.attrs().string("keep_aspect_ratio_policy", "stretch") != "stretch") return;
-  const Ints wanted = sizes->to_ints();
-  const Ints axes = n.attrs().ints("axes");
-  if (!axes.empty() && axes.size() != wanted.size()) return;
-  Shape shape = y.shape();
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    const int64_t axis = axes.empty() ? static_cast<int64_t>(i) : axes.at(i);
-    if (wanted[i] == 0) shape.at(static_cast<size_t>(normal_axis(n, axis, y.rank()))) = Dim(0);
-  }
-  n.graph().set_type(y, {y.dtype(), shape});
-}
-
-/// STFT of a signal that is shorter than a frame: ONNX's function rounds up, to one frame.
-void infer_frames(Node n) {
-  const Value signal = n.input(0), window = n.input(2), y = n.output(0);
-  if (!y.type().shape || !signal.type().shape) return;
-  const Tensor* given = constant(n.input(3));
-  Dim length;
-  if (given != nullptr && given->size() == 1) length = Dim(given->to_ints()[0]);
-  if (!n.input(3) && window && window.type().shape) length = window.shape().at(0);
-  const Dim& extent = signal.shape().at(1);
-  if (!length.known() || !extent.known() || extent.value() >= length.value()) return;
-  Shape shape = y.shape();
-  shape.at(1) = Dim(0);
-  n.graph().set_type(y, {y.dtype(), shape});
-}
-
-/// What ONNX's functions leave open though it is known. Reshape and Expand to a computed shape: its
-/// length still gives the rank.
-void infer_rank(Node n) {
-  if (n.op() == "Split") return infer_parts(n);
-  if (n.op() == "GatherND") return infer_scalar(n);
-  if (n.op() == "Resize") return infer_sizes(n);
-  if (n.op() == "STFT") return infer_frames(n);
-  const bool convolves = n.op() == "Conv" || n.op() == "ConvTranspose";
-  if (convolves && n.input(0).type().shape && !n.output(0).type().shape) {
-    n.graph().set_type(n.output(0), {n.output(0).dtype(), Shape(n.input(0).shape().size())});
-  }
-  if (n.op() != "Reshape" && n.op() != "Expand") return;
-  const Value x = n.input(0);
-  const Value y = n.output(0);
-  const Value shape = n.input(1);
-  if (!y || y.type().shape || !shape || !shape.type().concrete() || shape.type().dims().size() != 1)
-    return;
-  int64_t rank = shape.type().dims()[0];
-  if (n.op() == "Expand") {
-    if (!x.type().shape) return;
-    rank = std::max(rank, x.rank());
-  }
-  constexpr int64_t kHighestRank = 64;
-  if (rank > kHighestRank) return;
-  n.graph().set_type(y, {y.dtype(), Shape(static_cast<size_t>(rank))});
-}
-
 /// The extents that Reshape gives to an operand without elements, where ONNX's rules have none. A
 /// -1 beside an extent of 0 could be anything: here it is what it is for every other batch, once
 /// the leading extents that stay are left out. A 0 means "as before" in ONNX, which nothing but
 /// elements could fill: here it is an extent that somebody computed, and that is 0.
 std::optional<Dims> reshape_of_nothing(Node n) {
   const Value x = n.input(0);
-  if (!x || !n.output(0) || !x.type().concrete() || n.attrs().integer("allowzero", 0) != 0)
+  if (!x || !n.output(0) || !x.type().concrete() || integer_of(n, "allowzero") != 0)
     return std::nullopt;
   const Dims& from = x.type().dims();
   const auto target = elements_of(n.input(1));
@@ -326,7 +246,7 @@ void infer_types(Node n) {
       return;
     }
     infer_onnx(n);
-    infer_rank(n);
+    if (def != nullptr && def->refine != nullptr) def->refine(n);
     propagate_contents(n);
     if (def != nullptr && def->view) check_view(n);
     return;

@@ -10,7 +10,7 @@ Value norm(Value x) { return sqrt(sum(x * x, {}, false)); }
 std::vector<Value> lamb_decompose(Node n) {
   const Settings settings(n);
   const Value param = n.input(kParamInput);
-  const bool bias_correction = n.attrs().integer("bias_correction", 1) != 0;
+  const bool bias_correction = integer_of(n, "bias_correction") != 0;
   const Moments now = moments(n, settings, scaled_gradient(n), bias_correction);
   Value direction = now.direction + settings("weight_decay") * param;
   Value length = norm(param), step = norm(direction);
@@ -21,9 +21,11 @@ std::vector<Value> lamb_decompose(Node n) {
 
 }  // namespace
 
-extern const OpDef kSteepLamb = {.name = "steep.Lamb",
-                                 .infer = updated_types,
-                                 .decompose = lamb_decompose,
-                                 .updates_input = {kParamInput, kFirstState, kFirstState + 1}};
+extern const OpDef kSteepLamb = {
+    .name = "steep.Lamb",
+    .attributes = {{"bias_correction", 1}, {"decoupled", 0}, {"maximize", 0}},
+    .infer = updated_types,
+    .decompose = lamb_decompose,
+    .updates_input = {kParamInput, kFirstState, kFirstState + 1}};
 
 }  // namespace steep

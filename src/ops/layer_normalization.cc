@@ -8,7 +8,7 @@ namespace steep {
 
 NormAxes norm_axes(Node n, Value x) {
   NormAxes axes;
-  const int64_t first = normal_axis(n, n.attrs().integer("axis", -1), x.rank());
+  const int64_t first = normal_axis(n, integer_of(n, "axis"), x.rank());
   for (int64_t i = 0; i < x.rank(); ++i) (i < first ? axes.kept : axes.normalized).push_back(i);
   return axes;
 }
@@ -23,7 +23,7 @@ Grads layer_normalization_vjp(Node n, const Grads& dy) {
     mean = steep::mean(x, axes.normalized, true);
     Value centred = x - mean;
     Value variance = steep::mean(centred * centred, axes.normalized, true);
-    inv_std = 1.0 / sqrt(variance + n.attrs().real("epsilon", 1e-5));
+    inv_std = 1.0 / sqrt(variance + real_of(n, "epsilon"));
   }
   Grads dx;
   if (dy[0]) {
@@ -46,7 +46,9 @@ Grads layer_normalization_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kLayerNormalization = {.name = "LayerNormalization",
-                                          .vjp = layer_normalization_vjp};
+extern const OpDef kLayerNormalization = {
+    .name = "LayerNormalization",
+    .attributes = {{"axis", -1}, {"epsilon", 1e-05}, {"stash_type", 1}},
+    .vjp = layer_normalization_vjp};
 
 }  // namespace steep

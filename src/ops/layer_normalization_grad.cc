@@ -9,7 +9,7 @@ namespace {
 std::vector<Type> layer_normalization_grad_infer(Node n) {
   Type x = n.input(1).type(), scale = n.input(2).type();
   if (x.shape) {
-    const auto first = normal_axis(n, n.attrs().integer("axis", -1), n.input(1).rank());
+    const auto first = normal_axis(n, integer_of(n, "axis"), n.input(1).rank());
     scale.shape = Shape(x.shape->begin() + first, x.shape->end());
   }
   return {x, scale, scale};
@@ -30,6 +30,7 @@ std::vector<Value> layer_normalization_grad_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSteepLayerNormalizationGrad = {.name = "steep.LayerNormalizationGrad",
+                                                   .attributes = {{"axis", -1}},
                                                    .infer = layer_normalization_grad_infer,
                                                    .decompose = layer_normalization_grad_decompose};
 

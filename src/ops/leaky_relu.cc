@@ -6,12 +6,15 @@ namespace {
 
 Grads leaky_relu_vjp(Node n, const Grads& dy) {
   Value x = n.input(0);
-  const double alpha = n.attrs().real("alpha", 0.01);
+  const double alpha = real_of(n, "alpha");
   return {where(greater(x, 0), dy[0], dy[0] * alpha)};
 }
 
 }  // namespace
 
-extern const OpDef kLeakyRelu = {.name = "LeakyRelu", .elementwise = true, .vjp = leaky_relu_vjp};
+extern const OpDef kLeakyRelu = {.name = "LeakyRelu",
+                                 .attributes = {{"alpha", 0.01}},
+                                 .elementwise = true,
+                                 .vjp = leaky_relu_vjp};
 
 }  // namespace steep

@@ -5,12 +5,13 @@ namespace steep {
 namespace {
 
 Grads log_softmax_vjp(Node n, const Grads& dy) {
-  const Ints axis{n.attrs().integer("axis", -1)};
+  const Ints axis{integer_of(n, "axis")};
   return {dy[0] - exp(n.output(0)) * sum(dy[0], axis, true)};
 }
 
 }  // namespace
 
-extern const OpDef kLogSoftmax = {.name = "LogSoftmax", .vjp = log_softmax_vjp};
+extern const OpDef kLogSoftmax = {
+    .name = "LogSoftmax", .attributes = {{"axis", -1}}, .vjp = log_softmax_vjp};
 
 }  // namespace steep

@@ -273,11 +273,11 @@ class Backward {
   Node make(int carried, int stacked, const Ints& out_axes, const Ints& out_directions) {
     std::vector<Value> inputs{n_.output(at_.iterations()), Value()};
     inputs.insert(inputs.end(), inputs_.begin(), inputs_.end());
-    const bool backwards = n_.attrs().integer("backwards", 0) == 0;
+    const bool backwards = integer_of(n_, "backwards") == 0;
     const Node back = n_.graph().add_node("steep.Loop", inputs, 2 * carried + stacked + 1,
                                           {{"body", Body(std::make_shared<Graph>(std::move(g())))},
                                            {"condition", int64_t{0}},
-                                           {"keeps_shapes", n_.attrs().integer("keeps_shapes", 0)},
+                                           {"keeps_shapes", integer_of(n_, "keeps_shapes")},
                                            {"carried", int64_t{carried}},
                                            {"in_axes", in_axes_},
                                            {"in_directions", in_directions_},
@@ -313,11 +313,11 @@ Grads loop_vjp(Node n, const Grads& dy, Differentiate differentiate) {
 }  // namespace
 
 LoopLayout::LoopLayout(Node n)
-    : carried(static_cast<int>(n.attrs().integer("carried", 0))),
+    : carried(static_cast<int>(integer_of(n, "carried"))),
       scanned(static_cast<int>(n.attrs().ints("in_axes").size())),
       stacked(static_cast<int>(n.attrs().ints("out_axes").size())),
       captured(n.input_count() - 2 - carried - scanned),
-      conditional(n.attrs().integer("condition", 0) != 0) {}
+      conditional(integer_of(n, "condition") != 0) {}
 
 std::vector<Value> add_loop(Graph& g, const NewLoop& loop) {
   std::vector<Value> inputs{Value(), Value()};
@@ -353,10 +353,12 @@ Type slice_in_body(Value x, int64_t axis, const std::string& what) {
   return type;
 }
 
-extern const OpDef kSteepLoop = {.name = "steep.Loop",
-                                 .dynamic = true,
-                                 .vjp = loop_vjp,
-                                 .infer = loop_infer,
-                                 .in_parts = loop_in_parts};
+extern const OpDef kSteepLoop = {
+    .name = "steep.Loop",
+    .attributes = {{"backwards", 0}, {"carried", 0}, {"condition", 0}, {"keeps_shapes", 0}},
+    .dynamic = true,
+    .vjp = loop_vjp,
+    .infer = loop_infer,
+    .in_parts = loop_in_parts};
 
 }  // namespace steep

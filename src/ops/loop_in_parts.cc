@@ -46,7 +46,7 @@ class LoopInParts {
         body_(n.attrs().body("body")),
         part_(body_),
         read_(read_outputs(n)),
-        backwards_(n.attrs().integer("backwards", 0) != 0),
+        backwards_(integer_of(n, "backwards") != 0),
         in_axes_(n.attrs().ints("in_axes")),
         in_directions_(n.attrs().ints("in_directions")),
         out_axes_(n.attrs().ints("out_axes")),
@@ -76,15 +76,15 @@ class LoopInParts {
   bool keeps_shape(int i) const {
     const Type &before = own(i).type(), &after = returned(i).type();
     if (before.kind != Kind::tensor || !before.shape) return false;
-    if (n_.attrs().integer("keeps_shapes", 0) != 0) return true;
+    if (integer_of(n_, "keeps_shapes") != 0) return true;
     return after.shape && provably_equal(*before.shape, *after.shape);
   }
 
   /// Scan wants slices to count by, tensors, and states of one shape. ONNX Runtime's wants one
   /// slice at least: what came from a Loop, which may not run at all, remains one.
   bool fits_scan() const {
-    bool fits = at_.scanned > 0 && !at_.conditional && !n_.input(1) &&
-                n_.attrs().integer("keeps_shapes", 0) != 0;
+    bool fits =
+        at_.scanned > 0 && !at_.conditional && !n_.input(1) && integer_of(n_, "keeps_shapes") != 0;
     for (int i = 0; i < at_.scanned; ++i) fits = fits && scanned(i).type().kind == Kind::tensor;
     for (int i = 0; i < at_.stacked; ++i)
       fits = fits && n_.output(at_.carried + i).type().kind == Kind::tensor;

@@ -29,7 +29,7 @@ Value is_label(Value scores, Value labels) {
 }
 
 Value reduce_losses(Node n, Value losses, Value weights) {
-  const std::string reduction = n.attrs().string("reduction", "mean");
+  const std::string reduction = text_of(n, "reduction");
   if (reduction == "none") return losses;
   if (reduction == "sum") return sum(losses, {}, false);
   return weights ? sum(losses, {}, false) / sum(weights, {}, false) : mean(losses, {}, false);

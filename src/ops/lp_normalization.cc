@@ -6,14 +6,15 @@ namespace {
 
 std::vector<Value> lp_normalization_decompose(Node n) {
   Value x = n.input(0);
-  const char* op = n.attrs().integer("p", 2) == 1 ? "ReduceL1" : "ReduceL2";
-  Value norm = apply(op, {x, ints(n.graph(), {n.attrs().integer("axis", -1)})});
+  const char* op = integer_of(n, "p") == 1 ? "ReduceL1" : "ReduceL2";
+  Value norm = apply(op, {x, ints(n.graph(), {integer_of(n, "axis")})});
   return {x / where(equal(norm, 0), 1, norm)};
 }
 
 }  // namespace
 
 extern const OpDef kLpNormalization = {.name = "LpNormalization",
+                                       .attributes = {{"axis", -1}, {"p", 2}},
                                        .decompose = lp_normalization_decompose};
 
 }  // namespace steep

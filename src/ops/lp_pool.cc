@@ -17,7 +17,7 @@ Value root(Value sums, double p) {
   return p == 1 ? sums : apply("Pow", {sums, scalar(sums.graph(), 1 / p, sums.dtype())});
 }
 
-double p_of(Node n) { return static_cast<double>(n.attrs().integer("p", 2)); }
+double p_of(Node n) { return static_cast<double>(integer_of(n, "p")); }
 
 std::vector<Value> lp_pool_decompose(Node n) {
   const double p = p_of(n);
@@ -33,7 +33,13 @@ std::vector<Value> global_lp_pool_decompose(Node n) {
 
 }  // namespace
 
-extern const OpDef kLpPool = {.name = "LpPool", .decompose = lp_pool_decompose};
-extern const OpDef kGlobalLpPool = {.name = "GlobalLpPool", .decompose = global_lp_pool_decompose};
+extern const OpDef kLpPool = {.name = "LpPool",
+                              .attributes = {{"auto_pad", "NOTSET"}, {"ceil_mode", 0}, {"p", 2}},
+                              .ranks = "2+",
+                              .decompose = lp_pool_decompose};
+extern const OpDef kGlobalLpPool = {.name = "GlobalLpPool",
+                                    .attributes = {{"p", 2}},
+                                    .ranks = "2+",
+                                    .decompose = global_lp_pool_decompose};
 
 }  // namespace steep

@@ -7,18 +7,22 @@ namespace {
 
 std::vector<Value> lrn_decompose(Node n) {
   Value x = n.input(0);
-  const int64_t size = n.attrs().integer("size", 1);
-  const double alpha = n.attrs().real("alpha", 1e-4), beta = n.attrs().real("beta", 0.75);
+  const int64_t size = integer_of(n, "size");
+  const double alpha = real_of(n, "alpha"), beta = real_of(n, "beta");
   Value average = apply("AveragePool", {unsqueeze(planes(x * x), {1})},
                         {{"kernel_shape", Ints{size, 1}},
                          {"pads", Ints{(size - 1) / 2, 0, size / 2, 0}},
                          {"count_include_pad", int64_t{1}}});
-  Value base = alpha * reshape_like(average, x) + n.attrs().real("bias", 1);
+  Value base = alpha * reshape_like(average, x) + real_of(n, "bias");
   return {x * apply("Pow", {base, scalar(n.graph(), -beta, x.dtype())})};
 }
 
 }  // namespace
 
-extern const OpDef kLRN = {.name = "LRN", .decompose = lrn_decompose};
+extern const OpDef kLRN = {
+    .name = "LRN",
+    .attributes = {{"alpha", 1e-4}, {"beta", 0.75}, {"bias", 1.0}, {"size", 1}},
+    .ranks = "2+",
+    .decompose = lrn_decompose};
 
 }  // namespace steep

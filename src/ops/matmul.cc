@@ -29,6 +29,6 @@ Grads matmul_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kMatMul = {.name = "MatMul", .vjp = matmul_vjp};
+extern const OpDef kMatMul = {.name = "MatMul", .ranks = "1+ 1+", .vjp = matmul_vjp};
 
 }  // namespace steep

@@ -35,7 +35,11 @@ std::vector<Value> max_pool_grad_in_parts(Node n) {
 
 }  // namespace
 
-extern const OpDef kMaxPool = {.name = "MaxPool", .vjp = max_pool_vjp};
+extern const OpDef kMaxPool = {
+    .name = "MaxPool",
+    .attributes = {{"auto_pad", "NOTSET"}, {"ceil_mode", 0}, {"storage_order", 0}},
+    .ranks = "2+",
+    .vjp = max_pool_vjp};
 extern const OpDef kSteepMaxPoolGrad = {.name = "steep.MaxPoolGrad",
                                         .vjp = max_pool_grad_vjp,
                                         .infer = max_pool_grad_infer,

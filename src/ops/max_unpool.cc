@@ -75,6 +75,8 @@ std::vector<Value> max_unpool_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kMaxUnpool = {.name = "MaxUnpool",
+                                 .ranks = "2+ = 1",
+                                 .sizes = {{2, 0}},
                                  .vjp = max_unpool_vjp,
                                  .infer = max_unpool_infer,
                                  .decompose = max_unpool_decompose};

@@ -1,5 +1,6 @@
 // y = Σ xᵢ / n, broadcast
 #include "ops/build.h"
+#include "ops/repeats.h"
 
 namespace steep {
 namespace {
@@ -18,7 +19,10 @@ std::vector<Value> mean_decompose(Node n) {
 
 }  // namespace
 
-extern const OpDef kMean = {
-    .name = "Mean", .elementwise = true, .vjp = mean_vjp, .decompose = mean_decompose};
+extern const OpDef kMean = {.name = "Mean",
+                            .elementwise = true,
+                            .vjp = mean_vjp,
+                            .decompose = mean_decompose,
+                            .simplify = input_if_only_one};
 
 }  // namespace steep

@@ -1,5 +1,6 @@
 // y = a - q b with an integer q: rounded to zero (fmod = 1) or down
 #include "ops/build.h"
+#include "ops/shape_arithmetic.h"
 
 namespace steep {
 namespace {
@@ -12,6 +13,10 @@ Grads mod_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kMod = {.name = "Mod", .elementwise = true, .vjp = mod_vjp};
+extern const OpDef kMod = {.name = "Mod",
+                           .attributes = {{"fmod", 0}},
+                           .elementwise = true,
+                           .vjp = mod_vjp,
+                           .elements = elements::mod};
 
 }  // namespace steep

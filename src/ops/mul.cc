@@ -1,5 +1,7 @@
 // y = a b
 #include "ops/build.h"
+#include "ops/repeats.h"
+#include "ops/shape_arithmetic.h"
 
 namespace steep {
 namespace {
@@ -9,8 +11,14 @@ Grads mul_vjp(Node n, const Grads& dy) {
   return {dy[0] * b, dy[0] * a};
 }
 
+Value mul_simplify(Node n) { return beside_neutral(n, 1, true); }
+
 }  // namespace
 
-extern const OpDef kMul = {.name = "Mul", .elementwise = true, .vjp = mul_vjp};
+extern const OpDef kMul = {.name = "Mul",
+                           .elementwise = true,
+                           .vjp = mul_vjp,
+                           .elements = elements::mul,
+                           .simplify = mul_simplify};
 
 }  // namespace steep

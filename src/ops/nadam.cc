@@ -31,6 +31,7 @@ std::vector<Value> nadam_decompose(Node n) {
 
 extern const OpDef kSteepNAdam = {
     .name = "steep.NAdam",
+    .attributes = {{"decoupled", 0}, {"maximize", 0}},
     .infer = updated_types,
     .decompose = nadam_decompose,
     .updates_input = {kParamInput, kFirstState, kFirstState + 1, kFirstState + 2}};

@@ -1,5 +1,6 @@
 // y = -x
 #include "ops/build.h"
+#include "ops/shape_arithmetic.h"
 
 namespace steep {
 namespace {
@@ -8,6 +9,7 @@ Grads neg_vjp(Node, const Grads& dy) { return {-dy[0]}; }
 
 }  // namespace
 
-extern const OpDef kNeg = {.name = "Neg", .elementwise = true, .vjp = neg_vjp};
+extern const OpDef kNeg = {
+    .name = "Neg", .elementwise = true, .vjp = neg_vjp, .elements = elements::negate};
 
 }  // namespace steep

@@ -10,7 +10,7 @@ std::vector<Value> negative_log_likelihood_loss_decompose(Node n) {
   Value log_prob = n.input(0);
   const Node maker = log_prob.producer();
   if (maker && maker.op() == "LogSoftmax" && maker.input(0).rank() == log_prob.rank()) {
-    const int64_t axis = maker.attrs().integer("axis", -1);
+    const int64_t axis = integer_of(maker, "axis");
     if (axis == 1 || axis == 1 - log_prob.rank()) {
       std::vector<Value> inputs{maker.input(0), n.input(1)};
       if (n.input(2)) inputs.push_back(n.input(2));
@@ -28,6 +28,9 @@ std::vector<Value> negative_log_likelihood_loss_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kNegativeLogLikelihoodLoss = {
-    .name = "NegativeLogLikelihoodLoss", .decompose = negative_log_likelihood_loss_decompose};
+    .name = "NegativeLogLikelihoodLoss",
+    .attributes = {{"reduction", "mean"}},
+    .ranks = "2+ < 1",
+    .decompose = negative_log_likelihood_loss_decompose};
 
 }  // namespace steep

@@ -3,7 +3,10 @@
 
 namespace steep {
 
-extern const OpDef kNonMaxSuppression = {
-    .name = "NonMaxSuppression", .stops_gradient = true, .dynamic = true};
+extern const OpDef kNonMaxSuppression = {.name = "NonMaxSuppression",
+                                         .attributes = {{"center_point_box", 0}},
+                                         .ranks = "3 3",
+                                         .stops_gradient = true,
+                                         .dynamic = true};
 
 }  // namespace steep

@@ -15,6 +15,11 @@ Grads one_hot_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kOneHot = {.name = "OneHot", .vjp = one_hot_vjp};
+extern const OpDef kOneHot = {.name = "OneHot",
+                              .attributes = {{"axis", -1}},
+                              .ranks = ". . 1",
+                              .sizes = {{1, 0}},
+                              .settings = {2},
+                              .vjp = one_hot_vjp};
 
 }  // namespace steep

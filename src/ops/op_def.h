@@ -6,8 +6,11 @@
 //   extern const OpDef kTanh = {.name = "Tanh", .elementwise = true, .vjp = tanh_vjp};
 #pragma once
 
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "ir/graph.h"
@@ -68,8 +71,47 @@ using Decompose = std::vector<Value> (*)(Node n);
 /// be known.
 using InParts = Rule<std::vector<Value>, Node>;
 
+/// What ONNX's inference leaves open though it is known: sets types of outputs that it has given
+/// types to.
+using Refine = void (*)(Node n);
+
+/// Shape arithmetic: see ops/shape_arithmetic.h.
+struct Element;
+using Elements = std::vector<Element>;
+using ElementRule = std::optional<Elements> (*)(Node n,
+                                                const std::vector<std::optional<Elements>>& inputs);
+
+/// The value that the node merely repeats, so that its readers can read that instead; null when it
+/// does something. Input 0 and output 0 are there.
+using Simplify = Value (*)(Node n);
+
+/// By output: the byte offset at which it lies in input 0, when all are that input's bytes in
+/// place; empty otherwise. REQUIRES: concrete types.
+using ViewOffsets = Ints (*)(Node n);
+
+/// An attribute that holds a number or a text, and its value where a node does not say.
+struct Attribute {
+  std::string_view name;
+  std::variant<int64_t, double, std::string_view> otherwise;
+};
+
+/// No window, block or size reaches farther: products of two, and sums of a few, do not overflow.
+inline constexpr int64_t kFar = int64_t{1} << 30;
+
+/// An input that holds extents: as a constant, none is less, and none more than kFar.
+struct SizeInput {
+  int input;
+  int64_t least;
+};
+
 struct OpDef {
   std::string_view name;  ///< canonical: ONNX's name, or "steep.Name"
+  std::vector<Attribute> attributes{};
+  /// Ranks of the inputs in order, after ONNX's docs/Operators.md: a number, "2+" at least that
+  /// many, "=" as many as input 0, "<" one less, "." any; "s" for a single value, which must not
+  /// broadcast input 0.
+  std::string_view ranks{};
+  std::vector<SizeInput> sizes{};
   /// Output element i depends on (broadcast) input elements i only, or, where the op is random, on
   /// i itself.
   bool elementwise = false;
@@ -77,16 +119,23 @@ struct OpDef {
   /// The derivative is zero or undefined everywhere (Shape, Equal, ArgMax): gradients stop here,
   /// silently.
   bool stops_gradient = false;
+  bool dataless = false;  ///< results hold extents of the operands, or chance, but no data
   /// The shapes of its outputs depend on data, or it deals in sequences or subgraphs: it runs on
   /// its own, between the parts of the graph that can be planned.
   bool dynamic = false;
   /// Its decomposition reads the values of the inputs from this one on, which must be constants by
   /// then; -1: of none.
   int reads_from = -1;
+  int seed = -1;                ///< the input that is the graph's seed (ir/seed.h); -1: none
+  std::vector<int> settings{};  ///< inputs that configure the operator
   Vjp vjp{};
   Infer infer = nullptr;
+  Refine refine = nullptr;
+  ElementRule elements = nullptr;
   Decompose decompose = nullptr;
   InParts in_parts{};
+  Simplify simplify = nullptr;
+  ViewOffsets view_offsets = nullptr;
   /// Output i is written over the state at input inplace[i] (optimizer ops). -1: no such duty.
   std::vector<int> updates_input{};
 };
@@ -95,5 +144,16 @@ struct OpDef {
 const OpDef* find_op(std::string_view name);
 /// All ops, sorted by name: the table that tests, docs and `steep check` enumerate.
 std::span<const OpDef* const> all_ops();
+
+/// The attribute of `n`, or what its operator declares. Throws InternalError when the operator
+/// declares no such attribute, ModelError when the node's is of another kind.
+int64_t integer_of(Node n, std::string_view name);
+double real_of(Node n, std::string_view name);
+std::string text_of(Node n, std::string_view name);
+/// What `op` declares. Throws InternalError as above.
+int64_t default_integer(std::string_view op, std::string_view name);
+double default_real(std::string_view op, std::string_view name);
+/// Whether `op` declares such an attribute.
+bool declares(std::string_view op, std::string_view name);
 
 }  // namespace steep

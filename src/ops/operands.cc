@@ -82,67 +82,10 @@ void check_dtypes(Node n, const onnx::OpSchema& schema) {
   }
 }
 
-/// Ranks of the inputs in order, after ONNX's docs/Operators.md: a number, "2+" at least that many,
-/// "=" as many as input 0, "<" one less, "." any; "s" for a single value, which must not broadcast
-/// input 0.
-const std::unordered_map<std::string_view, std::string_view> kRanks = {
-    {"AffineGrid", "3 1"},
-    {"AveragePool", "2+"},
-    {"BatchNormalization", "1+ 1 1 1 1"},
-    {"Clip", ". s s"},
-    {"Col2Im", "3 1 1"},
-    {"Compress", ". 1"},
-    {"ConstantOfShape", "1"},
-    {"Conv", "2+ = 1"},
-    {"ConvInteger", "2+ ="},
-    {"ConvTranspose", "2+ = 1"},
-    {"DFT", "2+"},
-    {"DeformConv", "3+ = = 1 ="},
-    {"DepthToSpace", "4"},
-    {"Det", "2+"},
-    {"Expand", ". 1"},
-    {"GRU", "3 3 3 2 1 3"},
-    {"GatherElements", "1+ ="},
-    {"GatherND", "1+ 1+"},
-    {"GlobalAveragePool", "2+"},
-    {"GlobalLpPool", "2+"},
-    {"GlobalMaxPool", "2+"},
-    {"GridSample", "3+ ="},
-    {"GroupNormalization", "2+ 1 1"},
-    {"InstanceNormalization", "2+ 1 1"},
-    {"LRN", "2+"},
-    {"LSTM", "3 3 3 2 1 3 3 2"},
-    {"LpPool", "2+"},
-    {"MatMul", "1+ 1+"},
-    {"MatMulInteger", "1+ 1+"},
-    {"MaxPool", "2+"},
-    {"MaxRoiPool", "4 2"},
-    {"MaxUnpool", "2+ = 1"},
-    {"NegativeLogLikelihoodLoss", "2+ < 1"},
-    {"NonMaxSuppression", "3 3"},
-    {"OneHot", ". . 1"},
-    {"QLinearConv", "2+ . . = . . . . 1"},
-    {"QLinearMatMul", "1+ . . 1+"},
-    {"RNN", "3 3 3 2 1 3"},
-    {"Reshape", ". 1"},
-    {"Resize", ". 1 1 1"},
-    {"ReverseSequence", "2+ 1"},
-    {"RoiAlign", "4 2 1"},
-    {"STFT", "2+ . 1"},
-    {"ScatterElements", "1+ = ="},
-    {"ScatterND", "1+ 1+"},
-    {"SoftmaxCrossEntropyLoss", "2+ < 1"},
-    {"SpaceToDepth", "4"},
-    {"TensorScatter", "1+ = 1"},
-    {"Tile", ". 1"},
-    {"TopK", ". 1"},
-    {"Trilu", "2+"},
-};
-
 void check_ranks(Node n) {
-  const auto found = kRanks.find(n.op());
-  if (found == kRanks.end()) return;
-  std::istringstream words{std::string(found->second)};
+  const OpDef* def = find_op(n.op());
+  if (def == nullptr) return;
+  std::istringstream words{std::string(def->ranks)};
   std::string word;
   for (int i = 0; words >> word; ++i) {
     const Value x = n.input(i);
@@ -172,7 +115,6 @@ void check_ranks(Node n) {
 }
 
 /// Settings that are multiplied with extents, or divide them.
-constexpr int64_t kFar = int64_t{1} << 30;
 struct Setting {
   std::string_view name;
   int64_t least, most = kFar;
@@ -197,19 +139,6 @@ constexpr std::array kSettings = {
     Setting{"strides", 1},
 };
 
-/// Inputs that say the same where they are constants.
-struct SizeInput {
-  std::string_view op;
-  int input;
-  int64_t least;
-};
-constexpr std::array kSizeInputs = {
-    SizeInput{"AffineGrid", 1, 0}, SizeInput{"Col2Im", 1, 0},    SizeInput{"Col2Im", 2, 1},
-    SizeInput{"DFT", 1, 1},        SizeInput{"MaxUnpool", 2, 0}, SizeInput{"OneHot", 1, 0},
-    SizeInput{"Pad", 1, -kFar},    SizeInput{"STFT", 1, 1},      SizeInput{"STFT", 3, 1},
-    SizeInput{"Tile", 1, 0},
-};
-
 /// Products of two of these, and sums of a few, stay far from overflowing.
 void check_settings(Node n) {
   auto refuse = [&](std::string_view what, int64_t least, int64_t most, int64_t received) {
@@ -232,8 +161,9 @@ void check_settings(Node n) {
       if (v < least || v > most) refuse(name, least, most, v);
     }
   }
-  for (const auto& [op, input, least] : kSizeInputs) {
-    const Tensor* sizes = op == n.op() ? constant(n.input(input)) : nullptr;
+  const OpDef* def = find_op(n.op());
+  for (const auto& [input, least] : def != nullptr ? def->sizes : std::vector<SizeInput>{}) {
+    const Tensor* sizes = constant(n.input(input));
     if (sizes == nullptr || !is_integer(sizes->dtype())) continue;
     for (int64_t v : sizes->to_ints()) {
       if (v < least || v > kFar) refuse(n.input(input).name(), least, kFar, v);

@@ -60,13 +60,13 @@ Value Settings::step() const { return cast(node_.input(kStepInput), DType::f64);
 Value scaled_gradient(Node n) {
   Value gradient = cast_like(n.input(kGradInput), n.input(kParamInput));
   if (Value scale = n.input(kGradScaleInput)) gradient = gradient * cast_like(scale, gradient);
-  return n.attrs().integer("maximize", 0) != 0 ? gradient * -1.0 : gradient;
+  return integer_of(n, "maximize") != 0 ? gradient * -1.0 : gradient;
 }
 
 Decayed decayed(Node n, const Settings& settings) {
   Value param = n.input(kParamInput), gradient = scaled_gradient(n);
   if (settings.is_zero("weight_decay")) return {param, gradient};
-  if (n.attrs().integer("decoupled", 0) == 0) {
+  if (integer_of(n, "decoupled") == 0) {
     return {param, gradient + settings("weight_decay") * param};
   }
   const Value shrink = 1.0 - settings.exact("lr") * settings.exact("weight_decay");

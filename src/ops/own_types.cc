@@ -63,6 +63,16 @@ Type without_symbols(Type type) {
   return type;
 }
 
+void refine_rank(Node n, int64_t least) {
+  const Value y = n.output(0), shape = n.input(1);
+  if (!y || y.type().shape || !shape || !shape.type().concrete() || shape.type().dims().size() != 1)
+    return;
+  const int64_t rank = std::max(shape.type().dims()[0], least);
+  constexpr int64_t kHighestRank = 64;
+  if (rank > kHighestRank) return;
+  n.graph().set_type(y, {y.dtype(), Shape(static_cast<size_t>(rank))});
+}
+
 void require_rank(Node n, int i, int64_t rank) {
   const auto& shape = shape_if_known(n.input(i));
   if (!shape || static_cast<int64_t>(shape->size()) == rank) return;

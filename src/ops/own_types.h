@@ -23,6 +23,10 @@ Type either(const Type& a, const Type& b);
 /// they may differ from turn to turn.
 Type without_symbols(Type type);
 
+/// The rank of a result whose shape input 1 holds, computed though it be: as long as that is, and
+/// `least` at least.
+void refine_rank(Node n, int64_t least);
+
 /// Throws ShapeError unless input i has `rank` dimensions (or an unknown number of them).
 void require_rank(Node n, int i, int64_t rank);
 

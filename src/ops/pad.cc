@@ -45,7 +45,7 @@ Value repeated_back(Node n, Value dy, const std::string& mode) {
 }
 
 Grads pad_vjp(Node n, const Grads& dy) {
-  const std::string mode = n.attrs().string("mode", "constant");
+  const std::string mode = text_of(n, "mode");
   if (mode != "constant") return {repeated_back(n, dy[0], mode)};
   Value pads = n.input(1), axes = n.input(3);
   if (const Tensor* t = constant(pads)) {
@@ -62,6 +62,10 @@ Grads pad_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kPad = {.name = "Pad", .vjp = pad_vjp};
+extern const OpDef kPad = {.name = "Pad",
+                           .attributes = {{"mode", "constant"}},
+                           .sizes = {{1, -kFar}},
+                           .settings = {2},
+                           .vjp = pad_vjp};
 
 }  // namespace steep

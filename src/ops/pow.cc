@@ -27,6 +27,6 @@ Grads pow_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kPow = {.name = "Pow", .elementwise = true, .vjp = pow_vjp};
+extern const OpDef kPow = {.name = "Pow", .elementwise = true, .settings = {1}, .vjp = pow_vjp};
 
 }  // namespace steep

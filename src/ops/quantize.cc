@@ -36,8 +36,7 @@ namespace {
 
 /// The attributes that say which elements share a scale.
 Attrs granularity(Node n) {
-  return {{"axis", n.attrs().integer("axis", 1)},
-          {"block_size", n.attrs().integer("block_size", 0)}};
+  return {{"axis", integer_of(n, "axis")}, {"block_size", integer_of(n, "block_size")}};
 }
 
 /// A scale or zero point (as a float) for every element of x.
@@ -50,9 +49,9 @@ Value spread(Node n, Value x, Value scale) {
 
 /// Sums over the elements that share a scale.
 Value gathered(Node n, Value x, Value scale) {
-  const int64_t block = n.attrs().integer("block_size", 0);
+  const int64_t block = integer_of(n, "block_size");
   if (scale.rank() == 0) return sum(x, {}, false);
-  const int64_t axis = normal_axis(n, n.attrs().integer("axis", 1), x.rank());
+  const int64_t axis = normal_axis(n, integer_of(n, "axis"), x.rank());
   if (block == 0 && scale.shape()[0].known() && scale.shape()[0].value() == 1)
     return reshape(sum(x, {}, false), Ints{1});
   if (block == 0) {
@@ -78,7 +77,7 @@ Grads dequantize_vjp(Node n, const Grads& dy) {
 
 Grads fake_quantize_vjp(Node n, const Grads& dy) {
   Value x = n.input(0), zero = n.input(2);
-  const auto type = static_cast<DType>(n.attrs().integer("output_dtype", 0));
+  const auto type = static_cast<DType>(integer_of(n, "output_dtype"));
   const QuantisedRange range = quantised_range(type);
   Value q = cast(x, DType::f32) / spread(n, x, cast(n.input(1), DType::f32));
   if (is_integer(type)) q = apply("Round", {q});
@@ -104,13 +103,24 @@ std::vector<Value> fake_quantize_decompose(Node n) {
 
 }  // namespace
 
-extern const OpDef kQuantizeLinear = {.name = "QuantizeLinear", .stops_gradient = true};
-extern const OpDef kDequantizeLinear = {.name = "DequantizeLinear", .vjp = dequantize_vjp};
+extern const OpDef kQuantizeLinear = {.name = "QuantizeLinear",
+                                      .attributes = {{"axis", 1},
+                                                     {"block_size", 0},
+                                                     {"output_dtype", 0},
+                                                     {"precision", 0},
+                                                     {"saturate", 1}},
+                                      .stops_gradient = true};
+extern const OpDef kDequantizeLinear = {
+    .name = "DequantizeLinear",
+    .attributes = {{"axis", 1}, {"block_size", 0}, {"output_dtype", 0}},
+    .vjp = dequantize_vjp};
 /// steep.FakeQuantize(x, scale, zero_point?){those of QuantizeLinear, dtype}: QuantizeLinear to
 /// `output_dtype`, then DequantizeLinear to `dtype`.
-extern const OpDef kSteepFakeQuantize = {.name = "steep.FakeQuantize",
-                                         .vjp = fake_quantize_vjp,
-                                         .infer = fake_quantize_infer,
-                                         .decompose = fake_quantize_decompose};
+extern const OpDef kSteepFakeQuantize = {
+    .name = "steep.FakeQuantize",
+    .attributes = {{"axis", 1}, {"block_size", 0}, {"output_dtype", 0}},
+    .vjp = fake_quantize_vjp,
+    .infer = fake_quantize_infer,
+    .decompose = fake_quantize_decompose};
 
 }  // namespace steep

@@ -64,13 +64,23 @@ std::vector<Value> qlinear_conv_decompose(Node n) {
 
 }  // namespace
 
-extern const OpDef kConvInteger = {
-    .name = "ConvInteger", .stops_gradient = true, .decompose = conv_integer_decompose};
-extern const OpDef kQLinearConv = {
-    .name = "QLinearConv", .stops_gradient = true, .decompose = qlinear_conv_decompose};
-extern const OpDef kMatMulInteger = {
-    .name = "MatMulInteger", .stops_gradient = true, .decompose = matmul_integer_decompose};
-extern const OpDef kQLinearMatMul = {
-    .name = "QLinearMatMul", .stops_gradient = true, .decompose = qlinear_matmul_decompose};
+extern const OpDef kConvInteger = {.name = "ConvInteger",
+                                   .attributes = {{"auto_pad", "NOTSET"}, {"group", 1}},
+                                   .ranks = "2+ =",
+                                   .stops_gradient = true,
+                                   .decompose = conv_integer_decompose};
+extern const OpDef kQLinearConv = {.name = "QLinearConv",
+                                   .attributes = {{"auto_pad", "NOTSET"}, {"group", 1}},
+                                   .ranks = "2+ . . = . . . . 1",
+                                   .stops_gradient = true,
+                                   .decompose = qlinear_conv_decompose};
+extern const OpDef kMatMulInteger = {.name = "MatMulInteger",
+                                     .ranks = "1+ 1+",
+                                     .stops_gradient = true,
+                                     .decompose = matmul_integer_decompose};
+extern const OpDef kQLinearMatMul = {.name = "QLinearMatMul",
+                                     .ranks = "1+ . . 1+",
+                                     .stops_gradient = true,
+                                     .decompose = qlinear_matmul_decompose};
 
 }  // namespace steep

@@ -28,6 +28,7 @@ std::vector<Value> radam_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSteepRAdam = {.name = "steep.RAdam",
+                                  .attributes = {{"decoupled", 0}, {"maximize", 0}},
                                   .infer = updated_types,
                                   .decompose = radam_decompose,
                                   .updates_input = {kParamInput, kFirstState, kFirstState + 1}};

@@ -2,6 +2,7 @@
 // {stream, dtype}: drawn from Philox4x32-10 at (seed, run, stream, element); normal numbers by the
 // method of Box and Muller.
 #include "ops/build.h"
+#include "ops/dropout.h"
 #include "ops/own_types.h"
 
 namespace steep {
@@ -13,9 +14,17 @@ std::vector<Type> random_infer(Node n) {
 
 }  // namespace
 
-extern const OpDef kSteepRandomNormal = {
-    .name = "steep.RandomNormal", .stops_gradient = true, .infer = random_infer};
-extern const OpDef kSteepRandomUniform = {
-    .name = "steep.RandomUniform", .stops_gradient = true, .infer = random_infer};
+extern const OpDef kSteepRandomNormal = {.name = "steep.RandomNormal",
+                                         .attributes = {{"mean", 0.0}, {"scale", 1.0}, kStream},
+                                         .stops_gradient = true,
+                                         .dataless = true,
+                                         .seed = 0,
+                                         .infer = random_infer};
+extern const OpDef kSteepRandomUniform = {.name = "steep.RandomUniform",
+                                          .attributes = {{"high", 1.0}, {"low", 0.0}, kStream},
+                                          .stops_gradient = true,
+                                          .dataless = true,
+                                          .seed = 0,
+                                          .infer = random_infer};
 
 }  // namespace steep

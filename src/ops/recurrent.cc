@@ -7,6 +7,10 @@
 namespace steep {
 namespace {
 
+const std::initializer_list<Attribute> kRecurrentAttributes = {
+    {"cell", ""},        {"clip", 0.0}, {"direction", "forward"},
+    {"input_forget", 0}, {"layout", 0}, {"linear_before_reset", 0}};
+
 constexpr int kLens = 4;  // the only input that has no gradient
 constexpr int kInputs = 8;
 
@@ -42,7 +46,7 @@ std::vector<Type> recurrent_grad_infer(Node n) {
 /// The gradients of the layer, which is computed again step by step.
 std::vector<Value> layer_gradients(Node n, std::span<const Value> inputs,
                                    Differentiate differentiate) {
-  const std::string cell = n.attrs().string("cell", "");
+  const std::string cell = text_of(n, "cell");
   const Grads dy(inputs.begin(), inputs.begin() + 3);
   std::vector<Value> dx =
       gradients_in_parts([&](std::span<const Value> own) { return recurrent_layer(n, cell, own); },
@@ -69,10 +73,20 @@ std::vector<Value> recurrent_grad_in_parts(Node n, Differentiate differentiate) 
 
 }  // namespace
 
-extern const OpDef kLSTM = {.name = "LSTM", .vjp = recurrent_vjp};
-extern const OpDef kGRU = {.name = "GRU", .vjp = recurrent_vjp};
-extern const OpDef kRNN = {.name = "RNN", .vjp = recurrent_vjp};
+extern const OpDef kLSTM = {.name = "LSTM",
+                            .attributes = kRecurrentAttributes,
+                            .ranks = "3 3 3 2 1 3 3 2",
+                            .vjp = recurrent_vjp};
+extern const OpDef kGRU = {.name = "GRU",
+                           .attributes = kRecurrentAttributes,
+                           .ranks = "3 3 3 2 1 3",
+                           .vjp = recurrent_vjp};
+extern const OpDef kRNN = {.name = "RNN",
+                           .attributes = kRecurrentAttributes,
+                           .ranks = "3 3 3 2 1 3",
+                           .vjp = recurrent_vjp};
 extern const OpDef kSteepRecurrentGrad = {.name = "steep.RecurrentGrad",
+                                          .attributes = kRecurrentAttributes,
                                           .vjp = recurrent_grad_vjp,
                                           .infer = recurrent_grad_infer,
                                           .in_parts = recurrent_grad_in_parts};

@@ -119,8 +119,8 @@ class Layer {
         gates_(cell == "LSTM"  ? 4
                : cell == "GRU" ? 3
                                : 1),
-        batch_major_(n.attrs().integer("layout", 0) != 0),
-        before_reset_(n.attrs().integer("linear_before_reset", 0) != 0),
+        batch_major_(integer_of(n, "layout") != 0),
+        before_reset_(integer_of(n, "linear_before_reset") != 0),
         w_(inputs[1]),
         r_(inputs[2]),
         b_(inputs[3]),
@@ -145,7 +145,7 @@ class Layer {
   }
 
   std::vector<Value> run() {
-    const std::string direction = n_.attrs().string("direction", "forward");
+    const std::string direction = text_of(n_, "direction");
     const size_t directions = direction == "bidirectional" ? 2 : 1;
     const Strings defaults = cell_ == "LSTM"  ? Strings{"Sigmoid", "Tanh", "Tanh"}
                              : cell_ == "GRU" ? Strings{"Sigmoid", "Tanh"}
@@ -265,7 +265,7 @@ class Layer {
   };
 
   Value f(size_t which, Value x) const {
-    const double clip = n_.attrs().real("clip", 0);
+    const double clip = real_of(n_, "clip");
     if (clip > 0) {
       Graph& g = x.graph();
       x = apply("Clip", {x, scalar(g, -clip, x.dtype()), scalar(g, clip, x.dtype())});
@@ -295,7 +295,7 @@ class Layer {
     };
     const Value in = f(0, peep(gates[0], p[0], s.c));
     const Value forget =
-        n_.attrs().integer("input_forget", 0) != 0 ? 1.0 - in : f(0, peep(gates[2], p[2], s.c));
+        integer_of(n_, "input_forget") != 0 ? 1.0 - in : f(0, peep(gates[2], p[2], s.c));
     const Value c = forget * s.c + in * f(1, gates[3]);
     return {f(0, peep(gates[1], p[1], c)) * f(2, c), c};
   }

@@ -12,15 +12,15 @@ bool lacks_axes(Node n) {
 }  // namespace
 
 Value with_reduced_axes(Node n, Value v) {
-  if (n.attrs().integer("keepdims", 1) != 0) return v;
+  if (integer_of(n, "keepdims") != 0) return v;
   if (!lacks_axes(n)) return apply("Unsqueeze", {v, n.input(1)});
-  if (n.attrs().integer("noop_with_empty_axes", 0) != 0) return v;
+  if (integer_of(n, "noop_with_empty_axes") != 0) return v;
   return reshape(v, Ints(static_cast<size_t>(n.input(0).rank()), 1));
 }
 
 Value reduce_alike(Node n, std::string op, Value x) {
   Attrs attrs{{"keepdims", int64_t{1}},
-              {"noop_with_empty_axes", n.attrs().integer("noop_with_empty_axes", 0)}};
+              {"noop_with_empty_axes", integer_of(n, "noop_with_empty_axes")}};
   return n.input(1) ? apply(std::move(op), {x, n.input(1)}, attrs)
                     : apply(std::move(op), {x}, attrs);
 }
@@ -35,7 +35,7 @@ Value reduced_count(Node n) {
     }
     for (int64_t axis : constant(axes)->to_ints())
       reduced.push_back(normal_axis(n, axis, x.rank()));
-  } else if (n.attrs().integer("noop_with_empty_axes", 0) == 0) {
+  } else if (integer_of(n, "noop_with_empty_axes") == 0) {
     for (int64_t axis = 0; axis < x.rank(); ++axis) reduced.push_back(axis);
   }
   return extent_product(x, reduced);

@@ -5,6 +5,9 @@
 
 namespace steep {
 
+inline const std::initializer_list<Attribute> kReduceAttributes = {{"keepdims", 1},
+                                                                   {"noop_with_empty_axes", 0}};
+
 /// `v`, of the shape of reduction n's output, with the reduced axes back at extent 1: ready to
 /// broadcast to x.
 Value with_reduced_axes(Node n, Value v);

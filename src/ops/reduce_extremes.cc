@@ -1,6 +1,7 @@
 // ReduceMax, ReduceMin: elements that attain the extreme share the gradient equally, as in
 // torch.amax.
 #include "ops/reduce.h"
+#include "ops/shape_arithmetic.h"
 
 namespace steep {
 namespace {
@@ -14,7 +15,13 @@ Grads reduce_extreme_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kReduceMax = {.name = "ReduceMax", .vjp = reduce_extreme_vjp};
-extern const OpDef kReduceMin = {.name = "ReduceMin", .vjp = reduce_extreme_vjp};
+extern const OpDef kReduceMax = {.name = "ReduceMax",
+                                 .attributes = kReduceAttributes,
+                                 .vjp = reduce_extreme_vjp,
+                                 .elements = elements::reduce_max};
+extern const OpDef kReduceMin = {.name = "ReduceMin",
+                                 .attributes = kReduceAttributes,
+                                 .vjp = reduce_extreme_vjp,
+                                 .elements = elements::reduce_min};
 
 }  // namespace steep

@@ -11,6 +11,7 @@ Grads reduce_l2_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kReduceL2 = {.name = "ReduceL2", .vjp = reduce_l2_vjp};
+extern const OpDef kReduceL2 = {
+    .name = "ReduceL2", .attributes = kReduceAttributes, .vjp = reduce_l2_vjp};
 
 }  // namespace steep

@@ -11,6 +11,7 @@ Grads reduce_log_sum_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kReduceLogSum = {.name = "ReduceLogSum", .vjp = reduce_log_sum_vjp};
+extern const OpDef kReduceLogSum = {
+    .name = "ReduceLogSum", .attributes = kReduceAttributes, .vjp = reduce_log_sum_vjp};
 
 }  // namespace steep

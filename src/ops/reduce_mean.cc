@@ -10,6 +10,7 @@ Grads reduce_mean_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kReduceMean = {.name = "ReduceMean", .vjp = reduce_mean_vjp};
+extern const OpDef kReduceMean = {
+    .name = "ReduceMean", .attributes = kReduceAttributes, .vjp = reduce_mean_vjp};
 
 }  // namespace steep

@@ -1,6 +1,7 @@
 // y = Π x. Each factor's slope is the product of the others, also where some factors are zero.
 #include "ops/product.h"
 #include "ops/reduce.h"
+#include "ops/shape_arithmetic.h"
 
 namespace steep {
 namespace {
@@ -14,6 +15,9 @@ Grads reduce_prod_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kReduceProd = {.name = "ReduceProd", .vjp = reduce_prod_vjp};
+extern const OpDef kReduceProd = {.name = "ReduceProd",
+                                  .attributes = kReduceAttributes,
+                                  .vjp = reduce_prod_vjp,
+                                  .elements = elements::reduce_prod};
 
 }  // namespace steep

@@ -1,5 +1,6 @@
 // y = Σ x
 #include "ops/reduce.h"
+#include "ops/shape_arithmetic.h"
 
 namespace steep {
 namespace {
@@ -10,6 +11,9 @@ Grads reduce_sum_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kReduceSum = {.name = "ReduceSum", .vjp = reduce_sum_vjp};
+extern const OpDef kReduceSum = {.name = "ReduceSum",
+                                 .attributes = kReduceAttributes,
+                                 .vjp = reduce_sum_vjp,
+                                 .elements = elements::reduce_sum};
 
 }  // namespace steep

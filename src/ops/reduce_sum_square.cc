@@ -11,6 +11,7 @@ Grads reduce_sum_square_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kReduceSumSquare = {.name = "ReduceSumSquare", .vjp = reduce_sum_square_vjp};
+extern const OpDef kReduceSumSquare = {
+    .name = "ReduceSumSquare", .attributes = kReduceAttributes, .vjp = reduce_sum_square_vjp};
 
 }  // namespace steep

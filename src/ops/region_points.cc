@@ -30,7 +30,7 @@ Samples sample(Node n, Value begin, Value end, Value extent, int64_t bins, bool 
                bool mean) {
   Graph& g = begin.graph();
   const DType dtype = begin.dtype();
-  const int64_t sampling = std::max<int64_t>(n.attrs().integer("sampling_ratio", 0), 0);
+  const int64_t sampling = std::max<int64_t>(integer_of(n, "sampling_ratio"), 0);
   Value size = end - begin;
   // Without the half pixel a region is never smaller than one element.
   if (!half_pixel) size = apply("Max", {size, scalar(g, 1, dtype)});
@@ -79,12 +79,11 @@ Value zero_for_none(Value y) { return where(greater(y, kLeast), y, 0.0); }
 
 Value region_points(Node n, Value x, Value regions, Value images) {
   Graph& g = x.graph();
-  const bool mean = n.attrs().string("mode", "avg") == "avg";
-  const bool half_pixel =
-      n.attrs().string("coordinate_transformation_mode", "half_pixel") == "half_pixel";
-  const double scale = n.attrs().real("spatial_scale", 1);
-  const int64_t rows = n.attrs().integer("output_height", 1);
-  const int64_t columns = n.attrs().integer("output_width", 1);
+  const bool mean = text_of(n, "mode") == "avg";
+  const bool half_pixel = text_of(n, "coordinate_transformation_mode") == "half_pixel";
+  const double scale = real_of(n, "spatial_scale");
+  const int64_t rows = integer_of(n, "output_height");
+  const int64_t columns = integer_of(n, "output_width");
   auto side = [&](double i) {
     const Value v =
         apply("Gather", {regions, scalar(g, i, DType::i64)}, {{"axis", int64_t{1}}}) * scale;
@@ -149,7 +148,7 @@ Value bins_along(Value begin, Value end, Value extent, int64_t bins) {
 Value region_maxima(Node n, Value x, Value regions) {
   Graph& g = x.graph();
   const Ints bins = n.attrs().ints("pooled_shape");
-  const double scale = n.attrs().real("spatial_scale", 1);
+  const double scale = real_of(n, "spatial_scale");
   auto column = [&](double i) {
     return apply("Gather", {regions, scalar(g, i, DType::i64)}, {{"axis", int64_t{1}}});
   };

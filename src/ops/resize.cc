@@ -8,6 +8,16 @@
 namespace steep {
 namespace {
 
+const std::initializer_list<Attribute> kResizeAttributes = {
+    {"antialias", 0},
+    {"coordinate_transformation_mode", "half_pixel"},
+    {"cubic_coeff_a", -0.75},
+    {"exclude_outside", 0},
+    {"extrapolation_value", 0.0},
+    {"keep_aspect_ratio_policy", "stretch"},
+    {"mode", "nearest"},
+    {"nearest_mode", "round_prefer_floor"}};
+
 Grads resize_vjp(Node n, const Grads& dy) {
   return {apply("steep.ResizeGrad",
                 {dy[0], shape_of(n.input(0)), n.input(1), n.input(2), n.input(3)}, n.attrs())};
@@ -83,8 +93,8 @@ std::vector<Value> resize_grad_in_parts(Node n) {
   Attrs attrs = n.attrs();
   Ints axes = attrs.ints("axes", counting(0, rank));
   for (int64_t& axis : axes) axis = normal_axis(n, axis, rank);
-  const bool crops = attrs.string("coordinate_transformation_mode", "") == "tf_crop_and_resize";
-  const bool shares = attrs.string("keep_aspect_ratio_policy", "stretch") != "stretch";
+  const bool crops = text_of(n, "coordinate_transformation_mode") == "tf_crop_and_resize";
+  const bool shares = text_of(n, "keep_aspect_ratio_policy") != "stretch";
   if (crops && shares) {
     throw ModelError({.what = "The gradient of this resizing cannot be written as ONNX.",
                       .node = n.name(),
@@ -111,10 +121,33 @@ std::vector<Value> resize_grad_in_parts(Node n) {
   return {reshape(dx, shape)};
 }
 
+/// To no elements along an axis: where ONNX's function finds a size of 0 it finds nothing.
+void resize_refine(Node n) {
+  const Tensor* sizes = constant(n.input(3));
+  const Value y = n.output(0);
+  if (sizes == nullptr || !y.type().shape) return;
+  if (text_of(n, "keep_aspect_ratio_policy") != "stretch") return;
+  const Ints wanted = sizes->to_ints();
+  const Ints axes = n.attrs().ints("axes");
+  if (!axes.empty() && axes.size() != wanted.size()) return;
+  Shape shape = y.shape();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const int64_t axis = axes.empty() ? static_cast<int64_t>(i) : axes.at(i);
+    if (wanted[i] == 0) shape.at(static_cast<size_t>(normal_axis(n, axis, y.rank()))) = Dim(0);
+  }
+  n.graph().set_type(y, {y.dtype(), shape});
+}
+
 }  // namespace
 
-extern const OpDef kResize = {.name = "Resize", .vjp = resize_vjp};
+extern const OpDef kResize = {.name = "Resize",
+                              .attributes = kResizeAttributes,
+                              .ranks = ". 1 1 1",
+                              .settings = {1, 2},
+                              .vjp = resize_vjp,
+                              .refine = resize_refine};
 extern const OpDef kSteepResizeGrad = {.name = "steep.ResizeGrad",
+                                       .attributes = kResizeAttributes,
                                        .vjp = resize_grad_vjp,
                                        .infer = resize_grad_infer,
                                        .in_parts = resize_grad_in_parts};

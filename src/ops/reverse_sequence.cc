@@ -9,8 +9,8 @@ namespace {
 /// the axis, or below 0, asks for a step that does not exist, which GatherND refuses.
 std::vector<Value> reverse_sequence_decompose(Node n) {
   Value x = n.input(0), lengths = unsqueeze(cast(n.input(1), DType::i64), {1});
-  const int64_t batch = n.attrs().integer("batch_axis", 1);
-  const int64_t time = n.attrs().integer("time_axis", 0);
+  const int64_t batch = integer_of(n, "batch_axis");
+  const int64_t time = integer_of(n, "time_axis");
   if (batch + time != 1 || batch * time != 0) {
     throw ModelError({.what = "The axes of a sequence are not the first two.",
                       .node = n.name(),
@@ -31,6 +31,8 @@ std::vector<Value> reverse_sequence_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kReverseSequence = {.name = "ReverseSequence",
+                                       .attributes = {{"batch_axis", 1}, {"time_axis", 0}},
+                                       .ranks = "2+ 1",
                                        .decompose = reverse_sequence_decompose};
 
 }  // namespace steep

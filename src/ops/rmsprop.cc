@@ -14,7 +14,7 @@ std::vector<Value> rmsprop_decompose(Node n) {
   const Value squares = moving_average(alpha, n.input(next++), gradient * gradient);
   std::vector<Value> updated{{}, squares};
   Value variance = squares;
-  if (n.attrs().integer("centered", 0) != 0) {
+  if (integer_of(n, "centered") != 0) {
     const Value mean = moving_average(alpha, n.input(next++), gradient);
     variance = squares - mean * mean;
     updated.push_back(mean);
@@ -32,6 +32,7 @@ std::vector<Value> rmsprop_decompose(Node n) {
 
 extern const OpDef kSteepRMSprop = {
     .name = "steep.RMSprop",
+    .attributes = {{"centered", 0}, {"decoupled", 0}, {"maximize", 0}},
     .infer = updated_types,
     .decompose = rmsprop_decompose,
     .updates_input = {kParamInput, kFirstState, kFirstState + 1, kFirstState + 2}};

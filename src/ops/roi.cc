@@ -8,6 +8,14 @@
 namespace steep {
 namespace {
 
+const std::initializer_list<Attribute> kRoiAlignAttributes = {
+    {"coordinate_transformation_mode", "half_pixel"},
+    {"mode", "avg"},
+    {"output_height", 1},
+    {"output_width", 1},
+    {"sampling_ratio", 0},
+    {"spatial_scale", 1.0}};
+
 Grads roi_align_vjp(Node n, const Grads& dy) {
   return {apply("steep.RoiAlignGrad", {dy[0], n.input(0), n.input(1), n.input(2)}, n.attrs())};
 }
@@ -55,13 +63,19 @@ std::vector<Value> max_roi_pool_grad_in_parts(Node n, Differentiate differentiat
 
 }  // namespace
 
-extern const OpDef kRoiAlign = {.name = "RoiAlign", .vjp = roi_align_vjp};
-extern const OpDef kMaxRoiPool = {.name = "MaxRoiPool", .vjp = max_roi_pool_vjp};
+extern const OpDef kRoiAlign = {
+    .name = "RoiAlign", .attributes = kRoiAlignAttributes, .ranks = "4 2 1", .vjp = roi_align_vjp};
+extern const OpDef kMaxRoiPool = {.name = "MaxRoiPool",
+                                  .attributes = {{"spatial_scale", 1.0}},
+                                  .ranks = "4 2",
+                                  .vjp = max_roi_pool_vjp};
 extern const OpDef kSteepRoiAlignGrad = {.name = "steep.RoiAlignGrad",
+                                         .attributes = kRoiAlignAttributes,
                                          .vjp = roi_align_grad_vjp,
                                          .infer = roi_grad_infer,
                                          .in_parts = roi_align_grad_in_parts};
 extern const OpDef kSteepMaxRoiPoolGrad = {.name = "steep.MaxRoiPoolGrad",
+                                           .attributes = {{"spatial_scale", 1.0}},
                                            .vjp = max_roi_pool_grad_vjp,
                                            .infer = roi_grad_infer,
                                            .in_parts = max_roi_pool_grad_in_parts};

@@ -6,7 +6,7 @@ namespace steep {
 
 Grads scatter_vjp(Node n, const Grads& dy, const ScatterOps& ops) {
   Value data = n.input(0), updates = n.input(2), y = n.output(0);
-  const std::string reduction = n.attrs().string("reduction", "none");
+  const std::string reduction = text_of(n, "reduction");
   if (reduction == "none") {
     return {ops.write(n, dy[0], zeros_like(updates), "none"), Value(), ops.read(n, dy[0])};
   }

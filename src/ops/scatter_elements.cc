@@ -7,7 +7,7 @@ namespace steep {
 namespace {
 
 Value read(Node n, Value from) {
-  return apply("GatherElements", {from, n.input(1)}, {{"axis", n.attrs().integer("axis", 0)}});
+  return apply("GatherElements", {from, n.input(1)}, {{"axis", integer_of(n, "axis")}});
 }
 
 Value write(Node n, Value onto, Value updates, const std::string& reduction) {
@@ -20,6 +20,9 @@ Grads scatter_elements_vjp(Node n, const Grads& dy) { return scatter_vjp(n, dy, 
 
 }  // namespace
 
-extern const OpDef kScatterElements = {.name = "ScatterElements", .vjp = scatter_elements_vjp};
+extern const OpDef kScatterElements = {.name = "ScatterElements",
+                                       .attributes = {{"axis", 0}, {"reduction", "none"}},
+                                       .ranks = "1+ = =",
+                                       .vjp = scatter_elements_vjp};
 
 }  // namespace steep

@@ -16,6 +16,9 @@ Grads scatter_nd_vjp(Node n, const Grads& dy) { return scatter_vjp(n, dy, {read,
 
 }  // namespace
 
-extern const OpDef kScatterND = {.name = "ScatterND", .vjp = scatter_nd_vjp};
+extern const OpDef kScatterND = {.name = "ScatterND",
+                                 .attributes = {{"reduction", "none"}},
+                                 .ranks = "1+ 1+",
+                                 .vjp = scatter_nd_vjp};
 
 }  // namespace steep

@@ -6,13 +6,17 @@ namespace {
 
 Grads selu_vjp(Node n, const Grads& dy) {
   Value x = n.input(0), y = n.output(0);
-  const double alpha = n.attrs().real("alpha", 1.67326319217681884765625);
-  const double gamma = n.attrs().real("gamma", 1.05070102214813232421875);
+  const double alpha = real_of(n, "alpha");
+  const double gamma = real_of(n, "gamma");
   return {where(greater(x, 0), dy[0] * gamma, dy[0] * (y + alpha * gamma))};
 }
 
 }  // namespace
 
-extern const OpDef kSelu = {.name = "Selu", .elementwise = true, .vjp = selu_vjp};
+extern const OpDef kSelu = {
+    .name = "Selu",
+    .attributes = {{"alpha", 1.67326319217681884765625}, {"gamma", 1.05070102214813232421875}},
+    .elementwise = true,
+    .vjp = selu_vjp};
 
 }  // namespace steep

@@ -51,15 +51,15 @@ Grads erase_vjp(Node n, const Grads& dy) {
 }
 
 Grads split_vjp(Node n, const Grads& dy) {
-  const bool dropped = !n.input(1) && n.attrs().integer("keepdims", 1) == 0;
-  const Attrs attrs{{"axis", n.attrs().integer("axis", 0)}, {"new_axis", int64_t{dropped}}};
+  const bool dropped = !n.input(1) && integer_of(n, "keepdims") == 0;
+  const Attrs attrs{{"axis", integer_of(n, "axis")}, {"new_axis", int64_t{dropped}}};
   // Nothing to put together where the axis is empty: the shape is that of x.
   return {apply("ConcatFromSequence", {dy[0]}, attrs)};
 }
 
 Grads concat_vjp(Node n, const Grads& dy) {
-  const Attrs axis{{"axis", n.attrs().integer("axis", 0)}};
-  if (n.attrs().integer("new_axis", 0) != 0) {
+  const Attrs axis{{"axis", integer_of(n, "axis")}};
+  if (integer_of(n, "new_axis") != 0) {
     Attrs attrs = axis;
     attrs.set("keepdims", int64_t{0});
     return {apply("SplitToSequence", {dy[0]}, attrs)};
@@ -130,7 +130,7 @@ std::vector<Value> sum_of_in_parts(Node n) {
 
 std::vector<Value> extents_in_parts(Node n) {
   const std::vector<Value> extents = for_items(n, [&](const std::vector<Value>& items) {
-    const Value axis = ints(items[0].graph(), {n.attrs().integer("axis", 0)});
+    const Value axis = ints(items[0].graph(), {integer_of(n, "axis")});
     return apply("Gather", {shape_of(items[0]), axis});
   });
   if (extents.empty()) return {};
@@ -150,17 +150,23 @@ extern const OpDef kSequenceInsert = {
     .name = "SequenceInsert", .dynamic = true, .vjp = insert_vjp, .infer = insert_infer};
 extern const OpDef kSequenceErase = {
     .name = "SequenceErase", .dynamic = true, .vjp = erase_vjp, .infer = same_infer};
-extern const OpDef kSplitToSequence = {
-    .name = "SplitToSequence", .dynamic = true, .vjp = split_vjp};
-extern const OpDef kConcatFromSequence = {
-    .name = "ConcatFromSequence", .dynamic = true, .vjp = concat_vjp};
+extern const OpDef kSplitToSequence = {.name = "SplitToSequence",
+                                       .attributes = {{"axis", 0}, {"keepdims", 1}},
+                                       .dynamic = true,
+                                       .vjp = split_vjp};
+extern const OpDef kConcatFromSequence = {.name = "ConcatFromSequence",
+                                          .attributes = {{"axis", 0}, {"new_axis", 0}},
+                                          .dynamic = true,
+                                          .vjp = concat_vjp};
 extern const OpDef kSteepSequenceExtents = {.name = "steep.SequenceExtents",
+                                            .attributes = {{"axis", 0}},
                                             .stops_gradient = true,
                                             .dynamic = true,
                                             .infer = extents_infer,
                                             .in_parts = extents_in_parts};
 extern const OpDef kSteepZerosLike = {.name = "steep.ZerosLike",
                                       .stops_gradient = true,
+                                      .dataless = true,
                                       .dynamic = true,
                                       .infer = same_infer,
                                       .in_parts = zeros_like_in_parts};

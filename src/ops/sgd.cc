@@ -15,13 +15,14 @@ std::vector<Value> sgd_decompose(Node n) {
   // the first step has nothing to dampen
   const Value first = equal(n.input(kStepInput), 1);
   const Value velocity = where(first, gradient, momentum * buffer + take * gradient);
-  const bool nesterov = n.attrs().integer("nesterov", 0) != 0;
+  const bool nesterov = integer_of(n, "nesterov") != 0;
   return {param - lr * (nesterov ? gradient + momentum * velocity : velocity), velocity};
 }
 
 }  // namespace
 
 extern const OpDef kSteepSGD = {.name = "steep.SGD",
+                                .attributes = {{"decoupled", 0}, {"maximize", 0}, {"nesterov", 0}},
                                 .infer = updated_types,
                                 .decompose = sgd_decompose,
                                 .updates_input = {kParamInput, kFirstState}};

@@ -1,14 +1,14 @@
 #include "ops/shape_arithmetic.h"
 
 #include <algorithm>
-#include <functional>
-#include <string_view>
-#include <unordered_map>
 
 #include "steep/error.h"
 
 namespace steep {
 namespace {
+
+using elements::Inputs;
+using elements::Result;
 
 constexpr int64_t kLargest = 64;  // elements; shapes are shorter
 
@@ -21,8 +21,7 @@ bool same_symbol(const Element& a, const Element& b) {
 bool is(const Element& e, int64_t n) { return e.number == n; }
 bool negative(const Element& e) { return e.number && *e.number < 0; }
 
-// --- elementwise
-// ----------------------------------------------------------------------------------------------
+// --- one element ---------------------------------------------------------------------------------
 
 using Binary = Element (*)(const Element&, const Element&);
 
@@ -91,6 +90,8 @@ Element logical_or(const Element& a, const Element& b) {
   return both(a, b, [](int64_t x, int64_t y, int64_t* r) { return *r = x != 0 || y != 0, true; });
 }
 
+// --- all elements --------------------------------------------------------------------------------
+
 /// Element i of a value that is broadcast to `size`.
 const Element& at(const Elements& e, size_t i) { return e[e.size() == 1 ? 0 : i]; }
 
@@ -104,9 +105,6 @@ std::optional<size_t> broadcast_size(std::initializer_list<const Elements*> all)
   }
   return size;
 }
-
-using Inputs = std::vector<std::optional<Elements>>;
-using Result = std::optional<Elements>;
 
 Result elementwise(const Inputs& in, Binary f) {
   if (in.empty() || !in[0]) return std::nullopt;
@@ -132,18 +130,136 @@ Result variadic(Node, const Inputs& in) {
 }
 template <Binary f>
 Result binary_integer_mod(Node n, const Inputs& in) {
-  return n.attrs().integer("fmod", 0) == 0 ? binary<f>(n, in) : std::nullopt;
+  return integer_of(n, "fmod") == 0 ? binary<f>(n, in) : std::nullopt;
 }
 
+template <Binary f>
+Result reduce(Node n, const Inputs& in) {
+  if (in.empty() || !in[0] || in[0]->empty() || n.input(0).rank() != 1) return std::nullopt;
+  if (in.size() == 1 && integer_of(n, "noop_with_empty_axes") != 0) return std::nullopt;
+  Element result = (*in[0])[0];
+  for (size_t i = 1; i < in[0]->size(); ++i) result = f(result, (*in[0])[i]);
+  return Elements{result};
+}
+
+/// n's result, of at most one axis of known length, where all its elements are `value`.
+Result filled(Node n, const Element& value) {
+  const Value y = n.output(0);
+  if (!y.type().concrete() || y.type().dims().size() > 1) return std::nullopt;
+  const int64_t size = element_count(y.type().dims());
+  return size <= kLargest ? Result(Elements(static_cast<size_t>(size), value)) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Elements> elements_of(Value v) {
+  if (!v || !is_counting(v.dtype()) || !v.type().shape || v.rank() > 1 ||
+      v.type().kind != Kind::tensor) {
+    return std::nullopt;
+  }
+  Elements result;
+  if (v.role() == Role::constant && v.tensor() != nullptr) {
+    if (v.tensor()->size() > kLargest) return std::nullopt;
+    for (int64_t n : v.tensor()->to_ints()) result.push_back(number(n));
+    return result;
+  }
+  const Shape* contents = v.graph().contents(v);
+  if (contents == nullptr) return std::nullopt;
+  for (const Dim& d : *contents)
+    result.push_back(d.known() ? number(d.value()) : Element{.symbol = d.symbol()});
+  return result;
+}
+
+std::optional<Elements> evaluate_elements(Node n) {
+  const Value y = n.output(0);
+  const OpDef* def = find_op(n.op());
+  if (def == nullptr || def->elements == nullptr || n.output_count() != 1 ||
+      !is_counting(y.dtype()) || !y.type().shape || y.rank() > 1 || y.type().kind != Kind::tensor) {
+    return std::nullopt;
+  }
+  Inputs inputs;
+  for (int i = 0; i < n.input_count(); ++i) inputs.push_back(elements_of(n.input(i)));
+  Result result = def->elements(n, inputs);
+  if (!result || result->size() > static_cast<size_t>(kLargest)) return std::nullopt;
+  const Dim extent = y.rank() == 0 ? Dim(1) : y.shape()[0];
+  if (extent.known() && extent.value() != static_cast<int64_t>(result->size())) return std::nullopt;
+  for (Element& e : *result) {
+    if (!e.number) continue;
+    if (y.dtype() == DType::boolean) e.number = *e.number != 0;
+    if (y.dtype() == DType::i32 && *e.number != static_cast<int32_t>(*e.number)) e = {};
+  }
+  return result;
+}
+
+void propagate_contents(Node n) {
+  const Value y = n.output(0);
+  if (!y) return;
+  const auto elements = evaluate_elements(n);
+  if (!elements) return;
+  const Shape* before = n.graph().contents(y);
+  const bool merge = before != nullptr && before->size() == elements->size();
+  Shape contents;
+  for (const Element& e : *elements) {
+    if (e.number && *e.number >= 0) {
+      contents.emplace_back(*e.number);
+    } else if (!e.symbol.empty()) {
+      contents.push_back(Dim::symbol(e.symbol));
+    } else {
+      contents.push_back(merge && !e.number ? (*before)[contents.size()] : Dim());
+    }
+  }
+  n.graph().set_contents(y, std::move(contents));
+}
+
+std::optional<Tensor> known_result(Node n) {
+  const auto elements = evaluate_elements(n);
+  if (!elements) return std::nullopt;
+  for (const Element& e : *elements) {
+    if (!e.number) return std::nullopt;
+  }
+  const Value y = n.output(0);
+  Tensor tensor = Tensor::empty(
+      y.dtype(), y.rank() == 0 ? Dims{} : Dims{static_cast<int64_t>(elements->size())});
+  for (size_t i = 0; i < elements->size(); ++i) {
+    const int64_t value = *(*elements)[i].number;
+    if (y.dtype() == DType::i64) tensor.data<int64_t>()[i] = value;
+    if (y.dtype() == DType::i32) tensor.data<int32_t>()[i] = static_cast<int32_t>(value);
+    if (y.dtype() == DType::boolean)
+      static_cast<uint8_t*>(tensor.data())[i] = static_cast<uint8_t>(value);
+  }
+  return tensor;
+}
+
+namespace elements {
+
+Result add(Node n, const Inputs& in) { return binary<steep::add>(n, in); }
+Result sub(Node n, const Inputs& in) { return binary<steep::sub>(n, in); }
+Result mul(Node n, const Inputs& in) { return binary<steep::mul>(n, in); }
+Result div(Node n, const Inputs& in) { return binary<steep::div>(n, in); }
+Result equal(Node n, const Inputs& in) { return binary<steep::equal>(n, in); }
+Result greater(Node n, const Inputs& in) { return binary<steep::greater>(n, in); }
+Result less(Node n, const Inputs& in) { return binary<steep::less>(n, in); }
+Result logical_and(Node n, const Inputs& in) { return binary<steep::logical_and>(n, in); }
+Result logical_or(Node n, const Inputs& in) { return binary<steep::logical_or>(n, in); }
+Result mod(Node n, const Inputs& in) { return binary_integer_mod<steep::mod>(n, in); }
+Result max(Node n, const Inputs& in) { return variadic<steep::max>(n, in); }
+Result min(Node n, const Inputs& in) { return variadic<steep::min>(n, in); }
+Result reduce_sum(Node n, const Inputs& in) { return reduce<steep::add>(n, in); }
+Result reduce_prod(Node n, const Inputs& in) { return reduce<steep::mul>(n, in); }
+Result reduce_max(Node n, const Inputs& in) { return reduce<steep::max>(n, in); }
+Result reduce_min(Node n, const Inputs& in) { return reduce<steep::min>(n, in); }
+
 Result negate(Node, const Inputs& in) {
-  return in.size() == 1 && in[0] ? elementwise({Elements{number(0)}, in[0]}, sub) : std::nullopt;
+  return in.size() == 1 && in[0] ? elementwise({Elements{number(0)}, in[0]}, steep::sub)
+                                 : std::nullopt;
 }
 
 Result logical_not(Node, const Inputs& in) {
-  return in.size() == 1 && in[0] ? elementwise({in[0], Elements{number(0)}}, equal) : std::nullopt;
+  return in.size() == 1 && in[0] ? elementwise({in[0], Elements{number(0)}}, steep::equal)
+                                 : std::nullopt;
 }
 
-Result choose(Node, const Inputs& in) {
+Result where(Node, const Inputs& in) {
   if (in.size() != 3 || !in[0] || !in[1] || !in[2]) return std::nullopt;
   const auto size = broadcast_size({&*in[0], &*in[1], &*in[2]});
   if (!size) return std::nullopt;
@@ -155,9 +271,6 @@ Result choose(Node, const Inputs& in) {
   }
   return result;
 }
-
-// --- moving
-// ---------------------------------------------------------------------------------------------------
 
 /// Reshape, Squeeze, Unsqueeze, Cast between integers: the same elements.
 Result same(Node, const Inputs& in) { return in.empty() ? std::nullopt : in[0]; }
@@ -223,22 +336,19 @@ Result slice(Node, const Inputs& in) {
   return result;
 }
 
-/// ConstantOfShape and Expand to at most one axis of known length.
-Result fill(Node n, const Inputs& in) {
-  const Value y = n.output(0);
-  if (!y.type().concrete() || y.type().dims().size() > 1) return std::nullopt;
-  const int64_t size = element_count(y.type().dims());
+Result constant_of_shape(Node n, const Inputs&) {
   Element value = number(0);
-  if (n.op() == "Expand") {
-    if (in.empty() || !in[0] || in[0]->size() != 1) return std::nullopt;
-    value = (*in[0])[0];
-  } else if (const Attr* a = n.attrs().find("value")) {
+  if (const Attr* a = n.attrs().find("value")) {
     const auto* tensor = std::get_if<Tensor>(a);
     if (tensor == nullptr || tensor->size() != 1 || !is_counting(tensor->dtype()))
       return std::nullopt;
     value = number(tensor->to_ints()[0]);
   }
-  return size <= kLargest ? Result(Elements(static_cast<size_t>(size), value)) : std::nullopt;
+  return filled(n, value);
+}
+
+Result expand(Node n, const Inputs& in) {
+  return !in.empty() && in[0] && in[0]->size() == 1 ? filled(n, (*in[0])[0]) : std::nullopt;
 }
 
 Result range(Node n, const Inputs& in) {
@@ -251,145 +361,18 @@ Result range(Node n, const Inputs& in) {
   if (y.type().concrete()) {
     count = element_count(y.type().dims());
   } else if (next.number && in[1] && in[1]->size() == 1 && is((*in[2])[0], 1)) {
-    const Element span = sub((*in[1])[0], next);
+    const Element span = steep::sub((*in[1])[0], next);
     if (span.number) count = std::max(*span.number, int64_t{0});
   }
   if (!count) return std::nullopt;
   Elements result;
   for (int64_t left = std::min(*count, kLargest + 1); left > 0; --left) {
     result.push_back(next);
-    next = add(next, (*in[2])[0]);
+    next = steep::add(next, (*in[2])[0]);
   }
   return result;
 }
 
-template <Binary f>
-Result reduce(Node n, const Inputs& in) {
-  if (in.empty() || !in[0] || in[0]->empty() || n.input(0).rank() != 1) return std::nullopt;
-  if (in.size() == 1 && n.attrs().integer("noop_with_empty_axes", 0) != 0) return std::nullopt;
-  Element result = (*in[0])[0];
-  for (size_t i = 1; i < in[0]->size(); ++i) result = f(result, (*in[0])[i]);
-  return Elements{result};
-}
-
-using Rule = Result (*)(Node, const Inputs&);
-
-Rule rule_of(const std::string& op) {
-  static const std::unordered_map<std::string_view, Rule> rules = {
-      {"Add", binary<add>},
-      {"And", binary<logical_and>},
-      {"Cast", same},
-      {"Concat", concat},
-      {"ConstantOfShape", fill},
-      {"Div", binary<div>},
-      {"Equal", binary<equal>},
-      {"Expand", fill},
-      {"Gather", gather},
-      {"Greater", binary<greater>},
-      {"Less", binary<less>},
-      {"Max", variadic<max>},
-      {"Min", variadic<min>},
-      {"Mod", binary_integer_mod<mod>},
-      {"Mul", binary<mul>},
-      {"Neg", negate},
-      {"Not", logical_not},
-      {"Or", binary<logical_or>},
-      {"Range", range},
-      {"ReduceMax", reduce<max>},
-      {"ReduceMin", reduce<min>},
-      {"ReduceProd", reduce<mul>},
-      {"ReduceSum", reduce<add>},
-      {"Reshape", same},
-      {"Shape", shape},
-      {"Size", size},
-      {"Slice", slice},
-      {"Squeeze", same},
-      {"Sub", binary<sub>},
-      {"Unsqueeze", same},
-      {"Where", choose},
-  };
-  const auto it = rules.find(op);
-  return it == rules.end() ? nullptr : it->second;
-}
-
-}  // namespace
-
-std::optional<Elements> elements_of(Value v) {
-  if (!v || !is_counting(v.dtype()) || !v.type().shape || v.rank() > 1 ||
-      v.type().kind != Kind::tensor) {
-    return std::nullopt;
-  }
-  Elements result;
-  if (v.role() == Role::constant && v.tensor() != nullptr) {
-    if (v.tensor()->size() > kLargest) return std::nullopt;
-    for (int64_t n : v.tensor()->to_ints()) result.push_back(number(n));
-    return result;
-  }
-  const Shape* contents = v.graph().contents(v);
-  if (contents == nullptr) return std::nullopt;
-  for (const Dim& d : *contents)
-    result.push_back(d.known() ? number(d.value()) : Element{.symbol = d.symbol()});
-  return result;
-}
-
-std::optional<Elements> evaluate_elements(Node n) {
-  const Value y = n.output(0);
-  const Rule rule = rule_of(n.op());
-  if (rule == nullptr || n.output_count() != 1 || !is_counting(y.dtype()) || !y.type().shape ||
-      y.rank() > 1 || y.type().kind != Kind::tensor) {
-    return std::nullopt;
-  }
-  Inputs inputs;
-  for (int i = 0; i < n.input_count(); ++i) inputs.push_back(elements_of(n.input(i)));
-  Result result = rule(n, inputs);
-  if (!result || result->size() > static_cast<size_t>(kLargest)) return std::nullopt;
-  const Dim extent = y.rank() == 0 ? Dim(1) : y.shape()[0];
-  if (extent.known() && extent.value() != static_cast<int64_t>(result->size())) return std::nullopt;
-  for (Element& e : *result) {
-    if (!e.number) continue;
-    if (y.dtype() == DType::boolean) e.number = *e.number != 0;
-    if (y.dtype() == DType::i32 && *e.number != static_cast<int32_t>(*e.number)) e = {};
-  }
-  return result;
-}
-
-void propagate_contents(Node n) {
-  const Value y = n.output(0);
-  if (!y) return;
-  const auto elements = evaluate_elements(n);
-  if (!elements) return;
-  const Shape* before = n.graph().contents(y);
-  const bool merge = before != nullptr && before->size() == elements->size();
-  Shape contents;
-  for (const Element& e : *elements) {
-    if (e.number && *e.number >= 0) {
-      contents.emplace_back(*e.number);
-    } else if (!e.symbol.empty()) {
-      contents.push_back(Dim::symbol(e.symbol));
-    } else {
-      contents.push_back(merge && !e.number ? (*before)[contents.size()] : Dim());
-    }
-  }
-  n.graph().set_contents(y, std::move(contents));
-}
-
-std::optional<Tensor> known_result(Node n) {
-  const auto elements = evaluate_elements(n);
-  if (!elements) return std::nullopt;
-  for (const Element& e : *elements) {
-    if (!e.number) return std::nullopt;
-  }
-  const Value y = n.output(0);
-  Tensor tensor = Tensor::empty(
-      y.dtype(), y.rank() == 0 ? Dims{} : Dims{static_cast<int64_t>(elements->size())});
-  for (size_t i = 0; i < elements->size(); ++i) {
-    const int64_t value = *(*elements)[i].number;
-    if (y.dtype() == DType::i64) tensor.data<int64_t>()[i] = value;
-    if (y.dtype() == DType::i32) tensor.data<int32_t>()[i] = static_cast<int32_t>(value);
-    if (y.dtype() == DType::boolean)
-      static_cast<uint8_t*>(tensor.data())[i] = static_cast<uint8_t>(value);
-  }
-  return tensor;
-}
+}  // namespace elements
 
 }  // namespace steep

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ir/graph.h"
+#include "ops/op_def.h"
 
 namespace steep {
 
@@ -17,7 +17,6 @@ struct Element {
   std::optional<int64_t> number{};
   std::string symbol{};
 };
-using Elements = std::vector<Element>;
 
 /// The elements of an integer or bool value of rank at most 1; absent when nothing is known.
 std::optional<Elements> elements_of(Value v);
@@ -32,5 +31,42 @@ void propagate_contents(Node n);
 
 /// The output as a tensor, when every element is a number.
 std::optional<Tensor> known_result(Node n);
+
+/// Rules for OpDef::elements. `same`: of operators that give their input another shape or type.
+namespace elements {
+
+using Inputs = std::vector<std::optional<Elements>>;
+using Result = std::optional<Elements>;
+
+Result add(Node n, const Inputs& in);
+Result sub(Node n, const Inputs& in);
+Result mul(Node n, const Inputs& in);
+Result div(Node n, const Inputs& in);
+Result mod(Node n, const Inputs& in);
+Result min(Node n, const Inputs& in);
+Result max(Node n, const Inputs& in);
+Result negate(Node n, const Inputs& in);
+Result equal(Node n, const Inputs& in);
+Result less(Node n, const Inputs& in);
+Result greater(Node n, const Inputs& in);
+Result logical_and(Node n, const Inputs& in);
+Result logical_or(Node n, const Inputs& in);
+Result logical_not(Node n, const Inputs& in);
+Result where(Node n, const Inputs& in);
+Result reduce_sum(Node n, const Inputs& in);
+Result reduce_prod(Node n, const Inputs& in);
+Result reduce_min(Node n, const Inputs& in);
+Result reduce_max(Node n, const Inputs& in);
+Result same(Node n, const Inputs& in);
+Result shape(Node n, const Inputs& in);
+Result size(Node n, const Inputs& in);
+Result concat(Node n, const Inputs& in);
+Result gather(Node n, const Inputs& in);
+Result slice(Node n, const Inputs& in);
+Result constant_of_shape(Node n, const Inputs& in);
+Result expand(Node n, const Inputs& in);
+Result range(Node n, const Inputs& in);
+
+}  // namespace elements
 
 }  // namespace steep

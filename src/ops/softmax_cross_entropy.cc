@@ -39,7 +39,7 @@ std::vector<Type> softmax_cross_entropy_infer(Node n) {
     }
     if (a.known()) (*rows.shape)[0] = a;
   }
-  const bool none = n.attrs().string("reduction", "mean") == "none";
+  const bool none = text_of(n, "reduction") == "none";
   return {none ? rows : Type{rows.dtype, Shape{}}, rows, rows};
 }
 
@@ -72,6 +72,7 @@ std::vector<Value> softmax_cross_entropy_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSteepSoftmaxCrossEntropy = {.name = "steep.SoftmaxCrossEntropy",
+                                                .attributes = {{"reduction", "mean"}},
                                                 .vjp = softmax_cross_entropy_vjp,
                                                 .infer = softmax_cross_entropy_infer,
                                                 .decompose = softmax_cross_entropy_decompose};

@@ -23,7 +23,7 @@ std::vector<Value> softmax_cross_entropy_grad_decompose(Node n) {
   Value t = tanh(pick(log_p, rows.labels) * 0.5);
   Value slope = where(is_label(log_p, rows.labels), 2.0 * t / (1.0 - t), exp(log_p));
   Value scale = rows.weights ? dloss * rows.weights : dloss;
-  if (n.attrs().string("reduction", "mean") == "mean") {
+  if (text_of(n, "reduction") == "mean") {
     scale = scale / (rows.weights ? sum(rows.weights, {}, false)
                                   : cast(apply("Size", {n.input(2)}), dtype));
   }
@@ -37,6 +37,7 @@ std::vector<Value> softmax_cross_entropy_grad_decompose(Node n) {
 
 extern const OpDef kSteepSoftmaxCrossEntropyGrad = {
     .name = "steep.SoftmaxCrossEntropyGrad",
+    .attributes = {{"reduction", "mean"}},
     .infer = softmax_cross_entropy_grad_infer,
     .decompose = softmax_cross_entropy_grad_decompose};
 

@@ -12,7 +12,7 @@ std::vector<Value> softmax_cross_entropy_loss_decompose(Node n) {
   if (n.input(2)) inputs.push_back(n.input(2));
   const std::vector<Value> rows = apply_n("steep.SoftmaxCrossEntropy", inputs, 3, n.attrs());
   std::vector<Value> results{rows[0]};
-  if (n.attrs().string("reduction", "mean") == "none") results[0] = reshape_like(rows[0], labels);
+  if (text_of(n, "reduction") == "none") results[0] = reshape_like(rows[0], labels);
   const auto of_classes = [&](Value v) { return unsqueeze(reshape_like(v, labels), {1}); };
   if (n.output_count() > 1) results.push_back((scores - of_classes(rows[1])) - of_classes(rows[2]));
   return results;
@@ -21,6 +21,8 @@ std::vector<Value> softmax_cross_entropy_loss_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSoftmaxCrossEntropyLoss = {.name = "SoftmaxCrossEntropyLoss",
+                                               .attributes = {{"reduction", "mean"}},
+                                               .ranks = "2+ < 1",
                                                .decompose = softmax_cross_entropy_loss_decompose};
 
 }  // namespace steep

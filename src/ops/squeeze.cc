@@ -1,5 +1,7 @@
 // Drops axes of extent 1
 #include "ops/build.h"
+#include "ops/repeats.h"
+#include "ops/shape_arithmetic.h"
 
 namespace steep {
 namespace {
@@ -8,6 +10,10 @@ Grads squeeze_vjp(Node n, const Grads& dy) { return {reshape_like(dy[0], n.input
 
 }  // namespace
 
-extern const OpDef kSqueeze = {.name = "Squeeze", .view = true, .vjp = squeeze_vjp};
+extern const OpDef kSqueeze = {.name = "Squeeze",
+                               .view = true,
+                               .vjp = squeeze_vjp,
+                               .elements = elements::same,
+                               .simplify = input_if_same_type};
 
 }  // namespace steep

@@ -47,16 +47,18 @@ std::vector<Value> steep_matmul_decompose(Node n) {
   auto wide = [mixed](Value x) { return mixed && x ? cast(x, DType::f32) : x; };
   Value y = matmul(permuted(wide(n.input(0)), attrs.ints("perm_a")),
                    permuted(wide(n.input(1)), attrs.ints("perm_b")));
-  if (const double alpha = attrs.real("alpha", 1); alpha != 1) y = y * alpha;
+  if (const double alpha = real_of(n, "alpha"); alpha != 1) y = y * alpha;
   if (n.input(2)) y = y + wide(n.input(2));
-  if (const std::string f = attrs.string("activation", ""); !f.empty()) y = apply(f, {y});
+  if (const std::string f = text_of(n, "activation"); !f.empty()) y = apply(f, {y});
   y = permuted(cast(y, n.output(0).dtype()), attrs.ints("perm_y"));
   return {n.input(3) ? y + n.input(3) : y};
 }
 
 }  // namespace
 
-extern const OpDef kSteepMatMul = {
-    .name = "steep.MatMul", .infer = steep_matmul_infer, .decompose = steep_matmul_decompose};
+extern const OpDef kSteepMatMul = {.name = "steep.MatMul",
+                                   .attributes = {{"activation", ""}, {"alpha", 1.0}},
+                                   .infer = steep_matmul_infer,
+                                   .decompose = steep_matmul_decompose};
 
 }  // namespace steep

@@ -1,5 +1,6 @@
 // y = Σ xᵢ, broadcast
 #include "ops/build.h"
+#include "ops/repeats.h"
 #include "ops/variadic.h"
 
 namespace steep {
@@ -11,7 +12,10 @@ Grads sum_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kSum = {
-    .name = "Sum", .elementwise = true, .vjp = sum_vjp, .decompose = few_at_a_time};
+extern const OpDef kSum = {.name = "Sum",
+                           .elementwise = true,
+                           .vjp = sum_vjp,
+                           .decompose = few_at_a_time,
+                           .simplify = input_if_only_one};
 
 }  // namespace steep

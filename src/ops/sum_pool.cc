@@ -22,8 +22,8 @@ std::optional<Shape> pooled_shape(Node node, Value x) {
     throw_shape_error(node, "The attributes of a pooling do not fit its input.",
                       std::to_string(rank) + " spatial dimensions", to_string(shape));
   }
-  const std::string auto_pad = attrs.string("auto_pad", "NOTSET");
-  const bool ceil = attrs.integer("ceil_mode", 0) != 0;
+  const std::string auto_pad = text_of(node, "auto_pad");
+  const bool ceil = integer_of(node, "ceil_mode") != 0;
   Shape y{(*shape)[0], (*shape)[1]};
   for (size_t i = 0; i < rank; ++i) {
     const Dim& in = (*shape)[i + 2];
@@ -84,8 +84,8 @@ std::vector<Value> sum_pool_in_parts(Node n) {
   Graph& g = n.graph();
   const Value x = n.input(0), ones = window_of_ones(n, x.dtype());
   const Value rows = separate_planes(x), counts = part(shape_of(x), 0, 2);
-  const bool same = n.attrs().string("auto_pad", "NOTSET").rfind("SAME", 0) == 0;
-  const bool ceil = n.attrs().integer("ceil_mode", 0) != 0 && !same;
+  const bool same = text_of(n, "auto_pad").rfind("SAME", 0) == 0;
+  const bool ceil = integer_of(n, "ceil_mode") != 0 && !same;
   Attrs attrs = n.attrs();
   Value ends;
   if (ceil) {
@@ -120,6 +120,7 @@ std::vector<Value> sum_pool_grad_in_parts(Node n) {
 }  // namespace
 
 extern const OpDef kSteepSumPool = {.name = "steep.SumPool",
+                                    .attributes = {{"auto_pad", "NOTSET"}, {"ceil_mode", 0}},
                                     .vjp = sum_pool_vjp,
                                     .infer = sum_pool_infer,
                                     .in_parts = sum_pool_in_parts};

@@ -2,6 +2,7 @@
 // shape. `dtype` is the type of the result, by default that of x.
 #include "ops/build.h"
 #include "ops/own_types.h"
+#include "ops/repeats.h"
 
 namespace steep {
 namespace {
@@ -61,7 +62,10 @@ std::vector<Value> sum_to_decompose(Node n) {
 
 }  // namespace
 
-extern const OpDef kSteepSumTo = {
-    .name = "steep.SumTo", .vjp = sum_to_vjp, .infer = sum_to_infer, .decompose = sum_to_decompose};
+extern const OpDef kSteepSumTo = {.name = "steep.SumTo",
+                                  .vjp = sum_to_vjp,
+                                  .infer = sum_to_infer,
+                                  .decompose = sum_to_decompose,
+                                  .simplify = input_if_same_type};
 
 }  // namespace steep

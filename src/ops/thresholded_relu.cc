@@ -6,13 +6,15 @@ namespace {
 
 Grads thresholded_relu_vjp(Node n, const Grads& dy) {
   Value x = n.input(0);
-  const double alpha = n.attrs().real("alpha", 1.0);
+  const double alpha = real_of(n, "alpha");
   return {where(greater(x, alpha), dy[0], 0)};
 }
 
 }  // namespace
 
-extern const OpDef kThresholdedRelu = {
-    .name = "ThresholdedRelu", .elementwise = true, .vjp = thresholded_relu_vjp};
+extern const OpDef kThresholdedRelu = {.name = "ThresholdedRelu",
+                                       .attributes = {{"alpha", 1.0}},
+                                       .elementwise = true,
+                                       .vjp = thresholded_relu_vjp};
 
 }  // namespace steep

@@ -16,6 +16,6 @@ Grads tile_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kTile = {.name = "Tile", .vjp = tile_vjp};
+extern const OpDef kTile = {.name = "Tile", .ranks = ". 1", .sizes = {{1, 0}}, .vjp = tile_vjp};
 
 }  // namespace steep

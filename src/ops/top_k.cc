@@ -7,11 +7,14 @@ namespace {
 Grads top_k_vjp(Node n, const Grads& dy) {
   if (!dy[0]) return {};
   return {apply("ScatterElements", {zeros_like(n.input(0)), n.output(1), dy[0]},
-                {{"axis", n.attrs().integer("axis", -1)}})};
+                {{"axis", integer_of(n, "axis")}})};
 }
 
 }  // namespace
 
-extern const OpDef kTopK = {.name = "TopK", .vjp = top_k_vjp};
+extern const OpDef kTopK = {.name = "TopK",
+                            .attributes = {{"axis", -1}, {"largest", 1}, {"sorted", 1}},
+                            .ranks = ". 1",
+                            .vjp = top_k_vjp};
 
 }  // namespace steep

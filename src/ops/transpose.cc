@@ -13,8 +13,17 @@ Grads transpose_vjp(Node n, const Grads& dy) {
   return {transpose(dy[0], inverse)};
 }
 
+Value transpose_simplify(Node n) {
+  const Ints perm = n.attrs().ints("perm");
+  for (size_t i = 0; i < perm.size(); ++i) {
+    if (perm[i] != static_cast<int64_t>(i)) return {};
+  }
+  return perm.empty() ? Value() : n.input(0);
+}
+
 }  // namespace
 
-extern const OpDef kTranspose = {.name = "Transpose", .vjp = transpose_vjp};
+extern const OpDef kTranspose = {
+    .name = "Transpose", .vjp = transpose_vjp, .simplify = transpose_simplify};
 
 }  // namespace steep

@@ -10,6 +10,7 @@ Grads trilu_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kTrilu = {.name = "Trilu", .vjp = trilu_vjp};
+extern const OpDef kTrilu = {
+    .name = "Trilu", .attributes = {{"upper", 1}}, .ranks = "2+", .vjp = trilu_vjp};
 
 }  // namespace steep

@@ -4,6 +4,7 @@
 
 namespace steep {
 
-extern const OpDef kUnique = {.name = "Unique", .stops_gradient = true, .dynamic = true};
+extern const OpDef kUnique = {
+    .name = "Unique", .attributes = {{"sorted", 1}}, .stops_gradient = true, .dynamic = true};
 
 }  // namespace steep

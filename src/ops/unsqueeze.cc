@@ -1,5 +1,7 @@
 // Adds axes of extent 1
 #include "ops/build.h"
+#include "ops/repeats.h"
+#include "ops/shape_arithmetic.h"
 
 namespace steep {
 namespace {
@@ -8,6 +10,10 @@ Grads unsqueeze_vjp(Node n, const Grads& dy) { return {reshape_like(dy[0], n.inp
 
 }  // namespace
 
-extern const OpDef kUnsqueeze = {.name = "Unsqueeze", .view = true, .vjp = unsqueeze_vjp};
+extern const OpDef kUnsqueeze = {.name = "Unsqueeze",
+                                 .view = true,
+                                 .vjp = unsqueeze_vjp,
+                                 .elements = elements::same,
+                                 .simplify = input_if_same_type};
 
 }  // namespace steep

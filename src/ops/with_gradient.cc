@@ -87,7 +87,7 @@ class Replay {
 
 /// How many y and x there are. Throws ShapeError.
 std::pair<int, int> counts(Node n) {
-  const int64_t y = n.attrs().integer("outputs", 1);
+  const int64_t y = integer_of(n, "outputs");
   if (y < 1 || y > n.input_count()) refuse_operands(n);
   const int outputs = static_cast<int>(y), x = n.input_count() / 2 - outputs;
   bool whole = x > 0 && n.input_count() % 2 == 0 && n.output_count() <= outputs;
@@ -148,6 +148,7 @@ void forget_gradients(Graph& g) {
 }
 
 extern const OpDef kSteepWithGradient = {.name = kWithGradient,
+                                         .attributes = {{"outputs", 1}},
                                          .vjp = with_gradient_vjp,
                                          .infer = with_gradient_infer,
                                          .decompose = with_gradient_decompose};

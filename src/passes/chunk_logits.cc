@@ -59,7 +59,7 @@ class Head {
   /// Whether the pattern is there.
   bool find() {
     logits_ = loss_.input(0);
-    reduction_ = loss_.attrs().string("reduction", "mean");
+    reduction_ = text_of(loss_, "reduction");
     if (logits_.dtype() != DType::f32 || loss_.input(2) || reduction_ == "none" ||
         !loss_.output(0) || !loss_.output(1) || !loss_.output(2))
       return false;

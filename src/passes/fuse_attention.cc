@@ -79,7 +79,7 @@ class Matcher {
   /// From the probabilities down to the product with the values.
   bool forward(Attention& a) const {
     Value p = a.softmax.output(0);
-    const int64_t axis = a.softmax.attrs().integer("axis", -1), rank = p.rank();
+    const int64_t axis = integer_of(a.softmax, "axis"), rank = p.rank();
     if ((rank != 3 && rank != 4) || (axis != -1 && axis != rank - 1)) return false;
     if (p.dtype() != DType::f32 && p.dtype() != DType::bf16) return false;
     Value probabilities = p;
@@ -195,8 +195,8 @@ class Matcher {
     if (a.dropout) {
       Node n = dp.producer();
       if (!n || n.op() != "steep.Dropout" || n.input(1) != a.dropout.input(1) ||
-          n.attrs().real("ratio", 0.5) != a.dropout.attrs().real("ratio", 0.5) ||
-          n.attrs().integer("stream", 0) != a.dropout.attrs().integer("stream", 0)) {
+          real_of(n, "ratio") != real_of(a.dropout, "ratio") ||
+          integer_of(n, "stream") != integer_of(a.dropout, "stream")) {
         return false;
       }
       dp = n.input(0);
@@ -324,8 +324,8 @@ class Rewriter {
                 {"perm_y", *y->order()}};
     if (a_.zero_nan) attrs.set("zero_nan", int64_t{1});
     if (a_.dropout) {
-      attrs.set("ratio", a_.dropout.attrs().real("ratio", 0.5));
-      attrs.set("stream", a_.dropout.attrs().integer("stream", 0));
+      attrs.set("ratio", real_of(a_.dropout, "ratio"));
+      attrs.set("stream", integer_of(a_.dropout, "stream"));
     }
     std::vector<Value> extras;
     std::vector<Value> inputs;

@@ -37,7 +37,6 @@ bool can_fuse(Node n) {
   if (def == nullptr || !def->elementwise || n.output_count() != 1 || n.op() == "CastLike")
     return false;
   if (is_border_cast(n)) return true;
-  const bool random = n.op() == "steep.Dropout";
   DType real = DType::undefined;
   auto fits = [&real](Value v) {
     if (v.dtype() == DType::boolean) return true;
@@ -47,7 +46,7 @@ bool can_fuse(Node n) {
   };
   if (!fits(n.output(0))) return false;
   for (int i = 0; i < n.input_count(); ++i) {
-    if (n.input(i) && !(random && i == 1) && !fits(n.input(i))) return false;
+    if (n.input(i) && i != def->seed && !fits(n.input(i))) return false;
   }
   return real != DType::undefined;
 }

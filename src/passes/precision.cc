@@ -316,9 +316,7 @@ class Narrower {
 /// Cast of the graph would be cheaper.
 void let_convolutions_narrow(Graph& g) {
   for (Node n : g.nodes()) {
-    if (n.op() != "Conv" && n.op() != "steep.ConvGradInput" && n.op() != "steep.ConvGradWeight")
-      continue;
-    n.mutable_attrs().set("allow_bf16", int64_t{1});
+    if (declares(n.op(), "allow_bf16")) n.mutable_attrs().set("allow_bf16", int64_t{1});
   }
 }
 

@@ -10,7 +10,7 @@
 #include "device/kernel.h"
 #include "ops/build.h"
 #include "ops/op_def.h"
-#include "passes/simplify.h"
+#include "ops/shape_arithmetic.h"
 #include "runtime/budget.h"
 #include "steep/error.h"
 
@@ -50,14 +50,16 @@ void check_input(Value input, const Type& given, std::map<std::string, int64_t>&
   }
 }
 
-Tensor shape_tensor(Node n) {
-  Dims dims = n.input(0).type().dims();
-  const auto rank = static_cast<int64_t>(dims.size());
-  if (n.op() == "Size") return Tensor::scalar<int64_t>(element_count(dims));
-  auto clamp = [rank](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + rank : i, 0, rank); };
-  const int64_t start = clamp(n.attrs().integer("start", 0));
-  const int64_t end = std::max(start, clamp(n.attrs().integer("end", rank)));
-  return Tensor::from(Ints(dims.begin() + start, dims.begin() + end), {end - start});
+/// The value that the node merely repeats; null when it does something. REQUIRES: types inferred.
+Value repeated(Node n, const OpDef* def) {
+  const bool may = def != nullptr && def->simplify != nullptr && n.input(0) && n.output(0);
+  return may ? def->simplify(n) : Value();
+}
+
+/// What Shape and Size return, once that is known: whatever their operand holds.
+std::optional<Tensor> extents_of(Node n, const OpDef* def) {
+  const bool alone = def != nullptr && def->dataless && def->elements != nullptr;
+  return alone ? known_result(n) : std::nullopt;
 }
 
 bool lacks_values(Node n, const OpDef& def) {
@@ -151,10 +153,10 @@ class Specialiser {
     }
     if (def != nullptr && lacks_values(n, *def)) return wait(n);
     infer_types(n);
-    if (Value same = simplify(n)) {
+    if (Value same = repeated(n, def)) {
       replace(n.output(0), same);
-    } else if ((n.op() == "Shape" || n.op() == "Size") && n.input(0).type().concrete()) {
-      replace(n.output(0), g_.add_constant(shape_tensor(n), n.output(0).name()));
+    } else if (auto extents = extents_of(n, def)) {
+      replace(n.output(0), g_.add_constant(*extents, n.output(0).name()));
     } else if (has_parts(n)) {
       return expand(n);
     } else if (foldable(n)) {

@@ -37,46 +37,20 @@ constexpr std::array<std::string_view, 19> kLayers = {"MatMul",
                                                       "steep.Loop",
                                                       "Scan",
                                                       "steep.Recurrence"};
-/// What these return holds extents of their operands, or chance, but no data.
-constexpr std::array<std::string_view, 9> kDataless = {"Shape",
-                                                       "Size",
-                                                       "EyeLike",
-                                                       "steep.ZerosLike",
-                                                       "steep.DropoutMask",
-                                                       "steep.RandomNormal",
-                                                       "steep.RandomUniform",
-                                                       "RandomNormalLike",
-                                                       "RandomUniformLike"};
 constexpr std::array<std::string_view, 6> kQuantising = {
     "QuantizeLinear",     "DequantizeLinear", "DynamicQuantizeLinear",
     "steep.FakeQuantize", "QLinearConv",      "QLinearMatMul"};
 constexpr std::array<std::string_view, 3> kLosses = {
     "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "steep.SoftmaxCrossEntropy"};
 
-/// Operands that configure an operator.
-struct Setting {
-  std::string_view op;
-  int first;
-  int last;
-};
-constexpr std::array kSettings = {
-    Setting{"BatchNormalization", 3, 4},
-    Setting{"Clip", 1, 2},
-    Setting{"Pow", 1, 1},
-    Setting{"Pad", 2, 2},
-    Setting{"Resize", 1, 2},
-    Setting{"OneHot", 2, 2},
-    Setting{"Dropout", 1, 1},
-};
-
 bool in(Names names, Node n) {
   return std::find(names.begin(), names.end(), n.op()) != names.end();
 }
 
 bool is_setting(Node n, int input) {
-  return std::any_of(kSettings.begin(), kSettings.end(), [&](const Setting& s) {
-    return s.op == n.op() && input >= s.first && input <= s.last;
-  });
+  const OpDef* def = find_op(n.op());
+  return def != nullptr &&
+         std::find(def->settings.begin(), def->settings.end(), input) != def->settings.end();
 }
 
 bool is_elementwise(Node n) {
@@ -146,7 +120,8 @@ void Roles::look_forward(std::span<const Node> order) {
       made = made || of(v).made;
       narrow = narrow || of(v).integer || (of(v).free && narrow_integer(v.dtype()));
     });
-    free = free || in(kDataless, n);
+    const OpDef* def = find_op(n.op());
+    free = free || (def != nullptr && def->dataless);
     const bool table = n.op() == "Gather" && n.input(0) && of(n.input(0)).free;
     made = !free && (made || is_layer(n) || table || n.op().starts_with("Reduce"));
     // Only as far as it is only moved, shifted or cast: a product of it is a number like any other.

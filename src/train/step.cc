@@ -112,7 +112,7 @@ std::vector<Rate> rates_for(const TrainingModel& model, const TrainingOptions& o
 }
 
 bool trains_statistics(Node n) {
-  return n.op() == "BatchNormalization" && n.attrs().integer("training_mode", 0) != 0;
+  return n.op() == "BatchNormalization" && integer_of(n, "training_mode") != 0;
 }
 
 /// The initializers that hold running statistics of training normalisations.
@@ -138,9 +138,9 @@ void update_statistics(Graph& graph, const std::map<std::string, std::string>& u
     if (!trains_statistics(n)) continue;
     const Value x = n.input(0);
     Graph::Scope scope(graph, n.phase(), n.name());
-    const BatchNorm now = batch_norm(x, cast_like(n.input(1), x), cast_like(n.input(2), x),
-                                     n.attrs().real("epsilon", 1e-5));
-    const double momentum = n.attrs().real("momentum", 0.9);
+    const BatchNorm now =
+        batch_norm(x, cast_like(n.input(1), x), cast_like(n.input(2), x), real_of(n, "epsilon"));
+    const double momentum = real_of(n, "momentum");
     auto running = [&](Value before, Value batch) {
       return running_statistic(before, batch, x, momentum);
     };
