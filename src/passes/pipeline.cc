@@ -48,9 +48,11 @@ void run_passes(Graph& graph, const PassOptions& options) {
     if (options.disabled.count(std::string(pass.name)) != 0) continue;
     if (pass.at != nullptr && !pass.at(options.precision)) continue;
     if (options.devices != nullptr && !options.devices->want_pass(pass.name)) continue;
+    const bool asks = pass.run_for != nullptr;
+    if (asks && (options.devices == nullptr || options.devices->only_host())) continue;
     poll();
-    if (pass.run_for != nullptr) {
-      if (options.devices == nullptr || options.devices->only_host()) continue;
+    const TimedStage stage(options.profiler, pass.name);
+    if (asks) {
       pass.run_for(graph, *options.devices);
     } else {
       pass.run(graph);

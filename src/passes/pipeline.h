@@ -9,6 +9,7 @@
 #include "device/device.h"
 #include "ir/graph.h"
 #include "passes/precision.h"
+#include "runtime/profiler.h"
 
 namespace steep {
 
@@ -25,6 +26,7 @@ struct PassOptions {
   std::set<std::string> disabled{};  ///< by name
   Precision precision = Precision::fp32;
   const Devices* devices = nullptr;  ///< which may refuse a pass; null: none does
+  Profiler* profiler = nullptr;      ///< gets an event for each pass
 };
 
 /// In the order in which they run.

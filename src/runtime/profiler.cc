@@ -1,7 +1,9 @@
 #include "runtime/profiler.h"
 
 #include <map>
+#include <new>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "runtime/disk.h"
 
@@ -13,7 +15,8 @@ std::string Profiler::to_json() const {
   std::map<std::string, int> rows;
   for (const Event& e : events_) {
     const int row = rows.try_emplace(e.op, static_cast<int>(rows.size()) + 1).first->second;
-    json args{{"op", e.op}, {"kernel", e.kernel}, {"types", e.shapes}};
+    json args{{"op", e.op}};
+    if (!e.kernel.empty()) args.update({{"kernel", e.kernel}, {"types", e.shapes}});
     if (e.flops > 0) {
       args["GFLOP"] = e.flops / 1e9;
       args["GFLOP/s"] = e.flops / e.duration_us / 1e3;
@@ -36,6 +39,18 @@ std::string Profiler::to_json() const {
 
 void Profiler::write(const std::string& path) const {
   write_file(path, [&](FileWriter& file) { file.write(to_json()); });
+}
+
+TimedStage::~TimedStage() {
+  if (profiler_ == nullptr) return;
+  try {
+    profiler_->add({.node = std::move(name_),
+                    .op = "compile",
+                    .start_us = start_us_,
+                    .duration_us = profiler_->now_us() - start_us_});
+  } catch (const std::bad_alloc&) {
+    // The trace lacks an event.
+  }
 }
 
 }  // namespace steep

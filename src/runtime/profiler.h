@@ -1,4 +1,5 @@
-// Where the time of a run goes: one event per kernel, written as a Chrome/Perfetto trace.
+// Where the time goes: one event per kernel of a run and per stage of the compiler, written as a
+// Chrome/Perfetto trace.
 #pragma once
 
 #include <chrono>
@@ -13,13 +14,12 @@ class Profiler {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// One kernel execution. The views must outlive the profiler's use of them (they belong to the
-  /// plan).
+  /// One kernel execution, or one stage of the compiler.
   struct Event {
-    std::string node;  ///< name of the node
-    std::string op;
-    std::string kernel;  ///< candidate that ran: "onednn", "simd", …
-    std::string shapes;  ///< "float32[8, 4] ← float32[8, 3], float32[3, 4]"
+    std::string node;      ///< name of the node; "fuse_matmul" of a stage
+    std::string op;        ///< "compile" of a stage
+    std::string kernel{};  ///< candidate that ran: "onednn", "simd", …
+    std::string shapes{};  ///< "float32[8, 4] ← float32[8, 3], float32[3, 4]"
     double start_us = 0;
     double duration_us = 0;
     double flops = 0;  ///< of this execution; 0: not counted
@@ -42,6 +42,21 @@ class Profiler {
  private:
   Clock::time_point origin_;
   std::vector<Event> events_;
+};
+
+/// Adds the event of a stage that lasts as long as this lives; nothing for a null profiler.
+class TimedStage {
+ public:
+  TimedStage(Profiler* profiler, std::string_view name)
+      : profiler_(profiler), name_(name), start_us_(profiler != nullptr ? profiler->now_us() : 0) {}
+  ~TimedStage();
+  TimedStage(const TimedStage&) = delete;
+  TimedStage& operator=(const TimedStage&) = delete;
+
+ private:
+  Profiler* profiler_;
+  std::string name_;
+  double start_us_;
 };
 
 }  // namespace steep

@@ -425,5 +425,25 @@ TEST(Pipeline, RefusesAnUnknownPassByName) {
   }
 }
 
+TEST(Pipeline, TimesEachPassThatRuns) {
+  Graph g;
+  g.add_output("y", tanh(g.add_input("x", matrix(2, 3))));
+  Profiler profiler;
+  run_passes(g, {.disabled = {"recompute"}, .profiler = &profiler});
+  std::vector<std::string> timed, expected;
+  for (const Profiler::Event& e : profiler.events()) {
+    timed.push_back(e.node);
+    EXPECT_EQ(e.op, "compile");
+    EXPECT_GE(e.duration_us, 0);
+  }
+  for (const Pass& p : passes()) {
+    if (p.name == "recompute" || p.run_for != nullptr) continue;
+    if (p.at != nullptr && !p.at(Precision::fp32)) continue;
+    expected.emplace_back(p.name);
+  }
+  EXPECT_EQ(timed, expected);
+  EXPECT_NE(profiler.to_json().find("fuse_elementwise"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace steep
