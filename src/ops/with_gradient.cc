@@ -28,19 +28,20 @@ constexpr std::string_view kWithGradient = "steep.WithGradient";
 class Replay {
  public:
   void put(Value v, Value instead) {
-    now_[v.id()] = instead;
+    computed_anew_[v.id()] = instead;
     oldest_ = std::min(oldest_, v.producer() ? v.producer().id() : 0);
   }
 
   Value take(Value v) {
     std::vector<Node> waiting;
-    if (now_.count(v.id()) == 0 && v.producer()) waiting.push_back(v.producer());
+    if (computed_anew_.count(v.id()) == 0 && v.producer()) waiting.push_back(v.producer());
     while (!waiting.empty()) {
       const Node n = waiting.back();
       const size_t before = waiting.size();
       for (int i = 0; is_new(n) && i < n.input_count(); ++i) {
         const Value x = n.input(i);
-        if (x && now_.count(x.id()) == 0 && is_new(x.producer())) waiting.push_back(x.producer());
+        if (x && computed_anew_.count(x.id()) == 0 && is_new(x.producer()))
+          waiting.push_back(x.producer());
       }
       if (waiting.size() > before) continue;
       waiting.pop_back();
@@ -54,8 +55,8 @@ class Replay {
   bool is_new(Node n) const { return n && n.id() > oldest_ && seen_.count(n.id()) == 0; }
 
   Value latest(Value v) const {
-    const auto it = v ? now_.find(v.id()) : now_.end();
-    return it == now_.end() ? v : it->second;
+    const auto it = v ? computed_anew_.find(v.id()) : computed_anew_.end();
+    return it == computed_anew_.end() ? v : it->second;
   }
 
   void compute(Node n) {
@@ -70,13 +71,13 @@ class Replay {
     const Node copy = n.graph().add_node(n.op(), inputs, n.output_count(), n.attrs());
     infer_types(copy);
     for (int i = 0; i < n.output_count(); ++i) {
-      if (n.output(i)) now_[n.output(i).id()] = copy.output(i);
+      if (n.output(i)) computed_anew_[n.output(i).id()] = copy.output(i);
     }
   }
 
-  std::unordered_map<uint32_t, Value> now_;  // by value id
-  std::unordered_set<uint32_t> seen_;        // node ids
-  uint32_t oldest_ = UINT32_MAX;             // node id
+  std::unordered_map<uint32_t, Value> computed_anew_;  // by value id
+  std::unordered_set<uint32_t> seen_;                  // node ids
+  uint32_t oldest_ = UINT32_MAX;                       // node id
 };
 
 [[noreturn]] void refuse_operands(Node n) {

@@ -52,9 +52,9 @@ bool multiplies_rows(Node n) {
 }
 
 /// Loss and gradients of scores that a product makes, and what reads their gradient.
-class Head {
+class ChunkedLoss {
  public:
-  Head(Graph& g, const Users& users, Node loss) : g_(g), users_(users), loss_(loss) {}
+  ChunkedLoss(Graph& g, const Users& users, Node loss) : g_(g), users_(users), loss_(loss) {}
 
   /// Whether the pattern is there.
   bool find() {
@@ -253,9 +253,9 @@ void chunk_logits(Graph& g) {
   const Users users = g.users();
   for (Node n : g.nodes()) {
     if (n.op() != "steep.SoftmaxCrossEntropy") continue;
-    Head head(g, users, n);
-    if (!head.find()) continue;
-    if (const int64_t count = head.chunks(); count > 0) head.split(count);
+    ChunkedLoss chunked(g, users, n);
+    if (!chunked.find()) continue;
+    if (const int64_t count = chunked.chunks(); count > 0) chunked.split(count);
   }
 }
 

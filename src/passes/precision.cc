@@ -48,7 +48,7 @@ constexpr NarrowOp kFp16Ops[] = {
     {.op = "steep.MatMul", .casts = 3, .writes = NarrowOp::always},
 };
 
-bool has(unsigned mask, int i) { return (mask >> i & 1) != 0; }
+bool has_bit(unsigned mask, int i) { return (mask >> i & 1) != 0; }
 
 /// Input 0's elements at other places: as good in one type as in another.
 bool moves(Node n) {
@@ -61,7 +61,7 @@ bool moves(Node n) {
 }
 
 /// A mover before which it is no more work to narrow than behind it.
-bool lifts(Node n) {
+bool narrows_as_well_before(Node n) {
   return moves(n) &&
          element_count(n.input(0).type().dims()) <= element_count(n.output(0).type().dims());
 }
@@ -177,10 +177,10 @@ class Narrower {
       Node n = order_[k];
       if (const NarrowOp* op = find(n)) {
         for (int i = 0; i < n.input_count(); ++i) {
-          if (has(op->casts, i)) known(n.input(i)).wanted = true;
+          if (has_bit(op->casts, i)) known(n.input(i)).wanted = true;
         }
       }
-      if (lifts(n) && known(n.output(0)).wanted) known(n.input(0)).wanted = true;
+      if (narrows_as_well_before(n) && known(n.output(0)).wanted) known(n.input(0)).wanted = true;
     }
   }
 
@@ -236,8 +236,8 @@ class Narrower {
       inputs.push_back(x);
       if (!x || x.dtype() != DType::f32) continue;
       const bool reads =
-          has(op.reads, i) && (known(x).only_narrow || (op.prefers && known(x).wanted));
-      if (reads || has(op.casts, i)) {
+          has_bit(op.reads, i) && (known(x).only_narrow || (op.prefers && known(x).wanted));
+      if (reads || has_bit(op.casts, i)) {
         inputs.back() = narrow(x, n);
       } else if (known(x).only_narrow) {
         inputs.back() = widened(x, n);
@@ -276,7 +276,7 @@ class Narrower {
       twin = from.input(0);
     } else if (x.role() == Role::constant && type_ == DType::bf16) {
       twin = g_.add_constant(narrowed(*x.tensor()), x.name());
-    } else if (from && lifts(from)) {
+    } else if (from && narrows_as_well_before(from)) {
       twin = moved(from, reader);
     } else {
       const Phase phase = from                      ? from.phase()

@@ -134,7 +134,7 @@ class Recomputer {
   Value copy(Value x, Node reader) {
     for (std::vector<Value> todo{x}; !todo.empty();) {
       const Value y = todo.back();
-      if (again_.count(y.id()) != 0) {
+      if (repetition_.count(y.id()) != 0) {
         todo.pop_back();
         continue;
       }
@@ -142,11 +142,11 @@ class Recomputer {
       const size_t waiting = todo.size();
       for (int i = p.input_count(); i-- > 0;) {
         const Value in = p.input(i);
-        if (in && repeats(in) && again_.count(in.id()) == 0) todo.push_back(in);
+        if (in && repeats(in) && repetition_.count(in.id()) == 0) todo.push_back(in);
       }
       if (todo.size() == waiting) add_copy(y, reader);
     }
-    return again_.at(x.id());
+    return repetition_.at(x.id());
   }
 
   void add_copy(Value x, Node reader) {
@@ -154,21 +154,21 @@ class Recomputer {
     std::vector<Value> inputs;
     for (int i = 0; i < p.input_count(); ++i) {
       const Value in = p.input(i);
-      inputs.push_back(in && repeats(in) ? again_.at(in.id()) : in);
+      inputs.push_back(in && repeats(in) ? repetition_.at(in.id()) : in);
     }
     const Graph::Scope scope(g_, Phase::backward, p.name() + "/again");
     Node made = g_.add_node(p.op(), inputs, 1, p.attrs());
     g_.set_type(made.output(0), x.type());
     g_.place_like(made, reader);
-    again_[x.id()] = made.output(0);
+    repetition_[x.id()] = made.output(0);
   }
 
   Graph& g_;
   std::vector<Node> order_;
-  std::unordered_set<uint32_t> kept_;              // by value id: there in backward whatever we do
-  std::unordered_map<uint32_t, Sources> sources_;  // by value id
-  std::unordered_map<uint32_t, bool> pays_;        // by value id
-  std::unordered_map<uint32_t, Value> again_;      // by value id: its repetition
+  std::unordered_set<uint32_t> kept_;               // by value id: there in backward whatever we do
+  std::unordered_map<uint32_t, Sources> sources_;   // by value id
+  std::unordered_map<uint32_t, bool> pays_;         // by value id
+  std::unordered_map<uint32_t, Value> repetition_;  // by value id: its repetition
 };
 
 }  // namespace

@@ -45,12 +45,12 @@ std::string key_of(Value v) {
 
 void remove_duplicates(Graph& graph) {
   std::unordered_map<std::string, Node> seen;
-  std::vector<Value> now(graph.value_count());
+  std::vector<Value> replacement(graph.value_count());
   for (Node n : graph.nodes()) {
     bool comparable = true;
     std::string key = n.op() + "|";
     for (int i = 0; i < n.input_count(); ++i) {
-      if (Value x = n.input(i); x && now[x.id()]) n.set_input(i, now[x.id()]);
+      if (Value x = n.input(i); x && replacement[x.id()]) n.set_input(i, replacement[x.id()]);
       key += key_of(n.input(i)) + ",";
     }
     key += fmt::format("|{}|", n.output_count());
@@ -62,17 +62,17 @@ void remove_duplicates(Graph& graph) {
     auto [it, fresh] = seen.try_emplace(std::move(key), n);
     if (fresh) continue;
     for (int i = 0; i < n.output_count(); ++i) {
-      if (n.output(i)) now[n.output(i).id()] = it->second.output(i);
+      if (n.output(i)) replacement[n.output(i).id()] = it->second.output(i);
     }
   }
   std::vector<Output> outputs = graph.outputs();
   for (Output& o : outputs) {
-    if (now[o.value.id()]) o.value = now[o.value.id()];
+    if (replacement[o.value.id()]) o.value = replacement[o.value.id()];
   }
   graph.set_outputs(std::move(outputs));
   std::vector<Update> updates = graph.updates();
   for (Update& u : updates) {
-    if (now[u.value.id()]) u.value = now[u.value.id()];
+    if (replacement[u.value.id()]) u.value = replacement[u.value.id()];
   }
   graph.set_updates(std::move(updates));
 }

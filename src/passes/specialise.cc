@@ -77,7 +77,7 @@ class Specialiser {
   Specialiser(Graph& g, const Device& host) : g_(g), host_(host) {}
 
   /// A value that no node may count on: an input of unknown type.
-  void withhold(Value v) { grow(v), withheld_[v.id()] = 1; }
+  void withhold(Value v) { make_room(v), withheld_[v.id()] = 1; }
 
   void visit(Node n) {
     poll();
@@ -179,15 +179,17 @@ class Specialiser {
     complete_ = false;
     defer(n);
   }
-  void grow(Value v) {
-    if (v.id() >= now_.size()) {
-      now_.resize(g_.value_count());
+  void make_room(Value v) {
+    if (v.id() >= replacement_.size()) {
+      replacement_.resize(g_.value_count());
       withheld_.resize(g_.value_count(), 0);
     }
   }
   bool is_withheld(Value v) const { return v.id() < withheld_.size() && withheld_[v.id()] != 0; }
-  Value latest(Value v) const { return v.id() < now_.size() && now_[v.id()] ? now_[v.id()] : v; }
-  void replace(Value from, Value to) { grow(from), now_[from.id()] = to; }
+  Value latest(Value v) const {
+    return v.id() < replacement_.size() && replacement_[v.id()] ? replacement_[v.id()] : v;
+  }
+  void replace(Value from, Value to) { make_room(from), replacement_[from.id()] = to; }
 
   /// Puts the nodes of the branch that a constant condition chose in the place of an If.
   void take_branch(Node n) {
@@ -298,8 +300,8 @@ class Specialiser {
 
   Graph& g_;
   const Device& host_;
-  std::vector<Value> now_;      // by id: what the readers of a value read instead
-  std::vector<char> withheld_;  // by id: not known before something has run
+  std::vector<Value> replacement_;  // by id: what the readers of a value read instead
+  std::vector<char> withheld_;      // by id: not known before something has run
   std::vector<uint32_t> deferred_;
   bool complete_ = true;
 };
@@ -364,12 +366,6 @@ Specialised specialise_known(const Graph& graph, std::span<const Type> types, co
   specialiser.finish();
   result.deferred = specialiser.deferred();
   return result;
-}
-
-Graph specialise(const Graph& graph, std::span<const Type> types, const Device& host) {
-  Specialised s = specialise_known(graph, types, host);
-  if (s.deferred.empty()) return std::move(s.graph);
-  throw_data_dependent({&s.graph, s.deferred.front()});
 }
 
 void throw_data_dependent(Node n) {

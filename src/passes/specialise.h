@@ -8,14 +8,6 @@
 
 namespace steep {
 
-/// A copy of `graph` for concrete input types: every shape a number, shape arithmetic and
-/// everything else that depends on constants alone computed once, branches with a constant
-/// condition taken, nodes that do nothing removed. `types` gives one concrete type per graph input,
-/// in order; those of gradient inputs are ignored, they follow from the forward part. Throws
-/// ShapeError naming the node or input that does not fit, ModelError naming a node whose output
-/// shape depends on data.
-Graph specialise(const Graph& graph, std::span<const Type> types, const Device& host);
-
 /// A specialised graph in which some nodes had to stay as they were.
 struct Specialised {
   Graph graph;
@@ -24,10 +16,14 @@ struct Specialised {
   std::vector<uint32_t> deferred;
 };
 
-/// As specialise(), as far as it can be done before anything has run. Inputs whose entry of `types`
-/// is not concrete are not known yet; nodes that read them are deferred. With `only`, nodes of the
-/// other phase are deferred, too, and optimizers unless they are all that is left: they overwrite
-/// what other nodes read.
+/// A copy of `graph` for concrete input types: every shape a number, shape arithmetic and
+/// everything else that depends on constants alone computed once, branches with a constant
+/// condition taken, nodes that do nothing removed, as far as it can be done before anything has
+/// run. `types` gives one type per graph input, in order; those of gradient inputs are ignored,
+/// they follow from the forward part. Inputs whose entry is not concrete are not known yet; nodes
+/// that read them are deferred. With `only`, nodes of the other phase are deferred, too, and
+/// optimizers unless they are all that is left: they overwrite what other nodes read. Throws
+/// ShapeError naming the node or input that does not fit.
 Specialised specialise_known(const Graph& graph, std::span<const Type> types, const Device& host,
                              std::optional<Phase> only = {});
 
