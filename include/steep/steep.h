@@ -2,8 +2,9 @@
 //
 //   #include <steep/steep.h>
 //
-//   steep::TrainingSession session("model.onnx", {.loss = "mse", .optimizer = {.kind = "sgd", .lr =
-//   0.1}}); for (int i = 0; i < 100; ++i) std::cout << session.step({x, y}).loss << "\n";
+//   steep::OptimizerOptions sgd{.kind = "sgd", .lr = 0.1};
+//   steep::TrainingSession session("model.onnx", {.loss = "mse", .optimizer = sgd});
+//   for (int i = 0; i < 100; ++i) std::cout << session.step({x, y}).loss << "\n";
 //   session.save_checkpoint("run/checkpoint");
 //   session.export_onnx("trained.onnx");
 //
@@ -221,8 +222,7 @@ class TrainingSession {
   TrainingSession(TrainingSession&&) noexcept;
   TrainingSession& operator=(TrainingSession&&) noexcept;
 
-  // --- running
-  // ----------------------------------------------------------------------------------------------
+  // --- running ----------------------------------------------------------------------------------
 
   /// Forward, backward, update. Inputs in the order of input_info(). Throws before any weight
   /// changes: ShapeError (wrong count, dtype or shape), DataError (label out of range; the loss or,
@@ -252,12 +252,11 @@ class TrainingSession {
   std::map<std::string, Tensor> gradients(std::span<const Tensor> inputs, double* loss = nullptr);
   std::map<std::string, Tensor> gradients(const Inputs& inputs, double* loss = nullptr);
 
-  // --- state
-  // ------------------------------------------------------------------------------------------------
+  // --- state ------------------------------------------------------------------------------------
 
-  const std::vector<TensorInfo>& input_info()
-      const;                                    ///< of step(): the model's inputs, then the label
-  std::vector<TensorInfo> output_info() const;  ///< the model's outputs
+  /// Of step(): the model's inputs, then the label.
+  const std::vector<TensorInfo>& input_info() const;
+  std::vector<TensorInfo> output_info() const;       ///< the model's outputs
   std::vector<std::string> parameter_names() const;  ///< those trained, in the order of the file
   /// Those that are not: they scale or shift inputs, weigh the loss, are settings or scales of
   /// quantisation, scalars, or Constant nodes. Without those in TrainingOptions::frozen.
@@ -301,8 +300,7 @@ class TrainingSession {
   void set_run_count(uint64_t count);
   const TrainingOptions& options() const;
 
-  // --- files
-  // ------------------------------------------------------------------------------------------------
+  // --- files ------------------------------------------------------------------------------------
 
   /// Writes parameters, moments, counters and `user` (JSON text, anything the caller wants back) to
   /// the folder `path`, replacing a checkpoint there only once the new one is whole and on disk.
@@ -325,8 +323,7 @@ class TrainingSession {
   void export_onnx(const std::filesystem::path& path, bool for_inference = false) const;
   std::string export_onnx_bytes(bool for_inference = false) const;
 
-  // --- looking inside
-  // ---------------------------------------------------------------------------------------
+  // --- looking inside ---------------------------------------------------------------------------
 
   /// Compiles for inputs of these types and shapes, without running.
   StepPlan plan(std::span<const Tensor> inputs);

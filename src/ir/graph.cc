@@ -9,8 +9,7 @@
 
 namespace steep {
 
-// --- handles
-// ------------------------------------------------------------------------------------------------
+// --- handles ------------------------------------------------------------------------------------
 
 const std::string& Value::name() const { return graph_->values_[id_].name; }
 const Type& Value::type() const { return graph_->values_[id_].type; }
@@ -66,8 +65,7 @@ void Node::set_input(int i, Value v) const {
   if (v) graph_->values_[v.id()].readers.push_back({id_, static_cast<uint32_t>(i)});
 }
 
-// --- copying
-// ------------------------------------------------------------------------------------------------
+// --- copying ------------------------------------------------------------------------------------
 
 Graph::Graph(const Graph& other) { rebind(other); }
 
@@ -112,8 +110,7 @@ void Graph::rebind(const Graph& from) {
   for (const Update& u : from.updates_) updates_.push_back({mine(u.state), mine(u.value)});
 }
 
-// --- building
-// -----------------------------------------------------------------------------------------------
+// --- building -----------------------------------------------------------------------------------
 
 std::string Graph::unique_name(std::string wanted) {
   if (wanted.empty()) wanted = "v";
@@ -223,8 +220,7 @@ void Graph::set_updates(std::vector<Update> updates) {
   }
 }
 
-// --- reading
-// ------------------------------------------------------------------------------------------------
+// --- reading ------------------------------------------------------------------------------------
 
 Phase Graph::input_phase(Value input) const { return values_[input.id()].phase; }
 
@@ -299,8 +295,7 @@ std::vector<std::vector<Node>> Graph::users() const {
   return users;
 }
 
-// --- rewriting
-// ----------------------------------------------------------------------------------------------
+// --- rewriting ----------------------------------------------------------------------------------
 
 void Graph::replace_uses(Value from, Value to) {
   if (from == to) return;

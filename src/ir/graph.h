@@ -119,8 +119,7 @@ class Graph {
   Graph(Graph&& other);  // NOLINT(*-noexcept-move-*): an empty std::deque takes memory
   Graph& operator=(Graph other);
 
-  // --- building
-  // ---------------------------------------------------------------------------------------------
+  // --- building ---------------------------------------------------------------------------------
 
   Value add_input(std::string name, Type type, Phase phase = Phase::forward);
   /// A backward input of the type that `like`, a forward value, turns out to have: the gradient of
@@ -139,8 +138,7 @@ class Graph {
   void set_outputs(std::vector<Output> outputs);
   void set_updates(std::vector<Update> updates);
 
-  // --- reading
-  // ----------------------------------------------------------------------------------------------
+  // --- reading ----------------------------------------------------------------------------------
 
   const std::vector<Value>& inputs() const { return inputs_; }
   Phase input_phase(Value input) const;
@@ -165,8 +163,7 @@ class Graph {
   /// twice.
   std::vector<std::vector<Node>> users() const;
 
-  // --- rewriting
-  // --------------------------------------------------------------------------------------------
+  // --- rewriting --------------------------------------------------------------------------------
 
   /// Every reader of `from`, and outputs and updates too, now reads `to`; what was the gradient of
   /// `from` is that of `to`. Takes time for those, not for the whole graph.
@@ -189,8 +186,7 @@ class Graph {
   void set_contents(Value value, Shape contents);
   const Shape* contents(Value value) const;
 
-  // --- context of insertion
-  // ---------------------------------------------------------------------------------
+  // --- context of insertion ---------------------------------------------------------------------
 
   /// While it lives, nodes added to the graph get this phase, and names that start with `origin`.
   class Scope {

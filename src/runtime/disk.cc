@@ -103,8 +103,7 @@ void set_fault_hook(FaultHook hook) { fault_hook = std::move(hook); }
 
 int injected_fault(const DiskCall& call) { return fault_hook ? fault_hook(call) : 0; }
 
-// --- where to
-// -------------------------------------------------------------------------------------
+// --- where to -----------------------------------------------------------------------------------
 
 fs::path follow_links(fs::path path) {
   const fs::path first = path;
@@ -156,8 +155,7 @@ fs::path unused_name(const fs::path& target, std::string_view mark) {
   return name;
 }
 
-// --- one call
-// -------------------------------------------------------------------------------------
+// --- one call -----------------------------------------------------------------------------------
 
 FileWriter::FileWriter(const fs::path& path)
     : name_(path.string()), fd_(attempt({.name = "open", .path = name_}, [&] {
@@ -266,8 +264,7 @@ bool exchange_paths(const fs::path& a, const fs::path& b) {
   throw_io("rename to", b, errno);
 }
 
-// --- taking turns
-// ---------------------------------------------------------------------------------
+// --- taking turns -------------------------------------------------------------------------------
 
 DiskLock::DiskLock(const fs::path& target, std::chrono::milliseconds patience) : path_(target) {
   using Clock = std::chrono::steady_clock;
