@@ -35,6 +35,14 @@ build: setup ## the C++ core, the program, the Python extension and the tests
 	@$(step) build/build.log "build (the first time takes minutes)" ninja -C build/release -j$(JOBS)
 	@scripts/link_package build/release
 
+# What the demo runs, without the tests.
+.PHONY: build-program
+build-program: setup
+	@$(step) build/configure.log "configure" cmake -S . -B build/release $(cmake_flags)
+	@$(step) build/build.log "build (the first time takes minutes)" \
+	  ninja -C build/release -j$(JOBS) program
+	@scripts/link_package build/release
+
 test: test-cpp test-py lint ## every test and check
 
 test-cpp: build ## C++ tests
@@ -97,7 +105,7 @@ attack: build ## hours of attacks, with a table of what they found: ATTACKS="sav
 sbom: setup ## build/sbom.cdx.json: what the binaries link and contain (CycloneDX)
 	@mkdir -p build && $(bin)/python scripts/sbom.py build/sbom.cdx.json
 
-demo: build ## train the transformer language model: DATA=folder, SHORT=1 for a few steps
+demo: build-program ## train the transformer language model: DATA=folder, SHORT=1 for a few steps
 	@$(bin)/python examples/transformer_lm/train.py --out runs/transformer_lm \
 	  $(if $(DATA),--data "$(DATA)") $(if $(SHORT),--short)
 
