@@ -29,10 +29,15 @@ namespace {
 std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, const Devices& devices,
                             const PassOptions& options) {
   try {
-    Specialised concrete = specialise_known(graph, types, devices.host());
+    const auto timed = [&](const char* stage, auto&& run) {
+      const TimedStage time(options.profiler, stage);
+      return run();
+    };
+    Specialised concrete =
+        timed("specialise", [&] { return specialise_known(graph, types, devices.host()); });
     if (!concrete.deferred.empty()) return std::nullopt;
     run_passes(concrete.graph, options);
-    return make_plan(std::move(concrete.graph), devices);
+    return timed("plan", [&] { return make_plan(std::move(concrete.graph), devices); });
   } catch (const std::bad_alloc&) {
     throw OutOfMemoryError({.what = "There is not enough memory to compile the model.",
                             .remedy = "Use smaller shapes, or give the process more memory."});
@@ -192,7 +197,7 @@ struct Program::Impl {
   }
 
   PassOptions pass_options() const {
-    return {options.disabled_passes, options.precision, &options.devices};
+    return {options.disabled_passes, options.precision, &options.devices, profiler};
   }
   RunOptions run_options() {
     wrote_states = false;
