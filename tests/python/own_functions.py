@@ -1,0 +1,73 @@
+"""What the tests of operators and optimizers of the user's own share."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import steep
+
+HEAD = '<domain: "my", opset_import: ["": 18, "my": 1]> '
+ROUND = HEAD + "Round (x) => (y) { y = Round (x) }"
+STRAIGHT = HEAD + "RoundGrad (x, y, dy) => (dx) { dx = Identity (dy) }"
+LION = """<domain: "steep.optimizer", opset_import: ["": 18]>
+lion <beta1: float = 0.9, beta2: float = 0.99, weight_decay: float = 0.0>
+    (w, g, exp_avg, lr, step) => (w1, m1) {
+    b1 = Constant <value_float: float = @beta1> ()
+    b2 = Constant <value_float: float = @beta2> ()
+    wd = Constant <value_float: float = @weight_decay> ()
+    d = Sub (exp_avg, g)
+    e = Mul (b1, d)
+    c = Add (e, g)
+    sign = Sign (c)
+    decay = Mul (wd, w)
+    u = Add (sign, decay)
+    change = Mul (lr, u)
+    w1 = Sub (w, change)
+    e2 = Mul (b2, d)
+    m1 = Add (e2, g)
+}"""
+F32 = np.float32
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[None]:
+    """Every test takes back what it registered."""
+    assert not steep._steep.registered_ops()
+    yield
+    left = steep._steep.registered_ops()
+    for name in left:
+        steep._steep.unregister_op(name)
+    assert not left
+
+
+def parse(body: str, functions: str = "") -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 18, "my": 1]> {body} {functions}'
+    )
+
+
+def rounded_layer() -> onnx.ModelProto:
+    """y = x · round(w): nothing learns without a straight-through gradient."""
+    return parse(
+        "g (float[N, 3] x) => (float[N, 2] y) <float[3, 2] w = {1.2, -0.7, 0.4, 2.6, -1.9, 0.3}>"
+        " { r = my.Round (w)  y = MatMul (x, r) }"
+    )
+
+
+def arrays(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return random.normal(size=(8, 3)).astype(F32), random.normal(size=(8, 2)).astype(F32)
+
+
+def numbers(tensors: dict[str, steep.Tensor]) -> dict[str, np.ndarray]:
+    return {name: np.array(tensor) for name, tensor in tensors.items()}
+
+
+def run(model: onnx.ModelProto, **fed: np.ndarray) -> list[np.ndarray]:
+    return steep.InferenceSession(model.SerializeToString()).run(None, fed)
+
+
+# --- operators ------------------------------------------------------------------------------------
