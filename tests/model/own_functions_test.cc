@@ -79,7 +79,7 @@ std::vector<float> gradient(const std::string& bytes, const std::vector<Tensor>&
   return values(Program(std::move(g)).forward(fed).outputs[0]);
 }
 
-Tensor row(std::vector<float> v) {
+Tensor row(const std::vector<float>& v) {
   const auto n = static_cast<int64_t>(v.size());
   return Tensor::from(v, {1, n});
 }
@@ -278,10 +278,11 @@ TEST(OwnFunctions, TwiceTheSameIsOnceAndAnotherIsRefused) {
   const Registered mine(round_op(), straight_through());
   const Registered again(function("Round (a) => (b) { b = Round (a) }"), straight_through());
   EXPECT_TRUE(again.names().empty());
-  for (const auto& [body, own] :
+  for (const auto& pair :
        {std::pair(round_op(), std::string()),
         std::pair(function("Round (x) => (y) { y = Floor (x) }"), straight_through())}) {
-    const ErrorParts parts = refused([&] { register_op(as_span(body), as_span(own)); });
+    const ErrorParts parts =
+        refused([&] { register_op(as_span(pair.first), as_span(pair.second)); });
     EXPECT_TRUE(has(parts.what, "registered already"));
     EXPECT_EQ(parts.node, "my.Round");
   }
