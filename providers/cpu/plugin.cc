@@ -232,7 +232,7 @@ int make(const SteepCandidate* self, void*, const SteepNode* node, SteepKernel* 
     }
     for (auto [i, o] : held->kernel->may_share) held->may_share.push_back({i, o});
     SteepKernel made{.size = to->size,
-                     .self = held.get(),
+                     .self = nullptr,
                      .execute = execute,
                      .destroy = destroy,
                      .scratch_bytes = held->kernel->scratch_bytes,
@@ -240,8 +240,8 @@ int make(const SteepCandidate* self, void*, const SteepNode* node, SteepKernel* 
                      .may_share = reinterpret_cast<const int32_t(*)[2]>(held->may_share.data()),
                      .may_share_count = held->may_share.size(),
                      .host_inputs = 0};
+    made.self = held.release();
     std::memcpy(to, &made, std::min(to->size, sizeof(made)));
-    static_cast<void>(held.release());
     return 1;
   } catch (...) {
     *error = caught();

@@ -9,7 +9,6 @@
 using steep::Attr;
 using steep::Attrs;
 using steep::Body;
-using steep::DType;
 using steep::Floats;
 using steep::Graph;
 using steep::Ints;

@@ -109,8 +109,10 @@ struct InferenceSession::Impl {
   using Chosen = std::vector<size_t>;  // indices of outputs
   using Import = std::function<ImportedModel(const ImportOptions&)>;
 
-  Impl(Import import, const InferenceOptions& with, const std::set<std::string>& fed = {})
-      : options(with), devices(Devices::of(options.providers)), again(std::move(import)) {
+  Impl(Import import, InferenceOptions with, const std::set<std::string>& fed = {})
+      : options(std::move(with)),
+        devices(Devices::of(options.providers)),
+        again(std::move(import)) {
     ImportOptions how = import_options(options);
     how.fed = fed;
     ImportedModel model = again(how);
@@ -234,7 +236,8 @@ struct InferenceSession::Impl {
 
 InferenceSession::InferenceSession(const std::filesystem::path& model, InferenceOptions options) try
     : impl_(std::make_unique<Impl>(
-          [model](const ImportOptions& limits) { return import_model(model, limits); }, options)) {
+          [model](const ImportOptions& limits) { return import_model(model, limits); },
+          std::move(options))) {
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
 }
@@ -245,7 +248,7 @@ InferenceSession::InferenceSession(std::span<const std::byte> model, InferenceOp
           [model, folder](const ImportOptions& limits) {
             return import_model(model, limits, folder);
           },
-          options)) {
+          std::move(options))) {
   impl_->again = nullptr;  // it reads the caller's bytes
   if (impl_->with_default.empty()) return;
   const std::vector<std::byte> bytes(model.begin(), model.end());
