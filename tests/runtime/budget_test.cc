@@ -6,10 +6,13 @@
 #include <chrono>
 #include <thread>
 
+#include "device/boundary.h"
 #include "providers/cpu/parallel.h"
 #include "providers/cpu/window.h"
 #include "runtime/memory.h"
 #include "steep/tensor.h"
+
+extern "C" const SteepProvider* steep_linked_provider(const SteepHost* host);
 
 namespace steep {
 namespace {
@@ -46,6 +49,8 @@ TEST_F(Interrupts, EndACallOnlyWithinABudget) {
 }
 
 TEST_F(Interrupts, EndEveryThreadOfALoop) {
+  // The CPU's loops ask the host that they were given, as they are when a program is compiled.
+  ASSERT_NE(steep_linked_provider(&host_table()), nullptr);
   const Limits limits;
   const Budget budget(limits);
   std::atomic<int64_t> turns{0};
