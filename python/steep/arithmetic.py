@@ -11,6 +11,8 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from steep.quiet import transforms_left
+
 log = logging.getLogger("steep")
 
 
@@ -39,7 +41,7 @@ class Arithmetic:
         counting = _Counting(graph_module)
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         try:
-            with mode, torch.no_grad(), counting.counter:
+            with mode, torch.no_grad(), transforms_left(), counting.counter:
                 counting.run(*[_made(g) for g in self._given])
         except Exception as e:  # an operator that looks at values, for one
             log.info("the arithmetic of a graph cannot be counted: %s", e)

@@ -165,12 +165,15 @@ class Autograd(torch.autograd.Function):
         ctx.call = call
         ctx.pointers = [t.data_ptr() for t in tensors]
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(
-            *(r for r, constant in zip(results, call.constant_results, strict=True) if constant)
-        )
         # The engine holds the bytes; saving them makes PyTorch notice when they change too early,
         # and refuse a second backward that nobody asked to retain.
         held = [result for result, kept in zip(results, read, strict=True) if kept]
+        for i, constant in enumerate(call.constant_results):
+            if constant and read[i]:  # without a history, it may be written to
+                results[i] = results[i].clone()
+        ctx.mark_non_differentiable(
+            *(r for r, constant in zip(results, call.constant_results, strict=True) if constant)
+        )
         ctx.save_for_backward(*tensors, *wanted, *held)
         ctx.tensor_count = len(tensors)
         return tuple(results)

@@ -23,7 +23,13 @@ import torch
 import torch._dynamo
 from torch._dynamo import config, trace_rules
 from torch._dynamo.convert_frame import compile_lock
-from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, Unsupported, UserError
+from torch._dynamo.exc import (
+    BackendCompilerFailed,
+    FailOnRecompileLimitHit,
+    ResumePrologueTracingError,
+    Unsupported,
+    UserError,
+)
 from torch._dynamo.guards import get_guard_fail_reason
 from torch._dynamo.utils import graph_break_reasons
 from torch.nn.modules import transformer
@@ -33,6 +39,7 @@ from steep import own_gradients
 from steep._steep import ProviderChoice
 from steep.arithmetic import Arithmetic
 from steep.call import autocast_precision
+from steep.cuts import cuts, left_to_pytorch
 from steep.errors import Error, ModelError
 from steep.lowering import CannotLower, turn
 from steep.parts import bring_in_parts
@@ -178,7 +185,7 @@ class Capture:
                         place=getattr(self.local, "place", ""),
                         because=getattr(self.local, "because", ""),
                         operators=sum(piece.lowered.operators for piece in pieces),
-                        in_torch=tuple(str(why) for why in refused),
+                        in_torch=tuple(dict.fromkeys(str(why) for why in refused)),
                         arithmetic=Arithmetic(
                             captured, None if reason else {why.node for why in refused}
                         ),
@@ -195,6 +202,10 @@ class Capture:
             return call(*arguments)
 
         return run
+
+
+# What Dynamo raises that says itself what is to be done.
+_SAID = (BackendCompilerFailed, FailOnRecompileLimitHit, Unsupported, UserError)
 
 
 class Captured:
@@ -226,6 +237,7 @@ class Captured:
     ) -> None:
         self._module = module
         self._vary = vary
+        self._whole = whole
         self.breaks: list[str] = []  # why there are several graphs, or none of a function
         self.capture = Capture(
             precision,
@@ -250,9 +262,18 @@ class Captured:
             before = len(graph_break_reasons)
             settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
             chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
-            with settings, chatter, kept_whole(), own_gradients.whole_backwards():
-                made = make(*frame)
-            self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:])
+            failed = ""
+            with settings, chatter, kept_whole(), own_gradients.whole_backwards(), cuts():
+                try:
+                    made = make(*frame)
+                except (Error, *_SAID):
+                    raise
+                except Exception as e:
+                    failed = _first_line(e) + _user_place(getattr(e, "real_stack", None) or [])
+                    if self._whole or isinstance(e, ResumePrologueTracingError):
+                        raise self._not_one_graph(failed) from e
+                    made = left_to_pytorch(e)
+            self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:], failed)
             return made
 
         configured._torchdynamo_orig_backend = make  # type: ignore[attr-defined]
@@ -270,9 +291,13 @@ class Captured:
             given = (entry.guard_manager, entry.code, frame.f_locals, entry.compile_id, None, True)
             local.because = _condition(get_guard_fail_reason(*given))
 
-    def _note_breaks(self, code: Any, made: Any, reasons: list[Any]) -> None:
-        """Note, and say once, what PyTorch is left to run outside of graphs."""
+    def _note_breaks(self, code: Any, made: Any, reasons: list[Any], failed: str) -> None:
+        """Note, and say once, what PyTorch is left to run outside of graphs.
+
+        ``failed`` is where its tracer did, "" if it did not.
+        """
         breaks = [f"{_first_of(r.reason)}{_user_place(r.user_stack)}" for r in reasons]
+        breaks += [f"PyTorch's tracer fails: {failed}"] if failed else []
         for text in breaks:
             if text not in self.breaks:
                 log.warning("PyTorch runs what lies between two graphs: %s", text)
@@ -318,15 +343,18 @@ class Captured:
                 remedy="pass as a tensor what changes from call to call",
             ) from e
         except (Unsupported, UserError) as e:
-            raise ModelError(
-                "The module does not become one graph.",
-                received=_first_line(e) + _user_place(e.real_stack or []),
-                remedy="change the code, or let PyTorch run what lies between: "
-                + self.capture.otherwise,
-            ) from e
+            raise self._not_one_graph(_first_line(e) + _user_place(e.real_stack or [])) from e
         finally:
             local.arguments = []
         return result, local.ran
+
+    def _not_one_graph(self, why: str) -> ModelError:
+        return ModelError(
+            "The module does not become one graph.",
+            received=why,
+            remedy="change the code, or let PyTorch run what lies between: "
+            + self.capture.otherwise,
+        )
 
 
 def backend(

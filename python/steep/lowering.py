@@ -22,7 +22,7 @@ from steep.aten_to_onnx import CannotSay, to_onnx
 from steep.draws import Draws, NotBefore, take_draws
 from steep.faithful import faithful
 from steep.own_gradients import Interpreter
-from steep.quiet import quiet, replaced
+from steep.quiet import quiet, replaced, transforms_left
 
 _turn = threading.RLock()
 
@@ -122,6 +122,7 @@ def lower(
     run = _Faithful(graph_module)
     with (
         quiet(),
+        transforms_left(),
         replaced(mode, "allow_non_fake_inputs", True),  # constants are no fakes
         _own_extents(mode.shape_env),
     ):

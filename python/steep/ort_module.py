@@ -161,7 +161,9 @@ class ORTModule(torch.nn.Module):
         if not ran:
             raise ModelError(
                 f"Nothing of the module {type(self._module).__name__} ran in the engine.",
-                received="; ".join(r.reason for r in self.export_reports if r.reason),
+                received="; ".join(
+                    [*(r.reason for r in self.export_reports if r.reason), *captured.breaks]
+                ),
                 remedy='change the code named above, or let PyTorch run it: fallback="torch"',
             )
         return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -45,10 +45,11 @@ def bring_in_parts(
     for _ in range(_ROUNDS):
         known_before = {*refused}
         for e in found:
-            at = _operation(graph_module, e.node)
+            at = _operation(graph_module, e.node) or _transform_in(graph_module)
             if not at or at in known_before or _must_stay_whole(graph_module, at):
                 raise e
-            refused.setdefault(at, e)
+            for name in _transform_around(graph_module, at):
+                refused.setdefault(name, _as_of(e, name))
         parts = _split(graph_module, frozenset(refused))
         pieces, found = _bring_in_all(parts, known, precision, frozenset(refused), bring)
         if found:
@@ -66,6 +67,44 @@ def _operation(graph_module: torch.fx.GraphModule, name: str) -> str:
     while node is not None and (source := _taken_from(node)) is not None:
         node = source
     return node.name if node is not None and node.op.startswith("call_") else ""
+
+
+def _as_of(e: CannotLower, name: str) -> CannotLower:
+    """Return the refusal of another operation for the same reason."""
+    if e.node == name:
+        return e
+    other = CannotLower(str(e), name)
+    other.others = e.others
+    return other
+
+
+def _transform_around(graph_module: torch.fx.GraphModule, at: str) -> list[str]:
+    """Return an operation's name, and all of the transform of a function around it."""
+    return next((names for names in _transforms(graph_module) if at in names), [at])
+
+
+def _transform_in(graph_module: torch.fx.GraphModule) -> str:
+    """Return the first transform of a function, to blame where nobody else is known; else ""."""
+    return next((names[0] for names in _transforms(graph_module)), "")
+
+
+def _transforms(graph_module: torch.fx.GraphModule) -> Iterator[list[str]]:
+    """Give the operations of each outermost grad or vmap of ``torch.func``.
+
+    Tensors within are wrapped: no part ends there.
+    """
+    names: list[str] = []
+    depth = 0
+    for n in graph_module.graph.nodes:
+        if not n.op.startswith("call_"):
+            continue
+        name = n.target if isinstance(n.target, str) else n.target.__name__
+        depth += name.endswith("_increment_nesting") or name == "_enter_dual_level"
+        names += [n.name] if depth else []
+        depth -= name.endswith("_decrement_nesting") or name == "_exit_dual_level"
+        if not depth and names:
+            yield names
+            names = []
 
 
 def _split(graph_module: torch.fx.GraphModule, refused: frozenset[str]) -> torch.fx.GraphModule:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._pytree import tree_leaves
 
 from steep.call import Autograd, Call
@@ -93,6 +94,7 @@ class Lowered:
         fakes += self.draws.examples
         names = {v.name for v in self.model.graph.input}
         self.inputs = [i for i in range(len(fakes)) if f"arg_{i}" in names]
+        _refuse_complex(graph, self.inputs, self.computed)
         self.changes_history = [fakes[i].requires_grad for i in written]
         self.examples = [n.meta["example_value"] for n in self.computed]
         self.has_modes = any(n.target is torch._C._set_grad_enabled for n in graph.nodes)
@@ -111,6 +113,9 @@ class Lowered:
             t.resolve_neg() if isinstance(t, torch.Tensor) else torch.tensor(t)
             for t in (arguments[i] for i in self.kept)
         ]
+        for k, fake in enumerate(self.fakes[: len(tensors)]):
+            if not fake.ndim and tensors[k].dtype != fake.dtype:  # a number that Python draws
+                tensors[k] = tensors[k].to(fake.dtype)
         return tensors + self.draws(tensors)
 
     def outputs(self, arguments: Sequence[Any], made: list[torch.Tensor]) -> Any:
@@ -244,9 +249,29 @@ def _like(value: torch.Tensor, example: Any) -> torch.Tensor:
 
 
 def memory_of(node: torch.fx.Node) -> int | None:
-    """Return what names the memory of a tensor."""
+    """Return what names the memory of a tensor; None within transforms of functions."""
     value = node.meta.get("example_value")
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+    if not isinstance(value, torch.Tensor) or is_functorch_wrapped_tensor(value):
+        return None
+    return int(value.untyped_storage()._cdata)
+
+
+def _refuse_complex(
+    graph: torch.fx.Graph, inputs: Sequence[int], computed: Sequence[torch.fx.Node]
+) -> None:
+    """Raise CannotLower where the engine would be given complex numbers, or give them."""
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    given = [placeholders[i] for i in inputs if i < len(placeholders)]
+    at = [user for n in given if _is_complex(n) for user in n.users if user.op != "output"]
+    at += [n for n in computed if _is_complex(n)]
+    if at:
+        refused = [refusal(RuntimeError("complex numbers come in or out"), n) for n in at]
+        refused[0].others = refused[1:]
+        raise refused[0]
+
+
+def _is_complex(n: torch.fx.Node) -> bool:
+    return _is_tensor(n) and n.meta["example_value"].is_complex()
 
 
 def _results(

@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._C._functorch import (
+    get_dynamic_layer_stack_depth,
+    pop_dynamic_layer_stack_and_undo_to_depth,
+)
 from torch.nn.modules import transformer
 
 
@@ -38,6 +42,28 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextlib.contextmanager
+def transforms_left() -> Iterator[None]:
+    """Leave, at the end, the transforms of functions (grad, vmap) that a failure left open."""
+    depth, forward_mode = get_dynamic_layer_stack_depth(), _in_forward_mode()
+    try:
+        yield
+    finally:
+        if not forward_mode and _in_forward_mode():
+            torch._C._exit_dual_level(level=0)
+        pop_dynamic_layer_stack_and_undo_to_depth(depth)
+
+
+def _in_forward_mode() -> bool:
+    """Return whether the one level of derivatives in forward mode is taken."""
+    try:
+        torch._C._enter_dual_level()
+    except RuntimeError:  # there is no second one
+        return True
+    torch._C._exit_dual_level(level=0)
+    return False
 
 
 @contextlib.contextmanager

@@ -123,6 +123,23 @@ def _added_product(multiply: Any) -> Any:
     return added
 
 
+def _copied(self: Any, src: Any, non_blocking: bool = False) -> Any:
+    """Return what one tensor becomes when another is written to it, which may have to grow."""
+    same = self.shape is not None and self.shape == src.shape
+    copy = opset18.CastLike(src, self)
+    return copy if same else opset18.Expand(copy, opset18.Shape(self))
+
+
+def _masked_select(self: Any, mask: Any) -> Any:
+    """Return the entries of a tensor where a mask is true; either may have to grow."""
+    if self.shape is None or self.shape != mask.shape:
+        self, mask = (
+            opset18.Expand(self, opset18.Shape(mask)),
+            opset18.Expand(mask, opset18.Shape(self)),
+        )
+    return opset18.GatherND(self, opset18.Transpose(opset18.NonZero(mask), perm=[1, 0]))
+
+
 def _product_of_batches(left: Any, right: Any) -> Any:
     first = opset18.Constant(value_ints=[0])
     return opset18.ReduceSum(opset18.MatMul(left, right), first, keepdims=0)
@@ -166,6 +183,8 @@ TRAINED: dict[Any, Any] = {
     torch.ops.aten.addbmm.default: _added_product(_product_of_batches),
     torch.ops.aten.addmv.default: _added_product(opset18.MatMul),
     torch.ops.aten.baddbmm.default: _added_product(opset18.MatMul),
+    torch.ops.aten.copy.default: _copied,
+    torch.ops.aten.masked_select.default: _masked_select,
 }
 """Translations by operator."""
 

@@ -1,6 +1,8 @@
 """Operators that ONNX's exporter refuses or says otherwise: where each runs, and its gradients."""
 
 import copy
+import math
+import random
 
 import pytest
 import torch
@@ -82,7 +84,8 @@ PARTS = {
     "erfinv": lambda y, x: torch.erfinv(torch.tanh(y)),
     "lgamma": lambda y, x: torch.lgamma(y),
     "digamma": lambda y, x: torch.digamma(y.abs() + 0.1),
-    "masked_select": lambda y, x: torch.masked_select(y, x > 0).sum(),
+    "eigenvalues": lambda y, x: torch.linalg.eigvals(square(y)).real.square().sum(-1),
+    "grad of torch.func": lambda y, x: y * torch.func.grad(lambda t: t.sin().sum())(x) + y.exp(),
 }
 
 
@@ -90,7 +93,7 @@ def calls(dtype, *counts):
     return [(torch.randn(n, WIDTH, dtype=dtype),) for n in counts]
 
 
-OFTEN = ("solve", "median along an axis", "histc", "lgamma")
+OFTEN = ("solve", "median along an axis", "histc", "lgamma", "eigenvalues", "grad of torch.func")
 
 
 @pytest.mark.parametrize(
@@ -111,6 +114,51 @@ def test_two_operators_in_parts():
     check(Fn(function).double(), calls(torch.float64, 4), "parts")
 
 
+def grown(y, x):
+    """What is written may be smaller than what it is written to."""
+    z = torch.empty(x.shape)
+    z.copy_(y[0])
+    z[:, 1:3] = y[:, :1]
+    return z.sum(), z * x
+
+
+ENGINE = {
+    "copy that grows": grown,
+    "masked_select": lambda y, x: (torch.masked_select(y, x > 0), y.masked_select(x[0] > 0)),
+    "linalg.norm": lambda y, x: (
+        torch.linalg.norm(y),
+        torch.linalg.norm(y, math.inf),
+        torch.linalg.matrix_norm(y, 1),
+        torch.linalg.vector_norm(y, 3, 0),
+    ),
+    "drawn order": lambda y, x: y[torch.randperm(y.shape[0])].square().sum(),
+    "powers of a matrix": lambda y, x: torch.linalg.matrix_power(y[:, :2].T @ y[:, :2], 3),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "copy that grows" else pytest.param(n, marks=pytest.mark.slow) for n in ENGINE],
+)
+def test_operators_in_the_engine(name):
+    torch.manual_seed(0)
+    check(Fn(ENGINE[name]), calls(torch.float32, 4, 7), "engine")
+
+
+class Drawing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.numbers = nn.Linear(WIDTH, WIDTH), random.Random(3)
+
+    def forward(self, x):
+        return self.layer(x) * self.numbers.random()
+
+
+def test_what_python_draws():
+    torch.manual_seed(0)
+    check(Drawing(), calls(torch.float32, 4, 4, 7), "parts")
+
+
 def experts(y, x):
     """A mixture of experts that sends rows by ``nonzero``: groups may be empty."""
     out = torch.zeros_like(y)
@@ -124,6 +172,31 @@ def experts(y, x):
 def test_groups_by_nonzero_may_be_empty():
     torch.manual_seed(0)
     check(Fn(experts), calls(torch.float32, 4, 2, 7), "engine")
+
+
+def chosen_experts(y, x):
+    """The same, by a loop over those that are chosen, which PyTorch runs: rows are added in place."""
+    out = torch.zeros_like(y)
+    rows = F.one_hot(y[:, :3].argmax(1), 3).T
+    for e in rows.sum(1).nonzero():
+        (at,) = torch.where(rows[e[0]])
+        out.index_add_(0, at, y[at] * (e + 1))
+    return out
+
+
+def sorted_experts(y, x):
+    """The same, by rows in the order of their experts."""
+    chosen = y[:, :3].argmax(1)
+    order = chosen.argsort(stable=True)
+    parts = y[order].split(torch.bincount(chosen, minlength=3).tolist())
+    z = torch.cat([part * (e + 1) for e, part in enumerate(parts)])
+    return torch.zeros_like(z).index_copy(0, order, z)
+
+
+@pytest.mark.parametrize("function", [chosen_experts, sorted_experts])
+def test_experts_in_parts(function):
+    torch.manual_seed(0)
+    check(Fn(function), calls(torch.float32, 4, 2), "parts")
 
 
 class Scores(nn.Module):
