@@ -10,6 +10,7 @@ This leans on parts of PyTorch that are not public: ``CAPTURED`` names the versi
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
@@ -49,6 +50,7 @@ from steep.quiet import unlogged
 from steep.recurrent import kept_whole
 from steep.report import ExportReport
 from steep.verify import VerifiedPiece, bring_in_verified, wanted
+from steep.widened import widened
 
 log = logging.getLogger("steep")
 
@@ -263,7 +265,10 @@ class Captured:
             settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
             chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
             failed = ""
-            with settings, chatter, kept_whole(), own_gradients.whole_backwards(), cuts():
+            ours = kept_whole(), own_gradients.whole_backwards(), cuts(), widened()
+            with settings, chatter, contextlib.ExitStack() as stack:
+                for each in ours:
+                    stack.enter_context(each)
                 try:
                     made = make(*frame)
                 except (Error, *_SAID):

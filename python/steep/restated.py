@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
+from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 from steep.stops import stop_gradient
 
@@ -42,6 +43,8 @@ def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
         losses = _cross_entropy(**vars(c))
         return losses.reshape(()) if c.reduction == "none" else losses
     if not c.target.dtype.is_floating_point and c.label_smoothing == 0:
+        if has_free_unbacked_symbols(c.input):
+            return _nll_of_some(F.log_softmax(c.input, 1), c)
         return F.cross_entropy(*args, **kwargs)
     if c.size_average is not None or c.reduce is not None:
         c.reduction = torch.nn._reduction.legacy_get_string(c.size_average, c.reduce)
@@ -72,6 +75,28 @@ def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
         c.input, c.target, c.weight, ignore_index=c.ignore_index, reduction=c.reduction
     )
     return (1 - c.label_smoothing) * sharp + c.label_smoothing / classes * smooth
+
+
+def _nll_loss(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.nll_loss`` of as many rows as values say, which PyTorch's tracers look into."""
+    c = _given(F.nll_loss, args, kwargs)
+    if c.input.dim() == 1 or not has_free_unbacked_symbols(c.input):
+        return F.nll_loss(*args, **kwargs)
+    return _nll_of_some(c.input, c)
+
+
+def _nll_of_some(log_p: torch.Tensor, c: SimpleNamespace) -> torch.Tensor:
+    """Return the loss of labels, whose rows may be none."""
+    if c.size_average is not None or c.reduce is not None:
+        c.reduction = torch.nn._reduction.legacy_get_string(c.size_average, c.reduce)
+    counts = c.target != c.ignore_index
+    target = torch.where(counts, c.target, 0)
+    losses = -log_p.gather(1, target.unsqueeze(1)).squeeze(1)
+    shares = counts.to(losses.dtype) if c.weight is None else counts * c.weight[target]
+    losses = torch.where(counts, losses, 0.0) * shares
+    if c.reduction == "none":
+        return losses
+    return losses.sum() / (shares.sum() if c.reduction == "mean" else 1)
 
 
 def _check_embedding(given: SimpleNamespace) -> None:
@@ -231,5 +256,6 @@ RESTATED: dict[Any, Callable[..., Any]] = {
     F.avg_pool3d: _average_pool(F.avg_pool3d, 3),
     F.instance_norm: _instance_norm,
     F.interpolate: _interpolate,
+    F.nll_loss: _nll_loss,
 }
 """By function."""

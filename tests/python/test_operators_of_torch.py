@@ -175,7 +175,7 @@ def test_groups_by_nonzero_may_be_empty():
 
 
 def chosen_experts(y, x):
-    """The same, by a loop over those that are chosen, which PyTorch runs: rows are added in place."""
+    """The same, by a loop over those that are chosen, which PyTorch runs: rows are added."""
     out = torch.zeros_like(y)
     rows = F.one_hot(y[:, :3].argmax(1), 3).T
     for e in rows.sum(1).nonzero():

@@ -1,0 +1,113 @@
+"""What Dynamo does not follow by itself, and can: everyday code that would cut a graph."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import torch
+from torch._dynamo import variables
+from torch._dynamo.variables import (
+    LambdaVariable,
+    NumpyVariable,
+    SkipFunctionVariable,
+    UserDefinedClassVariable,
+)
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.builtin import SetAttrBuiltinVariable
+
+from steep.quiet import replaced
+
+
+@contextlib.contextmanager
+def widened() -> Iterator[None]:
+    """Within, graphs go on where
+
+    - a warning is given: it is said when the graph is made;
+    - NumPy calculates with numbers;
+    - a ``CrossEntropyLoss`` made in forward is asked for its options;
+    - a tensor made in forward is to have a gradient, as for checkpoints.
+    """
+    with (
+        replaced(SkipFunctionVariable, "call_function", _warn),
+        replaced(NumpyVariable, "call_function", _calculate),
+        replaced(UserDefinedClassVariable, "_call_cross_entropy_loss", _make_loss),
+        replaced(SetAttrBuiltinVariable, "_call_setattr", _set_attribute),
+    ):
+        yield
+
+
+_call_skipped = SkipFunctionVariable.call_function
+_call_numpy = NumpyVariable.call_function
+_call_loss = UserDefinedClassVariable._call_cross_entropy_loss
+_call_setattr = SetAttrBuiltinVariable._call_setattr
+
+
+def _warn(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    if self.value is not warnings.warn:
+        return _call_skipped(self, tx, args, kwargs)
+    try:
+        given = [a.as_python_constant() for a in args]
+        options = {name: a.as_python_constant() for name, a in kwargs.items()}
+    except Exception:  # what is said depends on values
+        return _call_skipped(self, tx, args, kwargs)
+    options.pop("stacklevel", None)
+    warnings.warn(*given[:2], **options)
+    return variables.ConstantVariable.create(None)
+
+
+def _calculate(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    if isinstance(self.value, numpy.ufunc) and not kwargs:
+        given = [a.as_python_constant() if a.is_python_constant() else None for a in args]
+        if all(type(g) in (int, float) for g in given):
+            result = self.value(*given)
+            if isinstance(result, numpy.generic):
+                return VariableTracker.build(tx, result.item())
+    return _call_numpy(self, tx, args, kwargs)
+
+
+class _Loss(LambdaVariable):
+    """A loss that Dynamo knows by what it calls, and its options."""
+
+    def __init__(self, fn: Any, known: dict[str, VariableTracker], **kwargs: Any) -> None:
+        super().__init__(fn, **kwargs)
+        self.known = known
+
+    def var_getattr(self, tx: Any, name: str) -> VariableTracker:
+        """Return an option, or what else there is."""
+        return self.known[name] if name in self.known else super().var_getattr(tx, name)
+
+
+def _make_loss(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    made = _call_loss(self, tx, args, kwargs)
+    options = dict(_OPTIONS)
+    names = ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
+    known = {name: variables.ConstantVariable.create(value) for name, value in options.items()}
+    known |= dict(zip(names, args, strict=False)) | kwargs
+    return _Loss(made.fn, {name: known[name] for name in options})
+
+
+_OPTIONS = {"weight": None, "ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
+
+
+def _set_attribute(self: Any, tx: Any, obj: Any, name: Any, value: Any) -> Any:
+    if not (
+        obj.is_tensor()
+        and obj.source is None
+        and name.is_python_constant()
+        and name.as_python_constant() == "requires_grad"
+        and value.is_python_constant()
+        and value.as_python_constant() is True
+        and torch.is_grad_enabled()
+    ):
+        return _call_setattr(self, tx, obj, name, value)
+    proxy = obj.as_proxy()
+    example = proxy.node.meta["example_value"]
+    if not example.requires_grad:
+        tx.output.create_proxy("call_method", "requires_grad_", (proxy, True), {})
+        example.requires_grad_()
+        obj.synchronize_attributes(tx)
+    return value
