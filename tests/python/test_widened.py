@@ -1,0 +1,77 @@
+"""Graphs go on where Dynamo would cut them, and end where it fails."""
+
+import warnings
+
+import numpy
+import pytest
+import torch
+import torch.nn.functional as F
+from test_operators_of_torch import Fn, calls, check
+from torch import nn
+
+from steep import ModelError, ORTModule
+
+
+def options_of_a_loss(y, x):
+    """As heads of transformers leave padding out."""
+    loss = nn.CrossEntropyLoss()
+    labels = x.detach().argmax(1)
+    return loss(y, torch.where(x[:, 0] > 0, labels, torch.tensor(loss.ignore_index)))
+
+
+def some_rows(y, x):
+    some = x[:, 0] > 0
+    labels = x.detach().argmax(1)[some]
+    weight = torch.linspace(1, 2, y.shape[1])
+    loss = nn.CrossEntropyLoss(weight=weight, ignore_index=2)
+    return loss(y[some], labels), F.nll_loss(y[some].log_softmax(1), labels, reduction="sum")
+
+
+def leaf_within(y, x):
+    z = x.detach()[:, None]
+    z.requires_grad = True
+    return torch.utils.checkpoint.checkpoint(lambda t: t * y[:, None], z, use_reentrant=False)
+
+
+FUNCTIONS = {
+    "NumPy calculates": lambda y, x: y * numpy.sqrt(x.shape[1]) + numpy.log(2.0),
+    "options of a loss": options_of_a_loss,
+    "some rows": some_rows,
+    "leaf within": leaf_within,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_one_graph(name):
+    torch.manual_seed(0)
+    check(Fn(FUNCTIONS[name]), calls(torch.float32, 5, 7), "engine")
+
+
+def test_a_warning_is_said_when_the_graph_is_made():
+    def warns(y, x):
+        warnings.warn("of old", FutureWarning, stacklevel=2)
+        return y * 2
+
+    net = ORTModule(Fn(warns), fallback=None)
+    with pytest.warns(FutureWarning, match="of old"):
+        net(torch.ones(2, 6))
+    net(torch.ones(2, 6))
+
+
+def test_what_the_tracer_fails_at_runs_in_pytorch():
+    def gathers(y, x):
+        return y.sum() * torch.combinations(x.detach()[0][x[0] > 0]).sum()
+
+    x = torch.randn(3, 6)
+    module = Fn(gathers)
+    torch.testing.assert_close(ORTModule(module)(x), module(x))
+    with pytest.raises(ModelError, match="one graph"):
+        ORTModule(module, fallback=None)(x)
+
+
+def test_a_wrong_shape_is_said_as_pytorch_says_it():
+    net = ORTModule(Fn(lambda y, x: y @ y))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        net(torch.ones(2, 6))
+    with pytest.raises(ModelError, match="one graph"):
+        ORTModule(Fn(lambda y, x: y @ y), fallback=None)(torch.ones(2, 6))
