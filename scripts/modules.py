@@ -41,7 +41,7 @@ y = y.masked_fill(x < 0, 0.5).clamp(-2, 2)
 y = y.index_select(0, torch.arange(y.shape[0]).flip(0))
 y = torch.einsum("ij,kj->ik", y, self.a.weight)
 y = y.norm(dim=1, keepdim=True) + y - y.mean(0)
-y = y.topk(4).values + y.sort(1).values
+y = y.topk(4).values * 2 + y.sort(1).values
 y = torch.outer(y[:, 0], y[0])[:, :4]
 y = y + torch.tensor([self.number, 1.0, 2.0, 3.0])
 y = y + torch.arange(y.shape[0], dtype=y.dtype)[:, None]

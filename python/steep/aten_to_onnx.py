@@ -77,6 +77,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     count = sum(n.op == "placeholder" for n in traced.graph.nodes)
     keep_whole(traced.graph)
     program = _fx_passes.decompose_with_registry(_as_program(traced), _registry())
+    _make_first_operands_tensors(program.graph)
     _fx_passes.insert_type_promotion_nodes(program.graph_module)
     for node in list(program.graph.nodes):
         if node.target in _ASSERTIONS:  # of what guards check, or what cannot fail
@@ -95,6 +96,32 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
         for name in [k for k in node.metadata_props if not k.startswith("steep.")]:
             del node.metadata_props[name]
     return model.model_proto
+
+
+def _make_first_operands_tensors(graph: torch.fx.Graph) -> None:
+    """Put tensors of no dimension into the place of numbers that others are subtracted from.
+
+    What promotes dtypes takes no number there, as ``1.0 - mask`` has it where the mask is of
+    integers.
+    """
+    for node in list(graph.nodes):
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        given = node.target._schema.arguments
+        value = node.meta.get("val")
+        if (
+            node.args
+            and type(node.args[0]) in (int, float)
+            and isinstance(given[0].type, torch.TensorType)
+            and isinstance(value, torch.Tensor)
+            and value.dtype != torch.bool
+        ):
+            with graph.inserting_before(node):
+                number = graph.call_function(
+                    torch.ops.aten.full.default, ([], node.args[0]), {"dtype": value.dtype}
+                )
+            number.meta = {**node.meta, "val": value.new_empty(())}
+            node.args = (number, *node.args[1:])
 
 
 def _origin(e: Exception, graph: torch.fx.Graph) -> str:

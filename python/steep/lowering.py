@@ -24,6 +24,9 @@ from steep.faithful import faithful
 from steep.own_gradients import Interpreter
 from steep.quiet import quiet, replaced, transforms_left
 
+WITHIN = "steep.within"
+"""Of an operation that others were written out in: its name in the captured graph."""
+
 _turn = threading.RLock()
 
 
@@ -96,11 +99,12 @@ def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
         return e
     if isinstance(e, NotBefore):
         return CannotLower(str(e), "" if at is None else at.name, line_of(at))
+    name = "" if at is None else at.meta.get(WITHIN, at.name)
     text = str(e).strip()
     reason = f"{type(e).__name__}: {text.splitlines()[0] if text else ''}"[:300]
     if unsaid := re.search(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text):
         reason = f"ONNX has no word for {unsaid.group(1)}"
-    return CannotLower(reason, "" if at is None else at.name, line_of(at))
+    return CannotLower(reason, name, line_of(at))
 
 
 def line_of(at: torch.fx.Node | None) -> str:

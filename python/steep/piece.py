@@ -17,6 +17,7 @@ import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._pytree import tree_leaves
 
+from steep.batches import write_out
 from steep.call import Autograd, Call
 from steep.lowering import fake_mode, lower, outputs_of, refusal
 from steep.own_gradients import Interpreter
@@ -73,6 +74,7 @@ class Lowered:
         graph = graph_module.graph
         self.kept = _take_sizes_from_tensors(graph)
         treat_numbers(graph)
+        write_out(graph)
         narrow = _narrow(graph) if torch.is_autocast_enabled("cpu") else []
         (end,) = (n for n in graph.nodes if n.op == "output")
         self.single = not isinstance(end.args[0], (tuple, list))
