@@ -18,6 +18,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._pytree import tree_leaves
 
 from steep.batches import write_out
+from steep.boundaries import refuse_complex, refuse_histories
 from steep.call import Autograd, Call
 from steep.lowering import fake_mode, lower, outputs_of, refusal
 from steep.own_gradients import Interpreter
@@ -79,6 +80,7 @@ class Lowered:
         (end,) = (n for n in graph.nodes if n.op == "output")
         self.single = not isinstance(end.args[0], (tuple, list))
         self.results, self.computed = _results(graph, outputs_of(end))
+        refuse_histories(graph, self.computed)
         fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
         for fake, i in zip(fakes, self.kept, strict=True):
             if fake.device.type != "cpu":
@@ -96,7 +98,7 @@ class Lowered:
         fakes += self.draws.examples
         names = {v.name for v in self.model.graph.input}
         self.inputs = [i for i in range(len(fakes)) if f"arg_{i}" in names]
-        _refuse_complex(graph, self.inputs, self.computed)
+        refuse_complex(graph, self.inputs, self.computed)
         self.changes_history = [fakes[i].requires_grad for i in written]
         self.examples = [n.meta["example_value"] for n in self.computed]
         self.has_modes = any(n.target is torch._C._set_grad_enabled for n in graph.nodes)
@@ -256,24 +258,6 @@ def memory_of(node: torch.fx.Node) -> int | None:
     if not isinstance(value, torch.Tensor) or is_functorch_wrapped_tensor(value):
         return None
     return int(value.untyped_storage()._cdata)
-
-
-def _refuse_complex(
-    graph: torch.fx.Graph, inputs: Sequence[int], computed: Sequence[torch.fx.Node]
-) -> None:
-    """Raise CannotLower where the engine would be given complex numbers, or give them."""
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    given = [placeholders[i] for i in inputs if i < len(placeholders)]
-    at = [user for n in given if _is_complex(n) for user in n.users if user.op != "output"]
-    at += [n for n in computed if _is_complex(n)]
-    if at:
-        refused = [refusal(RuntimeError("complex numbers come in or out"), n) for n in at]
-        refused[0].others = refused[1:]
-        raise refused[0]
-
-
-def _is_complex(n: torch.fx.Node) -> bool:
-    return _is_tensor(n) and n.meta["example_value"].is_complex()
 
 
 def _results(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy
 import torch
 from torch._dynamo import variables
+from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.variables import (
     LambdaVariable,
     NumpyVariable,
@@ -29,13 +30,15 @@ def widened() -> Iterator[None]:
     - a warning is given: it is said when the graph is made;
     - NumPy calculates with numbers;
     - a ``CrossEntropyLoss`` made in forward is asked for its options;
-    - a tensor made in forward is to have a gradient, as for checkpoints.
+    - a tensor made in forward is to have a gradient, as for checkpoints, or is returned.
     """
     with (
         replaced(SkipFunctionVariable, "call_function", _warn),
         replaced(NumpyVariable, "call_function", _calculate),
         replaced(UserDefinedClassVariable, "_call_cross_entropy_loss", _make_loss),
         replaced(SetAttrBuiltinVariable, "_call_setattr", _set_attribute),
+        # piece.py finds what gets lost
+        replaced(OutputGraph, "_check_requires_grad_intermediate_outputs", lambda *_: None),
     ):
         yield
 

@@ -1,5 +1,6 @@
 """Graphs go on where Dynamo would cut them, and end where it fails."""
 
+import copy
 import warnings
 
 import numpy
@@ -10,6 +11,8 @@ from test_operators_of_torch import Fn, calls, check
 from torch import nn
 
 from steep import ModelError, ORTModule
+
+X = torch.linspace(-1, 2, 12).view(2, 6)
 
 
 def options_of_a_loss(y, x):
@@ -38,6 +41,7 @@ FUNCTIONS = {
     "options of a loss": options_of_a_loss,
     "some rows": some_rows,
     "leaf within": leaf_within,
+    "leaf in a result": lambda y, x: y * 2 + torch.zeros_like(y).requires_grad_(),
 }
 
 
@@ -45,6 +49,38 @@ FUNCTIONS = {
 def test_one_graph(name):
     torch.manual_seed(0)
     check(Fn(FUNCTIONS[name]), calls(torch.float32, 5, 7), "engine")
+
+
+def test_a_leaf_that_is_returned_has_its_gradient():
+    def leaf(y, x):
+        z = (x.detach() * 3).requires_grad_()
+        return y, z, (z * y.detach()).sum()
+
+    net = ORTModule(Fn(leaf))
+    y, z, total = net(torch.ones(2, 6))
+    total.backward()
+    assert z.is_leaf and torch.equal(z.grad, y.detach())
+
+
+def test_gradients_enabled_where_the_caller_disables_them():
+    class Enabling(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+
+        def forward(self, x):
+            y = self.layer(x)
+            if y.sum() > 0:  # a graph of its own follows
+                y = y + 1
+            with torch.enable_grad():
+                return y * torch.sigmoid(self.layer(y))
+
+    torch.manual_seed(0)
+    module = Enabling()
+    with torch.no_grad():
+        found, expected = ORTModule(copy.deepcopy(module))(X), module(X)
+    assert found.requires_grad and expected.requires_grad
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_warning_is_said_when_the_graph_is_made():

@@ -1,0 +1,45 @@
+"""What a captured graph can neither be given nor give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from steep.lowering import refusal
+
+
+def refuse_complex(
+    graph: torch.fx.Graph, inputs: Sequence[int], computed: Sequence[torch.fx.Node]
+) -> None:
+    """Raise CannotLower where the engine would be given complex numbers, or give them.
+
+    ``inputs`` are positions of placeholders that it reads.
+    """
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    given = [placeholders[i] for i in inputs if i < len(placeholders)]
+    at = [user for n in given if _is_complex(n) for user in n.users if user.op != "output"]
+    at += [n for n in computed if _is_complex(n)]
+    if at:
+        refused = [refusal(RuntimeError("complex numbers come in or out"), n) for n in at]
+        refused[0].others = refused[1:]
+        raise refused[0]
+
+
+def _is_complex(n: torch.fx.Node) -> bool:
+    value = n.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and value.is_complex()
+
+
+def refuse_histories(graph: torch.fx.Graph, computed: Sequence[torch.fx.Node]) -> None:
+    """Raise CannotLower where a gradient is asked for that a call here could not give."""
+    for n in graph.nodes:
+        if n.target == "requires_grad_" and n.args[0].op == "placeholder":
+            raise refusal(RuntimeError("what is given is to have a gradient"), n)
+    if torch.is_grad_enabled():
+        return
+    for n in computed:
+        value = n.meta["example_value"]
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            what = "forward enables gradients, which its caller disables"
+            raise refusal(RuntimeError(what), n)
