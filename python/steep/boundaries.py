@@ -18,12 +18,19 @@ def refuse_complex(
     """
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     given = [placeholders[i] for i in inputs if i < len(placeholders)]
-    at = [user for n in given if _is_complex(n) for user in n.users if user.op != "output"]
+    at = [user for n in given if _is_complex(n) for user in _readers(n)]
     at += [n for n in computed if _is_complex(n)]
     if at:
         refused = [refusal(RuntimeError("complex numbers come in or out"), n) for n in at]
         refused[0].others = refused[1:]
         raise refused[0]
+
+
+def _readers(n: torch.fx.Node) -> list[torch.fx.Node]:
+    """Return the operations that read a tensor, or an extent of it."""
+    extents = [u for u in n.users if u.target is torch.ops.aten.sym_size.int]
+    readers = [u for u in n.users if u not in extents] + [r for u in extents for r in u.users]
+    return [r for r in dict.fromkeys(readers) if r.op != "output"]
 
 
 def _is_complex(n: torch.fx.Node) -> bool:
