@@ -58,7 +58,7 @@ SAMPLES = {24: 2400, 16: 1600}  # of sound, for each length
 
 LAYERS = (
     *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    *("encoder_layers", "decoder_layers", "num_decoder_layers"),
+    *("encoder_layers", "decoder_layers", "num_decoder_layers", "speech_encoder_layers"),
 )
 # Whatever a configuration calls them.
 SMALL = {

@@ -15,6 +15,7 @@ from torch._dynamo.variables import (
     LambdaVariable,
     NumpyVariable,
     SkipFunctionVariable,
+    TensorVariable,
     UserDefinedClassVariable,
 )
 from torch._dynamo.variables.base import VariableTracker
@@ -30,12 +31,14 @@ def widened() -> Iterator[None]:
     - a warning is given: it is said when the graph is made;
     - NumPy calculates with numbers;
     - a ``CrossEntropyLoss`` made in forward is asked for its options;
+    - a ``Buffer`` is assigned anew, as what moves it to a device does;
     - a tensor made in forward is to have a gradient, as for checkpoints, or is returned.
     """
     with (
         replaced(SkipFunctionVariable, "call_function", _warn),
         replaced(NumpyVariable, "call_function", _calculate),
         replaced(UserDefinedClassVariable, "_call_cross_entropy_loss", _make_loss),
+        replaced(TensorVariable, "var_getattr", _attribute),
         replaced(SetAttrBuiltinVariable, "_call_setattr", _set_attribute),
         # piece.py finds what gets lost
         replaced(OutputGraph, "_check_requires_grad_intermediate_outputs", lambda *_: None),
@@ -46,6 +49,7 @@ def widened() -> Iterator[None]:
 _call_skipped = SkipFunctionVariable.call_function
 _call_numpy = NumpyVariable.call_function
 _call_loss = UserDefinedClassVariable._call_cross_entropy_loss
+_getattr = TensorVariable.var_getattr
 _call_setattr = SetAttrBuiltinVariable._call_setattr
 
 
@@ -94,6 +98,18 @@ def _make_loss(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
 
 
 _OPTIONS = {"weight": None, "ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
+
+
+def _attribute(self: Any, tx: Any, name: str) -> Any:
+    if name == "persistent":  # of a buffer that the graph is given
+        example = self.as_proxy().node.meta.get("example_value")
+        for n in tx.output.graph.nodes:
+            argument = n.meta.get("grapharg")
+            if argument is not None and n.meta.get("example_value") is example:
+                given = argument.example
+                if isinstance(given, torch.nn.Buffer):
+                    return variables.ConstantVariable.create(given.persistent)
+    return _getattr(self, tx, name)
 
 
 def _set_attribute(self: Any, tx: Any, obj: Any, name: Any, value: Any) -> Any:

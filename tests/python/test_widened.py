@@ -51,6 +51,22 @@ def test_one_graph(name):
     check(Fn(FUNCTIONS[name]), calls(torch.float32, 5, 7), "engine")
 
 
+class Moving(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.kept = nn.Linear(6, 6), nn.Buffer(torch.ones(6), persistent=False)
+
+    def forward(self, x):
+        self.kept = self.kept.to(x.device)
+        return self.layer(x) * self.kept
+
+
+def test_a_buffer_assigned_anew():
+    net = ORTModule(Moving(), fallback=None)
+    torch.testing.assert_close(net(X), net.layer(X))
+    assert {*net.state_dict()} == {"layer.weight", "layer.bias"}
+
+
 def test_a_leaf_that_is_returned_has_its_gradient():
     def leaf(y, x):
         z = (x.detach() * 3).requires_grad_()
