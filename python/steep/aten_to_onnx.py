@@ -33,7 +33,7 @@ from steep.digits import constants_with_digits, keep_digits
 from steep.fingerprint import Undetermined, fingerprint
 from steep.recurrent import RECURRENT, keep_whole
 from steep.stops import TRANSLATIONS
-from steep.translations import TRAINED, WITH_BACKWARD
+from steep.translations import OF_COMPLEX, TRAINED, WITH_BACKWARD
 
 log = logging.getLogger("steep")
 
@@ -205,6 +205,8 @@ def _common_registry() -> Any:
     words = {target: word for table in ours for target, word in table.items()}
     for target, translation in words.items():
         registry.register_op(target, translation)
+    for target, translation in OF_COMPLEX.items():
+        registry.register_op(target, translation, is_complex=True)
     return registry
 
 

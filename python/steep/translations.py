@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from onnxscript import ir, opset18
-from onnxscript.function_libs.torch_lib.ops.core import aten_arange_start_step
+from onnxscript.function_libs.torch_lib.ops.core import aten_arange_start_step, aten_expand
 from onnxscript.function_libs.torch_lib.ops.nn import aten_col2im
 
 _SAMPLE_VARIANCE = "steep.sample_variance"
@@ -187,6 +187,28 @@ TRAINED: dict[Any, Any] = {
     torch.ops.aten.masked_select.default: _masked_select,
 }
 """Translations by operator."""
+
+
+def _complex_unsqueeze(self: Any, dim: int) -> Any:
+    """Return complex numbers, of which ONNX has both parts in a last axis, with an axis more."""
+    return opset18.Unsqueeze(self, opset18.Constant(value_ints=[dim if dim >= 0 else dim - 1]))
+
+
+def _complex_select(self: Any, dim: int, index: int) -> Any:
+    axis = dim if dim >= 0 else dim - 1
+    return opset18.Gather(self, opset18.Constant(value_int=index), axis=axis)
+
+
+def _complex_expand(self: Any, size: Any, implicit: bool = False) -> Any:
+    return aten_expand(self, [*size, 2], implicit)
+
+
+OF_COMPLEX: dict[Any, Any] = {
+    torch.ops.aten.expand.default: _complex_expand,
+    torch.ops.aten.select.int: _complex_select,
+    torch.ops.aten.unsqueeze.default: _complex_unsqueeze,
+}
+"""Translations by operator, where it is given complex numbers."""
 
 WITH_BACKWARD: dict[str, Any] = {"transformers::grouped_mm_fallback": _grouped_product}
 """Of operators that libraries define, with a backward that is the derivative."""

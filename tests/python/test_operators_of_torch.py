@@ -136,9 +136,18 @@ def batched(y, x):
     return rows, columns, associative_scan(joined, pairs, dim=1, combine_mode="generic")[1]
 
 
+def rotated(y, x):
+    """As rotary embeddings do it, by complex numbers."""
+    angles = torch.arange(y.shape[0])[:, None] * torch.tensor([1.0, 0.1, 0.01])
+    turns = torch.polar(torch.ones_like(angles), angles)[None].unsqueeze(1).expand(2, -1, -1, -1)
+    pairs = torch.view_as_complex(y.reshape(1, 1, -1, 3, 2))
+    return torch.view_as_real(pairs * turns).flatten(3), torch.view_as_real(turns[0, :, -1])
+
+
 ENGINE = {
     "vmap": batched,
     "copy that grows": grown,
+    "complex rotations": rotated,
     "numbers less integers": lambda y, x: (
         y * (1.0 - (x > 0).long()),
         1 - x.argsort(1),
@@ -159,7 +168,7 @@ ENGINE = {
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[] if i < 3 else pytest.mark.slow) for i, n in enumerate(ENGINE)],
+    [pytest.param(n, marks=[] if i < 4 else pytest.mark.slow) for i, n in enumerate(ENGINE)],
 )
 def test_operators_in_the_engine(name):
     torch.manual_seed(0)
