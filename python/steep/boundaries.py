@@ -9,16 +9,19 @@ import torch
 from steep.lowering import refusal
 
 
-def refuse_complex(
-    graph: torch.fx.Graph, inputs: Sequence[int], computed: Sequence[torch.fx.Node]
-) -> None:
+def refuse_complex(graph: torch.fx.Graph, computed: Sequence[torch.fx.Node]) -> None:
     """Raise CannotLower where the engine would be given complex numbers, or give them.
 
-    ``inputs`` are positions of placeholders that it reads.
+    ``computed`` are its results; the exporter has other extents for complex ones.
     """
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    given = [placeholders[i] for i in inputs if i < len(placeholders)]
-    at = [user for n in given if _is_complex(n) for user in _readers(n)]
+    needed: set[torch.fx.Node] = set()
+    wanted = [*computed, *(n for n in graph.nodes if not n.users and n.op.startswith("call_"))]
+    while wanted:
+        if (n := wanted.pop()) not in needed:
+            needed.add(n)
+            wanted += n.all_input_nodes
+    given = [n for n in graph.nodes if n.op == "placeholder" and _is_complex(n)]
+    at = [user for n in given for user in _readers(n) if user in needed]
     at += [n for n in computed if _is_complex(n)]
     if at:
         refused = [refusal(RuntimeError("complex numbers come in or out"), n) for n in at]

@@ -81,6 +81,7 @@ class Lowered:
         self.single = not isinstance(end.args[0], (tuple, list))
         self.results, self.computed = _results(graph, outputs_of(end))
         refuse_histories(graph, self.computed)
+        refuse_complex(graph, self.computed)
         fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
         for fake, i in zip(fakes, self.kept, strict=True):
             if fake.device.type != "cpu":
@@ -98,7 +99,6 @@ class Lowered:
         fakes += self.draws.examples
         names = {v.name for v in self.model.graph.input}
         self.inputs = [i for i in range(len(fakes)) if f"arg_{i}" in names]
-        refuse_complex(graph, self.inputs, self.computed)
         self.changes_history = [fakes[i].requires_grad for i in written]
         self.examples = [n.meta["example_value"] for n in self.computed]
         self.has_modes = any(n.target is torch._C._set_grad_enabled for n in graph.nodes)

@@ -86,6 +86,7 @@ PARTS = {
     "lgamma": lambda y, x: torch.lgamma(y),
     "digamma": lambda y, x: torch.digamma(y.abs() + 0.1),
     "eigenvalues": lambda y, x: torch.linalg.eigvals(square(y)).real.square().sum(-1),
+    "sums of complex numbers": lambda y, x: torch.view_as_real(torch.complex(y, x).cumsum(0)) * 2,
     "vmap that detaches": lambda y, x: torch.vmap(lambda row: row * row.detach().sum())(y) + y,
     "grad of torch.func": lambda y, x: y * torch.func.grad(lambda t: t.sin().sum())(x) + y.exp(),
 }
