@@ -182,14 +182,15 @@ class Trainer:
     def _answer(self, captured: Captured, tensors: Sequence[torch.Tensor]) -> Any:
         try:
             return captured(*tensors)[0]
-        except TorchRuntimeError as e:  # what PyTorch itself says of them
-            if not self._first:
+        except ModelError as e:
+            said = e.__cause__
+            if not self._first or not isinstance(said, TorchRuntimeError):
                 raise
             raise ShapeError(
                 "The model does not take inputs of these extents.",
                 expected=f"such as {[list(t.shape) for t in self._first]}",
-                received=f"{[list(t.shape) for t in tensors]}: {str(e).splitlines()[0]}",
-            ) from e
+                received=f"{[list(t.shape) for t in tensors]}: {str(said).splitlines()[0]}",
+            ) from said
 
     def _remember(self, tensors: Sequence[torch.Tensor]) -> None:
         if not self._first:
