@@ -1,4 +1,5 @@
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -6,6 +7,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
 os.environ["STEEP_CACHE"] = "off"  # results are not to depend on what other runs left
+
+
+# Ignored in the background and under nohup, and then in whatever tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser):
