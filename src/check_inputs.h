@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "ir/datum.h"
 #include "ir/graph.h"
-#include "runtime/datum.h"
 #include "steep/tensor.h"
 
 namespace steep {

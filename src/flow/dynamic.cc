@@ -28,7 +28,7 @@ bool same_type(const Type& a, const Type& b) {
          (!a.shape || provably_equal(*a.shape, *b.shape));
 }
 
-Alone::Ready* Alone::find(const DynamicCall& call) {
+NodePlans::Ready* NodePlans::find(const DynamicCall& call) {
   for (auto it = ready_.begin(); it != ready_.end(); ++it) {
     bool fits = it->types.size() == call.inputs.size();
     for (size_t i = 0; fits && i < call.inputs.size(); ++i) {
@@ -44,7 +44,7 @@ Alone::Ready* Alone::find(const DynamicCall& call) {
   return nullptr;
 }
 
-bool Alone::make(const DynamicCall& call, bool all_constant) {
+bool NodePlans::make(const DynamicCall& call, bool all_constant) {
   Ready ready;
   Graph g;
   std::vector<Value> inputs;
@@ -77,7 +77,7 @@ bool Alone::make(const DynamicCall& call, bool all_constant) {
   return true;
 }
 
-std::vector<Datum> Alone::run(const DynamicCall& call) {
+std::vector<Datum> NodePlans::run(const DynamicCall& call) {
   Ready* ready = find(call);
   if (ready == nullptr) {
     if (!make(call, false) && !make(call, true)) throw_data_dependent(call.node);
@@ -145,7 +145,7 @@ std::vector<Datum> run_rule(const DynamicCall& call) {
       results.emplace_back(std::move(t));
     return results;
   }
-  return call.alone.run(call);
+  return call.plans.run(call);
 }
 
 }  // namespace

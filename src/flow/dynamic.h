@@ -14,9 +14,9 @@ Type type_of(const Datum& datum);
 /// The same dtype, and extents that are known to be equal.
 bool same_type(const Type& a, const Type& b);
 
-/// A node that is planned as a graph of its own, its smaller integer operands as constants, so that
-/// its shapes are known. Plans are kept for operands of the same types and constants.
-class Alone {
+/// Plans of one node as a graph of its own, its smaller integer operands as constants, so that its
+/// shapes are known; kept for operands of the same types and constants.
+class NodePlans {
  public:
   std::vector<Datum> run(const DynamicCall& call);
 
@@ -38,7 +38,7 @@ struct DynamicCall {
   std::span<const Datum> inputs;
   const RunContext& context;
   std::vector<bool> wanted;  ///< by output: something reads it
-  Alone& alone;              ///< this node's
+  NodePlans& plans;          ///< this node's
 
   bool has(size_t i) const { return i < inputs.size() && !inputs[i].empty(); }
   bool wants(size_t output) const { return output < wanted.size() && wanted[output]; }

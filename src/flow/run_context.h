@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "ir/datum.h"
 #include "passes/pipeline.h"
 #include "plan/executable.h"
-#include "runtime/datum.h"
 #include "steep/limits.h"
 
 namespace steep {

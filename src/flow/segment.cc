@@ -60,11 +60,11 @@ class Borrowed {
 }  // namespace
 
 struct Segment::Cut {
-  std::vector<Type> types;          // by input of then_
-  std::unique_ptr<Executable> now;  // null: nothing to run
-  std::vector<size_t> now_inputs;   // by input of now: input of then_
-  std::shared_ptr<Segment> rest;
-  std::vector<Source> rest_inputs;  // by input of rest
+  std::vector<Type> types;              // by input of remaining_
+  std::unique_ptr<Executable> planned;  // null: nothing to run
+  std::vector<size_t> planned_inputs;   // by input of planned: input of remaining_
+  std::shared_ptr<Segment> next;
+  std::vector<Source> next_inputs;  // by input of next
   bool phase_ends = true;           // nothing of the phase is left
 };
 
@@ -87,20 +87,20 @@ Segment::Segment(const Graph& graph, Phase phase, size_t fed_later, bool tried)
     if (n.phase() != phase_ || is_optimizer(n)) continue;
     const bool alone = runs_alone(n) ? all(n, there) : tried && all(n, before);
     if (!alone) continue;
-    first_.push_back(n);
+    dynamic_nodes_.push_back(n);
     taken.insert(n.id());
     for (int i = 0; i < n.output_count(); ++i) there[n.output(i).id()] = 1;
   }
-  Part then = begin_part(graph_, fed_later_);
+  Part remaining = begin_part(graph_, fed_later_);
   for (Node n : nodes) {
-    if (taken.count(n.id()) == 0) then.add(n, n.phase());
+    if (taken.count(n.id()) == 0) remaining.add(n, n.phase());
   }
   for (const Output& o : graph_.outputs())
-    then.graph().add_output(o.name, then.take(o.value), o.phase);
+    remaining.graph().add_output(o.name, remaining.take(o.value), o.phase);
   for (const Update& u : graph_.updates())
-    then.graph().add_update(then.take(u.state), then.take(u.value));
-  for (Value v : then.sources()) then_sources_.push_back(v.id());
-  then_ = std::move(then.graph());
+    remaining.graph().add_update(remaining.take(u.state), remaining.take(u.value));
+  for (Value v : remaining.sources()) remaining_inputs_.push_back(v.id());
+  remaining_ = std::move(remaining.graph());
 }
 
 std::shared_ptr<Segment> Segment::whole(const Graph& graph) {
@@ -121,27 +121,28 @@ std::shared_ptr<Segment> Segment::whole(const Graph& graph) {
 }
 
 bool Segment::finished() const {
-  for (Node n : then_.nodes()) {
+  for (Node n : remaining_.nodes()) {
     if (n.phase() == phase_) return false;
   }
-  for (const Update& u : then_.updates()) {
+  for (const Update& u : remaining_.updates()) {
     if (phase_of(u, phase_) == phase_) return false;
   }
   return true;
 }
 
-std::vector<Datum> Segment::run_first(std::vector<Datum> inputs, const RunContext& context) {
+std::vector<Datum> Segment::run_dynamic_nodes(std::vector<Datum> inputs,
+                                              const RunContext& context) {
   std::vector<Datum> there(graph_.value_count());
   for (size_t i = 0; i < inputs.size(); ++i) there[graph_.inputs()[i].id()] = std::move(inputs[i]);
   inputs.clear();
   std::vector<int> readers(graph_.value_count(), 0);
-  for (Node n : first_) {
+  for (Node n : dynamic_nodes_) {
     for (int i = 0; i < n.input_count(); ++i) {
       if (n.input(i)) ++readers[n.input(i).id()];
     }
   }
-  for (uint32_t id : then_sources_) ++readers[id];
-  for (Node n : first_) {
+  for (uint32_t id : remaining_inputs_) ++readers[id];
+  for (Node n : dynamic_nodes_) {
     std::vector<Datum> operands;
     for (int i = 0; i < n.input_count(); ++i) {
       const Value x = n.input(i);
@@ -159,14 +160,14 @@ std::vector<Datum> Segment::run_first(std::vector<Datum> inputs, const RunContex
     std::vector<bool> wanted;
     for (int i = 0; i < n.output_count(); ++i) wanted.push_back(readers[n.output(i).id()] > 0);
     std::vector<Datum> results =
-        run_dynamic({n, operands, context, std::move(wanted), alone_[n.id()]});
+        run_dynamic({n, operands, context, std::move(wanted), node_plans_[n.id()]});
     for (int i = 0; i < n.output_count(); ++i) {
       const uint32_t y = n.output(i).id();
       if (readers[y] > 0) there[y] = std::move(results.at(static_cast<size_t>(i)));
     }
   }
   std::vector<Datum> result;
-  for (uint32_t id : then_sources_) result.push_back(there[id]);
+  for (uint32_t id : remaining_inputs_) result.push_back(there[id]);
   return result;
 }
 
@@ -187,51 +188,51 @@ std::shared_ptr<Segment::Cut> Segment::cut_for(std::span<const Datum> inputs,
 std::shared_ptr<Segment::Cut> Segment::make_cut(std::vector<Type> types,
                                                 const RunContext& context) const {
   auto cut = std::make_shared<Cut>();
-  Specialised s = specialise_known(then_, types, context.devices.host(), phase_);
+  Specialised s = specialise_known(remaining_, types, context.devices.host(), phase_);
   Graph& g = s.graph;
   std::unordered_set<uint32_t> deferred(s.deferred.begin(), s.deferred.end());
   std::vector<Phase> update_phases;
-  for (const Update& u : then_.updates()) update_phases.push_back(phase_of(u, phase_));
+  for (const Update& u : remaining_.updates()) update_phases.push_back(phase_of(u, phase_));
 
   // Every node of this phase that is known, and what the others read of them.
-  Part now(g, true);
-  Part rest = begin_part(g, fed_later_);
+  Part planned(g, true);
+  Part next = begin_part(g, fed_later_);
   std::vector<char> made(g.value_count(), 0);
   for (Node n : g.nodes()) {
     if (deferred.count(n.id()) != 0) {
-      rest.add(n, n.phase());
+      next.add(n, n.phase());
       cut->phase_ends = cut->phase_ends && n.phase() != phase_;
       continue;
     }
-    now.add(n, Phase::forward);
+    planned.add(n, Phase::forward);
     for (int i = 0; i < n.output_count(); ++i) made[n.output(i).id()] = 1;
   }
   for (const Output& o : g.outputs()) {
-    rest.graph().add_output(o.name, rest.take(o.value), o.phase);
+    next.graph().add_output(o.name, next.take(o.value), o.phase);
   }
   for (size_t i = 0; i < g.updates().size(); ++i) {
     const Update& u = g.updates()[i];
-    Part& part = cut->phase_ends && update_phases[i] == phase_ ? now : rest;
+    Part& part = cut->phase_ends && update_phases[i] == phase_ ? planned : next;
     const Value state = part.take(u.state);
     part.graph().add_update(state, part.take(u.value));
   }
   size_t outputs = 0;
   const auto place = places_of(g.inputs());
-  for (Value v : rest.sources()) {
+  for (Value v : next.sources()) {
     if (made[v.id()] != 0) {
-      cut->rest_inputs.push_back({true, outputs++});
-      now.graph().add_output(v.name(), now.take(v));
+      cut->next_inputs.push_back({true, outputs++});
+      planned.graph().add_output(v.name(), planned.take(v));
     } else {
-      cut->rest_inputs.push_back({false, place.at(v.id())});
+      cut->next_inputs.push_back({false, place.at(v.id())});
     }
   }
-  for (Value v : now.sources()) cut->now_inputs.push_back(place.at(v.id()));
-  if (now.graph().node_count() > 0 || !now.graph().updates().empty()) {
-    run_passes(now.graph(), context.passes);
-    cut->now = std::make_unique<Executable>(make_plan(std::move(now.graph()), context.devices),
-                                            context.pool);
+  for (Value v : planned.sources()) cut->planned_inputs.push_back(place.at(v.id()));
+  if (planned.graph().node_count() > 0 || !planned.graph().updates().empty()) {
+    run_passes(planned.graph(), context.passes);
+    cut->planned = std::make_unique<Executable>(
+        make_plan(std::move(planned.graph()), context.devices), context.pool);
   }
-  cut->rest = std::make_shared<Segment>(rest.graph(), cut->phase_ends ? Phase::backward : phase_,
+  cut->next = std::make_shared<Segment>(next.graph(), cut->phase_ends ? Phase::backward : phase_,
                                         fed_later_, !cut->phase_ends);
   cut->types = std::move(types);
   return cut;
@@ -259,23 +260,23 @@ std::vector<Datum> outputs_of(const Graph& g, Phase phase, std::span<const Datum
 
 }  // namespace
 
-std::vector<Datum> Segment::run_now(const Cut& cut, std::span<const Datum> inputs,
-                                    const RunContext& context) {
+std::vector<Datum> Segment::run_planned(const Cut& cut, std::span<const Datum> inputs,
+                                        const RunContext& context) {
   std::vector<Tensor> made;
-  if (cut.now) {
-    const Graph& g = *cut.now->plan().graph;
-    Borrowed borrowed(*cut.now);
-    for (size_t i = 0; i < cut.now_inputs.size(); ++i) {
-      cut.now->bind_input(borrowed.frame(), i, inputs[cut.now_inputs[i]].tensor());
+  if (cut.planned) {
+    const Graph& g = *cut.planned->plan().graph;
+    Borrowed borrowed(*cut.planned);
+    for (size_t i = 0; i < cut.planned_inputs.size(); ++i) {
+      cut.planned->bind_input(borrowed.frame(), i, inputs[cut.planned_inputs[i]].tensor());
     }
     for (size_t i = 0; i < g.states().size(); ++i) {
       Tensor state = context.states.at(g.states()[i].name());
-      cut.now->bind_state(borrowed.frame(), i, state.data());
+      cut.planned->bind_state(borrowed.frame(), i, state.data());
     }
-    made = cut.now->run(borrowed.frame(), Phase::forward, context.run);
+    made = cut.planned->run(borrowed.frame(), Phase::forward, context.run);
   }
   std::vector<Datum> next;
-  for (const Source& s : cut.rest_inputs) {
+  for (const Source& s : cut.next_inputs) {
     next.push_back(s.made ? Datum(made[s.index]) : inputs[s.index]);
   }
   return next;
@@ -285,35 +286,38 @@ std::vector<Datum> Segment::run(Progress& at, const RunContext& context) {
   const Phase phase = at.segment->phase_;
   for (;;) {
     Segment& s = *at.segment;
-    std::vector<Datum> inputs = s.run_first(std::move(at.inputs), context);
+    std::vector<Datum> inputs = s.run_dynamic_nodes(std::move(at.inputs), context);
     if (s.finished()) {
       if (!s.next_phase_) {
-        s.next_phase_ = std::make_shared<Segment>(s.then_, Phase::backward, s.fed_later_, false);
+        s.next_phase_ =
+            std::make_shared<Segment>(s.remaining_, Phase::backward, s.fed_later_, false);
       }
-      std::vector<Datum> results = outputs_of(s.then_, phase, inputs, context);
+      std::vector<Datum> results = outputs_of(s.remaining_, phase, inputs, context);
       at = {s.next_phase_, std::move(inputs)};
       return results;
     }
     const std::shared_ptr<Cut> cut = s.cut_for(inputs, context);
-    at = {cut->rest, run_now(*cut, inputs, context)};
-    if (cut->phase_ends) return outputs_of(cut->rest->graph_, phase, at.inputs, context);
-    if (!cut->now && cut->rest->first_.empty()) throw_data_dependent(cut->rest->graph_.nodes()[0]);
+    at = {cut->next, run_planned(*cut, inputs, context)};
+    if (cut->phase_ends) return outputs_of(cut->next->graph_, phase, at.inputs, context);
+    if (!cut->planned && cut->next->dynamic_nodes_.empty())
+      throw_data_dependent(cut->next->graph_.nodes()[0]);
   }
 }
 
 std::string Segment::text() const {
   std::string all;
-  for (Node n : first_) all += fmt::format("alone: {} ({})\n", n.name(), n.op());
+  for (Node n : dynamic_nodes_) all += fmt::format("alone: {} ({})\n", n.name(), n.op());
   for (const auto& cut : cuts_) {
-    if (cut->now) all += to_text(*cut->now->plan().graph) + "\n" + to_text(cut->now->plan());
-    all += cut->rest->text();
+    if (cut->planned)
+      all += to_text(*cut->planned->plan().graph) + "\n" + to_text(cut->planned->plan());
+    all += cut->next->text();
   }
   return all;
 }
 
 size_t Segment::size() const {
   size_t count = cuts_.size();
-  for (const auto& cut : cuts_) count += cut->rest->size();
+  for (const auto& cut : cuts_) count += cut->next->size();
   return count + (next_phase_ ? next_phase_->size() : 0);
 }
 

@@ -2,10 +2,10 @@
 // flow or sequences. Such a graph is cut, as it runs, into the parts that can be planned and the
 // nodes between them:
 //
-//   segment ─ first: nodes that run on their own, on what is there
-//           └ cut, one per signature of all that is there then
-//               ├ now:  every node whose shapes are known; specialised, planned, run as any graph
-//               └ rest: the next segment
+//   segment ─ dynamic nodes, which run on their own, on what is there
+//           └ cut, one per signature of all that is there after these
+//               ├ planned: every node whose shapes are known; specialised, run as any graph
+//               └ next:    the segment of the others
 //
 // Cuts are cached as specialisations are.
 #pragma once
@@ -50,25 +50,25 @@ class Segment {
  private:
   struct Cut;
   struct Source {
-    bool made;  // by the cut's executable; else an input of then_
+    bool made;  // by the cut's executable; else an input of remaining_
     size_t index;
   };
 
   bool finished() const;
-  std::vector<Datum> run_first(std::vector<Datum> inputs, const RunContext& context);
+  std::vector<Datum> run_dynamic_nodes(std::vector<Datum> inputs, const RunContext& context);
   std::shared_ptr<Cut> cut_for(std::span<const Datum> inputs, const RunContext& context);
   std::shared_ptr<Cut> make_cut(std::vector<Type> types, const RunContext& context) const;
-  static std::vector<Datum> run_now(const Cut& cut, std::span<const Datum> inputs,
-                                    const RunContext& context);
+  static std::vector<Datum> run_planned(const Cut& cut, std::span<const Datum> inputs,
+                                        const RunContext& context);
 
   Graph graph_;
   Phase phase_;
   size_t fed_later_;
-  std::vector<Node> first_;                    // of graph_
-  std::unordered_map<uint32_t, Alone> alone_;  // by node of first_
-  Graph then_;                                 // graph_ without them
-  std::vector<uint32_t> then_sources_;         // by input of then_: id in graph_
-  std::list<std::shared_ptr<Cut>> cuts_;       // most recently used first
+  std::vector<Node> dynamic_nodes_;                     // of graph_
+  std::unordered_map<uint32_t, NodePlans> node_plans_;  // by node of dynamic_nodes_
+  Graph remaining_;                                     // graph_ without them
+  std::vector<uint32_t> remaining_inputs_;              // by input of remaining_: id in graph_
+  std::list<std::shared_ptr<Cut>> cuts_;                // most recently used first
   std::shared_ptr<Segment> next_phase_;
 };
 

@@ -12,62 +12,12 @@
 #include "steep/error.h"
 
 namespace steep {
-namespace {
-
-/// A part of `x` along `axis` is contiguous when all extents before the axis are 1.
-bool outermost(const Dims& dims, int64_t axis) {
-  for (int64_t i = 0; i < axis; ++i) {
-    if (dims[static_cast<size_t>(i)] != 1) return false;
-  }
-  return true;
-}
-
-int64_t row_bytes(Value x, int64_t axis) {
-  const Dims dims = x.type().dims();
-  return element_count(Dims(dims.begin() + axis + 1, dims.end())) *
-         static_cast<int64_t>(size_of(x.dtype()));
-}
-
-Ints split_offsets(Node n) {
-  Value x = n.input(0);
-  const int64_t axis = normal_axis(n, n.attrs().integer("axis", 0), x.rank());
-  if (!outermost(x.type().dims(), axis)) return {};
-  const int64_t bytes = row_bytes(x, axis);
-  Ints offsets;
-  int64_t rows = 0;
-  bool known = true;
-  for (int i = 0; i < n.output_count(); ++i) {
-    if (n.output(i) && !known) return {};
-    offsets.push_back(rows * bytes);
-    known = known && n.output(i);
-    if (known) rows += n.output(i).type().dims()[static_cast<size_t>(axis)];
-  }
-  return offsets;
-}
-
-Ints slice_offset(Node n) {
-  Value x = n.input(0), starts = n.input(1), axes = n.input(3), steps = n.input(4);
-  auto constant = [](Value v) { return v && v.role() == Role::constant; };
-  if (!constant(starts) || starts.tensor()->size() != 1 || (axes && !constant(axes)) ||
-      (steps && (!constant(steps) || steps.tensor()->to_ints()[0] != 1))) {
-    return {};
-  }
-  const int64_t axis = normal_axis(n, axes ? axes.tensor()->to_ints()[0] : 0, x.rank());
-  const Dims dims = x.type().dims();
-  if (!outermost(dims, axis)) return {};
-  const int64_t extent = dims[static_cast<size_t>(axis)];
-  int64_t start = starts.tensor()->to_ints()[0];
-  if (start < 0) start += extent;
-  return {std::clamp<int64_t>(start, 0, extent) * row_bytes(x, axis)};
-}
-
-}  // namespace
 
 Ints view_offsets(Node n) {
-  if (const OpDef* def = find_op(n.op()); def != nullptr && def->view) return {0};
-  if (n.op() == "Split") return split_offsets(n);
-  if (n.op() == "Slice") return slice_offset(n);
-  return {};
+  const OpDef* def = find_op(n.op());
+  if (def == nullptr) return {};
+  if (def->view) return {0};
+  return def->view_offsets != nullptr ? def->view_offsets(n) : Ints();
 }
 
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/datum.h"
+#include "ir/datum.h"
 
 #include <fmt/format.h>
 
