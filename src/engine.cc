@@ -70,10 +70,6 @@ std::vector<Tensor> Program::backward(std::unique_ptr<PendingRun> run,
   return impl_->backward(std::move(run), inputs);
 }
 
-Tensor Program::state(const std::string& name) const {
-  return impl_->states[impl_->state_index(name)];
-}
-
 void Program::bind_state(const std::string& name, Tensor tensor) {
   const size_t i = impl_->state_index(name);
   require_type("A state is bound to a tensor of another type.", name,
@@ -118,15 +114,7 @@ const Graph& Program::graph() const { return impl_->graph; }
 uint64_t Program::run_count() const { return impl_->run_count; }
 void Program::set_run_count(uint64_t count) { impl_->run_count = count; }
 void Program::set_seed(uint64_t seed) { impl_->options.seed = seed; }
-void Program::set_check_finite(bool on) { impl_->options.check_finite = on; }
 void Program::set_profiler(Profiler* profiler) { impl_->profiler = profiler; }
-
-Value seed_input(Graph& graph) {
-  for (Value v : graph.inputs()) {
-    if (v.name() == kSeedInput) return v;
-  }
-  return graph.add_input(std::string(kSeedInput), {DType::i64, Shape{2}});
-}
 
 std::vector<Tensor> evaluate(const Graph& graph, std::span<const Tensor> inputs) {
   return Program(graph).forward(inputs).outputs;

@@ -84,7 +84,7 @@ class Program {
   Program& operator=(Program&&) noexcept;
 
   /// Runs the forward part, and updates if there is no backward part. `inputs` in the order of the
-  /// graph's forward inputs (the random seed, an input of the engine's own, is fed by the engine).
+  /// graph's forward inputs (but for the seed, ir/seed.h, which the engine feeds).
   /// Inputs are borrowed: with a backward part their bytes must stay unchanged until it ran, and
   /// handles are held until then. Throws ShapeError or DataError, naming the input, before anything
   /// is written.
@@ -105,9 +105,8 @@ class Program {
   /// states may be updated and others not: see wrote_states().
   std::vector<Tensor> backward(std::unique_ptr<PendingRun> run, std::span<const Tensor> inputs);
 
-  /// A state's present bytes (shared, not copied). Throws ModelError when there is no such state.
-  Tensor state(const std::string& name) const;
-  /// Binds the bytes of a state; borrowed from then on, and updated in place by updates.
+  /// Binds the bytes of a state; borrowed from then on, and updated in place by updates. Throws
+  /// ModelError when there is no such state, ShapeError for bytes of another type.
   void bind_state(const std::string& name, Tensor tensor);
 
   /// Did the last backward(), or forward() of a graph without a backward part, write over a state?
@@ -127,7 +126,6 @@ class Program {
   uint64_t run_count() const;
   void set_run_count(uint64_t count);
   void set_seed(uint64_t seed);
-  void set_check_finite(bool on);
   /// Records one event per kernel while not null. Not owned.
   void set_profiler(Profiler* profiler);
 
@@ -135,11 +133,6 @@ class Program {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-/// Name of the engine's own input, int64[2] = {seed, run_count}, that random ops read.
-inline constexpr std::string_view kSeedInput = "steep.seed";
-/// The seed input of `graph`, added on first use.
-Value seed_input(Graph& graph);
 
 /// Evaluates one graph once, without caching: constant folding, reference results in tests.
 std::vector<Tensor> evaluate(const Graph& graph, std::span<const Tensor> inputs);

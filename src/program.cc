@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "check_inputs.h"
+#include "ir/seed.h"
 #include "runtime/budget.h"
 #include "runtime/threads.h"
 #include "steep/error.h"
@@ -41,7 +42,7 @@ void Program::Impl::settle() {
 void Program::Impl::index() {
   const auto& inputs = graph.inputs();
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].name() == kSeedInput) {
+    if (is_seed(inputs[i])) {
       seed_index = static_cast<int64_t>(i);
     } else if (graph.input_phase(inputs[i]) == Phase::backward) {
       backward_inputs.push_back(i);
@@ -54,7 +55,7 @@ void Program::Impl::index() {
   for (const Output& o : graph.outputs()) has_backward = has_backward || o.phase == Phase::backward;
   for (Value s : graph.states()) {
     state_of.emplace(s.name(), states.size());
-    states.push_back(s.tensor() != nullptr ? s.tensor()->clone() : Tensor());
+    states.emplace_back();
   }
 }
 

@@ -172,7 +172,7 @@ void init_program(nb::module_& m) {
            nb::sig("def plan(self, arrays: list[object], gradients: bool) -> StepPlan"),
            "Compiles for arrays like these, without running. Outputs include gradients.")
       .def_prop_ro("peak_bytes", &ModuleProgram::peak_bytes,
-                   "The most memory that bound tensors and runs took at one time so far.")
+                   "The most memory that runs took at one time so far.")
       .def_prop_ro("random", &ModuleProgram::random, "Does the graph draw random numbers?")
       .def_prop_ro("differentiable", &ModuleProgram::differentiable, "Per output.")
       .def_prop_ro("program_count", &ModuleProgram::program_count,

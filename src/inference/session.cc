@@ -4,19 +4,17 @@
 #include <fmt/ranges.h>
 
 #include <functional>
-#include <list>
 #include <mutex>
 #include <new>
 #include <set>
 #include <unordered_map>
 #include <utility>
 
-#include "engine.h"
 #include "ir/seed.h"
 #include "model/import.h"
 #include "passes/pipeline.h"
+#include "program_set.h"
 #include "runtime/memory.h"
-#include "runtime/profiler.h"
 #include "runtime/threads.h"
 #include "steep/error.h"
 #include "steep/inference.h"
@@ -29,6 +27,17 @@ constexpr size_t kMaxPrograms = 8;
 
 ImportOptions import_options(const InferenceOptions& options) {
   return {.limits = options.limits, .training = false, .leave_out = true};
+}
+
+ProgramOptions program_options(const InferenceOptions& options) {
+  ProgramOptions settings{.check_finite = options.check_finite,
+                          .seed = options.seed,
+                          .limits = options.limits,
+                          .devices = Devices::of(options.providers)};
+  if (!options.optimize) {
+    for (const Pass& pass : passes()) settings.disabled_passes.emplace(pass.name);
+  }
+  return settings;
 }
 
 /// `declared` is what the file says; it fills the extents that inference could not find.
@@ -111,8 +120,8 @@ struct InferenceSession::Impl {
 
   Impl(Import import, InferenceOptions with, const std::set<std::string>& fed = {})
       : options(std::move(with)),
-        devices(Devices::of(options.providers)),
-        again(std::move(import)) {
+        again(std::move(import)),
+        programs(program_options(options), kMaxPrograms) {
     ImportOptions how = import_options(options);
     how.fed = fed;
     ImportedModel model = again(how);
@@ -194,31 +203,16 @@ struct InferenceSession::Impl {
     return chosen;
   }
 
-  Program& program(const Chosen& chosen) {
-    for (auto it = programs.begin(); it != programs.end(); ++it) {
-      if (it->first != chosen) continue;
-      programs.splice(programs.begin(), programs, it);
-      return it->second;
-    }
+  Graph part(const Chosen& chosen) const {
     Graph part = graph;
     std::vector<Output> kept;
     for (size_t i : chosen) kept.push_back(part.outputs()[i]);
     part.set_outputs(std::move(kept));
-    ProgramOptions settings{.check_finite = options.check_finite,
-                            .seed = options.seed,
-                            .limits = options.limits,
-                            .devices = devices};
-    if (!options.optimize) {
-      for (const Pass& pass : passes()) settings.disabled_passes.emplace(pass.name);
-    }
-    programs.emplace_front(chosen, Program(std::move(part), std::move(settings)));
-    if (programs.size() > kMaxPrograms) programs.pop_back();
-    return programs.front().second;
+    return part;
   }
 
   Graph graph;
   InferenceOptions options;
-  Devices devices;
   ModelMetadata metadata;
   std::vector<TensorInfo> inputs;
   std::vector<TensorInfo> outputs;
@@ -228,10 +222,9 @@ struct InferenceSession::Impl {
   std::vector<TensorInfo> with_default;
   Import again;
   std::map<std::set<std::string>, std::unique_ptr<Impl>> variants;  // by what replaces a default
-  std::list<std::pair<Chosen, Program>> programs;                   // most recently used first
   uint64_t runs = 0;
-  std::unique_ptr<Profiler> profiler;
-  Turn turn;  // of all that runs or records
+  /// Of the session itself: by the variant that is fed, and the outputs.
+  ProgramSet<std::pair<const Impl*, Chosen>> programs;
 };
 
 InferenceSession::InferenceSession(const std::filesystem::path& model, InferenceOptions options) try
@@ -266,14 +259,13 @@ InferenceSession& InferenceSession::operator=(InferenceSession&&) noexcept = def
 std::vector<Datum> InferenceSession::run_data(const std::map<std::string, Datum>& inputs,
                                               std::span<const std::string> outputs) try {
   Impl& s = *impl_;
-  const std::lock_guard lock(s.turn);
-  Impl& own = s.fed_with(inputs);
+  const std::lock_guard lock(s.programs.turn);
+  const Impl& own = s.fed_with(inputs);
   const std::vector<Datum> fed = own.in_order(inputs);
   const Impl::Chosen chosen = own.choose(outputs);
   const ThreadBound threads(s.options.threads);
-  Program& program = own.program(chosen);
+  Program& program = s.programs.get({&own, chosen}, [&] { return own.part(chosen); });
   program.set_run_count(s.runs++);
-  program.set_profiler(s.profiler.get());
   return program.forward_data(fed).outputs;
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
@@ -290,17 +282,13 @@ std::vector<TensorInfo> InferenceSession::output_info() const { return impl_->ou
 const ModelMetadata& InferenceSession::metadata() const { return impl_->metadata; }
 
 void InferenceSession::start_profile() {
-  const std::lock_guard lock(impl_->turn);
-  impl_->profiler = std::make_unique<Profiler>();
+  const std::lock_guard lock(impl_->programs.turn);
+  impl_->programs.start_profile();
 }
 
 void InferenceSession::write_profile(const std::filesystem::path& path) {
-  const std::lock_guard lock(impl_->turn);
-  if (!impl_->profiler) {
-    throw DataError({.what = "Nothing was recorded.", .remedy = "Call start_profile() first."});
-  }
-  impl_->profiler->write(path.string());
-  impl_->profiler.reset();
+  const std::lock_guard lock(impl_->programs.turn);
+  impl_->programs.write_profile(path);
 }
 
 }  // namespace steep

@@ -155,12 +155,6 @@ Value Graph::add_constant(Tensor tensor, std::string name) {
                     .tensor = std::move(tensor)});
 }
 
-Value Graph::add_state(std::string name, Tensor initial) {
-  Value v = add_constant(std::move(initial), std::move(name));
-  make_state(v);
-  return v;
-}
-
 Value Graph::add_state(std::string name, Type type) {
   Value v = add_value({.name = std::move(name), .type = std::move(type), .role = Role::state});
   states_.push_back(v);

@@ -126,8 +126,7 @@ class Graph {
   /// an output.
   Value add_gradient_input(std::string name, Value like);
   Value add_constant(Tensor tensor, std::string name = "");
-  Value add_state(std::string name, Tensor initial);
-  /// A state whose bytes the caller binds before the first run (a weight of another framework).
+  /// A state, whose bytes the caller binds before the first run.
   Value add_state(std::string name, Type type);
   /// Adds a node at the end. Output types are left empty: ops/build.h's apply() infers them.
   /// `inputs` may hold null values. The name is made unique. Throws ModelError past the node limit.

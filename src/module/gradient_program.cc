@@ -19,17 +19,13 @@ uint64_t next_id() {
   return ++last;
 }
 
-void bind_in(Program& program, const std::string& name, const Tensor& tensor) {
-  for (Value s : program.graph().states()) {
-    if (s.name() == name) return program.bind_state(name, tensor);
-  }
-}
-
 }  // namespace
 
 GradientProgram::GradientProgram(Graph graph, GradientProgramOptions options)
-    : id_(next_id()), graph_(std::move(graph)), options_(std::move(options)) {
-  make_states();
+    : id_(next_id()),
+      graph_(std::move(graph)),
+      input_gradients_(std::move(options.input_gradients)),
+      programs_({.precision = options.precision, .devices = std::move(options.devices)}) {
   recognise(graph_);
   find_differentiable();
   for (Value v : graph_.inputs()) random_ = random_ || is_seed(v);
@@ -44,14 +40,8 @@ std::vector<std::string> GradientProgram::input_names() const {
   return names;
 }
 
-void GradientProgram::bind(const std::string& name, Tensor tensor) {
-  const std::lock_guard turn(turn_);
-  for (auto& [pattern, compiled] : programs_) bind_in(compiled.program, name, tensor);
-  bound_.insert_or_assign(name, std::move(tensor));
-}
-
 ForwardResult GradientProgram::forward(GradientRun& run, bool gradients) {
-  const std::lock_guard turn(turn_);
+  const std::lock_guard turn(programs_.turn);
   run.program = id_;
   run.pattern = pattern(gradients);
   return start(run);
@@ -68,75 +58,49 @@ std::vector<Tensor> GradientProgram::backward(GradientRun& run, std::span<const 
     pattern.push_back(gradient.defined());
     if (gradient.defined()) seeds.push_back(gradient);
   }
-  const std::lock_guard turn(turn_);
+  const std::lock_guard turn(programs_.turn);
   expected_ = pattern;
-  Compiled& compiled = compile(pattern);
+  Program& program = compile(pattern);
   if (!run.pending || run.pattern != pattern) {
     run.pending.reset();
     run.pattern = pattern;
     start(run);
   } else if (run.moved) {
-    compiled.program.rebind(*run.pending, run.inputs);
+    program.rebind(*run.pending, run.inputs);
   }
   run.moved = false;
-  std::vector<Tensor> made = compiled.program.backward(std::move(run.pending), seeds);
+  std::vector<Tensor> made = program.backward(std::move(run.pending), seeds);
   std::vector<Tensor> results;
   size_t next = 0;
-  for (bool flow : compiled.flows) results.push_back(flow ? std::move(made[next++]) : Tensor());
+  for (bool flow : flows_.at(pattern)) results.push_back(flow ? std::move(made[next++]) : Tensor());
   return results;
 }
 
 PlanInfo GradientProgram::plan(std::span<const Type> inputs, bool gradients) {
-  const std::lock_guard turn(turn_);
-  return compile(pattern(gradients)).program.plan(inputs);
+  const std::lock_guard turn(programs_.turn);
+  return compile(pattern(gradients)).plan(inputs);
 }
 
 std::string GradientProgram::dump(std::span<const Type> inputs, bool gradients) {
-  const std::lock_guard turn(turn_);
-  return compile(pattern(gradients)).program.dump(inputs);
-}
-
-size_t GradientProgram::bound_bytes() {
-  const std::lock_guard turn(turn_);
-  size_t bytes = 0;
-  for (const auto& [name, tensor] : bound_) bytes += tensor.nbytes();
-  return bytes;
+  const std::lock_guard turn(programs_.turn);
+  return compile(pattern(gradients)).dump(inputs);
 }
 
 size_t GradientProgram::peak_bytes() {
-  size_t bytes = bound_bytes();
-  const std::lock_guard turn(turn_);
-  for (const auto& [pattern, compiled] : programs_) bytes += compiled.program.peak_bytes();
-  return bytes;
+  const std::lock_guard turn(programs_.turn);
+  return programs_.peak_bytes();
 }
 
 size_t GradientProgram::program_count() {
-  const std::lock_guard turn(turn_);
+  const std::lock_guard turn(programs_.turn);
   return programs_.size();
-}
-
-void GradientProgram::make_states() {
-  std::map<std::string, Value> canonical;
-  for (const auto& [input, name] : options_.states) {
-    Value v = graph_.find(input);
-    if (!v || v.role() != Role::input) continue;  // the exporter found no use for it
-    auto [it, fresh] = canonical.emplace(name, v);
-    graph_.make_state(v);
-    if (fresh) {
-      graph_.rename(v, name);
-    } else {
-      graph_.replace_uses(v, it->second);
-    }
-  }
 }
 
 /// Forward sweep from everything that wants a gradient, through operators that have one.
 void GradientProgram::find_differentiable() {
   std::vector<bool> reached(graph_.value_count(), false);
-  for (const auto* names : {&options_.trainable, &options_.input_gradients}) {
-    for (const std::string& name : *names) {
-      if (Value v = graph_.find(name)) reached[v.id()] = true;
-    }
+  for (const std::string& name : input_gradients_) {
+    if (Value v = graph_.find(name)) reached[v.id()] = true;
   }
   for (Node n : graph_.nodes()) {
     const OpDef* def = find_op(n.op());
@@ -166,17 +130,18 @@ GradientPattern GradientProgram::pattern(bool gradients) const {
   return gradients ? expected_ : GradientPattern(expected_.size(), false);
 }
 
-GradientProgram::Compiled& GradientProgram::compile(const GradientPattern& pattern) {
-  if (auto it = programs_.find(pattern); it != programs_.end()) return it->second;
+Program& GradientProgram::compile(const GradientPattern& pattern) {
+  return programs_.get(pattern, [&] { return with_gradients(pattern); });
+}
+
+Graph GradientProgram::with_gradients(const GradientPattern& pattern) {
   Graph g = graph_;
   GradientPattern flows;
   std::vector<Value> wrt;
-  for (const auto* names : {&options_.input_gradients, &options_.trainable}) {
-    for (const std::string& name : *names) {
-      Value v = g.find(name);
-      flows.push_back(static_cast<bool>(v));
-      if (v) wrt.push_back(v);
-    }
+  for (const std::string& name : input_gradients_) {
+    Value v = g.find(name);
+    flows.push_back(static_cast<bool>(v));
+    if (v) wrt.push_back(v);
   }
   std::vector<Value> outputs;
   std::vector<Value> seeds;
@@ -197,16 +162,13 @@ GradientProgram::Compiled& GradientProgram::compile(const GradientPattern& patte
       ++next;
     }
   }
-  Compiled compiled{
-      Program(std::move(g), {.precision = options_.precision, .devices = options_.devices}),
-      std::move(flows)};
-  for (const auto& [name, tensor] : bound_) bind_in(compiled.program, name, tensor);
-  return programs_.emplace(pattern, std::move(compiled)).first->second;
+  flows_[pattern] = std::move(flows);
+  return g;
 }
 
 /// The run that waits for backward goes to `run`.
 ForwardResult GradientProgram::start(GradientRun& run) {
-  Program& program = compile(run.pattern).program;
+  Program& program = compile(run.pattern);
   program.set_seed(run.seed);
   program.set_run_count(0);  // the seed differs from run to run
   ForwardResult result = program.forward(run.inputs);

@@ -8,19 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "engine.h"
-#include "runtime/threads.h"
+#include "program_set.h"
 
 namespace steep {
 
 struct GradientProgramOptions {
-  /// Inputs of the graph that are parameters or buffers → the tensor that each stands for; several
-  /// may stand for one (tied weights). They become states of that name, to be bound.
-  std::map<std::string, std::string> states{};
-  /// Whose gradients backward() gives: first of these inputs, then of these states. A name that the
-  /// graph does not have gets none.
+  /// Inputs whose gradients backward() gives. A name that the graph does not have gets none.
   std::vector<std::string> input_gradients{};
-  std::vector<std::string> trainable{};
   Precision precision = Precision::fp32;
   Devices devices{};
 };
@@ -58,9 +52,6 @@ class GradientProgram {
   /// Does the graph draw random numbers?
   bool random() const { return random_; }
 
-  /// Binds a state to bytes that are shared from now on. Throws ShapeError.
-  void bind(const std::string& name, Tensor tensor);
-
   /// Runs the graph on `run.inputs` with `run.seed`; the rest of `run` is filled in, for backward()
   /// where `gradients` are wanted. Throws as Program::forward().
   ForwardResult forward(GradientRun& run, bool gradients);
@@ -75,34 +66,27 @@ class GradientProgram {
   PlanInfo plan(std::span<const Type> inputs, bool gradients);
   /// Text of graph and plan for inputs of these types.
   std::string dump(std::span<const Type> inputs, bool gradients);
-  size_t bound_bytes();
-  /// The most that bound tensors and runs took at one time so far.
+  /// The most that runs took at one time so far.
   size_t peak_bytes();
   /// Programs compiled so far.
   size_t program_count();
 
  private:
-  struct Compiled {
-    Program program;
-    GradientPattern flows;  // by wanted gradient: is there one?
-  };
-
-  void make_states();
   void find_differentiable();
   GradientPattern first_guess() const;
   GradientPattern pattern(bool gradients) const;
-  Compiled& compile(const GradientPattern& pattern);
+  Program& compile(const GradientPattern& pattern);
+  Graph with_gradients(const GradientPattern& pattern);
   ForwardResult start(GradientRun& run);
 
   const uint64_t id_;
-  Turn turn_;  // of all but what the constructor settles
   Graph graph_;
-  const GradientProgramOptions options_;
+  const std::vector<std::string> input_gradients_;
   GradientPattern differentiable_;
   GradientPattern expected_;  // of the next run: as the last one
   bool random_ = false;
-  std::map<std::string, Tensor> bound_;
-  std::map<GradientPattern, Compiled> programs_;
+  ProgramSet<GradientPattern> programs_;
+  std::map<GradientPattern, GradientPattern> flows_;  // of each: is there a gradient, by wanted one
 };
 
 }  // namespace steep

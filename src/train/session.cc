@@ -62,9 +62,12 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
       folder(std::move(model_folder)),
       given(std::move(weights)),
       options(std::move(model_options)),
-      devices(Devices::of(options.providers)),
       base_lr(options.optimizer.lr),
-      loss_scale(scales_loss(options) ? options.loss_scale.initial : 1) {
+      loss_scale(scales_loss(options) ? options.loss_scale.initial : 1),
+      programs({.precision = precision_from(options.precision),
+                .seed = options.seed,
+                .limits = options.limits,
+                .devices = Devices::of(options.providers)}) {
   const Budget budget(options.limits);
   hold_own_optimizers(&options);
   std::set<std::string> changing;
@@ -91,9 +94,9 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   Graph graph = step_graph(model, options);
   for (Value state : graph.states()) {
     const auto weight = initial.find(state.name());
-    states[state.name()] = weight != initial.end()
-                               ? std::move(weight->second)
-                               : Tensor::zeros(state.dtype(), state.type().dims());
+    programs.states[state.name()] = weight != initial.end()
+                                        ? std::move(weight->second)
+                                        : Tensor::zeros(state.dtype(), state.type().dims());
   }
   for (Value input : graph.inputs()) {
     if (is_seed(input) || graph.input_phase(input) == Phase::backward) continue;
@@ -107,21 +110,8 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
     if (!own) continue;
     groups_[i] = Tensor::zeros(DType::f64, {static_cast<int64_t>(settings_of(*own).size())});
   }
-  for (const std::string& name : model.counts) counts_.push_back(states.at(name));
-  program = std::make_unique<Program>(make_program(std::move(graph)));
-}
-
-void TrainingSession::Impl::bind_states(Program& made) const {
-  for (Value state : made.graph().states()) made.bind_state(state.name(), states.at(state.name()));
-}
-
-Program TrainingSession::Impl::make_program(Graph graph) const {
-  Program made(std::move(graph), {.precision = precision_from(options.precision),
-                                  .seed = options.seed,
-                                  .limits = options.limits,
-                                  .devices = devices});
-  bind_states(made);
-  return made;
+  for (const std::string& name : model.counts) counts_.push_back(programs.states.at(name));
+  program = &programs.get(Kind::step, [&] { return std::move(graph); });
 }
 
 double TrainingSession::Impl::rate() const {
@@ -136,7 +126,7 @@ void TrainingSession::Impl::require_whole() const {
                           steps + 1),
       .expected = "weights of one step",
       .received = fmt::format("{} of {} weights and moments replaced since; the cause was: {}",
-                              replaced.size(), states.size(), torn_by),
+                              replaced.size(), programs.states.size(), torn_by),
       .remedy = "Load a checkpoint, or set all weights and all optimizer state."});
 }
 
@@ -210,7 +200,7 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) try {
 
 void TrainingSession::Impl::write_loss_scale() {
   if (!scales_loss(options)) return;
-  *states.at(std::string(kLossScaleState)).data<float>() = static_cast<float>(loss_scale);
+  *programs.states.at(std::string(kLossScaleState)).data<float>() = static_cast<float>(loss_scale);
 }
 
 std::vector<Tensor> TrainingSession::Impl::backward_inputs() {
@@ -254,17 +244,16 @@ void TrainingSession::Impl::explain(const StepResult& result, std::span<const Te
   // that never comes.
   TrainingOptions watched = options;
   watched.check_finite = true;
-  ProgramOptions how{.precision = precision_from(options.precision),
-                     .check_finite = true,
-                     .seed = options.seed,
-                     .limits = options.limits,
-                     .devices = devices};
+  ProgramOptions how = programs.options();
+  how.check_finite = true;
+  how.seed = options.seed;
   for (const Pass& pass : passes()) {
     // What does not fit into float16 is the reason as a rule.
-    if (pass.run != precision_fp16) how.disabled_passes.emplace(pass.name);
+    if (pass.name != "precision_fp16") how.disabled_passes.emplace(pass.name);
   }
-  Program diagnosis(step_graph(model, watched), how);
-  bind_states(diagnosis);
+  ProgramSet<Kind> watching(how);
+  watching.states = programs.states;
+  Program& diagnosis = watching.get(Kind::step, [&] { return step_graph(model, watched); });
   diagnosis.set_run_count(program->run_count());
   try {
     diagnosis.forward(fed);
@@ -277,20 +266,14 @@ void TrainingSession::Impl::explain(const StepResult& result, std::span<const Te
   throw DataError(std::move(parts));
 }
 
-Program& TrainingSession::Impl::eval_program(bool with_loss) {
-  std::unique_ptr<Program>& made = eval_[with_loss];
-  if (!made) {
-    made = std::make_unique<Program>(make_program(eval_graph(model, options, with_loss)));
-  }
-  made->set_profiler(profiler.get());
-  return *made;
-}
-
 EvalResult TrainingSession::Impl::eval(std::span<const Tensor> fed) try {
   require_whole();
   const bool without_label = model.label_added && fed.size() + 1 == inputs.size();
   EvalResult result;
-  result.outputs = eval_program(!without_label).forward(fed).outputs;
+  const Kind kind = without_label ? Kind::evaluation : Kind::evaluation_with_loss;
+  Program& evaluation =
+      programs.get(kind, [&] { return eval_graph(model, options, !without_label); });
+  result.outputs = evaluation.forward(fed).outputs;
   if (!without_label) {
     result.loss = read_scalar(result.outputs.back());
     result.outputs.pop_back();
@@ -303,14 +286,11 @@ EvalResult TrainingSession::Impl::eval(std::span<const Tensor> fed) try {
 std::map<std::string, Tensor> TrainingSession::Impl::gradients(std::span<const Tensor> fed,
                                                                double* loss) try {
   require_whole();
-  if (!gradient_) {
-    gradient_ = std::make_unique<Program>(make_program(gradient_graph(model, options)));
-  }
+  Program& gradient = programs.get(Kind::gradients, [&] { return gradient_graph(model, options); });
   write_loss_scale();
-  gradient_->set_seed(options.seed);
-  gradient_->set_run_count(program->run_count());
-  gradient_->set_profiler(profiler.get());
-  std::vector<Tensor> made = gradient_->forward(fed).outputs;
+  gradient.set_seed(options.seed);
+  gradient.set_run_count(program->run_count());
+  std::vector<Tensor> made = gradient.forward(fed).outputs;
   if (loss != nullptr) *loss = read_scalar(made[0]);
   std::map<std::string, Tensor> result;
   for (size_t i = 0; i < model.parameters.size(); ++i) {
@@ -361,7 +341,7 @@ void TrainingSession::Impl::assign(const std::map<std::string, Tensor>& values,
                                   .expected = nearest_names(name, names),
                                   .received = name});
     }
-    const Tensor& state = states.at(name);
+    const Tensor& state = programs.states.at(name);
     if (value.dtype() != state.dtype() || value.dims() != state.dims()) {
       throw ShapeError(ErrorParts{.what = fmt::format("A {} has another type.", kind),
                                   .node = name,
@@ -370,17 +350,18 @@ void TrainingSession::Impl::assign(const std::map<std::string, Tensor>& values,
     }
   }
   for (const auto& [name, value] : values) {
-    Tensor& state = states.at(name);
+    Tensor& state = programs.states.at(name);
     if (state.nbytes() > 0) std::memmove(state.data(), value.data(), state.nbytes());
     if (torn) replaced.insert(name);
   }
-  torn = torn && replaced.size() + states.count(std::string(kLossScaleState)) < states.size();
+  torn = torn && replaced.size() + programs.states.count(std::string(kLossScaleState)) <
+                     programs.states.size();
 }
 
 std::map<std::string, Tensor> TrainingSession::Impl::shared(
     const std::vector<std::string>& names) const {
   std::map<std::string, Tensor> result;
-  for (const std::string& name : names) result[name] = states.at(name);
+  for (const std::string& name : names) result[name] = programs.states.at(name);
   return result;
 }
 

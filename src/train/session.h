@@ -7,9 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine.h"
-#include "runtime/profiler.h"
-#include "runtime/threads.h"
+#include "program_set.h"
 #include "steep/steep.h"
 #include "train/step.h"
 
@@ -38,18 +36,14 @@ struct TrainingSession::Impl {
   std::string label_name() const { return inputs.back().name; }
   double rate() const;
 
-  Turn turn;                            ///< of all that reads or writes what a step changes
   std::string bytes;                    ///< the serialised model, for export
   std::filesystem::path folder;         ///< of its external data; empty: refused
   std::map<std::string, Tensor> given;  ///< initializers whose data `bytes` need not have
   TrainingOptions options;
-  Devices devices;
   TrainingModel model;
   std::string fingerprint;
   std::vector<TensorInfo> inputs;
   std::vector<TensorInfo> outputs;
-  std::map<std::string, Tensor>
-      states;  ///< parameters and moments: every program works on these bytes
   double base_lr = 0;
   int64_t steps = 0;
   int saved_threads = 0;  ///< of the checkpoint that was loaded; 0: none, or it does not say
@@ -58,10 +52,8 @@ struct TrainingSession::Impl {
   bool torn = false;               ///< an update was cut off: the states may be of two steps
   std::string torn_by;             ///< by what
   std::set<std::string> replaced;  ///< states that were assigned since
-  std::unique_ptr<Profiler> profiler;
 
  private:
-  Program make_program(Graph graph) const;
   /// The backward phase. Notes which states are torn when it fails after the first update.
   std::vector<Tensor> update(std::unique_ptr<PendingRun> pending, std::span<const Tensor> fed);
   /// Where the programs read it.
@@ -71,9 +63,6 @@ struct TrainingSession::Impl {
   void count_steps(float more);
   /// After a step: smaller when it overflowed, greater after long enough without.
   void adapt_loss_scale(bool overflow);
-  /// Made when first needed.
-  Program& eval_program(bool with_loss);
-  void bind_states(Program& made) const;
   /// Throws DataError: the loss or the gradients of this step are not finite; names the node that
   /// began it.
   [[noreturn]] void explain(const StepResult& result, std::span<const Tensor> fed) const;
@@ -82,11 +71,12 @@ struct TrainingSession::Impl {
   std::map<size_t, Tensor> groups_;  // settings, by the number of the group
   std::vector<Tensor> counts_;       // states: the steps of parameters that count for themselves
   Tensor step_input_ = Tensor::scalar(int64_t{0});
-  std::unique_ptr<Program> eval_[2];
-  std::unique_ptr<Program> gradient_;
 
  public:
-  std::unique_ptr<Program> program;  ///< the step
+  enum class Kind { step, evaluation, evaluation_with_loss, gradients };
+  /// On parameters and moments; its turn is of all that reads or writes what a step changes.
+  ProgramSet<Kind> programs;
+  Program* program = nullptr;  ///< the step
 };
 
 }  // namespace steep

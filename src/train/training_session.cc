@@ -144,28 +144,28 @@ TrainingSession::TrainingSession(TrainingSession&&) noexcept = default;
 TrainingSession& TrainingSession::operator=(TrainingSession&&) noexcept = default;
 
 StepResult TrainingSession::step(std::span<const Tensor> inputs) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   return impl_->step(inputs);
 }
 StepResult TrainingSession::step(const Inputs& inputs) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   return impl_->step(impl_->in_order(inputs, false));
 }
 EvalResult TrainingSession::eval(std::span<const Tensor> inputs) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   return impl_->eval(inputs);
 }
 EvalResult TrainingSession::eval(const Inputs& inputs) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   return impl_->eval(impl_->in_order(inputs, true));
 }
 std::map<std::string, Tensor> TrainingSession::gradients(std::span<const Tensor> inputs,
                                                          double* loss) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   return impl_->gradients(inputs, loss);
 }
 std::map<std::string, Tensor> TrainingSession::gradients(const Inputs& inputs, double* loss) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   return impl_->gradients(impl_->in_order(inputs, false), loss);
 }
 
@@ -183,46 +183,46 @@ std::vector<std::string> TrainingSession::optimizer_state_names() const {
   return impl_->optimizer_states();
 }
 std::map<std::string, Tensor> TrainingSession::weights() const {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   impl_->require_whole();
   return clones(impl_->shared(impl_->model.parameters));
 }
 std::map<std::string, Tensor> TrainingSession::optimizer_state() const {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   impl_->require_whole();
   return clones(impl_->shared(impl_->optimizer_states()));
 }
 Tensor TrainingSession::state(const std::string& name) const {
-  const auto found = impl_->states.find(name);
-  if (found == impl_->states.end()) {
+  const auto found = impl_->programs.states.find(name);
+  if (found == impl_->programs.states.end()) {
     throw ModelError(ErrorParts{.what = "There is no such parameter or moment.", .node = name});
   }
   return found->second;
 }
 void TrainingSession::set_weights(const std::map<std::string, Tensor>& weights) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   impl_->assign(weights, impl_->stored(), "trained parameter");
 }
 void TrainingSession::set_optimizer_state(const std::map<std::string, Tensor>& moments) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   impl_->assign(moments, impl_->optimizer_states(), "optimizer moment");
 }
 
 int64_t TrainingSession::step_count() const {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   return impl_->steps;
 }
 void TrainingSession::set_step_count(int64_t count) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   if (count < 0) throw DataError("The number of steps cannot be negative.");
   impl_->steps = count;
 }
 double TrainingSession::lr() const {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   return impl_->rate();
 }
 void TrainingSession::set_lr(double lr) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   if (!(lr >= 0) || std::isinf(lr)) {
     throw DataError(ErrorParts{.what = "The learning rate is out of range.",
                                .expected = "a finite number of at least 0",
@@ -231,7 +231,7 @@ void TrainingSession::set_lr(double lr) {
   impl_->base_lr = lr;
 }
 void TrainingSession::set_group(size_t i, const OptimizerOptions& optimizer) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   std::vector<ParameterGroup>& groups = impl_->options.groups;
   if (i >= groups.size() || !groups[i].optimizer) {
     throw ModelError(ErrorParts{.what = "There is no such group with an optimizer of its own.",
@@ -251,11 +251,11 @@ void TrainingSession::set_group(size_t i, const OptimizerOptions& optimizer) {
   groups[i].optimizer = std::move(now);
 }
 double TrainingSession::loss_scale() const {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   return impl_->loss_scale;
 }
 void TrainingSession::set_loss_scale(double scale) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   const LossScaleOptions& o = impl_->options.loss_scale;
   if (!scales_loss(impl_->options) || !(scale >= o.min && scale <= o.max)) {
     throw DataError(ErrorParts{
@@ -268,23 +268,23 @@ void TrainingSession::set_loss_scale(double scale) {
   impl_->clean_steps = 0;
 }
 void TrainingSession::set_seed(uint64_t seed) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   impl_->options.seed = seed;
   impl_->program->set_seed(seed);
 }
 uint64_t TrainingSession::run_count() const {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   return impl_->program->run_count();
 }
 void TrainingSession::set_run_count(uint64_t count) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   impl_->program->set_run_count(count);
 }
 const TrainingOptions& TrainingSession::options() const { return impl_->options; }
 
 void TrainingSession::save_checkpoint(const std::filesystem::path& path,
                                       const std::string& user) const try {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   impl_->require_whole();
   const ScheduleOptions& s = impl_->options.schedule;
   write_checkpoint(
@@ -306,7 +306,7 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path,
 }
 
 std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) try {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   Checkpoint saved = read_checkpoint(path);
   compare(saved.weights, impl_->shared(impl_->stored()), path);
   for (const std::string& name : impl_->model.counts) {  // all were one, before there were these
@@ -342,7 +342,7 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
 }
 
 std::string TrainingSession::checkpoint_note() const {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   const int then = impl_->saved_threads, now = omp_get_max_threads();
   if (then == 0 || then == now) return "";
   return fmt::format(
@@ -354,7 +354,7 @@ std::string TrainingSession::checkpoint_note() const {
 }
 
 std::string TrainingSession::export_onnx_bytes(bool for_inference) const try {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   impl_->require_whole();
   std::map<std::string, Tensor> weights = impl_->shared(impl_->stored());
   weights.insert(impl_->given.begin(), impl_->given.end());  // those that are not trained
@@ -375,15 +375,15 @@ void TrainingSession::export_onnx(const std::filesystem::path& path, bool for_in
 }
 
 StepPlan TrainingSession::plan(std::span<const Tensor> inputs) try {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   const PlanInfo info = impl_->program->plan(types_of(inputs));
   return {.arena_bytes = info.arena_bytes,
           .parameter_bytes = bytes_of(impl_->shared(impl_->model.parameters)),
           .optimizer_bytes = bytes_of(impl_->shared(impl_->model.moments)),
           .output_bytes = info.output_bytes,
           .constant_bytes = info.constant_bytes,
-          .peak_bytes =
-              bytes_of(impl_->states) + info.arena_bytes + info.output_bytes + info.constant_bytes,
+          .peak_bytes = impl_->programs.state_bytes() + info.arena_bytes + info.output_bytes +
+                        info.constant_bytes,
           .kernels = info.kernels,
           .specialise_ms = info.specialise_ms};
 } catch (const std::bad_alloc&) {
@@ -391,31 +391,27 @@ StepPlan TrainingSession::plan(std::span<const Tensor> inputs) try {
 }
 
 size_t TrainingSession::peak_bytes() const {
-  const std::lock_guard turn(impl_->turn);
-  return bytes_of(impl_->states) + impl_->program->peak_bytes();
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->programs.state_bytes() + impl_->program->peak_bytes();
 }
 
 std::string TrainingSession::dump(std::span<const Tensor> inputs) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   return impl_->program->dump(types_of(inputs));
 }
 std::string TrainingSession::dump() const {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard turn(impl_->programs.turn);
   return to_text(impl_->program->graph());
 }
 
 void TrainingSession::start_profile() {
-  const std::lock_guard turn(impl_->turn);
-  impl_->profiler = std::make_unique<Profiler>();
-  impl_->program->set_profiler(impl_->profiler.get());
+  const std::lock_guard turn(impl_->programs.turn);
+  impl_->programs.start_profile();
 }
 
 void TrainingSession::write_profile(const std::filesystem::path& path) {
-  const std::lock_guard turn(impl_->turn);
-  if (!impl_->profiler) throw DataError("Nothing was recorded: call start_profile() first.");
-  impl_->profiler->write(path.string());
-  impl_->program->set_profiler(nullptr);
-  impl_->profiler.reset();
+  const std::lock_guard turn(impl_->programs.turn);
+  impl_->programs.write_profile(path);
 }
 
 }  // namespace steep

@@ -210,14 +210,16 @@ TEST(Program, RefusesWrongInputsByName) {
 TEST(Program, UpdatesStates) {
   Graph g;
   Value step = g.add_input("step", {DType::f64, Shape{}});
-  Value w = g.add_state("w", Tensor::scalar(10.0));
+  Value w = g.add_state("w", {DType::f64, Shape{}});
   g.add_output("before", w * 1.5);
   g.add_update(w, w - step);
   Program program(std::move(g));
+  const Tensor bytes = Tensor::scalar(10.0);
+  program.bind_state("w", bytes);
   const Tensor two = Tensor::scalar(2.0);
   EXPECT_DOUBLE_EQ(at(program.forward(std::span(&two, 1)).outputs[0], 0), 15);
   EXPECT_DOUBLE_EQ(at(program.forward(std::span(&two, 1)).outputs[0], 0), 12);
-  EXPECT_DOUBLE_EQ(at(program.state("w"), 0), 6);
+  EXPECT_DOUBLE_EQ(at(bytes, 0), 6);
 }
 
 TEST(Program, NamesTheFirstNodeThatIsNotFinite) {

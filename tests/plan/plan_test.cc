@@ -89,7 +89,7 @@ Graph random_graph(uint32_t seed) {
   auto pick = [&](const std::vector<Value>& from) { return from[random() % from.size()]; };
   Graph g;
   std::vector<Value> pool{g.add_input("x", kMatrix), g.add_input("y", kMatrix)};
-  Value state = g.add_state("w", Tensor::zeros(DType::f32, {8, 8}));
+  Value state = g.add_state("w", kMatrix);
   pool.push_back(state);
   auto grow = [&](int nodes) {
     for (int i = 0; i < nodes; ++i) {
@@ -278,7 +278,7 @@ TEST(Plan, AChainThatLeavesIsMadeWhereItLeaves) {
 TEST(Plan, AStateIsUpdatedInPlaceAfterItsReaders) {
   Graph g;
   Value x = g.add_input("x", kMatrix);
-  Value w = g.add_state("w", Tensor::zeros(DType::f32, {8, 8}));
+  Value w = g.add_state("w", kMatrix);
   g.add_update(w, w - x);
   g.add_output("y", matmul(x, w));
   const Plan plan = make_plan(std::move(g), any());
@@ -290,8 +290,8 @@ TEST(Plan, AStateIsUpdatedInPlaceAfterItsReaders) {
 TEST(Plan, AnUpdateDoesNotWaitForTheNextGradient) {
   Graph g;
   Value x = g.add_input("x", kMatrix);
-  Value w1 = g.add_state("w1", Tensor::zeros(DType::f32, {8, 8}));
-  Value w2 = g.add_state("w2", Tensor::zeros(DType::f32, {8, 8}));
+  Value w1 = g.add_state("w1", kMatrix);
+  Value w2 = g.add_state("w2", kMatrix);
   Value first = tanh(x), second = tanh(first);
   g.add_update(w1, w1 - first);
   g.add_update(w2, w2 - second);

@@ -45,10 +45,10 @@ class Whole : public testing::TempFolder {
         g.set_updates(std::move(updates));
       }
     }
-    impl->program = std::make_unique<Program>(std::move(g));
-    for (Value s : impl->program->graph().states()) {
-      impl->program->bind_state(s.name(), impl->states.at(s.name()));
-    }
+    late = std::make_unique<Program>(std::move(g));
+    for (Value s : late->graph().states())
+      late->bind_state(s.name(), impl->programs.states.at(s.name()));
+    impl->program = late.get();
     for (int i = 0; i < kGoodSteps; ++i) impl->step(batch());
   }
 
@@ -67,13 +67,14 @@ class Whole : public testing::TempFolder {
   }
 
   std::unique_ptr<TrainingSession::Impl> impl;
+  std::unique_ptr<Program> late;  // the step that fails
 };
 
 TEST_F(Whole, AFailureAfterTheFirstUpdateIsRemembered) {
   fail_later(true);
-  const auto before = impl->states.at("weight").clone();
+  const auto before = impl->programs.states.at("weight").clone();
   EXPECT_THROW(impl->step(batch()), Error);
-  EXPECT_NE(*impl->states.at("weight").data<float>(), *before.data<float>());
+  EXPECT_NE(*impl->programs.states.at("weight").data<float>(), *before.data<float>());
   EXPECT_EQ(impl->steps, kGoodSteps);
   const std::string text = refusal([&] { impl->step(batch()); });
   EXPECT_NE(text.find("no longer whole: the update of step 3"), std::string::npos) << text;
@@ -95,12 +96,12 @@ TEST_F(Whole, AllStatesTogetherHeal) {
 
 TEST_F(Whole, AFailureBeforeTheFirstUpdateLeavesNoTrace) {
   fail_later(false);
-  const auto weight = impl->states.at("weight").clone();
+  const auto weight = impl->programs.states.at("weight").clone();
   const uint64_t runs = impl->program->run_count();
   EXPECT_THROW(impl->step(batch()), Error);
-  EXPECT_EQ(*impl->states.at("weight").data<float>(), *weight.data<float>());
+  EXPECT_EQ(*impl->programs.states.at("weight").data<float>(), *weight.data<float>());
   EXPECT_EQ(impl->program->run_count(), runs);
-  EXPECT_EQ(*impl->states.at("step/bias").data<float>(), kGoodSteps);
+  EXPECT_EQ(*impl->programs.states.at("step/bias").data<float>(), kGoodSteps);
   EXPECT_NO_THROW(impl->eval(batch()));
 }
 
