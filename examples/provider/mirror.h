@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -59,6 +60,18 @@ struct DataFailure : std::runtime_error {
 /// Work for the device's thread. Throws DataFailure, or anything, which sync() then reports.
 using Task = std::function<void()>;
 
+/// A point in the work of a stream, for others to wait for.
+class Event {
+ public:
+  void happen();
+  void wait();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool happened_ = false;
+};
+
 /// Tasks in order, on a thread of its own.
 class Stream {
  public:
@@ -68,16 +81,23 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   void enqueue(Task task);
+  /// What is enqueued from now on begins after all that `other` has to do by now, be it in vain.
+  void wait(Stream& other);
   /// Waits for all of them, and returns the first error among them; null is none. Tasks behind the
   /// one that failed did not run.
   SteepError* sync();
 
  private:
+  struct Entry {
+    Task task;
+    bool always;  // even if one before it failed
+  };
+  void enqueue(Entry entry);
   void run();
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Task> tasks_;
+  std::deque<Entry> tasks_;
   bool busy_ = false, ends_ = false;
   SteepErrorKind failed_ = static_cast<SteepErrorKind>(0);
   std::string failure_;

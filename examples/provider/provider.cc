@@ -209,12 +209,13 @@ const SteepCandidate* candidates(void*, const char* op, size_t* count) {
 // --- devices and memory
 
 SteepError* devices(SteepDeviceInfo* infos, size_t room, size_t* count) {
-  *count = 1;
-  if (room > 0) {
+  *count = 2;  // as many as one asks for, really: two show how they wait for each other
+  for (size_t i = 0; i < std::min(room, *count); ++i) {
     SteepDeviceInfo info{};
     info.size = infos->size;
     std::strcpy(info.name, "a thread");
-    std::memcpy(infos, &info, std::min(infos->size, sizeof(info)));
+    std::memcpy(reinterpret_cast<std::byte*>(infos) + i * info.size, &info,
+                std::min(info.size, sizeof(info)));
   }
   return nullptr;
 }
@@ -286,6 +287,15 @@ SteepError* stream(void*, SteepStream* made) {
 
 void drop_stream(void*, SteepStream stream) { delete static_cast<Stream*>(stream); }
 
+SteepError* wait(void*, SteepStream stream, SteepStream other) {
+  try {
+    static_cast<Stream*>(stream)->wait(*static_cast<Stream*>(other));
+    return nullptr;
+  } catch (const std::exception& e) {
+    return error(STEEP_BUG, "A wait could not be enqueued.", e.what());
+  }
+}
+
 SteepError* sync(void*, SteepStream stream) { return static_cast<Stream*>(stream)->sync(); }
 
 /// Attention in tiles and scores in chunks are for caches, which this device is not shown to have.
@@ -303,6 +313,7 @@ extern "C" __attribute__((visibility("default"))) const SteepProvider* steep_pro
     p.size = sizeof(p);
     p.name = "Mirror";
     p.version = "1";
+    p.flags = STEEP_COPIES_PINNED;
     p.devices = mirror::devices;
     p.open = mirror::open;
     p.close = mirror::close;
@@ -312,6 +323,7 @@ extern "C" __attribute__((visibility("default"))) const SteepProvider* steep_pro
     p.stream = mirror::stream;
     p.drop_stream = mirror::drop_stream;
     p.sync = mirror::sync;
+    p.wait = mirror::wait;
     p.candidates = mirror::candidates;
     p.wants_pass = mirror::wants_pass;
     p.fuse = mirror::fuse;

@@ -2,6 +2,19 @@
 
 namespace mirror {
 
+void Event::happen() {
+  {
+    const std::lock_guard lock(mutex_);
+    happened_ = true;
+  }
+  changed_.notify_all();
+}
+
+void Event::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return happened_; });
+}
+
 Stream::~Stream() {
   {
     const std::lock_guard lock(mutex_);
@@ -11,12 +24,20 @@ Stream::~Stream() {
   thread_.join();
 }
 
-void Stream::enqueue(Task task) {
+void Stream::enqueue(Task task) { enqueue(Entry{std::move(task), false}); }
+
+void Stream::enqueue(Entry entry) {
   {
     const std::lock_guard lock(mutex_);
-    tasks_.push_back(std::move(task));
+    tasks_.push_back(std::move(entry));
   }
   changed_.notify_all();
+}
+
+void Stream::wait(Stream& other) {
+  const auto reached = std::make_shared<Event>();
+  other.enqueue(Entry{[reached] { reached->happen(); }, true});
+  enqueue(Entry{[reached] { reached->wait(); }, true});
 }
 
 SteepError* Stream::sync() {
@@ -33,9 +54,9 @@ void Stream::run() {
   for (;;) {
     changed_.wait(lock, [&] { return ends_ || !tasks_.empty(); });
     if (tasks_.empty()) return;  // what was enqueued is done first
-    const Task task = std::move(tasks_.front());
+    const Entry entry = std::move(tasks_.front());
     tasks_.pop_front();
-    if (failed_ != 0) {
+    if (failed_ != 0 && !entry.always) {
       changed_.notify_all();
       continue;
     }
@@ -44,7 +65,7 @@ void Stream::run() {
     SteepErrorKind kind = static_cast<SteepErrorKind>(0);
     std::string text;
     try {
-      task();
+      entry.task();
     } catch (const DataFailure& e) {
       kind = STEEP_DATA, text = e.what();
     } catch (const std::exception& e) {

@@ -118,8 +118,8 @@ typedef struct SteepHost {
   /* Fill `operand`, up to its `size`; absent for an index out of range. */
   void (*input)(const SteepNode* node, int index, SteepOperand* operand);
   void (*output)(const SteepNode* node, int index, SteepOperand* operand);
-  /* Attributes by position, in [0, attr_count). Those that a node leaves out are absent: ONNX's
-   * defaults hold. */
+  /* Attributes by position, in [0, attr_count). Those that a node leaves out have the operator's
+   * defaults; one without a default is absent. */
   int (*attr_count)(const SteepNode* node);
   void (*attr)(const SteepNode* node, int index, SteepAttr* attr);
 
@@ -191,6 +191,24 @@ typedef struct SteepCandidate {
  * are made by SteepHost::new_output; of those wanted, `node` gives the dtypes. */
 typedef SteepError* (*SteepDataShaped)(void* device, SteepNode* node);
 
+/* What becomes of output 0 of an operator that reads a narrow type. */
+typedef enum SteepNarrowResult {
+  STEEP_RESULT_WIDE = 0,    /* float32 */
+  STEEP_RESULT_NARROW_READ, /* narrow where a reader is to have it so, by `casts` */
+  STEEP_RESULT_NARROW,
+} SteepNarrowResult;
+
+/* How kernels of an operator take a float type of 16 bits, computing in float32. A result that may
+ * be narrow has its type in the attribute "dtype", unless results follow the inputs. */
+typedef struct SteepNarrow {
+  size_t size;
+  uint64_t casts;  /* bit i: input i is to be narrow, be it by a Cast */
+  uint64_t reads;  /* bit i: input i may be narrow, where something else has made it so */
+  int32_t prefers; /* read what may be narrow so even where float32 is there, too: 0 or 1 */
+  int32_t result;  /* of SteepNarrowResult */
+  int32_t follow;  /* so many outputs are of the narrow type because the inputs are */
+} SteepNarrow;
+
 typedef struct SteepDeviceInfo {
   size_t size;
   char name[96];
@@ -243,10 +261,20 @@ typedef struct SteepProvider {
   /* Fuses nodes of a graph whose shapes are known, forward and backward, by SteepHost::claim; after
    * the engine's own rewrites, but for that of elementwise nodes. NULL: nothing. */
   SteepError* (*fuse)(void* device, SteepGraph* graph);
+
+  /* Whether, in the precision of `dtype` (bfloat16, float16), kernels of an operator are to read or
+   * write it: fills *how, and returns 1. Asked of the first device that has candidates for the
+   * operator. NULL: none; all computes in float32. */
+  int (*narrows)(void* device, const char* op, int32_t dtype, SteepNarrow* how);
+  /* What is enqueued on `stream` from now on begins after all that was enqueued on `other`, a
+   * stream of another device of this provider, so far. The host does not wait. NULL: it does. */
+  SteepError* (*wait)(void* device, SteepStream stream, SteepStream other);
 } SteepProvider;
 
 typedef enum SteepProviderFlag {
   STEEP_HOST_MEMORY = 1, /* its devices compute in the host's memory, at once */
+  /* Copies are fastest from and to its pinned memory: the host's intermediate values lie there. */
+  STEEP_COPIES_PINNED = 2,
 } SteepProviderFlag;
 
 /* The one symbol that a plug-in exports, of C linkage: steep_provider_0. `host` lives as long as

@@ -101,7 +101,7 @@ class Adam final : public Kernel {
   Adam(const NodeSpec& node, StepInputs inputs)
       : size_(node.in(0).size()),
         f32_(node.in(0).dtype == DType::f32),
-        decoupled_(node.attrs.integer("decoupled", 0) != 0),
+        decoupled_(node.attrs.integer("decoupled") != 0),
         amsgrad_(node.in(kGreatest).present()),
         options_(node.attrs),
         inputs_(inputs) {

@@ -22,14 +22,14 @@ bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; 
 
 std::unique_ptr<Kernel> make_arg(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);
-  const auto axis = axis_from_front(node.attrs.integer("axis", 0), x.rank());
+  const auto axis = axis_from_front(node.attrs.integer("axis"), x.rank());
   if (!axis) return decline(why_not, "the axis is out of range");
   if (is_half(x.dtype)) return decline(why_not, "dtype is {}", name_of(x.dtype));
   const int64_t n = x.dims[static_cast<size_t>(*axis)];
   if (n == 0 && node.out(0).size() != 0)
     return decline(why_not, "nothing to choose from along an empty axis");
   const bool largest = node.op == "ArgMax";
-  const bool last = node.attrs.integer("select_last_index", 0) != 0;
+  const bool last = node.attrs.integer("select_last_index") != 0;
   const int64_t inner = extent(x.dims, *axis + 1, x.rank());
   const int64_t lines = extent(x.dims, 0, *axis) * inner;
   return with_storage_type(x.dtype, [&]<typename T>(T*) -> std::unique_ptr<Kernel> {

@@ -104,16 +104,15 @@ std::optional<AttentionProblem> read_attention(const NodeSpec& node, std::string
   const auto keep = read_mask(node.in(masks_at + 1), DType::boolean, scores, why_not);
   if (!bias || !keep) return std::nullopt;
   p.bias = *bias, p.keep = *keep;
-  p.scale = static_cast<float>(node.attrs.real("scale", 1));
-  p.masked =
-      static_cast<float>(node.attrs.real("masked", -std::numeric_limits<double>::infinity()));
-  p.causal = node.attrs.integer("causal", 0) != 0;
-  p.zero_nan = node.attrs.integer("zero_nan", 0) != 0;
+  p.scale = static_cast<float>(node.attrs.real("scale"));
+  p.masked = static_cast<float>(node.attrs.real("masked"));
+  p.causal = node.attrs.integer("causal") != 0;
+  p.zero_nan = node.attrs.integer("zero_nan") != 0;
   p.random = node.in(masks_at + 2).present();
   if (p.random) {
-    const double ratio = node.attrs.real("ratio", 0.5);
+    const double ratio = node.attrs.real("ratio");
     if (!(ratio >= 0 && ratio <= 1)) return decline(why_not, "ratio is {}", ratio), std::nullopt;
-    p.dropout = {keep_threshold(ratio), node.attrs.integer("stream", 0),
+    p.dropout = {keep_threshold(ratio), node.attrs.integer("stream"),
                  ratio < 1 ? 1 / (1 - ratio) : 0};
   }
   return p;

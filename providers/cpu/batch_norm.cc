@@ -156,7 +156,7 @@ struct Channels {
       : batch(x[0]),
         count(x[1]),
         plane(extent(x, 2, static_cast<int64_t>(x.size()))),
-        epsilon(node.attrs.real("epsilon", 1e-5)) {}
+        epsilon(node.attrs.real("epsilon")) {}
 
   int64_t at(int64_t n, int64_t c) const { return (n * count + c) * plane; }
   double elements() const { return static_cast<double>(batch * plane); }

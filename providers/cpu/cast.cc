@@ -17,9 +17,9 @@ namespace {
 std::unique_ptr<Kernel> make_narrow_cast(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);
   const DType to = node.out(0).dtype;
-  const auto mode = rounding_mode(node.attrs.string("round_mode", "up"));
+  const auto mode = rounding_mode(node.attrs.string("round_mode"));
   if (!mode) return decline(why_not, "round_mode is neither up, down nor nearest");
-  const Rounding rounding{node.attrs.integer("saturate", 1) != 0, *mode};
+  const Rounding rounding{node.attrs.integer("saturate") != 0, *mode};
   const Convert widen = find_convert(x.dtype, DType::f64);
   const auto from = static_cast<int64_t>(size_of(x.dtype));
   return kernel_from([=, n = x.size()](const KernelArgs& args) {

@@ -15,7 +15,7 @@ struct Part {
 
 std::unique_ptr<Kernel> make_concat(const NodeSpec& node, std::string* why_not) {
   const Operand& y = node.out(0);
-  const auto axis = axis_from_front(node.attrs.integer("axis", 0), y.rank());
+  const auto axis = axis_from_front(node.attrs.integer("axis"), y.rank());
   if (!axis) return decline(why_not, "the axis is out of range");
   const auto a = static_cast<size_t>(*axis);
   const Dims strides = row_major_strides(y.dims);
@@ -39,7 +39,7 @@ std::unique_ptr<Kernel> make_concat(const NodeSpec& node, std::string* why_not) 
 
 std::unique_ptr<Kernel> make_split(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);
-  const auto axis = axis_from_front(node.attrs.integer("axis", 0), x.rank());
+  const auto axis = axis_from_front(node.attrs.integer("axis"), x.rank());
   if (!axis) return decline(why_not, "the axis is out of range");
   const auto a = static_cast<size_t>(*axis);
   const Dims strides = row_major_strides(x.dims);

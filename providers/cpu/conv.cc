@@ -17,7 +17,7 @@ std::optional<ConvProblem> read_conv(const NodeSpec& node, std::string* why_not)
                 .x = node.in(0).dims,
                 .w = node.in(1).dims,
                 .y = node.in(0).dims,
-                .groups = node.attrs.integer("group", 1),
+                .groups = node.attrs.integer("group"),
                 .axes = {}};
   if (p.part == ConvPart::forward) {
     p.bias = node.in(2).present();

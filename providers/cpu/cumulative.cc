@@ -46,9 +46,8 @@ std::unique_ptr<Kernel> make_cumulative(const NodeSpec& node, std::string* why_n
   if (x.rank() == 0) return decline(why_not, "a scalar has no axis");
   return with_storage_type(x.dtype, [&]<typename T>(T*) -> std::unique_ptr<Kernel> {
     return kernel_from(
-        Cumulative<T, Combine>{NodeId(node), x.dims, node.attrs.integer("exclusive", 0) != 0,
-                               node.attrs.integer("reverse", 0) != 0,
-                               node.in(1).dtype == DType::i64},
+        Cumulative<T, Combine>{NodeId(node), x.dims, node.attrs.integer("exclusive") != 0,
+                               node.attrs.integer("reverse") != 0, node.in(1).dtype == DType::i64},
         0, {{0, 0}});
   });
 }
@@ -70,8 +69,8 @@ std::unique_ptr<Kernel> recurrence(const NodeSpec& node, int64_t axis, bool reve
 
 std::unique_ptr<Kernel> make_recurrence(const NodeSpec& node, std::string* why_not) {
   const Operand& a = node.in(0);
-  const int64_t axis = node.attrs.integer("axis", 0);
-  const bool reverse = node.attrs.integer("reverse", 0) != 0;
+  const int64_t axis = node.attrs.integer("axis");
+  const bool reverse = node.attrs.integer("reverse") != 0;
   if (a.dims != node.in(1).dims) return decline(why_not, "the shapes differ");
   if (axis < 0 || axis >= a.rank()) return decline(why_not, "the axis is out of range");
   if (a.dtype == DType::f32) return recurrence<float>(node, axis, reverse);

@@ -282,7 +282,7 @@ class Builder {
     if (in.empty()) return fail("an operand is missing");
     if (op == "Pow") return emit_pow(in, dtype, y);
     if (op == "Mod") {
-      const Code code = attrs.integer("fmod", 0) != 0 ? Code::fmod : Code::mod;
+      const Code code = attrs.integer("fmod") != 0 ? Code::fmod : Code::mod;
       return in.size() >= 2 ? instruct(code, {in[0], in[1]}, dtype, y)
                             : fail("an operand is missing");
     }
@@ -293,11 +293,11 @@ class Builder {
                             : fail("an operand is missing");
     }
     if (op == "Gelu") {
-      const bool tanh = attrs.string("approximate", "none") == "tanh";
+      const bool tanh = attrs.string("approximate") == "tanh";
       return instruct(tanh ? Code::gelu_tanh : Code::gelu, {in[0]}, dtype, y);
     }
     if (op == "steep.GeluGrad") {
-      const bool tanh = attrs.string("approximate", "none") == "tanh";
+      const bool tanh = attrs.string("approximate") == "tanh";
       return in.size() >= 2
                  ? instruct(tanh ? Code::gelu_tanh_grad : Code::gelu_grad, {in[0], in[1]}, dtype, y)
                  : fail("an operand is missing");
@@ -376,13 +376,12 @@ class Builder {
                     DType dtype, Ref& y) {
     if (in.size() < 2 || in[1].input < 0) return fail("dropout without a seed input");
     if (integral()) return fail("dropout of integers");
-    const double ratio = attrs.real("ratio", 0.5);
+    const double ratio = attrs.real("ratio");
     if (!(ratio >= 0 && ratio <= 1)) return fail(fmt::format("ratio is {}", ratio));
     if (!instruct(op == "steep.Dropout" ? Code::dropout : Code::dropout_mask, {in[0]}, dtype, y))
       return false;
     Program::Instruction& i = program_.instructions.back();
-    i.dropout = {keep_threshold(ratio), attrs.integer("stream", 0),
-                 ratio < 1 ? 1 / (1 - ratio) : 0};
+    i.dropout = {keep_threshold(ratio), attrs.integer("stream"), ratio < 1 ? 1 / (1 - ratio) : 0};
     i.seed_input = static_cast<uint16_t>(in[1].input);
     return true;
   }

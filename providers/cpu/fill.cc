@@ -47,7 +47,7 @@ std::unique_ptr<Kernel> make_range(const NodeSpec& node, std::string* why_not) {
 std::unique_ptr<Kernel> make_eye_like(const NodeSpec& node, std::string* why_not) {
   const Operand& y = node.out(0);
   if (y.rank() != 2) return decline(why_not, "the rank is not 2");
-  const int64_t k = node.attrs.integer("k", 0);
+  const int64_t k = node.attrs.integer("k");
   const int64_t rows = y.dims[0];
   const int64_t columns = y.dims[1];
   // The diagonal starts at (begin, begin + k); a k outside the matrix leaves it empty.
@@ -74,7 +74,7 @@ std::unique_ptr<Kernel> make_eye_like(const NodeSpec& node, std::string* why_not
 std::unique_ptr<Kernel> make_one_hot(const NodeSpec& node, std::string* why_not) {
   const Operand& indices = node.in(0);
   const Operand& y = node.out(0);
-  const auto axis = axis_from_front(node.attrs.integer("axis", -1), y.rank());
+  const auto axis = axis_from_front(node.attrs.integer("axis"), y.rank());
   if (!axis || y.rank() != indices.rank() + 1) return decline(why_not, "axis or rank does not fit");
   if (indices.dtype == DType::u64) return decline(why_not, "indices are uint64");
   const int64_t depth = y.dims[static_cast<size_t>(*axis)];

@@ -56,7 +56,7 @@ struct Gather {
 std::unique_ptr<Kernel> make_gather(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);
   const Operand& index = node.in(1);
-  const auto axis = axis_from_front(node.attrs.integer("axis", 0), x.rank());
+  const auto axis = axis_from_front(node.attrs.integer("axis"), x.rank());
   if (!axis) return decline(why_not, "the axis is out of range");
   auto build = [&]<typename I>(I) -> std::unique_ptr<Kernel> {
     return kernel_from(Gather<I>{
@@ -104,7 +104,7 @@ struct GatherElements {
 std::unique_ptr<Kernel> make_gather_elements(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);
   const Operand& index = node.in(1);
-  const auto axis = axis_from_front(node.attrs.integer("axis", 0), x.rank());
+  const auto axis = axis_from_front(node.attrs.integer("axis"), x.rank());
   if (!axis || index.rank() != x.rank())
     return decline(why_not, "axis or indices do not fit the rank");
   const auto a = static_cast<size_t>(*axis);
@@ -124,7 +124,7 @@ std::unique_ptr<Kernel> make_gather_elements(const NodeSpec& node, std::string* 
 std::unique_ptr<Kernel> make_gather_nd(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);
   const Operand& index = node.in(1);
-  const int64_t batch_dims = node.attrs.integer("batch_dims", 0);
+  const int64_t batch_dims = node.attrs.integer("batch_dims");
   if (index.dtype != DType::i64 || index.rank() == 0)
     return decline(why_not, "indices are not int64[…, k]");
   const int64_t depth = index.dims.back();

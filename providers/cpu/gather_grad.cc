@@ -114,7 +114,7 @@ std::unique_ptr<Kernel> for_indices(const NodeSpec& node, AxisSplit split, std::
 
 std::unique_ptr<Kernel> make_gather_grad(const NodeSpec& node, std::string* why_not) {
   const Operand& dx = node.out(0);
-  const auto axis = axis_from_front(node.attrs.integer("axis", 0), dx.rank());
+  const auto axis = axis_from_front(node.attrs.integer("axis"), dx.rank());
   if (!axis) return decline(why_not, "the axis is out of range");
   const AxisSplit split = split_around(dx.dims, *axis, *axis + 1);
   if (node.in(0).size() != split.outer * node.in(1).size() * split.inner) {

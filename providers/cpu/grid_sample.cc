@@ -208,15 +208,15 @@ std::unique_ptr<Kernel> make_grid_sample(const NodeSpec& node, std::string* why_
     return decline(why_not, "x and grid do not fit, or have more than three spatial axes");
   }
   if (grid.dtype != x.dtype) return decline(why_not, "x and grid differ in dtype");
-  const std::string mode = node.attrs.string("mode", "linear");
-  const std::string padding = node.attrs.string("padding_mode", "zeros");
+  const std::string mode = node.attrs.string("mode");
+  const std::string padding = node.attrs.string("padding_mode");
   Sampler s{.mode = mode == "nearest" ? Mode::nearest
                     : mode == "cubic" ? Mode::cubic
                                       : Mode::linear,
             .padding = padding == "border"       ? Padding::border
                        : padding == "reflection" ? Padding::reflection
                                                  : Padding::zeros,
-            .align_corners = node.attrs.integer("align_corners", 0) != 0,
+            .align_corners = node.attrs.integer("align_corners") != 0,
             .batch = x.dims[0],
             .channels = x.dims[1],
             .points = extent(grid.dims, 1, rank + 1),

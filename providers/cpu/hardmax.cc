@@ -27,7 +27,7 @@ std::unique_ptr<Kernel> hardmax(AxisSplit split) {
 
 std::unique_ptr<Kernel> make_hardmax(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);
-  const auto axis = axis_from_front(node.attrs.integer("axis", -1), x.rank());
+  const auto axis = axis_from_front(node.attrs.integer("axis"), x.rank());
   if (!axis) return decline(why_not, "the axis is out of range");
   const AxisSplit split = split_around(x.dims, *axis, *axis + 1);
   if (x.dtype == DType::f32) return hardmax<float>(split);

@@ -114,7 +114,7 @@ class Lamb final : public Kernel {
   Lamb(const NodeSpec& node, StepInputs inputs)
       : size_(node.in(0).size()),
         f32_(node.in(0).dtype == DType::f32),
-        bias_correction_(node.attrs.integer("bias_correction", 1) != 0),
+        bias_correction_(node.attrs.integer("bias_correction") != 0),
         options_(node.attrs),
         inputs_(inputs) {
     may_share = {{0, 0}, {kM, 1}, {kV, 2}};

@@ -193,7 +193,7 @@ class LayerNorm final : public Kernel {
   LayerNorm(const NodeSpec& node, AxisSplit split)
       : rows_(split.outer),
         columns_(split.extent),
-        epsilon_(node.attrs.real("epsilon", 1e-5)),
+        epsilon_(node.attrs.real("epsilon")),
         bias_(node.in(2).present()),
         mean_(node.out(1).present()),
         inv_std_(node.out(2).present()) {
@@ -278,7 +278,7 @@ std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
   const bool grad = node.op == "steep.LayerNormalizationGrad";
   const Operand& x = node.in(grad ? 1 : 0);
   const Operand& scale = node.in(grad ? 2 : 1);
-  const auto axis = axis_from_front(node.attrs.integer("axis", -1), x.rank());
+  const auto axis = axis_from_front(node.attrs.integer("axis"), x.rank());
   if (!axis) return decline(why_not, "the axis is out of range");
   const AxisSplit split = split_around(x.dims, *axis, x.rank());
   const Operand& bias = grad ? scale : node.in(2);

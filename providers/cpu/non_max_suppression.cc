@@ -52,7 +52,7 @@ std::vector<Tensor> run_non_max_suppression(const NodeSpec& node, std::span<cons
   const auto iou = scalar_or<float>(node, input(3), 0);
   const bool thresholded = input(4).defined();
   const auto least_score = scalar_or<float>(node, input(4), 0);
-  const bool centred = node.attrs.integer("center_point_box", 0) != 0;
+  const bool centred = node.attrs.integer("center_point_box") != 0;
   const int64_t classes = scores[1];
   const int64_t count = boxes[1];
 

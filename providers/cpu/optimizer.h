@@ -78,7 +78,7 @@ inline std::optional<StepInputs> step_inputs(const NodeSpec& node, int64_t setti
   return StepInputs{.has_settings = has_settings,
                     .float_step = number == DType::f32,
                     .has_scale = scale.present(),
-                    .maximize = node.attrs.integer("maximize", 0) != 0};
+                    .maximize = node.attrs.integer("maximize") != 0};
 }
 
 /// States of an Adam-like update.

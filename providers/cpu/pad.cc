@@ -86,7 +86,7 @@ std::unique_ptr<Kernel> make_pad(const NodeSpec& node, std::string* why_not) {
     if (x.dims[a] + before[a] + after[a] != y.dims[a])
       return decline(why_not, "pads do not add up");
   }
-  const std::string mode = node.attrs.string("mode", "constant");
+  const std::string mode = node.attrs.string("mode");
   if (mode != "constant") {
     if (mode != "reflect" && mode != "edge" && mode != "wrap")
       return decline(why_not, "mode is '{}'", mode);

@@ -316,6 +316,42 @@ SteepError* open_device(int, const char* const*, void** device) {
 
 void close_device(void*) {}
 
+/// An operator whose kernels take bfloat16, for SteepNarrow.
+struct Narrow {
+  std::string_view op;
+  uint64_t casts = 0, reads = 0;
+  bool prefers = false;
+  SteepNarrowResult result = STEEP_RESULT_WIDE;
+  int follow = 0;
+};
+constexpr Narrow kNarrow[] = {
+    {.op = "steep.MatMul", .casts = 3, .result = STEEP_RESULT_NARROW},
+    {.op = "steep.Attention", .casts = 7, .follow = 1},
+    {.op = "steep.AttentionGrad", .casts = 31, .follow = 3},
+    {.op = "steep.SumTo", .reads = 1, .prefers = true},
+    {.op = "steep.SoftmaxCrossEntropy", .reads = 1},
+    {.op = "steep.SoftmaxCrossEntropyGrad", .reads = 2, .result = STEEP_RESULT_NARROW_READ},
+    {.op = "steep.LayerNormalizationGrad", .reads = 1},
+};
+
+/// Products are to be narrow; in bfloat16 also what can read their results without a Cast. Of
+/// float16 only the kernels of products do.
+int narrows(void*, const char* op, int32_t dtype, SteepNarrow* how) {
+  const auto* const n = std::find_if(std::begin(kNarrow), std::end(kNarrow),
+                                     [&](const Narrow& row) { return row.op == op; });
+  const auto type = static_cast<DType>(dtype);
+  if (n == std::end(kNarrow)) return 0;
+  if (type != DType::bf16 && (type != DType::f16 || n->op != "steep.MatMul")) return 0;
+  const SteepNarrow told{.size = how->size,
+                         .casts = n->casts,
+                         .reads = n->reads,
+                         .prefers = n->prefers ? 1 : 0,
+                         .result = n->result,
+                         .follow = n->follow};
+  std::memcpy(how, &told, std::min(how->size, sizeof(told)));
+  return 1;
+}
+
 int multiplies(void*, int32_t dtype) { return has_products(static_cast<DType>(dtype)) ? 1 : 0; }
 
 }  // namespace
@@ -361,6 +397,7 @@ extern "C" __attribute__((visibility("default"))) const SteepProvider* steep_pro
     p.candidates = entries;
     p.data_shaped = find_data_shaped;
     p.multiplies = multiplies;
+    p.narrows = narrows;
     return p;
   }();
   host = given;

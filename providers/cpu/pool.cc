@@ -212,7 +212,7 @@ std::unique_ptr<Kernel> make_max_pool(const NodeSpec& node, std::string* why_not
   }
   return with_storage_type(dtype, [&]<typename T>(T*) -> std::unique_ptr<Kernel> {
     return kernel_from(MaxPool<T>{std::move(*pool), node.out(0).present(), node.out(1).present(),
-                                  node.attrs.integer("storage_order", 0) != 0});
+                                  node.attrs.integer("storage_order") != 0});
   });
 }
 

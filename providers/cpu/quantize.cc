@@ -43,9 +43,9 @@ std::optional<Granularity> granularity(const NodeSpec& node, std::string* why_no
     decline(why_not, "the zero point has another shape than the scale");
     return std::nullopt;
   }
-  const int64_t block = node.attrs.integer("block_size", 0);
+  const int64_t block = node.attrs.integer("block_size");
   if (scale.size() == 1 && block == 0) return g;
-  const auto axis = axis_from_front(node.attrs.integer("axis", 1), x.rank());
+  const auto axis = axis_from_front(node.attrs.integer("axis"), x.rank());
   if (!axis || block < 0) {
     decline(why_not, "axis or block_size is out of range");
     return std::nullopt;

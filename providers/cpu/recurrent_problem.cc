@@ -57,7 +57,8 @@ bool read_functions(const Attrs& attrs, RecurrentProblem* p, std::string* why_no
     return false;
   }
   const Floats alphas = reals(attrs, "activation_alpha"), betas = reals(attrs, "activation_beta");
-  const double clip = attrs.real("clip", std::numeric_limits<double>::infinity());
+  const double told = attrs.real("clip");
+  const double clip = told > 0 ? told : std::numeric_limits<double>::infinity();
   size_t next_alpha = 0, next_beta = 0;
   p->functions.resize(directions);
   for (size_t i = 0; i < names.size(); ++i) {
@@ -81,7 +82,7 @@ bool read_functions(const Attrs& attrs, RecurrentProblem* p, std::string* why_no
 std::optional<RecurrentProblem> read_recurrent(const NodeSpec& node, std::string* why_not) {
   const Attrs& attrs = node.attrs;
   const bool backward = node.op == "steep.RecurrentGrad";
-  const std::string name = backward ? attrs.string("cell", "") : std::string(node.op);
+  const std::string name = backward ? attrs.string("cell") : std::string(node.op);
   const Cell cell = name == "LSTM" ? Cell::lstm : name == "GRU" ? Cell::gru : Cell::rnn;
   const size_t x = backward ? 3 : 0;  // after the gradients of y, y_h and y_c
   RecurrentProblem p{};
@@ -89,12 +90,12 @@ std::optional<RecurrentProblem> read_recurrent(const NodeSpec& node, std::string
   p.at = {x, x + 1, x + 2, x + 3, x + 4, x + 5, x + 6, x + 7};
   const Operand &in = node.in(p.at.x), &w = node.in(p.at.w), &r = node.in(p.at.r);
   p.dtype = in.dtype;
-  const std::string direction = attrs.string("direction", "forward");
+  const std::string direction = attrs.string("direction");
   p.first_reversed = direction == "reverse";
   p.directions = direction == "bidirectional" ? 2 : 1;
-  p.batch_major = attrs.integer("layout", 0) != 0;
-  p.linear_before_reset = attrs.integer("linear_before_reset", 0) != 0;
-  p.input_forget = attrs.integer("input_forget", 0) != 0;
+  p.batch_major = attrs.integer("layout") != 0;
+  p.linear_before_reset = attrs.integer("linear_before_reset") != 0;
+  p.input_forget = attrs.integer("input_forget") != 0;
   p.gates = cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : 1;
   if (in.rank() != 3 || w.rank() != 3 || r.rank() != 3) {
     decline(why_not, "X, W and R have to have three dimensions");

@@ -272,7 +272,7 @@ std::optional<std::vector<bool>> reduced_axes(const NodeSpec& node, std::string*
     return std::nullopt;
   }
   if (!axes || axes->empty()) {
-    if (node.attrs.integer("noop_with_empty_axes", 0) == 0) reduced.assign(x.dims.size(), true);
+    if (node.attrs.integer("noop_with_empty_axes") == 0) reduced.assign(x.dims.size(), true);
     return reduced;
   }
   for (int64_t given : *axes) {

@@ -151,11 +151,9 @@ std::vector<Axis> tables(const Layout& layout, const std::vector<double>& roi) {
 std::optional<Layout> read_resize(const NodeSpec& node, size_t first, const Dims& in,
                                   const Dims& out, std::string* why_not) {
   const Attrs& attrs = node.attrs;
-  Layout layout{.rule = {attrs.string("mode", "nearest"),
-                         attrs.string("coordinate_transformation_mode", "half_pixel"),
-                         attrs.string("nearest_mode", "round_prefer_floor"),
-                         attrs.real("cubic_coeff_a", -0.75), attrs.integer("antialias", 0) != 0,
-                         attrs.integer("exclude_outside", 0) != 0},
+  Layout layout{.rule = {attrs.string("mode"), attrs.string("coordinate_transformation_mode"),
+                         attrs.string("nearest_mode"), attrs.real("cubic_coeff_a"),
+                         attrs.integer("antialias") != 0, attrs.integer("exclude_outside") != 0},
                 .axes = {}};
   const Operand &roi = node.in(first), &scales = node.in(first + 1);
   const bool sized = node.in(first + 2).present();
@@ -201,7 +199,7 @@ std::optional<Layout> read_resize(const NodeSpec& node, size_t first, const Dims
     }
     layout.axes.push_back({a, in[a], out[a], factor});
   }
-  const std::string policy = attrs.string("keep_aspect_ratio_policy", "stretch");
+  const std::string policy = attrs.string("keep_aspect_ratio_policy");
   if (sized && policy != "stretch" && !layout.axes.empty()) {
     const auto [least, most] = std::ranges::minmax(layout.axes, {}, &Layout::Scaled::factor);
     const double factor = policy == "not_larger" ? least.factor : most.factor;
@@ -296,7 +294,7 @@ std::unique_ptr<Kernel> make_resize(const NodeSpec& node, std::string* why_not) 
     }
   };
   later ? pass(layout->axes) : pass(axes);
-  const double extrapolated = node.attrs.real("extrapolation_value", 0);
+  const double extrapolated = node.attrs.real("extrapolation_value");
   auto make = [&]<typename T>(T*) {
     const auto scratch = static_cast<size_t>(2 * largest) * sizeof(T);
     Resize<T> resize{std::move(axes), transposed, extrapolated, from.dims, largest};

@@ -264,10 +264,10 @@ template <typename T>
 std::unique_ptr<Kernel> roi_kernel(const NodeSpec& node, const Geometry& g, bool backward,
                                    bool align) {
   if (!align) return kernel_from(MaxRoiPool<T>{NodeId(node), g, backward});
-  const AlignRule rule{.max = node.attrs.string("mode", "avg") == "max",
+  const AlignRule rule{.max = node.attrs.string("mode") == "max",
                        .half_pixel = node.attrs.string("coordinate_transformation_mode",
                                                        "half_pixel") == "half_pixel",
-                       .sampling = node.attrs.integer("sampling_ratio", 0)};
+                       .sampling = node.attrs.integer("sampling_ratio")};
   if (backward) return kernel_from(RoiAlignGrad<T>{NodeId(node), g, rule});
   return kernel_from(RoiAlign<T>{NodeId(node), g, rule});
 }
@@ -288,7 +288,7 @@ std::unique_ptr<Kernel> make_roi(const NodeSpec& node, std::string* why_not) {
   if (rois.dtype != x.dtype) return decline(why_not, "images and regions differ in dtype");
   if (extent(x.dims, 2, 4) == 0 && y.size() > 0) return decline(why_not, "empty images");
   const Geometry g{x.dims[0], x.dims[1], x.dims[2], x.dims[3],
-                   y.dims[0], y.dims[2], y.dims[3], node.attrs.real("spatial_scale", 1)};
+                   y.dims[0], y.dims[2], y.dims[3], node.attrs.real("spatial_scale")};
   if (x.dtype == DType::f32) return roi_kernel<float>(node, g, backward, align);
   if (x.dtype == DType::f64) return roi_kernel<double>(node, g, backward, align);
   return decline(why_not, "dtype is {}", name_of(x.dtype));

@@ -16,7 +16,7 @@ namespace {
 enum class Reduction { none, add, mul, min, max };
 
 std::optional<Reduction> parse_reduction(const NodeSpec& node, std::string* why_not) {
-  const std::string name = node.attrs.string("reduction", "none");
+  const std::string name = node.attrs.string("reduction");
   if (name == "none") return Reduction::none;
   if (name == "add") return Reduction::add;
   if (name == "mul") return Reduction::mul;
@@ -88,7 +88,7 @@ std::unique_ptr<Kernel> make_scatter_elements(const NodeSpec& node, std::string*
   const Operand& index = node.in(1);
   const auto reduction = parse_reduction(node, why_not);
   if (!reduction) return nullptr;
-  const auto axis = axis_from_front(node.attrs.integer("axis", 0), x.rank());
+  const auto axis = axis_from_front(node.attrs.integer("axis"), x.rank());
   if (!axis || index.rank() != x.rank())
     return decline(why_not, "axis or indices do not fit the rank");
   if (index.dtype != DType::i64 && index.dtype != DType::i32) {

@@ -18,7 +18,7 @@ class Sgd final : public Kernel {
         momentum_(node.attrs.real("momentum", 0)),
         dampening_(node.attrs.real("dampening", 0)),
         weight_decay_(node.attrs.real("weight_decay", 0)),
-        nesterov_(node.attrs.integer("nesterov", 0) != 0),
+        nesterov_(node.attrs.integer("nesterov") != 0),
         buffer_(node.in(kBuffer).present()),
         buffer_out_(buffer_ && node.out(1).present()) {
     may_share = {{0, 0}};

@@ -11,7 +11,7 @@ std::unique_ptr<Kernel> make_shape(const NodeSpec& node, std::string*) {
   const Dims& dims = node.in(0).dims;
   const int64_t rank = node.in(0).rank();
   auto clamp = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + rank : i, 0, rank); };
-  const int64_t start = clamp(node.attrs.integer("start", 0));
+  const int64_t start = clamp(node.attrs.integer("start"));
   const int64_t end = std::max(start, clamp(node.attrs.integer("end", rank)));
   return kernel_from(
       [part = Dims(dims.begin() + start, dims.begin() + end)](const KernelArgs& args) {

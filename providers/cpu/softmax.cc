@@ -162,7 +162,7 @@ class ReferenceSoftmax final : public Kernel {
 
 std::optional<AxisSplit> split(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);
-  const auto axis = axis_from_front(node.attrs.integer("axis", -1), x.rank());
+  const auto axis = axis_from_front(node.attrs.integer("axis"), x.rank());
   if (!axis) {
     *why_not = "the axis is out of range";
     return std::nullopt;

@@ -189,7 +189,7 @@ class CrossEntropyKernel : public Kernel {
         rows_(logits.dims[0]),
         classes_(logits.dims[1]),
         weights_(node.in(weights).present() ? static_cast<int>(weights) : -1) {
-    const std::string reduction = node.attrs.string("reduction", "mean");
+    const std::string reduction = node.attrs.string("reduction");
     reduction_ = reduction == "none"  ? Reduction::none
                  : reduction == "sum" ? Reduction::sum
                                       : Reduction::mean;

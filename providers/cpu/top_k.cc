@@ -57,7 +57,7 @@ struct TopK {
 std::unique_ptr<Kernel> make_top_k(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);
   const Operand& y = node.out(0).present() ? node.out(0) : node.out(1);
-  const auto axis = axis_from_front(node.attrs.integer("axis", -1), x.rank());
+  const auto axis = axis_from_front(node.attrs.integer("axis"), x.rank());
   if (!axis) return decline(why_not, "the axis is out of range");
   if (x.dtype == DType::f16 || x.dtype == DType::bf16 || x.dtype == DType::boolean)
     return decline(why_not, "dtype is {}", name_of(x.dtype));
@@ -65,7 +65,7 @@ std::unique_ptr<Kernel> make_top_k(const NodeSpec& node, std::string* why_not) {
   if (k > x.dims[static_cast<size_t>(*axis)]) return decline(why_not, "k exceeds the axis");
   return with_storage_type(x.dtype, [&]<typename T>(T*) -> std::unique_ptr<Kernel> {
     return kernel_from(
-        TopK<T>{split_around(x.dims, *axis, *axis + 1), k, node.attrs.integer("largest", 1) != 0},
+        TopK<T>{split_around(x.dims, *axis, *axis + 1), k, node.attrs.integer("largest") != 0},
         static_cast<size_t>(x.size()) * sizeof(int64_t));
   });
 }

@@ -11,7 +11,7 @@ namespace {
 std::unique_ptr<Kernel> make_trilu(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);
   if (x.rank() < 2) return decline(why_not, "the rank is below 2");
-  const bool upper = node.attrs.integer("upper", 1) != 0;
+  const bool upper = node.attrs.integer("upper") != 0;
   const int64_t rows = x.dims[x.dims.size() - 2];
   const int64_t columns = x.dims.back();
   const int64_t all_rows = columns == 0 ? 0 : x.size() / columns;

@@ -92,7 +92,7 @@ std::vector<Tensor> run_unique(const NodeSpec& node, std::span<const Tensor> inp
   const int64_t count = dims[static_cast<size_t>(axis)];
   const int64_t outer = extent(dims, 0, axis);
   const int64_t inner = extent(dims, axis + 1, static_cast<int64_t>(dims.size()));
-  const bool sorted = node.attrs.integer("sorted", 1) != 0;
+  const bool sorted = node.attrs.integer("sorted") != 0;
 
   Tensor comparable = x;
   if (x.dtype() == DType::f16 || x.dtype() == DType::bf16) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/op_def.h"
 #include "runtime/budget.h"
 #include "steep/error.h"
 
@@ -21,12 +22,14 @@ using steep::Value;
 
 /// A node outside of any graph has a spec; one in a body has a node of it.
 struct SteepNode {
-  explicit SteepNode(const NodeSpec& s) : spec(&s), attrs(&s.attrs), name(s.name), op(s.op) {}
-  explicit SteepNode(Node n) : node(n), attrs(&n.attrs()), name(n.name()), op(n.op()) {}
+  explicit SteepNode(const NodeSpec& s)
+      : spec(&s), attrs(steep::with_defaults(s.op, s.attrs)), name(s.name), op(s.op) {}
+  explicit SteepNode(Node n)
+      : node(n), attrs(steep::with_defaults(n.op(), n.attrs())), name(n.name()), op(n.op()) {}
 
   const NodeSpec* spec = nullptr;
   Node node{};
-  const Attrs* attrs;
+  Attrs attrs;
   std::string name, op;  // zero-terminated
   std::vector<Tensor> made{};
   // What attributes point to, once they were asked for.
@@ -121,12 +124,12 @@ void output(const SteepNode* n, int i, SteepOperand* to) {
   fill(to, i < 0 ? absent() : raw(n->spec->out(static_cast<size_t>(i))));
 }
 
-int attr_count(const SteepNode* n) { return static_cast<int>(n->attrs->end() - n->attrs->begin()); }
+int attr_count(const SteepNode* n) { return static_cast<int>(n->attrs.end() - n->attrs.begin()); }
 
 void attr(const SteepNode* n, int i, SteepAttr* to) {
   SteepAttr raw_attr{};
   if (i < 0 || i >= attr_count(n)) return fill(to, raw_attr);
-  const auto& [name, value] = n->attrs->begin()[i];
+  const auto& [name, value] = n->attrs.begin()[i];
   raw_attr.name = name.c_str();
   raw_attr.tensor = absent();
   if (const auto* integer = std::get_if<int64_t>(&value)) {

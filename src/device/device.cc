@@ -63,15 +63,24 @@ bool Device::multiplies(DType dtype) const {
   return multiplies != nullptr && multiplies(handle_, static_cast<int32_t>(dtype)) != 0;
 }
 
+std::optional<SteepNarrow> Device::narrows(std::string_view op, DType dtype) const {
+  SteepNarrow how{};
+  how.size = sizeof(how);
+  const auto ask = provider_.table.narrows;
+  if (ask == nullptr) return {};
+  if (ask(handle_, std::string(op).c_str(), static_cast<int32_t>(dtype), &how) == 0) return {};
+  return how;
+}
+
 void Device::fuse(SteepGraph* graph) const { check(provider_.table.fuse(handle_, graph)); }
 
-std::shared_ptr<void> Device::allocate(size_t bytes) {
+std::shared_ptr<void> Device::allocate(SteepMemory kind, size_t bytes) {
   require_process();
   void* data = nullptr;
-  if (bytes > 0) check(provider_.table.allocate(handle_, STEEP_DEVICE_MEMORY, bytes, &data));
-  return {data, [self = shared_from_this()](void* p) {
+  if (bytes > 0) check(provider_.table.allocate(handle_, kind, bytes, &data));
+  return {data, [self = shared_from_this(), kind](void* p) {
             if (p != nullptr && self->process_ == getpid())
-              self->provider_.table.release(self->handle_, STEEP_DEVICE_MEMORY, p);
+              self->provider_.table.release(self->handle_, kind, p);
           }};
 }
 
@@ -94,6 +103,18 @@ void Device::copy(void* to, const void* from, size_t bytes, SteepDirection direc
 void Device::sync(SteepStream stream) const {
   require_process();
   check(provider_.table.sync(handle_, stream));
+}
+
+void Device::wait(SteepStream stream, const Device& other, SteepStream others) const {
+  require_process();
+  if (&provider_ != &other.provider_ || provider_.table.wait == nullptr) return other.sync(others);
+  check(provider_.table.wait(handle_, stream, others));
+}
+
+std::optional<SteepNarrow> Devices::narrows(std::string_view op, DType dtype) const {
+  const auto first =
+      std::find_if(all_.begin(), all_.end(), [&](const auto& device) { return device->knows(op); });
+  return first == all_.end() ? std::nullopt : (*first)->narrows(op, dtype);
 }
 
 bool Devices::want_pass(std::string_view pass) const {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -70,6 +71,8 @@ class Device : public std::enable_shared_from_this<Device> {
   bool wants_pass(std::string_view pass) const;
   /// Are products of this dtype faster than those of float32 rounded to it?
   bool multiplies(DType dtype) const;
+  /// How kernels of `op` take a narrow type; nothing where they are to compute in float32.
+  std::optional<SteepNarrow> narrows(std::string_view op, DType dtype) const;
   /// What it claims of the graph, if it fuses nodes. Throws what the provider reports.
   bool fuses() const { return provider_.table.fuse != nullptr; }
   void fuse(SteepGraph* graph) const;
@@ -78,15 +81,25 @@ class Device : public std::enable_shared_from_this<Device> {
 
   /// Device memory, aligned to 64 bytes and more, released with the last handle. Throws
   /// OutOfMemoryError and ProviderError, as all of these.
-  std::shared_ptr<void> allocate(size_t bytes);
+  std::shared_ptr<void> allocate(size_t bytes) { return allocate(STEEP_DEVICE_MEMORY, bytes); }
+  /// Is the host's side of copies to be of its pinned memory?
+  bool copies_pinned() const { return (provider_.table.flags & STEEP_COPIES_PINNED) != 0; }
+  /// Memory of the host, for copies.
+  std::shared_ptr<void> allocate_pinned(size_t bytes) {
+    return allocate(STEEP_PINNED_MEMORY, bytes);
+  }
   std::shared_ptr<void> make_stream();
   void copy(void* to, const void* from, size_t bytes, SteepDirection direction,
             SteepStream stream) const;
   /// Waits for all that was enqueued; throws the first error of it.
   void sync(SteepStream stream) const;
+  /// What is enqueued on `stream` from now on begins after what was enqueued on a stream of
+  /// another device: the host waits only where the two cannot.
+  void wait(SteepStream stream, const Device& other, SteepStream others) const;
 
  private:
   Device(const Provider& provider, void* handle);
+  std::shared_ptr<void> allocate(SteepMemory kind, size_t bytes);
   void require_process() const;
 
   const Provider& provider_;
@@ -117,6 +130,8 @@ class Devices {
   bool only_host() const { return all_.size() == 1; }
   /// May the pass rewrite graphs for all of them?
   bool want_pass(std::string_view pass) const;
+  /// As the first device with kernels for `op` says.
+  std::optional<SteepNarrow> narrows(std::string_view op, DType dtype) const;
 
  private:
   std::vector<std::shared_ptr<Device>> all_;

@@ -63,6 +63,29 @@ Ints Attrs::ints(std::string_view name, Ints otherwise) const {
   return otherwise;
 }
 
+namespace {
+
+template <typename T>
+const T& present(const T* value, std::string_view name) {
+  if (value == nullptr)
+    throw InternalError({.what = "A node lacks an attribute.", .node = std::string(name)});
+  return *value;
+}
+
+}  // namespace
+
+int64_t Attrs::integer(std::string_view name) const {
+  return present(get<int64_t>(*this, name, "an integer"), name);
+}
+
+double Attrs::real(std::string_view name) const {
+  return present(get<double>(*this, name, "a float"), name);
+}
+
+std::string Attrs::string(std::string_view name) const {
+  return present(get<std::string>(*this, name, "a string"), name);
+}
+
 const Graph& Attrs::body(std::string_view name) const {
   const Body* v = get<Body>(*this, name, "a graph");
   if (v == nullptr)

@@ -39,6 +39,10 @@ class Attrs {
   double real(std::string_view name, double otherwise) const;
   std::string string(std::string_view name, std::string_view otherwise) const;
   Ints ints(std::string_view name, Ints otherwise = {}) const;
+  /// The attribute. Throws InternalError when absent, too.
+  int64_t integer(std::string_view name) const;
+  double real(std::string_view name) const;
+  std::string string(std::string_view name) const;
   /// Throws InternalError when absent.
   const Graph& body(std::string_view name) const;
 

@@ -50,6 +50,25 @@ double default_real(std::string_view op, std::string_view name) {
   return declared<double>(op, name);
 }
 
+Attrs with_defaults(std::string_view op, const Attrs& attrs) {
+  Attrs all = attrs;
+  const OpDef* def = find_op(op);
+  if (def == nullptr) return all;
+  for (const Attribute& a : def->attributes) {
+    if (all.has(a.name)) continue;
+    std::visit(
+        [&](auto value) {
+          if constexpr (std::is_same_v<decltype(value), std::string_view>) {
+            all.set(a.name, std::string(value));
+          } else {
+            all.set(a.name, value);
+          }
+        },
+        a.otherwise);
+  }
+  return all;
+}
+
 bool declares(std::string_view op, std::string_view name) {
   return find_attribute(op, name) != nullptr;
 }

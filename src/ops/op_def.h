@@ -153,6 +153,8 @@ std::string text_of(Node n, std::string_view name);
 /// What `op` declares. Throws InternalError as above.
 int64_t default_integer(std::string_view op, std::string_view name);
 double default_real(std::string_view op, std::string_view name);
+/// The attributes of a node, with what its operator declares for those that it leaves out.
+Attrs with_defaults(std::string_view op, const Attrs& attrs);
 /// Whether `op` declares such an attribute.
 bool declares(std::string_view op, std::string_view name);
 

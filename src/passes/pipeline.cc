@@ -20,12 +20,12 @@ constexpr Pass kPasses[] = {
     {"fuse_attention", fuse_attention, only<Precision::fp32, Precision::fp16>},
     {"fuse_long_attention", fuse_long_attention, only<Precision::bf16>},
     {"fuse_matmul", fuse_matmul},
-    {"precision_bf16", precision_bf16, only<Precision::bf16>},
-    {"precision_fp16", precision_fp16, only<Precision::fp16>},
+    {"precision_bf16", nullptr, only<Precision::bf16>, precision_bf16},
+    {"precision_fp16", nullptr, only<Precision::fp16>, precision_fp16},
     {"chunk_logits", chunk_logits, only<Precision::fp32>},
     {"fuse_gather_grad", fuse_gather_grad},
     {"recompute", recompute},
-    {.name = "claim", .run = nullptr, .run_for = claim},
+    {.name = "claim", .run = nullptr, .run_for = claim, .elsewhere = true},
     {"fuse_elementwise", fuse_elementwise},
     {"write_through", write_through},
 };
@@ -44,16 +44,15 @@ void run_passes(Graph& graph, const PassOptions& options) {
           {.what = "A pass to be disabled does not exist.", .expected = known, .received = name});
     }
   }
+  const Devices devices = options.devices != nullptr ? *options.devices : Devices::host_alone();
   for (const Pass& pass : kPasses) {
     if (options.disabled.count(std::string(pass.name)) != 0) continue;
     if (pass.at != nullptr && !pass.at(options.precision)) continue;
-    if (options.devices != nullptr && !options.devices->want_pass(pass.name)) continue;
-    const bool asks = pass.run_for != nullptr;
-    if (asks && (options.devices == nullptr || options.devices->only_host())) continue;
+    if (!devices.want_pass(pass.name) || (pass.elsewhere && devices.only_host())) continue;
     poll();
     const TimedStage stage(options.profiler, pass.name);
-    if (asks) {
-      pass.run_for(graph, *options.devices);
+    if (pass.run_for != nullptr) {
+      pass.run_for(graph, devices);
     } else {
       pass.run(graph);
     }

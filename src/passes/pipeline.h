@@ -20,12 +20,13 @@ struct Pass {
   bool (*at)(Precision) = nullptr;  ///< runs at these precisions alone; null: at all
   /// Instead of `run`, of a pass that asks the devices.
   void (*run_for)(Graph& graph, const Devices& devices) = nullptr;
+  bool elsewhere = false;  ///< runs where there are other devices than the host
 };
 
 struct PassOptions {
   std::set<std::string> disabled{};  ///< by name
   Precision precision = Precision::fp32;
-  const Devices* devices = nullptr;  ///< which may refuse a pass; null: none does
+  const Devices* devices = nullptr;  ///< which may refuse a pass; null: the host
   Profiler* profiler = nullptr;      ///< gets an event for each pass
 };
 
@@ -41,11 +42,11 @@ void remove_duplicates(Graph& graph);    // nodes that compute what another node
 void fuse_attention(Graph& graph);       // attention, forward and backward, into steep.Attention
 void fuse_long_attention(Graph& graph);  // the same, of long sequences only
 void fuse_matmul(Graph& graph);          // transposes, scale, bias and ReLU into steep.MatMul
-void precision_bf16(Graph& graph);       // matrix products in bfloat16
-void precision_fp16(Graph& graph);       // matrix products in float16
-void chunk_logits(Graph& graph);         // scores over a vocabulary, a chunk of rows at a time
-void fuse_gather_grad(Graph& graph);     // a sum with a gather's gradient into that gradient
-void recompute(Graph& graph);            // in backward, what forward need not keep
+void precision_bf16(Graph& graph, const Devices& devices);  // products in bfloat16
+void precision_fp16(Graph& graph, const Devices& devices);  // products in float16
+void chunk_logits(Graph& graph);      // scores over a vocabulary, a chunk of rows at a time
+void fuse_gather_grad(Graph& graph);  // a sum with a gather's gradient into that gradient
+void recompute(Graph& graph);         // in backward, what forward need not keep
 void claim(Graph& graph, const Devices& devices);  // what devices fuse themselves
 void fuse_elementwise(Graph& graph);               // chains of elementwise nodes into steep.Fused
 void write_through(Graph& graph);                  // updates without the copy of steep.Assign

@@ -1,19 +1,22 @@
-// Mixed precision, with bfloat16 or float16. Matrix products read the narrow type and write it,
-// except what ends in an update or an output, which they write as float32. Everything else computes
-// in float32, and the states (weights, moments) stay float32.
+// Mixed precision, with bfloat16 or float16. Operators whose provider says so (matrix products, as
+// a rule) read the narrow type and write it, except what ends in an update or an output, which they
+// write as float32. Everything else computes in float32, and the states (weights, moments) stay
+// float32.
 //
 // A float32 value that products read gets one narrowing Cast, right behind its producer, for all of
 // them: so what forward saves for backward's products is the narrow one. A product's narrow result
 // gets one widening Cast before each of its readers. Neither costs a pass through memory where the
-// fusion of elementwise chains takes the Cast along, or where a kernel reads bfloat16 itself; of
-// float16 only the kernels of products do.
+// fusion of elementwise chains takes the Cast along, or where a kernel reads the narrow type
+// itself.
 //
 // Convolutions keep their float32 operands, which their kernels may round to bfloat16.
 
 #include "passes/precision.h"
 
 #include <bit>
-#include <span>
+#include <functional>
+#include <map>
+#include <optional>
 #include <unordered_map>
 
 #include "ops/build.h"
@@ -24,31 +27,7 @@
 namespace steep {
 namespace {
 
-/// What an op's kernels do with the narrow type, computing in float32. The attribute `dtype` is the
-/// type of the first output, unless that is always float32 or the outputs follow the inputs.
-struct NarrowOp {
-  std::string_view op;
-  unsigned casts = 0;    ///< bit i: input i is narrow, be it for a Cast
-  unsigned reads = 0;    ///< bit i: input i may be narrow
-  bool prefers = false;  ///< read the narrow twin of an input even where the wide value exists too
-  enum : uint8_t { never, if_wanted, always } writes = never;
-  int follow = 0;  ///< so many outputs are narrow because the inputs are
-};
-constexpr NarrowOp kBf16Ops[] = {
-    {.op = "steep.MatMul", .casts = 3, .writes = NarrowOp::always},
-    {.op = "steep.Attention", .casts = 7, .follow = 1},
-    {.op = "steep.AttentionGrad", .casts = 31, .follow = 3},
-    {.op = "steep.SumTo", .reads = 1, .prefers = true},
-    {.op = "steep.SoftmaxCrossEntropy", .reads = 1},
-    {.op = "steep.SoftmaxCrossEntropyGrad", .reads = 2, .writes = NarrowOp::if_wanted},
-    {.op = "steep.LayerNormalizationGrad", .reads = 1},
-};
-
-constexpr NarrowOp kFp16Ops[] = {
-    {.op = "steep.MatMul", .casts = 3, .writes = NarrowOp::always},
-};
-
-bool has_bit(unsigned mask, int i) { return (mask >> i & 1) != 0; }
+bool has_bit(uint64_t mask, int i) { return (mask >> i & 1) != 0; }
 
 /// Input 0's elements at other places: as good in one type as in another.
 bool moves(Node n) {
@@ -121,8 +100,8 @@ void normalise_products(Graph& g) {
 
 class Narrower {
  public:
-  Narrower(Graph& g, DType narrow, std::span<const NarrowOp> ops)
-      : g_(g), type_(narrow), ops_(ops), order_(g.nodes()) {}
+  Narrower(Graph& g, DType narrow, const Devices& devices)
+      : g_(g), type_(narrow), devices_(devices), order_(g.nodes()) {}
 
   void run() {
     find_wide();
@@ -145,11 +124,12 @@ class Narrower {
 
   Known& known(Value v) { return known_[v.id()]; }
 
-  const NarrowOp* find(Node n) const {
-    for (const NarrowOp& o : ops_) {
-      if (o.op == n.op()) return &o;
-    }
-    return nullptr;
+  /// How its kernels take the narrow type; null where they do not.
+  const SteepNarrow* find(Node n) {
+    auto it = known_ops_.find(n.op());
+    if (it == known_ops_.end())
+      it = known_ops_.emplace(n.op(), devices_.narrows(n.op(), type_)).first;
+    return it->second ? &*it->second : nullptr;
   }
 
   bool narrows(Node n) const { return n.op() == "Cast" && n.output(0).dtype() == type_; }
@@ -175,7 +155,7 @@ class Narrower {
   void find_wanted() {
     for (size_t k = order_.size(); k-- > 0;) {
       Node n = order_[k];
-      if (const NarrowOp* op = find(n)) {
+      if (const SteepNarrow* op = find(n)) {
         for (int i = 0; i < n.input_count(); ++i) {
           if (has_bit(op->casts, i)) known(n.input(i)).wanted = true;
         }
@@ -185,7 +165,7 @@ class Narrower {
   }
 
   void visit(Node n) {
-    if (const NarrowOp* op = find(n); op != nullptr && n.output(0).dtype() == DType::f32) {
+    if (const SteepNarrow* op = find(n); op != nullptr && n.output(0).dtype() == DType::f32) {
       return read_narrow(n, *op);
     }
     if (narrows(n) && known(n.input(0)).narrow) {
@@ -229,14 +209,14 @@ class Narrower {
     }
   }
 
-  void read_narrow(Node n, const NarrowOp& op) {
+  void read_narrow(Node n, const SteepNarrow& op) {
     std::vector<Value> inputs;
     for (int i = 0; i < n.input_count(); ++i) {
       Value x = n.input(i);
       inputs.push_back(x);
       if (!x || x.dtype() != DType::f32) continue;
       const bool reads =
-          has_bit(op.reads, i) && (known(x).only_narrow || (op.prefers && known(x).wanted));
+          has_bit(op.reads, i) && (known(x).only_narrow || (op.prefers != 0 && known(x).wanted));
       if (reads || has_bit(op.casts, i)) {
         inputs.back() = narrow(x, n);
       } else if (known(x).only_narrow) {
@@ -244,8 +224,9 @@ class Narrower {
       }
     }
     Value y = n.output(0);
-    const bool writes = !known(y).wide && (op.writes == NarrowOp::always ||
-                                           (op.writes == NarrowOp::if_wanted && known(y).wanted));
+    const bool writes =
+        !known(y).wide && (op.result == STEEP_RESULT_NARROW ||
+                           (op.result == STEEP_RESULT_NARROW_READ && known(y).wanted));
     Attrs attrs = n.attrs();
     if (op.follow == 0) {
       attrs.set("dtype", static_cast<int64_t>(writes ? type_ : DType::f32));
@@ -307,7 +288,8 @@ class Narrower {
 
   Graph& g_;
   DType type_;
-  std::span<const NarrowOp> ops_;
+  const Devices& devices_;
+  std::map<std::string, std::optional<SteepNarrow>, std::less<>> known_ops_;
   std::vector<Node> order_;
   std::unordered_map<uint32_t, Known> known_;  // by id of a value
 };
@@ -331,15 +313,15 @@ Precision precision_from(std::string_view name) {
                     .received = std::string(name)});
 }
 
-void precision_bf16(Graph& g) {
+void precision_bf16(Graph& g, const Devices& devices) {
   normalise_products(g);
   let_convolutions_narrow(g);
-  Narrower(g, DType::bf16, kBf16Ops).run();
+  Narrower(g, DType::bf16, devices).run();
 }
 
-void precision_fp16(Graph& g) {
+void precision_fp16(Graph& g, const Devices& devices) {
   normalise_products(g);
-  Narrower(g, DType::f16, kFp16Ops).run();
+  Narrower(g, DType::f16, devices).run();
 }
 
 }  // namespace steep

@@ -89,6 +89,18 @@ Executable::Executable(Plan plan, std::shared_ptr<MemoryPool> pool)
                  plan_.buffers[static_cast<size_t>(p.buffer)].storage == Storage::state;
         }));
   }
+  for (const Step& step : plan_.steps) {
+    bool reads = false;  // what may have come over just now
+    for (size_t i = 0; step.kernel && i < step.inputs.size(); ++i) {
+      if (step.inputs[i].buffer < 0 || !step.kernel->wants_on_host(static_cast<int>(i))) continue;
+      const Storage from = plan_.buffers[static_cast<size_t>(step.inputs[i].buffer)].storage;
+      reads = reads || from == Storage::arena || from == Storage::output;
+    }
+    on_host_.push_back(step.device == 0 || reads);
+    if (step.device == 0) continue;
+    Device& device = *plan_.devices.others()[static_cast<size_t>(step.device) - 1];
+    if (pins_ == nullptr && device.copies_pinned()) pins_ = &device;
+  }
   first_update_ = static_cast<size_t>(std::find(writes_state_.begin(), writes_state_.end(), true) -
                                       writes_state_.begin());
   device_constants_.resize(plan_.buffers.size());
@@ -138,8 +150,10 @@ void Executable::bind_arenas(Frame& frame) {
   for (size_t d = frame.streams.size(); d < others.size(); ++d) {
     frame.device_arenas.push_back(others[d]->allocate(plan_.device_arena_bytes[d]));
     frame.streams.push_back(others[d]->make_stream());
+    frame.crossing.push_back(false);
   }
-  frame.arena = pool_->allocate(plan_.arena_bytes);
+  frame.arena = pins_ != nullptr ? pins_->allocate_pinned(std::max<size_t>(plan_.arena_bytes, 1))
+                                 : pool_->allocate(plan_.arena_bytes);
   begins.push_back(static_cast<std::byte*>(frame.arena.get()));
   for (const auto& arena : frame.device_arenas)
     begins.push_back(static_cast<std::byte*>(arena.get()));
@@ -153,10 +167,10 @@ void Executable::bind_arenas(Frame& frame) {
 void Executable::release(std::unique_ptr<Frame> frame) {
   for (Tensor& t : frame->inputs) t = Tensor();
   for (auto& o : frame->outputs) o.reset();
-  // Small arenas stay with their frame; large ones go back, so that other shapes can use the
-  // memory.
+  // Small arenas stay with their frame, and pinned ones, which are dear to make; large ones go
+  // back, so that other shapes can use the memory.
   constexpr size_t kKeep = size_t{1} << 20;
-  if (plan_.arena_bytes > kKeep) frame->arena.reset();
+  if (plan_.arena_bytes > kKeep && pins_ == nullptr) frame->arena.reset();
   const std::lock_guard lock(idle_->mutex);
   if (idle_->frames.size() < kMaxIdle) idle_->frames.push_back(std::move(frame));
 }
@@ -214,6 +228,7 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
           continue;
         }
       }
+      frame.crossing.assign(frame.crossing.size(), false);
       throw;
     }
   }
@@ -243,6 +258,7 @@ void Executable::run_steps(Frame& frame, size_t begin, size_t end,
     poll();
     // Another device may yet read the state; and what failed there shows before anything changes.
     if (writes_state_[s] && !plan_.devices.only_host()) sync(frame);
+    if (on_host_[s]) wait_for_copies(frame);
     // From the first state that changes on, all of them have to.
     if (s == first_update_) {
       if (options.wrote_states != nullptr) *options.wrote_states = true;
@@ -265,6 +281,7 @@ void Executable::run_steps(Frame& frame, size_t begin, size_t end,
       at_node(step.node, [&] { step.kernel->execute({in, out, scratch, stream}); });
     } else if (step.copy_bytes > 0 && step.device != 0) {
       cross(frame, step, out[0], in[0]);
+      if (options.check_finite) wait_for_copies(frame);
     } else if (step.copy_bytes > 0) {
       std::memcpy(out[0], in[0], step.copy_bytes);
     }
@@ -281,23 +298,37 @@ void Executable::run_steps(Frame& frame, size_t begin, size_t end,
   }
 }
 
-/// The host reads what came over at once, and may write over what goes there, unless that is its
-/// own: inputs and constants stay as they are, and steps that write over a state wait.
-void Executable::cross(const Frame& frame, const Step& step, void* to, const void* from) const {
+/// Enqueues a copy. The host waits for it when it next reads or writes its own memory; other
+/// devices do before they copy from or to that. Inputs and constants stay as they are, and steps
+/// that write over a state wait: of these no copy needs to be waited for.
+void Executable::cross(Frame& frame, const Step& step, void* to, const void* from) const {
+  const auto others = plan_.devices.others();
   const auto d = static_cast<size_t>(step.device) - 1;
-  const Device& device = *plan_.devices.others()[d];
   const SteepStream stream = frame.streams[d].get();
+  for (size_t e = 0; e < others.size(); ++e) {
+    if (e != d && frame.crossing[e]) others[d]->wait(stream, *others[e], frame.streams[e].get());
+  }
   const bool there = plan_.buffers[static_cast<size_t>(step.outputs[0].buffer)].device != 0;
-  device.copy(to, from, step.copy_bytes, there ? STEEP_TO_DEVICE : STEEP_TO_HOST, stream);
+  others[d]->copy(to, from, step.copy_bytes, there ? STEEP_TO_DEVICE : STEEP_TO_HOST, stream);
   const Storage source = plan_.buffers[static_cast<size_t>(step.inputs[0].buffer)].storage;
   const bool stays =
       source == Storage::input || source == Storage::constant || source == Storage::state;
-  if (!there || !stays) device.sync(stream);
+  if (!there || !stays) frame.crossing[d] = true;
 }
 
-void Executable::sync(const Frame& frame) const {
-  for (size_t d = 0; d < frame.streams.size(); ++d)
+void Executable::wait_for_copies(Frame& frame) const {
+  for (size_t d = 0; d < frame.crossing.size(); ++d) {
+    if (!frame.crossing[d]) continue;
     plan_.devices.others()[d]->sync(frame.streams[d].get());
+    frame.crossing[d] = false;
+  }
+}
+
+void Executable::sync(Frame& frame) const {
+  for (size_t d = 0; d < frame.streams.size(); ++d) {
+    plan_.devices.others()[d]->sync(frame.streams[d].get());
+    frame.crossing[d] = false;
+  }
 }
 
 /// As worst_of(), of a value that may be on the step's device: it is brought here.

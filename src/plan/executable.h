@@ -17,8 +17,9 @@ struct Frame {
   std::shared_ptr<void> arena;
   std::vector<std::shared_ptr<void>> device_arenas;  ///< by device, from 1
   std::vector<std::shared_ptr<void>> streams;        ///< likewise
-  std::vector<std::byte*> base;                      ///< by buffer: where its bytes begin
-  std::vector<Tensor> inputs;                        ///< by graph input
+  std::vector<bool> crossing;    ///< likewise: copies from or to the host's values are under way
+  std::vector<std::byte*> base;  ///< by buffer: where its bytes begin
+  std::vector<Tensor> inputs;    ///< by graph input
   std::vector<std::shared_ptr<void>> outputs;  ///< by output buffer, while a later phase reads it
   int64_t seed[2] = {0, 0};                    ///< what the seed input reads
 };
@@ -58,8 +59,9 @@ class Executable {
  private:
   void bind_arenas(Frame& frame);
   void run_steps(Frame& frame, size_t begin, size_t end, const RunOptions& options) const;
-  void cross(const Frame& frame, const Step& step, void* to, const void* from) const;
-  void sync(const Frame& frame) const;
+  void cross(Frame& frame, const Step& step, void* to, const void* from) const;
+  void wait_for_copies(Frame& frame) const;
+  void sync(Frame& frame) const;
   Worst worst_there(const Frame& frame, const Step& step, Value v, const void* data) const;
   Worst worst_input(const Frame& frame, const Step& step, const void* const* in) const;
   void check_outputs(const Frame& frame, const Step& step, Worst operands, void* const* out) const;
@@ -70,6 +72,8 @@ class Executable {
   std::vector<int> state_buffer_;   // by graph state
   size_t first_update_ = 0;         // the first step that writes over a state, if any does
   std::vector<bool> writes_state_;  // by step
+  std::vector<bool> on_host_;       // by step: the host reads or writes its memory, here and now
+  Device* pins_ = nullptr;          // whose pinned memory the host's arena is; null: nobody's
   std::vector<std::shared_ptr<void>> device_constants_;  // by buffer; null: not one
   struct Idle {
     std::mutex mutex;  // of the list alone: what a frame held is let go outside

@@ -12,6 +12,7 @@
 #include <limits>
 #include <random>
 
+#include "ops/op_def.h"
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/onednn.h"
 #include "steep/error.h"
@@ -43,7 +44,8 @@ struct RunOptions {
 inline std::vector<Tensor> run_kernel(std::string_view op, std::vector<Tensor> inputs,
                                       const std::vector<Out>& outputs, const Attrs& attrs = {},
                                       const RunOptions& options = {}) {
-  NodeSpec spec{.name = "test_node", .op = op, .attrs = attrs, .inputs = {}, .outputs = {}};
+  const Attrs all = with_defaults(op, attrs);
+  NodeSpec spec{.name = "test_node", .op = op, .attrs = all, .inputs = {}, .outputs = {}};
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Tensor& t = inputs[i];
     if (!t.defined()) {

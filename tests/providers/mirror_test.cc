@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <map>
 #include <random>
 
 #include "autodiff/gradient.h"
@@ -207,6 +208,33 @@ TEST(Mirror, WhatADeviceClaimsIsOneNode) {
   options.disabled_passes = {"claim"};
   EXPECT_EQ(Program(normalised(), options).dump(std::vector{type, type}).find("Claimed"),
             std::string::npos);
+}
+
+TEST(Mirror, WhatItDoesNotNarrowIsFloat32) {
+  const auto text = [](ProgramOptions options) {
+    options.precision = Precision::bf16;
+    const Type type{DType::f32, Shape{6, 8}};
+    return Program(normalised(), options).dump(std::vector{type, type});
+  };
+  EXPECT_NE(text({.devices = Devices::host_alone()}).find("bfloat16"), std::string::npos);
+  EXPECT_EQ(text(there()).find("bfloat16"), std::string::npos);
+}
+
+TEST(Boundary, AttributesThatANodeLeavesOutHaveTheirDefaults) {
+  const Attrs attrs{{"epsilon", 0.25}};
+  const NodeSpec spec{
+      .name = "n", .op = "LayerNormalization", .attrs = attrs, .inputs = {}, .outputs = {}};
+  const NodeView view(spec);
+  const SteepHost& host = host_table();
+  std::map<std::string, double> seen;
+  for (int i = 0; i < host.attr_count(view.get()); ++i) {
+    SteepAttr a{};
+    a.size = sizeof(a);
+    host.attr(view.get(), i, &a);
+    seen[a.name] = a.kind == STEEP_ATTR_INT ? static_cast<double>(a.integer) : a.real;
+  }
+  EXPECT_EQ(seen,
+            (std::map<std::string, double>{{"axis", -1}, {"epsilon", 0.25}, {"stash_type", 1}}));
 }
 
 // --- claims that are wrong: a device of the test's own, which claims what it is told

@@ -61,7 +61,7 @@ TEST(Registry, RefusesChoicesThatCannotBe) {
     const Devices devices{choices};
   };
   EXPECT_THROW(open({.name = "Nonesuch"}), ProviderError);
-  EXPECT_THROW(open({.name = "Mirror", .options = {{"device_id", "1"}}}), ProviderError);
+  EXPECT_THROW(open({.name = "Mirror", .options = {{"device_id", "2"}}}), ProviderError);
   EXPECT_THROW(open({.name = "Mirror", .options = {{"device_id", "x"}}}), ProviderError);
   EXPECT_THROW(open({.name = "Mirror", .options = {{"colour", "red"}}}), ProviderError);
   EXPECT_THROW(open({.name = "CPU", .options = {{"colour", "red"}}}), ProviderError);
