@@ -163,6 +163,7 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) try {
   }
   const uint64_t run = program->run_count();
   write_loss_scale();
+  const std::vector<Tensor> fed_later = backward_inputs();  // may fail: before the run is counted
   ForwardResult forward = program->forward(fed);
   StepResult result;
   result.loss = read_scalar(forward.outputs[0]);
@@ -189,7 +190,7 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) try {
   take_step_outputs(forward, &result);
   // What could be refused has been looked at; from here on weights change.
   result.lr = rate();
-  const std::vector<Tensor> backward = update(std::move(forward.pending), backward_inputs());
+  const std::vector<Tensor> backward = update(std::move(forward.pending), fed_later);
   result.step = ++steps;
   if (scaled) adapt_loss_scale(false);
   if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);
