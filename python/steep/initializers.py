@@ -30,7 +30,7 @@ def embed_weights(
         if same[value.name] == value.name:
             array = tensor.detach().contiguous().numpy()
             graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
-    _rename(graph, same)
+    rename(graph, same)
     return proto
 
 
@@ -45,15 +45,15 @@ def with_states(model: onnx.ModelProto, names: Mapping[str, str]) -> onnx.ModelP
         made.graph.initializer.add(
             name=names[value.name], data_type=tensor_type.elem_type, dims=dims
         )
-    _rename(made.graph, names)
+    rename(made.graph, names)
     return made
 
 
-def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     """Let nodes, and what their bodies see of the graph around them, read other names."""
     for node in graph.node:
         for i, name in enumerate(node.input):
             node.input[i] = names.get(name, name)
         for attribute in node.attribute:
             for body in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
-                _rename(body, names)
+                rename(body, names)

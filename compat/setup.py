@@ -1,0 +1,26 @@
+"""Puts steep-compat.pth beside the module: Python reads it when it starts."""
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+PTH = "steep-compat.pth"
+
+
+class BuildPy(build_py):
+    """Copies the .pth file as well."""
+
+    def run(self):
+        """Build the module, then copy the file."""
+        super().run()
+        self.copy_file(PTH, f"{self.build_lib}/{PTH}")
+
+    def get_outputs(self, include_bytecode=True):
+        """List the file among what is installed."""
+        return [*super().get_outputs(include_bytecode), f"{self.build_lib}/{PTH}"]
+
+    def get_source_files(self):
+        """List the file among what a source distribution holds."""
+        return [*super().get_source_files(), PTH]
+
+
+setup(cmdclass={"build_py": BuildPy})

@@ -1,0 +1,119 @@
+"""The import hook that serves ``onnxruntime`` and ``torch_ort``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import Any
+
+from steep.compat import names
+from steep.compat.refusals import NotOffered
+
+ROOTS = ("onnxruntime", "torch_ort")
+
+
+def own(module: str) -> bool:
+    """Return whether this is the name of a module that the hook answers for."""
+    return module.partition(".")[0] in ROOTS
+
+
+class Finder(MetaPathFinder, Loader):
+    """Serves the modules of ``names.MODULES``, and refuses others of the same packages.
+
+    Attributes:
+        active: False while the installed packages are to be found instead.
+    """
+
+    def __init__(self) -> None:
+        self.active = True
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a module of ours; None for other packages.
+
+        Raises:
+            NotOffered: it is a module of these packages that Steep does not have.
+        """
+        if not self.active or not own(fullname):
+            return None
+        if fullname in names.RUN:
+            return ModuleSpec(fullname, self)
+        if fullname not in names.MODULES:
+            raise refusal(fullname, names.REFUSED_MODULES.get(fullname))
+        return ModuleSpec(fullname, self, origin="steep.compat", is_package=True)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give a module its names, each imported when it is first asked for."""
+        fullname = module.__name__
+        offered = names.MODULES.get(fullname, {})
+
+        def get(name: str) -> Any:
+            place = offered.get(name)
+            if place is not None:
+                value = names.at(place)
+            elif f"{fullname}.{name}" in names.MODULES:
+                value = importlib.import_module(f"{fullname}.{name}")
+            elif name in names.REFUSED.get(fullname, {}):
+                raise refusal(f"{fullname}.{name}", names.REFUSED[fullname][name])
+            else:
+                raise AttributeError(f"module {fullname!r} (of Steep) has no attribute {name!r}")
+            setattr(module, name, value)
+            return value
+
+        module.__doc__ = f"``{fullname}``, served by ``steep.compat``."
+        module.__dict__.update(
+            __getattr__=get,
+            __dir__=lambda: sorted({*module.__dict__, *offered}),
+            __all__=[name for name in offered if not name.startswith("__")],
+        )
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return what ``python -m`` runs: only for modules that are made to be run so."""
+        place = names.RUN.get(fullname)
+        if place is None:
+            raise ImportError(f"{fullname} is not made to be run", name=fullname)
+        module, _, function = place.partition(":")
+        return compile(f"from {module} import {function}\n{function}()", fullname, "exec")
+
+
+def refusal(name: str, remedy: str | None) -> NotOffered:
+    """Return what is raised for a name that Steep does not have."""
+    return NotOffered(
+        "The name is one of ONNX Runtime's that Steep does not have.",
+        node=name,
+        remedy=remedy or "steep.compat.stock is the onnxruntime that is installed beside Steep",
+    )
+
+
+FINDER = Finder()
+
+
+def install() -> None:
+    """Serve the names from now on. A second time does nothing.
+
+    An ``onnxruntime`` that was imported before stays with those who did; it is
+    ``steep.compat.stock``.
+    """
+    if FINDER in sys.meta_path:
+        return
+    from steep.compat import stock
+
+    stock.keep({name: sys.modules.pop(name) for name in [*sys.modules] if own(name)})
+    sys.meta_path.insert(0, FINDER)
+
+
+def uninstall() -> None:
+    """Serve them no longer; who has imported them keeps them."""
+    if FINDER not in sys.meta_path:
+        return
+    from steep.compat import stock
+
+    sys.meta_path.remove(FINDER)
+    for name in [name for name in sys.modules if own(name)]:
+        del sys.modules[name]
+    sys.modules.update(stock.kept())

@@ -1,0 +1,61 @@
+"""An ORTModule's graphs as files, and what they take."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+from steep._steep import gradient_model, write_file
+from steep.piece import Piece
+
+
+class GraphFiles:
+    """Writes each graph once.
+
+    Args:
+        folder: where files go.
+        prefix: how their names begin.
+    """
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        self._folder = folder
+        self._prefix = prefix
+        self._written: weakref.WeakSet[Piece] = weakref.WeakSet()
+        self._count = 0
+
+    def write(self, pieces: Sequence[Piece]) -> None:
+        """Write those that are new. Raises IoError."""
+        for piece in pieces:
+            if piece not in self._written:
+                self._written.add(piece)
+                self._write(piece)
+
+    def _write(self, piece: Piece) -> None:
+        self._count += 1
+        number = "" if self._count == 1 else f"_{self._count}"
+        call = piece.call
+        mode = "training" if call.gradients else "inference"
+
+        def put(stage: str, content: bytes) -> None:
+            write_file(str(self._folder / f"{self._prefix}{number}_{stage}"), content)
+
+        put(f"torch_exported_{mode}.onnx", call.model)
+        put(f"optimized_{mode}.txt", piece.dump(call.gradients).encode())
+        if call.gradients:
+            named = dict(zip(call.inputs, call.names, strict=True))
+            outputs = [o.name for o in piece.lowered.model.graph.output]
+            differentiable = call.program.differentiable
+            content = gradient_model(
+                call.model,
+                [named[i] for i in call.wanted_inputs if i in named],
+                [o for o, can in zip(outputs, differentiable, strict=True) if can],
+                True,
+            )
+            put(f"execution_model_{mode}.onnx", content)
+
+
+def memory_line(pieces: Sequence[Piece]) -> str:
+    """Say the most memory that each graph's runs took at one time so far."""
+    peaks = [p.call.program.peak_bytes for p in pieces]
+    return "steep: peak of each graph so far: " + ", ".join(f"{b / 2**20:.1f} MiB" for b in peaks)

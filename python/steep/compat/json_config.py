@@ -1,0 +1,100 @@
+"""``experimental.json_config``: an ORTModule's settings from a file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steep.compat import environment, settings
+from steep.compat.debug_options import DebugOptions, LogLevel
+from steep.compat.notices import say_once
+from steep.errors import DataError
+
+if TYPE_CHECKING:
+    from steep.compat.ort_module import ORTModule
+
+_WITHOUT_MEANING = {
+    "PropagateCastOps": settings.PROPAGATE_CASTS,
+    "UseExternalGPUAllocator": "there is no GPU whose memory could be another's",
+    "EnableCustomAutogradFunction": settings.CUSTOM_AUTOGRAD,
+    "EnableGradAccOptimization": "gradients are added up by PyTorch",
+    "RunSymbolicShapeInference": "shapes are inferred, symbolic where they vary, always",
+    "UseStaticShape": "a graph is compiled for the shapes that it gets, always",
+    "SkipCheck": "graphs are captured with the conditions under which they hold",
+    "UseMemoryEfficientGradient": "the planner decides what backward computes again",
+    "OnnxOpsetVersion": "the engine reads every opset",
+}
+
+
+def load_from_json(ortmodule: ORTModule, path: str | os.PathLike[str] | None = None) -> None:
+    """Set what a JSON file says: DebugOptions and FallbackPolicy; the rest is said to do nothing.
+
+    Args:
+        ortmodule: what is set up.
+        path: of the file. ORTMODULE_JSON_CONFIG_PATH goes before it.
+
+    Raises:
+        KeyError: the file has a key that there is not.
+        DataError: it is no JSON object, a value there is not, or no path is given.
+        FileNotFoundError: there is no such file.
+    """
+    chosen = environment.text("JSON_CONFIG_PATH") or path
+    if not chosen:
+        raise DataError(
+            "No file is named.",
+            expected="a path",
+            remedy="pass path, or ORTMODULE_JSON_CONFIG_PATH",
+        )
+    try:
+        given = json.loads(Path(chosen).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as e:
+        raise DataError("The file is no JSON.", node=str(chosen), received=str(e)) from e
+    if not isinstance(given, dict):
+        raise DataError("The file has no JSON object.", node=str(chosen))
+    known: dict[str, Callable[[ORTModule, Any], None]] = {
+        "DebugOptions": _debug_options,
+        "FallbackPolicy": _fallback_policy,
+    }
+    for key in given:
+        if key not in known and key not in _WITHOUT_MEANING:
+            raise KeyError(f"{key}: expected {', '.join([*known, *_WITHOUT_MEANING])}")
+    for key, value in given.items():
+        if key in known:
+            known[key](ortmodule, value)
+        else:
+            say_once(key, _WITHOUT_MEANING[key])
+
+
+def _debug_options(ortmodule: ORTModule, given: dict[str, Any]) -> None:
+    expected = ("LogLevel", "SaveONNX", "ONNXPrefix", "SaveONNXPath")
+    for key in given:
+        if key not in expected:
+            raise KeyError(f"DebugOptions.{key}: expected {', '.join(expected)}")
+    level = given.get("LogLevel", "WARNING")
+    if level not in LogLevel.__members__:
+        raise _unknown("DebugOptions.LogLevel", list(LogLevel.__members__), level)
+    ortmodule.set_debug_options(
+        DebugOptions(
+            LogLevel[level],
+            bool(given.get("SaveONNX", False)),
+            given.get("ONNXPrefix", ""),
+            given.get("SaveONNXPath", ""),
+        )
+    )
+
+
+def _fallback_policy(ortmodule: ORTModule, names: list[str] | str) -> None:
+    listed = [names] if isinstance(names, str) else names
+    ortmodule.set_fallback_policy(environment.parse_policy(listed, "FallbackPolicy"))
+
+
+def _unknown(key: str, expected: list[str], received: Any) -> DataError:
+    return DataError(
+        "The file asks for what there is not.",
+        node=key,
+        expected=", ".join(expected),
+        received=str(received),
+    )

@@ -1,0 +1,293 @@
+"""Every name of ONNX Runtime Training, by the module that had it: what serves it, or what to do.
+
+The names are those of 1.19, the last release with training, and of the ``ORTTrainer`` of 1.6 to
+1.16.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+VERSION = "1.19.2"  # of which these are the names
+
+
+def at(place: str) -> Any:
+    """Return what is at "module:name", or the module "module"."""
+    module, _, name = place.partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, name) if name else found
+
+
+def _of(module: str, *names: str) -> dict[str, str]:
+    return {name: f"{module}:{name}" for name in names}
+
+
+_COMPAT = "steep.compat"
+_MODULE = _of(f"{_COMPAT}.ort_module", "ORTModule")
+_DEBUG = _of(f"{_COMPAT}.debug_options", "DebugOptions", "LogLevel")
+_FUSED: dict[str, str] = {}
+_FP16: dict[str, str] = {}
+_CONFIGS: dict[str, str] = {}
+_SCHEDULERS: dict[str, str] = {}
+_SCALERS: dict[str, str] = {}
+_TRAINER: dict[str, str] = {}
+_OPTIONS: dict[str, str] = {}
+_AGGREGATE: dict[str, str] = {}
+_POLICY = _of(f"{_COMPAT}.fallback", "_FallbackPolicy")
+_EXCEPTIONS = _of(
+    f"{_COMPAT}.fallback",
+    "ORTModuleFallbackException",
+    "ORTModuleInitException",
+    "ORTModuleDeviceException",
+    "ORTModuleTorchModelException",
+    "ORTModuleONNXModelException",
+    "ORTModuleIOError",
+    "wrap_exception",
+)
+_CONSTANTS = _of(
+    f"{_COMPAT}.ort_module",
+    "ONNX_OPSET_VERSION",
+    "MINIMUM_RUNTIME_PYTORCH_VERSION_STR",
+    "ORTMODULE_FALLBACK_POLICY",
+    "ORTMODULE_FALLBACK_RETRY",
+    "ORTMODULE_IS_DETERMINISTIC",
+    "ORTMODULE_TORCH_CPP_DIR",
+)
+_HIERARCHICAL = _of(f"{_COMPAT}.ort_module", "HierarchicalORTModule")
+_JSON = _of(f"{_COMPAT}.json_config", "load_from_json")
+_HOOKS: dict[str, str] = {}
+_SAMPLERS: dict[str, str] = {}
+_OLD_DIALECT = _of("steep", "ORTTrainer", "IODescription", "ModelDescription")
+_INSTALL = f"{_COMPAT}.nothing_to_install:main"
+
+MODULES: dict[str, dict[str, str]] = {
+    "onnxruntime": {
+        **_of("steep", "GraphOptimizationLevel", "InferenceSession", "NodeArg", "SessionOptions"),
+        **_of("steep", "get_available_providers"),
+        **_of(f"{_COMPAT}.settings", "get_device", "set_seed", "set_default_logger_severity"),
+        **_of("steep._steep", "ModelMetadata"),
+        "__version__": f"{_COMPAT}.names:VERSION",
+    },
+    "onnxruntime.training": {
+        **_MODULE,
+        **_DEBUG,
+        **_TRAINER,
+        **_OPTIONS,
+        **_of("steep", "TrainingSession"),
+    },
+    "onnxruntime.training.pytorch": _of("steep", "trainer"),
+    "onnxruntime.training.ortmodule": {
+        **_MODULE,
+        **_DEBUG,
+        **_CONSTANTS,
+        **_EXCEPTIONS,
+        **_POLICY,
+    },
+    "onnxruntime.training.ortmodule.ortmodule": _MODULE,
+    "onnxruntime.training.ortmodule.options": _DEBUG,
+    "onnxruntime.training.ortmodule.debug_options": _DEBUG,
+    "onnxruntime.training.ortmodule._fallback": {**_POLICY, **_EXCEPTIONS},
+    "onnxruntime.training.ortmodule._fallback_exceptions": _EXCEPTIONS,
+    "onnxruntime.training.ortmodule._custom_autograd_function": _of(
+        f"{_COMPAT}.settings", "enable_custom_autograd_support", "custom_autograd_function_enabler"
+    ),
+    "onnxruntime.training.ortmodule.graph_optimizers": {},
+    "onnxruntime.training.ortmodule.graph_optimizer_registry": {},
+    "onnxruntime.training.ortmodule.experimental": {},
+    "onnxruntime.training.ortmodule.experimental.json_config": _JSON,
+    "onnxruntime.training.ortmodule.experimental.hierarchical_ortmodule": _HIERARCHICAL,
+    "onnxruntime.training.ortmodule.torch_cpp_extensions": {},
+    "onnxruntime.training.experimental": _of(f"{_COMPAT}.gradient_graph", "export_gradient_graph"),
+    "onnxruntime.training.optim": {
+        **_FUSED,
+        **_FP16,
+        **_CONFIGS,
+        **_SCHEDULERS,
+    },
+    "onnxruntime.training.optim.fused_adam": _FUSED,
+    "onnxruntime.training.optim.fp16_optimizer": _FP16,
+    "onnxruntime.training.optim.config": {
+        **_CONFIGS,
+    },
+    "onnxruntime.training.optim.lr_scheduler": {
+        **_SCHEDULERS,
+    },
+    "onnxruntime.training.amp": _SCALERS,
+    "onnxruntime.training.amp.loss_scaler": _SCALERS,
+    "onnxruntime.training.orttrainer": _TRAINER,
+    "onnxruntime.training.orttrainer_options": _OPTIONS,
+    "onnxruntime.training.checkpoint": _AGGREGATE,
+    "onnxruntime.training.utils": {},
+    "onnxruntime.training.utils.hooks": _HOOKS,
+    "onnxruntime.training.utils.data": _SAMPLERS,
+    "onnxruntime.training.utils.data.sampler": _SAMPLERS,
+    "onnxruntime.training.api": {},
+    "onnxruntime.training.artifacts": {},
+    "onnxruntime.training.onnxblock": {},
+    "onnxruntime.training.torchdynamo": {},
+    "onnxruntime.training.torchdynamo.register_backend": {},
+    "onnxruntime.capi": {},
+    "onnxruntime.capi._pybind_state": {},
+    "onnxruntime.capi.onnxruntime_pybind11_state": {},
+    "onnxruntime.capi.training": {},
+    "onnxruntime.capi.training.training_session": _of("steep", "TrainingSession"),
+    "onnxruntime.capi.training.ort_trainer": {
+        **_OLD_DIALECT,
+    },
+    "torch_ort": {
+        **_MODULE,
+        **_DEBUG,
+        **_of(f"{_COMPAT}.settings", "set_seed"),
+        "__version__": f"{_COMPAT}.names:VERSION",
+    },
+    "torch_ort.optim": {**_FUSED, **_FP16},
+    "torch_ort.utils": {},
+    "torch_ort.utils.data": _SAMPLERS,
+    "torch_ort.experimental": {},
+    "torch_ort.experimental.json_config": _JSON,
+    "torch_ort.experimental.graph_config": _of(
+        f"{_COMPAT}.settings", "set_propagate_cast_ops_optimization"
+    ),
+    "torch_ort.configure": {},
+}
+"""By module, its names and where each is: "module:name"."""
+
+RUN = {
+    "torch_ort.configure.__main__": _INSTALL,
+    "onnxruntime.training.ortmodule.torch_cpp_extensions.install": _INSTALL,
+}
+"""What ``python -m`` runs, and the function that does it."""
+
+
+def _refused(names: Iterable[str], remedy: str) -> dict[str, str]:
+    return dict.fromkeys(names, remedy)
+
+
+_STOCK = "steep.compat.stock has it, where an onnxruntime is installed"
+_SESSION = (
+    "steep.TrainingSession(model, loss=…, optimizer=…) trains an ONNX file (docs/training.md)"
+)
+_GRAD = "steep.grad(model, wrt=…) is the ONNX model of the gradients"
+_WRAP = "steep.ORTModule(module) runs forward and backward of a module"
+_OWN = "steep.register_op(function, gradient=…) (docs/your_own.md)"
+_TORCH = "PyTorch's own; nothing of Steep needs it"
+_ONNX = "onnx.parser and onnx.helper write graphs, steep.grad differentiates them"
+
+_REWRITE = "steep.register_op for operators; steep.TrainingSession trains a graph that you rewrote"
+
+_PYBIND = {
+    **_refused(["TrainingParameters", "get_optimized_model"], _SESSION),
+    **_refused(["OrtModuleGraphBuilder", "OrtModuleGraphBuilderConfiguration", "GraphInfo"], _GRAD),
+    **_refused(
+        ["TrainingGraphTransformerConfiguration", "PropagateCastOpsConfiguration"], _SESSION
+    ),
+    **_refused(["GradientGraphBuilder", "GradientGraphConfiguration"], _GRAD),
+    **_refused(["TrainingAgent", "PartialGraphExecutionState", "OrtValueCache"], _WRAP),
+    **_refused(["OrtValueVector", "OrtValue"], "steep.Tensor, and all that speaks DLPack, is fed"),
+    **_refused(["GradientNodeDefinition", "GradientNodeAttributeDefinition"], _OWN),
+    **_refused(["register_gradient_definition", "register_custom_stop_gradient_edges"], _OWN),
+    **_refused(["register_shape_inference_function", "register_input_alias_function"], _OWN),
+    **_refused(["register_aten_op_executor", "register_miscellaneous_const_input"], _OWN),
+    **_refused(
+        ["register_forward_runner", "register_backward_runner", "register_torch_autograd_function"],
+        "a torch.autograd.Function in a module is captured as it is",
+    ),
+    **_refused(["unregister_python_functions", "clear_training_ep_instances"], "nothing to do"),
+    **_refused(
+        ["save_checkpoint", "load_checkpoint", "get_model_after_loading_checkpoint"],
+        "TrainingSession.save_checkpoint, load_checkpoint and export_onnx",
+    ),
+    **_refused(
+        ["is_ortmodule_available", "is_triton_enabled", "is_torch_interop_default_on"],
+        "ask nothing: ORTModule needs nothing but PyTorch",
+    ),
+    **_refused(["is_dlpack_uint8_tensor"], "steep.Tensor.dtype"),
+}
+
+REFUSED: dict[str, dict[str, str]] = {
+    "onnxruntime": {
+        **_refused(["OrtValue"], "pass NumPy arrays, tensors of PyTorch, or steep.Tensor"),
+        **_refused(["IOBinding", "SparseTensor", "OrtDevice", "OrtMemoryInfo"], _STOCK),
+        **_refused(["RunOptions", "ExecutionMode", "ExecutionOrder", "OrtAllocatorType"], _STOCK),
+        **_refused(["AdapterFormat", "LoraAdapter", "preload_dlls", "get_build_info"], _STOCK),
+        **_refused(["quantization", "transformers", "tools", "backend", "datasets"], _STOCK),
+        **_refused(["get_all_providers", "enable_telemetry_events"], _STOCK),
+        **_refused(["set_default_logger_verbosity"], 'logging.getLogger("steep")'),
+        **_refused(["is_ortmodule_available"], "ask nothing: ORTModule needs nothing but PyTorch"),
+    },
+    "onnxruntime.training": _refused(["TrainingParameters"], _SESSION),
+    "onnxruntime.training.api": {
+        **_refused(["Module", "Optimizer", "CheckpointState", "Parameter", "Parameters"], _SESSION),
+        **_refused(
+            ["LinearLRScheduler"],
+            'steep.TrainingSession(schedule="linear", warmup_steps=…, total_steps=…)',
+        ),
+    },
+    "onnxruntime.training.artifacts": {
+        **_refused(["generate_artifacts", "OptimType", "LossType"], _SESSION),
+    },
+    "onnxruntime.training.onnxblock": {
+        **_refused(
+            ["Block", "ForwardBlock", "TrainingBlock", "base", "empty_base", "blocks"], _ONNX
+        ),
+        **_refused(["loss", "optim", "save_checkpoint", "load_checkpoint_to_model"], _SESSION),
+        **_refused(["custom_op_library"], _OWN),
+    },
+    "onnxruntime.training.torchdynamo.register_backend": _refused(
+        ["aot_ort", "dynamic_aot_ort", "ort", "dynamic_ort", "make_aot_ort"],
+        'torch.compile(module, backend="steep")',
+    ),
+    "onnxruntime.training.utils": {
+        **_refused(
+            ["extract_data_and_schema", "unflatten_data_using_schema"], "torch.utils._pytree"
+        ),
+        **_refused(["PTable", "PrimitiveType"], _TORCH),
+        **_refused(["log_memory_usage"], 'the logger "steep" at INFO says what a step takes'),
+        **_refused(["torch_nvtx_range_push", "torch_nvtx_range_pop"], _TORCH),
+        **_refused(
+            ["pytorch_type_to_onnx_dtype", "pytorch_scalar_type_to_pytorch_dtype"],
+            "torch.onnx.JitScalarType, or onnx.helper",
+        ),
+    },
+    "onnxruntime.training.utils.hooks": {
+        **_refused(
+            ["ZeROOffloadSubscriber", "configure_ort_compatible_zero_stage3"],
+            "nothing to configure: ORTModule reads parameters where they are at each call",
+        ),
+    },
+    "onnxruntime.training.ortmodule.experimental": _refused(
+        ["ORTPipelineModule"], "steep.ORTModule around each layer, in deepspeed's PipelineModule"
+    ),
+    "onnxruntime.training.ortmodule": _refused(["register_graph_optimizer"], _REWRITE),
+    "onnxruntime.training.ortmodule.graph_optimizer_registry": _refused(
+        ["register_graph_optimizer"], _REWRITE
+    ),
+    "onnxruntime.training.checkpoint": {
+        **_refused(
+            [
+                "experimental_save_checkpoint",
+                "experimental_load_checkpoint",
+                "experimental_state_dict",
+                "experimental_load_state_dict",
+            ],
+            "ORTTrainer.save_checkpoint, load_checkpoint, state_dict and load_state_dict",
+        ),
+    },
+    "onnxruntime.capi._pybind_state": _PYBIND,
+    "onnxruntime.capi.onnxruntime_pybind11_state": _PYBIND,
+}
+"""By module, the names that it had and Steep has not, each with what to do."""
+
+REFUSED_MODULES = {
+    "onnxruntime.training.ortmodule.experimental.pipe": REFUSED[
+        "onnxruntime.training.ortmodule.experimental"
+    ]["ORTPipelineModule"],
+    "onnxruntime.training.ort_triton": "nothing to configure: kernels are compiled ahead of time",
+    "onnxruntime.training.model_desc_validation": "ORTTrainer checks its model_desc itself",
+    "onnxruntime.training.postprocess": "steep.TrainingSession takes models as they are",
+    **{f"onnxruntime.{m}": _STOCK for m in ("quantization", "transformers", "tools", "backend")},
+    "onnxruntime.datasets": _STOCK,
+}
+"""Modules that Steep has not, each with what to do."""

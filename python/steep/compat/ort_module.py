@@ -1,0 +1,135 @@
+"""``ORTModule`` as ONNX Runtime Training had it, over ours."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import torch
+
+from steep import ort_module as ours
+from steep.compat import environment
+from steep.compat.debug_options import DebugOptions
+from steep.compat.fallback import DEFAULT, _FallbackPolicy
+from steep.compat.graph_files import GraphFiles, memory_line
+from steep.errors import Error, ModelError
+
+log = logging.getLogger("steep")
+
+ONNX_OPSET_VERSION = 17
+MINIMUM_RUNTIME_PYTORCH_VERSION_STR = "2.13"  # of the captured graphs that are known
+ORTMODULE_FALLBACK_POLICY = DEFAULT
+ORTMODULE_FALLBACK_RETRY = False
+ORTMODULE_IS_DETERMINISTIC = torch.are_deterministic_algorithms_enabled()
+ORTMODULE_TORCH_CPP_DIR = ""  # nothing is compiled
+
+
+class ORTModule(ours.ORTModule):
+    """Runs a module's forward and backward in the engine; see ``steep.ORTModule``.
+
+    What the engine cannot run, PyTorch runs in parts; where that fails too, it runs the call whole,
+    with a warning, and every call after it, as ONNX Runtime's guide has it.
+    ORTMODULE_FALLBACK_POLICY says which failures may: "FALLBACK_DISABLE" asks for one graph, all of
+    it in the engine, and raises otherwise. With ORTMODULE_FALLBACK_RETRY=1 the engine is tried
+    again at each call.
+
+    Args:
+        module: as for ``steep.ORTModule``.
+        debug_options: a ``DebugOptions``.
+
+    Raises:
+        ModelError: the module is a DataParallel. When called, as ``steep.ORTModule``, for failures
+            for which PyTorch may not step in.
+        DataError: an environment variable has a value that there is not.
+    """
+
+    def __init__(self, module: torch.nn.Module, debug_options: DebugOptions | None = None) -> None:
+        if isinstance(module, torch.nn.DataParallel):
+            raise ModelError(
+                "ORTModule does not wrap a DataParallel.",
+                received=type(module).__name__,
+                remedy="wrap the module within: DataParallel(ORTModule(module))",
+            )
+        environment.say_what_has_no_meaning()
+        environment.apply_cache_dir()
+        super().__init__(module, fallback="parts")
+        own = self.__dict__
+        own["_retry"] = environment.switch("FALLBACK_RETRY")
+        own["_gave_up"] = False
+        own["_print_memory"] = environment.switch("PRINT_MEMORY_STATS")
+        self.set_fallback_policy(environment.fallback_policy())
+        self.set_debug_options(debug_options)
+        path = environment.text("JSON_CONFIG_PATH")
+        if path:
+            from steep.compat.json_config import load_from_json
+
+            load_from_json(self, path)
+
+    def set_fallback_policy(self, policy: _FallbackPolicy) -> None:
+        """Say which failures in the engine let PyTorch run a call, from the next one on."""
+        self.__dict__["_policy"] = policy
+        self.fallback = None if policy.is_disabled() else "parts"
+
+    def set_debug_options(self, options: DebugOptions | None) -> None:
+        """Set what is said and written; None for what the environment asks for."""
+        if options is not None:
+            options.apply_level()
+        elif environment.log_level() is not None:
+            DebugOptions().apply_level()
+        saved = options is not None and options.save_onnx
+        self.__dict__["_debug_options"] = options
+        self.__dict__["_files"] = (
+            GraphFiles(options.folder, options.onnx_prefix or type(self._module).__name__)
+            if saved and options is not None
+            else None
+        )
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run as the wrapped module's ``forward`` would."""
+        if torch.compiler.is_dynamo_compiling():
+            return super().forward(*args, **kwargs)
+        if self._gave_up or self._policy.forces_torch:
+            with ours._counting:
+                self.__dict__["fallback_calls"] += 1
+            return self._module(*args, **kwargs)
+        before = len(self.export_reports)
+        try:
+            result = super().forward(*args, **kwargs)
+        except Error as e:
+            if not self._policy.allows(e):
+                raise
+            self.__dict__["_gave_up"] = not self._retry
+            return self._run_in_torch(e, args, kwargs)
+        if len(self.export_reports) > before:
+            self._say_and_write()
+        return result
+
+    def _say_and_write(self) -> None:
+        """Say and write what is asked for of graphs that have just been made."""
+        log.info("%s", self.report())
+        pieces = [p for c in self._captured.values() for p in c.capture.pieces]
+        if self._files is not None:
+            self._files.write(pieces)
+        if self._print_memory:
+            print(memory_line(pieces), file=sys.stderr)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return ORTModule, (self._module, self._debug_options)
+
+
+class HierarchicalORTModule(ORTModule):
+    """Runs in the engine what of a module can be: the largest pieces, and PyTorch the rest.
+
+    That is what ``ORTModule`` does too, by itself; this one does it whatever the policy says.
+
+    Args:
+        module, debug_options: as for ``ORTModule``.
+    """
+
+    def __init__(self, module: torch.nn.Module, debug_options: DebugOptions | None = None) -> None:
+        super().__init__(module, debug_options)
+        self.fallback = "parts"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return HierarchicalORTModule, (self._module, self._debug_options)

@@ -1,0 +1,72 @@
+"""Names that ONNX Runtime Training 1.19 had, and ORTTrainer up to 1.16, by module."""
+
+NAMES = {
+    "onnxruntime": "InferenceSession SessionOptions GraphOptimizationLevel NodeArg ModelMetadata "
+    "get_available_providers get_device set_seed set_default_logger_severity __version__ "
+    "OrtValue IOBinding RunOptions SparseTensor OrtDevice is_ortmodule_available",
+    "onnxruntime.training": "ORTModule DebugOptions LogLevel TrainingParameters TrainingSession ",
+    "onnxruntime.training.pytorch": "trainer",
+    "onnxruntime.training.ortmodule": "ORTModule DebugOptions LogLevel ONNX_OPSET_VERSION "
+    "MINIMUM_RUNTIME_PYTORCH_VERSION_STR ORTMODULE_FALLBACK_POLICY ORTMODULE_FALLBACK_RETRY "
+    "ORTMODULE_TORCH_CPP_DIR ORTMODULE_IS_DETERMINISTIC register_graph_optimizer "
+    "ORTModuleFallbackException ORTModuleInitException ORTModuleDeviceException "
+    "ORTModuleTorchModelException ORTModuleONNXModelException ORTModuleIOError",
+    "onnxruntime.training.ortmodule._fallback": "_FallbackPolicy ORTModuleFallbackException",
+    "onnxruntime.training.ortmodule._fallback_exceptions": "ORTModuleTorchModelException "
+    "ORTModuleONNXModelException ORTModuleIOError wrap_exception",
+    "onnxruntime.training.ortmodule._custom_autograd_function": "enable_custom_autograd_support "
+    "custom_autograd_function_enabler",
+    "onnxruntime.training.ortmodule.options": "DebugOptions LogLevel",
+    "onnxruntime.training.ortmodule.graph_optimizer_registry": "register_graph_optimizer",
+    "onnxruntime.training.ortmodule.experimental.json_config": "load_from_json",
+    "onnxruntime.training.ortmodule.experimental.hierarchical_ortmodule": "HierarchicalORTModule",
+    "onnxruntime.training.ortmodule.experimental.pipe": "ORTPipelineModule",
+    "onnxruntime.training.experimental": "export_gradient_graph",
+    "onnxruntime.training.optim": "",
+    "onnxruntime.training.optim.fused_adam": "",
+    "onnxruntime.training.optim.fp16_optimizer": "",
+    "onnxruntime.training.optim.config": "",
+    "onnxruntime.training.optim.lr_scheduler": "",
+    "onnxruntime.training.amp": "",
+    "onnxruntime.training.amp.loss_scaler": "",
+    "onnxruntime.training.orttrainer": "",
+    "onnxruntime.training.orttrainer_options": "",
+    "onnxruntime.training.model_desc_validation": "_ORTTrainerModelDesc",
+    "onnxruntime.training.postprocess": "run_postprocess",
+    "onnxruntime.training.checkpoint": "experimental_save_checkpoint "
+    "experimental_load_checkpoint experimental_state_dict experimental_load_state_dict",
+    "onnxruntime.training.api": "Module Optimizer CheckpointState LinearLRScheduler",
+    "onnxruntime.training.artifacts": "generate_artifacts LossType OptimType",
+    "onnxruntime.training.onnxblock": "base empty_base custom_op_library Block ForwardBlock "
+    "TrainingBlock blocks loss optim save_checkpoint load_checkpoint_to_model",
+    "onnxruntime.training.utils": "extract_data_and_schema unflatten_data_using_schema PTable "
+    "PrimitiveType log_memory_usage torch_nvtx_range_push torch_nvtx_range_pop "
+    "pytorch_type_to_onnx_dtype pytorch_scalar_type_to_pytorch_dtype",
+    "onnxruntime.training.utils.hooks": ""
+    "ZeROOffloadSubscriber "
+    "configure_ort_compatible_zero_stage3",
+    "onnxruntime.training.utils.data": "",
+    "onnxruntime.training.torchdynamo.register_backend": "aot_ort dynamic_aot_ort ort dynamic_ort "
+    "make_aot_ort",
+    "onnxruntime.training.ort_triton": "register_triton_kernel",
+    "onnxruntime.quantization": "quantize_dynamic",
+    "onnxruntime.capi._pybind_state": "TrainingParameters OrtModuleGraphBuilder "
+    "OrtModuleGraphBuilderConfiguration GraphInfo TrainingGraphTransformerConfiguration "
+    "PropagateCastOpsConfiguration GradientGraphBuilder GradientGraphConfiguration TrainingAgent "
+    "PartialGraphExecutionState OrtValueCache OrtValueVector GradientNodeDefinition "
+    "GradientNodeAttributeDefinition register_gradient_definition "
+    "register_custom_stop_gradient_edges register_forward_runner register_backward_runner "
+    "register_torch_autograd_function register_shape_inference_function "
+    "register_input_alias_function register_miscellaneous_const_input register_aten_op_executor "
+    "unregister_python_functions get_optimized_model get_model_after_loading_checkpoint "
+    "save_checkpoint load_checkpoint is_ortmodule_available is_triton_enabled "
+    "is_torch_interop_default_on clear_training_ep_instances is_dlpack_uint8_tensor",
+    "onnxruntime.capi.training.training_session": "TrainingSession",
+    "onnxruntime.capi.training.ort_trainer": "IODescription ModelDescription ORTTrainer ",
+    "torch_ort": "ORTModule DebugOptions LogLevel set_seed __version__",
+    "torch_ort.optim": "",
+    "torch_ort.utils.data": "",
+    "torch_ort.experimental.json_config": "load_from_json",
+    "torch_ort.experimental.graph_config": "set_propagate_cast_ops_optimization",
+    "torch_ort.configure": "",
+}
