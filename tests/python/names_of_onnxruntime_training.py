@@ -4,7 +4,8 @@ NAMES = {
     "onnxruntime": "InferenceSession SessionOptions GraphOptimizationLevel NodeArg ModelMetadata "
     "get_available_providers get_device set_seed set_default_logger_severity __version__ "
     "OrtValue IOBinding RunOptions SparseTensor OrtDevice is_ortmodule_available",
-    "onnxruntime.training": "ORTModule DebugOptions LogLevel TrainingParameters TrainingSession ",
+    "onnxruntime.training": "ORTModule DebugOptions LogLevel "
+    "TrainingParameters TrainingSession register_graph_optimizer",
     "onnxruntime.training.pytorch": "trainer",
     "onnxruntime.training.ortmodule": "ORTModule DebugOptions LogLevel ONNX_OPSET_VERSION "
     "MINIMUM_RUNTIME_PYTORCH_VERSION_STR ORTMODULE_FALLBACK_POLICY ORTMODULE_FALLBACK_RETRY "
@@ -22,13 +23,15 @@ NAMES = {
     "onnxruntime.training.ortmodule.experimental.hierarchical_ortmodule": "HierarchicalORTModule",
     "onnxruntime.training.ortmodule.experimental.pipe": "ORTPipelineModule",
     "onnxruntime.training.experimental": "export_gradient_graph",
-    "onnxruntime.training.optim": "",
-    "onnxruntime.training.optim.fused_adam": "",
-    "onnxruntime.training.optim.fp16_optimizer": "",
-    "onnxruntime.training.optim.config": "",
-    "onnxruntime.training.optim.lr_scheduler": "",
-    "onnxruntime.training.amp": "",
-    "onnxruntime.training.amp.loss_scaler": "",
+    "onnxruntime.training.optim": "FusedAdam AdamWMode FP16_Optimizer SGDConfig AdamConfig "
+    "LambConfig _OptimizerConfig ConstantWarmupLRScheduler CosineWarmupLRScheduler "
+    "LinearWarmupLRScheduler PolyWarmupLRScheduler _LRScheduler",
+    "onnxruntime.training.optim.fused_adam": "FusedAdam AdamWMode",
+    "onnxruntime.training.optim.fp16_optimizer": "FP16_Optimizer",
+    "onnxruntime.training.optim.config": "SGDConfig AdamConfig LambConfig",
+    "onnxruntime.training.optim.lr_scheduler": "LinearWarmupLRScheduler PolyWarmupLRScheduler",
+    "onnxruntime.training.amp": "LossScaler DynamicLossScaler",
+    "onnxruntime.training.amp.loss_scaler": "LossScaler DynamicLossScaler",
     "onnxruntime.training.orttrainer": "",
     "onnxruntime.training.orttrainer_options": "",
     "onnxruntime.training.model_desc_validation": "_ORTTrainerModelDesc",
@@ -62,9 +65,9 @@ NAMES = {
     "save_checkpoint load_checkpoint is_ortmodule_available is_triton_enabled "
     "is_torch_interop_default_on clear_training_ep_instances is_dlpack_uint8_tensor",
     "onnxruntime.capi.training.training_session": "TrainingSession",
-    "onnxruntime.capi.training.ort_trainer": "IODescription ModelDescription ORTTrainer ",
+    "onnxruntime.capi.training.ort_trainer": "IODescription ModelDescription ORTTrainer LossScaler",
     "torch_ort": "ORTModule DebugOptions LogLevel set_seed __version__",
-    "torch_ort.optim": "",
+    "torch_ort.optim": "FusedAdam FP16_Optimizer",
     "torch_ort.utils.data": "",
     "torch_ort.experimental.json_config": "load_from_json",
     "torch_ort.experimental.graph_config": "set_propagate_cast_ops_optimization",

@@ -27,11 +27,17 @@ def _of(module: str, *names: str) -> dict[str, str]:
 _COMPAT = "steep.compat"
 _MODULE = _of(f"{_COMPAT}.ort_module", "ORTModule")
 _DEBUG = _of(f"{_COMPAT}.debug_options", "DebugOptions", "LogLevel")
-_FUSED: dict[str, str] = {}
-_FP16: dict[str, str] = {}
-_CONFIGS: dict[str, str] = {}
-_SCHEDULERS: dict[str, str] = {}
-_SCALERS: dict[str, str] = {}
+_FUSED = _of(f"{_COMPAT}.fused_adam", "FusedAdam", "AdamWMode")
+_FP16 = _of(f"{_COMPAT}.fp16_optimizer", "FP16_Optimizer")
+_CONFIGS = _of(f"{_COMPAT}.optimizer_configs", "SGDConfig", "AdamConfig", "LambConfig")
+_SCHEDULERS = _of(
+    f"{_COMPAT}.schedulers",
+    "ConstantWarmupLRScheduler",
+    "CosineWarmupLRScheduler",
+    "LinearWarmupLRScheduler",
+    "PolyWarmupLRScheduler",
+)
+_SCALERS = _of(f"{_COMPAT}.loss_scalers", "LossScaler", "DynamicLossScaler")
 _TRAINER: dict[str, str] = {}
 _OPTIONS: dict[str, str] = {}
 _AGGREGATE: dict[str, str] = {}
@@ -105,14 +111,18 @@ MODULES: dict[str, dict[str, str]] = {
         **_FP16,
         **_CONFIGS,
         **_SCHEDULERS,
+        **_of(f"{_COMPAT}.optimizer_configs", "_OptimizerConfig"),
+        **_of(f"{_COMPAT}.schedulers", "_LRScheduler"),
     },
     "onnxruntime.training.optim.fused_adam": _FUSED,
     "onnxruntime.training.optim.fp16_optimizer": _FP16,
     "onnxruntime.training.optim.config": {
         **_CONFIGS,
+        **_of(f"{_COMPAT}.optimizer_configs", "_OptimizerConfig"),
     },
     "onnxruntime.training.optim.lr_scheduler": {
         **_SCHEDULERS,
+        **_of(f"{_COMPAT}.schedulers", "_LRScheduler"),
     },
     "onnxruntime.training.amp": _SCALERS,
     "onnxruntime.training.amp.loss_scaler": _SCALERS,
@@ -135,6 +145,7 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime.capi.training.training_session": _of("steep", "TrainingSession"),
     "onnxruntime.capi.training.ort_trainer": {
         **_OLD_DIALECT,
+        **_of(f"{_COMPAT}.loss_scalers", "LossScaler"),
     },
     "torch_ort": {
         **_MODULE,
@@ -217,7 +228,10 @@ REFUSED: dict[str, dict[str, str]] = {
         **_refused(["set_default_logger_verbosity"], 'logging.getLogger("steep")'),
         **_refused(["is_ortmodule_available"], "ask nothing: ORTModule needs nothing but PyTorch"),
     },
-    "onnxruntime.training": _refused(["TrainingParameters"], _SESSION),
+    "onnxruntime.training": {
+        **_refused(["TrainingParameters"], _SESSION),
+        **_refused(["register_graph_optimizer"], _REWRITE),
+    },
     "onnxruntime.training.api": {
         **_refused(["Module", "Optimizer", "CheckpointState", "Parameter", "Parameters"], _SESSION),
         **_refused(

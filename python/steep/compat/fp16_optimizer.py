@@ -1,0 +1,146 @@
+"""``FP16_Optimizer``: a scaled loss, an overflow test and clipping around an optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.nn.utils import clip_grad_norm_, get_total_norm
+
+from steep.compat.loss_scalers import DynamicLossScaler, LossScaler
+from steep.compat.notices import say_once
+
+# Of packages whose optimizers do all this themselves.
+_SCALE_THEMSELVES = ("deepspeed", "apex", "megatron")
+_APEX_MARK = "_amp_stash"  # what apex.amp.initialize leaves on an optimizer of PyTorch's
+
+
+def FP16_Optimizer(
+    optimizer: Any,
+    *,
+    loss_scaler: LossScaler | None = None,
+    max_norm: float = 0.0,
+    **unused: Any,
+) -> Any:
+    """Return an optimizer that scales the loss, and skips a step whose gradients overflow.
+
+    >>> optimizer = FP16_Optimizer(FusedAdam(model.parameters()), max_norm=1.0)
+    >>> optimizer.backward(loss)
+    >>> optimizer.step()
+
+    An optimizer of DeepSpeed, Apex or Megatron scales, tests and clips by itself: it is returned as
+    it is, and that is said once. What ONNX Runtime replaced of it saved launches of GPU kernels.
+
+    Args:
+        optimizer: of PyTorch's kind, ``FusedAdam`` for one; or of the packages above.
+        loss_scaler: by default a ``DynamicLossScaler``.
+        max_norm: bound of the gradients' global norm; 0 for none.
+        unused: what Megatron's optimizers needed.
+
+    Raises:
+        TypeError: it is no optimizer.
+    """
+    theirs = type(optimizer).__module__.partition(".")[0] in _SCALE_THEMSELVES
+    if theirs or hasattr(optimizer, _APEX_MARK):
+        name = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+        say_once(f"FP16_Optimizer({name})", "it tests, scales and clips gradients by itself")
+        return optimizer
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"FP16_Optimizer takes an optimizer, not a {type(optimizer).__name__}")
+    return ScaledOptimizer(optimizer, loss_scaler or DynamicLossScaler(), max_norm)
+
+
+class ScaledOptimizer(torch.optim.Optimizer):
+    """An optimizer whose gradients are of a scaled loss; groups and state are the optimizer's.
+
+    Attributes:
+        optimizer: what takes the steps.
+        overflow: whether the last step was skipped.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, scaler: LossScaler, max_norm: float):
+        # One set of tables for both: schedulers see the groups that steps read.
+        self.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
+        self.optimizer = optimizer
+        self.overflow = False
+        self._scaler = scaler
+        self._max_norm = max_norm
+        self._divided = False  # gradients are no longer those of the scaled loss
+
+    @property
+    def loss_scale(self) -> float:
+        """By which the next loss is multiplied."""
+        return self._scaler.loss_scale
+
+    def backward(self, loss: torch.Tensor, **options: Any) -> None:
+        """Add the gradients of the scaled loss; ``options`` are ``Tensor.backward``'s."""
+        (loss * self.loss_scale).backward(**options)
+        self._divided = False
+
+    def clip_master_grads(self, max_norm: float, norm_type: float = 2.0) -> float:
+        """Bound the global norm of gradients before ``step``; return it, or -1 at an overflow."""
+        if not self._divide():
+            return -1.0
+        return float(clip_grad_norm_(self._parameters(), max_norm, norm_type))
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Update, unless a gradient is not finite; then the scale changes.
+
+        ``overflow`` says which it was. Raises RuntimeError for a closure, whose gradients would not
+        be scaled.
+        """
+        if closure is not None:
+            raise RuntimeError("FP16_Optimizer takes no closure: call backward(loss), then step()")
+        result = None
+        finite = self._divide()
+        if finite:
+            if self._max_norm:
+                clip_grad_norm_(self._parameters(), self._max_norm)
+            result = self.optimizer.step()
+        self.overflow = not finite
+        self._scaler.update(SimpleNamespace(all_finite=finite))
+        self._divided = False
+        return result
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop gradients, or fill them with zeros."""
+        self.optimizer.zero_grad(set_to_none)
+        self._divided = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state, as "optimizer", and the scaler's."""
+        scaler = self._scaler
+        own = scaler.state_dict() if isinstance(scaler, DynamicLossScaler) else {}
+        return {"optimizer": self.optimizer.state_dict(), "loss_scaler": own}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # type: ignore[override]
+        """Load what ``state_dict`` returned."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        if isinstance(self._scaler, DynamicLossScaler):
+            self._scaler.load_state_dict(state["loss_scaler"])
+        self.state, self.param_groups = self.optimizer.state, self.optimizer.param_groups
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("optimizer", "overflow", "_scaler", "_max_norm", "_divided")
+        return {name: self.__dict__[name] for name in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({k: v for k, v in vars(state["optimizer"]).items() if k != "step"})
+        self.__dict__.update(state)
+
+    def _parameters(self) -> list[torch.Tensor]:
+        groups = self.optimizer.param_groups
+        return [p for group in groups for p in group["params"] if p.grad is not None]
+
+    def _divide(self) -> bool:
+        """Divide gradients by the scale, once; return whether all are finite."""
+        gradients = [p.grad for p in self._parameters()]
+        # the greatest, which does not overflow where it is summed up
+        finite = math.isfinite(float(get_total_norm(gradients, math.inf)))
+        if finite and not self._divided:
+            torch._foreach_mul_(gradients, 1 / self.loss_scale)
+            self._divided = True
+        return finite

@@ -1,0 +1,87 @@
+"""An optimizer's step over tensors of PyTorch and their gradients, as one compiled program."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import onnx
+import torch
+from onnx import TensorProto, helper
+
+from steep import _steep
+from steep.errors import DataError
+from steep.own_ops import register_op
+from steep.session import TrainingSession
+
+_DTYPES = {torch.float32: TensorProto.FLOAT, torch.float64: TensorProto.DOUBLE}
+_DOMAIN = "compat"
+# A loss of nothing, whose gradient by w is what the step is given: the engine's updates are all
+# that is left of the program.
+_GIVEN = f'<domain: "{_DOMAIN}", opset_import: ["": 18]>'
+_LOSS = f"{_GIVEN} Given (w, g) => (y) {{ y = Constant <value_float = 0.0> () }}"
+_GRADIENT = f'{_GIVEN} GivenGrad (w, g, y, dy) => (dw, "") {{ dw = Identity (g) }}'
+_registering = threading.Lock()
+
+
+class TensorUpdate:
+    """Updates parameters in place, all of them in one call.
+
+    Args:
+        groups: parameters by name, float32 or float64, contiguous, in CPU memory; with how they
+            learn. What an ``OptimizerOptions`` says may differ between groups.
+
+    Raises:
+        DataError: a parameter is of another kind.
+        ModelError: an option is out of range.
+    """
+
+    def __init__(
+        self, groups: Sequence[tuple[Mapping[str, torch.Tensor], _steep.OptimizerOptions]]
+    ) -> None:
+        self.parameters = {name: p for group, _ in groups for name, p in group.items()}
+        for name, parameter in self.parameters.items():
+            _check(name, parameter)
+        with _registering, register_op(_LOSS, _GRADIENT):
+            self.session = TrainingSession(
+                self._model(),
+                output="loss",
+                optimizer=groups[0][1].kind,
+                trainable=list(self.parameters),
+                groups=[(list(group), options) for group, options in groups],
+                weights={name: p.detach() for name, p in self.parameters.items()},
+                bound_to_graph=False,
+            )
+
+    def _model(self) -> onnx.ModelProto:
+        """Return a model whose gradients are its inputs, in the order of the parameters."""
+        nodes, inputs, initializers = [], [], []
+        for i, (name, parameter) in enumerate(self.parameters.items()):
+            dtype, shape = _DTYPES[parameter.dtype], list(parameter.shape)
+            nodes.append(helper.make_node("Given", [name, f"g/{i}"], [f"y/{i}"], domain=_DOMAIN))
+            inputs.append(helper.make_tensor_value_info(f"g/{i}", dtype, shape))
+            initializers.append(TensorProto(name=name, data_type=dtype, dims=shape))
+        nodes.append(helper.make_node("Sum", [f"y/{i}" for i in range(len(inputs))], ["loss"]))
+        loss = helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])
+        graph = helper.make_graph(nodes, "update", inputs, [loss], initializers)
+        opsets = [helper.make_opsetid("", 18), helper.make_opsetid(_DOMAIN, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+    def step(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Update every parameter by its gradient, given in their order: of their dtypes and shapes.
+
+        Raises ShapeError before anything changes.
+        """
+        self.session.step(*(g.detach() for g in gradients))
+
+
+def _check(name: str, parameter: torch.Tensor) -> None:
+    if parameter.dtype in _DTYPES and parameter.device.type == "cpu" and parameter.is_contiguous():
+        return
+    raise DataError(
+        "A parameter cannot be updated in place.",
+        node=name,
+        expected="contiguous, float32 or float64, in CPU memory",
+        received=f"{parameter.dtype} on {parameter.device}, strides {parameter.stride()}",
+        remedy='keep weights in float32; precision="bf16" has products in 16 bits',
+    )
