@@ -4,8 +4,8 @@ NAMES = {
     "onnxruntime": "InferenceSession SessionOptions GraphOptimizationLevel NodeArg ModelMetadata "
     "get_available_providers get_device set_seed set_default_logger_severity __version__ "
     "OrtValue IOBinding RunOptions SparseTensor OrtDevice is_ortmodule_available",
-    "onnxruntime.training": "ORTModule DebugOptions LogLevel "
-    "TrainingParameters TrainingSession register_graph_optimizer",
+    "onnxruntime.training": "ORTModule DebugOptions LogLevel ORTTrainer ORTTrainerOptions "
+    "TrainStepInfo TrainingParameters TrainingSession register_graph_optimizer",
     "onnxruntime.training.pytorch": "trainer",
     "onnxruntime.training.ortmodule": "ORTModule DebugOptions LogLevel ONNX_OPSET_VERSION "
     "MINIMUM_RUNTIME_PYTORCH_VERSION_STR ORTMODULE_FALLBACK_POLICY ORTMODULE_FALLBACK_RETRY "
@@ -32,11 +32,11 @@ NAMES = {
     "onnxruntime.training.optim.lr_scheduler": "LinearWarmupLRScheduler PolyWarmupLRScheduler",
     "onnxruntime.training.amp": "LossScaler DynamicLossScaler",
     "onnxruntime.training.amp.loss_scaler": "LossScaler DynamicLossScaler",
-    "onnxruntime.training.orttrainer": "",
-    "onnxruntime.training.orttrainer_options": "",
+    "onnxruntime.training.orttrainer": "ORTTrainer TrainStepInfo",
+    "onnxruntime.training.orttrainer_options": "ORTTrainerOptions",
     "onnxruntime.training.model_desc_validation": "_ORTTrainerModelDesc",
     "onnxruntime.training.postprocess": "run_postprocess",
-    "onnxruntime.training.checkpoint": "experimental_save_checkpoint "
+    "onnxruntime.training.checkpoint": "aggregate_checkpoints experimental_save_checkpoint "
     "experimental_load_checkpoint experimental_state_dict experimental_load_state_dict",
     "onnxruntime.training.api": "Module Optimizer CheckpointState LinearLRScheduler",
     "onnxruntime.training.artifacts": "generate_artifacts LossType OptimType",
@@ -45,10 +45,11 @@ NAMES = {
     "onnxruntime.training.utils": "extract_data_and_schema unflatten_data_using_schema PTable "
     "PrimitiveType log_memory_usage torch_nvtx_range_push torch_nvtx_range_pop "
     "pytorch_type_to_onnx_dtype pytorch_scalar_type_to_pytorch_dtype",
-    "onnxruntime.training.utils.hooks": ""
-    "ZeROOffloadSubscriber "
+    "onnxruntime.training.utils.hooks": "GlobalSubscriberManager SubscriberManager "
+    "StatisticsSubscriber inspect_activation ZeROOffloadSubscriber "
     "configure_ort_compatible_zero_stage3",
-    "onnxruntime.training.utils.data": "",
+    "onnxruntime.training.utils.data": "LoadBalancingDistributedSampler "
+    "LoadBalancingDistributedBatchSampler",
     "onnxruntime.training.torchdynamo.register_backend": "aot_ort dynamic_aot_ort ort dynamic_ort "
     "make_aot_ort",
     "onnxruntime.training.ort_triton": "register_triton_kernel",
@@ -68,7 +69,7 @@ NAMES = {
     "onnxruntime.capi.training.ort_trainer": "IODescription ModelDescription ORTTrainer LossScaler",
     "torch_ort": "ORTModule DebugOptions LogLevel set_seed __version__",
     "torch_ort.optim": "FusedAdam FP16_Optimizer",
-    "torch_ort.utils.data": "",
+    "torch_ort.utils.data": "LoadBalancingDistributedSampler LoadBalancingDistributedBatchSampler",
     "torch_ort.experimental.json_config": "load_from_json",
     "torch_ort.experimental.graph_config": "set_propagate_cast_ops_optimization",
     "torch_ort.configure": "",

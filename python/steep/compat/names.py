@@ -38,9 +38,6 @@ _SCHEDULERS = _of(
     "PolyWarmupLRScheduler",
 )
 _SCALERS = _of(f"{_COMPAT}.loss_scalers", "LossScaler", "DynamicLossScaler")
-_TRAINER: dict[str, str] = {}
-_OPTIONS: dict[str, str] = {}
-_AGGREGATE: dict[str, str] = {}
 _POLICY = _of(f"{_COMPAT}.fallback", "_FallbackPolicy")
 _EXCEPTIONS = _of(
     f"{_COMPAT}.fallback",
@@ -63,8 +60,11 @@ _CONSTANTS = _of(
 )
 _HIERARCHICAL = _of(f"{_COMPAT}.ort_module", "HierarchicalORTModule")
 _JSON = _of(f"{_COMPAT}.json_config", "load_from_json")
-_HOOKS: dict[str, str] = {}
-_SAMPLERS: dict[str, str] = {}
+_SAMPLERS = _of(
+    f"{_COMPAT}.samplers",
+    "LoadBalancingDistributedSampler",
+    "LoadBalancingDistributedBatchSampler",
+)
 _OLD_DIALECT = _of("steep", "ORTTrainer", "IODescription", "ModelDescription")
 _INSTALL = f"{_COMPAT}.nothing_to_install:main"
 
@@ -79,8 +79,6 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime.training": {
         **_MODULE,
         **_DEBUG,
-        **_TRAINER,
-        **_OPTIONS,
         **_of("steep", "TrainingSession"),
     },
     "onnxruntime.training.pytorch": _of("steep", "trainer"),
@@ -126,11 +124,11 @@ MODULES: dict[str, dict[str, str]] = {
     },
     "onnxruntime.training.amp": _SCALERS,
     "onnxruntime.training.amp.loss_scaler": _SCALERS,
-    "onnxruntime.training.orttrainer": _TRAINER,
-    "onnxruntime.training.orttrainer_options": _OPTIONS,
-    "onnxruntime.training.checkpoint": _AGGREGATE,
+    "onnxruntime.training.orttrainer": {},
+    "onnxruntime.training.orttrainer_options": {},
+    "onnxruntime.training.checkpoint": {},
     "onnxruntime.training.utils": {},
-    "onnxruntime.training.utils.hooks": _HOOKS,
+    "onnxruntime.training.utils.hooks": {},
     "onnxruntime.training.utils.data": _SAMPLERS,
     "onnxruntime.training.utils.data.sampler": _SAMPLERS,
     "onnxruntime.training.api": {},
@@ -188,6 +186,11 @@ _ONNX = "onnx.parser and onnx.helper write graphs, steep.grad differentiates the
 
 _REWRITE = "steep.register_op for operators; steep.TrainingSession trains a graph that you rewrote"
 
+_TRAINER = ("ORTTrainer", "TrainStepInfo", "ORTTrainerOptions")
+_WHOLE_STEP = (
+    "steep.trainer(model, criterion, optimizer); steep.ORTTrainer is that of IODescription"
+)
+
 _PYBIND = {
     **_refused(["TrainingParameters", "get_optimized_model"], _SESSION),
     **_refused(["OrtModuleGraphBuilder", "OrtModuleGraphBuilderConfiguration", "GraphInfo"], _GRAD),
@@ -231,7 +234,10 @@ REFUSED: dict[str, dict[str, str]] = {
     "onnxruntime.training": {
         **_refused(["TrainingParameters"], _SESSION),
         **_refused(["register_graph_optimizer"], _REWRITE),
+        **_refused(_TRAINER, _WHOLE_STEP),
     },
+    "onnxruntime.training.orttrainer": _refused(_TRAINER, _WHOLE_STEP),
+    "onnxruntime.training.orttrainer_options": _refused(["ORTTrainerOptions"], _WHOLE_STEP),
     "onnxruntime.training.api": {
         **_refused(["Module", "Optimizer", "CheckpointState", "Parameter", "Parameters"], _SESSION),
         **_refused(
@@ -267,6 +273,11 @@ REFUSED: dict[str, dict[str, str]] = {
     },
     "onnxruntime.training.utils.hooks": {
         **_refused(
+            ["GlobalSubscriberManager", "SubscriberManager", "StatisticsSubscriber"],
+            "register_forward_hook of the modules within; ORTModule captures them anew",
+        ),
+        **_refused(["inspect_activation"], "a forward hook, or ORTModule(verify=True)"),
+        **_refused(
             ["ZeROOffloadSubscriber", "configure_ort_compatible_zero_stage3"],
             "nothing to configure: ORTModule reads parameters where they are at each call",
         ),
@@ -281,12 +292,13 @@ REFUSED: dict[str, dict[str, str]] = {
     "onnxruntime.training.checkpoint": {
         **_refused(
             [
+                "aggregate_checkpoints",
                 "experimental_save_checkpoint",
                 "experimental_load_checkpoint",
                 "experimental_state_dict",
                 "experimental_load_state_dict",
             ],
-            "ORTTrainer.save_checkpoint, load_checkpoint, state_dict and load_state_dict",
+            "save_checkpoint, load_checkpoint, state_dict and load_state_dict of a trainer",
         ),
     },
     "onnxruntime.capi._pybind_state": _PYBIND,
