@@ -56,6 +56,20 @@ def test_the_table_has_no_name_that_is_not_there():
     assert set(names.REFUSED) <= set(names.MODULES)
 
 
+def test_every_name_is_in_the_table_for_readers():
+    text = (ROOT / "docs/migration.md").read_text()
+    said = {name for cell in re.findall(r"`([^`]+)`", text) for name in re.findall(r"\w+", cell)}
+    main = [m for m in NAMES if m.startswith("onnxruntime.training")]
+    main = [
+        m for m in main if not m.endswith((".utils", ".ort_triton", "_validation", "postprocess"))
+    ]
+    wanted = {name for m in main for name in NAMES[m].split() if name[0].isupper()}
+    short = ("ORTModule", "ORTMODULE_", "ONNX_OPSET", "MINIMUM_")  # in rows of several
+    missing = {n for n in wanted - said if not n.startswith(short)}
+    by_ending = ("WarmupLRScheduler", "BatchSampler", "Block")
+    assert {n for n in missing if not n.endswith(by_ending)} == set()
+
+
 def test_from_import_says_what_to_do():
     with pytest.raises(compat.NotOffered, match="TrainingSession"):
         from onnxruntime.training.api import Module  # noqa: F401
