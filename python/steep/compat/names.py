@@ -60,6 +60,8 @@ _CONSTANTS = _of(
 )
 _HIERARCHICAL = _of(f"{_COMPAT}.ort_module", "HierarchicalORTModule")
 _JSON = _of(f"{_COMPAT}.json_config", "load_from_json")
+_TRAINER = _of(f"{_COMPAT}.described_trainer", "ORTTrainer", "TrainStepInfo")
+_OPTIONS = _of(f"{_COMPAT}.trainer_options", "ORTTrainerOptions")
 _SAMPLERS = _of(
     f"{_COMPAT}.samplers",
     "LoadBalancingDistributedSampler",
@@ -79,6 +81,8 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime.training": {
         **_MODULE,
         **_DEBUG,
+        **_TRAINER,
+        **_OPTIONS,
         **_of("steep", "TrainingSession"),
     },
     "onnxruntime.training.pytorch": _of("steep", "trainer"),
@@ -124,8 +128,8 @@ MODULES: dict[str, dict[str, str]] = {
     },
     "onnxruntime.training.amp": _SCALERS,
     "onnxruntime.training.amp.loss_scaler": _SCALERS,
-    "onnxruntime.training.orttrainer": {},
-    "onnxruntime.training.orttrainer_options": {},
+    "onnxruntime.training.orttrainer": _TRAINER,
+    "onnxruntime.training.orttrainer_options": _OPTIONS,
     "onnxruntime.training.checkpoint": {},
     "onnxruntime.training.utils": {},
     "onnxruntime.training.utils.hooks": {},
@@ -186,10 +190,6 @@ _ONNX = "onnx.parser and onnx.helper write graphs, steep.grad differentiates the
 
 _REWRITE = "steep.register_op for operators; steep.TrainingSession trains a graph that you rewrote"
 
-_TRAINER = ("ORTTrainer", "TrainStepInfo", "ORTTrainerOptions")
-_WHOLE_STEP = (
-    "steep.trainer(model, criterion, optimizer); steep.ORTTrainer is that of IODescription"
-)
 
 _PYBIND = {
     **_refused(["TrainingParameters", "get_optimized_model"], _SESSION),
@@ -234,10 +234,7 @@ REFUSED: dict[str, dict[str, str]] = {
     "onnxruntime.training": {
         **_refused(["TrainingParameters"], _SESSION),
         **_refused(["register_graph_optimizer"], _REWRITE),
-        **_refused(_TRAINER, _WHOLE_STEP),
     },
-    "onnxruntime.training.orttrainer": _refused(_TRAINER, _WHOLE_STEP),
-    "onnxruntime.training.orttrainer_options": _refused(["ORTTrainerOptions"], _WHOLE_STEP),
     "onnxruntime.training.api": {
         **_refused(["Module", "Optimizer", "CheckpointState", "Parameter", "Parameters"], _SESSION),
         **_refused(

@@ -1,0 +1,312 @@
+"""``ORTTrainer`` of ONNX Runtime 1.6 to 1.16: a described model, a config, options."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.nn.utils import clip_grad_norm_, get_total_norm
+from torch.utils.dlpack import from_dlpack
+
+from steep import _steep
+from steep.compat.loss_scalers import DynamicLossScaler
+from steep.compat.optimizer_configs import _OptimizerConfig
+from steep.compat.tensor_update import TensorUpdate
+from steep.compat.trainer_options import ORTTrainerOptions
+from steep.errors import CheckpointError, DataError, ModelError
+from steep.export import export
+from steep.ort_module import ORTModule
+from steep.torch_trainer import in_mode
+
+
+@dataclasses.dataclass
+class TrainStepInfo:
+    """What schedulers and loss scalers are told.
+
+    Attributes:
+        optimizer_config: whose ``lr`` is the base rate.
+        all_finite: whether the last update's gradients were.
+        fetches: taken for compatibility.
+        optimization_step: updates so far.
+        step: calls of ``train_step`` so far.
+    """
+
+    optimizer_config: _OptimizerConfig
+    all_finite: bool = True
+    fetches: list[str] = dataclasses.field(default_factory=list)
+    optimization_step: int = 0
+    step: int = 0
+
+
+class _Described(torch.nn.Module):
+    """(inputs…) → the described outputs; with a loss apart, its last input is the label."""
+
+    def __init__(self, model: torch.nn.Module, loss_fn: Callable[..., Any] | None) -> None:
+        super().__init__()
+        self.model, self.loss_fn = model, loss_fn
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        if self.loss_fn is None:
+            return self.model(*inputs)
+        *given, label = inputs
+        result = self.model(*given)
+        rest = result if isinstance(result, tuple) else (result,)
+        return (self.loss_fn(result, label), *rest)
+
+
+class ORTTrainer:
+    """Trains a model whose inputs and outputs are described.
+
+    Forward and backward are one compiled program, the update of all parameters another; between
+    them gradients are added up, tested and clipped. ``steep.trainer`` compiles the whole step.
+
+    >>> trainer = ORTTrainer(model, {"inputs": [("x", ["n", 4]), ("y", ["n", 2])],
+    ...                              "outputs": [("loss", [], True), ("out", ["n", 2])]},
+    ...                      AdamConfig(lr=1e-3), loss_fn)
+    >>> loss, out = trainer.train_step(x, y)
+
+    Args:
+        model: its parameters are updated in place.
+        model_desc: a dict of "inputs", each (name, shape), the label last where the loss is given
+            apart, and "outputs", each (name, shape) or (name, shape, is_loss): as the model returns
+            them; the loss first where it is given apart.
+        optim_config: an ``SGDConfig``, ``AdamConfig`` or ``LambConfig``.
+        loss_fn: called with the model's result and the label.
+        options: an ``ORTTrainerOptions``. Mixed precision has float16 products, with a
+            ``DynamicLossScaler`` unless another is given.
+
+    Raises:
+        DataError: the description, a name or an option is wrong.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        model_desc: Mapping[str, Any],
+        optim_config: _OptimizerConfig,
+        loss_fn: Callable[..., Any] | None = None,
+        options: ORTTrainerOptions | None = None,
+    ) -> None:
+        self._inputs, self._outputs, self._loss_at = _description(model_desc)
+        settings: Any = options or ORTTrainerOptions()  # sections are attributes by name
+        self.options: Any = settings
+        self.optim_config, self.loss_fn, self.model = optim_config, loss_fn, model
+        self._train_step_info = TrainStepInfo(optim_config)
+        mixed = settings.mixed_precision
+        self._scaler = (mixed.loss_scaler or DynamicLossScaler()) if mixed.enabled else None
+        self._net = _Described(model, loss_fn)
+        precision = "fp16" if mixed.enabled else None
+        self._module = ORTModule(self._net, fallback=None, precision=precision)
+        self._parameters = self._trained()
+        self._groups = self._grouped()
+        self._update: TensorUpdate | None = None
+        self._pending: Mapping[str, Any] | None = None
+
+    def train_step(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
+        """One step on the described inputs; return the described outputs, the only one by itself.
+
+        With accumulation every so many-th step updates, by the mean of their gradients.
+
+        Raises:
+            DataError: an input is missing, or one too many.
+            ModelError: the model does not become one graph, or returns other outputs.
+        """
+        info = self._train_step_info
+        with torch.enable_grad(), in_mode(self._net, True):
+            outputs = self._called(args, kwargs)
+            every = self.options.batch.gradient_accumulation_steps
+            (outputs[self._loss_at] * (self._scale() / every)).backward()
+        info.step += 1
+        if info.step % every == 0:
+            self._learn()
+        return _alone(outputs)
+
+    def eval_step(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
+        """Return the described outputs in evaluation mode, without an update."""
+        with torch.no_grad(), in_mode(self._net, False):
+            return _alone(self._called(args, kwargs))
+
+    def save_as_onnx(self, path: str | os.PathLike[str], *inputs: torch.Tensor) -> None:
+        """Write the model, without the loss given apart, for inputs like these."""
+        opset = max(18, self.options._internal_use.onnx_opset_version)
+        with in_mode(self.model, False):
+            proto = export(self.model, inputs, opset=opset)
+        _steep.write_file(os.fspath(path), proto.SerializeToString())
+
+    def state_dict(self, pytorch_format: bool = False) -> dict[str, Any]:
+        """Return copies of the model's state, under "model", moments and counters.
+
+        ``pytorch_format``: the model's state alone, as its ``state_dict``.
+        """
+        weights = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+        if pytorch_format:
+            return weights
+        info = self._train_step_info
+        moments = {}
+        if self._update is not None:
+            held = self._update.session.optimizer_state()
+            moments = {key: from_dlpack(tensor) for key, tensor in held.items()}
+        return {
+            "model": weights,
+            "optimizer": moments,
+            "train_step_info": {"step": info.step, "optimization_step": info.optimization_step},
+            "loss_scale": self._scale(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Load what ``state_dict`` returned. Raises what ``torch.nn.Module`` does."""
+        self.model.load_state_dict(state["model"], strict=strict)
+        info = self._train_step_info
+        info.step = state["train_step_info"]["step"]
+        info.optimization_step = state["train_step_info"]["optimization_step"]
+        if self._scaler is not None:
+            self._scaler.loss_scale = state["loss_scale"]
+        self._update, self._pending = None, state["optimizer"] or None
+
+    def save_checkpoint(
+        self,
+        path: str | os.PathLike[str],
+        user_dict: Mapping[str, Any] | None = None,
+        include_optimizer_states: bool = True,
+    ) -> None:
+        """Write ``state_dict`` and ``user_dict`` to one new file, by ``torch.save``.
+
+        Raises:
+            CheckpointError: there is such a file.
+        """
+        if os.path.exists(path):
+            raise CheckpointError("The file is there already.", node=os.fspath(path))
+        state = self.state_dict()
+        if not include_optimizer_states:
+            state["optimizer"] = {}
+        torch.save({"state": state, "user": dict(user_dict or {})}, path)
+
+    def load_checkpoint(self, path: str | os.PathLike[str], strict: bool = True) -> dict[str, Any]:
+        """Load what ``save_checkpoint`` wrote; return its ``user_dict``."""
+        saved = torch.load(path, weights_only=True)
+        self.load_state_dict(saved["state"], strict)
+        user: dict[str, Any] = saved["user"]
+        return user
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        named = dict(zip(self._inputs, args, strict=False)) | kwargs
+        if len(args) + len(kwargs) != len(self._inputs) or set(named) != set(self._inputs):
+            raise DataError(
+                "The inputs are not those that are described.",
+                expected=", ".join(self._inputs),
+                received=f"{len(args)} by position; {', '.join(kwargs) or 'none'} by name",
+            )
+        result = self._module(*(named[name] for name in self._inputs))
+        if isinstance(result, Mapping):
+            result = tuple(result[name] for name in self._outputs)
+        outputs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+        if len(outputs) < len(self._outputs):
+            raise ModelError(
+                "The model returns fewer outputs than are described.",
+                expected=", ".join(self._outputs),
+                received=f"{len(outputs)} outputs",
+            )
+        return outputs[: len(self._outputs)]
+
+    def _scale(self) -> float:
+        return 1.0 if self._scaler is None else float(self._scaler.loss_scale)
+
+    def _learn(self) -> None:
+        """Update by the gradients so far, unless one is not finite; then drop them."""
+        info = self._train_step_info
+        parameters = list(self._parameters.values())
+        for p in parameters:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        info.all_finite = True
+        if self._scaler is not None:
+            info.all_finite = math.isfinite(float(get_total_norm(gradients, math.inf)))
+            torch._foreach_mul_(gradients, 1 / self._scale())
+            self._scaler.update(info)
+        if info.all_finite:
+            bound = self.optim_config.max_norm_clip
+            if self.options.utils.grad_norm_clip and math.isfinite(bound):
+                clip_grad_norm_(parameters, bound)
+            self._step(gradients)
+            info.optimization_step += 1
+        for p in parameters:
+            p.grad = None
+
+    def _step(self, gradients: list[torch.Tensor]) -> None:
+        schedule = self.options.lr_scheduler
+        lr = self.optim_config.lr
+        if schedule is not None:
+            (lr, *_) = schedule._step(self._train_step_info)
+        options = [self.optim_config.options(lr, group) for _, group in self._groups]
+        if self._update is None:
+            self._update = TensorUpdate(
+                [
+                    ({name: self._parameters[name] for name in names}, o)
+                    for (names, _), o in zip(self._groups, options, strict=True)
+                ]
+            )
+            if self._pending is not None:
+                self._update.session.set_optimizer_state(dict(self._pending))
+                self._pending = None
+        else:
+            for i, o in enumerate(options):
+                self._update.session.set_group(i, o)
+        by_name = dict(zip(self._parameters, gradients, strict=True))
+        self._update.step([by_name[name] for name in self._update.parameters])
+
+    def _trained(self) -> dict[str, torch.nn.Parameter]:
+        named = dict(self.model.named_parameters())
+        frozen = self.options.utils.frozen_weights
+        for name in [*frozen, *self.optim_config.names()]:
+            if name not in named:
+                raise DataError(
+                    "There is no such parameter.", expected=", ".join(named), received=name
+                )
+        for name in frozen:
+            named[name].requires_grad_(False)
+        return {name: p for name, p in named.items() if p.requires_grad}
+
+    def _grouped(self) -> list[tuple[list[str], Mapping[str, Any] | None]]:
+        apart = self.optim_config.names()
+        rest = [name for name in self._parameters if name not in apart]
+        groups: list[tuple[list[str], Mapping[str, Any] | None]] = [(rest, None)]
+        for group in self.optim_config.params:
+            names = [name for name in group["params"] if name in self._parameters]
+            groups.append((names, {k: v for k, v in group.items() if k != "params"}))
+        return [(names, group) for names, group in groups if names]
+
+
+def _alone(outputs: tuple[Any, ...]) -> Any:
+    values = tuple(o.detach() if isinstance(o, torch.Tensor) else o for o in outputs)
+    return values[0] if len(values) == 1 else values
+
+
+def _description(model_desc: Mapping[str, Any]) -> tuple[list[str], list[str], int]:
+    """Return the names of inputs and of outputs, and which of these is the loss."""
+
+    def wrong(why: str) -> DataError:
+        return DataError(f"Invalid model_desc: {why}.", expected='{"inputs": […], "outputs": […]}')
+
+    if not isinstance(model_desc, Mapping) or set(model_desc) != {"inputs", "outputs"}:
+        raise wrong("it has not the keys inputs and outputs")
+    for key, most in (("inputs", 2), ("outputs", 3)):
+        entries = model_desc[key]
+        if not isinstance(entries, (list, tuple)) or not entries:
+            raise wrong(f"{key} is no list, or empty")
+        for entry in entries:
+            fits = isinstance(entry, (list, tuple)) and 2 <= len(entry) <= most
+            if not fits or not isinstance(entry[0], str) or not isinstance(entry[1], (list, tuple)):
+                raise wrong(f"{entry!r} of {key} is not (name, shape)")
+            if not all(isinstance(extent, (int, str)) for extent in entry[1]):
+                raise wrong(f"a shape of {key} has other than numbers and names")
+    losses = [i for i, output in enumerate(model_desc["outputs"]) if len(output) == 3 and output[2]]
+    if len(losses) != 1:
+        raise wrong(f"{len(losses)} outputs are the loss")
+    names = [[entry[0] for entry in model_desc[key]] for key in ("inputs", "outputs")]
+    return names[0], names[1], losses[0]

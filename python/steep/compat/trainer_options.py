@@ -1,0 +1,108 @@
+"""``ORTTrainerOptions``: what an ``ORTTrainer`` is told beside its model and optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from steep.compat.notices import say_once
+from steep.errors import DataError
+
+_GPU = "the trainer runs on the CPU, in one process"
+_ALWAYS = "graphs are checked, and their shapes inferred, always"
+_PLANNED = "the planner decides what backward computes again"
+
+# By section: each key's default, and why it changes nothing; "" for one that counts.
+_KEYS: dict[str, dict[str, tuple[Any, str]]] = {
+    "batch": {"gradient_accumulation_steps": (1, "")},
+    "device": {"id": ("cpu", ""), "mem_limit": (0, "steep.Limits bounds memory")},
+    "distributed": {
+        **{key: (0, "") for key in ("world_rank", "local_rank")},
+        **{
+            key: (1, "") for key in ("world_size", "data_parallel_size", "horizontal_parallel_size")
+        },
+        **{key: (False, _GPU) for key in ("allreduce_post_accumulation", "enable_adasum")},
+        "deepspeed_zero_optimization": ({"stage": 0}, _GPU),
+        "pipeline_parallel": ({}, _GPU),
+    },
+    "mixed_precision": {"enabled": (False, ""), "loss_scaler": (None, "")},
+    "graph_transformer": {
+        **{
+            key: (False, _PLANNED)
+            for key in ("attn_dropout_recompute", "gelu_recompute", "transformer_layer_recompute")
+        },
+        "number_recompute_layers": (0, _PLANNED),
+        "propagate_cast_ops_config": ({}, "mixed_precision says where products are of 16 bits"),
+    },
+    "utils": {
+        "frozen_weights": ([], ""),
+        "grad_norm_clip": (True, ""),
+        "memory_efficient_gradient": (False, _PLANNED),
+        "run_symbolic_shape_infer": (False, _ALWAYS),
+    },
+    "debug": {
+        "deterministic_compute": (False, "steps of one number of threads are deterministic"),
+        "check_model_export": (False, _ALWAYS),
+        "graph_save_paths": ({}, "DebugOptions of ORTModule writes graphs"),
+    },
+    "_internal_use": {
+        "enable_internal_postprocess": (True, _ALWAYS),
+        "extra_postprocess": (None, _ALWAYS),
+        "onnx_opset_version": (14, ""),
+        "enable_onnx_contrib_ops": (True, _ALWAYS),
+    },
+}
+_OTHERS: dict[str, Any] = {"lr_scheduler": None, "session_options": None, "provider_options": {}}
+_ONE = ("world_size", "data_parallel_size", "horizontal_parallel_size")
+
+
+class ORTTrainerOptions:
+    """Settings in sections, as attributes: ``options.batch.gradient_accumulation_steps``.
+
+    Sections and keys are those of ONNX Runtime. What is set and changes nothing here is said once.
+
+    Args:
+        options: a dict by section, of dicts by key; what is left out has its default.
+
+    Raises:
+        DataError: there is no such section or key, a number is out of range, or there is to be more
+            than one process, or another device than the CPU.
+    """
+
+    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+        given = dict(options or {})
+        for name in given:
+            if name not in _KEYS and name not in _OTHERS:
+                raise _wrong(name, ", ".join([*_KEYS, *_OTHERS]), "an unknown section")
+        for name, default in _OTHERS.items():
+            setattr(self, name, given.get(name, default))
+        for section, keys in _KEYS.items():
+            setattr(self, section, _section(section, keys, given.get(section, {})))
+        own: Any = self
+        steps = own.batch.gradient_accumulation_steps
+        if not isinstance(steps, int) or steps < 1:
+            raise _wrong("batch.gradient_accumulation_steps", "at least 1", repr(steps))
+        if not str(own.device.id).startswith("cpu"):
+            raise _wrong("device.id", '"cpu"', repr(own.device.id))
+        for key in _ONE:
+            if getattr(own.distributed, key) != 1:
+                raise _wrong(f"distributed.{key}", "1", repr(getattr(own.distributed, key)))
+
+
+def _section(name: str, keys: Mapping[str, tuple[Any, str]], given: Any) -> SimpleNamespace:
+    if not isinstance(given, Mapping):
+        raise _wrong(name, "a dict", repr(given))
+    for key in given:
+        if key not in keys:
+            raise _wrong(f"{name}.{key}", ", ".join(keys), "an unknown key")
+        default, without_meaning = keys[key]
+        if without_meaning and given[key] != default:
+            say_once(f"{name}.{key}", without_meaning)
+    return SimpleNamespace(**{key: given.get(key, default) for key, (default, _) in keys.items()})
+
+
+def _wrong(node: str, expected: str, received: str) -> DataError:
+    return DataError(
+        "An option of ORTTrainer is wrong.", node=node, expected=expected, received=received
+    )

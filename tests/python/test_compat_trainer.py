@@ -1,0 +1,181 @@
+"""ORTTrainer with a described model, against loops of PyTorch."""
+
+import copy
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import steep  # noqa: E402
+from steep.compat.described_trainer import ORTTrainer  # noqa: E402
+from steep.compat.loss_scalers import DynamicLossScaler  # noqa: E402
+from steep.compat.optimizer_configs import AdamConfig, LambConfig, SGDConfig  # noqa: E402
+from steep.compat.schedulers import LinearWarmupLRScheduler  # noqa: E402
+from steep.compat.trainer_options import ORTTrainerOptions  # noqa: E402
+
+LOSS = torch.nn.MSELoss()
+DESCRIPTION = {
+    "inputs": [("x", ["n", 4]), ("y", ["n", 2])],
+    "outputs": [("loss", [], True), ("out", ["n", 2])],
+}
+
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
+
+
+def batches(count):
+    torch.manual_seed(1)
+    return [(torch.randn(5, 4), torch.randn(5, 2)) for _ in range(count)]
+
+
+def trainer(config, model=None, **options):
+    return ORTTrainer(model or net(), DESCRIPTION, config, LOSS, ORTTrainerOptions(options))
+
+
+def assert_same(model, other, rtol=1e-4):
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=rtol, atol=1e-6)
+
+
+def test_steps_are_those_of_a_loop_with_clipping_schedule_and_groups():
+    decayed = ["0.weight", "2.weight"]
+    config = AdamConfig([{"params": decayed, "lambda_coef": 0.1}], lr=0.05, max_norm_clip=0.5)
+    schedule = LinearWarmupLRScheduler(10, 0.3)
+    ours = trainer(config, lr_scheduler=schedule)
+    model = net()
+    named = dict(model.named_parameters())
+    groups = [
+        {"params": [p for n, p in named.items() if n in decayed], "weight_decay": 0.1},
+        {"params": [p for n, p in named.items() if n not in decayed], "weight_decay": 0.0},
+    ]
+    theirs = torch.optim.AdamW(groups, lr=0.05)
+    for i, (x, y) in enumerate(batches(6)):
+        rate = 0.05 * (i / 3 if i < 3 else 1 - (i - 3) / 7)
+        for group in theirs.param_groups:
+            group["lr"] = rate
+        out = model(x)
+        loss = LOSS(out, y)
+        theirs.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        theirs.step()
+        given = ours.train_step(x, y=y)
+        torch.testing.assert_close(given[0], loss.detach(), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(given[1], out.detach(), rtol=1e-4, atol=1e-6)
+        assert schedule.get_last_lr() == [pytest.approx(rate)]
+    assert_same(ours.model, model)
+    assert ours._train_step_info.optimization_step == 6
+
+
+def test_accumulation_is_the_step_of_the_whole_batch():
+    ours = trainer(SGDConfig(lr=0.1), batch={"gradient_accumulation_steps": 2})
+    model = net()
+    data = batches(4)
+    for x, y in data:
+        ours.train_step(x, y)
+    theirs = torch.optim.SGD(model.parameters(), lr=0.1)
+    for first, second in (data[:2], data[2:]):
+        theirs.zero_grad()
+        x, y = (torch.cat(pair) for pair in zip(first, second, strict=True))
+        LOSS(model(x), y).backward()
+        theirs.step()
+    assert_same(ours.model, model)
+    assert ours._train_step_info.step == 4 and ours._train_step_info.optimization_step == 2
+
+
+def test_mixed_precision_skips_a_step_that_overflows():
+    scaler = DynamicLossScaler(loss_scale=2.0**10)
+    model = net()
+    ours = trainer(SGDConfig(lr=0.1), mixed_precision={"enabled": True, "loss_scaler": scaler})
+    ((x, y),) = batches(1)
+    ours.train_step(x, y)
+    loss = LOSS(model(x), y)
+    loss.backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert_same(ours.model, model, rtol=2e-2)
+    before = copy.deepcopy(ours.model)
+    ours.train_step(x, y * math.inf)
+    assert_same(ours.model, before, rtol=0)
+    assert scaler.loss_scale == 2.0**9 and not ours._train_step_info.all_finite
+
+
+def test_a_checkpoint_goes_on_bit_for_bit(tmp_path):
+    data = batches(5)
+    config = LambConfig(lr=0.01)
+    whole = trainer(config)
+    for x, y in data[:3]:
+        whole.train_step(x, y)
+    whole.save_checkpoint(tmp_path / "c", {"epoch": 2})
+    with pytest.raises(steep.CheckpointError, match="already"):
+        whole.save_checkpoint(tmp_path / "c")
+    again = trainer(config, torch.nn.Sequential(*(copy.deepcopy(m) for m in net())))
+    assert again.load_checkpoint(tmp_path / "c") == {"epoch": 2}
+    for x, y in data[3:]:
+        whole.train_step(x, y), again.train_step(x, y)
+    assert_same(whole.model, again.model, rtol=0)
+    assert set(whole.state_dict(pytorch_format=True)) == set(whole.model.state_dict())
+    whole.save_checkpoint(tmp_path / "w", include_optimizer_states=False)
+    assert torch.load(tmp_path / "w")["state"]["optimizer"] == {}
+
+
+class ReturnsItsLoss(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.dropout = torch.nn.Linear(4, 2), torch.nn.Dropout(0.5)
+
+    def forward(self, x, y):
+        out = self.dropout(self.layer(x))
+        return out, LOSS(out, y)
+
+
+def test_a_model_that_returns_its_loss(tmp_path):
+    description = {
+        "inputs": DESCRIPTION["inputs"],
+        "outputs": [("out", ["n", 2]), ("loss", [], True)],
+    }
+    model = ReturnsItsLoss()
+    frozen = model.layer.bias.detach().clone()
+    options = ORTTrainerOptions({"utils": {"frozen_weights": ["layer.bias"]}})
+    ours = ORTTrainer(model, description, SGDConfig(lr=0.1), options=options)
+    ((x, y),) = batches(1)
+    losses = [float(ours.train_step(x, y)[1]) for _ in range(3)]
+    assert len(set(losses)) == 3 and torch.equal(model.layer.bias, frozen)
+    out, loss = ours.eval_step(x, y)
+    torch.testing.assert_close(out, model.layer(x).detach())
+    torch.testing.assert_close(loss, LOSS(out, y))
+    ours.save_as_onnx(tmp_path / "m.onnx", x, y)
+    given = steep.InferenceSession(tmp_path / "m.onnx").run(None, {"x": x.numpy(), "y": y.numpy()})
+    torch.testing.assert_close(torch.from_numpy(given[0]), out)
+
+
+def test_what_is_wrong_is_said():
+    outputs, inputs = DESCRIPTION["outputs"], DESCRIPTION["inputs"]
+    for wrong in (
+        {"inputs": inputs},
+        {"inputs": [], "outputs": outputs},
+        {"inputs": [("x",)], "outputs": outputs},
+        {"inputs": [("x", [1.5])], "outputs": outputs},
+        {"inputs": inputs, "outputs": [("out", [])]},
+    ):
+        with pytest.raises(ValueError, match="Invalid model_desc"):
+            ORTTrainer(net(), wrong, SGDConfig(), LOSS)
+    for options in (
+        {"batches": {}},
+        {"batch": {"steps": 2}},
+        {"batch": {"gradient_accumulation_steps": 0}},
+        {"batch": 2},
+        {"device": {"id": "cuda"}},
+        {"distributed": {"world_size": 2}},
+    ):
+        with pytest.raises(steep.DataError, match="option"):
+            ORTTrainerOptions(options)
+    with pytest.raises(steep.DataError, match="no such parameter"):
+        trainer(AdamConfig([{"params": ["head.weight"]}]))
+    ((x, y),) = batches(1)
+    with pytest.raises(steep.DataError, match="described"):
+        trainer(SGDConfig()).train_step(x)
+    with pytest.raises(steep.DataError, match="described"):
+        trainer(SGDConfig()).train_step(x, x=y)
