@@ -62,6 +62,14 @@ _HIERARCHICAL = _of(f"{_COMPAT}.ort_module", "HierarchicalORTModule")
 _JSON = _of(f"{_COMPAT}.json_config", "load_from_json")
 _TRAINER = _of(f"{_COMPAT}.described_trainer", "ORTTrainer", "TrainStepInfo")
 _OPTIONS = _of(f"{_COMPAT}.trainer_options", "ORTTrainerOptions")
+_HOOKS = _of(
+    f"{_COMPAT}.hooks",
+    "GlobalSubscriberManager",
+    "SubscriberManager",
+    "SubscriberBase",
+    "StatisticsSubscriber",
+    "inspect_activation",
+)
 _SAMPLERS = _of(
     f"{_COMPAT}.samplers",
     "LoadBalancingDistributedSampler",
@@ -132,7 +140,7 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime.training.orttrainer_options": _OPTIONS,
     "onnxruntime.training.checkpoint": {},
     "onnxruntime.training.utils": {},
-    "onnxruntime.training.utils.hooks": {},
+    "onnxruntime.training.utils.hooks": _HOOKS,
     "onnxruntime.training.utils.data": _SAMPLERS,
     "onnxruntime.training.utils.data.sampler": _SAMPLERS,
     "onnxruntime.training.api": {},
@@ -269,11 +277,6 @@ REFUSED: dict[str, dict[str, str]] = {
         ),
     },
     "onnxruntime.training.utils.hooks": {
-        **_refused(
-            ["GlobalSubscriberManager", "SubscriberManager", "StatisticsSubscriber"],
-            "register_forward_hook of the modules within; ORTModule captures them anew",
-        ),
-        **_refused(["inspect_activation"], "a forward hook, or ORTModule(verify=True)"),
         **_refused(
             ["ZeROOffloadSubscriber", "configure_ort_compatible_zero_stage3"],
             "nothing to configure: ORTModule reads parameters where they are at each call",

@@ -1,0 +1,174 @@
+"""Subscribers to activations: what a model's parts give, and their gradients, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from steep.errors import DataError
+
+
+class SubscriberBase:
+    """Is told of activations and their gradients in the steps [start_step, end_step).
+
+    A class of one's own overrides ``activation`` and ``gradient``.
+    """
+
+    def __init__(self, start_step: int | None = None, end_step: int | None = None) -> None:
+        self.start_step = 0 if start_step is None else start_step
+        self.end_step = end_step
+
+    def wants(self, step: int) -> bool:
+        """Return whether a step is one of those."""
+        return self.start_step <= step and (self.end_step is None or step < self.end_step)
+
+    def activation(self, name: str, step: int, tensor: torch.Tensor) -> None:
+        """Take an activation, without history; ``name`` says of what."""
+
+    def gradient(self, name: str, step: int, tensor: torch.Tensor) -> None:
+        """Take the gradient of an activation."""
+
+
+class StatisticsSubscriber(SubscriberBase):
+    """Writes statistics of activations and gradients, for comparing two runs.
+
+    ``step_N/order.txt`` lists names in their order; ``step_N/CLASS_I_Kth_output_forward``, and
+    ``…_backward``, have the numbers of one: the I-th part of the model, its K-th output.
+
+    Args:
+        output_dir: a new folder.
+        start_step, end_step: as for ``SubscriberBase``.
+        override_output_dir: write into a folder that is there.
+        run_on_cpu, bucket_size: taken for compatibility: how statistics were computed on a GPU.
+
+    Raises:
+        FileExistsError: the folder is there.
+    """
+
+    def __init__(  # noqa: PLR0917 (the order that users know)
+        self,
+        output_dir: str,
+        start_step: int | None = None,
+        end_step: int | None = None,
+        override_output_dir: bool = False,
+        run_on_cpu: bool = False,
+        bucket_size: int = 2**29,
+    ) -> None:
+        super().__init__(start_step, end_step)
+        self._folder = Path(output_dir)
+        self._folder.mkdir(parents=True, exist_ok=override_output_dir)
+
+    def activation(self, name: str, step: int, tensor: torch.Tensor) -> None:
+        """See ``SubscriberBase``."""
+        self._write(f"{name}_forward", step, tensor)
+
+    def gradient(self, name: str, step: int, tensor: torch.Tensor) -> None:
+        """See ``SubscriberBase``."""
+        self._write(f"{name}_backward", step, tensor)
+
+    def _write(self, name: str, step: int, tensor: torch.Tensor) -> None:
+        folder = self._folder / f"step_{step}"
+        folder.mkdir(exist_ok=True)
+        with (folder / "order.txt").open("a") as order:
+            order.write(f"{name}\n")
+        values = tensor.detach().double()
+        numbers = {
+            "shape": list(tensor.shape),
+            "min": values.min().item() if values.numel() else None,
+            "max": values.max().item() if values.numel() else None,
+            "mean": values.mean().item(),
+            "std": values.std(correction=0).item(),
+            "nan": int(values.isnan().sum()),
+            "inf": int(values.isinf().sum()),
+            "zero": int((values == 0).sum()),
+        }
+        text = "".join(f"{key}: {value}\n" for key, value in numbers.items())
+        (folder / name).write_text(text)
+
+
+class SubscriberManager:
+    """Tells subscribers of what every part of a model gives. A step ends with the model's forward.
+
+    PyTorch runs the parts that are watched, one by one, and the engine what is between their hooks:
+    it is for looking, not for speed.
+    """
+
+    def __init__(self) -> None:
+        self._subscribers: list[SubscriberBase] = []
+        self._step = 0
+
+    def subscribe(self, module: torch.nn.Module, subscribers: Sequence[SubscriberBase]) -> None:
+        """Tell subscribers of a model, an ORTModule or not, from now on.
+
+        Raises:
+            DataError: one is no ``SubscriberBase``, or there are subscribers already.
+        """
+        if self._subscribers:
+            raise DataError(
+                "There are subscribers already.", remedy="use another SubscriberManager"
+            )
+        for subscriber in subscribers:
+            if not isinstance(subscriber, SubscriberBase):
+                raise DataError(
+                    "This is no subscriber.",
+                    expected="a SubscriberBase",
+                    received=type(subscriber).__name__,
+                )
+        self._subscribers = list(subscribers)
+        for index, part in enumerate(module.modules()):
+            part.register_forward_hook(self._hook(f"{type(part).__name__}_{index}"))
+        module.register_forward_hook(self._end)
+
+    def get_subscriber(self, kind: type[SubscriberBase]) -> SubscriberBase:
+        """Return the subscriber of this type. Raises DataError where there is none."""
+        for subscriber in self._subscribers:
+            if isinstance(subscriber, kind):
+                return subscriber
+        raise DataError("There is no such subscriber.", received=kind.__name__)
+
+    def tell(self, name: str, tensor: torch.Tensor) -> None:
+        """Tell of a tensor, and later of its gradient."""
+        step = self._step
+        for subscriber in self._subscribers:
+            if not subscriber.wants(step):
+                continue
+            subscriber.activation(name, step, tensor.detach())
+            if tensor.requires_grad:
+                tensor.register_hook(_gradient_hook(subscriber, name, step))
+
+    def _hook(self, name: str) -> Any:
+        @torch._dynamo.disable  # type: ignore[untyped-decorator]
+        def hook(_: torch.nn.Module, __: Any, result: Any) -> None:
+            tensors = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+            for k, tensor in enumerate(t for t in tensors if t.is_floating_point()):
+                self.tell(f"{name}_{k}th_output", tensor)
+
+        return hook
+
+    def _end(self, _: torch.nn.Module, __: Any, ___: Any) -> None:
+        self._step += 1
+
+
+def _gradient_hook(subscriber: SubscriberBase, name: str, step: int) -> Any:
+    def hook(gradient: torch.Tensor) -> None:
+        subscriber.gradient(name, step, gradient.detach())
+
+    return hook
+
+
+GlobalSubscriberManager = SubscriberManager()
+
+
+def inspect_activation(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Tell the global manager's subscribers of a tensor within ``forward``; return it."""
+    _inspect(name, tensor)
+    return tensor
+
+
+@torch._dynamo.disable  # type: ignore[untyped-decorator]
+def _inspect(name: str, tensor: torch.Tensor) -> None:
+    GlobalSubscriberManager.tell(name, tensor)

@@ -1,0 +1,87 @@
+"""Subscribers are told of activations and gradients, of an ORTModule too."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import steep  # noqa: E402
+from steep.compat import hooks  # noqa: E402
+from steep.compat.ort_module import ORTModule  # noqa: E402
+
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
+
+
+def numbers(path):
+    return dict(line.split(": ") for line in path.read_text().splitlines())
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, ORTModule], ids=["PyTorch", "ORTModule"])
+def test_statistics_of_each_step(wrap, tmp_path):
+    model = wrap(net())
+    manager = hooks.SubscriberManager()
+    subscriber = hooks.StatisticsSubscriber(str(tmp_path / "s"), start_step=1, end_step=3)
+    manager.subscribe(model, [subscriber])
+    for i in range(4):
+        torch.manual_seed(i)
+        model(torch.randn(3, 4)).square().sum().backward()
+    assert sorted(p.name for p in (tmp_path / "s").iterdir()) == ["step_1", "step_2"]
+    order = (tmp_path / "s/step_2/order.txt").read_text().split()
+    parts = ["Linear", "Tanh", "Linear"]
+    told = [n.split("_")[0] for n in order if n.endswith("forward")]
+    assert [n for n in told if n in parts] == parts
+    told = [n.split("_")[0] for n in order if n.endswith("backward")]
+    assert [n for n in told if n in parts] == parts[::-1]
+    plain = net()
+    torch.manual_seed(2)
+    hidden = torch.tanh(plain[0](torch.randn(3, 4)))
+    (file,) = (tmp_path / "s/step_2").glob("Tanh_*_0th_output_forward")
+    said = numbers(file)
+    assert said["shape"] == "[3, 6]" and float(said["max"]) == pytest.approx(
+        hidden.max().item(), rel=1e-5
+    )
+    hidden.retain_grad()
+    plain[2](hidden).square().sum().backward()
+    (file,) = (tmp_path / "s/step_2").glob("Tanh_*_0th_output_backward")
+    assert float(numbers(file)["mean"]) == pytest.approx(hidden.grad.mean().item(), rel=1e-4)
+    assert manager.get_subscriber(hooks.StatisticsSubscriber) is subscriber
+
+
+def test_what_is_wrong_is_said(tmp_path):
+    with pytest.raises(FileExistsError):
+        hooks.StatisticsSubscriber(str(tmp_path))
+    kept = hooks.StatisticsSubscriber(str(tmp_path), override_output_dir=True)
+    manager = hooks.SubscriberManager()
+    with pytest.raises(steep.DataError, match="no subscriber"):
+        manager.subscribe(net(), [3])
+    manager.subscribe(net(), [kept])
+    with pytest.raises(steep.DataError, match="already"):
+        manager.subscribe(net(), [kept])
+    with pytest.raises(steep.DataError, match="no such"):
+        hooks.SubscriberManager().get_subscriber(hooks.StatisticsSubscriber)
+
+
+def test_a_tensor_within_forward(monkeypatch):
+    told = []
+
+    class Subscriber(hooks.SubscriberBase):
+        def activation(self, name, step, tensor):
+            told.append((name, tuple(tensor.shape)))
+
+        def gradient(self, name, step, tensor):
+            told.append((f"{name}, gradient", tuple(tensor.shape)))
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(4, 6), torch.nn.Linear(6, 2)
+
+        def forward(self, x):
+            return self.second(hooks.inspect_activation("hidden", self.first(x)))
+
+    monkeypatch.setattr(hooks, "GlobalSubscriberManager", hooks.SubscriberManager())
+    hooks.GlobalSubscriberManager._subscribers = [Subscriber()]
+    ORTModule(Net())(torch.randn(3, 4)).sum().backward()
+    assert told == [("hidden", (3, 6)), ("hidden, gradient", (3, 6))]
