@@ -51,7 +51,7 @@ class Decides(torch.nn.Module):
 
     def forward(self, x):
         y = self.first(x)
-        return self.second(y) if float(y.sum()) > 0 else self.second(-y)
+        return self.second(y) if y.sum() > 0 else self.second(-y)
 
 
 class Refused(torch.nn.Module):
