@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from steep.batches import write_out
 from steep.boundaries import refuse_complex, refuse_histories
 from steep.call import Autograd, Call
+from steep.checks import raise_where, take_checks
 from steep.lowering import fake_mode, lower, outputs_of, refusal
 from steep.own_gradients import Interpreter
 from steep.providers import current
@@ -79,7 +80,9 @@ class Lowered:
         narrow = _narrow(graph) if torch.is_autocast_enabled("cpu") else []
         (end,) = (n for n in graph.nodes if n.op == "output")
         self.single = not isinstance(end.args[0], (tuple, list))
-        self.results, self.computed = _results(graph, outputs_of(end))
+        self.checks, values = take_checks(graph)
+        results, self.computed = _results(graph, [*values, *outputs_of(end)])
+        self.results, self.looked_at = results[len(values) :], results[: len(values)]
         refuse_histories(graph, self.computed)
         refuse_complex(graph, self.computed)
         fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
@@ -124,10 +127,21 @@ class Lowered:
 
     def outputs(self, arguments: Sequence[Any], made: list[torch.Tensor]) -> Any:
         """Return the captured graph's outputs, given those of the model after ``written``."""
+        results = self._results_of(arguments, made, self.results)
+        return results[0] if self.single else results
+
+    def check(self, arguments: Sequence[Any], made: list[torch.Tensor]) -> None:
+        """Raise what forward raises for these values; arguments as for ``outputs``."""
+        values = self._results_of(arguments, made, self.looked_at) if self.checks else ()
+        for check, value in zip(self.checks, values, strict=True):
+            raise_where(value, check.truth, *check.error)
+
+    def _results_of(
+        self, arguments: Sequence[Any], made: list[torch.Tensor], results: Sequence[Any]
+    ) -> tuple[Any, ...]:
         values = [_like(v, e) for v, e in zip(made, self.examples, strict=True)]
         given = [arguments[i] for i in self.kept]
-        results = tuple(result(given, values) for result in self.results)
-        return results[0] if self.single else results
+        return tuple(result(given, values) for result in results)
 
 
 Made = TypeVar("Made")
@@ -190,6 +204,7 @@ class Piece:
         """Write what is to be written; return the captured graph's outputs."""
         lowered = self.lowered
         count = len(lowered.written)
+        lowered.check(arguments, made[count:])
         for i, value, tracked in zip(lowered.written, made, lowered.changes_history, strict=False):
             with torch.set_grad_enabled(tracked):
                 arguments[i].copy_(value)

@@ -83,6 +83,8 @@ class _Step:
     """A captured graph; a trainer runs it."""
 
     def __init__(self, lowered: Lowered, run: Callable[[Lowered, tuple[Any, ...]], Any]) -> None:
+        if lowered.checks:  # by the time that values are looked at, the step is taken
+            raise RuntimeError("forward raises an error where values say so")
         self.lowered = lowered
         self.run = run
 
