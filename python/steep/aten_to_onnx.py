@@ -29,6 +29,7 @@ from torch.onnx._internal.exporter._errors import ConversionError
 from torch.utils._pytree import tree_structure
 
 from steep import cache, elementwise, order, own_gradients
+from steep.ctc import CTC
 from steep.digits import constants_with_digits, keep_digits
 from steep.fingerprint import Undetermined, fingerprint
 from steep.recurrent import RECURRENT, keep_whole
@@ -198,6 +199,7 @@ def _common_registry() -> Any:
         TRANSLATIONS,
         TRAINED,
         RECURRENT,
+        CTC,
         elementwise.AS_IN_TORCH,
         order.AS_IN_TORCH,
         own_gradients.TRANSLATIONS,
@@ -226,6 +228,7 @@ def _key(traced: torch.fx.GraphModule, known: str) -> str | None:
 
 _SOURCES = (
     "aten_to_onnx.py",
+    "ctc.py",
     "digits.py",
     "elementwise.py",
     "faithful.py",

@@ -41,6 +41,7 @@ from steep._steep import ProviderChoice
 from steep.arithmetic import Arithmetic
 from steep.call import autocast_precision
 from steep.checks import checked
+from steep.ctc import known_to_tracers
 from steep.cuts import cuts, left_to_pytorch
 from steep.errors import Error, ModelError
 from steep.lowering import CannotLower, turn
@@ -266,7 +267,8 @@ class Captured:
             settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
             chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
             failed = ""
-            ours = kept_whole(), own_gradients.whole_backwards(), cuts(), widened(), checked()
+            ours = [kept_whole(), own_gradients.whole_backwards(), known_to_tracers()]
+            ours += [cuts(), widened(), checked()]
             with settings, chatter, contextlib.ExitStack() as stack:
                 for each in ours:
                     stack.enter_context(each)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
+from steep.ctc import ctc_losses
 from steep.stops import stop_gradient
 
 
@@ -236,6 +237,22 @@ def _instance_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
     return F.instance_norm(c.input, weight=c.weight, bias=c.bias, eps=c.eps)
 
 
+def _ctc_loss(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.ctc_loss``, which ONNX has no word for."""
+    c = _given(F.ctc_loss, args, kwargs)
+    single = c.log_probs.dim() == 2
+    if single:
+        c.log_probs, c.targets = c.log_probs[:, None], c.targets.reshape(1, -1)
+    lengths = [torch.as_tensor(n).reshape(-1) for n in (c.input_lengths, c.target_lengths)]
+    options = {"blank": c.blank, "zero_infinity": c.zero_infinity}
+    losses = ctc_losses(c.log_probs, c.targets, *lengths, **options)
+    if c.reduction == "mean":
+        return (losses / lengths[1].clamp(min=1)).mean()
+    if c.reduction == "sum":
+        return losses.sum()
+    return losses[0] if single else losses
+
+
 DETACH = {torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__}  # type: ignore[attr-defined]
 
 RESTATED: dict[Any, Callable[..., Any]] = {
@@ -248,6 +265,7 @@ RESTATED: dict[Any, Callable[..., Any]] = {
     torch.stack: _stack,
     F.dropout: _dropout,
     F.cross_entropy: _cross_entropy,
+    F.ctc_loss: _ctc_loss,
     F.embedding: _embedding,
     F.embedding_bag: _embedding_bag,
     F.gumbel_softmax: _gumbel_softmax,

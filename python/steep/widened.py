@@ -18,6 +18,7 @@ from torch._dynamo.variables import (
     TensorVariable,
     UserDefinedClassVariable,
 )
+from torch._dynamo.variables import TorchInGraphFunctionVariable as _Function
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builtin import SetAttrBuiltinVariable
 
@@ -32,12 +33,14 @@ def widened() -> Iterator[None]:
     - NumPy calculates with numbers;
     - a ``CrossEntropyLoss`` made in forward is asked for its options;
     - a ``Buffer`` is assigned anew, as what moves it to a device does;
+    - cuDNN is set for a while, where there is no GPU that it could concern;
     - a tensor made in forward is to have a gradient, as for checkpoints, or is returned.
     """
     with (
         replaced(SkipFunctionVariable, "call_function", _warn),
         replaced(NumpyVariable, "call_function", _calculate),
         replaced(UserDefinedClassVariable, "_call_cross_entropy_loss", _make_loss),
+        replaced(_Function, "call_function", _settings_apart(_Function.call_function)),
         replaced(TensorVariable, "var_getattr", _attribute),
         replaced(SetAttrBuiltinVariable, "_call_setattr", _set_attribute),
         # piece.py finds what gets lost
@@ -74,6 +77,15 @@ def _calculate(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
             if isinstance(result, numpy.generic):
                 return VariableTracker.build(tx, result.item())
     return _call_numpy(self, tx, args, kwargs)
+
+
+def _settings_apart(call: Any) -> Any:
+    def apart(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        if self.value is torch.backends.cudnn.flags and not torch.cuda.is_available():
+            return VariableTracker.build(tx, contextlib.nullcontext).call_function(tx, [], {})
+        return call(self, tx, args, kwargs)
+
+    return apart
 
 
 class _Loss(LambdaVariable):
