@@ -94,7 +94,9 @@ SMALL = {
     **dict.fromkeys(("conv_channels", "output_hidden_size", "classifier_proj_size"), 32),
     **dict.fromkeys(("num_conv_pos_embeddings",), 16),
     **dict.fromkeys(("num_conv_pos_embedding_groups",), 4),
-    **dict.fromkeys(("patch_size",), 4),
+    **dict.fromkeys(("patch_size", "num_groups"), 4),
+    **dict.fromkeys(("window_size",), 2),
+    **dict.fromkeys(("pooler_hidden_size",), 32),
 }
 # Of each stage of an image model.
 STAGES = {
@@ -133,6 +135,8 @@ def shrink(config: Any) -> Any:
         config.num_key_value_heads = config.num_attention_heads
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = 1
+    if isinstance(vars(config).get("window_size"), int) and "image_size" in vars(config):
+        config.image_size = 64  # four stages, the last of them as large as a window
     config.use_cache = False
     return config
 
@@ -149,6 +153,12 @@ def settle(model: torch.nn.Module) -> None:
         for p in model.parameters():
             if p.is_floating_point() and bool((p == p.flatten()[:1]).all()):
                 p.add_(torch.randn_like(p), alpha=0.02)
+
+
+def count_parameters(model: torch.nn.Module) -> None:
+    """Raise ValueError where there are too many."""
+    if (count := sum(p.numel() for p in model.parameters())) > MOST_PARAMETERS:
+        raise ValueError(f"{count} parameters")
 
 
 def batch(
@@ -227,10 +237,14 @@ def compare(kind: str, name: str) -> dict[str, Any]:
         config.pad_token_id = 0
         named = KINDS[kind][name]
         named = named if isinstance(named, str) else named[0]
-        model = getattr(transformers, named)(config).train()
+        made = getattr(transformers, named)
+        sketch = torch.nn.Module()
+        with contextlib.suppress(Exception), torch.device("meta"):  # it takes no memory
+            sketch = made(copy.deepcopy(config))
+        count_parameters(sketch)
+        model = made(config).train()
         settle(model)
-        if (count := sum(p.numel() for p in model.parameters())) > MOST_PARAMETERS:
-            raise ValueError(f"{count} parameters")
+        count_parameters(model)
         fresh = copy.deepcopy(model)
         expected = []
         for rows, length in CALLS:
