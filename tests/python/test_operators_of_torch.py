@@ -247,7 +247,7 @@ def test_ctc_loss():
         (torch.randn(8, n, WIDTH), torch.randint(1, WIDTH, (n, 3)), torch.randint(1, 4, (n,)))
         for n in (2, 5)
     ]
-    check(Scores(), given, "parts")
+    check(Scores(), given, "engine")
 
 
 PARAMETRISED = {

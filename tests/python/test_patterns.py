@@ -45,7 +45,7 @@ NOT_TRAINED = {
     *("logcumsumexp", "logsumexp", "ties", "median and mode", "sort is stable", "var", "nansum"),
     *("no columns", "division of integers", "division of floats", "rounding"),
     *("nan and infinity", "special", "cdist", "inverse", "activations", "unpooled"),
-    *("CrossEntropyLoss, all ignored", "PoissonNLLLoss", "MultiMarginLoss", "CTCLoss"),
+    *("CrossEntropyLoss, all ignored", "PoissonNLLLoss", "MultiMarginLoss"),
     *("MultiLabelMarginLoss", "AdaptiveLogSoftmaxWithLoss", "PReLU and RReLU"),
     *("attention without rows of weight", "LSTM, projected", "packed"),
     *("Embedding, max_norm", "Embedding, by frequency"),
