@@ -49,6 +49,7 @@ std::optional<Reader> reader(const Node& node, std::vector<double> attributes, s
 
 std::optional<Kernel> make_adam(const Node& node, std::string& why) {
   if (node.in(kState + 2).present()) return decline(why, "AMSGrad");
+  if (node.integer("bias_correction", 1) == 0) return decline(why, "uncorrected moments");
   const auto read = reader(node,
                            {node.real("beta1", 0), node.real("beta2", 0), node.real("epsilon", 0),
                             node.real("weight_decay", 0)},

@@ -61,7 +61,7 @@ struct OptimizerOptions {
   double rho = 0.9;                      ///< adadelta
   double alpha = 0.99;                   ///< rmsprop
   bool centered = false;                 ///< rmsprop
-  bool bias_correction = true;           ///< lamb only; others always correct
+  bool bias_correction = true;           ///< adam, adamw, lamb; others always correct
   /// Of a registered optimizer: numbers for attributes of its function, by name.
   std::map<std::string, double> attributes{};
   /// What `kind` names when it is registered, filled in when a session is made.

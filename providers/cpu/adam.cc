@@ -102,6 +102,7 @@ class Adam final : public Kernel {
       : size_(node.in(0).size()),
         f32_(node.in(0).dtype == DType::f32),
         decoupled_(node.attrs.integer("decoupled") != 0),
+        correct_(node.attrs.integer("bias_correction") != 0),
         amsgrad_(node.in(kGreatest).present()),
         options_(node.attrs),
         inputs_(inputs) {
@@ -110,7 +111,7 @@ class Adam final : public Kernel {
   }
 
   void execute(const KernelArgs& args) const override {
-    AdamStep step = options_.at(inputs_, args, true);
+    AdamStep step = options_.at(inputs_, args, correct_);
     step.amsgrad = amsgrad_;
     parallel_for(size_, 16384, [&](int64_t begin, int64_t end) {
       if (f32_ && decoupled_) {
@@ -127,7 +128,7 @@ class Adam final : public Kernel {
 
  private:
   int64_t size_;
-  bool f32_, decoupled_, amsgrad_;
+  bool f32_, decoupled_, correct_, amsgrad_;
   AdamOptions options_;
   StepInputs inputs_;
 };

@@ -1,6 +1,6 @@
-// steep.Adam{beta1, beta2, epsilon, weight_decay, decoupled, maximize}, states m, v, greatest v?:
-// Kingma & Ba 2015, as torch.optim.Adam; with a third state AMSGrad, Reddi et al. 2018; decoupled =
-// 1: Loshchilov & Hutter 2019, as torch.optim.AdamW.
+// steep.Adam{beta1, beta2, epsilon, weight_decay, bias_correction, decoupled, maximize}, states m,
+// v, greatest v?: Kingma & Ba 2015, as torch.optim.Adam; with a third state AMSGrad, Reddi et al.
+// 2018; decoupled = 1: Loshchilov & Hutter 2019, as torch.optim.AdamW.
 #include "ops/optimizers.h"
 
 namespace steep {
@@ -9,7 +9,8 @@ namespace {
 std::vector<Value> adam_decompose(Node n) {
   const Settings settings(n);
   const auto [param, gradient] = decayed(n, settings);
-  const Moments now = moments(n, settings, gradient, true, n.input(kFirstState + 2));
+  const bool correct = integer_of(n, "bias_correction") != 0;
+  const Moments now = moments(n, settings, gradient, correct, n.input(kFirstState + 2));
   std::vector<Value> updated{param - settings("lr") * now.direction, now.m, now.v};
   if (now.greatest) updated.push_back(now.greatest);
   return updated;
@@ -19,7 +20,7 @@ std::vector<Value> adam_decompose(Node n) {
 
 extern const OpDef kSteepAdam = {
     .name = "steep.Adam",
-    .attributes = {{"decoupled", 0}, {"maximize", 0}},
+    .attributes = {{"bias_correction", 1}, {"decoupled", 0}, {"maximize", 0}},
     .infer = updated_types,
     .decompose = adam_decompose,
     .updates_input = {kParamInput, kFirstState, kFirstState + 1, kFirstState + 2}};

@@ -152,6 +152,12 @@ void check_optimizer(const OptimizerOptions& o) {
                                 .expected = fmt::format("{}", fmt::join(flags, ", ")),
                                 .received = fmt::format("{} with {}", o.kind, name)});
   }
+  const std::string_view op = kind_of(o).op;
+  if (!o.bias_correction && op != "steep.Adam" && op != "steep.Lamb") {
+    throw ModelError(ErrorParts{.what = "The optimizer cannot leave moments uncorrected.",
+                                .expected = "bias_correction; or adam, adamw, lamb",
+                                .received = fmt::format("{} without bias_correction", o.kind)});
+  }
   if (o.nesterov && (o.momentum == 0 || o.dampening != 0)) {
     throw ModelError(
         ErrorParts{.what = "Nesterov's method needs a momentum and no dampening.",

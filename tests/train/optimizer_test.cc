@@ -56,9 +56,8 @@ struct Reference {
         if (o.kind == "adam") g[i] += o.weight_decay * w[i];
         m[i] = o.beta1 * m[i] + (1 - o.beta1) * g[i];
         v[i] = o.beta2 * v[i] + (1 - o.beta2) * g[i] * g[i];
-        const bool correct = o.kind != "lamb" || o.bias_correction;
-        const double m_hat = correct ? m[i] / (1 - std::pow(o.beta1, t)) : m[i];
-        const double v_hat = correct ? v[i] / (1 - std::pow(o.beta2, t)) : v[i];
+        const double m_hat = o.bias_correction ? m[i] / (1 - std::pow(o.beta1, t)) : m[i];
+        const double v_hat = o.bias_correction ? v[i] / (1 - std::pow(o.beta2, t)) : v[i];
         r[i] = m_hat / (std::sqrt(v_hat) + o.epsilon.value_or(1e-8));
         if (o.kind == "adamw" || o.kind == "lamb") r[i] += o.weight_decay * w[i];
         w_norm += w[i] * w[i];
@@ -127,6 +126,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"adam_decay",
              {.kind = "adam", .lr = 0.05, .weight_decay = 0.1, .beta1 = 0.8, .beta2 = 0.95}},
         Case{"adamw", {.kind = "adamw", .lr = 0.05, .weight_decay = 0.1}},
+        Case{"adam_uncorrected", {.kind = "adam", .lr = 0.05, .bias_correction = false}},
+        Case{"adamw_uncorrected",
+             {.kind = "adamw", .lr = 0.05, .weight_decay = 0.1, .bias_correction = false}},
         Case{"lamb", {.kind = "lamb", .lr = 0.05, .weight_decay = 0.1, .epsilon = 1e-6}},
         Case{"lamb_uncorrected",
              {.kind = "lamb", .lr = 0.05, .epsilon = 1e-6, .bias_correction = false}},
@@ -196,6 +198,11 @@ TEST(Groups, CountByParameterAndScheduleTheirRates) {
   session.step({x, label});
   EXPECT_EQ(session.optimizer_state().at("step/bias").data<float>()[0], 42);
   EXPECT_EQ(session.optimizer_state().at("step/weight").data<float>()[0], 2);
+}
+
+TEST(Optimizers, RefuseToLeaveMomentsUncorrectedWhereTheyCannot) {
+  const OptimizerOptions o{.kind = "nadam", .bias_correction = false};
+  EXPECT_THROW(session_of(linear_bytes(), {.loss = "mse", .optimizer = o}), ModelError);
 }
 
 TEST(Groups, RefuseWhatIsCompiledIn) {
