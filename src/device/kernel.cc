@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <tuple>
+
 #include "device/boundary.h"
 #include "device/device.h"
 #include "steep/error.h"
@@ -57,7 +59,16 @@ ChosenKernel choose_kernel(const Device& device, const NodeSpec& node, std::stri
     SteepError* error = nullptr;
     const int made = c.make(&c, device.handle(), view.get(), &raw, reason, sizeof(reason), &error);
     if (error != nullptr) throw_error(error);
-    if (made != 0) return {std::make_unique<Kernel>(raw), c.name};
+    if (made != 0) {
+      // Until a kernel owns what was made, which takes memory.
+      auto destroy = [](SteepKernel* k) {
+        if (k->destroy != nullptr) k->destroy(k->self);
+      };
+      std::unique_ptr<SteepKernel, decltype(destroy)> unowned(&raw, destroy);
+      ChosenKernel chosen{std::make_unique<Kernel>(raw), c.name};
+      std::ignore = unowned.release();
+      return chosen;
+    }
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", c.name, reason);
   }
   if (candidates.empty())
