@@ -25,8 +25,8 @@ const std::vector<Algorithm>& kinds() {
   static const std::vector<Moment> adams{{"exp_avg"}, {"exp_avg_sq"}};
   static const std::vector<Algorithm> table{
       {"sgd", "steep.SGD", {}, {"nesterov"}},
-      {"adam", "steep.Adam", adams, {"amsgrad", "decoupled_weight_decay"}},
-      {"adamw", "steep.Adam", adams, {"amsgrad", "decoupled_weight_decay"}},
+      {"adam", "steep.Adam", adams, {"amsgrad", "decoupled_weight_decay", "bias_correction"}},
+      {"adamw", "steep.Adam", adams, {"amsgrad", "decoupled_weight_decay", "bias_correction"}},
       {"nadam",
        "steep.NAdam",
        {adams[0], adams[1], {.kind = "mu_product", .initial = 1, .scalar = true}},
@@ -36,7 +36,7 @@ const std::vector<Algorithm>& kinds() {
       {"adadelta", "steep.Adadelta", {{"square_avg"}, {"acc_delta"}}, {}, 1e-6},
       {"rmsprop", "steep.RMSprop", {{"square_avg"}}, {"centered"}},
       {"adamax", "steep.Adamax", {{"exp_avg"}, {"exp_inf"}}},
-      {"lamb", "steep.Lamb", adams},
+      {"lamb", "steep.Lamb", adams, {"bias_correction"}},
   };
   return table;
 }
@@ -46,7 +46,12 @@ constexpr std::pair<const char*, bool OptimizerOptions::*> kFlags[] = {
     {"amsgrad", &OptimizerOptions::amsgrad},
     {"centered", &OptimizerOptions::centered},
     {"decoupled_weight_decay", &OptimizerOptions::decoupled_weight_decay},
+    {"bias_correction", &OptimizerOptions::bias_correction},
 };
+
+bool is_asked_for(const OptimizerOptions& o, bool OptimizerOptions::*flag) {
+  return o.*flag != OptimizerOptions().*flag;
+}
 
 /// In [low, high), or with `or_high` in [low, high].
 struct Number {
@@ -134,29 +139,22 @@ void check_optimizer(const OptimizerOptions& o) {
       if (!its_own && o.*n.field != OptimizerOptions().*n.field) refuse_setting(o, n.name);
     }
     for (const auto& [name, flag] : kFlags) {
-      if (o.*flag) refuse_setting(o, name);
+      if (is_asked_for(o, flag)) refuse_setting(o, name);
     }
     if (o.epsilon) refuse_setting(o, "epsilon");
-    if (!o.bias_correction) refuse_setting(o, "bias_correction");
     return check_attributes(*own, o);
   }
   if (!o.attributes.empty()) refuse_setting(o, o.attributes.begin()->first.c_str());
   check_range("epsilon", number(o, "epsilon"), 0, INFINITY, false);
   const std::vector<const char*>& flags = kind_of(o).flags;
   for (const auto& [name, flag] : kFlags) {
-    if (!(o.*flag) ||
+    if (!is_asked_for(o, flag) ||
         std::find(flags.begin(), flags.end(), std::string_view(name)) != flags.end()) {
       continue;
     }
-    throw ModelError(ErrorParts{.what = fmt::format("The optimizer has no {}.", name),
+    throw ModelError(ErrorParts{.what = fmt::format("The optimizer has no choice of {}.", name),
                                 .expected = fmt::format("{}", fmt::join(flags, ", ")),
-                                .received = fmt::format("{} with {}", o.kind, name)});
-  }
-  const std::string_view op = kind_of(o).op;
-  if (!o.bias_correction && op != "steep.Adam" && op != "steep.Lamb") {
-    throw ModelError(ErrorParts{.what = "The optimizer cannot leave moments uncorrected.",
-                                .expected = "bias_correction; or adam, adamw, lamb",
-                                .received = fmt::format("{} without bias_correction", o.kind)});
+                                .received = fmt::format("{} with {} = {}", o.kind, name, o.*flag)});
   }
   if (o.nesterov && (o.momentum == 0 || o.dampening != 0)) {
     throw ModelError(
@@ -210,8 +208,7 @@ std::vector<double> settings_of(const OptimizerOptions& o) {
 
 bool same_update(const OptimizerOptions& a, const OptimizerOptions& b) {
   if (own_optimizer(a) && a.weight_decay != b.weight_decay) return false;
-  return a.kind == b.kind && a.attributes == b.attributes &&
-         a.bias_correction == b.bias_correction && a.maximize == b.maximize &&
+  return a.kind == b.kind && a.attributes == b.attributes && a.maximize == b.maximize &&
          moments_of(a).size() == moments_of(b).size() &&
          std::all_of(std::begin(kFlags), std::end(kFlags),
                      [&](const auto& flag) { return a.*flag.second == b.*flag.second; });
