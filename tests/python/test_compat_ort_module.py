@@ -215,6 +215,9 @@ def test_options_are_checked(tmp_path):
 def test_the_level_of_the_environment_goes_first(monkeypatch, caplog):
     monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "INFO")
     assert DebugOptions(log_level=LogLevel.ERROR).log_level == LogLevel.INFO
+    monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "VERBOSE")  # which is 0
+    assert DebugOptions(log_level=LogLevel.ERROR).log_level == LogLevel.VERBOSE
+    monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "INFO")
     ORTModule(net())(torch.randn(3, 4))
     table = "\n".join(r.message for r in caplog.records)
     assert re.search(r"1 graphs, [\d.]+ s to make them", table) and "step planned" in table

@@ -66,7 +66,8 @@ class DebugOptions:
         given = self.log_level
         if not isinstance(given, LogLevel):
             raise TypeError(f"log_level must be a LogLevel, not {given!r}")
-        self.log_level = environment.log_level() or given
+        asked = environment.log_level()
+        self.log_level = given if asked is None else asked
         if not isinstance(self.onnx_prefix, str):
             raise TypeError(f"onnx_prefix must be a string, not {self.onnx_prefix!r}")
         if self.save_onnx and not os.access(self.folder, os.W_OK):
