@@ -112,6 +112,13 @@ def test_a_checkpoint_goes_on_bit_for_bit(tmp_path):
     with pytest.raises(steep.CheckpointError, match="already"):
         whole.save_checkpoint(tmp_path / "c")
     again = trainer(config, torch.nn.Sequential(*(copy.deepcopy(m) for m in net())))
+    torch.save({"state": {}}, tmp_path / "other")
+    (tmp_path / "empty").touch()
+    (tmp_path / "text").write_text("no archive")
+    (tmp_path / "cut").write_bytes((tmp_path / "c").read_bytes()[:-100])
+    for bad in (*(tmp_path / name for name in ("other", "empty", "text", "cut")), "/dev/zero"):
+        with pytest.raises(steep.CheckpointError, match=str(bad)):
+            again.load_checkpoint(bad)
     assert again.load_checkpoint(tmp_path / "c") == {"epoch": 2}
     for x, y in data[3:]:
         whole.train_step(x, y), again.train_step(x, y)

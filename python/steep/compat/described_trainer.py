@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -158,14 +160,18 @@ class ORTTrainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
-        """Load what ``state_dict`` returned. Raises what ``torch.nn.Module`` does."""
+        """Load what ``state_dict`` returned. Raises what ``torch.nn.Module`` does, and KeyError.
+
+        Nothing changes where an entry is missing.
+        """
+        counts, moments, scale = state["train_step_info"], state["optimizer"], state["loss_scale"]
+        step, optimization_step = counts["step"], counts["optimization_step"]
         self.model.load_state_dict(state["model"], strict=strict)
         info = self._train_step_info
-        info.step = state["train_step_info"]["step"]
-        info.optimization_step = state["train_step_info"]["optimization_step"]
+        info.step, info.optimization_step = step, optimization_step
         if self._scaler is not None:
-            self._scaler.loss_scale = state["loss_scale"]
-        self._update, self._pending = None, state["optimizer"] or None
+            self._scaler.loss_scale = scale
+        self._update, self._pending = None, moments or None
 
     def save_checkpoint(
         self,
@@ -173,23 +179,41 @@ class ORTTrainer:
         user_dict: Mapping[str, Any] | None = None,
         include_optimizer_states: bool = True,
     ) -> None:
-        """Write ``state_dict`` and ``user_dict`` to one new file, by ``torch.save``.
+        """Write ``state_dict`` and ``user_dict`` to one new file, of ``torch.save``'s format.
 
         Raises:
             CheckpointError: there is such a file.
+            IoError: it cannot be written; then there is none.
         """
         if os.path.exists(path):
             raise CheckpointError("The file is there already.", node=os.fspath(path))
         state = self.state_dict()
         if not include_optimizer_states:
             state["optimizer"] = {}
-        torch.save({"state": state, "user": dict(user_dict or {})}, path)
+        content = io.BytesIO()
+        torch.save({"state": state, "user": dict(user_dict or {})}, content)
+        _steep.write_file(os.fspath(path), content.getvalue())
 
     def load_checkpoint(self, path: str | os.PathLike[str], strict: bool = True) -> dict[str, Any]:
-        """Load what ``save_checkpoint`` wrote; return its ``user_dict``."""
-        saved = torch.load(path, weights_only=True)
-        self.load_state_dict(saved["state"], strict)
-        user: dict[str, Any] = saved["user"]
+        """Load what ``save_checkpoint`` wrote; return its ``user_dict``.
+
+        Raises:
+            CheckpointError: it is no such file, or damaged.
+            FileNotFoundError: there is none.
+            KeyError, RuntimeError: its state is another trainer's, or another model's.
+        """
+        file = Path(path)
+        if file.exists() and not file.is_file():
+            raise _not_a_checkpoint(path, "no regular file")
+        content = io.BytesIO(file.read_bytes())
+        try:
+            saved = torch.load(content, weights_only=True)
+            state: dict[str, Any] = saved["state"]
+            user: dict[str, Any] = saved["user"]
+        except Exception as e:  # whatever the reader of archives raises
+            received = f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
+            raise _not_a_checkpoint(path, received) from e
+        self.load_state_dict(state, strict)
         return user
 
     # --- inside -----------------------------------------------------------------------------------
@@ -280,6 +304,15 @@ class ORTTrainer:
             names = [name for name in group["params"] if name in self._parameters]
             groups.append((names, {k: v for k, v in group.items() if k != "params"}))
         return [(names, group) for names, group in groups if names]
+
+
+def _not_a_checkpoint(path: str | os.PathLike[str], received: str) -> CheckpointError:
+    return CheckpointError(
+        "The file is no checkpoint of an ORTTrainer, or damaged.",
+        node=os.fspath(path),
+        received=received,
+        remedy="load one that save_checkpoint wrote",
+    )
 
 
 def _alone(outputs: tuple[Any, ...]) -> Any:
