@@ -281,6 +281,34 @@ def test_scaled_steps_are_those_of_a_gradient_scaler(make):
     close(p, q)
 
 
+def test_bias_correction_may_change_between_steps():
+    p = parameters()
+    ours = FusedAdam(p, lr=1e-2)
+    theirs = TransformersAdamW([x.detach().clone() for x in p], 1e-2, 1e-6, 0, True)
+    for correct in (True, False, True):
+        ours.param_groups[0]["bias_correction"] = theirs.correct = correct
+        for x, y in zip(p, theirs.params, strict=True):
+            x.grad = torch.randn_like(x)
+            y.grad = x.grad.clone()
+        ours.step()
+        theirs.step()
+    assert ours.param_groups[0]["step"] == 3
+    close(p, theirs.params)
+
+
+def test_gradients_added_to_those_that_were_clipped_are_of_one_scale():
+    (p,) = [torch.nn.Parameter(torch.ones(3))]
+    ours = FP16_Optimizer(fused([p]), loss_scaler=DynamicLossScaler(loss_scale=64.0))
+    for _ in range(2):  # no step, and none that drops gradients, between them
+        ours.backward((2 * p).sum())
+        ours.clip_master_grads(1e9)
+    torch.testing.assert_close(p.grad, torch.full((3,), 4.0))
+    ours.step()
+    ours.backward((2 * p).sum())
+    ours.step()
+    torch.testing.assert_close(p.grad, torch.full((3,), 6.0))
+
+
 def test_scaled_optimizers_keep_their_state():
     p = parameters()
     ours = FP16_Optimizer(fused(p), loss_scaler=DynamicLossScaler(loss_scale=64.0))

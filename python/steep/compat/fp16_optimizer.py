@@ -77,6 +77,9 @@ class ScaledOptimizer(torch.optim.Optimizer):
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """Add the gradients of the scaled loss; ``options`` are ``Tensor.backward``'s."""
+        before = [p.grad for p in self._parameters()]
+        if self._divided and before:  # all are to be of one scale
+            torch._foreach_mul_(before, self.loss_scale)
         (loss * self.loss_scale).backward(**options)
         self._divided = False
 
@@ -102,7 +105,6 @@ class ScaledOptimizer(torch.optim.Optimizer):
             result = self.optimizer.step()
         self.overflow = not finite
         self._scaler.update(SimpleNamespace(all_finite=finite))
-        self._divided = False
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:

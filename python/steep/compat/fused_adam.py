@@ -34,7 +34,8 @@ class FusedAdam(torch.optim.Optimizer):
     """Adam whose step is one compiled program of the engine, for all parameters at once.
 
     ``state`` has PyTorch's names ("step", "exp_avg", "exp_avg_sq") and is the engine's own memory.
-    The program is compiled at the first step, and anew when other parameters have gradients.
+    The program is compiled at the first step, and anew when other parameters have gradients, or
+    ``bias_correction`` changes.
 
     >>> optimizer = FusedAdam(model.parameters(), lr=1e-3)
 
@@ -118,7 +119,6 @@ class FusedAdam(torch.optim.Optimizer):
         for settings in self.param_groups:
             by_count: dict[int, list[torch.Tensor]] = {}
             told_apart = self._mode == AdamWMode.ADAMW_TRANSFORMERS
-            told_apart = told_apart or not settings["bias_correction"]
             for p in settings["params"]:
                 if p.grad is not None:
                     count = int(self.state.get(p, {}).get("step", 0)) if told_apart else 0
@@ -130,7 +130,7 @@ class FusedAdam(torch.optim.Optimizer):
         self, groups: list[_Group], options: list[_steep.OptimizerOptions]
     ) -> TensorUpdate:
         """Return the program for these parameters, with these numbers."""
-        holds_for = [group.addresses() for group in groups]
+        holds_for = [group.compiled_in() for group in groups]
         if self._update is not None and self._shared is not None and holds_for == self._holds_for:
             for i, numbers in enumerate(options):
                 self._update.session.set_group(i, numbers)
@@ -146,23 +146,23 @@ class FusedAdam(torch.optim.Optimizer):
             ]
         )
         self._shared = SharedState(self, update.session, update.parameters)
-        self._holds_for = [group.addresses() for group in groups]
+        self._holds_for = [group.compiled_in() for group in groups]
         return update
 
     def _options(self, group: _Group) -> _steep.OptimizerOptions:
         """Return how a group learns in its next step.
 
         The kernel's step is PyTorch's AdamW: w(1 - r λ) - r √c₂ / c₁ · m / (√v + ε √c₂), where c₁
-        and c₂ correct the moments. Others are said in its terms. Without correction, r is divided
-        by √c₂ / c₁, and ε by √c₂. Transformers' ε is divided so too, and its decay, which is of
-        what is new, (w - s d)(1 - k) = w(1 - k) - s(1 - k) d, comes before at a smaller rate.
+        and c₂ correct the moments, or are 1. Transformers' is said in its terms: its ε is divided
+        by √c₂, and its decay, which is of what is new, (w - s d)(1 - k) = w(1 - k) - s(1 - k) d,
+        comes before at a smaller rate.
         """
         settings = group.settings
         options = _steep.OptimizerOptions()
         options.kind = "adam" if self._mode == AdamWMode.ADAM_L2_REGULARIZATION else "adamw"
         options.beta1, options.beta2 = settings["betas"]
+        options.bias_correction = bool(settings["bias_correction"])
         rate, decay, epsilon = (float(settings[k]) for k in ("lr", "weight_decay", "eps"))
-        correct = math.sqrt(1 - options.beta2 ** (group.count + 1))
         shrink = rate * decay if options.kind == "adamw" else 0.0
         if self._mode == AdamWMode.ADAMW_TRANSFORMERS:
             if shrink >= 1:
@@ -172,10 +172,8 @@ class FusedAdam(torch.optim.Optimizer):
                     received=str(shrink),
                 )
             rate *= 1 - shrink
-        if not settings["bias_correction"]:
-            rate *= (1 - options.beta1 ** (group.count + 1)) / correct
-        if self._mode == AdamWMode.ADAMW_TRANSFORMERS or not settings["bias_correction"]:
-            epsilon /= correct
+            if options.bias_correction:
+                epsilon /= math.sqrt(1 - options.beta2 ** (group.count + 1))
         if options.kind == "adamw":
             decay = shrink / rate if rate > 0 else 0.0
         options.lr, options.weight_decay, options.epsilon = rate, decay, epsilon
@@ -190,6 +188,7 @@ class _Group:
     count: int  # of the steps that they have made
     parameters: list[torch.Tensor]
 
-    def addresses(self) -> list[tuple[int, int]]:
-        """Return what tells other parameters, and other memory of theirs, apart."""
-        return [(id(p), p.data_ptr()) for p in self.parameters]
+    def compiled_in(self) -> tuple[bool, list[tuple[int, int]]]:
+        """Return what a program holds for: a flag, and parameters with memory of theirs."""
+        addresses = [(id(p), p.data_ptr()) for p in self.parameters]
+        return bool(self.settings["bias_correction"]), addresses
