@@ -43,7 +43,7 @@ def widened() -> Iterator[None]:
         replaced(_Function, "call_function", _settings_apart(_Function.call_function)),
         replaced(TensorVariable, "var_getattr", _attribute),
         replaced(SetAttrBuiltinVariable, "_call_setattr", _set_attribute),
-        # piece.py finds what gets lost
+        # boundaries.py finds what gets lost
         replaced(OutputGraph, "_check_requires_grad_intermediate_outputs", lambda *_: None),
     ):
         yield
@@ -102,11 +102,10 @@ class _Loss(LambdaVariable):
 
 def _make_loss(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     made = _call_loss(self, tx, args, kwargs)
-    options = dict(_OPTIONS)
     names = ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
-    known = {name: variables.ConstantVariable.create(value) for name, value in options.items()}
+    known = {name: variables.ConstantVariable.create(value) for name, value in _OPTIONS.items()}
     known |= dict(zip(names, args, strict=False)) | kwargs
-    return _Loss(made.fn, {name: known[name] for name in options})
+    return _Loss(made.fn, {name: known[name] for name in _OPTIONS})
 
 
 _OPTIONS = {"weight": None, "ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
