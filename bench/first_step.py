@@ -1,44 +1,35 @@
 """Time to the first finished step, and peak memory: in a first process, and in a second that finds
-its export.
+what the first cached.
 
     python bench/first_step.py               all works, through ORTModule and steep.trainer
     python bench/first_step.py gpt2 --repeat 3
+    python bench/first_step.py gpt2 --runners eager aot-eager ort-module
 
-Each process builds the model and PyTorch's optimizer, then the clock runs: export (or the cache),
-import, differentiation, planning, fresh memory, the step. `prepare` is what lies before the first
-kernel runs. The peak is the process's after four steps, all libraries included.
+`eager` is PyTorch as it is, `aot-eager` torch.compile with that backend: what Dynamo and
+AOTAutograd cost alone.
+
+Each process builds the model and PyTorch's optimizer, then the clock runs: `import steep`, capture,
+translation (or the cache), differentiation, planning, fresh memory, the step. The peak is the
+process's after four steps, all libraries included.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 
 from worker import peak_mib
 from works import WORKS
 
-RUNNERS = ("ort-module", "trainer")
-
-
-class Exports(logging.Handler):
-    """Adds up the seconds that the log says exports, or the cache, took."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seconds = 0.0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        found = re.match(r"(?:exported|took) .* in ([\d.]+) s", record.getMessage())
-        self.seconds += float(found[1]) if found else 0.0
+RUNNERS = ("ort-module", "trainer", "eager", "aot-eager")
 
 
 def child(work: str, runner: str) -> None:
@@ -49,26 +40,25 @@ def child(work: str, runner: str) -> None:
     torch.manual_seed(0)
     task = WORKS[work].build()
     task.model.train()
-    exports = Exports()
-    logging.getLogger("steep").addHandler(exports)
-    logging.getLogger("steep").setLevel(logging.INFO)
     # A second and more of imports, which PyTorch's own loop pays as well.
     optimizer = torch.optim.AdamW(task.model.parameters(), 1e-3, fused=runner != "trainer")
     start = time.perf_counter()
-    import steep
+    if runner in ("ort-module", "trainer"):
+        import steep
 
     if runner == "trainer":
         run = steep.trainer(task.model, task.criterion, optimizer, predictions=False)
         inputs = task.inputs if task.criterion is None else (*task.inputs, task.target)
-        run.compile(*inputs)
-        run.session.plan(*inputs)
-        prepare = time.perf_counter() - start
 
         def step() -> None:
             run.step(*inputs)
     else:
-        module = steep.ORTModule(task.model)
-        prepare = float("nan")  # planned within the first call
+        wraps: dict[str, Callable[[torch.nn.Module], torch.nn.Module]] = {
+            "eager": lambda model: model,
+            "aot-eager": lambda model: torch.compile(model, backend="aot_eager"),
+            "ort-module": steep.ORTModule,
+        }
+        module = wraps[runner](task.model)
 
         def step() -> None:
             optimizer.zero_grad()
@@ -76,10 +66,10 @@ def child(work: str, runner: str) -> None:
             optimizer.step()
 
     step()
-    found = {"export": exports.seconds, "prepare": prepare, "total": time.perf_counter() - start}
+    seconds = time.perf_counter() - start
     for _ in range(3):
         step()
-    print(json.dumps({**found, "peak": peak_mib()}))
+    print(json.dumps({"seconds": seconds, "peak": peak_mib()}))
 
 
 def measure(work: str, runner: str, cache: str) -> dict[str, float]:
@@ -95,14 +85,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("works", nargs="*", choices=[*WORKS, []], default=[])
     parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--runners", nargs="*", choices=RUNNERS, default=RUNNERS)
+    parser.add_argument("--runners", nargs="*", choices=RUNNERS, default=RUNNERS[:2])
     parser.add_argument("--child", choices=RUNNERS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         return child(args.works[0], args.child)
-    heads = ("export s", "before the first kernel s", "first step done s", "peak MiB")
-    print("| work | through | process |", *(f"{head} |" for head in heads))
-    print("|---|---|---|---|---|---|---|")
+    print("| work | through | process | first step done s | peak MiB |\n|---|---|---|---|---|")
     for work in args.works or WORKS:
         for runner in args.runners:
             runs: dict[str, list[dict[str, float]]] = {"first": [], "second": []}
@@ -111,10 +99,10 @@ def main() -> None:
                     for process in runs.values():
                         process.append(measure(work, runner, folder))
             for name, found in runs.items():
-                row = [statistics.median(r[k] for r in found) for k in found[0]]
-                *seconds, peak = row
-                cells = [work, runner, name, *(f"{s:.2f}" for s in seconds), f"{peak:.0f}"]
-                print(f"| {' | '.join(cells)} |", flush=True)
+                seconds, peak = (
+                    statistics.median(run[key] for run in found) for key in ("seconds", "peak")
+                )
+                print(f"| {work} | {runner} | {name} | {seconds:.2f} | {peak:.0f} |", flush=True)
     return None
 
 
