@@ -1,6 +1,7 @@
 #include "engine.h"
 
 #include "check_inputs.h"
+#include "model/export.h"
 #include "ops/with_gradient.h"
 #include "passes/specialise.h"
 #include "program.h"
@@ -15,15 +16,15 @@ namespace steep {
 std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, const Devices& devices,
                             const PassOptions& options) {
   try {
-    const auto timed = [&](const char* stage, auto&& run) {
-      const TimedStage time(options.profiler, stage);
-      return run();
-    };
-    Specialised concrete =
-        timed("specialise", [&] { return specialise_known(graph, types, devices.host()); });
+    TimedStage specialising(options.profiler, options.stages, "specialise");
+    Specialised concrete = specialise_known(graph, types, devices.host());
+    specialising.done(concrete.graph.nodes().size());
     if (!concrete.deferred.empty()) return std::nullopt;
     run_passes(concrete.graph, options);
-    return timed("plan", [&] { return make_plan(std::move(concrete.graph), devices); });
+    TimedStage planning(options.profiler, options.stages, "plan");
+    Plan plan = make_plan(std::move(concrete.graph), devices);
+    planning.done(plan.graph->nodes().size());
+    return plan;
   } catch (const std::bad_alloc&) {
     throw OutOfMemoryError({.what = "There is not enough memory to compile the model.",
                             .remedy = "Use smaller shapes, or give the process more memory."});
@@ -95,7 +96,8 @@ PlanInfo Program::plan(std::span<const Type> inputs) {
   PlanInfo info{.arena_bytes = plan.arena_bytes,
                 .constant_bytes = s->constant_bytes(),
                 .kernels = plan.steps.size(),
-                .specialise_ms = s->specialise_ms};
+                .specialise_ms = s->specialise_ms,
+                .stages = s->stages};
   for (const Buffer& b : plan.buffers) {
     if (b.storage == Storage::output) info.output_bytes += b.bytes;
   }
@@ -108,6 +110,12 @@ std::string Program::dump(std::span<const Type> inputs) {
   if (!s) return to_text(impl_->graph) + "\n" + impl_->segments->text();
   const Plan& plan = s->executable.plan();
   return to_text(*plan.graph) + "\n" + to_text(plan);
+}
+
+std::string Program::compiled_model(std::span<const Type> inputs) {
+  const Budget budget(impl_->options.limits);
+  const auto s = impl_->specialisation_for(inputs);
+  return write_compiled(s ? *s->executable.plan().graph : impl_->graph, "compiled");
 }
 
 const Graph& Program::graph() const { return impl_->graph; }

@@ -41,6 +41,7 @@ struct PlanInfo {
   size_t constant_bytes = 0;
   size_t kernels = 0;
   double specialise_ms = 0;  ///< binding shapes, passes, planning and building kernels
+  std::vector<CompileStage> stages{};
 };
 
 class Executable;
@@ -117,6 +118,9 @@ class Program {
   /// Specialises for these inputs without running. Cached like a run's. All zero for a graph that
   /// runs in segments: how these are planned shows only as it runs.
   PlanInfo plan(std::span<const Type> inputs);
+  /// The specialised graph after its passes as a model to look at: see write_compiled(). Of a graph
+  /// that runs in segments, as it was before these.
+  std::string compiled_model(std::span<const Type> inputs);
   /// Text of the specialised graph, its kernels and the memory plan; of a graph that runs in
   /// segments, those of the runs so far.
   std::string dump(std::span<const Type> inputs);

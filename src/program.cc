@@ -94,7 +94,10 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Te
     dtypes.push_back(t.dtype());
   }
   std::vector<Type> types = all_types(fed);
-  std::optional<Plan> plan = compile(graph, types, options.devices, pass_options());
+  std::vector<CompileStage> stages;
+  PassOptions passes = pass_options();
+  passes.stages = &stages;
+  std::optional<Plan> plan = compile(graph, types, options.devices, passes);
   if (!plan) {
     segments = Segment::whole(graph);
     return nullptr;
@@ -102,7 +105,7 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Te
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
   cache.push_front(std::make_shared<Specialisation>(
       Specialisation{std::move(types), std::move(dims), std::move(dtypes),
-                     Executable(std::move(*plan), pool), took.count()}));
+                     Executable(std::move(*plan), pool), took.count(), std::move(stages)}));
   if (cache.size() > std::max<size_t>(options.cache_size, 1)) cache.pop_back();
   return cache.front();
 }

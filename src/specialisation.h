@@ -15,6 +15,7 @@ struct Specialisation {
   std::vector<DType> dtypes;
   Executable executable;
   double specialise_ms;
+  std::vector<CompileStage> stages;
 
   /// Was it made for forward inputs like these? One for each of `dims`.
   bool matches(std::span<const Tensor> inputs) const {

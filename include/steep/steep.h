@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "steep/compile_stage.h"
 #include "steep/data.h"
 #include "steep/dtype.h"
 #include "steep/error.h"
@@ -195,7 +196,8 @@ struct StepPlan {
   size_t peak_bytes = 0;      ///< of all these together, while a step runs
   size_t kernels = 0;
   double specialise_ms = 0;
-  std::string text() const;  ///< "412 MiB (parameters 114, moments 228, arena 70)"
+  std::vector<CompileStage> stages{};  ///< of those milliseconds, in the order in which they ran
+  std::string text() const;            ///< "412 MiB (parameters 114, moments 228, arena 70)"
 };
 
 /// A model, its loss and its optimizer as one compiled step: forward, backward and update in one

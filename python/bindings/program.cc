@@ -26,6 +26,28 @@ std::vector<Type> types_of(const nb::list& arrays) {
   return types;
 }
 
+/// By input: dtype and extents.
+using NamedTypes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
+
+std::vector<Type> types_from(const NamedTypes& types) {
+  std::vector<Type> concrete;
+  for (const auto& [dtype, dims] : types) concrete.push_back({dtype_from(dtype), to_shape(dims)});
+  return concrete;
+}
+
+/// Moments are not the engine's here.
+StepPlan step_plan(const PlanInfo& info) {
+  StepPlan plan{.arena_bytes = info.arena_bytes,
+                .output_bytes = info.output_bytes,
+                .constant_bytes = info.constant_bytes,
+                .kernels = info.kernels,
+                .specialise_ms = info.specialise_ms,
+                .stages = info.stages};
+  plan.peak_bytes =
+      plan.arena_bytes + plan.parameter_bytes + plan.output_bytes + plan.constant_bytes;
+  return plan;
+}
+
 /// GradientProgram, fed with arrays. Nothing that may wait holds the GIL, which the one that is
 /// waited for may need.
 class ModuleProgram {
@@ -74,27 +96,32 @@ class ModuleProgram {
     return out;
   }
 
-  /// Moments are not the engine's here.
   StepPlan plan(const nb::list& arrays, bool gradients) {
     const std::vector<Type> types = types_of(arrays);
     const nb::gil_scoped_release release;
-    const PlanInfo info = program_->plan(types, gradients);
-    StepPlan plan{.arena_bytes = info.arena_bytes,
-                  .output_bytes = info.output_bytes,
-                  .constant_bytes = info.constant_bytes,
-                  .kernels = info.kernels,
-                  .specialise_ms = info.specialise_ms};
-    plan.peak_bytes =
-        plan.arena_bytes + plan.parameter_bytes + plan.output_bytes + plan.constant_bytes;
-    return plan;
+    return step_plan(program_->plan(types, gradients));
   }
 
-  std::string dump(const std::vector<std::pair<std::string, std::vector<int64_t>>>& types,
-                   bool gradients) {
-    std::vector<Type> concrete;
-    for (const auto& [dtype, dims] : types) concrete.push_back({dtype_from(dtype), to_shape(dims)});
+  std::string dump(const NamedTypes& types, bool gradients) {
+    const std::vector<Type> concrete = types_from(types);
     const nb::gil_scoped_release release;
     return program_->dump(concrete, gradients);
+  }
+
+  nb::bytes compiled_model(const NamedTypes& types, bool gradients) {
+    const std::vector<Type> concrete = types_from(types);
+    std::string bytes;
+    {
+      const nb::gil_scoped_release release;
+      bytes = program_->compiled_model(concrete, gradients);
+    }
+    return nb::bytes(bytes.data(), bytes.size());
+  }
+
+  StepPlan plan_for(const NamedTypes& types, bool gradients) {
+    const std::vector<Type> concrete = types_from(types);
+    const nb::gil_scoped_release release;
+    return step_plan(program_->plan(concrete, gradients));
   }
 
   size_t peak_bytes() {
@@ -168,6 +195,11 @@ void init_program(nb::module_& m) {
            "flows, for `input_gradients`.")
       .def("dump", &ModuleProgram::dump, nb::arg("types"), nb::arg("gradients"),
            "Text of graph and plan for inputs of these (dtype, shape) pairs.")
+      .def("compiled_model", &ModuleProgram::compiled_model, nb::arg("types"), nb::arg("gradients"),
+           "Serialised ONNX of the compiled graph, to look at: Steep's own operators are in the "
+           "domain \"steep\", large constants are inputs. No runtime can run it.")
+      .def("plan_for", &ModuleProgram::plan_for, nb::arg("types"), nb::arg("gradients"),
+           "As plan(), for inputs of these (dtype, shape) pairs.")
       .def("plan", &ModuleProgram::plan, nb::arg("arrays"), nb::arg("gradients"),
            nb::sig("def plan(self, arrays: list[object], gradients: bool) -> StepPlan"),
            "Compiles for arrays like these, without running. Outputs include gradients.")

@@ -197,6 +197,11 @@ void init_results(nb::module_ &m) {
           nb::sig("def shape(self) -> tuple[int | str | None, ...]"),
           "Extents: a number, the name of one that varies, or None.")
       .def("__repr__", [](const TensorInfo &t) { return t.name + ": " + t.text(); });
+  nb::class_<CompileStage>(m, "CompileStage",
+                           "A stage of the compiler: a pass, or what lies around.")
+      .def_ro("name", &CompileStage::name)
+      .def_ro("milliseconds", &CompileStage::milliseconds)
+      .def_ro("nodes", &CompileStage::nodes, "Of the graph after it.");
   nb::class_<StepPlan>(m, "StepPlan", "What the compiled step costs at one set of input shapes.")
       .def_ro("arena_bytes", &StepPlan::arena_bytes, "Planned peak of intermediate values.")
       .def_ro("parameter_bytes", &StepPlan::parameter_bytes)
@@ -206,6 +211,7 @@ void init_results(nb::module_ &m) {
       .def_ro("peak_bytes", &StepPlan::peak_bytes, "Of all these together, while a step runs.")
       .def_ro("kernels", &StepPlan::kernels)
       .def_ro("specialise_ms", &StepPlan::specialise_ms)
+      .def_ro("stages", &StepPlan::stages, "Of the compiler, in the order in which they ran.")
       .def("__str__", &StepPlan::text);
 }
 

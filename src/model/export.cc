@@ -23,6 +23,7 @@ namespace {
 
 constexpr int kOldestOpset = 18;  // the first in which every reduction takes its axes as an input
 constexpr int kIrVersion = 10;    // knows every element type that Steep holds
+constexpr size_t kShownBytes = 1024;  // of a constant whose values a person would read
 
 /// What ONNX can say by metadata alone.
 bool stops_gradient(Node n) { return n.op() == "steep.StopGradient"; }
@@ -86,9 +87,13 @@ bool expressible(Node n, const onnx::NodeProto& proto, int opset) {
   return true;
 }
 
+/// For whom a model is written.
+enum class Reader : uint8_t { runtime, person };
+
 class Writer {
  public:
-  Writer(const Graph& graph, const std::string& name) : graph_(&graph) {
+  Writer(const Graph& graph, const std::string& name, Reader reader)
+      : graph_(&graph), reader_(reader) {
     out_ = model_.mutable_graph();
     out_->set_name(name);
     for (Value v : graph.inputs()) taken_.emplace(v.name(), 2);
@@ -104,8 +109,8 @@ class Writer {
       describe(outputs[i], graph_->outputs()[i].value.type(), out_->add_output());
     model_.set_ir_version(kIrVersion);
     model_.set_producer_name("steep");
-    model_.add_opset_import()->set_version(opset());
-    if (!says_gradients_.empty()) {
+    model_.add_opset_import()->set_version(reader_ == Reader::person ? newest_opset() : opset());
+    if (!says_gradients_.empty() || reader_ == Reader::person) {
       onnx::OperatorSetIdProto* own = model_.add_opset_import();
       own->set_domain(std::string(kOwnDomain));
       own->set_version(1);
@@ -138,7 +143,7 @@ class Writer {
   }
 
   void add_input(Value v, const std::string& name, const Type& type) {
-    if (is_seed(v)) {
+    if (is_seed(v) && reader_ == Reader::runtime) {
       refuse("Random draws of the engine cannot be written as ONNX.", v.name(), "",
              "Export the model in inference mode, without dropout.");
     }
@@ -193,10 +198,16 @@ class Writer {
     auto [it, fresh] = names_.try_emplace(v.id());
     if (!fresh) return it->second;
     it->second = unused(v.name());
-    if (v.role() == Role::state) {
+    const Tensor* t = constant(v);
+    const bool state = v.role() == Role::state;
+    if (reader_ == Reader::person && (state || (t != nullptr && t->nbytes() > kShownBytes))) {
+      describe(it->second, v.type(), model_.mutable_graph()->add_input());
+      return it->second;
+    }
+    if (state) {
       refuse("A state cannot be written as ONNX.", v.name(), "", "Make it a constant first.");
     }
-    if (const Tensor* t = constant(v)) {
+    if (t != nullptr) {
       bytes_ += t->nbytes();
       if (bytes_ > size_t{INT_MAX}) {
         refuse("The model would be larger than protobuf can write.", v.name(), "",
@@ -210,7 +221,7 @@ class Writer {
   }
 
   void add_node(Node n) {
-    if (is_own(n)) {
+    if (is_own(n) && reader_ == Reader::runtime) {
       refuse("An operator of Steep's own cannot be written as ONNX.", n.name(), n.op(),
              "Replace the operator that it came from.");
     }
@@ -221,6 +232,10 @@ class Writer {
     onnx::NodeProto* proto = out_->add_node();
     proto->set_op_type(stops_gradient(n) ? "Identity" : n.op());
     if (stops_gradient(n)) proto->add_metadata_props()->set_key(kStopGradientKey);
+    if (is_own(n)) {
+      proto->set_domain(std::string(kOwnDomain));
+      proto->set_op_type(n.op().substr(kOwnDomain.size() + 1));
+    }
     if (says_gradient(n)) {
       proto->set_domain(std::string(kOwnDomain));
       proto->set_op_type(n.op().substr(kOwnDomain.size() + 1));
@@ -289,8 +304,12 @@ class Writer {
     names_.swap(names);
   }
 
+  static int newest_opset() {
+    return onnx::OpSchemaRegistry::DomainToVersionRange::Instance().Map().at("").second;
+  }
+
   int opset() const {
-    const int newest = onnx::OpSchemaRegistry::DomainToVersionRange::Instance().Map().at("").second;
+    const int newest = newest_opset();
     Node unsaid;
     for (int version = kOldestOpset; version <= newest; ++version) {
       unsaid = Node();
@@ -313,7 +332,7 @@ class Writer {
   }
 
   std::string serialise() {
-    check();
+    if (reader_ == Reader::runtime) check();
     std::string bytes;
     if (model_.ByteSizeLong() > size_t{INT_MAX} || !model_.SerializeToString(&bytes)) {
       refuse("The model would be larger than protobuf can write.", out_->name(), "",
@@ -342,6 +361,7 @@ class Writer {
   }
 
   const Graph* graph_;  // being written: the model's, or a body
+  Reader reader_;
   onnx::ModelProto model_;
   onnx::GraphProto* out_ = nullptr;                  // what it becomes
   std::unordered_map<uint32_t, std::string> names_;  // by value id of graph_
@@ -409,7 +429,11 @@ void expand_own_ops(Graph& g) {
 }
 
 std::string export_model(const Graph& graph, const std::string& name) {
-  return Writer(graph, name).write();
+  return Writer(graph, name, Reader::runtime).write();
+}
+
+std::string write_compiled(const Graph& graph, const std::string& name) {
+  return Writer(graph, name, Reader::person).write();
 }
 
 }  // namespace steep

@@ -19,4 +19,9 @@ void expand_own_ops(Graph& graph);
 /// depend on the engine's seed) and for more than protobuf's 2 GiB.
 std::string export_model(const Graph& graph, const std::string& name);
 
+/// A serialised model for people to look at, in Netron for one: any graph as it is, Steep's own
+/// operators in the domain "steep", states and large constants as inputs. No runtime can run it.
+/// Throws ModelError for more than protobuf's 2 GiB.
+std::string write_compiled(const Graph& graph, const std::string& name);
+
 }  // namespace steep

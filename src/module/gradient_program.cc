@@ -86,6 +86,11 @@ std::string GradientProgram::dump(std::span<const Type> inputs, bool gradients) 
   return compile(pattern(gradients)).dump(inputs);
 }
 
+std::string GradientProgram::compiled_model(std::span<const Type> inputs, bool gradients) {
+  const std::lock_guard turn(programs_.turn);
+  return compile(pattern(gradients)).compiled_model(inputs);
+}
+
 size_t GradientProgram::peak_bytes() {
   const std::lock_guard turn(programs_.turn);
   return programs_.peak_bytes();

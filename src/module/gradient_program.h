@@ -66,6 +66,8 @@ class GradientProgram {
   PlanInfo plan(std::span<const Type> inputs, bool gradients);
   /// Text of graph and plan for inputs of these types.
   std::string dump(std::span<const Type> inputs, bool gradients);
+  /// The compiled graph as a model to look at (Program::compiled_model).
+  std::string compiled_model(std::span<const Type> inputs, bool gradients);
   /// The most that runs took at one time so far.
   size_t peak_bytes();
   /// Programs compiled so far.

@@ -50,7 +50,7 @@ void run_passes(Graph& graph, const PassOptions& options) {
     if (pass.at != nullptr && !pass.at(options.precision)) continue;
     if (!devices.want_pass(pass.name) || (pass.elsewhere && devices.only_host())) continue;
     poll();
-    const TimedStage stage(options.profiler, pass.name);
+    TimedStage stage(options.profiler, options.stages, pass.name);
     if (pass.run_for != nullptr) {
       pass.run_for(graph, devices);
     } else {
@@ -58,6 +58,7 @@ void run_passes(Graph& graph, const PassOptions& options) {
     }
     graph.prune();
     verify(graph, pass.name);
+    stage.done(graph.nodes().size());
   }
 }
 

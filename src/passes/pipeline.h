@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "device/device.h"
 #include "ir/graph.h"
@@ -26,8 +27,9 @@ struct Pass {
 struct PassOptions {
   std::set<std::string> disabled{};  ///< by name
   Precision precision = Precision::fp32;
-  const Devices* devices = nullptr;  ///< which may refuse a pass; null: the host
-  Profiler* profiler = nullptr;      ///< gets an event for each pass
+  const Devices* devices = nullptr;             ///< which may refuse a pass; null: the host
+  Profiler* profiler = nullptr;                 ///< gets an event for each pass
+  std::vector<CompileStage>* stages = nullptr;  ///< gets a row for each pass
 };
 
 /// In the order in which they run.

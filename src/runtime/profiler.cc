@@ -1,7 +1,6 @@
 #include "runtime/profiler.h"
 
 #include <map>
-#include <new>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -41,16 +40,15 @@ void Profiler::write(const std::string& path) const {
   write_file(path, [&](FileWriter& file) { file.write(to_json()); });
 }
 
-TimedStage::~TimedStage() {
+void TimedStage::done(size_t nodes) {
+  const std::chrono::duration<double, std::milli> took = Profiler::Clock::now() - start_;
+  if (stages_ != nullptr) stages_->push_back({name_, took.count(), nodes});
   if (profiler_ == nullptr) return;
-  try {
-    profiler_->add({.node = std::move(name_),
-                    .op = "compile",
-                    .start_us = start_us_,
-                    .duration_us = profiler_->now_us() - start_us_});
-  } catch (const std::bad_alloc&) {
-    // The trace lacks an event.
-  }
+  const double duration = took.count() * 1e3;
+  profiler_->add({.node = name_,
+                  .op = "compile",
+                  .start_us = profiler_->now_us() - duration,
+                  .duration_us = duration});
 }
 
 }  // namespace steep

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "steep/compile_stage.h"
+
 namespace steep {
 
 /// Not thread-safe; belongs to the thread that runs the program.
@@ -44,19 +46,20 @@ class Profiler {
   std::vector<Event> events_;
 };
 
-/// Adds the event of a stage that lasts as long as this lives; nothing for a null profiler.
+/// Times a stage of the compiler from here to done(). Either pointer may be null.
 class TimedStage {
  public:
-  TimedStage(Profiler* profiler, std::string_view name)
-      : profiler_(profiler), name_(name), start_us_(profiler != nullptr ? profiler->now_us() : 0) {}
-  ~TimedStage();
-  TimedStage(const TimedStage&) = delete;
-  TimedStage& operator=(const TimedStage&) = delete;
+  TimedStage(Profiler* profiler, std::vector<CompileStage>* stages, std::string_view name)
+      : profiler_(profiler), stages_(stages), name_(name) {}
+
+  /// The stage left a graph of so many nodes: the profiler gets its event, `stages` its row.
+  void done(size_t nodes);
 
  private:
   Profiler* profiler_;
+  std::vector<CompileStage>* stages_;
   std::string name_;
-  double start_us_;
+  Profiler::Clock::time_point start_ = Profiler::Clock::now();
 };
 
 }  // namespace steep

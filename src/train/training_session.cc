@@ -385,7 +385,8 @@ StepPlan TrainingSession::plan(std::span<const Tensor> inputs) try {
           .peak_bytes = impl_->programs.state_bytes() + info.arena_bytes + info.output_bytes +
                         info.constant_bytes,
           .kernels = info.kernels,
-          .specialise_ms = info.specialise_ms};
+          .specialise_ms = info.specialise_ms,
+          .stages = info.stages};
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
 }

@@ -169,9 +169,11 @@ def test_files_of_each_stage(tmp_path):
         module(x)
     module(x)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "n_2_optimized_inference.onnx",
         "n_2_optimized_inference.txt",
         "n_2_torch_exported_inference.onnx",
         "n_execution_model_training.onnx",
+        "n_optimized_training.onnx",
         "n_optimized_training.txt",
         "n_torch_exported_training.onnx",
     ]
@@ -193,7 +195,15 @@ def test_files_of_each_stage(tmp_path):
     gradients = {r.shape: r for r in results[1:]}
     for p in module.parameters():
         np.testing.assert_allclose(gradients[tuple(p.shape)], p.grad.numpy(), rtol=1e-5)
-    assert "steep" in (tmp_path / "n_optimized_training.txt").read_text()
+    # the compiled graph is as its text says, fused operators and all
+    text = (tmp_path / "n_optimized_training.txt").read_text()
+    compiled = onnx.load(tmp_path / "n_optimized_training.onnx").graph
+    own = {n.op_type for n in compiled.node if n.domain == "steep"}
+    assert own and all(f"steep.{op}" in text for op in own)
+    made = {name for n in compiled.node for name in n.output} | {i.name for i in compiled.input}
+    made |= {i.name for i in compiled.initializer}
+    assert {name for n in compiled.node for name in n.input if name} <= made
+    assert {o.name for o in compiled.output} <= made
 
 
 def test_the_path_and_the_prefix_have_defaults(tmp_path, monkeypatch):
@@ -221,6 +231,10 @@ def test_the_level_of_the_environment_goes_first(monkeypatch, caplog):
     ORTModule(net())(torch.randn(3, 4))
     table = "\n".join(r.message for r in caplog.records)
     assert re.search(r"1 graphs, [\d.]+ s to make them", table) and "step planned" in table
+    stages = dict(re.findall(r"^(\w+) +[\d.]+ +(\d+)", table, re.MULTILINE))
+    first, *_, last, _ = stages
+    assert (first, last) == ("specialise", "plan")
+    assert int(stages["fuse_elementwise"]) <= int(stages["fuse_matmul"]) < int(stages["specialise"])
     monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "LOUD")
     with pytest.raises(steep.DataError, match="LOUD"):
         DebugOptions()

@@ -39,8 +39,13 @@ class DebugOptions:
 
     Files are written when a graph is made: ``PREFIX_torch_exported_MODE.onnx``, what was captured;
     ``PREFIX_execution_model_training.onnx``, forward and backward in standard operators;
-    ``PREFIX_optimized_MODE.txt``, the compiled graph and its plan, whose fused operators ONNX has
-    no words for. MODE is "training" or "inference"; a second graph has "_2" after PREFIX.
+    ``PREFIX_optimized_MODE.onnx``, the compiled graph, to look at (in Netron, for one): its fused
+    operators are in the domain "steep" and no runtime knows them; ``PREFIX_optimized_MODE.txt``,
+    the same with kernels and the plan of memory. MODE is "training" or "inference"; a second graph
+    has "_2" after PREFIX.
+
+    At INFO and below, the logger says of each graph how it came about, and in a table what each
+    stage of the compiler took (milliseconds), how many nodes it left, and the planned memory.
 
     Args:
         log_level: of the logger ``steep``. ORTMODULE_LOG_LEVEL goes before it.

@@ -41,6 +41,8 @@ class GraphFiles:
             write_file(str(self._folder / f"{self._prefix}{number}_{stage}"), content)
 
         put(f"torch_exported_{mode}.onnx", call.model)
+        compiled = call.program.compiled_model(piece.types, call.gradients)
+        put(f"optimized_{mode}.onnx", compiled)
         put(f"optimized_{mode}.txt", piece.dump(call.gradients).encode())
         if call.gradients:
             named = dict(zip(call.inputs, call.names, strict=True))
@@ -53,6 +55,19 @@ class GraphFiles:
                 True,
             )
             put(f"execution_model_{mode}.onnx", content)
+
+
+def stage_table(piece: Piece) -> str:
+    """Say what each stage of a graph's compiler took and did, for the extents of its first call."""
+    plan = piece.call.program.plan_for(piece.types, piece.call.gradients)
+    lines = [f"{'stage':<20}{'ms':>8}{'nodes':>8}{'change':>8}"]
+    before: int | None = None
+    for stage in plan.stages:
+        change = "" if before is None or stage.nodes == before else f"{stage.nodes - before:+d}"
+        lines.append(f"{stage.name:<20}{stage.milliseconds:8.1f}{stage.nodes:8}{change:>8}")
+        before = stage.nodes
+    lines.append(f"{'all':<20}{plan.specialise_ms:8.1f}    {plan.kernels} kernels, {plan}")
+    return "\n".join(lines)
 
 
 def memory_line(pieces: Sequence[Piece]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import weakref
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from steep import ort_module as ours
 from steep.compat import environment
 from steep.compat.debug_options import DebugOptions
 from steep.compat.fallback import DEFAULT, _FallbackPolicy
-from steep.compat.graph_files import GraphFiles, memory_line
+from steep.compat.graph_files import GraphFiles, memory_line, stage_table
 from steep.errors import Error, ModelError
 
 log = logging.getLogger("steep")
@@ -57,6 +58,7 @@ class ORTModule(ours.ORTModule):
         own = self.__dict__
         own["_retry"] = environment.switch("FALLBACK_RETRY")
         own["_gave_up"] = False
+        own["_told"] = weakref.WeakSet()
         own["_print_memory"] = environment.switch("PRINT_MEMORY_STATS")
         self.set_fallback_policy(environment.fallback_policy())
         self.set_debug_options(debug_options)
@@ -107,8 +109,13 @@ class ORTModule(ours.ORTModule):
 
     def _say_and_write(self) -> None:
         """Say and write what is asked for of graphs that have just been made."""
-        log.info("%s", self.report())
         pieces = [p for c in self._captured.values() for p in c.capture.pieces]
+        if log.isEnabledFor(logging.INFO):
+            log.info("%s", self.report())
+            for piece in pieces:
+                if piece not in self._told:
+                    self._told.add(piece)
+                    log.info("%s", stage_table(piece))
         if self._files is not None:
             self._files.write(pieces)
         if self._print_memory:
