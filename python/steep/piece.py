@@ -24,6 +24,7 @@ from steep.checks import raise_where, take_checks
 from steep.lowering import fake_mode, lower, outputs_of, refusal
 from steep.own_gradients import Interpreter
 from steep.providers import current
+from steep.rewrites import rewritten
 
 
 def bring_in(graph_module: torch.fx.GraphModule, examples: Sequence[Any], precision: str) -> Piece:
@@ -155,7 +156,7 @@ class Piece:
         fakes, inputs = lowered.fakes, lowered.inputs
         wanted = [i for i in inputs if fakes[i].requires_grad] if torch.is_grad_enabled() else []
         self.call = Call(
-            lowered.model.SerializeToString(),
+            rewritten(lowered.model).SerializeToString(),
             [f"arg_{i}" for i in inputs],
             inputs,
             len(fakes),

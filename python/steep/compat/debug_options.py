@@ -38,6 +38,7 @@ class DebugOptions:
     """What an ORTModule says, and what it writes of its graphs.
 
     Files are written when a graph is made: ``PREFIX_torch_exported_MODE.onnx``, what was captured;
+    ``PREFIX_optimized_pre_grad_MODE.onnx``, what ``register_graph_optimizer`` made of it;
     ``PREFIX_execution_model_training.onnx``, forward and backward in standard operators;
     ``PREFIX_optimized_MODE.onnx``, the compiled graph, to look at (in Netron, for one): its fused
     operators are in the domain "steep" and no runtime knows them; ``PREFIX_optimized_MODE.txt``,

@@ -40,7 +40,10 @@ class GraphFiles:
         def put(stage: str, content: bytes) -> None:
             write_file(str(self._folder / f"{self._prefix}{number}_{stage}"), content)
 
-        put(f"torch_exported_{mode}.onnx", call.model)
+        exported = piece.lowered.model.SerializeToString()
+        put(f"torch_exported_{mode}.onnx", exported)
+        if call.model != exported:
+            put(f"optimized_pre_grad_{mode}.onnx", call.model)
         compiled = call.program.compiled_model(piece.types, call.gradients)
         put(f"optimized_{mode}.onnx", compiled)
         put(f"optimized_{mode}.txt", piece.dump(call.gradients).encode())

@@ -59,6 +59,7 @@ _CONSTANTS = _of(
     "ORTMODULE_TORCH_CPP_DIR",
 )
 _HIERARCHICAL = _of(f"{_COMPAT}.ort_module", "HierarchicalORTModule")
+_REWRITES = _of(f"{_COMPAT}.graph_optimizers", "register_graph_optimizer")
 _JSON = _of(f"{_COMPAT}.json_config", "load_from_json")
 _TRAINER = _of(f"{_COMPAT}.described_trainer", "ORTTrainer", "TrainStepInfo")
 _OPTIONS = _of(f"{_COMPAT}.trainer_options", "ORTTrainerOptions")
@@ -91,6 +92,7 @@ MODULES: dict[str, dict[str, str]] = {
         **_DEBUG,
         **_TRAINER,
         **_OPTIONS,
+        **_REWRITES,
         **_of("steep", "TrainingSession"),
     },
     "onnxruntime.training.pytorch": _of("steep", "trainer"),
@@ -100,6 +102,7 @@ MODULES: dict[str, dict[str, str]] = {
         **_CONSTANTS,
         **_EXCEPTIONS,
         **_POLICY,
+        **_REWRITES,
     },
     "onnxruntime.training.ortmodule.ortmodule": _MODULE,
     "onnxruntime.training.ortmodule.options": _DEBUG,
@@ -110,7 +113,7 @@ MODULES: dict[str, dict[str, str]] = {
         f"{_COMPAT}.settings", "enable_custom_autograd_support", "custom_autograd_function_enabler"
     ),
     "onnxruntime.training.ortmodule.graph_optimizers": {},
-    "onnxruntime.training.ortmodule.graph_optimizer_registry": {},
+    "onnxruntime.training.ortmodule.graph_optimizer_registry": _REWRITES,
     "onnxruntime.training.ortmodule.experimental": {},
     "onnxruntime.training.ortmodule.experimental.json_config": _JSON,
     "onnxruntime.training.ortmodule.experimental.hierarchical_ortmodule": _HIERARCHICAL,
@@ -196,9 +199,6 @@ _OWN = "steep.register_op(function, gradient=…) (docs/your_own.md)"
 _TORCH = "PyTorch's own; nothing of Steep needs it"
 _ONNX = "onnx.parser and onnx.helper write graphs, steep.grad differentiates them"
 
-_REWRITE = "steep.register_op for operators; steep.TrainingSession trains a graph that you rewrote"
-
-
 _PYBIND = {
     **_refused(["TrainingParameters", "get_optimized_model"], _SESSION),
     **_refused(["OrtModuleGraphBuilder", "OrtModuleGraphBuilderConfiguration", "GraphInfo"], _GRAD),
@@ -241,7 +241,6 @@ REFUSED: dict[str, dict[str, str]] = {
     },
     "onnxruntime.training": {
         **_refused(["TrainingParameters"], _SESSION),
-        **_refused(["register_graph_optimizer"], _REWRITE),
     },
     "onnxruntime.training.api": {
         **_refused(["Module", "Optimizer", "CheckpointState", "Parameter", "Parameters"], _SESSION),
@@ -284,10 +283,6 @@ REFUSED: dict[str, dict[str, str]] = {
     },
     "onnxruntime.training.ortmodule.experimental": _refused(
         ["ORTPipelineModule"], "steep.ORTModule around each layer, in deepspeed's PipelineModule"
-    ),
-    "onnxruntime.training.ortmodule": _refused(["register_graph_optimizer"], _REWRITE),
-    "onnxruntime.training.ortmodule.graph_optimizer_registry": _refused(
-        ["register_graph_optimizer"], _REWRITE
     ),
     "onnxruntime.training.checkpoint": {
         **_refused(

@@ -14,7 +14,9 @@ from steep.compat import environment
 from steep.compat.debug_options import DebugOptions
 from steep.compat.fallback import DEFAULT, _FallbackPolicy
 from steep.compat.graph_files import GraphFiles, memory_line, stage_table
+from steep.compat.graph_optimizers import optimizers_of
 from steep.errors import Error, ModelError
+from steep.rewrites import Rewrite, rewriting
 
 log = logging.getLogger("steep")
 
@@ -96,16 +98,26 @@ class ORTModule(ours.ORTModule):
                 self.__dict__["fallback_calls"] += 1
             return self._module(*args, **kwargs)
         before = len(self.export_reports)
+        rewrite = Rewrite(optimizers_of(type(self._module).__name__))
         try:
-            result = super().forward(*args, **kwargs)
+            with rewriting(rewrite):
+                result = super().forward(*args, **kwargs)
         except Error as e:
+            self._raise_of(rewrite)
             if not self._policy.allows(e):
                 raise
             self.__dict__["_gave_up"] = not self._retry
             return self._run_in_torch(e, args, kwargs)
+        self._raise_of(rewrite)
         if len(self.export_reports) > before:
             self._say_and_write()
         return result
+
+    def _raise_of(self, rewrite: Rewrite) -> None:
+        """Raise what went wrong in a rewrite; no graph that PyTorch runs instead is left."""
+        if rewrite.error is not None:
+            self._captured.clear()
+            raise rewrite.error
 
     def _say_and_write(self) -> None:
         """Say and write what is asked for of graphs that have just been made."""

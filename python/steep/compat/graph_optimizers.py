@@ -1,0 +1,57 @@
+"""``register_graph_optimizer``: functions that rewrite the graphs of ``ORTModule``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[[Any], None])
+
+
+@dataclass(frozen=True)
+class _Registered:
+    function: Callable[[Any], None]
+    modules: frozenset[str]
+    devices: frozenset[str]
+    priority: int
+
+
+_registered: list[_Registered] = []
+
+
+def register_graph_optimizer(
+    target_modules: str = "all", devices: str = "all", priority: int = 0
+) -> Callable[[Function], Function]:
+    """Decorate a function that changes a captured graph, an ``onnx.GraphProto``, in place.
+
+    It runs once on each graph that an ``ORTModule`` of ``steep.compat`` captures from then on,
+    before the graph is differentiated.
+
+    Args:
+        target_modules: names of wrapped modules' classes, with "|" between them, or "all".
+        devices: "cpu", "all", or others, for which it then does not run.
+        priority: the highest runs first; of equal ones, the one that was registered first.
+
+    An ORTModule's call raises ModelError when the function changes the names of inputs or outputs,
+    and what the function raises.
+    """
+
+    def register(function: Function) -> Function:
+        modules, kinds = (frozenset(names.split("|")) for names in (target_modules, devices))
+        _registered.append(_Registered(function, modules, kinds, priority))
+        return function
+
+    return register
+
+
+def optimizers_of(module: str) -> list[Callable[[Any], Any]]:
+    """Return what changes a ModelProto of a module of such a class, in order."""
+    chosen = [r for r in _registered if r.modules & {"all", module} and r.devices & {"all", "cpu"}]
+    chosen.sort(key=lambda r: -r.priority)
+    return [functools.partial(_change_graph, r.function) for r in chosen]
+
+
+def _change_graph(function: Callable[[Any], Any], model: Any) -> None:
+    function(model.graph)
