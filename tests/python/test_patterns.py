@@ -32,7 +32,7 @@ ALWAYS = {
 
 
 # no parameter is on the way to a loss
-WITHOUT_LOSS = {"the gradient that comes in"}
+WITHOUT_LOSS = {"the gradient that comes in", "unpooled"}
 
 # what is no tensor is given, or the module is not one graph, or the loss is not finite
 NOT_TRAINED = {
@@ -44,7 +44,7 @@ NOT_TRAINED = {
     *("parameter replaced", "other precision", "foreach", "index_reduce", "put_", "put_ that adds"),
     *("logcumsumexp", "logsumexp", "ties", "median and mode", "sort is stable", "var", "nansum"),
     *("no columns", "division of integers", "division of floats", "rounding"),
-    *("nan and infinity", "special", "cdist", "inverse", "activations", "unpooled"),
+    *("nan and infinity", "special", "cdist", "inverse", "activations"),
     *("CrossEntropyLoss, all ignored", "PoissonNLLLoss", "MultiMarginLoss"),
     *("MultiLabelMarginLoss", "AdaptiveLogSoftmaxWithLoss", "PReLU and RReLU"),
     *("attention without rows of weight", "LSTM, projected", "packed"),
