@@ -113,8 +113,12 @@ operators: build ## write docs/operators.md: what each of ONNX's operators can d
 	@$(step) build/operators.log "docs/operators.md" $(bin)/python scripts/operators.py
 
 bench: cmake_flags += -DSTEEP_BUILD_BENCH=ON
-bench: build ## Steep against PyTorch: speed and memory, fp32 and bf16 (20 minutes)
+bench: build ## Steep against PyTorch: speed and memory, fp32 and bf16, frameworks (50 minutes)
 	@$(bin)/python bench/run.py
+	@$(bin)/python bench/hugging_face.py
+	@$(bin)/python bench/ddp.py
+	@$(bin)/python bench/fused_adam.py
+	@$(bin)/python bench/calls.py
 
 growth: cmake_flags += -DSTEEP_BUILD_BENCH=ON
 growth: build ## time and memory against sequence length, batch, layers, vocabulary, nodes (15 minutes)
