@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import logging
 import os
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -85,6 +88,11 @@ class ORTModule(torch.nn.Module):
 
     _OWN = frozenset({"export_reports", "fallback", "fallback_calls", "precision", "training"})
 
+    def __new__(cls, module: torch.nn.Module, *_: Any, **__: Any) -> ORTModule:
+        """Make an object of a class whose ``forward`` has the signature of the module's."""
+        made: ORTModule = super().__new__(_with_signature(cls, type(module)))
+        return made
+
     def __init__(
         self,
         module: torch.nn.Module,
@@ -135,8 +143,16 @@ class ORTModule(torch.nn.Module):
             self.fallback_calls,
         )
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The wrapped module's class: frameworks ask what a model is, and by its name what it does.
+
+        ``isinstance(w, ORTModule)`` and ``type(w)`` tell that it is wrapped.
+        """
+        return type(self.__dict__.get("_module", self))
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run as the wrapped module's ``forward`` would."""
+        """Run as the wrapped module's ``forward`` would, whose signature this has."""
         if torch.compiler.is_dynamo_compiling() or _only_observed(args, kwargs):
             return self._module(*args, **kwargs)
         precision, whole = self.precision, self.fallback != "parts"
@@ -222,9 +238,51 @@ class ORTModule(torch.nn.Module):
         }
         return _rebuild, (self._module, options)
 
-    def extra_repr(self) -> str:
-        """Describe the wrapped module."""
-        return type(self._module).__name__
+    def __repr__(self) -> str:
+        return f"ORTModule({self._module!r})"
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._module)})
+
+    def __len__(self) -> int:
+        return len(self._of_container("__len__"))
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._of_container("__getitem__")[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._of_container("__iter__"))
+
+    def __bool__(self) -> bool:
+        return True  # as modules are, but for containers
+
+    def _of_container(self, needed: str) -> Any:
+        if not hasattr(type(self._module), needed):
+            raise TypeError(f"{type(self._module).__name__} has no {needed}")
+        return self._module
+
+
+_classes: weakref.WeakKeyDictionary[type, dict[type, type]] = weakref.WeakKeyDictionary()
+
+
+def _with_signature(cls: type, wrapped: type) -> type:
+    """Return a class of ORTModules around modules of one class.
+
+    Frameworks pick the columns of a batch by the names of what ``forward`` takes, and a method's
+    signature is its function's.
+    """
+    classes = _classes.setdefault(wrapped, {})
+    if cls not in classes:
+
+        def forward(self: ORTModule, *args: Any, **kwargs: Any) -> Any:
+            return cls.forward(self, *args, **kwargs)  # type: ignore[attr-defined]
+
+        # None where it has none, or where what was given is no module.
+        with contextlib.suppress(AttributeError, TypeError, ValueError):
+            forward.__signature__ = inspect.signature(wrapped.forward)  # type: ignore[attr-defined]
+        forward.__doc__ = cls.forward.__doc__  # type: ignore[attr-defined]
+        classes[cls] = type(cls.__name__, (cls,), {"forward": forward, "__module__": __name__})
+    return classes[cls]
 
 
 def _only_observed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

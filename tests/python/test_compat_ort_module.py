@@ -151,9 +151,9 @@ def test_copies_and_pickles(tmp_path):
         copy.deepcopy(ORTModule(net(), options)),
         pickle.loads(pickle.dumps(ORTModule(net(), options))),
     ):
-        assert type(again) is ORTModule and again._debug_options == options
+        assert isinstance(again, ORTModule) and again._debug_options == options
         again(torch.randn(2, 4))
-    assert type(copy.deepcopy(HierarchicalORTModule(net()))) is HierarchicalORTModule
+    assert isinstance(copy.deepcopy(HierarchicalORTModule(net())), HierarchicalORTModule)
 
 
 # --- options -------------------------------------------------------------------------------------

@@ -1,0 +1,119 @@
+"""Hugging Face's Trainer around an ORTModule: the one changed line, compared with PyTorch alone."""
+
+import copy
+
+import numpy as np
+import pytest
+
+import steep
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+WORDS = 50
+
+
+def language_model():
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=WORDS, n_positions=16, n_embd=16, n_layer=1, n_head=2,
+        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config)
+
+
+def rows(count=16):
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, WORDS, (count, 8))
+    return [{"input_ids": w, "labels": w, "not_read": "by forward"} for w in words.tolist()]
+
+
+def trainer_of(model, folder, **options):
+    settings = {
+        "per_device_train_batch_size": 4, "max_steps": 6, "learning_rate": 0.1, "optim": "sgd",
+        "logging_steps": 1, "save_strategy": "no", "report_to": "none", "use_cpu": True,
+        "disable_tqdm": True, "seed": 3,
+    }  # fmt: skip
+    return transformers.Trainer(
+        model=model,
+        args=transformers.TrainingArguments(str(folder), **{**settings, **options}),
+        train_dataset=rows(),
+        eval_dataset=rows(4),
+        data_collator=transformers.default_data_collator,
+    )
+
+
+def losses(trainer):
+    return [line["loss"] for line in trainer.state.log_history if "loss" in line]
+
+
+def assert_same_weights(found, expected, tolerance=2e-5):
+    for (name, p), q in zip(found.named_parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=tolerance, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"label_smoothing_factor": 0.2},
+        {"gradient_accumulation_steps": 2, "max_grad_norm": 0.1},
+        {"gradient_checkpointing": True},
+        {"neftune_noise_alpha": 5.0},
+    ],
+    ids=lambda o: "-".join(o) or "plain",
+)
+def test_trains_as_pytorch(tmp_path, options):
+    model = language_model()
+    ours = trainer_of(steep.ORTModule(copy.deepcopy(model)), tmp_path, **options)
+    theirs = trainer_of(model, tmp_path, **options)
+    for each in (ours, theirs):
+        transformers.set_seed(3)
+        each.train()
+    np.testing.assert_allclose(losses(ours), losses(theirs), rtol=1e-5)
+    assert_same_weights(ours.model, model)
+    assert isinstance(ours.model, steep.ORTModule)
+    assert ours.model.report().graphs and not ours.model.fallback_calls
+    found, expected = ours.evaluate(), theirs.evaluate()
+    assert found["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-5)
+    np.testing.assert_allclose(
+        ours.predict(rows(4)).predictions, theirs.predict(rows(4)).predictions, atol=2e-4
+    )
+
+
+def test_trains_in_bfloat16(tmp_path):
+    model = language_model()
+    ours = trainer_of(steep.ORTModule(copy.deepcopy(model)), tmp_path, bf16=True)
+    theirs = trainer_of(model, tmp_path, bf16=True)
+    for each in (ours, theirs):
+        transformers.set_seed(3)
+        each.train()
+    np.testing.assert_allclose(losses(ours), losses(theirs), rtol=1e-2)
+
+
+def test_checkpoints_resume_and_load_with_tied_weights(tmp_path):
+    model = language_model()
+    options = {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss"}
+    ours = trainer_of(steep.ORTModule(copy.deepcopy(model)), tmp_path / "ours", **options)
+    theirs = trainer_of(copy.deepcopy(model), tmp_path / "theirs", **options)
+    for each in (ours, theirs):
+        transformers.set_seed(3)
+        each.train()
+    assert_same_weights(ours.model, theirs.model)
+    again = trainer_of(steep.ORTModule(copy.deepcopy(model)), tmp_path / "ours", **options)
+    again.train(resume_from_checkpoint=str(tmp_path / "ours" / "checkpoint-3"))
+    np.testing.assert_allclose(losses(again), losses(ours), rtol=1e-5)
+    ours.save_model(tmp_path / "saved")
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    assert_same_weights(loaded, ours.model.module, 0)
+    assert loaded.lm_head.weight is loaded.transformer.wte.weight
+
+
+def test_generates_as_pytorch():
+    model = language_model().eval()
+    words = torch.arange(6)[None]
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    expected = model.generate(words, **options)
+    torch.testing.assert_close(steep.ORTModule(model).generate(words, **options), expected)
