@@ -58,6 +58,9 @@ log = logging.getLogger("steep")
 
 CAPTURED = "2.13"
 
+IMAGE = 4
+"""Dimensions of a batch of images."""
+
 CONFIG: dict[str, Any] = {
     # what fails open by default
     "skip_nnmodule_hook_guards": False,
@@ -222,7 +225,7 @@ class Captured:
         whole: raise ModelError where the module does not become one graph in the engine; otherwise
             PyTorch runs what lies between graphs, and graphs that the engine cannot run.
         make, otherwise: as for ``Capture``.
-        vary: ask for a graph of any extents from the first call on.
+        first: the shapes of the arguments of an earlier call, of which there is a graph already.
         verify, providers: as for ``Capture``.
     """
 
@@ -235,12 +238,11 @@ class Captured:
         whole: bool,
         make: Callable[[Lowered, str], Runs] = Piece,
         otherwise: str = 'fallback="parts"',
-        vary: bool = False,
+        first: Sequence[torch.Size] | None = None,
         verify: bool | None = None,
         providers: Sequence[ProviderChoice] = (),
     ) -> None:
         self._module = module
-        self._vary = vary
         self._whole = whole
         self.breaks: list[str] = []  # why there are several graphs, or none of a function
         self.capture = Capture(
@@ -287,7 +289,8 @@ class Captured:
         configured._torchdynamo_orig_backend = make  # type: ignore[attr-defined]
         context.callback = configured
         self._call = context(module)
-        self._sizes: list[torch.Size] | None = None  # when the first graph was made
+        self._first = first  # None until a graph was made
+        self._changed: set[tuple[int, int]] = set()  # extents, by argument and dimension
 
     def _note_why(self, frame: Any, entry: Any) -> None:
         """Note, for the report, of which function a graph is made, and why again."""
@@ -318,15 +321,27 @@ class Captured:
         """Ask for a graph of any extents once those of the arguments have changed.
 
         Otherwise Dynamo lets vary only what it saw vary: a graph for another length, and one more
-        for another number of rows.
+        for another number of rows. Of images and volumes only rows vary, what has changed, and what
+        other arguments have too (the lengths of a mask): to reason about windows of any height and
+        width takes minutes.
         """
         tensors = [t for t in self.capture.local.arguments if isinstance(t, torch.Tensor)]
         sizes = [t.shape for t in tensors]
-        if self._sizes is None:
-            self._sizes = sizes
-        if self._vary or sizes != self._sizes:
-            for tensor in tensors:
-                torch._dynamo.maybe_mark_dynamic(tensor, [*range(tensor.ndim)])
+        if self._first is None:
+            self._first = sizes
+        if sizes == self._first:
+            return
+        lengths = {n for size in sizes if len(size) < IMAGE for n in size}
+        for i, (tensor, size) in enumerate(zip(tensors, sizes, strict=True)):
+            first = self._first[i] if i < len(self._first) else ()
+            if len(first) == len(size):
+                self._changed |= {(i, d) for d, n in enumerate(size) if n != first[d]}
+            varying = [
+                d
+                for d, n in enumerate(size)
+                if len(size) < IMAGE or d == 0 or n in lengths or (i, d) in self._changed
+            ]
+            torch._dynamo.maybe_mark_dynamic(tensor, varying)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, bool]:
         """Return the module's result, and whether anything ran in the engine.

@@ -174,7 +174,7 @@ class Trainer:
                 whole=True,
                 make=lambda lowered, precision: _Step(lowered, self._run),
                 otherwise="ORTModule",
-                vary=varies,
+                first=[t.shape for t in self._first] if varies else None,
             )
         with torch.enable_grad(), torch.autocast("cpu", enabled=False), self._step_mode():
             result = self._answer(self._captured, tensors)

@@ -1,0 +1,80 @@
+"""Which extents a second graph takes: at most one more for all lengths, images by what changes."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import steep  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def start_anew():
+    torch._dynamo.reset()  # it remembers, by lines of code, what varied
+
+
+class Attended(nn.Module):
+    """Rows of words, with a mask of four dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(20, 8), nn.Linear(8, 8)
+
+    def forward(self, words, mask):
+        x = self.table(words)
+        scores = (x @ x.transpose(1, 2)).unsqueeze(1) + mask
+        return self.out((scores.softmax(-1) @ x.unsqueeze(1)).squeeze(1))
+
+
+def words(rows, length):
+    torch.manual_seed(rows * 100 + length)
+    return torch.randint(20, (rows, length)), torch.randn(rows, 1, length, length)
+
+
+def images(rows, height, width):
+    torch.manual_seed(rows * 100 + height)
+    return (torch.randn(rows, 3, height, width),)
+
+
+def windows():
+    """Cuts images into windows of 4 x 4, as Swin does."""
+    return nn.Sequential(nn.Conv2d(3, 4, 1), nn.Unfold(4, stride=4), nn.Flatten(2), nn.Tanh())
+
+
+@pytest.mark.parametrize(
+    ("make", "calls", "graphs"),
+    [
+        (Attended, [words(3, 5), words(2, 5), words(4, 7), words(2, 3)], 2),
+        (windows, [images(3, 8, 8), images(2, 8, 8), images(4, 8, 8)], 2),
+        (windows, [images(3, 8, 8), images(3, 8, 12), images(2, 8, 16)], 2),
+        (windows, [images(3, 8, 8), images(2, 8, 8), images(2, 12, 8), images(4, 16, 8)], 3),
+    ],
+    ids=["lengths with a mask", "rows of images", "widths", "rows, then heights"],
+)
+def test_graphs_that_extents_take(make, calls, graphs):
+    torch.manual_seed(0)
+    net = make()
+    module = steep.ORTModule(net)
+    for given in calls:
+        net.zero_grad()
+        expected = net(*given)
+        expected.square().sum().backward()
+        gradients = [p.grad.clone() for p in net.parameters()]
+        net.zero_grad()
+        found = module(*given)
+        found.square().sum().backward()
+        torch.testing.assert_close(found, expected)
+        for p, gradient in zip(net.parameters(), gradients, strict=True):
+            torch.testing.assert_close(p.grad, gradient, rtol=1e-4, atol=1e-4)
+    assert module.report().whole and len(module.report().graphs) == graphs
+
+
+def test_a_trainer_of_images_takes_any_number_of_rows():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    trainer = steep.trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), 0.1))
+    for rows in (4, 3, 2, 5):
+        trainer.step(*images(rows, 6, 6), torch.arange(rows) % 4)
+    assert len(trainer.report().graphs) == 2
+    trainer.step(*images(3, 8, 6), torch.arange(3))
+    trainer.step(*images(4, 10, 6), torch.arange(4))
+    assert len(trainer.report().graphs) == 3
