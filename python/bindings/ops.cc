@@ -1,10 +1,12 @@
 // Single operators, for tests: the table of ops, the result of one node, the gradients of one node.
+#include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "autodiff/gradient.h"
 #include "bindings.h"
+#include "contrib/contrib.h"
 #include "device/device.h"
 #include "engine.h"
 #include "model/import.h"
@@ -91,6 +93,14 @@ nb::list op_table() {
     table.append(row);
   }
   return table;
+}
+
+std::vector<std::string> contrib_operators() {
+  std::vector<std::string> names;
+  for (const ContribOp* op : contrib_ops()) {
+    names.push_back(fmt::format("{}.{}", kContribDomain, op->name));
+  }
+  return names;
 }
 
 std::vector<std::string> kernels(const std::string& op) {
@@ -224,6 +234,8 @@ void init_ops(nb::module_& m) {
   m.def("op_table", &op_table,
         "One dict per operator: its name and what Steep knows of it. For tests.",
         nb::sig("def op_table() -> list[dict[str, str | bool]]"));
+  m.def("contrib_operators", &contrib_operators,
+        "The operators of com.microsoft that models may have. For tests.");
   m.def("kernels", &kernels, nb::arg("op"),
         "Names of the CPU's kernels for an operator, fastest first. For docs.");
   m.def("evaluate_node", &evaluate_node, nb::arg("op"), nb::arg("inputs"), nb::arg("attrs"),

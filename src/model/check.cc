@@ -160,7 +160,7 @@ class UnknownOps {
   }
 
   void look_at(const onnx::NodeProto& node, int64_t opset) {
-    if (functions_.count(function_id(node)) != 0 || says_gradient(node)) return;
+    if (functions_.count(function_id(node)) != 0 || says_gradient(node) || is_contrib(node)) return;
     const std::string op = node.domain().empty()
                                ? quote(node.op_type())
                                : quote(node.domain()) + "." + quote(node.op_type());
@@ -485,6 +485,7 @@ CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, 
   model.proto.mutable_graph()->clear_value_info();  // types are inferred, never believed
   if (registered) model.gradients = add_own_functions(&model.proto);
   normalise_domains(&model.proto);
+  move_contrib(&model.proto);
   check_names(&model.proto);
   check_versions(model.proto);
   check_operators(&model.proto, leave_out, &model.left_out);

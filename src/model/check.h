@@ -27,6 +27,10 @@ inline constexpr std::string_view kPreviewDomain = "ai.onnx.preview";
 /// PyTorch have them; WithGradient_4_1 in models of gradients, where the numbers are those of
 /// operands and results. No file is to hold any other operator of ours.
 bool says_gradient(const onnx::NodeProto& node);
+/// An operator of ONNX Runtime's own domain that we know (contrib/contrib.h).
+bool is_contrib(const onnx::NodeProto& node);
+/// Moves to that domain the nodes of such operators that ONNX Runtime writes in ONNX's own.
+void move_contrib(onnx::ModelProto* model);
 /// "Relu", or "ai.onnx.preview.training.Adam" where the domain is not the default one.
 std::string canonical_name(const onnx::NodeProto& node);
 

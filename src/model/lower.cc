@@ -275,6 +275,8 @@ void Lowering::lower_node(const onnx::NodeProto& node, Scope& scope, const Frame
   std::vector<Binding> results;
   if (auto f = functions_.find(function_id(node)); f != functions_.end() && !says_gradient(node)) {
     results = lower_function(node, *f->second, inputs, frame);
+  } else if (is_contrib(node)) {
+    results = lower_contrib(node, inputs, frame);
   } else if (node.domain() == kTrainingDomain && node.op_type() == "Gradient") {
     results = lower_gradient(node, inputs, scope);
   } else if (node.domain().empty() && node.op_type() == "If") {

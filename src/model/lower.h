@@ -164,6 +164,8 @@ class Lowering {
   std::vector<Binding> lower_function(const onnx::NodeProto& node,
                                       const onnx::FunctionProto& function,
                                       const std::vector<Binding>& inputs, const Frame& frame);
+  std::vector<Binding> lower_contrib(const onnx::NodeProto& node,
+                                     const std::vector<Binding>& inputs, const Frame& frame);
   std::vector<Binding> lower_if(const onnx::NodeProto& node, const Binding& condition,
                                 const Scope& scope, const Frame& frame);
   std::vector<Binding> take_branch(const onnx::GraphProto& branch, const Scope& scope,

@@ -13,6 +13,8 @@ from rows import ROWS
 from rows.bfloat16 import NARROW_ROWS
 from rows.row import Row
 
+from steep import _steep
+
 EPS = 1e-6
 # Adam and its like read lr and a gradient scale in single precision whatever the parameters are.
 TOLERANCE = {np.float32: {"rtol": 2e-5, "atol": 2e-5}, np.float64: {"rtol": 1e-6, "atol": 1e-8}}
@@ -131,7 +133,8 @@ def onnx_operators():
 
 
 def test_every_op_has_a_row_and_every_row_an_op():
-    named, known = {r.op for r in ROWS}, TABLE.keys() | onnx_operators()
+    named = {r.op for r in ROWS}
+    known = TABLE.keys() | onnx_operators() | set(_steep.contrib_operators())
     assert sorted(known - named - FLOW - WITHOUT_ROWS.keys()) == [], "operators without a row"
     assert sorted(named - known) == [], "rows of operators that nobody knows"
     assert sorted((FLOW | WITHOUT_ROWS.keys()) & named) == [], "listed as without a row"

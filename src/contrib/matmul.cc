@@ -1,0 +1,63 @@
+// α · op(A) op(B), operands transposed as attributes say.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "contrib/contrib.h"
+
+namespace steep {
+namespace {
+
+/// `flip` swaps the matrix's two axes; `batch` makes the first axis the matrix's first, behind the
+/// others, before that. A vector stays as it is.
+std::string oriented(const ContribCall& c, ContribBody& f, size_t input, const std::string& name,
+                     bool flip, bool batch) {
+  if (!flip && !batch) return name;
+  const size_t rank = c.rank(input);
+  if (rank < 2) return name;
+  Ints perm(rank);
+  std::iota(perm.begin(), perm.end(), 0);
+  if (batch) std::rotate(perm.begin(), perm.begin() + 1, perm.end() - 1);
+  if (flip) std::swap(perm[rank - 2], perm[rank - 1]);
+  f.add(fmt::format("{0}_turned = Transpose <perm = [{1}]> ({0})", name, fmt::join(perm, ", ")));
+  return name + "_turned";
+}
+
+Results product(const ContribCall& c, ContribBody& f, bool batch_a, bool batch_b) {
+  const std::string a = oriented(c, f, 0, "A", c.integer("transA") != 0, batch_a);
+  const std::string b = oriented(c, f, 1, "B", c.integer("transB") != 0, batch_b);
+  f.add(fmt::format("p = MatMul ({}, {})", a, b));
+  const double alpha = c.real("alpha");
+  if (alpha == 1) return {"p"};
+  f.scalar("alpha", alpha, "A");
+  f.add("y = Mul (p, alpha)");
+  return {"y"};
+}
+
+Results fused_matmul(const ContribCall& c, ContribBody& f) {
+  return product(c, f, c.integer("transBatchA") != 0, c.integer("transBatchB") != 0);
+}
+
+Results transpose_matmul(const ContribCall& c, ContribBody& f) {
+  return product(c, f, false, false);
+}
+
+}  // namespace
+
+extern const ContribOp kContribFusedMatMul = {.name = "FusedMatMul",
+                                              .inputs = {"A", "B"},
+                                              .attributes = {{"alpha", 1.0},
+                                                             {"transA", 0},
+                                                             {"transB", 0},
+                                                             {"transBatchA", 0},
+                                                             {"transBatchB", 0}},
+                                              .build = fused_matmul};
+extern const ContribOp kContribTransposeMatMul = {
+    .name = "TransposeMatMul",
+    .inputs = {"A", "B"},
+    .attributes = {{"alpha", 1.0}, {"transA", 0}, {"transB", 0}},
+    .build = transpose_matmul};
+
+}  // namespace steep

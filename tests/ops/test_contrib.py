@@ -1,0 +1,51 @@
+"""The rows of com.microsoft's operators against ONNX Runtime's own kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from nodes import evaluate, one_node
+from rows import contrib
+from rows.row import Row
+
+# Which it has in ONNX's own domain.
+OF_ONNX = ("LayerNormalization", "SimplifiedLayerNormalization")
+
+
+def operator(row: Row) -> str:
+    return row.op.rpartition(".")[2]
+
+
+ROWS = [r for r in contrib.ROWS if r.note != contrib.ALONE]
+
+
+def in_onnxruntime(row: Row, arrays: list[np.ndarray | None]) -> list[np.ndarray]:
+    model = one_node(row, arrays)
+    model.ir_version = 10
+    (node,) = model.graph.node
+    if operator(row) in OF_ONNX:
+        node.domain = ""
+    del model.opset_import[:]
+    model.opset_import.extend(
+        [onnx.helper.make_opsetid("", 16), onnx.helper.make_opsetid("com.microsoft", 1)]
+    )
+    for output in model.graph.output:
+        output.ClearField("type")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    fed = {f"x{i}": x for i, x in enumerate(arrays) if x is not None}
+    return session.run(None, {i.name: fed[i.name] for i in session.get_inputs()})
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[r.name for r in ROWS])
+def test_forward_is_that_of_onnxruntime(row: Row) -> None:
+    arrays = row.arrays(np.float32)
+    for i, (ours, theirs) in enumerate(
+        zip(evaluate(row, arrays), in_onnxruntime(row, arrays), strict=True)
+    ):
+        assert ours.dtype == theirs.dtype, i
+        assert ours.shape == theirs.shape, i
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5, err_msg=f"output {i}")

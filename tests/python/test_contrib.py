@@ -1,0 +1,273 @@
+"""Files with operators of ONNX Runtime's domain com.microsoft: run, trained, differentiated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pytest
+from test_program import ROOT
+from test_program import steep as program
+
+import steep
+
+F32 = np.float32
+
+# A block of a transformer as exporters spell it out: GELU by Erf, a skip and a normalisation.
+BLOCK = """<ir_version: 8, opset_import: ["": 17]>
+block (float[N, 3, 8] x) => (float[N, 3, 8] y) <float two = {1.4142135}, float one = {1},
+    float half = {0.5}> {
+  h = MatMul (x, w1)  hb = Add (h, b1)
+  d = Div (hb, two)  e = Erf (d)  f = Add (e, one)  m = Mul (hb, f)  a = Mul (m, half)
+  o = MatMul (a, w2)  ob = Add (o, b2)  s = Add (ob, x)
+  n = LayerNormalization <axis = -1> (s, gain, shift)
+  t = Transpose <perm = [0, 2, 1]> (n)  p = MatMul (n, t)  q = MatMul (p, n)
+  y = Tanh (q)
+}"""
+
+
+def parse(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(text)
+
+
+def block() -> onnx.ModelProto:
+    model = parse(BLOCK)
+    random = np.random.default_rng(0)
+    shapes = {"w1": (8, 16), "b1": (16,), "w2": (16, 8), "b2": (8,), "gain": (8,), "shift": (8,)}
+    for name, shape in shapes.items():
+        values = random.normal(size=shape).astype(F32) * F32(0.3)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    return model
+
+
+def optimised(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+    """By ONNX Runtime, as far as it fuses operators whatever the processor."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(path)
+    onnxruntime.InferenceSession(model.SerializeToString(), options)
+    return onnx.load(path)
+
+
+def arrays(seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    shape = (4, 3, 8)
+    return random.normal(size=shape).astype(F32), random.normal(size=shape).astype(F32)
+
+
+def losses(model: onnx.ModelProto | str) -> tuple[list[float], steep.TrainingSession]:
+    session = steep.TrainingSession(model, loss="mse", optimizer="adamw", lr=0.01)
+    return [float(session.step(*arrays(i))) for i in range(6)], session
+
+
+def test_an_optimised_file_runs_and_trains_as_the_original(tmp_path: Path) -> None:
+    model = optimised(block(), tmp_path / "optimised.onnx")
+    fused = {n.op_type for n in model.graph.node if n.domain == "com.microsoft"}
+    assert {"BiasGelu", "SkipLayerNormalization", "FusedMatMul"} <= fused
+    x, _ = arrays()
+    (ours,) = steep.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    (theirs,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert steep.check(model, loss="mse") == []
+    of_file, session = losses(model)
+    of_original, _ = losses(block())
+    np.testing.assert_allclose(of_file, of_original, rtol=1e-4)
+    assert of_file[-1] < of_file[0]
+    # What is exported is the file with other weights: ONNX Runtime runs it.
+    session.export_onnx(tmp_path / "trained.onnx")
+    trained = onnx.load(tmp_path / "trained.onnx")
+    assert [n.op_type for n in trained.graph.node] == [n.op_type for n in model.graph.node]
+    (ours,) = steep.InferenceSession(tmp_path / "trained.onnx").run(None, {"x": x})
+    (theirs,) = onnxruntime.InferenceSession(str(tmp_path / "trained.onnx")).run(None, {"x": x})
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_the_model_of_gradients_has_standard_operators_only(tmp_path: Path) -> None:
+    model = optimised(block(), tmp_path / "optimised.onnx")
+    gradients = steep.grad(model, ["x"])
+    assert {n.domain for n in gradients.graph.node} <= {"", "ai.onnx"}
+    x, dy = arrays()
+    fed = {"x": x, "grad_y": dy}
+    found = steep.InferenceSession(gradients.SerializeToString()).run(None, fed)
+    wanted = steep.InferenceSession(steep.grad(block(), ["x"]).SerializeToString()).run(None, fed)
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_second_derivatives_are_those_of_the_original(tmp_path: Path) -> None:
+    x, dy = arrays()
+    found = []
+    for model in (optimised(block(), tmp_path / "optimised.onnx"), block()):
+        twice = steep.grad(steep.grad(model, ["x"]), ["x"], ["grad_x"])
+        fed = {"x": x, "grad_y": dy, "grad_grad_x": dy}
+        fed = {i.name: fed[i.name] for i in twice.graph.input}
+        found.append(steep.InferenceSession(twice.SerializeToString()).run(None, fed))
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
+def test_the_program_trains_such_files(tmp_path: Path) -> None:
+    optimised(block(), tmp_path / "optimised.onnx")
+    x, t = arrays()
+    np.savez(tmp_path / "data.npz", x=x, y=t)
+    assert "can be trained" in program("check", tmp_path / "optimised.onnx", "--loss", "mse")
+    program(
+        *("train", tmp_path / "optimised.onnx", "--data", tmp_path / "data.npz", "--loss", "mse"),
+        *("--optimizer", "sgd", "--lr", 0.01, "--batch", 2, "--out", tmp_path / "trained.onnx"),
+    )
+    assert (tmp_path / "trained.onnx").exists()
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx", "com.microsoft"])
+@pytest.mark.parametrize("opset", [11, 17])
+def test_simplified_layer_normalization_may_be_in_onnx_domain(domain: str, opset: int) -> None:
+    model = parse(
+        f"""<ir_version: 8, opset_import: ["": {opset}]>
+        g (float[N, 4] x) => (float[N, 4] y) <float[4] scale = {{1, 2, 3, 4}}> {{
+          y = SimplifiedLayerNormalization <epsilon = 0.001> (x, scale) }}"""
+    )
+    model.graph.node[0].domain = domain
+    if domain == "com.microsoft":
+        model.opset_import.add(domain=domain, version=1)
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(F32)
+    (y,) = steep.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    wanted = x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-3) * F32([1, 2, 3, 4])
+    np.testing.assert_allclose(y, wanted, rtol=1e-5)
+
+
+def test_layer_normalization_is_known_before_its_opset() -> None:
+    model = parse(
+        """<ir_version: 7, opset_import: ["": 12]>
+        g (float[N, 4] x) => (float[N, 4] y) <float[4] scale = {1, 2, 3, 4}> {
+          y = LayerNormalization <axis = -1> (x, scale, scale) }"""
+    )
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(F32)
+    fed = {"x": x}
+    (ours,) = steep.InferenceSession(model.SerializeToString()).run(None, fed)
+    (theirs,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, fed)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def one(node: str, inputs: str, outputs: str = "float[N, 3, 4] y") -> bytes:
+    text = f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g ({inputs}) => ({outputs}) {{ {node} }}"""
+    return parse(text).SerializeToString()
+
+
+SELF = "float[N, 3, 4] x, float[4, 12] w"
+REFUSED = {
+    "past": (
+        "y = com.microsoft.Attention <num_heads = 2> (x, w, , , past)",
+        SELF + ", float[2, N, 2, 5, 2] past",
+        "past",
+    ),
+    "present": (
+        "y, p = com.microsoft.Attention <num_heads = 2> (x, w)  q = Neg (p)",
+        SELF,
+        "output 1",
+    ),
+    "rotary": (
+        "y = com.microsoft.Attention <num_heads = 2, do_rotary = 1> (x, w)",
+        SELF,
+        "do_rotary = 1",
+    ),
+    "heads": ("y = com.microsoft.Attention <num_heads = 5> (x, w)", SELF, "num_heads = 5"),
+    "mask": (
+        "y = com.microsoft.Attention <num_heads = 2> (x, w, , m)",
+        SELF + ", int32[K] m",
+        "int32[K]",
+    ),
+    "past_key": (
+        "y = com.microsoft.MultiHeadAttention <num_heads = 2> (x, x, x, , , , p, p)",
+        "float[N, 3, 4] x, float[N, 2, 5, 2] p",
+        "past_key",
+    ),
+    "keys": (
+        "y = com.microsoft.MultiHeadAttention <num_heads = 2> (x, , x)",
+        "float[N, 3, 4] x",
+        "key none",
+    ),
+    "scale": (
+        "y = com.microsoft.RotaryEmbedding <scale = 2.0> (x, p, c, c)",
+        "float[N, 3, 4] x, int64[1] p, float[5, 2] c",
+        "scale = 2",
+    ),
+    "attribute": (
+        'y = com.microsoft.Gelu <approximate = "tanh"> (x)',
+        "float[N, 3, 4] x",
+        "approximate",
+    ),
+    "lacking": ("y = com.microsoft.BiasGelu (x)", "float[N, 3, 4] x", "input 1, B"),
+    "too many": ("y = com.microsoft.QuickGelu (x, x)", "float[N, 3, 4] x", "2"),
+    "activation": (
+        'y = com.microsoft.FusedGemm <activation = "Gelu"> (w, w)',
+        "float[4, 4] w",
+        "Gelu",
+    ),
+    "segments": (
+        "y = com.microsoft.EmbedLayerNormalization (i, i, w, w, , g, g)",
+        "int32[N, 3] i, float[5, 4] w, float[4] g",
+        "segment_embedding",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_supported_is_refused_by_name(case: str) -> None:
+    node, inputs, said = REFUSED[case]
+    op = node.partition("= ")[2].partition(" ")[0].split(".")[-1]
+    with pytest.raises(steep.ModelError) as caught:
+        steep.InferenceSession(one(node, inputs))
+    error = caught.value
+    assert error.op == f"com.microsoft.{op}"
+    assert error.node == "y"
+    assert said in f"{error.expected} | {error.received}"
+    assert error.remedy
+
+
+def test_unknown_operators_of_the_domain_are_named() -> None:
+    with pytest.raises(steep.ModelError, match="QAttention") as caught:
+        steep.InferenceSession(one("y = com.microsoft.QAttention (x)", "float[N, 3, 4] x"))
+    assert caught.value.op == "com.microsoft.QAttention"
+
+
+def test_what_the_file_or_the_user_defines_comes_first() -> None:
+    text = """<domain: "com.microsoft", opset_import: ["": 17]> Gelu (x) => (y) { y = Neg (x) }"""
+    model = one("y = com.microsoft.Gelu (x)", "float[N, 3, 4] x")
+    x = np.ones((1, 3, 4), F32)
+    with steep.register_op(text):
+        (y,) = steep.InferenceSession(model).run(None, {"x": x})
+    np.testing.assert_array_equal(y, -x)
+    held = onnx.load_from_string(model)
+    held.functions.append(onnx.parser.parse_function(text))
+    (y,) = steep.InferenceSession(held.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_array_equal(y, -x)
+
+
+def test_the_page_lists_them_all() -> None:
+    page = (ROOT / "docs" / "onnxruntime_operators.md").read_text()
+    rows = [line.split(" | ")[0].strip("| ") for line in page.splitlines() if line.startswith("| ")]
+    assert [f"com.microsoft.{name}" for name in rows[2:]] == steep._steep.contrib_operators()
+
+
+def test_functions_and_bodies_call_them() -> None:
+    model = parse(
+        """<ir_version: 10, opset_import: ["": 17, "my": 1, "com.microsoft": 1]>
+        g (float[N, 4] x, bool c) => (float[N, 4] y) {
+          h = my.Wide <slope = 0.5> (x)
+          y = If (c) <then_branch = t () => (float[N, 4] u) { u = com.microsoft.FastGelu (h) },
+                      else_branch = e () => (float[N, 4] v) { v = Neg (h) }> }
+        <domain: "my", opset_import: ["": 17, "com.microsoft": 1]>
+        Wide <slope> (x) => (y) { y = com.microsoft.QuickGelu <alpha: float = @slope> (x) }"""
+    )
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(F32)
+    session = steep.InferenceSession(model.SerializeToString())
+    h = x / (1 + np.exp(-0.5 * x))
+    (y,) = session.run(None, {"x": x, "c": np.array(False)})
+    np.testing.assert_allclose(y, -h, rtol=1e-5)
+    (y,) = session.run(None, {"x": x, "c": np.array(True)})
+    cubed = np.sqrt(2 / np.pi) * (h + 0.044715 * h**3)
+    np.testing.assert_allclose(y, 0.5 * h * (1 + np.tanh(cubed)), rtol=1e-4, atol=1e-6)
