@@ -39,6 +39,7 @@ from torch.utils._pytree import tree_leaves
 from steep import own_gradients
 from steep._steep import ProviderChoice
 from steep.arithmetic import Arithmetic
+from steep.branches import branches
 from steep.call import autocast_precision
 from steep.checks import checked
 from steep.ctc import known_to_tracers
@@ -270,7 +271,9 @@ class Captured:
             chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
             failed = ""
             ours = [kept_whole(), own_gradients.whole_backwards(), known_to_tracers()]
-            ours += [cuts(), widened(), checked()]
+            ours += [cuts(), widened()]
+            ours += [branches()] if self._whole else []
+            ours += [checked()]  # before branches(): an error is no side that a graph is made for
             with settings, chatter, contextlib.ExitStack() as stack:
                 for each in ours:
                     stack.enter_context(each)

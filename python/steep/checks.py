@@ -63,7 +63,7 @@ def checked() -> Iterator[None]:
     """Within, a branch on a tensor of which one side does nothing but raise cuts no graph."""
     with contextlib.ExitStack() as stack:
         for translator in (InstructionTranslator, InliningInstructionTranslator):
-            stack.enter_context(replaced(translator, "dispatch_table", _TABLES[translator]))
+            stack.enter_context(replaced(translator, "dispatch_table", _table(translator)))
         yield
 
 
@@ -172,6 +172,3 @@ def _kind_and_message(raised: Any) -> tuple[str, ...] | None:
         return None
     said = tuple(m.as_python_constant() for m in message)
     return (kind.__name__, *said) if all(isinstance(m, str) for m in said) else None
-
-
-_TABLES = {t: _table(t) for t in (InstructionTranslator, InliningInstructionTranslator)}
