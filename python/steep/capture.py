@@ -24,6 +24,7 @@ import torch
 import torch._dynamo
 from torch._dynamo import config, trace_rules
 from torch._dynamo.convert_frame import compile_lock
+from torch._dynamo.eval_frame import cached_backends
 from torch._dynamo.exc import (
     BackendCompilerFailed,
     FailOnRecompileLimitHit,
@@ -31,7 +32,7 @@ from torch._dynamo.exc import (
     Unsupported,
     UserError,
 )
-from torch._dynamo.guards import get_guard_fail_reason
+from torch._dynamo.guards import DeletedGuardManagerWrapper, get_guard_fail_reason
 from torch._dynamo.utils import graph_break_reasons
 from torch.nn.modules import transformer
 from torch.utils._pytree import tree_leaves
@@ -257,43 +258,51 @@ class Captured:
         )
         # Not torch.compile(): its settings would have to be changed around each call.
         context = torch._dynamo.optimize(self.capture, nopython=whole, isolate_recompiles=True)
+        # It would be kept for torch._dynamo.reset(), which finds nothing to reset in it.
+        cached_backends.pop(id(self.capture), None)
         make = context.callback
+        self._guards: list[weakref.ref[Any]] = []
+        weakref.finalize(self, _let_go, self._guards).atexit = False
+        me = weakref.ref(self)  # nothing goes round in a circle: a deleted module is freed at once
 
         def configured(*frame: Any) -> Any:
-            with compile_lock:  # what is replaced below is replaced for all threads
-                return configured_alone(*frame)
-
-        def configured_alone(*frame: Any) -> Any:
-            self._let_extents_vary()
-            self._note_why(*frame[:2])
-            before = len(graph_break_reasons)
-            settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
-            chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
-            failed = ""
-            ours = [kept_whole(), own_gradients.whole_backwards(), known_to_tracers()]
-            ours += [cuts(), widened()]
-            ours += [branches()] if self._whole else []
-            ours += [checked()]  # before branches(): an error is no side that a graph is made for
-            with settings, chatter, contextlib.ExitStack() as stack:
-                for each in ours:
-                    stack.enter_context(each)
-                try:
-                    made = make(*frame)
-                except (Error, *_SAID):
-                    raise
-                except Exception as e:
-                    failed = _first_line(e) + _user_place(getattr(e, "real_stack", None) or [])
-                    if self._whole or isinstance(e, ResumePrologueTracingError):
-                        raise self._not_one_graph(failed) from e
-                    made = left_to_pytorch(e)
-            self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:], failed)
-            return made
+            with compile_lock:  # what is replaced within is replaced for all threads
+                return me()._make(make, *frame)  # type: ignore[union-attr]
 
         configured._torchdynamo_orig_backend = make  # type: ignore[attr-defined]
         context.callback = configured
         self._call = context(module)
         self._first = first  # None until a graph was made
         self._changed: set[tuple[int, int]] = set()  # extents, by argument and dimension
+
+    def _make(self, make: Callable[..., Any], *frame: Any) -> Any:
+        """Have PyTorch's ``make`` capture a frame, under the settings that this asks for."""
+        self._let_extents_vary()
+        self._note_why(*frame[:2])
+        before = len(graph_break_reasons)
+        settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
+        chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
+        failed = ""
+        ours = [kept_whole(), own_gradients.whole_backwards(), known_to_tracers()]
+        ours += [cuts(), widened()]
+        ours += [branches()] if self._whole else []
+        ours += [checked()]  # before branches(): an error is no side that a graph is made for
+        with settings, chatter, contextlib.ExitStack() as stack:
+            for each in ours:
+                stack.enter_context(each)
+            try:
+                made = make(*frame)
+            except (Error, *_SAID):
+                raise
+            except Exception as e:
+                failed = _first_line(e) + _user_place(getattr(e, "real_stack", None) or [])
+                if self._whole or isinstance(e, ResumePrologueTracingError):
+                    raise self._not_one_graph(failed) from e
+                made = left_to_pytorch(e)
+        self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:], failed)
+        if made.guarded_code is not None:
+            self._guards.append(weakref.ref(made.guarded_code.guard_manager))
+        return made
 
     def _note_why(self, frame: Any, entry: Any) -> None:
         """Note, for the report, of which function a graph is made, and why again."""
@@ -410,6 +419,14 @@ def backend(
 
 
 _defaults = {verify: Capture(autocast_precision, verify=verify) for verify in (None, False, True)}
+
+
+def _let_go(guards: list[weakref.ref[Any]]) -> None:
+    """Have PyTorch drop graphs that nobody calls any more, and that it keeps by functions' code."""
+    for manager in (ref() for ref in guards):
+        entry, state = getattr(manager, "cache_entry", None), getattr(manager, "extra_state", None)
+        if entry is not None and state is not None:
+            state.invalidate(entry, DeletedGuardManagerWrapper("the module is gone"))
 
 
 def _log_lines() -> set[Callable[..., Any]]:
