@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 
 from steep.lowering import refusal
 
@@ -53,3 +55,23 @@ def refuse_histories(graph: torch.fx.Graph, computed: Sequence[torch.fx.Node]) -
         if isinstance(value, torch.Tensor) and value.requires_grad:
             what = "forward enables gradients, which its caller disables"
             raise refusal(RuntimeError(what), n)
+
+
+def refuse_sparse(graph: torch.fx.Graph) -> None:
+    """Raise CannotLower where the gradient of a table holds only the rows that were read.
+
+    The engine's are whole, which optimizers for sparse gradients do not take.
+    """
+    refused = [
+        refusal(RuntimeError("the gradient of a table is to be sparse"), n)
+        for n in graph.nodes
+        if n.target in (F.embedding, F.embedding_bag) and _gives_sparse(n)
+    ]
+    if refused:
+        refused[0].others = refused[1:]
+        raise refused[0]
+
+
+def _gives_sparse(n: torch.fx.Node) -> bool:
+    given = inspect.signature(n.target).bind(*n.args, **n.kwargs).arguments  # type: ignore[arg-type]
+    return bool(given.get("sparse")) and given["weight"].meta["example_value"].requires_grad

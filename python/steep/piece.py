@@ -18,7 +18,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._pytree import tree_leaves
 
 from steep.batches import write_out
-from steep.boundaries import refuse_complex, refuse_histories
+from steep.boundaries import refuse_complex, refuse_histories, refuse_sparse
 from steep.call import Autograd, Call
 from steep.checks import raise_where, take_checks
 from steep.lowering import fake_mode, lower, outputs_of, refusal
@@ -74,7 +74,7 @@ class Lowered:
         examples: Sequence[Any],
         treat_numbers: Callable[[torch.fx.Graph], None],
     ) -> None:
-        graph = graph_module.graph
+        self.graph = graph = graph_module.graph
         self.kept = _take_sizes_from_tensors(graph)
         treat_numbers(graph)
         write_out(graph)
@@ -173,6 +173,7 @@ class Piece:
         if not torch.is_grad_enabled():
             return
         lowered, constant = self.lowered, self.call.constant_results
+        refuse_sparse(lowered.graph)
         for needs, lost in zip(lowered.changes_history, constant, strict=False):
             if needs and (lost or lowered.has_modes):
                 raise RuntimeError("forward changes an argument that needs a gradient")
