@@ -34,6 +34,20 @@ def _enter_child() -> None:
 
 os.register_at_fork(after_in_child=_enter_child)
 
+_SHARED = (
+    "_parameters",
+    "_buffers",
+    "_modules",
+    "_non_persistent_buffers_set",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+
+# They hand out what they wrap, and gather its gradients by hooks of their own.
+_AROUND = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"}
+
 
 class ORTModule(torch.nn.Module):
     """Runs a module's forward and backward in Steep's engine; everything else stays PyTorch.
@@ -79,7 +93,9 @@ class ORTModule(torch.nn.Module):
 
     Raises (when called):
         ModelError: nothing of the module can run in the engine, or not all that was asked for, or
-            there would be too many graphs; or an operator has no gradient (all are named).
+            there would be too many graphs; or an operator has no gradient (all are named); or the
+            call is within a transform of ``torch.func``. At once where the module is a
+            DistributedDataParallel or the like, which belongs around an ORTModule.
         ShapeError, DataError: an argument does not fit, or holds wrong values, such as a label out
             of range.
         ProviderError: an operator has no kernel.
@@ -87,6 +103,8 @@ class ORTModule(torch.nn.Module):
     """
 
     _OWN = frozenset({"export_reports", "fallback", "fallback_calls", "precision", "training"})
+    # Made anew with every object; frameworks put hooks and the like beside them.
+    _MADE = _OWN | {"_module", "_verify", "_providers", "_captured", *_SHARED}
 
     def __new__(cls, module: torch.nn.Module, *_: Any, **__: Any) -> ORTModule:
         """Make an object of a class whose ``forward`` has the signature of the module's."""
@@ -108,12 +126,13 @@ class ORTModule(torch.nn.Module):
             raise ValueError(f'fallback must be None, "parts" or "torch", not {fallback!r}')
         if precision not in (None, "fp32", "bf16", "fp16"):
             raise ValueError(f'precision must be None, "fp32", "bf16" or "fp16", not {precision!r}')
+        _refuse_what_belongs_around(module)
         super().__init__()
         own = self.__dict__
         own["_module"] = module
         # One set of tables for both: every inherited method sees the wrapped module's tensors,
         # under its names.
-        for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+        for table in _SHARED:
             own[table] = module.__dict__[table]
         own["training"] = module.training
         own["fallback"] = fallback
@@ -169,6 +188,7 @@ class ORTModule(torch.nn.Module):
                 providers=choices_of(self._providers),
             )
         try:
+            _refuse_transforms()
             result, ran = captured(*args, **kwargs)
         except (ModelError, ProviderError) as e:
             if self.fallback != "torch":
@@ -211,6 +231,9 @@ class ORTModule(torch.nn.Module):
         """Load the wrapped module's state."""
         return self._module.load_state_dict(*args, **kwargs)
 
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._module._load_from_state_dict(*args, **kwargs)
+
     def __getattr__(self, name: str) -> Any:
         if name in self.__dict__:
             return self.__dict__[name]
@@ -230,6 +253,11 @@ class ORTModule(torch.nn.Module):
         delattr(self._module, name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        beside = {name: value for name, value in self.__dict__.items() if name not in self._MADE}
+        return (*self._how_made(), beside)
+
+    def _how_made(self) -> tuple[Callable[..., ORTModule], tuple[Any, ...]]:
+        """Return what makes a copy, and its arguments."""
         options = {
             "fallback": self.fallback,
             "precision": self.precision,
@@ -283,6 +311,26 @@ def _with_signature(cls: type, wrapped: type) -> type:
         forward.__doc__ = cls.forward.__doc__  # type: ignore[attr-defined]
         classes[cls] = type(cls.__name__, (cls,), {"forward": forward, "__module__": __name__})
     return classes[cls]
+
+
+def _refuse_what_belongs_around(module: torch.nn.Module) -> None:
+    for kind in type(module).__mro__:
+        if kind.__name__ in _AROUND:
+            raise ModelError(
+                f"ORTModule does not wrap a {kind.__name__}.",
+                received=type(module).__name__,
+                remedy=f"wrap the module within: {kind.__name__}(ORTModule(module))",
+            )
+
+
+def _refuse_transforms() -> None:
+    if torch._C._are_functorch_transforms_active():
+        raise ModelError(
+            "An ORTModule is called within a transform of torch.func (grad, vmap, jvp, …).",
+            expected="the transform within the module, where the engine runs it as well",
+            remedy="wrap a module whose forward has the transform; or leave this one to PyTorch: "
+            'functional_call(model.module, …), or fallback="torch"',
+        )
 
 
 def _only_observed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from steep.compat.debug_options import DebugOptions
 from steep.compat.fallback import DEFAULT, _FallbackPolicy
 from steep.compat.graph_files import GraphFiles, memory_line, stage_table
 from steep.compat.graph_optimizers import optimizers_of
-from steep.errors import Error, ModelError
+from steep.errors import Error
 from steep.rewrites import Rewrite, rewriting
 
 log = logging.getLogger("steep")
@@ -42,18 +42,22 @@ class ORTModule(ours.ORTModule):
         debug_options: a ``DebugOptions``.
 
     Raises:
-        ModelError: the module is a DataParallel. When called, as ``steep.ORTModule``, for failures
-            for which PyTorch may not step in.
+        ModelError: the module is a DataParallel or the like. When called, as ``steep.ORTModule``,
+            for failures for which PyTorch may not step in.
         DataError: an environment variable has a value that there is not.
     """
 
+    _MADE = ours.ORTModule._MADE | {
+        "_debug_options",
+        "_files",
+        "_gave_up",
+        "_policy",
+        "_print_memory",
+        "_retry",
+        "_told",
+    }
+
     def __init__(self, module: torch.nn.Module, debug_options: DebugOptions | None = None) -> None:
-        if isinstance(module, torch.nn.DataParallel):
-            raise ModelError(
-                "ORTModule does not wrap a DataParallel.",
-                received=type(module).__name__,
-                remedy="wrap the module within: DataParallel(ORTModule(module))",
-            )
         environment.say_what_has_no_meaning()
         environment.apply_cache_dir()
         super().__init__(module, fallback="parts")
@@ -133,7 +137,7 @@ class ORTModule(ours.ORTModule):
         if self._print_memory:
             print(memory_line(pieces), file=sys.stderr)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def _how_made(self) -> Any:
         return ORTModule, (self._module, self._debug_options)
 
 
@@ -150,5 +154,5 @@ class HierarchicalORTModule(ORTModule):
         super().__init__(module, debug_options)
         self.fallback = "parts"
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def _how_made(self) -> Any:
         return HierarchicalORTModule, (self._module, self._debug_options)
