@@ -18,16 +18,9 @@ constexpr const char* kTrainTheOriginal =
          kTrainTheOriginal);
 }
 
-/// y = the activation of `x` that the call names, with these attributes in text form.
-void add_activation(ContribBody& f, const std::string& kind, const std::string& x,
-                    const std::vector<std::string>& attributes) {
-  f.add(fmt::format("y = {}{} ({})", kind.empty() ? "Identity" : kind,
-                    attributes.empty() ? "" : fmt::format(" <{}>", fmt::join(attributes, ", ")),
-                    x));
-}
-
-std::string real_text(const char* name, double value) {
-  return fmt::format("{}: float = {}", name, static_cast<float>(value));
+/// y = the activation `kind` of `x`.
+void add_activation(ContribBody& f, const std::string& kind, const std::string& x) {
+  f.add(fmt::format("y = {} ({})", kind.empty() ? "Identity" : kind, x));
 }
 
 Floats floats(const ContribCall& c, std::string_view name) {
@@ -68,12 +61,10 @@ Results fused_conv(const ContribCall& c, ContribBody& f) {
     f.add(fmt::format("y = Clip ({}, least, most)", x));
   } else if (kind == "Silu") {
     f.add(fmt::format("share = Sigmoid ({0})  y = Mul ({0}, share)", x));
-  } else if (kind == "LeakyRelu") {
-    add_activation(f, kind, x, {real_text("alpha", p[0])});
-  } else if (kind == "HardSigmoid") {
-    add_activation(f, kind, x, {real_text("alpha", p[0]), real_text("beta", p[1])});
-  } else if (kind.empty() || kind == "Relu" || kind == "Tanh" || kind == "Sigmoid") {
-    add_activation(f, kind, x, {});
+  } else if (kind.empty() || kind == "Relu" || kind == "Tanh" || kind == "Sigmoid" || count > 0) {
+    add_activation(f, kind, x);
+    if (count > 0) f.real("alpha", p[0]);
+    if (count > 1) f.real("beta", p[1]);
   } else {
     refuse_activation(c, "Relu, Tanh, Sigmoid, LeakyRelu, Clip, HardSigmoid or Silu");
   }
@@ -81,11 +72,10 @@ Results fused_conv(const ContribCall& c, ContribBody& f) {
 }
 
 Results fused_gemm(const ContribCall& c, ContribBody& f) {
-  f.add(
-      fmt::format("gemm = Gemm <alpha: float = {}, beta: float = {}, transA = {}, transB = {}> "
-                  "(A, B{})",
-                  static_cast<float>(c.real("alpha")), static_cast<float>(c.real("beta")),
-                  c.integer("transA"), c.integer("transB"), c.has(2) ? ", C" : ""));
+  f.add(fmt::format("gemm = Gemm <transA = {}, transB = {}> (A, B{})", c.integer("transA"),
+                    c.integer("transB"), c.has(2) ? ", C" : ""));
+  f.real("alpha", c.real("alpha"));
+  f.real("beta", c.real("beta"));
   constexpr std::string_view kKnown[] = {"",         "Elu",  "HardSigmoid",    "LeakyRelu",
                                          "Relu",     "Selu", "Sigmoid",        "Softplus",
                                          "Softsign", "Tanh", "ThresholdedRelu"};
@@ -93,12 +83,11 @@ Results fused_gemm(const ContribCall& c, ContribBody& f) {
   if (std::find(std::begin(kKnown), std::end(kKnown), kind) == std::end(kKnown)) {
     refuse_activation(c, "an activation of ONNX that has no other inputs");
   }
-  std::vector<std::string> attributes;
+  add_activation(f, kind, "gemm");
   for (const char* name : {"alpha", "beta", "gamma"}) {
     const std::string full = fmt::format("activation_{}", name);
-    if (c.attrs.has(full)) attributes.push_back(real_text(name, c.real(full)));
+    if (c.attrs.has(full)) f.real(name, c.real(full));
   }
-  add_activation(f, kind, "gemm", attributes);
   return {"y"};
 }
 

@@ -100,8 +100,9 @@ int64_t ContribCall::extent(size_t input, int64_t axis) const {
          to_string(inputs[input]), "Export the model again.");
   }
   const Dim& dim = (*inputs[input].shape)[static_cast<size_t>(at)];
-  if (dim.known()) return dim.value();
-  fail("An extent of an input must be known.", fmt::format("a number on axis {} of {}", axis, name),
+  if (dim.known() && dim.value() <= kFar) return dim.value();
+  fail("An extent of an input must be known.",
+       fmt::format("a number up to {} on axis {} of {}", kFar, axis, name),
        to_string(inputs[input]), "Fix this dimension in the model.");
 }
 
@@ -123,6 +124,10 @@ void ContribBody::add(const std::string& nodes) {
   } catch (const std::logic_error& e) {  // not by any file: the text is ours
     throw InternalError({.what = "A function's text cannot be parsed.", .received = e.what()});
   }
+}
+
+void ContribBody::real(const std::string& attribute, double value) {
+  onnx::FunctionBuilder(*function_).AddAttributeToNode(attribute, static_cast<float>(value));
 }
 
 void ContribBody::scalar(const std::string& name, double value, const std::string& like) {

@@ -43,8 +43,8 @@ struct ContribCall {
   std::string text(std::string_view name) const;
   /// Throws ModelError when it is not known.
   size_t rank(size_t input) const;
-  /// An extent that the function is written with. `axis` may count from the back. Throws ModelError
-  /// when it is not known, or there is no such axis.
+  /// An extent that the function is written with, at most kFar. `axis` may count from the back.
+  /// Throws ModelError when it is not known or greater, or there is no such axis.
   int64_t extent(size_t input, int64_t axis) const;
 
   [[noreturn]] void fail(std::string what, std::string expected, std::string received,
@@ -60,6 +60,8 @@ class ContribBody {
 
   /// Nodes in ONNX's text form: "s = Add (a, b)  y = Relu (s)".
   void add(const std::string& nodes);
+  /// An attribute of the last node: numbers from a file need not have a text form.
+  void real(const std::string& attribute, double value);
   /// A number of the dtype of the value `like`.
   void scalar(const std::string& name, double value, const std::string& like);
   /// int64 [n]

@@ -26,8 +26,8 @@ Results embed_layer_normalization(const ContribCall& c, ContribBody& f) {
     f.add("kinds = Gather (segment_embedding, segment_ids)  total = Add (placed, kinds)");
   }
   const std::string total = segments ? "total" : "placed";
-  f.add(fmt::format("y = LayerNormalization <axis = -1, epsilon: float = {}> ({}, gamma, beta)",
-                    static_cast<float>(c.real("epsilon")), total));
+  f.add(fmt::format("y = LayerNormalization <axis = -1> ({}, gamma, beta)", total));
+  f.real("epsilon", c.real("epsilon"));
   if (mask) {
     f.ints("axis", {1});
     f.add(

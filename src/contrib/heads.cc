@@ -42,8 +42,8 @@ bool add_padding(const ContribCall& c, ContribBody& f, int input, const Dim& bat
   };
   if (rank == 1) {
     const Dim& numbers = (*c.inputs[at].shape)[0];
-    const bool starts = batch.known() && numbers.known() && numbers.value() == 2 * batch.value() &&
-                        numbers.value() > 0;
+    const bool starts = batch.known() && batch.value() > 0 && numbers.known() &&
+                        numbers.value() % 2 == 0 && numbers.value() / 2 == batch.value();
     if (!starts && !provably_equal(numbers, batch)) refuse();
     add_seen_of_lengths(f, name, starts);
   } else if (rank == 2 || rank == 3) {

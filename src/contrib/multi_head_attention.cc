@@ -68,9 +68,9 @@ std::vector<Operand> operands(const ContribCall& c, int64_t heads) {
 Results multi_head_attention(const ContribCall& c, ContribBody& f) {
   refuse_past(c, kPastKey, kIndirection, 1);
   const int64_t heads = c.integer("num_heads");
-  if (heads <= 0) {
-    c.fail("An attribute is out of range.", "num_heads of at least 1", fmt::format("{}", heads),
-           "Export the model again.");
+  if (heads <= 0 || heads > kFar) {
+    c.fail("An attribute is out of range.", fmt::format("num_heads of 1 to {}", kFar),
+           fmt::format("{}", heads), "Export the model again.");
   }
   const std::vector<Operand> parts = operands(c, heads);
   if (parts[0].size != parts[1].size) refuse_shapes(c);

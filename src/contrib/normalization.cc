@@ -24,27 +24,24 @@ int64_t stash_of(const ContribCall& c, int64_t asked) {
 void add_simplified(const ContribCall& c, ContribBody& f, const std::string& x,
                     const std::string& scale, const Ints& axes, int64_t asked) {
   const int64_t stash = stash_of(c, asked);
-  const double epsilon = c.real("epsilon");
-  f.add(
-      fmt::format("y = RMSNormalization <axis = {}, epsilon: float = {}, stash_type = {}> "
-                  "({}, {})",
-                  axes.front(), static_cast<float>(epsilon), stash, x, scale));
+  f.add(fmt::format("y = RMSNormalization <axis = {}, stash_type = {}> ({}, {})", axes.front(),
+                    stash, x, scale));
+  f.real("epsilon", c.real("epsilon"));
   f.ints("axes", axes);
   f.add(
       fmt::format("wide = Cast <to = {}> ({})  square = Mul (wide, wide)"
                   "  average = ReduceMean (square, axes)",
                   stash, x));
-  f.scalar("epsilon", epsilon, "wide");
+  f.scalar("epsilon", c.real("epsilon"), "wide");
   f.add("raised = Add (average, epsilon)  root = Sqrt (raised)  inverse = Reciprocal (root)");
 }
 
 /// y, mean, inverse: `x` normalized along `axis` and those behind it.
 void add_normalized(const ContribCall& c, ContribBody& f, int64_t axis, int64_t asked,
                     const std::string& operands) {
-  f.add(
-      fmt::format("y, mean, inverse = LayerNormalization <axis = {}, epsilon: float = {}, "
-                  "stash_type = {}> ({})",
-                  axis, static_cast<float>(c.real("epsilon")), stash_of(c, asked), operands));
+  f.add(fmt::format("y, mean, inverse = LayerNormalization <axis = {}, stash_type = {}> ({})", axis,
+                    stash_of(c, asked), operands));
+  f.real("epsilon", c.real("epsilon"));
 }
 
 constexpr auto kFloat = static_cast<int64_t>(DType::f32);

@@ -97,7 +97,9 @@ std::vector<Binding> Lowering::lower_contrib(const onnx::NodeProto& node,
   for (const auto& proto : node.attribute()) {
     const onnx::AttributeProto* attribute = resolve(proto, frame);
     if (attribute == nullptr) continue;
-    call.attrs.set(proto.name(), attr_from_onnx(*attribute, call.node, *model_.tensors));
+    Attr value = attr_from_onnx(*attribute, call.node, *model_.tensors);
+    if (auto* text = std::get_if<std::string>(&value)) *text = quote(*text);  // for messages
+    call.attrs.set(proto.name(), std::move(value));
   }
   for (const auto& output : node.output()) {
     call.wanted.push_back(!output.empty() && read_.count(output) != 0);

@@ -50,3 +50,25 @@ def test_forward_is_that_of_onnxruntime(row: Row) -> None:
         assert ours.dtype == theirs.dtype, i
         assert ours.shape == theirs.shape, i
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5, err_msg=f"output {i}")
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+def test_attributes_may_be_numbers_without_a_text_form(number: float) -> None:
+    x, two = np.ones((2, 3, 3, 3), np.float32), np.full((3, 3), 2, np.float32)
+    with np.errstate(all="ignore"):
+        cases = {
+            "FusedGemm": ([two, two], {"alpha": number}, number),
+            "FusedConv": ([x, x], {"activation": "LeakyRelu", "activation_params": [number]}, 27),
+            "SkipLayerNormalization": (
+                [two, two, two[0]],
+                {"epsilon": number},
+                0 / np.sqrt(np.float32(number)),
+            ),
+            "SkipSimplifiedLayerNormalization": (
+                *([two, two, two[0]], {"epsilon": number}),
+                8 / np.sqrt(16 + np.float32(number)),
+            ),
+        }
+    for op, (inputs, attrs, wanted) in cases.items():
+        (y,) = evaluate(Row(f"com.microsoft.{op}", tuple(inputs), attrs), list(inputs))
+        np.testing.assert_array_equal(y, np.full_like(y, wanted), err_msg=op)

@@ -157,7 +157,9 @@ CUBE = np.ones((2, 3, 8), np.float32)
 @pytest.mark.parametrize("bad", [5, -6, LOWEST, HIGHEST])
 def test_positions_of_a_rotary_embedding(bad):
     cache = np.ones((5, 2), np.float32)
-    taken_apart("RotaryEmbedding", CUBE, cache, cache, i64([0, 1, 2], [0, 0, bad]), num_heads=2)
+    places = i64([0, 1, 2], [0, 0, bad])
+    taken_apart("RotaryEmbedding", CUBE, cache, cache, places, num_heads=2)
+    taken_apart("com.microsoft.RotaryEmbedding", CUBE, places, cache, cache)
 
 
 @pytest.mark.parametrize("bad", [0, -1, 3, LOWEST, HIGHEST])
@@ -172,6 +174,8 @@ def test_numbers_of_heads(bad):
     ):
         rule = {"update_rule": "linear", **heads}
         taken_apart("LinearAttention", CUBE, CUBE, CUBE, outputs=2, **rule)
+    taken_apart("com.microsoft.Attention", CUBE, np.ones((8, 24), np.float32), num_heads=bad)
+    taken_apart("com.microsoft.MultiHeadAttention", CUBE, CUBE, CUBE, num_heads=bad)
 
 
 @pytest.mark.parametrize("bad", [-1, LOWEST, HIGHEST])
