@@ -97,6 +97,24 @@ def test_the_model_of_gradients_has_standard_operators_only(tmp_path: Path) -> N
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("unidirectional", [0, 1])
+def test_attention_is_computed_without_the_matrix_of_scores(unidirectional: int) -> None:
+    model = parse(
+        f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float[N, 16, 32] x, int32[N, 16] mask) => (float[N, 16, 32] y) {{
+          y = com.microsoft.Attention <num_heads = 4, unidirectional = {unidirectional}>
+              (x, w, , mask) }}"""
+    )
+    random = np.random.default_rng(0)
+    weights = random.normal(size=(32, 96)).astype(F32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    session = steep.TrainingSession(model, loss="mse", optimizer="sgd", lr=0.1)
+    x, mask = random.normal(size=(2, 16, 32)).astype(F32), np.ones((2, 16), np.int32)
+    text = session.dump(x, mask, x)
+    assert "= steep.Attention(" in text and "= steep.AttentionGrad(" in text
+    assert ("causal=1" in text) == bool(unidirectional)
+
+
 def test_second_derivatives_are_those_of_the_original(tmp_path: Path) -> None:
     x, dy = arrays()
     found = []
