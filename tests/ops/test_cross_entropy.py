@@ -7,7 +7,9 @@ import onnx
 import pytest
 import torch
 import torch.nn.functional as F
+from nodes import evaluate, gradients
 from onnx import TensorProto, helper
+from rows.row import Row
 
 import steep
 from steep import _steep
@@ -119,3 +121,25 @@ def test_second_derivatives():
     hessian = torch.autograd.functional.hessian(lambda x: F.cross_entropy(x, t), x)
     found = session.run(None, feed)[-1]
     np.testing.assert_allclose(found, torch.einsum("ijkl,kl", hessian, v), atol=1e-6)
+
+
+@pytest.mark.parametrize("attrs", [{}, {"ignore_index": 1}, {"reduction": "sum"}])
+def test_scores_without_a_kernel_of_their_type(attrs) -> None:
+    scores, labels = rows(7, 0.5, 0.0)
+    labels = labels.astype(np.int64)
+    found = []
+    for dtype in (np.float16, np.float32):
+        given = [scores.astype(np.float16).astype(dtype), labels]
+        row = Row("SoftmaxCrossEntropyLoss", tuple(given), attrs)
+        (y,) = evaluate(row, given)
+        slopes = gradients(row, given, [np.ones((), dtype)], [0])[0]
+        assert y.dtype == slopes.dtype == dtype
+        found.append((y, slopes))
+    for narrow, wide in zip(*found, strict=True):
+        np.testing.assert_allclose(narrow, wide, rtol=4e-3, atol=2e-3)
+
+
+def test_fewer_weights_than_classes_are_refused() -> None:
+    given = [np.ones((2, 3), np.float32), np.array([0, 2]), np.ones(1, np.float32)]
+    with pytest.raises(steep.DataError, match="out of range"):
+        evaluate(Row("SoftmaxCrossEntropyLoss", tuple(given)), given)
