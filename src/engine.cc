@@ -17,12 +17,12 @@ std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, con
                             const PassOptions& options) {
   try {
     TimedStage specialising(options.profiler, options.stages, "specialise");
-    Specialised concrete = specialise_known(graph, types, devices.host());
+    Specialised concrete = specialise_known(graph, types, devices);
     specialising.done(concrete.graph.nodes().size());
     if (!concrete.deferred.empty()) return std::nullopt;
     run_passes(concrete.graph, options);
     TimedStage planning(options.profiler, options.stages, "plan");
-    Plan plan = make_plan(std::move(concrete.graph), devices);
+    Plan plan = make_plan(std::move(concrete.graph), devices, std::move(concrete.in_parts));
     planning.done(plan.graph->nodes().size());
     return plan;
   } catch (const std::bad_alloc&) {

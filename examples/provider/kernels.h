@@ -129,5 +129,8 @@ SteepError* fuse(void* device, SteepGraph* graph);
 std::optional<Kernel> make_softmax(const Node& node, std::string& why);
 std::optional<Kernel> make_layer_norm(const Node& node, std::string& why);
 std::optional<Kernel> make_layer_norm_grad(const Node& node, std::string& why);
+// swish.cc
+std::optional<Kernel> make_swish(const Node& node, std::string& why);
+const SteepOp* ops(size_t* count);
 
 }  // namespace mirror

@@ -196,6 +196,7 @@ const SteepCandidate* candidates(void*, const char* op, size_t* count) {
     add("ReduceSum", make_reduce_sum);
     add("steep.SumTo", make_sum_to);
     add("mirror.AddNorm", make_add_norm);
+    add("mirror.Swish", make_swish);
     add("Softmax", make_softmax);
     add("LayerNormalization", make_layer_norm);
     add("steep.LayerNormalizationGrad", make_layer_norm_grad);
@@ -327,6 +328,7 @@ extern "C" __attribute__((visibility("default"))) const SteepProvider* steep_pro
     p.candidates = mirror::candidates;
     p.wants_pass = mirror::wants_pass;
     p.fuse = mirror::fuse;
+    p.ops = mirror::ops;
     return p;
   }();
   mirror::host = given;

@@ -70,7 +70,8 @@ std::vector<std::string> register_ops(const std::filesystem::path& file, const L
 /// sessions that were made with it keep it. False when there is none.
 bool unregister_op(const std::string& name);
 
-/// The names of all that are registered, sorted.
+/// The names of all that are registered, sorted. Those that a provider offers (steep/provider.h)
+/// are not among them, and cannot be taken back.
 std::vector<std::string> registered_ops();
 
 }  // namespace steep

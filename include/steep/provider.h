@@ -1,5 +1,5 @@
-/* How a plug-in offers devices, memory and kernels to Steep. Plain C, so that engine and plug-in
- * may be built by different compilers.
+/* How a plug-in offers devices, memory, kernels and operators to Steep. Plain C, so that engine and
+ * plug-in may be built by different compilers.
  *
  *   static const SteepHost* host;
  *   static const SteepProvider provider = {.size = sizeof(SteepProvider), .name = "Mirror", …};
@@ -13,17 +13,23 @@
  *              its author knows it: fields are only appended, and whoever reads a field beyond
  *              `size` finds that the other side does not have it. Whoever fills a struct that the
  *              other side made writes no more than its `size`.
+ *
  *   Errors     are values: NULL is success. They are made by SteepHost::error and belong to whoever
  *              receives them. No C++ exception may cross.
+ *
  *   Ownership  What a function returns as `const` belongs to the side that returned it; a table of
  *              the provider's lives as long as the process. SteepNode and SteepGraph live during
- * the call that they were given to. Threads    The engine calls an open device from one thread at a
- * time, several at once; but `release`, `drop_stream` and a kernel's `destroy` may be called from
- * any thread, and the kernels of host memory (STEEP_HOST_MEMORY), whose one device all sessions
- * share, run in many. Functions of SteepHost may be called from any thread. Order      Work on a
- * stream runs in the order in which it was enqueued. The engine uses one stream for each run of a
- * plan, and calls `sync` before the host reads what the device wrote and before the host overwrites
- * what the device may still read.
+ *              the call that they were given to.
+ *
+ *   Threads    The engine calls an open device from one thread at a time, several at once; but
+ *              `release`, `drop_stream` and a kernel's `destroy` may be called from any thread, as
+ *              may SteepOp::infer, and the kernels of host memory (STEEP_HOST_MEMORY), whose one
+ *              device all sessions share, run in many. Functions of SteepHost may be called from
+ *              any thread.
+ *
+ *   Order      Work on a stream runs in the order in which it was enqueued. The engine uses one
+ *              stream for each run of a plan, and calls `sync` before the host reads what the
+ *              device wrote and before the host overwrites what the device may still read.
  */
 #pragma once
 
@@ -110,7 +116,8 @@ typedef struct SteepHost {
   SteepError* (*error)(SteepErrorKind kind, const SteepErrorText* text);
   void (*drop_error)(SteepError* error); /* of one that is not passed on */
 
-  /* A node. The operator is ONNX's name at the newest opset ("Softmax"), or "steep.Name". */
+  /* A node. The operator is ONNX's name at the newest opset ("Softmax"), "steep.Name", or that of a
+   * provider's own ("mirror.Swish"). */
   const char* (*op)(const SteepNode* node);
   const char* (*name)(const SteepNode* node);
   int (*input_count)(const SteepNode* node);
@@ -148,6 +155,11 @@ typedef struct SteepHost {
   SteepError* (*poll)(void);
   /* What one value may take at most: the budget of the call under way, in bytes. */
   size_t (*max_bytes)(void);
+  /* Within SteepOp::infer: the dtype and extents of output `index`. An extent that is negative is
+   * not known before the model runs: -1, or that of an operand with which it agrees. A rank of -1
+   * is not known either. */
+  SteepError* (*set_output)(SteepNode* node, int index, int32_t dtype, int32_t rank,
+                            const int64_t* dims);
 } SteepHost;
 
 /* Pointers for one execution, in the order of the node's inputs and outputs; NULL where absent.
@@ -226,6 +238,39 @@ typedef enum SteepMemory {
   STEEP_PINNED_MEMORY = 1, /* of the host, which the device copies from and to fastest */
 } SteepMemory;
 
+/* An operator of the provider's own. In models it is "domain" and "name"; kernels are asked for it
+ * under "domain.name" ("mirror.Swish"). What it makes depends on its operands and attributes alone.
+ * On a device without a kernel that takes it, its decomposition runs.
+ *
+ * A function is a serialised FunctionProto, or its text in the syntax of onnx.parser, which then
+ * begins with '<'. It calls ONNX's operators, and those that the provider offers beside it. */
+typedef struct SteepOp {
+  size_t size;        /* of one entry of the provider's table, which may hold more behind it */
+  const char* domain; /* of your own: neither ONNX's nor "steep" */
+  const char* name;
+  int32_t version; /* of the domain, from which on it is what stands here; at least 1 */
+  int32_t inputs;  /* so many; those that a node leaves out are absent */
+  int32_t outputs;
+  /* Tells the types of the outputs by SteepHost::set_output. Called before extents are known, and
+   * again when they are. An operand's extent that is not known yet is negative: -1, or a number
+   * that stands for that extent wherever it occurs. NULL: as the decomposition has them. */
+  SteepError* (*infer)(SteepNode* node);
+  /* The operator by others, of its domain and name. Its attributes and their defaults are the
+   * operator's. NULL: it runs where a kernel takes it, and nowhere else. A node has it, for the
+   * attributes of the node, as its attribute "body", in which extents may be -1. */
+  const char* decomposition;
+  size_t decomposition_size; /* in bytes */
+  /* Takes the inputs, the outputs and the gradients of the outputs, and returns the gradients of
+   * the inputs (steep/ops.h). NULL: the decomposition is differentiated, and runs in the place of
+   * kernels in a graph with gradients. */
+  const char* gradient;
+  size_t gradient_size;
+  /* Attributes, where there is no decomposition to declare them: their names and defaults. Those of
+   * STEEP_ATTR_NONE have no default, and every node has to have them. */
+  const SteepAttr* attributes;
+  size_t attribute_count;
+} SteepOp;
+
 /* What a plug-in offers. Functions that it lacks are NULL: those of memory, copies and streams
  * together where the device computes in the host's memory (STEEP_HOST_MEMORY). */
 typedef struct SteepProvider {
@@ -269,6 +314,8 @@ typedef struct SteepProvider {
   /* What is enqueued on `stream` from now on begins after all that was enqueued on `other`, a
    * stream of another device of this provider, so far. The host does not wait. NULL: it does. */
   SteepError* (*wait)(void* device, SteepStream stream, SteepStream other);
+  /* Operators of the provider's own, and their number. NULL: none. */
+  const SteepOp* (*ops)(size_t* count);
 } SteepProvider;
 
 typedef enum SteepProviderFlag {

@@ -24,8 +24,9 @@ struct ProviderChoice {
 /// Loads a plug-in for the rest of the process, and returns the name of its provider
 /// ("MirrorExecutionProvider"). Code of the plug-in runs: load only what you trust. Loading a file
 /// again changes nothing. Thread-safe. Throws ProviderError where the file is no library, lacks the
-/// symbol, is of another major version, throws, or says that it cannot work here, or where another
-/// plug-in has taken the name; the process then stays as it was.
+/// symbol, is of another major version, throws, or says that it cannot work here, where another
+/// plug-in has taken the name, and where an operator that it offers cannot be one or has the name
+/// of one that is registered (steep/ops.h); the process then stays as it was.
 std::string register_provider(const std::filesystem::path& library);
 
 /// Names of the providers that have a device here, the one that Steep comes with

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "ops/op_def.h"
 #include "runtime/budget.h"
@@ -10,6 +11,7 @@
 using steep::Attr;
 using steep::Attrs;
 using steep::Body;
+using steep::Dim;
 using steep::Floats;
 using steep::Graph;
 using steep::Ints;
@@ -18,9 +20,32 @@ using steep::NodeSpec;
 using steep::Operand;
 using steep::Strings;
 using steep::Tensor;
+using steep::Type;
 using steep::Value;
 
-/// A node outside of any graph has a spec; one in a body has a node of it.
+/// What SteepOp::infer is told and tells: a symbol is the number -2 - its index.
+struct OpenTypes {
+  std::vector<std::string> symbols{};
+  std::vector<std::optional<Type>> told{};  // by output
+
+  int64_t number_of(const Dim& d) {
+    if (d.known() || d.symbol().empty()) return d.value();
+    const auto found = std::find(symbols.begin(), symbols.end(), d.symbol());
+    const auto index = found - symbols.begin();
+    if (found == symbols.end()) symbols.push_back(d.symbol());
+    return -2 - index;
+  }
+  /// Nothing where no operand has such an extent.
+  std::optional<Dim> dim_of(int64_t number) const {
+    if (number >= 0) return Dim(number);
+    if (number == -1) return Dim();
+    const auto index = static_cast<uint64_t>(-2 - number);
+    if (index >= symbols.size()) return std::nullopt;
+    return Dim::symbol(symbols[index]);
+  }
+};
+
+/// A node outside of any graph has a spec; one in a body, or that is inferred, has a node.
 struct SteepNode {
   explicit SteepNode(const NodeSpec& s)
       : spec(&s), attrs(steep::with_defaults(s.op, s.attrs)), name(s.name), op(s.op) {}
@@ -29,6 +54,7 @@ struct SteepNode {
 
   const NodeSpec* spec = nullptr;
   Node node{};
+  OpenTypes* open = nullptr;  // while its types are inferred
   Attrs attrs;
   std::string name, op;  // zero-terminated
   std::vector<Tensor> made{};
@@ -98,15 +124,17 @@ SteepOperand raw(const Operand& o) {
   return raw;
 }
 
-/// Extents of what is not concrete, in a body that is for many, are -1.
-SteepOperand raw(Value v, std::deque<Ints>& keep) {
+/// Extents of what is not concrete, in a body that is for many, are -1; numbers of symbols where
+/// types are inferred.
+SteepOperand raw(Value v, std::deque<Ints>& keep, OpenTypes* open = nullptr) {
   SteepOperand raw = absent();
   if (!v) return raw;
   raw.dtype = static_cast<int32_t>(v.dtype());
   raw.value = v.id();
   Ints& dims = keep.emplace_back();
   if (v.type().shape) {
-    for (const Dim& d : *v.type().shape) dims.push_back(d.value());
+    for (const Dim& d : *v.type().shape)
+      dims.push_back(open != nullptr ? open->number_of(d) : d.value());
   }
   raw.rank = v.type().shape ? static_cast<int32_t>(dims.size()) : -1;
   raw.dims = dims.data();
@@ -115,7 +143,7 @@ SteepOperand raw(Value v, std::deque<Ints>& keep) {
 }
 
 void input(const SteepNode* n, int i, SteepOperand* to) {
-  if (n->spec == nullptr) return fill(to, raw(n->node.input(i), n->dims));
+  if (n->spec == nullptr) return fill(to, raw(n->node.input(i), n->dims, n->open));
   fill(to, i < 0 ? absent() : raw(n->spec->in(static_cast<size_t>(i))));
 }
 
@@ -247,6 +275,33 @@ SteepError* new_output(SteepNode* n, int i, int32_t rank, const int64_t* dims, v
   }
 }
 
+SteepError* set_output(SteepNode* n, int i, int32_t dtype, int32_t rank, const int64_t* dims) {
+  try {
+    const auto refuse = [&](const char* what, std::string received) {
+      throw ProviderError({.what = what,
+                           .node = n->name,
+                           .op = n->op,
+                           .received = std::move(received),
+                           .remedy = "Ask the plug-in's author."});
+    };
+    if (n->open == nullptr || i < 0 || i >= output_count(n))
+      refuse("A provider tells the type of an output that is not there.", std::to_string(i));
+    Type type{static_cast<DType>(dtype)};
+    if (size_of(type.dtype) == 0)
+      refuse("A provider tells a dtype that there is not.", std::to_string(dtype));
+    if (rank >= 0) type.shape.emplace();
+    for (int32_t axis = 0; axis < rank; ++axis) {
+      const std::optional<Dim> d = n->open->dim_of(dims[axis]);
+      if (!d) refuse("A provider tells an extent that no operand has.", std::to_string(dims[axis]));
+      type.shape->push_back(d.value_or(Dim()));
+    }
+    n->open->told[static_cast<size_t>(i)] = std::move(type);
+    return nullptr;
+  } catch (...) {
+    return caught();
+  }
+}
+
 SteepError* poll_now() {
   try {
     poll();
@@ -302,12 +357,41 @@ const SteepHost& host_table() {
                                .claim = claim,
                                .new_output = new_output,
                                .poll = poll_now,
-                               .max_bytes = max_bytes};
+                               .max_bytes = max_bytes,
+                               .set_output = set_output};
   return table;
 }
 
 NodeView::NodeView(const NodeSpec& spec) : node_(std::make_unique<SteepNode>(spec)) {}
 NodeView::~NodeView() = default;
+
+std::vector<Type> infer_by(SteepError* (*infer)(SteepNode*), const std::string& provider, Node n) {
+  bool known = true;
+  for (int i = 0; i < n.input_count(); ++i)
+    known = known && (!n.input(i) || n.input(i).type().concrete());
+  OpenTypes open;
+  open.told.resize(static_cast<size_t>(n.output_count()));
+  SteepNode view(n);
+  view.open = &open;
+  if (SteepError* error = infer(&view); error != nullptr) {
+    if (error->node.empty()) error->node = n.name();
+    if (error->op.empty()) error->op = n.op();
+    throw_error(error);
+  }
+  std::vector<Type> types;
+  for (const auto& told : open.told) {
+    if (!told || (known && !told->concrete())) {
+      throw ProviderError({.what = "A provider does not tell the type of a result.",
+                           .node = n.name(),
+                           .op = n.op(),
+                           .expected = "a dtype, and extents once those of the operands are known",
+                           .received = told ? to_string(*told) : "nothing",
+                           .remedy = "Ask the author of the plug-in " + provider + "."});
+    }
+    types.push_back(*told);
+  }
+  return types;
+}
 
 GraphView::GraphView(Graph& graph) : graph_(std::make_unique<SteepGraph>(graph)) {}
 GraphView::~GraphView() = default;

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "device/kernel.h"
@@ -38,6 +39,10 @@ class NodeView {
  private:
   std::unique_ptr<SteepNode> node_;
 };
+
+/// The types of a node's outputs as a provider's SteepOp::infer tells them. Throws what it reports;
+/// ProviderError, naming the node and the provider, for what it does not tell or cannot be.
+std::vector<Type> infer_by(SteepError* (*infer)(SteepNode*), const std::string& provider, Node n);
 
 /// A graph as a provider reads it to fuse nodes, and what it claims.
 class GraphView {

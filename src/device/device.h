@@ -5,6 +5,8 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -106,6 +108,11 @@ class Device : public std::enable_shared_from_this<Device> {
   void* handle_;
   pid_t process_;
 };
+
+/// Loads a plug-in, as register_provider() says, once `accept` has returned for it; what that
+/// throws leaves everything as it was.
+std::string load_provider(const std::filesystem::path& library,
+                          const std::function<void(const Provider&)>& accept);
 
 /// Devices in the order in which a node is offered to them. The host is always the last.
 class Devices {

@@ -97,6 +97,13 @@ struct ChosenKernel {
   std::string_view candidate;
 };
 
+/// A node that a device was offered and did not take.
+struct Declined {
+  std::string node, op, device;
+  std::string reason;
+  bool in_parts = false;  ///< its decomposition runs, instead of a kernel of the host
+};
+
 /// First candidate that accepts; a null kernel with all reasons in *why_not when none does.
 ChosenKernel choose_kernel(const Device& device, const NodeSpec& node, std::string* why_not);
 

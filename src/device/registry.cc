@@ -145,6 +145,12 @@ const Provider& linked() {
       throw ProviderError(
           {.what = "STEEP_HOST_PROVIDER does not compute in the host's memory.", .node = p->name});
     }
+    if (p->table.ops != nullptr) {
+      throw ProviderError({.what = "STEEP_HOST_PROVIDER offers operators of its own.",
+                           .node = p->name,
+                           .expected = "kernels of known operators: others are for plug-ins, which "
+                                       "are registered"});
+    }
     return p;
   }();
   return *provider;
@@ -216,7 +222,8 @@ std::shared_ptr<Device> open(const ProviderChoice& choice) {
 
 }  // namespace
 
-std::string register_provider(const std::filesystem::path& library) {
+std::string load_provider(const std::filesystem::path& library,
+                          const std::function<void(const Provider&)>& accept) {
   std::error_code ignored;
   const bool bare = !library.has_parent_path() && !std::filesystem::exists(library, ignored);
   const std::filesystem::path whole = std::filesystem::canonical(library, ignored);
@@ -233,6 +240,7 @@ std::string register_provider(const std::filesystem::path& library) {
                          .received = p.execution_name(),
                          .remedy = "Load one of the two."});
   }
+  accept(p);
   all.files[path] = &all.plugins.emplace_back(std::move(p));
   return all.plugins.back().execution_name();
 }

@@ -68,10 +68,11 @@ bool NodePlans::make(const DynamicCall& call, bool all_constant) {
   const Node n = call.node;
   const Node copy = g.add_node(n.op(), inputs, n.output_count(), n.attrs(), n.name());
   for (int i = 0; i < n.output_count(); ++i) g.add_output("y", copy.output(i));
-  Specialised s = specialise_known(g, fed, call.context.devices.host());
+  const Devices host = Devices::host_alone();
+  Specialised s = specialise_known(g, fed, host);
   if (!s.deferred.empty()) return false;
-  ready.executable = std::make_unique<Executable>(
-      make_plan(std::move(s.graph), Devices::host_alone()), call.context.pool);
+  ready.executable =
+      std::make_unique<Executable>(make_plan(std::move(s.graph), host), call.context.pool);
   ready_.push_front(std::move(ready));
   if (ready_.size() > kMaxReady) ready_.pop_back();
   return true;

@@ -188,7 +188,7 @@ std::shared_ptr<Segment::Cut> Segment::cut_for(std::span<const Datum> inputs,
 std::shared_ptr<Segment::Cut> Segment::make_cut(std::vector<Type> types,
                                                 const RunContext& context) const {
   auto cut = std::make_shared<Cut>();
-  Specialised s = specialise_known(remaining_, types, context.devices.host(), phase_);
+  Specialised s = specialise_known(remaining_, types, context.devices, phase_);
   Graph& g = s.graph;
   std::unordered_set<uint32_t> deferred(s.deferred.begin(), s.deferred.end());
   std::vector<Phase> update_phases;
@@ -230,7 +230,8 @@ std::shared_ptr<Segment::Cut> Segment::make_cut(std::vector<Type> types,
   if (planned.graph().node_count() > 0 || !planned.graph().updates().empty()) {
     run_passes(planned.graph(), context.passes);
     cut->planned = std::make_unique<Executable>(
-        make_plan(std::move(planned.graph()), context.devices), context.pool);
+        make_plan(std::move(planned.graph()), context.devices, std::move(s.in_parts)),
+        context.pool);
   }
   cut->next = std::make_shared<Segment>(next.graph(), cut->phase_ends ? Phase::backward : phase_,
                                         fed_later_, !cut->phase_ends);

@@ -82,6 +82,16 @@ std::vector<Value> Lowering::OpenBody::captured(size_t own) const {
   return values;
 }
 
+Type Lowering::named_extents(Value v) {
+  Type type = v.type();
+  for (size_t i = 0; type.shape && i < type.shape->size(); ++i) {
+    Dim& d = (*type.shape)[i];
+    if (!d.known() && d.symbol().empty())
+      d = Dim::symbol(fmt::format("{}.dim{}.{}", v.name(), i, symbols_++));
+  }
+  return type;
+}
+
 Value Lowering::capture(OpenBody& body, Value v) {
   if (&v.graph() == body.graph.get()) return v;
   const Value outer = &v.graph() == body.outer ? v : capture(*body.outside, v);
@@ -93,14 +103,7 @@ Value Lowering::capture(OpenBody& body, Value v) {
   if (outer.role() == Role::constant && !parameter) {
     inner = body.graph->add_constant(*outer.tensor(), outer.name());
   } else {
-    Type type = outer.type();
-    for (size_t i = 0; type.shape && i < type.shape->size(); ++i) {
-      Dim& d = (*type.shape)[i];
-      // Without a name of its own the extent could never be shown equal to itself.
-      if (!d.known() && d.symbol().empty())
-        d = Dim::symbol(fmt::format("{}.dim{}.{}", outer.name(), i, l.symbols_++));
-    }
-    inner = body.graph->add_input(outer.name(), std::move(type));
+    inner = body.graph->add_input(outer.name(), l.named_extents(outer));
     if (const Shape* contents = outer.graph().contents(outer))
       body.graph->set_contents(inner, *contents);
     body.outer_of[inner.id()] = outer;

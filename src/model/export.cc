@@ -14,6 +14,7 @@
 #include "ops/batch_norm.h"
 #include "ops/build.h"
 #include "ops/loop.h"
+#include "ops/offered.h"
 #include "ops/onnx_proto.h"
 #include "ops/own_types.h"
 #include "steep/error.h"
@@ -37,6 +38,7 @@ bool says_gradient(Node n) {
 }
 
 bool is_own(Node n) {
+  if (find_offered(n.op()) != nullptr) return true;
   return n.op().rfind("steep.", 0) == 0 && !stops_gradient(n) && !says_gradient(n);
 }
 

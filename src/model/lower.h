@@ -166,6 +166,9 @@ class Lowering {
                                       const std::vector<Binding>& inputs, const Frame& frame);
   std::vector<Binding> lower_contrib(const onnx::NodeProto& node,
                                      const std::vector<Binding>& inputs, const Frame& frame);
+  std::vector<Binding> lower_offered(const onnx::NodeProto& node,
+                                     const onnx::FunctionProto& function,
+                                     const std::vector<Binding>& inputs, const Frame& frame);
   std::vector<Binding> lower_if(const onnx::NodeProto& node, const Binding& condition,
                                 const Scope& scope, const Frame& frame);
   std::vector<Binding> take_branch(const onnx::GraphProto& branch, const Scope& scope,
@@ -189,6 +192,8 @@ class Lowering {
   Value here(Value v);
   Binding here(const Binding& binding);
   static Value capture(OpenBody& body, Value v);
+  /// The value's type, in a body. An extent without a name could never be shown equal to itself.
+  Type named_extents(Value v);
   std::vector<Binding> lower_gradient(const onnx::NodeProto& node,
                                       const std::vector<Binding>& inputs, Scope& scope);
   std::vector<Binding> raise_node(const onnx::NodeProto& node, std::vector<Binding> inputs,

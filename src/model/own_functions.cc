@@ -16,6 +16,7 @@ namespace steep {
 namespace {
 
 using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
+using Imports = google::protobuf::RepeatedPtrField<onnx::OperatorSetIdProto>;
 using Visit = std::function<void(const onnx::NodeProto&)>;
 
 struct Store {
@@ -88,12 +89,6 @@ class Renamer {
   std::unordered_map<std::string, std::string> names_;
 };
 
-std::vector<std::string> attribute_names(const onnx::FunctionProto& f) {
-  std::vector<std::string> names(f.attribute().begin(), f.attribute().end());
-  for (const auto& attribute : f.attribute_proto()) names.push_back(attribute.name());
-  return names;
-}
-
 [[noreturn]] void refuse_call(const onnx::NodeProto& node, const onnx::FunctionProto& f,
                               std::string what, std::string expected, std::string received) {
   throw ModelError({.what = std::move(what),
@@ -131,6 +126,16 @@ void check_call(const onnx::NodeProto& node, const onnx::FunctionProto& f) {
   }
 }
 
+/// Files are written for a version of the operators that they call.
+void check_version(const onnx::NodeProto& node, const OwnOp& op, const Imports& imports) {
+  for (const auto& import : imports) {
+    if (import.domain() != node.domain() || import.version() >= op.since) continue;
+    refuse_call(node, op.body, "The model imports a version of the domain before the operator's.",
+                fmt::format("version {} or later of \"{}\"", op.since, quote(node.domain())),
+                fmt::format("{}", import.version()));
+  }
+}
+
 /// A name that no function of a file has: files cannot use it.
 constexpr char kGradientDomain[] = "steep.gradient";
 
@@ -141,14 +146,17 @@ class Adder {
   }
 
   std::unordered_map<std::string, GradientCall> add() {
-    look_at(model_->graph().node());
+    look_at(model_->graph().node(), model_->opset_import());
     // Those that are added call others: the list grows.
-    for (int i = 0; i < model_->functions_size(); ++i) look_at(model_->functions(i).node());
+    for (int i = 0; i < model_->functions_size(); ++i) {
+      const onnx::FunctionProto f = model_->functions(i);
+      look_at(f.node(), f.opset_import());
+    }
     return std::move(gradients_);
   }
 
  private:
-  void look_at(const Nodes& nodes) {
+  void look_at(const Nodes& nodes, const Imports& imports) {
     each_node(nodes, [&](const onnx::NodeProto& node) {
       const std::string id = function_id(node);
       const auto found = own_.ops.find(id);
@@ -156,6 +164,7 @@ class Adder {
       const OwnOp& op = *found->second;
       if (taken_.insert(id).second) take(id, op);
       check_call(node, op.body);
+      check_version(node, op, imports);
     });
   }
 
@@ -229,6 +238,12 @@ std::string identity_of(const onnx::FunctionProto& function) {
 
 void each_node_of(const onnx::FunctionProto& function, const Visit& visit) {
   each_node(function.node(), visit);
+}
+
+std::vector<std::string> attribute_names(const onnx::FunctionProto& function) {
+  std::vector<std::string> names(function.attribute().begin(), function.attribute().end());
+  for (const auto& attribute : function.attribute_proto()) names.push_back(attribute.name());
+  return names;
 }
 
 std::string qualified(const onnx::FunctionProto& function) {

@@ -29,8 +29,10 @@ struct OwnGradient {
 
 /// A checked operator.
 struct OwnOp {
-  onnx::FunctionProto body;
+  onnx::FunctionProto body;  ///< of one that a provider offers without a decomposition: no nodes
   std::optional<OwnGradient> gradient{};
+  std::string provider{};  ///< that offers it (ops/offered.h); empty: the user's own
+  int64_t since = 0;       ///< the version of its domain, from which on it is this one
 };
 
 /// A checked optimizer.
@@ -55,7 +57,7 @@ void change_own_functions(const std::function<void(OwnFunctions&)>& change);
 /// their gradients. Returns the latter by function_id() of the operator.
 /// Throws ModelError naming the node: for a function of the model that is registered otherwise, and
 /// for a node that has too many results, an attribute that the operator does not have, or lacks one
-/// without a default.
+/// without a default, or is of a version of the domain before the operator's.
 std::unordered_map<std::string, GradientCall> add_own_functions(onnx::ModelProto* model);
 /// The same, of what `own` holds.
 std::unordered_map<std::string, GradientCall> add_own_functions(onnx::ModelProto* model,
@@ -66,6 +68,8 @@ std::string identity_of(const onnx::FunctionProto& function);
 /// Calls `visit` on each node of a function, those of bodies included.
 void each_node_of(const onnx::FunctionProto& function,
                   const std::function<void(const onnx::NodeProto&)>& visit);
+/// All that a function declares, those without a default first.
+std::vector<std::string> attribute_names(const onnx::FunctionProto& function);
 /// "my.Round"
 std::string qualified(const onnx::FunctionProto& function);
 

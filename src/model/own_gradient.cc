@@ -1,5 +1,6 @@
 // Functions that have a gradient of their own (model/own_functions.h), lowered where they are
-// called: the body, and around it steep.WithGradient, of which ops/with_gradient.cc tells.
+// called: the body, or a node of an operator that a provider offers, and around it
+// steep.WithGradient, of which ops/with_gradient.cc tells.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include "model/own_functions.h"
 #include "model/quote.h"
 #include "ops/build.h"
+#include "ops/offered.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -44,7 +46,9 @@ std::vector<Binding> Lowering::lower_function(const onnx::NodeProto& node,
                                               const std::vector<Binding>& inputs,
                                               const Frame& frame) {
   const std::string name = frame.prefix + display_name(node);
-  std::vector<Binding> results = lower_call(node, function, inputs, frame, name + "/");
+  std::vector<Binding> results = find_offered(qualified(function)) != nullptr
+                                     ? lower_offered(node, function, inputs, frame)
+                                     : lower_call(node, function, inputs, frame, name + "/");
   const auto own = model_.gradients.find(function_id(function));
   if (own == model_.gradients.end()) return results;
   auto fail = [&](std::string what, std::string expected, std::string received) {

@@ -2,6 +2,7 @@
 // nodes share one output shape, to which the inputs broadcast. Made by a fusion pass.
 #include "ops/build.h"
 #include "ops/own_types.h"
+#include "ops/unfold.h"
 
 namespace steep {
 namespace {
@@ -31,27 +32,9 @@ std::vector<Type> fused_infer(Node n) {
 }
 
 std::vector<Value> fused_decompose(Node n) {
-  const Graph& body = n.attrs().body("body");
-  Graph& g = n.graph();
-  std::vector<Value> here(body.value_count());  // body value id → its copy in g
-  for (size_t i = 0; i < body.inputs().size(); ++i) {
-    here[body.inputs()[i].id()] = n.input(static_cast<int>(i));
-  }
-  auto copy_of = [&](Value v) {
-    if (v && !here[v.id()]) here[v.id()] = g.add_constant(*v.tensor(), v.name());
-    return v ? here[v.id()] : Value();
-  };
-  for (Node inner : body.nodes()) {
-    std::vector<Value> inputs;
-    for (int i = 0; i < inner.input_count(); ++i) inputs.push_back(copy_of(inner.input(i)));
-    const auto outputs = apply_n(inner.op(), inputs, inner.output_count(), inner.attrs());
-    for (int i = 0; i < inner.output_count(); ++i) {
-      if (inner.output(i)) here[inner.output(i).id()] = outputs[static_cast<size_t>(i)];
-    }
-  }
-  std::vector<Value> results;
-  for (const Output& y : body.outputs()) results.push_back(copy_of(y.value));
-  return results;
+  std::vector<Value> operands;
+  for (int i = 0; i < n.input_count(); ++i) operands.push_back(n.input(i));
+  return unfold(n.attrs().body("body"), operands, n.graph());
 }
 
 /// steep.Claimed(inputs…){name, body} → outputs…: nodes that a provider computes as one, under that

@@ -105,7 +105,7 @@ struct SizeInput {
 };
 
 struct OpDef {
-  std::string_view name;  ///< canonical: ONNX's name, or "steep.Name"
+  std::string_view name;  ///< canonical: ONNX's name, "steep.Name", or "domain.Name" if offered
   std::vector<Attribute> attributes{};
   /// Ranks of the inputs in order, after ONNX's docs/Operators.md: a number, "2+" at least that
   /// many, "=" as many as input 0, "<" one less, "." any; "s" for a single value, which must not
@@ -142,7 +142,8 @@ struct OpDef {
 
 /// The op, or nullptr when Steep does not know it.
 const OpDef* find_op(std::string_view name);
-/// All ops, sorted by name: the table that tests, docs and `steep check` enumerate.
+/// All ops but those that providers offer, sorted by name: the table that tests, docs and
+/// `steep check` enumerate.
 std::span<const OpDef* const> all_ops();
 
 /// The attribute of `n`, or what its operator declares. Throws InternalError when the operator

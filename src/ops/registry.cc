@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "ops/offered.h"
 #include "ops/op_def.h"
 
 namespace steep {
@@ -256,7 +257,7 @@ const OpDef* find_op(std::string_view name) {
     return map;
   }();
   auto it = by_name.find(name);
-  return it == by_name.end() ? nullptr : it->second;
+  return it == by_name.end() ? find_offered(name) : it->second;
 }
 
 }  // namespace steep

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "device/kernel.h"
 #include "ops/build.h"
+#include "ops/offered.h"
 #include "ops/op_def.h"
 #include "ops/shape_arithmetic.h"
 #include "runtime/budget.h"
@@ -74,7 +77,7 @@ bool lacks_values(Node n, const OpDef& def) {
 /// results waits as they do.
 class Specialiser {
  public:
-  Specialiser(Graph& g, const Device& host) : g_(g), host_(host) {}
+  Specialiser(Graph& g, const Devices& devices) : g_(g), devices_(devices), host_(devices.host()) {}
 
   /// A value that no node may count on: an input of unknown type.
   void withhold(Value v) { make_room(v), withheld_[v.id()] = 1; }
@@ -127,6 +130,9 @@ class Specialiser {
     g_.prune();
   }
 
+  /// Nodes of providers' own operators that were taken apart, and why.
+  std::vector<Declined>& in_parts() { return in_parts_; }
+
   /// By id, in order: the deferred nodes on which something depends.
   std::vector<uint32_t> deferred() const {
     const std::unordered_set<uint32_t> deferred(deferred_.begin(), deferred_.end());
@@ -157,8 +163,8 @@ class Specialiser {
       replace(n.output(0), same);
     } else if (auto extents = extents_of(n, def)) {
       replace(n.output(0), g_.add_constant(*extents, n.output(0).name()));
-    } else if (has_parts(n)) {
-      return expand(n);
+    } else if (may_give_way(n) && expand(n)) {
+      return;
     } else if (foldable(n)) {
       fold(n);
     }
@@ -230,11 +236,11 @@ class Specialiser {
     }
   }
 
-  /// An op for which the provider has no kernel at all, and whose integers (an axis, a length) are
-  /// known wherever its shape depends on them.
-  bool has_parts(Node n) const {
+  /// An op that no device knows, and whose integers (an axis, a length) are known wherever its
+  /// shape depends on them. Of providers' own operators: one that no device takes as it stands.
+  bool may_give_way(Node n) {
     const OpDef* def = find_op(n.op());
-    if (def == nullptr || def->decompose == nullptr || host_.knows(n.op())) return false;
+    if (def == nullptr || def->decompose == nullptr) return false;
     bool shaped = true, known = true;
     for (int i = 0; i < n.output_count(); ++i)
       shaped = shaped && (!n.output(i) || n.output(i).type().concrete());
@@ -242,13 +248,57 @@ class Specialiser {
       const Value x = n.input(i);
       known = known && (!x || is_float(x.dtype()) || constant(x) != nullptr);
     }
-    return shaped || known;
+    if (!shaped && (!known || host_.knows(n.op()))) return false;
+    if (find_offered(n.op()) == nullptr) return !shaped || !is_known(n.op());
+    std::vector<Declined> said;
+    if (shaped && has_kernel(n, said)) return false;
+    if (!shaped) said.push_back(declined(n, host_, "its shape is known by its parts alone"));
+    std::move(said.begin(), said.end(), std::back_inserter(in_parts_));
+    return true;
   }
 
-  /// It gives way to its parts, so that they are folded and fused like any other node.
-  void expand(Node n) {
+  /// By any device.
+  bool is_known(const std::string& op) const {
+    const auto others = devices_.others();
+    return host_.knows(op) || std::any_of(others.begin(), others.end(),
+                                          [&](const auto& device) { return device->knows(op); });
+  }
+
+  /// On any device. What they said where there is none: the host's word only where it is alone.
+  bool has_kernel(Node n, std::vector<Declined>& said) const {
+    const NodeSpec spec = spec_of(n);
+    // Kernels count on extents whose products can be held.
+    for (int i = 0; i < n.input_count(); ++i) require_bytes_of(n.input(i));
+    for (int i = 0; i < n.output_count(); ++i) require_bytes_of(n.output(i));
+    for (const auto& device : devices_.others()) {
+      std::string reason;
+      if (choose_kernel(*device, spec, &reason).kernel) return true;
+      said.push_back(declined(n, *device, std::move(reason)));
+    }
+    std::string reason;
+    if (choose_kernel(host_, spec, &reason).kernel) return true;
+    if (said.empty()) said.push_back(declined(n, host_, std::move(reason)));
+    return false;
+  }
+
+  static void require_bytes_of(Value v) {
+    if (v) std::ignore = v.type().nbytes();
+  }
+
+  static Declined declined(Node n, const Device& device, std::string reason) {
+    return {.node = n.name(),
+            .op = n.op(),
+            .device = std::string(device.provider()),
+            .reason = std::move(reason),
+            .in_parts = true};
+  }
+
+  /// It gives way to its parts, so that they are folded and fused like any other node. False where
+  /// it has none.
+  bool expand(Node n) {
     const size_t first = g_.node_slots();
     const std::vector<Value> parts = find_op(n.op())->decompose(n);
+    if (parts.empty()) return false;
     const size_t end = g_.node_slots();
     for (size_t id = first; id < end; ++id) {
       Node part(&g_, static_cast<uint32_t>(id));
@@ -258,6 +308,7 @@ class Specialiser {
     for (int i = 0; i < n.output_count(); ++i) {
       if (n.output(i)) replace(n.output(i), latest(parts.at(static_cast<size_t>(i))));
     }
+    return true;
   }
 
   static bool foldable(Node n) {
@@ -299,7 +350,9 @@ class Specialiser {
   }
 
   Graph& g_;
+  const Devices& devices_;
   const Device& host_;
+  std::vector<Declined> in_parts_;
   std::vector<Value> replacement_;  // by id: what the readers of a value read instead
   std::vector<char> withheld_;      // by id: not known before something has run
   std::vector<uint32_t> deferred_;
@@ -321,13 +374,13 @@ bool comes_last(Node n, std::unordered_set<uint32_t>& made_last) {
 
 }  // namespace
 
-Specialised specialise_known(const Graph& graph, std::span<const Type> types, const Device& host,
-                             std::optional<Phase> only) {
+Specialised specialise_known(const Graph& graph, std::span<const Type> types,
+                             const Devices& devices, std::optional<Phase> only) {
   Specialised result{.graph = graph, .deferred = {}};
   Graph& g = result.graph;
   g.prune();
   std::map<std::string, int64_t> symbols;
-  Specialiser specialiser(g, host);
+  Specialiser specialiser(g, devices);
   for (size_t i = 0; i < g.inputs().size(); ++i) {
     const Value input = g.inputs()[i];
     if (g.gradient_of(input)) continue;
@@ -365,6 +418,7 @@ Specialised specialise_known(const Graph& graph, std::span<const Type> types, co
   }
   specialiser.finish();
   result.deferred = specialiser.deferred();
+  result.in_parts = std::move(specialiser.in_parts());
   return result;
 }
 

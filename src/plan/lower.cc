@@ -35,7 +35,11 @@ Lowered choose(Node n, const Devices& devices, std::vector<Declined>& declined,
     said.push_back({n.name(), n.op(), std::string(others[i]->provider()), std::move(reason)});
   }
   ChosenKernel chosen = choose_kernel(devices.host(), spec, why_not);
-  if (chosen.kernel) std::move(said.begin(), said.end(), std::back_inserter(declined));
+  if (chosen.kernel) {
+    std::move(said.begin(), said.end(), std::back_inserter(declined));
+  } else {
+    for (const Declined& d : said) *why_not += fmt::format("; {}: {}", d.device, d.reason);
+  }
   return {std::move(chosen.kernel), chosen.candidate};
 }
 

@@ -25,13 +25,15 @@ bool gives_nothing(Node n) {
 
 class Planner {
  public:
-  Planner(Graph graph, const Devices& devices) {
+  Planner(Graph graph, const Devices& devices, std::vector<Declined> in_parts) {
     plan_.devices = devices;
     plan_.graph = std::make_unique<Graph>(std::move(graph));
     LoweredGraph lowering = lower(g(), devices);
     device_ = place(g(), lowering);
     kernels_ = std::move(lowering.kernels);
-    plan_.declined = std::move(lowering.declined);
+    plan_.declined = std::move(in_parts);
+    std::move(lowering.declined.begin(), lowering.declined.end(),
+              std::back_inserter(plan_.declined));
     order_ = schedule(g());
     places_.resize(g().value_count());
   }
@@ -385,15 +387,14 @@ class Planner {
 
 }  // namespace
 
-Plan make_plan(Graph graph, const Devices& devices) {
-  return Planner(std::move(graph), devices).run();
+Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts) {
+  return Planner(std::move(graph), devices, std::move(in_parts)).run();
 }
 
 namespace {
 
-/// What crosses between devices in one run, and what these left to the host.
+/// What crosses between devices in one run, and what these left to others.
 std::string crossings(const Plan& plan) {
-  if (plan.devices.only_host()) return "";
   const auto others = plan.devices.others();
   std::string out;
   for (size_t d = 1; d <= others.size(); ++d) {
@@ -410,7 +411,8 @@ std::string crossings(const Plan& plan) {
                        plan.device_arena_bytes[d - 1], there, back);
   }
   for (const Declined& d : plan.declined)
-    out += fmt::format("{} left {} ({}) to the host: {}\n", d.device, d.node, d.op, d.reason);
+    out += fmt::format("{} left {} ({}) to {}: {}\n", d.device, d.node, d.op,
+                       d.in_parts ? "its parts" : "the host", d.reason);
   return out;
 }
 

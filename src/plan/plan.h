@@ -68,12 +68,6 @@ struct PlannedOutput {
   Phase phase;
 };
 
-/// A node that a device was offered and did not take.
-struct Declined {
-  std::string node, op, device;
-  std::string reason;
-};
-
 struct Plan {
   std::unique_ptr<Graph> graph;  ///< the specialised, rewritten graph; steps refer to its nodes
   std::vector<Step> steps;       ///< forward steps first
@@ -86,7 +80,7 @@ struct Plan {
   size_t arena_bytes = 0;                  ///< of the host
   std::vector<size_t> device_arena_bytes;  ///< by device, from 1
   Devices devices = Devices::host_alone();
-  std::vector<Declined> declined;  ///< what the host runs in the place of another device
+  std::vector<Declined> declined;  ///< what runs elsewhere, or in parts
 };
 
 /// Nodes in the order in which they will run: forward before backward, insertion order where
@@ -101,9 +95,9 @@ std::vector<Node> schedule(const Graph& graph);
 size_t place_buffers(std::vector<Buffer>& buffers, int device = 0);
 
 /// Plans the graph. Each node runs on the first device with a kernel for it; nodes that no kernel
-/// accepts are replaced by their decomposition. Throws
+/// accepts are replaced by their decomposition. `in_parts`: what specialising took apart. Throws
 /// ProviderError listing every node that can run neither way, with the kernels' reasons.
-Plan make_plan(Graph graph, const Devices& devices);
+Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts = {});
 
 /// Text: one line a step with kernel and places; then the totals; with other devices than the host
 /// what crosses, and what they declined. Stable.

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "ir/seed.h"
+#include "ops/offered.h"
 #include "ops/op_def.h"
 
 namespace steep {
@@ -102,7 +103,7 @@ bool Roles::is_live(Node n) const {
 }
 
 bool Roles::is_layer(Node n) const {
-  if (!in(kLayers, n)) return false;
+  if (!in(kLayers, n) && find_offered(n.op()) == nullptr) return false;
   bool fed = false, weights = false;
   each_input(n, [&](Value v) {
     fed = fed || !of(v).free;

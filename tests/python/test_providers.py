@@ -199,6 +199,7 @@ def test_the_program(tmp_path):
         ("libthrows.so", r"threw an exception(.|\n)*the driver is too old"),
         ("libnot_here.so", "cannot work here"),
         ("libnameless.so", "lacks a name"),
+        ("libbad_operator.so", r"cannot be parsed(.|\n)*bad.Half"),
         ("missing.so", "cannot be loaded"),
     ],
 )
@@ -238,6 +239,82 @@ def test_an_index_out_of_range_is_the_callers_error():
     with pytest.raises(steep.DataError, match="out of range"):
         session.run(None, {"x": x, "i": np.array([0, 4])})
     np.testing.assert_array_equal(session.run(None, {"x": x, "i": np.array([3, -4])})[0], x[[3, 0]])
+
+
+def swish_model():
+    """Two layers with mirror.Swish between them."""
+    from onnx import numpy_helper, parser
+
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 18, "mirror" : 1]> '
+        "g (float[rows, 64] x) => (float[rows, 10] logits) "
+        "{ h = MatMul(x, w0)  a = mirror.Swish <beta: float = 1.5> (h)  logits = MatMul(a, w1) }"
+    )
+    random = np.random.default_rng(0)
+    for name, dims in (("w0", (64, 32)), ("w1", (32, 10))):
+        w = random.normal(scale=dims[0] ** -0.5, size=dims).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(w, name))
+    return model.SerializeToString()
+
+
+def test_an_operator_of_the_plugins_own(tmp_path):
+    train, test = make_model.digits()
+    dumps = []
+    trained = []
+    for providers in (["CPUExecutionProvider"], [SMALL]):
+        session = steep.TrainingSession(
+            swish_model(), loss="softmax_cross_entropy", lr=1e-2, providers=providers
+        )
+        losses = [
+            session.step(train["x"][i : i + 128], train["label"][i : i + 128]).loss
+            for i in range(0, 1280, 128)
+        ]
+        assert losses[-1] < losses[0] - 0.3
+        dumps.append(session.dump(train["x"][:8], train["label"][:8]))
+        session.export_onnx(tmp_path / "trained.onnx")
+        again = steep.InferenceSession(str(tmp_path / "trained.onnx"), providers=providers)
+        trained.append((losses, again.run(None, {"x": test["x"]})[0]))
+    np.testing.assert_allclose(trained[1][0], trained[0][0], rtol=1e-4)
+    np.testing.assert_allclose(trained[1][1], trained[0][1], atol=1e-3)
+    assert "(mirror.Swish) to its parts: the CPU provider has no kernel for it" in dumps[0]
+    assert "mirror.Swish[mirror]" in dumps[1]
+
+
+def test_an_operator_of_the_plugins_own_in_the_program(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(swish_model())
+    dump = [built("steep"), "dump", tmp_path / "model.onnx", "--shape", "x=4,64"]
+    there = subprocess.run(
+        [*map(str, dump), "--provider", MIRROR], capture_output=True, text=True, check=False
+    )
+    assert there.returncode == 0, there.stderr
+    assert "mirror.Swish[mirror]" in there.stdout
+    alone = subprocess.run([*map(str, dump)], capture_output=True, text=True, check=False)
+    assert alone.returncode != 0
+    assert "mirror.Swish" in alone.stderr
+
+
+def test_the_gradient_of_an_operator_of_the_plugins_own():
+    gradients = steep.grad(swish_model(), wrt=["x"])
+    assert all(node.domain in ("", "steep") for node in gradients.graph.node)
+    x = np.random.default_rng(1).normal(size=(2, 64)).astype(np.float32)
+    seed = np.ones((2, 10), np.float32)
+    results = [
+        steep.InferenceSession(gradients.SerializeToString(), providers=p).run(
+            None, {"x": x, "grad_logits": seed}
+        )
+        for p in (["CPU"], [SMALL])
+    ]
+    forward = steep.InferenceSession(swish_model(), providers=[SMALL])
+
+    def total(at):
+        return float(forward.run(None, {"x": at})[0].astype(np.float64).sum())
+
+    for column in (0, 17):
+        nudge = np.zeros_like(x)
+        nudge[1, column] = 1e-2
+        central = (total(x + nudge) - total(x - nudge)) / 2e-2
+        for _, dx in results:
+            assert abs(dx[1, column] - central) < 1e-2
 
 
 def test_installed_plugins_are_found(monkeypatch, caplog):
