@@ -112,9 +112,11 @@ class Writer {
     model_.set_ir_version(kIrVersion);
     model_.set_producer_name("steep");
     model_.add_opset_import()->set_version(reader_ == Reader::person ? newest_opset() : opset());
-    if (!says_gradients_.empty() || reader_ == Reader::person) {
+    if (!says_gradients_.empty() || reader_ == Reader::person)
+      own_domains_.insert(std::string(kOwnDomain));
+    for (const std::string& domain : own_domains_) {
       onnx::OperatorSetIdProto* own = model_.add_opset_import();
-      own->set_domain(std::string(kOwnDomain));
+      own->set_domain(domain);
       own->set_version(1);
     }
     for (const auto& [name, counts] : says_gradients_) add_function(name, counts);
@@ -234,9 +236,11 @@ class Writer {
     onnx::NodeProto* proto = out_->add_node();
     proto->set_op_type(stops_gradient(n) ? "Identity" : n.op());
     if (stops_gradient(n)) proto->add_metadata_props()->set_key(kStopGradientKey);
-    if (is_own(n)) {
-      proto->set_domain(std::string(kOwnDomain));
-      proto->set_op_type(n.op().substr(kOwnDomain.size() + 1));
+    if (is_own(n)) {  // ours, or a provider's: "mirror.Swish"
+      const size_t dot = n.op().rfind('.');
+      proto->set_domain(n.op().substr(0, dot));
+      proto->set_op_type(n.op().substr(dot + 1));
+      own_domains_.insert(proto->domain());
     }
     if (says_gradient(n)) {
       proto->set_domain(std::string(kOwnDomain));
@@ -369,6 +373,7 @@ class Writer {
   std::unordered_map<uint32_t, std::string> names_;  // by value id of graph_
   Taken taken_;                                      // names of values
   Taken nodes_;                                      // names of nodes
+  std::set<std::string> own_domains_;                // of nodes of ours and of providers
   std::vector<std::pair<Node, const onnx::NodeProto*>> written_;
   size_t bytes_ = 0;
   // Their names in the file: how many operands and results.

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -64,6 +65,20 @@ TEST(Offered, RunsItsKernelOnItsDevice) {
     for (int64_t i = 0; i < y.size(); ++i)
       EXPECT_NEAR(y.data<float>()[i], std::pow(swish(x.data<float>()[i], 1.5), 2), 1e-6);
   }
+}
+
+TEST(Offered, IsWrittenUnderItsOwnName) {
+  Program away(import_bytes(swish_model()).graph, there());
+  const Type type{DType::f32, Shape{4, 3}};
+  onnx::ModelProto written;
+  ASSERT_TRUE(written.ParseFromString(away.compiled_model({&type, 1})));
+  const auto& nodes = written.graph().node();
+  EXPECT_TRUE(std::any_of(nodes.begin(), nodes.end(), [](const auto& node) {
+    return node.domain() == "mirror" && node.op_type() == "Swish";
+  }));
+  const auto& imports = written.opset_import();
+  EXPECT_TRUE(std::any_of(imports.begin(), imports.end(),
+                          [](const auto& import) { return import.domain() == "mirror"; }));
 }
 
 TEST(Offered, RunsInPartsElsewhereAndThePlanSaysWhy) {
