@@ -26,7 +26,7 @@ from torch._guards import Guard
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from steep.piece import memory_of, written_by
+from steep.memory import memory_of, written_by
 from steep.quiet import replaced
 
 _MOST = 64  # operations that lead to one condition: they are run at every call

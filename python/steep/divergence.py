@@ -19,7 +19,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from steep.lowering import fake_mode, line_of, turn
 from steep.masks import Masks
-from steep.piece import Lowered, Piece, copy_graph, memory_of, number_of, written_by
+from steep.memory import memory_of, written_by
+from steep.piece import Lowered, Piece, copy_graph, number_of
 from steep.verify import LEAST_SCALE, Difference, copies_of, or_zero, run_in_torch
 
 if TYPE_CHECKING:

@@ -8,13 +8,11 @@ back; a result that is a view of an argument, or of another result, is made by P
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._pytree import tree_leaves
 
 from steep.batches import write_out
@@ -22,6 +20,7 @@ from steep.boundaries import refuse_complex, refuse_histories, refuse_sparse
 from steep.call import Autograd, Call
 from steep.checks import raise_where, take_checks
 from steep.lowering import fake_mode, lower, outputs_of, refusal
+from steep.memory import memory_of, written_by
 from steep.own_gradients import Interpreter
 from steep.providers import current
 from steep.rewrites import rewritten
@@ -55,6 +54,9 @@ def say(
         raise
     except Exception as e:
         raise refusal(e) from e
+
+
+_DATA = "steep.data"  # of a detach() that the module calls .data
 
 
 class NothingToRun(Exception):
@@ -269,14 +271,6 @@ def _like(value: torch.Tensor, example: Any) -> torch.Tensor:
     return value if value.dtype == example.dtype else value.to(example.dtype)
 
 
-def memory_of(node: torch.fx.Node) -> int | None:
-    """Return what names the memory of a tensor; None within transforms of functions."""
-    value = node.meta.get("example_value")
-    if not isinstance(value, torch.Tensor) or is_functorch_wrapped_tensor(value):
-        return None
-    return int(value.untyped_storage()._cdata)
-
-
 def _results(
     graph: torch.fx.Graph, outputs: list[Any]
 ) -> tuple[list[_Computed | _Constant | _View], list[torch.fx.Node]]:
@@ -330,6 +324,8 @@ def _views(
                 raise refusal(what, node)
             target = written_by(n)  # what it writes is there by now
             copies[n] = graph.node_copy(n, copy) if target is None else copy(target)
+            if n.meta.get(_DATA):  # what is written there is unseen by who kept the tensor
+                copies[n].target = torch._C._autograd._get_data_attr
         return copies[n]
 
     graph.output(copy(node))
@@ -349,23 +345,6 @@ def _is_several(n: torch.fx.Node) -> bool:
     return isinstance(n.meta.get("example_value"), (tuple, list))
 
 
-_IN_PLACE = re.compile(r"i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor)|setitem|\w*[a-z0-9]_")
-
-
-def written_by(n: torch.fx.Node) -> torch.fx.Node | None:
-    """Return the tensor that a call changes in place."""
-    if not n.op.startswith("call_"):
-        return None
-    name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
-    if "out" in n.kwargs:
-        target = n.kwargs["out"]
-    elif n.args and _IN_PLACE.fullmatch(name):
-        target = n.args[0]
-    else:
-        return None
-    return target if isinstance(target, torch.fx.Node) else None  # or a number
-
-
 # --- the graph -----------------------------------------------------------------------------------
 
 
@@ -379,6 +358,7 @@ def copy_graph(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
             node.kwargs = {}
         elif node.target is torch._C._autograd._get_data_attr:
             node.target = torch.detach  # which faithful() sees
+            node.meta[_DATA] = True
         elif node.target is torch._refs.tensor:
             node.target = _tensor_of
         elif node.target is torch.ops.aten._assert_scalar.default:  # of what cannot fail

@@ -19,7 +19,8 @@ import torch.fx
 
 from steep.errors import ModelError, VerificationError
 from steep.masks import Masks, Unmatched
-from steep.piece import Lowered, Piece, copy_graph, say, written_by
+from steep.memory import written_by
+from steep.piece import Lowered, Piece, copy_graph, say
 
 log = logging.getLogger("steep")
 

@@ -146,6 +146,33 @@ def test_what_drops_nothing_is_its_argument():
     check(written(lambda y: F.dropout(y, 0.1, False), fill), x_of())
 
 
+class Clipped(torch.nn.Module):
+    """Keeps a weight within bounds, where autograd does not look."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.first(x).tanh()
+        self.second.weight.data.clamp_(-0.3, 0.3)
+        return self.second(y)
+
+
+def test_what_data_is_written_to_is_unseen_by_autograd():
+    torch.manual_seed(0)
+    eager = Clipped()
+    ours = ORTModule(copy.deepcopy(eager))
+    for rows in (3, 5, 4):
+        x = torch.randn(rows, 4)
+        for net in (eager, ours):
+            net.zero_grad()
+            net(x).square().sum().backward()
+        for p, q in zip(eager.parameters(), ours.parameters(), strict=True):
+            torch.testing.assert_close(q, p)
+            torch.testing.assert_close(q.grad, p.grad)
+
+
 def test_longformer_learns_as_in_pytorch():
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
