@@ -21,6 +21,7 @@ from torch._dynamo.variables import (
 from torch._dynamo.variables import TorchInGraphFunctionVariable as _Function
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builtin import SetAttrBuiltinVariable
+from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable as _Apply
 
 from steep.quiet import replaced
 
@@ -34,7 +35,8 @@ def widened() -> Iterator[None]:
     - a ``CrossEntropyLoss`` made in forward is asked for its options;
     - a ``Buffer`` is assigned anew, as what moves it to a device does;
     - cuDNN is set for a while, where there is no GPU that it could concern;
-    - a tensor made in forward is to have a gradient, as for checkpoints, or is returned.
+    - a tensor made in forward is to have a gradient, as for checkpoints, or is returned;
+    - a ``torch.autograd.Function`` is given a tensor twice.
     """
     with (
         replaced(SkipFunctionVariable, "call_function", _warn),
@@ -43,6 +45,7 @@ def widened() -> Iterator[None]:
         replaced(_Function, "call_function", _settings_apart(_Function.call_function)),
         replaced(TensorVariable, "var_getattr", _attribute),
         replaced(SetAttrBuiltinVariable, "_call_setattr", _set_attribute),
+        replaced(_Apply, "call_function", _apply),
         # boundaries.py finds what gets lost
         replaced(OutputGraph, "_check_requires_grad_intermediate_outputs", lambda *_: None),
     ):
@@ -54,6 +57,7 @@ _call_numpy = NumpyVariable.call_function
 _call_loss = UserDefinedClassVariable._call_cross_entropy_loss
 _getattr = TensorVariable.var_getattr
 _call_setattr = SetAttrBuiltinVariable._call_setattr
+_call_apply = _Apply.call_function
 
 
 def _warn(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
@@ -141,3 +145,15 @@ def _set_attribute(self: Any, tx: Any, obj: Any, name: Any, value: Any) -> Any:
         example.requires_grad_()
         obj.synchronize_attributes(tx)
     return value
+
+
+def _apply(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    seen: list[Any] = []
+    given = []
+    for arg in (each.realize() for each in args):
+        again = arg.is_tensor() and any(arg.as_proxy().node is node for node in seen)
+        # gradients of both are summed
+        given.append(arg.call_method(tx, "view_as", [arg], {}) if again else arg)
+        if arg.is_tensor():
+            seen.append(arg.as_proxy().node)
+    return _call_apply(self, tx, given, kwargs)
