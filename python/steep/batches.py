@@ -13,7 +13,10 @@ from steep.quiet import quiet, transforms_left
 from steep.restated import RESTATED
 
 _BEGIN, _END = predispatch._vmap_increment_nesting, predispatch._vmap_decrement_nesting
-_KNOWN = {_BEGIN, _END, predispatch._add_batch_dim, predispatch._remove_batch_dim}
+_KNOWN = {
+    *(_BEGIN, _END, predispatch._add_batch_dim, predispatch._remove_batch_dim),
+    predispatch.lazy_load_decompositions,  # of a vmap within another
+}
 # Tracing goes below autograd, where these are not seen, or have lost what training asks for.
 _UNSEEN = {
     *("detach", "detach_", "_get_data_attr", "requires_grad_", "_set_grad_enabled"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch.nn.utils import parametrizations
 
@@ -137,6 +138,20 @@ def batched(y, x):
     return rows, columns, associative_scan(joined, pairs, dim=1, combine_mode="generic")[1]
 
 
+def batched_indices(y, x):
+    """A vmap within another, and a tensor that is asked at its indices."""
+
+    positive = x > 0
+
+    def kept(i, j):
+        return positive[i, j] & (i + j > 2)
+
+    row = torch.vmap(kept, (None, 0))
+    with TransformGetItemToIndex():
+        mask = torch.vmap(row, (0, None))(torch.arange(x.shape[0]), torch.arange(WIDTH))
+    return y.masked_fill(mask, 0.5)
+
+
 def rotated(y, x):
     """As rotary embeddings do it, by complex numbers."""
     angles = torch.arange(y.shape[0])[:, None] * torch.tensor([1.0, 0.1, 0.01])
@@ -147,6 +162,7 @@ def rotated(y, x):
 
 ENGINE = {
     "vmap": batched,
+    "vmap of indices": batched_indices,
     "copy that grows": grown,
     "complex rotations": rotated,
     "numbers less integers": lambda y, x: (
