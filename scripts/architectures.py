@@ -5,10 +5,10 @@ usage: python scripts/architectures.py [--kinds causal masked seq2seq …] [--on
 
 Each is made from a small random configuration, in a process of its own, and must agree in its loss
 (1e-5) and in every gradient (1e-4 of its largest entry; of the model's largest, where the true one
-is zero; or twice what PyTorch's own float32 is off, against float64) at two batch sizes and
-lengths, with padding: as one graph in the engine, else with parts in PyTorch. What PyTorch itself
-does not train from such a configuration is left out. Takes hours; what is in the file already is
-not run again. --write-docs runs nothing: it writes the file into docs/models.md.
+is zero) at two batch sizes and lengths, with padding: as one graph in the engine, else with parts
+in PyTorch. Where PyTorch's own float32 is as far from its float64, that is the measure. What
+PyTorch itself does not train from such a configuration is left out. Takes hours; what is in the
+file already is not run again. --write-docs runs nothing: it writes the file into docs/models.md.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import os
 import re
 import resource
 import signal
+import statistics
 import time
 import warnings
 from collections import Counter
@@ -274,7 +275,7 @@ def compare(kind: str, name: str) -> dict[str, Any]:
                 torch.manual_seed(5)
                 found = step(net, given)
                 off = difference(model, found, true)
-                if off and not agrees_as_well(fresh, given, found, true):
+                if off and not agrees_as_well(fresh, fallback, given, found, true):
                     why = why or off
         except Exception as e:
             refused = refused or first_line(e)
@@ -285,39 +286,61 @@ def compare(kind: str, name: str) -> dict[str, Any]:
     return {"outcome": "refused", "why": refused}
 
 
-def difference(model: torch.nn.Module, found: Any, expected: Any, slack: Any = None) -> str:
+def difference(
+    model: torch.nn.Module, found: Any, expected: Any, within: float = 1e-4, slack: Any = None
+) -> str:
     """Say what of (loss, gradients) is off; "" where nothing is.
 
     ``slack`` is what each gradient may be off beside.
     """
     error = abs(float(found[0] - expected[0])) / max(abs(float(expected[0])), 1e-6)
-    if not error <= 1e-5:
+    if not error <= within / 10:
         return f"loss by {error:.1e}"
-    largest = max(float(g.abs().max()) for g in expected[1] if g is not None)
     allowed = slack or [0.0] * len(expected[1])
-    for (name, p), own, true, more in zip(
-        model.named_parameters(), *found[1:], *expected[1:], allowed, strict=True
-    ):
-        zero = torch.zeros_like(p)
-        a, b = zero if own is None else own, zero if true is None else true
-        scale = max(float(b.abs().max()), 1e-3 * largest)
-        error = float((a - b).abs().max()) / scale
-        if not error <= max(1e-4, more / scale):  # NaN is none
+    errors = relative_errors(found[1], expected[1])
+    for (name, _), error, more in zip(model.named_parameters(), errors, allowed, strict=True):
+        if not error <= max(within, more):  # NaN is none
             return f"{name} by {error:.1e}"
     return ""
 
 
-def agrees_as_well(model: torch.nn.Module, given: Any, found: Any, theirs: Any) -> bool:
-    """Are we as near to float64 as PyTorch's float32 is, but for a factor of 2?"""
+def relative_errors(found: list[Any], expected: list[Any]) -> list[float]:
+    """Of each gradient's largest entry, or of a thousandth of the model's, if that is more."""
+    largest = max(float(g.abs().max()) for g in expected if g is not None)
+    errors = []
+    for own, true in zip(found, expected, strict=True):
+        if own is None and true is None:
+            errors.append(0.0)
+            continue
+        a = torch.zeros_like(true) if own is None else own
+        b = torch.zeros_like(own) if true is None else true
+        scale = max(float(b.abs().max()), 1e-3 * largest)
+        errors.append(float((a - b).abs().max()) / scale)
+    return errors
+
+
+def agrees_as_well(
+    model: torch.nn.Module, fallback: str | None, given: Any, found: Any, theirs: Any
+) -> bool:
+    """Are we as near to float64 as PyTorch's float32 is?
+
+    In each gradient, but for a factor of 2; or in most, where our own float64 agrees in each: of
+    gradients that rounding makes, one may well be twice as far as the other.
+    """
     wide = {k: v.double() if v.is_floating_point() else v for k, v in given.items()}
     try:
         torch.manual_seed(5)
         true = step(copy.deepcopy(model).double(), wide)
     except Exception:  # not every model can be float64
         return False
-    pairs = zip(theirs[1], true[1], strict=True)
-    errors = [0.0 if a is None or b is None else float((a - b).abs().max()) for a, b in pairs]
-    return not difference(model, found, true, [2 * e for e in errors])
+    own, errors = (relative_errors(g[1], true[1]) for g in (found, theirs))
+    if not difference(model, found, true, slack=[2 * e for e in errors]):
+        return True
+    if statistics.median(own) > 2 * statistics.median(errors):
+        return False
+    torch.manual_seed(5)
+    exact = step(ORTModule(copy.deepcopy(model).double(), fallback=fallback), wide)
+    return not difference(model, exact, true, within=1e-7)
 
 
 def child(pipe: Any, *job: Any) -> None:
@@ -397,10 +420,11 @@ where the configuration allows, no dropout, words padded on the right, one threa
 PyTorch. *Whole* is one
 graph in the engine and nothing in PyTorch (`fallback=None`), with a loss within 1e-5 of PyTorch's
 and every gradient within 1e-4 of its largest entry (of a thousandth of the model's largest, where
-that is more; or twice what PyTorch's own float32 is off, against float64), for {sizes} words, or
-{images} images. *In parts* is the same where PyTorch runs some of it (`fallback="parts"`), for
-the reason beside it. *Refused* is an error, or no end within {SECONDS} s; the reason stands
-beside it.
+that is more), for {sizes} words, or {images} images. Where a gradient is further off, PyTorch in
+float64 is the measure: no gradient may be more than twice as far from it as PyTorch's own float32
+is; or their median error no more than twice that of PyTorch's, where our own float64 is within 1e-7
+of it in each. *In parts* is the same where PyTorch runs some of it (`fallback="parts"`), for the
+reason beside it. *Refused* is an error, or no end within {SECONDS} s; the reason stands beside it.
 
 """
     above = page.read_text().split(HEADING)[0].rstrip()
