@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import torch
 import torch._dynamo
+import torch.distributed as dist
 from torch._dynamo import config, trace_rules
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.eval_frame import cached_backends
@@ -35,6 +36,7 @@ from torch._dynamo.exc import (
 from torch._dynamo.guards import DeletedGuardManagerWrapper, get_guard_fail_reason
 from torch._dynamo.utils import graph_break_reasons
 from torch.nn.modules import transformer
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
 from steep import own_gradients
@@ -210,7 +212,9 @@ class Capture:
             self.local.ran = True
             return call(*arguments)
 
-        return run
+        # PyTorch does so itself, but for graphs that it cuts by buckets of gradients.
+        uncaptured: Callable[..., Any] = torch._dynamo.disable(run)
+        return uncaptured
 
 
 # What Dynamo raises that says itself what is to be done.
@@ -280,7 +284,11 @@ class Captured:
         self._let_extents_vary()
         self._note_why(*frame[:2])
         before = len(graph_break_reasons)
-        settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
+        settings = config.patch(
+            **CONFIG,
+            ignore_logging_functions=_log_lines(),
+            optimize_ddp=config.optimize_ddp and _cuts_by_buckets(),
+        )
         chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
         failed = ""
         ours = [kept_whole(), own_gradients.whole_backwards(), known_to_tracers()]
@@ -319,12 +327,15 @@ class Captured:
 
         ``failed`` is where its tracer did, "" if it did not.
         """
+        # Nothing lies between the graphs of two buckets of gradients.
+        reasons = [r for r in reasons if not r.reason.startswith("DDPOptimizer")]
         breaks = [f"{_first_of(r.reason)}{_user_place(r.user_stack)}" for r in reasons]
         breaks += [f"PyTorch's tracer fails: {failed}"] if failed else []
         for text in breaks:
             if text not in self.breaks:
                 log.warning("PyTorch runs what lies between two graphs: %s", text)
-        if made.guarded_code is None and made.skip_reason and not trace_rules.check(code):
+        skipped = made.guarded_code is None and made.skip_reason and not trace_rules.check(code)
+        if skipped and code.co_filename != contextlib.__file__:  # which computes nothing
             name = re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"the rest of \1", code.co_name)
             breaks.append(f"{name} ({code.co_filename}:{code.co_firstlineno})")
         self.breaks += [text for text in dict.fromkeys(breaks) if text not in self.breaks]
@@ -427,6 +438,12 @@ def _let_go(guards: list[weakref.ref[Any]]) -> None:
         entry, state = getattr(manager, "cache_entry", None), getattr(manager, "extra_state", None)
         if entry is not None and state is not None:
             state.invalidate(entry, DeletedGuardManagerWrapper("the module is gone"))
+
+
+def _cuts_by_buckets() -> bool:
+    """Return whether PyTorch can cut a graph by the buckets of a DistributedDataParallel."""
+    around = DistributedDataParallel._get_active_ddp_module()
+    return around is None or around.bucket_bytes_cap >= dist._DEFAULT_FIRST_BUCKET_BYTES
 
 
 def _log_lines() -> set[Callable[..., Any]]:

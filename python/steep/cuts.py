@@ -10,6 +10,7 @@ from torch._dynamo.exc import unimplemented
 from torch._dynamo.types import ConvertFrameReturn
 from torch._dynamo.variables import RandomVariable, TensorVariable
 from torch._dynamo.variables import TorchInGraphFunctionVariable as _Function
+from torch._dynamo.variables.functions import CollectiveFunctionRewriteVariable
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     PendingUnbackedSymbolNotFound,
@@ -24,8 +25,10 @@ def cuts() -> Iterator[None]:
 
     Dynamo says so of most, and fails at some: ``tolist`` of ``bincount``, ``combinations``. And it
     would draw the numbers of a ``random.Random`` that is there before the call once and for all.
+    What goes from one process to another is PyTorch's.
     """
     with (
+        replaced(CollectiveFunctionRewriteVariable, "call_function", _between_processes),
         replaced(RandomVariable, "call_method", _of_this_call(RandomVariable.call_method)),
         replaced(TensorVariable, "call_method", _cut(TensorVariable.call_method)),
         replaced(_Function, "call_function", _cut(_Function.call_function)),
@@ -61,6 +64,15 @@ def _of_this_call(call: Any) -> Any:
         )
 
     return cutting
+
+
+def _between_processes(self: Any, tx: Any, *arguments: Any) -> Any:
+    unimplemented(
+        gb_type="a collective of torch.distributed",
+        context=self.fn.__name__,
+        explanation="the engine runs in one process",
+        hints=[],
+    )
 
 
 def left_to_pytorch(e: Exception) -> ConvertFrameReturn:
