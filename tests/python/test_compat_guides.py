@@ -190,7 +190,7 @@ def test_modules(block, tmp_path):
     loss_of(model).backward()
     assert model.report().whole and model.module[0].weight.grad is not None
     written = sorted(p.name for p in tmp_path.glob("*.onnx"))
-    assert len(written) == (2 if block is DEBUG else 0)
+    assert len(written) == (3 if block is DEBUG else 0)
 
 
 def test_custom_autograd_is_said_to_be_on(caplog):
