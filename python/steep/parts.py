@@ -17,12 +17,6 @@ Bring = Callable[[torch.fx.GraphModule, Sequence[Any], str], Piece]
 
 _ROUNDS = 16  # of looking for what cannot be brought in
 _NAME = "steep.name"  # of an operation in the whole graph, where parts have names of their own
-# what holds for the operations between two of them must not be cut
-_REGIONS = {
-    torch._C._set_grad_enabled,
-    torch.amp.autocast_mode._enter_autocast,
-    torch.amp.autocast_mode._exit_autocast,
-}
 # what reads memory: where a part gives a slice, nothing lies between its rows
 _OF_MEMORY = {"as_strided", "as_strided_copy", "as_strided_scatter", "resize", "set"}
 
@@ -184,8 +178,22 @@ def _placeholders(graph_module: torch.fx.GraphModule) -> list[str]:
 
 def _must_stay_whole(graph_module: torch.fx.GraphModule, at: str) -> bool:
     """Would it mean something else between two parts?"""
-    nodes = [n for n in graph_module.graph.nodes if n.op.startswith("call_")]
-    names = [n.target if isinstance(n.target, str) else n.target.__name__ for n in nodes]
-    return any(n.target in _REGIONS for n in nodes) or any(
-        n.name == at and name.strip("_") in _OF_MEMORY for n, name in zip(nodes, names, strict=True)
-    )
+    (n,) = (n for n in graph_module.graph.nodes if n.name == at)
+    name = n.target if isinstance(n.target, str) else n.target.__name__
+    return at in _in_regions(graph_module) or name.strip("_") in _OF_MEMORY
+
+
+def _in_regions(graph_module: torch.fx.GraphModule) -> set[str]:
+    """Return the operations that a mode of gradients or of autocast holds for, and what sets it."""
+    names: set[str] = set()
+    outside = torch.is_grad_enabled()
+    gradients: Any = outside
+    depth = 0
+    for n in graph_module.graph.nodes:
+        changes = n.target is torch._C._set_grad_enabled
+        gradients = n.args[0] if changes else gradients
+        depth += n.target is torch.amp.autocast_mode._enter_autocast
+        if changes or depth or gradients != outside:
+            names.add(n.name)
+        depth -= n.target is torch.amp.autocast_mode._exit_autocast
+    return names

@@ -12,7 +12,7 @@ from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch.nn.utils import parametrizations
 
-from steep import ORTModule
+from steep import ModelError, ORTModule
 
 WIDTH = 6
 
@@ -116,6 +116,26 @@ def test_two_operators_in_parts():
 
     torch.manual_seed(0)
     check(Fn(function).double(), calls(torch.float64, 4), "parts")
+
+
+def test_regions_stay_whole_beside_an_operator_in_parts():
+    def function(y, x):
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            turned = torch.sin(x @ x.T) @ y
+        y = torch.digamma(y.abs() + 0.1) * turned
+        with torch.no_grad():
+            scale = y.abs().amax()
+        return torch.lgamma(y.abs() + 1) / scale
+
+    def within(y, x):
+        with torch.no_grad():
+            scale = torch.digamma(y.abs() + 0.1).exp()
+        return y * scale
+
+    torch.manual_seed(0)
+    check(Fn(function).double(), calls(torch.float64, 4, 7), "parts")
+    with pytest.raises(ModelError, match="Nothing of the module"):
+        run(ORTModule(Fn(within).double()), *calls(torch.float64, 4))
 
 
 def grown(y, x):
