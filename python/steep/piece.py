@@ -210,7 +210,8 @@ class Piece:
         count = len(lowered.written)
         lowered.check(arguments, made[count:])
         for i, value, tracked in zip(lowered.written, made, lowered.changes_history, strict=False):
-            with torch.set_grad_enabled(tracked):
+            # where the caller has none, the argument keeps the history that it had
+            with torch.set_grad_enabled(tracked and torch.is_grad_enabled()):
                 arguments[i].copy_(value)
         return lowered.outputs(arguments, made[count:])
 

@@ -146,6 +146,35 @@ def test_what_drops_nothing_is_its_argument():
     check(written(lambda y: F.dropout(y, 0.1, False), fill), x_of())
 
 
+class Written(torch.nn.Module):
+    """Writes into its argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.layer(x)
+        x[:, 0] = y.detach()[:, 0]
+        return y, x
+
+
+def test_an_argument_that_is_written_without_gradients_keeps_its_history():
+    torch.manual_seed(0)
+    eager = Written()
+    leaf = torch.randn(3, 4)
+    found = []
+    for net in (eager, ORTModule(copy.deepcopy(eager), fallback=None)):
+        start = leaf.clone().requires_grad_()
+        given = start * 2
+        with torch.no_grad():
+            y, x = net(given)
+        x.square().sum().backward()
+        found.append([y, given.detach(), start.grad])
+    for right, value in zip(*found, strict=True):
+        torch.testing.assert_close(value, right)
+
+
 class Clipped(torch.nn.Module):
     """Keeps a weight within bounds, where autograd does not look."""
 
