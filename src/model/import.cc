@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "model/check.h"
+#include "model/library_errors.h"
 #include "model/lower.h"
 #include "model/quote.h"
 #include "runtime/budget.h"
@@ -20,21 +21,9 @@
 namespace steep {
 namespace {
 
-/// Whatever ONNX's library or the allocator throws becomes one of ours.
-template <typename F>
-auto with_our_errors(const F& f) {
-  try {
-    return f();
-  } catch (const Error&) {
-    throw;
-  } catch (const std::bad_alloc&) {
-    throw_out_of_memory();
-  } catch (const std::exception& e) {
-    throw ModelError({.what = "ONNX's library refuses the model.",
-                      .received = quote(e.what()),
-                      .remedy = "Export the model again; onnx.checker.check_model may say more."});
-  }
-}
+constexpr const char* kRefused = "ONNX's library refuses the model.";
+constexpr const char* kExportAgain =
+    "Export the model again; onnx.checker.check_model may say more.";
 
 }  // namespace
 
@@ -152,7 +141,7 @@ ImportedModel import_model(std::span<const std::byte> bytes, const ImportOptions
                            const std::filesystem::path& folder,
                            const std::map<std::string, Tensor>& given) {
   const Budget budget(options.limits);
-  return with_our_errors([&] {
+  return with_our_errors(kRefused, kExportAgain, [&] {
     return lower(
         read_model(bytes, options.limits, options.leave_out, folder, given, options.registered),
         options);
@@ -161,7 +150,7 @@ ImportedModel import_model(std::span<const std::byte> bytes, const ImportOptions
 
 ImportedModel import_model(const std::filesystem::path& path, const ImportOptions& options) {
   const Budget budget(options.limits);
-  return with_our_errors([&] {
+  return with_our_errors(kRefused, kExportAgain, [&] {
     std::filesystem::path folder = path.parent_path();
     if (folder.empty()) folder = ".";
     CheckedModel checked = [&] {

@@ -156,8 +156,9 @@ void take_offers(const Provider& provider) {
   if (provider.table.ops == nullptr) return;
   size_t count = 0;
   const SteepOp* first = provider.table.ops(&count);
+  if (first == nullptr) count = 0;
   const auto* bytes = reinterpret_cast<const std::byte*>(first);
-  with_our_errors([&] {
+  with_our_errors(kRefusedFunction, "", [&] {
     try {
       Registrar registrar;
       for (size_t i = 0; i < count; ++i) {

@@ -16,7 +16,7 @@ constexpr const char* kGradientSuffix = "Grad";
 
 std::vector<std::string> register_op(std::span<const std::byte> function,
                                      std::span<const std::byte> gradient) {
-  return with_our_errors([&] {
+  return with_our_errors(kRefusedFunction, "", [&] {
     Registrar registrar;
     std::optional<onnx::FunctionProto> own;
     if (!gradient.empty()) own = parse_function(gradient);
@@ -26,7 +26,7 @@ std::vector<std::string> register_op(std::span<const std::byte> function,
 }
 
 std::vector<std::string> register_optimizer(std::span<const std::byte> function) {
-  return with_our_errors([&] {
+  return with_our_errors(kRefusedFunction, "", [&] {
     Registrar registrar;
     registrar.add_optimizer(parse_function(function));
     return registrar.finish({});
@@ -35,7 +35,7 @@ std::vector<std::string> register_optimizer(std::span<const std::byte> function)
 
 std::vector<std::string> register_ops(const std::filesystem::path& file, const Limits& limits) {
   const Budget budget(limits);
-  return with_our_errors([&] {
+  return with_our_errors(kRefusedFunction, "", [&] {
     const std::string bytes = read_file(file, limits.max_bytes);
     const onnx::ModelProto model = parse_model(std::as_bytes(std::span(bytes)), limits);
     if (model.functions().empty()) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "model/library_errors.h"
 #include "model/own_functions.h"
 #include "model/quote.h"
 #include "ops/offered.h"
@@ -20,6 +21,9 @@
 #include "steep/limits.h"
 
 namespace steep {
+
+/// Of with_our_errors(), around what is asked of functions.
+inline constexpr const char* kRefusedFunction = "ONNX's library refuses the function.";
 
 /// Throws ModelError for bytes that are no function.
 onnx::FunctionProto parse_function(std::span<const std::byte> bytes);
@@ -51,17 +55,5 @@ class Registrar {
   std::map<std::string, std::shared_ptr<OwnOptimizer>> optimizers_;
   std::map<std::string, OfferedTypes> offered_;  // of ops_
 };
-
-/// What comes from ONNX's library or the allocator becomes ours.
-template <typename F>
-auto with_our_errors(const F& f) try {
-  return f();
-} catch (const Error&) {
-  throw;
-} catch (const std::bad_alloc&) {
-  throw_out_of_memory();
-} catch (const std::exception& e) {
-  throw ModelError({.what = "ONNX's library refuses the function.", .received = quote(e.what())});
-}
 
 }  // namespace steep
