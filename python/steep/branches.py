@@ -9,25 +9,20 @@ otherwise, there is a graph for that as well.
 from __future__ import annotations
 
 import contextlib
-import dis
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch._dynamo.guards import _get_closure_vars
 from torch._dynamo.source import GlobalStateSource
-from torch._dynamo.symbolic_convert import (
-    InliningInstructionTranslator,
-    InstructionTranslator,
-)
 from torch._dynamo.variables import SymNodeVariable
 from torch._guards import Guard
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from steep.jumps import Jump, jumping
 from steep.memory import memory_of, written_by
-from steep.quiet import replaced
 
 _MOST = 64  # operations that lead to one condition: they are run at every call
 
@@ -118,23 +113,11 @@ def _all_before(node: torch.fx.Node) -> list[torch.fx.Node]:
 @contextlib.contextmanager
 def branches() -> Iterator[None]:
     """Within, a branch on values of the arguments cuts no graph."""
-    with contextlib.ExitStack() as stack:
-        for translator in (InstructionTranslator, InliningInstructionTranslator):
-            stack.enter_context(replaced(translator, "dispatch_table", _table(translator)))
+    with jumping(_or_decide):
         yield
 
 
-def _table(translator: Any) -> list[Any]:
-    table = list(translator.dispatch_table)
-    for on in (True, False):
-        for name in ("POP_JUMP_FORWARD_IF_", "POP_JUMP_BACKWARD_IF_", "POP_JUMP_IF_"):
-            code = dis.opmap.get(f"{name}{str(on).upper()}")
-            if code is not None and table[code] is not None:
-                table[code] = _or_decide(table[code], on)
-    return table
-
-
-def _or_decide(jump: Callable[[Any, Any], None], jumps_on: bool) -> Callable[[Any, Any], None]:
+def _or_decide(jump: Jump, jumps_on: bool) -> Jump:
     def step(tx: Any, inst: Any) -> None:
         truth = _decide(tx, tx.stack[-1])
         if truth is None:

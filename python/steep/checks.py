@@ -10,21 +10,16 @@ from __future__ import annotations
 import builtins
 import contextlib
 import dataclasses
-import dis
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._dynamo.symbolic_convert import (
-    InliningInstructionTranslator,
-    InstructionTranslator,
-)
 from torch._dynamo.variables import BuiltinVariable
 from torch._dynamo.variables.misc import ExceptionVariable
 from torch.fx.node import has_side_effect
 
-from steep.quiet import replaced
+from steep.jumps import Jump, jumping
 
 
 def raise_where(value: torch.Tensor, truth: bool, kind: str, *message: str) -> None:
@@ -61,24 +56,11 @@ def take_checks(graph: torch.fx.Graph) -> tuple[list[Check], list[torch.fx.Node]
 @contextlib.contextmanager
 def checked() -> Iterator[None]:
     """Within, a branch on a tensor of which one side does nothing but raise cuts no graph."""
-    with contextlib.ExitStack() as stack:
-        for translator in (InstructionTranslator, InliningInstructionTranslator):
-            stack.enter_context(replaced(translator, "dispatch_table", _table(translator)))
+    with jumping(_or_check):
         yield
 
 
-def _table(translator: Any) -> list[Any]:
-    jumps = ("POP_JUMP_FORWARD_IF_", "POP_JUMP_BACKWARD_IF_", "POP_JUMP_IF_")
-    table = list(translator.dispatch_table)
-    for on in (True, False):
-        for jump in jumps:
-            code = dis.opmap.get(f"{jump}{str(on).upper()}")
-            if code is not None and table[code] is not None:
-                table[code] = _or_check(table[code], on)
-    return table
-
-
-def _or_check(jump: Callable[[Any, Any], None], jumps_on: bool) -> Callable[[Any, Any], None]:
+def _or_check(jump: Jump, jumps_on: bool) -> Jump:
     def step(tx: Any, inst: Any) -> None:
         if not _may_be_checked(tx):
             jump(tx, inst)
