@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from run import KEEP_MEMORY, Contestant, say
+from run import KEEP_MEMORY, Contestant, say, times_faster
 from works import WORKS
 
 PROCESSES = 2
@@ -134,8 +133,7 @@ def measure(work: str, args: argparse.Namespace) -> None:
             contestant.close()
     ours = contestants["ort-module"]
     for name, contestant in contestants.items():
-        ratios = zip(ours.medians(), contestant.medians(), strict=True)
-        ratio = statistics.median(b / a for a, b in ratios)
+        ratio = times_faster(ours.medians(), contestant.medians())
         cells = (work, name, f"{contestant.median_ms():.0f}", f"{ratio:.2f}")
         print(f"| {' | '.join(cells)} | {contestant.first_step_s:.1f} |", flush=True)
 

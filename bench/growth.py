@@ -61,7 +61,7 @@ class Shape:
             n_positions=max(1024, self.length),
         )
         model = GPT2LMHeadModel(config)
-        return with_labels(model, self.vocabulary, (self.batch, self.length))
+        return with_labels(model, (self.batch, self.length))
 
 
 # what varies → the rest, the points

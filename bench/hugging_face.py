@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -24,7 +23,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from run import KEEP_MEMORY, STRONG, Contestant, say
+from run import KEEP_MEMORY, STRONG, Contestant, say, times_faster
+from works import bert_model, gpt2_model
 
 ROWS, LENGTH = 8, 128
 EVALUATED = 2  # batches for each step of training
@@ -35,16 +35,7 @@ RUNNERS: dict[str, dict[str, str]] = {
 }
 
 
-def model_of(work: str) -> Any:
-    import transformers
-
-    if work == "gpt2":
-        gpt2 = transformers.GPT2Config(n_layer=4, n_embd=512, n_head=8)
-        return transformers.GPT2LMHeadModel(gpt2)
-    bert = transformers.BertConfig(
-        num_hidden_layers=4, hidden_size=512, num_attention_heads=8, intermediate_size=2048
-    )
-    return transformers.BertForMaskedLM(bert)
+MODELS = {"bert": bert_model, "gpt2": gpt2_model}
 
 
 def rows(count: int, vocabulary: int) -> list[dict[str, Any]]:
@@ -58,7 +49,7 @@ class Run:
     """One contestant's model, trained on by a new Trainer at each call."""
 
     def __init__(self, work: str, runner: str, precision: str, folder: str) -> None:
-        self._model = model_of(work)
+        self._model = MODELS[work]()
         self._vocabulary = self._model.config.vocab_size
         self._options = {
             "output_dir": folder,
@@ -131,8 +122,7 @@ def measure(work: str, precision: str, args: argparse.Namespace) -> None:
     ours = contestants["ort-module"]
     best = min(STRONG, key=lambda name: contestants[name].median_ms())
     for name, contestant in contestants.items():
-        ratios = zip(ours.medians(), contestant.medians(), strict=True)
-        ratio = statistics.median(b / a for a, b in ratios)
+        ratio = times_faster(ours.medians(), contestant.medians())
         seconds = contestant.median_ms() / 1e3
         mark = " (strong)" if name == best else ""
         cells = (work, precision, name + mark, f"{seconds:.2f}", f"{ratio:.2f}")
@@ -141,7 +131,7 @@ def measure(work: str, precision: str, args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("works", nargs="*", default=["bert", "gpt2"])
+    parser.add_argument("works", nargs="*", default=[*MODELS])
     parser.add_argument("--precision", nargs="+", default=["fp32", "bf16"])
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="of training in a turn")

@@ -106,6 +106,11 @@ class Contestant:
         return statistics.median(t for turn in self.turns for t in turn) * 1e3
 
 
+def times_faster(ours: list[float], theirs: list[float]) -> float:
+    """Return the median of the turns' ratios of seconds."""
+    return statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
+
+
 def say(text: str) -> None:
     if sys.stderr.isatty():
         print(f"\r\x1b[K  {text}", end="", file=sys.stderr, flush=True)
@@ -192,8 +197,7 @@ def compare(row: Row, contestants: dict[str, Contestant]) -> None:
         ours = contestants[name].medians()
         for rival, other in rivals.items():
             if other is not None:
-                pairs = zip(ours, other.medians(), strict=True)
-                row.results[name].ratio[rival] = statistics.median(b / a for a, b in pairs)
+                row.results[name].ratio[rival] = times_faster(ours, other.medians())
 
 
 def main() -> None:

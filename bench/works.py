@@ -88,7 +88,7 @@ def transformer_lm() -> Task:
     return Task(TransformerModel(VOCABULARY), (tokens, causal_mask(BPTT)), criterion, targets)
 
 
-def with_labels(model: Any, vocabulary: int, shape: tuple[int, int] = (8, 128)) -> Task:
+def with_labels(model: Any, shape: tuple[int, int] = (8, 128)) -> Task:
     """A language model of `transformers`, its loss inside, on random tokens."""
     import torch
     from torch import nn
@@ -102,24 +102,24 @@ def with_labels(model: Any, vocabulary: int, shape: tuple[int, int] = (8, 128)) 
             out = self.model(input_ids=input_ids, labels=labels)
             return out.loss, out.logits
 
-    ids = torch.randint(0, vocabulary, shape)
+    ids = torch.randint(0, model.config.vocab_size, shape)
     return Task(WithLoss(), (ids, ids))
 
 
-def bert() -> Task:
+def bert_model() -> Any:
     from transformers import BertConfig, BertForMaskedLM
 
     config = BertConfig(
         num_hidden_layers=4, hidden_size=512, num_attention_heads=8, intermediate_size=2048
     )
-    return with_labels(BertForMaskedLM(config), config.vocab_size)
+    return BertForMaskedLM(config)
 
 
-def gpt2() -> Task:
+def gpt2_model() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_layer=4, n_embd=512, n_head=8)
-    return with_labels(GPT2LMHeadModel(config), config.vocab_size)
+    return GPT2LMHeadModel(config)
 
 
 def image_classifier(model: Any, classes: int = 10) -> Task:
@@ -194,7 +194,7 @@ WORKS = {
     "bert": Work(
         "bert",
         "BERT MLM 4×512, 8×128",
-        bert,
+        lambda: with_labels(bert_model()),
         [
             *_encoder_products(1024, 4, 512, 2048, 8, 128),
             *_training(1024, 512, 512),
@@ -204,7 +204,7 @@ WORKS = {
     "gpt2": Work(
         "gpt2",
         "GPT-2 4×512, 8×128",
-        gpt2,
+        lambda: with_labels(gpt2_model()),
         [*_encoder_products(1024, 4, 512, 2048, 8, 128), *_training(1024, 50257, 512)],
     ),
     "resnet": Work("resnet", "ResNet-18, 32×3×64×64", resnet, loss_outside=True),
