@@ -156,7 +156,8 @@ class Builder {
       return -1;
     }
     from.resize(static_cast<size_t>(it->second.first));
-    const double parameter = n.string("approximate", "none") == "tanh" ? 1 : 0;
+    const bool gelu = n.op() == "Gelu" || n.op() == "steep.GeluGrad";
+    const double parameter = gelu && n.string("approximate") == "tanh" ? 1 : 0;
     program_.code.push_back({it->second.second, parameter, std::move(from), next_});
     return next_++;
   }

@@ -37,7 +37,7 @@ SteepError* fuse(void*, SteepGraph* graph) {
       const Node n(host->node(graph, i));
       if (n.op() == "Add" && n.in(0).dims == n.in(1).dims && n.in(0).type == kFloat)
         sums[n.out(0).value] = n.raw();
-      if (n.op() != "LayerNormalization" || n.integer("axis", -1) != -1) continue;
+      if (n.op() != "LayerNormalization" || n.integer("axis") != -1) continue;
       const auto sum = sums.find(n.in(0).value);
       if (sum == sums.end()) continue;
       const SteepNode* nodes[] = {sum->second, n.raw()};
@@ -63,7 +63,7 @@ std::optional<Kernel> make_add_norm(const Node& node, std::string& why) {
   const auto out = [&](const Operand& y) { return y.present() ? find(body, y.value, true) : -1; };
   const int to_sum = out(sum), to_y = out(norm.out(0)), to_mean = out(norm.out(1)),
             to_inverse = out(norm.out(2));
-  const double epsilon = norm.real("epsilon", 1e-5);
+  const double epsilon = norm.real("epsilon");
   const int64_t rows = length == 0 ? 0 : sum.size() / length;
   Kernel kernel;
   kernel.bind = [=](const Pointers& at) {

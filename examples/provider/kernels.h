@@ -41,15 +41,19 @@ class Node {
   int outputs() const { return host->output_count(raw_); }
   Operand in(int i) const;
   Operand out(int i) const;
-  int64_t integer(const char* name, int64_t otherwise) const;
-  double real(const char* name, double otherwise) const;
-  std::string string(const char* name, const char* otherwise) const;
+  /// An attribute that the operator declares: where the model leaves it out, the engine fills it
+  /// in. Throws std::runtime_error where there is none of this kind.
+  int64_t integer(const char* name) const;
+  double real(const char* name) const;
+  std::string string(const char* name) const;
+  /// Empty where there is none.
   Dims ints(const char* name) const;
   const SteepGraph* body() const;
   const SteepNode* raw() const { return raw_; }
 
  private:
-  SteepAttr attr(const char* name) const;
+  SteepAttr find(const char* name) const;
+  SteepAttr attr(const char* name, int32_t kind) const;
   const SteepNode* raw_;
 };
 

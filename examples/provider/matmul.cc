@@ -91,7 +91,8 @@ struct Product {
 
 std::optional<Kernel> make_matmul(const Node& node, std::string& why) {
   if (!all_floats(node, why)) return std::nullopt;
-  const std::string activation = node.string("activation", "");
+  const bool fused = node.op() == "steep.MatMul";
+  const std::string activation = fused ? node.string("activation") : "";
   if (!activation.empty() && activation != "Relu") return decline(why, activation + " behind it");
   const Seen a = permuted(node.in(0), node.ints("perm_a"));
   const Seen b = permuted(node.in(1), node.ints("perm_b"));
@@ -104,7 +105,7 @@ std::optional<Kernel> make_matmul(const Node& node, std::string& why) {
   p.a_row = a.strides[ra - 2], p.a_col = a.strides[ra - 1];
   p.b_row = b.strides[rb - 2], p.b_col = b.strides[rb - 1];
   p.a = batch_strides(a, rank), p.b = batch_strides(b, rank);
-  p.alpha = static_cast<float>(node.real("alpha", 1));
+  p.alpha = fused ? static_cast<float>(node.real("alpha")) : 1;
   p.relu = !activation.empty();
   p.has_bias = node.in(2).present();
   p.has_addend = node.in(3).present();

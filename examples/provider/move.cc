@@ -8,7 +8,7 @@ namespace mirror {
 namespace {
 
 int64_t axis_of(const Node& node, int64_t rank) {
-  const int64_t axis = node.integer("axis", 0);
+  const int64_t axis = node.integer("axis");
   return axis < 0 ? axis + rank : axis;
 }
 

@@ -41,7 +41,7 @@ std::optional<Reader> reader(const Node& node, std::vector<double> attributes, s
   const bool fed = rate.type == kDouble;
   if (!fed && rate.type != kFloat) return decline(why, "the rate is of no known type");
   if (step.type != kInt64 && step.type != kFloat) return decline(why, "the step is no number");
-  if (node.integer("maximize", 0) != 0) return decline(why, "it goes along the gradient");
+  if (node.integer("maximize") != 0) return decline(why, "it goes along the gradient");
   return Reader{fed, step.type == kFloat, node.in(kScale).present(), std::move(attributes)};
 }
 
@@ -49,13 +49,13 @@ std::optional<Reader> reader(const Node& node, std::vector<double> attributes, s
 
 std::optional<Kernel> make_adam(const Node& node, std::string& why) {
   if (node.in(kState + 2).present()) return decline(why, "AMSGrad");
-  if (node.integer("bias_correction", 1) == 0) return decline(why, "uncorrected moments");
-  const auto read = reader(node,
-                           {node.real("beta1", 0), node.real("beta2", 0), node.real("epsilon", 0),
-                            node.real("weight_decay", 0)},
-                           why);
+  if (node.integer("bias_correction") == 0) return decline(why, "uncorrected moments");
+  const auto read = reader(
+      node,
+      {node.real("beta1"), node.real("beta2"), node.real("epsilon"), node.real("weight_decay")},
+      why);
   if (!read) return std::nullopt;
-  const bool decoupled = node.integer("decoupled", 0) != 0;
+  const bool decoupled = node.integer("decoupled") != 0;
   const int64_t count = node.in(0).size();
   Kernel kernel;
   kernel.host_inputs = kOnHost;
@@ -88,7 +88,7 @@ std::optional<Kernel> make_adam(const Node& node, std::string& why) {
 
 std::optional<Kernel> make_sgd(const Node& node, std::string& why) {
   if (node.in(kState).present()) return decline(why, "momentum");
-  const auto read = reader(node, {0, 0, node.real("weight_decay", 0)}, why);
+  const auto read = reader(node, {0, 0, node.real("weight_decay")}, why);
   if (!read) return std::nullopt;
   const int64_t count = node.in(0).size();
   Kernel kernel;

@@ -45,7 +45,7 @@ Operand Node::out(int i) const {
   return operand_of(raw);
 }
 
-SteepAttr Node::attr(const char* name) const {
+SteepAttr Node::find(const char* name) const {
   for (int i = 0; i < host->attr_count(raw_); ++i) {
     SteepAttr raw{};
     raw.size = sizeof(raw);
@@ -56,28 +56,28 @@ SteepAttr Node::attr(const char* name) const {
   return {};
 }
 
-int64_t Node::integer(const char* name, int64_t otherwise) const {
-  const SteepAttr a = attr(name);
-  return a.kind == STEEP_ATTR_INT ? a.integer : otherwise;
+SteepAttr Node::attr(const char* name, int32_t kind) const {
+  const SteepAttr found = find(name);
+  if (found.kind != kind) throw std::runtime_error(op() + " declares no such attribute: " + name);
+  return found;
 }
 
-double Node::real(const char* name, double otherwise) const {
-  const SteepAttr a = attr(name);
-  return a.kind == STEEP_ATTR_REAL ? a.real : otherwise;
-}
+int64_t Node::integer(const char* name) const { return attr(name, STEEP_ATTR_INT).integer; }
 
-std::string Node::string(const char* name, const char* otherwise) const {
-  const SteepAttr a = attr(name);
-  return a.kind == STEEP_ATTR_STRING ? std::string(a.string, a.count) : otherwise;
+double Node::real(const char* name) const { return attr(name, STEEP_ATTR_REAL).real; }
+
+std::string Node::string(const char* name) const {
+  const SteepAttr a = attr(name, STEEP_ATTR_STRING);
+  return {a.string, a.count};
 }
 
 Dims Node::ints(const char* name) const {
-  const SteepAttr a = attr(name);
+  const SteepAttr a = find(name);
   return a.kind == STEEP_ATTR_INTS ? Dims(a.ints, a.ints + a.count) : Dims();
 }
 
 const SteepGraph* Node::body() const {
-  const SteepAttr a = attr("body");
+  const SteepAttr a = find("body");
   return a.kind == STEEP_ATTR_BODY ? a.body : nullptr;
 }
 

@@ -41,7 +41,7 @@ std::optional<Kernel> make_reduce_sum(const Node& node, std::string& why) {
   if (axes.present() && axes.constant == nullptr) return decline(why, "axes are not constant");
   Dims kept = x.dims;
   const int64_t count = axes.present() ? axes.size() : 0;
-  if (count == 0 && node.integer("noop_with_empty_axes", 0) != 0)
+  if (count == 0 && node.integer("noop_with_empty_axes") != 0)
     return decline(why, "there is nothing to sum");
   if (count == 0) std::fill(kept.begin(), kept.end(), 1);
   for (int64_t i = 0; i < count; ++i) {

@@ -17,7 +17,7 @@ std::pair<int64_t, int64_t> rows_from(const Operand& x, int64_t axis) {
 std::optional<Kernel> make_softmax(const Node& node, std::string& why) {
   if (!all_floats(node, why)) return std::nullopt;
   const Operand x = node.in(0);
-  const int64_t axis = node.integer("axis", -1);
+  const int64_t axis = node.integer("axis");
   if (axis != -1 && axis != x.rank() - 1) return decline(why, "not along the last axis");
   const auto [rows, length] = rows_from(x, -1);
   Kernel kernel;
@@ -39,9 +39,9 @@ std::optional<Kernel> make_softmax(const Node& node, std::string& why) {
 
 std::optional<Kernel> make_layer_norm(const Node& node, std::string& why) {
   if (!all_floats(node, why)) return std::nullopt;
-  const auto [rows, length] = rows_from(node.in(0), node.integer("axis", -1));
+  const auto [rows, length] = rows_from(node.in(0), node.integer("axis"));
   if (node.in(1).size() != length) return decline(why, "a scale that is broadcast");
-  const double epsilon = node.real("epsilon", 1e-5);
+  const double epsilon = node.real("epsilon");
   const bool bias = node.in(2).present(), mean = node.out(1).present(),
              inverse = node.out(2).present();
   Kernel kernel;
@@ -68,7 +68,7 @@ std::optional<Kernel> make_layer_norm(const Node& node, std::string& why) {
 
 std::optional<Kernel> make_layer_norm_grad(const Node& node, std::string& why) {
   if (!all_floats(node, why)) return std::nullopt;
-  const auto [rows, length] = rows_from(node.in(1), node.integer("axis", -1));
+  const auto [rows, length] = rows_from(node.in(1), node.integer("axis"));
   if (node.in(2).size() != length) return decline(why, "a scale that is broadcast");
   const bool dx = node.out(0).present(), dscale = node.out(1).present(),
              dbias = node.out(2).present();

@@ -46,7 +46,7 @@ SteepError* infer(SteepNode* node) {
 
 std::optional<Kernel> make_swish(const Node& node, std::string& why) {
   if (!all_floats(node, why)) return std::nullopt;
-  const double beta = node.real("beta", 1);
+  const double beta = node.real("beta");
   Kernel kernel;
   kernel.may_share = {{0, 0}};
   kernel.bind = [beta, count = node.in(0).size()](const Pointers& at) {

@@ -13,7 +13,7 @@ std::optional<ConvProblem> read_conv(const NodeSpec& node, std::string* why_not)
                                                            : ConvPart::grad_weight,
                 .dtype = node.out(0).dtype,
                 .bias = false,
-                .bf16 = node.attrs.integer("allow_bf16", 0) != 0,
+                .bf16 = node.attrs.integer("allow_bf16") != 0,
                 .x = node.in(0).dims,
                 .w = node.in(1).dims,
                 .y = node.in(0).dims,

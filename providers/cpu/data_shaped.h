@@ -21,7 +21,7 @@ std::vector<Tensor> run_unique(const NodeSpec& node, std::span<const Tensor> inp
 
 /// The attribute `axis` of input 0, from the front. Throws ShapeError when it is out of range.
 inline int64_t axis_of(const NodeSpec& node) {
-  const int64_t given = node.attrs.integer("axis", 0);
+  const int64_t given = node.attrs.integer("axis");
   const int64_t rank = node.in(0).rank();
   const auto axis = axis_from_front(given, rank);
   if (!axis) {

@@ -9,12 +9,11 @@
 namespace steep::cpu {
 namespace {
 
-double number(const Attrs& attrs, const AttrRow& row) {
-  if (row.name == nullptr) return 0;
-  const Attr* attr = attrs.find(row.name);
-  if (attr == nullptr) return row.otherwise;
-  if (const auto* i = std::get_if<int64_t>(attr)) return static_cast<double>(*i);
-  return attrs.real(row.name, row.otherwise);
+/// 0 where the row names no attribute.
+double number(const Attrs& attrs, const char* name) {
+  if (name == nullptr) return 0;
+  const auto* i = std::get_if<int64_t>(attrs.find(name));
+  return i != nullptr ? static_cast<double>(*i) : attrs.real(name);
 }
 
 double smallest(DType dtype) {
@@ -287,7 +286,7 @@ class Builder {
                             : fail("an operand is missing");
     }
     if (op == "BitShift") {
-      const bool left = attrs.string("direction", "") == "LEFT";
+      const bool left = attrs.string("direction") == "LEFT";
       return in.size() >= 2 ? instruct(left ? Code::bit_shift_left : Code::bit_shift_right,
                                        {in[0], in[1]}, dtype, y)
                             : fail("an operand is missing");

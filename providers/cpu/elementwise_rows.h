@@ -7,20 +7,13 @@
 
 namespace steep::cpu {
 
-/// Attributes that become Params p0 and p1, with their defaults.
-struct AttrRow {
-  const char* name = nullptr;
-  double otherwise = 0;
-};
-
-/// One row an op that is one instruction. Others have a function
-/// in elementwise_build.cc.
+/// One row an op that is one instruction. Others have a function in elementwise_build.cc.
 struct OpRow {
   std::string_view op;
   Code code;
   int inputs;
-  AttrRow p0{};
-  AttrRow p1{};
+  const char* p0 = nullptr;  ///< attributes that become Params p0 and p1
+  const char* p1 = nullptr;
 };
 
 inline constexpr OpRow kOps[] = {
@@ -54,20 +47,16 @@ inline constexpr OpRow kOps[] = {
     {"Round", Code::round, 1},
     {"Sigmoid", Code::sigmoid, 1},
     {"Relu", Code::relu, 1},
-    {"LeakyRelu", Code::leaky_relu, 1, {"alpha", 0.01}},
+    {"LeakyRelu", Code::leaky_relu, 1, "alpha"},
     {"PRelu", Code::prelu, 2},
-    {"Elu", Code::elu, 1, {"alpha", 1}},
-    {"Selu",
-     Code::selu,
-     1,
-     {"alpha", 1.67326319217681884765625},
-     {"gamma", 1.05070102214813232421875}},
-    {"Celu", Code::celu, 1, {"alpha", 1}},
+    {"Elu", Code::elu, 1, "alpha"},
+    {"Selu", Code::selu, 1, "alpha", "gamma"},
+    {"Celu", Code::celu, 1, "alpha"},
     {"Softplus", Code::softplus, 1},
     {"Softsign", Code::softsign, 1},
-    {"HardSigmoid", Code::hard_sigmoid, 1, {"alpha", 0.2}, {"beta", 0.5}},
+    {"HardSigmoid", Code::hard_sigmoid, 1, "alpha", "beta"},
     {"HardSwish", Code::hard_swish, 1},
-    {"ThresholdedRelu", Code::thresholded_relu, 1, {"alpha", 1}},
+    {"ThresholdedRelu", Code::thresholded_relu, 1, "alpha"},
     {"Mish", Code::mish, 1},
     {"Where", Code::where, 3},
     {"Equal", Code::equal, 2},
@@ -80,7 +69,7 @@ inline constexpr OpRow kOps[] = {
     {"Xor", Code::logic_xor, 2},
     {"Not", Code::logic_not, 1},
     {"IsNaN", Code::is_nan, 1},
-    {"IsInf", Code::is_inf, 1, {"detect_positive", 1}, {"detect_negative", 1}},
+    {"IsInf", Code::is_inf, 1, "detect_positive", "detect_negative"},
     {"BitwiseAnd", Code::bit_and, 2},
     {"BitwiseOr", Code::bit_or, 2},
     {"BitwiseXor", Code::bit_xor, 2},

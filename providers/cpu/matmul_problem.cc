@@ -186,10 +186,12 @@ std::optional<MatMulProblem> read_matmul(const NodeSpec& node, std::string* why_
   tidy(p.k, p.n, &p.b_k, &p.b_n);
   tidy(p.m, p.n, &p.y_m, &p.y_n);
 
-  p.alpha = node.attrs.real("alpha", 1);
-  const std::string activation = node.attrs.string("activation", "");
-  if (!activation.empty() && activation != "Relu") return decline("unknown activation");
-  p.relu = activation == "Relu";
+  if (node.op == "steep.MatMul") {  // ONNX's has neither
+    p.alpha = node.attrs.real("alpha");
+    const std::string activation = node.attrs.string("activation");
+    if (!activation.empty() && activation != "Relu") return decline("unknown activation");
+    p.relu = activation == "Relu";
+  }
   p.bias = bias.present();
   if (p.bias && bias.size() != p.n) return decline("bias does not have one element a column");
   p.addend = node.in(3).present();

@@ -96,10 +96,10 @@ struct AdamOptions {
   double beta1, beta2, epsilon, weight_decay;
 
   explicit AdamOptions(const Attrs& attrs)
-      : beta1(attrs.real("beta1", 0)),
-        beta2(attrs.real("beta2", 0)),
-        epsilon(attrs.real("epsilon", 0)),
-        weight_decay(attrs.real("weight_decay", 0)) {}
+      : beta1(attrs.real("beta1")),
+        beta2(attrs.real("beta2")),
+        epsilon(attrs.real("epsilon")),
+        weight_decay(attrs.real("weight_decay")) {}
 
   AdamStep at(const StepInputs& inputs, const KernelArgs& args, bool bias_correction) const {
     const double t = inputs.number(args);

@@ -227,7 +227,7 @@ std::unique_ptr<Kernel> make_sum_pool(const NodeSpec& node, std::string* why_not
   auto pool = read_pool(node, why_not);
   if (!pool) return nullptr;
   const bool divide = node.op.find("Sum") == std::string_view::npos;
-  const bool count_pads = node.attrs.integer("count_include_pad", 0) != 0;
+  const bool count_pads = node.attrs.integer("count_include_pad") != 0;
   const DType dtype = node.in(0).dtype;
   if (backward) {
     return for_floats<SumPoolGrad>(dtype, why_not, std::move(*pool), divide, count_pads);

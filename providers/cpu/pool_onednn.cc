@@ -144,7 +144,7 @@ class OneDnnPool final : public Kernel {
 std::unique_ptr<Kernel> make_onednn_pool(const NodeSpec& node, std::string* why_not) {
   const bool max = node.op.find("Max") != std::string_view::npos;
   const bool backward = node.op.ends_with("Grad");
-  const bool count_pads = node.attrs.integer("count_include_pad", 0) != 0;
+  const bool count_pads = !max && node.attrs.integer("count_include_pad") != 0;
   const DType dtype = node.in(0).dtype;
   if (dtype != DType::f32) return decline(why_not, "dtype is {}", name_of(dtype));
   if (node.out(1).present()) return decline(why_not, "the places of the maxima are wanted");

@@ -115,13 +115,12 @@ std::unique_ptr<Kernel> make_quantize(const NodeSpec& node, std::string* why_not
   const bool narrow = is_narrow_float(to);
   if (!narrow && (!is_integer(to) || bits_of(to) > 16))
     return decline(why_not, "the result is {}", name_of(to));
-  const auto precision =
-      static_cast<DType>(node.attrs.integer("precision", static_cast<int64_t>(node.in(1).dtype)));
+  const auto precision = static_cast<DType>(node.attrs.integer("precision"));
   const DType quotient = precision == DType::undefined ? node.in(1).dtype : precision;
   const Reader read_x(x.dtype), read_scale(node.in(1).dtype), read_zero(to);
   const bool has_zero = node.in(2).present();
   const double low = lowest(to), high = low + std::ldexp(1.0, bits_of(to)) - 1;
-  const Rounding rounding{node.attrs.integer("saturate", 1) != 0};
+  const Rounding rounding{node.attrs.integer("saturate") != 0};
   const Convert store = narrow ? nullptr : find_convert(DType::f64, to);
   const auto bytes = static_cast<int64_t>(size_of(to));
   return kernel_from([=, n = x.size()](const KernelArgs& args) {

@@ -38,7 +38,7 @@ template <typename Draw>
 std::unique_ptr<Kernel> fill(const NodeSpec& node, Draw draw) {
   const DType dtype = node.out(0).dtype;
   const Convert store = find_convert(DType::f64, dtype);
-  const int64_t stream = node.attrs.integer("stream", 0);
+  const int64_t stream = node.attrs.integer("stream");
   const auto bytes = static_cast<int64_t>(size_of(dtype));
   return kernel_from([=, n = node.out(0).size()](const KernelArgs& args) {
     parallel_for((n + 3) / 4, 1024, [&](int64_t begin, int64_t end) {
@@ -53,13 +53,13 @@ std::unique_ptr<Kernel> fill(const NodeSpec& node, Draw draw) {
 
 std::unique_ptr<Kernel> make_uniform(const NodeSpec& node, std::string* why_not) {
   if (!is_float(node.out(0).dtype)) return decline(why_not, "the result is no float");
-  const double low = node.attrs.real("low", 0);
-  return fill(node, Uniform{low, node.attrs.real("high", 1) - low});
+  const double low = node.attrs.real("low");
+  return fill(node, Uniform{low, node.attrs.real("high") - low});
 }
 
 std::unique_ptr<Kernel> make_normal(const NodeSpec& node, std::string* why_not) {
   if (!is_float(node.out(0).dtype)) return decline(why_not, "the result is no float");
-  return fill(node, Normal{node.attrs.real("mean", 0), node.attrs.real("scale", 1)});
+  return fill(node, Normal{node.attrs.real("mean"), node.attrs.real("scale")});
 }
 
 }  // namespace

@@ -264,10 +264,10 @@ template <typename T>
 std::unique_ptr<Kernel> roi_kernel(const NodeSpec& node, const Geometry& g, bool backward,
                                    bool align) {
   if (!align) return kernel_from(MaxRoiPool<T>{NodeId(node), g, backward});
-  const AlignRule rule{.max = node.attrs.string("mode") == "max",
-                       .half_pixel = node.attrs.string("coordinate_transformation_mode",
-                                                       "half_pixel") == "half_pixel",
-                       .sampling = node.attrs.integer("sampling_ratio")};
+  const AlignRule rule{
+      .max = node.attrs.string("mode") == "max",
+      .half_pixel = node.attrs.string("coordinate_transformation_mode") == "half_pixel",
+      .sampling = node.attrs.integer("sampling_ratio")};
   if (backward) return kernel_from(RoiAlignGrad<T>{NodeId(node), g, rule});
   return kernel_from(RoiAlign<T>{NodeId(node), g, rule});
 }

@@ -15,9 +15,9 @@ class Sgd final : public Kernel {
   Sgd(const NodeSpec& node, StepInputs inputs)
       : size_(node.in(0).size()),
         inputs_(inputs),
-        momentum_(node.attrs.real("momentum", 0)),
-        dampening_(node.attrs.real("dampening", 0)),
-        weight_decay_(node.attrs.real("weight_decay", 0)),
+        momentum_(node.attrs.real("momentum")),
+        dampening_(node.attrs.real("dampening")),
+        weight_decay_(node.attrs.real("weight_decay")),
         nesterov_(node.attrs.integer("nesterov") != 0),
         buffer_(node.in(kBuffer).present()),
         buffer_out_(buffer_ && node.out(1).present()) {
@@ -67,7 +67,7 @@ std::unique_ptr<Kernel> make_sgd(const NodeSpec& node, std::string* why_not) {
   const bool buffer = node.in(kBuffer).present();
   const auto inputs = step_inputs(node, 3, why_not);
   if (!inputs) return nullptr;
-  if (!buffer && node.attrs.real("momentum", 0) != 0) {
+  if (!buffer && node.attrs.real("momentum") != 0) {
     *why_not = "momentum needs its buffer";
     return nullptr;
   }

@@ -193,7 +193,7 @@ class CrossEntropyKernel : public Kernel {
     reduction_ = reduction == "none"  ? Reduction::none
                  : reduction == "sum" ? Reduction::sum
                                       : Reduction::mean;
-    if (node.attrs.has("ignore_index")) ignored_ = node.attrs.integer("ignore_index", 0);
+    if (node.attrs.has("ignore_index")) ignored_ = node.attrs.integer("ignore_index");
   }
 
   const T* weights(const KernelArgs& args) const {

@@ -55,14 +55,14 @@ std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
   if (x.rank() < 1 || x.rank() > 2) return decline(why_not, "the input is neither 1-D nor 2-D");
   if (node.out(0).dtype != DType::f32) return decline(why_not, "the result is no float32");
   const Ints pool = attrs.ints("pool_int64s"), starts = attrs.ints("ngram_counts");
-  const std::string mode = attrs.string("mode", "TF");
+  const std::string mode = attrs.string("mode");
   constexpr int64_t kMost = 1 << 20;
   TfIdf kernel{.pool = {},
                .place = attrs.ints("ngram_indexes"),
                .weight = {},
-               .shortest = attrs.integer("min_gram_length", 1),
-               .longest = attrs.integer("max_gram_length", 1),
-               .most_skips = attrs.integer("max_skip_count", 0),
+               .shortest = attrs.integer("min_gram_length"),
+               .longest = attrs.integer("max_gram_length"),
+               .most_skips = attrs.integer("max_skip_count"),
                .counts = mode != "IDF",
                .weighs = mode != "TF",
                .rows = x.rank() == 2 ? x.dims[0] : 1,

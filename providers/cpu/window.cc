@@ -40,7 +40,7 @@ std::optional<std::vector<WindowAxis>> read_window(const Attrs& attrs, const Dim
   const Ints strides = attrs.ints("strides", Ints(rank, 1));
   const Ints dilations = attrs.ints("dilations", Ints(rank, 1));
   const Ints pads = attrs.ints("pads", Ints(2 * rank, 0));
-  const std::string auto_pad = attrs.string("auto_pad", "NOTSET");
+  const std::string auto_pad = attrs.string("auto_pad");
   if (rank == 0 || in.size() != rank + 2 || out.size() != rank + 2 || strides.size() != rank ||
       dilations.size() != rank || pads.size() != 2 * rank) {
     *why_not = "the kernel's dimensions and those of the input, pads, strides or dilations differ";

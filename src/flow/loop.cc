@@ -7,6 +7,7 @@
 #include "flow/dynamic.h"
 #include "flow/rules.h"
 #include "flow/slices.h"
+#include "ops/op_def.h"
 #include "runtime/budget.h"
 #include "steep/error.h"
 
@@ -36,13 +37,13 @@ class Loop {
   explicit Loop(const DynamicCall& c)
       : c_(c),
         body_(body(c, "body")),
-        carried_(static_cast<size_t>(c.node.attrs().integer("carried", 0))),
+        carried_(static_cast<size_t>(integer_of(c.node, "carried"))),
         in_axes_(c.node.attrs().ints("in_axes")),
         in_directions_(c.node.attrs().ints("in_directions")),
         out_axes_(c.node.attrs().ints("out_axes")),
         out_directions_(c.node.attrs().ints("out_directions")),
-        conditional_(c.node.attrs().integer("condition", 0) != 0),
-        backwards_(c.node.attrs().integer("backwards", 0) != 0),
+        conditional_(integer_of(c.node, "condition") != 0),
+        backwards_(integer_of(c.node, "backwards") != 0),
         stacks_(out_axes_.size()),
         saved_(carried_) {
     now_.assign(c.inputs.begin() + 2, c.inputs.begin() + 2 + static_cast<int64_t>(carried_));

@@ -6,6 +6,7 @@
 
 #include "flow/rules.h"
 #include "flow/slices.h"
+#include "ops/op_def.h"
 
 namespace steep {
 namespace {
@@ -24,7 +25,7 @@ int64_t position(const DynamicCall& c, size_t input, size_t size) {
 }
 
 int64_t axis_of(const DynamicCall& c, size_t rank) {
-  const int64_t axis = c.node.attrs().integer("axis", 0);
+  const int64_t axis = integer_of(c.node, "axis");
   const auto n = static_cast<int64_t>(rank);
   if (axis < -n || axis >= n) {
     c.fail("An axis is out of range.", fmt::format("{} to {}", -n, n - 1), fmt::format("{}", axis));
@@ -133,7 +134,7 @@ std::vector<Datum> run_split_to_sequence(const DynamicCall& c) {
     if (extent / piece >= static_cast<int64_t>(kLongest)) sequence(c, Datum::Items(kLongest + 1));
     for (int64_t left = extent; left > 0; left -= piece) sizes.push_back(std::min(piece, left));
   }
-  const bool drop = !c.has(1) && c.node.attrs().integer("keepdims", 1) == 0;
+  const bool drop = !c.has(1) && integer_of(c.node, "keepdims") == 0;
   Datum::Items items;
   int64_t begin = 0;
   for (int64_t size : sizes) {
@@ -147,7 +148,7 @@ std::vector<Datum> run_split_to_sequence(const DynamicCall& c) {
 std::vector<Datum> run_concat_from_sequence(const DynamicCall& c) {
   const auto& items = c.items(0);
   if (items.empty()) c.fail("A sequence is empty.", "at least one tensor", "none");
-  const bool fresh = c.node.attrs().integer("new_axis", 0) != 0;
+  const bool fresh = integer_of(c.node, "new_axis") != 0;
   const size_t rank = items[0].tensor().dims().size();
   const int64_t axis = axis_of(c, rank + (fresh ? 1 : 0));
   std::vector<Tensor> parts;

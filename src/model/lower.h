@@ -11,6 +11,7 @@
 
 #include "model/check.h"
 #include "model/import.h"
+#include "ops/op_def.h"
 
 namespace steep {
 
@@ -89,6 +90,10 @@ struct Call {
     return emit(canonical, std::move(in), std::move(attrs))[0];
   }
   Value ints(const Ints& values) const;
+  /// The attribute, or what the operator declares today: where no opset had another default.
+  int64_t integer(std::string_view attribute) const {
+    return attrs.integer(attribute, default_integer(op, attribute));
+  }
   /// The operator as the file has it, attributes and all.
   std::vector<Binding> as_is() const;
 

@@ -24,12 +24,11 @@ Bindings raise_dequantize_linear(const Call& c) {
   const Value x = c.need(0), scale = c.need(1);
   const Node q = x.producer();
   const bool fake = q && q.op() == "QuantizeLinear" && same(q.input(1), scale) &&
-                    same(q.input(2), c.in(2)) &&
-                    integer_of(q, "axis") == c.attrs.integer("axis", 1) &&
-                    integer_of(q, "block_size") == c.attrs.integer("block_size", 0);
+                    same(q.input(2), c.in(2)) && integer_of(q, "axis") == c.integer("axis") &&
+                    integer_of(q, "block_size") == c.integer("block_size");
   if (!fake) return c.as_is();
   Attrs attrs = q.attrs();
-  const auto dtype = c.attrs.integer("output_dtype", 0);
+  const auto dtype = c.integer("output_dtype");
   attrs.set("output_dtype", static_cast<int64_t>(x.dtype()));
   attrs.set("dtype", dtype != 0 ? dtype : static_cast<int64_t>(scale.dtype()));
   return {c.emit1("steep.FakeQuantize", {q.input(0), scale, c.in(2)}, attrs)};

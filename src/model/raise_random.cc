@@ -30,14 +30,11 @@ Value draw(const Call& c, std::string_view op, Value shape, DType dtype) {
   }
   Attrs attrs{{"stream", stream_of(c)}, {"dtype", static_cast<int64_t>(dtype)}};
   const Value seed = seed_of(c.graph);
-  if (op.starts_with("RandomNormal")) {
-    attrs.set("mean", c.attrs.real("mean", 0));
-    attrs.set("scale", c.attrs.real("scale", 1));
-    return c.emit1("steep.RandomNormal", {seed, shape}, attrs);
+  for (const char* name : {"mean", "scale", "low", "high"}) {
+    if (const Attr* given = c.attrs.find(name)) attrs.set(name, *given);
   }
-  attrs.set("low", c.attrs.real("low", 0));
-  attrs.set("high", c.attrs.real("high", 1));
-  return c.emit1("steep.RandomUniform", {seed, shape}, attrs);
+  const bool normal = op.starts_with("RandomNormal");
+  return c.emit1(normal ? "steep.RandomNormal" : "steep.RandomUniform", {seed, shape}, attrs);
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ Bindings raise_split_to_sequence(const Call& c) {
   const Value x = c.need(0);
   if (!x.type().shape) return at_run_time(c);
   const int64_t rank = x.rank();
-  const int64_t given = c.attrs.integer("axis", 0);
+  const int64_t given = c.integer("axis");
   const int64_t axis = given < 0 ? given + rank : given;
   if (axis < 0 || axis >= rank) {
     c.fail("An axis is out of range.", fmt::format("{} to {}", -rank, rank - 1),
@@ -100,7 +100,7 @@ Bindings raise_split_to_sequence(const Call& c) {
   if (sizes.size() > kLongest) return {sequence(c, std::vector<Value>(sizes.size()), x.dtype())};
   std::vector<Value> pieces =
       c.emit("Split", {x, c.ints(sizes)}, {{"axis", axis}}, static_cast<int>(sizes.size()));
-  if (!split && c.attrs.integer("keepdims", 1) == 0) {
+  if (!split && c.integer("keepdims") == 0) {
     for (Value& piece : pieces) piece = squeeze(piece, {axis});
   }
   return {sequence(c, std::move(pieces), x.dtype())};
@@ -164,8 +164,8 @@ Bindings raise_concat_from_sequence(const Call& c) {
   std::vector<Value> values = *from;
   if (values.empty())
     c.fail("A sequence is empty.", "at least one tensor", "none", "Export the model again.");
-  const int64_t axis = c.attrs.integer("axis", 0);
-  if (c.attrs.integer("new_axis", 0) != 0) {
+  const int64_t axis = c.integer("axis");
+  if (c.integer("new_axis") != 0) {
     for (Value& v : values) v = unsqueeze(v, {axis});
   }
   return {c.emit1("Concat", values, {{"axis", axis}})};

@@ -28,7 +28,7 @@ Bindings raise_axes_attribute(const Call& c) {
 Bindings raise_flatten(const Call& c) {
   const Value x = c.need(0);
   const int64_t rank = x.rank();
-  int64_t axis = c.attrs.integer("axis", 1);
+  int64_t axis = c.integer("axis");
   if (axis < -rank || axis > rank) {
     c.fail("An axis is out of range.", fmt::format("{} to {}", -rank, rank),
            fmt::format("axis {}", axis), "Export the model again.");
@@ -124,7 +124,7 @@ Bindings raise_split(const Call& c) {
     c.fail("Split has a wrong number of outputs.", fmt::format("at least {}", outputs),
            fmt::format("num_outputs {}", count), "Export the model again.");
   }
-  int64_t axis = c.attrs.integer("axis", 0);
+  int64_t axis = c.integer("axis");
   if (x.type().shape) {
     if (axis < 0) axis += x.rank();
     if (axis >= 0 && axis < x.rank() && x.shape()[static_cast<size_t>(axis)].known()) {

@@ -19,7 +19,11 @@ std::vector<Value> adadelta_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSteepAdadelta = {.name = "steep.Adadelta",
-                                     .attributes = {{"decoupled", 0}, {"maximize", 0}},
+                                     .attributes = {{"rho", 0.0},
+                                                    {"epsilon", 0.0},
+                                                    {"weight_decay", 0.0},
+                                                    {"decoupled", 0},
+                                                    {"maximize", 0}},
                                      .infer = updated_types,
                                      .decompose = adadelta_decompose,
                                      .updates_input = {kParamInput, kFirstState, kFirstState + 1}};

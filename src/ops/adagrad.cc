@@ -17,7 +17,11 @@ std::vector<Value> adagrad_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSteepAdagrad = {.name = "steep.Adagrad",
-                                    .attributes = {{"decoupled", 0}, {"maximize", 0}},
+                                    .attributes = {{"lr_decay", 0.0},
+                                                   {"epsilon", 0.0},
+                                                   {"weight_decay", 0.0},
+                                                   {"decoupled", 0},
+                                                   {"maximize", 0}},
                                     .infer = updated_types,
                                     .decompose = adagrad_decompose,
                                     .updates_input = {kParamInput, kFirstState}};

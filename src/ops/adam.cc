@@ -20,7 +20,13 @@ std::vector<Value> adam_decompose(Node n) {
 
 extern const OpDef kSteepAdam = {
     .name = "steep.Adam",
-    .attributes = {{"bias_correction", 1}, {"decoupled", 0}, {"maximize", 0}},
+    .attributes = {{"beta1", 0.0},
+                   {"beta2", 0.0},
+                   {"epsilon", 0.0},
+                   {"weight_decay", 0.0},
+                   {"bias_correction", 1},
+                   {"decoupled", 0},
+                   {"maximize", 0}},
     .infer = updated_types,
     .decompose = adam_decompose,
     .updates_input = {kParamInput, kFirstState, kFirstState + 1, kFirstState + 2}};

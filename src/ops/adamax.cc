@@ -19,7 +19,12 @@ std::vector<Value> adamax_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSteepAdamax = {.name = "steep.Adamax",
-                                   .attributes = {{"decoupled", 0}, {"maximize", 0}},
+                                   .attributes = {{"beta1", 0.0},
+                                                  {"beta2", 0.0},
+                                                  {"epsilon", 0.0},
+                                                  {"weight_decay", 0.0},
+                                                  {"decoupled", 0},
+                                                  {"maximize", 0}},
                                    .infer = updated_types,
                                    .decompose = adamax_decompose,
                                    .updates_input = {kParamInput, kFirstState, kFirstState + 1}};

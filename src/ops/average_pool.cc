@@ -1,6 +1,7 @@
 // AveragePool(x[N, C, ...]) → y and steep.AveragePoolGrad(dy, shape) → dx: means over windows
 #include "ops/build.h"
 #include "ops/own_types.h"
+#include "ops/pool.h"
 
 namespace steep {
 namespace {
@@ -31,12 +32,12 @@ std::vector<Value> average_pool_grad_in_parts(Node n) {
 
 }  // namespace
 
-extern const OpDef kAveragePool = {
-    .name = "AveragePool",
-    .attributes = {{"auto_pad", "NOTSET"}, {"ceil_mode", 0}, {"count_include_pad", 0}},
-    .ranks = "2+",
-    .vjp = average_pool_vjp};
+extern const OpDef kAveragePool = {.name = "AveragePool",
+                                   .attributes = kMeanPoolAttributes,
+                                   .ranks = "2+",
+                                   .vjp = average_pool_vjp};
 extern const OpDef kSteepAveragePoolGrad = {.name = "steep.AveragePoolGrad",
+                                            .attributes = kMeanPoolAttributes,
                                             .vjp = average_pool_grad_vjp,
                                             .infer = average_pool_grad_infer,
                                             .in_parts = average_pool_grad_in_parts};

@@ -21,11 +21,16 @@ std::vector<Value> lamb_decompose(Node n) {
 
 }  // namespace
 
-extern const OpDef kSteepLamb = {
-    .name = "steep.Lamb",
-    .attributes = {{"bias_correction", 1}, {"decoupled", 0}, {"maximize", 0}},
-    .infer = updated_types,
-    .decompose = lamb_decompose,
-    .updates_input = {kParamInput, kFirstState, kFirstState + 1}};
+extern const OpDef kSteepLamb = {.name = "steep.Lamb",
+                                 .attributes = {{"beta1", 0.0},
+                                                {"beta2", 0.0},
+                                                {"epsilon", 0.0},
+                                                {"weight_decay", 0.0},
+                                                {"bias_correction", 1},
+                                                {"decoupled", 0},
+                                                {"maximize", 0}},
+                                 .infer = updated_types,
+                                 .decompose = lamb_decompose,
+                                 .updates_input = {kParamInput, kFirstState, kFirstState + 1}};
 
 }  // namespace steep

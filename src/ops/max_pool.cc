@@ -1,6 +1,7 @@
 // MaxPool(x[N, C, ...]) → y, indices? and steep.MaxPoolGrad(dy, x) → dx, which gives each element
 // of dy to the first of the largest elements of its window.
 #include "ops/build.h"
+#include "ops/pool.h"
 
 namespace steep {
 namespace {
@@ -36,11 +37,9 @@ std::vector<Value> max_pool_grad_in_parts(Node n) {
 }  // namespace
 
 extern const OpDef kMaxPool = {
-    .name = "MaxPool",
-    .attributes = {{"auto_pad", "NOTSET"}, {"ceil_mode", 0}, {"storage_order", 0}},
-    .ranks = "2+",
-    .vjp = max_pool_vjp};
+    .name = "MaxPool", .attributes = kMaxPoolAttributes, .ranks = "2+", .vjp = max_pool_vjp};
 extern const OpDef kSteepMaxPoolGrad = {.name = "steep.MaxPoolGrad",
+                                        .attributes = kMaxPoolAttributes,
                                         .vjp = max_pool_grad_vjp,
                                         .infer = max_pool_grad_infer,
                                         .in_parts = max_pool_grad_in_parts};

@@ -31,7 +31,13 @@ std::vector<Value> nadam_decompose(Node n) {
 
 extern const OpDef kSteepNAdam = {
     .name = "steep.NAdam",
-    .attributes = {{"decoupled", 0}, {"maximize", 0}},
+    .attributes = {{"beta1", 0.0},
+                   {"beta2", 0.0},
+                   {"epsilon", 0.0},
+                   {"weight_decay", 0.0},
+                   {"momentum_decay", 0.0},
+                   {"decoupled", 0},
+                   {"maximize", 0}},
     .infer = updated_types,
     .decompose = nadam_decompose,
     .updates_input = {kParamInput, kFirstState, kFirstState + 1, kFirstState + 2}};

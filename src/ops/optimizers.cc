@@ -1,25 +1,15 @@
 #include "ops/optimizers.h"
 
 #include <algorithm>
-#include <map>
 
 namespace steep {
 
-const std::vector<const char*>& numbers_of(std::string_view op) {
-  using Names = std::vector<const char*>;
-  static const Names adams{"beta1", "beta2", "epsilon", "weight_decay"};
-  static const std::map<std::string_view, Names> table{
-      {"steep.Adadelta", {"rho", "epsilon", "weight_decay"}},
-      {"steep.Adagrad", {"lr_decay", "epsilon", "weight_decay"}},
-      {"steep.Adam", adams},
-      {"steep.Adamax", adams},
-      {"steep.Lamb", adams},
-      {"steep.NAdam", {"beta1", "beta2", "epsilon", "weight_decay", "momentum_decay"}},
-      {"steep.RAdam", adams},
-      {"steep.RMSprop", {"alpha", "epsilon", "weight_decay", "momentum"}},
-      {"steep.SGD", {"momentum", "dampening", "weight_decay"}},
-  };
-  return table.at(op);
+std::vector<std::string_view> numbers_of(std::string_view op) {
+  std::vector<std::string_view> names;
+  for (const Attribute& a : find_op(op)->attributes) {
+    if (std::holds_alternative<double>(a.otherwise)) names.push_back(a.name);
+  }
+  return names;
 }
 
 std::vector<Type> updated_types(Node n) {
@@ -37,23 +27,22 @@ Value Settings::at(size_t i) const {
   return apply("Gather", {lr_, scalar(node_.graph(), static_cast<double>(i), DType::i64)});
 }
 
-Value Settings::exact(const char* name) const {
-  const bool rate = std::string_view(name) == "lr";
+Value Settings::exact(std::string_view name) const {
+  const bool rate = name == "lr";
   if (!fed_) {
-    return rate ? cast(lr_, DType::f64)
-                : scalar(node_.graph(), node_.attrs().real(name, 0), DType::f64);
+    return rate ? cast(lr_, DType::f64) : scalar(node_.graph(), real_of(node_, name), DType::f64);
   }
   if (rate) return at(0);
-  const std::vector<const char*>& names = numbers_of(node_.op());
-  const auto found = std::find(names.begin(), names.end(), std::string_view(name));
+  const std::vector<std::string_view> names = numbers_of(node_.op());
+  const auto found = std::find(names.begin(), names.end(), name);
   return at(static_cast<size_t>(found - names.begin()) + 1);
 }
 
-Value Settings::operator()(const char* name) const {
+Value Settings::operator()(std::string_view name) const {
   return cast_like(exact(name), node_.input(kParamInput));
 }
 
-bool Settings::is_zero(const char* name) const { return !fed_ && node_.attrs().real(name, 0) == 0; }
+bool Settings::is_zero(std::string_view name) const { return !fed_ && real_of(node_, name) == 0; }
 
 Value Settings::step() const { return cast(node_.input(kStepInput), DType::f64); }
 

@@ -13,9 +13,9 @@ namespace steep {
 constexpr int kParamInput = 0, kGradInput = 1, kLrInput = 2, kStepInput = 3, kGradScaleInput = 4,
               kFirstState = 5;
 
-/// The numbers that an optimizer op has beside the rate, in the order in which it reads them.
-/// REQUIRES: the name of such an op.
-const std::vector<const char*>& numbers_of(std::string_view op);
+/// The numbers that an optimizer op has beside the rate, in the order in which it reads them: the
+/// real attributes that it declares. REQUIRES: the name of such an op.
+std::vector<std::string_view> numbers_of(std::string_view op);
 
 /// The types of the inputs that the outputs replace.
 std::vector<Type> updated_types(Node n);
@@ -24,12 +24,12 @@ std::vector<Type> updated_types(Node n);
 class Settings {
  public:
   explicit Settings(Node n);
-  /// "lr" or one of numbers_of(), in float64, as PyTorch counts. An absent attribute is 0.
-  Value exact(const char* name) const;
+  /// "lr" or one of numbers_of(), in float64, as PyTorch counts.
+  Value exact(std::string_view name) const;
   /// In the parameter's dtype.
-  Value operator()(const char* name) const;
+  Value operator()(std::string_view name) const;
   /// Is it known to be 0?
-  bool is_zero(const char* name) const;
+  bool is_zero(std::string_view name) const;
   /// In float64.
   Value step() const;
 

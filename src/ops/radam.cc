@@ -28,7 +28,12 @@ std::vector<Value> radam_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSteepRAdam = {.name = "steep.RAdam",
-                                  .attributes = {{"decoupled", 0}, {"maximize", 0}},
+                                  .attributes = {{"beta1", 0.0},
+                                                 {"beta2", 0.0},
+                                                 {"epsilon", 0.0},
+                                                 {"weight_decay", 0.0},
+                                                 {"decoupled", 0},
+                                                 {"maximize", 0}},
                                   .infer = updated_types,
                                   .decompose = radam_decompose,
                                   .updates_input = {kParamInput, kFirstState, kFirstState + 1}};

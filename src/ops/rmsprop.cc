@@ -32,7 +32,13 @@ std::vector<Value> rmsprop_decompose(Node n) {
 
 extern const OpDef kSteepRMSprop = {
     .name = "steep.RMSprop",
-    .attributes = {{"centered", 0}, {"decoupled", 0}, {"maximize", 0}},
+    .attributes = {{"alpha", 0.0},
+                   {"epsilon", 0.0},
+                   {"weight_decay", 0.0},
+                   {"momentum", 0.0},
+                   {"centered", 0},
+                   {"decoupled", 0},
+                   {"maximize", 0}},
     .infer = updated_types,
     .decompose = rmsprop_decompose,
     .updates_input = {kParamInput, kFirstState, kFirstState + 1, kFirstState + 2}};

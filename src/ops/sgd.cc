@@ -22,7 +22,12 @@ std::vector<Value> sgd_decompose(Node n) {
 }  // namespace
 
 extern const OpDef kSteepSGD = {.name = "steep.SGD",
-                                .attributes = {{"decoupled", 0}, {"maximize", 0}, {"nesterov", 0}},
+                                .attributes = {{"momentum", 0.0},
+                                               {"dampening", 0.0},
+                                               {"weight_decay", 0.0},
+                                               {"decoupled", 0},
+                                               {"maximize", 0},
+                                               {"nesterov", 0}},
                                 .infer = updated_types,
                                 .decompose = sgd_decompose,
                                 .updates_input = {kParamInput, kFirstState}};

@@ -279,12 +279,10 @@ Result shape(Node n, const Inputs&) {
   const Value x = n.input(0);
   if (!x || !x.type().shape || x.type().kind != Kind::tensor) return std::nullopt;
   const int64_t rank = x.rank();
-  auto bound = [&](const char* name, int64_t otherwise) {
-    const int64_t b = n.attrs().integer(name, otherwise);
-    return std::clamp(b < 0 ? b + rank : b, int64_t{0}, rank);
-  };
+  auto bound = [&](int64_t b) { return std::clamp(b < 0 ? b + rank : b, int64_t{0}, rank); };
   Elements result;
-  for (int64_t i = bound("start", 0), end = bound("end", rank); i < end; ++i) {
+  const int64_t end = bound(n.attrs().integer("end", rank));
+  for (int64_t i = bound(integer_of(n, "start")); i < end; ++i) {
     const Dim& d = x.shape()[static_cast<size_t>(i)];
     result.push_back(d.known() ? number(d.value()) : Element{.symbol = d.symbol()});
   }

@@ -120,11 +120,12 @@ std::vector<Value> sum_pool_grad_in_parts(Node n) {
 }  // namespace
 
 extern const OpDef kSteepSumPool = {.name = "steep.SumPool",
-                                    .attributes = {{"auto_pad", "NOTSET"}, {"ceil_mode", 0}},
+                                    .attributes = kMeanPoolAttributes,
                                     .vjp = sum_pool_vjp,
                                     .infer = sum_pool_infer,
                                     .in_parts = sum_pool_in_parts};
 extern const OpDef kSteepSumPoolGrad = {.name = "steep.SumPoolGrad",
+                                        .attributes = kMeanPoolAttributes,
                                         .vjp = sum_pool_grad_vjp,
                                         .infer = sum_pool_grad_infer,
                                         .in_parts = sum_pool_grad_in_parts};

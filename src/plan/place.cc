@@ -74,7 +74,7 @@ class Placer {
 
 }  // namespace
 
-int destination(Node copy) { return static_cast<int>(copy.attrs().integer("to", 0)); }
+int destination(Node copy) { return static_cast<int>(copy.attrs().integer("to")); }
 
 std::vector<int> place(Graph& graph, const LoweredGraph& lowering) {
   bool crosses = false;

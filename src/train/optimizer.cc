@@ -174,9 +174,8 @@ std::vector<Moment> moments_of(const OptimizerOptions& o) {
   if (o.kind == "adagrad") moments[0].initial = o.initial_accumulator_value;
   if (o.amsgrad) moments.push_back({"max_exp_avg_sq"});
   if (o.centered) moments.push_back({"grad_avg"});
-  const std::vector<const char*>& numbers = numbers_of(kind.op);
-  const bool has_momentum =
-      std::find(numbers.begin(), numbers.end(), std::string_view("momentum")) != numbers.end();
+  const std::vector<std::string_view> numbers = numbers_of(kind.op);
+  const bool has_momentum = std::find(numbers.begin(), numbers.end(), "momentum") != numbers.end();
   if (has_momentum && o.momentum != 0) moments.push_back({"momentum_buffer"});
   return moments;
 }
@@ -202,7 +201,7 @@ Tensor initial_of(const Moment& moment, const Type& parameter) {
 std::vector<double> settings_of(const OptimizerOptions& o) {
   std::vector<double> settings{o.lr};
   if (own_optimizer(o)) return settings;
-  for (const char* name : numbers_of(kind_of(o).op)) settings.push_back(number(o, name));
+  for (const std::string_view name : numbers_of(kind_of(o).op)) settings.push_back(number(o, name));
   return settings;
 }
 
@@ -245,7 +244,7 @@ void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions&
   }
   Attrs attrs;
   if (in.lr.rank() == 0) {  // else the node reads its numbers where it has its rate
-    for (const char* name : numbers_of(op)) attrs.set(name, number(o, name));
+    for (const std::string_view name : numbers_of(op)) attrs.set(name, number(o, name));
   }
   attrs.set("maximize", int64_t{o.maximize});
   attrs.set("nesterov", int64_t{o.nesterov});

@@ -101,3 +101,22 @@ def test_includes_run_downwards() -> None:
             if target != room and level[target] >= level[room]:
                 upward.append(f"{path}:{number}: {room}/ may not include {target}/: {line}")
     assert upward == []
+
+
+def test_the_engine_is_a_facade() -> None:
+    assert len((ROOT / "src" / "engine.cc").read_text().splitlines()) <= 150
+
+
+# The engine fills in what an OpDef declares: a kernel that names a default says it once more. Where
+# an attribute's absence means something, there is none to declare.
+MEAN_SOMETHING_ABSENT = {("Shape", "end"), ("LSTM and the like", "hidden_size")}
+
+
+def test_kernels_name_no_defaults() -> None:
+    known = {name for _, name in MEAN_SOMETHING_ABSENT}
+    found = []
+    for folder in (ROOT / "providers", ROOT / "examples" / "provider"):
+        for file in sorted([*folder.rglob("*.cc"), *folder.rglob("*.h")]):
+            read = re.findall(r'\.(?:integer|real|string)\(\s*"(\w+)",', file.read_text())
+            found += [f"{file.name}: {name}" for name in read if name not in known]
+    assert found == []

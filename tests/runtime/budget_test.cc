@@ -85,7 +85,7 @@ TEST(Budget, BoundsWhatAPoolHolds) {
   auto second = pool->allocate(1 << 20);
   EXPECT_THROW(pool->allocate(3 << 19), OutOfMemoryError);
   EXPECT_THROW(pool->allocate(SIZE_MAX - 10), OutOfMemoryError);
-  EXPECT_EQ(pool->bytes_in_use(), size_t{2} << 20);
+  EXPECT_EQ(pool->peak_bytes_in_use(), size_t{2} << 20);  // what was refused is not counted
   second.reset();
   EXPECT_NO_THROW(pool->allocate(3 << 19));
 }
@@ -113,7 +113,8 @@ TEST(Budget, NamesTheNodeThatLacksMemory) {
 
 TEST(Windows, BeyondSixtyBitsAreDeclined) {
   const Dims x{1, 1, 8};
-  auto why_not = [&](const Attrs& attrs, int64_t kernel) {
+  auto why_not = [&](Attrs attrs, int64_t kernel) {
+    if (!attrs.has("auto_pad")) attrs.set("auto_pad", std::string("NOTSET"));
     std::string why;
     return cpu::read_window(attrs, x, x, {kernel}, &why) ? std::string() : why;
   };
