@@ -135,6 +135,8 @@ class Devices {
   /// All but the host.
   std::span<const std::shared_ptr<Device>> others() const { return {all_.data(), all_.size() - 1}; }
   bool only_host() const { return all_.size() == 1; }
+  /// Has one of them a kernel for it?
+  bool know(std::string_view op) const;
   /// May the pass rewrite graphs for all of them?
   bool want_pass(std::string_view pass) const;
   /// As the first device with kernels for `op` says.

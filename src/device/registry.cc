@@ -55,6 +55,28 @@ int major_of(void* library) {
   return -1;
 }
 
+/// Throws what the provider reports.
+size_t device_count(const Provider& p) {
+  size_t count = 0;
+  if (SteepError* error = p.table.devices(nullptr, 0, &count)) throw_error(error);
+  return count;
+}
+
+/// What `f`, the plug-in's, threw or said that went wrong; empty if nothing.
+template <typename F>
+std::string failure_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {  // the engine's, for an error of the boundary
+    return e.parts().what;
+  } catch (const std::exception& e) {
+    return std::string("an exception: ") + e.what();
+  } catch (...) {
+    return "an exception";
+  }
+  return "";
+}
+
 Provider known_fields(const SteepProvider& given) {
   Provider p;
   std::memcpy(&p.table, &given, std::min(given.size, sizeof(p.table)));
@@ -96,16 +118,8 @@ Provider load(const std::string& path) {
   const auto entry =
       reinterpret_cast<SteepProviderEntry>(dlsym(library.handle, STEEP_PROVIDER_SYMBOL));
   const SteepProvider* given = nullptr;
-  std::string thrown;
-  try {
-    given = entry(&host_table());
-  } catch (const std::exception& e) {
-    thrown = e.what();
-  } catch (...) {
-    thrown = "an exception";
-  }
-  if (!thrown.empty()) {
-    // Its thrower may still be in use, by the exception itself.
+  // What is thrown may still be in use, by the exception itself: its thrower stays.
+  if (std::string thrown = failure_of([&] { given = entry(&host_table()); }); !thrown.empty()) {
     library.keep = true;
     refuse(path, "A provider threw an exception while it was loaded.", thrown, "Ask its author.");
   }
@@ -124,6 +138,10 @@ Provider load(const std::string& path) {
            "Ask its author.");
   }
   library.keep = true;
+  if (std::string failed = failure_of([&] { device_count(p); }); !failed.empty()) {
+    refuse(path, "A provider cannot say which devices it has.", failed,
+           "Look for what it needs: a driver, a device.");
+  }
   return p;
 }
 
@@ -154,12 +172,6 @@ const Provider& linked() {
     return p;
   }();
   return *provider;
-}
-
-size_t device_count(const Provider& p) {
-  size_t count = 0;
-  if (SteepError* error = p.table.devices(nullptr, 0, &count)) throw_error(error);
-  return count;
 }
 
 const Provider* find(const std::string& name) {
@@ -250,7 +262,9 @@ std::vector<std::string> available_providers() {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   for (const Provider& p : all.plugins) {
-    if (device_count(p) > 0) list.push_back(p.execution_name());
+    size_t count = 0;  // one that cannot say any more has none
+    if (failure_of([&] { count = device_count(p); }).empty() && count > 0)
+      list.push_back(p.execution_name());
   }
   list.push_back(linked().execution_name());
   return list;
@@ -262,6 +276,10 @@ std::shared_ptr<Device> host_device() {
 }
 
 Devices::Devices() : Devices(default_choices()) {}
+
+bool Devices::know(std::string_view op) const {
+  return std::any_of(all_.begin(), all_.end(), [&](const auto& d) { return d->knows(op); });
+}
 
 Devices::Devices(std::span<const ProviderChoice> choices) {
   for (const ProviderChoice& choice : choices) {

@@ -155,7 +155,21 @@ void add(const Offer& offer, Registrar& registrar) {
 void take_offers(const Provider& provider) {
   if (provider.table.ops == nullptr) return;
   size_t count = 0;
-  const SteepOp* first = provider.table.ops(&count);
+  const SteepOp* first = nullptr;
+  const auto refuse = [&](std::string received) {
+    throw ProviderError(
+        {.what = "A provider threw an exception when it was asked for its operators.",
+         .node = provider.name,
+         .received = std::move(received),
+         .remedy = "Ask the plug-in's author."});
+  };
+  try {
+    first = provider.table.ops(&count);
+  } catch (const std::exception& e) {
+    refuse(e.what());
+  } catch (...) {
+    refuse("an exception");
+  }
   if (first == nullptr) count = 0;
   const auto* bytes = reinterpret_cast<const std::byte*>(first);
   with_our_errors(kRefusedFunction, "", [&] {

@@ -39,9 +39,20 @@ TEST_F(Plugins, AreRefusedWhereTheyAreNone) {
   EXPECT_TRUE(has(thrown, "threw") && has(thrown, "the driver is too old")) << thrown;
   EXPECT_TRUE(has(refusal(plugin("not_here")), "cannot work here"));
   EXPECT_TRUE(has(refusal(plugin("nameless")), "lacks a name"));
+  EXPECT_TRUE(has(refusal(plugin("fails_at_entry")), "threw"));
+  for (const char* name : {"fails_at_devices", "fails_in_devices"}) {
+    const std::string failed = refusal(plugin(name));
+    EXPECT_TRUE(has(failed, "which devices") &&
+                (has(failed, "does not answer") || has(failed, "the bus is gone")))
+        << failed;
+  }
+  const std::string table = refusal(plugin("fails_at_operators"));
+  EXPECT_TRUE(has(table, "its operators") && has(table, "its table is gone")) << table;
+  EXPECT_TRUE(has(refusal(plugin("fails_by_name")), "of this name already"));
   std::ofstream(folder() / "empty.so").close();
   EXPECT_TRUE(has(refusal(folder() / "empty.so"), "cannot be loaded"));
   // and after all that
+  EXPECT_EQ(available_providers().back(), "CPUExecutionProvider");
   EXPECT_EQ(register_provider(STEEP_MIRROR), "MirrorExecutionProvider");
   EXPECT_EQ(register_provider(STEEP_MIRROR), "MirrorExecutionProvider");
 }
