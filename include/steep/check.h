@@ -29,8 +29,10 @@ struct CheckReport {
 
 /// Every obstacle at once: operators without a gradient between the parameters and the loss (or,
 /// without TrainingOptions::loss and output, every float output); operators, of the model or of its
-/// gradient, that the CPU has no kernel for; what import, loss and choice of parameters refuse.
-/// Throws IoError when the file cannot be opened.
+/// gradient, that no provider of TrainingOptions::providers has a kernel for (it is asked by the
+/// operator's name: types are looked at as a step is planned); what import, loss and choice of
+/// parameters refuse. Throws IoError when the file cannot be opened, and ProviderError as sessions
+/// do.
 CheckReport check_model(const std::filesystem::path& model, const TrainingOptions& options = {});
 /// From a serialised model. External data is refused unless `folder` says where it lies.
 CheckReport check_model(std::span<const std::byte> model, const TrainingOptions& options = {},

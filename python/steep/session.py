@@ -221,12 +221,13 @@ def check(
     output: str = "",
     trainable: Sequence[str] = (),
     frozen: Sequence[str] = (),
+    providers: Providers | None = None,
     limits: _steep.Limits | None = None,
 ) -> list[_steep.Obstacle]:
     """List every obstacle to training a model; empty when it can be trained.
 
     Obstacles are operators without a gradient between the parameters and the loss (or, without
-    ``loss`` and ``output``, any float output), operators that the CPU has no kernel for, and what
+    ``loss`` and ``output``, any float output), operators that no provider has a kernel for, and what
     the importer refuses. Each has ``op``, ``node``, ``path`` (to the loss), ``what``, ``remedy``.
 
     >>> for obstacle in check("model.onnx", loss="mse"):
@@ -234,14 +235,16 @@ def check(
 
     Args:
         model: path of the file, its bytes, or an ``onnx.ModelProto``.
-        loss, output, trainable, frozen, limits: as for ``TrainingSession``.
+        loss, output, trainable, frozen, providers, limits: as for ``TrainingSession``.
 
     Raises:
         IoError: the file cannot be opened.
+        ProviderError: a provider is not there, or does not take an option.
     """
     options = _steep.TrainingOptions()
     options.loss, options.output = loss, output
     options.trainable, options.frozen = list(trainable), list(frozen)
+    options.providers = choices_of(providers)
     if limits is not None:
         options.limits = limits
     return _steep.check(_source(model), options)

@@ -64,7 +64,7 @@ Command add_dump(CLI::App& parent) {
   auto choice = std::make_shared<DumpChoice>();
   CLI::App& app = *parent.add_subcommand("dump", "Print graph, kernels and memory plan");
   add_model_options(app, choice->model);
-  add_provider_option(app, choice->model);
+  add_provider_option(app, choice->model.providers);
   add_optimizer_option(app, choice->model, "Of the training step");
   app.add_option("--shape", choice->shapes, "input=8,128: bind shapes and show the plan");
   app.add_flag("--step", choice->step, "The training step, for a model that has its loss inside");

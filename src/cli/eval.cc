@@ -112,7 +112,7 @@ Command add_eval(CLI::App& parent) {
   CLI::App& app = *parent.add_subcommand("eval", "Print the loss on data, write the outputs");
   add_model_options(app, choice->model);
   add_data_options(app, choice->data);
-  add_provider_option(app, choice->model);
+  add_provider_option(app, choice->model.providers);
   choice->data.limits = &choice->model.options.limits;
   add_optimizer_option(app, choice->model, "The optimizer of the run that wrote --checkpoint");
   OptimizerOptions& optimizer = choice->model.options.optimizer;

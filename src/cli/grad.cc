@@ -14,13 +14,14 @@ namespace {
 struct GradChoice {
   std::string model;
   std::string out;
-  std::vector<std::string> ops;
+  std::vector<std::string> ops, providers;
   GradientOptions options;
 };
 
 int grad(const GradChoice& choice) {
   check_destination(choice.out);
   load_ops(choice.ops, choice.options.limits);
+  providers_of(choice.providers);  // their operators are known from here on
   const std::string bytes = gradient_model(std::filesystem::path(choice.model), choice.options);
   write_file(choice.out, [&](FileWriter& file) { file.write(bytes); });
   fmt::print("wrote {}\n", destination_text(choice.out));
@@ -40,6 +41,7 @@ Command add_grad(CLI::App& parent) {
   app.add_option("--output", choice->options.outputs, "Outputs to differentiate; else all")
       ->delimiter(',');
   add_ops_option(app, choice->ops);
+  add_provider_option(app, choice->providers);
   add_limit_options(app, choice->options.limits);
   app.footer(
       "The result has standard operators only, and for gradients of operators of your own "

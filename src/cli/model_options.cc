@@ -79,13 +79,19 @@ void add_model_options(CLI::App& app, ModelChoice& choice) {
   add_limit_options(app, o.limits);
 }
 
-void add_provider_option(CLI::App& app, ModelChoice& choice) {
-  app.add_option("--provider", choice.providers,
+void add_provider_option(CLI::App& app, std::vector<std::string>& providers) {
+  app.add_option("--provider", providers,
                  "Where to run, before the CPU: the library of a plug-in, with its options behind\n"
                  "commas, as in ./libmirror.so,memory_mb=512; may be given several times")
       ->type_name("LIBRARY[,OPTION=VALUE]")
       ->allow_extra_args(false)
       ->take_all();
+}
+
+std::vector<ProviderChoice> providers_of(const std::vector<std::string>& given) {
+  std::vector<ProviderChoice> choices;
+  for (const std::string& text : given) choices.push_back(provider_of(text));
+  return choices;
 }
 
 void add_ops_option(CLI::App& app, std::vector<std::string>& files) {
@@ -147,7 +153,7 @@ void check_usage(const CLI::App& app, const ModelChoice& choice) {
 TrainingOptions training_options(const ModelChoice& choice) {
   TrainingOptions options = choice.options;
   if (!choice.ignore_index.empty()) options.ignore_index = choice.ignore_index[0];
-  for (const std::string& text : choice.providers) options.providers.push_back(provider_of(text));
+  options.providers = providers_of(choice.providers);
   for (const std::string& text : choice.attributes) {
     const auto [name, number] = split_pair(text, "--attribute");
     double value = 0;

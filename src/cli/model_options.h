@@ -22,7 +22,9 @@ struct ModelChoice {
 /// --max-bytes, --max-nodes.
 void add_limit_options(CLI::App& app, Limits& limits);
 void add_model_options(CLI::App& app, ModelChoice& choice);
-void add_provider_option(CLI::App& app, ModelChoice& choice);
+void add_provider_option(CLI::App& app, std::vector<std::string>& providers);
+/// What it was given. Loads the plug-ins; throws ProviderError and DataError.
+std::vector<ProviderChoice> providers_of(const std::vector<std::string>& given);
 /// --ops: files of operators and optimizers.
 void add_ops_option(CLI::App& app, std::vector<std::string>& files);
 /// Registers what is in them. Throws what register_ops() throws.

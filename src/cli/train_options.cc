@@ -100,7 +100,7 @@ std::string TrainChoice::interrupted_folder() const {
 
 void add_train_options(CLI::App& app, TrainChoice& choice) {
   add_model_options(app, choice.model);
-  add_provider_option(app, choice.model);
+  add_provider_option(app, choice.model.providers);
   add_data_options(app, choice.data);
   choice.data.limits = &choice.model.options.limits;
   app.add_option("--lr", choice.model.options.optimizer.lr, "Learning rate")

@@ -37,28 +37,31 @@ std::vector<Value> starts(Graph& graph, const TrainingOptions& options) {
   return values;
 }
 
-bool can_run(Node n) {
-  if (host_device()->knows(n.op())) return true;
+/// By its operator alone: a kernel may still decline its types and attributes.
+bool can_run(Node n, const Devices& devices) {
+  if (devices.know(n.op())) return true;
   const OpDef* def = find_op(n.op());
   return def != nullptr && (def->view || def->dynamic || def->decompose != nullptr);
 }
 
 void find_missing_kernels(const Graph& graph, std::span<const Value> outputs,
-                          std::vector<Obstacle>& found) {
+                          const Devices& devices, std::vector<Obstacle>& found) {
   std::set<std::string> reported;
   for (const Obstacle& o : found) reported.insert(o.node);
   for (Node n : graph.nodes()) {
     for (const auto& [name, attr] : n.attrs()) {
       const Body* body = std::get_if<Body>(&attr);
-      if (body != nullptr && *body) find_missing_kernels(**body, {}, found);
+      if (body != nullptr && *body) find_missing_kernels(**body, {}, devices, found);
     }
-    if (can_run(n) || !reported.insert(n.name()).second) continue;
+    if (can_run(n, devices) || !reported.insert(n.name()).second) continue;
     found.push_back({.op = n.op(),
                      .node = n.name(),
                      .path = path_to_output(graph, n, outputs),
-                     .remedy = "Replace the operator by others, or add a kernel "
-                               "(docs/add_an_op.md).",
-                     .what = "The CPU has no kernel for the operator."});
+                     .remedy = "Replace the operator by others, name the plug-in that has it, or "
+                               "add a kernel (docs/add_an_op.md).",
+                     .what = devices.only_host()
+                                 ? "The CPU has no kernel for the operator."
+                                 : "No provider that was named has a kernel for the operator."});
   }
 }
 
@@ -68,6 +71,7 @@ TensorInfo info_of(Value v) {
 
 CheckReport report(const std::function<ImportedModel()>& import, const TrainingOptions& options) {
   const Budget budget(options.limits);
+  const Devices devices = Devices::of(options.providers);
   CheckReport report;
   try {
     ImportedModel model = import();
@@ -96,7 +100,7 @@ CheckReport report(const std::function<ImportedModel()>& import, const TrainingO
     }
     forget_gradients(graph);
     graph.prune();
-    find_missing_kernels(graph, outputs, report.obstacles);
+    find_missing_kernels(graph, outputs, devices, report.obstacles);
   } catch (const IoError&) {
     throw;
   } catch (const InterruptedError&) {

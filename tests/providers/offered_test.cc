@@ -13,6 +13,7 @@
 #include "engine.h"
 #include "errors/refused.h"
 #include "providers/mirror.h"
+#include "steep/check.h"
 #include "steep/gradient.h"
 #include "steep/ops.h"
 #include "train/models.h"
@@ -348,6 +349,23 @@ TEST(Offers, TellTypesBeforeExtentsAreKnown) {
   EXPECT_EQ(to_string(g.outputs()[0].value.type()), "float32[N, 6]");
   EXPECT_EQ(to_string(g.outputs()[1].value.type()), "float32[N, ?]");
   EXPECT_EQ(g.nodes()[0].attrs().real("much"), 2.5);
+}
+
+TEST(Offers, WithoutPartsAreObstaclesWhereNobodyRunsThem) {
+  offer_once(twice());
+  const std::string bytes = testing::to_bytes(testing::parse_text(
+      R"(<ir_version: 10, opset_import: ["" : 18, "test" : 2, "mirror" : 1]>
+        g (float[N, 3] x) => (float[N, 2] y)
+        <float[6, 2] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}>
+        { s = mirror.Swish (x)  t = test.Twice <how: int = 1> (s)  y = MatMul (t, w) })"));
+  for (const auto& [providers, who] :
+       {std::pair{std::vector<ProviderChoice>{}, "The CPU has no kernel"},
+        std::pair{testing::on_mirror(), "No provider that was named"}}) {
+    const CheckReport report = check_model(as_span(bytes), {.providers = providers});
+    ASSERT_EQ(report.obstacles.size(), 1U);
+    EXPECT_EQ(report.obstacles[0].op, "test.Twice");
+    EXPECT_TRUE(has(report.obstacles[0].what, who)) << report.obstacles[0].what;
+  }
 }
 
 TEST(Offers, WithoutPartsNeedAKernel) {
