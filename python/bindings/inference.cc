@@ -43,27 +43,6 @@ void init_inference(nb::module_& m) {
       .def(nb::init<const std::filesystem::path&, InferenceOptions>(), nb::arg("model"),
            nb::arg("options"), unlocked)
       .def(
-          "run_tensors",
-          [](Session& s, const std::vector<std::string>& outputs, const nb::dict& arrays) {
-            Session::Inputs inputs;
-            for (auto [key, value] : arrays) {
-              const auto name = nb::cast<std::string>(key);
-              inputs[name] = to_tensor(value, name.c_str());
-            }
-            std::vector<Tensor> results;
-            {
-              const nb::gil_scoped_release release;
-              results = s.run(inputs, outputs);
-            }
-            nb::list out;
-            for (Tensor& t : results) out.append(std::move(t));
-            return out;
-          },
-          nb::arg("outputs"), nb::arg("inputs"),
-          nb::sig("def run_tensors(self, outputs: collections.abc.Sequence[str], "
-                  "inputs: dict[str, object]) -> list[Tensor]"),
-          "The outputs named (all, when none is), without a copy.")
-      .def(
           "run_data",
           [](Session& s, const std::vector<std::string>& outputs, const nb::dict& values) {
             std::map<std::string, Datum> inputs;
@@ -83,8 +62,8 @@ void init_inference(nb::module_& m) {
           nb::arg("outputs"), nb::arg("inputs"),
           nb::sig("def run_data(self, outputs: collections.abc.Sequence[str], "
                   "inputs: dict[str, object]) -> list[object]"),
-          "As run_tensors, with NumPy arrays, lists of them for sequences, and None for empty "
-          "optionals.")
+          "The outputs named (all, when none is): NumPy arrays, lists of them for sequences, and "
+          "None for empty optionals.")
       .def("input_info", &Session::input_info, nb::sig("def input_info(self) -> list[TensorInfo]"))
       .def("default_info", &Session::default_info,
            nb::sig("def default_info(self) -> list[TensorInfo]"))

@@ -4,7 +4,6 @@
 #define STEEP_BINDINGS(X) \
   X(errors)               \
   X(limits)               \
-  X(ops)                  \
   X(providers)            \
   X(tensor)               \
   X(program)              \
@@ -15,9 +14,16 @@
   X(own_ops)              \
   X(disk)
 
+#ifdef STEEP_FOR_TESTS
+#define STEEP_MORE_BINDINGS(X) X(for_tests)
+#else
+#define STEEP_MORE_BINDINGS(X)
+#endif
+
 namespace steep::python {
 #define STEEP_DECLARE(stem) void init_##stem(nb::module_& m);
 STEEP_BINDINGS(STEEP_DECLARE)
+STEEP_MORE_BINDINGS(STEEP_DECLARE)
 #undef STEEP_DECLARE
 }  // namespace steep::python
 
@@ -28,5 +34,6 @@ NB_MODULE(_steep, m) {
   nanobind::set_leak_warnings(false);
 #define STEEP_INIT(stem) steep::python::init_##stem(m);
   STEEP_BINDINGS(STEEP_INIT)
+  STEEP_MORE_BINDINGS(STEEP_INIT)
 #undef STEEP_INIT
 }

@@ -7,7 +7,6 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
-#include "device/device.h"
 
 namespace steep::python {
 
@@ -25,8 +24,6 @@ void init_providers(nb::module_& m) {
         "Loads a plug-in; returns the name of its provider. Raises ProviderError.");
   m.def("available_providers", &available_providers,
         "Names of the providers that have a device here, the CPU's last.");
-  m.def("set_default_providers", &set_default_providers, nb::arg("choices"),
-        "Where everything runs that is not told. For tests.");
 }
 
 }  // namespace steep::python

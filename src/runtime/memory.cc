@@ -188,16 +188,6 @@ void MemoryPool::give_back(void* block, size_t capacity) noexcept {
   for (auto [size, idle] : surplus) release(idle.block, size);
 }
 
-size_t MemoryPool::bytes_in_use() const {
-  std::lock_guard lock(mutex_);
-  return used_bytes_;
-}
-
-size_t MemoryPool::bytes_idle() const {
-  std::lock_guard lock(mutex_);
-  return idle_bytes_;
-}
-
 size_t MemoryPool::peak_bytes_in_use() const {
   std::lock_guard lock(mutex_);
   return peak_used_bytes_;

@@ -55,8 +55,6 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   /// the handles keep the pool alive. Throws OutOfMemoryError.
   std::shared_ptr<void> allocate(size_t bytes);
 
-  size_t bytes_in_use() const;
-  size_t bytes_idle() const;
   size_t peak_bytes_in_use() const;  ///< the most at one time, so far
 
  private:

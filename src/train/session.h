@@ -33,7 +33,6 @@ struct TrainingSession::Impl {
   std::vector<std::string> optimizer_states() const;
   /// Throws DataError when an update was cut off and not every state has been replaced since.
   void require_whole() const;
-  std::string label_name() const { return inputs.back().name; }
   double rate() const;
 
   std::string bytes;                    ///< the serialised model, for export

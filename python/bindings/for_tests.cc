@@ -1,4 +1,5 @@
-// Single operators, for tests: the table of ops, the result of one node, the gradients of one node.
+// What tests and generated docs ask of single operators: the table of ops, the result of one node,
+// the gradients of one node. No part of a wheel.
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -230,35 +231,35 @@ nb::list model_gradients(const nb::bytes& model, const nb::list& inputs,
 
 }  // namespace
 
-void init_ops(nb::module_& m) {
-  m.def("op_table", &op_table,
-        "One dict per operator: its name and what Steep knows of it. For tests.",
+void init_for_tests(nb::module_& m) {
+  m.def("set_default_providers", &set_default_providers, nb::arg("choices"),
+        "Where everything runs that is not told.");
+  m.def("op_table", &op_table, "One dict per operator: its name and what Steep knows of it.",
         nb::sig("def op_table() -> list[dict[str, str | bool]]"));
   m.def("contrib_operators", &contrib_operators,
-        "The operators of com.microsoft that models may have. For tests.");
+        "The operators of com.microsoft that models may have.");
   m.def("kernels", &kernels, nb::arg("op"),
-        "Names of the CPU's kernels for an operator, fastest first. For docs.");
+        "Names of the CPU's kernels for an operator, fastest first.");
   m.def("evaluate_node", &evaluate_node, nb::arg("op"), nb::arg("inputs"), nb::arg("attrs"),
         nb::arg("outputs"), nb::arg("decomposed") = false,
-        "Outputs of one node, by its kernel or by its decomposition. An input may be None. For "
-        "tests.");
+        "Outputs of one node, by its kernel or by its decomposition. An input may be None.");
   m.def("node_gradients", &node_gradients, nb::arg("op"), nb::arg("inputs"), nb::arg("attrs"),
         nb::arg("outputs"), nb::arg("output_grads"), nb::arg("wrt"),
         "Gradients of Σ <output_grads[i], outputs[i]> with respect to the inputs numbered in "
         "`wrt`; None where "
-        "none flows. For tests.");
+        "none flows.");
   m.def("run_model", &run_model, nb::arg("model"), nb::arg("inputs"), nb::arg("times") = 1,
         nb::arg("max_iterations") = 0,
         nb::sig("def run_model(model: bytes, inputs: list[object], times: int = 1, "
                 "max_iterations: int = 0) -> list[object]"),
         "Outputs of a serialised model: arrays, lists of arrays for sequences, None for an empty "
-        "optional; inputs likewise. Runs it `times` times. For tests.");
+        "optional; inputs likewise. Runs it `times` times.");
   m.def("model_gradients", &model_gradients, nb::arg("model"), nb::arg("inputs"),
         nb::arg("output_grads"), nb::arg("wrt"),
         nb::sig("def model_gradients(model: bytes, inputs: list[object], output_grads: "
                 "list[object | None], wrt: list[str]) -> list[object | None]"),
         "Gradients of Σ <output_grads[i], outputs[i]> with respect to the inputs named in `wrt`, "
-        "by a forward and a backward run; None where none flows. For tests.");
+        "by a forward and a backward run; None where none flows.");
 }
 
 }  // namespace steep::python
