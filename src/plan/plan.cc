@@ -41,7 +41,7 @@ class Planner {
   Plan run() {
     assign_sources();
     find_last_uses();
-    find_heirs();
+    find_overwriters();
     for (Node n : order_) {
       poll();
       add_step(n);
@@ -121,9 +121,9 @@ class Planner {
 
   /// By value that only one node reads, which may overwrite it with what leaves: that result. Both
   /// live in the buffer that the caller gets.
-  void find_heirs() {
-    heir_.resize(g().value_count());
-    std::vector<char> inherits(g().value_count(), 0);
+  void find_overwriters() {
+    overwritten_by_.resize(g().value_count());
+    std::vector<char> overwrites(g().value_count(), 0);
     const auto users = g().users();
     for (size_t k = order_.size(); k-- > 0;) {
       Node n = order_[k];
@@ -131,19 +131,20 @@ class Planner {
       if (it == kernels_.end() || it->second.device != 0) continue;
       for (auto [i, o] : it->second.kernel->may_share()) {
         Value x = n.input(i), y = n.output(o);
-        if (!x || !y || inherits[y.id()] || leaves(x)) continue;
-        if (!(leaves(y) || heir_[y.id()]) || x.type().nbytes() != y.type().nbytes()) continue;
+        if (!x || !y || overwrites[y.id()] || leaves(x)) continue;
+        if (!(leaves(y) || overwritten_by_[y.id()]) || x.type().nbytes() != y.type().nbytes())
+          continue;
         Node p = x.producer();
         const bool made = p && p.phase() == n.phase() && kernels_.count(p.id()) != 0;
         if (!made || users[x.id()].size() != 1 || updates_state_[x.id()]) continue;
-        heir_[x.id()] = y;
-        inherits[y.id()] = 1;
+        overwritten_by_[x.id()] = y;
+        overwrites[y.id()] = 1;
       }
     }
   }
 
   Place new_place(Node n, Value y) {
-    if (leaves(y) || heir_[y.id()]) {
+    if (leaves(y) || overwritten_by_[y.id()]) {
       const auto index = static_cast<uint32_t>(plan_.output_buffers.size());
       const int b = add_buffer(Storage::output, y.type().nbytes(), index, n.phase());
       plan_.output_buffers.push_back(static_cast<uint32_t>(b));
@@ -160,8 +161,8 @@ class Planner {
       if (out != o) continue;
       Value x = n.input(i);
       if (!x) continue;
-      if (leaves(y) || heir_[y.id()]) {
-        if (heir_[x.id()] != y) continue;
+      if (leaves(y) || overwritten_by_[y.id()]) {
+        if (overwritten_by_[x.id()] != y) continue;
         *place = places_[x.id()];
         return true;
       }
@@ -373,13 +374,13 @@ class Planner {
   std::unordered_map<uint32_t, Lowered> kernels_;
   std::vector<int> device_;  // by value id
   std::vector<Node> order_;
-  std::vector<Place> places_;         // by value id
-  std::vector<char> wanted_outside_;  // by root value id
-  std::vector<Value> heir_;           // by value id: the output that takes its buffer over
-  std::vector<Value> updates_state_;  // by value id: the state that it becomes
-  std::vector<uint32_t> root_;        // by value id
-  std::vector<int> last_use_;         // by root value id: position in order_
-  std::vector<int> taken_;            // buffers that the present step already writes in place
+  std::vector<Place> places_;          // by value id
+  std::vector<char> wanted_outside_;   // by root value id
+  std::vector<Value> overwritten_by_;  // by value id: the output that takes its buffer over
+  std::vector<Value> updates_state_;   // by value id: the state that it becomes
+  std::vector<uint32_t> root_;         // by value id
+  std::vector<int> last_use_;          // by root value id: position in order_
+  std::vector<int> taken_;             // buffers that the present step already writes in place
   std::map<int, std::map<size_t, size_t>> results_;  // by buffer: begins and ends of results
   int position_ = 0;
   bool in_backward_ = false;
