@@ -241,5 +241,25 @@ TEST(Threads, RunOnAnotherDevice) {
   });
 }
 
+// Steps read and write weights on a device whose stream runs behind, while others evaluate.
+TEST(Threads, TrainOnAnotherDevice) {
+  const TrainingOptions options{.loss = "softmax_cross_entropy",
+                                .trainable = {"v", "w"},
+                                .optimizer = {.kind = "adamw", .lr = 0.01}};
+  TrainingOptions there = options;
+  there.providers = testing::on_mirror();
+  TrainingSession shared(as_span(layers()), there), here(as_span(layers()), options);
+  const Tensor x = rows(4, 0.25F), labels = Tensor::zeros(DType::i64, {4});
+  constexpr int kSteps = 4;
+  at_once(
+      [&](int t, int) {
+        if (t == 0) shared.step({x, labels});
+        if (t != 0) shared.eval({x, labels});
+      },
+      kSteps);
+  for (int i = 0; i < kSteps; ++i) here.step({x, labels});
+  EXPECT_NEAR(shared.eval({x, labels}).loss.value(), here.eval({x, labels}).loss.value(), 1e-5);
+}
+
 }  // namespace
 }  // namespace steep
