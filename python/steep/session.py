@@ -227,8 +227,8 @@ def check(
     """List every obstacle to training a model; empty when it can be trained.
 
     Obstacles are operators without a gradient between the parameters and the loss (or, without
-    ``loss`` and ``output``, any float output), operators that no provider has a kernel for, and what
-    the importer refuses. Each has ``op``, ``node``, ``path`` (to the loss), ``what``, ``remedy``.
+    ``loss`` and ``output``, any float output), operators that no provider has a kernel for, and
+    what the importer refuses. Each has ``op``, ``node``, ``path`` (to the loss), ``what``, ``remedy``.
 
     >>> for obstacle in check("model.onnx", loss="mse"):
     ...     print(obstacle)
