@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden/transformer_lm.json"
+MIRROR = ROOT / "build" / "release" / "mirror" / "libmirror.so"
 
 
 def start(*arguments):
@@ -37,7 +38,7 @@ def finish(process):
     return output
 
 
-def first_losses():
+def first_losses(**options):
     """Losses of the demo's model and optimizer, dropout on, for ten steps on made-up words."""
     sys.path.insert(0, str(ROOT / "examples/transformer_lm"))
     from model import TransformerModel, causal_mask
@@ -54,6 +55,7 @@ def first_losses():
         clip_norm=0.5,
         predictions=False,
         seed=1234,
+        **options,
     )
     rng = random.Random(7)
     losses = []
@@ -61,11 +63,21 @@ def first_losses():
         text = torch.tensor([int(words * rng.random() ** 3) for _ in range((bptt + 1) * batch)])
         text = text.view(bptt + 1, batch)
         losses.append(float(trainer.step(text[:-1], causal_mask(bptt), text[1:].reshape(-1))))
-    return losses
+    return losses, trainer.dump()
 
 
 def test_golden_losses_of_the_first_ten_steps():
-    assert first_losses() == pytest.approx(json.loads(GOLDEN.read_text()), rel=1e-4)
+    losses, _ = first_losses()
+    assert losses == pytest.approx(json.loads(GOLDEN.read_text()), rel=1e-4)
+
+
+def test_golden_losses_on_another_device():
+    assert MIRROR.exists(), "examples/provider is not built: run `make build`"
+    import steep
+
+    losses, plan = first_losses(providers=[steep.register_provider(MIRROR)])
+    assert losses == pytest.approx(json.loads(GOLDEN.read_text()), rel=1e-4)
+    assert "[mirror]" in plan
 
 
 @pytest.fixture(scope="module")
@@ -133,4 +145,4 @@ def test_bad_arguments(tmp_path):
 
 
 if __name__ == "__main__":
-    print(json.dumps(first_losses()))
+    print(json.dumps(first_losses()[0]))
