@@ -19,8 +19,7 @@ CHOSEN = [r for r in ROWS if not r.double and r.op in TABLE]
 
 @pytest.fixture(scope="module")
 def mirror():
-    if not MIRROR.exists():
-        pytest.skip("examples/provider is not built: make build")
+    assert MIRROR.exists(), "examples/provider is not built: run `make build`"
     name = steep.register_provider(MIRROR)
     yield [_steep.ProviderChoice(name, {"memory_mb": "256"})]
     _steep.set_default_providers([])

@@ -86,6 +86,7 @@ def write_files(folder: Path, code: str) -> None:
     np.savez(folder / "tokens.npz", x=x, label=classes)
     if "libmirror.so" in code:
         library = ROOT / "build" / "release" / "mirror" / "libmirror.so"
+        assert library.exists(), "examples/provider is not built: run `make build`"
         (folder / "libmirror.so").symlink_to(library)
     functions = re.findall(r'"""(<domain: "steep.optimizer".*?)"""', LION.read_text(), re.S)
     empty = '<ir_version: 10, opset_import: ["": 18]> ops () => () {}'
