@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from steep import _steep
-from steep.errors import Error, ProviderError
+from steep.errors import ProviderError
 
 log = logging.getLogger("steep")
 
@@ -61,8 +61,9 @@ def _load_installed() -> None:
         try:
             found = point.load()
             register_provider(found() if callable(found) else found)
-        except (Error, ImportError, AttributeError, TypeError, OSError) as e:
-            log.warning("the provider %s (%s) cannot be loaded: %s", point.name, point.value, e)
+        except Exception as e:  # of a stranger's code, which is not to break every call
+            name = f"{point.name} ({point.value})"
+            log.warning("the provider %s cannot be loaded: %s: %s", name, type(e).__name__, e)
 
 
 def choices_of(providers: Providers | None) -> list[_steep.ProviderChoice]:

@@ -9,6 +9,8 @@ import sys
 import threading
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -331,6 +333,27 @@ def test_installed_plugins_are_found(monkeypatch, caplog):
     assert "the provider throws" in caplog.text
     assert "the provider gone" in caplog.text
     assert "the provider mirror" not in caplog.text
+
+
+def test_installed_code_that_fails_is_one_warning_each(monkeypatch, caplog):
+    errors = [ValueError("no such card"), RuntimeError("no driver"), KeyError("HOME")]
+    raising = [Mock(side_effect=e) for e in errors]
+    loads = [*raising, *(lambda f=f: f for f in raising), lambda: 3]  # as it is found, or called
+    points = [
+        SimpleNamespace(name=f"n{i}", value=f"package{i}:path", load=load)
+        for i, load in enumerate(loads)
+    ]
+    monkeypatch.setattr(module, "entry_points", lambda group: points)
+    module._load_installed.cache_clear()
+    with caplog.at_level("WARNING", "steep"):
+        for _ in range(2):
+            digits_session(["CPUExecutionProvider"])
+    module._load_installed.cache_clear()
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == len(points)
+    for i, (text, e) in enumerate(zip(texts, [*errors, *errors, TypeError()], strict=True)):
+        assert f"the provider n{i} (package{i}:path) cannot be loaded" in text
+        assert f"{type(e).__name__}: {e}" in text
 
 
 MIRROR_AS_TEXT = str(MIRROR)
