@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import shutil
 import subprocess
 import sys
 import threading
@@ -211,6 +212,23 @@ def test_plugins_that_are_refused(plugin, message):
     assert steep.get_available_providers()[-1] == "CPUExecutionProvider"
 
 
+def test_two_plugins_of_one_name_are_refused(tmp_path):
+    copied, link = tmp_path / "another.so", tmp_path / "the_same.so"
+    shutil.copy(MIRROR, copied)
+    link.symlink_to(MIRROR)
+    kernels = PLUGINS / "libsteep_cpu.so"
+    for path, name in ((copied, "Mirror"), (kernels, "CPU")):
+        with pytest.raises(steep.ProviderError, match="of this name already") as caught:
+            steep.register_provider(path)
+        assert caught.value.node == str(path.resolve())
+        assert caught.value.received == f"{name}ExecutionProvider"
+    assert steep.register_provider(link) == "MirrorExecutionProvider"
+    assert steep.get_available_providers() == ["MirrorExecutionProvider", "CPUExecutionProvider"]
+    x = np.ones((3, 64), np.float32)
+    there = steep.InferenceSession(make_model.mlp([64, 3]).SerializeToString(), providers=[SMALL])
+    assert np.isfinite(there.run(None, {"x": x})[0]).all()
+
+
 def test_choices_that_are_refused(caplog):
     with pytest.raises(steep.ProviderError, match="None of the providers"):
         digits_session(["CUDAExecutionProvider"])
@@ -241,6 +259,36 @@ def test_an_index_out_of_range_is_the_callers_error():
     with pytest.raises(steep.DataError, match="out of range"):
         session.run(None, {"x": x, "i": np.array([0, 4])})
     np.testing.assert_array_equal(session.run(None, {"x": x, "i": np.array([3, -4])})[0], x[[3, 0]])
+
+
+def test_what_the_plugin_computes_as_one_node_learns_as_its_parts(tmp_path):
+    from onnx import numpy_helper, parser
+
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 18]> g (float[rows, 64] x) => (float[rows, 10] logits)'
+        " { h = MatMul(x, w0)  sum = Add(h, x)"
+        " n = LayerNormalization(sum, scale, shift)  m = Mul(n, sum)  logits = MatMul(m, w1) }"
+    )
+    random = np.random.default_rng(0)
+    sizes = {"w0": (64, 64), "w1": (64, 10), "scale": (64,), "shift": (64,)}
+    for name, dims in sizes.items():
+        w = random.normal(scale=dims[0] ** -0.5, size=dims).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(w, name))
+    train, _ = make_model.digits()
+    here, there = (
+        steep.TrainingSession(model, loss="softmax_cross_entropy", lr=1e-3, providers=providers)
+        for providers in (["CPUExecutionProvider"], [SMALL])
+    )
+    for i in range(0, 640, 64):
+        rows = train["x"][i : i + 64], train["label"][i : i + 64]
+        assert abs(here.step(*rows).loss - there.step(*rows).loss) < 1e-4
+    for name, w in here.weights().items():
+        np.testing.assert_allclose(there.weights()[name], w, rtol=1e-3, atol=1e-4)
+    assert "steep.Claimed[mirror]" in there.dump(train["x"][:8], train["label"][:8])
+    assert "Claimed" not in here.dump(train["x"][:8], train["label"][:8])
+    there.export_onnx(tmp_path / "trained.onnx")
+    graph = steep.model_for_inference(tmp_path / "trained.onnx").graph
+    assert {node.domain for node in graph.node} == {""}
 
 
 def swish_model():
