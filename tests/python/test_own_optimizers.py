@@ -199,6 +199,61 @@ def test_the_trainer_takes_a_registered_optimizer() -> None:
         optimizer.step()
 
 
+# As Lion, but how far it goes depends on how many steps there were.
+SLOWING = """<domain: "steep.optimizer", opset_import: ["": 18]>
+slowing <beta2: float = 0.9> (w, g, total, lr, step) => (w1, t1) {
+    b = Constant <value_float: float = @beta2> ()
+    kept = Mul (b, total)  t1 = Add (kept, g)
+    n = CastLike (step, w)  part = Div (t1, n)  change = Mul (lr, part)  w1 = Sub (w, change)
+}"""
+
+
+@pytest.mark.parametrize("name", ["lion", "slowing"])
+def test_the_trainer_resumes_a_registered_optimizer(name: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    def begin(lr: float) -> tuple[Any, Any, Any]:
+        model = torch.nn.Linear(3, 2)
+        optimizer = steep.Optimizer(name, model.parameters(), lr=lr, beta2=0.95)
+        return model, optimizer, steep.trainer(model, torch.nn.MSELoss(), optimizer)
+
+    def batch(i: int) -> Any:
+        return map(torch.from_numpy, arrays(i))
+
+    def steps(trainer: Any, model: Any, optimizer: Any) -> list[bytes]:
+        found = []
+        for i in range(3, 6):
+            loss, _ = trainer.step(*batch(i))
+            states = optimizer.state_dict()["state"].values()
+            moments = [t for state in states for _, t in sorted(state.items())]
+            for tensor in (loss, *model.parameters(), *moments):
+                found.append(tensor.detach().numpy().tobytes())
+        return found
+
+    with steep.register_optimizer(LION), steep.register_optimizer(SLOWING):
+        model, optimizer, trainer = begin(0.02)
+        for i in range(3):
+            trainer.step(*batch(i))
+        torch.save(trainer.state_dict(), tmp_path / "trainer")
+        torch.save((model.state_dict(), optimizer.state_dict()), tmp_path / "loop")
+        trainer.save_checkpoint(tmp_path / "folder", {"at": 3})
+        wanted = steps(trainer, model, optimizer)
+        for kept in ("trainer", "compiled", "loop", "folder"):
+            # the loop's file has the rate, too
+            model, optimizer, trainer = begin(1.0 if kept == "loop" else 0.02)
+            if kept in ("compiled", "folder"):
+                trainer.compile(*batch(0))
+            if kept == "folder":
+                assert trainer.load_checkpoint(tmp_path / "folder") == {"at": 3}
+            elif kept == "loop":
+                weights, state = torch.load(tmp_path / "loop", weights_only=True)
+                model.load_state_dict(weights)
+                optimizer.load_state_dict(state)
+            else:
+                trainer.load_state_dict(torch.load(tmp_path / "trainer", weights_only=True))
+            assert steps(trainer, model, optimizer) == wanted, kept
+
+
 # --- the program ----------------------------------------------------------------------------------
 
 
