@@ -54,8 +54,11 @@ test-py test-all patterns: export OMP_WAIT_POLICY := passive
 test-py: build ## Python tests
 	@$(step) -v build/test-py.log "Python tests" $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 
-test-all: test ## and every model of the zoo at every opset by every exporter (two minutes more)
+test-all: test ## and the zoo at every opset, and operators with the CPU's kernels loaded (4 minutes)
 	@$(step) -v build/test-all.log "Model matrix" $(bin)/python -m pytest -n $(JOBS) --dist worksteal -m matrix
+	@$(step) -v build/test-loaded.log "Operators, the CPU's kernels loaded" \
+	  env STEEP_HOST_PROVIDER="$(CURDIR)/build/release/tests/providers/plugins/libsteep_cpu.so" \
+	  $(bin)/python -m pytest -n $(JOBS) --dist worksteal tests/ops
 
 patterns: build ## 291 patterns of PyTorch code by every front door (15 minutes)
 	@$(step) -v build/patterns.log "Patterns" $(bin)/python -m pytest -n $(JOBS) --dist worksteal -m patterns
