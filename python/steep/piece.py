@@ -195,6 +195,8 @@ class Piece:
             # backward may read what stood there before, and nothing of inference mode
             if i in self.lowered.written or tensors[k].is_inference():
                 tensors[k] = tensors[k].clone()
+            elif not tensors[k].is_contiguous():  # the engine's copy: who writes there is free to
+                tensors[k] = tensors[k].contiguous()
         return tensors
 
     def make(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:

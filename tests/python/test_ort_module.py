@@ -366,6 +366,20 @@ def test_non_contiguous_inputs_and_gradients():
     assert_same_gradients(torch_net, net)
 
 
+def test_what_is_copied_for_the_engine_may_be_written_to_before_backward():
+    class Whole(Net):
+        def forward(self, x):
+            return super().forward(x.contiguous())  # of which PyTorch keeps the copy, too
+
+    torch_net, net = pair(Whole())
+    for m in (torch_net, net):
+        base = torch.arange(48.0).reshape(4, 12)
+        y = m(base[:, ::2])
+        base.zero_()
+        y.sum().backward()
+    assert_same_gradients(torch_net, net)
+
+
 def test_integer_results_are_not_differentiable():
     class Two(torch.nn.Module):
         def __init__(self):
