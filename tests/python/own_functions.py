@@ -12,23 +12,17 @@ import steep
 HEAD = '<domain: "my", opset_import: ["": 18, "my": 1]> '
 ROUND = HEAD + "Round (x) => (y) { y = Round (x) }"
 STRAIGHT = HEAD + "RoundGrad (x, y, dy) => (dx) { dx = Identity (dy) }"
+# As docs/your_own.md has it.
 LION = """<domain: "steep.optimizer", opset_import: ["": 18]>
-lion <beta1: float = 0.9, beta2: float = 0.99, weight_decay: float = 0.0>
-    (w, g, exp_avg, lr, step) => (w1, m1) {
-    b1 = Constant <value_float: float = @beta1> ()
-    b2 = Constant <value_float: float = @beta2> ()
-    wd = Constant <value_float: float = @weight_decay> ()
-    d = Sub (exp_avg, g)
-    e = Mul (b1, d)
-    c = Add (e, g)
-    sign = Sign (c)
-    decay = Mul (wd, w)
-    u = Add (sign, decay)
-    change = Mul (lr, u)
-    w1 = Sub (w, change)
-    e2 = Mul (b2, d)
-    m1 = Add (e2, g)
-}"""
+    lion <beta1: float = 0.9, beta2: float = 0.99, weight_decay: float = 0.0>
+    (w, g, exp_avg, lr, step) => (new_w, new_avg) {
+    b1 = Constant <value_float: float = @beta1> ()  b2 = Constant <value_float: float = @beta2> ()
+    decay = Constant <value_float: float = @weight_decay> ()  shrink = Mul (decay, w)
+    apart = Sub (exp_avg, g)  towards = Mul (b1, apart)
+    update = Add (towards, g)  sign = Sign (update)
+    whole = Add (sign, shrink)  change = Mul (lr, whole)
+    new_w = Sub (w, change)
+    kept = Mul (b2, apart)  new_avg = Add (kept, g) }"""
 F32 = np.float32
 
 

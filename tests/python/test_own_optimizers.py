@@ -23,7 +23,7 @@ from own_functions import (
     parse,
     rounded_layer,
 )
-from test_program import built
+from test_program import ROOT, built
 
 import steep
 
@@ -53,6 +53,12 @@ class Lion:
             sign = np.sign(self.beta1 * m + (1 - self.beta1) * g)
             self.w[name] = w - F32(lr) * (sign + self.decay * w)
             self.m[name] = self.beta2 * m + (1 - self.beta2) * g
+
+
+def test_lion_is_ten_lines_of_the_document() -> None:
+    assert len(LION.splitlines()) <= 10
+    document = (ROOT / "docs" / "your_own.md").read_text()
+    assert f'steep.register_optimizer("""{LION}""")' in document
 
 
 def test_lion_follows_its_definition() -> None:
