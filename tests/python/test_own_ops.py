@@ -208,22 +208,30 @@ def test_sessions_keep_what_they_were_made_with() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "gradient", "says"),
+    ("function", "gradient", "says", "node", "op"),
     [
-        ("Round (x) => (y) { y = Round (x)", None, "cannot be parsed"),
-        (3, None, "no function"),
-        (b"\x00\x01", None, "no function"),
-        (ROUND.replace('"my",', '"ai.onnx.ml",'), None, "reserved"),
-        (ROUND.replace('"my",', '"steep",'), None, "reserved"),
-        (HEAD + "F (x) => (y) { y = Nothing (x) }", None, "Nothing"),
-        (HEAD + "F (x) => (y) { y = my.F (x) }", None, "calls itself"),
-        (ROUND, HEAD + "G (x, dy) => (dx) { dx = Neg (dy) }", "number of values"),
+        ("Round (x) => (y) { y = Round (x)", None, "cannot be parsed", "", ""),
+        (3, None, "no function", "", ""),
+        (b"\x00\x01", None, "no function", "", ""),
+        (ROUND.replace('"my",', '"ai.onnx.ml",'), None, "reserved", "ai.onnx.ml.Round", ""),
+        (ROUND.replace('"my",', '"steep",'), None, "reserved", "steep.Round", ""),
+        (HEAD + "F (x) => (y) { [n] y = Nothing (x) }", None, "my.F", "n", "Nothing"),
+        (HEAD + "F (x) => (y) { y = my.Nothing (x) }", None, "my.F", "y", "my.Nothing"),
+        (HEAD + "F (x) => (y) { y = Neg (x) }", HEAD + "G (x, y, dy) => (dx)"
+         " { [n] dx = Nothing (dy) }", "gradient.my.F", "n", "Nothing"),
+        (HEAD + "F (x) => (y) { y = my.F (x) }", None, "calls itself", "my.F", ""),
+        (HEAD + "F (x) => (y) { y = Neg (x) }", HEAD + "G (x, y, dy) => (dx)"
+         " { dx = my.F (dy) }", "calls itself", "my.F", ""),
+        (ROUND, HEAD + "G (x, dy) => (dx) { dx = Neg (dy) }", "number of values", "my.Round", ""),
     ],
-)
-def test_bad_functions_are_refused(function: Any, gradient: Any, says: str) -> None:
+)  # fmt: skip
+def test_bad_functions_are_refused(
+    function: Any, gradient: Any, says: str, node: str, op: str
+) -> None:
     with pytest.raises(steep.ModelError) as caught:
         steep.register_op(function, gradient)
-    assert says in str(caught.value)
+    assert says in caught.value.what
+    assert (caught.value.node, caught.value.op) == (node, op)
     assert caught.value.expected or caught.value.received
 
 

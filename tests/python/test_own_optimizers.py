@@ -140,6 +140,56 @@ def test_settings_that_lion_lacks_are_refused(settings: dict[str, Any], says: st
         steep.TrainingSession(linear(), loss="mse", optimizer="lion", **settings)
 
 
+BAD = '<domain: "steep.optimizer", opset_import: ["": 18, "my": 1, "steep.optimizer": 1]> bad'
+ITS_NAME = "steep.optimizer.bad"
+
+
+@pytest.mark.parametrize(
+    ("function", "says", "node", "op"),
+    [
+        ("(w, g, lr, step) => (v) { [n] v = Nothing (w) }", ITS_NAME, "n", "Nothing"),
+        ("(w, g, lr, step) => (v) { v = my.Nothing (w) }", ITS_NAME, "v", "my.Nothing"),
+        ("(w, g, lr, step) => (v) { [n] v = my.Round (w, g) }", ITS_NAME, "n", "my.Round"),
+        ("(w, g, lr) => (v) { v = Sub (w, g) }", "number of values", ITS_NAME, ""),
+        ("(w, g, lr, step) => (v, u) { v = Neg (w)  u = Neg (w) }", "of values", ITS_NAME, ""),
+        ("(w, g, lr, step) => (v) { u = Neg (w) }", "nothing defines", ITS_NAME, ""),
+        ("(w, g, lr, step) => (v) { v = Elu <alpha: float = @k> (w) }", "declare", ITS_NAME, ""),
+        ("<weight_decay: float = 0.1> (w, g, lr, step) => (v) { v = Neg (w) }", "default",
+         ITS_NAME, ""),
+        ("(w, g, step, lr, n) => (v, u) { v = Neg (w)  u = Neg (g) }", "state", ITS_NAME, ""),
+    ],
+)  # fmt: skip
+def test_bad_optimizers_are_refused(function: str, says: str, node: str, op: str) -> None:
+    with steep.register_op(ROUND, STRAIGHT):
+        with pytest.raises(steep.ModelError) as caught:
+            steep.register_optimizer(f"{BAD} {function}")
+        assert says in caught.value.what
+        assert (caught.value.node, caught.value.op) == (node, op)
+        assert caught.value.received and caught.value.remedy
+        assert steep._steep.registered_ops() == ["my.Round"]
+    with pytest.raises(steep.ModelError, match="bad"):
+        steep.TrainingSession(linear(), loss="mse", optimizer="bad")
+
+
+def test_optimizers_that_call_themselves_are_refused() -> None:
+    itself = f"{BAD} (w, g, lr, step) => (v) {{ v = steep.optimizer.bad (w, g, lr, step) }}"
+    with pytest.raises(steep.ModelError, match="recursive") as caught:
+        steep.register_optimizer(itself)
+    assert ITS_NAME in f"{caught.value.what} {caught.value.node}"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_bad_one_of_a_file_is_named_and_none_is_registered(first: bool, tmp_path: Path) -> None:
+    functions = [f"{BAD} (w, g, lr, step) => (v) {{ [n] v = Nothing (w) }}", ROUND, LION]
+    functions = functions if first else functions[::-1]
+    onnx.save(parse("g () => () {}", " ".join(functions)), tmp_path / "ops.onnx")
+    with pytest.raises(steep.ModelError) as caught:
+        steep.register_ops(tmp_path / "ops.onnx")
+    assert ITS_NAME in caught.value.what
+    assert (caught.value.node, caught.value.op) == ("n", "Nothing")
+    assert steep._steep.registered_ops() == []
+
+
 def test_optimizers_call_operators_and_branch() -> None:
     warm = """<domain: "steep.optimizer", opset_import: ["": 18, "my": 1]>
     warm <first: int = 2> (w, g, lr, step) => (v) {
