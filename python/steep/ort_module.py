@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import logging
 import os
@@ -44,6 +45,9 @@ _SHARED = (
     "_load_state_dict_pre_hooks",
     "_load_state_dict_post_hooks",
 )
+
+# What Python calls when ``__class__`` is no property.
+_set_type = vars(object)["__class__"].__set__
 
 # They hand out what they wrap, and gather its gradients by hooks of their own.
 _AROUND = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"}
@@ -104,7 +108,7 @@ class ORTModule(torch.nn.Module):
 
     _OWN = frozenset({"export_reports", "fallback", "fallback_calls", "precision", "training"})
     # Made anew with every object; frameworks put hooks and the like beside them.
-    _MADE = _OWN | {"_module", "_verify", "_providers", "_captured", *_SHARED}
+    _MADE = _OWN | {"_module", "_verify", "_providers", "_captured", "_mixed", *_SHARED}
 
     def __new__(cls, module: torch.nn.Module, *_: Any, **__: Any) -> ORTModule:
         """Make an object of a class whose ``forward`` has the signature of the module's."""
@@ -168,7 +172,30 @@ class ORTModule(torch.nn.Module):
 
         ``isinstance(w, ORTModule)`` and ``type(w)`` tell that it is wrapped.
         """
-        return type(self.__dict__.get("_module", self))
+        own = self.__dict__
+        return own.get("_mixed") or type(own.get("_module", self))
+
+    @__class__.setter
+    def __class__(self, given: type) -> None:
+        """Take what a framework adds to the class of a module.
+
+        What it mixes in (``FSDPModule``) is this object's: its methods are called here, and look
+        for what the framework noted about this object. A class that is only the module's with more
+        in it (parametrizations) is the module's.
+
+        Raises TypeError: what is mixed in already would become the module's.
+        """
+        known = self.__class__
+        mixins = tuple(base for base in given.__bases__ if not issubclass(known, base))
+        if not mixins:
+            if "_mixed" in self.__dict__:
+                raise TypeError(f"{known.__name__} is around this ORTModule, and cannot change")
+            self._module.__class__ = given
+            return
+        kept = {n: v for n, v in vars(given).items() if n not in ("__dict__", "__weakref__")}
+        bases = (*mixins, type(self))
+        _set_type(self, type(type(self).__name__, bases, kept))
+        self.__dict__["_mixed"] = given
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run as the wrapped module's ``forward`` would, whose signature this has."""
@@ -240,6 +267,9 @@ class ORTModule(torch.nn.Module):
         return getattr(self.__dict__["_module"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "__class__":
+            object.__setattr__(self, name, value)
+            return
         # A framework that replaces `forward` wraps it around ours; the module keeps its own.
         if name in self._OWN or name.startswith("_") or name == "forward":
             self.__dict__[name] = value
@@ -253,8 +283,18 @@ class ORTModule(torch.nn.Module):
         delattr(self._module, name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        if "_mixed" in self.__dict__:
+            raise TypeError(f"a {self.__class__.__name__} is not pickled; its state_dict() is")
         beside = {name: value for name, value in self.__dict__.items() if name not in self._MADE}
         return (*self._how_made(), beside)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ORTModule:
+        """Copy as it is pickled, also where the module says how it is copied itself."""
+        make, arguments, beside = self.__reduce_ex__(4)
+        copied: ORTModule = make(*copy.deepcopy(arguments, memo))
+        memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(beside, memo))
+        return copied
 
     def _how_made(self) -> tuple[Callable[..., ORTModule], tuple[Any, ...]]:
         """Return what makes a copy, and its arguments."""

@@ -82,6 +82,34 @@ def test_a_copy_has_the_hooks_and_the_options():
     torch.testing.assert_close(pickle.loads(pickle.dumps(model))(x), 2 * model.module(x))
 
 
+def test_a_copy_of_a_module_that_says_how_it_is_copied():
+    model = ORTModule(torch.fx.symbolic_trace(net()))  # has a __deepcopy__
+    twin = copy.deepcopy(model)
+    assert isinstance(twin, ORTModule) and twin.module is not model.module
+    assert_same_state(train(twin), train(net()))
+
+
+def test_parametrizations_are_of_the_module():
+    """PyTorch makes a class for them, whose properties are the parametrized tensors."""
+
+    def normed(model):
+        nn.utils.parametrizations.weight_norm(model)
+        assert next(iter(model.state_dict())) == "bias"
+        return train(model)
+
+    def layer():
+        torch.manual_seed(0)
+        return nn.Linear(6, 3)
+
+    model = ORTModule(layer())
+    assert_same_state(normed(model), normed(layer()))
+    assert type(model.module).__name__ == "ParametrizedLinear" and "weight" not in vars(nn.Linear)
+    assert_same_state(train(copy.deepcopy(model)), train(normed(layer())))
+    nn.utils.parametrize.remove_parametrizations(model, "weight")
+    assert type(model.module) is nn.Linear and list(model.state_dict()) == ["bias", "weight"]
+    assert model.report().whole
+
+
 class Versioned(nn.Linear):
     """Loads what it saved under an older name."""
 
