@@ -22,7 +22,6 @@ from typing import Any, Protocol
 
 import torch
 import torch._dynamo
-import torch.distributed as dist
 from torch._dynamo import config, trace_rules
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.eval_frame import cached_backends
@@ -36,13 +35,13 @@ from torch._dynamo.exc import (
 from torch._dynamo.guards import DeletedGuardManagerWrapper, get_guard_fail_reason
 from torch._dynamo.utils import graph_break_reasons
 from torch.nn.modules import transformer
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
 from steep import own_gradients
 from steep._steep import ProviderChoice
 from steep.arithmetic import Arithmetic
 from steep.branches import branches
+from steep.buckets import buckets
 from steep.call import autocast_precision
 from steep.checks import checked
 from steep.ctc import known_to_tracers
@@ -284,15 +283,11 @@ class Captured:
         self._let_extents_vary()
         self._note_why(*frame[:2])
         before = len(graph_break_reasons)
-        settings = config.patch(
-            **CONFIG,
-            ignore_logging_functions=_log_lines(),
-            optimize_ddp=config.optimize_ddp and _cuts_by_buckets(),
-        )
+        settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
         chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
         failed = ""
         ours = [kept_whole(), own_gradients.whole_backwards(), known_to_tracers()]
-        ours += [cuts(), widened()]
+        ours += [buckets(), cuts(), widened()]
         ours += [branches()] if self._whole else []
         ours += [checked()]  # before branches(): an error is no side that a graph is made for
         with settings, chatter, contextlib.ExitStack() as stack:
@@ -438,12 +433,6 @@ def _let_go(guards: list[weakref.ref[Any]]) -> None:
         entry, state = getattr(manager, "cache_entry", None), getattr(manager, "extra_state", None)
         if entry is not None and state is not None:
             state.invalidate(entry, DeletedGuardManagerWrapper("the module is gone"))
-
-
-def _cuts_by_buckets() -> bool:
-    """Return whether PyTorch can cut a graph by the buckets of a DistributedDataParallel."""
-    around = DistributedDataParallel._get_active_ddp_module()
-    return around is None or around.bucket_bytes_cap >= dist._DEFAULT_FIRST_BUCKET_BYTES
 
 
 def _log_lines() -> set[Callable[..., Any]]:

@@ -74,22 +74,22 @@ def _as_of(e: CannotLower, name: str) -> CannotLower:
 
 def _transform_around(graph_module: torch.fx.GraphModule, at: str) -> list[str]:
     """Return an operation's name, and all of the transform of a function around it."""
-    return next((names for names in _transforms(graph_module) if at in names), [at])
+    return next((names for names in _transforms(graph_module.graph) if at in names), [at])
 
 
 def _transform_in(graph_module: torch.fx.GraphModule) -> str:
     """Return the first transform of a function, to blame where nobody else is known; else ""."""
-    return next((names[0] for names in _transforms(graph_module)), "")
+    return next((names[0] for names in _transforms(graph_module.graph)), "")
 
 
-def _transforms(graph_module: torch.fx.GraphModule) -> Iterator[list[str]]:
+def _transforms(graph: torch.fx.Graph) -> Iterator[list[str]]:
     """Give the operations of each outermost grad or vmap of ``torch.func``.
 
     Tensors within are wrapped: no part ends there.
     """
     names: list[str] = []
     depth = 0
-    for n in graph_module.graph.nodes:
+    for n in graph.nodes:
         if not n.op.startswith("call_"):
             continue
         name = n.target if isinstance(n.target, str) else n.target.__name__
@@ -180,16 +180,21 @@ def _must_stay_whole(graph_module: torch.fx.GraphModule, at: str) -> bool:
     """Would it mean something else between two parts?"""
     (n,) = (n for n in graph_module.graph.nodes if n.name == at)
     name = n.target if isinstance(n.target, str) else n.target.__name__
-    return at in _in_regions(graph_module) or name.strip("_") in _OF_MEMORY
+    return at in _in_regions(graph_module.graph) or name.strip("_") in _OF_MEMORY
 
 
-def _in_regions(graph_module: torch.fx.GraphModule) -> set[str]:
+def within(graph: torch.fx.Graph) -> set[str]:
+    """Return the operations that mean something else outside of what is around them."""
+    return _in_regions(graph).union(*_transforms(graph))
+
+
+def _in_regions(graph: torch.fx.Graph) -> set[str]:
     """Return the operations that a mode of gradients or of autocast holds for, and what sets it."""
     names: set[str] = set()
     outside = torch.is_grad_enabled()
     gradients: Any = outside
     depth = 0
-    for n in graph_module.graph.nodes:
+    for n in graph.nodes:
         changes = n.target is torch._C._set_grad_enabled
         gradients = n.args[0] if changes else gradients
         depth += n.target is torch.amp.autocast_mode._enter_autocast

@@ -71,15 +71,6 @@ def compare_modes(rank):
         assert ours.module.report().whole and ours.module.report().graphs, name
 
 
-def compare_buckets(rank):
-    """A graph for each bucket, whose gradients leave while those below it are computed."""
-    ours, theirs = (DDP(wrap(Net(600)), bucket_cap_mb=1) for wrap in (ORTModule, nn.Module.train))
-    for model in (ours, theirs):
-        train(model, rank, steps=2)
-    assert_same_state(ours, theirs, "many buckets")
-    assert ours.module.report().whole
-
-
 def compare_hooks(rank):
     for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook):
         ours, theirs = DDP(ORTModule(Net())), DDP(Net())
@@ -106,7 +97,6 @@ def compare_uneven(rank):
 
 def data_parallel(rank):
     compare_modes(rank)
-    compare_buckets(rank)
     compare_hooks(rank)
     compare_uneven(rank)
 
