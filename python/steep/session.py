@@ -228,7 +228,8 @@ def check(
 
     Obstacles are operators without a gradient between the parameters and the loss (or, without
     ``loss`` and ``output``, any float output), operators that no provider has a kernel for, and
-    what the importer refuses. Each has ``op``, ``node``, ``path`` (to the loss), ``what``, ``remedy``.
+    what the importer refuses. Each has ``op``, ``node``, ``path`` (to the loss), ``what`` and
+    ``remedy``.
 
     >>> for obstacle in check("model.onnx", loss="mse"):
     ...     print(obstacle)
