@@ -45,6 +45,7 @@ from steep.buckets import buckets
 from steep.call import autocast_precision
 from steep.checks import checked
 from steep.ctc import known_to_tracers
+from steep.cumulative import means_over_batches
 from steep.cuts import cuts, left_to_pytorch
 from steep.errors import Error, ModelError
 from steep.lowering import CannotLower, turn
@@ -287,7 +288,7 @@ class Captured:
         chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
         failed = ""
         ours = [kept_whole(), own_gradients.whole_backwards(), known_to_tracers()]
-        ours += [buckets(), cuts(), widened()]
+        ours += [buckets(), cuts(), means_over_batches(self._module), widened()]
         ours += [branches()] if self._whole else []
         ours += [checked()]  # before branches(): an error is no side that a graph is made for
         with settings, chatter, contextlib.ExitStack() as stack:

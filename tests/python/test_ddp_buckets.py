@@ -116,7 +116,7 @@ def mean_of(log, bucket):
 
 
 def trained(model, rank, width=WIDTH, accumulate=False, rows=(4, 4, 4, 4)):
-    """Return the order of the last backward: PyTorch knows by then how gradients come."""
+    """Return the order of the last backward, when PyTorch knows in what order gradients come."""
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     log = []
     model.register_comm_hook(log, mean_of)

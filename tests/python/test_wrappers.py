@@ -160,7 +160,7 @@ class Normalised(nn.Module):
 
 
 def test_batch_norms_of_an_averaged_model():
-    """Means over all batches: by a count that Python reads, so PyTorch runs this layer."""
+    """Means over all batches, by a count of them that grows."""
 
     def averaged(model):
         mean = swa_utils.AveragedModel(model)
@@ -168,7 +168,27 @@ def test_batch_norms_of_an_averaged_model():
         swa_utils.update_bn([x for x, _ in batches(3)], mean)
         return mean.module
 
-    assert_same_state(averaged(ORTModule(Normalised())), averaged(Normalised()))
+    model = averaged(ORTModule(Normalised()))
+    assert_same_state(model, averaged(Normalised()))
+    assert model.report().whole and model.report().graphs
+
+
+def test_batch_norms_of_a_sequence():
+    def updated(model):
+        swa_utils.update_bn([x for x, _ in batches(3)], model)
+        return train(model)
+
+    def images(momentum):
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 4, 3), nn.BatchNorm1d(4, momentum=momentum),
+            nn.ReLU(), nn.BatchNorm1d(4, affine=False), nn.Flatten(), nn.Linear(16, 3),
+        )  # fmt: skip
+
+    for momentum in (0.1, None):  # during update_bn, or in training as well
+        model = ORTModule(images(momentum), fallback=None)
+        assert_same_state(updated(model), updated(images(momentum)))
+        assert len(model.report().graphs) < 5, momentum  # not one for each count
 
 
 def test_functional_call():
