@@ -136,9 +136,6 @@ void check_version(const onnx::NodeProto& node, const OwnOp& op, const Imports& 
   }
 }
 
-/// A name that no function of a file has: files cannot use it.
-constexpr char kGradientDomain[] = "steep.gradient";
-
 class Adder {
  public:
   Adder(onnx::ModelProto* model, const OwnFunctions& own) : model_(model), own_(own) {

@@ -42,6 +42,9 @@ struct OwnOptimizer {
   std::vector<std::string> states;  ///< names of its inputs
 };
 
+/// The domain of gradients' functions, which have their operators' names: files cannot use it.
+inline constexpr char kGradientDomain[] = "steep.gradient";
+
 /// What is registered at one time; never changes.
 struct OwnFunctions {
   std::map<std::string, std::shared_ptr<const OwnOp>> ops;                ///< by function_id()

@@ -175,16 +175,10 @@ bool same(const OwnOp& a, const OwnOp& b) {
            without_name(a.gradient->function) == without_name(b.gradient->function)));
 }
 
-/// The function with a node of that name; the first where there is none.
-const onnx::FunctionProto& with_node(const std::vector<onnx::FunctionProto>& functions,
-                                     const std::string& name) {
-  for (const auto& f : functions) {
-    bool found = false;
-    each_node_of(
-        f, [&](const onnx::NodeProto& n) { found = found || quote(display_name(n)) == name; });
-    if (found) return f;
-  }
-  return functions.front();
+/// As its author knows it.
+std::string known_as(const onnx::FunctionProto& f) {
+  const bool gradient = f.domain() == kGradientDomain;
+  return (gradient ? "gradient of " : "function ") + quote(gradient ? f.name() : qualified(f));
 }
 
 }  // namespace
@@ -239,7 +233,7 @@ void Registrar::add(std::shared_ptr<OwnOp> op, std::optional<onnx::FunctionProto
     check_body(op->gradient->function);
     functions_.push_back(op->gradient->function);
     // Whatever its name is: nothing calls it by that.
-    functions_.back().set_domain("steep.gradient");
+    functions_.back().set_domain(kGradientDomain);
     functions_.back().set_name(qualified(op->body));
   }
   const std::string id = function_id(op->body);
@@ -261,7 +255,7 @@ std::vector<std::string> Registrar::finish(const Limits& limits) {
   OwnFunctions all = *own_functions();
   put_into(all);
   check_recursion(all);
-  check_as_model(limits);
+  check_as_model(all, limits);
   for (auto& [name, optimizer] : optimizers_) {
     optimizer->library = library_of({optimizer->body});
     add_own_functions(&optimizer->library, all);
@@ -331,15 +325,32 @@ void Registrar::check_recursion(const OwnFunctions& all) const {
 }
 
 /// Everything that is checked of functions in files: limits, versions, operators, names, tensors.
-void Registrar::check_as_model(const Limits& limits) const {
-  const std::string bytes = library_of(functions_).SerializeAsString();
-  try {
+void Registrar::check_as_model(const OwnFunctions& all, const Limits& limits) const {
+  const auto check = [&](const onnx::ModelProto& library) {
+    const std::string bytes = library.SerializeAsString();
     read_model(std::as_bytes(std::span(bytes)), limits, false, {});
+  };
+  try {
+    check(library_of(functions_));
   } catch (const ModelError& e) {
+    // The one at fault fails with what it calls alone, and calls nothing else that fails.
+    const onnx::FunctionProto* at_fault = &functions_.front();
+    int fewest = INT_MAX;
+    for (const auto& f : functions_) {
+      onnx::ModelProto library = library_of({f});
+      try {
+        add_own_functions(&library, all);
+        check(library);
+      } catch (const ModelError&) {
+        if (library.functions_size() >= fewest) continue;
+        at_fault = &f;
+        fewest = library.functions_size();
+      }
+    }
     ErrorParts parts = e.parts();
     parts.received = parts.what + (parts.received.empty() ? "" : " " + parts.received);
-    parts.what = fmt::format("The function {} cannot be registered.",
-                             quote(qualified(with_node(functions_, parts.node))));
+    parts.what = fmt::format("The {} cannot be registered.", known_as(*at_fault));
+    if (parts.node.empty()) parts.node = quote(qualified(*at_fault));
     throw ModelError(std::move(parts));
   }
 }

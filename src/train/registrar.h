@@ -48,7 +48,7 @@ class Registrar {
   void add(std::shared_ptr<OwnOp> op, std::optional<onnx::FunctionProto> gradient);
   std::vector<std::string> put_into(OwnFunctions& all) const;
   void check_recursion(const OwnFunctions& all) const;
-  void check_as_model(const Limits& limits) const;
+  void check_as_model(const OwnFunctions& all, const Limits& limits) const;
 
   std::vector<onnx::FunctionProto> functions_;
   std::map<std::string, std::shared_ptr<OwnOp>> ops_;

@@ -218,7 +218,7 @@ def test_sessions_keep_what_they_were_made_with() -> None:
         (HEAD + "F (x) => (y) { [n] y = Nothing (x) }", None, "my.F", "n", "Nothing"),
         (HEAD + "F (x) => (y) { y = my.Nothing (x) }", None, "my.F", "y", "my.Nothing"),
         (HEAD + "F (x) => (y) { y = Neg (x) }", HEAD + "G (x, y, dy) => (dx)"
-         " { [n] dx = Nothing (dy) }", "gradient.my.F", "n", "Nothing"),
+         " { [n] dx = Nothing (dy) }", "gradient of my.F", "n", "Nothing"),
         (HEAD + "F (x) => (y) { y = my.F (x) }", None, "calls itself", "my.F", ""),
         (HEAD + "F (x) => (y) { y = Neg (x) }", HEAD + "G (x, y, dy) => (dx)"
          " { dx = my.F (dy) }", "calls itself", "my.F", ""),

@@ -175,7 +175,17 @@ def test_optimizers_that_call_themselves_are_refused() -> None:
     itself = f"{BAD} (w, g, lr, step) => (v) {{ v = steep.optimizer.bad (w, g, lr, step) }}"
     with pytest.raises(steep.ModelError, match="recursive") as caught:
         steep.register_optimizer(itself)
-    assert ITS_NAME in f"{caught.value.what} {caught.value.node}"
+    assert ITS_NAME in caught.value.what
+    assert caught.value.node == ITS_NAME
+
+
+def test_the_bad_one_is_named_whatever_its_nodes_are_called(tmp_path: Path) -> None:
+    good = ROUND.replace("y = Round", "[n] y = Round")
+    bad = f"{BAD} (w, g, lr, step) => (v) {{ [n] v = Neg (nowhere) }}"
+    onnx.save(parse("g () => () {}", f"{good} {bad}"), tmp_path / "ops.onnx")
+    with pytest.raises(steep.ModelError) as caught:
+        steep.register_ops(tmp_path / "ops.onnx")
+    assert ITS_NAME in caught.value.what
 
 
 @pytest.mark.parametrize("first", [True, False])
