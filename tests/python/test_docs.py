@@ -30,9 +30,12 @@ NOT_RUN = {
     "void register_cumulative(std::vector<Candidate>& list) {": "a part of a file of kernels",
     "row(": "a row of tests/ops/rows, where it runs",
 }
+HUGGINGFACE = ("contestant", "picture", "race", "texts")
 ELSEWHERE = {
     "digits_mlp/make_model.py": "test_program.py runs it, and the program that reads its files",
     "linear_regression/make_model.py": "test_program.py, too",
+    "huggingface/train.py": "test_huggingface_example.py",
+    **{f"huggingface/{name}.py": "imported by train.py" for name in HUGGINGFACE},
     "transformer_lm/train.py": "test_demo.py",
     "transformer_lm/data.py": "imported by train.py",
     "transformer_lm/model.py": "imported by train.py",
