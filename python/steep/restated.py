@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 import torch.nn.functional as F
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from steep.ctc import ctc_losses
 from steep.stops import stop_gradient
@@ -253,9 +254,44 @@ def _ctc_loss(*args: Any, **kwargs: Any) -> torch.Tensor:
     return losses[0] if single else losses
 
 
+def _of_one_width(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A product that autocast narrows, of operands of several widths.
+
+    Code that asks for the dtype of what a product gave (``bias.to(query.dtype)``) got a narrow one
+    when it was captured; the query itself is as wide here as the engine has it until it narrows
+    products by itself. Nothing is lost by widening the other.
+    """
+
+    def restated(*args: Any, **kwargs: Any) -> torch.Tensor:
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        widths = {t.dtype for t in tensors if t.dtype.is_floating_point}
+        if len(widths) > 1:
+            widest = functools.reduce(torch.promote_types, widths)
+            args, kwargs = tree_map_only(
+                torch.Tensor,
+                lambda t: t.to(widest) if t.dtype.is_floating_point else t,
+                (args, kwargs),
+            )
+        return product(*args, **kwargs)
+
+    return restated
+
+
+_NARROWED_BY_AUTOCAST = (
+    *("matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "addbmm", "baddbmm", "einsum"),
+    *("linear", "scaled_dot_product_attention", "conv1d", "conv2d", "conv3d"),
+    *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+)
+
 DETACH = {torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__}  # type: ignore[attr-defined]
 
 RESTATED: dict[Any, Callable[..., Any]] = {
+    **{
+        product: _of_one_width(product)
+        for home in (torch, torch.Tensor, F)
+        for product in (getattr(home, name, None) for name in _NARROWED_BY_AUTOCAST)
+        if product is not None
+    },
     **dict.fromkeys(DETACH, stop_gradient),
     torch.Tensor.detach_: _refused("detach_"),
     torch.Tensor.data.__set__: _refused("an assignment to Tensor.data"),  # type: ignore[attr-defined]

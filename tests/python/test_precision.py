@@ -143,6 +143,44 @@ def test_inputs_that_autocast_made_narrow_are_taken():
     assert first.weight.grad is not None
 
 
+class Asks(torch.nn.Module):
+    """Attention that asks for the dtype of what a product gave, as models of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.o = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16, bias=False)
+        self.bias = torch.nn.Parameter(torch.randn(5, 5))
+        self.kernel = torch.nn.Parameter(torch.randn(5, 5, 3))
+        self.mix = torch.nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, x):
+        functional, q = torch.nn.functional, self.q(x)
+        heads, mask = q.unsqueeze(1), self.bias.to(q.dtype)
+        y = functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask).squeeze(1)
+        scores = torch.softmax(q @ q.transpose(1, 2), -1, dtype=torch.float32).to(q.dtype)
+        y = y + scores @ q + torch.bmm(scores, q) + scores.matmul(q)
+        y = y + functional.conv1d(mask @ q, self.kernel, padding=1)
+        y = y + torch.baddbmm(x.to(q.dtype), scores, q) + torch.einsum("ij,bjk->bik", self.bias, y)
+        y = y.reshape(-1, 16)
+        y = torch.addmm(y, y, self.mix.to(q.dtype)) + torch.mm(y, self.mix)
+        return self.o(functional.layer_norm(y.float(), (16,)).to(q.dtype))
+
+
+def test_operands_of_a_product_that_were_made_narrow_by_name():
+    torch.manual_seed(0)
+    module = Asks()
+    net = ORTModule(copy.deepcopy(module), fallback=None)
+    x = torch.randn(3, 5, 16)
+    module(x).square().mean().backward()
+    with torch.autocast("cpu", torch.bfloat16):
+        result = net(x)
+        assert result.dtype == module(x).dtype == torch.bfloat16
+    result.float().square().mean().backward()
+    for (name, p), q in zip(module.named_parameters(), net.parameters(), strict=True):
+        assert float((p.grad - q.grad).norm()) < 0.03 * float(p.grad.norm()), name
+    assert net.report().whole
+
+
 def test_precision_survives_a_copy():
     net = copy.deepcopy(ORTModule(torch.nn.Linear(3, 2), precision="bf16"))
     assert net.precision == "bf16"
