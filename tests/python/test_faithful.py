@@ -175,6 +175,33 @@ def test_one_hot_of_a_class_that_is_none():
             net(ROWS, torch.tensor([0, 1, wrong, 2, 1]))
 
 
+def test_attention_of_fewer_axes():
+    mask = torch.randn(2, 5, 5)
+
+    def attend(y, *_):
+        q = y.reshape(2, 5, 6)
+        y = F.scaled_dot_product_attention(q, q.tanh(), q, mask)
+        y = y + F.scaled_dot_product_attention(y, q, q, is_causal=True, scale=0.3)
+        two = {"query": q[0], "key": y[1], "value": y[1], "attn_mask": mask[0] > -2}
+        return y + F.scaled_dot_product_attention(**two)
+
+    x = torch.randn(10, 8)
+    assert_same_as_torch(Behind(attend), x)
+    net = ORTModule(Behind(attend), fallback=None)
+    net(x)
+    assert net.report().whole
+
+
+def test_attention_that_broadcasts_axes_is_pytorchs():
+    def attend(y, *_):
+        q = y.reshape(2, 5, 6)
+        return F.scaled_dot_product_attention(q[0], q, q[:, :5].sin()) + q
+
+    module = Behind(attend)
+    x = torch.randn(10, 8)
+    torch.testing.assert_close(ORTModule(module)(x), module(x))
+
+
 class StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
