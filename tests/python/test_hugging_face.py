@@ -61,6 +61,7 @@ def assert_same_weights(found, expected, tolerance=2e-5):
         {"gradient_accumulation_steps": 2, "max_grad_norm": 0.1},
         {"gradient_checkpointing": True},
         {"neftune_noise_alpha": 5.0},
+        {"optim": "adafactor", "learning_rate": 0.01},
     ],
     ids=lambda o: "-".join(o) or "plain",
 )
