@@ -29,20 +29,21 @@ from steep.translations import WITH_BACKWARD
 
 
 @contextlib.contextmanager
-def faithful() -> Iterator[None]:
+def faithful() -> Iterator[Watch]:
     """Within, a module that runs says all that it computes, gradients included.
 
     Concerns this thread alone: what is replaced asks in which one it is called.
     """
+    watch = Watch()
     with (
         # Every apply() asks it, found by its class or kept by the module under a name of its own.
         replaced(torch.autograd.function, "_is_setup_context_defined", _refuse_function),
         replaced(CheckpointFunction, "apply", _run_checkpointed),
         _in_this_thread(),
-        _Watch(),
+        watch,
     ):
         drawn = _generators()
-        yield
+        yield watch
         if _generators() != drawn:
             lost("a random number that Python or NumPy draws")
 
@@ -61,9 +62,17 @@ def _generators() -> str:
     return repr((random.getstate(), numpy.random.get_state()))
 
 
-class _Watch(TorchFunctionMode):
+class Watch(TorchFunctionMode):
+    """Sees every call of PyTorch.
+
+    ``of_histories``: may a tensor that the next call is given have a history? Whoever knows that
+    none has says so; tensors do not tell, while PyTorch traces them. ``writes_into_history``: has
+    what it writes to one?
+    """
+
     def __init__(self) -> None:
         super().__init__()
+        self.of_histories, self.writes_into_history = True, False
         # By identity, and held, so that no other tensor gets it: what in PyTorch shares memory with
         # a tensor that has a history, and here is a copy.
         self.aliases: dict[int, torch.Tensor] = {}
@@ -76,9 +85,13 @@ class _Watch(TorchFunctionMode):
             with torch._C.DisableTorchFunction():
                 return func(*args)
         kwargs = kwargs or {}
-        if _works_in_place(func):
-            self._check_target(args[:1])
-        self._check_target(kwargs.get("out"))
+        stops = self.of_histories and not torch.is_grad_enabled()
+        targets = args[:1] if _works_in_place(func) else kwargs.get("out")
+        self._check_target(targets)
+        if targets is not None and stops:
+            if self.writes_into_history:
+                lost("a change, where gradients are off, of a tensor that has a history")
+            args, kwargs = _stopped_but((args, kwargs), targets)
         if func in _TO_PYTHON and args[0].dtype.is_floating_point:  # gradients would pass
             lost("a Python number taken from a tensor")
         result = RESTATED.get(func, func)(*args, **kwargs)
@@ -86,7 +99,7 @@ class _Watch(TorchFunctionMode):
             if result.dtype.is_floating_point:
                 self.aliases[id(result)] = result
             return result
-        if torch.is_grad_enabled():
+        if not stops:
             return result
         given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
 
@@ -106,6 +119,12 @@ class _Watch(TorchFunctionMode):
                 lost("a change of a parameter in forward")
             if id(target) in self.aliases:
                 lost("a change in place of a detached tensor")
+
+
+def _stopped_but(given: Any, targets: Any) -> Any:
+    """Return arguments that hand no gradient on; but for those that are written to."""
+    written = {id(t) for t in tree_leaves(targets)}
+    return tree_map_only(torch.Tensor, lambda t: t if id(t) in written else stop_gradient(t), given)
 
 
 def _works_in_place(func: Any) -> bool:

@@ -17,10 +17,12 @@ import torch
 from torch._functorch.aot_autograd import aot_export_module
 from torch._guards import TracingContext
 from torch.fx.traceback import preserve_node_meta
+from torch.utils._pytree import tree_leaves
 
 from steep.aten_to_onnx import CannotSay, to_onnx
 from steep.draws import Draws, NotBefore, take_draws
-from steep.faithful import faithful
+from steep.faithful import Watch, faithful
+from steep.memory import written_by
 from steep.own_gradients import Interpreter
 from steep.quiet import quiet, replaced, transforms_left
 
@@ -70,13 +72,29 @@ class CannotLower(Exception):
 
 
 class _Interpreter(Interpreter):
-    """Knows at which operation it was when one failed."""
+    """Knows at which operation it was when one failed, and tells what Dynamo knows of histories."""
 
     at: torch.fx.Node | None = None
+    watch: Watch | None = None
 
     def run_node(self, n: torch.fx.Node) -> Any:
         self.at = n
+        if self.watch is not None:
+            target = written_by(n)
+            while target is not None and (before := written_by(target)) is not None:
+                target = before
+            # arguments that need a gradient are refused by that name, once all writes are known
+            within = target is not None and target.op != "placeholder"
+            self.watch.writes_into_history = within and _has_history(target)
+            self.watch.of_histories = any(map(_has_history, n.all_input_nodes))
         return super().run_node(n)
+
+
+def _has_history(node: torch.fx.Node) -> bool:
+    """Whether it may need a gradient; of what Dynamo says nothing, it may."""
+    example = node.meta.get("example_value")
+    parts = [t for t in tree_leaves(example) if isinstance(t, torch.Tensor)]
+    return example is None or any(t.requires_grad for t in parts)
 
 
 class _Faithful(torch.nn.Module):
@@ -87,7 +105,7 @@ class _Faithful(torch.nn.Module):
         self.interpreter = _Interpreter(graph_module)
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        with faithful(), preserve_node_meta():
+        with faithful() as self.interpreter.watch, preserve_node_meta():
             results = self.interpreter.run(*tensors)
             # of numbers that the graph holds for, others are known as well
             return tuple(torch.tensor(r) if isinstance(r, (int, float)) else r for r in results)

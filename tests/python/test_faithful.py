@@ -250,6 +250,51 @@ def changes_a_part(y):
     return y
 
 
+class WritesWithoutGradients(torch.nn.Module):
+    """What is written where gradients are off has no history, whatever it is made of."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.register_buffer("average", torch.zeros(3, 4))
+
+    def forward(self, x):
+        y = torch.tanh(self.layer(x))
+        with torch.no_grad():
+            copied, part, out = x * 1, x * 1, torch.empty(3, 4)
+            copied.copy_(y)
+            part[0] = y[1]
+            part += y
+            part[:, 0] *= y[:, 1]
+            row = part[2]  # a view: what is written there is in `part`
+            row[1:3] = x[1, 1:3]
+            row.t().mul_(3)
+            torch.mul(x, self.layer.weight[0], out=out)
+            out.lerp_(y, 0.5).addcmul_(y, y).index_add_(0, torch.tensor([0]), y[:1])
+            self.average.mul_(0.5).add_(y, alpha=0.5)
+        return y * copied + part * y + out * y + self.average * y
+
+
+def test_what_is_written_without_gradients_hands_none_on():
+    torch.manual_seed(0)
+    module = WritesWithoutGradients()
+    net = ORTModule(copy.deepcopy(module), fallback=None)
+    for _ in range(2):
+        x = torch.randn(3, 4)
+        for m in (module, net):
+            m.zero_grad()
+            m(x).square().sum().backward()
+        for ours, theirs in zip(net.parameters(), module.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(net.average, module.average)
+
+
+def written_without_gradients(y):
+    with torch.no_grad():
+        y.mul_(2)
+    return y * 3
+
+
 ROWS = torch.randn(5, 8)
 IMAGE = torch.randn(1, 2, 8, 8)
 OF_DETACHED = "a change in place of a detached tensor"
@@ -280,6 +325,7 @@ def test_what_onnx_cannot_say_is_pytorchs(name):
 
 LOST = [
     (Behind(changes_a_part), ROWS, OF_DETACHED),
+    (Behind(written_without_gradients), ROWS, "where gradients are off, of a tensor that has"),
     (Teacher(lambda p, q: p.data.mul_(0.9)), ROWS, OF_DETACHED),
     (Teacher(lambda p, q: p.mul_(0.9).add_(q, alpha=0.1)), ROWS, OF_PARAMETER),
     (Teacher(lambda p, q: p.copy_(q)), ROWS, OF_PARAMETER),
