@@ -51,6 +51,7 @@ namespace steep::cpu {
   X(tf_idf_vectorizer) \
   X(top_k) \
   X(transpose) \
+  X(triangular_solve) \
   X(trilu)
 // clang-format on
 

@@ -28,7 +28,7 @@ from torch.onnx._internal.exporter import _core, _fx_passes, _registration
 from torch.onnx._internal.exporter._errors import ConversionError
 from torch.utils._pytree import tree_structure
 
-from steep import cache, elementwise, order, own_gradients
+from steep import cache, elementwise, matrices, order, own_gradients
 from steep.ctc import CTC
 from steep.digits import constants_with_digits, keep_digits
 from steep.fingerprint import Undetermined, fingerprint
@@ -201,6 +201,7 @@ def _common_registry() -> Any:
         RECURRENT,
         CTC,
         elementwise.AS_IN_TORCH,
+        matrices.AS_IN_TORCH,
         order.AS_IN_TORCH,
         own_gradients.TRANSLATIONS,
     )
@@ -234,6 +235,7 @@ _SOURCES = (
     "faithful.py",
     "fingerprint.py",
     "lowering.py",
+    "matrices.py",
     "order.py",
     "own_gradients.py",
     "quiet.py",

@@ -160,7 +160,9 @@ class UnknownOps {
   }
 
   void look_at(const onnx::NodeProto& node, int64_t opset) {
-    if (functions_.count(function_id(node)) != 0 || says_gradient(node) || is_contrib(node)) return;
+    if (functions_.count(function_id(node)) != 0 || says_gradient(node) || is_own(node) ||
+        is_contrib(node))
+      return;
     const std::string op = node.domain().empty()
                                ? quote(node.op_type())
                                : quote(node.domain()) + "." + quote(node.op_type());
@@ -454,16 +456,6 @@ std::string function_id(const onnx::FunctionProto& f) {
 }
 std::string function_id(const onnx::NodeProto& n) {
   return n.domain() + '\0' + n.op_type() + '\0' + n.overload();
-}
-
-bool says_gradient(const onnx::NodeProto& node) {
-  return node.domain() == "steep" &&
-         (node.op_type() == "GradientOf" || node.op_type().rfind("WithGradient", 0) == 0);
-}
-
-std::string canonical_name(const onnx::NodeProto& node) {
-  if (says_gradient(node)) return "steep." + node.op_type().substr(0, node.op_type().find('_'));
-  return node.domain().empty() ? node.op_type() : node.domain() + "." + node.op_type();
 }
 
 std::string display_name(const onnx::NodeProto& node) {

@@ -25,8 +25,11 @@ inline constexpr std::string_view kPreviewDomain = "ai.onnx.preview";
 
 /// A node of the domain "steep": GradientOf and WithGradient (ops/with_gradient.cc), as captures of
 /// PyTorch have them; WithGradient_4_1 in models of gradients, where the numbers are those of
-/// operands and results. No file is to hold any other operator of ours.
+/// operands and results.
 bool says_gradient(const onnx::NodeProto& node);
+/// A node of the domain "steep" of which ONNX's standard has no equal: OpDef::in_files. No file is
+/// to hold any other operator of ours.
+bool is_own(const onnx::NodeProto& node);
 /// An operator of ONNX Runtime's own domain that we know (contrib/contrib.h).
 bool is_contrib(const onnx::NodeProto& node);
 /// Moves to that domain the nodes of such operators that ONNX Runtime writes in ONNX's own.

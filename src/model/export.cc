@@ -42,6 +42,10 @@ bool is_own(Node n) {
   return n.op().rfind("steep.", 0) == 0 && !stops_gradient(n) && !says_gradient(n);
 }
 
+/// Of ours, and no file holds it: models for runtimes are written without. What a capture is
+/// written with stays: the model is read by Steep again.
+bool is_inner(Node n) { return is_own(n) && !find_op(n.op())->in_files; }
+
 /// Runtimes know operators later than ONNX does: these are written out.
 bool too_new(Node n) { return n.op() == "CumProd"; }
 
@@ -225,7 +229,7 @@ class Writer {
   }
 
   void add_node(Node n) {
-    if (is_own(n) && reader_ == Reader::runtime) {
+    if (is_inner(n) && reader_ == Reader::runtime) {
       refuse("An operator of Steep's own cannot be written as ONNX.", n.name(), n.op(),
              "Replace the operator that it came from.");
     }
@@ -282,7 +286,7 @@ class Writer {
       add_body(**body, proto->name() + "/" + name, {first, first + static_cast<int>(captured)},
                attribute->mutable_g());
     }
-    if (!says_gradient(n)) written_.emplace_back(n, proto);
+    if (!says_gradient(n) && !is_own(n)) written_.emplace_back(n, proto);
   }
 
   /// `captured`: what the last inputs of the body are called out here. Names are unique in the
@@ -409,7 +413,7 @@ void expand_own_ops(Graph& g) {
     again = false;
     without.clear();
     for (Node n : g.nodes()) {
-      if (!is_own(n) && !too_new(n)) continue;
+      if (!is_inner(n) && !too_new(n)) continue;
       const Graph::Scope scope(g, n.phase(), n.name());
       const std::vector<Value> parts = in_parts(n);
       if (parts.empty()) {

@@ -345,7 +345,8 @@ static Attr with_digits(Attr attr, const onnx::NodeProto& node, const std::strin
 
 std::vector<Binding> Lowering::raise_node(const onnx::NodeProto& node, std::vector<Binding> inputs,
                                           const Frame& frame) {
-  if (!node.domain().empty() && node.domain() != kTrainingDomain && !says_gradient(node)) {
+  if (!node.domain().empty() && node.domain() != kTrainingDomain && !says_gradient(node) &&
+      !is_own(node)) {
     throw ModelError(
         {.what = "The operator is not known.", .received = "domain " + quote(node.domain())});
   }

@@ -106,6 +106,8 @@ struct SizeInput {
 
 struct OpDef {
   std::string_view name;  ///< canonical: ONNX's name, "steep.Name", or "domain.Name" if offered
+  /// An operator of ours that captures of PyTorch are written with, in the domain "steep".
+  bool in_files = false;
   std::vector<Attribute> attributes{};
   /// Ranks of the inputs in order, after ONNX's docs/Operators.md: a number, "2+" at least that
   /// many, "=" as many as input 0, "<" one less, "." any; "s" for a single value, which must not

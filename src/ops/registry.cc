@@ -230,6 +230,7 @@ namespace steep {
   X(SteepSumPool) \
   X(SteepSumPoolGrad) \
   X(SteepSumTo) \
+  X(SteepTriangularSolve) \
   X(SteepWithGradient) \
   X(SteepZerosLike)
 // clang-format on

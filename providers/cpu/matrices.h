@@ -1,0 +1,104 @@
+// What kernels of linear algebra share: stacks of matrices that broadcast, and substitution.
+// Elements lie row by row. Results are the same bits however columns are split.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "providers/cpu/build_kernel.h"
+#include "providers/cpu/parallel.h"
+
+namespace steep::cpu {
+
+/// y[0, m) -= Σ f[i · step] · x[i · row + (0, m)] over i in [0, count).
+template <typename T>
+void subtract_rows(T* __restrict y, int64_t m, const T* f, int64_t step, int64_t count,
+                   const T* __restrict x, int64_t row) {
+  int64_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+    const T f0 = f[i * step], f1 = f[(i + 1) * step];
+    const T f2 = f[(i + 2) * step], f3 = f[(i + 3) * step];
+    const T* x0 = x + i * row;
+    const T *x1 = x0 + row, *x2 = x1 + row, *x3 = x2 + row;
+    for (int64_t j = 0; j < m; ++j) y[j] -= (f0 * x0[j] + f1 * x1[j]) + (f2 * x2[j] + f3 * x3[j]);
+  }
+  for (; i < count; ++i) {
+    const T* from = x + i * row;
+    for (int64_t j = 0; j < m; ++j) y[j] -= f[i * step] * from[j];
+  }
+}
+
+/// A triangular matrix n by n: element (i, j) is at[i · down + j · across], i ≥ j where `lower`.
+template <typename T>
+struct Triangle {
+  const T* at;
+  int64_t n, down, across;
+  bool lower;
+  bool unit;  ///< the diagonal is of ones, and not read
+
+  /// The columns x[n, m], `row` elements from one row to the next, become those of the solution.
+  void substitute(T* x, int64_t m, int64_t row) const {
+    for (int64_t step = 0; step < n; ++step) {
+      if (step % kPolled == kPolled - 1) poll();
+      const int64_t i = lower ? step : n - 1 - step;
+      const int64_t first = lower ? 0 : i + 1;
+      T* to = x + i * row;
+      subtract_rows(to, m, at + i * down + first * across, across, step, x + first * row, row);
+      if (unit) continue;
+      const T diagonal = at[i * (down + across)];
+      for (int64_t j = 0; j < m; ++j) to[j] /= diagonal;
+    }
+  }
+
+ private:
+  static constexpr int64_t kPolled = 128;
+};
+
+/// Stacks a [.., n, n] and b [.., n, k] that broadcast to x [.., n, k].
+struct Systems {
+  Dims stack, strides_a, strides_b;  ///< of x; in matrices, 0 where an operand repeats itself
+  int64_t n = 0, k = 0;
+  bool same = false;  ///< b is of x's shape
+
+  /// Nothing, and the reason, when they do not fit.
+  static std::optional<Systems> of(const Dims& a, const Dims& b, const Dims& x,
+                                   std::string* why_not);
+
+  int64_t count() const { return element_count(stack); }
+
+  /// Calls body(a, b, x, first, columns) with the numbers of matrices, and columns [first, first +
+  /// columns) of b and x, in parallel.
+  template <typename F>
+  void for_columns(F&& body) const {
+    constexpr int64_t kBlock = 64;
+    const int64_t blocks = (k + kBlock - 1) / kBlock;
+    const int64_t cost = n * n * std::min(k, kBlock);
+    parallel_for(count() * blocks, grain_of(32768, cost), [&](int64_t begin, int64_t end) {
+      for (int64_t at = begin; at < end; ++at) {
+        const int64_t x = at / blocks, first = at % blocks * kBlock;
+        int64_t a = 0, b = 0, left = x;
+        for (size_t axis = stack.size(); axis-- > 0;) {
+          const int64_t index = left % stack[axis];
+          left /= stack[axis];
+          a += index * strides_a[axis];
+          b += index * strides_b[axis];
+        }
+        body(a, b, x, first, std::min(kBlock, k - first));
+      }
+    });
+  }
+
+  /// Copies columns of b's matrix to those of x's, unless they are the same memory.
+  template <typename T>
+  void copy_columns(const T* b, T* x, int64_t columns) const {
+    if (b == x) return;
+    for (int64_t i = 0; i < n; ++i) std::copy(b + i * k, b + i * k + columns, x + i * k);
+  }
+};
+
+/// "the matrix", or which of a stack it is: "matrix [1, 0]".
+std::string name_of_matrix(const Dims& stack, int64_t number);
+
+}  // namespace steep::cpu

@@ -1,0 +1,98 @@
+"""Linear algebra beyond the rows: sizes of several blocks, and operands that do not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from nodes import evaluate
+from onnx import helper
+from rows.row import Row
+
+import steep
+
+
+def run(op, inputs, outputs=1, **attrs):
+    return evaluate(Row(op, (), attrs, outputs), list(inputs))
+
+
+def close(ours, theirs, dtype):
+    tolerance = 1e-9 if dtype == np.float64 else 1e-4
+    theirs = np.asarray(theirs)
+    assert ours.dtype == dtype
+    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance * np.abs(theirs).max())
+
+
+def large(n, *stack, dtype):
+    rng = np.random.default_rng(n)
+    a = rng.uniform(-1, 1, (*stack, n, n)) / n + np.roll(np.eye(n), n // 3, 0)
+    return a.astype(dtype), rng.uniform(-1, 1, (*stack, n, 150)).astype(dtype)
+
+
+both = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+@both
+@pytest.mark.parametrize("bits", range(8))
+def test_large_triangles(dtype, bits):
+    upper, transpose, unit = bits & 1, bits >> 1 & 1, bits >> 2
+    a, b = large(203, dtype=dtype)
+    a = np.roll(a, -(203 // 3), 0)
+    (ours,) = run("steep.TriangularSolve", [a, b], upper=upper, transpose=transpose, unit=unit)
+    a = torch.tensor(a).mT if transpose else torch.tensor(a)
+    way = {"upper": upper != transpose, "unitriangular": bool(unit)}
+    close(ours, torch.linalg.solve_triangular(a, torch.tensor(b), **way), dtype)
+
+
+def test_zeros_on_a_diagonal_divide_as_in_torch():
+    a = np.diag([2.0, 0.0, 4.0])
+    a[2, 1] = 1
+    b = np.ones((3, 1))
+    (ours,) = run("steep.TriangularSolve", [a, b])
+    theirs = torch.linalg.solve_triangular(torch.tensor(a), torch.tensor(b), upper=False)
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def refused(op, *shapes, dtype=np.float32, **attrs):
+    with pytest.raises(steep.ShapeError) as error:
+        run(op, [np.ones(s, dtype) for s in shapes], **attrs)
+    assert error.value.op == op
+
+
+def test_operands_that_do_not_fit():
+    refused("steep.TriangularSolve", (3, 2), (3, 2))
+    refused("steep.TriangularSolve", (3, 3), (2, 2))
+    refused("steep.TriangularSolve", (3, 3), (3,))
+    refused("steep.TriangularSolve", (2, 3, 3), (5, 3, 1))
+    refused("steep.TriangularSolve", (3, 3))
+    refused("steep.TriangularSolve", (3, 3), (3, 3), dtype=np.int64)
+
+
+def one_node(op, outputs=1, dtype=onnx.TensorProto.FLOAT, **attrs):
+    names = [f"y{i}" for i in range(outputs)]
+    graph = helper.make_graph(
+        [helper.make_node(op, ["a", "b"], names, domain="steep", **attrs)],
+        "one",
+        [helper.make_tensor_value_info(n, dtype, ["n", n]) for n in "ab"],
+        [helper.make_tensor_value_info(n, dtype, None) for n in names],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("steep", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+
+
+def test_files_hold_what_captures_say_and_no_other_operator_of_ours():
+    a, b = large(7, dtype=np.float32)
+    session = steep.InferenceSession(one_node("TriangularSolve", upper=1))
+    (x,) = session.run(None, {"a": a + np.eye(7, dtype=np.float32), "b": b})
+    assert x.shape == b.shape
+    for model in (
+        one_node("TriangularSolve", outputs=2),
+        one_node("TriangularSolve", upper="yes"),
+        one_node("TriangularSolve", dtype=onnx.TensorProto.INT64),
+        one_node("SumTo"),
+        one_node("MatMul"),
+        one_node("Nothing"),
+    ):
+        with pytest.raises((steep.ModelError, steep.ShapeError)):
+            steep.InferenceSession(model)
