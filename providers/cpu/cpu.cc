@@ -17,6 +17,7 @@ namespace steep::cpu {
   X(attention_grad) \
   X(batch_norm) \
   X(cast) \
+  X(cholesky) \
   X(concat) \
   X(conv) \
   X(copy) \

@@ -152,6 +152,7 @@ def lower(
             traced, signature = aot_export_module(run, fakes, trace_joint=False, pre_dispatch=True)
         except Exception as e:  # whatever tracing raises
             raise refusal(e, run.interpreter.at) from e
+        _without_tokens(traced.graph, signature.input_tokens)
         names = [n.name for n in traced.graph.nodes if n.op == "placeholder"]
         written = [names.index(n) for n in signature.user_inputs_to_mutate.values()]
         try:
@@ -168,6 +169,19 @@ def lower(
                     refused.others.append(CannotLower(reason, at.name, line_of(at)))
             raise refused from e
     return model, written, draws, cached
+
+
+def _without_tokens(graph: torch.fx.Graph, names: list[str]) -> None:
+    """Take out what orders effects, if none is left.
+
+    PyTorch puts it in for checks within an operator that stays whole (``linalg.cholesky``), as the
+    first inputs and results.
+    """
+    (end,) = (n for n in graph.nodes if n.op == "output")
+    for token in [n for n in graph.nodes if n.op == "placeholder" and n.name in names]:
+        if set(token.users) == {end}:
+            end.args = (tuple(value for value in end.args[0] if value is not token),)
+            graph.erase_node(token)
 
 
 @contextlib.contextmanager

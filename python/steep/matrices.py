@@ -11,16 +11,13 @@ from onnxscript import ir, opset18
 from torch.onnx._internal.exporter._tensors import SymbolicTensor
 
 
-def _node(op: str, inputs: Sequence[Any], dtypes: Sequence[Any] = (), **flags: bool) -> list[Any]:
-    """Add a node of the engine's own domain: a result of each dtype, the first input's for None."""
+def _node(op: str, inputs: Sequence[Any], outputs: int = 1, **flags: bool) -> list[Any]:
+    """Add a node of the engine's own domain; what it returns has neither type nor shape."""
     recorder: Any = onnxscript.evaluator.default()
-    results = [SymbolicTensor(recorder.opset) for _ in dtypes]
-    for result, dtype in zip(results, dtypes, strict=True):
-        result.dtype = inputs[0].dtype if dtype is None else dtype
+    results = [SymbolicTensor(recorder.opset) for _ in range(outputs)]
     attributes = [ir.AttrInt64(name, int(flag)) for name, flag in flags.items()]
-    recorder.nodes.append(
-        ir.Node("steep", op, list(inputs), attributes, outputs=results, version=1)
-    )
+    node = ir.Node("steep", op, list(inputs), attributes, outputs=results, version=1)
+    recorder.nodes.append(node)
     return results
 
 
@@ -34,7 +31,7 @@ def _turned(matrices: Any, *like: Any) -> Any:
 
 
 def _triangular(a: Any, b: Any, **flags: bool) -> Any:
-    return _node("TriangularSolve", [a, b], [None], **flags)[0]
+    return _node("TriangularSolve", [a, b], **flags)[0]
 
 
 def _solve_triangular(
@@ -55,7 +52,44 @@ def _triangular_solve(
     return x, opset18.Identity(A)
 
 
+def _cholesky(self: Any, upper: bool = False) -> Any:
+    return _factor(self, upper, 1, check=True)[0]
+
+
+def _cholesky_ex(self: Any, upper: bool = False, check_errors: bool = False) -> tuple[Any, Any]:
+    """Return the factor of matrices, and for each 0 or its first minor that is not positive."""
+    factor, info = _factor(self, upper, 2, check=check_errors)
+    return factor, info
+
+
+def _factor(self: Any, upper: bool, outputs: int, **flags: bool) -> list[Any]:
+    """Return the factor, and what else the operator gives."""
+    factor, *info = _node("Cholesky", [_turned(self) if upper else self], outputs, **flags)
+    return [_turned(factor, self) if upper else factor, *info]
+
+
+def _cholesky_solve(self: Any, input2: Any, upper: bool = False) -> Any:
+    """Return X in A X = ``self``, by the factor of A."""
+    return _node("CholeskySolve", [input2, self], upper=upper)[0]
+
+
+def _cholesky_inverse(self: Any, upper: bool = False) -> Any:
+    return _node("CholeskySolve", [self, _identity(self)], upper=upper)[0]
+
+
+def _identity(squares: Any) -> Any:
+    """Return the identity matrix of the size and dtype of a stack of matrices."""
+    size = opset18.Shape(squares, start=-1)
+    zeros = opset18.ConstantOfShape(opset18.Concat(size, size, axis=0))
+    return opset18.CastLike(opset18.EyeLike(zeros), squares)
+
+
 AS_IN_TORCH: dict[Any, Any] = {
+    torch.ops.aten.cholesky.default: _cholesky,
+    torch.ops.aten.cholesky_inverse.default: _cholesky_inverse,
+    torch.ops.aten.cholesky_solve.default: _cholesky_solve,
+    torch.ops.aten.linalg_cholesky.default: _cholesky,
+    torch.ops.aten.linalg_cholesky_ex.default: _cholesky_ex,
     torch.ops.aten.linalg_solve_triangular.default: _solve_triangular,
     torch.ops.aten.triangular_solve.default: _triangular_solve,
 }

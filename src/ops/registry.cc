@@ -191,6 +191,8 @@ namespace steep {
   X(SteepAveragePoolGrad) \
   X(SteepBatchNorm) \
   X(SteepBatchNormGrad) \
+  X(SteepCholesky) \
+  X(SteepCholeskySolve) \
   X(SteepCofactors) \
   X(SteepConvGradInput) \
   X(SteepConvGradWeight) \

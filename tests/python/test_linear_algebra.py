@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from steep import ORTModule
+from steep import DataError, ORTModule
 
 SIZE = 3
 LA = torch.linalg
@@ -49,6 +49,33 @@ TRIANGULAR = {
 }
 
 
+def positive(a):
+    return a @ a.mT + torch.eye(SIZE, dtype=a.dtype)
+
+
+def jittered(a, b):
+    """As Gaussian processes do it: of what has no factor, nothing is raised."""
+    factor, info = LA.cholesky_ex(positive(a) - (b[0, 0, 0] > 0) * a[:1] ** 2)
+    return factor * (info == 0), info * b.sum()
+
+
+CHOLESKY = {
+    "cholesky": lambda a, b: LA.cholesky(positive(a)) @ b,
+    "upper": lambda a, b: LA.cholesky(positive(a) + a, upper=True) @ b,
+    "old": lambda a, b: torch.cholesky(positive(a * b[:, :, :1]), upper=True),
+    "no check": lambda a, b: jittered(a, b)[0],
+    "info": lambda a, b: jittered(a, b)[1],
+    "cholesky_solve": lambda a, b: torch.cholesky_solve(b, LA.cholesky(positive(a))),
+    "cholesky_solve of any matrix": lambda a, b: torch.cholesky_solve(b, a),
+    "cholesky_solve, upper": lambda a, b: torch.cholesky_solve(b, a, upper=True),
+    "cholesky_inverse": lambda a, b: torch.cholesky_inverse(a, upper=True) @ b,
+    "cholesky_inverse of stacks": lambda a, b: torch.cholesky_inverse(a * b[:, :, :1]),
+    "normal distribution": lambda a, b: torch.distributions.MultivariateNormal(
+        b[0, :, 0], positive(a), validate_args=False
+    ).log_prob(b.mT),
+}
+
+
 def check(function):
     torch.manual_seed(0)
     module = Fn(function)
@@ -60,6 +87,27 @@ def check(function):
     assert not any(graph.in_torch for graph in net.report().graphs)
 
 
-@pytest.mark.parametrize("name", TRIANGULAR)
+def each(cases, *often):
+    """All cases, slow but for these."""
+    slow = pytest.mark.slow
+    names = [n if n in often else pytest.param(n, marks=slow) for n in cases]
+    return pytest.mark.parametrize("name", names)
+
+
+@each(TRIANGULAR, "lower", "right, unit", "stacks")
 def test_triangular_systems(name):
     check(TRIANGULAR[name])
+
+
+@each(CHOLESKY, "upper", "info", "cholesky_solve")
+def test_positive_matrices(name):
+    check(CHOLESKY[name])
+
+
+def test_a_matrix_that_is_not_positive():
+    net = ORTModule(Fn(lambda a, b: LA.cholesky(a * b[:, :1, :1])), fallback=None)
+    with torch.no_grad():
+        net.matrix.copy_(torch.diag(torch.tensor([3.0, 4.0, 5.0])))
+    net(torch.ones(2, 1, 1, dtype=torch.float64))
+    with pytest.raises(DataError, match=r"minor 1 of matrix \[1\]"):
+        net(torch.tensor([1.0, -1.0], dtype=torch.float64).view(2, 1, 1))

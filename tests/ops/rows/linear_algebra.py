@@ -34,6 +34,17 @@ def regular(*shape, turned=1):
     return make
 
 
+def positive(*shape, turned=1):
+    """Symmetric matrices that are positive-definite."""
+    half = regular(*shape, turned=turned)
+
+    def make(rng):
+        a = half(rng)
+        return a @ a.swapaxes(-1, -2) / shape[-1]
+
+    return make
+
+
 def triangular(a, b, upper=0, transpose=0, unit=0):
     upper = bool(upper) != bool(transpose)
     a = a.mT if transpose else a
@@ -50,3 +61,20 @@ for _i, (_a, _b) in enumerate(SYSTEMS):
             attrs=_attrs,
             torch=lambda a, b, given=_attrs: triangular(a, b, **given),
         )
+    row(
+        "steep.CholeskySolve",
+        regular(*_a, turned=0),
+        floats(*_b),
+        attrs={"upper": _i % 2},
+        torch=lambda a, b, upper=bool(_i % 2): torch.cholesky_solve(b, a, upper),
+        smooth=False,  # the gradient is that of a whole matrix
+    )
+
+for _a in {a: None for a, _ in SYSTEMS} | {(4, 4): None, (2, 0, 3, 3): None, (33, 33): None}:
+    row(
+        "steep.Cholesky",
+        positive(*_a),
+        outputs=2,
+        torch=torch.linalg.cholesky_ex,
+        smooth=False,  # the gradient is that of a symmetric matrix
+    )

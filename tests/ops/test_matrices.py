@@ -6,8 +6,9 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from nodes import evaluate
+from nodes import evaluate, gradients
 from onnx import helper
+from rows.linear_algebra import positive
 from rows.row import Row
 
 import steep
@@ -54,6 +55,55 @@ def test_zeros_on_a_diagonal_divide_as_in_torch():
     np.testing.assert_array_equal(ours, theirs)
 
 
+@both
+@pytest.mark.parametrize("stack", [(), (3,)])
+def test_large_positive_matrices(dtype, stack):
+    a, _ = large(203, *stack, dtype=dtype)
+    a = a @ a.swapaxes(-1, -2)
+    (ours,) = run("steep.Cholesky", [a])
+    close(ours, torch.linalg.cholesky(torch.tensor(a)), dtype)
+    assert not np.triu(ours, 1).any()
+
+
+def indefinite(bad):
+    """A stack of matrices of which [1, 0] and [1, 2] have no factor, in their leading minor 2."""
+    a = np.tile(np.diag([4.0, 9.0, 5.0]), (2, 3, 1, 1))
+    a[..., 2, :2] = a[..., :2, 2] = 1
+    a[1, ::2, 1, 1] = bad
+    return a
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan])
+def test_matrices_that_are_not_positive(bad):
+    a = indefinite(bad)
+    with pytest.raises(steep.DataError, match=r"minor 2 of matrix \[1, 0\]") as error:
+        run("steep.Cholesky", [a])
+    assert error.value.op == "steep.Cholesky"
+    with pytest.raises(torch.linalg.LinAlgError):
+        torch.linalg.cholesky(torch.tensor(a))
+    factor, info = run("steep.Cholesky", [a], outputs=2, check=0)
+    theirs = torch.linalg.cholesky_ex(torch.tensor(a))
+    np.testing.assert_array_equal(info, theirs.info)
+    np.testing.assert_allclose(factor, theirs.L, rtol=1e-12, atol=1e-12)
+
+
+def test_the_gradient_of_a_factor_is_that_of_central_differences():
+    """Of matrices that stay symmetric: of others, the upper triangle would not be read."""
+    rng = np.random.default_rng(0)
+    a = positive(2, 4, 4)(rng)
+    seed = rng.uniform(-1, 1, a.shape)
+    row = Row("steep.Cholesky", ())
+    found = gradients(row, [a], [seed])[0]
+    for i, j in np.ndindex(4, 4):
+        step = np.zeros((4, 4))
+        step[i, j] += 0.5e-6
+        step[j, i] += 0.5e-6
+        above, below = (run("steep.Cholesky", [a + sign * step])[0] for sign in (1, -1))
+        slope = ((above - below) * seed).sum((1, 2)) / 2e-6
+        np.testing.assert_allclose(found[:, i, j], slope, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(found[:, i, j], found[:, j, i], rtol=1e-12)
+
+
 def refused(op, *shapes, dtype=np.float32, **attrs):
     with pytest.raises(steep.ShapeError) as error:
         run(op, [np.ones(s, dtype) for s in shapes], **attrs)
@@ -67,6 +117,9 @@ def test_operands_that_do_not_fit():
     refused("steep.TriangularSolve", (2, 3, 3), (5, 3, 1))
     refused("steep.TriangularSolve", (3, 3))
     refused("steep.TriangularSolve", (3, 3), (3, 3), dtype=np.int64)
+    refused("steep.Cholesky", (3, 2))
+    refused("steep.Cholesky", (3,))
+    refused("steep.CholeskySolve", (3, 3), (2, 2))
 
 
 def one_node(op, outputs=1, dtype=onnx.TensorProto.FLOAT, **attrs):

@@ -1,0 +1,85 @@
+// steep.Cholesky, row by row of the upper factor, which is transposed at the end: its rows are what
+// is subtracted from one another.
+#include <cmath>
+
+#include "providers/cpu/cpu.h"
+#include "providers/cpu/matrices.h"
+
+namespace steep::cpu {
+namespace {
+
+/// The lower triangle of `a` becomes the factor l, with zeros above it. Returns the order of the
+/// first leading minor that is not positive, or 0. From there on l is a's triangle but for that one
+/// number, which LAPACK's textbook form leaves too. `l` may be `a`.
+template <typename T>
+int32_t factorise(const T* a, T* l, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j <= i; ++j) l[j * n + i] = a[i * n + j];
+  }
+  int64_t done = 0;
+  for (; done < n; ++done) {
+    const int64_t k = done;
+    T* row = l + k * n;
+    // Of a large matrix the columns are worth threads; a stack of several has one each already.
+    parallel_for(n - k, grain_of(65536, k), [&](int64_t begin, int64_t end) {
+      subtract_rows(row + k + begin, end - begin, l + k, n, k, l + k + begin, n);
+    });
+    if (!(row[k] > 0)) {
+      for (int64_t j = k + 1; j < n; ++j) row[j] = a[j * n + k];
+      break;
+    }
+    const T root = std::sqrt(row[k]);
+    row[k] = root;
+    for (int64_t j = k + 1; j < n; ++j) row[j] /= root;
+    poll();
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < i; ++j) {
+      l[i * n + j] = l[j * n + i];
+      l[j * n + i] = 0;
+    }
+  }
+  return done == n ? 0 : static_cast<int32_t>(done + 1);
+}
+
+std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
+  const Operand& a = node.in(0);
+  if (a.rank() < 2 || a.dims.end()[-1] != a.dims.end()[-2])
+    return decline(why_not, "the matrices are not square");
+  const int64_t n = a.dims.back();
+  const Dims stack(a.dims.begin(), a.dims.end() - 2);
+  const bool check = node.attrs.integer("check") != 0, tells = node.out(1).present();
+  auto of_type = [&]<typename T>(T) {
+    auto run = [=, id = NodeId(node)](const KernelArgs& args) {
+      const int64_t count = element_count(stack);
+      auto* info = static_cast<int32_t*>(args.scratch);
+      parallel_for(count, grain_of(32768, n * n * n / 3), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          info[i] = factorise(args.input<T>(0) + i * n * n, args.output<T>(0) + i * n * n, n);
+      });
+      if (tells && args.out[1] != nullptr) std::copy(info, info + count, args.output<int32_t>(1));
+      const auto* bad = std::find_if(info, info + count, [](int32_t at) { return at != 0; });
+      if (!check || bad == info + count) return;
+      id.data_error("A matrix is not positive-definite.", "positive leading minors",
+                    fmt::format("minor {} of {} is not positive, or NaN", *bad,
+                                name_of_matrix(stack, bad - info)),
+                    "Add a small multiple of the identity matrix.");
+    };
+    auto kernel =
+        kernel_from(run, static_cast<size_t>(element_count(stack)) * sizeof(int32_t), {{0, 0}});
+    kernel->flops = static_cast<double>(element_count(stack)) * static_cast<double>(n * n) *
+                    static_cast<double>(n) / 3;
+    return kernel;
+  };
+  if (a.dtype == DType::f32) return of_type(float{});
+  if (a.dtype == DType::f64) return of_type(double{});
+  return decline(why_not, "dtype is {}", name_of(a.dtype));
+}
+
+}  // namespace
+
+void register_cholesky(std::vector<Candidate>& list) {
+  list.push_back({"steep.Cholesky", "by rows", make});
+}
+
+}  // namespace steep::cpu
