@@ -49,6 +49,7 @@ namespace steep::cpu {
   X(slice) \
   X(softmax) \
   X(softmax_cross_entropy) \
+  X(solve) \
   X(tf_idf_vectorizer) \
   X(top_k) \
   X(transpose) \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ import onnxscript
 import torch
 from onnxscript import ir, opset18
 from torch.onnx._internal.exporter._tensors import SymbolicTensor
+
+from steep.elementwise import number
 
 
 def _node(op: str, inputs: Sequence[Any], outputs: int = 1, **flags: bool) -> list[Any]:
@@ -84,12 +87,73 @@ def _identity(squares: Any) -> Any:
     return opset18.CastLike(opset18.EyeLike(zeros), squares)
 
 
+def _solve(A: Any, B: Any, left: bool = True) -> Any:
+    return _solution(A, B, left, 1, check=True)[0]
+
+
+def _solve_ex(A: Any, B: Any, left: bool = True, check_errors: bool = False) -> tuple[Any, Any]:
+    """Return X in A X = B, or in X A = B, and for each A 0 or its first pivot that is zero."""
+    x, info = _solution(A, B, left, 2, check=check_errors)
+    return x, info
+
+
+def _solution(A: Any, B: Any, left: bool, outputs: int, **flags: bool) -> list[Any]:
+    """Return X, and what else the operator gives."""
+    if _are_vectors(A, B):
+        last = opset18.Constant(value_ints=[-1])
+        x, *info = _node("Solve", [A, opset18.Unsqueeze(B, last)], outputs, **flags)
+        return [opset18.Squeeze(x, last), *info]
+    if left:
+        return _node("Solve", [A, B], outputs, **flags)
+    x, *info = _node("Solve", [_turned(A), _turned(B)], outputs, **flags)
+    return [_turned(x, A, B), *info]
+
+
+def _are_vectors(A: Any, B: Any) -> bool:
+    """Whether a right-hand side is a vector for each matrix: PyTorch tells by the shapes."""
+    if len(B.shape) == 1 or len(B.shape) != len(A.shape) - 1:
+        return len(B.shape) == 1
+    pairs = list(zip(A.shape, B.shape, strict=False))
+    if any(isinstance(n, ir.SymbolicDim) and n.value is None for pair in pairs for n in pair):
+        raise NotImplementedError("extents without a name may be those of vectors or of matrices")
+    return all(a == b for a, b in pairs)
+
+
+def _inverse(A: Any) -> Any:
+    return _node("Solve", [A, _identity(A)], check=True)[0]
+
+
+def _inverse_ex(A: Any, check_errors: bool = False) -> tuple[Any, Any]:
+    x, info = _node("Solve", [A, _identity(A)], 2, check=check_errors)
+    return x, info
+
+
+def _slogdet(A: Any) -> tuple[Any, Any]:
+    """Return the signs of determinants, and the logarithms of their magnitudes."""
+    sign, logarithm = _node("SlogDet", [A], 2)
+    return sign, logarithm
+
+
+def _logdet(self: Any) -> Any:
+    sign, logarithm = _slogdet(self)
+    negative = opset18.Less(sign, number(0.0, self))
+    return opset18.Where(negative, number(math.nan, self), logarithm)
+
+
 AS_IN_TORCH: dict[Any, Any] = {
     torch.ops.aten.cholesky.default: _cholesky,
     torch.ops.aten.cholesky_inverse.default: _cholesky_inverse,
     torch.ops.aten.cholesky_solve.default: _cholesky_solve,
     torch.ops.aten.linalg_cholesky.default: _cholesky,
     torch.ops.aten.linalg_cholesky_ex.default: _cholesky_ex,
+    torch.ops.aten.inverse.default: _inverse,
+    torch.ops.aten.linalg_inv.default: _inverse,
+    torch.ops.aten.linalg_inv_ex.default: _inverse_ex,
+    torch.ops.aten.linalg_slogdet.default: _slogdet,
+    torch.ops.aten.linalg_solve.default: _solve,
+    torch.ops.aten.linalg_solve_ex.default: _solve_ex,
+    torch.ops.aten.logdet.default: _logdet,
+    torch.ops.aten.slogdet.default: _slogdet,
     torch.ops.aten.linalg_solve_triangular.default: _solve_triangular,
     torch.ops.aten.triangular_solve.default: _triangular_solve,
 }

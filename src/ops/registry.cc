@@ -206,6 +206,9 @@ namespace steep {
   X(SteepGlobalNorm) \
   X(SteepGradientOf) \
   X(SteepGridSampleGrad) \
+  X(SteepLU) \
+  X(SteepLUSlogDet) \
+  X(SteepLUSolve) \
   X(SteepLamb) \
   X(SteepLayerNormalizationGrad) \
   X(SteepLoop) \
@@ -224,9 +227,11 @@ namespace steep {
   X(SteepSGD) \
   X(SteepSequenceExtents) \
   X(SteepSliceGrad) \
+  X(SteepSlogDet) \
   X(SteepSoftmaxCrossEntropy) \
   X(SteepSoftmaxCrossEntropyGrad) \
   X(SteepSoftmaxGrad) \
+  X(SteepSolve) \
   X(SteepStopGradient) \
   X(SteepSumOf) \
   X(SteepSumPool) \

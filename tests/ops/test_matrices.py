@@ -104,6 +104,58 @@ def test_the_gradient_of_a_factor_is_that_of_central_differences():
         np.testing.assert_allclose(found[:, i, j], found[:, j, i], rtol=1e-12)
 
 
+@both
+@pytest.mark.parametrize("stack", [(), (3,)])
+def test_large_systems(dtype, stack):
+    a, b = large(203, *stack, dtype=dtype)
+    x, info = run("steep.Solve", [a, b], outputs=2)
+    close(x, torch.linalg.solve(torch.tensor(a), torch.tensor(b)), dtype)
+    assert not info.any()
+    seed = np.ones_like(b)
+    found = gradients(Row("steep.Solve", ()), [a, b], [seed])
+    leaves = torch.tensor(a, requires_grad=True), torch.tensor(b, requires_grad=True)
+    torch.linalg.solve(*leaves).backward(torch.tensor(seed))
+    for i, leaf in enumerate(leaves):
+        close(found[i], leaf.grad, dtype)
+
+
+@both
+def test_a_decomposition_of_several_panels_is_that_of_torch(dtype):
+    a = np.random.default_rng(3).uniform(-1, 1, (2, 133, 133)).astype(dtype)
+    lu, pivots, info = run("steep.LU", [a], outputs=3)
+    theirs = torch.linalg.lu_factor_ex(torch.tensor(a))
+    np.testing.assert_array_equal(pivots + 1, theirs.pivots)
+    np.testing.assert_array_equal(info, theirs.info)
+    close(lu, theirs.LU, dtype)
+
+
+def test_determinants_beyond_what_floats_hold():
+    a = np.stack([np.eye(300) * 1e9, np.roll(np.eye(300), 1, 0) * 1e-9]).astype(np.float32)
+    sign, logarithm = run("steep.SlogDet", [a], outputs=2)
+    theirs = torch.linalg.slogdet(torch.tensor(a))
+    np.testing.assert_array_equal(sign, theirs.sign)
+    np.testing.assert_allclose(logarithm, theirs.logabsdet, rtol=1e-6)
+
+
+def test_matrices_that_are_singular():
+    a = np.tile(np.diag([3.0, 2.0, 1.0]), (2, 2, 1, 1))
+    a[1, 0, 1] = a[1, 0, 0] * 2
+    b = np.ones((3, 1))
+    with pytest.raises(steep.DataError, match=r"pivot 2 of matrix \[1, 0\]") as error:
+        run("steep.Solve", [a, b])
+    assert error.value.op == "steep.LU"
+    with pytest.raises(torch.linalg.LinAlgError):
+        torch.linalg.solve(torch.tensor(a), torch.tensor(b))
+    _, info = run("steep.Solve", [a, b], outputs=2, check=0)
+    theirs = torch.linalg.solve_ex(torch.tensor(a), torch.tensor(b)).info
+    np.testing.assert_array_equal(info, theirs)
+
+
+def test_a_decomposition_is_differentiated_by_what_reads_it_alone():
+    with pytest.raises(steep.ModelError, match="no gradient of its own"):
+        gradients(Row("steep.LU", (), {}, 3), [np.eye(3)], [np.eye(3), None, None])
+
+
 def refused(op, *shapes, dtype=np.float32, **attrs):
     with pytest.raises(steep.ShapeError) as error:
         run(op, [np.ones(s, dtype) for s in shapes], **attrs)
@@ -120,6 +172,10 @@ def test_operands_that_do_not_fit():
     refused("steep.Cholesky", (3, 2))
     refused("steep.Cholesky", (3,))
     refused("steep.CholeskySolve", (3, 3), (2, 2))
+    refused("steep.Solve", (3, 3), (2, 2))
+    refused("steep.SlogDet", (3, 2))
+    refused("steep.LUSolve", (3, 3), (3, 3), (3,), (3, 2))  # pivots of floats
+    refused("steep.LUSlogDet", (3, 3), (3, 3))
 
 
 def one_node(op, outputs=1, dtype=onnx.TensorProto.FLOAT, **attrs):

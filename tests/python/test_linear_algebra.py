@@ -76,6 +76,29 @@ CHOLESKY = {
 }
 
 
+GENERAL = {
+    "solve": LA.solve,
+    "right": lambda a, b: LA.solve(a, b.mT, left=False),
+    "vector": lambda a, b: LA.solve(a, b[0, :, 0]),
+    "vectors": lambda a, b: LA.solve(a * b[:, :, :1].cos().square(), b[:, :, 0]),
+    "a matrix for all": lambda a, b: LA.solve(a + 0.1 * b[:, :, :1], b[0]),
+    "stacks": lambda a, b: LA.solve(a + 0.1 * b[:, None, :, :1], b[:1]),
+    "solve_ex": lambda a, b: LA.solve_ex(a, b)[0],
+    "info": lambda a, b: LA.solve_ex(a, b).result * (LA.inv_ex(a).info + 1),
+    "inv": lambda a, b: LA.inv(a) @ b,
+    "inverse of stacks": lambda a, b: torch.inverse(a + 0.1 * b[:, :, :1]),
+    "inv_ex": lambda a, b: LA.inv_ex(a).inverse @ b,
+    "slogdet": lambda a, b: torch.stack(LA.slogdet(a + 0.1 * b[:, :, :1])),
+    "slogdet, old": lambda a, b: torch.slogdet(-a).logabsdet * b.sum(),
+    "logdet": lambda a, b: torch.logdet(a + 0.1 * b[:, :, :1]),
+    "logdet of a negative one": lambda a, b: torch.logdet(-a) + b.sum(),
+    "det": lambda a, b: LA.det(a) * b,
+    "matrix_power": lambda a, b: LA.matrix_power(a, -2) @ b,
+    "tensorsolve": lambda a, b: LA.tensorsolve(a, b[0, :, 0]),
+    "cayley": lambda a, b: LA.solve(torch.eye(SIZE) + a - a.mT, torch.eye(SIZE) - a + a.mT) @ b,
+}
+
+
 def check(function):
     torch.manual_seed(0)
     module = Fn(function)
@@ -83,7 +106,7 @@ def check(function):
     for count in (2, 5):
         b = torch.randn(count, SIZE, 4, dtype=torch.float64)
         for found, right in zip(derivatives(net, b), derivatives(module, b), strict=True):
-            torch.testing.assert_close(found, right, rtol=1e-8, atol=1e-9)
+            torch.testing.assert_close(found, right, rtol=1e-8, atol=1e-9, equal_nan=True)
     assert not any(graph.in_torch for graph in net.report().graphs)
 
 
@@ -111,3 +134,16 @@ def test_a_matrix_that_is_not_positive():
     net(torch.ones(2, 1, 1, dtype=torch.float64))
     with pytest.raises(DataError, match=r"minor 1 of matrix \[1\]"):
         net(torch.tensor([1.0, -1.0], dtype=torch.float64).view(2, 1, 1))
+
+
+@each(GENERAL, "right", "vectors", "inv_ex", "slogdet", "logdet of a negative one")
+def test_systems(name):
+    check(GENERAL[name])
+
+
+@pytest.mark.parametrize("function", [LA.inv, lambda a: LA.solve(a, torch.ones(SIZE).double())])
+def test_a_matrix_that_is_singular(function):
+    net = ORTModule(Fn(lambda a, b: function(a * b)), fallback=None)
+    net(torch.ones(SIZE, SIZE, dtype=torch.float64))
+    with pytest.raises(DataError, match="pivot 1 of the matrix is zero"):
+        net(torch.zeros(SIZE, SIZE, dtype=torch.float64))
