@@ -91,7 +91,7 @@ def _traced(
     inner.output([copies[n] for n in results])
     module = torch.fx.GraphModule(torch.nn.Module(), inner)
     with quiet(), transforms_left():
-        traced = make_fx(module)(*(n.meta["example_value"] for n in given)).graph
+        traced = make_fx(module.forward)(*(n.meta["example_value"] for n in given)).graph
     for n in traced.nodes:
         if n.op == "get_attr":
             raise NotImplementedError("a constant within vmap")

@@ -49,6 +49,7 @@ from steep.cumulative import means_over_batches
 from steep.cuts import cuts, left_to_pytorch
 from steep.errors import Error, ModelError
 from steep.lowering import CannotLower, turn
+from steep.noticed import noticed
 from steep.parts import bring_in_parts
 from steep.piece import Lowered, NothingToRun, Piece, bring_in, copy_graph, say
 from steep.providers import choices_of, running_on
@@ -275,7 +276,8 @@ class Captured:
 
         configured._torchdynamo_orig_backend = make  # type: ignore[attr-defined]
         context.callback = configured
-        self._call = context(module)
+        # Its forward: hooks of all modules are for those that the user has.
+        self._call = context(module).forward
         self._first = first  # None until a graph was made
         self._changed: set[tuple[int, int]] = set()  # extents, by argument and dimension
 
@@ -288,7 +290,7 @@ class Captured:
         chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
         failed = ""
         ours = [kept_whole(), own_gradients.whole_backwards(), known_to_tracers()]
-        ours += [buckets(), cuts(), means_over_batches(self._module), widened()]
+        ours += [buckets(), cuts(), means_over_batches(self._module), noticed(), widened()]
         ours += [branches()] if self._whole else []
         ours += [checked()]  # before branches(): an error is no side that a graph is made for
         with settings, chatter, contextlib.ExitStack() as stack:

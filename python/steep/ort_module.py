@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
 
 from steep.call import autocast_precision
@@ -45,6 +46,9 @@ _SHARED = (
     "_load_state_dict_pre_hooks",
     "_load_state_dict_post_hooks",
 )
+
+# Its own.
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 # What Python calls when ``__class__`` is no property.
 _set_type = vars(object)["__class__"].__set__
@@ -196,6 +200,12 @@ class ORTModule(torch.nn.Module):
         bases = (*mixins, type(self))
         _set_type(self, type(type(self).__name__, bases, kept))
         self.__dict__["_mixed"] = given
+
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        """Leave the hooks of all modules to the wrapped one."""
+        if _has_any_global_hook() and not any(map(self.__dict__.__getitem__, _HOOKS)):
+            return self.forward(*args, **kwargs)
+        return super()._call_impl(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run as the wrapped module's ``forward`` would, whose signature this has."""

@@ -262,7 +262,7 @@ class _View:
 
     def __call__(self, arguments: Sequence[Any], values: list[torch.Tensor]) -> Any:
         given = () if self.base is None else (values[self.base],)
-        return self.chain(*arguments, *given)
+        return self.chain.forward(*arguments, *given)
 
 
 def _like(value: torch.Tensor, example: Any) -> torch.Tensor:

@@ -33,6 +33,13 @@ class Scale:
         return y * self.factor
 
 
+class Layer(torch.nn.Linear):
+    """One whose class a test changes."""
+
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -96,8 +103,28 @@ def untie(net, turn):
     net.second.weight = torch.nn.Parameter(weight.detach() * 2) if turn == 1 else weight
 
 
+def method_of_class(net, turn):
+    plain = torch.nn.Linear.forward
+    Layer.forward = lambda self, x: plain(self, x) * (turn + 2)
+
+
+def hook_of_all(net, turn):
+    if turn == 1:
+        hooks = torch.nn.modules.module
+        HANDLES.append(hooks.register_module_forward_hook(lambda m, given, y: y * 3))
+    else:
+        HANDLES.pop().remove()
+
+
+HANDLES = []
+
+
 def set_global(net, turn):
     globals()["FACTOR"] = 2.0 + turn
+
+
+def layers():
+    return torch.nn.Sequential(Layer(4, 4), torch.nn.Tanh())
 
 
 CHANGES = {
@@ -115,6 +142,8 @@ CHANGES = {
     "pruning": (Net, cut),
     "tie": (Tied, untie),
     "global": (Net, set_global),
+    "method of a class": (layers, method_of_class),
+    "hook of all modules": (layers, hook_of_all),
 }
 
 
@@ -145,6 +174,7 @@ def compare(torch_net, net, *inputs):
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_between_calls_is_seen(name, monkeypatch):
     monkeypatch.setitem(globals(), "FACTOR", 2.0)  # put back afterwards
+    monkeypatch.setattr(Layer, "forward", Layer.forward)
     make, change = CHANGES[name]
     torch_net = make()
     inner = copy.deepcopy(torch_net)
