@@ -25,6 +25,7 @@ from steep.faithful import Watch, faithful
 from steep.memory import written_by
 from steep.own_gradients import Interpreter
 from steep.quiet import quiet, replaced, transforms_left
+from steep.regions import regions, spell
 
 WITHIN = "steep.within"
 """Of an operation that others were written out in: its name in the captured graph."""
@@ -145,6 +146,7 @@ def lower(
     returned. Its first outputs are to be written to those inputs that are returned.
     """
     mode = fake_mode()
+    of = regions(graph_module.graph)
     run = _Faithful(graph_module)
     with (
         quiet(),
@@ -158,6 +160,8 @@ def lower(
             raise refusal(e, run.interpreter.at) from e
         _without_tokens(traced.graph, signature.input_tokens)
         names = [n.name for n in traced.graph.nodes if n.op == "placeholder"]
+        if of:
+            spell(traced.graph, of, lambda n: _origin_of(n, graph_module.graph))
         written = [names.index(n) for n in signature.user_inputs_to_mutate.values()]
         try:
             draws = take_draws(traced, fakes)
@@ -202,7 +206,11 @@ def _own_extents(env: Any) -> Iterator[None]:
 def _origin(name: str, graph: torch.fx.Graph, captured: torch.fx.Graph) -> torch.fx.Node | None:
     """Return the captured node that a graph's node of this name was made from."""
     node = next((n for n in graph.nodes if n.name == name), None)
-    if node is None or not node.meta.get("from_node"):
+    return None if node is None else _origin_of(node, captured)
+
+
+def _origin_of(node: torch.fx.Node, captured: torch.fx.Graph) -> torch.fx.Node | None:
+    if not node.meta.get("from_node"):
         return None
     made_from = node.meta["from_node"][-1].name
     return next((n for n in captured.nodes if n.name == made_from), None)

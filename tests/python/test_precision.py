@@ -301,3 +301,39 @@ print(h.hexdigest())
 @pytest.mark.same_bits
 def test_any_number_of_threads_gives_the_same_bits():
     assert digest(1) == digest(2)
+
+
+class Regions(torch.nn.Module):
+    """Products in a region of autocast, and in one where that is off."""
+
+    def __init__(self, narrow, enabled):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        self.narrow, self.enabled = narrow, enabled
+
+    def forward(self, x):
+        with torch.autocast("cpu", self.narrow, enabled=self.enabled):
+            y = torch.relu(self.first(x))
+            z = self.first(y) if self.enabled else y
+        with torch.autocast("cpu", enabled=False):
+            return z, z.float() * 2, self.second(x.float()), self.second(x).mT @ x
+
+
+@pytest.mark.parametrize("around", [True, False])
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_regions_of_autocast_within(around, narrow, enabled):
+    torch.manual_seed(0)
+    module = Regions(narrow, enabled)
+    net = ORTModule(copy.deepcopy(module), fallback=None)
+    x = torch.randn(5, 8)
+    with torch.autocast("cpu", torch.bfloat16, enabled=around):
+        results, expected = net(x), module(x)
+    near = {"rtol": 2**-7, "atol": 2**-7} if enabled else {}
+    for found, wanted, options in zip(results, expected, (near, near, {}, {}), strict=True):
+        torch.testing.assert_close(found, wanted, **options)
+    for found in (results, expected):
+        sum(y.float().square().sum() for y in found).backward()
+    for name, options in (("first", near), ("second", {})):
+        found, wanted = (getattr(m, name).weight.grad for m in (net.module, module))
+        torch.testing.assert_close(found, wanted, **options)

@@ -1,0 +1,105 @@
+"""Regions of autocast within forward, said in casts: a program has one precision.
+
+Where a region differs from what is around the call, products are given operands of the region's
+type. A region without autocast inside of one with it has float64 products: the engine narrows those
+of float32, and leaves these alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+_aten = torch.ops.aten
+_NARROW = (torch.bfloat16, torch.float16)
+_PRODUCTS = {
+    getattr(_aten, name)
+    for name in (
+        *("addbmm", "addmm", "addmv", "baddbmm", "bmm", "linear", "matmul", "mm", "mv"),
+        *("conv1d", "conv2d", "conv3d", "conv_tbc", "convolution", "scaled_dot_product_attention"),
+        *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    )
+}
+"""Whose operands autocast narrows."""
+_CASTS = {_aten._to_copy, _aten.to, _aten.type_as, _aten.copy, _aten.copy_}
+
+
+def regions(graph: torch.fx.Graph) -> dict[str, torch.dtype | None]:
+    """Return the operations of a captured graph in regions that are not as around the call.
+
+    Each with the region's type; None without autocast.
+    """
+    around = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    stack = [around]
+    found: dict[str, torch.dtype | None] = {}
+    entered: set[torch.fx.Node] = set()
+    for n in graph.nodes:
+        if n.target is torch.amp.autocast_mode._enter_autocast:
+            device, dtype, enabled, *_ = n.args
+            if device == "cpu":
+                entered.add(n)
+                stack.append((dtype or torch.get_autocast_dtype("cpu")) if enabled else None)
+        elif n.target is torch.amp.autocast_mode._exit_autocast:
+            if n.args[0] in entered:
+                stack.pop()
+        elif n.op.startswith("call_") and stack[-1] != around:
+            found[n.name] = stack[-1]
+    return found
+
+
+def spell(
+    graph: torch.fx.Graph,
+    of: dict[str, torch.dtype | None],
+    origin: Callable[[torch.fx.Node], torch.fx.Node | None],
+) -> None:
+    """Put casts into a graph of ATen; ``origin`` gives a node's in the captured graph.
+
+    What regions say holds, as ``regions`` returned it; values are as they were traced.
+    """
+    for n in list(graph.nodes):
+        if n.target is _aten._assert_tensor_metadata.default:  # of what a trace made
+            graph.erase_node(n)
+            continue
+        made_from = origin(n) if isinstance(n.target, torch._ops.OpOverload) else None
+        if made_from is None or made_from.name not in of or n.target.overloadpacket in _CASTS:
+            continue
+        region = of[made_from.name]
+        product = n.target.overloadpacket in _PRODUCTS
+        if product:
+            _cast_operands(n, torch.float64 if region is None else region)
+        elif _is(n, torch.float32) and any(_is(i, *_NARROW) for i in n.all_input_nodes):
+            _cast_operands(n, torch.float32)
+        if product and region is None:
+            _cast_result(n)
+
+
+def _is(n: torch.fx.Node, *dtypes: torch.dtype) -> bool:
+    values = tree_leaves(n.meta.get("val"))
+    return any(isinstance(t, torch.Tensor) and t.dtype in dtypes for t in values)
+
+
+def _cast_operands(n: torch.fx.Node, dtype: torch.dtype) -> None:
+    with n.graph.inserting_before(n):
+        for operand in dict.fromkeys(n.all_input_nodes):
+            value = operand.meta.get("val")
+            if isinstance(value, torch.Tensor) and value.dtype in (torch.float32, *_NARROW):
+                n.replace_input_with(operand, _cast(operand, value, dtype, n))
+
+
+def _cast_result(n: torch.fx.Node) -> None:
+    value = n.meta["val"]
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
+        return
+    with n.graph.inserting_after(n):
+        cast = _cast(n, value, torch.float32, n)
+    n.replace_all_uses_with(cast, lambda user: user is not cast)
+
+
+def _cast(given: torch.fx.Node, value: Any, dtype: torch.dtype, like: torch.fx.Node) -> Any:
+    cast = like.graph.call_function(_aten._to_copy.default, (given,), {"dtype": dtype})
+    with value.fake_mode:
+        cast.meta = {**like.meta, "val": value.to(dtype)}
+    return cast
