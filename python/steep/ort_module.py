@@ -138,10 +138,6 @@ class ORTModule(torch.nn.Module):
         super().__init__()
         own = self.__dict__
         own["_module"] = module
-        # One set of tables for both: every inherited method sees the wrapped module's tensors,
-        # under its names.
-        for table in _SHARED:
-            own[table] = module.__dict__[table]
         own["training"] = module.training
         own["fallback"] = fallback
         own["fallback_calls"] = 0
@@ -277,7 +273,7 @@ class ORTModule(torch.nn.Module):
         return getattr(self.__dict__["_module"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "__class__":
+        if name == "__class__" or name in _SHARED:
             object.__setattr__(self, name, value)
             return
         # A framework that replaces `forward` wraps it around ours; the module keeps its own.
@@ -328,6 +324,12 @@ class ORTModule(torch.nn.Module):
     def __getitem__(self, key: Any) -> Any:
         return self._of_container("__getitem__")[key]
 
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._of_container("__setitem__")[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._of_container("__delitem__")[key]
+
     def __iter__(self) -> Iterator[Any]:
         return iter(self._of_container("__iter__"))
 
@@ -339,6 +341,29 @@ class ORTModule(torch.nn.Module):
             raise TypeError(f"{type(self._module).__name__} has no {needed}")
         return self._module
 
+
+def _shared(table: str) -> property:
+    """Return an attribute that is the wrapped module's, whichever it has by now.
+
+    One set of tables for both: every inherited method sees the wrapped module's tensors, under its
+    names. Containers put others in their place (``del net[1]``).
+    """
+
+    def get(self: ORTModule) -> Any:
+        module = self.__dict__.get("_module")
+        return self.__dict__[table] if module is None else getattr(module, table)
+
+    def set_(self: ORTModule, value: Any) -> None:
+        if "_module" in self.__dict__:
+            setattr(self._module, table, value)
+        else:  # torch.nn.Module's constructor; its methods ask whether it has run
+            self.__dict__[table] = value
+
+    return property(get, set_)
+
+
+for _name in _SHARED:
+    setattr(ORTModule, _name, _shared(_name))
 
 _classes: weakref.WeakKeyDictionary[type, dict[type, type]] = weakref.WeakKeyDictionary()
 

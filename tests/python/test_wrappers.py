@@ -402,3 +402,25 @@ def test_wrapped_within():
     plain = nn.Sequential(net(), nn.Tanh())
     assert_same_state(train(model), train(plain))
     assert inner.report().whole and inner.report().graphs
+
+
+def test_a_container_changes_between_steps():
+    model, expected = ORTModule(net()), net()
+    for changed in (model, expected):
+        train(changed)
+        torch.manual_seed(1)
+        changed[2] = nn.Tanh()
+        changed[-1] = nn.Linear(8, 3)
+        train(changed)
+        del changed[1]
+        changed.insert(1, nn.LayerNorm(8, bias=False))
+        changed.append(nn.Sigmoid())
+        train(changed)
+    assert_same_state(model, expected)
+    assert [type(m) for m in model] == [type(m) for m in expected] and len(model) == 5
+    named = ORTModule(nn.ModuleDict({"a": nn.Linear(2, 2)}))
+    named["b"] = nn.Tanh()
+    del named["a"]
+    assert list(named) == ["b"] and "a" not in named
+    with pytest.raises(TypeError, match="Linear has no __setitem__"):
+        ORTModule(nn.Linear(2, 2))[0] = nn.Tanh()
