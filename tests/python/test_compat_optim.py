@@ -309,6 +309,23 @@ def test_gradients_added_to_those_that_were_clipped_are_of_one_scale():
     torch.testing.assert_close(p.grad, torch.full((3,), 6.0))
 
 
+def test_gradients_of_a_loss_that_was_not_scaled_are_left_as_they_are():
+    p, q = parameters(), parameters()
+    theirs = torch.optim.SGD(p, lr=0.1)
+    ours = FP16_Optimizer(torch.optim.SGD(q, lr=0.1))
+    for i in range(4):
+        for params in (p, q):
+            loss = sum((x - 3).square().sum() for x in params) * (math.nan if i == 1 else 1)
+            ours.backward(loss) if params is q and i == 2 else loss.backward()
+        if i != 1:
+            theirs.step()
+        ours.step()
+        assert ours.overflow == (i == 1)
+        for x in (*p, *q):
+            x.grad = None  # by the model's zero_grad(), say
+    close(p, q)
+
+
 def test_scaled_optimizers_keep_their_state():
     p = parameters()
     ours = FP16_Optimizer(fused(p), loss_scaler=DynamicLossScaler(loss_scale=64.0))
@@ -337,9 +354,12 @@ def test_optimizers_that_scale_by_themselves_are_left_alone(caplog):
     theirs = type("DeepSpeedZeroOptimizer", (), {"__module__": "deepspeed.runtime.zero"})()
     assert FP16_Optimizer(theirs) is theirs is FP16_Optimizer(theirs)
     apex = torch.optim.SGD(parameters(), lr=0.1)
+    prepared = type("AcceleratedOptimizer", (type(apex),), {"__module__": "accelerate.optimizer"})
+    accelerated = prepared(parameters(), lr=0.1)
+    assert FP16_Optimizer(accelerated) is accelerated
     apex._amp_stash = types.SimpleNamespace()
     assert FP16_Optimizer(apex) is apex
-    assert [r.message.split("(")[0] for r in caplog.records] == ["FP16_Optimizer"] * 2
+    assert [r.message.split("(")[0] for r in caplog.records] == ["FP16_Optimizer"] * 3
     with pytest.raises(TypeError, match="Linear"):
         FP16_Optimizer(torch.nn.Linear(2, 2))
     notices.forget()

@@ -14,7 +14,7 @@ from steep.compat.loss_scalers import DynamicLossScaler, LossScaler
 from steep.compat.notices import say_once
 
 # Of packages whose optimizers do all this themselves.
-_SCALE_THEMSELVES = ("deepspeed", "apex", "megatron")
+_SCALE_THEMSELVES = ("accelerate", "apex", "deepspeed", "megatron")
 _APEX_MARK = "_amp_stash"  # what apex.amp.initialize leaves on an optimizer of PyTorch's
 
 
@@ -31,8 +31,11 @@ def FP16_Optimizer(
     >>> optimizer.backward(loss)
     >>> optimizer.step()
 
-    An optimizer of DeepSpeed, Apex or Megatron scales, tests and clips by itself: it is returned as
-    it is, and that is said once. What ONNX Runtime replaced of it saved launches of GPU kernels.
+    After ``loss.backward()`` of one's own gradients are taken as they are: tested, and clipped.
+
+    An optimizer of DeepSpeed, Apex, Megatron or Accelerate scales, tests and clips by itself: it is
+    returned as it is, and that is said once. What ONNX Runtime replaced of it saved launches of GPU
+    kernels.
 
     Args:
         optimizer: of PyTorch's kind, ``FusedAdam`` for one; or of the packages above.
@@ -68,7 +71,7 @@ class ScaledOptimizer(torch.optim.Optimizer):
         self.overflow = False
         self._scaler = scaler
         self._max_norm = max_norm
-        self._divided = False  # gradients are no longer those of the scaled loss
+        self._divided = True  # gradients are not those of a scaled loss
 
     @property
     def loss_scale(self) -> float:
@@ -104,13 +107,14 @@ class ScaledOptimizer(torch.optim.Optimizer):
                 clip_grad_norm_(self._parameters(), self._max_norm)
             result = self.optimizer.step()
         self.overflow = not finite
+        self._divided = True  # those that overflowed are dropped now, by whoever drops them
         self._scaler.update(SimpleNamespace(all_finite=finite))
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop gradients, or fill them with zeros."""
         self.optimizer.zero_grad(set_to_none)
-        self._divided = False
+        self._divided = True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state, as "optimizer", and the scaler's."""
