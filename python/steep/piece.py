@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from steep.batches import write_out
 from steep.boundaries import refuse_complex, refuse_histories, refuse_sparse
-from steep.call import Autograd, Call
+from steep.call import Autograd, Call, after_others
 from steep.checks import raise_where, take_checks
 from steep.lowering import fake_mode, lower, outputs_of, refusal
 from steep.memory import memory_of, written_by
@@ -203,7 +203,8 @@ class Piece:
         """Return the engine's results: what is to be written, and then what was computed."""
         call = self.call
         if call.gradients and torch.is_grad_enabled():
-            return list(Autograd.apply(call, tensors, *(tensors[i] for i in call.wanted_inputs)))
+            wanted = (after_others(tensors[i]) for i in call.wanted_inputs)
+            return list(Autograd.apply(call, tensors, *wanted))
         return call.run(tensors, gradients=False)[0]
 
     def give(self, arguments: Sequence[Any], made: list[torch.Tensor]) -> Any:

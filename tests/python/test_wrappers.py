@@ -424,3 +424,24 @@ def test_a_container_changes_between_steps():
     assert list(named) == ["b"] and "a" not in named
     with pytest.raises(TypeError, match="Linear has no __setitem__"):
         ORTModule(nn.Linear(2, 2))[0] = nn.Tanh()
+
+
+def test_hooks_of_parameters_run_in_order():
+    seen = []
+
+    def note(gradient, model, name):
+        later = {n for n, p in model.named_parameters() if p.grad is not None}
+        seen.append((name, sorted(later)))
+
+    for model in (ORTModule(net()), net()):
+        model[3].weight.register_post_accumulate_grad_hook(
+            lambda p, m=model: note(p.grad, m, "3.weight")
+        )
+        for name in ("0.weight", "1.bias"):
+            weight = model.get_parameter(name)
+            weight.register_hook(functools.partial(note, model=model, name=name))
+        model(batches(1)[0][0]).sum().backward()
+    assert [name for name, _ in seen[:3]] == ["3.weight", "1.bias", "0.weight"]
+    assert [name for name, _ in seen[3:]] == ["3.weight", "1.bias", "0.weight"]
+    every = ["0.bias", "1.bias", "1.weight", "3.bias", "3.weight"]
+    assert seen[2][1] == seen[5][1] == every
