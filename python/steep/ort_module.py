@@ -283,8 +283,8 @@ class ORTModule(torch.nn.Module):
         setattr(self._module, name, value)
 
     def __delattr__(self, name: str) -> None:
-        if name == "forward" and name in self.__dict__:
-            del self.__dict__[name]
+        if name in self.__dict__ and name not in self._MADE:
+            del self.__dict__[name]  # what __setattr__ put here
             return
         delattr(self._module, name)
 

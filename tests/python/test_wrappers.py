@@ -426,6 +426,24 @@ def test_a_container_changes_between_steps():
         ORTModule(nn.Linear(2, 2))[0] = nn.Tanh()
 
 
+def test_what_a_framework_notes_on_an_object_is_taken_off_again():
+    hooks = pytest.importorskip("accelerate.hooks")
+
+    class Doubles(hooks.ModelHook):
+        def post_forward(self, module, output):
+            return 2 * output
+
+    model = ORTModule(net())
+    ((x, _),) = batches(1)
+    hooks.add_hook_to_module(model, Doubles())
+    doubled = model(x)
+    hooks.remove_hook_from_module(model)
+    torch.testing.assert_close(doubled, 2 * model(x))
+    assert not hasattr(model, "_hf_hook")
+    with pytest.raises(AttributeError, match="never_there"):
+        del model.never_there
+
+
 def test_hooks_of_parameters_run_in_order():
     seen = []
 
