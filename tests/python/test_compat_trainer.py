@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import steep  # noqa: E402
+from steep.compat import notices  # noqa: E402
 from steep.compat.described_trainer import ORTTrainer  # noqa: E402
 from steep.compat.loss_scalers import DynamicLossScaler  # noqa: E402
 from steep.compat.optimizer_configs import AdamConfig, LambConfig, SGDConfig  # noqa: E402
@@ -176,13 +177,40 @@ def test_what_is_wrong_is_said():
         {"batch": 2},
         {"device": {"id": "cuda"}},
         {"distributed": {"world_size": 2}},
+        {"distributed": {"pipeline_parallel": {"stages": 2}}},
+        {"lr_scheduler": 0.1},
     ):
         with pytest.raises(steep.DataError, match="option"):
             ORTTrainerOptions(options)
     with pytest.raises(steep.DataError, match="no such parameter"):
         trainer(AdamConfig([{"params": ["head.weight"]}]))
+    for several in ((), ("a", "b")):
+        with pytest.raises(steep.DataError, match="one process"):
+            trainer(SGDConfig()).load_checkpoint(*several)
     ((x, y),) = batches(1)
     with pytest.raises(steep.DataError, match="described"):
         trainer(SGDConfig()).train_step(x)
     with pytest.raises(steep.DataError, match="described"):
         trainer(SGDConfig()).train_step(x, x=y)
+
+
+def test_groups_of_options_are_attributes(caplog):
+    notices.forget()
+    given = {
+        "distributed": {"deepspeed_zero_optimization": {"stage": 0}},
+        "graph_transformer": {"propagate_cast_ops_config": {"level": 2}},
+        "session_options": object(),
+        "provider_options": {"cpu": {}},
+    }
+    options = ORTTrainerOptions(given)
+    assert options.distributed.deepspeed_zero_optimization.stage == 0
+    assert options.distributed.pipeline_parallel.pipeline_parallel_size == 1
+    casts = options.graph_transformer.propagate_cast_ops_config
+    assert (casts.strategy, casts.level, casts.allow) == ("FLOOD_FILL", 2, [])
+    assert options.debug.graph_save_paths.model_with_gradient_graph_path == ""
+    said = [record.message.partition(" ")[0] for record in caplog.records]
+    casts_key = "graph_transformer.propagate_cast_ops_config"
+    assert sorted(said) == [casts_key, "provider_options", "session_options"]
+    options.utils.frozen_weights.append("a")
+    assert ORTTrainerOptions().utils.frozen_weights == []
+    notices.forget()

@@ -159,11 +159,12 @@ class ORTTrainer:
             "loss_scale": self._scale(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Load what ``state_dict`` returned. Raises what ``torch.nn.Module`` does, and KeyError.
 
         Nothing changes where an entry is missing.
         """
+        state = state_dict
         counts, moments, scale = state["train_step_info"], state["optimizer"], state["loss_scale"]
         step, optimization_step = counts["step"], counts["optimization_step"]
         self.model.load_state_dict(state["model"], strict=strict)
@@ -194,14 +195,24 @@ class ORTTrainer:
         torch.save({"state": state, "user": dict(user_dict or {})}, content)
         _steep.write_file(os.fspath(path), content.getvalue())
 
-    def load_checkpoint(self, path: str | os.PathLike[str], strict: bool = True) -> dict[str, Any]:
+    def load_checkpoint(
+        self, *paths: str | os.PathLike[str], strict: bool = True
+    ) -> dict[str, Any]:
         """Load what ``save_checkpoint`` wrote; return its ``user_dict``.
 
         Raises:
+            DataError: it is not one file: several are those of several processes.
             CheckpointError: it is no such file, or damaged.
             FileNotFoundError: there is none.
             KeyError, RuntimeError: its state is another trainer's, or another model's.
         """
+        if len(paths) != 1:
+            raise DataError(
+                "A checkpoint is one file: a trainer is one process.",
+                expected="1 path",
+                received=f"{len(paths)} paths",
+            )
+        (path,) = paths
         file = Path(path)
         if file.exists() and not file.is_file():
             raise _not_a_checkpoint(path, "no regular file")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 from steep.compat.notices import say_once
+from steep.compat.schedulers import _LRScheduler
 from steep.errors import DataError
 
 _GPU = "the trainer runs on the CPU, in one process"
@@ -24,7 +26,17 @@ _KEYS: dict[str, dict[str, tuple[Any, str]]] = {
         },
         **{key: (False, _GPU) for key in ("allreduce_post_accumulation", "enable_adasum")},
         "deepspeed_zero_optimization": ({"stage": 0}, _GPU),
-        "pipeline_parallel": ({}, _GPU),
+        "pipeline_parallel": (
+            {
+                "pipeline_parallel_size": 1,
+                "num_pipeline_micro_batches": 1,
+                "pipeline_cut_info_string": "",
+                "sliced_schema": {},
+                "sliced_axes": {},
+                "sliced_tensor_names": [],
+            },
+            _GPU,
+        ),
     },
     "mixed_precision": {"enabled": (False, ""), "loss_scaler": (None, "")},
     "graph_transformer": {
@@ -33,7 +45,10 @@ _KEYS: dict[str, dict[str, tuple[Any, str]]] = {
             for key in ("attn_dropout_recompute", "gelu_recompute", "transformer_layer_recompute")
         },
         "number_recompute_layers": (0, _PLANNED),
-        "propagate_cast_ops_config": ({}, "mixed_precision says where products are of 16 bits"),
+        "propagate_cast_ops_config": (
+            {"strategy": "FLOOD_FILL", "level": 1, "allow": []},
+            "mixed_precision says where products are of 16 bits",
+        ),
     },
     "utils": {
         "frozen_weights": ([], ""),
@@ -44,7 +59,15 @@ _KEYS: dict[str, dict[str, tuple[Any, str]]] = {
     "debug": {
         "deterministic_compute": (False, "steps of one number of threads are deterministic"),
         "check_model_export": (False, _ALWAYS),
-        "graph_save_paths": ({}, "DebugOptions of ORTModule writes graphs"),
+        "graph_save_paths": (
+            {
+                "model_after_graph_transforms_path": "",
+                "model_with_gradient_graph_path": "",
+                "model_with_training_graph_path": "",
+                "model_with_training_graph_after_optimization_path": "",
+            },
+            "DebugOptions of ORTModule writes graphs",
+        ),
     },
     "_internal_use": {
         "enable_internal_postprocess": (True, _ALWAYS),
@@ -53,14 +76,20 @@ _KEYS: dict[str, dict[str, tuple[Any, str]]] = {
         "enable_onnx_contrib_ops": (True, _ALWAYS),
     },
 }
-_OTHERS: dict[str, Any] = {"lr_scheduler": None, "session_options": None, "provider_options": {}}
+_OTHERS: dict[str, tuple[Any, str]] = {
+    "lr_scheduler": (None, ""),
+    "session_options": (None, "a graph is compiled for the shapes that it gets, always"),
+    "provider_options": ({}, _GPU),
+}
 _ONE = ("world_size", "data_parallel_size", "horizontal_parallel_size")
 
 
 class ORTTrainerOptions:
     """Settings in sections, as attributes: ``options.batch.gradient_accumulation_steps``.
 
-    Sections and keys are those of ONNX Runtime. What is set and changes nothing here is said once.
+    Sections and keys are those of ONNX Runtime, groups of keys within a section as well:
+    ``options.distributed.deepspeed_zero_optimization.stage``. What is set and changes nothing here
+    is said once.
 
     Args:
         options: a dict by section, of dicts by key; what is left out has its default.
@@ -75,8 +104,14 @@ class ORTTrainerOptions:
         for name in given:
             if name not in _KEYS and name not in _OTHERS:
                 raise _wrong(name, ", ".join([*_KEYS, *_OTHERS]), "an unknown section")
-        for name, default in _OTHERS.items():
-            setattr(self, name, given.get(name, default))
+        for name, (default, without_meaning) in _OTHERS.items():
+            value = given.get(name, default)
+            if without_meaning and value != default:
+                say_once(name, without_meaning)
+            setattr(self, name, value)
+        schedule = given.get("lr_scheduler")
+        if schedule is not None and not isinstance(schedule, _LRScheduler):
+            raise _wrong("lr_scheduler", "one of onnxruntime.training.optim", repr(schedule))
         for section, keys in _KEYS.items():
             setattr(self, section, _section(section, keys, given.get(section, {})))
         own: Any = self
@@ -93,13 +128,32 @@ class ORTTrainerOptions:
 def _section(name: str, keys: Mapping[str, tuple[Any, str]], given: Any) -> SimpleNamespace:
     if not isinstance(given, Mapping):
         raise _wrong(name, "a dict", repr(given))
-    for key in given:
+    values = {key: copy.deepcopy(default) for key, (default, _) in keys.items()}
+    for key, value in given.items():
         if key not in keys:
             raise _wrong(f"{name}.{key}", ", ".join(keys), "an unknown key")
         default, without_meaning = keys[key]
-        if without_meaning and given[key] != default:
+        values[key] = _within(f"{name}.{key}", default, value) if default else value
+        if without_meaning and values[key] != default:
             say_once(f"{name}.{key}", without_meaning)
-    return SimpleNamespace(**{key: given.get(key, default) for key, (default, _) in keys.items()})
+    return SimpleNamespace(
+        **{
+            key: SimpleNamespace(**value) if isinstance(keys[key][0], dict) else value
+            for key, value in values.items()
+        }
+    )
+
+
+def _within(name: str, default: Any, given: Any) -> Any:
+    """Return a group of settings within a section with what is left out; others as they are."""
+    if not isinstance(default, dict):
+        return given
+    if not isinstance(given, Mapping):
+        raise _wrong(name, "a dict", repr(given))
+    for key in given:
+        if key not in default:
+            raise _wrong(f"{name}.{key}", ", ".join(default), "an unknown key")
+    return {**default, **given}
 
 
 def _wrong(node: str, expected: str, received: str) -> DataError:
