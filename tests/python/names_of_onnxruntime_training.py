@@ -17,7 +17,7 @@ NAMES = {
     "ORTModuleONNXModelException ORTModuleIOError wrap_exception",
     "onnxruntime.training.ortmodule._custom_autograd_function": "enable_custom_autograd_support "
     "custom_autograd_function_enabler",
-    "onnxruntime.training.ortmodule.options": "DebugOptions LogLevel",
+    "onnxruntime.training.ortmodule.options": "DebugOptions LogLevel _SkipCheck",
     "onnxruntime.training.ortmodule.graph_optimizer_registry": "register_graph_optimizer",
     "onnxruntime.training.ortmodule.experimental.json_config": "load_from_json",
     "onnxruntime.training.ortmodule.experimental.hierarchical_ortmodule": "HierarchicalORTModule",
@@ -67,6 +67,8 @@ NAMES = {
     "is_torch_interop_default_on clear_training_ep_instances is_dlpack_uint8_tensor",
     "onnxruntime.capi.training.training_session": "TrainingSession",
     "onnxruntime.capi.training.ort_trainer": "IODescription ModelDescription ORTTrainer LossScaler",
+    "onnxruntime.capi.training": "IODescription ModelDescription ORTTrainer LossScaler",
+    "onnxruntime.capi.ort_trainer": "IODescription ModelDescription ORTTrainer LossScaler",
     "torch_ort": "ORTModule DebugOptions LogLevel set_seed __version__",
     "torch_ort.optim": "FusedAdam FP16_Optimizer",
     "torch_ort.utils.data": "LoadBalancingDistributedSampler LoadBalancingDistributedBatchSampler",

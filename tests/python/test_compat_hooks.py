@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import steep  # noqa: E402
-from steep.compat import hooks  # noqa: E402
+from steep.compat import hooks, merge_activation_summary, notices  # noqa: E402
 from steep.compat.ort_module import ORTModule  # noqa: E402
 
 
@@ -47,6 +47,7 @@ def test_statistics_of_each_step(wrap, tmp_path):
     (file,) = (tmp_path / "s/step_2").glob("Tanh_*_0th_output_backward")
     assert float(numbers(file)["mean"]) == pytest.approx(hidden.grad.mean().item(), rel=1e-4)
     assert manager.get_subscriber(hooks.StatisticsSubscriber) is subscriber
+    assert manager.get_run_context().global_states.execution_step == 4
 
 
 def test_what_is_wrong_is_said(tmp_path):
@@ -85,3 +86,37 @@ def test_a_tensor_within_forward(monkeypatch):
     hooks.GlobalSubscriberManager._subscribers = [Subscriber()]
     ORTModule(Net())(torch.randn(3, 4)).sum().backward()
     assert told == [("hidden", (3, 6)), ("hidden, gradient", (3, 6))]
+
+
+def test_two_runs_side_by_side(tmp_path, monkeypatch, capsys):
+    for folder, wrap in (("pt", lambda m: m), ("ort", ORTModule)):
+        manager = hooks.SubscriberManager()
+        model = wrap(net())
+        manager.subscribe(model, [hooks.StatisticsSubscriber(str(tmp_path / folder))])
+        for _ in range(2):
+            model(torch.ones(3, 4)).sum().backward()
+        with (tmp_path / folder / "step_0/order.txt").open("a") as order:
+            order.write(f"{folder}_alone\n")
+    arguments = ["--pt_dir", "pt", "--ort_dir", "ort", "--output_dir", "both"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["merge", *arguments])
+    merge_activation_summary.main()
+    assert sorted(p.name for p in (tmp_path / "both").iterdir()) == ["step_0", "step_1"]
+    merged = (tmp_path / "both/step_0/merge_tensor.txt").read_text()
+    assert merged.count("PyTorch\nshape: [3, 6]") == merged.count("ORTModule\nshape: [3, 6]") > 0
+    assert "_backward" in merged and "alone" not in merged
+    assert (tmp_path / "both/step_0/ort_only_tensors.txt").read_text() == "ort_alone\n"
+    monkeypatch.setattr("sys.argv", ["merge", "--pt_dir", "none", *arguments[2:]])
+    with pytest.raises(FileNotFoundError, match="none"):
+        merge_activation_summary.main()
+    monkeypatch.setattr("sys.argv", ["merge"])
+    with pytest.raises(SystemExit):
+        merge_activation_summary.main()
+    assert "--pt_dir" in capsys.readouterr().err
+
+
+def test_nothing_is_configured_for_zero(caplog):
+    notices.forget()
+    hooks.configure_ort_compatible_zero_stage3(debug=False, stats_output_dir="./")
+    assert "changes nothing" in caplog.text
+    notices.forget()

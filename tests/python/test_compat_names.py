@@ -79,6 +79,22 @@ def test_from_import_says_what_to_do():
         from onnxruntime import never_there  # noqa: F401
 
 
+@pytest.mark.parametrize(
+    ("module", "remedy"),
+    [
+        ("onnxruntime.training.onnxblock.loss", "TrainingSession"),
+        ("onnxruntime.training.onnxblock.blocks", "onnx.parser"),
+        ("onnxruntime.training.api.anything", "TrainingSession"),
+        ("onnxruntime.training.artifacts.anything", "TrainingSession"),
+        ("onnxruntime.training.ort_triton.kernel", "ahead of time"),
+        ("onnxruntime.quantization.calibrate", "stock"),
+    ],
+)
+def test_a_module_of_a_refused_package_says_the_same(module, remedy):
+    with pytest.raises(compat.NotOffered, match=remedy):
+        importlib.import_module(module)
+
+
 def test_submodules_are_attributes():
     import onnxruntime.training
 
@@ -159,6 +175,9 @@ def test_the_program_runs_scripts(tmp_path):
     assert done.stdout == f"__main__ ['a', '-b'] 3 {names.VERSION}\n", done.stderr
     done = python("-m", "steep.compat", "-m", "torch_ort.configure")
     assert "nothing to configure" in done.stdout
+    merging = "onnxruntime.training.utils.hooks.merge_activation_summary"
+    done = python("-m", "steep.compat", "-m", merging, "--help")
+    assert "--ort_dir" in done.stdout, done.stderr
     assert python("-m", "steep.compat").returncode == 2
     assert "no file" in python("-m", "steep.compat", "missing.py").stderr
 

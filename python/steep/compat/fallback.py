@@ -41,6 +41,23 @@ class _FallbackPolicy(enum.IntFlag):
         return bool(self & kinds)
 
 
+class _SkipCheck(enum.IntFlag):
+    """Which checks a call leaves out: none here, graphs are captured with their conditions."""
+
+    SKIP_CHECK_DISABLED = 1
+    SKIP_CHECK_DEVICE = 2
+    SKIP_CHECK_BUILD_GRADIENT = 4
+    SKIP_CHECK_EXECUTION_AGENT = 8
+
+    def is_set(self, check: _SkipCheck) -> bool:
+        """Return whether all of ``check`` is in this one."""
+        return check in self
+
+    def is_disabled(self) -> bool:
+        """Return whether nothing is left out."""
+        return _SkipCheck.SKIP_CHECK_DISABLED in self
+
+
 _Policy = _FallbackPolicy
 _KINDS: dict[type[Error], _FallbackPolicy] = {
     ProviderError: _Policy.FALLBACK_UNSUPPORTED_DEVICE | _Policy.FALLBACK_UNSUPPORTED_ONNX_MODEL,

@@ -44,7 +44,7 @@ class Finder(MetaPathFinder, Loader):
         if fullname in names.RUN:
             return ModuleSpec(fullname, self)
         if fullname not in names.MODULES:
-            raise refusal(fullname, names.REFUSED_MODULES.get(fullname))
+            raise refusal(fullname, names.remedy_of(fullname))
         return ModuleSpec(fullname, self, origin="steep.compat", is_package=True)
 
     def exec_module(self, module: ModuleType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from steep.compat.notices import say_once
 from steep.errors import DataError
 
 
@@ -90,6 +92,20 @@ class StatisticsSubscriber(SubscriberBase):
         (folder / name).write_text(text)
 
 
+@dataclasses.dataclass
+class GlobalStates:
+    """Of a run: ``execution_step``, how many forwards of the model have ended."""
+
+    execution_step: int = 0
+
+
+@dataclasses.dataclass
+class RunContext:
+    """What ``SubscriberManager.get_run_context`` returns."""
+
+    global_states: GlobalStates
+
+
 class SubscriberManager:
     """Tells subscribers of what every part of a model gives. A step ends with the model's forward.
 
@@ -99,7 +115,11 @@ class SubscriberManager:
 
     def __init__(self) -> None:
         self._subscribers: list[SubscriberBase] = []
-        self._step = 0
+        self._context = RunContext(GlobalStates())
+
+    def get_run_context(self) -> RunContext:
+        """Return the state of the run, which goes on."""
+        return self._context
 
     def subscribe(self, module: torch.nn.Module, subscribers: Sequence[SubscriberBase]) -> None:
         """Tell subscribers of a model, an ORTModule or not, from now on.
@@ -120,7 +140,8 @@ class SubscriberManager:
                 )
         self._subscribers = list(subscribers)
         for index, part in enumerate(module.modules()):
-            part.register_forward_hook(self._hook(f"{type(part).__name__}_{index}"))
+            name = part.__class__.__name__  # an ORTModule's is that of what it wraps
+            part.register_forward_hook(self._hook(f"{name}_{index}"))
         module.register_forward_hook(self._end)
 
     def get_subscriber(self, kind: type[SubscriberBase]) -> SubscriberBase:
@@ -132,7 +153,7 @@ class SubscriberManager:
 
     def tell(self, name: str, tensor: torch.Tensor) -> None:
         """Tell of a tensor, and later of its gradient."""
-        step = self._step
+        step = self._context.global_states.execution_step
         for subscriber in self._subscribers:
             if not subscriber.wants(step):
                 continue
@@ -150,7 +171,7 @@ class SubscriberManager:
         return hook
 
     def _end(self, _: torch.nn.Module, __: Any, ___: Any) -> None:
-        self._step += 1
+        self._context.global_states.execution_step += 1
 
 
 def _gradient_hook(subscriber: SubscriberBase, name: str, step: int) -> Any:
@@ -172,3 +193,13 @@ def inspect_activation(name: str, tensor: torch.Tensor) -> torch.Tensor:
 @torch._dynamo.disable  # type: ignore[untyped-decorator]
 def _inspect(name: str, tensor: torch.Tensor) -> None:
     GlobalSubscriberManager.tell(name, tensor)
+
+
+def configure_ort_compatible_zero_stage3(
+    debug: bool = False, stats_output_dir: str = "./", stats_overwrite: bool = False
+) -> None:
+    """Do nothing: an ORTModule works within DeepSpeed's ZeRO 3 as it is. It is said once."""
+    say_once("configure_ort_compatible_zero_stage3", _GATHERED)
+
+
+_GATHERED = "ORTModule reads parameters where they are at each call, gathered or not"

@@ -39,6 +39,7 @@ _SCHEDULERS = _of(
 )
 _SCALERS = _of(f"{_COMPAT}.loss_scalers", "LossScaler", "DynamicLossScaler")
 _POLICY = _of(f"{_COMPAT}.fallback", "_FallbackPolicy")
+_SKIP_CHECK = _of(f"{_COMPAT}.fallback", "_SkipCheck")
 _EXCEPTIONS = _of(
     f"{_COMPAT}.fallback",
     "ORTModuleFallbackException",
@@ -69,6 +70,7 @@ _HOOKS = _of(
     "SubscriberManager",
     "SubscriberBase",
     "StatisticsSubscriber",
+    "configure_ort_compatible_zero_stage3",
     "inspect_activation",
 )
 _SAMPLERS = _of(
@@ -76,7 +78,10 @@ _SAMPLERS = _of(
     "LoadBalancingDistributedSampler",
     "LoadBalancingDistributedBatchSampler",
 )
-_OLD_DIALECT = _of("steep", "ORTTrainer", "IODescription", "ModelDescription")
+_OLDEST = {
+    **_of("steep", "ORTTrainer", "IODescription", "ModelDescription"),
+    **_of(f"{_COMPAT}.loss_scalers", "LossScaler"),
+}
 _INSTALL = f"{_COMPAT}.nothing_to_install:main"
 
 MODULES: dict[str, dict[str, str]] = {
@@ -105,7 +110,7 @@ MODULES: dict[str, dict[str, str]] = {
         **_REWRITES,
     },
     "onnxruntime.training.ortmodule.ortmodule": _MODULE,
-    "onnxruntime.training.ortmodule.options": _DEBUG,
+    "onnxruntime.training.ortmodule.options": {**_DEBUG, **_SKIP_CHECK},
     "onnxruntime.training.ortmodule.debug_options": _DEBUG,
     "onnxruntime.training.ortmodule._fallback": {**_POLICY, **_EXCEPTIONS},
     "onnxruntime.training.ortmodule._fallback_exceptions": _EXCEPTIONS,
@@ -154,12 +159,10 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime.capi": {},
     "onnxruntime.capi._pybind_state": {},
     "onnxruntime.capi.onnxruntime_pybind11_state": {},
-    "onnxruntime.capi.training": {},
+    "onnxruntime.capi.training": _OLDEST,
+    "onnxruntime.capi.ort_trainer": _OLDEST,
     "onnxruntime.capi.training.training_session": _of("steep", "TrainingSession"),
-    "onnxruntime.capi.training.ort_trainer": {
-        **_OLD_DIALECT,
-        **_of(f"{_COMPAT}.loss_scalers", "LossScaler"),
-    },
+    "onnxruntime.capi.training.ort_trainer": _OLDEST,
     "torch_ort": {
         **_MODULE,
         **_DEBUG,
@@ -181,6 +184,9 @@ MODULES: dict[str, dict[str, str]] = {
 RUN = {
     "torch_ort.configure.__main__": _INSTALL,
     "onnxruntime.training.ortmodule.torch_cpp_extensions.install": _INSTALL,
+    "onnxruntime.training.utils.hooks.merge_activation_summary": (
+        f"{_COMPAT}.merge_activation_summary:main"
+    ),
 }
 """What ``python -m`` runs, and the function that does it."""
 
@@ -277,8 +283,8 @@ REFUSED: dict[str, dict[str, str]] = {
     },
     "onnxruntime.training.utils.hooks": {
         **_refused(
-            ["ZeROOffloadSubscriber", "configure_ort_compatible_zero_stage3"],
-            "nothing to configure: ORTModule reads parameters where they are at each call",
+            ["ZeROOffloadSubscriber"],
+            "nothing to subscribe: ORTModule reads parameters where they are at each call",
         ),
     },
     "onnxruntime.training.ortmodule.experimental": _refused(
@@ -312,3 +318,15 @@ REFUSED_MODULES = {
     "onnxruntime.datasets": _STOCK,
 }
 """Modules that Steep has not, each with what to do."""
+
+
+def remedy_of(module: str) -> str | None:
+    """Return what to do in place of a module: by its own name, or by a package that it is of."""
+    own = REFUSED_MODULES.get(module)
+    while own is None and module:
+        module, _, name = module.rpartition(".")
+        refused = REFUSED.get(module, {})
+        own = REFUSED_MODULES.get(module) or refused.get(name)
+        if own is None and refused and set(MODULES[module]) <= set(refused):
+            own = next(iter(refused.values()))  # the package has nothing else to offer
+    return own
