@@ -228,11 +228,12 @@ class ORTModule(torch.nn.Module):
                 raise
             return self._run_in_torch(e, args, kwargs)
         if not ran:
+            why = [*(r.reason for r in self.export_reports if r.reason), *captured.breaks]
+            if any(type(p).__name__ == "DTensor" for p in self._module.parameters()):
+                why.insert(0, "weights are DTensors (parallelize_module), which PyTorch runs")
             raise ModelError(
                 f"Nothing of the module {type(self._module).__name__} ran in the engine.",
-                received="; ".join(
-                    [*(r.reason for r in self.export_reports if r.reason), *captured.breaks]
-                ),
+                received="; ".join(why),
                 remedy='change the code named above, or let PyTorch run it: fallback="torch"',
             )
         return result

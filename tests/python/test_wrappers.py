@@ -390,6 +390,23 @@ def test_the_right_way_round():
         ORTModule(nn.DataParallel(net()))
 
 
+def test_weights_of_another_kind_have_a_word():
+    from torch import distributed as dist
+    from torch.distributed.tensor import parallel
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+        columns = {"0": parallel.ColwiseParallel()}
+        model = ORTModule(parallel.parallelize_module(net(), mesh, columns))
+        with pytest.raises(steep.ModelError, match="weights are DTensors"):
+            model(batches(1)[0][0])
+        model.fallback = "torch"
+        assert model(batches(1)[0][0]).shape == (4, 3)
+    finally:
+        dist.destroy_process_group()
+
+
 def test_wrapped_twice():
     model = ORTModule(ORTModule(net()))
     assert_same_state(train(model), train(net()))
