@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from steep.jumps import Jump, jumping
-from steep.memory import memory_of, written_by
+from steep.memory import all_written_by, memory_of
 
 _MOST = 64  # operations that lead to one condition: they are run at every call
 
@@ -42,7 +42,7 @@ class Condition:
 
     def __init__(self, node: torch.fx.Node) -> None:
         needed = _all_before(node)
-        written = {memory_of(t) for n in needed if (t := written_by(n)) is not None}
+        written = {memory_of(t) for n in needed for t in all_written_by(n)}
         self.sources = []
         self.copied = []  # since they are written to
         self.graph = torch.fx.Graph()
@@ -102,8 +102,8 @@ def _all_before(node: torch.fx.Node) -> list[torch.fx.Node]:
         if len(needed) > _MOST:
             raise Undecided
         memories = {memory_of(n) for n in needed} - {None}
-        writes = [(n, written_by(n)) for n in earlier if n not in needed]
-        wanted = [n for n, t in writes if t is not None and memory_of(t) in memories]
+        writes = [(n, t) for n in earlier if n not in needed for t in all_written_by(n)]
+        wanted = [n for n, t in writes if memory_of(t) in memories]
     return [n for n in earlier if n in needed]
 
 

@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from steep.lowering import fake_mode, line_of, turn
 from steep.masks import Masks
-from steep.memory import memory_of, written_by
+from steep.memory import all_written_by, memory_of
 from steep.piece import Lowered, Piece, copy_graph, number_of
 from steep.verify import LEAST_SCALE, Difference, copies_of, or_zero, run_in_torch
 
@@ -90,7 +90,7 @@ def _place_of_write(step: Step, graph_module: torch.fx.GraphModule) -> Place:
     """Every value agrees: what is left is what forward writes into its arguments."""
     graph = graph_module.graph
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    writers = [n for n in graph.nodes if written_by(n) in placeholders]
+    writers = [n for n in graph.nodes if any(t in placeholders for t in all_written_by(n))]
     if not writers:  # a batch norm, which writes what it is given
         buffers = {n for n in placeholders if not n.meta["example_value"].requires_grad}
         writers = [n for n in graph.nodes if "norm" in _name(n) and buffers & {*n.all_input_nodes}]
@@ -136,7 +136,7 @@ def _find_gradient(
 def _add_zeros(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
     """Return each operation and the placeholder that is added to one of its operands."""
     nodes = list(graph.nodes)
-    written = {memory_of(t) for n in nodes if (t := written_by(n)) is not None}
+    written = {memory_of(t) for n in nodes for t in all_written_by(n)}
     last = [n for n in nodes if n.op == "placeholder"][-1]
     edges: list[tuple[torch.fx.Node, torch.fx.Node]] = []
     for user in nodes:

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import CheckpointFunction
 
+from steep.own_gradients import valued
 from steep.quiet import replaced
 from steep.restated import DETACH, RESTATED, lost
 from steep.stops import stop_gradient
@@ -90,7 +91,7 @@ class Watch(TorchFunctionMode):
         self._check_target(targets)
         if targets is not None and stops:
             if self.writes_into_history:
-                lost("a change, where gradients are off, of a tensor that has a history")
+                return _write_unseen(func, args, kwargs, targets)
             args, kwargs = _stopped_but((args, kwargs), targets)
         if func in _TO_PYTHON and args[0].dtype.is_floating_point:  # gradients would pass
             lost("a Python number taken from a tensor")
@@ -119,6 +120,17 @@ class Watch(TorchFunctionMode):
                 lost("a change of a parameter in forward")
             if id(target) in self.aliases:
                 lost("a change in place of a detached tensor")
+
+
+def _write_unseen(func: Any, args: Any, kwargs: Any, targets: Any) -> Any:
+    """Call what writes, where gradients are off, to tensors that keep the history they have."""
+    written = [t for t in tree_leaves(targets) if t.is_floating_point()]
+    before = [t.clone() for t in written]
+    args, kwargs = _stopped_but((args, kwargs), targets)
+    result = RESTATED.get(func, func)(*args, **kwargs)
+    for target, old in zip(written, before, strict=True):
+        target.copy_(valued(target, old))
+    return result
 
 
 def _stopped_but(given: Any, targets: Any) -> Any:

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from steep.aten_to_onnx import CannotSay, to_onnx
 from steep.draws import Draws, NotBefore, take_draws
 from steep.faithful import Watch, faithful
-from steep.memory import written_by
+from steep.memory import all_written_by, written_by
 from steep.own_gradients import Interpreter
 from steep.quiet import quiet, replaced, transforms_left
 from steep.regions import regions, spell
@@ -81,14 +81,18 @@ class _Interpreter(Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         self.at = n
         if self.watch is not None:
-            target = written_by(n)
-            while target is not None and (before := written_by(target)) is not None:
-                target = before
             # arguments that need a gradient are refused by that name, once all writes are known
-            within = target is not None and target.op != "placeholder"
-            self.watch.writes_into_history = within and _has_history(target)
+            within = [t for t in map(_first, all_written_by(n)) if t.op != "placeholder"]
+            self.watch.writes_into_history = any(map(_has_history, within))
             self.watch.of_histories = any(map(_has_history, n.all_input_nodes))
         return super().run_node(n)
+
+
+def _first(target: torch.fx.Node) -> torch.fx.Node:
+    """Return what was written first, of a tensor that one call after the other writes."""
+    while (before := written_by(target)) is not None:
+        target = before
+    return target
 
 
 def _has_history(node: torch.fx.Node) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
@@ -20,14 +21,20 @@ _IN_PLACE = re.compile(r"i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor)|seti
 
 
 def written_by(n: torch.fx.Node) -> torch.fx.Node | None:
-    """Return the tensor that a call changes in place."""
+    """Return the tensor that a call changes in place, and gives; None where it gives several."""
+    written = all_written_by(n)
+    return written[0] if len(written) == 1 else None
+
+
+def all_written_by(n: torch.fx.Node) -> list[torch.fx.Node]:
+    """Return the tensors that a call changes in place."""
     if not n.op.startswith("call_"):
-        return None
+        return []
     name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
+    given: Any = []
     if "out" in n.kwargs:
-        target = n.kwargs["out"]
+        given = n.kwargs["out"]
     elif n.args and _IN_PLACE.fullmatch(name):
-        target = n.args[0]
-    else:
-        return None
-    return target if isinstance(target, torch.fx.Node) else None  # or a number
+        given = n.args[0]
+    targets = given if isinstance(given, (tuple, list)) else [given]
+    return [t for t in targets if isinstance(t, torch.fx.Node)]  # or a number

@@ -137,6 +137,15 @@ def _run(
     return results[0] if single else tuple(results)
 
 
+def valued(value: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Return the values of one tensor, whose gradient is that of another of its shape."""
+    value = stop_gradient(value.clone())
+    name = torch.ops.steep.gradient_of(value)
+    (result,) = torch.ops.steep.with_gradient([value], [source], [name], [name])
+    made: torch.Tensor = result
+    return made
+
+
 def _node(op: str, inputs: Sequence[Any], outputs: int) -> list[Any]:
     """Add a node of the engine's own domain to what the exporter records."""
     recorder: Any = onnxscript.evaluator.default()

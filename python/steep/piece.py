@@ -20,7 +20,7 @@ from steep.boundaries import refuse_complex, refuse_histories, refuse_sparse
 from steep.call import Autograd, Call, after_others
 from steep.checks import raise_where, take_checks
 from steep.lowering import fake_mode, lower, outputs_of, refusal
-from steep.memory import memory_of, written_by
+from steep.memory import all_written_by, memory_of, written_by
 from steep.own_gradients import Interpreter
 from steep.providers import current
 from steep.rewrites import rewritten
@@ -424,8 +424,8 @@ def _narrow(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     narrow = (torch.bfloat16, torch.float16)
     found = [n for n in given if n.meta["example_value"].dtype in narrow]
     for n in graph.nodes:
-        target = written_by(n)
-        if target is not None and any(memory_of(target) == memory_of(f) for f in found):
+        written = {memory_of(t) for t in all_written_by(n)}
+        if any(memory_of(f) in written for f in found):
             raise RuntimeError("forward writes into an argument that autocast made narrow")
     return found
 

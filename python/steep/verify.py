@@ -19,7 +19,7 @@ import torch.fx
 
 from steep.errors import ModelError, VerificationError
 from steep.masks import Masks, Unmatched
-from steep.memory import written_by
+from steep.memory import all_written_by
 from steep.piece import Lowered, Piece, copy_graph, say
 
 log = logging.getLogger("steep")
@@ -123,7 +123,7 @@ class Step:
         self.arguments = arguments
         self.versions = [_version(a) for a in arguments]
         self.pristine = copies_of(arguments)
-        writes = bool(piece.lowered.written) or any(written_by(n) for n in reference.graph.nodes)
+        writes = bool(piece.lowered.written) or any(map(all_written_by, reference.graph.nodes))
         self.leaves = copies_of(self.pristine) if writes else self.pristine
         self.given = [_not_a_leaf(t) if writes else t for t in self.leaves]
         self.tolerance = _tolerance(reference, piece.precision)

@@ -71,6 +71,23 @@ def grad_modes(m, x):
     return a, b, c, d
 
 
+def written_unseen(m, x):
+    y = m.layer(x)
+    z, v = y * 1, y[1:]
+    with torch.no_grad():
+        v.mul_(2)
+        y[0] = 3
+        z.masked_fill_(x > 0, -torch.inf)
+    return y, y * z.exp(), torch.where(x > 0, 0, z)
+
+
+def sorted_into(m, x):
+    y, values, places = m.layer(x), m.layer(x) * 2, torch.zeros(x.shape, dtype=torch.int64)
+    with torch.no_grad():
+        torch.sort(y, out=(values, places))
+    return y * values, places
+
+
 def own_gradient(m, x):
     inner = x.detach().requires_grad_()
     (slope,) = torch.autograd.grad(m.layer(inner).square().sum(), inner)
@@ -341,6 +358,8 @@ PATTERNS = {
     # history
     "no_grad as a decorator": of(lambda m, x: F.mse_loss(torch.tanh(m.layer(x)), teacher(m, x))),
     "modes of gradients": of(grad_modes),
+    "written where gradients are off": of(written_unseen),
+    "several written where gradients are off": of(sorted_into),
     "gradients within": of(own_gradient),
     "results without history": of(without_history),
     "functional_call": of(called),
