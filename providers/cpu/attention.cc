@@ -121,7 +121,7 @@ void finish_chunk(const AttentionProblem& p, const Buffers& s, const AttentionRe
     to.sums[row] = total;
     if (!(total > 0)) {  // masked as a whole, or NaN
       factor = to.sums[row] = std::numeric_limits<float>::quiet_NaN();
-      if (p.zero_nan) {
+      if (p.zero_nan || (p.zero_shut && total == 0)) {
         std::fill_n(sums, s.sums_row, 0.0F);
         factor = 0;
         to.maxima[row] = to.sums[row] = std::numeric_limits<float>::infinity();

@@ -29,7 +29,7 @@ struct AttentionProblem {
   HeadStrides q, k, v, y, dy, dq, dk, dv;  // the last four for gradients only
   MaskStrides bias, keep;
   float scale = 1, masked = 0;
-  bool causal = false, zero_nan = false;
+  bool causal = false, zero_nan = false, zero_shut = false;
   bool bf16 = false;  // q, k, v, y and their gradients
   bool random = false;
   DropoutParams dropout{};

@@ -108,6 +108,7 @@ std::optional<AttentionProblem> read_attention(const NodeSpec& node, std::string
   p.masked = static_cast<float>(node.attrs.real("masked"));
   p.causal = node.attrs.integer("causal") != 0;
   p.zero_nan = node.attrs.integer("zero_nan") != 0;
+  p.zero_shut = node.attrs.integer("zero_shut") != 0;
   p.random = node.in(masks_at + 2).present();
   if (p.random) {
     const double ratio = node.attrs.real("ratio");

@@ -1,4 +1,5 @@
-// Softmax, LogSoftmax and steep.SoftmaxGrad. A row that is all -inf gives NaN, as 0/0 does.
+// Softmax, LogSoftmax, steep.SafeSoftmax and steep.SoftmaxGrad. A row that is all -inf gives NaN,
+// as 0/0 does, but for the safe one.
 
 #include <cmath>
 #include <functional>
@@ -18,12 +19,14 @@ HWY_BEFORE_NAMESPACE();
 namespace steep::cpu {
 namespace HWY_NAMESPACE {
 
-void softmax_rows(const float* x, float* y, int64_t rows, int64_t columns) {
+void softmax_rows(const float* x, float* y, int64_t rows, int64_t columns, bool safe) {
   const Floats d;
   const auto n = static_cast<size_t>(columns);
   for (int64_t i = 0; i < rows; ++i, x += columns, y += columns) {
-    const float sum = row_exp_sum(d, x, n, row_max(d, x, n), y);
-    const auto scale = hn::Set(d, 1.0F / sum);
+    const float max = row_max(d, x, n);
+    const bool shut = safe && max == -std::numeric_limits<float>::infinity();
+    const float sum = row_exp_sum(d, x, n, shut ? 0.0F : max, y);
+    const auto scale = hn::Set(d, shut && sum == 0 ? 0.0F : 1.0F / sum);
     for_each_vector(d, y, n, [&](VecF v, size_t j, size_t count) {
       store_n(hn::Mul(v, scale), d, y + j, count);
     });
@@ -75,10 +78,11 @@ HWY_EXPORT(softmax_rows);
 HWY_EXPORT(log_softmax_rows);
 HWY_EXPORT(softmax_grad_rows);
 
-enum class Form : uint8_t { softmax, log_softmax, softmax_grad };
+enum class Form : uint8_t { softmax, safe_softmax, log_softmax, softmax_grad };
 
 Form form_of(std::string_view op) {
   if (op == "Softmax") return Form::softmax;
+  if (op == "steep.SafeSoftmax") return Form::safe_softmax;
   return op == "LogSoftmax" ? Form::log_softmax : Form::softmax_grad;
 }
 
@@ -95,12 +99,15 @@ void reference_line(Form form, const T* a, const T* b, T* out, int64_t n, int64_
   }
   double max = -std::numeric_limits<double>::infinity();
   for (int64_t j = 0; j < n; ++j) max = std::max<double>(max, a[j * stride]);
+  const bool shut = form == Form::safe_softmax && std::isinf(max) && max < 0;
+  if (shut) max = 0;
   double sum = 0;
   for (int64_t j = 0; j < n; ++j) sum += std::exp(a[j * stride] - max);
+  if (shut && sum == 0) sum = 1;
   const double log_sum = std::log(sum);
   for (int64_t j = 0; j < n; ++j) {
     const double v = a[j * stride] - max;
-    out[j * stride] = static_cast<T>(form == Form::softmax ? std::exp(v) / sum : v - log_sum);
+    out[j * stride] = static_cast<T>(form == Form::log_softmax ? v - log_sum : std::exp(v) / sum);
   }
 }
 
@@ -118,7 +125,10 @@ class SimdSoftmax final : public Kernel {
       const float* a = args.input<float>(0) + begin * n;
       float* out = args.output<float>(0) + begin * n;
       switch (form_) {
-        case Form::softmax: HWY_DYNAMIC_DISPATCH(softmax_rows)(a, out, end - begin, n); break;
+        case Form::softmax:
+        case Form::safe_softmax:
+          HWY_DYNAMIC_DISPATCH(softmax_rows)(a, out, end - begin, n, form_ == Form::safe_softmax);
+          break;
         case Form::log_softmax:
           HWY_DYNAMIC_DISPATCH(log_softmax_rows)(a, out, end - begin, n);
           break;
@@ -197,7 +207,7 @@ std::unique_ptr<Kernel> make_reference(const NodeSpec& node, std::string* why_no
 }  // namespace
 
 void register_softmax(std::vector<Candidate>& list) {
-  for (std::string_view op : {"Softmax", "LogSoftmax", "steep.SoftmaxGrad"}) {
+  for (std::string_view op : {"Softmax", "steep.SafeSoftmax", "LogSoftmax", "steep.SoftmaxGrad"}) {
     list.push_back({op, "simd", make_simd});
     list.push_back({op, "reference", make_reference});
   }

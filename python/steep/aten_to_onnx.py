@@ -29,6 +29,7 @@ from torch.onnx._internal.exporter._errors import ConversionError
 from torch.utils._pytree import tree_structure
 
 from steep import cache, elementwise, matrices, order, own_gradients
+from steep.attention import ATTENTION
 from steep.ctc import CTC
 from steep.digits import constants_with_digits, keep_digits
 from steep.fingerprint import Undetermined, fingerprint
@@ -200,6 +201,7 @@ def _common_registry() -> Any:
         TRAINED,
         RECURRENT,
         CTC,
+        ATTENTION,
         elementwise.AS_IN_TORCH,
         matrices.AS_IN_TORCH,
         order.AS_IN_TORCH,
@@ -229,6 +231,7 @@ def _key(traced: torch.fx.GraphModule, known: str) -> str | None:
 
 _SOURCES = (
     "aten_to_onnx.py",
+    "attention.py",
     "ctc.py",
     "digits.py",
     "elementwise.py",

@@ -277,26 +277,11 @@ def _of_one_width(product: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     return restated
 
 
-def _attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any
-) -> torch.Tensor:
-    """``F.scaled_dot_product_attention``, which exporters have a word for with four axes only."""
-    axes = query.dim()
-    mask = args[0] if args else kwargs.get("attn_mask")
-    dropout = args[1] if len(args) > 1 else kwargs.get("dropout_p", 0.0)
-    alike = key.dim() == value.dim() == axes and (mask is None or mask.dim() <= axes)
-    # masks of dropouts have the axes that the module gave them
-    if axes >= 4 or not alike or dropout:
-        return F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
-    more = (None,) * (4 - axes)
-    result = F.scaled_dot_product_attention(query[more], key[more], value[more], *args, **kwargs)
-    return result[(0,) * (4 - axes)]
-
-
 _NARROWED_BY_AUTOCAST = (
     *("matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "addbmm", "baddbmm", "einsum"),
     *("linear", "conv1d", "conv2d", "conv3d"),
     *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    "scaled_dot_product_attention",
 )
 
 DETACH = {torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__}  # type: ignore[attr-defined]
@@ -327,6 +312,5 @@ RESTATED: dict[Any, Callable[..., Any]] = {
     F.instance_norm: _instance_norm,
     F.interpolate: _interpolate,
     F.nll_loss: _nll_loss,
-    F.scaled_dot_product_attention: _of_one_width(_attention),
 }
 """By function."""

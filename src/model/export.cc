@@ -42,9 +42,13 @@ bool is_own(Node n) {
   return n.op().rfind("steep.", 0) == 0 && !stops_gradient(n) && !says_gradient(n);
 }
 
-/// Of ours, and no file holds it: models for runtimes are written without. What a capture is
-/// written with stays: the model is read by Steep again.
-bool is_inner(Node n) { return is_own(n) && !find_op(n.op())->in_files; }
+/// Of ours, and ONNX can say it otherwise, or no file holds it: models for runtimes are written
+/// without. What only a capture says stays: the model is read by Steep again.
+bool is_inner(Node n) {
+  if (!is_own(n)) return false;
+  const OpDef* def = find_op(n.op());
+  return !def->in_files || def->decompose != nullptr;
+}
 
 /// Runtimes know operators later than ONNX does: these are written out.
 bool too_new(Node n) { return n.op() == "CumProd"; }

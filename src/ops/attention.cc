@@ -1,14 +1,15 @@
-// steep.Attention(q, k, v, bias?, keep?, seed?){scale, masked, causal, zero_nan, ratio, stream,
-// perm_q, perm_k, perm_v, perm_y} → y, max[B, H, Sq], sum[B, H, Sq].
+// steep.Attention(q, k, v, bias?, keep?, seed?){scale, masked, causal, zero_nan, zero_shut, ratio,
+// stream, perm_q, perm_k, perm_v, perm_y} → y, max[B, H, Sq], sum[B, H, Sq].
 //
 // Heads are what perm_x makes of an operand: q[B, H, Sq, D], k[B, H, Sk, D], v[B, H, Sk, Dv];
 // perm_y leads from [B, H, Sq, Dv] to y. With s = scale q kᵀ, `masked` where keep is false and -inf
 // above the diagonal if causal, plus bias (keep and bias broadcast to [B, H, Sq, Sk]):
 //   max = the greatest s of each row, sum = Σ exp(s - max), p = exp(s - max) / sum,
 //   y = dropout(p) v.
-// Dropout is that of steep.Dropout on p. zero_nan: a row of p that is NaN, one that is masked as a
-// whole, counts as 0, and its max and sum as +inf. Made by a fusion pass; the score matrix never
-// exists where a kernel runs it (Dao et al. 2022, FlashAttention; Dao 2023, FlashAttention-2).
+// Dropout is that of steep.Dropout on p. zero_shut: a row of p of which all s are -inf counts as 0,
+// and its max and sum as +inf; zero_nan: so does any that is NaN. Made by a fusion pass; the score
+// matrix never exists where a kernel runs it (Dao et al. 2022, FlashAttention; Dao 2023,
+// FlashAttention-2).
 #include "ops/attention.h"
 
 #include <limits>
@@ -97,13 +98,15 @@ std::vector<Value> attention_decompose(Node n) {
     return cast(attention_permuted(n, n.input(i), perm), dtype);
   };
   Value s = attention_scores(n, heads(0, "perm_q"), heads(1, "perm_k"), kBias);
-  Value p = apply("Softmax", {s}, {{"axis", int64_t{-1}}});
+  const bool zero_shut = integer_of(n, "zero_shut") != 0;
+  Value p = apply(zero_shut ? "steep.SafeSoftmax" : "Softmax", {s}, {{"axis", int64_t{-1}}});
   Value max = apply("ReduceMax", {s, ints(n.graph(), {-1})}, {{"keepdims", int64_t{0}}});
   Value total = sum(exp(s - unsqueeze(max, {-1})), {-1}, false);
-  if (integer_of(n, "zero_nan") != 0) {
+  const bool zero_nan = integer_of(n, "zero_nan") != 0;
+  if (zero_nan || zero_shut) {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    p = where(apply("IsNaN", {p}), 0, p);
-    Value masked = apply("IsNaN", {total});
+    if (zero_nan) p = where(apply("IsNaN", {p}), 0, p);
+    Value masked = zero_nan ? apply("IsNaN", {total}) : equal(max, -kInfinity);
     max = where(masked, kInfinity, max);
     total = where(masked, kInfinity, total);
   }

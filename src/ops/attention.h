@@ -9,9 +9,10 @@
 namespace steep {
 
 inline const std::initializer_list<Attribute> kAttentionAttributes = {
-    {"causal", 0}, {"masked", -std::numeric_limits<double>::infinity()},
-    kRatio,        {"scale", 1.0},
-    kStream,       {"zero_nan", 0}};
+    {"causal", 0},   {"masked", -std::numeric_limits<double>::infinity()},
+    kRatio,          {"scale", 1.0},
+    kStream,         {"zero_nan", 0},
+    {"zero_shut", 0}};
 
 /// `x` under attrs()[perm]; `x` itself where the attribute is absent.
 Value attention_permuted(Node n, Value x, std::string_view perm);

@@ -225,6 +225,7 @@ namespace steep {
   X(SteepResizeGrad) \
   X(SteepRoiAlignGrad) \
   X(SteepSGD) \
+  X(SteepSafeSoftmax) \
   X(SteepSequenceExtents) \
   X(SteepSliceGrad) \
   X(SteepSlogDet) \

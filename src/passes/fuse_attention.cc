@@ -3,10 +3,10 @@
 //
 //   MatMul → (· c) → (Where keep) → (+ bias) → Softmax → (0 where NaN) → (Dropout) → MatMul
 //
-// and what differentiation made of it. Reshapes, transposes and constant factors around the heads
-// go too: the operator reads and writes heads where they lie. The pattern is left alone when
-// anybody else reads scores or probabilities (an output of the model, the gradient of a mask), and
-// in double precision.
+// where Softmax may be steep.SafeSoftmax, and what differentiation made of it. Reshapes, transposes
+// and constant factors around the heads go too: the operator reads and writes heads where they lie.
+// The pattern is left alone when anybody else reads scores or probabilities (an output of the
+// model, the gradient of a mask), and in double precision.
 
 #include <algorithm>
 #include <cmath>
@@ -323,6 +323,7 @@ class Rewriter {
                 {"perm_v", v->perm()},
                 {"perm_y", *y->order()}};
     if (a_.zero_nan) attrs.set("zero_nan", int64_t{1});
+    if (a_.softmax.op() != "Softmax") attrs.set("zero_shut", int64_t{1});
     if (a_.dropout) {
       attrs.set("ratio", real_of(a_.dropout, "ratio"));
       attrs.set("stream", integer_of(a_.dropout, "stream"));
@@ -410,7 +411,7 @@ namespace {
 void fuse(Graph& g, int64_t least_keys) {
   std::optional<Matcher> matcher;
   for (Node n : g.nodes()) {
-    if (n.op() != "Softmax") continue;
+    if (n.op() != "Softmax" && n.op() != "steep.SafeSoftmax") continue;
     const Dims scores = n.output(0).type().dims();
     if (scores.empty() || scores.back() < least_keys) continue;
     if (!matcher) matcher.emplace(g);

@@ -113,10 +113,10 @@ def test_bfloat16_is_rounded_once(shape, dropout):
 @pytest.mark.parametrize("masked", [-INFINITY, -3.0e38])
 @pytest.mark.parametrize("shape", [(1, 2, 5, 6, 4, 4), (1, 1, 140, 150, 16, 16)], ids=str)
 @pytest.mark.parametrize("how", ["keep", "bias"])
-@pytest.mark.parametrize("zero_nan", [0, 1])
-def test_rows_masked_as_a_whole(shape, how, masked, zero_nan):
+@pytest.mark.parametrize("zero", [None, "zero_nan", "zero_shut"])
+def test_rows_masked_as_a_whole(shape, how, masked, zero):
     """Masked by infinity such a row is NaN, or 0 if asked; by a finite number, a plain mean."""
-    attrs, qkv, _, dy = problem(shape, masked=masked, zero_nan=zero_nan)
+    attrs, qkv, _, dy = problem(shape, masked=masked, **({zero: 1} if zero else {}))
     sq, sk = shape[2:4]
     keep = np.tril(np.ones((sq, sk), bool))
     keep[1] = False
@@ -129,10 +129,10 @@ def test_rows_masked_as_a_whole(shape, how, masked, zero_nan):
     infinite = masked == -INFINITY
     row = ours[0][0, 0, 1]
     if infinite:
-        assert (row == 0).all() if zero_nan else np.isnan(row).all()
+        assert (row == 0).all() if zero else np.isnan(row).all()
     else:
         np.testing.assert_allclose(row, qkv[2][0, 0].mean(0), atol=1e-5)
-    if zero_nan or not infinite:
+    if zero or not infinite:
         grads = gradient(attrs, qkv, masks, dy, *theirs)
         assert all(np.isfinite(g).all() for g in grads)
         if infinite:
@@ -140,8 +140,9 @@ def test_rows_masked_as_a_whole(shape, how, masked, zero_nan):
         assert_close(grads, gradient(attrs, qkv, masks, dy, *theirs, decomposed=True))
 
 
-def test_an_infinite_score_is_nan_as_in_softmax():
-    attrs, (q, k, v), masks, _ = problem((1, 1, 3, 4, 2, 2))
+@pytest.mark.parametrize("zero_shut", [0, 1])
+def test_an_infinite_score_is_nan_as_in_softmax(zero_shut):
+    attrs, (q, k, v), masks, _ = problem((1, 1, 3, 4, 2, 2), zero_shut=zero_shut)
     k[0, 0, 1] = np.inf
     q = np.abs(q)
     assert_close(

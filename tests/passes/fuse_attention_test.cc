@@ -44,7 +44,7 @@ Graph fused(const Graph& g) {
 struct Model {
   int64_t batch = 2, heads = 3, queries = 7, keys = 9, width = 5;
   DType dtype = DType::f32;
-  bool dropout = false, zero_nan = false;
+  bool dropout = false, zero_nan = false, safe = false;
   std::function<Value(Graph&, Value)> mask{};  // of the scores
   std::function<void(Graph&, Value)> look{};   // at the probabilities
   std::vector<Value> more{};                   // whose gradients are asked for, too
@@ -59,7 +59,7 @@ struct Model {
     Value scores =
         matmul(transpose(q, {0, 2, 1, 3}) * 0.7, transpose(k, {0, 2, 3, 1}) * 0.5) / 1.25;
     if (mask) scores = mask(g, scores);
-    Value p = apply("Softmax", {scores}, {{"axis", int64_t{-1}}});
+    Value p = apply(safe ? "steep.SafeSoftmax" : "Softmax", {scores}, {{"axis", int64_t{-1}}});
     if (look) look(g, p);
     if (zero_nan) p = where(apply("IsNaN", {p}), 0, p);
     if (dropout) {
@@ -117,8 +117,8 @@ Graph expect_fused(Model model) {
   Graph after = fused(g);
   EXPECT_EQ(count(after, "steep.Attention"), 1) << to_text(after);
   EXPECT_EQ(count(after, "steep.AttentionGrad"), 1) << to_text(after);
-  for (const char* op : {"MatMul", "Softmax", "steep.SoftmaxGrad", "steep.Dropout", "Transpose",
-                         "Mul", "Div", "IsNaN", "Where"}) {
+  for (const char* op : {"MatMul", "Softmax", "steep.SafeSoftmax", "steep.SoftmaxGrad",
+                         "steep.Dropout", "Transpose", "Mul", "Div", "IsNaN", "Where"}) {
     EXPECT_EQ(count(after, op), 0) << op << "\n" << to_text(after);
   }
   expect_same_results(g);
@@ -144,6 +144,15 @@ TEST(FuseAttention, TakesDropoutAndTheGuardAgainstNaN) {
   EXPECT_EQ(attrs.integer("stream", 0), 3);
   EXPECT_EQ(attrs.integer("zero_nan", 0), 1);
   EXPECT_NEAR(attrs.real("scale", 0), 0.7 * 0.5 / 1.25, 1e-7);
+}
+
+TEST(FuseAttention, TakesTheSafeSoftmax) {
+  const Graph g = expect_fused(
+      {.dropout = true, .safe = true, .mask = [](Graph& graph, Value s) {
+         return where(graph.add_input("keep", {DType::boolean, Shape{2, 1, 7, 1}}), s, -INFINITY);
+       }});
+  EXPECT_EQ(find(g, "steep.Attention").attrs().integer("zero_shut", 0), 1);
+  EXPECT_EQ(find(g, "steep.AttentionGrad").attrs().integer("zero_nan", 0), 0);
 }
 
 TEST(FuseAttention, ReadsAndWritesHeadsWhereTheyLie) {

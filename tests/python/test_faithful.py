@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 import random
 
 import numpy as np
@@ -192,14 +193,40 @@ def test_attention_of_fewer_axes():
     assert net.report().whole
 
 
-def test_attention_that_broadcasts_axes_is_pytorchs():
+def test_attention_that_broadcasts_axes():
     def attend(y, *_):
         q = y.reshape(2, 5, 6)
         return F.scaled_dot_product_attention(q[0], q, q[:, :5].sin()) + q
 
-    module = Behind(attend)
-    x = torch.randn(10, 8)
-    torch.testing.assert_close(ORTModule(module)(x), module(x))
+    assert_same_as_torch(Behind(attend), torch.randn(10, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shut", [None, -math.inf, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("shape", [(5, 6), (2, 5, 6), (1, 2, 5, 6)], ids=len)
+def test_attention_to_nothing(shape, shut, dtype):
+    """A row of which the mask leaves nothing is 0; a mean where the numbers are finite."""
+    keep = torch.ones(5, 5).tril().bool()
+    keep[[1, 3]] = False
+    mask = keep if shut is None else torch.zeros(5, 5, dtype=dtype).masked_fill(~keep, shut)
+
+    def attend(y, *_):
+        q = y.reshape(shape)
+        return F.scaled_dot_product_attention(q, q.tanh(), q.sin(), mask).reshape(y.shape)
+
+    count = math.prod(shape) // 6
+    # By its kernel for four axes PyTorch has gradients of a mean's row as many times as there are
+    # keys: the row's sum is lost beside a number as large.
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        assert_same_as_torch(Behind(attend).to(dtype), torch.randn(count, 8, dtype=dtype))
+
+
+def test_attention_to_nothing_hides_no_nan():
+    keep = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
+    module = Behind(lambda y: F.scaled_dot_product_attention(y[None, None], y, y, attn_mask=keep))
+    x = torch.randn(3, 8)
+    x[0] = math.nan
+    torch.testing.assert_close(ORTModule(module)(x), module(x), equal_nan=True)
 
 
 class StraightThrough(torch.autograd.Function):

@@ -42,6 +42,14 @@ for _shape in SHAPES:
 for _shape in SHAPES:  # whose slope is not its gradient
     row("steep.StopGradient", floats(*_shape), torch=lambda x: x.detach(), smooth=False)
 
+for _x, _axis in [((2, 3, 4), 1), ((3, 70), 1), *[(_shape, -1) for _shape in SHAPES if _shape]]:
+    row(
+        "steep.SafeSoftmax",
+        floats(*_x),
+        attrs={"axis": _axis},
+        torch=lambda x, a=_axis: torch.ops.aten._safe_softmax(x, a),
+    )
+
 SEED = ints(17, 3)
 for _x, _ratio in zip([(4, 33), *SHAPES], 11 * [0.1, 0.25, 0.5], strict=False):
     row("steep.Dropout", floats(*_x), SEED, attrs={"ratio": _ratio, "stream": 2})
