@@ -91,7 +91,8 @@ def _traced(
     inner.output([copies[n] for n in results])
     module = torch.fx.GraphModule(torch.nn.Module(), inner)
     with quiet(), transforms_left():
-        traced = make_fx(module.forward)(*(n.meta["example_value"] for n in given)).graph
+        examples = [n.meta["example_value"] for n in given]
+        traced = make_fx(lambda *x: module.forward(*x))(*examples).graph
     for n in traced.nodes:
         if n.op == "get_attr":
             raise NotImplementedError("a constant within vmap")
