@@ -31,6 +31,7 @@ from torch.utils._pytree import tree_structure
 from steep import cache, elementwise, matrices, order, own_gradients
 from steep.attention import ATTENTION
 from steep.ctc import CTC
+from steep.decompose import decompose
 from steep.digits import constants_with_digits, keep_digits
 from steep.fingerprint import Undetermined, fingerprint
 from steep.recurrent import RECURRENT, keep_whole
@@ -78,7 +79,8 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
             raise CannotSay(NotImplementedError(f"{node.target} has other edges"), node.name)
     count = sum(n.op == "placeholder" for n in traced.graph.nodes)
     keep_whole(traced.graph)
-    program = _fx_passes.decompose_with_registry(_as_program(traced), _registry())
+    decompose(traced, _registry().is_registered)
+    program = _as_program(traced)
     _make_first_operands_tensors(program.graph)
     _fx_passes.insert_type_promotion_nodes(program.graph_module)
     for node in list(program.graph.nodes):
@@ -89,7 +91,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
         with constants_with_digits():
             model = _core._exported_program_to_onnx_program(program, registry=_registry())
     except ConversionError as e:
-        others = {_origin_of(n): str(n.target) for n in _without_words(program.graph)}
+        others = {n.name: str(n.target) for n in _without_words(program.graph)}
         raise CannotSay(e, _origin(e, program.graph), others) from e
     keep_digits(model.model)
     for value, i in zip(model.model.graph.inputs, range(count), strict=True):
@@ -129,13 +131,7 @@ def _make_first_operands_tensors(graph: torch.fx.Graph) -> None:
 def _origin(e: Exception, graph: torch.fx.Graph) -> str:
     """Return the name of the node that the node named in an error was made from; "" if unknown."""
     named = re.search(r"node %(\w+) :", str(e))
-    node = next((n for n in graph.nodes if named and n.name == named.group(1)), None)
-    return "" if node is None else _origin_of(node)
-
-
-def _origin_of(node: torch.fx.Node) -> str:
-    made_from = node.meta.get("from_node")
-    return str(made_from[-1].name) if made_from else ""
+    return named.group(1) if named and any(n.name == named.group(1) for n in graph.nodes) else ""
 
 
 def _without_words(graph: torch.fx.Graph) -> list[torch.fx.Node]:
@@ -233,6 +229,7 @@ _SOURCES = (
     "aten_to_onnx.py",
     "attention.py",
     "ctc.py",
+    "decompose.py",
     "digits.py",
     "elementwise.py",
     "faithful.py",

@@ -164,8 +164,7 @@ def lower(
             raise refusal(e, run.interpreter.at) from e
         _without_tokens(traced.graph, signature.input_tokens)
         names = [n.name for n in traced.graph.nodes if n.op == "placeholder"]
-        if of:
-            spell(traced.graph, of, lambda n: _origin_of(n, graph_module.graph))
+        spell(traced.graph, of, lambda n: _origin_of(n, graph_module.graph))
         written = [names.index(n) for n in signature.user_inputs_to_mutate.values()]
         try:
             draws = take_draws(traced, fakes)

@@ -7,10 +7,13 @@ of float32, and leaves these alone.
 
 from __future__ import annotations
 
+import contextlib
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._guards import detect_fake_mode
 from torch.utils._pytree import tree_leaves
 
 _aten = torch.ops.aten
@@ -24,6 +27,7 @@ _PRODUCTS = {
     )
 }
 """Whose operands autocast narrows."""
+_BOUNDS = {torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast}
 _CASTS = {_aten._to_copy, _aten.to, _aten.type_as, _aten.copy, _aten.copy_}
 
 
@@ -57,8 +61,14 @@ def spell(
 ) -> None:
     """Put casts into a graph of ATen; ``origin`` gives a node's in the captured graph.
 
-    What regions say holds, as ``regions`` returned it; values are as they were traced.
+    What regions say holds, as ``regions`` returned it. The nodes that enter and leave them go, and
+    ``meta["val"]`` is what the casts make of it.
     """
+    for n in reversed(graph.nodes):
+        if n.target in _BOUNDS:
+            graph.erase_node(n)
+    if not of:
+        return
     for n in list(graph.nodes):
         if n.target is _aten._assert_tensor_metadata.default:  # of what a trace made
             graph.erase_node(n)
@@ -74,6 +84,15 @@ def spell(
             _cast_operands(n, torch.float32)
         if product and region is None:
             _cast_result(n)
+    _propagate(graph)
+
+
+def _propagate(graph: torch.fx.Graph) -> None:
+    for n in graph.nodes:
+        if isinstance(n.target, torch._ops.OpOverload) or n.target is operator.getitem:
+            args, kwargs = torch.fx.map_arg((n.args, n.kwargs), lambda i: i.meta["val"])
+            with detect_fake_mode(args) or contextlib.nullcontext():
+                n.meta["val"] = n.target(*args, **kwargs)
 
 
 def _is(n: torch.fx.Node, *dtypes: torch.dtype) -> bool:
