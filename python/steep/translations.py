@@ -169,9 +169,18 @@ def _grouped_product(input: Any, weight: Any, offsets: Any) -> Any:
     return opset18.Concat(*parts, axis=0)
 
 
+def _batch_norm_in_evaluation(  # noqa: PLR0917, as ATen has it
+    input: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, eps: float
+) -> tuple[Any, Any, Any]:
+    """Return the result of the statistics that are given, and two tensors without elements."""
+    y = _batch_norm(input, weight, bias, mean, variance, False, momentum, eps)[0]
+    return y, _like(input, 0.0), _like(input, 0.0)
+
+
 TRAINED: dict[Any, Any] = {
     torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
     torch.ops.aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
+    torch.ops.aten._native_batch_norm_legit_no_training.default: _batch_norm_in_evaluation,
     torch.ops.aten.arange.start_step: _range,
     torch.ops.aten.atleast_1d.default: _at_least_1d[0],
     torch.ops.aten.atleast_1d.Sequence: _at_least_1d[1],

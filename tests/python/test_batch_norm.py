@@ -153,6 +153,13 @@ def test_no_images_leave_the_statistics_alone() -> None:
     assert all(not p.grad.any() for p in ours.parameters())
 
 
+def test_statistics_that_are_given_may_be_of_any_float() -> None:
+    net = torch.nn.BatchNorm2d(4).double().eval()
+    net.running_var.mul_(3)
+    x = torch.tensor(X).double().repeat(1, 2, 1, 1)
+    torch.testing.assert_close(steep.ORTModule(net, fallback=None)(x), net(x))
+
+
 @pytest.mark.parametrize("how", ["module", "trainer"])
 def test_torch_modules_keep_their_buffers(how: str) -> None:
     theirs, ours = network(), network()
