@@ -34,6 +34,8 @@ from torch._dynamo.exc import (
 )
 from torch._dynamo.guards import DeletedGuardManagerWrapper, get_guard_fail_reason
 from torch._dynamo.utils import graph_break_reasons
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 from torch.nn.modules import transformer
 from torch.utils._pytree import tree_leaves
 
@@ -210,12 +212,31 @@ class Capture:
             self.said.add(text)
 
         def run(*arguments: Any) -> Any:
+            if _is_observed() or FakeTensor in map(type, arguments):
+                return graph_module.forward(*arguments)
+            if forward_ad._current_level >= 0 and any(map(_has_tangent, arguments)):
+                raise ModelError(
+                    "An argument has a tangent, of derivatives in forward mode.",
+                    expected="derivatives by backward",
+                    remedy="leave this call to PyTorch: take it of the module that is wrapped",
+                )
             self.local.ran = True
             return call(*arguments)
 
         # PyTorch does so itself, but for graphs that it cuts by buckets of gradients.
         uncaptured: Callable[..., Any] = torch._dynamo.disable(run)
         return uncaptured
+
+
+def _is_observed() -> bool:
+    """Return whether shapes are propagated, and nothing is computed."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+
+
+def _has_tangent(argument: Any) -> bool:
+    if not isinstance(argument, torch.Tensor):
+        return False
+    return forward_ad.unpack_dual(argument).tangent is not None
 
 
 # What Dynamo raises that says itself what is to be done.

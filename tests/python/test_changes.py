@@ -6,10 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.autograd import forward_ad  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from steep import ModelError, ORTModule  # noqa: E402
+from steep import ModelError, ORTModule, capture  # noqa: E402
 
 FACTOR = 2.0
 
@@ -298,6 +299,31 @@ def test_shape_propagation_computes_nothing():
         y = net(torch.empty(2, 4))
     assert isinstance(y, FakeTensor) and y.shape == (2, 5)
     assert not net.export_reports
+
+
+def test_shape_propagation_through_the_backend():
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    torch._dynamo.reset()
+    net = torch.compile(torch.nn.Linear(4, 5), backend=capture.backend)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        y = net(torch.empty(2, 4))
+    assert isinstance(y, FakeTensor) and y.shape == (2, 5)
+    torch.testing.assert_close(net(torch.ones(2, 4)).shape, y.shape)
+
+
+@pytest.mark.parametrize("of", ["argument", "parameter"])
+def test_derivatives_in_forward_mode_are_refused(of):
+    net = ORTModule(torch.nn.Linear(4, 5))
+    x = torch.randn(2, 4)
+    net(x)
+    with forward_ad.dual_level(), pytest.raises(ModelError, match="forward mode"):
+        if of == "argument":
+            net(forward_ad.make_dual(x, x))
+        else:
+            weight = forward_ad.make_dual(net.weight.detach(), torch.ones(5, 4))
+            torch.func.functional_call(net, {"weight": weight}, (x,))
+    net(x)
 
 
 def test_checkpoint_around_the_first_call():
