@@ -228,15 +228,20 @@ class ORTModule(torch.nn.Module):
                 raise
             return self._run_in_torch(e, args, kwargs)
         if not ran:
-            why = [*(r.reason for r in self.export_reports if r.reason), *captured.breaks]
+            self._allow_nothing(captured.breaks)
+        return result
+
+    def _allow_nothing(self, breaks: list[str]) -> None:
+        """Raise ModelError where PyTorch ran it all; there may have been nothing to compute."""
+        left = [*(r.reason for r in self.export_reports if r.reason), *breaks]
+        if left:
             if any(type(p).__name__ == "DTensor" for p in self._module.parameters()):
-                why.insert(0, "weights are DTensors (parallelize_module), which PyTorch runs")
+                left.insert(0, "weights are DTensors (parallelize_module), which PyTorch runs")
             raise ModelError(
                 f"Nothing of the module {type(self._module).__name__} ran in the engine.",
-                received="; ".join(why),
+                received="; ".join(left),
                 remedy='change the code named above, or let PyTorch run it: fallback="torch"',
             )
-        return result
 
     def _run_in_torch(self, e: Error, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with _counting:

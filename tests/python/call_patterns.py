@@ -88,6 +88,12 @@ def sorted_into(m, x):
     return y * values, places
 
 
+def halved(m, x):
+    while x.shape[0] > 1:  # of one row, nothing is computed
+        x = m.layer(x[::2])
+    return x
+
+
 def own_gradient(m, x):
     inner = x.detach().requires_grad_()
     (slope,) = torch.autograd.grad(m.layer(inner).square().sum(), inner)
@@ -360,6 +366,7 @@ PATTERNS = {
     "modes of gradients": of(grad_modes),
     "written where gradients are off": of(written_unseen),
     "several written where gradients are off": of(sorted_into),
+    "nothing to compute": of(halved, *rows(3, 1, 5)),
     "gradients within": of(own_gradient),
     "results without history": of(without_history),
     "functional_call": of(called),

@@ -34,7 +34,7 @@ ALWAYS = {
 
 
 # no parameter is on the way to a loss
-WITHOUT_LOSS = {"the gradient that comes in", "unpooled"}
+WITHOUT_LOSS = {"the gradient that comes in", "unpooled", "nothing to compute"}
 
 # what is no tensor is given, or the module is not one graph, or the loss is not finite
 NOT_TRAINED = {
