@@ -31,7 +31,9 @@ def means_over_batches(module: torch.nn.Module) -> Iterator[None]:
 
 def _forward(self: _BatchNorm, input: torch.Tensor) -> torch.Tensor:
     tracked = self.training and self.track_running_stats and self.num_batches_tracked is not None
-    if self.momentum is not None or not tracked:
+    # another thread may run one while this one captures
+    captured = torch.compiler.is_dynamo_compiling()
+    if self.momentum is not None or not tracked or not captured:
         return _plain(self, input)
     self._check_input_dim(input)
     self.num_batches_tracked.add_(1)

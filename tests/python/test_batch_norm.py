@@ -9,6 +9,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import steep
+from steep.cumulative import means_over_batches
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {
@@ -158,6 +159,15 @@ def test_statistics_that_are_given_may_be_of_any_float() -> None:
     net.running_var.mul_(3)
     x = torch.tensor(X).double().repeat(1, 2, 1, 1)
     torch.testing.assert_close(steep.ORTModule(net, fallback=None)(x), net(x))
+
+
+def test_a_module_that_another_thread_runs_while_one_is_captured() -> None:
+    norm, twin = (torch.nn.BatchNorm2d(2, momentum=None) for _ in range(2))
+    for batch in torch.tensor(X).split(2):
+        with means_over_batches(norm):
+            norm(batch)
+        twin(batch)
+    assert all(map(torch.equal, norm.buffers(), twin.buffers()))
 
 
 @pytest.mark.parametrize("how", ["module", "trainer"])
