@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import _has_any_global_hook
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
 from steep.call import autocast_precision
@@ -405,6 +406,12 @@ def _refuse_what_belongs_around(module: torch.nn.Module) -> None:
 
 
 def _refuse_transforms() -> None:
+    if any(not mode.is_infra_mode() for mode in _get_current_dispatch_mode_stack()):
+        raise ModelError(
+            "An ORTModule is called within a TorchDispatchMode, such as FlopCounterMode.",
+            expected="no mode that is to see the operators of PyTorch: the engine has its own",
+            remedy='call what is wrapped, model.module; or fallback="torch"',
+        )
     if torch._C._are_functorch_transforms_active():
         raise ModelError(
             "An ORTModule is called within a transform of torch.func (grad, vmap, jvp, …).",

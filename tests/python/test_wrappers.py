@@ -15,6 +15,7 @@ from of_module import pieces  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.optim import swa_utils  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import steep  # noqa: E402
 from steep import ORTModule  # noqa: E402
@@ -232,6 +233,18 @@ def test_transforms_of_functions_have_a_word():
         torch.testing.assert_close(call(left), call(plain), msg=name)
         assert left.fallback_calls
     torch.testing.assert_close(model(x), plain(x))
+
+
+def test_a_mode_that_sees_operators_has_a_word():
+    model = ORTModule(net())
+    x, _ = batches(1)[0]
+    for _ in range(2):
+        with FlopCounterMode(display=False), pytest.raises(steep.ModelError, match="DispatchMode"):
+            model(x)
+        model(x)
+    with FlopCounterMode(display=False) as counter:
+        ORTModule(model.module, fallback="torch")(x)
+    assert counter.get_total_flops()
 
 
 class Rows(torch.utils.data.Dataset):
