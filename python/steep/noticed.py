@@ -40,7 +40,7 @@ def _find_in_class(self: Any, tx: Any, name: str) -> Any:
     source = _find(self, tx, name)
     found = next(vars(c)[name] for c in type(self.value).__mro__ if name in vars(c))
     # what is ours is there while graphs are made, and gone at the next call
-    if isinstance(found, types.FunctionType) and not found.__module__.startswith("steep."):
+    if isinstance(found, types.FunctionType) and not str(found.__module__).startswith("steep."):
         install_guard(source.make_guard(GuardBuilder.ID_MATCH))
     return source
 
