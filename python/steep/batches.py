@@ -90,9 +90,13 @@ def _traced(
         copies[n] = inner.node_copy(n, lambda i: copies[i])
     inner.output([copies[n] for n in results])
     module = torch.fx.GraphModule(torch.nn.Module(), inner)
+
+    def run(*tensors: Any) -> Any:  # a bound method has an argument more for make_fx
+        return module.forward(*tensors)
+
     with quiet(), transforms_left():
         examples = [n.meta["example_value"] for n in given]
-        traced = make_fx(lambda *x: module.forward(*x))(*examples).graph
+        traced = make_fx(run)(*examples).graph
     for n in traced.nodes:
         if n.op == "get_attr":
             raise NotImplementedError("a constant within vmap")

@@ -51,7 +51,7 @@ from steep.cumulative import means_over_batches
 from steep.cuts import cuts, left_to_pytorch
 from steep.errors import Error, ModelError
 from steep.lowering import CannotLower, turn
-from steep.noticed import noticed
+from steep.noticed import innermost, noticed
 from steep.parts import bring_in_parts
 from steep.piece import Lowered, NothingToRun, Piece, bring_in, copy_graph, say
 from steep.providers import choices_of, running_on
@@ -243,16 +243,6 @@ def _has_tangent(argument: Any) -> bool:
 _SAID = (BackendCompilerFailed, FailOnRecompileLimitHit, Unsupported, UserError)
 
 
-def _innermost(module: torch.nn.Module) -> torch.nn.Module:
-    """Return what an ORTModule wraps; itself where it has hooks that would be lost."""
-    from steep.ort_module import ORTModule  # which imports this
-
-    own = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    while isinstance(module, ORTModule) and not any(vars(module)[name] for name in own):
-        module = module.module
-    return module
-
-
 class Captured:
     """A module, called as ever, whose graphs run in the engine.
 
@@ -308,7 +298,7 @@ class Captured:
         configured._torchdynamo_orig_backend = make  # type: ignore[attr-defined]
         context.callback = configured
         # Its forward: hooks of all modules are for those that the user has.
-        self._call = context(_innermost(module)).forward
+        self._call = context(innermost(module)).forward
         self._first = first  # None until a graph was made
         self._changed: set[tuple[int, int]] = set()  # extents, by argument and dimension
 
