@@ -46,7 +46,7 @@ NOT_TRAINED = {
     *("parameter replaced", "foreach", "index_reduce", "put_", "put_ that adds"),
     *("logcumsumexp", "logsumexp", "ties", "median and mode", "sort is stable", "var", "nansum"),
     *("no columns", "division of integers", "division of floats", "rounding"),
-    *("nan and infinity", "special", "cdist", "inverse", "activations"),
+    *("nan and infinity", "special", "cdist", "activations"),
     *("CrossEntropyLoss, all ignored", "MultiMarginLoss"),
     *("MultiLabelMarginLoss", "AdaptiveLogSoftmaxWithLoss", "PReLU and RReLU"),
     *("LSTM, projected", "packed"),
