@@ -47,7 +47,7 @@ bool is_own(Node n) {
 bool is_inner(Node n) {
   if (!is_own(n)) return false;
   const OpDef* def = find_op(n.op());
-  return !def->in_files || def->decompose != nullptr;
+  return def == nullptr || !def->in_files || def->decompose != nullptr;
 }
 
 /// Runtimes know operators later than ONNX does: these are written out.
