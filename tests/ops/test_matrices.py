@@ -31,6 +31,15 @@ def large(n, *stack, dtype):
     return a.astype(dtype), rng.uniform(-1, 1, (*stack, n, 150)).astype(dtype)
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """What PyTorch factorises by several threads waits for ever where these get no processor."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 both = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
