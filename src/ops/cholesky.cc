@@ -34,18 +34,9 @@ std::vector<Type> cholesky_solve_infer(Node n) {
   return {solution_of(n, 0, 1)};
 }
 
-std::vector<Value> cholesky_solve_decompose(Node n) {
-  const int64_t upper = integer_of(n, "upper");
-  auto solve = [&](Value b, int64_t transpose) {
-    return apply("steep.TriangularSolve", {n.input(0), b},
-                 {{"upper", upper}, {"transpose", transpose}});
-  };
-  const int64_t first = upper != 0 ? 1 : 0;
-  return {solve(solve(n.input(1), first), 1 - first)};
-}
-
-/// db = a⁻¹ dx for a = l lᵀ, and dl = -(db xᵀ + x dbᵀ) l: that of a whole matrix l, as PyTorch's.
-/// For the upper factor u, a = uᵀ u, it is u on the left.
+/// db = a⁻¹ dx for a = l lᵀ, and dl = -(db xᵀ + x dbᵀ) l: that of a whole matrix l, as PyTorch's,
+/// and hence not that of two triangular systems. For the upper factor u, a = uᵀ u, it is u on the
+/// left.
 Grads cholesky_solve_vjp(Node n, const Grads& dy) {
   const Value l = n.input(0), x = n.output(0);
   const Value db = apply("steep.CholeskySolve", {l, dy[0]}, n.attrs());
@@ -58,7 +49,7 @@ Grads cholesky_solve_vjp(Node n, const Grads& dy) {
 
 /// steep.Cholesky(a): a [.., n, n] → l [.., n, n], info [..] (int32): the order of the first
 /// leading minor that is not positive, or 0. Where `check` is not 0 such a matrix is a DataError;
-/// else its l is of zeros from that column on.
+/// else its l is half done.
 extern const OpDef kSteepCholesky = {.name = "steep.Cholesky",
                                      .in_files = true,
                                      .attributes = {{"check", 1}},
@@ -71,7 +62,6 @@ extern const OpDef kSteepCholeskySolve = {.name = "steep.CholeskySolve",
                                           .in_files = true,
                                           .attributes = {{"upper", 0}},
                                           .vjp = cholesky_solve_vjp,
-                                          .infer = cholesky_solve_infer,
-                                          .decompose = cholesky_solve_decompose};
+                                          .infer = cholesky_solve_infer};
 
 }  // namespace steep

@@ -55,6 +55,15 @@ def test_large_triangles(dtype, bits):
     close(ours, torch.linalg.solve_triangular(a, torch.tensor(b), **way), dtype)
 
 
+@both
+@pytest.mark.parametrize("upper", [0, 1])
+def test_large_systems_by_a_factor(dtype, upper):
+    a, b = large(203, dtype=dtype)
+    a = np.roll(a, -(203 // 3), 0)
+    (ours,) = run("steep.CholeskySolve", [a, b], upper=upper)
+    close(ours, torch.cholesky_solve(torch.tensor(b), torch.tensor(a), bool(upper)), dtype)
+
+
 def test_zeros_on_a_diagonal_divide_as_in_torch():
     a = np.diag([2.0, 0.0, 4.0])
     a[2, 1] = 1

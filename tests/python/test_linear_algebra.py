@@ -122,7 +122,7 @@ def test_triangular_systems(name):
     check(TRIANGULAR[name])
 
 
-@each(CHOLESKY, "upper", "info", "cholesky_solve")
+@each(CHOLESKY, "upper", "info", "cholesky_solve", "cholesky_solve of any matrix")
 def test_positive_matrices(name):
     check(CHOLESKY[name])
 
