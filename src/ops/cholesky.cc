@@ -1,6 +1,7 @@
 // The lower factor l of symmetric positive-definite matrices, a = l lᵀ, and systems by it. Of a the
 // lower triangle is read; the gradient is that of a symmetric matrix, as PyTorch's.
 #include "ops/matrices.h"
+#include "ops/own_types.h"
 
 namespace steep {
 namespace {

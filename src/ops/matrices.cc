@@ -7,13 +7,6 @@
 
 namespace steep {
 
-void require_operands(Node n, int inputs, int outputs) {
-  if (n.input_count() == inputs && n.output_count() <= outputs) return;
-  throw_shape_error(n, "A node has another number of operands than its operator.",
-                    fmt::format("{} inputs, {} outputs", inputs, outputs),
-                    fmt::format("{} inputs, {} outputs", n.input_count(), n.output_count()));
-}
-
 Type matrices_in(Node n, int i) {
   const Value x = n.input(i);
   const std::string received = x ? to_string(x.type()) : "nothing";

@@ -8,9 +8,6 @@
 
 namespace steep {
 
-/// Throws ShapeError unless the node has so many inputs, and so many outputs at most.
-void require_operands(Node n, int inputs, int outputs);
-
 /// The type of input i of an operator of our own. Throws ShapeError unless it is there and a
 /// float32 or float64 tensor of two dimensions or more (or an unknown number of them).
 Type matrices_in(Node n, int i);

@@ -80,6 +80,13 @@ void require_rank(Node n, int i, int64_t rank) {
                     fmt::format("{} dimensions", rank), to_string(n.input(i).type()));
 }
 
+void require_operands(Node n, int inputs, int outputs) {
+  if (n.input_count() == inputs && n.output_count() <= outputs) return;
+  throw_shape_error(n, "A node has another number of operands than its operator.",
+                    fmt::format("{} inputs, {} outputs", inputs, outputs),
+                    fmt::format("{} inputs, {} outputs", n.input_count(), n.output_count()));
+}
+
 DType result_dtype(Node n, DType otherwise) {
   return static_cast<DType>(n.attrs().integer("dtype", static_cast<int64_t>(otherwise)));
 }

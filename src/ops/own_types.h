@@ -30,6 +30,10 @@ void refine_rank(Node n, int64_t least);
 /// Throws ShapeError unless input i has `rank` dimensions (or an unknown number of them).
 void require_rank(Node n, int i, int64_t rank);
 
+/// Throws ShapeError unless the node has so many inputs, and so many outputs at most: of operators
+/// that files hold.
+void require_operands(Node n, int inputs, int outputs);
+
 /// The attribute `dtype` where it is set, else `otherwise`.
 DType result_dtype(Node n, DType otherwise);
 

@@ -3,11 +3,20 @@
 #include <limits>
 
 #include "ops/build.h"
+#include "ops/own_types.h"
 
 namespace steep {
 namespace {
 
-std::vector<Type> safe_softmax_infer(Node n) { return {n.input(0).type()}; }
+std::vector<Type> safe_softmax_infer(Node n) {
+  require_operands(n, 1, 1);
+  const Value x = n.input(0);
+  if (!x || x.type().kind != Kind::tensor || !is_float(x.dtype())) {
+    throw_shape_error(n, "An operator on numbers is given none.", "a tensor of a float type",
+                      x ? to_string(x.type()) : "nothing");
+  }
+  return {x.type()};
+}
 
 std::vector<Value> safe_softmax_decompose(Node n) {
   constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();

@@ -1,5 +1,6 @@
 // x = op(a)⁻¹ b for triangular matrices a, of which one triangle is read. Stacks broadcast.
 #include "ops/matrices.h"
+#include "ops/own_types.h"
 
 namespace steep {
 namespace {

@@ -196,16 +196,22 @@ def test_operands_that_do_not_fit():
     refused("steep.LUSlogDet", (3, 3), (3, 3))
 
 
-def one_node(op, outputs=1, dtype=onnx.TensorProto.FLOAT, **attrs):
+def one_node(op, outputs=1, dtype=onnx.TensorProto.FLOAT, inputs="ab", **attrs):
     names = [f"y{i}" for i in range(outputs)]
     graph = helper.make_graph(
-        [helper.make_node(op, ["a", "b"], names, domain="steep", **attrs)],
+        [helper.make_node(op, list(inputs), names, domain="steep", **attrs)],
         "one",
         [helper.make_tensor_value_info(n, dtype, ["n", n]) for n in "ab"],
         [helper.make_tensor_value_info(n, dtype, None) for n in names],
     )
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("steep", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+
+
+IN_FILES = (
+    *("TriangularSolve", "Cholesky", "CholeskySolve", "Solve", "SlogDet"),
+    *("LU", "LUSolve", "LUSlogDet", "SafeSoftmax"),
+)
 
 
 def test_files_hold_what_captures_say_and_no_other_operator_of_ours():
@@ -217,6 +223,11 @@ def test_files_hold_what_captures_say_and_no_other_operator_of_ours():
         one_node("TriangularSolve", outputs=2),
         one_node("TriangularSolve", upper="yes"),
         one_node("TriangularSolve", dtype=onnx.TensorProto.INT64),
+        *(one_node(op, inputs=()) for op in IN_FILES),
+        *(one_node(op, inputs=[""]) for op in IN_FILES),
+        *(one_node(op, inputs="ab" * 4) for op in IN_FILES),
+        *(one_node(op, outputs=7) for op in IN_FILES),
+        one_node("SafeSoftmax", inputs="a", dtype=onnx.TensorProto.INT64),
         one_node("SumTo"),
         one_node("MatMul"),
         one_node("Nothing"),
