@@ -43,14 +43,12 @@ int32_t factorise(const T* a, T* l, int64_t n) {
 }
 
 std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
-  const Operand& a = node.in(0);
-  if (a.rank() < 2 || a.dims.end()[-1] != a.dims.end()[-2])
-    return decline(why_not, "the matrices are not square");
-  const int64_t n = a.dims.back();
-  const Dims stack(a.dims.begin(), a.dims.end() - 2);
+  const auto square = square_stack(node, why_not);
+  if (!square) return nullptr;
+  const int64_t n = node.in(0).dims.back();
   const bool check = node.attrs.integer("check") != 0, tells = node.out(1).present();
-  auto of_type = [&]<typename T>(T) {
-    auto run = [=, id = NodeId(node)](const KernelArgs& args) {
+  return of_floats(node, why_not, [&]<typename T>(T) {
+    auto run = [=, stack = *square, id = NodeId(node)](const KernelArgs& args) {
       const int64_t count = element_count(stack);
       auto* info = static_cast<int32_t*>(args.scratch);
       parallel_for(count, grain_of(32768, n * n * n / 3), [&](int64_t begin, int64_t end) {
@@ -66,49 +64,32 @@ std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
                     "Add a small multiple of the identity matrix.");
     };
     auto kernel =
-        kernel_from(run, static_cast<size_t>(element_count(stack)) * sizeof(int32_t), {{0, 0}});
-    kernel->flops = static_cast<double>(element_count(stack)) * static_cast<double>(n * n) *
+        kernel_from(run, static_cast<size_t>(element_count(*square)) * sizeof(int32_t), {{0, 0}});
+    kernel->flops = static_cast<double>(element_count(*square)) * static_cast<double>(n * n) *
                     static_cast<double>(n) / 3;
     return kernel;
-  };
-  if (a.dtype == DType::f32) return of_type(float{});
-  if (a.dtype == DType::f64) return of_type(double{});
-  return decline(why_not, "dtype is {}", name_of(a.dtype));
+  });
 }
 
 std::unique_ptr<Kernel> make_solve(const NodeSpec& node, std::string* why_not) {
   const auto systems = Systems::of(node.in(0).dims, node.in(1).dims, node.out(0).dims, why_not);
   if (!systems) return nullptr;
   const bool upper = node.attrs.integer("upper") != 0;
-  auto of_type = [&]<typename T>(T) {
-    auto run = [upper, s = *systems](const KernelArgs& args) {
-      s.for_columns([&](int64_t a, int64_t b, int64_t x, int64_t first, int64_t columns) {
-        const int64_t size = s.n * s.k;
-        T* to = args.output<T>(0) + x * size + first;
-        s.copy_columns(args.input<T>(1) + b * size + first, to, columns);
-        for (const bool lower : {true, false}) {
-          const bool turned = upper == lower;
-          const Triangle<T> triangle{.at = args.input<T>(0) + a * s.n * s.n,
-                                     .n = s.n,
-                                     .down = turned ? 1 : s.n,
-                                     .across = turned ? s.n : 1,
-                                     .lower = lower,
-                                     .unit = false};
-          triangle.substitute(to, columns, s.k);
-        }
-      });
+  return of_floats(node, why_not, [&]<typename T>(T) {
+    auto solve = [upper, s = *systems](const KernelArgs& args, int64_t a, T* x, int64_t columns) {
+      for (const bool lower : {true, false}) {
+        const bool turned = upper == lower;
+        const Triangle<T> triangle{.at = args.input<T>(0) + a * s.n * s.n,
+                                   .n = s.n,
+                                   .down = turned ? 1 : s.n,
+                                   .across = turned ? s.n : 1,
+                                   .lower = lower,
+                                   .unit = false};
+        triangle.substitute(x, columns, s.k);
+      }
     };
-    std::vector<std::pair<int, int>> may_share;
-    if (systems->same) may_share.emplace_back(1, 0);
-    auto kernel = kernel_from(run, 0, std::move(may_share));
-    kernel->flops = static_cast<double>(systems->count() * systems->k) * 2 *
-                    static_cast<double>(systems->n * systems->n);
-    return kernel;
-  };
-  const DType dtype = node.in(0).dtype;
-  if (dtype == DType::f32) return of_type(float{});
-  if (dtype == DType::f64) return of_type(double{});
-  return decline(why_not, "dtype is {}", name_of(dtype));
+    return solving<T>(*systems, 1, 2, solve);
+  });
 }
 
 }  // namespace

@@ -35,6 +35,13 @@ std::optional<Systems> Systems::of(const Dims& a, const Dims& b, const Dims& x,
   return Systems{std::move(stack), std::move(*of_a), std::move(*of_b), n, k, b == x};
 }
 
+std::optional<Dims> square_stack(const NodeSpec& node, std::string* why_not) {
+  const Dims& dims = node.in(0).dims;
+  if (dims.size() < 2 || dims.end()[-1] != dims.end()[-2])
+    return decline(why_not, "the matrices are not square"), std::nullopt;
+  return Dims(dims.begin(), dims.end() - 2);
+}
+
 std::string name_of_matrix(const Dims& stack, int64_t number) {
   if (stack.empty()) return "the matrix";
   Dims index(stack.size());

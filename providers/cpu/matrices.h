@@ -98,6 +98,39 @@ struct Systems {
   }
 };
 
+/// A kernel that solves systems with the right-hand sides of input `b`. `solve(args, a, x,
+/// columns)` makes columns of these, which x [n, columns] holds, k elements from one row to the
+/// next, those of the solution by the a-th matrix; `triangles`: how many it takes.
+template <typename T, typename Solve>
+std::unique_ptr<Kernel> solving(const Systems& systems, int b, int triangles, Solve solve) {
+  auto run = [=, s = systems](const KernelArgs& args) {
+    s.for_columns([&](int64_t at_a, int64_t at_b, int64_t at_x, int64_t first, int64_t columns) {
+      const int64_t size = s.n * s.k;
+      T* x = args.output<T>(0) + at_x * size + first;
+      s.copy_columns(args.input<T>(b) + at_b * size + first, x, columns);
+      solve(args, at_a, x, columns);
+    });
+  };
+  std::vector<std::pair<int, int>> may_share;
+  if (systems.same) may_share.emplace_back(b, 0);
+  auto kernel = kernel_from(run, 0, std::move(may_share));
+  kernel->flops = static_cast<double>(systems.count() * systems.k) * triangles *
+                  static_cast<double>(systems.n * systems.n);
+  return kernel;
+}
+
+/// The stack of square matrices that input 0 is; nothing, and the reason, when it is none.
+std::optional<Dims> square_stack(const NodeSpec& node, std::string* why_not);
+
+/// Calls make with a number of input 0's type, float or double; declines others.
+template <typename Make>
+std::unique_ptr<Kernel> of_floats(const NodeSpec& node, std::string* why_not, Make&& make) {
+  const DType dtype = node.in(0).dtype;
+  if (dtype == DType::f32) return make(float{});
+  if (dtype == DType::f64) return make(double{});
+  return decline(why_not, "dtype is {}", name_of(dtype));
+}
+
 /// "the matrix", or which of a stack it is: "matrix [1, 0]".
 std::string name_of_matrix(const Dims& stack, int64_t number);
 

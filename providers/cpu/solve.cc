@@ -61,25 +61,8 @@ int32_t factorise(T* lu, int64_t* pivots, int64_t n) {
   return zero;
 }
 
-/// The stack of square matrices that input 0 is.
-std::optional<Dims> stack_of(const NodeSpec& node, std::string* why_not) {
-  const Dims& dims = node.in(0).dims;
-  if (dims.size() < 2 || dims.end()[-1] != dims.end()[-2])
-    return decline(why_not, "the matrices are not square"), std::nullopt;
-  return Dims(dims.begin(), dims.end() - 2);
-}
-
-/// Calls f with a number of input 0's type.
-template <typename F>
-std::unique_ptr<Kernel> of_floats(const NodeSpec& node, std::string* why_not, F&& f) {
-  const DType dtype = node.in(0).dtype;
-  if (dtype == DType::f32) return f(float{});
-  if (dtype == DType::f64) return f(double{});
-  return decline(why_not, "dtype is {}", name_of(dtype));
-}
-
 std::unique_ptr<Kernel> make_lu(const NodeSpec& node, std::string* why_not) {
-  const auto stack = stack_of(node, why_not);
+  const auto stack = square_stack(node, why_not);
   if (!stack) return nullptr;
   const int64_t n = node.in(0).dims.back(), count = element_count(*stack);
   const bool check = node.attrs.integer("check") != 0;
@@ -121,45 +104,36 @@ std::unique_ptr<Kernel> make_solve(const NodeSpec& node, std::string* why_not) {
     return decline(why_not, "the decomposition is not of the matrices");
   const bool transpose = node.attrs.integer("transpose") != 0;
   return of_floats(node, why_not, [&]<typename T>(T) {
-    auto run = [=, s = *systems](const KernelArgs& args) {
-      s.for_columns([&](int64_t a, int64_t b, int64_t x, int64_t first, int64_t columns) {
-        const int64_t n = s.n, k = s.k;
-        T* to = args.output<T>(0) + x * n * k + first;
-        s.copy_columns(args.input<T>(3) + b * n * k + first, to, columns);
-        const int64_t* pivots = args.input<int64_t>(2) + a * n;
-        auto swap = [&](int64_t i) {
-          const int64_t j = std::clamp<int64_t>(pivots[i], 0, n - 1);
-          if (i != j) std::swap_ranges(to + i * k, to + i * k + columns, to + j * k);
-        };
-        auto triangle = [&](bool lower, bool unit) {
-          return Triangle<T>{.at = args.input<T>(1) + a * n * n,
-                             .n = n,
-                             .down = transpose ? 1 : n,
-                             .across = transpose ? n : 1,
-                             .lower = lower,
-                             .unit = unit};
-        };
-        if (!transpose) {
-          for (int64_t i = 0; i < n; ++i) swap(i);
-        }
-        triangle(true, !transpose).substitute(to, columns, k);
-        triangle(false, transpose).substitute(to, columns, k);
-        if (transpose) {
-          for (int64_t i = n; i-- > 0;) swap(i);
-        }
-      });
+    auto solve = [=, s = *systems](const KernelArgs& args, int64_t a, T* x, int64_t columns) {
+      const int64_t n = s.n, k = s.k;
+      const int64_t* pivots = args.input<int64_t>(2) + a * n;
+      auto swap = [&](int64_t i) {
+        const int64_t j = std::clamp<int64_t>(pivots[i], 0, n - 1);
+        if (i != j) std::swap_ranges(x + i * k, x + i * k + columns, x + j * k);
+      };
+      auto triangle = [&](bool lower, bool unit) {
+        return Triangle<T>{.at = args.input<T>(1) + a * n * n,
+                           .n = n,
+                           .down = transpose ? 1 : n,
+                           .across = transpose ? n : 1,
+                           .lower = lower,
+                           .unit = unit};
+      };
+      if (!transpose) {
+        for (int64_t i = 0; i < n; ++i) swap(i);
+      }
+      triangle(true, !transpose).substitute(x, columns, k);
+      triangle(false, transpose).substitute(x, columns, k);
+      if (transpose) {
+        for (int64_t i = n; i-- > 0;) swap(i);
+      }
     };
-    std::vector<std::pair<int, int>> may_share;
-    if (systems->same) may_share.emplace_back(3, 0);
-    auto kernel = kernel_from(run, 0, std::move(may_share));
-    kernel->flops = static_cast<double>(systems->count() * systems->k) * 2 *
-                    static_cast<double>(systems->n * systems->n);
-    return kernel;
+    return solving<T>(*systems, 3, 2, solve);
   });
 }
 
 std::unique_ptr<Kernel> make_slog_det(const NodeSpec& node, std::string* why_not) {
-  const auto stack = stack_of(node, why_not);
+  const auto stack = square_stack(node, why_not);
   if (!stack) return nullptr;
   const int64_t n = node.in(0).dims.back(), count = element_count(*stack);
   if (node.in(0).dims != node.in(1).dims || node.in(2).size() != count * n)
