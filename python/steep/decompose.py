@@ -79,12 +79,19 @@ def _rule(target: Any, has_word: Callable[[OpOverload], bool]) -> Callable[..., 
     unsafe = _should_decompose_because_unsafe_op(target)  # as dropout: its word draws nothing
     if has_word(target) and not unsafe:
         return None
-    return target.decompose if target._can_decompose() else _definitions().get(target)
+    if target._can_decompose():
+        rule: Callable[..., Any] = target.decompose
+        return rule
+    return _core().get(target) or _registered.get(target)
+
+
+_registered: dict[Any, Callable[..., Any]] = decomposition_table
+"""The very table: libraries add to it."""
 
 
 @functools.cache
-def _definitions() -> dict[Any, Callable[..., Any]]:
-    return {**decomposition_table, **dict(torch.export.default_decompositions().items())}
+def _core() -> dict[Any, Callable[..., Any]]:
+    return dict(torch.export.default_decompositions().items())
 
 
 def _replace(

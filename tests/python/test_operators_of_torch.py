@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._decomp import register_decomposition
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch.nn.utils import parametrizations
@@ -107,6 +108,22 @@ def test_operators_in_parts(name):
     torch.manual_seed(0)
     rows = (4, 7) if name == "exponential" else (4,)
     check(Fn(PARTS[name]).double(), calls(torch.float64, *rows), "parts")
+
+
+def test_an_operator_defined_by_others_once_graphs_were_made():
+    check(Fn(lambda y, x: torch.sin(y)).double(), calls(torch.float64, 4), "engine")
+    library = torch.library.Library("steep_tests", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+    twice = torch.ops.steep_tests.twice.default
+    register_decomposition(twice)(lambda x: x * 2)
+
+    def function(y, x):
+        with torch.no_grad():
+            factor = twice(x)
+        return factor * y
+
+    check(Fn(function).double(), calls(torch.float64, 4), "engine")
 
 
 def test_two_operators_in_parts():
