@@ -51,7 +51,8 @@ from steep.cumulative import means_over_batches
 from steep.cuts import cuts, left_to_pytorch
 from steep.errors import Error, ModelError
 from steep.lowering import CannotLower, turn
-from steep.noticed import innermost, noticed
+from steep.noticed import noticed
+from steep.ort_module import innermost
 from steep.parts import bring_in_parts
 from steep.piece import Lowered, NothingToRun, Piece, bring_in, copy_graph, say
 from steep.providers import choices_of, running_on

@@ -7,7 +7,6 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables import UnspecializedNNModuleVariable, UserDefinedObjectVariable
@@ -51,13 +50,3 @@ def _call_module(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     for name in _HOOKS:
         install_guard(AttrSource(of_modules, name).make_guard(GuardBuilder.SEQUENCE_LENGTH))
     return _call(self, tx, args, kwargs)
-
-
-def innermost(module: torch.nn.Module) -> torch.nn.Module:
-    """Return what an ORTModule wraps; itself where it has hooks that would be lost."""
-    from steep.ort_module import ORTModule  # which imports this
-
-    own = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    while isinstance(module, ORTModule) and not any(vars(module)[name] for name in own):
-        module = module.module
-    return module

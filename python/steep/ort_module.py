@@ -372,6 +372,14 @@ def _shared(table: str) -> property:
 for _name in _SHARED:
     setattr(ORTModule, _name, _shared(_name))
 
+
+def innermost(module: torch.nn.Module) -> torch.nn.Module:
+    """Return what an ORTModule wraps; itself where it has hooks that would be lost."""
+    while isinstance(module, ORTModule) and not any(map(module.__dict__.__getitem__, _HOOKS)):
+        module = module.module
+    return module
+
+
 _classes: weakref.WeakKeyDictionary[type, dict[type, type]] = weakref.WeakKeyDictionary()
 
 
