@@ -238,6 +238,7 @@ _SOURCES = (
     "matrices.py",
     "order.py",
     "own_gradients.py",
+    "own_nodes.py",
     "quiet.py",
     "recurrent.py",
     "restated.py",

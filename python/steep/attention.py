@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import onnxscript
 import torch
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.nn import (
@@ -16,7 +15,8 @@ from onnxscript.function_libs.torch_lib.ops.nn import (
     _attention_scale,
     _causal_attention_mask,
 )
-from torch.onnx._internal.exporter._tensors import SymbolicTensor
+
+from steep.own_nodes import own_node
 
 
 def _attention(  # noqa: PLR0917, as ATen has it
@@ -40,9 +40,9 @@ def _attention(  # noqa: PLR0917, as ATen has it
     elif not isinstance(scale, ir.Value):
         scale = opset18.Constant(value_float=float(scale))
     root = opset18.Sqrt(opset18.CastLike(scale, query))
-    axes = list(range(len(key.shape)))
-    if enable_gqa and query.shape[1] != key.shape[1]:
-        key, value = _attention_repeat_kv_for_group_query(query, key, value)
+    axes = list(range(len(key.shape)))  # what is computed here has no shape of its own
+    if enable_gqa and query.shape[-3] != key.shape[-3]:
+        key, value = _for_every_head(query, key, value)
     turned = opset18.Transpose(key, perm=[*axes[:-2], axes[-1], axes[-2]])
     scores = opset18.MatMul(opset18.Mul(query, root), opset18.Mul(turned, root))
     if attn_mask is not None:
@@ -56,6 +56,19 @@ def _attention(  # noqa: PLR0917, as ATen has it
     return opset18.MatMul(weights, value)
 
 
+def _for_every_head(query: Any, key: Any, value: Any) -> tuple[Any, Any]:
+    """Return keys and values of fewer heads, the third axis from the end, repeated for queries."""
+    if len(query.shape) == 4:
+        repeated: tuple[Any, Any] = _attention_repeat_kv_for_group_query(query, key, value)
+        return repeated
+    heads, of_keys = query.shape[-3], key.shape[-3]
+    if not isinstance(heads, int) or not isinstance(of_keys, int):
+        raise NotImplementedError("how many heads there are is not known")
+    head = opset18.Constant(value_ints=[i * of_keys // heads for i in range(heads)])
+    axis = len(query.shape) - 3
+    return opset18.Gather(key, head, axis=axis), opset18.Gather(value, head, axis=axis)
+
+
 def _added(mask: Any, like: Any) -> Any:
     """Return what a mask adds to the scores: nothing where it is True, else -inf."""
     if mask.dtype != ir.DataType.BOOL:
@@ -66,13 +79,8 @@ def _added(mask: Any, like: Any) -> Any:
 
 def _safe(scores: Any, axis: int, dtype: Any) -> Any:
     """Return the softmax, of that dtype, and 0 for rows of -inf alone."""
-    recorder: Any = onnxscript.evaluator.default()
-    result = SymbolicTensor(recorder.opset)
+    (result,) = own_node("SafeSoftmax", [scores], axis=axis)
     result.dtype = dtype
-    attributes = [ir.AttrInt64("axis", axis)]
-    recorder.nodes.append(
-        ir.Node("steep", "SafeSoftmax", [scores], attributes, outputs=[result], version=1)
-    )
     return result
 
 

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
-import onnxscript
 import torch
 from onnxscript import ir, opset18
-from torch.onnx._internal.exporter._tensors import SymbolicTensor
 
 from steep.elementwise import number
-
-
-def _node(op: str, inputs: Sequence[Any], outputs: int = 1, **flags: bool) -> list[Any]:
-    """Add a node of the engine's own domain; what it returns has neither type nor shape."""
-    recorder: Any = onnxscript.evaluator.default()
-    results = [SymbolicTensor(recorder.opset) for _ in range(outputs)]
-    attributes = [ir.AttrInt64(name, int(flag)) for name, flag in flags.items()]
-    node = ir.Node("steep", op, list(inputs), attributes, outputs=results, version=1)
-    recorder.nodes.append(node)
-    return results
+from steep.own_nodes import own_node
 
 
 def _turned(matrices: Any, *like: Any) -> Any:
@@ -34,7 +22,7 @@ def _turned(matrices: Any, *like: Any) -> Any:
 
 
 def _triangular(a: Any, b: Any, **flags: bool) -> Any:
-    return _node("TriangularSolve", [a, b], **flags)[0]
+    return own_node("TriangularSolve", [a, b], **flags)[0]
 
 
 def _solve_triangular(
@@ -67,17 +55,17 @@ def _cholesky_ex(self: Any, upper: bool = False, check_errors: bool = False) -> 
 
 def _factor(self: Any, upper: bool, outputs: int, **flags: bool) -> list[Any]:
     """Return the factor, and what else the operator gives."""
-    factor, *info = _node("Cholesky", [_turned(self) if upper else self], outputs, **flags)
+    factor, *info = own_node("Cholesky", [_turned(self) if upper else self], outputs, **flags)
     return [_turned(factor, self) if upper else factor, *info]
 
 
 def _cholesky_solve(self: Any, input2: Any, upper: bool = False) -> Any:
     """Return X in A X = ``self``, by the factor of A."""
-    return _node("CholeskySolve", [input2, self], upper=upper)[0]
+    return own_node("CholeskySolve", [input2, self], upper=upper)[0]
 
 
 def _cholesky_inverse(self: Any, upper: bool = False) -> Any:
-    return _node("CholeskySolve", [self, _identity(self)], upper=upper)[0]
+    return own_node("CholeskySolve", [self, _identity(self)], upper=upper)[0]
 
 
 def _identity(squares: Any) -> Any:
@@ -101,11 +89,11 @@ def _solution(A: Any, B: Any, left: bool, outputs: int, **flags: bool) -> list[A
     """Return X, and what else the operator gives."""
     if _are_vectors(A, B):
         last = opset18.Constant(value_ints=[-1])
-        x, *info = _node("Solve", [A, opset18.Unsqueeze(B, last)], outputs, **flags)
+        x, *info = own_node("Solve", [A, opset18.Unsqueeze(B, last)], outputs, **flags)
         return [opset18.Squeeze(x, last), *info]
     if left:
-        return _node("Solve", [A, B], outputs, **flags)
-    x, *info = _node("Solve", [_turned(A), _turned(B)], outputs, **flags)
+        return own_node("Solve", [A, B], outputs, **flags)
+    x, *info = own_node("Solve", [_turned(A), _turned(B)], outputs, **flags)
     return [_turned(x, A, B), *info]
 
 
@@ -120,17 +108,17 @@ def _are_vectors(A: Any, B: Any) -> bool:
 
 
 def _inverse(A: Any) -> Any:
-    return _node("Solve", [A, _identity(A)], check=True)[0]
+    return own_node("Solve", [A, _identity(A)], check=True)[0]
 
 
 def _inverse_ex(A: Any, check_errors: bool = False) -> tuple[Any, Any]:
-    x, info = _node("Solve", [A, _identity(A)], 2, check=check_errors)
+    x, info = own_node("Solve", [A, _identity(A)], 2, check=check_errors)
     return x, info
 
 
 def _slogdet(A: Any) -> tuple[Any, Any]:
     """Return the signs of determinants, and the logarithms of their magnitudes."""
-    sign, logarithm = _node("SlogDet", [A], 2)
+    sign, logarithm = own_node("SlogDet", [A], 2)
     return sign, logarithm
 
 

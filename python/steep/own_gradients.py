@@ -12,14 +12,12 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import onnxscript
 import torch
-from onnxscript import ir
 from torch._dynamo.variables import higher_order_ops
 from torch._functorch.autograd_function import autograd_function_apply
 from torch.autograd.function import FunctionCtx
-from torch.onnx._internal.exporter._tensors import SymbolicTensor
 
+from steep.own_nodes import own_node
 from steep.quiet import replaced
 from steep.stops import stop_gradient
 
@@ -146,23 +144,14 @@ def valued(value: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def _node(op: str, inputs: Sequence[Any], outputs: int) -> list[Any]:
-    """Add a node of the engine's own domain to what the exporter records."""
-    recorder: Any = onnxscript.evaluator.default()
-    results = [SymbolicTensor(recorder.opset) for _ in range(outputs)]
-    number = [ir.AttrInt64("outputs", outputs)] if op == "WithGradient" else []
-    recorder.nodes.append(ir.Node("steep", op, list(inputs), number, outputs=results, version=1))
-    return list(results)
-
-
 def _gradient_of(y: Any) -> Any:
-    return _node("GradientOf", [y], 1)[0]
+    return own_node("GradientOf", [y])[0]
 
 
 def _with_gradient(
     y: Sequence[Any], x: Sequence[Any], dx: Sequence[Any], dy: Sequence[Any]
 ) -> Sequence[Any]:
-    return _node("WithGradient", [*y, *x, *dx, *dy], len(y))
+    return own_node("WithGradient", [*y, *x, *dx, *dy], len(y), outputs=len(y))
 
 
 TRANSLATIONS: dict[Any, Any] = {

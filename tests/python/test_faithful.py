@@ -221,6 +221,14 @@ def test_attention_to_nothing(shape, shut, dtype):
         assert_same_as_torch(Behind(attend).to(dtype), torch.randn(count, 8, dtype=dtype))
 
 
+def test_attention_of_grouped_queries_without_batches():
+    def attend(y, *_):
+        q = y.reshape(4, 5, 6)
+        return F.scaled_dot_product_attention(q, q[:2], q[2:].sin(), enable_gqa=True)
+
+    assert_same_as_torch(Behind(attend), torch.randn(20, 8))
+
+
 def test_attention_to_nothing_hides_no_nan():
     keep = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
     module = Behind(lambda y: F.scaled_dot_product_attention(y[None, None], y, y, attn_mask=keep))

@@ -1,0 +1,19 @@
+"""Nodes of the engine's own domain, in what PyTorch's exporter records (OpDef::in_files)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnxscript
+from onnxscript import ir
+from torch.onnx._internal.exporter._tensors import SymbolicTensor
+
+
+def own_node(op: str, inputs: Sequence[Any], count: int = 1, **attributes: int) -> list[Any]:
+    """Add a node ``steep.op``; return its ``count`` results, which have neither type nor shape."""
+    recorder: Any = onnxscript.evaluator.default()
+    results = [SymbolicTensor(recorder.opset) for _ in range(count)]
+    given = [ir.AttrInt64(name, int(value)) for name, value in attributes.items()]
+    recorder.nodes.append(ir.Node("steep", op, list(inputs), given, outputs=results, version=1))
+    return list(results)
