@@ -24,7 +24,6 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
 
 from worker import peak_mib
 from works import WORKS
@@ -53,12 +52,11 @@ def child(work: str, runner: str) -> None:
         def step() -> None:
             run.step(*inputs)
     else:
-        wraps: dict[str, Callable[[torch.nn.Module], torch.nn.Module]] = {
-            "eager": lambda model: model,
-            "aot-eager": lambda model: torch.compile(model, backend="aot_eager"),
-            "ort-module": steep.ORTModule,
-        }
-        module = wraps[runner](task.model)
+        module = task.model
+        if runner == "ort-module":
+            module = steep.ORTModule(module)
+        elif runner == "aot-eager":
+            module = torch.compile(module, backend="aot_eager")
 
         def step() -> None:
             optimizer.zero_grad()
