@@ -50,6 +50,7 @@ from steep.ctc import known_to_tracers
 from steep.cumulative import means_over_batches
 from steep.cuts import cuts, left_to_pytorch
 from steep.errors import Error, ModelError
+from steep.frames import layers_too, limits
 from steep.lowering import CannotLower, turn
 from steep.noticed import noticed
 from steep.ort_module import innermost
@@ -308,11 +309,13 @@ class Captured:
         self._let_extents_vary()
         self._note_why(*frame[:2])
         before = len(graph_break_reasons)
-        settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
+        changed = CONFIG | limits(frame[0])
+        settings = config.patch(**changed, ignore_logging_functions=_log_lines())
         chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
         failed = ""
         ours = [kept_whole(), own_gradients.whole_backwards(), known_to_tracers()]
         ours += [buckets(), cuts(), means_over_batches(self._module), noticed(), widened()]
+        ours += [layers_too()]
         ours += [branches()] if self._whole else []
         ours += [checked()]  # before branches(): an error is no side that a graph is made for
         with settings, chatter, contextlib.ExitStack() as stack:

@@ -96,7 +96,8 @@ class Report:
             lines.append(f"{number:3}  {first}")
             lines += [f"     {line}" for line in more]
         if self.share is not None:
-            lines.append(f"{self.share:.1%} of the products and convolutions run in the engine")
+            of = "of these graphs " if self.breaks else ""
+            lines.append(f"{self.share:.1%} of the products and convolutions {of}run in the engine")
         lines += [f"PyTorch runs what lies between two graphs: {why}" for why in self.breaks]
         if self.fallback_calls:
             lines.append(f"{self.fallback_calls} calls ran in PyTorch")

@@ -1,0 +1,47 @@
+"""Which functions Dynamo makes graphs of, where the one that calls them could not become one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._dynamo import trace_rules
+
+from steep.quiet import replaced
+
+LAYERS = 4096
+"""How many graphs a layer of PyTorch's may become: all of a class are one function."""
+
+
+@contextlib.contextmanager
+def layers_too() -> Iterator[None]:
+    """Within, the forward of PyTorch's own modules is captured as that of the user's is.
+
+    Dynamo leaves a function whole to Python that decides on values in a loop (``nn.Sequential``'s,
+    if a module in it does), and captures what that calls; but not functions in PyTorch's own files,
+    so that every ``nn.Linear`` in such a loop would be PyTorch's.
+    """
+    with replaced(trace_rules, "check", _skips):
+        yield
+
+
+def limits(frame: Any) -> dict[str, int]:
+    """Return the settings of Dynamo that differ for a function: how many graphs it may become."""
+    names = ("recompile_limit", "accumulated_recompile_limit")
+    return dict.fromkeys(names, LAYERS) if _is_layer(frame) else {}
+
+
+_rule = trace_rules.check
+
+
+def _skips(obj: Any, is_inlined_call: bool = False, frame: Any | None = None) -> bool:
+    return not _is_layer(frame) and _rule(obj, is_inlined_call, frame)
+
+
+def _is_layer(frame: Any | None) -> bool:
+    if frame is None or frame.f_code.co_name != "forward":
+        return False
+    module = frame.f_locals.get("self")
+    return isinstance(module, torch.nn.Module) and type(module).__module__.startswith("torch.nn.")
