@@ -241,6 +241,8 @@ def _has_tangent(argument: Any) -> bool:
     return forward_ad.unpack_dual(argument).tangent is not None
 
 
+_COMPUTES_NOTHING = {contextlib.__file__, logging.__file__}
+
 # What Dynamo raises that says itself what is to be done.
 _SAID = (BackendCompilerFailed, FailOnRecompileLimitHit, Unsupported, UserError)
 
@@ -358,7 +360,7 @@ class Captured:
             if text not in self.breaks:
                 log.warning("PyTorch runs what lies between two graphs: %s", text)
         skipped = made.guarded_code is None and made.skip_reason and not trace_rules.check(code)
-        if skipped and code.co_filename != contextlib.__file__:  # which computes nothing
+        if skipped and code.co_filename not in _COMPUTES_NOTHING:
             name = re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"the rest of \1", code.co_name)
             breaks.append(f"{name} ({code.co_filename}:{code.co_firstlineno})")
         self.breaks += [text for text in dict.fromkeys(breaks) if text not in self.breaks]

@@ -82,8 +82,27 @@ def _rule(target: Any, has_word: Callable[[OpOverload], bool]) -> Callable[..., 
     if target._can_decompose():
         rule: Callable[..., Any] = target.decompose
         return rule
-    return _core().get(target) or _registered.get(target)
+    return _OWN.get(target) or _core().get(target) or _registered.get(target)
 
+
+def _diagonal_scatter(
+    input: torch.Tensor, src: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> torch.Tensor:
+    """Return a tensor with another diagonal: PyTorch writes to its memory."""
+    if src.shape[-1] == 0:
+        return input.clone()
+    rows, columns = (torch.arange(input.shape[d]) for d in (dim1, dim2))
+    on_it = columns == rows[:, None] + offset
+    places = (rows + min(offset, 0)).clamp(0, src.shape[-1] - 1)
+    values = src.index_select(-1, places).unsqueeze(-1)  # by row
+    last = (-2, -1)
+    moved = torch.where(on_it, values, input.movedim((dim1, dim2), last))
+    return moved.movedim(last, (dim1, dim2))
+
+
+_OWN: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.diagonal_scatter.default: _diagonal_scatter,
+}
 
 _registered: dict[Any, Callable[..., Any]] = decomposition_table
 """The very table: libraries add to it."""

@@ -12,6 +12,7 @@ from torch.fx.passes.split_module import split_module
 
 from steep.lowering import CannotLower
 from steep.piece import NothingToRun, Piece, bring_in
+from steep.transforms import transforms
 
 Bring = Callable[[torch.fx.GraphModule, Sequence[Any], str], Piece]
 
@@ -49,7 +50,7 @@ def bring_in_parts(
         if found:
             continue
         if not pieces:
-            raise CannotLower("; ".join(str(e) for e in refused.values()), "")
+            raise CannotLower("; ".join(dict.fromkeys(map(str, refused.values()))), "")
         forward: Callable[..., Any] = parts.forward
         return forward, pieces, list(refused.values())
     raise found[-1]
@@ -83,22 +84,9 @@ def _transform_in(graph_module: torch.fx.GraphModule) -> str:
 
 
 def _transforms(graph: torch.fx.Graph) -> Iterator[list[str]]:
-    """Give the operations of each outermost grad or vmap of ``torch.func``.
-
-    Tensors within are wrapped: no part ends there.
-    """
-    names: list[str] = []
-    depth = 0
-    for n in graph.nodes:
-        if not n.op.startswith("call_"):
-            continue
-        name = n.target if isinstance(n.target, str) else n.target.__name__
-        depth += name.endswith("_increment_nesting") or name == "_enter_dual_level"
-        names += [n.name] if depth else []
-        depth -= name.endswith("_decrement_nesting") or name == "_exit_dual_level"
-        if not depth and names:
-            yield names
-            names = []
+    """Give the operations of each transform of ``torch.func``."""
+    for region in transforms(graph):
+        yield [n.name for n in region if n.op.startswith("call_")]
 
 
 def _split(graph_module: torch.fx.GraphModule, refused: frozenset[str]) -> torch.fx.GraphModule:

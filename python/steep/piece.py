@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from steep.batches import write_out
 from steep.boundaries import refuse_complex, refuse_histories, refuse_sparse
 from steep.call import Autograd, Call, after_others
 from steep.checks import raise_where, take_checks
@@ -24,6 +23,7 @@ from steep.memory import all_written_by, memory_of, written_by
 from steep.own_gradients import Interpreter
 from steep.providers import current
 from steep.rewrites import rewritten
+from steep.transforms import write_out
 
 
 def bring_in(graph_module: torch.fx.GraphModule, examples: Sequence[Any], precision: str) -> Piece:

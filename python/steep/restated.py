@@ -286,13 +286,16 @@ _NARROWED_BY_AUTOCAST = (
 
 DETACH = {torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__}  # type: ignore[attr-defined]
 
+PRODUCTS: dict[Any, Callable[..., torch.Tensor]] = {
+    product: _of_one_width(product)
+    for home in (torch, torch.Tensor, F)
+    for product in (getattr(home, name, None) for name in _NARROWED_BY_AUTOCAST)
+    if product is not None
+}
+"""By function."""
+
 RESTATED: dict[Any, Callable[..., Any]] = {
-    **{
-        product: _of_one_width(product)
-        for home in (torch, torch.Tensor, F)
-        for product in (getattr(home, name, None) for name in _NARROWED_BY_AUTOCAST)
-        if product is not None
-    },
+    **PRODUCTS,
     **dict.fromkeys(DETACH, stop_gradient),
     torch.Tensor.detach_: _refused("detach_"),
     torch.Tensor.data.__set__: _refused("an assignment to Tensor.data"),  # type: ignore[attr-defined]

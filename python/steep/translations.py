@@ -100,6 +100,12 @@ _at_least_2d = _at_least({0: [0, 1], 1: [0]})
 _at_least_3d = _at_least({0: [0, 1, 2], 1: [0, 2], 2: [2]})
 
 
+def _squeezed(self: Any, dim: Any) -> Any:
+    """Return a tensor without these axes, where their extents are 1."""
+    axes = sorted({d % len(self.shape) for d in dim if self.shape[d] == 1})
+    return opset18.Squeeze(self, opset18.Constant(value_ints=axes)) if axes else self
+
+
 def _folded(self: Any, output_size: Any, *window: Any) -> Any:
     """Return the sums of windows where they lie in an image of known extents."""
     sizes = output_size if isinstance(output_size, (list, tuple)) else [output_size]
@@ -194,6 +200,7 @@ TRAINED: dict[Any, Any] = {
     torch.ops.aten.baddbmm.default: _added_product(opset18.MatMul),
     torch.ops.aten.copy.default: _copied,
     torch.ops.aten.masked_select.default: _masked_select,
+    torch.ops.aten.squeeze.dims: _squeezed,
 }
 """Translations by operator."""
 
