@@ -20,6 +20,7 @@ from steep._steep import (
     return_freed_memory,
 )
 from steep.errors import ModelError
+from steep.reach import reached
 from steep.session import announce_precision
 
 log = logging.getLogger("steep")
@@ -66,11 +67,14 @@ class Call:
     ) -> None:
         self.model = model
         self.names, self.inputs, self.count = names, inputs, count
+        named = dict(zip(inputs, names, strict=True))
+        reach = reached(model, names)
+        # the histories of others end here, and may have been freed
+        wanted_inputs = tuple(i for i in wanted_inputs if named.get(i) in reach)
         self.wanted_inputs = wanted_inputs
         self.precision = precision
         self.providers = list(providers)
         self._differentiated: dict[tuple[tuple[int, ...], tuple[int, ...]], Call] = {}
-        named = dict(zip(inputs, names, strict=True))
         self.program = ModuleProgram(
             model,
             inputs=names,
@@ -130,9 +134,13 @@ class Call:
         outputs = [o.name for o in onnx.load_from_string(self.model).graph.output]
         named = dict(zip(self.inputs, self.names, strict=True))
         wrt = [named[i] for i in self.wanted_inputs if i in named]
-        model = gradient_model(self.model, wrt, [outputs[i] for i in among], True)
+        made = onnx.load_from_string(
+            gradient_model(self.model, wrt, [outputs[i] for i in among], True)
+        )
+        del made.graph.output[: len(made.graph.output) - len(wrt)]  # results are there already
+        model = made.SerializeToString()
         own = set(self.names)
-        seeds = [v.name for v in onnx.load_from_string(model).graph.input if v.name not in own]
+        seeds = [v.name for v in made.graph.input if v.name not in own]
         count = self.count + len(seeds)
         call = self._differentiated[wanted, among] = Call(
             model,
