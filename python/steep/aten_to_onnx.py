@@ -28,7 +28,7 @@ from torch.onnx._internal.exporter import _core, _fx_passes, _registration
 from torch.onnx._internal.exporter._errors import ConversionError
 from torch.utils._pytree import tree_structure
 
-from steep import cache, elementwise, matrices, order, own_gradients
+from steep import cache, elementwise, matrices, order, own_gradients, resized
 from steep.attention import ATTENTION
 from steep.ctc import CTC
 from steep.decompose import decompose
@@ -201,6 +201,7 @@ def _common_registry() -> Any:
         elementwise.AS_IN_TORCH,
         matrices.AS_IN_TORCH,
         order.AS_IN_TORCH,
+        resized.AS_IN_TORCH,
         own_gradients.TRANSLATIONS,
     )
     words = {target: word for table in ours for target, word in table.items()}
@@ -241,6 +242,7 @@ _SOURCES = (
     "own_nodes.py",
     "quiet.py",
     "recurrent.py",
+    "resized.py",
     "restated.py",
     "stops.py",
     "translations.py",

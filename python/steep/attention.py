@@ -39,12 +39,14 @@ def _attention(  # noqa: PLR0917, as ATen has it
         scale = _attention_scale(query)
     elif not isinstance(scale, ir.Value):
         scale = opset18.Constant(value_float=float(scale))
-    root = opset18.Sqrt(opset18.CastLike(scale, query))
+    scale = opset18.CastLike(scale, query)
+    root = opset18.Sqrt(opset18.Abs(scale))
+    of_keys = opset18.Mul(root, opset18.Sign(scale))  # it may be negative
     axes = list(range(len(key.shape)))  # what is computed here has no shape of its own
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         key, value = _for_every_head(query, key, value)
     turned = opset18.Transpose(key, perm=[*axes[:-2], axes[-1], axes[-2]])
-    scores = opset18.MatMul(opset18.Mul(query, root), opset18.Mul(turned, root))
+    scores = opset18.MatMul(opset18.Mul(query, root), opset18.Mul(turned, of_keys))
     if attn_mask is not None:
         weights = _safe(opset18.Add(scores, _added(attn_mask, query)), -1, query.dtype)
     else:

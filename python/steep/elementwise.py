@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 import torch
 from onnxscript import ir, opset18
+from onnxscript.function_libs.torch_lib.ops.core import aten_isfinite, aten_isinf, aten_trunc
 
 
 def number(value: float, like: Any) -> Any:
@@ -159,6 +160,48 @@ def _xlogy(self: Any, other: Any) -> Any:
     return opset18.Mul(x, opset18.Log(opset18.Where(hole, number(1, y), y)))
 
 
+def _logit(self: Any, eps: float | None = None) -> Any:
+    """ln(x / (1 - x)); where it is none, neither is the slope."""
+    one = number(1, self)
+    if eps is None:
+        outside = opset18.Or(opset18.Less(self, number(0, self)), opset18.Greater(self, one))
+        x = opset18.Mul(self, opset18.Where(outside, number(math.nan, self), one))
+    else:
+        low, high = number(eps, self), number(1 - eps, self)
+        x = opset18.Where(opset18.Greater(self, high), high, self)
+        x = opset18.Where(opset18.Less(self, low), low, x)
+    return opset18.Log(opset18.Div(x, opset18.Sub(one, x)))
+
+
+def _softmax(word: Any) -> Any:
+    """Return ``softmax`` or ``log_softmax`` of numbers that are widened first, if at all."""
+
+    def softmax(self: Any, dim: int, dtype: int | None = -1) -> Any:
+        x = self if dtype in (-1, None) else opset18.Cast(self, to=dtype)
+        if self.shape:
+            return word(x, axis=dim)
+        axis = opset18.Constant(value_ints=[0])
+        return opset18.Squeeze(word(opset18.Unsqueeze(x, axis), axis=0), axis)
+
+    return softmax
+
+
+def _asked(word: Any, of_integers: Any) -> Any:
+    """Return a question about floating-point numbers, of which integers know the answer."""
+
+    def asked(self: Any) -> Any:
+        of_floats = self.dtype is None or self.dtype.is_floating_point()
+        return word(self) if of_floats else of_integers(self)
+
+    return asked
+
+
+def _whole(word: Any) -> Any:
+    """Return a rounding, which leaves integers as they are."""
+
+    return _asked(word, opset18.Identity)
+
+
 def _sign(self: Any) -> Any:
     """Of NaN it is 0."""
     return opset18.Where(is_nan(self), number(0, self), opset18.Sign(self))
@@ -283,6 +326,16 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.log_sigmoid.default: _log_sigmoid,
     aten.log1p.default: _log1p,
     aten.expm1.default: _expm1,
+    aten.logit.default: _logit,
+    aten.softmax.int: _softmax(opset18.Softmax),
+    aten.log_softmax.int: _softmax(opset18.LogSoftmax),
+    aten.ceil.default: _whole(opset18.Ceil),
+    aten.floor.default: _whole(opset18.Floor),
+    aten.round.default: _whole(opset18.Round),
+    aten.trunc.default: _whole(aten_trunc),
+    aten.isnan.default: _asked(opset18.IsNaN, is_nan),
+    aten.isinf.default: _asked(aten_isinf, is_nan),
+    aten.isfinite.default: _asked(aten_isfinite, lambda self: opset18.Equal(self, self)),
     aten.sinc.default: _sinc,
     aten.atan2.default: _atan2,
     aten.hypot.default: _hypot,

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from onnxscript import opset18
+from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import aten_scatter_reduce
 
 from steep.elementwise import fixed, is_nan, number
@@ -115,13 +115,47 @@ def _median(self: Any) -> Any:
     return opset18.Add(value, opset18.Div(opset18.ReduceSum(moved, keepdims=0), shares))
 
 
+def _place(find: Any) -> Any:
+    """Return ``argmax`` or ``argmin``: among all elements, where no axis is given."""
+
+    def place(self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+        if dim is not None and self.shape:
+            return find(self, axis=dim, keepdims=int(keepdim))
+        index = find(opset18.Reshape(self, _ints(-1)), axis=0, keepdims=0)
+        return opset18.Reshape(index, _ints(*[1] * len(self.shape))) if keepdim else index
+
+    return place
+
+
+def _logcumsumexp(self: Any, dim: int) -> Any:
+    """Return the logarithms of sums of the first 1, 2, … exponentials, by doubling."""
+    if not self.shape:
+        return opset18.Identity(self)
+    x, length, step = self, _length(self, dim), 1
+    while step < length:
+        x, step = _logaddexp(x, _shifted(x, step, dim, number(-math.inf, x))), 2 * step
+    return x
+
+
+def _logaddexp(a: Any, b: Any) -> Any:
+    """ln(eᵃ + eᵇ); the larger one where it is infinite."""
+    larger = fixed(opset18.Max(a, b))
+    infinite = opset18.Equal(opset18.Abs(larger), number(math.inf, a))
+    zero = number(0, a)
+    a, b = (opset18.Sub(opset18.Where(infinite, zero, v), larger) for v in (a, b))
+    apart = opset18.Add(larger, opset18.Log(opset18.Add(opset18.Exp(a), opset18.Exp(b))))
+    return opset18.Where(infinite, larger, apart)
+
+
 def _sorted(self: Any, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:
     """Sort by TopK, which leaves equals in order and takes NaN for the largest."""
     if not self.shape:
         return opset18.Identity(self), opset18.Constant(value_int=0)
     count = opset18.Shape(self, start=dim, end=dim + 1 or None)
-    values, indices = opset18.TopK(self, count, axis=dim, largest=int(descending))
-    return values, indices
+    of_bools = self.dtype == ir.DataType.BOOL
+    given = opset18.Cast(self, to=ir.DataType.INT32) if of_bools else self
+    values, indices = opset18.TopK(given, count, axis=dim, largest=int(descending))
+    return opset18.Cast(values, to=ir.DataType.BOOL) if of_bools else values, indices
 
 
 def _sorted_stably(
@@ -174,7 +208,12 @@ def _scatter_reduce(  # noqa: PLR0917, as ATen has it
     base = self if include_self else opset18.Where(missed, self, zero)
     count = opset18.Add(hits, one) if include_self else opset18.Where(missed, one, hits)
     total = opset18.ScatterElements(base, index, src, axis=dim, reduction="add")
-    return opset18.Div(total, count)
+    if self.dtype is None or self.dtype.is_floating_point():
+        return opset18.Div(total, count)
+    # towards -∞, as ints are divided there
+    quotient = opset18.Div(total, count)
+    rest = opset18.Sub(total, opset18.Mul(quotient, count))
+    return opset18.Where(opset18.Less(rest, zero), opset18.Sub(quotient, one), quotient)
 
 
 aten = torch.ops.aten
@@ -182,11 +221,14 @@ aten = torch.ops.aten
 AS_IN_TORCH: dict[Any, Any] = {
     aten.amax.default: _extremes(opset18.ReduceMax),
     aten.amin.default: _extremes(opset18.ReduceMin),
+    aten.argmax.default: _place(opset18.ArgMax),
+    aten.argmin.default: _place(opset18.ArgMin),
     aten.max.dim: _extreme(opset18.ArgMax),
     aten.min.dim: _extreme(opset18.ArgMin),
     aten.cumprod.default: _cumprod,
     aten.cummax.default: _cumulative_extreme(opset18.LessOrEqual),
     aten.cummin.default: _cumulative_extreme(opset18.GreaterOrEqual),
+    aten.logcumsumexp.default: _logcumsumexp,
     aten.median.default: _median,
     aten.sort.default: _sorted,
     aten.sort.stable: _sorted_stably,

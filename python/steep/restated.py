@@ -147,6 +147,31 @@ def _embedding_bag(*args: Any, **kwargs: Any) -> torch.Tensor:
     return total / size.clamp(min=1) if c.mode == "mean" else total
 
 
+def _cosine_similarity(
+    x1: torch.Tensor, x2: torch.Tensor, dim: int = 1, eps: float = 1e-8
+) -> torch.Tensor:
+    """``F.cosine_similarity``: norms that are too small are raised, and keep their gradient."""
+    kind = torch.promote_types(x1.dtype, x2.dtype)
+    x1, x2 = torch.broadcast_tensors(x1.to(kind), x2.to(kind))
+
+    def direction(x: torch.Tensor) -> torch.Tensor:
+        norm = torch.linalg.vector_norm(x, 2, dim, keepdim=True)
+        raised = eps + (norm - stop_gradient(norm))
+        return x / torch.where(norm < eps, raised, norm)
+
+    return (direction(x1) * direction(x2)).sum(dim)
+
+
+def _pad(
+    input: torch.Tensor, pad: Any, mode: str = "constant", value: float | None = None
+) -> torch.Tensor:
+    """``F.pad``: what goes round does so in what is left, where some is taken away."""
+    if mode == "circular" and any(n < 0 for n in pad):
+        input = F.pad(input, [min(n, 0) for n in pad])
+        pad = [max(n, 0) for n in pad]
+    return F.pad(input, pad, mode, value)
+
+
 def _as_strided(
     x: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
 ) -> torch.Tensor:
@@ -304,6 +329,7 @@ RESTATED: dict[Any, Callable[..., Any]] = {
     torch.as_strided: _as_strided,
     torch.stack: _stack,
     F.dropout: _dropout,
+    F.cosine_similarity: _cosine_similarity,
     F.cross_entropy: _cross_entropy,
     F.ctc_loss: _ctc_loss,
     F.embedding: _embedding,
@@ -315,5 +341,6 @@ RESTATED: dict[Any, Callable[..., Any]] = {
     F.instance_norm: _instance_norm,
     F.interpolate: _interpolate,
     F.nll_loss: _nll_loss,
+    torch._C._nn.pad: _pad,  # F.pad
 }
 """By function."""

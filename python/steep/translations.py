@@ -7,7 +7,11 @@ from typing import Any
 
 import torch
 from onnxscript import ir, opset18
-from onnxscript.function_libs.torch_lib.ops.core import aten_arange_start_step, aten_expand
+from onnxscript.function_libs.torch_lib.ops.core import (
+    aten_arange_start_step,
+    aten_conv3d,
+    aten_expand,
+)
 from onnxscript.function_libs.torch_lib.ops.nn import aten_col2im
 
 _SAMPLE_VARIANCE = "steep.sample_variance"
@@ -129,6 +133,22 @@ def _added_product(multiply: Any) -> Any:
     return added
 
 
+def _convolution_of_volumes(  # noqa: PLR0917, as ATen has it
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = (1, 1, 1),
+    padding: Any = (0, 0, 0),
+    dilation: Any = (1, 1, 1),
+    groups: int = 1,
+) -> Any:
+    """Return ``conv3d``; without a bias the exporter makes one of two axes."""
+    if bias is None:
+        zero = _like(weight, 0.0)
+        bias = opset18.Expand(zero, opset18.Shape(weight, start=0, end=1))
+    return aten_conv3d(input, weight, bias, stride, padding, dilation, groups)
+
+
 def _copied(self: Any, src: Any, non_blocking: bool = False) -> Any:
     """Return what one tensor becomes when another is written to it, which may have to grow."""
     same = self.shape is not None and self.shape == src.shape
@@ -198,6 +218,7 @@ TRAINED: dict[Any, Any] = {
     torch.ops.aten.addbmm.default: _added_product(_product_of_batches),
     torch.ops.aten.addmv.default: _added_product(opset18.MatMul),
     torch.ops.aten.baddbmm.default: _added_product(opset18.MatMul),
+    torch.ops.aten.conv3d.default: _convolution_of_volumes,
     torch.ops.aten.copy.default: _copied,
     torch.ops.aten.masked_select.default: _masked_select,
     torch.ops.aten.squeeze.dims: _squeezed,
