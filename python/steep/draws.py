@@ -90,7 +90,10 @@ def take_draws(traced: torch.fx.GraphModule, fakes: Sequence[torch.Tensor]) -> D
     for node in [n for n in traced.graph.nodes if _draws(n)]:
         draws.calls.append(_call(node, where))
         draws.examples.append(node.meta["val"])
-        with traced.graph.inserting_after(*last):
+        # a part between two that PyTorch runs may have no inputs
+        first = next(iter(traced.graph.nodes))
+        place = traced.graph.inserting_after if last else traced.graph.inserting_before
+        with place(*last or [first]):
             drawn = traced.graph.placeholder(f"drawn_{len(draws.calls)}")
         drawn.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(drawn)

@@ -106,6 +106,18 @@ def test_draws_by_values_are_pytorchs(name):
         check(module, ours, torch.randn(rows, 6))
 
 
+def test_a_part_that_only_draws():
+    def function(net, x):
+        kept = torch.bernoulli(torch.full((6,), 0.5))
+        places = torch.multinomial(torch.ones(6), 4)
+        return net(x) * kept + torch.randint(0, 5, (6,)) + torch.rand(6) + places[0]
+
+    module = Of(function, nn.Linear(6, 6))
+    ours = ORTModule(copy.deepcopy(module))
+    for rows in (4, 7):
+        check(module, ours, torch.randn(rows, 6))
+
+
 def test_draws_before_and_after_a_cut_are_in_order():
     def function(net, x):
         y = net(x) * torch.rand_like(x)
