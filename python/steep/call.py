@@ -50,6 +50,8 @@ class Call:
         wanted_inputs: the tensors of a call whose gradients backward returns.
         precision: "fp32", "bf16" or "fp16".
         providers: where it runs.
+        connected: for each result, the tensors of a call that PyTorch's autograd reaches from it:
+            their gradients are zero where the graph has none.
 
     Raises ModelError. Calls from several threads are safe.
     """
@@ -64,13 +66,16 @@ class Call:
         *,
         precision: str,
         providers: Sequence[ProviderChoice] = (),
+        connected: Sequence[set[int]] = (),
     ) -> None:
         self.model = model
         self.names, self.inputs, self.count = names, inputs, count
         named = dict(zip(inputs, names, strict=True))
         reach = reached(model, names)
+        self.connected = connected
+        joined = set().union(*connected)
         # the histories of others end here, and may have been freed
-        wanted_inputs = tuple(i for i in wanted_inputs if named.get(i) in reach)
+        wanted_inputs = tuple(i for i in wanted_inputs if i in joined or named.get(i) in reach)
         self.wanted_inputs = wanted_inputs
         self.precision = precision
         self.providers = list(providers)
@@ -200,7 +205,24 @@ class Autograd(torch.autograd.Function):
         in_place = [t.data_ptr() for t in tensors] == ctx.pointers
         moved = {} if in_place else ctx.call.moved(tensors)  # freed and gathered anew, in between
         capsules = ctx.call.program.backward(ctx.run, arrays, moved)
-        return None, None, *(None if c is None else from_dlpack(c) for c in capsules)
+        found = [None if c is None else from_dlpack(c) for c in capsules]
+        if None in capsules and ctx.call.connected:
+            _fill_in_zeros(ctx.call, found, gradients, saved[ctx.tensor_count :])
+        return None, None, *found
+
+
+def _fill_in_zeros(
+    call: Call,
+    found: list[torch.Tensor | None],
+    gradients: tuple[torch.Tensor | None, ...],
+    wanted: Sequence[torch.Tensor],
+) -> None:
+    """Put zeros where the graph has no gradient and PyTorch gives one; None is not updated."""
+    given = zip(call.connected, gradients, strict=True)
+    reach = set().union(*(each for each, g in given if g is not None))
+    for k, i in enumerate(call.wanted_inputs):
+        if found[k] is None and i in reach:
+            found[k] = torch.zeros_like(wanted[k])
 
 
 def after_others(tensor: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,7 @@ from steep.lowering import fake_mode, lower, outputs_of, refusal
 from steep.memory import all_written_by, memory_of, written_by
 from steep.own_gradients import Interpreter
 from steep.providers import current
+from steep.reach import connected
 from steep.rewrites import rewritten
 from steep.transforms import write_out
 
@@ -101,6 +102,9 @@ class Lowered:
         if not self.model.graph.node:
             raise NothingToRun
         self.fakes = fakes
+        given = [fakes[i] for i in written]
+        values = [n.meta["example_value"] for n in self.computed]
+        self.connected = connected([*given, *values], fakes)
         self.written = [self.kept[i] for i in written]
         fakes += self.draws.examples
         names = {v.name for v in self.model.graph.input}
@@ -165,6 +169,7 @@ class Piece:
             tuple(wanted),
             precision=precision,
             providers=current(),
+            connected=lowered.connected if wanted else (),
         )
         # as at the capture
         self.types = [(str(fakes[i].dtype)[6:], [_hint(d) for d in fakes[i].shape]) for i in inputs]

@@ -1,10 +1,11 @@
-"""Which inputs of a model a gradient can reach: others have no part in backward, as in PyTorch."""
+"""Which inputs a gradient can reach: others have no part in backward, as in PyTorch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 import onnx
+import torch
 
 _WITHOUT_GRADIENT = {
     *("Shape", "Size", "NonZero", "ArgMax", "ArgMin", "IsNaN", "IsInf"),
@@ -41,3 +42,35 @@ def _read_by(node: onnx.NodeProto) -> Iterable[str]:
             for inner in body.node:
                 yield from _read_by(inner)
             yield from (output.name for output in body.output)
+
+
+def connected(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> list[set[int]]:
+    """Return, for each result, at which places the inputs are that PyTorch's autograd reaches.
+
+    It does so where no gradient can differ from zero, too: by ``floor``, or a step's side.
+    """
+    at: dict[object, set[int]] = {}
+    for i, tensor in enumerate(inputs):
+        if tensor.requires_grad:
+            at.setdefault(_history(tensor), set()).add(i)
+    reached_from: dict[object, set[int]] = {}
+    for result in results:
+        stack = [_history(result)]
+        while stack:
+            node = stack[-1]
+            before = () if node in at else [n for n, _ in getattr(node, "next_functions", ())]
+            if new := [n for n in before if n is not None and n not in reached_from]:
+                stack += new
+                continue
+            stack.pop()
+            reached_from[node] = set(at.get(node, ())).union(
+                *(reached_from[n] for n in before if n is not None)
+            )
+    return [reached_from[_history(result)] for result in results]
+
+
+def _history(value: object) -> object:
+    """Return the node of autograd whose gradient a tensor's is; None where it has none."""
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return None
+    return value.grad_fn or torch.autograd.graph.get_gradient_edge(value).node

@@ -83,7 +83,6 @@ PARTS = {
     "eigenvalues": lambda y, x: torch.linalg.eigvals(square(y)).real.square().sum(-1),
     "sums of complex numbers": lambda y, x: torch.view_as_real(torch.complex(y, x).cumsum(0)) * 2,
     "vmap that detaches": lambda y, x: torch.vmap(lambda row: row * row.detach().sum())(y) + y,
-    "grad of torch.func": lambda y, x: y * torch.func.grad(lambda t: t.sin().sum())(x) + y.exp(),
 }
 
 
@@ -97,7 +96,6 @@ OFTEN = (
     "histc",
     "lgamma",
     "eigenvalues",
-    "grad of torch.func",
 )
 
 

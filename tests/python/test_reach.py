@@ -70,3 +70,38 @@ def test_hooks_of_what_a_second_derivative_does_not_have():
     g.square().sum().backward()
     assert sorted(name for name, _ in seen) == ["0.bias", "0.weight"]
     assert all(grad is not None for _, grad in seen)
+
+
+STEPS = {
+    "floor": torch.floor,
+    "round": torch.round,
+    "sign": torch.sign,
+    "filled": lambda y: y.clone().fill_(1),
+    "slope of relu": lambda y: torch.func.grad(lambda v: torch.relu(v).sum())(y),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_only_steps_reach_has_zeros(name):
+    """And is decayed by optimizers, as what has no gradient is not."""
+
+    class Stepped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other, self.unused = (torch.nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x):
+            return STEPS[name](self.one(x)) + self.other(x), self.unused(x)
+
+    torch.manual_seed(0)
+    torch_net = Stepped()
+    net = ORTModule(copy.deepcopy(torch_net), fallback=None)
+    for rows in (3, 5):
+        x = torch.randn(rows, 4)
+        for m in (torch_net, net):
+            m.zero_grad()
+            m(x)[0].sum().backward()
+        for p, q in zip(torch_net.parameters(), net.parameters(), strict=True):
+            assert (p.grad is None) == (q.grad is None)
+            if p.grad is not None:
+                torch.testing.assert_close(q.grad, p.grad)
