@@ -61,15 +61,25 @@ def _take_apart(
 
     given = [values[i] for i in moving]
     functional = dispatch_functionalize(call, FunctionalTensorMode(pre_dispatch=True, export=True))
-    try:
-        with torch.no_grad(), detect_fake_mode(given) or contextlib.nullcontext():
-            parts = make_fx(functional, pre_dispatch=True)(*given)
-    except Exception as e:  # as for what has effects: it is refused by its name
-        log.debug("%s stays whole: %s", node.target, e)
+    # PyTorch cannot make views functional that are prims, of which tables make use (var, keepdim)
+    for written_out in (functional, call):
+        try:
+            with torch.no_grad(), detect_fake_mode(given) or contextlib.nullcontext():
+                parts = make_fx(written_out, pre_dispatch=True)(*given)
+            break
+        except Exception as e:  # as for what has effects: it is refused by its name
+            log.debug("%s stays whole: %s", node.target, e)
+    else:
+        return
+    if any(map(_writes, parts.graph.nodes)):
         return
     if all(n.target is not node.target for n in parts.graph.nodes):
         for part in _replace(within, node, parts, [flat[i] for i in moving]):
             _take_apart(within, part, has_word)
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def _rule(target: Any, has_word: Callable[[OpOverload], bool]) -> Callable[..., Any] | None:
