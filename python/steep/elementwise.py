@@ -62,15 +62,29 @@ def _relu6(self: Any) -> Any:
     return _hardtanh(self, 0, 6)
 
 
+def _logarithm(base: float) -> Any:
+    """Return ``log2`` or the like, in float64: of a power of the base it is whole."""
+
+    def logarithm(self: Any) -> Any:
+        x = opset18.Cast(self, to=ir.DataType.DOUBLE)
+        y = opset18.Div(opset18.Log(x), number(math.log(base), x))
+        whole = self.dtype is not None and not self.dtype.is_floating_point()
+        return opset18.Cast(y, to=ir.DataType.FLOAT) if whole else opset18.CastLike(y, self)
+
+    return logarithm
+
+
 def _selu(self: Any) -> Any:
     return opset18.Selu(self, alpha=1.6732632423543772, gamma=1.0507009873554805)
 
 
 def _celu(self: Any, alpha: float = 1) -> Any:
-    if self.dtype == ir.DataType.FLOAT:  # ONNX's has no other
+    if self.dtype == ir.DataType.FLOAT and alpha > 0:  # ONNX's has no other
         return opset18.Celu(self, alpha=alpha)
-    scale = number(alpha, self)
-    return opset18.Mul(scale, opset18.Elu(opset18.Div(self, scale)))
+    scale, zero = number(alpha, self), number(0, self)
+    below = opset18.LessOrEqual(self, zero)
+    inside = opset18.Div(opset18.Where(below, self, zero), scale)
+    return opset18.Where(below, opset18.Mul(scale, _expm1(inside)), self)
 
 
 def _hardsigmoid(self: Any) -> Any:
@@ -299,6 +313,13 @@ def _deviation(
 def _deviation_and_mean(
     self: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Any, Any]:
+    variance, mean = _variance_and_mean(self, dim, correction=correction, keepdim=keepdim)
+    return _root(variance), mean
+
+
+def _variance_and_mean(
+    self: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Any, Any]:
     axes = opset18.Constant(value_ints=list(dim or range(len(self.shape))))
     kept = {"keepdims": int(bool(keepdim))}
     centred = opset18.Sub(self, opset18.ReduceMean(self, axes, keepdims=1))
@@ -306,7 +327,7 @@ def _deviation_and_mean(
     count = opset18.ReduceProd(opset18.Gather(opset18.Shape(self), axes), keepdims=0)
     fewer = number(1 if correction is None else correction, self)
     freedom = opset18.Max(opset18.Sub(opset18.CastLike(count, self), fewer), number(0, self))
-    return _root(opset18.Div(total, freedom)), opset18.ReduceMean(self, axes, **kept)
+    return opset18.Div(total, freedom), opset18.ReduceMean(self, axes, **kept)
 
 
 aten = torch.ops.aten
@@ -322,11 +343,16 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.relu6.default: _relu6,
     aten.selu.default: _selu,
     aten.celu.default: _celu,
+    aten.log2.default: _logarithm(2),
+    aten.log10.default: _logarithm(10),
     aten.hardsigmoid.default: _hardsigmoid,
     aten.log_sigmoid.default: _log_sigmoid,
     aten.log1p.default: _log1p,
+    aten.special_log1p.default: _log1p,
     aten.expm1.default: _expm1,
+    aten.special_expm1.default: _expm1,
     aten.logit.default: _logit,
+    aten.special_logit.default: _logit,
     aten.softmax.int: _softmax(opset18.Softmax),
     aten.log_softmax.int: _softmax(opset18.LogSoftmax),
     aten.ceil.default: _whole(opset18.Ceil),
@@ -337,6 +363,7 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.isinf.default: _asked(aten_isinf, is_nan),
     aten.isfinite.default: _asked(aten_isfinite, lambda self: opset18.Equal(self, self)),
     aten.sinc.default: _sinc,
+    aten.special_sinc.default: _sinc,
     aten.atan2.default: _atan2,
     aten.hypot.default: _hypot,
     aten.xlogy.Tensor: _xlogy,
@@ -352,5 +379,6 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.linalg_vector_norm.default: _norm,
     aten.std.correction: _deviation,
     aten.std_mean.correction: _deviation_and_mean,
+    aten.var_mean.correction: _variance_and_mean,
 }
 """Translations by operator."""

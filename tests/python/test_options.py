@@ -48,6 +48,25 @@ OPTIONS = {
         x.half().softmax(3, dtype=torch.float32),
         x.sum().softmax(0, dtype=torch.float64),
     ],
+    "logarithms": lambda x: [
+        torch.log2(torch.tensor([2.0**k for k in range(8)]) * (x > -99)).floor() * x,
+        torch.log10(torch.tensor([10.0**k for k in range(8)]) * (x > -99)).floor() * x,
+        x.abs().log2() + x.abs().log10(),
+    ],
+    "variance and mean": lambda x: [
+        torch.var_mean(x, 1, correction=0),
+        torch.var_mean(x, (0, 3), keepdim=True),
+        torch.var_mean(x[:1].detach(), 0, correction=2),
+        torch.var_mean(x),
+    ],
+    "special's names": lambda x: [
+        torch.special.sinc(x * (x > 0)),
+        torch.special.expm1(x * 1e-6),
+        torch.special.log1p(x.abs() * 1e-6),
+        torch.special.logit(x, 0.2),
+    ],
+    # PyTorch's slope is of 1 / alpha in float32
+    "celu of a negative number": lambda x: F.celu(x.detach() + x * 0, -2.0),
     "place of the extreme": lambda x: [
         x.argmax(keepdim=True),
         x.argmin(keepdim=True),
