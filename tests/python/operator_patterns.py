@@ -137,7 +137,7 @@ PATTERNS = {
     ),
     # order and sums
     "cumsum": of(lambda y, x: (y.cumsum(1), y.flip(1).cumsum(1).flip(1), y.cumprod(1))),
-    "logcumsumexp": of(lambda y, x: (y * 30).logcumsumexp(1)),
+    "logcumsumexp": of(lambda y, x: (y * 30).logcumsumexp(1) / 30),
     "logsumexp": of(lambda y, x: (y.logsumexp((0, 1)), (y * math.inf).logsumexp(1))),
     "cummax": of(lambda y, x: y.cummax(1)),
     "min and max": of(lambda y, x: (y.min(1), y.max(), y.aminmax(dim=1), y.amax((0, 1)))),
