@@ -39,9 +39,18 @@ NAMES = {
     "onnxruntime.training.checkpoint": "aggregate_checkpoints experimental_save_checkpoint "
     "experimental_load_checkpoint experimental_state_dict experimental_load_state_dict",
     "onnxruntime.training.api": "Module Optimizer CheckpointState LinearLRScheduler",
+    "onnxruntime.training.api.checkpoint_state": "CheckpointState Parameter Parameters Properties",
+    "onnxruntime.training.api.module": "Module",
+    "onnxruntime.training.api.optimizer": "Optimizer",
+    "onnxruntime.training.api.lr_scheduler": "LinearLRScheduler",
     "onnxruntime.training.artifacts": "generate_artifacts LossType OptimType",
     "onnxruntime.training.onnxblock": "base empty_base custom_op_library Block ForwardBlock "
     "TrainingBlock blocks loss optim save_checkpoint load_checkpoint_to_model",
+    "onnxruntime.training.onnxblock.blocks": "Block Add Sub Mul Div Pow ReduceMean ReduceSum "
+    "Sigmoid Log Neg Abs Constant SequenceConstruct ReduceAllL2 Clip PassThrough InputLike "
+    "LabelEncoder Cast Linear",
+    "onnxruntime.training.onnxblock.loss": "MSELoss CrossEntropyLoss BCEWithLogitsLoss L1Loss",
+    "onnxruntime.training.onnxblock.optim": "AdamW SGD AdamWOptimizer SGDOptimizer ClipGradNorm",
     "onnxruntime.training.utils": "extract_data_and_schema unflatten_data_using_schema PTable "
     "PrimitiveType log_memory_usage torch_nvtx_range_push torch_nvtx_range_pop "
     "pytorch_type_to_onnx_dtype pytorch_scalar_type_to_pytorch_dtype",

@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from test_program import ROOT, built
 
 import steep
+import steep.compat
 
 LION = ROOT / "docs" / "your_own.md"
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -154,6 +155,7 @@ def test_code_of_the_documents(
         finally:
             for name in steep._steep.registered_ops():
                 steep._steep.unregister_op(name)
+            steep.compat.uninstall()
 
 
 @pytest.mark.parametrize("command", ["check", "train", "eval", "dump", "grad"])

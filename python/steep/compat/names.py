@@ -82,6 +82,17 @@ _OLDEST = {
     **_of("steep", "ORTTrainer", "IODescription", "ModelDescription"),
     **_of(f"{_COMPAT}.loss_scalers", "LossScaler"),
 }
+_STATE = _of(
+    f"{_COMPAT}.training_state", "CheckpointState", "Parameter", "Parameters", "Properties"
+)
+_ON_DEVICE = _of(f"{_COMPAT}.training_module", "Module")
+_STEPS = _of(f"{_COMPAT}.training_optimizer", "Optimizer", "LinearLRScheduler")
+_BLOCKS = _of(f"{_COMPAT}.block_base", "Block")
+_WHOLE = _of(f"{_COMPAT}.block_models", "ForwardBlock", "TrainingBlock")
+_LOSSES = _of(
+    f"{_COMPAT}.block_losses", "BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELoss"
+)
+_UPDATES = _of(f"{_COMPAT}.block_optimizers", "AdamW", "ClipGradNorm", "SGD")
 _INSTALL = f"{_COMPAT}.nothing_to_install:main"
 
 MODULES: dict[str, dict[str, str]] = {
@@ -151,9 +162,55 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime.training.utils.hooks": _HOOKS,
     "onnxruntime.training.utils.data": _SAMPLERS,
     "onnxruntime.training.utils.data.sampler": _SAMPLERS,
-    "onnxruntime.training.api": {},
-    "onnxruntime.training.artifacts": {},
-    "onnxruntime.training.onnxblock": {},
+    "onnxruntime.training.api": {
+        **_of(f"{_COMPAT}.training_state", "CheckpointState"),
+        **_ON_DEVICE,
+        **_STEPS,
+    },
+    "onnxruntime.training.api.checkpoint_state": _STATE,
+    "onnxruntime.training.api.module": _ON_DEVICE,
+    "onnxruntime.training.api.optimizer": {"Optimizer": _STEPS["Optimizer"]},
+    "onnxruntime.training.api.lr_scheduler": {"LinearLRScheduler": _STEPS["LinearLRScheduler"]},
+    "onnxruntime.training.artifacts": _of(
+        f"{_COMPAT}.artifacts", "LossType", "OptimType", "generate_artifacts"
+    ),
+    "onnxruntime.training.onnxblock": {
+        **_BLOCKS,
+        **_WHOLE,
+        **_of(f"{_COMPAT}.block_base", "base", "empty_base"),
+        **_of(f"{_COMPAT}.block_checkpoints", "load_checkpoint_to_model", "save_checkpoint"),
+    },
+    "onnxruntime.training.onnxblock.onnxblock": _WHOLE,
+    "onnxruntime.training.onnxblock.blocks": {
+        **_BLOCKS,
+        **_of(
+            f"{_COMPAT}.blocks",
+            "Abs",
+            "Add",
+            "Cast",
+            "Clip",
+            "Constant",
+            "Div",
+            "InputLike",
+            "LabelEncoder",
+            "Linear",
+            "Log",
+            "Mul",
+            "Neg",
+            "PassThrough",
+            "Pow",
+            "ReduceAllL2",
+            "ReduceMean",
+            "ReduceSum",
+            "SequenceConstruct",
+            "Sigmoid",
+            "Sub",
+        ),
+    },
+    "onnxruntime.training.onnxblock.loss": _LOSSES,
+    "onnxruntime.training.onnxblock.loss.loss": _LOSSES,
+    "onnxruntime.training.onnxblock.optim": _UPDATES,
+    "onnxruntime.training.onnxblock.optim.optim": _UPDATES,
     "onnxruntime.training.torchdynamo": {},
     "onnxruntime.training.torchdynamo.register_backend": {},
     "onnxruntime.capi": {},
@@ -203,7 +260,10 @@ _GRAD = "steep.grad(model, wrt=…) is the ONNX model of the gradients"
 _WRAP = "steep.ORTModule(module) runs forward and backward of a module"
 _OWN = "steep.register_op(function, gradient=…) (docs/your_own.md)"
 _TORCH = "PyTorch's own; nothing of Steep needs it"
-_ONNX = "onnx.parser and onnx.helper write graphs, steep.grad differentiates them"
+_NODES = _refused(
+    ["AdamWOptimizer", "SGDOptimizer"],
+    "onnxblock.optim.AdamW and SGD spell a step in ONNX's own operators",
+)
 
 _PYBIND = {
     **_refused(["TrainingParameters", "get_optimized_model"], _SESSION),
@@ -248,23 +308,9 @@ REFUSED: dict[str, dict[str, str]] = {
     "onnxruntime.training": {
         **_refused(["TrainingParameters"], _SESSION),
     },
-    "onnxruntime.training.api": {
-        **_refused(["Module", "Optimizer", "CheckpointState", "Parameter", "Parameters"], _SESSION),
-        **_refused(
-            ["LinearLRScheduler"],
-            'steep.TrainingSession(schedule="linear", warmup_steps=…, total_steps=…)',
-        ),
-    },
-    "onnxruntime.training.artifacts": {
-        **_refused(["generate_artifacts", "OptimType", "LossType"], _SESSION),
-    },
-    "onnxruntime.training.onnxblock": {
-        **_refused(
-            ["Block", "ForwardBlock", "TrainingBlock", "base", "empty_base", "blocks"], _ONNX
-        ),
-        **_refused(["loss", "optim", "save_checkpoint", "load_checkpoint_to_model"], _SESSION),
-        **_refused(["custom_op_library"], _OWN),
-    },
+    "onnxruntime.training.onnxblock": _refused(["custom_op_library"], _OWN),
+    "onnxruntime.training.onnxblock.optim": _NODES,
+    "onnxruntime.training.onnxblock.optim.optim": _NODES,
     "onnxruntime.training.torchdynamo.register_backend": _refused(
         ["aot_ort", "dynamic_aot_ort", "ort", "dynamic_ort", "make_aot_ort"],
         'torch.compile(module, backend="steep")',

@@ -1,0 +1,212 @@
+"""What blocks build on: the model at hand, names in it, and what is known of its values."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from steep.errors import DataError, ModelError
+
+_SMALL = 1024  # elements of an integer initializer that shapes may depend on
+
+
+class ModelAccessor:
+    """Attributes: model, the ``onnx.ModelProto`` that blocks change."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
+
+
+_at_hand: list[ModelAccessor] = []
+
+
+@contextlib.contextmanager
+def base(model: onnx.ModelProto) -> Iterator[ModelAccessor]:
+    """Let blocks build on a copy of a model: ``with base(model) as accessor``.
+
+    Raises:
+        DataError: it is no model, or another is being built on.
+    """
+    if not isinstance(model, onnx.ModelProto):
+        raise DataError(
+            "Blocks build on a model.",
+            expected="an onnx.ModelProto",
+            received=type(model).__name__,
+            remedy="onnx.load reads one; empty_base begins without",
+        )
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    with _as_base(copied) as accessor:
+        yield accessor
+
+
+@contextlib.contextmanager
+def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
+    """Let blocks build on a model of nothing, of an opset: by default of the newest.
+
+    Raises:
+        DataError: another model is being built on.
+    """
+    opsets = [helper.make_opsetid("", opset_version or onnx.defs.onnx_opset_version())]
+    graph = helper.make_graph([], "graph", [], [])
+    model = helper.make_model(graph, producer_name="steep", opset_imports=opsets)
+    with _as_base(model) as accessor:
+        yield accessor
+
+
+@contextlib.contextmanager
+def _as_base(model: onnx.ModelProto) -> Iterator[ModelAccessor]:
+    if _at_hand:
+        raise DataError(
+            "A model is being built on already.",
+            expected="one base at a time",
+            received="a base within a base",
+        )
+    _at_hand.append(ModelAccessor(model))
+    try:
+        yield _at_hand[0]
+    finally:
+        _at_hand.clear()
+
+
+def at_hand() -> onnx.ModelProto:
+    """Return the model that is being built on. Raises DataError outside of a base."""
+    if not _at_hand:
+        raise DataError(
+            "There is no model to build on.",
+            expected="a block that is called within onnxblock.base or empty_base",
+            received="a call outside",
+            remedy="with onnxblock.base(model): …",
+        )
+    return _at_hand[0].model
+
+
+class Block(ABC):
+    """A part of a graph. ``build`` adds nodes to ``self.base`` and returns names of values.
+
+    Attributes:
+        base: the model that is being built on, while the block is called.
+    """
+
+    def __init__(self, temp_file_name: str = "temp.onnx") -> None:
+        """Nothing is written: ``temp_file_name`` is taken for compatibility."""
+        self.base: onnx.ModelProto | None = None
+
+    @abstractmethod
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """Add nodes; return the name of the result, or a tuple of names."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Build on the model at hand; return what ``build`` does.
+
+        Raises:
+            DataError: there is no model at hand.
+            ModelError: a name is not one of its values.
+        """
+        self.base = at_hand()
+        return self.build(*args, **kwargs)
+
+    def add_node(self, op: str, inputs: Sequence[str], domain: str = "", **settings: Any) -> str:
+        """Add a node of one output; return that output's name.
+
+        Raises:
+            ModelError: an input is not a value of the model.
+        """
+        model = at_hand()
+        require_values(model, [name for name in inputs if name], op)
+        if domain and domain not in {opset.domain for opset in model.opset_import}:
+            model.opset_import.append(helper.make_opsetid(domain, 1))
+        output = new_name(model, f"{op.lower()}_output")
+        made = helper.make_node(op, inputs, [output], output, domain=domain, **settings)
+        model.graph.node.append(made)
+        return output
+
+    def add_constant(self, stem: str, value: Any) -> str:
+        """Add an initializer of a NumPy array; return its name."""
+        model = at_hand()
+        name = new_name(model, stem)
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def dtype_of(self, name: str) -> np.dtype[Any]:
+        """Return the dtype of a value; float32 where it cannot be inferred."""
+        info = info_of(at_hand(), name)
+        kind = 0 if info is None else info.type.tensor_type.elem_type
+        return np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if kind else np.dtype(np.float32)
+
+
+def value_names(model: onnx.ModelProto) -> list[str]:
+    """Return the names of inputs, initializers and what nodes give."""
+    graph = model.graph
+    names = [value.name for value in (*graph.input, *graph.initializer)]
+    return names + [name for node in graph.node for name in node.output if name]
+
+
+def require_values(model: onnx.ModelProto, names: Sequence[str], asked_by: str) -> None:
+    """Raise ModelError unless the names are values of the model."""
+    there = value_names(model)
+    for name in names:
+        if name in there:
+            continue
+        near = difflib.get_close_matches(str(name), there, 3) or there[:10]
+        raise ModelError(
+            "A block reads a value that the model does not have.",
+            node=str(name),
+            op=asked_by,
+            expected=", ".join(near),
+            received=str(name),
+        )
+
+
+def new_name(model: onnx.ModelProto, stem: str) -> str:
+    """Return a name that begins with ``stem`` and is not taken; the same at each run."""
+    taken = set(value_names(model))
+    number = 0
+    while (name := f"{stem}::{number}") in taken:
+        number += 1
+    return name
+
+
+def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model without the bytes of large initializers, which are inputs in it."""
+    made = onnx.ModelProto()
+    made.CopyFrom(_without_data(model))
+    there = {value.name for value in made.graph.input}
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.INT64 and np.prod(tensor.dims) <= _SMALL:
+            made.graph.initializer.append(tensor)
+        elif tensor.name not in there:
+            made.graph.input.append(
+                helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+    return made
+
+
+def info_of(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | None:
+    """Return what is known of a value's type; None where nothing is."""
+    require_values(model, [name], "")
+    inferred = onnx.shape_inference.infer_shapes(skeleton(model)).graph
+    for info in (*inferred.input, *inferred.output, *inferred.value_info):
+        if info.name == name and info.type.HasField("tensor_type"):
+            return info
+    return None
+
+
+def _without_data(model: onnx.ModelProto) -> onnx.ModelProto:
+    graph = onnx.GraphProto(name=model.graph.name or "graph")
+    graph.node.extend(model.graph.node)
+    graph.input.extend(model.graph.input)
+    graph.output.extend(model.graph.output)
+    graph.value_info.extend(model.graph.value_info)
+    graph.sparse_initializer.extend(model.graph.sparse_initializer)
+    made = onnx.ModelProto(ir_version=model.ir_version, graph=graph)
+    made.opset_import.extend(model.opset_import)
+    made.functions.extend(model.functions)
+    return made

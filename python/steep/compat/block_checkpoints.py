@@ -1,0 +1,73 @@
+"""Checkpoints of parameters that blocks have taken out of a model, and back into one."""
+
+from __future__ import annotations
+
+import os
+
+import onnx
+from onnx import numpy_helper
+
+from steep.compat import state_file
+from steep.compat.artifacts import state_of
+from steep.compat.block_models import Parameters
+from steep.errors import CheckpointError, DataError
+
+
+def save_checkpoint(
+    parameters: Parameters,
+    path_to_checkpoint: str | os.PathLike[str],
+    nominal_checkpoint: bool = False,
+) -> None:
+    """Write a checkpoint of what ``TrainingBlock.parameters`` returned.
+
+    Args:
+        parameters: trained ones, and others.
+        path_to_checkpoint: the file.
+        nominal_checkpoint: of names, dtypes and shapes alone.
+
+    Raises:
+        DataError: a parameter is of a dtype that a checkpoint cannot hold.
+        IoError: the file cannot be written; the old one stays.
+    """
+    state = state_of(parameters)
+    state.nominal = bool(nominal_checkpoint)
+    state_file.write(path_to_checkpoint, state_file.encode(state, with_optimizer=False))
+
+
+def load_checkpoint_to_model(
+    path_to_checkpoint: str | os.PathLike[str], model: onnx.ModelProto
+) -> None:
+    """Give the initializers of a model the values that parameters of their names have in a file.
+
+    Raises:
+        CheckpointError: the file is damaged or nominal, or an initializer is of another type;
+            then the model stays as it is.
+        DataError: no initializer has the name of a parameter.
+        IoError: the file cannot be read.
+    """
+    where = os.fspath(path_to_checkpoint)
+    state = state_file.decode(state_file.read(path_to_checkpoint), where)
+    if state.nominal:
+        raise CheckpointError("A nominal checkpoint has no values.", node=where)
+    found = {
+        tensor.name: (tensor, numpy_helper.from_array(state.values[tensor.name], tensor.name))
+        for tensor in model.graph.initializer
+        if tensor.name in state.values
+    }
+    if not found:
+        raise DataError(
+            "The model has none of the checkpoint's parameters as an initializer.",
+            node=where,
+            expected=", ".join(state.values),
+            received=", ".join(tensor.name for tensor in model.graph.initializer) or "none",
+        )
+    for name, (old, new) in found.items():
+        if (old.data_type, list(old.dims)) != (new.data_type, list(new.dims)):
+            raise CheckpointError(
+                "A parameter of the checkpoint has another type in the model.",
+                node=name,
+                expected=f"{onnx.TensorProto.DataType.Name(old.data_type)}{list(old.dims)}",
+                received=f"{onnx.TensorProto.DataType.Name(new.data_type)}{list(new.dims)}",
+            )
+    for old, new in found.values():
+        old.CopyFrom(new)

@@ -1,0 +1,262 @@
+"""Blocks that make whole models: forward alone, or a pair for training and evaluation."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+from onnx import helper
+
+from steep.compat.block_base import Block, at_hand, info_of, require_values
+from steep.errors import DataError, ModelError, ShapeError
+
+ARTIFACT = "steep.artifact"  # key of the metadata that says what a file is
+
+Parameters = tuple[list[onnx.TensorProto], list[onnx.TensorProto]]
+
+
+def mark(model: onnx.ModelProto, kind: str, parameters: Sequence[str] = ()) -> None:
+    """Say in a model's metadata what it is, and which of its inputs are parameters."""
+    entries = [entry for entry in model.metadata_props if entry.key != ARTIFACT]
+    del model.metadata_props[:]
+    model.metadata_props.extend(entries)
+    told = {"kind": kind, "parameters": list(parameters)}
+    model.metadata_props.add(key=ARTIFACT, value=json.dumps(told))
+
+
+def marked(model: onnx.ModelProto) -> dict[str, Any]:
+    """Return what ``mark`` said; {} where nothing is said."""
+    for entry in model.metadata_props:
+        if entry.key == ARTIFACT:
+            try:
+                told = json.loads(entry.value)
+            except ValueError:
+                return {}
+            return told if isinstance(told, dict) else {}
+    return {}
+
+
+class ForwardBlock(Block):
+    """A block whose result is the output of a model.
+
+    >>> class WithLoss(ForwardBlock):
+    ...     def build(self, scores):
+    ...         return onnxblock.loss.MSELoss()(scores)
+    >>> with onnxblock.base(model):
+    ...     block = WithLoss()
+    ...     block(model.graph.output[0].name)
+    >>> block.to_model_proto()
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._model: onnx.ModelProto | None = None
+
+    @abstractmethod
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """Add nodes; return the name of the output, or a tuple of names."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Build, and make the result the outputs of the model at hand; return their names.
+
+        Raises:
+            ModelError: a name is not one of the model's values, or the model is not valid.
+        """
+        result = super().__call__(*args, **kwargs)
+        model = at_hand()
+        _set_outputs(model, _names(result))
+        check(model)
+        self._model = onnx.ModelProto()
+        self._model.CopyFrom(model)
+        return result
+
+    def to_model_proto(self) -> onnx.ModelProto:
+        """Return the model. Raises DataError before the block was called."""
+        if self._model is None:
+            raise _not_built("model")
+        return self._model
+
+
+class TrainingBlock(Block):
+    """A block whose first result is the loss of a model that is to be trained.
+
+    Parameters become inputs of both models: their values are the checkpoint's. The engine makes
+    the gradients when a ``Module`` reads the training model.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._requires_grad: dict[str, bool] = {}
+        self._parameters: Parameters | None = None
+        self._models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None
+
+    @abstractmethod
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """Add nodes; return the name of the loss, or a tuple of names that begins with it."""
+
+    def requires_grad(self, argument_name: str, value: bool = True) -> None:
+        """Say of an initializer that it is trained, or that it is a parameter and is not."""
+        self._requires_grad[argument_name] = bool(value)
+
+    def parameters(self) -> Parameters:
+        """Return the trained parameters, and those that are not, in the order of the model.
+
+        Raises:
+            DataError: the block was not called yet.
+        """
+        if self._parameters is None:
+            raise _not_built("parameters")
+        return self._parameters
+
+    def to_model_proto(self) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+        """Return the models for training and evaluation. Raises DataError before the call."""
+        if self._models is None:
+            raise _not_built("models")
+        return self._models
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Build, and make the pair of models; return the names of their outputs.
+
+        Raises:
+            ModelError: a parameter is no initializer, or the model is not valid.
+            ShapeError: the loss is not one element.
+            DataError: nothing is to be trained.
+        """
+        result = super().__call__(*args, **kwargs)
+        model = at_hand()
+        self._parameters = self._taken_out(model)
+        _set_outputs(model, _names(result))
+        _require_scalar(model.graph.output[0])
+        names = [p.name for part in self._parameters for p in part]
+        mark(model, "training", names)
+        check(model)
+        training, evaluation = onnx.ModelProto(), onnx.ModelProto()
+        training.CopyFrom(model)
+        evaluation.CopyFrom(model)
+        _to_evaluation(evaluation.graph)
+        mark(evaluation, "evaluation", names)
+        check(evaluation)
+        self._models = (training, evaluation)
+        return result
+
+    def _taken_out(self, model: onnx.ModelProto) -> Parameters:
+        """Return the parameters, which become inputs of the model."""
+        graph = model.graph
+        there = {tensor.name: tensor for tensor in graph.initializer}
+        floats = [t.name for t in graph.initializer if t.data_type in _FLOATS]
+        for name in self._requires_grad:
+            if name not in there:
+                raise ModelError(
+                    "A parameter is no initializer of the model.",
+                    node=name,
+                    expected=", ".join(floats[:20]) or "initializers",
+                    received=name,
+                    remedy="onnx.load(path).graph.initializer lists them",
+                )
+        if not any(self._requires_grad.values()):
+            raise DataError(
+                "No parameter is to be trained.",
+                expected="names of initializers in requires_grad",
+                received="none",
+                remedy=f"name some of: {', '.join(floats[:20])}",
+            )
+        chosen: Parameters = ([], [])
+        for name, tensor in there.items():
+            if name in self._requires_grad:
+                copied = onnx.TensorProto()
+                copied.CopyFrom(tensor)
+                chosen[0 if self._requires_grad[name] else 1].append(copied)
+        kept = [t for t in graph.initializer if t.name not in self._requires_grad]
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+        already = {value.name for value in graph.input}
+        for p in (*chosen[0], *chosen[1]):
+            if p.name not in already:
+                graph.input.append(helper.make_tensor_value_info(p.name, p.data_type, p.dims))
+        return chosen
+
+
+_FLOATS = (
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.DOUBLE,
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.BFLOAT16,
+)
+
+
+def check(model: onnx.ModelProto) -> None:
+    """Raise ModelError unless a model follows the standard."""
+    try:
+        onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        raise ModelError(
+            "ONNX's checker refuses the model.",
+            expected="a model that follows the ONNX standard, below 2 GiB without its parameters",
+            received=str(error).strip().partition("\n")[0],
+        ) from error
+
+
+def _names(result: Any) -> list[str]:
+    names = [result] if isinstance(result, str) else [*result] if result is not None else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise DataError("build returns the name of a value, or several.", received=repr(result))
+    return names
+
+
+def _set_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
+    require_values(model, names, "output")
+    if len(set(names)) != len(names):
+        raise ModelError("An output is named twice.", received=", ".join(names))
+    declared = {value.name: value for value in model.graph.output}
+    del model.graph.output[:]
+    for name in names:
+        # first what is inferred: a declaration may know less
+        info = info_of(model, name) or declared.get(name)
+        model.graph.output.append(info or onnx.ValueInfoProto(name=name))
+
+
+def _require_scalar(loss: onnx.ValueInfoProto) -> None:
+    shape = loss.type.tensor_type.shape
+    known = loss.type.tensor_type.HasField("shape")
+    if known and any(d.HasField("dim_param") or d.dim_value != 1 for d in shape.dim):
+        extents = [d.dim_param or d.dim_value for d in shape.dim]
+        raise ShapeError(
+            "The first output is no loss: it is not one element.",
+            node=loss.name,
+            expected="a scalar",
+            received=str(extents),
+            remedy='reduce it: reduction="mean", blocks.ReduceMean; or choose a loss',
+        )
+
+
+def _to_evaluation(graph: onnx.GraphProto) -> None:
+    """Without dropout, and normalising by the running statistics; in bodies of loops, too."""
+    for node in list(graph.node):
+        for attribute in node.attribute:
+            for body in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
+                _to_evaluation(body)
+        if node.domain:
+            continue
+        if node.op_type == "Dropout":
+            del node.input[1:]
+        if node.op_type == "BatchNormalization":
+            kept = [a for a in node.attribute if a.name != "training_mode"]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+            at = list(graph.node).index(node) + 1
+            for source, name in zip(node.input[3:5], node.output[1:3], strict=False):
+                if name:
+                    graph.node.insert(at, helper.make_node("Identity", [source], [name]))
+            del node.output[1:]
+
+
+def _not_built(what: str) -> DataError:
+    return DataError(
+        f"There is no {what} yet.",
+        expected="a block that was called within onnxblock.base",
+        received="one that was not",
+        remedy="with onnxblock.base(model): block(output_name)",
+    )

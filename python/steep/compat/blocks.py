@@ -1,0 +1,331 @@
+"""Blocks of one operator each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from steep.compat.block_base import Block, at_hand, info_of, new_name, value_names
+from steep.compat.refusals import NotOffered
+from steep.errors import DataError, ModelError
+
+__all__ = [
+    "Abs",
+    "Add",
+    "Block",
+    "Cast",
+    "Clip",
+    "Constant",
+    "Div",
+    "InputLike",
+    "LabelEncoder",
+    "Linear",
+    "Log",
+    "Mul",
+    "Neg",
+    "PassThrough",
+    "Pow",
+    "ReduceAllL2",
+    "ReduceMean",
+    "ReduceSum",
+    "SequenceConstruct",
+    "Sigmoid",
+    "Sub",
+]
+
+
+class _Operator(Block):
+    """An operator named as its class is, of inputs alone."""
+
+    def build(self, *inputs: str) -> str:
+        """Add the node; return its output's name."""
+        return self.add_node(type(self).__name__, inputs)
+
+
+class _Binary(_Operator):
+    def build(self, first: str, second: str) -> str:  # type: ignore[override]
+        """Add the node; return its output's name."""
+        return super().build(first, second)
+
+
+class _Unary(_Operator):
+    def build(self, value: str) -> str:  # type: ignore[override]
+        """Add the node; return its output's name."""
+        return super().build(value)
+
+
+class Add(_Binary):
+    """The sum of two values."""
+
+
+class Sub(_Binary):
+    """The first less the second."""
+
+
+class Mul(_Binary):
+    """The product of two values, by element."""
+
+
+class Div(_Binary):
+    """The first by the second."""
+
+
+class Sigmoid(_Unary):
+    """1 / (1 + exp(-x))."""
+
+
+class Log(_Unary):
+    """The natural logarithm."""
+
+
+class Neg(_Unary):
+    """-x."""
+
+
+class Abs(_Unary):
+    """|x|."""
+
+
+class SequenceConstruct(_Operator):
+    """A sequence of values."""
+
+
+class _Reduce(_Unary):
+    def build(self, value: str) -> str:  # type: ignore[override]
+        """Add the node; return its output's name."""
+        return self.add_node(type(self).__name__, [value], keepdims=0)
+
+
+class ReduceMean(_Reduce):
+    """The mean over all elements: a scalar."""
+
+
+class ReduceSum(_Reduce):
+    """The sum over all elements: a scalar."""
+
+
+class Pow(Block):
+    """A value to the power of a number."""
+
+    def __init__(self, exponent: float) -> None:
+        super().__init__()
+        self._exponent = exponent
+
+    def build(self, value: str) -> str:
+        """Add the node; return its output's name."""
+        exponent = self.add_constant("pow_exponent", np.array(self._exponent, self.dtype_of(value)))
+        return self.add_node("Pow", [value, exponent])
+
+
+class Constant(Block):
+    """A number, float32 of shape [1]."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self._value = value
+
+    def build(self) -> str:
+        """Add the initializer; return its name."""
+        return self.add_constant("initializer", np.array([self._value], np.float32))
+
+
+class ReduceAllL2(Block):
+    """The norm of all elements of several float values together: a float32 scalar."""
+
+    def build(self, *values: str) -> str:
+        """Add the nodes; return the norm's name. Raises DataError for no values."""
+        if not values:
+            raise DataError("ReduceAllL2 is of one value or more.", received="none")
+        to = onnx.TensorProto.FLOAT
+        wide = [self.add_node("Cast", [value], to=to) for value in values]
+        squares = [self.add_node("ReduceSumSquare", [value], keepdims=0) for value in wide]
+        return self.add_node("Sqrt", [self.add_node("Sum", squares)])
+
+
+class Clip(Block):
+    """A value, bounded."""
+
+    def __init__(self, clip_min: float | None = None, clip_max: float | None = None) -> None:
+        super().__init__()
+        self._bounds = (clip_min, clip_max)
+
+    def build(self, value: str) -> str:
+        """Add the node; return its output's name."""
+        dtype = self.dtype_of(value)
+        bounds = [
+            "" if bound is None else self.add_constant(f"clip_{end}", np.array(bound, dtype))
+            for end, bound in zip(("min", "max"), self._bounds, strict=True)
+        ]
+        return self.add_node("Clip", [value, *bounds])
+
+
+class PassThrough(Block):
+    """Nothing: the names that it is given."""
+
+    def build(self, *names: str) -> tuple[str, ...]:
+        """Return the names."""
+        return names
+
+
+class InputLike(Block):
+    """An input of the dtype and shape of another value of the model."""
+
+    def __init__(self, like: str) -> None:
+        super().__init__()
+        self._like = like
+
+    def build(self, input_name: str | None = None) -> str:
+        """Add the input; return its name.
+
+        Raises:
+            ModelError: the value's type is not known, or the name is taken.
+        """
+        model = at_hand()
+        info = info_of(model, self._like)
+        if info is None:
+            raise ModelError(
+                "The type of a value is not known.",
+                node=self._like,
+                remedy="declare it among the model's outputs, with its dtype and shape",
+            )
+        return add_input(model, input_name or new_name(model, "input"), info)
+
+
+class LabelEncoder(Block):
+    """Maps keys to values, both int64 or float32; what is no key to a default.
+
+    It is spelt out in operators that run everywhere. An argument for text must be left out.
+
+    Args:
+        default_float, default_int64: for what is no key, by the kind of the values.
+        default_string: taken for compatibility.
+        keys_floats, keys_int64s: one of them.
+        values_floats, values_int64s: one of them, of the same length.
+
+    Raises:
+        NotOffered: keys or values are text.
+        DataError: there are none, two kinds of them, or numbers that differ.
+    """
+
+    def __init__(  # noqa: PLR0917 (the order that users know)
+        self,
+        default_float: float = 0.0,
+        default_int64: int = -1,
+        default_string: str = "_Unused",
+        keys_floats: Sequence[float] | None = None,
+        keys_int64s: Sequence[int] | None = None,
+        keys_strings: Sequence[str] | None = None,
+        values_floats: Sequence[float] | None = None,
+        values_int64s: Sequence[int] | None = None,
+        values_strings: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        if keys_strings is not None or values_strings is not None:
+            raise NotOffered(
+                "Graphs here have no text.",
+                node="LabelEncoder",
+                expected="int64 or float32 keys and values",
+                received="strings",
+                remedy="map text to numbers before it is fed",
+            )
+        self._keys = _one_of("keys", keys_floats, keys_int64s)
+        self._values = _one_of("values", values_floats, values_int64s)
+        if self._keys.size != self._values.size:
+            raise DataError(
+                "A LabelEncoder has a value for each key.",
+                expected=f"{self._keys.size} values",
+                received=f"{self._values.size}",
+            )
+        default = default_float if self._values.dtype == np.float32 else default_int64
+        self._default = np.array(default, self._values.dtype)
+
+    def build(self, value: str) -> str:
+        """Add the nodes; return the name of what keys become, of the input's shape."""
+        keys = self.add_constant("keys", self._keys)
+        values = self.add_constant("values", self._values)
+        apart = self._unsqueezed(value)
+        hits = self.add_node("Cast", [self.add_node("Equal", [apart, keys])], to=6)  # int32
+        at = self.add_node("ArgMax", [hits], axis=-1, keepdims=0)
+        found = self.add_node("Equal", [self.add_node("Gather", [keys, at]), value])
+        default = self.add_constant("default", self._default)
+        return self.add_node("Where", [found, self.add_node("Gather", [values, at]), default])
+
+    def _unsqueezed(self, value: str) -> str:
+        if next(o.version for o in at_hand().opset_import if not o.domain) < 13:
+            return self.add_node("Unsqueeze", [value], axes=[-1])
+        return self.add_node("Unsqueeze", [value, self.add_constant("axes", np.array([-1]))])
+
+
+class Cast(Block):
+    """A value as another dtype, a number of ``onnx.TensorProto``."""
+
+    def __init__(self, to: int) -> None:
+        super().__init__()
+        self._to = to
+
+    def build(self, value: str) -> str:
+        """Add the node; return its output's name."""
+        return self.add_node("Cast", [value], to=self._to)
+
+
+class Linear(Block):
+    """x W + b, with new float32 parameters drawn from a normal distribution by NumPy.
+
+    Args:
+        in_features, out_features: the extents of W.
+        bias: add b.
+        alpha, beta: factors of the product and of b.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self._shape, self._bias = (in_features, out_features), bias
+        self._factors: dict[str, Any] = {"alpha": alpha, "beta": beta}
+
+    def build(self, value: str) -> str:
+        """Add node and parameters; return the output's name."""
+        draws = np.random.default_rng(np.random.randint(2**31))
+        shapes = {"weight": self._shape, **({"bias": self._shape[1:]} if self._bias else {})}
+        operands = [
+            self.add_constant(f"linear.{part}", draws.standard_normal(shape).astype(np.float32))
+            for part, shape in shapes.items()
+        ]
+        return self.add_node("Gemm", [value, *operands], "", **self._factors)
+
+
+def _one_of(
+    what: str, floats: Sequence[float] | None, integers: Sequence[int] | None
+) -> np.ndarray[Any, Any]:
+    if (floats is None) == (integers is None):
+        raise DataError(
+            f"A LabelEncoder has {what} of one kind.",
+            expected=f"{what}_floats or {what}_int64s",
+            received="none" if floats is None else "both",
+        )
+    array = np.array(integers, np.int64) if floats is None else np.array(floats, np.float32)
+    if array.ndim != 1 or array.size == 0:
+        raise DataError(f"A LabelEncoder has a list of {what}.", received=f"shape {array.shape}")
+    return array
+
+
+def add_input(model: onnx.ModelProto, name: str, like: onnx.ValueInfoProto) -> str:
+    """Add an input of the type of ``like``; return its name. Raises ModelError if it is taken."""
+    if name in value_names(model):
+        raise ModelError(
+            "A new input has the name of a value that is there.", node=name, remedy="choose another"
+        )
+    made = onnx.ValueInfoProto()
+    made.CopyFrom(like)
+    made.name = name
+    model.graph.input.append(made)
+    return name

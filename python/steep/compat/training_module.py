@@ -1,0 +1,462 @@
+"""``Module``: calls of a model that add up gradients, or evaluate."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from steep import _steep
+from steep.compat import state_file
+from steep.compat.artifacts import parsed, serialised
+from steep.compat.block_base import info_of, require_values
+from steep.compat.block_models import check, marked
+from steep.compat.training_state import Array, CheckpointState
+from steep.errors import CheckpointError, DataError, ModelError, ShapeError
+from steep.inference import InferenceSession, SessionOptions
+from steep.own_ops import register_optimizer
+from steep.session import TrainingSession
+
+Path = str | os.PathLike[str]
+
+# An "optimizer" whose state is the sum of gradients; lr is 0 in the first call of a sum.
+_GATHER = "compat_gather"
+_FUNCTION = f"""<domain: "steep.optimizer", opset_import: ["": 18]>
+{_GATHER} (w, g, total, lr, step) => (new_w, new_total) {{
+    new_w = Identity (w)
+    more = Cast <to = 9> (lr)
+    both = Add (total, g)
+    new_total = Where (more, both, g)
+}}"""
+_registering = threading.Lock()
+
+
+class Module:
+    """A model that is trained or evaluated by calling it.
+
+    In training mode a call returns the training model's outputs and adds the gradients of the
+    first, the loss, to those of the calls before; after ``lazy_reset_grad`` the next call begins
+    anew. In evaluation mode it returns the evaluation model's outputs. Both read the state's own
+    memory, which an ``Optimizer`` updates.
+
+    >>> state = CheckpointState.load_checkpoint("artifacts/checkpoint")
+    >>> module = Module("artifacts/training_model.onnx", state, "artifacts/eval_model.onnx")
+    >>> optimizer = Optimizer("artifacts/optimizer_model.onnx", module)
+    >>> module.train()
+    >>> loss = module(x, labels)
+    >>> optimizer.step()
+    >>> module.lazy_reset_grad()
+
+    Args:
+        train_model_uri: the path of a training model.
+        state: its parameters.
+        eval_model_uri: the path of an evaluation model; without it there is no evaluation.
+        device: "cpu".
+        session_options: a ``SessionOptions``: its seed, limits and ``check_finite`` count.
+
+    Raises:
+        ModelError: a file is no such model.
+        CheckpointError: the state is of another model.
+        DataError: another device; or the state is none.
+        IoError: a file cannot be read.
+
+    Attributes:
+        training: the mode.
+    """
+
+    def __init__(
+        self,
+        train_model_uri: Path,
+        state: CheckpointState,
+        eval_model_uri: Path | None = None,
+        device: str = "cpu",
+        session_options: SessionOptions | None = None,
+    ) -> None:
+        if not isinstance(state, CheckpointState):
+            raise DataError(
+                "A module trains a state.",
+                expected="a CheckpointState",
+                received=type(state).__name__,
+                remedy="CheckpointState.load_checkpoint(path)",
+            )
+        if device not in ("cpu", "cpu:0"):
+            raise DataError("A module is on the CPU.", expected='"cpu"', received=repr(device))
+        self.training = True
+        self._state = state
+        self._options = session_options or SessionOptions()
+        train = _read(train_model_uri, "training", state)
+        self._names = [i.name for i in train.graph.input if i.name in state.parameters]
+        self._trained = [name for name in self._names if name in state._held.trained]
+        if not self._trained:
+            raise CheckpointError(
+                "Nothing of the state is trained by the model.",
+                node=os.fspath(train_model_uri),
+                expected=", ".join(i.name for i in train.graph.input),
+                received="trained: " + ", ".join(state._held.trained),
+            )
+        self._train_outputs = [output.name for output in train.graph.output]
+        self._session, self._fed = self._compiled(train)
+        self._eval: onnx.ModelProto | None = None
+        self._evaluation: InferenceSession | None = None
+        if eval_model_uri is not None:
+            self._eval = _read(eval_model_uri, "evaluation", state)
+            self._evaluation = InferenceSession(serialised(self._eval), self._options)
+        self._begins = True  # the next call begins a sum
+        self._called = False
+        state._gradient = self._gradient
+
+    def __call__(self, *user_inputs: Any) -> Any:
+        """Run a step of training or evaluation.
+
+        Args:
+            user_inputs: NumPy arrays, or ``steep.Tensor``, in the order of ``input_names``. Floats
+                of another width, and integers that fit, are converted.
+
+        Returns:
+            The outputs: one, or a tuple; of the kind of the inputs.
+
+        Raises:
+            ShapeError: an input has another dtype or shape, or there are too many or too few.
+            DataError: there is no evaluation model; the loss is not finite; a nominal state has no
+                values yet.
+        """
+        self._state._require_values()
+        step = self._train_step if self.training else self._eval_step
+        outputs: list[Any] = step(user_inputs)
+        if user_inputs and all(isinstance(given, _steep.Tensor) for given in user_inputs):
+            outputs = [_steep.Tensor(output) for output in outputs]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def train(self, mode: bool = True) -> Module:
+        """Let calls train, or with False evaluate; return the module."""
+        self.training = bool(mode)
+        return self
+
+    def eval(self) -> Module:
+        """Let calls evaluate; return the module."""
+        return self.train(False)
+
+    def lazy_reset_grad(self) -> None:
+        """Let the next training call begin a new sum of gradients."""
+        self._begins = True
+
+    def get_parameters_size(self, trainable_only: bool = True) -> int:
+        """Return the number of elements of the trained parameters, or of all."""
+        return sum(self._value(name).size for name in self._chosen(trainable_only))
+
+    def get_contiguous_parameters(self, trainable_only: bool = False) -> _steep.Tensor:
+        """Return the parameters one after the other, as a float32 ``steep.Tensor`` of rank 1.
+
+        They are in the order of the training model's inputs.
+
+        Raises:
+            DataError: one is of another dtype, or a nominal state has no values.
+        """
+        self._state._require_values()
+        values = [self._float(name).reshape(-1) for name in self._chosen(trainable_only)]
+        return _steep.Tensor(np.concatenate(values) if values else np.zeros(0, np.float32))
+
+    def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
+        """Set parameters from what ``get_contiguous_parameters`` returned, or an array like it.
+
+        Raises:
+            ShapeError: it is not float32, of rank 1 and of ``get_parameters_size`` elements.
+            DataError: a parameter is of another dtype; or the state is nominal and not all are set.
+        """
+        array = np.asarray(buffer)
+        size = self.get_parameters_size(trainable_only)
+        if array.dtype != np.float32 or array.shape != (size,):
+            raise ShapeError(
+                "A buffer does not fit the parameters.",
+                expected=f"float32[{size}]",
+                received=f"{array.dtype}{list(array.shape)}",
+                remedy="trainable_only must be what it was when the buffer was made",
+            )
+        names = self._chosen(trainable_only)
+        if len(names) < len(self._state.parameters):
+            self._state._require_values()
+        values = [self._float(name) for name in names]
+        for value in values:
+            np.copyto(value, array[: value.size].reshape(value.shape))
+            array = array[value.size :]
+        self._state._held.nominal = False
+
+    def export_model_for_inferencing(
+        self, inference_model_uri: Path, graph_output_names: Sequence[str]
+    ) -> None:
+        """Write the evaluation model with the present parameters, as far as some values need it.
+
+        Args:
+            inference_model_uri: the file.
+            graph_output_names: values of the evaluation model that are to be the outputs.
+
+        Raises:
+            DataError: there is no evaluation model.
+            ModelError: a name is not one of its values.
+            IoError: the file cannot be written.
+        """
+        self._state._require_values()
+        model = onnx.ModelProto()
+        model.CopyFrom(self._evaluated())
+        if isinstance(graph_output_names, str) or not graph_output_names:
+            raise DataError(
+                "An exported model has outputs.",
+                expected="a list of names",
+                received=repr(graph_output_names),
+            )
+        require_values(model, graph_output_names, "output")
+        outputs = [info_of(model, n) or onnx.ValueInfoProto(name=n) for n in graph_output_names]
+        del model.graph.output[:]
+        model.graph.output.extend(outputs)
+        needed = _prune(model.graph)
+        graph = model.graph
+        for name in self._state._held.values:
+            if name in needed:
+                value = self._value(name)
+                graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+        stay = [i for i in graph.input if i.name in needed and i.name not in self._state.parameters]
+        del graph.input[:]
+        graph.input.extend(stay)
+        del model.metadata_props[:]
+        check(model)
+        state_file.write(inference_model_uri, serialised(model))
+
+    def input_names(self) -> list[str]:
+        """Name what a call in the present mode takes. Raises DataError without a model for it."""
+        if self.training:
+            return [i.name for i in self._session.input_info() if i.name not in self._fed]
+        return [i.name for i in self._inputs_of_evaluation()]
+
+    def output_names(self) -> list[str]:
+        """Name what a call in the present mode returns. Raises DataError without a model for it."""
+        if self.training:
+            return list(self._train_outputs)
+        return [output.name for output in self._evaluated().graph.output]
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _compiled(self, model: onnx.ModelProto) -> tuple[TrainingSession, dict[str, Array]]:
+        """Return a session, and the parameters that it is fed beside a call's inputs.
+
+        Trained parameters and running statistics are states of the session, in the memory of the
+        training's state. Others are inputs: as constants they would be folded away.
+        """
+        graph = model.graph
+        inside = [*self._trained, *_statistics(graph, self._names)]
+        for value in [i for i in graph.input if i.name in inside]:
+            graph.input.remove(value)
+            held = self._value(value.name)
+            kind = helper.np_dtype_to_tensor_dtype(held.dtype)
+            graph.initializer.append(TensorProto(name=value.name, data_type=kind, dims=held.shape))
+        with _registering, register_optimizer(_FUNCTION):
+            session = TrainingSession(
+                model,
+                output=self._train_outputs[0],
+                optimizer=_GATHER,
+                lr=0.0,
+                trainable=self._trained,
+                step_outputs=self._train_outputs,
+                seed=self._options.seed,
+                check_finite=self._options.check_finite,
+                limits=self._options.limits,
+                weights={name: self._value(name) for name in inside},
+                bound_to_graph=False,
+            )
+        fed = {name: self._value(name) for name in self._names if name not in inside}
+        return session, fed
+
+    def _train_step(self, given: Sequence[Any]) -> list[Array]:
+        session = self._session
+        names = self.input_names()
+        _count(names, given)
+        session.lr = 0.0 if self._begins else 1.0
+        result = session.step(**dict(zip(names, given, strict=True)), **self._fed)
+        self._begins, self._called = False, True
+        return [output.numpy() for output in result.outputs]
+
+    def _eval_step(self, given: Sequence[Any]) -> list[Array]:
+        inputs = self._inputs_of_evaluation()
+        _count([i.name for i in inputs], given)
+        fed = {i.name: _like(i, array) for i, array in zip(inputs, given, strict=True)}
+        values = {i.name: self._value(i.name) for i in self._parameters_of_evaluation()}
+        assert self._evaluation is not None
+        return self._evaluation.run(None, {**fed, **values})
+
+    def _evaluated(self) -> onnx.ModelProto:
+        if self._eval is None:
+            raise DataError(
+                "The module has no evaluation model.",
+                expected="eval_model_uri",
+                received="None",
+                remedy="Module(train_model_uri, state, eval_model_uri)",
+            )
+        return self._eval
+
+    def _inputs_of_evaluation(self) -> list[onnx.ValueInfoProto]:
+        inputs = self._evaluated().graph.input
+        return [i for i in inputs if i.name not in self._state.parameters]
+
+    def _parameters_of_evaluation(self) -> list[onnx.ValueInfoProto]:
+        inputs = self._evaluated().graph.input
+        return [i for i in inputs if i.name in self._state.parameters]
+
+    def _gradient(self, name: str) -> Array | None:
+        if not self._called or name not in self._trained:
+            return None
+        total: Array = np.array(self._session.state(f"total/{name}"))
+        return total
+
+    def _require_gradients(self) -> dict[str, Array]:
+        """Return the sums of gradients. Raises DataError where no call has begun them."""
+        if self._begins:
+            raise DataError(
+                "There are no gradients to learn from.",
+                expected="a call of the module in training mode before optimizer.step()",
+                received="lazy_reset_grad() since the last one" if self._called else "none so far",
+                remedy="module.train(); module(…); optimizer.step(); module.lazy_reset_grad()",
+            )
+        return {n: np.asarray(self._session.state(f"total/{n}")) for n in self._trained}
+
+    def _chosen(self, trainable_only: bool) -> list[str]:
+        return self._trained if trainable_only else self._names
+
+    def _value(self, name: str) -> Array:
+        return self._state._held.values[name]
+
+    def _float(self, name: str) -> Array:
+        value = self._value(name)
+        if value.dtype != np.float32:
+            raise DataError(
+                "A buffer of parameters is of float32.",
+                node=name,
+                expected="float32",
+                received=str(value.dtype),
+                remedy="state.parameters[name].data",
+            )
+        return value
+
+
+def _read(uri: Path, kind: str, state: CheckpointState) -> onnx.ModelProto:
+    """Return the model of a file, after a look at what it is and whether the state is its own."""
+    model = parsed(uri)
+    where = os.fspath(uri)
+    told = marked(model)
+    old = {node.op_type for node in model.graph.node if node.domain == "com.microsoft"}
+    if old & {"InPlaceAccumulatorV2", "InPlaceAccumulator", "AdamWOptimizer", "SGDOptimizerV2"}:
+        raise ModelError(
+            "The file is an artifact of ONNX Runtime, whose gradients are part of it.",
+            node=where,
+            received="operators " + ", ".join(sorted(old)),
+            remedy="call generate_artifacts once more, on the forward model, under steep.compat",
+        )
+    if told.get("kind", kind) != kind:
+        raise ModelError(
+            "The file is another artifact.",
+            node=where,
+            expected=f"the model of {kind}",
+            received=f"the model of {told['kind']}",
+            remedy="look at the order: Module(train_model_uri, state, eval_model_uri)",
+        )
+    missing = [name for name in told.get("parameters", ()) if name not in state.parameters]
+    if missing:
+        raise CheckpointError(
+            "The state is of another model: it lacks parameters.",
+            node=where,
+            expected=", ".join(told["parameters"]),
+            received="no " + ", ".join(missing),
+            remedy="load the checkpoint that was written with this model",
+        )
+    for value in model.graph.input:
+        if value.name in state.parameters:
+            _require_like(value, state._held.values[value.name], where)
+    return model
+
+
+def _require_like(value: onnx.ValueInfoProto, held: Array, where: str) -> None:
+    tensor = value.type.tensor_type
+    shape = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim]
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    known = len(shape) == held.ndim and all(
+        e in (-1, h) for e, h in zip(shape, held.shape, strict=True)
+    )
+    if held.dtype != dtype or not known:
+        raise CheckpointError(
+            "The state is of another model: a parameter has another type.",
+            node=value.name,
+            expected=f"{dtype}{shape} in {where}",
+            received=f"{held.dtype}{list(held.shape)}",
+            remedy="load the checkpoint that was written with this model",
+        )
+
+
+def _statistics(graph: onnx.GraphProto, names: Sequence[str]) -> list[str]:
+    """Name the parameters that training normalisations keep up to date."""
+    found = []
+    for node in graph.node:
+        trains = any(a.name == "training_mode" and a.i for a in node.attribute)
+        if node.op_type == "BatchNormalization" and not node.domain and trains:
+            found += [n for n in node.input[3:5] if n in names and n not in found]
+    return found
+
+
+def _count(names: Sequence[str], given: Sequence[Any]) -> None:
+    if len(names) != len(given):
+        raise ShapeError(
+            "The number of inputs is wrong.",
+            expected=f"{len(names)} inputs: {', '.join(names)}",
+            received=f"{len(given)} inputs",
+        )
+
+
+def _like(info: onnx.ValueInfoProto, given: Any) -> Array:
+    """Return an input in the dtype of the model, as a training call converts it."""
+    array = np.asarray(given)
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
+    if array.dtype == dtype or array.dtype.kind not in "fiu":
+        return array
+    if array.dtype.kind == dtype.kind == "f":
+        return array.astype(dtype)
+    if array.dtype.kind in "iu" and dtype.kind in "iu":
+        made = array.astype(dtype)
+        if (made == array).all():
+            return cast("Array", made)
+    return array  # the engine says what is wrong with it
+
+
+def _prune(graph: onnx.GraphProto) -> set[str]:
+    """Leave the nodes that the outputs need, and return the names of all values that are read."""
+    needed = {output.name for output in graph.output}
+    kept = []
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            kept.append(node)
+            needed.update(_reads(node))
+    nodes = [*reversed(kept)]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    constants = [tensor for tensor in graph.initializer if tensor.name in needed]
+    del graph.initializer[:]
+    graph.initializer.extend(constants)
+    del graph.value_info[:]
+    return needed
+
+
+def _reads(node: onnx.NodeProto) -> set[str]:
+    """Return what a node reads, in its bodies too."""
+    names = {name for name in node.input if name}
+    for attribute in node.attribute:
+        bodies = (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ()))
+        for body in bodies:
+            names.update(*(_reads(inner) for inner in body.node))
+            names.update(output.name for output in body.output)
+    return names
+
+
+def described(values: Mapping[str, Array]) -> str:
+    """Say names and types of arrays. For messages."""
+    return ", ".join(f"{n}: {a.dtype}{list(a.shape)}" for n, a in values.items())

@@ -1,0 +1,190 @@
+"""``Optimizer`` and ``LinearLRScheduler`` of on-device training."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from steep.compat.artifacts import serialised
+from steep.compat.block_optimizers import RATE, STEP, UPDATED, gradient_name
+from steep.compat.state_file import OptimizerState
+from steep.compat.training_module import Module, _read, described
+from steep.compat.training_state import Array
+from steep.errors import CheckpointError, DataError, ModelError
+from steep.inference import InferenceSession
+
+
+class Optimizer:
+    """Updates the parameters of a module by the gradients that its calls have added up.
+
+    The rate is 0.001 until it is set. Moments, step and rate are the state's: a checkpoint that
+    was saved with them goes on where it was.
+
+    Args:
+        optimizer_uri: the path of an optimizer model: of ``generate_artifacts``, or another whose
+            inputs and outputs are named as ``compat.block_optimizers`` says.
+        module: whose parameters it updates.
+
+    Raises:
+        ModelError: the file is no such model, or trains other parameters.
+        CheckpointError: the state's moments are another optimizer's.
+        IoError: the file cannot be read.
+    """
+
+    def __init__(self, optimizer_uri: str | os.PathLike[str], module: Module) -> None:
+        if not isinstance(module, Module):
+            raise DataError(
+                "An optimizer updates a module.",
+                expected="Optimizer(optimizer_uri, module)",
+                received=type(module).__name__,
+            )
+        self._module = module
+        self._state = module._state
+        model = _read(optimizer_uri, "optimizer", self._state)
+        where = os.fspath(optimizer_uri)
+        self._targets = {o.name: o.name.removeprefix(UPDATED) for o in model.graph.output}
+        inputs = {i.name: i for i in model.graph.input}
+        gradients = {gradient_name(name) for name in module._trained}
+        trained = [n for n in module._trained if UPDATED + n in self._targets]
+        moments = [n for n in self._targets.values() if n not in self._state.parameters]
+        known = {RATE, STEP, *trained, *gradients, *moments}
+        if set(inputs) - known or set(self._targets.values()) - set(inputs):
+            raise ModelError(
+                "The file is no model of an optimizer's step.",
+                node=where,
+                expected=f"inputs {RATE}, {STEP}, P, P_grad and moments; outputs {UPDATED}…",
+                received=", ".join(inputs),
+                remedy="generate_artifacts(…, optimizer=OptimType.AdamW) writes one",
+            )
+        if len(trained) != len(module._trained):
+            lacking = [n for n in module._trained if n not in trained]
+            raise ModelError(
+                "The optimizer does not train all of the module's parameters.",
+                node=where,
+                expected=", ".join(module._trained),
+                received="no " + ", ".join(lacking),
+                remedy="generate the files of one module together",
+            )
+        self._inputs = set(inputs)
+        fresh = {name: _zeros(inputs[name]) for name in moments}
+        self._held = self._joined(fresh)
+        self._session = InferenceSession(serialised(model), module._options)
+
+    def step(self) -> None:
+        """Update the parameters. The gradients stay, until ``lazy_reset_grad`` and the next call.
+
+        Raises:
+            DataError: no call of the module in training mode has begun them.
+        """
+        gradients = self._module._require_gradients()
+        held = self._held
+        feed: dict[str, Array] = {
+            RATE: np.float32(held.lr).reshape(()),
+            STEP: np.int64(held.step + 1).reshape(()),
+            **{gradient_name(name): gradient for name, gradient in gradients.items()},
+            **self._state._held.values,
+            **held.moments,
+        }
+        fed = {name: array for name, array in feed.items() if name in self._inputs}
+        results = self._session.run(list(self._targets), fed)
+        for target, result in zip(self._targets.values(), results, strict=True):
+            values = held.moments if target in held.moments else self._state._held.values
+            np.copyto(values[target], result)
+        held.step += 1
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Set the rate of the next steps. Raises DataError for what is negative or not finite."""
+        self._held.lr = _rate(learning_rate)
+
+    def get_learning_rate(self) -> float:
+        """Return the rate of the next step."""
+        return self._held.lr
+
+    def _joined(self, fresh: dict[str, Array]) -> OptimizerState:
+        """Return the state's, which is this optimizer's from now on."""
+        held = self._state._held.optimizer
+        if held is None:
+            held = self._state._held.optimizer = OptimizerState(moments=fresh)
+        types = {name: (a.dtype, a.shape) for name, a in held.moments.items()}
+        if types != {name: (a.dtype, a.shape) for name, a in fresh.items()}:
+            raise CheckpointError(
+                "The state has the moments of another optimizer.",
+                expected=described(fresh) or "none",
+                received=described(held.moments) or "none",
+                remedy="save the checkpoint without include_optimizer_state to begin anew",
+            )
+        return held
+
+
+class LinearLRScheduler:
+    """A rate that rises from 0 in the first steps, then falls to 0, by steps of the optimizer.
+
+    At step t it is ``initial_lr`` · t / ``warmup_step_count`` until that many steps, and then
+    ``initial_lr`` · (``total_step_count`` - t) / (``total_step_count`` - ``warmup_step_count``).
+    It sets the rate of the next step when it is made, and at each ``step``.
+
+    >>> scheduler = LinearLRScheduler(optimizer, 100, 1000, 1e-3)
+    >>> optimizer.step()
+    >>> scheduler.step()
+
+    Args:
+        optimizer: whose rate it sets.
+        warmup_step_count, total_step_count: counts of steps.
+        initial_lr: the highest rate.
+
+    Raises:
+        DataError: the counts are negative or the wrong way round, or the rate is no rate.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        warmup_step_count: int,
+        total_step_count: int,
+        initial_lr: float,
+    ) -> None:
+        if not 0 <= warmup_step_count <= total_step_count:
+            raise DataError(
+                "The counts of steps do not fit.",
+                expected="0 <= warmup_step_count <= total_step_count",
+                received=f"{warmup_step_count} and {total_step_count}",
+            )
+        self._optimizer = optimizer
+        self._warmup, self._total = warmup_step_count, total_step_count
+        optimizer._held.initial_lr = _rate(initial_lr)
+        self.step()
+
+    def step(self) -> None:
+        """Set the optimizer's rate by the steps that it has made."""
+        held = self._optimizer._held
+        if held.step < self._warmup:
+            factor = held.step / self._warmup
+        else:
+            factor = max(0.0, self._total - held.step) / max(1, self._total - self._warmup)
+        self._optimizer.set_learning_rate(held.initial_lr * factor)
+
+
+def _rate(value: float) -> float:
+    rate = float(value)
+    if not (math.isfinite(rate) and rate >= 0):
+        raise DataError(
+            "A learning rate is out of range.", expected="0 or more, finite", received=repr(value)
+        )
+    return rate
+
+
+def _zeros(value: onnx.ValueInfoProto) -> Array:
+    tensor = value.type.tensor_type
+    if not all(d.HasField("dim_value") for d in tensor.shape.dim):
+        raise ModelError(
+            "A moment of an optimizer has extents that are not known.",
+            node=value.name,
+            expected="numbers",
+            received=str([d.dim_param or d.dim_value for d in tensor.shape.dim]),
+        )
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    return np.zeros([d.dim_value for d in tensor.shape.dim], dtype)

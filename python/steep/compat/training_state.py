@@ -1,0 +1,211 @@
+"""``CheckpointState``: the parameters of on-device training, and what goes with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from steep.compat import state_file
+from steep.compat.state_file import Property, TrainingState
+from steep.errors import DataError, ShapeError
+
+Array = np.ndarray[Any, Any]
+
+
+class Parameter:
+    """One parameter of a state; ``state.parameters[name]`` gives it.
+
+    Attributes:
+        name: in the model.
+        requires_grad: whether it is trained.
+    """
+
+    def __init__(self, state: CheckpointState, name: str) -> None:
+        self._state = state
+        self.name = name
+        self.requires_grad = name in state._held.trained
+
+    @property
+    def data(self) -> Array:
+        """A copy of its present value; assigned to, the value changes everywhere.
+
+        Raises:
+            ShapeError: what is assigned has another dtype or shape.
+            DataError: a nominal checkpoint has no values.
+        """
+        self._state._require_values()
+        value: Array = self._state._held.values[self.name].copy()
+        return value
+
+    @data.setter
+    def data(self, value: Array) -> None:
+        # Alone it makes no nominal state whole: that takes all parameters at once.
+        self._state._require_values()
+        held = self._state._held.values[self.name]
+        array = np.asarray(value)
+        if array.dtype != held.dtype or array.shape != held.shape:
+            raise ShapeError(
+                "A parameter has another type.",
+                node=self.name,
+                expected=f"{held.dtype}{list(held.shape)}",
+                received=f"{array.dtype}{list(array.shape)}",
+            )
+        np.copyto(held, array)
+
+    @property
+    def grad(self) -> Array | None:
+        """A copy of what the module's calls have added up; None before the first, or if frozen."""
+        return self._state._gradient(self.name)
+
+    def __repr__(self) -> str:
+        return f"Parameter(name={self.name}, requires_grad={self.requires_grad})"
+
+
+class Parameters:
+    """The parameters of a state by name. Iterating gives pairs of name and ``Parameter``."""
+
+    def __init__(self, state: CheckpointState) -> None:
+        self._state = state
+
+    def __getitem__(self, name: str) -> Parameter:
+        if name not in self:
+            raise KeyError(f"there is no parameter {name!r}; there are {self._names()}")
+        return Parameter(self._state, name)
+
+    def __setitem__(self, name: str, value: Array) -> None:
+        self[name].data = value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._state._held.values
+
+    def __iter__(self) -> Iterator[tuple[str, Parameter]]:
+        return ((name, self[name]) for name in self._state._held.values)
+
+    def __len__(self) -> int:
+        return len(self._state._held.values)
+
+    def __repr__(self) -> str:
+        return f"Parameters({self._names()})"
+
+    def _names(self) -> str:
+        return ", ".join(self._state._held.values)
+
+
+class Properties:
+    """Numbers and text that a user keeps in a state, by name. Iterating gives pairs."""
+
+    def __init__(self, held: dict[str, Property]) -> None:
+        self._held = held
+
+    def __getitem__(self, name: str) -> Property:
+        if name not in self._held:
+            raise KeyError(f"there is no property {name!r}; there are {', '.join(self._held)}")
+        return self._held[name]
+
+    def __setitem__(self, name: str, value: Property) -> None:
+        self._held[name] = state_file.checked_property(name, value)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._held
+
+    def __iter__(self) -> Iterator[tuple[str, Property]]:
+        return iter(list(self._held.items()))
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __repr__(self) -> str:
+        return f"Properties({self._held})"
+
+
+class CheckpointState:
+    """The state of a training: parameters, the optimizer's states, properties.
+
+    A ``Module`` trains the state's own memory. Modules of one state share it.
+
+    >>> state = CheckpointState.load_checkpoint("checkpoint")
+    >>> state.properties["epoch"] = 3
+    >>> CheckpointState.save_checkpoint(state, "checkpoint", include_optimizer_state=True)
+
+    Attributes:
+        parameters: a ``Parameters``.
+        properties: a ``Properties``.
+    """
+
+    def __init__(self, state: TrainingState) -> None:
+        if not isinstance(state, TrainingState):
+            raise TypeError(
+                f"CheckpointState.load_checkpoint makes a state, not {type(state).__name__}"
+            )
+        self._held = state
+        self._gradient: Callable[[str], Array | None] = lambda name: None
+        self.parameters = Parameters(self)
+        self.properties = Properties(state.properties)
+
+    @classmethod
+    def load_checkpoint(cls, checkpoint_uri: str | os.PathLike[str]) -> CheckpointState:
+        """Read a file that ``save_checkpoint`` or ``generate_artifacts`` wrote.
+
+        Raises:
+            CheckpointError: it is damaged, or no such file; those of ONNX Runtime are not.
+            IoError: it cannot be read.
+        """
+        return cls(state_file.decode(state_file.read(checkpoint_uri), os.fspath(checkpoint_uri)))
+
+    @classmethod
+    def from_buffer(cls, buffer: bytes) -> CheckpointState:
+        """Read the bytes of such a file. Raises CheckpointError."""
+        return cls(state_file.decode(bytes(buffer), "the buffer"))
+
+    @classmethod
+    def save_checkpoint(
+        cls,
+        state: CheckpointState,
+        checkpoint_uri: str | os.PathLike[str],
+        include_optimizer_state: bool = False,
+    ) -> None:
+        """Write a file, or replace it as a whole.
+
+        Args:
+            state: what to save.
+            checkpoint_uri: the file.
+            include_optimizer_state: moments, step and rate as well; without them an optimizer
+                that goes on from the file begins anew.
+
+        Raises:
+            IoError: it cannot be written; the old one stays.
+            DataError: it is no state.
+        """
+        if not isinstance(state, cls):
+            raise DataError(
+                "save_checkpoint writes a state.",
+                expected="a CheckpointState, then the path",
+                received=type(state).__name__,
+            )
+        state_file.write(checkpoint_uri, state_file.encode(state._held, include_optimizer_state))
+
+    def __getitem__(self, name: str) -> Parameter | Property:
+        """Return the parameter of a name, or else the property. Raises KeyError."""
+        return self.parameters[name] if name in self.parameters else self.properties[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Set the parameter of a name, if there is one, or else a property."""
+        if name in self.parameters:
+            self.parameters[name] = value
+        else:
+            self.properties[name] = value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.parameters or name in self.properties
+
+    def _require_values(self) -> None:
+        if self._held.nominal:
+            raise DataError(
+                "The state is of a nominal checkpoint, which holds no values.",
+                expected="values of all parameters",
+                received="their names and shapes alone",
+                remedy="call copy_buffer_to_parameters(buffer, trainable_only=False) of a Module",
+            )
