@@ -138,10 +138,17 @@ def test_evaluation_has_neither_dropout_nor_statistics_of_the_batch(tmp_path):
             (x, scale, shift, mean, var)
         y, mask = Dropout <seed = 1> (b, half, yes)
     }""")
-    names = {"requires_grad": ["scale", "shift"], "frozen_params": ["mean", "var"]}
-    write(tmp_path, model, LossType.MSELoss, additional_output_names=["y"], **names)
+    # old files list initializers among the inputs
+    model.graph.input.extend(
+        onnx.helper.make_tensor_value_info(n, 1, [4]) for n in ("mean", "scale")
+    )
+    model.graph.input.append(onnx.helper.make_tensor_value_info("half", 1, []))
+    trained = ["scale", "shift"]
+    write(tmp_path, model, LossType.MSELoss, requires_grad=trained, additional_output_names=["y"])
     checked(tmp_path)
     state, module, _ = opened(tmp_path)
+    assert module.input_names() == module.eval().input_names() == ["x", "target"]
+    module.train()
     x = np.random.default_rng(3).standard_normal((64, 4)).astype(np.float32) + 2
     _, y = module(x, x)
     assert 0.3 < (y == 0).mean() < 0.7

@@ -256,6 +256,29 @@ def test_the_linear_schedule(tmp_path):
         LinearLRScheduler(optimizer, 3, 2, 0.5)
 
 
+def test_dropout_goes_on_where_the_checkpoint_was(tmp_path):
+    import onnx
+
+    model = on_device.mlp()
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0.5, np.float32), "half"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(True), "yes"))
+    node = onnx.helper.make_node("Dropout", ["r", "half", "yes"], ["dropped"])
+    model.graph.node.insert(2, node)
+    model.graph.node[3].input[0] = "dropped"
+    state, module, _ = opened(write(tmp_path, model, optimizer=SGD))
+    ((x, y),) = batches(1)
+    first, second = module(x, y), module(x, y)
+    assert first != second
+    CheckpointState.save_checkpoint(state, tmp_path / "checkpoint")
+    third = module(x, y)
+    assert third not in (first, second)
+    again, module, _ = opened(tmp_path)
+    assert module(x, y) == third
+    # modules of a state draw from one stream
+    other = Module(tmp_path / "training_model.onnx", again)
+    assert other(x, y) not in (first, second, third)
+
+
 def test_an_optimizer_of_blocks_clips_and_decays(tmp_path):
     torch = pytest.importorskip("torch")
     clip = block_optimizers.ClipGradNorm(0.05)

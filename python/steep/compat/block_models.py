@@ -83,7 +83,8 @@ class ForwardBlock(Block):
 class TrainingBlock(Block):
     """A block whose first result is the loss of a model that is to be trained.
 
-    Parameters become inputs of both models: their values are the checkpoint's. The engine makes
+    Parameters become inputs of both models: their values are the checkpoint's. Running statistics
+    of training normalisations are parameters that are not trained, named or not. The engine makes
     the gradients when a ``Module`` reads the training model.
     """
 
@@ -163,15 +164,20 @@ class TrainingBlock(Block):
                 received="none",
                 remedy=f"name some of: {', '.join(floats[:20])}",
             )
+        # as constants they would never follow the batches
+        wanted = dict.fromkeys(statistics(graph, list(there)), False) | self._requires_grad
         chosen: Parameters = ([], [])
         for name, tensor in there.items():
-            if name in self._requires_grad:
+            if name in wanted:
                 copied = onnx.TensorProto()
                 copied.CopyFrom(tensor)
-                chosen[0 if self._requires_grad[name] else 1].append(copied)
-        kept = [t for t in graph.initializer if t.name not in self._requires_grad]
+                chosen[0 if wanted[name] else 1].append(copied)
+        kept = [t for t in graph.initializer if t.name not in wanted]
         del graph.initializer[:]
         graph.initializer.extend(kept)
+        constants = {t.name for t in kept}
+        for value in [v for v in graph.input if v.name in constants]:
+            graph.input.remove(value)  # old files list all initializers; calls feed none of them
         already = {value.name for value in graph.input}
         for p in (*chosen[0], *chosen[1]):
             if p.name not in already:
@@ -197,6 +203,16 @@ def check(model: onnx.ModelProto) -> None:
             expected="a model that follows the ONNX standard, below 2 GiB without its parameters",
             received=str(error).strip().partition("\n")[0],
         ) from error
+
+
+def statistics(graph: onnx.GraphProto, names: Sequence[str]) -> list[str]:
+    """Return those of the names that are running statistics of training normalisations."""
+    found = []
+    for node in graph.node:
+        trains = any(a.name == "training_mode" and a.i for a in node.attribute)
+        if node.op_type == "BatchNormalization" and not node.domain and trains:
+            found += [n for n in node.input[3:5] if n in names and n not in found]
+    return found
 
 
 def _names(result: Any) -> list[str]:

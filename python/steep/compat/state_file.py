@@ -70,6 +70,7 @@ class TrainingState:
         properties: numbers and text of the user's.
         optimizer: None where none was saved.
         nominal: the values are placeholders; only names, dtypes and shapes count.
+        draws: runs so far; dropout draws by their number.
     """
 
     values: dict[str, np.ndarray[Any, Any]]
@@ -77,6 +78,7 @@ class TrainingState:
     properties: dict[str, Property] = dataclasses.field(default_factory=dict)
     optimizer: OptimizerState | None = None
     nominal: bool = False
+    draws: int = 0
 
 
 def storable(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -113,6 +115,7 @@ def encode(state: TrainingState, with_optimizer: bool) -> bytes:
     told: dict[str, Any] = {
         "trained": state.trained,
         "nominal": state.nominal,
+        "draws": state.draws,
         "properties": {name: _property_text(value) for name, value in state.properties.items()},
     }
     tensors = {f"parameter/{name}": array for name, array in state.values.items()}
@@ -159,7 +162,8 @@ def decode(content: bytes, where: str) -> TrainingState:
         else:
             values = _under("parameter/", tensors)
         properties = {name: _property(pair) for name, pair in told["properties"].items()}
-        state = TrainingState(values, list(told["trained"]), properties, None, told["nominal"])
+        trained, draws = list(told["trained"]), int(told["draws"])
+        state = TrainingState(values, trained, properties, None, told["nominal"], draws)
         if not set(state.trained) <= set(values):
             raise ValueError("a trained parameter has no value")
         if "optimizer" in told:
@@ -170,6 +174,9 @@ def decode(content: bytes, where: str) -> TrainingState:
                 float.fromhex(numbers["initial_lr"]),
                 _under("moment/", tensors),
             )
+        counts = [draws, state.optimizer.step if state.optimizer else 0]
+        if not all(0 <= count < 2**62 for count in counts):
+            raise ValueError("a count is out of range")
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _broken(where, f"a header that does not fit: {error}") from error
     return state

@@ -15,7 +15,7 @@ from steep import _steep
 from steep.compat import state_file
 from steep.compat.artifacts import parsed, serialised
 from steep.compat.block_base import info_of, require_values
-from steep.compat.block_models import check, marked
+from steep.compat.block_models import check, marked, statistics
 from steep.compat.training_state import Array, CheckpointState
 from steep.errors import CheckpointError, DataError, ModelError, ShapeError
 from steep.inference import InferenceSession, SessionOptions
@@ -105,7 +105,10 @@ class Module:
         self._evaluation: InferenceSession | None = None
         if eval_model_uri is not None:
             self._eval = _read(eval_model_uri, "evaluation", state)
+            eval_inputs = [i.name for i in self._eval.graph.input]
+            self._eval_parameters = [n for n in eval_inputs if n in state.parameters]
             self._evaluation = InferenceSession(serialised(self._eval), self._options)
+        self._train_inputs = [i.name for i in self._session.input_info() if i.name not in self._fed]
         self._begins = True  # the next call begins a sum
         self._called = False
         state._gradient = self._gradient
@@ -229,7 +232,7 @@ class Module:
     def input_names(self) -> list[str]:
         """Name what a call in the present mode takes. Raises DataError without a model for it."""
         if self.training:
-            return [i.name for i in self._session.input_info() if i.name not in self._fed]
+            return list(self._train_inputs)
         return [i.name for i in self._inputs_of_evaluation()]
 
     def output_names(self) -> list[str]:
@@ -247,7 +250,7 @@ class Module:
         training's state. Others are inputs: as constants they would be folded away.
         """
         graph = model.graph
-        inside = [*self._trained, *_statistics(graph, self._names)]
+        inside = [*self._trained, *statistics(graph, self._names)]
         for value in [i for i in graph.input if i.name in inside]:
             graph.input.remove(value)
             held = self._value(value.name)
@@ -271,11 +274,13 @@ class Module:
         return session, fed
 
     def _train_step(self, given: Sequence[Any]) -> list[Array]:
-        session = self._session
-        names = self.input_names()
-        _count(names, given)
-        session.lr = 0.0 if self._begins else 1.0
-        result = session.step(**dict(zip(names, given, strict=True)), **self._fed)
+        _count(self._train_inputs, given)
+        self._session.lr = 0.0 if self._begins else 1.0
+        named = dict(zip(self._train_inputs, given, strict=True))
+        held = self._state._held
+        self._session.run_count = held.draws
+        result = self._session.step(**named, **self._fed)
+        held.draws = self._session.run_count
         self._begins, self._called = False, True
         return [output.numpy() for output in result.outputs]
 
@@ -283,7 +288,7 @@ class Module:
         inputs = self._inputs_of_evaluation()
         _count([i.name for i in inputs], given)
         fed = {i.name: _like(i, array) for i, array in zip(inputs, given, strict=True)}
-        values = {i.name: self._value(i.name) for i in self._parameters_of_evaluation()}
+        values = {name: self._value(name) for name in self._eval_parameters}
         assert self._evaluation is not None
         return self._evaluation.run(None, {**fed, **values})
 
@@ -300,10 +305,6 @@ class Module:
     def _inputs_of_evaluation(self) -> list[onnx.ValueInfoProto]:
         inputs = self._evaluated().graph.input
         return [i for i in inputs if i.name not in self._state.parameters]
-
-    def _parameters_of_evaluation(self) -> list[onnx.ValueInfoProto]:
-        inputs = self._evaluated().graph.input
-        return [i for i in inputs if i.name in self._state.parameters]
 
     def _gradient(self, name: str) -> Array | None:
         if not self._called or name not in self._trained:
@@ -392,16 +393,6 @@ def _require_like(value: onnx.ValueInfoProto, held: Array, where: str) -> None:
             received=f"{held.dtype}{list(held.shape)}",
             remedy="load the checkpoint that was written with this model",
         )
-
-
-def _statistics(graph: onnx.GraphProto, names: Sequence[str]) -> list[str]:
-    """Name the parameters that training normalisations keep up to date."""
-    found = []
-    for node in graph.node:
-        trains = any(a.name == "training_mode" and a.i for a in node.attribute)
-        if node.op_type == "BatchNormalization" and not node.domain and trains:
-            found += [n for n in node.input[3:5] if n in names and n not in found]
-    return found
 
 
 def _count(names: Sequence[str], given: Sequence[Any]) -> None:

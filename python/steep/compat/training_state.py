@@ -57,7 +57,10 @@ class Parameter:
 
     @property
     def grad(self) -> Array | None:
-        """A copy of what the module's calls have added up; None before the first, or if frozen."""
+        """A copy of what calls of the module have added up; None before the first, or if frozen.
+
+        Of several modules of a state it is the one that was made last.
+        """
         return self._state._gradient(self.name)
 
     def __repr__(self) -> str:
