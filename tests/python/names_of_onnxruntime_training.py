@@ -52,8 +52,11 @@ NAMES = {
     "onnxruntime.training.onnxblock.loss": "MSELoss CrossEntropyLoss BCEWithLogitsLoss L1Loss",
     "onnxruntime.training.onnxblock.optim": "AdamW SGD AdamWOptimizer SGDOptimizer ClipGradNorm",
     "onnxruntime.training.utils": "extract_data_and_schema unflatten_data_using_schema PTable "
-    "PrimitiveType log_memory_usage torch_nvtx_range_push torch_nvtx_range_pop "
-    "pytorch_type_to_onnx_dtype pytorch_scalar_type_to_pytorch_dtype",
+    "PrimitiveType ORTModelInputOutputType ORTModelInputOutputSchemaType log_memory_usage "
+    "nvtx_function_decorator torch_nvtx_range_push torch_nvtx_range_pop "
+    "pytorch_type_to_onnx_dtype onnx_dtype_to_pytorch_dtype pytorch_scalar_type_to_pytorch_dtype",
+    "onnxruntime.training.utils.torch_io_helper": "PrimitiveType extract_data_and_schema",
+    "onnxruntime.training.utils.torch_type_map": "pytorch_type_to_onnx_dtype",
     "onnxruntime.training.utils.hooks": "GlobalSubscriberManager SubscriberManager "
     "StatisticsSubscriber inspect_activation ZeROOffloadSubscriber "
     "configure_ort_compatible_zero_stage3",

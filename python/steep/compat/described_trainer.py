@@ -188,12 +188,7 @@ class ORTTrainer:
         """
         if os.path.exists(path):
             raise CheckpointError("The file is there already.", node=os.fspath(path))
-        state = self.state_dict()
-        if not include_optimizer_states:
-            state["optimizer"] = {}
-        content = io.BytesIO()
-        torch.save({"state": state, "user": dict(user_dict or {})}, content)
-        _steep.write_file(os.fspath(path), content.getvalue())
+        _steep.write_file(os.fspath(path), self._checkpoint(user_dict, include_optimizer_states))
 
     def load_checkpoint(
         self, *paths: str | os.PathLike[str], strict: bool = True
@@ -213,21 +208,19 @@ class ORTTrainer:
                 received=f"{len(paths)} paths",
             )
         (path,) = paths
-        file = Path(path)
-        if file.exists() and not file.is_file():
-            raise _not_a_checkpoint(path, "no regular file")
-        content = io.BytesIO(file.read_bytes())
-        try:
-            saved = torch.load(content, weights_only=True)
-            state: dict[str, Any] = saved["state"]
-            user: dict[str, Any] = saved["user"]
-        except Exception as e:  # whatever the reader of archives raises
-            received = f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
-            raise _not_a_checkpoint(path, received) from e
+        state, user = read_checkpoint(path)
         self.load_state_dict(state, strict)
         return user
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _checkpoint(self, user_dict: Mapping[str, Any] | None, with_optimizer: bool) -> bytes:
+        state = self.state_dict()
+        if not with_optimizer:
+            state["optimizer"] = {}
+        content = io.BytesIO()
+        torch.save({"state": state, "user": dict(user_dict or {})}, content)
+        return content.getvalue()
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         named = dict(zip(self._inputs, args, strict=False)) | kwargs
@@ -315,6 +308,25 @@ class ORTTrainer:
             names = [name for name in group["params"] if name in self._parameters]
             groups.append((names, {k: v for k, v in group.items() if k != "params"}))
         return [(names, group) for names, group in groups if names]
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the state and the user's dict of a trainer's checkpoint.
+
+    Raises:
+        CheckpointError: it is no such file, or damaged.
+        FileNotFoundError: there is none.
+    """
+    file = Path(path)
+    if file.exists() and not file.is_file():
+        raise _not_a_checkpoint(path, "no regular file")
+    content = io.BytesIO(file.read_bytes())
+    try:
+        saved = torch.load(content, weights_only=True)
+        return saved["state"], saved["user"]
+    except Exception as e:  # whatever the reader of archives raises
+        received = f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
+        raise _not_a_checkpoint(path, received) from e
 
 
 def _not_a_checkpoint(path: str | os.PathLike[str], received: str) -> CheckpointError:

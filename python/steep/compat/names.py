@@ -93,6 +93,20 @@ _LOSSES = _of(
     f"{_COMPAT}.block_losses", "BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELoss"
 )
 _UPDATES = _of(f"{_COMPAT}.block_optimizers", "AdamW", "ClipGradNorm", "SGD")
+_SCHEMAS = _of(
+    f"{_COMPAT}.data_schema",
+    "ORTModelInputOutputSchemaType",
+    "ORTModelInputOutputType",
+    "PrimitiveType",
+    "extract_data_and_schema",
+    "unflatten_data_using_schema",
+)
+_TYPES = _of(
+    f"{_COMPAT}.type_names",
+    "onnx_dtype_to_pytorch_dtype",
+    "pytorch_scalar_type_to_pytorch_dtype",
+    "pytorch_type_to_onnx_dtype",
+)
 _INSTALL = f"{_COMPAT}.nothing_to_install:main"
 
 MODULES: dict[str, dict[str, str]] = {
@@ -157,8 +171,24 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime.training.amp.loss_scaler": _SCALERS,
     "onnxruntime.training.orttrainer": _TRAINER,
     "onnxruntime.training.orttrainer_options": _OPTIONS,
-    "onnxruntime.training.checkpoint": {},
-    "onnxruntime.training.utils": {},
+    "onnxruntime.training.checkpoint": _of(
+        f"{_COMPAT}.trainer_checkpoints",
+        "aggregate_checkpoints",
+        "experimental_load_checkpoint",
+        "experimental_load_state_dict",
+        "experimental_save_checkpoint",
+        "experimental_state_dict",
+    ),
+    "onnxruntime.training.utils": {
+        **_SCHEMAS,
+        **_TYPES,
+        **_of(f"{_COMPAT}.hooks", "configure_ort_compatible_zero_stage3"),
+    },
+    "onnxruntime.training.utils.torch_io_helper": {
+        **_SCHEMAS,
+        "_TensorStub": f"{_COMPAT}.data_schema:TensorStub",
+    },
+    "onnxruntime.training.utils.torch_type_map": _TYPES,
     "onnxruntime.training.utils.hooks": _HOOKS,
     "onnxruntime.training.utils.data": _SAMPLERS,
     "onnxruntime.training.utils.data.sampler": _SAMPLERS,
@@ -259,7 +289,6 @@ _SESSION = (
 _GRAD = "steep.grad(model, wrt=…) is the ONNX model of the gradients"
 _WRAP = "steep.ORTModule(module) runs forward and backward of a module"
 _OWN = "steep.register_op(function, gradient=…) (docs/your_own.md)"
-_TORCH = "PyTorch's own; nothing of Steep needs it"
 _NODES = _refused(
     ["AdamWOptimizer", "SGDOptimizer"],
     "onnxblock.optim.AdamW and SGD spell a step in ONNX's own operators",
@@ -316,15 +345,11 @@ REFUSED: dict[str, dict[str, str]] = {
         'torch.compile(module, backend="steep")',
     ),
     "onnxruntime.training.utils": {
-        **_refused(
-            ["extract_data_and_schema", "unflatten_data_using_schema"], "torch.utils._pytree"
-        ),
-        **_refused(["PTable", "PrimitiveType"], _TORCH),
+        **_refused(["PTable"], "module.report() has what an ORTModule's graphs take"),
         **_refused(["log_memory_usage"], 'the logger "steep" at INFO says what a step takes'),
-        **_refused(["torch_nvtx_range_push", "torch_nvtx_range_pop"], _TORCH),
         **_refused(
-            ["pytorch_type_to_onnx_dtype", "pytorch_scalar_type_to_pytorch_dtype"],
-            "torch.onnx.JitScalarType, or onnx.helper",
+            ["nvtx_function_decorator", "torch_nvtx_range_push", "torch_nvtx_range_pop"],
+            "torch.profiler.record_function",
         ),
     },
     "onnxruntime.training.utils.hooks": {
@@ -336,18 +361,6 @@ REFUSED: dict[str, dict[str, str]] = {
     "onnxruntime.training.ortmodule.experimental": _refused(
         ["ORTPipelineModule"], "steep.ORTModule around each layer, in deepspeed's PipelineModule"
     ),
-    "onnxruntime.training.checkpoint": {
-        **_refused(
-            [
-                "aggregate_checkpoints",
-                "experimental_save_checkpoint",
-                "experimental_load_checkpoint",
-                "experimental_state_dict",
-                "experimental_load_state_dict",
-            ],
-            "save_checkpoint, load_checkpoint, state_dict and load_state_dict of a trainer",
-        ),
-    },
     "onnxruntime.capi._pybind_state": _PYBIND,
     "onnxruntime.capi.onnxruntime_pybind11_state": _PYBIND,
 }
