@@ -190,6 +190,21 @@ def test_a_loss_of_blocks(tmp_path):
     np.testing.assert_allclose(module(x, y), wanted, rtol=1e-6)
 
 
+def renamed(name):
+    """The model with fc1.bias under another name, which stays trained."""
+    model = mlp()
+    model.graph.node[0].input[2] = model.graph.initializer[1].name = name
+    return model
+
+
+class Apart(blocks.Block):
+    def build(self, scores):
+        return blocks.ReduceMean()("x")
+
+
+apart = Apart()
+
+
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
@@ -204,11 +219,17 @@ def test_a_loss_of_blocks(tmp_path):
         ({"additional_output_names": ["score"]}, steep.ModelError, "scores"),
         ({"loss_input_names": ["nothing"]}, steep.ModelError, "nothing"),
         ({"model": mlp(opset=11)}, steep.ModelError, "version_converter"),
+        ({"model": renamed("step")}, steep.DataError, "rename the initializer"),
+        ({"model": renamed("fc2.bias_grad")}, steep.DataError, "rename the initializer"),
+        ({"loss": apart}, steep.ModelError, "does not depend"),
         ({"model": 3}, steep.DataError, "ModelProto"),
         ({"model": "missing.onnx"}, steep.IoError, "missing.onnx"),
     ],
 )
 def test_what_is_refused_leaves_no_file(tmp_path, options, error, words):
+    if "model" in options and hasattr(options["model"], "graph"):
+        names = [tensor.name for tensor in options["model"].graph.initializer]
+        options = {"requires_grad": names, **options}
     with pytest.raises(error, match=words):
         write(tmp_path, **options)
     assert not list(tmp_path.iterdir())

@@ -199,6 +199,35 @@ def info_of(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | None:
     return None
 
 
+def prune(graph: onnx.GraphProto) -> set[str]:
+    """Leave the nodes and constants that outputs need; return the names of all that is read."""
+    needed = {output.name for output in graph.output}
+    kept = []
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            kept.append(node)
+            needed.update(_reads(node))
+    nodes = [*reversed(kept)]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    constants = [tensor for tensor in graph.initializer if tensor.name in needed]
+    del graph.initializer[:]
+    graph.initializer.extend(constants)
+    del graph.value_info[:]
+    return needed
+
+
+def _reads(node: onnx.NodeProto) -> set[str]:
+    """Return what a node reads, in its bodies too."""
+    names = {name for name in node.input if name}
+    for attribute in node.attribute:
+        bodies = (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ()))
+        for body in bodies:
+            names.update(*(_reads(inner) for inner in body.node))
+            names.update(output.name for output in body.output)
+    return names
+
+
 def _without_data(model: onnx.ModelProto) -> onnx.ModelProto:
     graph = onnx.GraphProto(name=model.graph.name or "graph")
     graph.node.extend(model.graph.node)

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 from onnx import helper
 
-from steep.compat.block_base import Block, at_hand, info_of, require_values
+from steep.compat.block_base import Block, at_hand, info_of, prune, require_values, skeleton
 from steep.errors import DataError, ModelError, ShapeError
 
 ARTIFACT = "steep.artifact"  # key of the metadata that says what a file is
@@ -122,7 +122,8 @@ class TrainingBlock(Block):
         """Build, and make the pair of models; return the names of their outputs.
 
         Raises:
-            ModelError: a parameter is no initializer, or the model is not valid.
+            ModelError: a parameter is no initializer, the loss does not depend on one that is
+                trained, or the model is not valid.
             ShapeError: the loss is not one element.
             DataError: nothing is to be trained.
         """
@@ -131,6 +132,7 @@ class TrainingBlock(Block):
         self._parameters = self._taken_out(model)
         _set_outputs(model, _names(result))
         _require_scalar(model.graph.output[0])
+        _require_path(model, [p.name for p in self._parameters[0]])
         names = [p.name for part in self._parameters for p in part]
         mark(model, "training", names)
         check(model)
@@ -246,6 +248,21 @@ def _require_scalar(loss: onnx.ValueInfoProto) -> None:
             received=str(extents),
             remedy='reduce it: reduction="mean", blocks.ReduceMean; or choose a loss',
         )
+
+
+def _require_path(model: onnx.ModelProto, trained: Sequence[str]) -> None:
+    graph = skeleton(model).graph
+    del graph.output[1:]
+    needed = prune(graph)
+    for name in trained:
+        if name not in needed:
+            raise ModelError(
+                "The loss does not depend on a parameter that is to be trained.",
+                node=name,
+                expected=f"a way to {graph.output[0].name}",
+                received="none",
+                remedy="leave it out of requires_grad",
+            )
 
 
 def _to_evaluation(graph: onnx.GraphProto) -> None:

@@ -72,11 +72,22 @@ class _Optimizer(ForwardBlock):
             The names of what is updated.
 
         Raises:
-            DataError: none is trained, or one is neither float32 nor float64.
+            DataError: none is trained; or one is neither float32 nor float64, or has a name that
+                is an input of the model already.
         """
         model, (trained, _) = at_hand(), parameters
         if not trained:
             raise DataError("An optimizer has nothing to train.", received="no trained parameters")
+        taken = [RATE, STEP, *(name for p in trained for name in (p.name, gradient_name(p.name)))]
+        twice = sorted(name for name in set(taken) if taken.count(name) > 1)
+        if twice:
+            raise DataError(
+                "A parameter has a name that means something else in an optimizer's model.",
+                node=twice[0],
+                expected=f"names beside {RATE}, {STEP} and P_grad of another parameter P",
+                received=twice[0],
+                remedy="rename the initializer",
+            )
         mark(model, "optimizer")
         graph = model.graph
         graph.input.append(helper.make_tensor_value_info(RATE, TensorProto.FLOAT, []))

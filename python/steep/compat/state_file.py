@@ -13,7 +13,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,11 +138,11 @@ def encode(state: TrainingState, with_optimizer: bool) -> bytes:
         entry = {"dtype": _NAMES[array.dtype], "shape": list(array.shape)}
         header[name] = {**entry, "data_offsets": [begin, end]}
         begin = end
-    data = b"".join(array.tobytes() for array in tensors.values())
+    data = [array.reshape(-1).view(np.uint8).data for array in tensors.values()]
     header["__metadata__"]["sha256"] = _digest(header, data)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + data
+    return b"".join([len(text).to_bytes(8, "little"), text, *data])
 
 
 def decode(content: bytes, where: str) -> TrainingState:
@@ -250,14 +250,15 @@ def _parts(content: bytes, where: str) -> tuple[dict[str, Any], memoryview]:
     if not known:
         raise _broken(where, f"a file of the format {metadata['format']!r}")
     data = memoryview(content)[8 + size :]
-    if digest != _digest(header, data):
+    if digest != _digest(header, [data]):
         raise _broken(where, "bytes that differ from those that were written")
     return header, data
 
 
-def _digest(header: Mapping[str, Any], data: bytes | memoryview) -> str:
+def _digest(header: Mapping[str, Any], data: Sequence[memoryview]) -> str:
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
-    digest.update(data)
+    for part in data:
+        digest.update(part)
     return digest.hexdigest()
 
 

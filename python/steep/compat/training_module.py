@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from steep import _steep
 from steep.compat import state_file
 from steep.compat.artifacts import parsed, serialised
-from steep.compat.block_base import info_of, require_values
+from steep.compat.block_base import info_of, prune, require_values
 from steep.compat.block_models import check, marked, statistics
 from steep.compat.training_state import Array, CheckpointState
 from steep.errors import CheckpointError, DataError, ModelError, ShapeError
@@ -216,7 +216,7 @@ class Module:
         outputs = [info_of(model, n) or onnx.ValueInfoProto(name=n) for n in graph_output_names]
         del model.graph.output[:]
         model.graph.output.extend(outputs)
-        needed = _prune(model.graph)
+        needed = prune(model.graph)
         graph = model.graph
         for name in self._state._held.values:
             if name in needed:
@@ -417,35 +417,6 @@ def _like(info: onnx.ValueInfoProto, given: Any) -> Array:
         if (made == array).all():
             return cast("Array", made)
     return array  # the engine says what is wrong with it
-
-
-def _prune(graph: onnx.GraphProto) -> set[str]:
-    """Leave the nodes that the outputs need, and return the names of all values that are read."""
-    needed = {output.name for output in graph.output}
-    kept = []
-    for node in reversed(graph.node):
-        if needed.intersection(node.output):
-            kept.append(node)
-            needed.update(_reads(node))
-    nodes = [*reversed(kept)]
-    del graph.node[:]
-    graph.node.extend(nodes)
-    constants = [tensor for tensor in graph.initializer if tensor.name in needed]
-    del graph.initializer[:]
-    graph.initializer.extend(constants)
-    del graph.value_info[:]
-    return needed
-
-
-def _reads(node: onnx.NodeProto) -> set[str]:
-    """Return what a node reads, in its bodies too."""
-    names = {name for name in node.input if name}
-    for attribute in node.attribute:
-        bodies = (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ()))
-        for body in bodies:
-            names.update(*(_reads(inner) for inner in body.node))
-            names.update(output.name for output in body.output)
-    return names
 
 
 def described(values: Mapping[str, Array]) -> str:
