@@ -46,6 +46,8 @@ NAMES = {
     "onnxruntime.training.artifacts": "generate_artifacts LossType OptimType",
     "onnxruntime.training.onnxblock": "base empty_base custom_op_library Block ForwardBlock "
     "TrainingBlock blocks loss optim save_checkpoint load_checkpoint_to_model",
+    "onnxruntime.training.onnxblock.model_accessor": "base empty_base custom_op_library",
+    "onnxruntime.training.onnxblock.checkpoint_utils": "save_checkpoint load_checkpoint_to_model",
     "onnxruntime.training.onnxblock.blocks": "Block Add Sub Mul Div Pow ReduceMean ReduceSum "
     "Sigmoid Log Neg Abs Constant SequenceConstruct ReduceAllL2 Clip PassThrough InputLike "
     "LabelEncoder Cast Linear",

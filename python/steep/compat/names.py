@@ -88,6 +88,8 @@ _STATE = _of(
 _ON_DEVICE = _of(f"{_COMPAT}.training_module", "Module")
 _STEPS = _of(f"{_COMPAT}.training_optimizer", "Optimizer", "LinearLRScheduler")
 _BLOCKS = _of(f"{_COMPAT}.block_base", "Block")
+_BASES = _of(f"{_COMPAT}.block_base", "base", "empty_base")
+_SAVED = _of(f"{_COMPAT}.block_checkpoints", "load_checkpoint_to_model", "save_checkpoint")
 _WHOLE = _of(f"{_COMPAT}.block_models", "ForwardBlock", "TrainingBlock")
 _LOSSES = _of(
     f"{_COMPAT}.block_losses", "BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELoss"
@@ -204,12 +206,12 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime.training.artifacts": _of(
         f"{_COMPAT}.artifacts", "LossType", "OptimType", "generate_artifacts"
     ),
-    "onnxruntime.training.onnxblock": {
-        **_BLOCKS,
-        **_WHOLE,
-        **_of(f"{_COMPAT}.block_base", "base", "empty_base"),
-        **_of(f"{_COMPAT}.block_checkpoints", "load_checkpoint_to_model", "save_checkpoint"),
+    "onnxruntime.training.onnxblock": {**_BLOCKS, **_WHOLE, **_BASES, **_SAVED},
+    "onnxruntime.training.onnxblock.model_accessor": {
+        **_BASES,
+        **_of(f"{_COMPAT}.block_base", "ModelAccessor"),
     },
+    "onnxruntime.training.onnxblock.checkpoint_utils": _SAVED,
     "onnxruntime.training.onnxblock.onnxblock": _WHOLE,
     "onnxruntime.training.onnxblock.blocks": {
         **_BLOCKS,
@@ -338,6 +340,7 @@ REFUSED: dict[str, dict[str, str]] = {
         **_refused(["TrainingParameters"], _SESSION),
     },
     "onnxruntime.training.onnxblock": _refused(["custom_op_library"], _OWN),
+    "onnxruntime.training.onnxblock.model_accessor": _refused(["custom_op_library"], _OWN),
     "onnxruntime.training.onnxblock.optim": _NODES,
     "onnxruntime.training.onnxblock.optim.optim": _NODES,
     "onnxruntime.training.torchdynamo.register_backend": _refused(
