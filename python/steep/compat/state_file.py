@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from steep._steep import write_file
+from steep._steep import Limits, write_file
 from steep.errors import CheckpointError, DataError, IoError
 
 Property = int | float | str
@@ -109,6 +109,14 @@ def checked_property(name: object, value: object) -> Property:
     )
 
 
+def blank(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
+    """Return zeros. Raises ValueError for more than ``steep.Limits`` has, and negative extents."""
+    size, most = math.prod(shape) * np.dtype(dtype).itemsize, Limits().max_bytes
+    if size > most:
+        raise ValueError(f"a tensor of {size} bytes, more than max_bytes of steep.Limits, {most}")
+    return np.zeros(shape, dtype)
+
+
 def encode(state: TrainingState, with_optimizer: bool) -> bytes:
     """Return the bytes of the file."""
     optimizer = state.optimizer if with_optimizer else None
@@ -158,7 +166,7 @@ def decode(content: bytes, where: str) -> TrainingState:
         }
         told = json.loads(header["__metadata__"]["state"])
         if told["nominal"]:
-            values = {n: np.zeros(shape, _DTYPES[d]) for n, d, shape in told["shapes"]}
+            values = {name: blank(shape, _DTYPES[d]) for name, d, shape in told["shapes"]}
         else:
             values = _under("parameter/", tensors)
         properties = {name: _property(pair) for name, pair in told["properties"].items()}

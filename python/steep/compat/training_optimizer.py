@@ -11,7 +11,7 @@ from onnx import helper
 
 from steep.compat.artifacts import serialised
 from steep.compat.block_optimizers import RATE, STEP, UPDATED, gradient_name
-from steep.compat.state_file import OptimizerState
+from steep.compat.state_file import OptimizerState, blank
 from steep.compat.training_module import Module, _read, described
 from steep.compat.training_state import Array
 from steep.errors import CheckpointError, DataError, ModelError
@@ -187,4 +187,9 @@ def _zeros(value: onnx.ValueInfoProto) -> Array:
             received=str([d.dim_param or d.dim_value for d in tensor.shape.dim]),
         )
     dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-    return np.zeros([d.dim_value for d in tensor.shape.dim], dtype)
+    try:
+        return blank([d.dim_value for d in tensor.shape.dim], dtype)
+    except ValueError as error:
+        raise ModelError(
+            "A moment of an optimizer is too large.", node=value.name, received=str(error)
+        ) from error
