@@ -11,6 +11,7 @@ from on_device import NAMES, batches, opened, write
 
 import steep
 from steep.compat import artifacts, block_optimizers
+from steep.compat.ort_value import OrtValue
 from steep.compat.training_module import Module
 from steep.compat.training_optimizer import LinearLRScheduler, Optimizer
 from steep.compat.training_state import CheckpointState
@@ -328,8 +329,36 @@ def test_integers_and_floats_of_another_width_are_converted_in_both_modes(tmp_pa
     for mode in (True, False):
         module.train(mode)
         assert np.allclose(module(x.astype(np.float64), y.astype(np.int32)), wanted)
-        result = module(steep.Tensor(x), steep.Tensor(y))
-        assert isinstance(result, steep.Tensor) and np.allclose(float(result), wanted)
+        result = module(*map(OrtValue.ortvalue_from_numpy, (x, y)))
+        assert isinstance(result, OrtValue) and np.allclose(result.numpy(), wanted)
+        assert isinstance(module(steep.Tensor(x), y), np.ndarray)
+
+
+def test_values_in_a_shell():
+    array = np.ones((2, 3), np.float32)
+    value = OrtValue.ortvalue_from_numpy(array)
+    assert (value.shape(), value.data_type(), value.element_type()) == ([2, 3], "tensor(float)", 1)
+    value.update_inplace(array * 2)
+    assert array[0, 0] == 2 and value.data_ptr() == array.ctypes.data
+    assert value.numpy() is not array and np.array_equal(np.from_dlpack(value), array)
+    session = steep.InferenceSession(on_device.mlp())
+    x = OrtValue.ortvalue_from_numpy(np.ones((2, 8), np.float32))
+    assert np.array_equal(session.run(None, {"x": x})[0], session.run(None, {"x": x.numpy()})[0])
+    turned = OrtValue.ortvalue_from_numpy(array.T)
+    assert np.array_equal(turned.numpy(), array.T) and turned.data_ptr() != array.ctypes.data
+    for kind in (np.int64, 7):
+        zeros = OrtValue.ortvalue_from_shape_and_type([4], kind)
+        assert zeros.data_type() == "tensor(int64)" and not zeros.numpy().any()
+    with pytest.raises(steep.ShapeError, match=r"float32\[2, 3\]"):
+        value.update_inplace(np.ones(3, np.float32))
+    for wrong in (
+        lambda: OrtValue.ortvalue_from_numpy(array, "cuda"),
+        lambda: OrtValue.ortvalue_from_numpy("text"),
+        lambda: OrtValue.ortvalue_from_shape_and_type([1], "nothing"),
+        lambda: OrtValue.ortvalue_from_shape_and_type([1], 999),
+    ):
+        with pytest.raises(steep.DataError):
+            wrong()
 
 
 def calls(module, x, y):

@@ -115,6 +115,7 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime": {
         **_of("steep", "GraphOptimizationLevel", "InferenceSession", "NodeArg", "SessionOptions"),
         **_of("steep", "get_available_providers"),
+        **_of(f"{_COMPAT}.ort_value", "OrtValue"),
         **_of(f"{_COMPAT}.settings", "get_device", "set_seed", "set_default_logger_severity"),
         **_of("steep._steep", "ModelMetadata"),
         "__version__": f"{_COMPAT}.names:VERSION",
@@ -327,7 +328,6 @@ _PYBIND = {
 
 REFUSED: dict[str, dict[str, str]] = {
     "onnxruntime": {
-        **_refused(["OrtValue"], "pass NumPy arrays, tensors of PyTorch, or steep.Tensor"),
         **_refused(["IOBinding", "SparseTensor", "OrtDevice", "OrtMemoryInfo"], _STOCK),
         **_refused(["RunOptions", "ExecutionMode", "ExecutionOrder", "OrtAllocatorType"], _STOCK),
         **_refused(["AdapterFormat", "LoraAdapter", "preload_dlls", "get_build_info"], _STOCK),

@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from steep import _steep
 from steep.compat import state_file
 from steep.compat.artifacts import parsed, serialised
 from steep.compat.block_base import info_of, prune, require_values
 from steep.compat.block_models import check, marked, statistics
+from steep.compat.ort_value import OrtValue
 from steep.compat.training_state import Array, CheckpointState
 from steep.errors import CheckpointError, DataError, ModelError, ShapeError
 from steep.inference import InferenceSession, SessionOptions
@@ -117,11 +117,11 @@ class Module:
         """Run a step of training or evaluation.
 
         Args:
-            user_inputs: NumPy arrays, or ``steep.Tensor``, in the order of ``input_names``. Floats
-                of another width, and integers that fit, are converted.
+            user_inputs: NumPy arrays, what speaks DLPack, or ``OrtValue``, in the order of
+                ``input_names``. Floats of another width, and integers that fit, are converted.
 
         Returns:
-            The outputs: one, or a tuple; of the kind of the inputs.
+            The outputs: one, or a tuple; NumPy arrays, or ``OrtValue`` if all inputs are.
 
         Raises:
             ShapeError: an input has another dtype or shape, or there are too many or too few.
@@ -131,8 +131,8 @@ class Module:
         self._state._require_values()
         step = self._train_step if self.training else self._eval_step
         outputs: list[Any] = step(user_inputs)
-        if user_inputs and all(isinstance(given, _steep.Tensor) for given in user_inputs):
-            outputs = [_steep.Tensor(output) for output in outputs]
+        if user_inputs and all(isinstance(given, OrtValue) for given in user_inputs):
+            outputs = [OrtValue(output) for output in outputs]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def train(self, mode: bool = True) -> Module:
@@ -152,8 +152,8 @@ class Module:
         """Return the number of elements of the trained parameters, or of all."""
         return sum(self._value(name).size for name in self._chosen(trainable_only))
 
-    def get_contiguous_parameters(self, trainable_only: bool = False) -> _steep.Tensor:
-        """Return the parameters one after the other, as a float32 ``steep.Tensor`` of rank 1.
+    def get_contiguous_parameters(self, trainable_only: bool = False) -> OrtValue:
+        """Return the parameters one after the other, as a float32 ``OrtValue`` of rank 1.
 
         They are in the order of the training model's inputs.
 
@@ -162,7 +162,7 @@ class Module:
         """
         self._state._require_values()
         values = [self._float(name).reshape(-1) for name in self._chosen(trainable_only)]
-        return _steep.Tensor(np.concatenate(values) if values else np.zeros(0, np.float32))
+        return OrtValue(np.concatenate(values) if values else np.zeros(0, np.float32))
 
     def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
         """Set parameters from what ``get_contiguous_parameters`` returned, or an array like it.

@@ -1,0 +1,144 @@
+"""``OrtValue``: an array in the shell that scripts pass around."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+from steep.errors import DataError, ShapeError
+
+Array = np.ndarray[Any, Any]
+
+
+class OrtValue:
+    """A tensor in CPU memory. Sessions and modules take it like an array; it speaks DLPack.
+
+    >>> value = OrtValue.ortvalue_from_numpy(np.ones((2, 3), np.float32))
+    >>> value.shape(), value.data_type()
+    ([2, 3], 'tensor(float)')
+    """
+
+    def __init__(self, array: Array) -> None:
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+            raise DataError(
+                "An OrtValue holds a tensor of numbers.",
+                expected="a NumPy array",
+                received=str(getattr(array, "dtype", type(array).__name__)),
+                remedy="OrtValue.ortvalue_from_numpy(array)",
+            )
+        self._array = array
+
+    @classmethod
+    def ortvalue_from_numpy(
+        cls, numpy_obj: Array, device_type: str = "cpu", device_id: int = 0
+    ) -> OrtValue:
+        """Return one that shares an array's memory; of a copy if it is not contiguous.
+
+        Raises:
+            DataError: it is no array of numbers, or the device is not "cpu".
+        """
+        _require_cpu(device_type, device_id)
+        contiguous = isinstance(numpy_obj, np.ndarray) and numpy_obj.flags.c_contiguous
+        return cls(numpy_obj if contiguous else np.array(numpy_obj, order="C"))
+
+    @classmethod
+    def ortvalue_from_shape_and_type(
+        cls,
+        shape: Sequence[int],
+        element_type: Any = np.float32,
+        device_type: str = "cpu",
+        device_id: int = 0,
+    ) -> OrtValue:
+        """Return one of zeros: of a NumPy dtype, or of a number of ``onnx.TensorProto``.
+
+        Raises:
+            DataError: the device is not "cpu", or there is no such dtype.
+        """
+        _require_cpu(device_type, device_id)
+        try:
+            number = isinstance(element_type, int)
+            dtype = helper.tensor_dtype_to_np_dtype(element_type) if number else element_type
+            return cls(np.zeros(list(shape), np.dtype(dtype)))
+        except (KeyError, TypeError) as error:
+            raise DataError(
+                "There is no such element type.",
+                expected="a NumPy dtype, or a number of onnx.TensorProto",
+                received=repr(element_type),
+            ) from error
+
+    def numpy(self) -> Array:
+        """Return a copy as an array."""
+        copied: Array = self._array.copy()
+        return copied
+
+    def shape(self) -> list[int]:
+        """Return the extents."""
+        return list(self._array.shape)
+
+    def data_type(self) -> str:
+        """Return the type as ONNX writes it: "tensor(float)"."""
+        name = {"float32": "float", "float64": "double"}.get(self._array.dtype.name)
+        return f"tensor({name or self._array.dtype.name})"
+
+    def element_type(self) -> int:
+        """Return ONNX's number for the dtype."""
+        return int(helper.np_dtype_to_tensor_dtype(self._array.dtype))
+
+    def device_name(self) -> str:
+        """Return "cpu"."""
+        return "cpu"
+
+    def data_ptr(self) -> int:
+        """Return the address of the first element."""
+        return int(self._array.ctypes.data)
+
+    def has_value(self) -> bool:
+        """Return True: there is always a tensor."""
+        return True
+
+    def is_tensor(self) -> bool:
+        """Return True."""
+        return True
+
+    def is_tensor_sequence(self) -> bool:
+        """Return False."""
+        return False
+
+    def is_sparse_tensor(self) -> bool:
+        """Return False."""
+        return False
+
+    def update_inplace(self, np_arr: Array) -> None:
+        """Copy an array into the tensor. Raises ShapeError for another dtype or shape."""
+        array = np.asarray(np_arr)
+        if array.dtype != self._array.dtype or array.shape != self._array.shape:
+            raise ShapeError(
+                "An OrtValue keeps its type.",
+                expected=f"{self._array.dtype}{self.shape()}",
+                received=f"{array.dtype}{list(array.shape)}",
+            )
+        np.copyto(self._array, array)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self._array, dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+    def __repr__(self) -> str:
+        return f"OrtValue({self.data_type()}, {self.shape()})"
+
+
+def _require_cpu(device_type: str, device_id: int) -> None:
+    if (device_type, device_id) != ("cpu", 0):
+        raise DataError(
+            "An OrtValue is in CPU memory.",
+            expected='device_type "cpu", device_id 0',
+            received=f"{device_type!r}, {device_id}",
+        )
