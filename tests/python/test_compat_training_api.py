@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -240,6 +241,23 @@ def test_two_modules_of_one_state_share_its_parameters(tmp_path):
     assert first(x, y) == second(x, y)
     optimizer.step()
     assert first(x, y) == second(x, y)
+
+
+def test_calls_from_several_threads_add_up(tmp_path):
+    state, module, _ = opened(write(tmp_path))
+    data = batches(4, n=64)
+    for x, y in data:
+        module(x, y)
+    wanted = state.parameters["fc1.weight"].grad
+    for _ in range(5):
+        module.lazy_reset_grad()
+        threads = [threading.Thread(target=module, args=batch) for batch in data]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        grad = state.parameters["fc1.weight"].grad
+        np.testing.assert_allclose(grad, wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_the_linear_schedule(tmp_path):

@@ -42,7 +42,7 @@ class Module:
     In training mode a call returns the training model's outputs and adds the gradients of the
     first, the loss, to those of the calls before; after ``lazy_reset_grad`` the next call begins
     anew. In evaluation mode it returns the evaluation model's outputs. Both read the state's own
-    memory, which an ``Optimizer`` updates.
+    memory, which an ``Optimizer`` updates. Calls from several threads take turns.
 
     >>> state = CheckpointState.load_checkpoint("artifacts/checkpoint")
     >>> module = Module("artifacts/training_model.onnx", state, "artifacts/eval_model.onnx")
@@ -130,7 +130,8 @@ class Module:
         """
         self._state._require_values()
         step = self._train_step if self.training else self._eval_step
-        outputs: list[Any] = step(user_inputs)
+        with self._state._turn:
+            outputs: list[Any] = step(user_inputs)
         if user_inputs and all(isinstance(given, OrtValue) for given in user_inputs):
             outputs = [OrtValue(output) for output in outputs]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)

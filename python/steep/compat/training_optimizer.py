@@ -80,7 +80,10 @@ class Optimizer:
         Raises:
             DataError: no call of the module in training mode has begun them.
         """
-        gradients = self._module._require_gradients()
+        with self._state._turn:
+            self._update(self._module._require_gradients())
+
+    def _update(self, gradients: dict[str, Array]) -> None:
         held = self._held
         feed: dict[str, Array] = {
             RATE: np.float32(held.lr).reshape(()),
