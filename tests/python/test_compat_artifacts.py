@@ -147,6 +147,9 @@ def test_evaluation_has_neither_dropout_nor_statistics_of_the_batch(tmp_path):
     write(tmp_path, model, LossType.MSELoss, requires_grad=trained, additional_output_names=["y"])
     checked(tmp_path)
     state, module, _ = opened(tmp_path)
+    nodes = onnx.load(tmp_path / "eval_model.onnx").graph.node
+    (dropout,) = [node for node in nodes if node.op_type == "Dropout"]
+    assert list(dropout.input) == ["b"]  # for other runtimes
     assert module.input_names() == module.eval().input_names() == ["x", "target"]
     module.train()
     x = np.random.default_rng(3).standard_normal((64, 4)).astype(np.float32) + 2

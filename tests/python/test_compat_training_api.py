@@ -301,9 +301,9 @@ def test_dropout_goes_on_where_the_checkpoint_was(tmp_path):
 def test_an_optimizer_of_blocks_clips_and_decays(tmp_path):
     torch = pytest.importorskip("torch")
     clip = block_optimizers.ClipGradNorm(0.05)
-    write(tmp_path, optimizer=block_optimizers.AdamW(weight_decay=0.1, clip_grad=clip))
+    write(tmp_path, optimizer=block_optimizers.AdamW(eps=0.01, weight_decay=0.5, clip_grad=clip))
     state, module, optimizer = opened(tmp_path)
-    optimizer.set_learning_rate(0.01)
+    optimizer.set_learning_rate(0.1)  # so that it shows when decay comes, and where epsilon stands
     model = net(torch)
     moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in model.parameters()]
     for t, (x, y) in enumerate(batches(4), 1):
@@ -311,13 +311,13 @@ def test_an_optimizer_of_blocks_clips_and_decays(tmp_path):
         model.zero_grad()
         torch.nn.functional.cross_entropy(model(torch.tensor(x)), torch.tensor(y)).backward()
         assert torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05) > 0.05
-        rate = 0.01 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+        rate = 0.1 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
         with torch.no_grad():
             for p, (m, v) in zip(model.parameters(), moments, strict=True):
                 m.mul_(0.9).add_(p.grad, alpha=0.1)
                 v.mul_(0.999).addcmul_(p.grad, p.grad, value=0.001)
-                p.sub_(rate * m / (v.sqrt() + 1e-6))
-                p.mul_(1 - 0.01 * 0.1)
+                p.sub_(rate * m / (v.sqrt() + 0.01))
+                p.mul_(1 - 0.1 * 0.5)
     agree(state, model, rtol=1e-4, atol=1e-5)
 
 
