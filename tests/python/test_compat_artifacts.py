@@ -174,6 +174,8 @@ def test_a_model_of_a_path_with_data_beside_it(tmp_path):
     write(tmp_path, str(path))
     state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
     assert np.array_equal(state.parameters["fc1.bias"].data, on_device.weights()["fc1.bias"])
+    with pytest.raises(steep.DataError, match="give the model's path"):
+        write(tmp_path, onnx.load(path, load_external_data=False))
     (tmp_path / model_data(path)).unlink()
     with pytest.raises(steep.IoError, match="data beside"):
         write(tmp_path, path)

@@ -189,6 +189,14 @@ def _loaded(model: Any) -> onnx.ModelProto:
             expected="an onnx.ModelProto or the path of one",
             received=type(model).__name__,
         )
+    for tensor in model.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise DataError(
+                "The data of an initializer is not in the model.",
+                node=tensor.name,
+                received="the name of a file beside it",
+                remedy="give the model's path, or onnx.load it with its data",
+            )
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
     if opset < _OLDEST:
         raise ModelError(
