@@ -128,7 +128,7 @@ def test_frozen_parameters_and_constants(tmp_path):
     assert not state.parameters["fc1.weight"].data.any()
 
 
-def test_evaluation_has_neither_dropout_nor_statistics_of_the_batch(tmp_path):
+def test_evaluation_has_neither_dropout_nor_statistics_of_the_batch(tmp_path, caplog):
     model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
     g (float[n, 4] x) => (float[n, 4] y)
     <float[4] scale = {1, 1, 1, 1}, float[4] shift = {0, 0, 0, 0},
@@ -143,8 +143,14 @@ def test_evaluation_has_neither_dropout_nor_statistics_of_the_batch(tmp_path):
         onnx.helper.make_tensor_value_info(n, 1, [4]) for n in ("mean", "scale")
     )
     model.graph.input.append(onnx.helper.make_tensor_value_info("half", 1, []))
-    trained = ["scale", "shift"]
-    write(tmp_path, model, LossType.MSELoss, requires_grad=trained, additional_output_names=["y"])
+    # guides name all initializers
+    trained = ["scale", "shift", "mean"]
+    options = {"requires_grad": trained, "additional_output_names": ["y"]}
+    with caplog.at_level("WARNING", "steep"):
+        write(tmp_path, model, LossType.MSELoss, **options)
+    assert "follow the batches: ['mean']" in caplog.text
+    with pytest.raises(steep.DataError, match="running statistics"):
+        write(tmp_path, model, LossType.MSELoss, requires_grad=["mean"])
     checked(tmp_path)
     state, module, _ = opened(tmp_path)
     nodes = onnx.load(tmp_path / "eval_model.onnx").graph.node

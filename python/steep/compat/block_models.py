@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from onnx import helper
 
 from steep.compat.block_base import Block, at_hand, info_of, prune, require_values, skeleton
 from steep.errors import DataError, ModelError, ShapeError
+
+log = logging.getLogger("steep")
 
 ARTIFACT = "steep.artifact"  # key of the metadata that says what a file is
 
@@ -84,8 +87,8 @@ class TrainingBlock(Block):
     """A block whose first result is the loss of a model that is to be trained.
 
     Parameters become inputs of both models: their values are the checkpoint's. Running statistics
-    of training normalisations are parameters that are not trained, named or not. The engine makes
-    the gradients when a ``Module`` reads the training model.
+    of training normalisations are parameters that are not trained, whatever is said of them. The
+    engine makes the gradients when a ``Module`` reads the training model.
     """
 
     def __init__(self) -> None:
@@ -159,15 +162,20 @@ class TrainingBlock(Block):
                     received=name,
                     remedy="onnx.load(path).graph.initializer lists them",
                 )
-        if not any(self._requires_grad.values()):
+        trained = [name for name, value in self._requires_grad.items() if value]
+        if not set(trained) - set(statistics(graph, trained)):
             raise DataError(
                 "No parameter is to be trained.",
                 expected="names of initializers in requires_grad",
-                received="none",
+                received=", ".join(trained) + ": running statistics" if trained else "none",
                 remedy=f"name some of: {', '.join(floats[:20])}",
             )
-        # as constants they would never follow the batches
-        wanted = dict.fromkeys(statistics(graph, list(there)), False) | self._requires_grad
+        # As constants, or trained by gradients of zeros, they would never follow the batches.
+        follow = statistics(graph, list(there))
+        named = [name for name in follow if self._requires_grad.get(name)]
+        if named:
+            log.warning("not trained, as running statistics follow the batches: %s", named)
+        wanted = self._requires_grad | dict.fromkeys(follow, False)
         chosen: Parameters = ([], [])
         for name, tensor in there.items():
             if name in wanted:
