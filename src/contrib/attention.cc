@@ -32,8 +32,11 @@ Ints sizes(const ContribCall& c) {
 }
 
 Results attention(const ContribCall& c, ContribBody& f) {
-  refuse_past(c, kPast, kPast, 1);
-  refuse_past(c, kPastLength, kPastLength, 1);
+  if (c.integer("past_present_share_buffer") != 0) {
+    c.fail("An attribute is not supported.", "past_present_share_buffer = 0",
+           "past_present_share_buffer = 1", "Export without a buffer of fixed length.");
+  }
+  refuse_input(c, kPastLength, "Export without a buffer of fixed length.");
   if (c.integer("do_rotary") != 0) {
     c.fail("An attribute is not supported.", "do_rotary = 0", "do_rotary = 1",
            "Export with RotaryEmbedding nodes of their own.");
@@ -44,6 +47,12 @@ Results attention(const ContribCall& c, ContribBody& f) {
   }
   const int64_t heads = c.integer("num_heads");
   const Ints parts = sizes(c);
+  const bool past = c.has(kPast);
+  if ((past || c.wants(1)) && parts[0] != parts[2]) {
+    c.fail("Keys and values of earlier calls do not fit those of this one.",
+           "as many columns of values as of keys, where there is past or present",
+           fmt::format("{} and {}", parts[2], parts[0]), "Export the model without a cache.");
+  }
   f.add("projected = MatMul (input, weights)");
   if (c.has(kBias)) f.add("biased = Add (projected, bias)");
   f.ints("parts", parts);
@@ -52,16 +61,26 @@ Results attention(const ContribCall& c, ContribBody& f) {
   f.add("outside = Shape <start = 0, end = 2> (input)");
   const char* names[] = {"q", "k", "v"};
   for (size_t i = 0; i < 3; ++i) {
-    f.ints(fmt::format("{}_heads", names[i]), {heads, parts[i] / heads});
-    f.add(
-        fmt::format("{0}_shape = Concat <axis = 0> (outside, {0}_heads)"
-                    "  apart_{0} = Reshape <allowzero = 1> (wide_{0}, {0}_shape)"
-                    "  each_{0} = Transpose <perm = [0, 2, 1, 3]> (apart_{0})",
-                    names[i]));
+    add_heads(f, names[i], fmt::format("wide_{}", names[i]), "outside", heads, parts[i] / heads);
   }
-  add_attention(c, f, {"each_q", "each_k", "each_v"}, parts[0] / heads,
-                (*c.inputs[kInput].shape)[0], {.padding = kMask, .bias = kAttentionBias});
-  return {"y"};
+  Heads all = {"each_q", "each_k", "each_v"};
+  f.ints("pair_axis", {0});
+  if (past) {
+    f.add(
+        "past_k, past_v = Split <axis = 0, num_outputs = 2> (past)"
+        "  old_k = Squeeze (past_k, pair_axis)  old_v = Squeeze (past_v, pair_axis)"
+        "  all_k = Concat <axis = 2> (old_k, each_k)  all_v = Concat <axis = 2> (old_v, each_v)");
+    all = {"each_q", "all_k", "all_v"};
+  }
+  if (c.wants(1)) {
+    f.add(
+        fmt::format("one_k = Unsqueeze ({}, pair_axis)  one_v = Unsqueeze ({}, pair_axis)"
+                    "  present = Concat <axis = 0> (one_k, one_v)",
+                    all.k, all.v));
+  }
+  add_attention(c, f, all, parts[0] / heads, (*c.inputs[kInput].shape)[0],
+                {.padding = kMask, .bias = kAttentionBias, .past = past});
+  return {"y", c.wants(1) ? "present" : ""};
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ namespace steep {
   X(FusedGemm) \
   X(FusedMatMul) \
   X(Gelu) \
+  X(GroupQueryAttention) \
   X(LayerNormalization) \
   X(MultiHeadAttention) \
   X(QuickGelu) \

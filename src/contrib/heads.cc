@@ -36,40 +36,73 @@ bool add_padding(const ContribCall& c, ContribBody& f, int input, const Dim& bat
   const std::string name(c.op.inputs[at].substr(0, c.op.inputs[at].size() - 1));
   auto refuse = [&] {
     c.fail("A mask is of a form that Steep does not know.",
-           fmt::format("{} of shape [batch], [2 · batch], [batch, keys] or [batch, queries, keys]",
+           fmt::format("{} of shape [batch], [2 · batch], [3 · batch + 2], [batch, keys], [batch, "
+                       "queries, keys] or [batch, 1, most, most]",
                        name),
            to_string(c.inputs[at]), "Give the mask as [batch, keys], 1 where a key counts.");
   };
   if (rank == 1) {
     const Dim& numbers = (*c.inputs[at].shape)[0];
-    const bool starts = batch.known() && batch.value() > 0 && numbers.known() &&
-                        numbers.value() % 2 == 0 && numbers.value() / 2 == batch.value();
-    if (!starts && !provably_equal(numbers, batch)) refuse();
-    add_seen_of_lengths(f, name, starts);
-  } else if (rank == 2 || rank == 3) {
+    const bool known = batch.known() && batch.value() > 0 && numbers.known();
+    const bool starts = known && numbers.value() % 2 == 0 && numbers.value() / 2 == batch.value();
+    const bool sums =
+        known && (numbers.value() - 2) % 3 == 0 && (numbers.value() - 2) / 3 == batch.value();
+    if (!starts && !sums && !provably_equal(numbers, batch)) refuse();
+    if (sums) {  // behind the lengths stand sums of them
+      f.ints("origin", {0});
+      f.ints("count", {batch.value()});
+      f.add(fmt::format("lengths = Slice ({}, origin, count)", name));
+    }
+    add_seen_of_lengths(f, sums ? "lengths" : name, starts);
+  } else if (rank >= 2 && rank <= 4) {
     // ONNX Runtime takes a column for no mask.
     if (const Dim& keys = (*c.inputs[at].shape)[1];
         rank == 2 && keys.known() && keys.value() == 1) {
       return false;
     }
+    std::string mask = name;
+    if (rank == 4) {  // of the longest sequence there may be: the last queries of those so far
+      f.ints("square", {2, 3});
+      f.add(fmt::format(
+          "asked = Shape <start = 2, end = 3> (q)  held = Shape <start = 2, end = 3> (k)"
+          "  passed = Sub (held, asked)  none = Sub (held, held)"
+          "  top = Concat <axis = 0> (passed, none)"
+          "  bottom = Concat <axis = 0> (held, held)"
+          "  part = Slice ({}, top, bottom, square)",
+          name));
+      mask = "part";
+    }
     f.add(
         fmt::format("nothing = Constant <value_int = 0> ()  marks = Cast <to = 7> ({})"
                     "  seen = Greater (marks, nothing)",
-                    name));
+                    mask));
   } else {
     refuse();
   }
-  f.ints("places", rank == 3 ? Ints{1} : Ints{1, 2});
   f.scalar("open", 0, "q");
   f.scalar("shut", c.real("mask_filter_value"), "q");
-  f.add("spread = Unsqueeze (seen, places)  padding = Where (spread, open, shut)");
+  if (rank < 4) {
+    f.ints("places", rank == 3 ? Ints{1} : Ints{1, 2});
+    f.add("spread = Unsqueeze (seen, places)");
+  }
+  f.add(fmt::format("padding = Where ({}, open, shut)", rank < 4 ? "spread" : "seen"));
   return true;
 }
 
 }  // namespace
 
-void add_attention(const ContribCall& c, ContribBody& f, const Heads& heads, int64_t size,
-                   const Dim& batch, const MaskInputs& masks) {
+void add_heads(ContribBody& f, const std::string& name, const std::string& matrix,
+               const std::string& outside, int64_t heads, int64_t size) {
+  f.ints(fmt::format("{}_heads", name), {heads, size});
+  f.add(
+      fmt::format("{0}_shape = Concat <axis = 0> ({2}, {0}_heads)"
+                  "  apart_{0} = Reshape <allowzero = 1> ({1}, {0}_shape)"
+                  "  each_{0} = Transpose <perm = [0, 2, 1, 3]> (apart_{0})",
+                  name, matrix, outside));
+}
+
+std::string add_attention(const ContribCall& c, ContribBody& f, const Heads& heads, int64_t size,
+                          const Dim& batch, const MaskInputs& masks) {
   f.add(fmt::format("q = Identity ({})  k = Identity ({})  v = Identity ({})", heads.q, heads.k,
                     heads.v));
   const double given = c.real("scale");
@@ -86,8 +119,10 @@ void add_attention(const ContribCall& c, ContribBody& f, const Heads& heads, int
         "from = Constant <value_int = 0> ()  step = Constant <value_int = 1> ()"
         "  rows = Shape <start = 2, end = 3> (q)  columns = Shape <start = 2, end = 3> (k)"
         "  row_count = Squeeze (rows)  column_count = Squeeze (columns)"
-        "  queries = Range (from, row_count, step)  now = Unsqueeze (queries, last)"
-        "  times = Range (from, column_count, step)  known = LessOrEqual (times, now)");
+        "  queries = Range (from, row_count, step)  times = Range (from, column_count, step)");
+    if (masks.past) f.add("ahead = Sub (column_count, row_count)  moved = Add (queries, ahead)");
+    f.add(fmt::format("now = Unsqueeze ({}, last)  known = LessOrEqual (times, now)",
+                      masks.past ? "moved" : "queries"));
     f.scalar("never", -std::numeric_limits<double>::infinity(), "q");
     f.add("causal = Where (known, raw, never)");
     scores = "causal";
@@ -111,23 +146,20 @@ void add_attention(const ContribCall& c, ContribBody& f, const Heads& heads, int
   f.add(
       "width = ReduceProd (inner)  flat = Concat <axis = 0> (outer, width)"
       "  y = Reshape <allowzero = 1> (side_by_side, flat)");
+  return scores;
 }
 
-void refuse_past(const ContribCall& c, int first, int last, int first_output) {
-  constexpr const char* kRemedy =
-      "Export the model without a cache of keys and values (use_cache=False).";
-  for (int i = first; i <= last; ++i) {
-    if (!c.has(static_cast<size_t>(i))) continue;
-    c.fail("A state of earlier calls is not supported.", "no such input",
-           std::string(c.op.inputs[static_cast<size_t>(i)].substr(
-               0, c.op.inputs[static_cast<size_t>(i)].size() - 1)),
-           kRemedy);
-  }
-  for (int i = first_output; i < c.op.outputs; ++i) {
-    if (!c.wants(static_cast<size_t>(i))) continue;
-    c.fail("A state for later calls is not supported.",
-           fmt::format("that output {} is not read", i), "a reader", kRemedy);
-  }
+void refuse_input(const ContribCall& c, size_t input, const char* remedy) {
+  if (!c.has(input)) return;
+  const std::string_view name = c.op.inputs.at(input);
+  c.fail("An input is not supported.", "no such input",
+         std::string(name.substr(0, name.size() - (name.ends_with('?') ? 1 : 0))), remedy);
+}
+
+void refuse_output(const ContribCall& c, size_t output, const char* remedy) {
+  if (!c.wants(output)) return;
+  c.fail("An output is not supported.", fmt::format("that output {} is not read", output),
+         "a reader", remedy);
 }
 
 }  // namespace steep

@@ -14,19 +14,26 @@ struct Heads {
 
 /// By input of the call; -1 for an operator without it.
 struct MaskInputs {
-  int padding = -1;  ///< int32: which keys count
-  int bias = -1;     ///< added to the scores, [B or 1, heads or 1, S, T]
+  int padding = -1;   ///< int32: which keys count
+  int bias = -1;      ///< added to the scores, [B or 1, heads or 1, S, T]
+  bool past = false;  ///< keys of earlier calls stand before the first query's own
 };
+
+/// Adds values of those names: whole heads of a matrix, [B, rows, heads, size] and, as
+/// "each_<name>", [B, heads, rows, size]. `outside` is the name of the shape [B, rows].
+void add_heads(ContribBody& f, const std::string& name, const std::string& matrix,
+               const std::string& outside, int64_t heads, int64_t size);
 
 /// Adds softmax(scale · q kᵀ + masks) v as "y" [B, S, heads · columns of v], where a key that does
 /// not count has mask_filter_value added to its score, and those behind a query, where
 /// `unidirectional`, have no part at all. The attributes of these names are the call's; `scale` is
-/// 1 / √size where that is 0, and `size` the columns of q. `batch` is B.
-void add_attention(const ContribCall& c, ContribBody& f, const Heads& heads, int64_t size,
-                   const Dim& batch, const MaskInputs& masks);
+/// 1 / √size where that is 0, and `size` the columns of q. `batch` is B. Returns the name of the
+/// scores, [B, heads, S, T], masks included.
+std::string add_attention(const ContribCall& c, ContribBody& f, const Heads& heads, int64_t size,
+                          const Dim& batch, const MaskInputs& masks);
 
-/// Throws ModelError naming the inputs from `first` to `last`, or the outputs, that are there and
-/// that hold keys and values of earlier calls.
-void refuse_past(const ContribCall& c, int first, int last, int first_output);
+/// Throws ModelError naming the input, or the output, where it is there.
+void refuse_input(const ContribCall& c, size_t input, const char* remedy);
+void refuse_output(const ContribCall& c, size_t output, const char* remedy);
 
 }  // namespace steep

@@ -6,7 +6,18 @@
 namespace steep {
 namespace {
 
-enum : size_t { kQuery, kKey, kValue, kBias, kPadding, kAttentionBias, kPastKey, kIndirection = 9 };
+enum : size_t {
+  kQuery,
+  kKey,
+  kValue,
+  kBias,
+  kPadding,
+  kAttentionBias,
+  kPastKey,
+  kPastValue,
+  kPastLength,
+  kIndirection
+};
 
 /// How an operand holds its heads.
 enum class Form : uint8_t {
@@ -66,7 +77,14 @@ std::vector<Operand> operands(const ContribCall& c, int64_t heads) {
 }
 
 Results multi_head_attention(const ContribCall& c, ContribBody& f) {
-  refuse_past(c, kPastKey, kIndirection, 1);
+  refuse_input(c, kPastLength, "Export without a buffer of fixed length.");
+  refuse_input(c, kIndirection, "Export without beam search.");
+  const bool past = c.has(kPastKey);
+  if (past != c.has(kPastValue)) {
+    c.fail("Keys of earlier calls come without values, or the other way round.",
+           "past_key and past_value, or neither", past ? "no past_value" : "no past_key",
+           "Export the model again.");
+  }
   const int64_t heads = c.integer("num_heads");
   if (heads <= 0 || heads > kFar) {
     c.fail("An attribute is out of range.", fmt::format("num_heads of 1 to {}", kFar),
@@ -74,6 +92,7 @@ Results multi_head_attention(const ContribCall& c, ContribBody& f) {
   }
   const std::vector<Operand> parts = operands(c, heads);
   if (parts[0].size != parts[1].size) refuse_shapes(c);
+  if (past && (parts[1].form == Form::heads || parts[2].form == Form::heads)) refuse_shapes(c);
   if (parts[0].form == Form::packed) {
     f.add("three_q, three_k, three_v = Split <axis = 3, num_outputs = 3> (query)");
   } else if (parts[1].form == Form::packed) {
@@ -111,9 +130,17 @@ Results multi_head_attention(const ContribCall& c, ContribBody& f) {
     f.add(fmt::format("each_{0} = Transpose <perm = [0, 2, 1, 3]> ({1}_{0})", name,
                       c.has(kBias) ? "biased" : "apart"));
   }
-  add_attention(c, f, {"each_q", "each_k", "each_v"}, parts[0].size, (*c.inputs[kQuery].shape)[0],
-                {.padding = kPadding, .bias = kAttentionBias});
-  return {"y"};
+  Heads all = {"each_q", "each_k", "each_v"};
+  if (past) {
+    f.add(
+        "all_k = Concat <axis = 2> (past_key, each_k)"
+        "  all_v = Concat <axis = 2> (past_value, each_v)");
+    all = {"each_q", "all_k", "all_v"};
+  }
+  const std::string scores =
+      add_attention(c, f, all, parts[0].size, (*c.inputs[kQuery].shape)[0],
+                    {.padding = kPadding, .bias = kAttentionBias, .past = past});
+  return {"y", all.k, all.v, scores};
 }
 
 }  // namespace

@@ -67,11 +67,12 @@ TEST(Contrib, InOnnxDomainIsMovedWhereOnnxHasNone) {
 TEST(Contrib, NamesNodeAndOperatorOfWhatItRefuses) {
   const ErrorParts parts = refused([] {
     import_bytes(model(R"(g (float[N, 3, 4] x, float[4, 12] w, float[2, N, 2, 5, 2] p)
-        => (float[N, 3, 4] y) { y = com.microsoft.Attention <num_heads = 2> (x, w, , , p) })"));
+        => (float[N, 3, 4] y) { y = com.microsoft.Attention
+            <num_heads = 2, past_present_share_buffer = 1> (x, w, , , p) })"));
   });
   EXPECT_EQ(parts.op, "com.microsoft.Attention");
   EXPECT_EQ(parts.node, "y");
-  EXPECT_EQ(parts.received, "past");
+  EXPECT_EQ(parts.received, "past_present_share_buffer = 1");
   EXPECT_FALSE(parts.remedy.empty());
 }
 

@@ -177,15 +177,21 @@ def one(node: str, inputs: str, outputs: str = "float[N, 3, 4] y") -> bytes:
 
 SELF = "float[N, 3, 4] x, float[4, 12] w"
 REFUSED = {
-    "past": (
-        "y = com.microsoft.Attention <num_heads = 2> (x, w, , , past)",
-        SELF + ", float[2, N, 2, 5, 2] past",
-        "past",
-    ),
-    "present": (
-        "y, p = com.microsoft.Attention <num_heads = 2> (x, w)  q = Neg (p)",
+    "share": (
+        "y = com.microsoft.Attention <num_heads = 2, past_present_share_buffer = 1> (x, w)",
         SELF,
-        "output 1",
+        "past_present_share_buffer = 1",
+    ),
+    "past length": (
+        "y = com.microsoft.Attention <num_heads = 2> (x, w, , , , , n)",
+        SELF + ", int32[1] n",
+        "past_sequence_length",
+    ),
+    "past of other size": (
+        "y = com.microsoft.Attention <num_heads = 2, qkv_hidden_sizes = [4, 4, 2]>"
+        " (x, v, , , past)",
+        "float[N, 3, 4] x, float[4, 10] v, float[2, N, 2, 5, 2] past",
+        "2 and 4",
     ),
     "rotary": (
         "y = com.microsoft.Attention <num_heads = 2, do_rotary = 1> (x, w)",
@@ -199,10 +205,40 @@ REFUSED = {
         "int32[K]",
     ),
     "past_key": (
-        "y = com.microsoft.MultiHeadAttention <num_heads = 2> (x, x, x, , , , p, p)",
+        "y = com.microsoft.MultiHeadAttention <num_heads = 2> (x, x, x, , , , p)",
         "float[N, 3, 4] x, float[N, 2, 5, 2] p",
-        "past_key",
+        "no past_value",
     ),
+    "indirection": (
+        "y = com.microsoft.MultiHeadAttention <num_heads = 2> (x, x, x, , , , p, p, , c)",
+        "float[N, 3, 4] x, float[N, 2, 5, 2] p, int32[N, 2, 9] c",
+        "cache_indirection",
+    ),
+    "past of heads": (
+        "y = com.microsoft.MultiHeadAttention <num_heads = 2> (x, p, p, , , , p, p)",
+        "float[N, 3, 4] x, float[N, 2, 5, 2] p",
+        "key float32[N, 2, 5, 2]",
+    ),
+    **{
+        f"grouped {what}": (
+            f"y = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 1{attrs}>"
+            f" (x, k, k, , , n, t{more})",
+            "float[N, 3, 8] x, float[N, 3, 4] k, int32[N] n, int32 t, float[1] s",
+            said,
+        )
+        for what, attrs, more, said in (
+            ("window cache", ", sliding_window_cache = 1", "", "sliding_window_cache = 1"),
+            ("scores", ", qk_output = 1", "", "qk_output = 1"),
+            ("bits", ", kv_cache_bit_width = 4", "", "kv_cache_bit_width = 4"),
+            ("quantised", ', k_quant_type = "PER_TENSOR"', "", "PER_TENSOR"),
+            ("scales", "", ", , , , , , s", "k_scale"),
+            ("chunks", "", ", , , , , , , , , , n", "query_seqlens"),
+            ("rotary", ", do_rotary = 1", "", "cos_cache"),
+            ("one cache", "", ", k", "cos_cache and sin_cache"),
+            ("window", ", local_window_size = 2, causal = 0", "", "causal = 0"),
+            ("smooth", ", smooth_softmax = 3", "", "smooth_softmax = 3"),
+        )
+    },
     "keys": (
         "y = com.microsoft.MultiHeadAttention <num_heads = 2> (x, , x)",
         "float[N, 3, 4] x",
