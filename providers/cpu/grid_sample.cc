@@ -74,7 +74,8 @@ struct Sampler {
       slope = 0;
     }
     if (x < low || x > high) {
-      if (padding == Padding::border) {
+      // A cubic has the border for each of its taps, as PyTorch has it.
+      if (padding == Padding::border && mode != Mode::cubic) {
         x = std::clamp(x, 0.0, n - 1);
         slope = 0;
       } else if (padding == Padding::reflection) {

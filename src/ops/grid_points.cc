@@ -32,7 +32,8 @@ class Axis {
     Value x = align_ ? (coordinate + 1.0) * 0.5 * last_ : ((coordinate + 1.0) * count_ - 1.0) * 0.5;
     x = where(less(apply("Abs", {x}), kFar), x, -kFar);
     if (mode_ == "nearest") x = apply("Round", {x});
-    if (padding_ == "border") x = where(outside(x), bounded(x), x);
+    // A cubic has the border for each of its taps, as PyTorch and ONNX Runtime have it.
+    if (padding_ == "border" && mode_ != "cubic") x = where(outside(x), bounded(x), x);
     if (padding_ == "reflection") x = where(outside(x), reflect(x), x);
     const Value base = floor(x), r = x - base;
     if (mode_ == "nearest") return {tap(base, {})};

@@ -173,19 +173,21 @@ def grid(x, points, high=1.3, **attrs):
             t, g, modes[a.get("mode", "linear")], a.get("padding_mode", "zeros"), bool(align)
         )
 
-    # PyTorch does not bring far points of bicubic sampling inside first, as ONNX does.
-    same = mode != "cubic" or attrs.get("padding_mode", "zeros") == "zeros" or high < 0.8
+    # The reference brings far points of cubic sampling to the border first; PyTorch and ONNX
+    # Runtime have the border for each tap. Steep does as they do.
+    far = mode == "cubic" and attrs.get("padding_mode") == "border" and high >= 0.8
     planar = len(extents) > 1  # PyTorch does not sample vectors
     row(
         "GridSample",
         floats(*x),
         places,
         attrs=attrs,
-        torch=sample if same and planar else None,
+        torch=sample if planar else None,
         # The reference divides by the extent less 1.
-        reference=not (align and 1 in extents and attrs.get("padding_mode") == "reflection"),
+        reference=not (
+            far or (align and 1 in extents and attrs.get("padding_mode") == "reflection")
+        ),
         single=True,
-        smooth=same,
         note=f"within {high}",
     )
 
@@ -203,9 +205,9 @@ def grid(x, points, high=1.3, **attrs):
         attrs=attrs,
         outputs=2,
     )
-    add(seeded=(), torch=gradient if same and planar else None, note=f"within {high}")
+    add(seeded=(), torch=gradient if planar else None, note=f"within {high}")
     if x == (1, 2, 5, 4):
-        add(smooth=same, note=f"twice, within {high}")
+        add(note=f"twice, within {high}")
 
 
 for _mode, _padding, _align in itertools.product(
