@@ -1,11 +1,12 @@
 // Convolutions and products with the activation that follows them.
+#include "contrib/activations.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
-
-#include "contrib/contrib.h"
+#include <numeric>
 
 namespace steep {
 namespace {
@@ -31,8 +32,8 @@ Floats floats(const ContribCall& c, std::string_view name) {
          "Export the model again.");
 }
 
-// act(Conv(X, W, B) + Z)
-Results fused_conv(const ContribCall& c, ContribBody& f) {
+/// y = act(Conv(x, W, B) + z), `z` may be "".
+void add_conv(const ContribCall& c, ContribBody& f, const std::string& data, const std::string& z) {
   std::string attributes = fmt::format("group = {}", c.integer("group"));
   const std::string pad = c.text("auto_pad");
   if (pad != "NOTSET" && pad != "SAME_UPPER" && pad != "SAME_LOWER" && pad != "VALID") {
@@ -45,9 +46,10 @@ Results fused_conv(const ContribCall& c, ContribBody& f) {
     const Ints values = c.attrs.ints(name);
     if (!values.empty()) attributes += fmt::format(", {} = [{}]", name, fmt::join(values, ", "));
   }
-  f.add(fmt::format("conv = Conv <{}> (X, W{})", attributes, c.has(2) ? ", B" : ""));
-  if (c.has(3)) f.add("total = Add (conv, Z)");
-  const std::string x = c.has(3) ? "total" : "conv", kind = c.text("activation");
+  f.add(fmt::format("conv = Conv <{}> ({}, W{})", attributes, data, c.has(2) ? ", B" : ""));
+  if (!z.empty()) f.add(fmt::format("total = Add (conv, {})", z));
+  const std::string x = z.empty() ? "conv" : "total";
+  const std::string kind = c.op.name == "NhwcConv" ? "" : c.text("activation");
   const Floats p = floats(c, "activation_params");
   const bool two = kind == "Clip" || kind == "HardSigmoid";
   const size_t count = two ? 2 : kind == "LeakyRelu" ? 1 : 0;
@@ -68,14 +70,34 @@ Results fused_conv(const ContribCall& c, ContribBody& f) {
   } else {
     refuse_activation(c, "Relu, Tanh, Sigmoid, LeakyRelu, Clip, HardSigmoid or Silu");
   }
+}
+
+Results fused_conv(const ContribCall& c, ContribBody& f) {
+  add_conv(c, f, "X", c.has(3) ? "Z" : "");
   return {"y"};
 }
 
-Results fused_gemm(const ContribCall& c, ContribBody& f) {
-  f.add(fmt::format("gemm = Gemm <transA = {}, transB = {}> (A, B{})", c.integer("transA"),
-                    c.integer("transB"), c.has(2) ? ", C" : ""));
-  f.real("alpha", c.real("alpha"));
-  f.real("beta", c.real("beta"));
+// The same with channels last, but for those of W.
+Results nhwc_conv(const ContribCall& c, ContribBody& f) {
+  const size_t rank = c.rank(0);
+  if (rank < 3) {
+    c.fail("An input has another rank.", "X of batch, an image and channels",
+           to_string(c.inputs[0]), "Export the model again.");
+  }
+  Ints there(rank), back(rank);
+  std::iota(there.begin(), there.end(), 0);
+  std::rotate(there.begin() + 1, there.end() - 1, there.end());
+  for (size_t i = 0; i < rank; ++i) back[static_cast<size_t>(there[i])] = static_cast<int64_t>(i);
+  f.add(fmt::format("front = Transpose <perm = [{}]> (X)", fmt::join(there, ", ")));
+  if (c.has(3)) f.add(fmt::format("more = Transpose <perm = [{}]> (Z)", fmt::join(there, ", ")));
+  add_conv(c, f, "front", c.has(3) ? "more" : "");
+  f.add(fmt::format("last = Transpose <perm = [{}]> (y)", fmt::join(back, ", ")));
+  return {"last"};
+}
+
+}  // namespace
+
+void add_named_activation(const ContribCall& c, ContribBody& f, const std::string& x) {
   constexpr std::string_view kKnown[] = {"",         "Elu",  "HardSigmoid",    "LeakyRelu",
                                          "Relu",     "Selu", "Sigmoid",        "Softplus",
                                          "Softsign", "Tanh", "ThresholdedRelu"};
@@ -83,11 +105,21 @@ Results fused_gemm(const ContribCall& c, ContribBody& f) {
   if (std::find(std::begin(kKnown), std::end(kKnown), kind) == std::end(kKnown)) {
     refuse_activation(c, "an activation of ONNX that has no other inputs");
   }
-  add_activation(f, kind, "gemm");
+  add_activation(f, kind, x);
   for (const char* name : {"alpha", "beta", "gamma"}) {
     const std::string full = fmt::format("activation_{}", name);
     if (c.attrs.has(full)) f.real(name, c.real(full));
   }
+}
+
+namespace {
+
+Results fused_gemm(const ContribCall& c, ContribBody& f) {
+  f.add(fmt::format("gemm = Gemm <transA = {}, transB = {}> (A, B{})", c.integer("transA"),
+                    c.integer("transB"), c.has(2) ? ", C" : ""));
+  f.real("alpha", c.real("alpha"));
+  f.real("beta", c.real("beta"));
+  add_named_activation(c, f, "gemm");
   return {"y"};
 }
 
@@ -99,6 +131,18 @@ extern const ContribOp kContribFusedConv = {
     .attributes = {{"activation", ""}, {"auto_pad", "NOTSET"}, {"group", 1}},
     .lists = {"activation_params", "dilations", "kernel_shape", "pads", "strides"},
     .build = fused_conv};
+extern const ContribOp kContribNhwcConv = {
+    .name = "NhwcConv",
+    .inputs = {"X", "W", "B?"},
+    .attributes = {{"auto_pad", "NOTSET"}, {"group", 1}},
+    .lists = {"dilations", "kernel_shape", "pads", "strides"},
+    .build = nhwc_conv};
+extern const ContribOp kContribNhwcFusedConv = {
+    .name = "NhwcFusedConv",
+    .inputs = {"X", "W", "B?", "Z?"},
+    .attributes = {{"activation", ""}, {"auto_pad", "NOTSET"}, {"group", 1}},
+    .lists = {"activation_params", "dilations", "kernel_shape", "pads", "strides"},
+    .build = nhwc_conv};
 extern const ContribOp kContribFusedGemm = {.name = "FusedGemm",
                                             .inputs = {"A", "B", "C?"},
                                             .attributes = {{"activation", ""},

@@ -14,23 +14,51 @@ namespace steep {
 // clang-format off
 #define STEEP_CONTRIB(X) \
   X(Attention) \
+  X(BiasAdd) \
+  X(BiasDropout) \
   X(BiasGelu) \
+  X(BiasSoftmax) \
+  X(BiasSplitGelu) \
+  X(BitmaskBiasDropout) \
+  X(BitmaskDropout) \
+  X(CDist) \
+  X(ConvTransposeWithDynamicPads) \
+  X(CropAndResize) \
   X(EmbedLayerNormalization) \
+  X(ExpandDims) \
   X(FastGelu) \
   X(FusedConv) \
   X(FusedGemm) \
   X(FusedMatMul) \
+  X(FusedMatMulActivation) \
+  X(GatherND) \
   X(Gelu) \
+  X(GemmFastGelu) \
+  X(GridSample) \
+  X(GroupNorm) \
   X(GroupQueryAttention) \
+  X(Inverse) \
+  X(Irfft) \
   X(LayerNormalization) \
   X(MultiHeadAttention) \
+  X(NhwcConv) \
+  X(NhwcFusedConv) \
+  X(Pad) \
   X(QuickGelu) \
+  X(Range) \
+  X(RelativePositionBias) \
+  X(Rfft) \
   X(RotaryEmbedding) \
+  X(SampleOp) \
   X(SimplifiedLayerNormalization) \
+  X(SkipGroupNorm) \
   X(SkipLayerNormalization) \
   X(SkipSimplifiedLayerNormalization) \
   X(SoftmaxCrossEntropyLossInternal) \
-  X(TransposeMatMul)
+  X(TransposeMatMul) \
+  X(Trilu) \
+  X(UnfoldTensor) \
+  X(Unique)
 // clang-format on
 
 #define STEEP_DECLARE(Op) extern const ContribOp kContrib##Op;

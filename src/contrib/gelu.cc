@@ -1,4 +1,4 @@
-// x Φ(x) and its approximations, with a bias added first.
+// x Φ(x) and its approximations, with a product and a bias first; and a bias alone.
 #include <fmt/format.h>
 
 #include "contrib/contrib.h"
@@ -29,8 +29,34 @@ Results quick_gelu(const ContribCall& c, ContribBody& f) {
   return {"y"};
 }
 
+Results gemm_fast_gelu(const ContribCall& c, ContribBody& f) {
+  f.add("p = MatMul (X, W)");
+  if (c.has(2)) f.add("s = Add (p, bias)");
+  f.add(fmt::format("y = Gelu <approximate = \"tanh\"> ({})", c.has(2) ? "s" : "p"));
+  return {"y"};
+}
+
+// Half of the columns, times GELU of the others.
+Results bias_split_gelu(const ContribCall& /*c*/, ContribBody& f) {
+  f.add(
+      "s = Add (X, bias)  left, right = Split <axis = -1, num_outputs = 2> (s)"
+      "  gate = Gelu (right)  y = Mul (left, gate)");
+  return {"y"};
+}
+
+Results bias_add(const ContribCall& /*c*/, ContribBody& f) {
+  f.add("s = Add (X, bias)  y = Add (s, skip)");
+  return {"y"};
+}
+
 }  // namespace
 
+extern const ContribOp kContribBiasAdd = {
+    .name = "BiasAdd", .inputs = {"X", "bias", "skip"}, .build = bias_add};
+extern const ContribOp kContribBiasSplitGelu = {
+    .name = "BiasSplitGelu", .inputs = {"X", "bias"}, .build = bias_split_gelu};
+extern const ContribOp kContribGemmFastGelu = {
+    .name = "GemmFastGelu", .inputs = {"X", "W", "bias?"}, .build = gemm_fast_gelu};
 extern const ContribOp kContribGelu = {.name = "Gelu", .inputs = {"X"}, .build = gelu};
 extern const ContribOp kContribBiasGelu = {
     .name = "BiasGelu", .inputs = {"A", "B"}, .build = bias_gelu};

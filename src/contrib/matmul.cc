@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "contrib/contrib.h"
+#include "contrib/activations.h"
 
 namespace steep {
 namespace {
@@ -25,19 +25,32 @@ std::string oriented(const ContribCall& c, ContribBody& f, size_t input, const s
   return name + "_turned";
 }
 
-Results product(const ContribCall& c, ContribBody& f, bool batch_a, bool batch_b) {
+Results product(const ContribCall& c, ContribBody& f, bool batch_a, bool batch_b,
+                const char* y = "y") {
   const std::string a = oriented(c, f, 0, "A", c.integer("transA") != 0, batch_a);
   const std::string b = oriented(c, f, 1, "B", c.integer("transB") != 0, batch_b);
   f.add(fmt::format("p = MatMul ({}, {})", a, b));
   const double alpha = c.real("alpha");
   if (alpha == 1) return {"p"};
   f.scalar("alpha", alpha, "A");
-  f.add("y = Mul (p, alpha)");
-  return {"y"};
+  f.add(fmt::format("{} = Mul (p, alpha)", y));
+  return {y};
 }
 
 Results fused_matmul(const ContribCall& c, ContribBody& f) {
   return product(c, f, c.integer("transBatchA") != 0, c.integer("transBatchB") != 0);
+}
+
+Results fused_matmul_activation(const ContribCall& c, ContribBody& f) {
+  if (c.attrs.has("activation_axis")) {
+    c.fail("An attribute is not supported.", "no activation_axis",
+           fmt::format("activation_axis = {}", c.integer("activation_axis")),
+           "Train the file from before another runtime optimised it.");
+  }
+  const std::string p =
+      product(c, f, c.integer("transBatchA") != 0, c.integer("transBatchB") != 0, "product")[0];
+  add_named_activation(c, f, p);
+  return {"y"};
 }
 
 Results transpose_matmul(const ContribCall& c, ContribBody& f) {
@@ -54,6 +67,19 @@ extern const ContribOp kContribFusedMatMul = {.name = "FusedMatMul",
                                                              {"transBatchA", 0},
                                                              {"transBatchB", 0}},
                                               .build = fused_matmul};
+extern const ContribOp kContribFusedMatMulActivation = {.name = "FusedMatMulActivation",
+                                                        .inputs = {"A", "B"},
+                                                        .attributes = {{"activation", ""},
+                                                                       {"activation_alpha", 0.0},
+                                                                       {"activation_axis", 0},
+                                                                       {"activation_beta", 0.0},
+                                                                       {"activation_gamma", 0.0},
+                                                                       {"alpha", 1.0},
+                                                                       {"transA", 0},
+                                                                       {"transB", 0},
+                                                                       {"transBatchA", 0},
+                                                                       {"transBatchB", 0}},
+                                                        .build = fused_matmul_activation};
 extern const ContribOp kContribTransposeMatMul = {
     .name = "TransposeMatMul",
     .inputs = {"A", "B"},

@@ -6,6 +6,7 @@
 #include <onnx/defs/schema.h>
 
 #include <algorithm>
+#include <array>
 #include <unordered_set>
 
 #include "model/attributes.h"
@@ -104,7 +105,21 @@ std::vector<Binding> Lowering::lower_contrib(const onnx::NodeProto& node,
   for (const auto& output : node.output()) {
     call.wanted.push_back(!output.empty() && read_.count(output) != 0);
   }
-  return lower_call(node, contrib_function(call), inputs, frame, name + "/");
+  const onnx::FunctionProto function = contrib_function(call);
+  // Its names are read while it is inlined, and are nobody's else.
+  std::vector<std::string> added;
+  auto read = [&](const auto& names) {
+    for (const std::string& n : names) {
+      if (read_.insert(n).second) added.push_back(n);
+    }
+  };
+  for (int i = 0; i < function.output_size(); ++i) {
+    if (call.wants(static_cast<size_t>(i))) read(std::array{function.output(i)});
+  }
+  for (const auto& inner : function.node()) read(inner.input());
+  std::vector<Binding> results = lower_call(node, function, inputs, frame, name + "/");
+  for (const std::string& n : added) read_.erase(n);
+  return results;
 }
 
 }  // namespace steep

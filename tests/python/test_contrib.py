@@ -261,6 +261,39 @@ REFUSED = {
         "float[4, 4] w",
         "Gelu",
     ),
+    **{
+        what: (f"y = com.microsoft.{call}", "float[N, 3, 4, 4] x, float[4] b, int64[8] p", said)
+        for what, call, said in (
+            ("mode", 'GridSample <mode = "trilinear"> (x, x)', "trilinear"),
+            ("padding", 'GridSample <padding_mode = "wrap"> (x, x)', "wrap"),
+            ("pad mode", 'Pad <mode = "wrap"> (x, p)', "wrap"),
+            ("metric", 'CDist <metric = "cosine"> (b, b)', "cosine"),
+            ("nearest", 'CropAndResize <mode = "nearest"> (x, x, x, x)', "nearest"),
+            ("auto_pad", 'ConvTransposeWithDynamicPads <auto_pad = "VALID"> (x, x)', "VALID"),
+            ("normalized", "Rfft <normalized = 1> (x)", "normalized = 1"),
+            ("signal", "Irfft <signal_ndim = 4> (x)", "4"),
+            ("size", "UnfoldTensor <size = 0> (x)", "size = 0"),
+            ("groups", "GroupNorm <activation = 2, groups = 2> (x, b, b)", "activation = 2"),
+            ("skip", "SkipGroupNorm <activation = 0, groups = 2> (x, b, b, b)", "float32[4]"),
+            ("inner", "BiasSoftmax <axis = 3> (x, b)", "none"),
+            (
+                "activation axis",
+                'FusedMatMulActivation <activation = "Softmax", activation_axis = 1> (x, x)',
+                "activation_axis = 1",
+            ),
+            ("softmax", 'FusedMatMulActivation <activation = "Softmax"> (x, x)', "Softmax"),
+        )
+    },
+    "bits": (
+        "y, m = com.microsoft.BitmaskDropout (x)  z = Not (m)",
+        "float[N, 3, 4] x",
+        "output 1",
+    ),
+    "buckets": (
+        "y = com.microsoft.RelativePositionBias <max_distance = 2> (t, n, n)",
+        "float[8, 2] t, int64 n",
+        "max_distance = 2",
+    ),
     "segments": (
         "y = com.microsoft.EmbedLayerNormalization (i, i, w, w, , g, g)",
         "int32[N, 3] i, float[5, 4] w, float[4] g",
@@ -280,6 +313,28 @@ def test_what_is_not_supported_is_refused_by_name(case: str) -> None:
     assert error.node == "y"
     assert said in f"{error.expected} | {error.received}"
     assert error.remedy
+
+
+def test_biased_dropouts_drop_in_training() -> None:
+    model = one(
+        "y, kept = com.microsoft.BiasDropout (x, b, r, half, on)",
+        "float[N, 64] x, float[N, 64] r",
+        "float[N, 64] y, bool[N, 64] kept",
+    )
+    held = onnx.load_from_string(model)
+    x, r = (np.random.default_rng(i).normal(size=(32, 64)).astype(F32) for i in range(2))
+    constants = {"half": np.array(0.5, F32), "on": np.array(True), "b": r[0]}
+    for name, value in constants.items():
+        held.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    y, kept = steep.InferenceSession(held.SerializeToString()).run(None, {"x": x, "r": r})
+    assert kept.all()  # a session for inference drops nothing
+    np.testing.assert_allclose(y, x + r[0] + r, rtol=1e-5, atol=1e-6)
+    del held.graph.output[1]
+    trained = steep.TrainingSession(held, trainable=["b"], loss="mse", optimizer="sgd", lr=0.0)
+    found = {float(trained.step(x, r, np.zeros_like(x))) for _ in range(3)}
+    assert len(found) == 3
+    whole = ((x + r[0] + r) ** 2).mean()
+    assert all(loss > whole for loss in found)  # what is kept counts twice
 
 
 def test_unknown_operators_of_the_domain_are_named() -> None:
