@@ -53,8 +53,9 @@ void add_conv(const ContribCall& c, ContribBody& f, const std::string& data, con
   const Floats p = floats(c, "activation_params");
   const bool two = kind == "Clip" || kind == "HardSigmoid";
   const size_t count = two ? 2 : kind == "LeakyRelu" ? 1 : 0;
-  if (p.size() < count) {
-    c.fail("An activation lacks a parameter.", fmt::format("{} for {}", count, kind),
+  if (p.size() != count) {
+    c.fail("An activation has too few parameters, or too many.",
+           fmt::format("{} for {}", count, kind.empty() ? "none" : kind.substr(0, 40)),
            fmt::format("{}", p.size()), "Export the model again.");
   }
   if (kind == "Clip") {

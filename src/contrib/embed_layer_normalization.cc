@@ -13,7 +13,15 @@ Results embed_layer_normalization(const ContribCall& c, ContribBody& f) {
            "segment_ids and segment_embedding, or neither",
            segments ? "no segment_embedding" : "no segment_ids", "Export the model again.");
   }
-  if (positions) {
+  // A single row would be broadcast to every place.
+  const auto& rows = c.inputs[3].shape;
+  const bool one = rows && !rows->empty() && (*rows)[0].known() && (*rows)[0].value() == 1;
+  if (!positions && one) {
+    f.add(
+        "extent = Shape <start = 1, end = 2> (input_ids)  length = Squeeze (extent)"
+        "  zero = Constant <value_int = 0> ()  step = Constant <value_int = 1> ()"
+        "  range = Range (zero, length, step)  places = Gather (position_embedding, range)");
+  } else if (positions) {
     f.add("places = Gather (position_embedding, position_ids)");
   } else {
     f.ints("begin", {0});

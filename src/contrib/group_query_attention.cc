@@ -86,6 +86,16 @@ Groups groups_of(const ContribCall& c) {
                        to_string(c.inputs[kQuery]), packed ? "none" : to_string(c.inputs[kKey])),
            "Export the model again.");
   }
+  for (const size_t cache : {kCos, kSin}) {
+    if (c.integer("do_rotary") == 0) break;
+    const int64_t turned = 2 * c.extent(cache, 1);
+    if (turned <= size && turned == 2 * c.extent(kCos, 1)) continue;
+    c.fail("Caches do not fit the heads.",
+           fmt::format("cos_cache and sin_cache of one width, at most {}", size / 2),
+           fmt::format("cos_cache {}, sin_cache {}", to_string(c.inputs[kCos]),
+                       to_string(c.inputs[kSin])),
+           "Export the model again.");
+  }
   return {heads, groups, size, c.has(kPastKey), packed};
 }
 

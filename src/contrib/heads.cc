@@ -29,7 +29,8 @@ void add_seen_of_lengths(ContribBody& f, const std::string& mask, bool starts) {
 }
 
 /// "padding", which is added to the scores; false where every key counts.
-bool add_padding(const ContribCall& c, ContribBody& f, int input, const Dim& batch) {
+bool add_padding(const ContribCall& c, ContribBody& f, const MaskInputs& masks, const Dim& batch) {
+  const int input = masks.padding;
   if (input < 0 || !c.has(static_cast<size_t>(input))) return false;
   const auto at = static_cast<size_t>(input);
   const size_t rank = c.rank(at);
@@ -55,10 +56,11 @@ bool add_padding(const ContribCall& c, ContribBody& f, int input, const Dim& bat
     }
     add_seen_of_lengths(f, sums ? "lengths" : name, starts);
   } else if (rank >= 2 && rank <= 4) {
-    // ONNX Runtime takes a column for no mask.
+    // ONNX Runtime's Attention takes a column for no mask.
     if (const Dim& keys = (*c.inputs[at].shape)[1];
         rank == 2 && keys.known() && keys.value() == 1) {
-      return false;
+      if (!masks.keys) return false;
+      if (!masks.keys->known() || masks.keys->value() != 1) refuse();
     }
     std::string mask = name;
     if (rank == 4) {  // of the longest sequence there may be: the last queries of those so far
@@ -127,7 +129,7 @@ std::string add_attention(const ContribCall& c, ContribBody& f, const Heads& hea
     f.add("causal = Where (known, raw, never)");
     scores = "causal";
   }
-  if (add_padding(c, f, masks.padding, batch)) added = "padding";
+  if (add_padding(c, f, masks, batch)) added = "padding";
   if (masks.bias >= 0 && c.has(static_cast<size_t>(masks.bias))) {
     if (!added.empty()) f.add("both = Add (padding, attention_bias)");
     added = added.empty() ? "attention_bias" : "both";

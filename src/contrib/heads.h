@@ -1,6 +1,7 @@
 // What Attention and MultiHeadAttention share: masks, and attention of heads.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "contrib/contrib.h"
@@ -14,9 +15,10 @@ struct Heads {
 
 /// By input of the call; -1 for an operator without it.
 struct MaskInputs {
-  int padding = -1;   ///< int32: which keys count
-  int bias = -1;      ///< added to the scores, [B or 1, heads or 1, S, T]
-  bool past = false;  ///< keys of earlier calls stand before the first query's own
+  int padding = -1;           ///< int32: which keys count
+  int bias = -1;              ///< added to the scores, [B or 1, heads or 1, S, T]
+  bool past = false;          ///< keys of earlier calls stand before the first query's own
+  std::optional<Dim> keys{};  ///< how many a padding of one column may stand for; any: as no mask
 };
 
 /// Adds values of those names: whole heads of a matrix, [B, rows, heads, size] and, as

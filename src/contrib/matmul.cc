@@ -16,6 +16,11 @@ std::string oriented(const ContribCall& c, ContribBody& f, size_t input, const s
                      bool flip, bool batch) {
   if (!flip && !batch) return name;
   const size_t rank = c.rank(input);
+  if (batch && rank < 3) {
+    c.fail("An input has another rank.",
+           fmt::format("{} of three axes or more where transBatch{} = 1", name, name),
+           to_string(c.inputs[input]), "Export the model again.");
+  }
   if (rank < 2) return name;
   Ints perm(rank);
   std::iota(perm.begin(), perm.end(), 0);

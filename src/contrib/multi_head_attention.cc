@@ -130,6 +130,8 @@ Results multi_head_attention(const ContribCall& c, ContribBody& f) {
     f.add(fmt::format("each_{0} = Transpose <perm = [0, 2, 1, 3]> ({1}_{0})", name,
                       c.has(kBias) ? "biased" : "apart"));
   }
+  const Operand& key = parts[1];
+  const Dim keys = past ? Dim() : (*c.inputs[key.input].shape)[key.form == Form::heads ? 2 : 1];
   Heads all = {"each_q", "each_k", "each_v"};
   if (past) {
     f.add(
@@ -139,7 +141,7 @@ Results multi_head_attention(const ContribCall& c, ContribBody& f) {
   }
   const std::string scores =
       add_attention(c, f, all, parts[0].size, (*c.inputs[kQuery].shape)[0],
-                    {.padding = kPadding, .bias = kAttentionBias, .past = past});
+                    {.padding = kPadding, .bias = kAttentionBias, .past = past, .keys = keys});
   return {"y", all.k, all.v, scores};
 }
 

@@ -25,6 +25,22 @@ Results rotary_embedding(const ContribCall& c, ContribBody& f) {
     }
     heads = hidden / size;
   }
+  // ONNX's operator leaves other widths to broadcasting.
+  const int64_t hidden = rank == 3 ? c.extent(0, 2) : c.extent(0, 3);
+  const int64_t size = rank == 4 ? hidden : heads > 0 ? hidden / heads : 0;
+  const int64_t turned = rotated != 0 ? rotated : size;
+  for (const size_t cache : {2, 3}) {
+    if (turned >= 0 && turned <= size && turned % 2 == 0 && c.extent(cache, 1) == turned / 2 &&
+        (rank == 4 || hidden == heads * size))
+      continue;
+    c.fail("Caches do not fit the heads.",
+           "half as many columns of cos_cache and sin_cache as rotary_embedding_dim, or as a head",
+           fmt::format("input {}, cos_cache {}, sin_cache {}, num_heads = {}, "
+                       "rotary_embedding_dim = {}",
+                       to_string(c.inputs[0]), to_string(c.inputs[2]), to_string(c.inputs[3]),
+                       heads, rotated),
+           "Export the model again.");
+  }
   std::string positions = "position_ids";
   if (c.rank(1) == 1) {
     positions = "positions";

@@ -284,6 +284,39 @@ REFUSED = {
             ("softmax", 'FusedMatMulActivation <activation = "Softmax"> (x, x)', "Softmax"),
         )
     },
+    **{
+        f"rotary {what}": (
+            f"y = com.microsoft.RotaryEmbedding <{attrs}> (x, p, c, c)",
+            f"float[N, 3, 12] x, int64[1] p, float[5, {width}] c",
+            said,
+        )
+        for what, attrs, width, said in (
+            ("cache too narrow", "num_heads = 2", 1, "cos_cache float32[5, 1]"),
+            ("cache too wide", "num_heads = 3", 3, "num_heads = 3"),
+            ("part too wide", "num_heads = 3, rotary_embedding_dim = 6", 3, "embedding_dim = 6"),
+        )
+    },
+    "grouped caches": (
+        "y = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 1, do_rotary = 1>"
+        " (x, k, k, , , n, t, c, c)",
+        "float[N, 3, 8] x, float[N, 3, 4] k, int32[N] n, int32 t, float[9, 3] c",
+        "at most 2",
+    ),
+    "column": (
+        "y = com.microsoft.MultiHeadAttention <num_heads = 2> (x, x, x, , m)",
+        "float[N, 3, 4] x, int32[N, 1] m",
+        "int32[N, 1]",
+    ),
+    "parameters": (
+        'y = com.microsoft.FusedConv <activation = "Relu", activation_params = [1.0]> (x, x)',
+        "float[N, 3, 4, 4] x",
+        "0 for Relu",
+    ),
+    "batches": (
+        "y = com.microsoft.FusedMatMul <transBatchA = 1> (x, x)",
+        "float[4, 4] x",
+        "transBatchA = 1",
+    ),
     "bits": (
         "y, m = com.microsoft.BitmaskDropout (x)  z = Not (m)",
         "float[N, 3, 4] x",
@@ -313,6 +346,20 @@ def test_what_is_not_supported_is_refused_by_name(case: str) -> None:
     assert error.node == "y"
     assert said in f"{error.expected} | {error.received}"
     assert error.remedy
+
+
+def test_a_single_position_is_not_repeated() -> None:
+    model = one(
+        "y = com.microsoft.EmbedLayerNormalization (i, , w, p, , g, g)",
+        "int32[N, S] i, float[5, 4] w, float[1, 4] p, float[4] g",
+    )
+    session = steep.InferenceSession(model)
+    w, p, g = (np.random.default_rng(0).normal(size=s).astype(F32) for s in ((5, 4), (1, 4), (4,)))
+    fed = {"w": w, "p": p, "g": g}
+    (y,) = session.run(None, {"i": np.array([[3]], np.int32), **fed})
+    assert y.shape == (1, 1, 4)
+    with pytest.raises(steep.Error):
+        session.run(None, {"i": np.array([[3, 1]], np.int32), **fed})
 
 
 def test_biased_dropouts_drop_in_training() -> None:
