@@ -89,6 +89,9 @@ std::span<const ContribOp* const> contrib_ops();
 /// nullptr for another.
 const ContribOp* find_contrib(std::string_view name);
 
+/// What to do about an operator of the domain that we do not know; "" for one of no known kind.
+std::string_view why_contrib_is_refused(std::string_view name);
+
 /// The function that a call means. Throws ModelError naming node and operator: for an input that
 /// lacks, too many inputs or outputs, an attribute that the operator does not have, and what the
 /// operator's file refuses.

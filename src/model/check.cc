@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "contrib/contrib.h"
 #include "model/own_functions.h"
 #include "model/quote.h"
 #include "model/scan.h"
@@ -172,7 +173,10 @@ class UnknownOps {
     }
     if (!node.domain().empty()) {
       foreign_domains_.insert(quote(node.domain()));
-      add(op, "", node);
+      add(op,
+          node.domain() == kContribDomain ? std::string(why_contrib_is_refused(node.op_type()))
+                                          : "",
+          node);
       return;
     }
     if (opset == 0) {

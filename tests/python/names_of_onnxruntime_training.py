@@ -135,5 +135,6 @@ user_input_grad_names initializer_grad_names_to_train module_output_gradient_nam
 output_grad_indices_non_differentiable output_grad_indices_require_full_shape
 module_output_indices_requires_save_for_backward frontier_node_arg_map cached_node_arg_names
 enable_caching build_gradient_graph initialize build loglevel push_back push_back_batch reserve
-shrink_to_fit dlpack_at to_dlpacks element_type_at bool_tensor_indices insert keys clear count remove
+shrink_to_fit dlpack_at to_dlpacks element_type_at bool_tensor_indices insert keys clear count
+remove
 """

@@ -390,6 +390,31 @@ def test_unknown_operators_of_the_domain_are_named() -> None:
     assert caught.value.op == "com.microsoft.QAttention"
 
 
+@pytest.mark.parametrize(
+    ("op", "said"),
+    [
+        ("QAttention", "quantised"),
+        ("QLinearAdd", "quantised"),
+        ("MatMulNBits", "quantised"),
+        ("DynamicQuantizeMatMul", "quantised"),
+        ("SoftmaxGrad", "training graph"),
+        ("SoftmaxGrad_13", "training graph"),
+        ("YieldOp", "training graph"),
+        ("InPlaceAccumulatorV2", "training graph"),
+        ("BeamSearch", "of generation"),
+        ("DecoderMaskedMultiHeadAttention", "of generation"),
+        ("PackedAttention", "without padding"),
+        ("SparseToDenseMatMul", "sparse"),
+        ("Tokenizer", "of text"),
+    ],
+)
+def test_what_is_not_for_training_says_what_to_train(op: str, said: str) -> None:
+    with pytest.raises(steep.ModelError) as caught:
+        steep.InferenceSession(one(f"y = com.microsoft.{op} (x)", "float[N, 3, 4] x"))
+    assert caught.value.op == f"com.microsoft.{op}"
+    assert said in caught.value.received
+
+
 def test_what_the_file_or_the_user_defines_comes_first() -> None:
     text = """<domain: "com.microsoft", opset_import: ["": 17]> Gelu (x) => (y) { y = Neg (x) }"""
     model = one("y = com.microsoft.Gelu (x)", "float[N, 3, 4] x")
