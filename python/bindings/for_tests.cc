@@ -104,6 +104,32 @@ std::vector<std::string> contrib_operators() {
   return names;
 }
 
+nb::dict contrib_signature(const std::string& name) {
+  const ContribOp* op = find_contrib(name);
+  nb::dict signature;
+  if (op == nullptr) return signature;
+  signature["inputs"] = std::vector<std::string>(op->inputs.begin(), op->inputs.end());
+  signature["outputs"] = op->outputs;
+  nb::dict attributes;
+  for (const Attribute& attribute : op->attributes) {
+    const nb::str key(attribute.name.data(), attribute.name.size());
+    std::visit(
+        [&]<typename T>(const T& value) {
+          if constexpr (std::is_same_v<T, std::string_view>) {
+            attributes[key] = std::string(value);
+          } else {
+            attributes[key] = value;
+          }
+        },
+        attribute.otherwise);
+  }
+  for (const std::string_view list : op->lists) {
+    attributes[nb::str(list.data(), list.size())] = nb::none();
+  }
+  signature["attributes"] = attributes;
+  return signature;
+}
+
 std::vector<std::string> kernels(const std::string& op) {
   std::vector<std::string> names;
   const auto host = host_device();
@@ -238,6 +264,9 @@ void init_for_tests(nb::module_& m) {
         nb::sig("def op_table() -> list[dict[str, str | bool]]"));
   m.def("contrib_operators", &contrib_operators,
         "The operators of com.microsoft that models may have.");
+  m.def("contrib_signature", &contrib_signature, nb::arg("name"),
+        "Inputs (with \"?\": may be left out), number of outputs, attributes with defaults of one.",
+        nb::sig("def contrib_signature(name: str) -> dict[str, Any]"));
   m.def("kernels", &kernels, nb::arg("op"),
         "Names of the CPU's kernels for an operator, fastest first.");
   m.def("evaluate_node", &evaluate_node, nb::arg("op"), nb::arg("inputs"), nb::arg("attrs"),

@@ -7,9 +7,12 @@ import onnx
 import onnxruntime
 import pytest
 from nodes import evaluate, one_node
+from onnxruntime.capi import onnxruntime_pybind11_state
 from rows import ROWS as ALL
 from rows.contrib import ALONE
 from rows.row import Row
+
+from steep import _steep
 
 # Which it has in ONNX's own domain.
 OF_ONNX = ("LayerNormalization", "SimplifiedLayerNormalization")
@@ -18,8 +21,12 @@ OF_ONNX = ("LayerNormalization", "SimplifiedLayerNormalization")
 UNTOLD = {("MultiHeadAttention", "y3")}
 
 
+def operator_of(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
 def operator(row: Row) -> str:
-    return row.op.rpartition(".")[2]
+    return operator_of(row.op)
 
 
 ROWS = [r for r in ALL if r.op.startswith("com.microsoft.") and r.note != ALONE]
@@ -54,6 +61,34 @@ def test_forward_is_that_of_onnxruntime(row: Row) -> None:
         assert ours.dtype == theirs.dtype, i
         assert ours.shape == theirs.shape, i
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5, err_msg=f"output {i}")
+
+
+SCHEMAS = {
+    schema.name: schema
+    for schema in onnxruntime_pybind11_state.get_all_operator_schema()
+    if schema.domain == "com.microsoft"
+}
+
+
+@pytest.mark.parametrize("op", _steep.contrib_operators())
+def test_signature_is_that_of_onnxruntime(op: str) -> None:
+    """No input, output or attribute is passed over, and defaults are the same."""
+    schema = SCHEMAS.get(operator_of(op))
+    if schema is None:
+        pytest.skip("ONNX Runtime has it in ONNX's domain, or in its package for training")
+    ours = _steep.contrib_signature(schema.name)
+    assert ours["inputs"] == [
+        i.name + ("?" if str(i.option).endswith("Optional") else "") for i in schema.inputs
+    ]
+    assert ours["outputs"] == len(schema.outputs)
+    assert sorted(ours["attributes"]) == sorted(schema.attributes)
+    for name, attribute in schema.attributes.items():
+        default = attribute._default_value
+        if not default:
+            continue
+        value = onnx.helper.get_attribute_value(onnx.AttributeProto.FromString(default))
+        wanted = value.decode() if isinstance(value, bytes) else value
+        assert ours["attributes"][name] == pytest.approx(wanted), name
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
