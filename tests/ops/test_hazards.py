@@ -176,6 +176,39 @@ def test_numbers_of_heads(bad):
         taken_apart("LinearAttention", CUBE, CUBE, CUBE, outputs=2, **rule)
     taken_apart("com.microsoft.Attention", CUBE, np.ones((8, 24), np.float32), num_heads=bad)
     taken_apart("com.microsoft.MultiHeadAttention", CUBE, CUBE, CUBE, num_heads=bad)
+    lengths, total = np.array([2, 2], np.int32), np.array(3, np.int32)
+    for heads in ({"num_heads": bad, "kv_num_heads": bad}, {"num_heads": 2, "kv_num_heads": bad}):
+        more = (CUBE, CUBE, None, None, lengths, total)
+        taken_apart("com.microsoft.GroupQueryAttention", CUBE, *more, **heads)
+
+
+@pytest.mark.parametrize("bad", [5, 9, 2**31 - 1])
+def test_rows_of_a_cache_that_are_longer_than_it_is(bad):
+    one, past = np.ones((1, 1, 8), np.float32), np.ones((1, 1, 4, 8), np.float32)
+    lengths, total = np.array([bad], np.int32), np.array(max(5, min(bad, 10)) + 1, np.int32)
+    heads = {"num_heads": 1, "kv_num_heads": 1}
+    more = (one, one, past, past, lengths, total)
+    taken_apart("com.microsoft.GroupQueryAttention", one, *more, **heads)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 3, LOWEST, HIGHEST])
+def test_numbers_of_groups_of_images(bad):
+    image, two = np.ones((1, 2, 2, 2), np.float32), np.ones(2, np.float32)
+    taken_apart("com.microsoft.GroupNorm", image, two, two, groups=bad, activation=0)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 9, LOWEST, HIGHEST])
+def test_windows_that_do_not_fit(bad):
+    if bad != 9:  # PyTorch refuses a window longer than the axis, too; here there are none
+        taken_apart("com.microsoft.UnfoldTensor", X, size=bad)
+    taken_apart("com.microsoft.UnfoldTensor", X, size=1, dim=bad if bad != 0 and bad != -1 else 7)
+    taken_apart(
+        "com.microsoft.Irfft", np.ones((3, 2), np.float32), signal_ndim=bad if abs(bad) > 3 else 4
+    )
+
+
+def test_matrices_without_an_inverse():
+    taken_apart("com.microsoft.Inverse", np.ones((2, 2), np.float32))
 
 
 @pytest.mark.parametrize("bad", [-1, LOWEST, HIGHEST])
