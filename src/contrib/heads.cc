@@ -5,27 +5,65 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 namespace steep {
 namespace {
 
+/// What a mask of one axis says of each row.
+enum class Lengths : uint8_t {
+  ends,             ///< [B]
+  ends_and_starts,  ///< [2 · B]
+  ends_and_sums,    ///< [3 · B + 2]: behind the lengths stand sums of them
+  told_by_length,   ///< one of these: the run knows
+};
+
 /// "seen", bool [B, T]: the keys before the end, and from the start on, that a row's mask tells.
-void add_seen_of_lengths(ContribBody& f, const std::string& mask, bool starts) {
+void add_seen_of_lengths(ContribBody& f, const std::string& mask, Lengths form) {
   f.ints("column", {1});
   f.add(
       "zero = Constant <value_int = 0> ()  one = Constant <value_int = 1> ()"
       "  all = Shape <start = 2, end = 3> (k)  total = Squeeze (all)"
       "  keys = Range (zero, total, one)");
   f.add(fmt::format("numbers = Cast <to = 7> ({})", mask));
-  if (!starts) {
-    f.add("ends = Unsqueeze (numbers, column)  seen = Less (keys, ends)");
+  switch (form) {
+    case Lengths::ends: f.add("first = Identity (numbers)"); break;
+    case Lengths::ends_and_starts:
+      f.add("first, second = Split <axis = 0, num_outputs = 2> (numbers)");
+      break;
+    default:
+      // A mask of no known length has its numbers sought behind its end.
+      f.add(
+          "rows_of_q = Shape <start = 0, end = 1> (q)  batch_size = Squeeze (rows_of_q)"
+          "  row_places = Range (zero, batch_size, one)  extent = Shape (numbers)"
+          "  mask_length = Squeeze (extent)  pairs = Add (batch_size, batch_size)"
+          "  triples = Add (pairs, batch_size)  two = Add (one, one)  most = Add (triples, two)"
+          "  alone = Equal (mask_length, batch_size)  in_pairs = Equal (mask_length, pairs)"
+          "  with_sums = Equal (mask_length, most)  either = Or (alone, in_pairs)"
+          "  fits = Or (either, with_sums)  first_places = Where (fits, row_places, mask_length)"
+          "  first = Gather (numbers, first_places)  shifted = Add (first_places, batch_size)"
+          "  second_places = Where (in_pairs, shifted, first_places)"
+          "  found = Gather (numbers, second_places)  second = Where (in_pairs, found, zero)");
+  }
+  f.add("ends = Unsqueeze (first, column)");
+  if (form == Lengths::ends) {
+    f.add("seen = Less (keys, ends)");
     return;
   }
   f.add(
-      "first, second = Split <axis = 0, num_outputs = 2> (numbers)"
-      "  ends = Unsqueeze (first, column)  starts = Unsqueeze (second, column)"
+      "starts = Unsqueeze (second, column)"
       "  before = Less (keys, ends)  behind = GreaterOrEqual (keys, starts)"
       "  seen = And (before, behind)");
+}
+
+/// nullopt for a length that no mask has.
+std::optional<Lengths> lengths_of(const Dim& numbers, const Dim& batch) {
+  if (provably_equal(numbers, batch)) return Lengths::ends;
+  if (!numbers.known() || !batch.known()) return Lengths::told_by_length;
+  const int64_t n = numbers.value(), rows = batch.value();
+  if (n % 2 == 0 && n / 2 == rows) return Lengths::ends_and_starts;
+  if (n >= 2 && (n - 2) % 3 == 0 && (n - 2) / 3 == rows) return Lengths::ends_and_sums;
+  return std::nullopt;
 }
 
 /// "padding", which is added to the scores; false where every key counts.
@@ -43,18 +81,9 @@ bool add_padding(const ContribCall& c, ContribBody& f, const MaskInputs& masks, 
            to_string(c.inputs[at]), "Give the mask as [batch, keys], 1 where a key counts.");
   };
   if (rank == 1) {
-    const Dim& numbers = (*c.inputs[at].shape)[0];
-    const bool known = batch.known() && batch.value() > 0 && numbers.known();
-    const bool starts = known && numbers.value() % 2 == 0 && numbers.value() / 2 == batch.value();
-    const bool sums =
-        known && (numbers.value() - 2) % 3 == 0 && (numbers.value() - 2) / 3 == batch.value();
-    if (!starts && !sums && !provably_equal(numbers, batch)) refuse();
-    if (sums) {  // behind the lengths stand sums of them
-      f.ints("origin", {0});
-      f.ints("count", {batch.value()});
-      f.add(fmt::format("lengths = Slice ({}, origin, count)", name));
-    }
-    add_seen_of_lengths(f, sums ? "lengths" : name, starts);
+    const auto form = lengths_of((*c.inputs[at].shape)[0], batch);
+    if (!form) refuse();
+    add_seen_of_lengths(f, name, *form);
   } else if (rank >= 2 && rank <= 4) {
     // ONNX Runtime's Attention takes a column for no mask.
     if (const Dim& keys = (*c.inputs[at].shape)[1];

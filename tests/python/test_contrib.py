@@ -201,8 +201,8 @@ REFUSED = {
     "heads": ("y = com.microsoft.Attention <num_heads = 5> (x, w)", SELF, "num_heads = 5"),
     "mask": (
         "y = com.microsoft.Attention <num_heads = 2> (x, w, , m)",
-        SELF + ", int32[K] m",
-        "int32[K]",
+        "float[2, 3, 4] x, float[4, 12] w, int32[5] m",
+        "int32[5]",
     ),
     "past_key": (
         "y = com.microsoft.MultiHeadAttention <num_heads = 2> (x, x, x, , , , p)",
@@ -346,6 +346,32 @@ def test_what_is_not_supported_is_refused_by_name(case: str) -> None:
     assert error.node == "y"
     assert said in f"{error.expected} | {error.received}"
     assert error.remedy
+
+
+def test_a_mask_of_lengths_is_told_by_the_run() -> None:
+    """Optimised files of BERT have masks that are made of other values than the rows."""
+    session = steep.InferenceSession(
+        one(
+            "y = com.microsoft.Attention <num_heads = 2> (x, w, , m)",
+            "float[N, 3, 4] x, float[4, 12] w, int32[K] m",
+        )
+    )
+    random = np.random.default_rng(0)
+    fed = {"x": random.normal(size=(2, 3, 4)).astype(F32), "w": random.normal(size=(4, 12))}
+    fed["w"] = fed["w"].astype(F32)
+    stock = onnxruntime.InferenceSession(
+        one(
+            "y = com.microsoft.Attention <num_heads = 2> (x, w, , m)",
+            "float[N, 3, 4] x, float[4, 12] w, int32[K] m",
+        )
+    )
+    for mask in ([3, 1], [3, 2, 1, 0], [3, 1, 0, 3, 6, 0, 3, 6]):
+        fed["m"] = np.array(mask, np.int32)
+        (ours,), (theirs,) = session.run(None, fed), stock.run(None, fed)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    for length in (0, 1, 3, 5, 6, 9):
+        with pytest.raises(steep.Error):
+            session.run(None, {**fed, "m": np.ones(length, np.int32)})
 
 
 def test_a_single_position_is_not_repeated() -> None:
