@@ -31,6 +31,8 @@ namespace steep {
   X(FusedGemm) \
   X(FusedMatMul) \
   X(FusedMatMulActivation) \
+  X(GatedAdd) \
+  X(GatedRMSNorm) \
   X(GatherND) \
   X(Gelu) \
   X(GemmFastGelu) \
@@ -40,6 +42,7 @@ namespace steep {
   X(Inverse) \
   X(Irfft) \
   X(LayerNormalization) \
+  X(LinearAttentionGate) \
   X(MultiHeadAttention) \
   X(NhwcConv) \
   X(NhwcFusedConv) \
@@ -50,11 +53,13 @@ namespace steep {
   X(Rfft) \
   X(RotaryEmbedding) \
   X(SampleOp) \
+  X(ScaledSiLU) \
   X(SimplifiedLayerNormalization) \
   X(SkipGroupNorm) \
   X(SkipLayerNormalization) \
   X(SkipSimplifiedLayerNormalization) \
   X(SoftmaxCrossEntropyLossInternal) \
+  X(SwiGLU) \
   X(TransposeMatMul) \
   X(Trilu) \
   X(UnfoldTensor) \

@@ -281,6 +281,8 @@ REFUSED = {
                 'FusedMatMulActivation <activation = "Softmax", activation_axis = 1> (x, x)',
                 "activation_axis = 1",
             ),
+            ("projected", "GatedAdd (x, x, x, x)", "gate_weight"),
+            ("gate", 'GatedRMSNorm <activation = "gelu"> (x, b, x)', "gelu"),
             ("softmax", 'FusedMatMulActivation <activation = "Softmax"> (x, x)', "Softmax"),
         )
     },
