@@ -71,15 +71,19 @@ def _take_apart(
             log.debug("%s stays whole: %s", node.target, e)
     else:
         return
-    if any(map(_writes, parts.graph.nodes)):
-        return
+    if written_out is call and not all(_is_said(n, has_word) for n in parts.graph.nodes):
+        return  # it is refused by its own name
     if all(n.target is not node.target for n in parts.graph.nodes):
         for part in _replace(within, node, parts, [flat[i] for i in moving]):
             _take_apart(within, part, has_word)
 
 
-def _writes(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+def _is_said(node: torch.fx.Node, has_word: Callable[[OpOverload], bool]) -> bool:
+    """Return whether a call has a word, or is taken apart, and writes nothing."""
+    if not isinstance(node.target, OpOverload):
+        return True
+    known = has_word(node.target) or _rule(node.target, has_word) is not None
+    return known and not node.target._schema.is_mutable
 
 
 def _rule(target: Any, has_word: Callable[[OpOverload], bool]) -> Callable[..., Any] | None:

@@ -57,6 +57,8 @@ OPTIONS = {
         torch.var_mean(x, 1, correction=0),
         torch.var_mean(x, (0, 3), keepdim=True),
         torch.var_mean(x[:1].detach(), 0, correction=2),
+        x.var(1, keepdim=True),
+        x.var((0, 3), correction=0, keepdim=True),
         torch.var_mean(x),
     ],
     "special's names": lambda x: [
