@@ -282,6 +282,7 @@ def _norm(
     x = opset18.Cast(self, to=dtype) if dtype not in (-1, None) else self
     if not self.shape:
         x, dim = opset18.Unsqueeze(x, opset18.Constant(value_ints=[0])), [0]
+        keepdim = False  # there is no axis to keep
     axes = opset18.Constant(value_ints=list(dim)) if dim else None
     kept = {"keepdims": int(bool(keepdim))}
     size = opset18.Abs(x)

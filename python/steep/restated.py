@@ -247,6 +247,8 @@ def _interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
     whole = c.recompute_scale_factor or all(s == int(s) for s in scales)
     if c.mode == "nearest-exact" and not whole:
         lost("nearest-exact interpolation by a scale that is no integer")
+    if c.antialias and c.align_corners:  # the filter is as wide as corners make a step
+        lost("interpolation with antialias and align_corners")
     return F.interpolate(*args, **kwargs)
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from steep import ORTModule
+from steep import ModelError, ORTModule
 
 # of [N, 2, 14, 8]
 OPTIONS = {
@@ -27,6 +27,10 @@ OPTIONS = {
     ],
     "round in what is left": lambda x: F.pad(x, (-1, 2, 2, -1), "circular"),
     "volumes without biases": lambda x: F.conv3d(x[None, :2], x[None, :2, :, :2, :2]),
+    "norms of a number": lambda x: [
+        x.sum().norm(dim=0, keepdim=True) * torch.linalg.vector_norm(x.mean(), 3, 0, True),
+        F.cosine_similarity(x.sum(), x.mean(), 0),
+    ],
     "small norms": lambda x: [
         F.cosine_similarity(x, x.flip(1), 1, eps=5.0),
         F.cosine_similarity(x * 0, x, -1),
@@ -134,3 +138,15 @@ def test_options_are_pytorchs(dtype):
                     equal_nan=True,
                     msg=lambda m, name=name: f"{name}: {m}",
                 )
+
+
+class Narrowed(nn.Module):
+    def forward(self, x):
+        options = {"mode": "bilinear", "align_corners": True, "antialias": True}
+        return F.interpolate(x, (7, 3), **options)
+
+
+def test_antialias_with_corners_is_refused():
+    """ONNX's filter is as wide as extents make a step, PyTorch's as corners do."""
+    with pytest.raises(ModelError, match="antialias and align_corners"):
+        ORTModule(Narrowed(), fallback=None)(torch.ones(1, 2, 14, 8))
