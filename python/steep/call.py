@@ -225,17 +225,6 @@ def _fill_in_zeros(
             found[k] = torch.zeros_like(wanted[k])
 
 
-def after_others(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a parameter with hooks as a view of it, whose gradient comes after others'.
-
-    All gradients of a graph are there at once, and PyTorch adds them to parameters in whatever
-    order. A hook that looks at other parameters' gradients (DistributedDataParallel's
-    ``param_to_hook_all_reduce``) believes that those of later parameters have come before.
-    """
-    hooks = tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None)
-    return tensor.view_as(tensor) if hooks and tensor.is_leaf else tensor
-
-
 def _differentiable_backward(
     call: Call, tensors: list[torch.Tensor], gradients: tuple[torch.Tensor | None, ...]
 ) -> list[torch.Tensor | None]:

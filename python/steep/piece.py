@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
+from steep.arrival import by_arrival, in_order
 from steep.boundaries import refuse_complex, refuse_histories, refuse_sparse
-from steep.call import Autograd, Call, after_others
+from steep.call import Autograd, Call
 from steep.checks import raise_where, take_checks
 from steep.lowering import fake_mode, lower, outputs_of, refusal
 from steep.memory import all_written_by, memory_of, written_by
@@ -166,7 +167,7 @@ class Piece:
             [f"arg_{i}" for i in inputs],
             inputs,
             len(fakes),
-            tuple(wanted),
+            tuple(by_arrival(lowered.graph, wanted)),
             precision=precision,
             providers=current(),
             connected=lowered.connected if wanted else (),
@@ -208,7 +209,7 @@ class Piece:
         """Return the engine's results: what is to be written, and then what was computed."""
         call = self.call
         if call.gradients and torch.is_grad_enabled():
-            wanted = (after_others(tensors[i]) for i in call.wanted_inputs)
+            wanted = in_order([tensors[i] for i in call.wanted_inputs])
             return list(Autograd.apply(call, tensors, *wanted))
         return call.run(tensors, gradients=False)[0]
 

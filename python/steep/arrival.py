@@ -1,0 +1,61 @@
+"""In what order gradients come to parameters.
+
+All gradients of a graph are there at once, and PyTorch adds them to parameters in whatever order.
+Views of parameters make it that of PyTorch's own backward: a view's gradient is passed on before
+that of an earlier view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch._ops import HigherOrderOperator
+from torch.nn.parallel import DistributedDataParallel
+
+# Calls that are several operations to PyTorch's backward: of their parameters the last has its
+# gradient first. Of one operation that reads several, the first does.
+_SEVERAL = {
+    "bilinear",
+    "gru",
+    "linear",
+    "lstm",
+    "multi_head_attention_forward",
+    "rnn_relu",
+    "rnn_tanh",
+}
+
+
+def by_arrival(graph: torch.fx.Graph, wanted: Sequence[int]) -> list[int]:
+    """Return placeholders' positions, those first whose gradients PyTorch has complete last.
+
+    A gradient is complete when backward is done with the parameter's first use.
+    """
+    places = {node: i for i, node in enumerate(graph.nodes)}
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+
+    def key(i: int) -> tuple[int, int]:
+        if i >= len(placeholders) or not placeholders[i].users:
+            return len(places), i
+        use = min(placeholders[i].users, key=places.__getitem__)
+        operand = use.all_input_nodes.index(placeholders[i])
+        several = getattr(use.target, "__name__", use.target) in _SEVERAL
+        several = several or isinstance(use.target, HigherOrderOperator)
+        return places[use], operand if several else -operand
+
+    return sorted(wanted, key=key)
+
+
+def in_order(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return them, or views, so that gradients come to the last one first where that is seen.
+
+    A hook that looks at other parameters' gradients (``param_to_hook_all_reduce``) believes that
+    those of later parameters have come before. A DistributedDataParallel lays its buckets out in
+    the order in which gradients come, and PowerSGD draws numbers in that of a bucket's parameters.
+    """
+    seen = DistributedDataParallel._get_active_ddp_module() is not None
+    return [p.view_as(p) if p.is_leaf and (seen or _has_hooks(p)) else p for p in parameters]
+
+
+def _has_hooks(tensor: torch.Tensor) -> bool:
+    return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))
