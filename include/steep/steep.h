@@ -37,12 +37,12 @@ struct OwnOptimizer;  // private
 /// One optimizer for all trained parameters, with the conventions (and, but for lr and adamw's
 /// weight_decay, the defaults) of torch.optim; LAMB after You et al. 2020.
 struct OptimizerOptions {
-  /// "sgd", "adam", "adamw", "nadam", "radam", "adagrad", "adadelta", "rmsprop", "adamax" or
-  /// "lamb"; or the name of one that is registered (steep/ops.h), which takes lr, weight_decay if
-  /// it has that, maximize and `attributes` of the following.
+  /// "sgd", "adam", "adamw", "transformers_adamw", "nadam", "radam", "adagrad", "adadelta",
+  /// "rmsprop", "adamax" or "lamb"; or the name of one that is registered (steep/ops.h), which
+  /// takes lr, weight_decay if it has that, maximize and `attributes` of the following.
   std::string kind = "adamw";
   double lr = 1e-3;
-  double weight_decay = 0;  ///< added to the gradient; decoupled with adamw and lamb
+  double weight_decay = 0;  ///< added to the gradient; decoupled with …adamw and lamb
   bool maximize = false;    ///< go along the gradient
   // sgd, rmsprop
   double momentum = 0;

@@ -1,5 +1,5 @@
-// steep.Adam: one pass over parameter, gradient and both moments, in torch.optim's order of
-// operations.
+// steep.Adam: one pass over parameter, gradient and both moments, with the roundings of
+// torch.optim's fused Adam and AdamW, and of transformers' AdamW as PyTorch runs it.
 
 #include <functional>
 
@@ -16,17 +16,27 @@ HWY_BEFORE_NAMESPACE();
 namespace steep::cpu {
 namespace HWY_NAMESPACE {
 
+/// Where weight decay comes in: the attribute `decoupled`.
+enum class Decay { in_gradient, before, after };
+
 /// Elements [begin, end). Inputs and outputs may be the same arrays.
-template <bool kDecoupled, typename T>
+template <Decay kDecay, typename T>
 HWY_INLINE void adam_range(const AdamStep& s, const KernelArgs& args, int64_t begin, int64_t end) {
   const hn::ScalableTag<T> d;
   const auto set = [&](double v) { return hn::Set(d, static_cast<T>(v)); };
   const auto grad_scale = set(s.grad_scale), decay = set(s.weight_decay);
   const auto shrink = set(1 - s.lr * s.weight_decay);
-  const auto one_less_beta1 = set(1 - s.beta1), beta2 = set(s.beta2),
+  const auto beta1 = set(s.beta1), one_less_beta1 = set(1 - s.beta1), beta2 = set(s.beta2),
              one_less_beta2 = set(1 - s.beta2);
-  const auto root_correction = set(std::sqrt(s.correction2)), epsilon = set(s.epsilon);
-  const auto step_size = set(-s.lr / s.correction1);
+  // as torch.lerp, which begins at the nearer end
+  const bool from_m = static_cast<T>(1 - s.beta1) < T{0.5};
+  const auto along = from_m ? one_less_beta1 : hn::Sub(one_less_beta1, set(1));
+  const double root = std::sqrt(s.correction2);
+  const auto root_correction = set(root), epsilon = set(s.epsilon);
+  const bool shrinks_after = s.weight_decay != 0;
+  const auto less = set(-s.lr * s.weight_decay);
+  const auto step_size =
+      set(kDecay == Decay::after ? -(s.lr * root / s.correction1) : -s.lr / s.correction1);
   const auto *param = args.input<T>(0), *grad = args.input<T>(1);
   const auto *m_in = args.input<T>(kM), *v_in = args.input<T>(kV);
   const T* greatest_in = s.amsgrad ? args.input<T>(kGreatest) : nullptr;
@@ -37,21 +47,25 @@ HWY_INLINE void adam_range(const AdamStep& s, const KernelArgs& args, int64_t be
   const auto update = [&](int64_t i, auto load, auto store) HWY_ATTR {
     auto w = load(param + i);
     auto g = hn::Mul(load(grad + i), grad_scale);
-    if constexpr (kDecoupled) {
-      w = hn::Mul(w, shrink);
-    } else {
-      g = hn::MulAdd(decay, w, g);
-    }
+    if constexpr (kDecay == Decay::before) w = hn::Mul(w, shrink);
+    if constexpr (kDecay == Decay::in_gradient) g = hn::MulAdd(decay, w, g);
     auto m = load(m_in + i);
-    m = hn::MulAdd(one_less_beta1, hn::Sub(g, m), m);
+    if constexpr (kDecay == Decay::after) {
+      m = hn::MulAdd(one_less_beta1, g, hn::Mul(m, beta1));
+    } else {
+      m = hn::MulAdd(along, hn::Sub(g, m), from_m ? m : g);
+    }
     const auto v = hn::MulAdd(hn::Mul(one_less_beta2, g), g, hn::Mul(load(v_in + i), beta2));
     auto greatest = v;
     if (greatest_in != nullptr) {
       greatest = hn::Max(load(greatest_in + i), v);
       store(greatest, greatest_out + i);
     }
-    const auto denominator = hn::Add(hn::Div(hn::Sqrt(greatest), root_correction), epsilon);
+    auto denominator = hn::Sqrt(greatest);
+    if constexpr (kDecay != Decay::after) denominator = hn::Div(denominator, root_correction);
+    denominator = hn::Add(denominator, epsilon);
     w = hn::Add(w, hn::Div(hn::Mul(step_size, m), denominator));
+    if (kDecay == Decay::after && shrinks_after) w = hn::MulAdd(less, w, w);
     store(w, param_out + i);
     store(m, m_out + i);
     store(v, v_out + i);
@@ -70,17 +84,21 @@ HWY_INLINE void adam_range(const AdamStep& s, const KernelArgs& args, int64_t be
   }
 }
 
-void adam_f32(const AdamStep& s, const KernelArgs& args, int64_t begin, int64_t end) {
-  adam_range<false, float>(s, args, begin, end);
+template <typename T>
+HWY_INLINE void adam_of(Decay decay, const AdamStep& s, const KernelArgs& args, int64_t begin,
+                        int64_t end) {
+  if (decay == Decay::in_gradient) return adam_range<Decay::in_gradient, T>(s, args, begin, end);
+  if (decay == Decay::before) return adam_range<Decay::before, T>(s, args, begin, end);
+  adam_range<Decay::after, T>(s, args, begin, end);
 }
-void adam_f64(const AdamStep& s, const KernelArgs& args, int64_t begin, int64_t end) {
-  adam_range<false, double>(s, args, begin, end);
+
+void adam_f32(int64_t decoupled, const AdamStep& s, const KernelArgs& args, int64_t begin,
+              int64_t end) {
+  adam_of<float>(static_cast<Decay>(decoupled), s, args, begin, end);
 }
-void adamw_f32(const AdamStep& s, const KernelArgs& args, int64_t begin, int64_t end) {
-  adam_range<true, float>(s, args, begin, end);
-}
-void adamw_f64(const AdamStep& s, const KernelArgs& args, int64_t begin, int64_t end) {
-  adam_range<true, double>(s, args, begin, end);
+void adam_f64(int64_t decoupled, const AdamStep& s, const KernelArgs& args, int64_t begin,
+              int64_t end) {
+  adam_of<double>(static_cast<Decay>(decoupled), s, args, begin, end);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -93,15 +111,13 @@ namespace {
 
 HWY_EXPORT(adam_f32);
 HWY_EXPORT(adam_f64);
-HWY_EXPORT(adamw_f32);
-HWY_EXPORT(adamw_f64);
 
 class Adam final : public Kernel {
  public:
   Adam(const NodeSpec& node, StepInputs inputs)
       : size_(node.in(0).size()),
         f32_(node.in(0).dtype == DType::f32),
-        decoupled_(node.attrs.integer("decoupled") != 0),
+        decoupled_(node.attrs.integer("decoupled")),
         correct_(node.attrs.integer("bias_correction") != 0),
         amsgrad_(node.in(kGreatest).present()),
         options_(node.attrs),
@@ -114,27 +130,29 @@ class Adam final : public Kernel {
     AdamStep step = options_.at(inputs_, args, correct_);
     step.amsgrad = amsgrad_;
     parallel_for(size_, 16384, [&](int64_t begin, int64_t end) {
-      if (f32_ && decoupled_) {
-        HWY_DYNAMIC_DISPATCH(adamw_f32)(step, args, begin, end);
-      } else if (f32_) {
-        HWY_DYNAMIC_DISPATCH(adam_f32)(step, args, begin, end);
-      } else if (decoupled_) {
-        HWY_DYNAMIC_DISPATCH(adamw_f64)(step, args, begin, end);
+      if (f32_) {
+        HWY_DYNAMIC_DISPATCH(adam_f32)(decoupled_, step, args, begin, end);
       } else {
-        HWY_DYNAMIC_DISPATCH(adam_f64)(step, args, begin, end);
+        HWY_DYNAMIC_DISPATCH(adam_f64)(decoupled_, step, args, begin, end);
       }
     });
   }
 
  private:
   int64_t size_;
-  bool f32_, decoupled_, correct_, amsgrad_;
+  bool f32_;
+  int64_t decoupled_;
+  bool correct_, amsgrad_;
   AdamOptions options_;
   StepInputs inputs_;
 };
 
 std::unique_ptr<Kernel> make_adam(const NodeSpec& node, std::string* why_not) {
   const auto inputs = step_inputs(node, 4, why_not);
+  if (node.attrs.integer("decoupled") == 2 && node.in(kGreatest).present()) {
+    *why_not = "transformers' AdamW has no AMSGrad";
+    return nullptr;
+  }
   return inputs ? std::make_unique<Adam>(node, *inputs) : nullptr;
 }
 

@@ -52,8 +52,8 @@ class TrainingSession(_steep.TrainingSession):
             a weight, and is not fed.
         frozen: taken away from ``trainable``.
         optimizer: "sgd", "adam", "adamw", "nadam", "radam", "adagrad", "adadelta", "rmsprop",
-            "adamax" or "lamb", with the conventions of ``torch.optim``; or one that is registered
-            (``steep.register_optimizer``).
+            "adamax" or "lamb", with the conventions of ``torch.optim``; "transformers_adamw"; or
+            one that is registered (``steep.register_optimizer``).
         attributes: numbers for attributes of a registered optimizer's function, by name.
         lr, weight_decay, momentum, dampening, nesterov, betas, eps, bias_correction: its settings,
             of those it has.

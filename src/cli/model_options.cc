@@ -131,8 +131,9 @@ void check_optimizer_usage(const CLI::App& app, const OptimizerOptions& optimize
   };
   only_with(app, is({"sgd"}), "--optimizer sgd", {"--dampening", "--nesterov"});
   only_with(app, is({"sgd", "rmsprop"}), "--optimizer sgd or rmsprop", {"--momentum"});
-  only_with(app, is({"adam", "adamw", "nadam", "radam", "adamax", "lamb"}),
-            "--optimizer adam, adamw, nadam, radam, adamax or lamb", {"--beta1", "--beta2"});
+  only_with(app, is({"adam", "adamw", "transformers_adamw", "nadam", "radam", "adamax", "lamb"}),
+            "--optimizer adam, adamw, transformers_adamw, nadam, radam, adamax or lamb",
+            {"--beta1", "--beta2"});
   only_with(app, !is({"sgd"}), "another optimizer than sgd", {"--epsilon"});
   only_with(app, is({"nadam"}), "--optimizer nadam", {"--momentum-decay"});
   only_with(app, is({"adagrad"}), "--optimizer adagrad", {"--lr-decay", "--initial-accumulator"});

@@ -27,6 +27,7 @@ const std::vector<Algorithm>& kinds() {
       {"sgd", "steep.SGD", {}, {"nesterov"}},
       {"adam", "steep.Adam", adams, {"amsgrad", "decoupled_weight_decay", "bias_correction"}},
       {"adamw", "steep.Adam", adams, {"amsgrad", "decoupled_weight_decay", "bias_correction"}},
+      {"transformers_adamw", "steep.Adam", adams, {"bias_correction"}, 1e-6},
       {"nadam",
        "steep.NAdam",
        {adams[0], adams[1], {.kind = "mu_product", .initial = 1, .scalar = true}},
@@ -249,7 +250,8 @@ void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions&
   attrs.set("maximize", int64_t{o.maximize});
   attrs.set("nesterov", int64_t{o.nesterov});
   attrs.set("centered", int64_t{o.centered});
-  attrs.set("decoupled", int64_t{o.kind == "adamw" || o.decoupled_weight_decay});
+  const bool decoupled = o.kind == "adamw" || o.decoupled_weight_decay;
+  attrs.set("decoupled", int64_t{o.kind == "transformers_adamw" ? 2 : decoupled});
   attrs.set("bias_correction", int64_t{o.bias_correction});
   const std::vector<Value> updated =
       apply_n(op, operands, static_cast<int>(states.size()), std::move(attrs));

@@ -125,7 +125,7 @@ TEST(Sgd, MomentumWithoutBufferIsRefused) {
 }
 
 TEST(Adam, FollowsTorch) {
-  for (int64_t decoupled : {0, 1}) {
+  for (int64_t decoupled : {0, 1, 2}) {
     for (double decay : {0.0, 0.1}) {
       const Trial setup{.attrs = {{"beta1", 0.8},
                                   {"beta2", 0.95},
@@ -138,13 +138,15 @@ TEST(Adam, FollowsTorch) {
               [&](Vec& p, const Vec& grad, Vec& m, Vec& v, double lr, double step) {
                 for (size_t i = 0; i < p.size(); ++i) {
                   double g = grad[i];
-                  if (decoupled != 0) p[i] *= 1 - lr * decay;
+                  if (decoupled == 1) p[i] *= 1 - lr * decay;
                   if (decoupled == 0) g += decay * p[i];
                   m[i] = 0.8 * m[i] + 0.2 * g;
                   v[i] = 0.95 * v[i] + 0.05 * g * g;
                   const double m_hat = m[i] / (1 - std::pow(0.8, step));
-                  const double v_hat = v[i] / (1 - std::pow(0.95, step));
-                  p[i] -= lr * m_hat / (std::sqrt(v_hat) + 1e-4);
+                  const double correction = 1 - std::pow(0.95, step);
+                  const double epsilon = decoupled == 2 ? 1e-4 / std::sqrt(correction) : 1e-4;
+                  p[i] -= lr * m_hat / (std::sqrt(v[i] / correction) + epsilon);
+                  if (decoupled == 2) p[i] *= 1 - lr * decay;
                 }
               });
       });

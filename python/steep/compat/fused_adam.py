@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 
 from steep import _steep
 from steep.compat.tensor_update import TensorUpdate
-from steep.errors import DataError
 from steep.optim_state import SharedState
 
 
@@ -30,10 +28,19 @@ class AdamWMode(enum.IntEnum):
     ADAMW_TORCH = 2
 
 
+_KINDS = {
+    AdamWMode.ADAM_L2_REGULARIZATION: "adam",
+    AdamWMode.ADAMW_TRANSFORMERS: "transformers_adamw",
+    AdamWMode.ADAMW_TORCH: "adamw",
+}
+
+
 class FusedAdam(torch.optim.Optimizer):
     """Adam whose step is one compiled program of the engine, for all parameters at once.
 
     ``state`` has PyTorch's names ("step", "exp_avg", "exp_avg_sq") and is the engine's own memory.
+    Weights are those of PyTorch's, to the last bit but for a tensor's last few elements, where
+    ``torch.optim``'s fused kernels round in another way.
     The program is compiled at the first step, and anew when other parameters have gradients, or
     ``bias_correction`` changes.
 
@@ -92,7 +99,7 @@ class FusedAdam(torch.optim.Optimizer):
 
         Raises:
             RuntimeError: a gradient is sparse.
-            DataError: a parameter cannot be updated in place, or the rate and decay do not fit.
+            DataError: a parameter cannot be updated in place.
         """
         result = None
         if closure is not None:
@@ -104,26 +111,22 @@ class FusedAdam(torch.optim.Optimizer):
         gradients = [p.grad for group in groups for p in group.parameters]
         if any(g.is_sparse for g in gradients):
             raise RuntimeError("FusedAdam takes no sparse gradients; torch.optim.SparseAdam does")
-        update = self._compiled(groups, [self._options(group) for group in groups])
+        update = self._compiled(groups, [self._options(group.settings) for group in groups])
         pairs = zip(gradients, update.parameters.values(), strict=True)
         update.step([g.to(p.dtype).contiguous() for g, p in pairs])
         assert self._shared is not None
         self._shared.show()
-        for settings in {id(group.settings): group.settings for group in groups}.values():
-            settings["step"] += 1
+        for group in groups:
+            group.settings["step"] += 1
         return result
 
     def _groups(self) -> list[_Group]:
-        """Return what has gradients: parameters that learn alike, and made as many steps."""
+        """Return what has gradients."""
         found = []
         for settings in self.param_groups:
-            by_count: dict[int, list[torch.Tensor]] = {}
-            told_apart = self._mode == AdamWMode.ADAMW_TRANSFORMERS
-            for p in settings["params"]:
-                if p.grad is not None:
-                    count = int(self.state.get(p, {}).get("step", 0)) if told_apart else 0
-                    by_count.setdefault(count, []).append(p)
-            found += [_Group(settings, count, group) for count, group in by_count.items()]
+            parameters = [p for p in settings["params"] if p.grad is not None]
+            if parameters:
+                found.append(_Group(settings, parameters))
         return found
 
     def _compiled(
@@ -149,34 +152,14 @@ class FusedAdam(torch.optim.Optimizer):
         self._holds_for = [group.compiled_in() for group in groups]
         return update
 
-    def _options(self, group: _Group) -> _steep.OptimizerOptions:
-        """Return how a group learns in its next step.
-
-        The kernel's step is PyTorch's AdamW: w(1 - r λ) - r √c₂ / c₁ · m / (√v + ε √c₂), where c₁
-        and c₂ correct the moments, or are 1. Transformers' is said in its terms: its ε is divided
-        by √c₂, and its decay, which is of what is new, (w - s d)(1 - k) = w(1 - k) - s(1 - k) d,
-        comes before at a smaller rate.
-        """
-        settings = group.settings
+    def _options(self, settings: dict[str, Any]) -> _steep.OptimizerOptions:
+        """Return how a group of parameters learns in its next step."""
         options = _steep.OptimizerOptions()
-        options.kind = "adam" if self._mode == AdamWMode.ADAM_L2_REGULARIZATION else "adamw"
+        options.kind = _KINDS[self._mode]
         options.beta1, options.beta2 = settings["betas"]
         options.bias_correction = bool(settings["bias_correction"])
-        rate, decay, epsilon = (float(settings[k]) for k in ("lr", "weight_decay", "eps"))
-        shrink = rate * decay if options.kind == "adamw" else 0.0
-        if self._mode == AdamWMode.ADAMW_TRANSFORMERS:
-            if shrink >= 1:
-                raise DataError(
-                    "The rate and the weight decay leave nothing of the weights.",
-                    expected="lr * weight_decay below 1",
-                    received=str(shrink),
-                )
-            rate *= 1 - shrink
-            if options.bias_correction:
-                epsilon /= math.sqrt(1 - options.beta2 ** (group.count + 1))
-        if options.kind == "adamw":
-            decay = shrink / rate if rate > 0 else 0.0
-        options.lr, options.weight_decay, options.epsilon = rate, decay, epsilon
+        options.lr, options.epsilon = float(settings["lr"]), float(settings["eps"])
+        options.weight_decay = float(settings["weight_decay"])
         return options
 
 
@@ -185,7 +168,6 @@ class _Group:
     """Parameters with gradients, and what they learn by."""
 
     settings: dict[str, Any]
-    count: int  # of the steps that they have made
     parameters: list[torch.Tensor]
 
     def compiled_in(self) -> tuple[bool, list[tuple[int, int]]]:

@@ -119,6 +119,12 @@ def torch_adam(
     epsilon=1e-8,
     weight_decay=0.0,
 ):
+    if decoupled == 2:
+        grad = grad if scale is None else grad * scale.to(grad)
+        new_m, new_v = m * beta1 + grad * (1 - beta1), v * beta2 + grad * grad * (1 - beta2)
+        size = float(lr) * (1 - beta2 ** float(step)) ** 0.5 / (1 - beta1 ** float(step))
+        new = param - size * new_m / (new_v.sqrt() + epsilon)
+        return new - float(lr) * weight_decay * new, new_m, new_v
     kind = torch.optim.AdamW if decoupled else torch.optim.Adam
     o = partial(kind, lr=float(lr), betas=(beta1, beta2), eps=epsilon, weight_decay=weight_decay)
     state = {"step": torch.tensor(float(step) - 1), "exp_avg": m, "exp_avg_sq": v}
@@ -173,6 +179,7 @@ for _attrs in (
     {},
     {"weight_decay": 0.125},
     {"weight_decay": 0.125, "decoupled": 1},
+    {"weight_decay": 0.125, "decoupled": 2},
     {"beta1": 0.75, "beta2": 0.875, "epsilon": 0.0625},
 ):
     for _step, _scale in ((1, None), (5, SCALE)):
@@ -180,6 +187,7 @@ for _attrs in (
 for _op, _torch, _attrs in (
     ("steep.Adam", torch_adam, {**ADAM, "weight_decay": 0.125}),
     ("steep.Adam", torch_adam, {**ADAM, "weight_decay": 0.125, "decoupled": 1}),
+    ("steep.Adam", torch_adam, {**ADAM, "weight_decay": 0.125, "decoupled": 2}),
     ("steep.Lamb", lamb, {**ADAM, "weight_decay": 0.125}),
 ):
     _settings, _left = fed(ADAM_NAMES, _attrs)
@@ -206,7 +214,7 @@ for _attrs in ({}, {"weight_decay": 0.125}, {"weight_decay": 0.125, "bias_correc
     for _step, _scale in ((1, None), (5, SCALE)):
         adaptive("steep.Lamb", lamb, (3, 4), {**LAMB, **_attrs}, _step, _scale)
 for _shape in SHAPES:
-    for _decoupled in (0, 1):
+    for _decoupled in (0, 1, 2):
         _attrs = {**ADAM, "weight_decay": 0.125, "decoupled": _decoupled}
         adaptive("steep.Adam", torch_adam, _shape, _attrs, 5, None if _decoupled else SCALE)
     adaptive("steep.Lamb", lamb, _shape, {**LAMB, "weight_decay": 0.125}, 5, SCALE)
