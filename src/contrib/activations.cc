@@ -116,8 +116,8 @@ void add_named_activation(const ContribCall& c, ContribBody& f, const std::strin
 namespace {
 
 Results fused_gemm(const ContribCall& c, ContribBody& f) {
-  f.add(fmt::format("gemm = Gemm <transA = {}, transB = {}> (A, B{})", c.integer("transA"),
-                    c.integer("transB"), c.has(2) ? ", C" : ""));
+  f.add(fmt::format("gemm = Gemm <transA = {}, transB = {}> (A, B{})", (c.flag("transA") ? 1 : 0),
+                    (c.flag("transB") ? 1 : 0), c.has(2) ? ", C" : ""));
   f.real("alpha", c.real("alpha"));
   f.real("beta", c.real("beta"));
   add_named_activation(c, f, "gemm");

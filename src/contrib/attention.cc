@@ -32,12 +32,12 @@ Ints sizes(const ContribCall& c) {
 }
 
 Results attention(const ContribCall& c, ContribBody& f) {
-  if (c.integer("past_present_share_buffer") != 0) {
+  if (c.flag("past_present_share_buffer")) {
     c.fail("An attribute is not supported.", "past_present_share_buffer = 0",
            "past_present_share_buffer = 1", "Export without a buffer of fixed length.");
   }
   refuse_input(c, kPastLength, "Export without a buffer of fixed length.");
-  if (c.integer("do_rotary") != 0) {
+  if (c.flag("do_rotary")) {
     c.fail("An attribute is not supported.", "do_rotary = 0", "do_rotary = 1",
            "Export with RotaryEmbedding nodes of their own.");
   }

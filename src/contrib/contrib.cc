@@ -110,6 +110,13 @@ int64_t ContribCall::integer(std::string_view name) const {
   return attrs.integer(name, declared<int64_t>(op, name));
 }
 
+bool ContribCall::flag(std::string_view name) const {
+  const int64_t value = integer(name);
+  if (value == 0 || value == 1) return value == 1;
+  fail("An attribute is out of range.", fmt::format("{} of 0 or 1", name),
+       fmt::format("{} = {}", name, value), "Export the model again.");
+}
+
 double ContribCall::real(std::string_view name) const {
   return attrs.real(name, declared<double>(op, name));
 }

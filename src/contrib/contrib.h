@@ -39,6 +39,9 @@ struct ContribCall {
   bool wants(size_t output) const { return output < wanted.size() && wanted[output]; }
   /// The attribute, or the operator's default. Throws ModelError when it is of another kind.
   int64_t integer(std::string_view name) const;
+  /// Of 0 and 1. Throws ModelError when it is neither: other runtimes differ in what they take it
+  /// for.
+  bool flag(std::string_view name) const;
   double real(std::string_view name) const;
   std::string text(std::string_view name) const;
   /// Throws ModelError when it is not known.

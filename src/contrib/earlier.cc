@@ -32,7 +32,7 @@ Results grid_sample(const ContribCall& c, ContribBody& f) {
   f.add(
       fmt::format("y = GridSample <align_corners = {}, mode = \"{}\", padding_mode = \"{}\"> "
                   "(X, Grid)",
-                  c.integer("align_corners"), today, padding));
+                  (c.flag("align_corners") ? 1 : 0), today, padding));
   return {"y"};
 }
 
@@ -66,8 +66,8 @@ Results sample_op(const ContribCall& /*c*/, ContribBody& f) {
 }
 
 Results trilu(const ContribCall& c, ContribBody& f) {
-  f.add(fmt::format("y = Trilu <upper = {}> (X{})", c.integer("upper") != 0 ? 1 : 0,
-                    c.has(1) ? ", k" : ""));
+  f.add(
+      fmt::format("y = Trilu <upper = {}> (X{})", c.flag("upper") ? 1 : 0, c.has(1) ? ", k" : ""));
   return {"y"};
 }
 

@@ -42,6 +42,11 @@ Results linear_attention_gate(const ContribCall& c, ContribBody& f) {
     c.fail("A node lacks an input.", "input 3, b, where output 1 is read", "none",
            "Export the model again.");
   }
+  for (const size_t input : {1, 2}) {
+    if (c.rank(input) == 1) continue;
+    c.fail("An input has another rank.", "dt_bias and decay_scale of one number a head",
+           to_string(c.inputs[input]), "Export the model again.");
+  }
   f.add(
       "wide = CastLike (a, dt_bias)  biased = Add (wide, dt_bias)  soft = Softplus (biased)"
       "  scaled = Mul (soft, decay_scale)  decay = CastLike (scaled, a)");

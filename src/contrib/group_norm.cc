@@ -23,7 +23,7 @@ Results normalized(const ContribCall& c, ContribBody& f, const std::string& x) {
     c.fail("An input has another rank.", "X of batch, channels and an image",
            to_string(c.inputs[0]), "Export the model again.");
   }
-  const bool last = c.integer("channels_last") != 0;
+  const bool last = c.flag("channels_last");
   Ints there(rank), back(rank);
   std::iota(there.begin(), there.end(), 0);
   std::rotate(there.begin() + 1, there.end() - 1, there.end());
@@ -49,7 +49,7 @@ Results group_norm(const ContribCall& c, ContribBody& f) { return normalized(c, 
 
 Results skip_group_norm(const ContribCall& c, ContribBody& f) {
   const size_t rank = c.rank(0);
-  const bool last = c.integer("channels_last") != 0;
+  const bool last = c.flag("channels_last");
   // Channels alone, and a row of them for each of the batch, are the same on all places.
   Ints places(rank < 2 ? 0 : rank - 2);
   std::iota(places.begin(), places.end(), last ? 1 : 2);

@@ -63,7 +63,7 @@ Groups groups_of(const ContribCall& c) {
   refuse_pair(c, kPastKey, kPastValue, "past_key and past_value");
   refuse_pair(c, kCos, kSin, "cos_cache and sin_cache");
   refuse_pair(c, kQueryNorm, kKeyNorm, "q_norm_weight and k_norm_weight");
-  if (c.integer("do_rotary") != 0 && !c.has(kCos)) {
+  if (c.flag("do_rotary") && !c.has(kCos)) {
     c.fail("A node lacks an input.", "cos_cache and sin_cache where do_rotary = 1", "none",
            "Export the model again.");
   }
@@ -87,7 +87,7 @@ Groups groups_of(const ContribCall& c) {
            "Export the model again.");
   }
   for (const size_t cache : {kCos, kSin}) {
-    if (c.integer("do_rotary") == 0) break;
+    if (!c.flag("do_rotary")) break;
     const int64_t turned = 2 * c.extent(cache, 1);
     if (turned <= size && turned == 2 * c.extent(kCos, 1)) continue;
     c.fail("Caches do not fit the heads.",
@@ -126,7 +126,7 @@ void add_operands(const ContribCall& c, const Groups& g, ContribBody& f) {
     for (int i = 0; i < 3; ++i) wide[i] = fmt::format("wide_{}", "qkv"[i]);
   }
   std::string positions = "now";
-  if (c.integer("do_rotary") != 0 && c.has(kPositions)) {
+  if (c.flag("do_rotary") && c.has(kPositions)) {
     // A first call counts on from the very first of them.
     f.ints("origin", {0});
     f.ints("end", {1});
@@ -144,9 +144,9 @@ void add_operands(const ContribCall& c, const Groups& g, ContribBody& f) {
   for (int i = 0; i < 3; ++i) {
     const std::string name(1, "qkv"[i]);
     std::string ready = name;
-    add_heads(f, norm || c.integer("do_rotary") != 0 ? "raw_" + name : name, wide[i], "outside",
+    add_heads(f, norm || c.flag("do_rotary") ? "raw_" + name : name, wide[i], "outside",
               i == 0 ? g.heads : g.groups, g.size);
-    if (!norm && c.integer("do_rotary") == 0) continue;
+    if (!norm && !c.flag("do_rotary")) continue;
     ready = "each_raw_" + name;
     if (norm && i < 2) {
       const char* epsilon = i == 0 ? "q_norm_epsilon" : "k_norm_epsilon";
@@ -156,12 +156,13 @@ void add_operands(const ContribCall& c, const Groups& g, ContribBody& f) {
       f.real("epsilon", c.real(c.attrs.has(epsilon) ? epsilon : "qk_norm_epsilon"));
       ready = "level_" + name;
     }
-    if (c.integer("do_rotary") != 0 && i < 2) {
+    if (c.flag("do_rotary") && i < 2) {
       const int64_t turned = 2 * c.extent(kCos, 1);
-      f.add(fmt::format(
-          "turned_{0} = RotaryEmbedding <interleaved = {1}, rotary_embedding_dim = "
-          "{2}> ({3}, cos_cache, sin_cache, {4})",
-          name, c.integer("rotary_interleaved"), turned == g.size ? 0 : turned, ready, positions));
+      f.add(
+          fmt::format("turned_{0} = RotaryEmbedding <interleaved = {1}, rotary_embedding_dim = "
+                      "{2}> ({3}, cos_cache, sin_cache, {4})",
+                      name, (c.flag("rotary_interleaved") ? 1 : 0), turned == g.size ? 0 : turned,
+                      ready, positions));
       ready = "turned_" + name;
     }
     f.add(fmt::format("each_{} = Identity ({})", name, ready));
@@ -232,7 +233,7 @@ void add_repeats(const Groups& g, ContribBody& f, const char* name) {
 Results group_query_attention(const ContribCall& c, ContribBody& f) {
   const Groups g = groups_of(c);
   const int64_t window = c.integer("local_window_size");
-  const bool causal = c.integer("causal") != 0;
+  const bool causal = c.flag("causal");
   const int64_t smooth = c.integer("smooth_softmax");
   if (window < -1 || window == 0 || window > kFar || (window > 0 && !causal)) {
     c.fail("An attribute is out of range.", "local_window_size of -1, or at least 1 where causal",

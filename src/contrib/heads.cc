@@ -144,7 +144,7 @@ std::string add_attention(const ContribCall& c, ContribBody& f, const Heads& hea
       "turned = Transpose <perm = [0, 1, 3, 2]> (k)  products = MatMul (q, turned)"
       "  raw = Mul (products, factor)");
   std::string scores = "raw", added;
-  if (c.integer("unidirectional") != 0) {
+  if (c.flag("unidirectional")) {
     f.ints("last", {1});
     f.add(
         "from = Constant <value_int = 0> ()  step = Constant <value_int = 1> ()"

@@ -32,8 +32,8 @@ std::string oriented(const ContribCall& c, ContribBody& f, size_t input, const s
 
 Results product(const ContribCall& c, ContribBody& f, bool batch_a, bool batch_b,
                 const char* y = "y") {
-  const std::string a = oriented(c, f, 0, "A", c.integer("transA") != 0, batch_a);
-  const std::string b = oriented(c, f, 1, "B", c.integer("transB") != 0, batch_b);
+  const std::string a = oriented(c, f, 0, "A", c.flag("transA"), batch_a);
+  const std::string b = oriented(c, f, 1, "B", c.flag("transB"), batch_b);
   f.add(fmt::format("p = MatMul ({}, {})", a, b));
   const double alpha = c.real("alpha");
   if (alpha == 1) return {"p"};
@@ -43,7 +43,7 @@ Results product(const ContribCall& c, ContribBody& f, bool batch_a, bool batch_b
 }
 
 Results fused_matmul(const ContribCall& c, ContribBody& f) {
-  return product(c, f, c.integer("transBatchA") != 0, c.integer("transBatchB") != 0);
+  return product(c, f, c.flag("transBatchA"), c.flag("transBatchB"));
 }
 
 Results fused_matmul_activation(const ContribCall& c, ContribBody& f) {
@@ -52,8 +52,7 @@ Results fused_matmul_activation(const ContribCall& c, ContribBody& f) {
            fmt::format("activation_axis = {}", c.integer("activation_axis")),
            "Train the file from before another runtime optimised it.");
   }
-  const std::string p =
-      product(c, f, c.integer("transBatchA") != 0, c.integer("transBatchB") != 0, "product")[0];
+  const std::string p = product(c, f, c.flag("transBatchA"), c.flag("transBatchB"), "product")[0];
   add_named_activation(c, f, p);
   return {"y"};
 }

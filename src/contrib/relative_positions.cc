@@ -17,7 +17,7 @@ Results relative_position_bias(const ContribCall& c, ContribBody& f) {
   }
   const int64_t all = c.extent(0, 0), heads = c.extent(0, 1);
   const int64_t distance = c.integer("max_distance");
-  const bool both = c.integer("is_bidirectional") != 0;
+  const bool both = c.flag("is_bidirectional");
   const int64_t buckets = both ? all / 2 : all, exact = buckets / 2;
   if (exact < 1 || distance <= exact || distance > kFar) {
     c.fail(

@@ -55,7 +55,7 @@ Results rotary_embedding(const ContribCall& c, ContribBody& f) {
   f.add(
       fmt::format("y = RotaryEmbedding <interleaved = {}, num_heads = {}, "
                   "rotary_embedding_dim = {}> (input, cos_cache, sin_cache, {})",
-                  c.integer("interleaved"), heads, rotated, positions));
+                  (c.flag("interleaved") ? 1 : 0), heads, rotated, positions));
   return {"y"};
 }
 

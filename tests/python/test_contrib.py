@@ -198,6 +198,21 @@ REFUSED = {
         SELF,
         "do_rotary = 1",
     ),
+    "flag": (
+        "y = com.microsoft.Attention <num_heads = 2, unidirectional = 2> (x, w)",
+        SELF,
+        "unidirectional = 2",
+    ),
+    "turned": (
+        "y = com.microsoft.RotaryEmbedding <interleaved = 4> (x, p, c, c)",
+        "float[N, 3, 4] x, int64[1] p, float[5, 2] c",
+        "interleaved = 4",
+    ),
+    "gates of heads": (
+        "y = com.microsoft.LinearAttentionGate (x, d, d)",
+        "float[N, 3, 4] x, float[4, 1] d",
+        "float32[4, 1]",
+    ),
     "heads": ("y = com.microsoft.Attention <num_heads = 5> (x, w)", SELF, "num_heads = 5"),
     "mask": (
         "y = com.microsoft.Attention <num_heads = 2> (x, w, , m)",
