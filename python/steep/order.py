@@ -237,5 +237,10 @@ AS_IN_TORCH: dict[Any, Any] = {
 }
 """Translations by operator."""
 
-REFUSED = {aten.multi_margin_loss.default, aten.multilabel_margin_loss.default}
-"""What the exporter says otherwise: slopes at the margin, labels that are left out."""
+REFUSED = {
+    aten.multi_margin_loss.default,
+    aten.multilabel_margin_loss.default,
+    aten.special_erfcx.default,
+    aten.special_log_ndtr.default,
+}
+"""What the exporter says otherwise: slopes at the margin, labels that are left out, tails."""
