@@ -19,7 +19,6 @@ _SEVERAL = {
     "bilinear",
     "gru",
     "linear",
-    "lstm",
     "multi_head_attention_forward",
     "rnn_relu",
     "rnn_tanh",
@@ -39,7 +38,13 @@ def by_arrival(graph: torch.fx.Graph, wanted: Sequence[int]) -> list[int]:
             return len(places), i
         use = min(placeholders[i].users, key=places.__getitem__)
         operand = use.all_input_nodes.index(placeholders[i])
-        several = getattr(use.target, "__name__", use.target) in _SEVERAL
+        name = getattr(use.target, "__name__", use.target)
+        weights = use.args[2] if len(use.args) > 3 else ()
+        if name == "lstm" and isinstance(weights, (list, tuple)) and placeholders[i] in weights:
+            # each layer, each direction is one operation of oneDNN: two matrices, two biases
+            layer, operand = divmod(weights.index(placeholders[i]), 4 if use.args[3] else 2)
+            return places[use], 4 * layer - operand
+        several = name in _SEVERAL
         several = several or isinstance(use.target, HigherOrderOperator)
         return places[use], operand if several else -operand
 

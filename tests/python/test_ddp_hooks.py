@@ -49,6 +49,17 @@ class Net(nn.Module):
         return self.last(torch.tanh(self.two(x, self.queries(x))))  # queries once more
 
 
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.LSTM(WIDTH, WIDTH, 2, batch_first=True)
+        self.last = nn.Linear(WIDTH, 4)
+
+    def forward(self, x):
+        return self.last(self.layers(x)[0])
+
+
 def batch(step, rank):
     generator = torch.Generator().manual_seed(2 * step + rank)
     return torch.randn(3, 5, WIDTH, generator=generator), torch.randn(3, 5, 4, generator=generator)
@@ -71,9 +82,9 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
 
 
-def compare(rank, what, run):
+def compare(rank, what, run, kind=Net):
     """``run(model)`` trains a model in a DistributedDataParallel, and returns that and losses."""
-    (ours, found), (theirs, expected) = run(ORTModule(Net(), fallback=None)), run(Net())
+    (ours, found), (theirs, expected) = run(ORTModule(kind(), fallback=None)), run(kind())
     assert found == pytest.approx(expected, rel=1e-5), what
     assert_same_state(ours, theirs, what)
 
@@ -114,7 +125,8 @@ def power_sgd_draws_the_same(rank):
         model.register_comm_hook(state, power.powerSGD_hook)
         return model, train(model, sgd(model), rank)
 
-    compare(rank, "PowerSGD", run)
+    for kind in (Net, Recurrent):
+        compare(rank, f"PowerSGD {kind.__name__}", run, kind)
 
 
 def local_sgd(rank):
