@@ -50,10 +50,37 @@ Attrs convolution_of(Node n) {
   return attrs;
 }
 
+/// Where the output is padded by a stride or more, as dilated kernels allow, the convolution with
+/// `attrs` would have windows beyond x. Without these: shortens its pads, then dy itself.
+Value without_windows_beyond(Node n, Value dy, Attrs& attrs) {
+  const Ints more = n.attrs().ints("output_padding", {});
+  const size_t rank = more.size();
+  const Ints strides = attrs.ints("strides", Ints(rank, 1));
+  Ints pads = attrs.ints("pads", Ints(2 * rank, 0));
+  Ints axes, starts, ends;
+  bool beyond = false;
+  for (size_t i = 0; i < rank; ++i) {
+    if (more[i] < strides[i]) continue;
+    beyond = true;
+    int64_t& pad = pads[rank + i];
+    const int64_t cut = std::max<int64_t>(more[i] - pad, 0);
+    pad = std::max<int64_t>(pad - more[i], 0);
+    if (cut == 0) continue;
+    axes.push_back(static_cast<int64_t>(i) + 2);
+    starts.push_back(0);
+    ends.push_back(-cut);
+  }
+  if (beyond) attrs.set("pads", pads);
+  if (axes.empty()) return dy;
+  Graph& g = n.graph();
+  return apply("Slice", {dy, ints(g, starts), ints(g, ends), ints(g, axes)});
+}
+
 Grads conv_transpose_vjp(Node n, const Grads& dy) {
   Value x = n.input(0), w = n.input(1);
-  const Attrs attrs = convolution_of(n);
-  return {conv(dy[0], w, attrs), conv_grad_weight(x, dy[0], shape_of(w), attrs),
+  Attrs attrs = convolution_of(n);
+  Value windows = without_windows_beyond(n, dy[0], attrs);
+  return {conv(windows, w, attrs), conv_grad_weight(x, windows, shape_of(w), attrs),
           n.input(2) ? sum_per_channel(dy[0]) : Value()};
 }
 

@@ -131,6 +131,18 @@ transpose((2, 3, 4), (3, 2, 3), strides=[2], pads=[1, 0])
 transpose((1, 2, 3, 3), (2, 3, 3, 3), bias=True)
 transpose((1, 2, 3, 4), (2, 3, 2, 2), strides=[2, 2], bias=True)
 transpose((1, 2, 3, 3), (2, 3, 3, 3), strides=[3, 2], output_padding=[1, 1])
+transpose((1, 2, 3), (2, 3, 3), strides=[2], dilations=[4], output_padding=[3], reference=False)
+transpose(
+    (1, 4, 3, 3),
+    (4, 2, 2, 3),
+    group=2,
+    strides=[2, 1],
+    dilations=[4, 3],
+    output_padding=[3, 2],
+    pads=[1, 2, 1, 3],
+    bias=True,
+    reference=False,
+)
 transpose((1, 2, 3, 3), (2, 3, 3, 3), strides=[3, 2], output_shape=[10, 8], output_padding=[1, 1])
 transpose(
     (1, 2, 3, 3), (2, 1, 3, 3), strides=[3, 2], output_shape=[7, 6], bias=True, reference=False
