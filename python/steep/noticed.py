@@ -1,4 +1,4 @@
-"""What Dynamo reads without a condition, and may be another by the next call."""
+"""What Dynamo reads without a condition, and may be another by the next call; what it forgets."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._dynamo.variables import UnspecializedNNModuleVariable, UserDefinedObjectVariable
+from torch._dynamo.variables.dicts import SideEffectsProxyDict
 
 from steep.quiet import replaced
 
@@ -24,12 +25,36 @@ def noticed() -> Iterator[None]:
 
     - the methods that classes have under the names that were looked up, ``forward`` among them;
     - as many hooks of all modules as there are.
+
+    Attributes that forward writes after ``torch.cond`` or a tensor's ``register_hook`` are written.
     """
     with (
+        _written_after_regions(),
         replaced(UserDefinedObjectVariable, "get_source_by_walking_mro", _find_in_class),
         replaced(UnspecializedNNModuleVariable, "call_function", _call_module),
     ):
         yield
+
+
+@contextlib.contextmanager
+def _written_after_regions() -> Iterator[None]:
+    """Let what stands for an object's ``__dict__`` write to the effects that are collected now.
+
+    A region with a graph of its own leaves a copy of them in their place.
+    """
+    SideEffectsProxyDict.side_effects = _Present()
+    try:
+        yield
+    finally:
+        del SideEffectsProxyDict.side_effects
+
+
+class _Present:
+    def __set__(self, holder: Any, effects: Any) -> None:
+        vars(holder)["side_effects"] = effects
+
+    def __get__(self, holder: Any, owner: Any) -> Any:
+        return vars(holder)["side_effects"].output_graph_weakref().side_effects
 
 
 _find = UserDefinedObjectVariable.get_source_by_walking_mro

@@ -334,3 +334,37 @@ def test_checkpoint_around_the_first_call():
     torch_net(x).sum().backward()
     for p, q in zip(torch_net.parameters(), net.parameters(), strict=True):
         assert_close(q.grad, p.grad)
+
+
+REGIONS = {
+    "cond": lambda y: torch.cond(y.sum() > 0, torch.sin, torch.cos, (y,)),
+    "hook": lambda y: (y.register_hook(lambda g: g * 2), y)[1],
+    "nothing": lambda y: y,
+}
+
+
+@pytest.mark.parametrize("name", REGIONS)
+def test_attributes_written_after_a_region(name):
+    """PyTorch's tracer forgets them: a region leaves a copy of what was written in its place."""
+
+    class Counts(torch.nn.Linear):
+        count, kept = 0, None
+
+        def forward(self, x):
+            y = super().forward(x)
+            self.kept, self.count = y.detach(), self.count + 1
+            y = REGIONS[name](y)
+            self.kept, self.count = self.kept * 2 + 1, self.count + 1
+            return y + self.kept
+
+    torch.manual_seed(0)
+    module = Counts(4, 4)
+    ours = ORTModule(copy.deepcopy(module))
+    for rows in (3, 2, 5):
+        x = torch.randn(rows, 4)
+        for net in (module, ours):
+            net.zero_grad()
+            (net(x) * torch.linspace(-1, 2, 4)).sum().backward()
+        assert ours.count == module.count
+        torch.testing.assert_close(ours.kept, module.kept)
+        torch.testing.assert_close(ours.weight.grad, module.weight.grad)
