@@ -88,6 +88,8 @@ class SharedState:
         initial = _initial(optimizer)
         held = []
         for name, own in kept.items():
+            if not own:  # no gradient reaches it
+                continue
             shown = own if counts else _without_step(own)
             begin = {kind: initial.get((kind, id(parameters[name])), 0.0) for kind in shown}
             held.append(_Held(parameters[name], own[_STEP], shown, begin))
