@@ -258,6 +258,7 @@ def trainer(
     Raises:
         ModelError: at a step, when model and criterion do not become one graph in the engine (it
             names the line), no parameter in it is trained, or the optimizer changed in a way that
-            the compiled step cannot follow.
+            the compiled step cannot follow; or when a parameter that is trained shares its memory
+            with another tensor, has a hook on its gradient, or a gradient that is always zero.
     """
     return _OptimTrainer(model, criterion, optimizer, **options)

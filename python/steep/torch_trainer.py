@@ -26,6 +26,7 @@ from torch.utils.dlpack import from_dlpack
 from steep import _steep
 from steep.errors import DataError, ModelError, ShapeError
 from steep.export import export
+from steep.in_place import check_apart, check_gradients, check_hooks
 from steep.initializers import with_states
 from steep.providers import choices_of
 from steep.report import ExportReport, Report
@@ -208,6 +209,7 @@ class Trainer:
             roles = self._build(lowered, tensors)
         if self._only_compile:
             raise _Compiled
+        check_hooks(tensor for _, tensor, _ in roles.bound)
         session = self.session
         self._feed(session, self._given_lr)
         result = session.step(*(tensors[i].detach() for i in roles.fed))
@@ -218,7 +220,8 @@ class Trainer:
             for i, value in zip(roles.written, outputs, strict=False):
                 arguments[i].copy_(value)
         values = outputs[len(roles.written) :]
-        values.insert(roles.loss, torch.tensor(result.loss))
+        loss = torch.tensor(result.loss, dtype=torch.float64)  # of float32 it is exact
+        values.insert(roles.loss, loss.reshape([1] * lowered.examples[roles.loss].dim()))
         return lowered.outputs(arguments, values)
 
     def evaluate(self, *inputs: torch.Tensor) -> Any:
@@ -365,6 +368,7 @@ class Trainer:
         outputs = [o.name for o in lowered.model.graph.output]
         count = len(lowered.written)
         left = {lowered.kept.index(at): outputs[k] for k, at in enumerate(lowered.written)}
+        check_apart(self._net, trained, [tensors[i] for i in lowered.inputs])
         states = {}
         for i in lowered.inputs:
             name = names.get(id(tensors[i]), "")
@@ -407,6 +411,8 @@ class Trainer:
             bound_to_graph=False,  # another length, or another PyTorch, may spell it otherwise
             **self._settings,
         )
+        reached = {names.get(id(tensors[i]), "") for i in lowered.connected[count + roles.loss]}
+        check_gradients(reached & trained, session.parameter_names)
         self._session, self._roles, self._holds = session, roles, True
         self._share(session, {name: tensors[i] for i, name in states.items() if name in trained})
         if before is not None:
