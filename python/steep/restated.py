@@ -172,6 +172,16 @@ def _pad(
     return F.pad(input, pad, mode, value)
 
 
+def _cross(
+    input: torch.Tensor, other: torch.Tensor, dim: int | None = None, **options: Any
+) -> torch.Tensor:
+    """``torch.cross`` along the first axis of extent 3, which a call's extents decide."""
+    if dim is None:
+        shape = torch.broadcast_shapes(input.shape, other.shape)
+        dim = next((i for i, extent in enumerate(shape) if extent == 3), None)
+    return torch.cross(input, other, dim, **options)
+
+
 def _as_strided(
     x: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
 ) -> torch.Tensor:
@@ -329,6 +339,8 @@ RESTATED: dict[Any, Callable[..., Any]] = {
     torch.Tensor.register_hook: _refused("a hook on the gradient of a tensor"),
     torch.Tensor.as_strided: _as_strided,
     torch.as_strided: _as_strided,
+    torch.cross: _cross,
+    torch.Tensor.cross: _cross,
     torch.stack: _stack,
     F.dropout: _dropout,
     F.cosine_similarity: _cosine_similarity,

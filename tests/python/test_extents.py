@@ -78,3 +78,15 @@ def test_a_trainer_of_images_takes_any_number_of_rows():
     trainer.step(*images(3, 8, 6), torch.arange(3))
     trainer.step(*images(4, 10, 6), torch.arange(4))
     assert len(trainer.report().graphs) == 3
+
+
+class Crossed(nn.Module):
+    def forward(self, x):
+        return torch.cross(x, x.flip(1)) + x.flip(1).cross(x * x)
+
+
+def test_the_axis_of_a_product_that_extents_decide():
+    net = steep.ORTModule(Crossed())
+    for rows in (5, 2, 3, 4):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(net(x), Crossed()(x))
