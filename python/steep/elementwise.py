@@ -12,7 +12,12 @@ from typing import Any
 import onnx
 import torch
 from onnxscript import ir, opset18
-from onnxscript.function_libs.torch_lib.ops.core import aten_isfinite, aten_isinf, aten_trunc
+from onnxscript.function_libs.torch_lib.ops.core import (
+    aten_isclose,
+    aten_isfinite,
+    aten_isinf,
+    aten_trunc,
+)
 
 
 def number(value: float, like: Any) -> Any:
@@ -230,6 +235,28 @@ def _signbit(self: Any) -> Any:
     return opset18.Or(below, opset18.Less(opset18.Reciprocal(self), zero))
 
 
+def _angle(self: Any) -> Any:
+    """π below 0, else 0; NaN of NaN. Of integers it is a float."""
+    real = self.dtype is None or self.dtype.is_floating_point()
+    x = self if real else opset18.Cast(self, to=ir.DataType.FLOAT)
+    zero = number(0, x)
+    return opset18.Where(
+        is_nan(x), x, opset18.Where(opset18.Less(x, zero), number(math.pi, x), zero)
+    )
+
+
+def _isclose(
+    self: Any, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Any:
+    """Of integers the bound, which is none, is a float."""
+    if self.dtype is None or self.dtype.is_floating_point():
+        return aten_isclose(self, other, rtol, atol, equal_nan)
+    x, y = (opset18.Cast(v, to=ir.DataType.FLOAT) for v in (self, other))
+    bound = opset18.Add(number(atol, x), opset18.Abs(opset18.Mul(number(rtol, x), y)))
+    near = opset18.LessOrEqual(opset18.Abs(opset18.Sub(x, y)), bound)
+    return opset18.Or(opset18.Equal(self, other), near)
+
+
 def _heaviside(self: Any, values: Any) -> Any:
     """1 above 0, ``values`` at 0, else 0: of NaN too."""
     zero = number(0, self)
@@ -375,6 +402,8 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.special_xlogy.other_scalar: _xlogy,
     aten.sign.default: _sign,
     aten.signbit.default: _signbit,
+    aten.angle.default: _angle,
+    aten.isclose.default: _isclose,
     aten.heaviside.default: _heaviside,
     aten.binary_cross_entropy.default: _binary_cross_entropy,
     aten.linalg_vector_norm.default: _norm,

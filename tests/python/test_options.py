@@ -52,6 +52,12 @@ OPTIONS = {
         x.half().softmax(3, dtype=torch.float32),
         x.sum().softmax(0, dtype=torch.float64),
     ],
+    "angles and closeness of integers": lambda x: [
+        x * torch.angle((x * 4).long()) + torch.angle(x) + torch.angle(x.log()).nan_to_num(5),
+        x * torch.isclose((x * 9).long(), (x.flip(1) * 9).long(), 0.5, 1.2),
+        x * torch.isclose((x * 9).int(), (x.flip(1) * 9).int(), 0, 0),
+        x * torch.isclose(x > 0, x.flip(1) > 0),
+    ],
     "logarithms": lambda x: [
         torch.log2(torch.tensor([2.0**k for k in range(8)]) * (x > -99)).floor() * x,
         torch.log10(torch.tensor([10.0**k for k in range(8)]) * (x > -99)).floor() * x,
