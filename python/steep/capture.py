@@ -52,6 +52,7 @@ from steep.cuts import cuts, left_to_pytorch
 from steep.errors import Error, ModelError
 from steep.frames import layers_too, limits
 from steep.lowering import CannotLower, turn
+from steep.memory import told_apart
 from steep.noticed import noticed
 from steep.ort_module import innermost
 from steep.parts import bring_in_parts
@@ -212,6 +213,7 @@ class Capture:
         for text in {str(why) for why in refused} - self.said:
             log.warning("PyTorch runs one operation between two graphs: %s", text)
             self.said.add(text)
+        call = told_apart(call, graph_module.forward, pieces, examples, self.strict)
 
         def run(*arguments: Any) -> Any:
             if _is_observed() or FakeTensor in map(type, arguments):

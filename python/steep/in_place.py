@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from steep.errors import ModelError
+from steep.memory import reach
 
 
 def check_apart(net: torch.nn.Module, trained: set[str], given: Sequence[torch.Tensor]) -> None:
@@ -23,7 +24,7 @@ def check_apart(net: torch.nn.Module, trained: set[str], given: Sequence[torch.T
         ModelError: a parameter shares memory with another tensor.
     """
     own = {id(p): name for name, p in net.named_parameters() if name in trained}
-    reaches = sorted((*_reach(t), id(t)) for t in {id(t): t for t in given}.values() if t.numel())
+    reaches = sorted((*reach(t), id(t)) for t in {id(t): t for t in given}.values() if t.numel())
     end, last = 0, 0
     for start, stop, key in reaches:
         if start < end and (key in own or last in own):
@@ -38,12 +39,6 @@ def check_apart(net: torch.nn.Module, trained: set[str], given: Sequence[torch.T
             moved = moving.get(t.untyped_storage().data_ptr())
             if moved is not None and t is not moved:
                 _refuse(own[id(moved)])
-
-
-def _reach(t: torch.Tensor) -> tuple[int, int]:
-    """Return the addresses of a tensor's first byte, and of that behind its last."""
-    last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
-    return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
 
 
 def _refuse(name: str) -> None:

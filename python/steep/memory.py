@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
+
+from steep.errors import ModelError
 
 
 def memory_of(node: torch.fx.Node) -> int | None:
@@ -38,3 +41,71 @@ def all_written_by(n: torch.fx.Node) -> list[torch.fx.Node]:
         given = n.args[0]
     targets = given if isinstance(given, (tuple, list)) else [given]
     return [t for t in targets if isinstance(t, torch.fx.Node)]  # or a number
+
+
+def told_apart(
+    call: Callable[..., Any],
+    captured: Callable[..., Any],
+    pieces: Sequence[Any],
+    examples: Sequence[Any],
+    strict: bool,
+) -> Callable[..., Any]:
+    """Return ``call``, but where an argument that it writes shares its memory with another.
+
+    Dynamo captures a graph for tensors that are apart, and guards nothing of it. What is captured
+    for those that are not says so itself.
+
+    Args:
+        call: what runs a graph.
+        captured: the same by PyTorch.
+        pieces: what of the graph runs in the engine: ``call`` itself, or parts of it.
+        examples: the arguments that it was captured for.
+        strict: raise ModelError, in place of calling ``captured``.
+    """
+    if not any(piece.lowered.written for piece in pieces):
+        return call
+    whole = len(pieces) == 1 and call in pieces
+    written = pieces[0].lowered.written if whole else None
+    if shares(examples, written):
+        return call
+
+    def run(*arguments: Any) -> Any:
+        if not shares(arguments, written):
+            return call(*arguments)
+        if strict:
+            raise ModelError(
+                "An argument that forward writes shares its memory with another.",
+                expected="tensors apart, as in the call before",
+                remedy="clone() one of them, or let PyTorch run it: ORTModule",
+            )
+        return captured(*arguments)
+
+    return run
+
+
+def shares(arguments: Sequence[Any], written: Collection[int] | None) -> bool:
+    """Return whether the memory of one of those at ``written``, None for all, is another's too."""
+    reaches = sorted(
+        (*reach(t), i)
+        for i, t in enumerate(arguments)
+        if isinstance(t, torch.Tensor)
+        and t.layout is torch.strided
+        and not is_functorch_wrapped_tensor(t)
+        and t.numel()
+    )
+    end, last = 0, 0
+    for start, stop, i in reaches:
+        if start < end and (written is None or i in written or last in written):
+            return True
+        if stop > end:
+            end, last = stop, i
+    return False
+
+
+def reach(t: torch.Tensor) -> tuple[int, int]:
+    """Return the addresses of a tensor's first byte, and of that behind its last."""
+    start = t.data_ptr()
+    if t.is_contiguous():
+        return start, start + t.nbytes
+    last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+    return start, start + (last + 1) * t.element_size()

@@ -368,3 +368,46 @@ def test_attributes_written_after_a_region(name):
         assert ours.count == module.count
         torch.testing.assert_close(ours.kept, module.kept)
         torch.testing.assert_close(ours.weight.grad, module.weight.grad)
+
+
+class Written(torch.nn.Module):
+    """Writes to an argument, and then reads another."""
+
+    def forward(self, x, y):
+        y.mul_(2)
+        return x * 3 + y
+
+
+def apart():
+    return torch.randn(5, 4), torch.randn(5, 4)
+
+
+def in_one_memory():
+    rows = torch.randn(6, 4)
+    return rows[:5], rows[1:]
+
+
+@pytest.mark.parametrize("order", [(apart, in_one_memory), (in_one_memory, apart)])
+def test_arguments_that_share_memory_after_a_call(order):
+    torch._dynamo.reset()
+    net = ORTModule(Written(), fallback="torch")
+    for make in (*order, *order):
+        torch.manual_seed(0)
+        expected = Written()(*make())
+        torch.manual_seed(0)
+        given = make()
+        assert_close(net(*given), expected)
+
+
+def test_arguments_that_share_memory_are_refused_where_nothing_is_left_to_pytorch():
+    torch._dynamo.reset()
+    net = ORTModule(Written(), fallback=None)
+    net(*apart())
+    given = in_one_memory()
+    before = [t.clone() for t in given]
+    with pytest.raises(ModelError, match="shares its memory"):
+        net(*given)
+    for t, was in zip(given, before, strict=True):
+        assert_close(t, was)
+    same = torch.randn(5, 4)
+    net(same, torch.randn(5, 4))  # what is only read may be anything's
