@@ -50,6 +50,7 @@ std::optional<Reader> reader(const Node& node, std::vector<double> attributes, s
 std::optional<Kernel> make_adam(const Node& node, std::string& why) {
   if (node.in(kState + 2).present()) return decline(why, "AMSGrad");
   if (node.integer("bias_correction") == 0) return decline(why, "uncorrected moments");
+  if (node.integer("decoupled") > 1) return decline(why, "transformers' AdamW");
   const auto read = reader(
       node,
       {node.real("beta1"), node.real("beta2"), node.real("epsilon"), node.real("weight_decay")},
