@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from steep.errors import ModelError
 
@@ -89,6 +90,7 @@ def shares(arguments: Sequence[Any], written: Collection[int] | None) -> bool:
         (*reach(t), i)
         for i, t in enumerate(arguments)
         if isinstance(t, torch.Tensor)
+        and not isinstance(t, FakeTensor)  # of examples: it has no address
         and t.layout is torch.strided
         and not is_functorch_wrapped_tensor(t)
         and t.numel()
