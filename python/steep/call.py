@@ -47,7 +47,8 @@ class Call:
         model: serialised ONNX; all that it computes with is an input, parameters too.
         names: of its inputs.
         inputs: where each of these is among the tensors of a call; ``count`` of them are given.
-        wanted_inputs: the tensors of a call whose gradients backward returns.
+        wanted_inputs: the tensors of a call whose gradients backward returns: of those that a
+            gradient reaches, since the histories of others may have been freed.
         precision: "fp32", "bf16" or "fp16".
         providers: where it runs.
         connected: for each result, the tensors of a call that PyTorch's autograd reaches from it:
@@ -70,16 +71,12 @@ class Call:
     ) -> None:
         self.model = model
         self.names, self.inputs, self.count = names, inputs, count
-        named = dict(zip(inputs, names, strict=True))
-        reach = reached(model, names)
         self.connected = connected
-        joined = set().union(*connected)
-        # the histories of others end here, and may have been freed
-        wanted_inputs = tuple(i for i in wanted_inputs if i in joined or named.get(i) in reach)
         self.wanted_inputs = wanted_inputs
         self.precision = precision
         self.providers = list(providers)
         self._differentiated: dict[tuple[tuple[int, ...], tuple[int, ...]], Call] = {}
+        named = dict(zip(inputs, names, strict=True))
         self.program = ModuleProgram(
             model,
             inputs=names,
@@ -143,16 +140,19 @@ class Call:
             gradient_model(self.model, wrt, [outputs[i] for i in among], True)
         )
         del made.graph.output[: len(made.graph.output) - len(wrt)]  # results are there already
-        model = made.SerializeToString()
         own = set(self.names)
         seeds = [v.name for v in made.graph.input if v.name not in own]
         count = self.count + len(seeds)
+        names = [*self.names, *seeds]
+        inputs = [*self.inputs, *range(self.count, count)]
+        reach = reached(made.graph)
+        known = {i for i, name in zip(inputs, names, strict=True) if name in reach}
         call = self._differentiated[wanted, among] = Call(
-            model,
-            [*self.names, *seeds],
-            [*self.inputs, *range(self.count, count)],
+            made.SerializeToString(),
+            names,
+            inputs,
             count,
-            wanted,
+            tuple(i for i in wanted if i in known),
             precision=self.precision,
             providers=self.providers,
         )

@@ -8,6 +8,8 @@ import onnx
 import onnx.numpy_helper
 import torch
 
+from steep.bodies import bodies_of
+
 
 def embed_weights(
     proto: onnx.ModelProto, states: Mapping[str, str], module: torch.nn.Module
@@ -54,6 +56,5 @@ def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     for node in graph.node:
         for i, name in enumerate(node.input):
             node.input[i] = names.get(name, name)
-        for attribute in node.attribute:
-            for body in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
-                rename(body, names)
+        for body in bodies_of(node):
+            rename(body, names)

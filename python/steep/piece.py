@@ -23,7 +23,7 @@ from steep.lowering import fake_mode, lower, outputs_of, refusal
 from steep.memory import all_written_by, memory_of, written_by
 from steep.own_gradients import Interpreter
 from steep.providers import current
-from steep.reach import connected
+from steep.reach import connected, reached
 from steep.rewrites import rewritten
 from steep.transforms import write_out
 
@@ -161,9 +161,14 @@ class Piece:
     def __init__(self, lowered: Lowered, precision: str) -> None:
         self.lowered = lowered
         fakes, inputs = lowered.fakes, lowered.inputs
-        wanted = [i for i in inputs if fakes[i].requires_grad] if torch.is_grad_enabled() else []
+        model = rewritten(lowered.model)
+        wanted = []
+        if torch.is_grad_enabled():
+            reach, joined = reached(model.graph), set().union(*lowered.connected)
+            asked = [i for i in inputs if fakes[i].requires_grad]
+            wanted = [i for i in asked if i in joined or f"arg_{i}" in reach]
         self.call = Call(
-            rewritten(lowered.model).SerializeToString(),
+            model.SerializeToString(),
             [f"arg_{i}" for i in inputs],
             inputs,
             len(fakes),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import onnx
 import torch
+
+from steep.bodies import read_by
 
 _WITHOUT_GRADIENT = {
     *("Shape", "Size", "NonZero", "ArgMax", "ArgMin", "IsNaN", "IsInf"),
@@ -13,18 +15,17 @@ _WITHOUT_GRADIENT = {
 }
 
 
-def reached(model: bytes, inputs: Sequence[str]) -> set[str]:
-    """Return those of ``inputs`` that a result depends on, but for what stops gradients.
+def reached(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of all that a result depends on, but for what stops gradients.
 
     One too many may be among them: this looks at names, at no types.
     """
-    graph = onnx.load_from_string(model).graph
     needed = {output.name for output in graph.output}
     for node in reversed(graph.node):
         if needed.isdisjoint(node.output) or _stops(node):
             continue
-        needed.update(_read_by(node))
-    return needed.intersection(inputs)
+        needed.update(read_by(node))
+    return needed
 
 
 def _stops(node: onnx.NodeProto) -> bool:
@@ -32,16 +33,6 @@ def _stops(node: onnx.NodeProto) -> bool:
     if standard and node.op_type in _WITHOUT_GRADIENT:
         return True
     return any(p.key == "steep.stop_gradient" for p in node.metadata_props)
-
-
-def _read_by(node: onnx.NodeProto) -> Iterable[str]:
-    """Return what a node reads, its bodies included."""
-    yield from node.input
-    for attribute in node.attribute:
-        for body in (attribute.g, *attribute.graphs):
-            for inner in body.node:
-                yield from _read_by(inner)
-            yield from (output.name for output in body.output)
 
 
 def connected(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> list[set[int]]:

@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 from onnx import helper
 
+from steep.bodies import bodies_of
 from steep.compat.block_base import Block, at_hand, info_of, prune, require_values, skeleton
 from steep.errors import DataError, ModelError, ShapeError
 
@@ -276,9 +277,8 @@ def _require_path(model: onnx.ModelProto, trained: Sequence[str]) -> None:
 def _to_evaluation(graph: onnx.GraphProto) -> None:
     """Without dropout, and normalising by the running statistics; in bodies of loops, too."""
     for node in list(graph.node):
-        for attribute in node.attribute:
-            for body in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
-                _to_evaluation(body)
+        for body in bodies_of(node):
+            _to_evaluation(body)
         if node.domain:
             continue
         if node.op_type == "Dropout":
