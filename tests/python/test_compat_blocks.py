@@ -1,5 +1,7 @@
 """Blocks that build models, under the old names: what they compute, and what they refuse."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import onnx
 import pytest
@@ -224,6 +226,18 @@ def test_mistakes_are_named():
         block_optimizers.AdamW(betas=(1.0, 0.9))
     with pytest.raises(steep.DataError, match="max_norm"):
         block_optimizers.ClipGradNorm(0)
+
+
+def test_a_base_is_of_one_thread():
+    def elsewhere():
+        with pytest.raises(steep.DataError, match="no model to build on"):
+            blocks.Abs()("x")
+        with base(mlp()) as other:
+            return other.model
+
+    with base(mlp()) as accessor, ThreadPoolExecutor() as pool:
+        assert pool.submit(elsewhere).result() is not accessor.model
+        blocks.Abs()(accessor.model.graph.output[0].name)
 
 
 def test_the_guides_script_runs_under_the_old_names(tmp_path):

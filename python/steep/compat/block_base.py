@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from steep.bodies import read_by
 from steep.errors import DataError, ModelError
 
 _SMALL = 1024  # elements of an integer initializer that shapes may depend on
@@ -24,7 +26,10 @@ class ModelAccessor:
         self.model = model
 
 
-_at_hand: list[ModelAccessor] = []
+# Of each thread its own.
+_at_hand: contextvars.ContextVar[ModelAccessor | None] = contextvars.ContextVar(
+    "at_hand", default=None
+)
 
 
 @contextlib.contextmanager
@@ -63,29 +68,31 @@ def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
 
 @contextlib.contextmanager
 def _as_base(model: onnx.ModelProto) -> Iterator[ModelAccessor]:
-    if _at_hand:
+    if _at_hand.get() is not None:
         raise DataError(
             "A model is being built on already.",
             expected="one base at a time",
             received="a base within a base",
         )
-    _at_hand.append(ModelAccessor(model))
+    accessor = ModelAccessor(model)
+    before = _at_hand.set(accessor)
     try:
-        yield _at_hand[0]
+        yield accessor
     finally:
-        _at_hand.clear()
+        _at_hand.reset(before)
 
 
 def at_hand() -> onnx.ModelProto:
     """Return the model that is being built on. Raises DataError outside of a base."""
-    if not _at_hand:
+    accessor = _at_hand.get()
+    if accessor is None:
         raise DataError(
             "There is no model to build on.",
             expected="a block that is called within onnxblock.base or empty_base",
             received="a call outside",
             remedy="with onnxblock.base(model): …",
         )
-    return _at_hand[0].model
+    return accessor.model
 
 
 class Block(ABC):
@@ -206,7 +213,7 @@ def prune(graph: onnx.GraphProto) -> set[str]:
     for node in reversed(graph.node):
         if needed.intersection(node.output):
             kept.append(node)
-            needed.update(_reads(node))
+            needed.update(read_by(node))
     nodes = [*reversed(kept)]
     del graph.node[:]
     graph.node.extend(nodes)
@@ -215,17 +222,6 @@ def prune(graph: onnx.GraphProto) -> set[str]:
     graph.initializer.extend(constants)
     del graph.value_info[:]
     return needed
-
-
-def _reads(node: onnx.NodeProto) -> set[str]:
-    """Return what a node reads, in its bodies too."""
-    names = {name for name in node.input if name}
-    for attribute in node.attribute:
-        bodies = (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ()))
-        for body in bodies:
-            names.update(*(_reads(inner) for inner in body.node))
-            names.update(output.name for output in body.output)
-    return names
 
 
 def _without_data(model: onnx.ModelProto) -> onnx.ModelProto:

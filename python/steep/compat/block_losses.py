@@ -11,8 +11,6 @@ from steep.compat.block_base import Block, at_hand, info_of, value_names
 from steep.compat.blocks import Abs, InputLike, ReduceMean, ReduceSum, Sub, add_input
 from steep.errors import DataError, ModelError
 
-__all__ = ["BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELoss"]
-
 
 class _Loss(Block):
     def __init__(self, reduction: str) -> None:

@@ -19,8 +19,6 @@ from steep.compat.block_models import ForwardBlock, mark
 from steep.compat.blocks import ReduceAllL2
 from steep.errors import DataError
 
-__all__ = ["SGD", "AdamW", "ClipGradNorm"]
-
 RATE, STEP = "learning_rate", "step"
 UPDATED = "updated/"
 

@@ -12,30 +12,6 @@ from steep.compat.block_base import Block, at_hand, info_of, new_name, value_nam
 from steep.compat.refusals import NotOffered
 from steep.errors import DataError, ModelError
 
-__all__ = [
-    "Abs",
-    "Add",
-    "Block",
-    "Cast",
-    "Clip",
-    "Constant",
-    "Div",
-    "InputLike",
-    "LabelEncoder",
-    "Linear",
-    "Log",
-    "Mul",
-    "Neg",
-    "PassThrough",
-    "Pow",
-    "ReduceAllL2",
-    "ReduceMean",
-    "ReduceSum",
-    "SequenceConstruct",
-    "Sigmoid",
-    "Sub",
-]
-
 
 class _Operator(Block):
     """An operator named as its class is, of inputs alone."""
