@@ -19,7 +19,7 @@ from onnxscript import ir, opset18
 from torch._subclasses import fake_impls
 from torch.onnx._internal.exporter._tensors import SymbolicTensor
 
-from steep.elementwise import fixed, number
+from steep.elementwise import fixed, ints, number
 from steep.stops import stop_gradient
 
 _NEVER = -1e30  # a logarithm of 0 that has differences
@@ -93,34 +93,34 @@ def _said(log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any,
     lengths, times = (opset18.Cast(n, to=7) for n in (target_lengths, input_lengths))
     longest = opset18.ReduceMax(lengths, keepdims=1)
     rows = opset18.Shape(log_probs, start=1, end=2)
-    column = _ints(1)
+    column = ints(1)
     of_row = opset18.Unsqueeze(lengths, column)
     labels = _labels(opset18.Cast(targets, to=7), lengths, longest, blank, len(targets.shape))
     states = opset18.Add(opset18.Add(longest, longest), column)
     blanks = _filled(blank, rows, longest)
-    pairs = opset18.Concat(*(opset18.Unsqueeze(t, _ints(2)) for t in (blanks, labels)), axis=2)
+    pairs = opset18.Concat(*(opset18.Unsqueeze(t, ints(2)) for t in (blanks, labels)), axis=2)
     flat = opset18.Reshape(pairs, opset18.Concat(rows, opset18.Add(longest, longest), axis=0))
     path = opset18.Concat(flat, _filled(blank, rows, column), axis=1)  # blank, label, …, blank
 
     def later(values: Any, by: int, fill: Any) -> Any:
         """Return what stands ``by`` states before each."""
-        longer = opset18.Concat(opset18.Expand(fill, opset18.Concat(rows, _ints(by), axis=0)),
+        longer = opset18.Concat(opset18.Expand(fill, opset18.Concat(rows, ints(by), axis=0)),
                                 values, axis=1)  # fmt: skip
-        return opset18.Slice(longer, _ints(0), states, column)
+        return opset18.Slice(longer, ints(0), states, column)
 
     mark = opset18.Constant(value_int=blank)
     differs = opset18.Not(opset18.Equal(path, later(path, 2, mark)))
     skips = opset18.And(opset18.Not(opset18.Equal(path, mark)), differs)
     shape = opset18.Shape(log_probs, start=0, end=1)
     index = opset18.Expand(
-        opset18.Unsqueeze(path, _ints(0)), opset18.Concat(shape, rows, states, axis=0)
+        opset18.Unsqueeze(path, ints(0)), opset18.Concat(shape, rows, states, axis=0)
     )
     emitted = opset18.GatherElements(log_probs, index, axis=2)  # [T, N, states]
     count = opset18.Range(
         *(opset18.Constant(value_int=0), opset18.Squeeze(shape), opset18.Constant(value_int=1))
     )
-    live = opset18.Less(opset18.Unsqueeze(count, column), opset18.Unsqueeze(times, _ints(0)))
-    live = opset18.Unsqueeze(live, _ints(2))  # [T, N, 1]
+    live = opset18.Less(opset18.Unsqueeze(count, column), opset18.Unsqueeze(times, ints(0)))
+    live = opset18.Unsqueeze(live, ints(2))  # [T, N, 1]
     never = number(_NEVER, log_probs)
     start = opset18.Concat(
         opset18.Expand(number(0.0, log_probs), opset18.Concat(rows, column, axis=0)),
@@ -136,9 +136,9 @@ def _said(log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any,
     kinds = [log_probs.dtype, log_probs.dtype, ir.DataType.BOOL]
     alpha = _scan(step, start, [emitted, live], kinds)
     end = opset18.Add(of_row, of_row)
-    first = opset18.Sub(end, _ints(1))
-    before = opset18.GatherElements(alpha, opset18.Max(first, _ints(0)), axis=1)
-    before = opset18.Where(opset18.Less(first, _ints(0)), never, before)
+    first = opset18.Sub(end, ints(1))
+    before = opset18.GatherElements(alpha, opset18.Max(first, ints(0)), axis=1)
+    before = opset18.Where(opset18.Less(first, ints(0)), never, before)
     found = _log_sum(opset18.GatherElements(alpha, end, axis=1), before)
     return opset18.Neg(opset18.Squeeze(found, column))
 
@@ -147,16 +147,16 @@ def _labels(targets: Any, lengths: Any, longest: Any, blank: int, rank: int) -> 
     """Return the labels, [N, longest], blank beyond the length of each."""
     one = opset18.Constant(value_int=1)
     positions = opset18.Range(opset18.Constant(value_int=0), opset18.Squeeze(longest), one)
-    of_row = opset18.Unsqueeze(lengths, _ints(1))
+    of_row = opset18.Unsqueeze(lengths, ints(1))
     if rank == 1:  # one after another
         ends = opset18.CumSum(lengths, opset18.Constant(value_int=0))
-        starts = opset18.Unsqueeze(opset18.Sub(ends, lengths), _ints(1))
-        last = opset18.Sub(opset18.Shape(targets), _ints(1))
+        starts = opset18.Unsqueeze(opset18.Sub(ends, lengths), ints(1))
+        last = opset18.Sub(opset18.Shape(targets), ints(1))
         index = opset18.Min(opset18.Add(starts, positions), last)
         labels = opset18.Gather(targets, index, axis=0)
     else:
-        labels = opset18.Slice(targets, _ints(0), longest, _ints(1))
-    used = opset18.Less(opset18.Unsqueeze(positions, _ints(0)), of_row)
+        labels = opset18.Slice(targets, ints(0), longest, ints(1))
+    used = opset18.Less(opset18.Unsqueeze(positions, ints(0)), of_row)
     return opset18.Where(used, labels, opset18.Constant(value_int=blank))
 
 
@@ -169,10 +169,6 @@ def _log_sum(*values: Any) -> Any:
 
 def _filled(value: int, *shape: Any) -> Any:
     return opset18.Expand(opset18.Constant(value_int=value), opset18.Concat(*shape, axis=0))
-
-
-def _ints(*values: int) -> Any:
-    return opset18.Constant(value_ints=list(values))
 
 
 _numbers = itertools.count()

@@ -27,6 +27,11 @@ def number(value: float, like: Any) -> Any:
     return made if like.dtype is not None else opset18.CastLike(made, like)
 
 
+def ints(*values: int) -> Any:
+    """Return a constant of one dimension, of int64."""
+    return opset18.Constant(value_ints=list(values))
+
+
 def fixed(x: Any) -> Any:
     """Return the values of a tensor, which no gradient reaches."""
     y = opset18.Identity(x)

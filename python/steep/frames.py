@@ -11,8 +11,8 @@ from torch._dynamo import trace_rules
 
 from steep.quiet import replaced
 
-LAYERS = 4096
-"""How many graphs a layer of PyTorch's may become: all of a class are one function."""
+GRAPHS_OF_A_LAYER = 4096
+"""How many a layer of PyTorch's may become: all of its class are one function."""
 
 
 @contextlib.contextmanager
@@ -30,7 +30,7 @@ def layers_too() -> Iterator[None]:
 def limits(frame: Any) -> dict[str, int]:
     """Return the settings of Dynamo that differ for a function: how many graphs it may become."""
     names = ("recompile_limit", "accumulated_recompile_limit")
-    return dict.fromkeys(names, LAYERS) if _is_layer(frame) else {}
+    return dict.fromkeys(names, GRAPHS_OF_A_LAYER) if _is_layer(frame) else {}
 
 
 _rule = trace_rules.check

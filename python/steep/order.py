@@ -9,11 +9,7 @@ import torch
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import aten_scatter_reduce
 
-from steep.elementwise import fixed, is_nan, number
-
-
-def _ints(*values: int) -> Any:
-    return opset18.Constant(value_ints=list(values))
+from steep.elementwise import fixed, ints, is_nan, number
 
 
 def _extreme(find: Any) -> Any:
@@ -26,7 +22,7 @@ def _extreme(find: Any) -> Any:
         values = opset18.GatherElements(self, indices, axis=dim)
         if keepdim:
             return values, indices
-        return opset18.Squeeze(values, _ints(dim)), opset18.Squeeze(indices, _ints(dim))
+        return opset18.Squeeze(values, ints(dim)), opset18.Squeeze(indices, ints(dim))
 
     return extreme
 
@@ -35,7 +31,7 @@ def _extremes(reduce: Any) -> Any:
     """Return ``amax`` or ``amin``: along all axes where none is given."""
 
     def extremes(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
-        return reduce(self, _ints(*dim) if dim else None, keepdims=int(keepdim))
+        return reduce(self, ints(*dim) if dim else None, keepdims=int(keepdim))
 
     return extremes
 
@@ -49,8 +45,8 @@ def _length(x: Any, dim: int) -> int:
 
 def _shifted(x: Any, by: int, dim: int, fill: Any) -> Any:
     """Return x moved along an axis, and ``fill``, a number, before it."""
-    ends = opset18.Slice(x, _ints(0), _ints(-by), _ints(dim))
-    first = opset18.Slice(x, _ints(0), _ints(by), _ints(dim))
+    ends = opset18.Slice(x, ints(0), ints(-by), ints(dim))
+    first = opset18.Slice(x, ints(0), ints(by), ints(dim))
     return opset18.Concat(opset18.Expand(fill, opset18.Shape(first)), ends, axis=dim)
 
 
@@ -73,9 +69,9 @@ def _cumulative_extreme(not_beyond: Any) -> Any:
             return opset18.Identity(self), opset18.Constant(value_int=0)
         length, value = _length(self, dim), fixed(self)
         axes = [i for i in range(len(self.shape)) if i != dim % len(self.shape)]
-        index = _ints(*range(length))
+        index = ints(*range(length))
         if axes:
-            index = opset18.Expand(opset18.Unsqueeze(index, _ints(*axes)), opset18.Shape(self))
+            index = opset18.Expand(opset18.Unsqueeze(index, ints(*axes)), opset18.Shape(self))
         step = 1
         while step < length:
             before = _shifted(value, step, dim, number(0, value))
@@ -98,11 +94,11 @@ def _int64(value: int) -> Any:
 
 def _median(self: Any) -> Any:
     """Return the lower median of all, NaN beside NaN; those that are equal share its gradient."""
-    flat = opset18.Reshape(self, _ints(-1))
+    flat = opset18.Reshape(self, ints(-1))
     count = opset18.Shape(flat)
-    half = opset18.Div(opset18.Add(count, _ints(1)), _ints(2))
+    half = opset18.Div(opset18.Add(count, ints(1)), ints(2))
     lower, _ = opset18.TopK(fixed(flat), half, largest=0)
-    value = opset18.Squeeze(opset18.Slice(lower, _ints(-1), opset18.Shape(lower)), _ints(0))
+    value = opset18.Squeeze(opset18.Slice(lower, ints(-1), opset18.Shape(lower)), ints(0))
     zero = number(0, self)
     hits = opset18.Equal(flat, value)
     if self.dtype is None or self.dtype.is_floating_point():
@@ -121,8 +117,8 @@ def _place(find: Any) -> Any:
     def place(self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
         if dim is not None and self.shape:
             return find(self, axis=dim, keepdims=int(keepdim))
-        index = find(opset18.Reshape(self, _ints(-1)), axis=0, keepdims=0)
-        return opset18.Reshape(index, _ints(*[1] * len(self.shape))) if keepdim else index
+        index = find(opset18.Reshape(self, ints(-1)), axis=0, keepdims=0)
+        return opset18.Reshape(index, ints(*[1] * len(self.shape))) if keepdim else index
 
     return place
 
@@ -182,10 +178,10 @@ def _searchsorted(
     follows = opset18.Greater if right or side == "right" else opset18.GreaterOrEqual
     row = sorted_sequence
     if len(row.shape) > 1:
-        row = opset18.Unsqueeze(row, _ints(-2))
-    lower = opset18.Not(follows(row, opset18.Unsqueeze(self, _ints(-1))))  # than NaN, all are
+        row = opset18.Unsqueeze(row, ints(-2))
+    lower = opset18.Not(follows(row, opset18.Unsqueeze(self, ints(-1))))  # than NaN, all are
     kind = 6 if out_int32 else 7
-    return opset18.ReduceSum(opset18.Cast(lower, to=kind), _ints(-1), keepdims=0)
+    return opset18.ReduceSum(opset18.Cast(lower, to=kind), ints(-1), keepdims=0)
 
 
 def _scatter_reduce(  # noqa: PLR0917, as ATen has it

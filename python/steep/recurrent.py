@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from onnxscript import opset18
 
-from steep.elementwise import number
+from steep.elementwise import ints, number
 
 _LIBRARY = torch.library.Library("steep", "FRAGMENT")
 # by PyTorch's name: ONNX's operator, its gates in PyTorch's order, attributes
@@ -113,8 +113,8 @@ def _said(name: str) -> Any:
                 if has_biases:
                     both = [_ordered(next(rest), gates) for _ in range(2)]
                     kinds[2].append(opset18.Concat(*both, axis=0))
-            first, end = _ints(layer * directions), _ints((layer + 1) * directions)
-            of_layer = [opset18.Slice(state, first, end, _ints(0)) for state in states]
+            first, end = ints(layer * directions), ints((layer + 1) * directions)
+            of_layer = [opset18.Slice(state, first, end, ints(0)) for state in states]
             weights = [_stacked(some) if some else None for some in kinds]
             y, *after = operator(x, *weights, None, *of_layer, **options)
             last.append(after)
@@ -138,11 +138,7 @@ def _ordered(weight: Any, gates: list[int]) -> Any:
 
 
 def _stacked(of_directions: list[Any]) -> Any:
-    return opset18.Concat(*(opset18.Unsqueeze(w, _ints(0)) for w in of_directions), axis=0)
-
-
-def _ints(*values: int) -> Any:
-    return opset18.Constant(value_ints=list(values))
+    return opset18.Concat(*(opset18.Unsqueeze(w, ints(0)) for w in of_directions), axis=0)
 
 
 _OURS = {getattr(torch.ops.aten, name).input: _define(name) for name in _CELLS}

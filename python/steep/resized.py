@@ -10,11 +10,9 @@ import torch
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops import nn
 
+from steep.elementwise import ints
+
 _FLOAT = ir.DataType.FLOAT
-
-
-def _ints(*values: int) -> Any:
-    return opset18.Constant(value_ints=list(values))
 
 
 def _extents(x: Any, scales: Any) -> Any:
@@ -61,7 +59,7 @@ def _nearest(input: Any, output_size: Any = None, scale_factors: Any = None) -> 
         first, by = (opset18.Constant(value_int=n) for n in (0, 1))
         places = opset18.Cast(opset18.Range(first, count, by), to=_FLOAT)
         index = opset18.Cast(opset18.Floor(opset18.Mul(places, step)), to=ir.DataType.INT64)
-        index = opset18.Min(index, opset18.Sub(last, _ints(1)))
+        index = opset18.Min(index, opset18.Sub(last, ints(1)))
         input = opset18.Gather(input, index, axis=i + 2)
     return input
 

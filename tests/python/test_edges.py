@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from functions_at_once import run
 from torch import nn
 
 from steep import ORTModule
@@ -51,18 +52,6 @@ class Every(nn.Module):
     def forward(self, *args):
         none = torch.zeros(6, dtype=args[0].dtype)  # rows are of 6, at every capture
         return [f(x + none) for f, x in zip(TIES.values(), args, strict=True)]
-
-
-def run(net, args):
-    args = [a.clone().requires_grad_() for a in args]
-    made = [torch.utils._pytree.tree_leaves(r) for r in net(*args)]
-    sum(
-        (r * torch.linspace(-1, 2, r.numel(), dtype=r.dtype).view(r.shape)).sum()
-        for some in made
-        for r in some
-        if r.requires_grad
-    ).backward()
-    return [[*some, a.grad] for some, a in zip(made, args, strict=True)]
 
 
 @pytest.mark.parametrize(("dtype", "extents"), [(torch.float32, (5, 8)), (torch.float64, (5,))])

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from functions_at_once import run
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from steep import ModelError, ORTModule
 
@@ -105,18 +105,6 @@ class Every(nn.Module):
 
     def forward(self, *args):
         return [f(x * 1) for f, x in zip(OPTIONS.values(), args, strict=True)]
-
-
-def run(net, args):
-    args = [a.clone().requires_grad_() for a in args]
-    made = [tree_leaves(r) for r in net(*args)]
-    sum(
-        (r * torch.linspace(-1, 2, r.numel(), dtype=r.dtype).view(r.shape)).sum()
-        for some in made
-        for r in some
-        if r.requires_grad
-    ).backward()
-    return [[*some, a.grad] for some, a in zip(made, args, strict=True)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
