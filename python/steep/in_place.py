@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from steep.errors import ModelError
-from steep.memory import reach
+from steep.memory import overlapping
 
 
 def check_apart(net: torch.nn.Module, trained: set[str], given: Sequence[torch.Tensor]) -> None:
@@ -24,13 +24,10 @@ def check_apart(net: torch.nn.Module, trained: set[str], given: Sequence[torch.T
         ModelError: a parameter shares memory with another tensor.
     """
     own = {id(p): name for name, p in net.named_parameters() if name in trained}
-    reaches = sorted((*reach(t), id(t)) for t in {id(t): t for t in given}.values() if t.numel())
-    end, last = 0, 0
-    for start, stop, key in reaches:
-        if start < end and (key in own or last in own):
-            _refuse(own.get(key) or own[last])
-        if stop > end:
-            end, last = stop, key
+    for pair in overlapping({id(t): t for t in given}.items()):
+        for key in pair:
+            if key in own:
+                _refuse(own[key])
     moving = {
         t.untyped_storage().data_ptr(): t for t in given if id(t) in own and not t.is_contiguous()
     }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from steep.errors import ModelError
+
+log = logging.getLogger("steep")
 
 
 def memory_of(node: torch.fx.Node) -> int | None:
@@ -70,7 +73,10 @@ def told_apart(
     if shares(examples, written):
         return call
 
+    said = False
+
     def run(*arguments: Any) -> Any:
+        nonlocal said
         if not shares(arguments, written):
             return call(*arguments)
         if strict:
@@ -79,6 +85,9 @@ def told_apart(
                 expected="tensors apart, as in the call before",
                 remedy="clone() one of them, or let PyTorch run it: ORTModule",
             )
+        if not said:
+            log.warning("PyTorch runs a graph in calls whose arguments share memory")
+            said = True
         return captured(*arguments)
 
     return run
@@ -86,25 +95,32 @@ def told_apart(
 
 def shares(arguments: Sequence[Any], written: Collection[int] | None) -> bool:
     """Return whether the memory of one of those at ``written``, None for all, is another's too."""
-    reaches = sorted(
-        (*reach(t), i)
+    placed = [
+        (i, t)
         for i, t in enumerate(arguments)
         if isinstance(t, torch.Tensor)
         and not isinstance(t, FakeTensor)  # of examples: it has no address
         and t.layout is torch.strided
         and not is_functorch_wrapped_tensor(t)
-        and t.numel()
-    )
+    ]
+    return any(written is None or i in written or j in written for i, j in overlapping(placed))
+
+
+def overlapping(tensors: Iterable[tuple[int, torch.Tensor]]) -> Iterator[tuple[int, int]]:
+    """Give the keys of pairs of tensors that overlap in memory, of (key, tensor).
+
+    Of each that overlaps another there is a pair, though not all pairs are given.
+    """
+    reaches = sorted((*_reach(t), key) for key, t in tensors if t.numel())
     end, last = 0, 0
-    for start, stop, i in reaches:
-        if start < end and (written is None or i in written or last in written):
-            return True
+    for start, stop, key in reaches:
+        if start < end:
+            yield key, last
         if stop > end:
-            end, last = stop, i
-    return False
+            end, last = stop, key
 
 
-def reach(t: torch.Tensor) -> tuple[int, int]:
+def _reach(t: torch.Tensor) -> tuple[int, int]:
     """Return the addresses of a tensor's first byte, and of that behind its last."""
     start = t.data_ptr()
     if t.is_contiguous():

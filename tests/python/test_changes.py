@@ -399,6 +399,17 @@ def test_arguments_that_share_memory_after_a_call(order):
         assert_close(net(*given), expected)
 
 
+def test_that_pytorch_runs_arguments_that_share_memory_is_said_once(caplog):
+    torch._dynamo.reset()
+    net = ORTModule(Written(), fallback="parts")
+    for make in (apart, in_one_memory, in_one_memory):
+        torch.manual_seed(0)
+        expected = Written()(*make())
+        torch.manual_seed(0)
+        assert_close(net(*make()), expected)
+    assert caplog.text.count("whose arguments share memory") == 1
+
+
 def test_arguments_that_share_memory_are_refused_where_nothing_is_left_to_pytorch():
     torch._dynamo.reset()
     net = ORTModule(Written(), fallback=None)
