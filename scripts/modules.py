@@ -6,19 +6,20 @@ usage: scripts/modules.py [--count 5000] [--seed 0]
 A module is Python source made from a seed: statements on ``y`` of [rows, 4], and changes between
 calls. Results, what they alias, arguments, parameters, buffers and every gradient are compared.
 A typed error of Steep's is a refusal, counted by its first line. Of a module that differs, the
-source is printed, with the statements removed that it differs without.
+forward is printed, with the statements removed that it differs without.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import linecache
 import random
 import sys
 import types
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tqdm import tqdm
@@ -122,7 +123,58 @@ x.mul_(2)
 x[:, 0] = y.detach()[:, 0]
 v = x[:, 1:]; v.add_(1)
 y = y * (2 if self.training else 3)
-y = y * (2 if torch.is_grad_enabled() else 3)""".splitlines()
+y = y * (2 if torch.is_grad_enabled() else 3)
+s = self.state.clone(); y = y * s; self.state.data.copy_(y.detach().mean(0))
+s = self.state + 0.0; y = y * s; self.state.data.add_(1)
+s = self.state.clone().detach(); y = y * s; self.state.detach().numpy()[:] = 0.5
+s = torch.empty_like(self.state).copy_(self.state); y = y * s; self.state.data.mul_(0.5)
+y = y @ self.queue.clone(); self.queue.data[:, int(self.count) % 4] = y.detach()[0]
+y = y * self.queue.clone()[0]; self.queue.data = self.queue.data * 0.9
+s = self.a.weight.detach().clone(); y = y @ s; self.shadow.data.mul_(0.9).add_(s, alpha=0.1)
+with torch.no_grad(): self.shadow.data.mul_(0.5).add_(self.a.weight.data)
+y = y @ self.shadow.clone(); self.shadow.data.copy_(self.b.weight.detach())
+self.steps += 1; y = y * min(1.0, self.steps / 100)
+self.steps += 1; y = y * max(0.1, 1 - self.steps / 7)
+self.steps += 1; y = y * math.exp(-self.steps / 50)
+self.steps += 1; y = y * 0.5 ** (self.steps // 2)
+self.tau = self.tau * 0.99; y = y / self.tau
+self.mean = 0.9 * self.mean + 0.1 * y.detach().mean().item(); y = y - self.mean
+self.history.append(y.detach()); y = y + self.history[-1].mean()
+self.history.append(y.detach()); y = y + len(self.history)
+y = y.index_select(0, torch.tensor([-1, 0, 0]))[:1] + y
+y = y.gather(1, x.argsort(1) - 1)
+y = y.scatter(1, x.argmax(1, keepdim=True) - 1, 0.5)
+y = y.index_add(0, torch.tensor([0, -1]), y[:2])
+y = y.index_copy(0, torch.tensor([0, x.shape[0] - 5]), x[:2])
+y = y + self.table(x.detach().argmax(1) - 1)
+y = y + y[torch.tensor([-1, 0])].sum(0)
+y = y[:, [-1, 0, 1, -2]]
+y = y.take_along_dim(x.argsort(1), 1) + y.narrow(1, -4, 4)
+y = (y.to(torch.float16) * 300).mean().to(y.dtype) + y
+y = torch.nn.functional.layer_norm(y.half() * 500, (4,)).to(y.dtype) + y
+y = y + y.to(torch.bfloat16).var(0).to(y.dtype)""".splitlines()
+
+# What backward reads is the copy then, whatever becomes of the argument.
+COPIES = """\
+x.clone()
+x + 0.0
+x * 1
+torch.empty_like(x).copy_(x)
+x.clone(memory_format=torch.contiguous_format)
+torch.cat([x])
+x.flip(0).flip(0)
+x.t().contiguous().t()
+x.clone().view(-1).view(x.shape)""".splitlines()
+
+# Between forward and backward.
+WRITES = """\
+given.data.zero_()
+given.detach().numpy()[:] = 7
+given.data.add_(1)
+given.data.copy_(given.data.flip(0))
+m.state.data.add_(1)
+m.shadow.data.zero_()
+m.queue.data.zero_()""".splitlines()
 
 RESULTS = """\
 y
@@ -166,10 +218,13 @@ m.batch.eval()
 m.a.register_forward_hook(lambda m, i, o: o * 2)
 m.number = int(m.number)
 globals().update(GLOBAL=GLOBAL + 1)
+m.number *= 0.99
+m.steps += 10
+m.tau = 0.5
 m.state = m.state + 1""".splitlines()
 
 HEAD = """\
-import functools, torch, types
+import functools, math, torch, types
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -198,13 +253,26 @@ class Module(nn.Module):
         self.inner = types.SimpleNamespace(value=0.5)
         self.register_buffer("count", torch.ones(()))
         self.register_buffer("state", torch.zeros(4))
+        self.register_buffer("queue", torch.linspace(-1, 1, 16).view(4, 4))
+        self.register_buffer("shadow", torch.linspace(1, -1, 16).view(4, 4))
+        self.steps, self.tau, self.mean, self.history = 0, 1.0, 0.0, []
     def forward(self, x):
-        y = self.a(x)
 """
 
 
 BACKENDS: dict[str | None, Any] = {"backend": capture.backend, "PyTorch's": "eager"}
 WRITTEN = "saved for backward, then written"
+
+
+class Call(NamedTuple):
+    """One call of the module, and what the caller does around it."""
+
+    rows: int
+    change: str  # before it
+    grad: bool  # with gradients
+    into: bool  # into the argument
+    write: str  # between forward and backward
+    wrong: bool  # a call with a wrong shape first, whose error the caller catches
 
 
 class Case:
@@ -218,23 +286,32 @@ class Case:
         changes = [c for c in CHANGES if self.route != "backend" or "hook" not in c]
         self.statements = rng.choices(STATEMENTS, k=rng.randint(1, 4))
         self.result = rng.choice(RESULTS)
+        self.copy = rng.choice(COPIES) if rng.random() < 0.3 else ""
+        self.dtype = rng.choice([torch.float32] * 8 + [torch.float16, torch.bfloat16])
+        # an argument that forward has not copied may be read where it lies
+        writes = WRITES if self.copy else [w for w in WRITES if "given" not in w]
         self.calls = [
-            (
-                rng.choice([3, 3, 3, 2, 5]),
-                rng.choice(["pass", *changes]) if i else "pass",
-                rng.random() < 0.9,  # with gradients
-                rng.random() < 0.5,  # into the argument
+            Call(
+                rows=rng.choice([3, 3, 3, 2, 5]),
+                change=rng.choice(["pass", *changes]) if i else "pass",
+                grad=rng.random() < 0.9,
+                into=rng.random() < 0.5,
+                write=rng.choice(writes) if rng.random() < (0.7 if self.copy else 0.2) else "pass",
+                wrong=rng.random() < 0.1,
             )
-            for i in range(3)
+            for i in range(rng.choice([3, 3, 3, 6]))
         ]
 
     def source(self) -> str:
         """The module, as Python says it."""
-        body = "".join(f"        {s}\n" for s in self.statements)
+        first = [f"x = {self.copy}"] if self.copy else []
+        body = "".join(f"        {s}\n" for s in (*first, "y = self.a(x)", *self.statements))
         return HEAD + body + f"        return {self.result}\n"
 
     def __str__(self) -> str:
-        return f"# seed {self.seed}, {self.route}, calls {self.calls}\n{self.source()}"
+        calls = "".join(f"# {call}\n" for call in self.calls)
+        forward = self.source().removeprefix(HEAD)
+        return f"# seed {self.seed}, {self.route}, {self.dtype}\n{calls}{forward}"
 
 
 def run(case: Case, route: str | None, eager: bool) -> list[Any]:
@@ -246,21 +323,26 @@ def run(case: Case, route: str | None, eager: bool) -> list[Any]:
     space = vars(known)
     exec(compile(source, name, "exec"), space)
     torch.manual_seed(case.seed)
-    module = net = space["Module"]()
+    dtype = case.dtype if torch.get_default_dtype() == torch.float32 else torch.float64
+    module = net = space["Module"]().to(dtype)
     if route in BACKENDS and not eager:
         net = torch.compile(module, backend=BACKENDS[route])
     elif not eager:
         net = ORTModule(module, fallback=route)
     left: list[Any] = []
-    for i, (rows, change, grad, into) in enumerate(case.calls):
+    for i, call in enumerate(case.calls):
         torch.manual_seed(i)
-        exec(change, space | {"m": module} if "globals" not in change else space)
-        leaf = torch.randn(rows, 4, requires_grad=into)
+        exec(call.change, space | {"m": module} if "globals" not in call.change else space)
+        if call.wrong:
+            with contextlib.suppress(Exception):
+                net(torch.randn(call.rows, 5, dtype=dtype))
+        leaf = torch.randn(call.rows, 4, dtype=dtype, requires_grad=call.into)
         given = leaf * 1
         module.zero_grad()
         try:
-            with torch.set_grad_enabled(grad):
+            with torch.set_grad_enabled(call.grad):
                 result = net(given)
+            exec(call.write, {"given": given, "m": module})
             flat, _ = torch.utils._pytree.tree_flatten(result)
             tensors = [t for t in flat if isinstance(t, torch.Tensor)]
             losses = [
@@ -301,6 +383,8 @@ def same(a: Any, b: Any, within: float = 1e-4, least: float = 1.0) -> bool:
         pairs = zip(a, b, strict=False)
         return len(a) == len(b) and all(same(x, y, within, least) for x, y in pairs)
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        if b.dtype in (torch.float16, torch.bfloat16):
+            within = max(within, 0.05)
         slack = within * max(size_of(b), least)
         return (
             a.dtype == b.dtype
