@@ -20,10 +20,10 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build test test-all test-cpp test-py patterns lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators bench growth clean
+.PHONY: help setup build test test-all test-cpp test-py patterns op_db lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators bench growth clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: .venv/ready ## .venv with all tools, and the system packages
 
@@ -62,6 +62,9 @@ test-all: test ## and the zoo at every opset, and operators with the CPU's kerne
 
 patterns: build ## 291 patterns of PyTorch code by every front door (15 minutes)
 	@$(step) -v build/patterns.log "Patterns" $(bin)/python -m pytest -n $(JOBS) --dist worksteal -m patterns
+
+op_db: build ## PyTorch's own operator database, by dtype and with extents that change (hours)
+	@$(bin)/python scripts/op_db.py $(if $(ONLY),--only $(ONLY)) $(if $(DTYPES),--dtypes $(DTYPES))
 
 lint: build ## formatting, ruff, mypy, clang-tidy
 	@$(step) build/clang-format.log "clang-format" scripts/format --dry-run -Werror
