@@ -118,8 +118,7 @@ def flips(count: int, rng: random.Random) -> int:
 
 
 def checksums(count: int, rng: random.Random) -> int:
-    """Changed graphs under right checksums: somebody who may write here decides what is computed,
-    so only an error of another type than Steep's, or a signal, is a finding."""
+    """Changed graphs under right checksums: they may compute anything, but end no run."""
     attack = Attack("checksums")
     good = fresh()
     for _ in tqdm(range(count), unit="graph"):
@@ -131,9 +130,6 @@ def checksums(count: int, rng: random.Random) -> int:
         attack.cases += 1
         try:
             captured()
-        except (steep.Error, MemoryError) as error:
-            if isinstance(error, steep.InternalError):
-                attack.found(f"InternalError: {error}")
         except Exception as error:
             attack.found(f"{type(error).__name__}: {error}")
         path.write_bytes(content)
@@ -183,7 +179,7 @@ def folders() -> int:
         shutil.rmtree(base)
         base.mkdir()
         mounted = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=4k", "none", str(base)], check=False
+            ["mount", "-t", "tmpfs", "-o", "size=4k,mode=700", "none", str(base)], check=False
         )
         if mounted.returncode == 0:
             try:
