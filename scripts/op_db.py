@@ -43,18 +43,27 @@ LEFT_OUT = ("empty", "new_empty", "as_strided", "normal", "rand", "bernoulli", "
 
 
 class Applied(torch.nn.Module):
-    """An operator with its arguments that are no tensors; called with its tensors."""
+    """An operator with its arguments that are no tensors; called with its tensors.
+
+    Floating-point results are scaled, so that there is something for the engine in any case.
+    """
 
     def __init__(self, op: Any, spec: Any, rest: list[Any]) -> None:
         super().__init__()
         self.op, self.spec, self.rest = op, spec, rest
+        self.scale = torch.nn.Parameter(torch.tensor(1.5))
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        """Return the operator's result."""
+        """Return the operator's results."""
         given = iter(tensors)
         leaves = [next(given) if leaf is torch.Tensor else leaf for leaf in self.rest]
         args, kwargs = tree_unflatten(leaves, self.spec)
-        return self.op(*args, **kwargs)
+        return [
+            leaf * self.scale
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+            else leaf
+            for leaf in tree_leaves(self.op(*args, **kwargs))
+        ]
 
 
 def forms_of(info: Any, dtype: torch.dtype) -> Iterator[tuple[Any, list[Any], list[Any]]]:
