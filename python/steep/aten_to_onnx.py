@@ -220,33 +220,10 @@ def _key(traced: torch.fx.GraphModule, known: str) -> str | None:
     if cache.folder() is None:
         return None
     try:
-        return fingerprint(traced, f"{cache.versions(*_SOURCES)} {known}")
+        return fingerprint(traced, f"{cache.versions()} {known}")
     except Undetermined as e:
         log.info("no use for the cache: %s", e)
         return None
-
-
-_SOURCES = (
-    "aten_to_onnx.py",
-    "attention.py",
-    "ctc.py",
-    "decompose.py",
-    "digits.py",
-    "elementwise.py",
-    "faithful.py",
-    "fingerprint.py",
-    "lowering.py",
-    "matrices.py",
-    "order.py",
-    "own_gradients.py",
-    "own_nodes.py",
-    "quiet.py",
-    "recurrent.py",
-    "resized.py",
-    "restated.py",
-    "stops.py",
-    "translations.py",
-)
 
 
 def _from_cache(traced: torch.fx.GraphModule, key: str) -> onnx.ModelProto | None:
@@ -256,7 +233,11 @@ def _from_cache(traced: torch.fx.GraphModule, key: str) -> onnx.ModelProto | Non
     (end,) = (n for n in traced.graph.nodes if n.op == "output")
     try:
         model = onnx.load_from_string(content)
-        if len(model.graph.output) != len(end.args[0]):
+        given = sum(n.op == "placeholder" for n in traced.graph.nodes)
+        names = {value.name for value in model.graph.input}
+        if len(model.graph.output) != len(end.args[0]) or not names <= {
+            f"arg_{i}" for i in range(given)
+        }:
             raise ValueError("it is not of this graph")
     except Exception as e:  # bytes may be anything, under the right digest too
         log.warning("ignoring what is no model in the cache: %s (%s)", key, e)

@@ -8,7 +8,8 @@ user owns or may write is not used: whoever writes the graph decides what is com
 
 ``STEEP_CACHE`` names the folder, or switches the cache off ("off"); by default it is ``steep`` in
 ``$XDG_CACHE_HOME`` or ``~/.cache``. ``STEEP_CACHE_MIB`` bounds its size (256); what was not used
-for longest goes first. The folder may be deleted at any time.
+for longest goes first. The folder may be deleted at any time. What cannot be made sense of in
+either is said once, and the run goes on: without a cache, or with the bound that is given here.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ import functools
 import hashlib
 import importlib.metadata
 import logging
+import math
 import os
 import stat
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 log = logging.getLogger("steep")
@@ -34,31 +38,48 @@ _DEFAULT_MIB = 256
 _ABANDONED_SECONDS = 3600
 
 
+_PACKAGES = ("torch", "onnx", "onnxscript", "onnx_ir", "sympy", "numpy")
+
+
 @functools.cache
-def versions(*sources: str) -> str:
-    """Say what decides what an entry holds, beside its subject: packages, and files of this one."""
-    own = b"".join(Path(__file__).with_name(name).read_bytes() for name in sources)
-    packages = [f"{n} {importlib.metadata.version(n)}" for n in ("torch", "onnx", "onnxscript")]
-    return f"{packages} {sys.version_info[:2]} {hashlib.sha256(own).hexdigest()}"
+def versions() -> str:
+    """Say what decides what an entry holds, beside its subject: packages, all files of this one."""
+    own = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    packages = [f"{n} {importlib.metadata.version(n)}" for n in _PACKAGES]
+    return f"{packages} {sys.version_info[:2]} {sys.byteorder} {hashlib.sha256(own).hexdigest()}"
 
 
 def folder() -> Path | None:
     """Where entries lie; None when the cache is switched off, or there is no home."""
     chosen = os.environ.get("STEEP_CACHE")
-    if chosen is not None:
-        return None if chosen.lower() in ("", "0", "off") else Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    if base and Path(base).is_absolute():  # the XDG specification ignores others
-        return Path(base) / "steep"
     try:
+        if chosen is not None:
+            return None if chosen.lower() in ("", "0", "off") else Path(chosen).expanduser()
+        base = os.environ.get("XDG_CACHE_HOME")
+        if base and Path(base).is_absolute():  # the XDG specification ignores others
+            return Path(base) / "steep"
         return Path.home() / ".cache" / "steep"
-    except RuntimeError:
+    except RuntimeError as e:  # no such user, or one without a home
+        _say_once(f"there is no cache: {e}")
         return None
+
+
+_unread: ContextVar[bool] = ContextVar("_unread", default=False)
+
+
+@contextlib.contextmanager
+def unread() -> Iterator[None]:
+    """Within, in this thread, nothing is found: what is made is made anew, and stored."""
+    token = _unread.set(True)
+    try:
+        yield
+    finally:
+        _unread.reset(token)
 
 
 def load(key: str) -> bytes | None:
     """Return the bytes stored under a key (hexadecimal digits), or None."""
-    path = _path(key)
+    path = None if _unread.get() else _path(key)
     if path is None:
         return None
     content = _read(path)
@@ -91,10 +112,10 @@ def store(key: str, payload: bytes) -> bool:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
-    except OSError as e:
+        _evict(path)
+    except (OSError, ValueError) as e:  # ValueError: a name with a zero byte
         log.info("nothing was cached: %s", e)
         return False
-    _evict(path)
     return True
 
 
@@ -121,7 +142,7 @@ def _read(path: Path) -> bytes | None:
                 log.warning("ignoring what is no file of the cache: %s", path)
                 return None
             return file.read(status.st_size) if _ours(path, status) else None
-    except OSError:
+    except (OSError, ValueError):
         return None
 
 
@@ -141,12 +162,17 @@ def _say_once(what: str) -> None:
     log.warning("%s", what)
 
 
-def _limit() -> int:
+def _limit() -> float:
+    """Return how many bytes all entries may have together; inf where there is no bound."""
+    given = os.environ.get("STEEP_CACHE_MIB", "")
     try:
-        return int(float(os.environ.get("STEEP_CACHE_MIB", _DEFAULT_MIB)) * 2**20)
+        mib = float(given or _DEFAULT_MIB)
     except ValueError:
-        log.warning("STEEP_CACHE_MIB is no number: %s", os.environ["STEEP_CACHE_MIB"])
-        return _DEFAULT_MIB * 2**20
+        mib = math.nan
+    if not mib >= 0:
+        _say_once(f"STEEP_CACHE_MIB is no number of MiB: {given!r}; {_DEFAULT_MIB} are taken")
+        mib = _DEFAULT_MIB
+    return mib * 2**20
 
 
 def _evict(newest: Path) -> None:

@@ -122,6 +122,12 @@ _registered: dict[Any, Callable[..., Any]] = decomposition_table
 """The very table: libraries add to it."""
 
 
+def is_of_others(target: OpOverload) -> bool:
+    """Return whether somebody else than PyTorch has said what an operator is composed of."""
+    rule = _registered.get(target)
+    return rule is not None and str(rule.__module__).split(".")[0] != "torch"
+
+
 @functools.cache
 def _core() -> dict[Any, Callable[..., Any]]:
     return dict(torch.export.default_decompositions().items())

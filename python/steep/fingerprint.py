@@ -1,18 +1,21 @@
 """What a graph of ATen operators computes, as a digest.
 
-Every operator is noted, with its operands and constants: graphs with equal notes, about whose
-extents the same is known, compute the same.
+Every operator is noted, with its operands, constants and the types of what it gives: graphs with
+equal notes, about whose extents the same is known, compute the same where the same settings hold.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
+from steep.decompose import is_of_others
 from steep.translations import WITH_BACKWARD
 
 _NAMESPACES = ("aten", "prim", "prims", "steep")  # operators whose meaning the versions fix
@@ -34,9 +37,28 @@ class Undetermined(Exception):
     """The notes might not tell two different graphs apart."""
 
 
+def settings() -> dict[str, str]:
+    """Return what is read, beside a graph, where that is said in ONNX: by name, what holds now.
+
+    What is set around a translation is not among it: gradients are on, autocast and the fast paths
+    of attention off, in ``quiet()``; Dynamo leaves inference mode.
+    """
+    return {
+        "default dtype": str(torch.get_default_dtype()),  # of what mixes integers and numbers
+        "default device": str(torch.get_default_device()),
+        "deterministic": str(torch.are_deterministic_algorithms_enabled()),
+        "fill": str(torch.utils.deterministic.fill_uninitialized_memory),
+        "of the exporter": str(sorted((k, v) for k, v in os.environ.items() if _of_exporter(k))),
+    }
+
+
+def _of_exporter(variable: str) -> bool:
+    return variable.startswith(("TORCH_ONNX_", "TORCHLIB_", "ONNXSCRIPT_"))
+
+
 def fingerprint(traced: torch.fx.GraphModule, about: str) -> str:
     """Return a digest of a graph and what else decides; raise Undetermined where there is none."""
-    digest = hashlib.sha256(about.encode())
+    digest = hashlib.sha256(f"{settings()} {about}".encode())
     _add_graph(traced, digest)
     return digest.hexdigest()
 
@@ -47,8 +69,7 @@ def _add_graph(traced: torch.fx.GraphModule, digest: hashlib._Hash) -> None:
     for node in traced.graph.nodes:
         numbers[node] = len(numbers)
         line = [node.op, _operator(node)]
-        if node.op == "placeholder":
-            line.append(_type(node.meta["val"]))
+        line += [_type(value) for value in tree_leaves(node.meta.get("val"))]
         _write((node.args, dict(node.kwargs)), line, numbers)
         digest.update("\x1f".join(line).encode() + b"\x1e")
         if node.op == "get_attr":
@@ -64,7 +85,10 @@ def _add_graph(traced: torch.fx.GraphModule, digest: hashlib._Hash) -> None:
 def _type(value: Any) -> str:
     if not isinstance(value, torch.Tensor):
         return str(value)
-    return f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.requires_grad}"
+    if value.layout != torch.strided:
+        raise Undetermined(f"a tensor of the layout {value.layout}")
+    kind = f"{value.dtype} {value.device} {value.is_conj()} {value.is_neg()}"
+    return f"{kind} {tuple(value.shape)} {value.stride()} {value.requires_grad}"
 
 
 def _operator(node: torch.fx.Node) -> str:
@@ -75,6 +99,7 @@ def _operator(node: torch.fx.Node) -> str:
     if isinstance(target, torch._ops.OpOverload):
         name = str(target)
         known = target.namespace in _NAMESPACES or target._schema.name in WITH_BACKWARD
+        known = known and not is_of_others(target)
     else:  # calculates with extents, or runs a graph
         module = getattr(target, "__module__", "")
         name = f"{module}.{getattr(target, '__name__', target)}"

@@ -8,6 +8,7 @@ back; a result that is a view of an argument, or of another result, is made by P
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
+from steep import cache
 from steep.arrival import by_arrival, in_order
 from steep.boundaries import refuse_complex, refuse_histories, refuse_sparse
 from steep.call import Autograd, Call
@@ -26,6 +28,8 @@ from steep.providers import current
 from steep.reach import connected, reached
 from steep.rewrites import rewritten
 from steep.transforms import write_out
+
+log = logging.getLogger("steep")
 
 
 def bring_in(graph_module: torch.fx.GraphModule, examples: Sequence[Any], precision: str) -> Piece:
@@ -43,7 +47,7 @@ def say(
 ) -> Made:
     """Return what ``make`` makes of a captured graph in ONNX; raise as ``bring_in``."""
     try:
-        return make(Lowered(copy_graph(graph_module), examples, _make_numbers_tensors))
+        return _make(graph_module, examples, _make_numbers_tensors, make)
     except NothingToRun:
         raise
     except Exception as e:  # the exporter and the engine raise whatever went wrong inside them
@@ -51,11 +55,29 @@ def say(
             raise refusal(e) from e
     # Where an operator takes no tensor, such as the rate of a dropout.
     try:
-        return make(Lowered(copy_graph(graph_module), examples, _make_numbers_constants))
+        return _make(graph_module, examples, _make_numbers_constants, make)
     except NothingToRun:
         raise
     except Exception as e:
         raise refusal(e) from e
+
+
+def _make(
+    graph_module: torch.fx.GraphModule,
+    examples: Sequence[Any],
+    treat_numbers: Callable[[torch.fx.Graph], None],
+    make: Callable[[Lowered], Made],
+) -> Made:
+    """Say a captured graph in ONNX, and make something of it; anew where the cache's is no use."""
+    lowered = Lowered(copy_graph(graph_module), examples, treat_numbers)
+    try:
+        return make(lowered)
+    except Exception as e:
+        if not lowered.cached:
+            raise
+        log.warning("ignoring a graph of the cache that cannot be used: %s", e)
+    with cache.unread():
+        return make(Lowered(copy_graph(graph_module), examples, treat_numbers))
 
 
 _DATA = "steep.data"  # of a detach() that the module calls .data
@@ -180,6 +202,8 @@ class Piece:
         # as at the capture
         self.types = [(str(fakes[i].dtype)[6:], [_hint(d) for d in fakes[i].shape]) for i in inputs]
         self._check_history()
+        if lowered.cached:  # what is no use says so now, while the graph can be made anew
+            self.call.program.plan_for(self.types, self.call.gradients)
 
     def _check_history(self) -> None:
         """Raise where a gradient would get lost, or reach what forward writes by another way."""

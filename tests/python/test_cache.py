@@ -2,6 +2,7 @@
 
 import copy
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+
+import onnx  # noqa: E402
 
 import steep  # noqa: E402
 from steep import ORTModule, cache  # noqa: E402
@@ -85,7 +88,7 @@ def test_a_module_that_computes_something_else_is_a_miss(change):
 
 def test_versions_are_part_of_the_key(monkeypatch):
     run(Net())
-    monkeypatch.setattr(cache, "versions", lambda *sources: "torch 99")
+    monkeypatch.setattr(cache, "versions", lambda: "torch 99")
     assert not hit(Net())
 
 
@@ -266,6 +269,95 @@ def test_a_read_only_folder_still_serves(folder):
         assert not hit(Net(factor=5.0))
     finally:
         folder.chmod(0o700)
+
+
+ODD = {
+    "no user": {"STEEP_CACHE": "~nouser/x"},
+    "no bound": {"STEEP_CACHE_MIB": "inf"},
+    "nan": {"STEEP_CACHE_MIB": "nan"},
+    "negative": {"STEEP_CACHE_MIB": "-1"},
+    "huge": {"STEEP_CACHE_MIB": "1e999"},
+    "words": {"STEEP_CACHE_MIB": "some"},
+    "nothing": {"STEEP_CACHE_MIB": ""},
+    "long": {"STEEP_CACHE": "x" * 5000},
+    "device": {"STEEP_CACHE": "/dev/null"},
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_odd_settings_end_nothing(kind, monkeypatch):
+    for name, value in ODD[kind].items():
+        monkeypatch.setenv(name, value)
+    kept = "STEEP_CACHE" not in ODD[kind]
+    assert cache.store(KEY, b"one") == kept
+    assert cache.load(KEY) == (b"one" if kept else None)
+
+
+def test_odd_settings_are_said_once(monkeypatch, caplog):
+    cache._say_once.cache_clear()
+    monkeypatch.setenv("STEEP_CACHE_MIB", "-3")
+    for _ in range(3):
+        cache.store(KEY, b"one")
+    monkeypatch.setenv("STEEP_CACHE", "~nouser/x")
+    assert not hit(Net()) and not hit(Net())
+    assert [m for m in caplog.messages if "-3" in m] == [
+        "STEEP_CACHE_MIB is no number of MiB: '-3'; 256 are taken"
+    ]
+    assert len([m for m in caplog.messages if m.startswith("there is no cache")]) == 1
+
+
+@pytest.mark.parametrize("when", ["mkstemp", "replace", "unlink"])
+def test_a_folder_deleted_meanwhile_ends_nothing(folder, when, monkeypatch):
+    owner = cache.tempfile if when == "mkstemp" else os
+    if when == "unlink":  # while the oldest are looked for
+        owner, when = cache.os, "replace"
+    call = getattr(owner, when)
+
+    def gone(*args, **kwargs):
+        first = call(*args, **kwargs) if owner is cache.tempfile else None
+        shutil.rmtree(folder)
+        return first if first is not None else call(*args, **kwargs)
+
+    monkeypatch.setattr(owner, when, gone)
+    cache.store(KEY, b"one")
+    assert cache.load(KEY) is None
+    shutil.rmtree(folder, ignore_errors=True)
+    monkeypatch.undo()
+    monkeypatch.setenv("STEEP_CACHE", str(folder))
+    assert cache.store(KEY, b"one")
+
+
+def test_a_folder_deleted_before_the_oldest_are_looked_for(folder, monkeypatch):
+    replace = os.replace
+
+    def then_gone(*paths):
+        replace(*paths)
+        shutil.rmtree(folder)
+
+    monkeypatch.setattr(os, "replace", then_gone)
+    assert not cache.store(KEY, b"one")
+
+
+MUTATIONS = {
+    "operator": lambda m: setattr(m.graph.node[0], "op_type", "Nonsense"),
+    "wire": lambda m: m.graph.node[-1].input.__setitem__(0, "nowhere"),
+    "input": lambda m: setattr(m.graph.input[0], "name", "arg_99"),
+    "type": lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 7),
+    "shape": lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[0], "dim_value", 77),
+    "output": lambda m: m.graph.output.pop(),
+    "opset": lambda m: setattr(m.opset_import[0], "version", 9999),
+}
+
+
+@pytest.mark.parametrize("kind", MUTATIONS)
+def test_a_mutated_graph_under_the_right_checksum_is_made_anew(folder, kind):
+    run(Net())
+    (file,) = folder.iterdir()
+    model = onnx.load_from_string(cache.load(file.stem))
+    MUTATIONS[kind](model)
+    cache.store(file.stem, model.SerializeToString())
+    assert not hit(Net())
+    assert hit(Net())  # it was written anew
 
 
 def test_off(folder, monkeypatch):
