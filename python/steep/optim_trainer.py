@@ -260,5 +260,7 @@ def trainer(
             names the line), no parameter in it is trained, or the optimizer changed in a way that
             the compiled step cannot follow; or when a parameter that is trained shares its memory
             with another tensor, has a hook on its gradient, or a gradient that is always zero.
+        ProviderError: a launcher (torchrun, mpirun, srun) or a process group of PyTorch has several
+            processes, of which each would train alone; ``STEEP_ALONE=1`` says that this is meant.
     """
     return _OptimTrainer(model, criterion, optimizer, **options)

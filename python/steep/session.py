@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from steep import _steep
 from steep.errors import Error
+from steep.processes import require_alone
 from steep.providers import Providers, choices_of
 
 log = logging.getLogger("steep")
@@ -87,10 +88,14 @@ class TrainingSession(_steep.TrainingSession):
     Raises:
         ModelError: the model is unreadable or cannot be trained; every obstacle is listed.
         DataError: a trained array of ``weights`` cannot be updated in place.
+        ProviderError: a launcher (torchrun, mpirun, srun) or PyTorch's process group has several
+            processes, of which each would train alone; ``STEEP_ALONE=1`` says that this is meant.
 
     Warns:
         UserWarning: the loss normalises scores that the model has normalised already.
     """
+
+    _in_one_process = True  # False where others see to it that processes agree
 
     def __init__(
         self,
@@ -140,6 +145,8 @@ class TrainingSession(_steep.TrainingSession):
         providers: Providers | None = None,
         weights: Mapping[str, Any] | None = None,
     ) -> None:
+        if self._in_one_process:
+            require_alone("TrainingSession")
         options = _steep.TrainingOptions()
         options.loss, options.output, options.label = loss, output, label
         options.ignore_index = ignore_index

@@ -28,6 +28,7 @@ from steep.errors import DataError, ModelError, ShapeError
 from steep.export import export
 from steep.in_place import check_apart, check_gradients, check_hooks
 from steep.initializers import with_states
+from steep.processes import require_alone
 from steep.providers import choices_of
 from steep.report import ExportReport, Report
 from steep.session import TrainingSession
@@ -111,6 +112,7 @@ class Trainer:
         opset: int | None = None,
         predictions: bool = True,
     ) -> None:
+        require_alone("trainer")
         self.model = model
         self._net = WithLoss(model, criterion, predictions)
         self._settings = dict(settings)
@@ -267,8 +269,7 @@ class Trainer:
     def session(self) -> TrainingSession:
         """The compiled step. Raises ModelError before the first step."""
         if self._session is None:
-            what = "Nothing is compiled yet."
-            raise ModelError(what, remedy="call step() or compile() first")
+            raise ModelError("Nothing is compiled yet.", remedy="call step() or compile() first")
         return self._session
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -363,8 +364,8 @@ class Trainer:
             )
         before = self._session
         carried = {} if before is None else self._carried()
-        names = {id(t): n for n, t in (*self._net.named_buffers(), *self._net.named_parameters())}
         trained, buffers = self._trained(), dict(self._net.named_buffers())
+        names = {id(t): n for n, t in (*buffers.items(), *self._net.named_parameters())}
         outputs = [o.name for o in lowered.model.graph.output]
         count = len(lowered.written)
         left = {lowered.kept.index(at): outputs[k] for k, at in enumerate(lowered.written)}

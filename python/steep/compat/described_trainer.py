@@ -22,6 +22,7 @@ from steep.compat.trainer_options import ORTTrainerOptions
 from steep.errors import CheckpointError, DataError, ModelError
 from steep.export import export
 from steep.ort_module import ORTModule
+from steep.processes import require_alone
 from steep.torch_trainer import in_mode
 
 
@@ -83,6 +84,7 @@ class ORTTrainer:
 
     Raises:
         DataError: the description, a name or an option is wrong.
+        ProviderError: a launcher started several processes, of which each would train alone.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class ORTTrainer:
         loss_fn: Callable[..., Any] | None = None,
         options: ORTTrainerOptions | None = None,
     ) -> None:
+        require_alone("ORTTrainer")
         self._inputs, self._outputs, self._loss_at = _description(model_desc)
         settings: Any = options or ORTTrainerOptions()  # sections are attributes by name
         self.options: Any = settings

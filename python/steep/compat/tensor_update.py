@@ -24,6 +24,10 @@ _GRADIENT = f'{_GIVEN} GivenGrad (w, g, y, dy) => (dw, "") {{ dw = Identity (g) 
 _registering = threading.Lock()
 
 
+class _Update(TrainingSession):
+    _in_one_process = False  # gradients are given, and may be a mean over processes
+
+
 class TensorUpdate:
     """Updates parameters in place, all of them in one call.
 
@@ -43,7 +47,7 @@ class TensorUpdate:
         for name, parameter in self.parameters.items():
             _check(name, parameter)
         with _registering, register_op(_LOSS, _GRADIENT):
-            self.session = TrainingSession(
+            self.session = _Update(
                 self._model(),
                 output="loss",
                 optimizer=groups[0][1].kind,

@@ -1,0 +1,71 @@
+"""How many processes a launcher started for this program: those that train alone refuse several."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from steep.errors import ProviderError
+
+ALONE = "STEEP_ALONE"  # 1: each process trains by itself, and that is meant
+
+# Who launches, the variable that has the number of processes, and one that it sets beside it.
+_LAUNCHERS = (
+    ("torchrun", "WORLD_SIZE", "RANK"),
+    ("mpirun of Open MPI", "OMPI_COMM_WORLD_SIZE", ""),
+    ("mpiexec of MPICH or Intel MPI", "PMI_SIZE", ""),
+    ("mpirun of MVAPICH", "MV2_COMM_WORLD_SIZE", ""),
+    ("srun", "SLURM_STEP_NUM_TASKS", ""),
+)
+
+
+def launched(environ: Mapping[str, str]) -> str:
+    """Return who started several processes, and how many; "" for one process."""
+    for launcher, variable, beside in _LAUNCHERS:
+        size = _number(environ.get(variable))
+        if size > 1 and (not beside or beside in environ):
+            return f"{variable}={size}, of {launcher}"
+    # A batch job's script is one process, however many tasks the job may have.
+    script = environ.get("ENVIRONMENT") == "BATCH"
+    task = "SLURM_PROCID" in environ and "SLURM_STEP_NUM_TASKS" not in environ
+    tasks = _number(environ.get("SLURM_NTASKS"))
+    return f"SLURM_NTASKS={tasks}, of srun" if task and not script and tasks > 1 else ""
+
+
+def require_alone(what: str) -> None:
+    """Raise ProviderError where several processes would each train alone.
+
+    Launchers are known by their variables, and a process group of PyTorch by itself.
+
+    Args:
+        what: that trains, for the message.
+    """
+    if os.environ.get(ALONE) == "1":
+        return
+    received = launched(os.environ) or _group()
+    if received:
+        raise ProviderError(
+            "Several processes were started, and each would train by itself and write over the "
+            "files of the others.",
+            node=what,
+            expected="one process",
+            received=received,
+            remedy="start one process, which uses all processors; for training that is divided, "
+            "DistributedDataParallel(steep.ORTModule(module)) with torch.distributed; where each "
+            f"is to train a model of its own, to files of its own, set {ALONE}=1",
+        )
+
+
+def _group() -> str:
+    """Return the extent of PyTorch's process group, where there is one of several processes."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return ""
+    size = distributed.get_world_size()
+    return f"a process group of {size}" if size > 1 else ""
+
+
+def _number(text: str | None) -> int:
+    """Return a number that a launcher wrote; 0 for anything else."""
+    return int(text) if text is not None and text.isdecimal() else 0
