@@ -69,7 +69,7 @@ struct OptimizerOptions {
   std::shared_ptr<const OwnOptimizer> own{};
 };
 
-/// Parameters that differ from the rest, e.g. biases without weight decay.
+/// Parameters that differ from the rest, e.g. biases without decay; a name is in one group only.
 struct ParameterGroup {
   std::vector<std::string> names{};
   double lr_multiplier = 1;

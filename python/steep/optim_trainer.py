@@ -133,6 +133,23 @@ class _OptimTrainer(Trainer):
         settings: dict[str, Any] = {k: options.pop(k) for k in SESSION_OPTIONS if k in options}
         settings.update(self._updates[0].of_session())
         super().__init__(model, criterion, settings, **options)
+        self._check_groups()
+
+    def _check_groups(self) -> None:
+        """Refuse a parameter that the groups have twice; ``torch.optim`` sees but some of these."""
+        names = {id(p): n.removeprefix("model.") for n, p in self._net.named_parameters()}
+        group_of: dict[int, int] = {}
+        for i, group in enumerate(self._optimizer.param_groups):
+            for p in group["params"]:
+                if id(p) in group_of:
+                    raise ModelError(
+                        "The optimizer has a parameter twice.",
+                        node=names.get(id(p), f"a parameter of shape {list(p.shape)}"),
+                        expected="each in one of its param_groups, once",
+                        received=f"param_groups {group_of[id(p)]} and {i}, counted from 0",
+                        remedy="leave it in the group whose settings it is to have",
+                    )
+                group_of[id(p)] = i
 
     def _holds_for(self) -> tuple[Any, ...]:
         """Return all that a compiled step of now would hold for."""
@@ -184,6 +201,7 @@ class _OptimTrainer(Trainer):
         ]
 
     def _trained(self) -> set[str]:
+        self._check_groups()
         self._updates = read_updates(self._optimizer)
         self._held_for = self._holds_for()
         self._settings.update(self._updates[0].of_session())

@@ -62,7 +62,7 @@ class TrainingSession(_steep.TrainingSession):
         initial_accumulator_value, rho, alpha, centered: as ``torch.optim`` has them.
         groups: pairs of names and settings that differ: ``(names, {"lr_multiplier": 0.1})`` or
             ``(names, {"weight_decay": 0.0})``; or an optimizer of their own, whose numbers
-            ``set_group`` may change: ``(names, OptimizerOptions)``.
+            ``set_group`` may change: ``(names, OptimizerOptions)``. A name is in one group only.
         updates: what else a step writes: initializers, each with the output of the model that it
             becomes, such as a moving average or a counter.
         schedule: "constant", "linear" or "cosine", after ``warmup_steps`` and up to

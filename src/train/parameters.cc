@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -76,8 +77,18 @@ Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
   std::set<std::string> trainable, frozen;
   for (const std::string& name : options.trainable) trainable.insert(check(name));
   for (const std::string& name : options.frozen) frozen.insert(check(name));
-  for (const ParameterGroup& group : options.groups) {
-    for (const std::string& name : group.names) check(name);
+  std::map<std::string, size_t> group_of;
+  for (size_t i = 0; i < options.groups.size(); ++i) {
+    for (const std::string& name : options.groups[i].names) {
+      const auto [before, first] = group_of.emplace(check(name), i);
+      if (first) continue;
+      throw ModelError(
+          ErrorParts{.what = "A parameter is named twice by the groups.",
+                     .node = name,
+                     .expected = "each name once, in one group",
+                     .received = fmt::format("groups {} and {}, counted from 0", before->second, i),
+                     .remedy = "Leave it in the group whose settings it is to have."});
+    }
   }
 
   if (losses.empty()) {

@@ -55,7 +55,7 @@ std::pair<Value, Value> scale_loss(Graph& graph, Value loss) {
   return {zeros_like(loss) + cast_like(scale, loss), 1.0 / scale};
 }
 
-/// The last group that names a parameter, by its name.
+/// The group that names a parameter, by its name.
 std::unordered_map<std::string, const ParameterGroup*> groups_by_name(
     const TrainingOptions& options) {
   std::unordered_map<std::string, const ParameterGroup*> groups;

@@ -199,6 +199,9 @@ def test_bad_models(tmp_path):
         steep.TrainingSession(linear(), loss="mse", trainable=["nowhere"])
     with pytest.raises(ValueError, match="momentum"):
         steep.TrainingSession(linear(), loss="mse", groups=[(["w"], {"momentum": 1})])
+    for groups in ([["w"], ["b", "w"]], [["w", "w"]]):
+        with pytest.raises(steep.ModelError, match="named twice"):
+            steep.TrainingSession(linear(), loss="mse", groups=[(names, {}) for names in groups])
     assert steep.check(linear()) == []
 
 

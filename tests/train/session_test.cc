@@ -252,6 +252,8 @@ TEST(Session, RefusesOptionsOutOfRange) {
   refused([](auto& o) { o.step_outputs = {"z"}; });
   refused([](auto& o) { o.label = "weight"; });
   refused([](auto& o) { o.groups = {{.names = {"nobody"}}}; });
+  refused([](auto& o) { o.groups = {{.names = {"bias"}}, {.names = {"weight", "bias"}}}; });
+  refused([](auto& o) { o.groups = {{.names = {"bias", "bias"}}}; });
 }
 
 TEST(Session, ReadsAndWritesItsState) {

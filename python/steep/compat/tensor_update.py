@@ -36,7 +36,7 @@ class TensorUpdate:
             learn. What an ``OptimizerOptions`` says may differ between groups.
 
     Raises:
-        DataError: a parameter is of another kind.
+        DataError: a parameter is of another kind, or there twice.
         ModelError: an option is out of range.
     """
 
@@ -46,6 +46,13 @@ class TensorUpdate:
         self.parameters = {name: p for group, _ in groups for name, p in group.items()}
         for name, parameter in self.parameters.items():
             _check(name, parameter)
+        if len({id(p) for p in self.parameters.values()}) != sum(len(g) for g, _ in groups):
+            raise DataError(
+                "A parameter is in two places of the groups.",
+                expected="each in one group, once",
+                received=", ".join(self.parameters),
+                remedy="leave it in the group whose settings it is to have",
+            )
         with _registering, register_op(_LOSS, _GRADIENT):
             self.session = _Update(
                 self._model(),
