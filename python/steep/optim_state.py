@@ -16,6 +16,36 @@ from steep.session import TrainingSession
 _STEP = "step"
 
 
+def require_count(value: Any, of: str) -> None:
+    """Raise DataError unless a value is a count of steps: one whole number of at least 0.
+
+    Args:
+        value: a number, or a tensor of one element.
+        of: what counts, for the message.
+    """
+    told = torch.as_tensor(value)
+    if told.numel() != 1 or not (told >= 0 and told.isfinite() and told == told.trunc()):
+        raise DataError(
+            "A count of steps is none.",
+            node=of,
+            expected="one whole number of at least 0",
+            received=str(value),
+            remedy="load a state that was saved as a whole; nothing was changed by this one",
+        )
+
+
+def require_counts(state: Mapping[str, Any], prefix: str = "") -> None:
+    """Raise DataError unless all counts of steps in a state are counts.
+
+    Args:
+        state: values by name, those of counts "step" and "step/NAME" behind the prefix.
+        prefix: of all names.
+    """
+    for name, value in state.items():
+        if name.removeprefix(prefix).partition("/")[0] == _STEP:
+            require_count(value, name)
+
+
 @dataclasses.dataclass(eq=False)
 class _Held:
     """What the engine keeps of one parameter."""
@@ -51,6 +81,8 @@ class _Held:
                     expected=str(list(own.shape)),
                     received=str(shape),
                 )
+            if kind == _STEP:
+                require_count(value, f"step of a parameter of shape {list(self.parameter.shape)}")
         for kind, own in self.shown.items():
             if given[kind] is not own:
                 own.copy_(torch.as_tensor(given[kind]))

@@ -28,6 +28,7 @@ from steep.errors import DataError, ModelError, ShapeError
 from steep.export import export
 from steep.in_place import check_apart, check_gradients, check_hooks
 from steep.initializers import with_states
+from steep.optim_state import require_counts
 from steep.processes import require_alone
 from steep.providers import choices_of
 from steep.report import ExportReport, Report
@@ -129,8 +130,7 @@ class Trainer:
         self._first: list[torch.Tensor] = []  # without data
         self._lr: float | None = None
         self._given_lr: float | None = None
-        self._rebuilt_in_a_row = 0
-        self._only_compile = False
+        self._rebuilt_in_a_row, self._only_compile = 0, False
         self._pending_state: dict[str, Any] | None = None
 
     # --- steps ------------------------------------------------------------------------------------
@@ -287,11 +287,12 @@ class Trainer:
         return state
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
-        """Load what ``state_dict`` returned; moments are taken where they are present."""
+        """Load what ``state_dict`` returned, and moments where they are. Raises DataError first."""
         self._agree()
         weights = {k: v for k, v in state.items() if not k.startswith(OPTIMIZER)}
-        self.model.load_state_dict(weights, strict=strict)
         moments = {k: v for k, v in state.items() if k.startswith(OPTIMIZER)}
+        require_counts(moments, OPTIMIZER)
+        self.model.load_state_dict(weights, strict=strict)
         if self._session is None:
             self._pending_state = moments
         else:
@@ -321,9 +322,8 @@ class Trainer:
 
         ``inputs`` is an example for the model; by default it is made like the first step's.
         """
-        example = list(inputs) if inputs else self._example()
         with in_mode(self.model, False):
-            proto = export(self.model, example, opset=self._opset)
+            proto = export(self.model, list(inputs) or self._example(), opset=self._opset)
         _steep.write_file(os.fspath(path), proto.SerializeToString())
 
     # --- inside -----------------------------------------------------------------------------------

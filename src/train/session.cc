@@ -359,6 +359,18 @@ void TrainingSession::Impl::assign(const std::map<std::string, Tensor>& values,
                      programs.states.size();
 }
 
+std::string TrainingSession::Impl::no_count(const std::map<std::string, Tensor>& values) const {
+  for (const std::string& name : model.counts) {
+    const auto found = values.find(name);
+    if (found == values.end()) continue;
+    const Tensor& value = found->second;
+    if (value.dtype() != DType::f32 || value.size() != 1) continue;  // assign() says so
+    const float count = value.data<float>()[0];
+    if (!(count >= 0) || std::isinf(count) || count != std::trunc(count)) return name;
+  }
+  return {};
+}
+
 std::map<std::string, Tensor> TrainingSession::Impl::shared(
     const std::vector<std::string>& names) const {
   std::map<std::string, Tensor> result;

@@ -31,6 +31,9 @@ struct TrainingSession::Impl {
   std::vector<std::string> stored() const;
   /// What it holds beside these: moments, and counts of steps.
   std::vector<std::string> optimizer_states() const;
+  /// Of values for states, the first count of steps that is no whole number of at least 0; "" for
+  /// none.
+  std::string no_count(const std::map<std::string, Tensor>& values) const;
   /// Throws DataError when an update was cut off and not every state has been replaced since.
   void require_whole() const;
   double rate() const;

@@ -205,6 +205,12 @@ void TrainingSession::set_weights(const std::map<std::string, Tensor>& weights) 
 }
 void TrainingSession::set_optimizer_state(const std::map<std::string, Tensor>& moments) {
   const std::lock_guard turn(impl_->programs.turn);
+  if (const std::string name = impl_->no_count(moments); !name.empty()) {
+    throw DataError(ErrorParts{.what = "A count of steps is none; nothing was changed.",
+                               .node = name,
+                               .expected = "a whole number of at least 0",
+                               .received = fmt::format("{}", moments.at(name).data<float>()[0])});
+  }
   impl_->assign(moments, impl_->optimizer_states(), "optimizer moment");
 }
 
@@ -214,7 +220,11 @@ int64_t TrainingSession::step_count() const {
 }
 void TrainingSession::set_step_count(int64_t count) {
   const std::lock_guard turn(impl_->programs.turn);
-  if (count < 0) throw DataError("The number of steps cannot be negative.");
+  if (count < 0) {
+    throw DataError(ErrorParts{.what = "The number of steps cannot be negative.",
+                               .expected = "0 or more",
+                               .received = std::to_string(count)});
+  }
   impl_->steps = count;
 }
 double TrainingSession::lr() const {
@@ -313,6 +323,12 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
     saved.moments.try_emplace(name, Tensor::scalar(static_cast<float>(saved.step)));
   }
   compare(saved.moments, impl_->shared(impl_->optimizer_states()), path);
+  if (const std::string name = impl_->no_count(saved.moments); !name.empty()) {
+    throw CheckpointError(ErrorParts{.what = fmt::format("{} is damaged.", path.string()),
+                                     .node = name,
+                                     .expected = "a count of steps",
+                                     .received = "a number that is none"});
+  }
   if (saved.fingerprint != impl_->fingerprint) {
     throw CheckpointError(ErrorParts{
         .what = fmt::format("{} belongs to another model.", path.string()),

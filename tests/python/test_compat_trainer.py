@@ -184,6 +184,9 @@ def test_what_is_wrong_is_said():
             ORTTrainerOptions(options)
     with pytest.raises(steep.DataError, match="no such parameter"):
         trainer(AdamConfig([{"params": ["head.weight"]}]))
+    for groups in ([["out.bias"], ["out.bias"]], [["out.bias", "out.bias"]]):
+        with pytest.raises(steep.DataError, match="two groups"):
+            AdamConfig([{"params": names} for names in groups])
     for several in ((), ("a", "b")):
         with pytest.raises(steep.DataError, match="one process"):
             trainer(SGDConfig()).load_checkpoint(*several)
@@ -192,6 +195,22 @@ def test_what_is_wrong_is_said():
         trainer(SGDConfig()).train_step(x)
     with pytest.raises(steep.DataError, match="described"):
         trainer(SGDConfig()).train_step(x, x=y)
+
+
+@pytest.mark.parametrize("count", [-5, math.nan, math.inf, 1.5])
+def test_a_state_whose_counts_are_none_is_refused(count):
+    ours = trainer(AdamConfig(lr=0.1))
+    for x, y in batches(2):
+        ours.train_step(x, y)
+    before = {k: v.clone() for k, v in ours.state_dict()["model"].items()}
+    for section in ("train_step_info", "optimizer"):
+        state = ours.state_dict()
+        key = next(k for k in state[section] if k.startswith("step"))
+        state[section] = {**state[section], key: torch.tensor(count)}
+        state["model"] = {k: v + 1 for k, v in state["model"].items()}
+        with pytest.raises(steep.DataError, match="count of steps"):
+            ours.load_state_dict(state)
+    assert all(torch.equal(v, before[k]) for k, v in ours.state_dict()["model"].items())
 
 
 def test_groups_of_options_are_attributes(caplog):

@@ -3,6 +3,7 @@
 import copy
 import functools
 import io
+import math
 import sys
 
 import pytest
@@ -458,3 +459,34 @@ def test_hooks_on_the_optimizers_step_are_refused(when):
         trainer.step(*batches()[0])
     hook.remove()
     trainer.step(*batches()[0])
+
+
+@pytest.mark.parametrize("count", [-5.0, math.nan, math.inf, 1.5])
+def test_a_state_whose_counts_are_none_is_refused(count):
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters(), 0.1)
+    trainer = trainer_of(net, optimizer)
+    trainer.step(*batches()[0])
+    before = copy.deepcopy(net.state_dict())
+    for key in ("optimizer/step", "optimizer/step/second.bias"):
+        state = trainer.state_dict()
+        state = {k: v + 1 if k in before else v for k, v in state.items()}
+        with pytest.raises(steep.DataError, match="count of steps"):
+            trainer.load_state_dict(state | {key: torch.tensor(count)})
+    state = optimizer.state_dict()
+    state["state"][3]["step"] = torch.tensor(count)
+    optimizer.load_state_dict(state)
+    with pytest.raises(steep.DataError, match="count of steps"):
+        trainer.step(*batches()[1])
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+
+
+def test_a_parameter_that_groups_have_twice_is_refused():
+    net = Net()
+    optimizer = in_groups(net, torch.optim.SGD, lr=0.1)
+    trainer = trainer_of(net, optimizer)
+    trainer.step(*batches()[0])
+    optimizer.param_groups[0]["params"].append(net.second.bias)  # which add_param_group would not
+    for act in (lambda: trainer.step(*batches()[1]), lambda: trainer_of(net, optimizer)):
+        with pytest.raises(steep.ModelError, match=r"(?s) second\.bias.*param_groups 0 and 1"):
+            act()

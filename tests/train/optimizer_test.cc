@@ -140,6 +140,21 @@ INSTANTIATE_TEST_SUITE_P(
              {.kind = "cosine", .warmup_steps = 3, .total_steps = 10, .min_lr_ratio = 0.1}}),
     [](const auto& info) { return info.param.name; });
 
+TEST(Groups, CountStepsByWholeNumbersOnly) {
+  const OptimizerOptions own{.kind = "adam", .lr = 0.05};
+  TrainingSession session = session_of(
+      linear_bytes(), {.loss = "mse", .groups = {{.names = {"bias"}, .optimizer = own}}});
+  const auto before = session.optimizer_state();
+  for (const float count : {-5.0f, NAN, INFINITY, 1.5f}) {
+    auto moments = before;
+    moments["step/bias"] = Tensor::scalar(count);
+    EXPECT_THROW(session.set_optimizer_state(moments), DataError) << count;
+    EXPECT_EQ(session.state("step/bias").data<float>()[0], 0);
+  }
+  EXPECT_THROW(session.set_step_count(-1), DataError);
+  session.set_optimizer_state({{"step/bias", Tensor::scalar(7.0f)}});
+}
+
 TEST(Groups, HaveTheirOwnRateAndDecay) {
   const Tensor x = random_tensor({kRows, 2}, 1), label = random_tensor({kRows, 1}, 2);
   TrainingOptions options{.loss = "mse",

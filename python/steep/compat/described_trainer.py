@@ -21,6 +21,7 @@ from steep.compat.tensor_update import TensorUpdate
 from steep.compat.trainer_options import ORTTrainerOptions
 from steep.errors import CheckpointError, DataError, ModelError
 from steep.export import export
+from steep.optim_state import require_count, require_counts
 from steep.ort_module import ORTModule
 from steep.processes import require_alone
 from steep.torch_trainer import in_mode
@@ -165,11 +166,15 @@ class ORTTrainer:
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Load what ``state_dict`` returned. Raises what ``torch.nn.Module`` does, and KeyError.
 
-        Nothing changes where an entry is missing.
+        Nothing changes where an entry is missing, nor where a count of steps is negative, broken
+        or not finite, which raises DataError.
         """
         state = state_dict
         counts, moments, scale = state["train_step_info"], state["optimizer"], state["loss_scale"]
         step, optimization_step = counts["step"], counts["optimization_step"]
+        require_count(step, "step")
+        require_count(optimization_step, "optimization_step")
+        require_counts(moments)
         self.model.load_state_dict(state["model"], strict=strict)
         info = self._train_step_info
         info.step, info.optimization_step = step, optimization_step

@@ -11,7 +11,7 @@ import torch
 
 from steep import _steep
 from steep.compat.tensor_update import TensorUpdate
-from steep.optim_state import SharedState
+from steep.optim_state import SharedState, require_count
 
 
 class AdamWMode(enum.IntEnum):
@@ -99,7 +99,8 @@ class FusedAdam(torch.optim.Optimizer):
 
         Raises:
             RuntimeError: a gradient is sparse.
-            DataError: a parameter cannot be updated in place.
+            DataError: a parameter cannot be updated in place, or is in two places of the groups;
+                or a loaded count of steps is none.
         """
         result = None
         if closure is not None:
@@ -124,6 +125,7 @@ class FusedAdam(torch.optim.Optimizer):
         """Return what has gradients."""
         found = []
         for settings in self.param_groups:
+            require_count(settings["step"], "step of a group")
             parameters = [p for p in settings["params"] if p.grad is not None]
             if parameters:
                 found.append(_Group(settings, parameters))
