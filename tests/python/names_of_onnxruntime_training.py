@@ -43,7 +43,8 @@ NAMES = {
     "onnxruntime.training.api.module": "Module",
     "onnxruntime.training.api.optimizer": "Optimizer",
     "onnxruntime.training.api.lr_scheduler": "LinearLRScheduler",
-    "onnxruntime.training.artifacts": "generate_artifacts LossType OptimType",
+    "onnxruntime.training.artifacts": "generate_artifacts LossType OptimType OptimizationStyle",
+    "onnxruntime.tools.convert_onnx_models_to_ort": "OptimizationStyle",
     "onnxruntime.training.onnxblock": "base empty_base custom_op_library Block ForwardBlock "
     "TrainingBlock blocks loss optim save_checkpoint load_checkpoint_to_model",
     "onnxruntime.training.onnxblock.model_accessor": "base empty_base custom_op_library",

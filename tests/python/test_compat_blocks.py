@@ -11,7 +11,7 @@ from onnx import helper
 import steep
 from steep import compat
 from steep.compat import block_losses, block_optimizers, blocks
-from steep.compat.block_base import base, empty_base
+from steep.compat.block_base import base, custom_op_library, empty_base
 from steep.compat.block_checkpoints import load_checkpoint_to_model, save_checkpoint
 from steep.compat.block_models import ForwardBlock, TrainingBlock
 
@@ -63,8 +63,10 @@ Y = np.array([[1.0, 2.0, -4.0], [0.5, 8.0, 1.0]], np.float32)
         (blocks.Div(), (X, Y), X / Y),
         (blocks.Pow(3.0), (X,), X**3),
         (blocks.Pow(2), (X.astype(np.float64),), X.astype(np.float64) ** 2),
-        (blocks.ReduceMean(), (X,), X.mean()),
-        (blocks.ReduceSum(), (X,), X.sum()),
+        (blocks.ReduceMean(), (X,), X.mean(keepdims=True)),
+        (blocks.ReduceMean(keepdims=False), (X,), X.mean()),
+        (blocks.ReduceSum(keepdims=True), (X,), X.sum(keepdims=True)),
+        (blocks.ReduceSum(keepdims=False), (X,), X.sum()),
         (blocks.Sigmoid(), (X,), 1 / (1 + np.exp(-X))),
         (blocks.Log(), (abs(X),), np.log(abs(X))),
         (blocks.Neg(), (X,), -X),
@@ -86,7 +88,9 @@ Y = np.array([[1.0, 2.0, -4.0], [0.5, 8.0, 1.0]], np.float32)
     ],
 )
 def test_each_block_computes_what_it_says(block, arrays, wanted):
-    np.testing.assert_allclose(computed(block, *arrays), wanted, rtol=1e-6)
+    result = computed(block, *arrays)
+    assert result.shape == np.shape(wanted)
+    np.testing.assert_allclose(result, wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -132,6 +136,58 @@ def test_linear_draws_its_parameters_from_numpys_seed():
     w, b = (onnx.numpy_helper.to_array(t) for t in made[0].graph.initializer)
     (y,) = steep.InferenceSession(made[0]).run(None, {"x": X})
     np.testing.assert_allclose(y, 2 * X @ w + b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_base_of_a_path_reads_its_data_from_beside_it(tmp_path):
+    wanted = mlp()
+    onnx.save(mlp(), tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
+    bare = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    with base(bare, str(tmp_path / "m.onnx")) as accessor:
+        assert accessor.has_path and accessor.path == str(tmp_path / "m.onnx")
+        held = {t.name: onnx.numpy_helper.to_array(t) for t in accessor.model.graph.initializer}
+    for tensor in wanted.graph.initializer:
+        np.testing.assert_array_equal(held[tensor.name], onnx.numpy_helper.to_array(tensor))
+    with pytest.raises(steep.IoError, match="External data"), base(bare, "nowhere/m.onnx"):
+        pass
+    with base(wanted, model_path=None) as accessor:
+        assert not accessor.has_path
+        with pytest.raises(steep.DataError, match="path"):
+            _ = accessor.path
+
+
+def test_a_block_infers_the_types_of_its_base():
+    with base(mlp()) as accessor:
+        block = blocks.Neg()
+        name = block(blocks.Constant(value_float=3.0)())
+        before = accessor.model.SerializeToString()
+        made = block.infer_shapes_on_base()
+        (info,) = [v for v in made.graph.value_info if v.name == name]
+        assert [d.dim_value for d in info.type.tensor_type.shape.dim] == [1]
+        assert accessor.model.SerializeToString() == before
+        assert made.graph.initializer == accessor.model.graph.initializer
+        assert made.graph.input == accessor.model.graph.input
+
+
+def test_a_library_of_operators_is_a_file_of_functions(tmp_path):
+    function = onnx.parser.parse_function(
+        '<domain: "my", opset_import: ["": 18]> Twice (x) => (y) { y = Add (x, x) }'
+    )
+    graph = helper.make_graph([], "g", [], [])
+    onnx.save(helper.make_model(graph, functions=[function]), tmp_path / "ops.onnx")
+    info = helper.make_tensor_value_info("x", 1, [2])
+    out = helper.make_tensor_value_info("y", 1, [2])
+    graph = helper.make_graph(
+        [helper.make_node("Twice", ["x"], ["y"], domain="my")], "g", [info], [out]
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("my", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    x = np.ones(2, np.float32)
+    with custom_op_library(tmp_path / "ops.onnx"):
+        assert steep.InferenceSession(model).run(None, {"x": x})[0].tolist() == [2, 2]
+    with pytest.raises(steep.ModelError):
+        steep.InferenceSession(model)
+    with pytest.raises(compat.NotOffered, match="register_op"), custom_op_library("libops.so"):
+        pass
 
 
 class Training(TrainingBlock):
@@ -273,7 +329,8 @@ def test_the_guides_script_runs_under_the_old_names(tmp_path):
         for name in ("AdamWOptimizer", "SGDOptimizer"):
             with pytest.raises(compat.NotOffered, match="AdamW and SGD"):
                 getattr(onnxblock.optim, name)
-        with pytest.raises(compat.NotOffered, match="register_op"):
-            _ = onnxblock.custom_op_library
+        library = onnxblock.custom_op_library("libops.so")
+        with pytest.raises(compat.NotOffered, match="register_op"), library:
+            pass
     finally:
         compat.uninstall()

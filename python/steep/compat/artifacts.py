@@ -40,6 +40,13 @@ class OptimType(enum.Enum):
     SGD = 2
 
 
+class OptimizationStyle(enum.Enum):
+    """When ONNX Runtime rewrote a graph of its own format; graphs here are no such."""
+
+    Fixed = 0
+    Runtime = 1
+
+
 class _WithLoss(TrainingBlock):
     def __init__(self, loss: Block, more: Sequence[str]) -> None:
         super().__init__()

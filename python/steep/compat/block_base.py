@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import difflib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,16 +15,39 @@ import onnx
 from onnx import helper, numpy_helper
 
 from steep.bodies import read_by
-from steep.errors import DataError, ModelError
+from steep.compat.refusals import NotOffered
+from steep.errors import DataError, IoError, ModelError
+from steep.own_ops import register_ops
+
+Path = str | os.PathLike[str]
 
 _SMALL = 1024  # elements of an integer initializer that shapes may depend on
 
 
 class ModelAccessor:
-    """Attributes: model, the ``onnx.ModelProto`` that blocks change."""
+    """What is being built on.
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    Attributes:
+        model: the ``onnx.ModelProto`` that blocks change.
+    """
+
+    def __init__(self, model: onnx.ModelProto, model_path: Path | None = None) -> None:
         self.model = model
+        self._path = model_path
+
+    @property
+    def has_path(self) -> bool:
+        """Whether ``base`` was told where the model's file is."""
+        return self._path is not None
+
+    @property
+    def path(self) -> Path:
+        """Where the model's file is. Raises DataError where ``base`` was not told."""
+        if self._path is None:
+            raise DataError(
+                "The path of the model is not known.", remedy="onnxblock.base(model, model_path)"
+            )
+        return self._path
 
 
 # Of each thread its own.
@@ -33,11 +57,17 @@ _at_hand: contextvars.ContextVar[ModelAccessor | None] = contextvars.ContextVar(
 
 
 @contextlib.contextmanager
-def base(model: onnx.ModelProto) -> Iterator[ModelAccessor]:
+def base(model: onnx.ModelProto, model_path: Path | None = None) -> Iterator[ModelAccessor]:
     """Let blocks build on a copy of a model: ``with base(model) as accessor``.
+
+    Args:
+        model: what is copied.
+        model_path: its file, beside which external data lie that ``onnx.load`` was told to leave
+            there; they are read.
 
     Raises:
         DataError: it is no model, or another is being built on.
+        IoError: external data cannot be read.
     """
     if not isinstance(model, onnx.ModelProto):
         raise DataError(
@@ -48,7 +78,9 @@ def base(model: onnx.ModelProto) -> Iterator[ModelAccessor]:
         )
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
-    with _as_base(copied) as accessor:
+    if model_path is not None:
+        _read_external(copied, model_path)
+    with _as_base(copied, model_path) as accessor:
         yield accessor
 
 
@@ -67,14 +99,54 @@ def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
 
 
 @contextlib.contextmanager
-def _as_base(model: onnx.ModelProto) -> Iterator[ModelAccessor]:
+def custom_op_library(custom_op_library_path: Path) -> Iterator[Path]:
+    """Have operators of one's own while blocks build: functions in a model file.
+
+    >>> with onnxblock.custom_op_library("ops.onnx"), onnxblock.base(model):
+    ...     block(name)
+
+    Args:
+        custom_op_library_path: as ``steep.register_ops`` takes it, within the context. Models that
+            have such operators need them when they are run, too.
+
+    Raises:
+        NotOffered: it is a shared library, whose kernels another runtime would load.
+        ModelError, IoError: what ``steep.register_ops`` raises.
+    """
+    if os.path.splitext(custom_op_library_path)[1] not in (".onnx", ".pb"):
+        raise NotOffered(
+            "Libraries of custom operators are not loaded.",
+            node="custom_op_library",
+            expected="a model file of functions: ops.onnx",
+            received=os.fsdecode(custom_op_library_path),
+            remedy="steep.register_op(function, gradient=…) (docs/your_own.md)",
+        )
+    with register_ops(custom_op_library_path):
+        yield custom_op_library_path
+
+
+def _read_external(model: onnx.ModelProto, path: Path) -> None:
+    folder = os.path.dirname(os.path.abspath(os.fsdecode(path)))
+    try:
+        onnx.external_data_helper.load_external_data_for_model(model, folder)
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        raise IoError(
+            "External data of a model cannot be read.",
+            node=os.fsdecode(path),
+            received=str(error),
+            remedy="keep the files beside the model, or load the model with its data",
+        ) from error
+
+
+@contextlib.contextmanager
+def _as_base(model: onnx.ModelProto, path: Path | None = None) -> Iterator[ModelAccessor]:
     if _at_hand.get() is not None:
         raise DataError(
             "A model is being built on already.",
             expected="one base at a time",
             received="a base within a base",
         )
-    accessor = ModelAccessor(model)
+    accessor = ModelAccessor(model, path)
     before = _at_hand.set(accessor)
     try:
         yield accessor
@@ -119,6 +191,22 @@ class Block(ABC):
         """
         self.base = at_hand()
         return self.build(*args, **kwargs)
+
+    def infer_shapes_on_base(self) -> onnx.ModelProto:
+        """Return a copy of the model at hand with the types that ONNX's inference finds.
+
+        Raises:
+            DataError: there is no model at hand.
+            ModelError: types in the model contradict each other.
+        """
+        model = at_hand()
+        made = onnx.ModelProto()
+        made.CopyFrom(model)
+        found = inferred(model).graph
+        del made.graph.value_info[:], made.graph.output[:]
+        made.graph.value_info.extend(found.value_info)
+        made.graph.output.extend(found.output)
+        return made
 
     def add_node(self, op: str, inputs: Sequence[str], domain: str = "", **settings: Any) -> str:
         """Add a node of one output; return that output's name.
@@ -199,11 +287,24 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
 def info_of(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | None:
     """Return what is known of a value's type; None where nothing is."""
     require_values(model, [name], "")
-    inferred = onnx.shape_inference.infer_shapes(skeleton(model)).graph
-    for info in (*inferred.input, *inferred.output, *inferred.value_info):
+    found = inferred(model).graph
+    for info in (*found.input, *found.output, *found.value_info):
         if info.name == name and info.type.HasField("tensor_type"):
             return info
     return None
+
+
+def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model without large data, with what types ONNX's inference finds.
+
+    Raises ModelError where they contradict each other.
+    """
+    try:
+        return onnx.shape_inference.infer_shapes(skeleton(model))
+    except onnx.shape_inference.InferenceError as error:
+        raise ModelError(
+            "The types of the model contradict each other.", received=str(error).strip()
+        ) from error
 
 
 def prune(graph: onnx.GraphProto) -> set[str]:

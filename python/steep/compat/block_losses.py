@@ -26,7 +26,7 @@ class _Loss(Block):
     def _reduced(self, value: str) -> str:
         if self._reduction == "none":
             return value
-        return str((ReduceMean() if self._reduction == "mean" else ReduceSum())(value))
+        return str((ReduceMean if self._reduction == "mean" else ReduceSum)(keepdims=False)(value))
 
     def _target(self, scores: str, name: str) -> str:
         """Return the target's name; a new input like the scores where there is none."""

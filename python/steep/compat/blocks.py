@@ -70,17 +70,27 @@ class SequenceConstruct(_Operator):
 
 
 class _Reduce(_Unary):
+    """Over all elements: of shape [1, 1, …], as ONNX's operators are by default, or a scalar.
+
+    Args:
+        keepdims: the result has the rank of the input.
+    """
+
+    def __init__(self, keepdims: bool = True) -> None:
+        super().__init__()
+        self._keepdims = int(keepdims)
+
     def build(self, value: str) -> str:  # type: ignore[override]
         """Add the node; return its output's name."""
-        return self.add_node(type(self).__name__, [value], keepdims=0)
+        return self.add_node(type(self).__name__, [value], keepdims=self._keepdims)
 
 
 class ReduceMean(_Reduce):
-    """The mean over all elements: a scalar."""
+    """The mean over all elements; ``keepdims=False``: a scalar."""
 
 
 class ReduceSum(_Reduce):
-    """The sum over all elements: a scalar."""
+    """The sum over all elements; ``keepdims=False``: a scalar."""
 
 
 class Pow(Block):
@@ -99,9 +109,9 @@ class Pow(Block):
 class Constant(Block):
     """A number, float32 of shape [1]."""
 
-    def __init__(self, value: float) -> None:
+    def __init__(self, value_float: float) -> None:
         super().__init__()
-        self._value = value
+        self._value = value_float
 
     def build(self) -> str:
         """Add the initializer; return its name."""

@@ -88,7 +88,7 @@ _STATE = _of(
 _ON_DEVICE = _of(f"{_COMPAT}.training_module", "Module")
 _STEPS = _of(f"{_COMPAT}.training_optimizer", "Optimizer", "LinearLRScheduler")
 _BLOCKS = _of(f"{_COMPAT}.block_base", "Block")
-_BASES = _of(f"{_COMPAT}.block_base", "base", "empty_base")
+_BASES = _of(f"{_COMPAT}.block_base", "base", "custom_op_library", "empty_base")
 _SAVED = _of(f"{_COMPAT}.block_checkpoints", "load_checkpoint_to_model", "save_checkpoint")
 _WHOLE = _of(f"{_COMPAT}.block_models", "ForwardBlock", "TrainingBlock")
 _LOSSES = _of(
@@ -205,7 +205,11 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime.training.api.optimizer": {"Optimizer": _STEPS["Optimizer"]},
     "onnxruntime.training.api.lr_scheduler": {"LinearLRScheduler": _STEPS["LinearLRScheduler"]},
     "onnxruntime.training.artifacts": _of(
-        f"{_COMPAT}.artifacts", "LossType", "OptimType", "generate_artifacts"
+        f"{_COMPAT}.artifacts", "LossType", "OptimType", "OptimizationStyle", "generate_artifacts"
+    ),
+    "onnxruntime.tools": {},
+    "onnxruntime.tools.convert_onnx_models_to_ort": _of(
+        f"{_COMPAT}.artifacts", "OptimizationStyle"
     ),
     "onnxruntime.training.onnxblock": {**_BLOCKS, **_WHOLE, **_BASES, **_SAVED},
     "onnxruntime.training.onnxblock.model_accessor": {
@@ -331,7 +335,7 @@ REFUSED: dict[str, dict[str, str]] = {
         **_refused(["IOBinding", "SparseTensor", "OrtDevice", "OrtMemoryInfo"], _STOCK),
         **_refused(["RunOptions", "ExecutionMode", "ExecutionOrder", "OrtAllocatorType"], _STOCK),
         **_refused(["AdapterFormat", "LoraAdapter", "preload_dlls", "get_build_info"], _STOCK),
-        **_refused(["quantization", "transformers", "tools", "backend", "datasets"], _STOCK),
+        **_refused(["quantization", "transformers", "backend", "datasets"], _STOCK),
         **_refused(["get_all_providers", "enable_telemetry_events"], _STOCK),
         **_refused(["set_default_logger_verbosity"], 'logging.getLogger("steep")'),
         **_refused(["is_ortmodule_available"], "ask nothing: ORTModule needs nothing but PyTorch"),
@@ -339,8 +343,9 @@ REFUSED: dict[str, dict[str, str]] = {
     "onnxruntime.training": {
         **_refused(["TrainingParameters"], _SESSION),
     },
-    "onnxruntime.training.onnxblock": _refused(["custom_op_library"], _OWN),
-    "onnxruntime.training.onnxblock.model_accessor": _refused(["custom_op_library"], _OWN),
+    "onnxruntime.tools.convert_onnx_models_to_ort": _refused(
+        ["convert_onnx_models_to_ort"], "nothing to convert: files are ONNX models"
+    ),
     "onnxruntime.training.onnxblock.optim": _NODES,
     "onnxruntime.training.onnxblock.optim.optim": _NODES,
     "onnxruntime.training.torchdynamo.register_backend": _refused(
