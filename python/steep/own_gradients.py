@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._dynamo.variables import higher_order_ops
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.variables import AutogradFunctionVariable, TensorVariable, higher_order_ops
+from torch._dynamo.variables.base import VariableTracker
 from torch._functorch.autograd_function import autograd_function_apply
 from torch.autograd.function import FunctionCtx
 
@@ -37,7 +39,9 @@ def whole_backwards() -> Iterator[None]:
     """Within, Dynamo captures all that a function says of its backward, or cuts the graph there.
 
     It would take each backward for one without gradients of its own, and lose where the function
-    switches them off; and ``set_materialize_grads(False)``, after which backward is given None.
+    switches them off; and ``set_materialize_grads(False)``, after which backward is given None. Of
+    a function within a transform of ``torch.func``, or of a tensor that has a history by what was
+    written to its base, it would see forward alone, whose derivative is not the function's.
     """
 
     def as_it_is(tx: Any, enable: bool = True) -> contextlib.AbstractContextManager[None]:
@@ -47,11 +51,30 @@ def whole_backwards() -> Iterator[None]:
     with (
         replaced(higher_order_ops, "dynamo_enable_grad", as_it_is),
         replaced(FunctionCtx, "set_materialize_grads", _set_materialize_grads),
+        replaced(AutogradFunctionVariable, "call_apply", _call_apply),
     ):
         yield
 
 
 _set_materialize_grads = torch._dynamo.disable(FunctionCtx.set_materialize_grads)
+_apply = AutogradFunctionVariable.call_apply
+
+
+def _call_apply(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    if torch._C._are_functorch_transforms_active():
+        unimplemented(
+            gb_type="a torch.autograd.Function within a transform of torch.func",
+            context=self.fn_cls.__name__,
+            explanation="the tracer sees its forward alone there",
+            hints=[],
+        )
+
+    def know_history(variable: VariableTracker) -> None:
+        if isinstance(variable, TensorVariable) and variable.requires_grad is False:
+            variable.synchronize_attributes(tx)
+
+    VariableTracker.visit(know_history, (args, kwargs))
+    return _apply(self, tx, args, kwargs)
 
 
 class Interpreter(torch.fx.Interpreter):

@@ -112,6 +112,32 @@ class Unslope(torch.autograd.Function):
         return dy * slope
 
 
+class Square(torch.autograd.Function):
+    """One that transforms of ``torch.func`` take; its backward is not forward's derivative."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        return dy * x * 7
+
+
+def viewed_and_written(m, x):
+    base = torch.zeros_like(x)
+    view = base[1:]
+    base.copy_(m.layer(x))
+    return Square.apply(view)
+
+
 class Widened(torch.autograd.Function):
     """A gradient of another dtype than its argument has."""
 
@@ -142,6 +168,7 @@ FUNCTIONS = {
     "another dtype": lambda m, x: Widened.apply(m.layer(x)).float().tanh(),
     "that is read in backward": lambda m, x: Exp.apply(m.layer(x)) + Unslope.apply(x),
     "of a view": lambda m, x: Same.apply(m.layer(x)) * Same.apply(x),
+    "of a view of what is written": viewed_and_written,
     "of its result": lambda m, x: Cube.apply(Cube.apply(m.layer(x)) + x),
 }
 
@@ -186,10 +213,14 @@ def both(m, x):
     return hidden, Same.apply(hidden)
 
 
-# PyTorch runs these, between parts: a result in its argument's memory, a gradient that is None.
+# PyTorch runs these, between parts: a result in its argument's memory, a gradient that is None, a
+# transform of functions around one.
 IN_PARTS = {
     "an argument": lambda m, x: (Same.apply(x), m.layer(x)),
     "a value and its view": both,
+    "within a slope": lambda m, x: torch.func.grad(lambda v: Square.apply(v).sum())(m.layer(x)),
+    "within a product": lambda m, x: torch.func.vjp(Square.apply, m.layer(x))[1](x)[0] + m.layer(x),
+    "of each row": lambda m, x: torch.func.vmap(Square.apply)(m.layer(x)),
     "no gradient of one": lambda m, x: Told.apply(m.layer(x))[0].tanh(),
 }
 
