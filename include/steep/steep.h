@@ -226,9 +226,14 @@ class TrainingSession {
 
   // --- running ----------------------------------------------------------------------------------
 
-  /// Forward, backward, update. Inputs in the order of input_info(). Throws before any weight
-  /// changes: ShapeError (wrong count, dtype or shape), DataError (label out of range; the loss or,
-  /// with check_finite, any value is NaN or infinite). With precision "fp16" see LossScaleOptions.
+  /// Forward, backward, update. Inputs in the order of input_info(). Arrays of another dtype than
+  /// the input's are converted, as eval(), gradients() and plan() do it: integers to integers that
+  /// hold them and to floats, floats of 16, 32 and 64 bits to each other. Labels may have a last
+  /// axis of one element more or less than the loss takes; those of softmax_cross_entropy may be
+  /// floats that are whole, or one-hot rows. Throws before any weight changes: ShapeError (wrong
+  /// count, dtype or shape), DataError (label out of range; a number that does not fit; the loss
+  /// or, with check_finite, any value is NaN or infinite). With precision "fp16" see
+  /// LossScaleOptions.
   ///
   /// Weights are updated as soon as their gradients exist. Whatever fails after the first of these
   /// updates leaves weights of two steps mixed: from then on everything that reads them throws
@@ -289,6 +294,8 @@ class TrainingSession {
   void set_step_count(int64_t count);
   double lr() const;       ///< of the next step
   void set_lr(double lr);  ///< base rate, before the schedule's factor
+  /// From the next step on; step_count() steps of it are done. Throws ModelError as a session does.
+  void set_schedule(const ScheduleOptions& schedule);
   /// From the next step on, of options().groups[i], which has an optimizer of its own: other rates,
   /// betas, momentum, dampening, epsilon, weight decay. Costs no compilation. Throws ModelError for
   /// values out of range and for what is compiled in: the kind, nesterov, momentum from or to 0.

@@ -11,7 +11,6 @@
 #include "device/device.h"
 #include "steep/error.h"
 #include "steep/steep.h"
-#include "train/convert.h"
 
 namespace steep::python {
 namespace {
@@ -46,23 +45,6 @@ void require_writable(const TrainingSession &session,
                      .received = found->second,
                      .remedy = "Pass a copy of your own, numpy.array(w, order=\"C\"), or name the "
                                "weight in `frozen`."});
-  }
-}
-
-/// Arrays as NumPy makes them: float64, and integers of any width.
-void as_the_model_has_them(const TrainingSession &s, std::vector<Tensor> &inputs) {
-  const std::vector<TensorInfo> &wanted = s.input_info();
-  for (size_t i = 0; i < std::min(inputs.size(), wanted.size()); ++i) {
-    if (inputs[i].dtype() != wanted[i].dtype && converts(inputs[i].dtype(), wanted[i].dtype))
-      inputs[i] = convert(inputs[i], wanted[i].dtype, wanted[i].name);
-  }
-}
-
-void as_the_model_has_them(const TrainingSession &s, TrainingSession::Inputs &inputs) {
-  for (const TensorInfo &wanted : s.input_info()) {
-    const auto it = inputs.find(wanted.name);
-    if (it != inputs.end() && converts(it->second.dtype(), wanted.dtype))
-      it->second = convert(it->second, wanted.dtype, wanted.name);
   }
 }
 
@@ -261,20 +243,19 @@ void init_session(nb::module_ &m) {
           [](Session &s, const nb::args &arrays) {
             std::vector<Tensor> inputs = tensors_of(arrays);
             const nb::gil_scoped_release release;
-            as_the_model_has_them(s, inputs);
             return s.step(inputs);
           },
           nb::sig("def step(self, *arrays: object) -> StepResult"),
           "One training step: forward, backward, update. Arrays in the order "
           "of input_info(), or by name, converted to their types as far as integers "
-          "fit and floats stay floats. Raises "
+          "fit and floats stay floats. Labels may have a last axis of one element more or less; "
+          "those of softmax_cross_entropy may be whole floats or one-hot rows. Raises "
           "ShapeError and DataError before any weight changes.")
       .def(
           "step",
           [](Session &s, const nb::kwargs &arrays) {
             Session::Inputs inputs = named(arrays);
             const nb::gil_scoped_release release;
-            as_the_model_has_them(s, inputs);
             return s.step(inputs);
           },
           nb::sig("def step(self, **named: object) -> StepResult"))
@@ -283,7 +264,6 @@ void init_session(nb::module_ &m) {
           [](Session &s, const nb::args &arrays) {
             std::vector<Tensor> inputs = tensors_of(arrays);
             const nb::gil_scoped_release release;
-            as_the_model_has_them(s, inputs);
             return s.eval(inputs);
           },
           nb::sig("def eval(self, *arrays: object) -> EvalResult"),
@@ -294,7 +274,6 @@ void init_session(nb::module_ &m) {
           [](Session &s, const nb::kwargs &arrays) {
             Session::Inputs inputs = named(arrays);
             const nb::gil_scoped_release release;
-            as_the_model_has_them(s, inputs);
             return s.eval(inputs);
           },
           nb::sig("def eval(self, **named: object) -> EvalResult"))
@@ -306,7 +285,6 @@ void init_session(nb::module_ &m) {
             std::map<std::string, Tensor> gradients;
             {
               const nb::gil_scoped_release release;
-              as_the_model_has_them(s, inputs);
               gradients = s.gradients(inputs, &loss);
             }
             return nb::make_tuple(loss, to_dict(gradients));

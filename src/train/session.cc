@@ -15,6 +15,7 @@
 #include "runtime/budget.h"
 #include "runtime/memory.h"
 #include "steep/error.h"
+#include "train/convert.h"
 #include "train/files.h"
 #include "train/names.h"
 #include "train/optimizer.h"
@@ -105,6 +106,10 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   for (const Output& output : model.graph.outputs()) {
     outputs.push_back(info_of(output.name, output.value.type()));
   }
+  labels = label_form(options, inputs, outputs);
+  for (size_t i = 0; labels && i < inputs.size(); ++i) {
+    if (inputs[i].name == labels->input.name) label_at = i;
+  }
   for (size_t i = 0; i < options.groups.size(); ++i) {
     const std::optional<OptimizerOptions>& own = options.groups[i].optimizer;
     if (!own) continue;
@@ -154,8 +159,24 @@ std::vector<Tensor> TrainingSession::Impl::update(std::unique_ptr<PendingRun> pe
   }
 }
 
-StepResult TrainingSession::Impl::step(std::span<const Tensor> fed) try {
+std::span<const Tensor> TrainingSession::Impl::adopt(std::span<const Tensor> fed,
+                                                     std::vector<Tensor>* made) const {
+  for (size_t i = 0; i < std::min(fed.size(), inputs.size()); ++i) {
+    const Tensor& array = made->empty() ? fed[i] : (*made)[i];
+    const bool label = labels && i == label_at;
+    if (label ? suits(array, *labels) : array.dtype() == inputs[i].dtype) continue;
+    if (!label && !converts(array.dtype(), inputs[i].dtype)) continue;
+    if (made->empty()) made->assign(fed.begin(), fed.end());
+    (*made)[i] =
+        label ? as_labels(fed[i], *labels) : convert(fed[i], inputs[i].dtype, inputs[i].name);
+  }
+  return made->empty() ? fed : std::span<const Tensor>(*made);
+}
+
+StepResult TrainingSession::Impl::step(std::span<const Tensor> arrays) try {
   require_whole();
+  std::vector<Tensor> made;
+  const std::span<const Tensor> fed = adopt(arrays, &made);
   if (steps == INT64_MAX) {
     throw DataError(ErrorParts{.what = "The number of steps is at its limit; nothing was changed.",
                                .received = fmt::format("{} steps", steps),
@@ -267,8 +288,10 @@ void TrainingSession::Impl::explain(const StepResult& result, std::span<const Te
   throw DataError(std::move(parts));
 }
 
-EvalResult TrainingSession::Impl::eval(std::span<const Tensor> fed) try {
+EvalResult TrainingSession::Impl::eval(std::span<const Tensor> arrays) try {
   require_whole();
+  std::vector<Tensor> made;
+  const std::span<const Tensor> fed = adopt(arrays, &made);
   const bool without_label = model.label_added && fed.size() + 1 == inputs.size();
   EvalResult result;
   const Kind kind = without_label ? Kind::evaluation : Kind::evaluation_with_loss;
@@ -284,9 +307,11 @@ EvalResult TrainingSession::Impl::eval(std::span<const Tensor> fed) try {
   throw_out_of_memory();
 }
 
-std::map<std::string, Tensor> TrainingSession::Impl::gradients(std::span<const Tensor> fed,
+std::map<std::string, Tensor> TrainingSession::Impl::gradients(std::span<const Tensor> arrays,
                                                                double* loss) try {
   require_whole();
+  std::vector<Tensor> adopted;
+  const std::span<const Tensor> fed = adopt(arrays, &adopted);
   Program& gradient = programs.get(Kind::gradients, [&] { return gradient_graph(model, options); });
   write_loss_scale();
   gradient.set_seed(options.seed);

@@ -9,6 +9,7 @@
 
 #include "program_set.h"
 #include "steep/steep.h"
+#include "train/labels.h"
 #include "train/step.h"
 
 namespace steep {
@@ -21,6 +22,10 @@ struct TrainingSession::Impl {
   EvalResult eval(std::span<const Tensor> inputs);
   std::map<std::string, Tensor> gradients(std::span<const Tensor> inputs, double* loss);
 
+  /// Arrays in order → as the model's inputs have them: themselves, or in *made (train/convert.h,
+  /// train/labels.h). What cannot be converted is left to the program, which says why. Throws
+  /// DataError.
+  std::span<const Tensor> adopt(std::span<const Tensor> fed, std::vector<Tensor>* made) const;
   /// Inputs by name → in order. Throws DataError naming what is missing or unknown.
   std::vector<Tensor> in_order(const Inputs& inputs, bool label_optional) const;
   /// Copies values into states of which `names` are allowed; checks all first.
@@ -46,6 +51,8 @@ struct TrainingSession::Impl {
   std::string fingerprint;
   std::vector<TensorInfo> inputs;
   std::vector<TensorInfo> outputs;
+  std::optional<LabelForm> labels;  ///< of the loss that was attached
+  size_t label_at = 0;              ///< its place among the inputs
   double base_lr = 0;
   int64_t steps = 0;
   int saved_threads = 0;  ///< of the checkpoint that was loaded; 0: none, or it does not say

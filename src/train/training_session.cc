@@ -16,6 +16,7 @@
 #include "train/checkpoint.h"
 #include "train/files.h"
 #include "train/optimizer.h"
+#include "train/schedule.h"
 #include "train/session.h"
 
 namespace steep {
@@ -240,6 +241,11 @@ void TrainingSession::set_lr(double lr) {
   }
   impl_->base_lr = lr;
 }
+void TrainingSession::set_schedule(const ScheduleOptions& schedule) {
+  const std::lock_guard turn(impl_->programs.turn);
+  check_schedule(schedule);
+  impl_->options.schedule = schedule;
+}
 void TrainingSession::set_group(size_t i, const OptimizerOptions& optimizer) {
   const std::lock_guard turn(impl_->programs.turn);
   std::vector<ParameterGroup>& groups = impl_->options.groups;
@@ -392,7 +398,8 @@ void TrainingSession::export_onnx(const std::filesystem::path& path, bool for_in
 
 StepPlan TrainingSession::plan(std::span<const Tensor> inputs) try {
   const std::lock_guard turn(impl_->programs.turn);
-  const PlanInfo info = impl_->program->plan(types_of(inputs));
+  std::vector<Tensor> made;
+  const PlanInfo info = impl_->program->plan(types_of(impl_->adopt(inputs, &made)));
   return {.arena_bytes = info.arena_bytes,
           .parameter_bytes = bytes_of(impl_->shared(impl_->model.parameters)),
           .optimizer_bytes = bytes_of(impl_->shared(impl_->model.moments)),
@@ -414,7 +421,8 @@ size_t TrainingSession::peak_bytes() const {
 
 std::string TrainingSession::dump(std::span<const Tensor> inputs) {
   const std::lock_guard turn(impl_->programs.turn);
-  return impl_->program->dump(types_of(inputs));
+  std::vector<Tensor> made;
+  return impl_->program->dump(types_of(impl_->adopt(inputs, &made)));
 }
 std::string TrainingSession::dump() const {
   const std::lock_guard turn(impl_->programs.turn);

@@ -1,0 +1,159 @@
+#include "train/labels.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "steep/data.h"
+#include "steep/error.h"
+#include "train/convert.h"
+
+namespace steep {
+namespace {
+
+constexpr int64_t kAtOnce = 1 << 16;  // elements
+
+/// Calls f(values, begin, count) on parts of `labels` as doubles, which hold every class's number.
+template <typename F>
+void each_part(const Tensor& labels, int64_t row_size, const std::string& name, F&& f) {
+  const int64_t count = labels.size() / row_size;
+  const int64_t step = std::max<int64_t>(kAtOnce / row_size, 1);
+  const Tensor table = labels.reshaped({count, row_size});
+  for (int64_t begin = 0; begin < count; begin += step) {
+    const int64_t end = std::min(begin + step, count);
+    const Tensor part = convert(rows(table, begin, end), DType::f64, name);
+    f(part.data<double>(), begin, end - begin);
+  }
+}
+
+/// One-hot rows [.., C] → the place of the 1 in each.
+Tensor places_of_ones(const Tensor& labels, const LabelForm& form) {
+  const int64_t classes = labels.dims().back();
+  Tensor places = Tensor::empty(DType::i64, {labels.dims().begin(), labels.dims().end() - 1});
+  each_part(labels, classes, form.input.name, [&](const double* p, int64_t begin, int64_t count) {
+    for (int64_t i = 0; i < count; ++i, p += classes) {
+      const auto ones = std::count(p, p + classes, 1.0);
+      const auto zeros = std::count(p, p + classes, 0.0);
+      if (ones != 1 || zeros != classes - 1) {
+        throw DataError(ErrorParts{
+            .what = "A row of labels is not one-hot.",
+            .node = form.input.name,
+            .expected = fmt::format("a 1 and {} zeros; or the numbers of the classes, {}",
+                                    classes - 1, form.input.text()),
+            .received = fmt::format("{} times 1 and {} times 0 in row {}", ones, zeros, begin + i),
+            .remedy = "Give each row one class. Probabilities as labels need a loss inside of the "
+                      "model."});
+      }
+      places.data<int64_t>()[begin + i] = std::find(p, p + classes, 1.0) - p;
+    }
+  });
+  return places;
+}
+
+/// Whole floats → int64.
+Tensor whole_numbers(const Tensor& labels, const LabelForm& form) {
+  constexpr double kMost = 0x1p53;  // floats that are whole because they are large mean no class
+  Tensor numbers = Tensor::empty(DType::i64, labels.dims());
+  each_part(labels, 1, form.input.name, [&](const double* p, int64_t begin, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      if (std::trunc(p[i]) != p[i] || !(std::fabs(p[i]) <= kMost)) {
+        throw DataError(ErrorParts{.what = "A label is no number of a class.",
+                                   .node = form.input.name,
+                                   .expected = "integers, or floats that are whole",
+                                   .received = fmt::format("{} at element {}", p[i], begin + i),
+                                   .remedy = "Give class numbers, or choose the loss mse."});
+      }
+      numbers.data<int64_t>()[begin + i] = static_cast<int64_t>(p[i]);
+    }
+  });
+  return numbers;
+}
+
+/// Do labels of these extents have an axis more than the loss takes?
+bool has_axis_more(const Dims& dims, const LabelForm& form) {
+  return form.input.has_rank && dims.size() == form.input.dims.size() + 1;
+}
+
+}  // namespace
+
+std::optional<LabelForm> label_form(const TrainingOptions& options,
+                                    std::span<const TensorInfo> inputs,
+                                    std::span<const TensorInfo> outputs) {
+  if (options.loss.empty()) return {};
+  const auto named = [](std::span<const TensorInfo> infos, const std::string& name) {
+    return std::find_if(infos.begin(), infos.end(),
+                        [&](const TensorInfo& info) { return info.name == name; });
+  };
+  const auto label = named(inputs, options.label);
+  if (label == inputs.end()) return {};
+  LabelForm form{.input = *label, .ignored = options.ignore_index};
+  form.classes = options.loss == "softmax_cross_entropy";
+  const std::string wanted = options.output.empty() ? "loss" : options.output;
+  const auto scores = outputs.size() == 1 ? outputs.begin() : named(outputs, wanted);
+  if (form.classes && scores != outputs.end() && scores->has_rank && !scores->dims.empty()) {
+    form.count = scores->dims.back();
+  }
+  return form;
+}
+
+bool suits(const Tensor& labels, const LabelForm& form) {
+  return labels.dtype() == form.input.dtype &&
+         (!form.input.has_rank || labels.dims().size() == form.input.dims.size());
+}
+
+Tensor as_labels(const Tensor& labels, const LabelForm& form) {
+  if (suits(labels, form)) return labels;
+  Tensor fed = labels;
+  const Dims& wanted = form.input.dims;
+  Dims dims = labels.dims();
+  const bool more = has_axis_more(dims, form);
+  const bool less = form.input.has_rank && dims.size() + 1 == wanted.size() && wanted.back() == 1;
+  const bool known = converts(labels.dtype(), DType::f64);
+  if (more && dims.back() == 1) {
+    dims.pop_back();
+    fed = labels.reshaped(std::move(dims));
+  } else if (less) {
+    dims.push_back(1);
+    fed = labels.reshaped(std::move(dims));
+  } else if (more && form.classes && known && dims.back() > 1 &&
+             (form.count < 0 || form.count == dims.back())) {
+    return places_of_ones(labels, form);
+  }
+  if (form.classes && known && is_float(fed.dtype())) return whole_numbers(fed, form);
+  return converts(fed.dtype(), form.input.dtype) ? convert(fed, form.input.dtype, form.input.name)
+                                                 : fed;
+}
+
+int64_t count_labels(const Tensor& labels, const LabelForm& form) {
+  if (!form.classes || !form.ignored) return labels.size();
+  const auto* label = labels.data<int64_t>();
+  return labels.size() - std::count(label, label + labels.size(), *form.ignored);
+}
+
+void check_classes(const Tensor& labels, const LabelForm& form, const std::string& name) {
+  if (!form.classes || labels.dtype() != DType::i64 || labels.size() == 0) return;
+  const auto* label = labels.data<int64_t>();
+  const int64_t in_row = labels.size() / labels.dims()[0];
+  for (int64_t i = 0; i < labels.size(); ++i) {
+    if (label[i] == form.ignored) continue;
+    if (label[i] >= 0 && (form.count < 0 || label[i] < form.count)) continue;
+    throw DataError(ErrorParts{
+        .what = "A label is not one of the classes.",
+        .node = name,
+        .expected =
+            form.count < 0 ? "labels from 0" : fmt::format("labels from 0 to {}", form.count - 1),
+        .received = fmt::format("{} in row {}", label[i], i / in_row),
+        .remedy = "Correct the labels, or set --ignore-index (ignore_index) to the value that "
+                  "marks rows to leave out."});
+  }
+  if (count_labels(labels, form) == 0) {
+    throw DataError(ErrorParts{
+        .what = "No label counts: each is the one that is ignored.",
+        .node = name,
+        .received = fmt::format("{} labels, all {}", labels.size(), form.ignored.value_or(0)),
+        .remedy = "Give other data, or another --ignore-index."});
+  }
+}
+
+}  // namespace steep
