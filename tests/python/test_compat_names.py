@@ -202,5 +202,15 @@ zipfile.ZipFile(os.path.join(target, name)).extractall(target)
         "assert onnxruntime.__version__ == '" + names.VERSION + "'; "
         "assert all(type(f).__name__ != '_FirstAsked' for f in sys.meta_path)"
     )
-    done = python("-c", started + asked, tmp_path)
-    assert done.returncode == 0, done.stderr
+    looked = (  # as programs do that may use it: nothing is loaded for it
+        "import importlib, importlib.util; assert importlib.util.find_spec('onnxruntime'); "
+        "ort = importlib.import_module('onnxruntime'); assert not hasattr(ort, '__wrapped__'); "
+        "assert not {'steep', 'torch', 'numpy'} & set(sys.modules); "
+        "assert ort.InferenceSession.__module__ == 'steep.inference'; "
+        "from onnxruntime.training import artifacts; from onnxruntime import NodeArg; "
+        "assert ort is sys.modules['onnxruntime'] and ort.training.artifacts is artifacts; "
+        "from steep.compat import stock; assert not set(stock.kept()) & {'onnxruntime'}"
+    )
+    for script in (asked, looked):
+        done = python("-c", started + script, tmp_path)
+        assert done.returncode == 0, done.stderr

@@ -93,6 +93,10 @@ def refusal(name: str, remedy: str | None) -> NotOffered:
 FINDER = Finder()
 
 
+def _is_ours(module: ModuleType) -> bool:
+    return getattr(getattr(module, "__spec__", None), "origin", None) == "steep.compat"
+
+
 def install() -> None:
     """Serve the names from now on. A second time does nothing.
 
@@ -103,7 +107,12 @@ def install() -> None:
         return
     from steep.compat import stock
 
-    stock.keep({name: sys.modules.pop(name) for name in [*sys.modules] if own(name)})
+    imported = {name: module for name, module in [*sys.modules.items()] if own(name)}
+    waiting = {name for name, module in imported.items() if _is_ours(module)}
+    stock.keep({name: sys.modules.pop(name) for name in imported.keys() - waiting})
+    for name in waiting:  # packages that the distribution found, and left to this
+        imported[name].__dict__["__spec__"].loader = FINDER
+        FINDER.exec_module(imported[name])
     sys.meta_path.insert(0, FINDER)
 
 
