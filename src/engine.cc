@@ -48,10 +48,11 @@ Program::~Program() = default;
 Program::Program(Program&&) noexcept = default;
 Program& Program::operator=(Program&&) noexcept = default;
 
-ForwardResult Program::forward(std::span<const Tensor> inputs) {
+ForwardResult Program::forward(std::span<const Tensor> inputs,
+                               const std::vector<bool>& may_change) {
   const EngineCall call;
   const Budget budget(impl_->options.limits);
-  return impl_->forward(inputs);
+  return impl_->forward(inputs, may_change);
 }
 
 DataResult Program::forward_data(std::span<const Datum> inputs) {

@@ -88,14 +88,16 @@ class Program {
   /// graph's forward inputs (but for the seed, ir/seed.h, which the engine feeds).
   /// Inputs are borrowed: with a backward part their bytes must stay unchanged until it ran, and
   /// handles are held until then. Throws ShapeError or DataError, naming the input, before anything
-  /// is written.
-  ForwardResult forward(std::span<const Tensor> inputs);
+  /// is written. Of those that `may_change`, by input, backward reads copies, made now: only where
+  /// it reads them.
+  ForwardResult forward(std::span<const Tensor> inputs, const std::vector<bool>& may_change = {});
 
   /// As forward(), for inputs and outputs of any kind.
   DataResult forward_data(std::span<const Datum> inputs);
 
   /// Lets the backward of a run read its inputs where they are now: at `inputs`, in the order of
-  /// forward(). Their bytes are to be those of the forward; states stay where they were bound then.
+  /// forward(). Their bytes are to be those of the forward; states and copies stay where they were
+  /// then.
   /// Throws ShapeError where an input has another type than it had, and ProviderError for a graph
   /// that runs in segments, whose values may lie within its inputs.
   void rebind(PendingRun& run, std::span<const Tensor> inputs);

@@ -243,13 +243,24 @@ std::vector<Tensor> Program::Impl::backward_in_segments(Progress at,
   return to_tensors(results);
 }
 
-ForwardResult Program::Impl::forward(std::span<const Tensor> inputs) {
+Tensor Program::Impl::copy_of(const Tensor& input) const {
+  const std::shared_ptr<void> bytes = pool->allocate(input.nbytes());
+  if (input.nbytes() != 0) std::memcpy(bytes.get(), input.data(), input.nbytes());
+  return Tensor::wrap(input.dtype(), input.dims(), bytes.get(), bytes);
+}
+
+ForwardResult Program::Impl::forward(std::span<const Tensor> inputs,
+                                     const std::vector<bool>& may_change) {
   settle();
   check_count(inputs, forward_inputs);
   check_states();
   std::shared_ptr<Specialisation> s = specialisation(inputs);
   if (!s) {
-    DataResult result = forward_in_segments(to_data(inputs));
+    std::vector<Tensor> fed(inputs.begin(), inputs.end());
+    for (size_t i = 0; has_backward && i < may_change.size(); ++i) {
+      if (may_change[i]) fed[i] = copy_of(fed[i]);  // a segment may read any of them
+    }
+    DataResult result = forward_in_segments(to_data(fed));
     std::vector<bool> read(result.outputs.size(), result.pending != nullptr);  // any of them may be
     return {to_tensors(result.outputs), std::move(result.pending), std::move(read)};
   }
@@ -258,7 +269,13 @@ ForwardResult Program::Impl::forward(std::span<const Tensor> inputs) {
   pending->state_->frame = exe.acquire();
   pending->state_->specialisation = s;
   Frame& frame = *pending->state_->frame;
-  for (size_t i = 0; i < inputs.size(); ++i) exe.bind_input(frame, forward_inputs[i], inputs[i]);
+  pending->state_->copied = may_change;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool copied = i < may_change.size() && may_change[i] && has_backward &&
+                        exe.backward_reads_input(forward_inputs[i]);
+    if (i < may_change.size()) pending->state_->copied[i] = copied;
+    exe.bind_input(frame, forward_inputs[i], copied ? copy_of(inputs[i]) : inputs[i]);
+  }
   for (size_t i = 0; i < states.size(); ++i) exe.bind_state(frame, i, states[i].data());
   if (seed_index >= 0) {
     frame.seed[0] = static_cast<int64_t>(options.seed);
@@ -299,6 +316,7 @@ void Program::Impl::rebind(PendingRun& run, std::span<const Tensor> inputs) {
                          .remedy = "Keep them in place, or run the module in PyTorch."});
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
+    if (i < state.copied.size() && state.copied[i]) continue;
     const size_t index = forward_inputs[i];
     const Tensor& bound = state.frame->inputs[index];
     require_type("An input is not what forward was given.", graph.inputs()[index].name(),

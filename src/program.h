@@ -28,6 +28,7 @@ struct PendingRun::State {
   std::unique_ptr<Frame> frame;
   std::optional<Progress> segmented;           // instead of a frame
   std::vector<std::optional<Type>> gradients;  // by backward input, as far as known, when segmented
+  std::vector<bool> copied{};                  // by forward input: bound to a copy; may be empty
 
   ~State() {
     if (frame) specialisation->executable.release(std::move(frame));
@@ -59,7 +60,8 @@ struct Program::Impl {
   int threads = 0;  // the most that any plan was made for
 
   // As the Program's own, which settle the budget.
-  ForwardResult forward(std::span<const Tensor> inputs);
+  Tensor copy_of(const Tensor& input) const;  ///< in the pool's memory
+  ForwardResult forward(std::span<const Tensor> inputs, const std::vector<bool>& may_change = {});
   DataResult forward_data(std::span<const Datum> inputs);
   void rebind(PendingRun& run, std::span<const Tensor> inputs);
   std::vector<Tensor> backward(std::unique_ptr<PendingRun> run, std::span<const Tensor> inputs);

@@ -77,7 +77,8 @@ class ModuleProgram {
                           result.read_by_backward);
   }
 
-  nb::list backward(GradientRun& run, const nb::list& gradients, const nb::dict& moved) {
+  nb::list backward(GradientRun& run, const nb::list& gradients, const nb::dict& moved,
+                    bool changed) {
     std::vector<Tensor> seeds;
     for (nb::handle g : gradients) {
       seeds.push_back(g.is_none() ? Tensor() : to_tensor(g, "an output's gradient"));
@@ -86,6 +87,7 @@ class ModuleProgram {
       run.inputs.at(nb::cast<size_t>(index)) = to_tensor(array, "an input");
       run.moved = true;
     }
+    run.changed = changed;
     std::vector<Tensor> results;
     {
       const nb::gil_scoped_release release;
@@ -166,20 +168,25 @@ void init_program(nb::module_& m) {
           "__init__",
           [](ModuleProgram* self, const nb::bytes& model, const Names& inputs,
              Names input_gradients, const std::string& precision,
-             const std::vector<ProviderChoice>& providers) {
+             const std::vector<ProviderChoice>& providers, Names may_change) {
             new (self) ModuleProgram(model, inputs,
                                      {.input_gradients = std::move(input_gradients),
+                                      .may_change = std::move(may_change),
                                       .precision = precision_from(precision),
                                       .devices = Devices::of(providers)});
           },
           nb::arg("model"), nb::arg("inputs"), nb::arg("input_gradients"),
           nb::arg("precision") = "fp32", nb::arg("providers") = std::vector<ProviderChoice>(),
+          nb::arg("may_change") = Names(),
           nb::sig("def __init__(self, model: bytes, inputs: collections.abc.Sequence[str], "
                   "input_gradients: collections.abc.Sequence[str], precision: str = 'fp32', "
-                  "providers: collections.abc.Sequence[ProviderChoice] = ()) -> None"),
+                  "providers: collections.abc.Sequence[ProviderChoice] = (), "
+                  "may_change: collections.abc.Sequence[str] = ()) -> None"),
           "model: serialised ONNX. inputs: names that forward() is fed, in order. "
           "input_gradients: names whose gradients backward() returns. precision: \"fp32\", "
-          "\"bf16\" or \"fp16\". Raises ModelError.")
+          "\"bf16\" or \"fp16\". may_change: names of inputs that may be written to between "
+          "forward "
+          "and backward, which then reads copies. Raises ModelError.")
       .def("forward", &ModuleProgram::forward, nb::arg("arrays"), nb::arg("gradients"),
            nb::arg("seed") = 0,
            nb::sig("def forward(self, arrays: list[object], gradients: bool, seed: int = 0) -> "
@@ -187,12 +194,13 @@ void init_program(nb::module_& m) {
            "Runs the graph. Returns DLPack capsules of the outputs, the run when `gradients`, and, "
            "by output, whether backward will read it, so that it must not change before.")
       .def("backward", &ModuleProgram::backward, nb::arg("run"), nb::arg("gradients"),
-           nb::arg("moved") = nb::dict(),
+           nb::arg("moved") = nb::dict(), nb::arg("changed") = false,
            nb::sig("def backward(self, run: ModuleRun, gradients: list[object], "
-                   "moved: dict[int, object] = {}) -> list[object | None]"),
+                   "moved: dict[int, object] = {}, changed: bool = False) -> list[object | None]"),
            "One array or None per output; inputs whose memory has moved since forward(), by "
-           "position, which hold the same values. Returns DLPack capsules, None where no gradient "
-           "flows, for `input_gradients`.")
+           "position, which hold the same values; whether one of `may_change` was written to. "
+           "Returns DLPack capsules, None where no gradient flows, for `input_gradients`. Raises "
+           "DataError where it would need what was written over.")
       .def("dump", &ModuleProgram::dump, nb::arg("types"), nb::arg("gradients"),
            "Text of graph and plan for inputs of these (dtype, shape) pairs.")
       .def("compiled_model", &ModuleProgram::compiled_model, nb::arg("types"), nb::arg("gradients"),

@@ -19,7 +19,7 @@ from steep._steep import (
     keep_freed_memory,
     return_freed_memory,
 )
-from steep.errors import ModelError
+from steep.errors import DataError, ModelError
 from steep.reach import reached
 from steep.session import announce_precision
 
@@ -53,6 +53,9 @@ class Call:
         providers: where it runs.
         connected: for each result, the tensors of a call that PyTorch's autograd reaches from it:
             their gradients are zero where the graph has none.
+        kept_inputs, kept_results: by tensor of a call, and by result: does PyTorch's autograd keep
+            it where it lies? All, by default. Backward reads copies of others, which anybody may
+            write to before it.
 
     Raises ModelError. Calls from several threads are safe.
     """
@@ -68,8 +71,14 @@ class Call:
         precision: str,
         providers: Sequence[ProviderChoice] = (),
         connected: Sequence[set[int]] = (),
+        kept_inputs: Sequence[bool] = (),
+        kept_results: Sequence[bool] = (),
     ) -> None:
         self.model = model
+        places = range(count)
+        self.in_place = [i for i in places if not kept_inputs or kept_inputs[i]]
+        self.may_change = sorted({*places}.difference(self.in_place))
+        self.kept_results = kept_results
         self.names, self.inputs, self.count = names, inputs, count
         self.connected = connected
         self.wanted_inputs = wanted_inputs
@@ -83,6 +92,7 @@ class Call:
             input_gradients=[named.get(i, "") for i in wanted_inputs],
             precision=precision,
             providers=self.providers,
+            may_change=[named[i] for i in self.may_change if i in named],
         )
         announce_precision(precision)
         self.announced = False
@@ -113,9 +123,21 @@ class Call:
     def _arrays(self, tensors: Sequence[torch.Tensor]) -> list[object]:
         return [to_dlpack(tensors[i].detach().contiguous()) for i in self.inputs]
 
-    def moved(self, tensors: Sequence[torch.Tensor]) -> dict[int, object]:
-        """Return all of the graph's inputs by position, for memory that is elsewhere by now."""
-        return dict(enumerate(self._arrays(tensors)))
+    def moved(self, tensors: Sequence[torch.Tensor], pointers: Sequence[int]) -> dict[int, object]:
+        """Return those of the graph's inputs, by position, that are not at ``pointers`` by now."""
+        return {
+            k: to_dlpack(tensors[i])
+            for k, i in enumerate(self.inputs)
+            if tensors[i].data_ptr() != pointers[i]
+        }
+
+    def in_order(
+        self, in_place: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Return the tensors of a call: some stay in place, and others may change."""
+        placed = dict(zip(self.in_place, in_place, strict=False))
+        placed.update(zip(self.may_change, others, strict=True))
+        return [placed[i] for i in range(self.count)]
 
     def differentiated(self, wanted: tuple[int, ...], among: tuple[int, ...]) -> Call:
         """Return the graph of this one's gradients as a call of its own, made when first asked for.
@@ -180,49 +202,68 @@ class Autograd(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         # The engine holds the bytes; saving them makes PyTorch notice when they change too early,
         # and refuse a second backward that nobody asked to retain.
-        held = [result for result, kept in zip(results, read, strict=True) if kept]
+        held = []
         for i, constant in enumerate(call.constant_results):
-            if constant and read[i]:  # without a history, it may be written to
+            # without a history, or where PyTorch's backward does not read it, it may be written to
+            if read[i] and (constant or (call.kept_results and not call.kept_results[i])):
                 results[i] = results[i].clone()
+            elif read[i]:
+                held.append(results[i])
         ctx.mark_non_differentiable(
             *(r for r, constant in zip(results, call.constant_results, strict=True) if constant)
         )
-        ctx.save_for_backward(*tensors, *wanted, *held)
-        ctx.tensor_count = len(tensors)
+        # Aliases stay where the tensors lay, and have their versions.
+        aliases = [t.detach() for t in tensors]
+        ctx.tensors = tensors
+        ctx.save_for_backward(*(aliases[i] for i in call.in_place), *held)
+        ctx.others = [aliases[i] for i in call.may_change]
+        ctx.versions = [t._version for t in ctx.others]
+        ctx.shapes = [(t.shape, t.dtype) for t in wanted]
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Return a gradient, or None, for each argument of apply()."""
-        saved = ctx.saved_tensors  # raises when one was changed in place, or freed
+        saved, call = ctx.saved_tensors, ctx.call  # raises when one was changed in place, or freed
         if all(g is None for g in gradients):
-            return (None,) * (2 + len(ctx.call.wanted_inputs))
+            return (None,) * (2 + len(call.wanted_inputs))
+        aliases = call.in_order(saved, ctx.others)
+        changed = [t._version for t in ctx.others] != ctx.versions
         if torch.is_grad_enabled():  # create_graph=True
-            tensors = list(saved[: ctx.tensor_count])
-            return None, None, *_differentiable_backward(ctx.call, tensors, gradients)
+            there = zip(ctx.tensors, aliases, ctx.pointers, strict=True)
+            if changed or any(t.data_ptr() not in (a.data_ptr(), at) for t, a, at in there):
+                raise _changed()
+            return None, None, *_differentiable_backward(call, [*ctx.tensors], gradients)
         arrays = [None if g is None else to_dlpack(g.contiguous()) for g in gradients]
-        tensors = saved[: ctx.tensor_count]
-        in_place = [t.data_ptr() for t in tensors] == ctx.pointers
-        moved = {} if in_place else ctx.call.moved(tensors)  # freed and gathered anew, in between
-        capsules = ctx.call.program.backward(ctx.run, arrays, moved)
+        # freed and gathered anew, in between
+        moved = call.moved(aliases, ctx.pointers)
+        capsules = call.program.backward(ctx.run, arrays, moved, changed)
         found = [None if c is None else from_dlpack(c) for c in capsules]
-        if None in capsules and ctx.call.connected:
-            _fill_in_zeros(ctx.call, found, gradients, saved[ctx.tensor_count :])
+        if None in capsules and call.connected:
+            _fill_in_zeros(call, found, gradients, ctx.shapes)
         return None, None, *found
+
+
+def _changed() -> DataError:
+    return DataError(
+        "What forward read was written to since, and derivatives of gradients read it again.",
+        expected="the values that forward read",
+        remedy="write after backward, or hand on a clone()",
+    )
 
 
 def _fill_in_zeros(
     call: Call,
     found: list[torch.Tensor | None],
     gradients: tuple[torch.Tensor | None, ...],
-    wanted: Sequence[torch.Tensor],
+    shapes: Sequence[tuple[torch.Size, torch.dtype]],
 ) -> None:
     """Put zeros where the graph has no gradient and PyTorch gives one; None is not updated."""
     given = zip(call.connected, gradients, strict=True)
     reach = set().union(*(each for each, g in given if g is not None))
     for k, i in enumerate(call.wanted_inputs):
         if found[k] is None and i in reach:
-            found[k] = torch.zeros_like(wanted[k])
+            found[k] = torch.zeros(shapes[k][0], dtype=shapes[k][1])
 
 
 def _differentiable_backward(

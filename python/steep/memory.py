@@ -18,7 +18,11 @@ log = logging.getLogger("steep")
 
 def memory_of(node: torch.fx.Node) -> int | None:
     """Return what names the memory of a tensor; None within transforms of functions."""
-    value = node.meta.get("example_value")
+    return memory_named(node.meta.get("example_value"))
+
+
+def memory_named(value: Any) -> int | None:
+    """Return what names the memory of a node's example, as ``memory_of``."""
     if not isinstance(value, torch.Tensor) or is_functorch_wrapped_tensor(value):
         return None
     return int(value.untyped_storage()._cdata)

@@ -85,7 +85,9 @@ class ORTModule(torch.nn.Module):
 
     Gradients stop where the module stops them (``detach``, ``no_grad``). ``create_graph=True``
     gives second derivatives. A tensor that forward writes in place after an operation kept it for
-    backward is no error, as in ``torch.compile``: the gradient is that of the value it had.
+    backward is no error, as in ``torch.compile``: the gradient is that of the value it had. Between
+    forward and backward, whatever PyTorch's own backward does not read may be written to; a write
+    to what it keeps in place is its error.
 
     Dropout draws its seeds from PyTorch's generator: ``torch.manual_seed`` makes runs repeatable.
 

@@ -21,8 +21,9 @@ from steep.arrival import by_arrival, in_order
 from steep.boundaries import refuse_complex, refuse_histories, refuse_sparse
 from steep.call import Autograd, Call
 from steep.checks import raise_where, take_checks
+from steep.kept import kept_memory
 from steep.lowering import fake_mode, lower, outputs_of, refusal
-from steep.memory import all_written_by, memory_of, written_by
+from steep.memory import all_written_by, memory_named, memory_of, written_by
 from steep.own_gradients import Interpreter
 from steep.providers import current
 from steep.reach import connected, reached
@@ -128,8 +129,17 @@ class Lowered:
         given = [fakes[i] for i in written]
         values = [n.meta["example_value"] for n in self.computed]
         self.connected = connected([*given, *values], fakes)
+        memory = kept_memory([*given, *values], fakes)
+        self.kept_inputs, self.kept_results = (
+            [memory is None or memory_named(t) in memory for t in some]
+            for some in (fakes, [*given, *values])
+        )
         self.written = [self.kept[i] for i in written]
+        for i in written:  # the values before are a copy, those after it are copied
+            self.kept_inputs[i] = True
+        self.kept_results[: len(written)] = [True] * len(written)
         fakes += self.draws.examples
+        self.kept_inputs += [True] * len(self.draws.examples)  # nobody else has them
         names = {v.name for v in self.model.graph.input}
         self.inputs = [i for i in range(len(fakes)) if f"arg_{i}" in names]
         self.changes_history = [fakes[i].requires_grad for i in written]
@@ -198,6 +208,8 @@ class Piece:
             precision=precision,
             providers=current(),
             connected=lowered.connected if wanted else (),
+            kept_inputs=lowered.kept_inputs,
+            kept_results=lowered.kept_results,
         )
         # as at the capture
         self.types = [(str(fakes[i].dtype)[6:], [_hint(d) for d in fakes[i].shape]) for i in inputs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import onnx
 import torch
@@ -43,10 +44,10 @@ def connected(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> list
     at: dict[object, set[int]] = {}
     for i, tensor in enumerate(inputs):
         if tensor.requires_grad:
-            at.setdefault(_history(tensor), set()).add(i)
+            at.setdefault(history(tensor), set()).add(i)
     reached_from: dict[object, set[int]] = {}
     for result in results:
-        stack = [_history(result)]
+        stack = [history(result)]
         while stack:
             node = stack[-1]
             before = () if node in at else [n for n, _ in getattr(node, "next_functions", ())]
@@ -57,10 +58,10 @@ def connected(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> list
             reached_from[node] = set(at.get(node, ())).union(
                 *(reached_from[n] for n in before if n is not None)
             )
-    return [reached_from[_history(result)] for result in results]
+    return [reached_from[history(result)] for result in results]
 
 
-def _history(value: object) -> object:
+def history(value: object) -> Any:
     """Return the node of autograd whose gradient a tensor's is; None where it has none."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return None

@@ -30,6 +30,10 @@ GradientProgram::GradientProgram(Graph graph, GradientProgramOptions options)
   find_differentiable();
   for (Value v : graph_.inputs()) random_ = random_ || is_seed(v);
   expected_ = first_guess();
+  for (const std::string& name : input_names()) {
+    const auto& those = options.may_change;
+    may_change_.push_back(std::find(those.begin(), those.end(), name) != those.end());
+  }
 }
 
 std::vector<std::string> GradientProgram::input_names() const {
@@ -44,6 +48,12 @@ ForwardResult GradientProgram::forward(GradientRun& run, bool gradients) {
   const std::lock_guard turn(programs_.turn);
   run.program = id_;
   run.pattern = pattern(gradients);
+  if (gradients && !foreseen_) {  // forward may have to run again
+    for (size_t i = 0; i < may_change_.size(); ++i) {
+      if (may_change_[i]) run.inputs[i] = run.inputs[i].clone();
+    }
+    run.copied = true;
+  }
   return start(run);
 }
 
@@ -60,8 +70,15 @@ std::vector<Tensor> GradientProgram::backward(GradientRun& run, std::span<const 
   }
   const std::lock_guard turn(programs_.turn);
   expected_ = pattern;
+  foreseen_ = run.pending && run.pattern == pattern;
   Program& program = compile(pattern);
-  if (!run.pending || run.pattern != pattern) {
+  if (!foreseen_) {
+    if (run.changed && !run.copied) {
+      throw DataError({.what = "What forward read was written to since, and this backward needs "
+                               "all of it: gradients come from other results than in the last "
+                               "call, or backward runs a second time.",
+                       .remedy = "Write after backward, or hand on a clone()."});
+    }
     run.pending.reset();
     run.pattern = pattern;
     start(run);
@@ -176,7 +193,8 @@ ForwardResult GradientProgram::start(GradientRun& run) {
   Program& program = compile(run.pattern);
   program.set_seed(run.seed);
   program.set_run_count(0);  // the seed differs from run to run
-  ForwardResult result = program.forward(run.inputs);
+  const std::vector<bool> none;
+  ForwardResult result = program.forward(run.inputs, run.copied ? none : may_change_);
   run.pending = std::move(result.pending);
   return result;
 }

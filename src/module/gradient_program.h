@@ -15,6 +15,9 @@ namespace steep {
 struct GradientProgramOptions {
   /// Inputs whose gradients backward() gives. A name that the graph does not have gets none.
   std::vector<std::string> input_gradients{};
+  /// Inputs that somebody may write to between forward and backward. A backward that reads them
+  /// reads copies, made in forward.
+  std::vector<std::string> may_change{};
   Precision precision = Precision::fp32;
   Devices devices{};
 };
@@ -31,7 +34,9 @@ struct GradientRun {
   uint64_t program = 0;  ///< which one ran
   GradientPattern pattern{};
   std::vector<Tensor> inputs{};
-  bool moved = false;  ///< set by who put another tensor of the same values into `inputs`
+  bool moved = false;    ///< set by who put another tensor of the same values into `inputs`
+  bool changed = false;  ///< set by who knows that one that may change did: its values are gone
+  bool copied = false;   ///< those in `inputs` that may change are copies
   uint64_t seed = 0;
   std::unique_ptr<PendingRun> pending{};  ///< null once backward has used it
 };
@@ -59,7 +64,7 @@ class GradientProgram {
   /// Gradients of what the options name, in order; undefined where nothing flows. `gradients` are
   /// those of the outputs, undefined where there is none. Inputs are read where they were, or
   /// in `run.inputs` if `run.moved`. Throws as Program::rebind() and backward(), and DataError for
-  /// another program's run.
+  /// another program's run, and where forward has to run again and the run's inputs have changed.
   std::vector<Tensor> backward(GradientRun& run, std::span<const Tensor> gradients);
 
   /// Compiles for inputs of these types, without running.
@@ -85,7 +90,9 @@ class GradientProgram {
   Graph graph_;
   const std::vector<std::string> input_gradients_;
   GradientPattern differentiable_;
-  GradientPattern expected_;  // of the next run: as the last one
+  GradientPattern expected_;      // of the next run: as the last one
+  bool foreseen_ = false;         // was the last one as expected?
+  std::vector<bool> may_change_;  // by input
   bool random_ = false;
   ProgramSet<GradientPattern> programs_;
   std::map<GradientPattern, GradientPattern> flows_;  // of each: is there a gradient, by wanted one

@@ -376,6 +376,12 @@ void Executable::check_outputs(const Frame& frame, const Step& step, Worst opera
   }
 }
 
+bool Executable::backward_reads_input(size_t index) const {
+  const int b = input_buffer_[index];
+  if (b < 0) return false;
+  return plan_.buffers[static_cast<size_t>(b)].last >= static_cast<int>(plan_.backward_begin);
+}
+
 std::vector<bool> Executable::read_by_backward() const {
   std::vector<bool> read;
   for (const PlannedOutput& o : plan_.outputs) {

@@ -53,6 +53,8 @@ class Executable {
   /// the first node whose result is not finite when that is checked; InterruptedError, unless a
   /// state has changed already. Other devices are done when it returns or throws.
   std::vector<Tensor> run(Frame& frame, Phase phase, const RunOptions& options) const;
+  /// Does a step of the backward phase read the bytes of input `index` (into Graph::inputs())?
+  bool backward_reads_input(size_t index) const;
   /// By forward output, in order: does a step of the backward phase read its buffer?
   std::vector<bool> read_by_backward() const;
 
