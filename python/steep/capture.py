@@ -58,9 +58,11 @@ from steep.ort_module import innermost
 from steep.parts import bring_in_parts
 from steep.piece import Lowered, NothingToRun, Piece, bring_in, copy_graph, say
 from steep.providers import choices_of, running_on
-from steep.quiet import unlogged
+from steep.quiet import transforms_left, unlogged
 from steep.recurrent import kept_whole
 from steep.report import ExportReport
+from steep.signals import Held
+from steep.transforms import in_pytorch
 from steep.verify import VerifiedPiece, bring_in_verified, wanted
 from steep.widened import widened
 
@@ -179,7 +181,7 @@ class Capture:
                     )
                     pieces = [*parts]
         except NothingToRun:
-            return _as_it_is(graph_module)
+            return in_pytorch(graph_module)
         except CannotLower as e:
             reason = str(e)
             if self.strict:
@@ -189,7 +191,7 @@ class Capture:
                     remedy=f"change the code named above, or let PyTorch run it: {self.otherwise}",
                 ) from e
             log.warning("PyTorch runs a graph that cannot be brought in: %s", reason)
-            return _as_it_is(graph_module)
+            return in_pytorch(graph_module)
         finally:
             if pieces or reason:
                 self.record(
@@ -319,14 +321,15 @@ class Captured:
         failed = ""
         ours = [kept_whole(), own_gradients.whole_backwards(), known_to_tracers()]
         ours += [buckets(), cuts(), means_over_batches(self._module), noticed(), widened()]
-        ours += [layers_too()]
+        ours += [layers_too(), transforms_left()]
         ours += [branches()] if self._whole else []
         ours += [checked()]  # before branches(): an error is no side that a graph is made for
-        with settings, chatter, contextlib.ExitStack() as stack:
+        with Held() as held, settings, chatter, contextlib.ExitStack() as stack:
             for each in ours:
                 stack.enter_context(each)
             try:
-                made = make(*frame)
+                with held.open():
+                    made = make(*frame)
             except (Error, *_SAID):
                 raise
             except Exception as e:
@@ -470,11 +473,6 @@ def _let_go(guards: list[weakref.ref[Any]]) -> None:
 def _log_lines() -> set[Callable[..., Any]]:
     """Return what writes a line to a log: it does not cut a graph, and is not written from one."""
     return {f for n, f in vars(logging.Logger).items() if n.startswith(("debug", "info", "warn"))}
-
-
-def _as_it_is(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
-    forward: Callable[..., Any] = graph_module.forward
-    return forward
 
 
 def _condition(reason: str) -> str:

@@ -105,7 +105,7 @@ def _find_gradient(
     """Add zeros to every operand: their gradients are those that operators give back."""
     graph = graph_module.graph
     by_name = {n.name: n for n in graph.nodes}
-    results = [by_name[n.name] for n in step.piece.lowered.computed]
+    results = [by_name[name] for name in step.piece.lowered.names]
     pairs = [(n, g) for n, g in zip(results, incoming, strict=True) if g is not None]
     edges = _add_zeros(graph)
     _set_outputs(graph_module, [n for n, _ in pairs])

@@ -25,6 +25,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from steep.own_gradients import valued
 from steep.quiet import replaced
 from steep.restated import DETACH, RESTATED, lost
+from steep.signals import Held
 from steep.stops import stop_gradient
 from steep.translations import WITH_BACKWARD
 
@@ -37,11 +38,13 @@ def faithful() -> Iterator[Watch]:
     """
     watch = Watch()
     with (
+        Held() as held,
         # Every apply() asks it, found by its class or kept by the module under a name of its own.
         replaced(torch.autograd.function, "_is_setup_context_defined", _refuse_function),
         replaced(CheckpointFunction, "apply", _run_checkpointed),
         _in_this_thread(),
         watch,
+        held.open(),
     ):
         drawn = _generators()
         yield watch

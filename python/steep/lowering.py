@@ -26,6 +26,7 @@ from steep.memory import all_written_by, written_by
 from steep.own_gradients import Interpreter
 from steep.quiet import quiet, replaced, transforms_left
 from steep.regions import regions, spell
+from steep.signals import Held
 
 WITHIN = "steep.within"
 """Of an operation that others were written out in: its name in the captured graph."""
@@ -153,10 +154,12 @@ def lower(
     of = regions(graph_module.graph)
     run = _Faithful(graph_module)
     with (
+        Held() as held,
         quiet(),
         transforms_left(),
         replaced(mode, "allow_non_fake_inputs", True),  # constants are no fakes
         _own_extents(mode.shape_env),
+        held.open(),
     ):
         try:
             traced, signature = aot_export_module(run, fakes, trace_joint=False, pre_dispatch=True)

@@ -58,8 +58,8 @@ def _written_after_regions() -> Iterator[None]:
 
     A region with a graph of its own leaves a copy of them in their place.
     """
-    SideEffectsProxyDict.side_effects = _Present()
     try:
+        SideEffectsProxyDict.side_effects = _Present()
         yield
     finally:
         del SideEffectsProxyDict.side_effects

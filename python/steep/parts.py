@@ -12,7 +12,7 @@ from torch.fx.passes.split_module import split_module
 
 from steep.lowering import CannotLower
 from steep.piece import NothingToRun, Piece, bring_in
-from steep.transforms import transforms
+from steep.transforms import in_pytorch, transforms
 
 Bring = Callable[[torch.fx.GraphModule, Sequence[Any], str], Piece]
 
@@ -51,8 +51,7 @@ def bring_in_parts(
             continue
         if not pieces:
             raise CannotLower("; ".join(dict.fromkeys(map(str, refused.values()))), "")
-        forward: Callable[..., Any] = parts.forward
-        return forward, pieces, list(refused.values())
+        return in_pytorch(parts), pieces, list(refused.values())
     raise found[-1]
 
 
@@ -133,13 +132,14 @@ def _bring_in_all(
             continue
         names = {n.name: n.meta[_NAME] for n in part.graph.nodes if n.op.startswith("call_")}
         if refused.intersection(names.values()):
-            setattr(parts, name, _Run(part.forward))
+            setattr(parts, name, _Run(in_pytorch(part)))
             continue
         given = [n for n in part.graph.nodes if n.op == "placeholder"]
         examples = [known.get(n.name, n.meta["example_value"]) for n in given]
         try:
             pieces.append(bring(part, examples, precision))
         except NothingToRun:
+            setattr(parts, name, _Run(in_pytorch(part)))
             continue
         except CannotLower as e:
             for each in (e, *e.others):

@@ -28,7 +28,7 @@ from steep.own_gradients import Interpreter
 from steep.providers import current
 from steep.reach import connected, reached
 from steep.rewrites import rewritten
-from steep.transforms import write_out
+from steep.transforms import CAPTURED_AS, write_out
 
 log = logging.getLogger("steep")
 
@@ -144,6 +144,7 @@ class Lowered:
         self.inputs = [i for i in range(len(fakes)) if f"arg_{i}" in names]
         self.changes_history = [fakes[i].requires_grad for i in written]
         self.examples = [n.meta["example_value"] for n in self.computed]
+        self.names = [n.meta.get(CAPTURED_AS, n.name) for n in self.computed]  # as captured
         self.has_modes = any(n.target is torch._C._set_grad_enabled for n in graph.nodes)
 
     @property

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._C import _autograd
 from torch._C._functorch import (
     get_dynamic_layer_stack_depth,
     pop_dynamic_layer_stack_and_undo_to_depth,
@@ -46,14 +47,36 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def transforms_left() -> Iterator[None]:
-    """Leave, at the end, the transforms of functions (grad, vmap) that a failure left open."""
+    """Leave, at the end, the transforms of functions (grad, vmap) that a failure left open.
+
+    Hooks on what autograd saves, which these forbid, are allowed again if they were.
+    """
     depth, forward_mode = get_dynamic_layer_stack_depth(), _in_forward_mode()
+    why_no_hooks = _autograd._saved_tensors_hooks_get_disabled_error_message()
     try:
         yield
     finally:
         if not forward_mode and _in_forward_mode():
             torch._C._exit_dual_level(level=0)
         pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        if why_no_hooks is None:
+            _autograd._saved_tensors_hooks_enable()
+        else:
+            _autograd._saved_tensors_hooks_disable(why_no_hooks)
+
+
+@contextlib.contextmanager
+def without_hooks() -> Iterator[None]:
+    """Within, what autograd saves passes by this thread's hooks for that."""
+    hooks = []
+    try:
+        while (pair := _autograd._top_saved_tensors_default_hooks(True)) is not None:
+            _autograd._pop_saved_tensors_default_hooks()
+            hooks.append(pair)
+        yield
+    finally:
+        for pair in reversed(hooks):
+            _autograd._push_saved_tensors_default_hooks(*pair)
 
 
 def _in_forward_mode() -> bool:
@@ -95,9 +118,14 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
     For all threads. Raises AttributeError where this version of PyTorch has no such function.
     """
-    before = getattr(owner, name)
-    setattr(owner, name, value)
+    getattr(owner, name)
+    own = name in vars(owner)  # otherwise it is inherited, and is to be again
+    before = vars(owner).get(name)
     try:
+        setattr(owner, name, value)
         yield
     finally:
-        setattr(owner, name, before)
+        if own:
+            setattr(owner, name, before)
+        elif name in vars(owner):
+            delattr(owner, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch._C import _autograd, _functorch
 from torch._functorch import eager_transforms, predispatch
 from torch._subclasses.fake_tensor import fake_tensor_tls
 from torch.func import functionalize
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from steep.lowering import WITHIN, refusal
@@ -36,6 +38,10 @@ _UNSEEN = {
     *("_enter_autocast", "_exit_autocast"),
 }
 _AS_THEY_ARE = {torch.stack, *PRODUCTS}  # of functions that are restated elsewhere
+
+
+CAPTURED_AS = "steep.captured_as"
+"""Of what a transform gives, once it is written out: its name in the captured graph."""
 
 
 def write_out(graph: torch.fx.Graph) -> None:
@@ -71,6 +77,20 @@ def transforms(graph: torch.fx.Graph) -> list[list[torch.fx.Node]]:
             regions[-1].append(n)
         depth -= n.target is _END
     return regions
+
+
+def in_pytorch(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
+    """Return what runs a captured graph in PyTorch, where an error leaves no transform open."""
+    _LazyGraphModule.force_recompile(graph_module)  # forward would call all of the module once
+    forward: Callable[..., Any] = graph_module.forward
+    if not transforms(graph_module.graph):
+        return forward
+
+    def run(*arguments: Any) -> Any:
+        with transforms_left():
+            return forward(*arguments)
+
+    return run
 
 
 def _is_of_transform(n: torch.fx.Node) -> bool:
@@ -119,6 +139,7 @@ def _write_out(graph: torch.fx.Graph, region: list[torch.fx.Node]) -> None:
             copy.meta["stack_trace"] = region[-1].meta.get("stack_trace")
     for n, value in zip(results, (values[v] for v in end.args[0]), strict=True):
         value.meta["example_value"] = n.meta["example_value"]  # with its history
+        value.meta[CAPTURED_AS] = n.name
         n.replace_all_uses_with(value)
     for n in reversed(region):
         graph.erase_node(n)

@@ -21,6 +21,7 @@ from steep.errors import ModelError, VerificationError
 from steep.masks import Masks, Unmatched
 from steep.memory import all_written_by
 from steep.piece import Lowered, Piece, copy_graph, say
+from steep.quiet import transforms_left, without_hooks
 
 log = logging.getLogger("steep")
 
@@ -136,11 +137,13 @@ class Step:
         """Compare; return whether gradients are to be compared as well, which is arranged."""
         piece = self.piece
         versions = [_version(t) for t in self.given]
-        keep = {n.name for n in piece.lowered.computed}
+        names = piece.lowered.names
         try:
             with torch.random.fork_rng(devices=[]):
                 self.masks = Masks(piece, fed)
-                values, outputs = run_in_torch(self.reference, self.given, keep, self.masks)
+                values, outputs = run_in_torch(self.reference, self.given, {*names}, self.masks)
+            if missing := {*names} - {*values}:
+                raise Unmatched(f"PyTorch has no values of the name {min(missing)}")
         except Unmatched as e:
             log.warning("not verified: %s", e)
             return False
@@ -169,7 +172,7 @@ class Step:
         if not any(m.requires_grad for m in made):
             return False
         written = [self.given[i] for i in piece.lowered.written]
-        self.expected = written + [values.get(n.name) for n in piece.lowered.computed]
+        self.expected = written + [values[name] for name in names]
         node = next(m.grad_fn for m in made if m.grad_fn is not None)
         handle = node.register_hook(self._compare_backward)
         self.forget = handle.remove
@@ -195,10 +198,10 @@ class Step:
         def exactly() -> list[Any]:
             wide = copies_of([_wide(t) for t in self.pristine])
             given = [_not_a_leaf(t) for t in wide]
-            keep = {n.name for n in piece.lowered.computed}
-            values, _ = run_in_torch(self.reference, given, keep, self.masks)
+            names = piece.lowered.names
+            values, _ = run_in_torch(self.reference, given, {*names}, self.masks)
             made = [given[i] for i in piece.lowered.written]
-            made += [values.get(n.name) for n in piece.lowered.computed]
+            made += [values[name] for name in names]
             return _gradients(made, incoming, [wide[i] for i in wanted])
 
         scale = LEAST_SCALE * max((_largest(g) for g in gradients), default=0.0)
@@ -284,23 +287,11 @@ def run_in_torch(
     """Return the values of the nodes called ``keep``, and the outputs. Raises Unmatched."""
     interpreter = _Keeping(reference, keep)
     masks.rewind()
-    # not those of a checkpoint around, which counts what is saved
-    with masks, torch.autograd.graph.saved_tensors_hooks(_saved, _unchanged):
+    # hooks of a checkpoint around count what is saved, and a transform of functions takes none
+    with masks, without_hooks(), transforms_left():
         outputs = interpreter.run(*given)
     masks.check_all_used()
     return interpreter.kept, outputs
-
-
-def _saved(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-    kept = tensor.detach()  # the tensor itself would make a cycle
-    return kept, kept._version
-
-
-def _unchanged(saved: tuple[torch.Tensor, int]) -> torch.Tensor:
-    kept, version = saved
-    if kept._version != version:
-        raise Unmatched("PyTorch refuses this backward: what it saved was changed in place")
-    return kept
 
 
 class _Keeping(torch.fx.Interpreter):
@@ -329,7 +320,13 @@ def _gradients(
     if not pairs:
         return [torch.zeros_like(leaf) for leaf in leaves]
     of, given = zip(*pairs, strict=True)
-    found = torch.autograd.grad(of, leaves, given, allow_unused=True)
+    try:
+        found = torch.autograd.grad(of, leaves, given, allow_unused=True)
+    except RuntimeError as e:
+        if "modified by an inplace operation" in str(e):
+            what = "PyTorch refuses this backward: what it saved was changed in place"
+            raise Unmatched(what) from e
+        raise
     return [or_zero(g, leaf) for g, leaf in zip(found, leaves, strict=True)]
 
 
