@@ -22,8 +22,7 @@ from typing import Any, Protocol
 
 import torch
 import torch._dynamo
-from torch._dynamo import config, trace_rules
-from torch._dynamo.convert_frame import compile_lock
+from torch._dynamo import config, convert_frame, trace_rules
 from torch._dynamo.eval_frame import cached_backends
 from torch._dynamo.exc import (
     BackendCompilerFailed,
@@ -50,6 +49,7 @@ from steep.ctc import known_to_tracers
 from steep.cumulative import means_over_batches
 from steep.cuts import cuts, left_to_pytorch
 from steep.errors import Error, ModelError
+from steep.forks import refuse_to_capture
 from steep.frames import layers_too, limits
 from steep.lowering import CannotLower, turn
 from steep.memory import told_apart
@@ -156,6 +156,7 @@ class Capture:
                 received=torch.__version__,
                 remedy=f'pip install "torch=={CAPTURED}.*"',
             )
+        refuse_to_capture()
         start = time.perf_counter()
         refused: list[CannotLower] = []
         pieces: list[Runs] = []
@@ -300,7 +301,7 @@ class Captured:
         me = weakref.ref(self)  # nothing goes round in a circle: a deleted module is freed at once
 
         def configured(*frame: Any) -> Any:
-            with compile_lock:  # what is replaced within is replaced for all threads
+            with convert_frame.compile_lock:  # what is replaced is replaced for all threads
                 return me()._make(make, *frame)  # type: ignore[union-attr]
 
         configured._torchdynamo_orig_backend = make  # type: ignore[attr-defined]
@@ -312,6 +313,7 @@ class Captured:
 
     def _make(self, make: Callable[..., Any], *frame: Any) -> Any:
         """Have PyTorch's ``make`` capture a frame, under the settings that this asks for."""
+        refuse_to_capture()
         self._let_extents_vary()
         self._note_why(*frame[:2])
         before = len(graph_break_reasons)

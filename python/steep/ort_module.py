@@ -18,6 +18,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
+from steep import forks
 from steep.call import autocast_precision
 from steep.errors import Error, ModelError, ProviderError
 from steep.providers import Providers, choices_of
@@ -213,7 +214,8 @@ class ORTModule(torch.nn.Module):
         precision, whole = self.precision, self.fallback != "parts"
         captured = self._captured.get((precision, whole))
         if captured is None:
-            from steep.capture import Captured  # loads a large part of PyTorch
+            with forks.loading:
+                from steep.capture import Captured  # loads a large part of PyTorch
 
             captured = self._captured[precision, whole] = Captured(
                 self._module,

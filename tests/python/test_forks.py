@@ -182,6 +182,84 @@ def test_a_module_after_a_fork():
     )
 
 
+def test_a_fork_waits_for_another_threads_capture():
+    pytest.importorskip("torch")
+    process(
+        """
+        import torch
+        from steep.capture import backend
+        data = torch.randn(2, 4)
+
+        def captured():
+            for wrap in (steep.ORTModule, lambda net: torch.compile(net, backend=backend)):
+                net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh())
+                torch.testing.assert_close(wrap(net)(data), net(data))
+
+        captured()
+        begun = threading.Event()
+
+        def captures():
+            while not stop:
+                begun.set()
+                captured()
+
+        stop = False
+        thread = threading.Thread(target=captures, daemon=True)
+        thread.start()
+        for delay in range(3):
+            begun.clear()
+            begun.wait()
+            time.sleep(0.01 + 0.02 * delay)
+            in_child(captured)
+        stop = True
+        thread.join()
+        captured()
+        """
+    )
+
+
+def test_a_child_of_a_fork_amid_a_capture_says_so():
+    pytest.importorskip("torch")
+    process(
+        """
+        import torch
+        from steep import forks
+        from torch._dynamo import convert_frame
+        forks.WAIT = 0.05
+        model = steep.ORTModule(torch.nn.Linear(4, 3))
+        data = torch.randn(2, 4)
+        model(data)
+        held, done = threading.Event(), threading.Event()
+
+        def capture():
+            with convert_frame.compile_lock:
+                held.set()
+                done.wait()
+
+        thread = threading.Thread(target=capture, daemon=True)
+        thread.start()
+        held.wait()
+
+        def work():
+            other = torch.nn.Linear(4, 2)
+            try:
+                steep.ORTModule(other)(data)
+            except steep.ModelError as e:
+                assert "forked while another thread captured" in str(e) and "spawn" in str(e)
+            else:
+                raise AssertionError("it captured")
+            torch.compile(other, backend="eager")(data)
+            torch.testing.assert_close(
+                steep.ORTModule(other, fallback="torch")(data), other(data))
+
+        in_child(work)
+        done.set()
+        thread.join()
+        steep.ORTModule(torch.nn.Linear(4, 2))(data)
+        """
+    )
+
+
 # A thread cannot start where its stack finds no room in the address space.
 STACK = 2**30
 

@@ -1,0 +1,75 @@
+"""A fork while another thread captures a module: it waits for that.
+
+The child has no such thread: the lock would be held for ever, and what is replaced in PyTorch would
+stay so. Where the wait is too long, the child captures nothing, and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from steep.errors import ModelError
+
+WAIT = 30.0
+"""Seconds that a fork waits for captures at most."""
+
+loading = threading.RLock()
+"""Held by who imports what captures: the child could not go on with an import, either."""
+
+_TRACER = "torch._dynamo.convert_frame"  # its compile_lock is held by who captures
+
+
+class _Fork:
+    """What is known of the fork in hand, and of the one that made this process."""
+
+    def __init__(self) -> None:
+        self.held: list[Any] = []
+        self.torn = False  # another thread was amid a capture
+
+
+_fork = _Fork()
+
+
+def refuse_to_capture() -> None:
+    """Raise ModelError in a process that was forked while another thread captured."""
+    if _fork.torn:
+        raise ModelError(
+            "This process was forked while another thread captured a module.",
+            expected=f"a capture that ends within {WAIT:.0f} s",
+            received="one that the fork could not wait for",
+            remedy="fork before the first call or after it, or start the process by spawn "
+            '(multiprocessing.get_context("spawn"))',
+        )
+
+
+def _wait() -> None:
+    end = time.monotonic() + WAIT
+    _fork.held = []
+    for lock in (loading, getattr(sys.modules.get(_TRACER), "compile_lock", None)):
+        if lock is not None and lock.acquire(timeout=max(0.0, end - time.monotonic())):
+            _fork.held.append(lock)
+
+
+def _go_on() -> None:
+    for lock in _fork.held:
+        lock.release()
+    _fork.held = []
+
+
+def _enter_child() -> None:
+    held = _fork.held
+    _go_on()
+    tracer = sys.modules.get(_TRACER)
+    if loading not in held:
+        globals()["loading"] = threading.RLock()
+        _fork.torn = True
+    if tracer is not None and tracer.compile_lock not in held:
+        tracer.compile_lock = threading.RLock()
+        _fork.torn = True
+
+
+os.register_at_fork(before=_wait, after_in_parent=_go_on, after_in_child=_enter_child)
