@@ -22,6 +22,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from steep import backends
 from steep._steep import Limits, Tensor
 from steep.errors import (
     CheckpointError,
@@ -94,6 +95,8 @@ __all__ = [
     "register_provider",
     "trainer",
 ]
+
+backends.announce()
 
 
 def __getattr__(name: str) -> Any:

@@ -60,6 +60,39 @@ def test_any_order_of_import(order):
     run(code)
 
 
+BACKEND = """
+net = torch.nn.Linear(3, 2)
+compiled = torch.compile(net, backend="steep")
+torch.testing.assert_close(compiled(torch.ones(1, 3)), net(torch.ones(1, 3)))
+assert "steep" in torch._dynamo.list_backends()
+from steep.capture import backend
+assert torch._dynamo.lookup_backend("steep") is backend
+"""
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import torch",  # by what `make build` leaves, or an installation
+        "import sys; sys.meta_path[:] = FINDERS; import steep, torch",
+        "import sys; sys.meta_path[:] = FINDERS; import torch; torch._dynamo.list_backends(); "
+        "import steep",
+    ],
+)
+def test_torch_compile_knows_the_backend(before):
+    pytest.importorskip("torch")
+    # finds no distributions, as where these are but a folder on the path
+    hidden = """
+import importlib.machinery, sys
+class Modules(importlib.machinery.PathFinder):
+    @classmethod
+    def find_distributions(cls, context=None):
+        return []
+FINDERS = [f if f is not importlib.machinery.PathFinder else Modules for f in sys.meta_path]
+"""
+    run(hidden + before + BACKEND)
+
+
 @pytest.mark.parametrize("name", ["ORTModule", "ORTTrainer", "trainer"])
 def test_without_torch_the_extra_is_named(name):
     code = "import sys; sys.modules['torch'] = None\nimport steep\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import steep
+from steep import backends
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = {".cc", ".h", ".cu", ".cuh", ".py", ".cmake"}
@@ -24,6 +25,12 @@ def test_one_version() -> None:
     wheel = re.search(r'^version = "([\d.]+)"', (ROOT / "pyproject.toml").read_text(), re.M)
     assert cmake and wheel
     assert cmake[1] == wheel[1] == steep.__version__
+
+
+def test_one_entry_point() -> None:
+    group = f"[project.entry-points.{backends.GROUP}]"
+    text = (ROOT / "pyproject.toml").read_text().partition(f"{group}\n")[2]
+    assert text.splitlines()[0] == f'{backends.NAME} = "{backends.VALUE}"'
 
 
 def test_no_file_is_too_long() -> None:

@@ -1,0 +1,54 @@
+"""``torch.compile(module, backend="steep")``, known to PyTorch once Steep is imported.
+
+An installed distribution says so by an entry point, which a folder of sources on Python's path does
+not have. PyTorch need not be there, nor is it imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
+GROUP, NAME, VALUE = "torch_dynamo_backends", "steep", "steep.capture:backend"
+
+_DISTRIBUTION = "steep-sources"  # beside what is installed, whose name is steep
+_REGISTRY = "torch._dynamo.backends.registry"
+
+
+class _Finder:
+    """Finds no modules, and one distribution: that of these sources."""
+
+    def find_spec(self, *_: Any) -> None:
+        """Return None: modules are found by others."""
+
+    def find_distributions(self, context: Any = None) -> list[Distribution]:
+        """Return the distribution where all are asked for, or it by its name."""
+        if getattr(context, "name", None) not in (None, _DISTRIBUTION):
+            return []
+        from importlib.metadata import Distribution
+
+        class Sources(Distribution):
+            def read_text(self, filename: str) -> str | None:
+                return {
+                    "METADATA": f"Metadata-Version: 2.1\nName: {_DISTRIBUTION}\nVersion: 0\n",
+                    "entry_points.txt": f"[{GROUP}]\n{NAME} = {VALUE}\n",
+                }.get(filename)
+
+            def locate_file(self, path: Any) -> Any:
+                return path
+
+        return [Sources()]
+
+
+def announce() -> None:
+    """Have PyTorch find the backend by its name, also if it has looked for others before."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())  # type: ignore[arg-type]
+    registry = sys.modules.get(_REGISTRY)
+    if registry is not None and NAME not in registry._BACKENDS:
+        from importlib.metadata import EntryPoint
+
+        registry._BACKENDS[NAME] = EntryPoint(NAME, VALUE, GROUP)
