@@ -43,7 +43,10 @@ bool gives_up() {
 
 }  // namespace
 
-void outlive_closed_pipes() { ::signal(SIGPIPE, SIG_IGN); }
+void outlive_failing_writes() {
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);
+}
 
 void catch_interrupts() {
   const int once = static_cast<int>(SA_RESETHAND);

@@ -3,8 +3,9 @@
 
 namespace steep::cli {
 
-/// From now on a closed pipe is an error of the write, not the end of the process.
-void outlive_closed_pipes();
+/// From now on a closed pipe, and a file that grows past `ulimit -f`, is an error of the write, not
+/// the end of the process.
+void outlive_failing_writes();
 
 /// From now on Ctrl-C, SIGTERM and SIGHUP make interrupted() true. A second Ctrl-C or SIGTERM ends
 /// the process at once, which checkpoints survive. A step that goes on for two seconds is left with

@@ -13,6 +13,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "steep/error.h"
+#include "steep/limits.h"
 
 namespace {
 
@@ -92,4 +93,11 @@ int finish(int code) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return finish(parse_and_run(argc, argv)); }
+int main(int argc, char** argv) {
+  try {
+    default_max_bytes();  // the options' defaults; fails where STEEP_MAX_BYTES cannot be read
+  } catch (const Error& error) {
+    return report(error, kUsage);
+  }
+  return finish(parse_and_run(argc, argv));
+}

@@ -10,22 +10,10 @@
 #include "cli/command_line.h"
 #include "steep/error.h"
 #include "steep/ops.h"
-#include "train/convert.h"
-#include "train/names.h"
 #include "train/optimizer.h"
 
 namespace steep::cli {
 namespace {
-
-std::pair<std::string, std::string> split_pair(const std::string& text, const char* option) {
-  const size_t at = text.find('=');
-  if (at == std::string::npos || at == 0) {
-    throw DataError(ErrorParts{.what = fmt::format("{} cannot be read", option),
-                               .expected = "name=value",
-                               .received = text});
-  }
-  return {text.substr(0, at), text.substr(at + 1)};
-}
 
 /// Plug-ins are loaded here; a name without a slash or an ending may be of one that is there.
 ProviderChoice provider_of(const std::string& text) {
@@ -42,21 +30,38 @@ ProviderChoice provider_of(const std::string& text) {
   return choice;
 }
 
-std::vector<std::string> names_of(const std::map<std::string, Tensor>& arrays) {
-  std::vector<std::string> names;
-  for (const auto& [name, array] : arrays) names.push_back(name);
-  return names;
+/// Digits, not all of them 0, before the unit that AsSizeValue reads.
+CLI::Validator positive_size() {
+  const auto refuse = [](const std::string& word) {
+    const size_t unit = word.find_first_not_of("0123456789");
+    const bool positive = unit > 0 && word.find_first_of("123456789") < unit;
+    return positive ? std::string()
+                    : fmt::format("expected a number of bytes, as in 8G, received '{}'", word);
+  };
+  return {refuse, "BYTES"};
 }
 
 }  // namespace
+
+std::pair<std::string, std::string> split_pair(const std::string& text, const char* option) {
+  const size_t at = text.find('=');
+  if (at == std::string::npos || at == 0) {
+    throw DataError(ErrorParts{.what = fmt::format("{} cannot be read", option),
+                               .expected = "name=value",
+                               .received = text});
+  }
+  return {text.substr(0, at), text.substr(at + 1)};
+}
 
 void add_limit_options(CLI::App& app, Limits& limits) {
   app.add_option("--max-bytes", limits.max_bytes,
                  "Memory that model, step and data may take, each, as in 8G\n"
                  "(default: three quarters of what the process may have, or STEEP_MAX_BYTES)")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(CLI::AsSizeValue(false))
+      ->transform(positive_size());  // looked at first: -1 would be read as all that there is
   app.add_option("--max-nodes", limits.max_nodes, "Nodes of the model and of what is made of it")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->transform(whole(1));
 }
 
 void add_model_options(CLI::App& app, ModelChoice& choice) {
@@ -166,54 +171,6 @@ TrainingOptions training_options(const ModelChoice& choice) {
     options.optimizer.attributes[name] = value;
   }
   return options;
-}
-
-void add_data_options(CLI::App& app, DataChoice& choice) {
-  app.add_option("--data", choice.path, ".npz or .safetensors file; rows along the first axis")
-      ->required();
-  app.add_option("--map", choice.map,
-                 "input=array, where an array has another name than the input it is for");
-  app.add_option("--label-array", choice.label_array,
-                 "Array with the labels (default: the label's name, or the only one left over)");
-  app.add_option("--batch", choice.batch, "Rows per step")
-      ->capture_default_str()
-      ->transform(whole(1));
-}
-
-std::vector<Tensor> arrays_for(const DataChoice& choice, const std::vector<TensorInfo>& inputs,
-                               const std::string& label) {
-  std::map<std::string, Tensor> arrays =
-      load_arrays(choice.path, choice.limits != nullptr ? *choice.limits : Limits{});
-  const std::vector<std::string> names = names_of(arrays);
-  std::map<std::string, std::string> array_of;
-  for (const TensorInfo& input : inputs) array_of[input.name] = input.name;
-  for (const std::string& text : choice.map) {
-    auto [input, array] = split_pair(text, "--map");
-    if (array_of.find(input) == array_of.end()) {
-      throw DataError(ErrorParts{.what = "--map names no input of the model", .received = input});
-    }
-    array_of[input] = array;
-  }
-  if (!label.empty() && !choice.label_array.empty()) array_of[label] = choice.label_array;
-  if (!label.empty() && arrays.find(array_of[label]) == arrays.end()) {
-    std::vector<std::string> left_over = names;
-    for (const auto& [input, array] : array_of) std::erase(left_over, array);
-    if (left_over.size() == 1 && choice.label_array.empty()) array_of[label] = left_over[0];
-  }
-  std::vector<Tensor> ordered;
-  for (const TensorInfo& input : inputs) {
-    const auto found = arrays.find(array_of[input.name]);
-    if (found == arrays.end()) {
-      throw DataError(ErrorParts{
-          .what = fmt::format("{} has no array for input '{}'", choice.path, input.name),
-          .expected = array_of[input.name],
-          .received = list_names(names),
-          .remedy = input.name == label ? "name it: --label-array ARRAY"
-                                        : fmt::format("name it: --map {}=ARRAY", input.name)});
-    }
-    ordered.push_back(convert(found->second, input.dtype, found->first));
-  }
-  return ordered;
 }
 
 std::map<std::string, Dims> parse_shapes(const std::vector<std::string>& texts) {

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "steep/steep.h"
@@ -40,20 +41,8 @@ void check_usage(const CLI::App& app, const ModelChoice& choice);
 /// ProviderError and DataError.
 TrainingOptions training_options(const ModelChoice& choice);
 
-/// --data, --map, --label-array, --batch.
-struct DataChoice {
-  std::string path;
-  std::vector<std::string> map;  ///< "input=array"
-  std::string label_array;
-  int64_t batch = 32;
-  const Limits* limits = nullptr;  ///< null: the defaults
-};
-void add_data_options(CLI::App& app, DataChoice& choice);
-
-/// Arrays of the file for these inputs, in order, converted to their dtypes. `label` (may be empty)
-/// is the name of the label input among them. Throws DataError naming the arrays there are.
-std::vector<Tensor> arrays_for(const DataChoice& choice, const std::vector<TensorInfo>& inputs,
-                               const std::string& label);
+/// "name=value". Throws DataError, naming `option`.
+std::pair<std::string, std::string> split_pair(const std::string& text, const char* option);
 
 /// "x=8,128" → shapes by name. Throws DataError.
 std::map<std::string, Dims> parse_shapes(const std::vector<std::string>& texts);

@@ -97,7 +97,7 @@ Position position_from(const std::string& user, const std::string& folder, const
   Position position{.epoch = reader.count("epoch", kMost),
                     .batch = reader.count("next_batch", batches),
                     .loss_sum = reader.get<double>("loss_sum", "a number", &Json::is_number),
-                    .loss_rows = reader.count("loss_rows", setting.rows)};
+                    .loss_rows = reader.count("loss_rows", kAny)};
   if (!std::isfinite(position.loss_sum)) reader.refuse("loss_sum", "a finite number");
   return position;
 }

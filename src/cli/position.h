@@ -20,7 +20,7 @@ struct Position {
   int64_t epoch = 0;
   int64_t batch = 0;  ///< of the next step
   double loss_sum = 0;
-  int64_t loss_rows = 0;
+  int64_t loss_rows = 0;  ///< what loss_sum is a sum over: rows, or labels that count
 };
 
 /// JSON.

@@ -2,11 +2,18 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
+#include <numeric>
 
 #include "cli/commands.h"
+#include "cli/data.h"
 #include "cli/interrupts.h"
+#include "cli/keep.h"
+#include "cli/launcher.h"
 #include "cli/metrics.h"
 #include "cli/position.h"
 #include "cli/progress.h"
@@ -19,17 +26,19 @@
 namespace steep::cli {
 namespace {
 
-std::string label_of(const TrainingSession& session) {
-  return session.options().loss.empty() ? "" : session.options().label;
-}
-
 class Run {
  public:
   explicit Run(const TrainChoice& choice)
       : choice_(choice),
         session_(open()),
-        inputs_(session_.input_info()),
-        batches_(arrays_for(choice.data, inputs_, label_of(session_)), batch_options()) {}
+        weight_(session_),
+        feed_(feed_from(choice.data, session_.input_info(), weight_.labels(), true)),
+        batch_(batch_size_for(choice.data, feed_, session_.input_info(), choice.drop_last)),
+        batches_(feed_.arrays, batch_options()) {
+    if (length_is_open()) set_length();
+    check_room(choice_, session_);
+    if (!choice_.validation.empty()) open_validation();
+  }
 
   int go() {
     if (!choice_.resume.empty()) resume();
@@ -37,22 +46,26 @@ class Run {
     const int64_t rows = batches_.row_count();
     Progress progress(static_cast<double>(choice_.epochs) * static_cast<double>(rows),
                       static_cast<double>(position_.epoch) * static_cast<double>(rows) +
-                          static_cast<double>(position_.batch * choice_.data.batch));
+                          static_cast<double>(position_.batch * batch_));
     Metrics metrics(choice_.metrics, session_.step_count());
     announce(progress);
     if (position_.epoch < choice_.epochs && position_.batch < batches_.count()) {
-      const StepPlan plan = session_.plan(batches_.get(position_.epoch, position_.batch));
-      progress.line("step planned: " + plan.text());
+      progress.line("step planned: " + plan_batches());
+      if (validation_) try_validation();
     }
     catch_interrupts();
     if (!choice_.profile.empty()) session_.start_profile();
 
     try {
       if (!run_epochs(progress, metrics)) return stop(progress);
+      finish(progress);
     } catch (const InterruptedError&) {
       return stop(progress);
+    } catch (const std::exception&) {
+      rescue(progress);
+      throw;
     }
-    finish(progress);
+    if (!trouble_.empty()) throw IoError(ErrorParts{.what = trouble_});
     return kDone;
   }
 
@@ -65,32 +78,73 @@ class Run {
         one_step(progress, metrics);
       }
       progress.line(epoch_summary(progress));
-      if (!choice_.checkpoint.empty() && position_.epoch + 1 < choice_.epochs) save_after_epoch();
+      if (!choice_.checkpoint.empty() && position_.epoch + 1 < choice_.epochs) {
+        save_after_epoch(progress);
+      }
     }
     return true;
   }
 
+  bool length_is_open() const {
+    const ScheduleOptions& schedule = choice_.model.options.schedule;
+    return schedule.kind != "constant" && schedule.total_steps == 0;
+  }
+
   TrainingSession open() const {
     TrainingOptions options = training_options(choice_.model);
-    if (options.schedule.kind != "constant" && options.schedule.total_steps == 0) {
-      // The whole run. The data is read twice for this, once for its size; files are small beside
-      // training.
-      const auto arrays = load_arrays(choice_.data.path, options.limits);
-      int64_t rows = 0;
-      for (const auto& [name, array] : arrays) {
-        if (!array.dims().empty()) rows = std::max(rows, array.dims()[0]);
-      }
-      const int64_t batch = choice_.data.batch;
-      const int64_t steps = choice_.drop_last ? rows / batch : (rows + batch - 1) / batch;
-      const double total = static_cast<double>(steps) * static_cast<double>(choice_.epochs);
-      options.schedule.total_steps =
-          std::max(static_cast<int64_t>(std::min(total, 1e18)), options.schedule.warmup_steps + 1);
-    }
+    // Until set_length(): the session says which arrays are fed, and these how many rows there are.
+    if (length_is_open()) options.schedule.total_steps = options.schedule.warmup_steps + 1;
     return TrainingSession(choice_.model.path, options);
   }
 
+  /// The schedule's: the whole run.
+  void set_length() {
+    ScheduleOptions schedule = session_.options().schedule;
+    const double total =
+        static_cast<double>(batches_.count()) * static_cast<double>(choice_.epochs);
+    schedule.total_steps =
+        std::max(static_cast<int64_t>(std::min(total, 1e18)), schedule.warmup_steps + 1);
+    session_.set_schedule(schedule);
+  }
+
+  void open_validation() {
+    DataChoice data = choice_.data;
+    data.path = choice_.validation;
+    const std::vector<TensorInfo>& inputs = session_.input_info();
+    const Feed feed = feed_from(data, inputs, weight_.labels(), true);
+    // A model that takes any number of rows is validated on all of them.
+    const bool drop_last = choice_.drop_last && fixed_rows(inputs) > 0;
+    const int64_t batch = batch_size_for(data, feed, inputs, drop_last);
+    validation_text_ = feed.text;
+    if (drop_last && feed.rows() % batch != 0) {
+      validation_text_ += fmt::format("; {} rows left out", feed.rows() % batch);
+    }
+    validation_ = std::make_unique<Batches>(
+        feed.arrays, BatchOptions{.batch_size = batch, .shuffle = false, .drop_last = drop_last});
+  }
+
+  /// Of each size that there is; what the next one takes.
+  std::string plan_batches() {
+    const StepPlan next = session_.plan(batches_.get(position_.epoch, position_.batch));
+    const int64_t rows = batches_.row_count(), last = rows % batch_;
+    if (choice_.drop_last || last == 0 || rows < batch_) return next.text();
+    std::vector<Tensor> short_batch;
+    for (const Tensor& array : feed_.arrays) short_batch.push_back(steep::rows(array, 0, last));
+    try {
+      session_.plan(short_batch);
+    } catch (const ShapeError& error) {
+      ErrorParts parts = error.parts();
+      parts.what =
+          fmt::format("the last batch, of {} rows, does not fit the model: {}", last, parts.what);
+      parts.remedy = fmt::format(
+          "leave it out with --drop-last, or give a --batch that divides {} rows", rows);
+      throw ShapeError(std::move(parts));
+    }
+    return next.text();
+  }
+
   BatchOptions batch_options() const {
-    return {.batch_size = choice_.data.batch,
+    return {.batch_size = batch_,
             .shuffle = !choice_.no_shuffle,
             .drop_last = choice_.drop_last,
             .seed = choice_.model.options.seed};
@@ -98,7 +152,7 @@ class Run {
 
   Setting setting() const {
     return {.rows = batches_.row_count(),
-            .batch = choice_.data.batch,
+            .batch = batch_,
             .seed = choice_.model.options.seed,
             .shuffle = !choice_.no_shuffle,
             .drop_last = choice_.drop_last};
@@ -110,14 +164,35 @@ class Run {
     if (choice_.lr_given) session_.set_lr(choice_.model.options.optimizer.lr);
   }
 
-  void save(const std::string& folder) {
-    session_.save_checkpoint(folder, to_text(setting(), position_));
+  /// To `folder`, or where it can be: then that is said, and where later saves to it go.
+  std::string save(const std::string& folder, Progress& progress) {
+    return keep_result(folder, progress, [&](const std::filesystem::path& path) {
+      session_.save_checkpoint(path, to_text(setting(), position_));
+    });
   }
 
-  void save_after_epoch() {
+  std::string keep_result(const std::string& wanted, Progress& progress,
+                          const std::function<void(const std::filesystem::path&)>& write) {
+    std::string why;
+    std::string& path = instead_.emplace(wanted, wanted).first->second;
+    const std::string now = keep(path, write, &why).string();
+    if (!why.empty()) {
+      note(fmt::format("{}; what was trained is in {}", why, now), progress);
+      path = now;
+    }
+    return now;
+  }
+
+  /// What goes wrong with files does not end the run; at its end it is an error.
+  void note(const std::string& text, Progress& progress) {
+    progress.line("warning: " + text);
+    trouble_ += trouble_.empty() ? text : "; " + text;
+  }
+
+  void save_after_epoch(Progress& progress) {
     const Position here = position_;
     next_epoch();
-    save(choice_.checkpoint);
+    save(choice_.checkpoint, progress);
     position_ = here;
   }
 
@@ -129,6 +204,11 @@ class Run {
     progress.line(fmt::format("training {} parameters in {} tensors on {} rows, {} steps an epoch",
                               count, session_.parameter_names().size(), batches_.row_count(),
                               batches_.count()));
+    progress.line(feed_.text);
+    if (validation_) progress.line("validation, " + validation_text_);
+    if (batch_ != choice_.data.batch) {
+      progress.line(fmt::format("batches of {} rows, which the model fixes", batch_));
+    }
     progress.line("trained: " + list_names(session_.parameter_names()));
     for (const std::string& line : describe(session_.left_out())) progress.line(line);
     for (const std::string& text : session_.warnings()) progress.line("warning: " + text);
@@ -149,24 +229,40 @@ class Run {
 
   void one_step(Progress& progress, Metrics& metrics) {
     const std::vector<Tensor> batch = batches_.get(position_.epoch, position_.batch);
+    const int64_t rows = batch[0].dims()[0], weight = weight_.of(batch);
+    if (weight == 0) {  // its loss would be 0/0
+      ++left_out_;
+      progress.step(rows, "no label counts");
+      return;
+    }
     const StepResult result = session_.step(batch);
-    const int64_t rows = batch[0].dims()[0];
     if (result.skipped) {
       progress.line(fmt::format("skipped a batch: gradients overflowed at loss scale {:g}",
                                 result.loss_scale));
       progress.step(rows, fmt::format("loss scale {:g}", session_.loss_scale()));
       return;
     }
-    position_.loss_sum += result.loss * static_cast<double>(rows);
-    position_.loss_rows += rows;
-    metrics.add(result.step, position_.epoch + 1, result.loss, result.lr, result.grad_norm);
+    position_.loss_sum += result.loss * static_cast<double>(weight);
+    position_.loss_rows += weight;
+    add_row(metrics, result, progress);
     progress.step(rows, fmt::format("epoch {}/{}  step {}/{}  loss {:.6g}  lr {:.3g}",
                                     position_.epoch + 1, choice_.epochs, position_.batch + 1,
                                     batches_.count(), result.loss, result.lr));
     if (choice_.checkpoint_every > 0 && result.step % choice_.checkpoint_every == 0) {
       ++position_.batch;
-      save(choice_.checkpoint);
+      save(choice_.checkpoint, progress);
       --position_.batch;
+    }
+  }
+
+  void add_row(Metrics& metrics, const StepResult& result, Progress& progress) {
+    if (metrics_end_) return;
+    try {
+      metrics.add(result.step, position_.epoch + 1, result.loss, result.lr, result.grad_norm);
+    } catch (const IoError& error) {
+      metrics_end_ = true;
+      note(fmt::format("{}; --metrics ends before step {}", error.parts().what, result.step),
+           progress);
     }
   }
 
@@ -174,36 +270,38 @@ class Run {
     std::string text = fmt::format(
         "epoch {}/{}  loss {:.6g}", position_.epoch + 1, choice_.epochs,
         position_.loss_sum / static_cast<double>(std::max<int64_t>(position_.loss_rows, 1)));
-    if (!choice_.validation.empty()) text += fmt::format("  validation loss {:.6g}", validate());
+    if (validation_) {
+      std::vector<int64_t> all(static_cast<size_t>(validation_->count()));
+      std::iota(all.begin(), all.end(), int64_t{0});
+      text += fmt::format("  validation loss {:.6g}", validate(all));
+    }
+    if (left_out_ > 0) text += fmt::format("  batches left out, as no label counts: {}", left_out_);
+    left_out_ = 0;
     return text + fmt::format("  {:.0f} samples/s", progress.samples_per_second());
   }
 
-  double validate() {
-    if (!validation_) {
-      DataChoice data = choice_.data;
-      data.path = choice_.validation;
-      BatchOptions options = batch_options();
-      options.shuffle = false;
-      validation_ =
-          std::make_unique<Batches>(arrays_for(data, inputs_, label_of(session_)), options);
-    }
-    double sum = 0;
-    int64_t rows = 0;
-    for (int64_t i = 0; i < validation_->count(); ++i) {
+  /// The first batch and the last one: those of another size.
+  void try_validation() {
+    validate({0});
+    if (validation_->count() > 1) validate({validation_->count() - 1});
+  }
+
+  double validate(const std::vector<int64_t>& batches) {
+    LossMean mean;
+    for (const int64_t i : batches) {
       const std::vector<Tensor> batch = validation_->get(0, i);
-      sum += session_.eval(batch).loss.value_or(0) * static_cast<double>(batch[0].dims()[0]);
-      rows += batch[0].dims()[0];
+      mean.add(session_.eval(batch).loss.value_or(0), weight_.of(batch));
     }
-    return sum / static_cast<double>(rows);
+    return mean.value();
   }
 
   int stop(Progress& progress) {
-    const std::string folder = choice_.interrupted_folder();
+    std::string folder = choice_.interrupted_folder();
     if (session_.step_count() == first_step_ && std::filesystem::exists(folder)) {
       progress.line("stopped before the first step; " + folder + " stays as it was");
       return kInterrupted;
     }
-    save(folder);
+    folder = save(folder, progress);
     std::vector<std::string> again;
     for (size_t i = 0; i < choice_.command_line.size(); ++i) {
       const std::string& word = choice_.command_line[i];
@@ -220,18 +318,34 @@ class Run {
     return kInterrupted;
   }
 
+  /// An error ends the run: what was trained before it is kept.
+  void rescue(Progress& progress) {
+    if (session_.step_count() == first_step_) return;
+    try {
+      progress.line("what was trained is in " + save(choice_.failed_folder(), progress));
+    } catch (const std::exception& error) {
+      progress.line(fmt::format("what was trained cannot be kept: {}", error.what()));
+    }
+  }
+
   void finish(Progress& progress) {
     if (!choice_.checkpoint.empty()) {
-      save(choice_.checkpoint);
-      progress.line("wrote " + choice_.checkpoint);
+      progress.line("wrote " + save(choice_.checkpoint, progress));
     }
     if (!choice_.out.empty()) {
-      session_.export_onnx(choice_.out, choice_.for_inference);
-      progress.line("wrote " + destination_text(choice_.out));
+      const std::string path =
+          keep_result(choice_.out, progress, [&](const std::filesystem::path& file) {
+            session_.export_onnx(file, choice_.for_inference);
+          });
+      progress.line("wrote " + destination_text(path));
     }
     if (!choice_.profile.empty()) {
-      session_.write_profile(choice_.profile);
-      progress.line("wrote " + destination_text(choice_.profile));
+      try {
+        session_.write_profile(choice_.profile);
+        progress.line("wrote " + destination_text(choice_.profile));
+      } catch (const IoError& error) {
+        note(error.parts().what, progress);
+      }
     }
     if (!choice_.keeps_weights()) {
       progress.line("the trained weights were not kept: neither --out nor --checkpoint was given");
@@ -240,11 +354,18 @@ class Run {
 
   const TrainChoice& choice_;
   TrainingSession session_;
-  std::vector<TensorInfo> inputs_;
+  LossWeight weight_;
+  Feed feed_;
+  int64_t batch_;
   Batches batches_;
   std::unique_ptr<Batches> validation_;
+  std::string validation_text_;
   Position position_;
   int64_t first_step_ = 0;  ///< the session's count before this run
+  int64_t left_out_ = 0;    ///< batches of this epoch without a label that counts
+  std::map<std::string, std::string> instead_;  ///< where results went, by where they were to go
+  std::string trouble_;                         ///< with files
+  bool metrics_end_ = false;
 };
 
 }  // namespace
@@ -256,8 +377,9 @@ Command add_train(CLI::App& parent, std::vector<std::string> command_line) {
   add_train_options(app, *choice);
   return [choice, &app] {
     check_train_usage(app, *choice);
+    refuse_several_processes();
     check_destinations(*choice);
-    outlive_closed_pipes();
+    outlive_failing_writes();
     return Run(*choice).go();
   };
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "cli/command_line.h"
+#include "cli/keep.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
 #include "train/checkpoint.h"
@@ -98,6 +100,12 @@ std::string TrainChoice::interrupted_folder() const {
   return std::filesystem::path(model.path).stem().string() + ".checkpoint";
 }
 
+std::string TrainChoice::failed_folder() const {
+  std::filesystem::path folder = interrupted_folder();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  return folder.string() + ".failed";
+}
+
 void add_train_options(CLI::App& app, TrainChoice& choice) {
   add_model_options(app, choice.model);
   add_provider_option(app, choice.model.providers);
@@ -111,8 +119,11 @@ void add_train_options(CLI::App& app, TrainChoice& choice) {
       ->capture_default_str()
       ->transform(whole(1));
   app.add_flag("--no-shuffle", choice.no_shuffle, "Keep the order of the rows");
-  app.add_flag("--drop-last", choice.drop_last, "Leave out a last batch that is not full");
-  app.add_option("--validation", choice.validation, "Data for a validation loss after each epoch");
+  app.add_flag(
+      "--drop-last", choice.drop_last,
+      "Leave out a last batch that is not full; of --validation where the model fixes the rows");
+  app.add_option("--validation", choice.validation,
+                 "Data for a validation loss after each epoch; tried before the first step");
   CLI::Option* checkpoint = app.add_option(
       "--checkpoint", choice.checkpoint,
       "Folder to save to: after each epoch, on Ctrl-C, SIGTERM and SIGHUP, and when\n"
@@ -132,6 +143,11 @@ void add_train_options(CLI::App& app, TrainChoice& choice) {
   app.add_option("--metrics", choice.metrics, "Write a CSV with one row a step");
   app.add_option("--profile", choice.profile, "Write a Chrome/Perfetto trace");
   app.footer(
+      "Epochs' losses are means over rows, with --ignore-index over the labels that count; a "
+      "batch\n"
+      "without any is left out. Files, arrays, labels, batches and space are looked at before the\n"
+      "first step. What cannot be written where it was to go is written elsewhere, which is said;\n"
+      "what was trained when an error ends the run is in CHECKPOINT.failed.\n"
       "Examples:\n"
       "  steep train model.onnx --data train.npz --loss mse --optimizer sgd --lr 0.1 --out "
       "trained.onnx\n"
@@ -181,6 +197,24 @@ void check_destinations(const TrainChoice& choice) {
     throw IoError(ErrorParts{.what = fmt::format("{} and {} are one file: {}", by, option, path),
                              .remedy = "give each a name of its own"});
   }
+}
+
+void check_room(const TrainChoice& choice, const TrainingSession& session) {
+  const auto bytes_of = [&](const std::vector<std::string>& names) {
+    uint64_t bytes = 0;
+    for (const std::string& name : names) bytes += session.state(name).nbytes();
+    return bytes;
+  };
+  const uint64_t weights = bytes_of(session.parameter_names());
+  if (!choice.checkpoint.empty()) {
+    const uint64_t moments = bytes_of(session.optimizer_state_names());
+    need_room("--checkpoint", choice.checkpoint, weights + moments, std::max(weights, moments));
+  }
+  if (choice.out.empty()) return;
+  std::error_code error;
+  const uint64_t file = std::filesystem::file_size(choice.model.path, error);
+  const uint64_t out = error || choice.for_inference ? weights : std::max(file, weights);
+  need_room("--out", choice.out, out, out);
 }
 
 }  // namespace steep::cli

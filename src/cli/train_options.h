@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/data.h"
 #include "cli/model_options.h"
 
 namespace steep::cli {
@@ -29,6 +30,8 @@ struct TrainChoice {
   bool keeps_weights() const { return !out.empty() || !checkpoint.empty(); }
   /// Where an interrupted run is saved.
   std::string interrupted_folder() const;
+  /// Where one that an error ended is: beside, as what it reached may be what went wrong.
+  std::string failed_folder() const;
 };
 
 void add_train_options(CLI::App& app, TrainChoice& choice);
@@ -39,5 +42,8 @@ void check_train_usage(const CLI::App& app, TrainChoice& choice);
 /// What can be known before anything is read: whether the results can be written where they are to
 /// go. Throws IoError; leaves nothing behind.
 void check_destinations(const TrainChoice& choice);
+
+/// Whether there is room for them, which the session tells. Throws IoError.
+void check_room(const TrainChoice& choice, const TrainingSession& session);
 
 }  // namespace steep::cli

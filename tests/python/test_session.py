@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -171,7 +172,8 @@ def test_groups_schedule_and_state():
     [
         (lambda x, y: (x,), steep.DataError, "label"),
         (lambda x, y: (x, y, y), steep.DataError, "2"),
-        (lambda x, y: (x.astype(np.float16), y), steep.ShapeError, "float16"),
+        (lambda x, y: (x > 0, y > 0, y > 0), steep.DataError, "2"),
+        (lambda x, y: (x.astype(np.float64) + 1e300, y), steep.DataError, "at element 0"),
         (lambda x, y: (x[:, :4], y), steep.ShapeError, "x"),
         (lambda x, y: (x, y[:5]), steep.ShapeError, ""),
         (lambda x, y: ("text", y), steep.DataError, "str"),
@@ -407,3 +409,88 @@ def test_sixteen_bit_overflow_is_named(precision):
     assert caught.value.node == "too_much", str(caught.value)
     for name, weight in session.weights().items():
         np.testing.assert_array_equal(weight.numpy(), before[name])
+
+
+FLOATS = {
+    name: np.dtype(getattr(ml_dtypes, name, name))
+    for name in ("float16", "bfloat16", "float32", "float64")
+}
+
+
+@pytest.mark.parametrize("own", FLOATS)
+def test_arrays_of_any_type_become_the_models(own):
+    """The gradient of the sum of w x is x: as the model has it, rounded once."""
+    dtype = FLOATS[own]
+    kind = helper.np_dtype_to_tensor_dtype(dtype)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Mul", ["x", "w"], ["p"]),
+            helper.make_node("ReduceSum", ["p"], ["loss"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", kind, [6])],
+        [helper.make_tensor_value_info("loss", kind, [1])],
+        [numpy_helper.from_array(np.ones(6, dtype), "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    session = steep.TrainingSession(model, trainable=["w"], optimizer="sgd")
+    numbers = [1, -0.0, 3.0009765625000004, -60000, 3e-7, np.inf]  # the third is next to a tie
+    for x in [np.array(numbers, other) for other in FLOATS.values()] + [
+        np.array([1, 0, 3, 100, 7, -9], np.int8),
+        np.array([1, 0, 1, 1, 0, 0], bool),
+    ]:
+        _, gradients = session.gradients(x)
+        np.testing.assert_array_equal(gradients["w"].numpy(), x.astype(np.float64).astype(dtype))
+    if own != "float64":
+        with pytest.raises(steep.DataError, match="at element 1"):
+            session.gradients(np.array([1, 1e39, 1, 1, 1, 1]))
+
+
+OF_FOUR_ROWS = np.array([1, 0, 2, 1])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        OF_FOUR_ROWS[:, None],
+        OF_FOUR_ROWS.astype(np.float32),
+        OF_FOUR_ROWS.astype(np.float16)[:, None],
+    ]
+    + [np.eye(3, dtype=kind)[OF_FOUR_ROWS] for kind in (bool, np.int64, np.float32, np.float16)],
+)
+def test_classes_in_any_form(labels):
+    session = steep.TrainingSession(linear(outputs=3), loss="softmax_cross_entropy")
+    x = data()[0][:4]
+    right = session.gradients(x, OF_FOUR_ROWS)
+    other = session.gradients(x, labels)
+    assert other[0] == right[0] == session.eval(x=x, label=labels).loss
+    np.testing.assert_array_equal(other[1]["w"].numpy(), right[1]["w"].numpy())
+
+
+@pytest.mark.parametrize(
+    "labels, text",
+    [
+        (OF_FOUR_ROWS + 0.5, "1.5 at element 0"),
+        (OF_FOUR_ROWS * np.nan, "nan at element 0"),
+        (np.full((4, 3), 1 / 3), "0 times 1 and 0 times 0 in row 0"),
+        (np.ones((4, 3)), "3 times 1"),
+        (np.zeros((4, 3)), "0 times 1 and 3 times 0"),
+        (np.eye(4)[OF_FOUR_ROWS], "rank|shape|[Ll]abel"),
+    ],
+)
+def test_labels_that_name_no_class(labels, text):
+    session = steep.TrainingSession(linear(outputs=3), loss="softmax_cross_entropy")
+    with pytest.raises((steep.DataError, steep.ShapeError), match=text):
+        session.step(data()[0][:4], labels)
+
+
+@pytest.mark.parametrize("loss", ["mse", "binary_cross_entropy_with_logits"])
+def test_labels_with_an_axis_more_or_less(loss):
+    session = steep.TrainingSession(linear(), loss=loss, optimizer="sgd")
+    x, y = data()
+    y = (y > 0).astype(np.float32)
+    right = session.gradients(x, y)
+    for labels in (y[:, 0], y[:, 0] > 0, y[:, :, None], y.astype(np.float16)):
+        other = session.gradients(x, labels)
+        assert other[0] == right[0]
+        np.testing.assert_array_equal(other[1]["w"].numpy(), right[1]["w"].numpy())

@@ -1,0 +1,94 @@
+#include "cli/keep.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <system_error>
+#include <vector>
+
+#include "runtime/budget.h"
+#include "runtime/disk.h"
+#include "steep/error.h"
+
+namespace steep::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path folder_of(const fs::path& path) {
+  std::error_code error;
+  fs::path whole = fs::absolute(follow_links(path), error).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();
+  return whole.parent_path();
+}
+
+std::vector<fs::path> other_folders(const fs::path& wanted) {
+  std::error_code error;
+  std::vector<fs::path> folders{fs::current_path(error)};
+  if (const char* home = std::getenv("HOME"); home != nullptr) folders.emplace_back(home);
+  folders.push_back(fs::temp_directory_path(error));
+  for (const char* folder : {"/tmp", "/var/tmp", "/dev/shm"}) folders.emplace_back(folder);
+  const fs::path here = folder_of(wanted);
+  std::erase_if(folders,
+                [&](const fs::path& f) { return f.empty() || !f.is_absolute() || f == here; });
+  return folders;
+}
+
+/// `name` in `folder`, or NAME-2.EXTENSION and so on: what is there is somebody's.
+fs::path new_name(const fs::path& folder, const fs::path& name) {
+  fs::path path = folder / name;
+  std::error_code error;
+  for (int i = 2; fs::exists(fs::symlink_status(path, error)); ++i) {
+    path = folder / fmt::format("{}-{}{}", name.stem().string(), i, name.extension().string());
+  }
+  return path;
+}
+
+}  // namespace
+
+void need_room(const std::string& option, const fs::path& path, uint64_t bytes, uint64_t largest) {
+  auto refuse = [&](const char* what, uint64_t needed, uint64_t most) {
+    throw IoError(ErrorParts{.what = fmt::format("{} {}: {}", option, path.string(), what),
+                             .expected = bytes_text(needed),
+                             .received = bytes_text(most),
+                             .remedy = "free some space, raise ulimit -f, or write elsewhere"});
+  };
+  std::error_code error;
+  const fs::space_info space = fs::space(folder_of(path), error);
+  if (!error && space.available < bytes)
+    refuse("there is too little space", bytes, space.available);
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+      limit.rlim_cur < largest) {
+    refuse("the largest file that may be written is too small", largest, limit.rlim_cur);
+  }
+}
+
+fs::path keep(const fs::path& wanted, const std::function<void(const fs::path&)>& write,
+              std::string* trouble) {
+  trouble->clear();
+  std::exception_ptr first;
+  try {
+    write(wanted);
+    return wanted;
+  } catch (const IoError& error) {
+    *trouble = error.parts().what;
+    first = std::current_exception();
+  }
+  fs::path name = wanted.lexically_normal();
+  name = (name.has_filename() ? name : name.parent_path()).filename();
+  for (const fs::path& folder : other_folders(wanted)) {
+    const fs::path path = new_name(folder, name);
+    try {
+      write(path);
+      return path;
+    } catch (const IoError&) {  // the next
+    }
+  }
+  std::rethrow_exception(first);
+}
+
+}  // namespace steep::cli

@@ -1,0 +1,62 @@
+#include "cli/launcher.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+#include "steep/error.h"
+
+namespace steep::cli {
+namespace {
+
+struct Launcher {
+  const char* name;
+  const char* size;  ///< the variable that holds the number of processes
+  const char* rank;  ///< of this process; some set `size` also where nothing was launched
+};
+
+constexpr Launcher kLaunchers[] = {
+    {"Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+    {"MPICH's or Intel MPI's mpirun", "PMI_SIZE", "PMI_RANK"},
+    {"MVAPICH's mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},
+    {"SLURM's srun", "SLURM_NTASKS", "SLURM_PROCID"},
+    {"SLURM's srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
+    {"Flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"},
+    {"jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"},
+    {"Horovod", "HOROVOD_SIZE", "HOROVOD_RANK"},
+    {"torchrun", "WORLD_SIZE", "RANK"},
+};
+
+/// 0 when the variable is not there, or no number.
+long number_in(const char* variable) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return 0;
+  const std::string_view word = text;
+  long number = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  return error == std::errc{} && end == word.data() + word.size() ? number : 0;
+}
+
+}  // namespace
+
+void refuse_several_processes() {
+  for (const Launcher& launcher : kLaunchers) {
+    const long size = number_in(launcher.size);
+    if (size <= 1 || std::getenv(launcher.rank) == nullptr) continue;
+    throw ProviderError(ErrorParts{
+        .what = "training takes one process, and this is one of several: each would train "
+                "alone and write over the others' results",
+        .expected = "one process",
+        .received = fmt::format("{}={}, {}={} (of {})", launcher.size, size, launcher.rank,
+                                std::getenv(launcher.rank), launcher.name),
+        .remedy = fmt::format(
+            "start it once, without the launcher or with one process (mpirun -n 1, srun -n 1); its "
+            "threads are OMP_NUM_THREADS. For runs that are meant to be apart, each with results "
+            "of its own: env -u {} steep train …",
+            launcher.size)});
+  }
+}
+
+}  // namespace steep::cli

@@ -1,0 +1,11 @@
+// Programs that start several processes of one command.
+#pragma once
+
+namespace steep::cli {
+
+/// Throws ProviderError when the variables of a launcher (mpirun, srun, torchrun) say that this
+/// process is one of several: each would train alone, on all of the data, and write over the
+/// others' results. Names the launcher's variable and what to do.
+void refuse_several_processes();
+
+}  // namespace steep::cli
