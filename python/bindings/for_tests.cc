@@ -12,6 +12,7 @@
 #include "engine.h"
 #include "model/import.h"
 #include "ops/build.h"
+#include "ops/wide.h"
 #include "passes/pipeline.h"
 #include "steep/error.h"
 
@@ -149,7 +150,7 @@ nb::list evaluate_node(const std::string& op, nb::list inputs, nb::dict attrs, i
     if (def == nullptr || def->decompose == nullptr) {
       throw ModelError({.what = "The operator has no decomposition.", .op = op});
     }
-    results = def->decompose(one.node);
+    results = needs_float32(one.node) ? in_float32(one.node) : def->decompose(one.node);
     if (results.empty()) {
       throw ModelError({.what = "The operator is not decomposed for these operands.", .op = op});
     }

@@ -9,6 +9,7 @@
 
 #include "ops/build.h"
 #include "ops/op_def.h"
+#include "ops/wide.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -72,7 +73,7 @@ void expand_composites(Graph& g, std::span<Value> outputs, std::span<const Value
       const OpDef* def = find_op(n.op());
       if (def == nullptr || def->vjp || def->decompose == nullptr) continue;
       Graph::Scope scope(g, n.phase(), n.name());
-      const std::vector<Value> parts = def->decompose(n);
+      const std::vector<Value> parts = needs_float32(n) ? in_float32(n) : def->decompose(n);
       for (int i = 0; i < n.output_count(); ++i) {
         Value y = n.output(i);
         if (!y || !parts.at(static_cast<size_t>(i))) continue;
@@ -140,7 +141,7 @@ class Sweep {
     }
     if (!any) return;
     Graph::Scope scope(g_, phase_, "grad/" + n.name());
-    const Grads dx = find_op(n.op())->vjp(n, dy, add_gradients);
+    const Grads dx = apply_rule(n, dy, add_gradients);
     const auto inputs = static_cast<size_t>(n.input_count());
     if (dx.size() > inputs &&
         std::any_of(dx.begin() + n.input_count(), dx.end(), [](Value v) { return bool(v); })) {
@@ -153,14 +154,7 @@ class Sweep {
     for (size_t i = 0; i < std::min(dx.size(), inputs); ++i) {
       Value x = n.input(static_cast<int>(i));
       if (!dx[i] || !carries_gradient(x) || !path_.active_values[x.id()]) continue;
-      if (dx[i].dtype() != x.dtype()) {
-        throw InternalError({.what = "A gradient rule returned a gradient of another dtype.",
-                             .node = n.name(),
-                             .op = n.op(),
-                             .expected = to_string(x.type()),
-                             .received = to_string(dx[i].type())});
-      }
-      add(x, sum_to_like(dx[i], x));
+      add(x, gradient_for(n, dx[i], x));
     }
   }
 

@@ -17,6 +17,7 @@
 #include "ops/offered.h"
 #include "ops/onnx_proto.h"
 #include "ops/own_types.h"
+#include "ops/wide.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -391,8 +392,9 @@ class Writer {
 /// The node's outputs by other operators; none where it has no decomposition.
 std::vector<Value> in_parts(Node n) {
   const OpDef* def = find_op(n.op());
-  if (def != nullptr && def->in_parts) return def->in_parts(n, add_gradients);
-  return def != nullptr && def->decompose != nullptr ? def->decompose(n) : std::vector<Value>{};
+  if (def == nullptr || !(def->in_parts || def->decompose != nullptr)) return {};
+  if (needs_float32(n)) return in_float32(n);
+  return def->in_parts ? def->in_parts(n, add_gradients) : def->decompose(n);
 }
 
 void expand_bodies(Graph& g) {

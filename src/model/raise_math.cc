@@ -5,6 +5,7 @@
 #include "model/raise.h"
 #include "model/tensor_proto.h"
 #include "ops/build.h"
+#include "ops/wide.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -25,12 +26,18 @@ Bindings raise_gemm(const Call& c) {
   Value bias = c.in(2);
   const double alpha = c.attrs.real("alpha", 1);
   const double beta = c.attrs.real("beta", 1);
+  const Value like = a;
+  if (alpha != 1 && is_half(a.dtype())) {  // what alpha makes small may not fit before
+    a = cast(a, DType::f32);
+    b = cast(b, DType::f32);
+    if (bias) bias = cast(bias, DType::f32);
+  }
   if (c.attrs.integer("transA", 0) != 0) a = transpose(a, {1, 0});
   if (c.attrs.integer("transB", 0) != 0) b = transpose(b, {1, 0});
   Value y = c.emit1("MatMul", {a, b});
   if (alpha != 1) y = y * alpha;
   if (bias && beta != 0) y = y + (beta == 1 ? bias : bias * beta);
-  return {y};
+  return {cast_like(y, like)};
 }
 
 // Before opset 13 these flattened their input to two dimensions at `axis` (default 1) and

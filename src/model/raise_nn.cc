@@ -6,6 +6,7 @@
 #include "model/raise.h"
 #include "ops/batch_norm.h"
 #include "ops/build.h"
+#include "ops/wide.h"
 
 namespace steep {
 namespace {
@@ -98,10 +99,10 @@ Bindings raise_batch_normalization(const Call& c) {
     for (int64_t i = 0; i < inputs[0].rank(); ++i) {
       if (i != 1) axes.push_back(i);
     }
-    const Value average = mean(inputs[0], axes, true);
-    const Value distance = inputs[0] - average;
-    y.push_back(mean(inputs[0], axes, false));
-    y.push_back(mean(distance * distance, axes, false));
+    const Value x = is_half(inputs[0].dtype()) ? cast(inputs[0], DType::f32) : inputs[0];
+    const Value distance = x - mean(x, axes, true);
+    for (const Value v : {x, distance * distance})
+      y.push_back(cast_like(mean(v, axes, false), inputs[0]));
   }
   return {y.begin(), y.end()};
 }

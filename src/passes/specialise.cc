@@ -14,6 +14,7 @@
 #include "ops/offered.h"
 #include "ops/op_def.h"
 #include "ops/shape_arithmetic.h"
+#include "ops/wide.h"
 #include "runtime/budget.h"
 #include "steep/error.h"
 
@@ -297,7 +298,8 @@ class Specialiser {
   /// it has none.
   bool expand(Node n) {
     const size_t first = g_.node_slots();
-    const std::vector<Value> parts = find_op(n.op())->decompose(n);
+    const std::vector<Value> parts =
+        needs_float32(n) ? in_float32(n) : find_op(n.op())->decompose(n);
     if (parts.empty()) return false;
     const size_t end = g_.node_slots();
     for (size_t id = first; id < end; ++id) {

@@ -7,6 +7,7 @@
 
 #include "ops/build.h"
 #include "ops/op_def.h"
+#include "ops/wide.h"
 #include "plan/widen.h"
 #include "runtime/budget.h"
 #include "steep/error.h"
@@ -73,7 +74,8 @@ LoweredGraph lower(Graph& g, const Devices& devices) {
       const OpDef* def = find_op(n.op());
       parts = at_node(n, [&] {
         std::vector<Value> own;
-        if (def != nullptr && def->decompose != nullptr) own = def->decompose(n);
+        if (needs_float32(n)) own = in_float32(n);
+        if (own.empty() && def != nullptr && def->decompose != nullptr) own = def->decompose(n);
         return own.empty() ? widened(n) : own;
       });
     }

@@ -4,6 +4,7 @@
 
 #include "ops/build.h"
 #include "ops/op_def.h"
+#include "ops/wide.h"
 #include "steep/error.h"
 #include "train/names.h"
 
@@ -68,8 +69,11 @@ const Output& find_output(const Graph& graph, const TrainingOptions& options) {
                               .received = options.output});
 }
 
+/// Losses, their sums and counts are of float32 at least.
+Value wide(Value v) { return is_half(v.dtype()) ? cast(v, DType::f32) : v; }
+
 Value mse_loss(Value y, Value target) {
-  Value d = y - target;
+  Value d = wide(y) - wide(target);
   return mean(d * d, {}, false);
 }
 
@@ -82,13 +86,15 @@ Value softmax_cross_entropy_loss(Value logits, Value labels, std::optional<int64
   }
   Attrs attrs{{"reduction", std::string("mean")}};
   if (ignore_index) attrs.set("ignore_index", *ignore_index);
-  const Value operands[] = {logits, labels};
+  const Value operands[] = {wide(logits), labels};
   return apply_n("steep.SoftmaxCrossEntropy", operands, 3, std::move(attrs))[0];
 }
 
 Value binary_cross_entropy_with_logits_loss(Value logits, Value target) {
   // max(x, 0) - x·t + log(1 + exp(-|x|)) is as stable, but its parts have no derivative at 0, where
   // the logits of a model that starts with zero weights are.
+  logits = wide(logits);
+  target = wide(target);
   Value positive = apply("Softplus", {-logits}), negative = apply("Softplus", {logits});
   return mean(target * positive + (1.0 - target) * negative, {}, false);
 }
