@@ -34,6 +34,7 @@ from steep.ctc import CTC
 from steep.decompose import decompose
 from steep.digits import constants_with_digits, keep_digits
 from steep.fingerprint import Undetermined, fingerprint
+from steep.indices import refuse_negative
 from steep.recurrent import RECURRENT, keep_whole
 from steep.stops import TRANSLATIONS
 from steep.translations import OF_COMPLEX, TRAINED, WITH_BACKWARD
@@ -77,6 +78,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     for node in traced.graph.nodes:
         if node.target in order.REFUSED:
             raise CannotSay(NotImplementedError(f"{node.target} has other edges"), node.name)
+    refuse_negative(traced)
     count = sum(n.op == "placeholder" for n in traced.graph.nodes)
     keep_whole(traced.graph)
     decompose(traced, _registry().is_registered)

@@ -20,6 +20,7 @@ from steep._steep import (
     return_freed_memory,
 )
 from steep.errors import DataError, ModelError
+from steep.indices import indices_as_given
 from steep.reach import reached
 from steep.session import announce_precision
 
@@ -117,7 +118,8 @@ class Call:
             log.info("step planned: %s", self.program.plan(self._arrays(tensors), gradients))
         self.announced = True
         arrays = self._arrays(tensors)
-        capsules, run, read = self.program.forward(arrays, gradients, seed)
+        with indices_as_given():
+            capsules, run, read = self.program.forward(arrays, gradients, seed)
         return [from_dlpack(c) for c in capsules], run, read
 
     def _arrays(self, tensors: Sequence[torch.Tensor]) -> list[object]:

@@ -27,6 +27,7 @@ from steep import _steep
 from steep.errors import DataError, ModelError, ShapeError
 from steep.export import export
 from steep.in_place import check_apart, check_gradients, check_hooks
+from steep.indices import indices_as_given
 from steep.initializers import with_states
 from steep.optim_state import require_counts
 from steep.processes import require_alone
@@ -212,9 +213,9 @@ class Trainer:
         if self._only_compile:
             raise _Compiled
         check_hooks(tensor for _, tensor, _ in roles.bound)
-        session = self.session
-        self._feed(session, self._given_lr)
-        result = session.step(*(tensors[i].detach() for i in roles.fed))
+        self._feed(session := self.session, self._given_lr)
+        with indices_as_given():
+            result = session.step(*(tensors[i].detach() for i in roles.fed))
         if result.skipped:
             log.info("skipped a step: gradients overflowed at loss scale %g", result.loss_scale)
         outputs = [from_dlpack(o) for o in result.outputs]

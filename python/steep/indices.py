@@ -1,0 +1,107 @@
+"""Indices that PyTorch counts from the front alone; ONNX counts negative ones from the end.
+
+In a graph of functional ATen operators such an operand loses its sign: a negative index becomes one
+that is out of range for any extent, which the engine refuses. Others stay what they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import torch
+
+from steep.errors import DataError
+
+_aten = torch.ops.aten
+
+_OPERANDS = {
+    _aten.embedding.default: 1,
+    _aten.gather.default: 2,
+    _aten.index_add.default: 2,
+    _aten.index_copy.default: 2,
+    _aten.index_select.default: 2,
+    _aten.bincount.default: 0,
+    _aten.max_unpool2d.default: 1,
+    _aten.max_unpool3d.default: 1,
+    _aten.scatter.reduce: 2,
+    _aten.scatter.src: 2,
+    _aten.scatter.value: 2,
+    _aten.scatter.value_reduce: 2,
+    _aten.scatter_add.default: 2,
+    _aten.scatter_reduce.two: 2,
+}
+"""By operator, which operand is the index."""
+
+_REPEATS = {_aten.repeat_interleave.Tensor: 0, _aten.repeat_interleave.self_Tensor: 1}
+"""By operator, which operand says how often."""
+
+_MOST = 2**46 - 1
+"""So many repeats are refused: they are larger than any memory."""
+
+_FROM_THE_FRONT = {
+    *(_aten.arange.default, _aten.arange.start, _aten.arange.start_step),
+    *(_aten.argmax.default, _aten.argmin.default, _aten.argsort.default, _aten.nonzero.default),
+}
+"""Whose results are not negative."""
+
+
+def refuse_negative(traced: torch.fx.GraphModule) -> None:
+    """Take the sign off all indices that PyTorch refuses when they are negative."""
+    for module in traced.modules():  # branches are graphs within
+        if isinstance(module, torch.fx.GraphModule):
+            _refuse_in(module.graph)
+
+
+def _refuse_in(graph: torch.fx.Graph) -> None:
+    without: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.target in _REPEATS:
+            _refuse_negative_repeats(graph, node, _REPEATS[node.target])
+        at = _OPERANDS.get(node.target)
+        index = None if at is None else node.args[at]
+        if not isinstance(index, torch.fx.Node) or index.target in _FROM_THE_FRONT:
+            continue
+        if index not in without:
+            largest = torch.iinfo(index.meta["val"].dtype).max
+            with graph.inserting_after(index):
+                without[index] = graph.call_function(_aten.bitwise_and.Scalar, (index, largest), {})
+            without[index].meta = {**index.meta}
+        node.update_arg(at, without[index])
+
+
+def _refuse_negative_repeats(graph: torch.fx.Graph, node: torch.fx.Node, at: int) -> None:
+    repeats = node.args[at]
+    if not isinstance(repeats, torch.fx.Node):
+        return
+    value = repeats.meta["val"].to(torch.int64)
+    with graph.inserting_before(node):
+        wide = graph.call_function(_aten._to_copy.default, (repeats,), {"dtype": torch.int64})
+        most = graph.call_function(_aten.bitwise_and.Scalar, (wide, _MOST), {})
+    for made in (wide, most):
+        made.meta = {**repeats.meta, "val": value}
+    node.update_arg(at, most)
+
+
+@contextlib.contextmanager
+def indices_as_given() -> Iterator[None]:
+    """Within, an error about an index that lost its sign is one about the index that came."""
+    try:
+        yield
+    except DataError as e:
+        known = re.fullmatch(r"an index in \[-\d+, (\d+)\)", e.expected)
+        for end in (1 << 31, 1 << 63):
+            if known and e.received.isdigit() and end - _NEAR <= int(e.received) < end:
+                raise DataError(
+                    "An index is negative, which this operator of PyTorch does not take.",
+                    node=e.node,
+                    op=e.op,
+                    expected=f"an index in [0, {known[1]})",
+                    received=str(int(e.received) - end),
+                ) from None
+        raise
+
+
+_NEAR = 1 << 24
+"""More negative indices are not told from those that are too large."""
