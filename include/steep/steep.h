@@ -26,6 +26,7 @@
 #include "steep/data.h"
 #include "steep/dtype.h"
 #include "steep/error.h"
+#include "steep/export.h"
 #include "steep/limits.h"
 #include "steep/providers.h"
 #include "steep/tensor.h"
@@ -329,7 +330,12 @@ class TrainingSession {
   /// inference it is rewritten as model_for_inference() does it (steep/export.h), and a loss that
   /// is an output of the model goes, with the outputs that read the input TrainingOptions::label,
   /// and with the inputs that nothing else reads. Throws ModelError when no output is left.
+  /// A model of more than 2 GiB has its data beside the file: ExportOptions. External data of the
+  /// model that is not trained stays where it is when `path` is in its folder; else it is copied.
+  /// Throws IoError; then what was at `path` is as it was.
   void export_onnx(const std::filesystem::path& path, bool for_inference = false) const;
+  void export_onnx(const std::filesystem::path& path, const ExportOptions& options) const;
+  /// In one message, external data brought in. Throws ModelError for more than 2 GiB.
   std::string export_onnx_bytes(bool for_inference = false) const;
 
   // --- looking inside ---------------------------------------------------------------------------

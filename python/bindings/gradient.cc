@@ -64,6 +64,16 @@ void init_gradient(nb::module_& m) {
         return to_bytes(result);
       },
       nb::arg("model"), nb::arg("folder"), "include/steep/export.h");
+  m.def(
+      "write_for_inference",
+      [](const std::filesystem::path& model, const std::filesystem::path& path, bool external_data,
+         size_t max_file_bytes) {
+        const nb::gil_scoped_release release;
+        write_for_inference(model, path,
+                            {.external_data = external_data, .max_file_bytes = max_file_bytes});
+      },
+      nb::arg("model"), nb::arg("path"), nb::arg("external_data") = false,
+      nb::arg("max_file_bytes") = size_t{INT_MAX}, "include/steep/export.h");
 }
 
 }  // namespace steep::python

@@ -358,11 +358,22 @@ void init_session(nb::module_ &m) {
       .def_prop_ro("checkpoint_note", &Session::checkpoint_note, unlocked,
                    "What to know of the checkpoint that was loaded last: that it was saved with "
                    "another number of threads. Else empty.")
-      .def("export_onnx", &Session::export_onnx, nb::arg("path"), nb::arg("for_inference") = false,
-           unlocked,
-           "Writes a copy of the model with the trained weights; if it is not to be trained on, as "
-           "steep.model_for_inference() rewrites it, and without a loss inside of the model and "
-           "the labels that it reads.")
+      .def(
+          "export_onnx",
+          [](const Session &s, const std::filesystem::path &path, bool for_inference,
+             bool external_data, size_t max_file_bytes) {
+            s.export_onnx(path, {.for_inference = for_inference,
+                                 .external_data = external_data,
+                                 .max_file_bytes = max_file_bytes});
+          },
+          nb::arg("path"), nb::arg("for_inference") = false, nb::arg("external_data") = false,
+          nb::arg("max_file_bytes") = size_t{INT_MAX}, unlocked,
+          "Writes a copy of the model with the trained weights; if it is not to be trained on, as "
+          "steep.model_for_inference() rewrites it, and without a loss inside of the model and "
+          "the labels that it reads. With external_data, and for a model of more than "
+          "max_file_bytes, tensors of 1 KiB and more go into the file PATH.data beside it. "
+          "External data of the model that is not trained stays where it is when path is in its "
+          "folder; else it is copied.")
       .def(
           "export_onnx_bytes",
           [](const Session &s, bool for_inference) {

@@ -12,10 +12,16 @@ from steep import _steep
 from steep.session import _Proto, _source
 
 
-def model_for_inference(model: str | os.PathLike[str] | bytes | _Proto) -> Any:
+def model_for_inference(
+    model: str | os.PathLike[str] | bytes | _Proto,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    external_data: bool = False,
+) -> Any:
     """Copy a model that will run and not train on, with less to compute.
 
-    BatchNormalization in training mode uses its running statistics, and Dropout is the identity.
+    BatchNormalization in training mode uses its running statistics, which stay as they are, and
+    Dropout is the identity; so in branches, loops and functions.
     A BatchNormalization that alone reads a Conv, Gemm or MatMul is folded into the weights of that,
     where these and its own are constants in single or double precision. All else stays.
 
@@ -24,13 +30,22 @@ def model_for_inference(model: str | os.PathLike[str] | bytes | _Proto) -> Any:
 
     Args:
         model: path of the file, its bytes, or an ``onnx.ModelProto``.
+        path: write it there instead of returning it; for a model of more than 2 GiB, its data is
+            in ``PATH.data`` beside it. ``model`` is a path, too, then.
+        external_data: have its data there in any case.
 
     Returns:
-        An ``onnx.ModelProto``, external data brought in if ``model`` is a path.
+        An ``onnx.ModelProto``, external data brought in if ``model`` is a path; None with ``path``.
 
     Raises:
-        ModelError: it is no ONNX model.
+        ModelError: it is no ONNX model, or one of more than 2 GiB without ``path``.
+        IoError: it cannot be written; then what was at ``path`` is as it was.
+        TypeError: ``path`` with a model that is none.
     """
+    if path is not None:
+        if not isinstance(model, str | os.PathLike):
+            raise TypeError("model_for_inference(model, path): the model is a path, too")
+        return _steep.write_for_inference(model, path, external_data)
     source = _source(model)
     folder = "" if isinstance(source, bytes) else str(Path(source).parent)
     data = source if isinstance(source, bytes) else Path(source).read_bytes()

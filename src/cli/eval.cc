@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/data.h"
 #include "cli/model_options.h"
+#include "runtime/budget.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
 #include "steep/inference.h"
@@ -175,6 +176,7 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
 }
 
 int evaluate(const EvalChoice& choice) {
+  const Budget budget(choice.model.options.limits);  // of the data, too
   if (!choice.out.empty()) check_destination(choice.out);
   const TrainingOptions options = training_options(choice.model);
   if (options.loss.empty() && options.output.empty() && choice.checkpoint.empty()) {

@@ -18,6 +18,7 @@
 #include "cli/position.h"
 #include "cli/progress.h"
 #include "cli/train_options.h"
+#include "runtime/budget.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
 #include "train/names.h"
@@ -335,7 +336,8 @@ class Run {
     if (!choice_.out.empty()) {
       const std::string path =
           keep_result(choice_.out, progress, [&](const std::filesystem::path& file) {
-            session_.export_onnx(file, choice_.for_inference);
+            session_.export_onnx(file, {.for_inference = choice_.for_inference,
+                                        .external_data = choice_.external_data});
           });
       progress.line("wrote " + destination_text(path));
     }
@@ -380,6 +382,7 @@ Command add_train(CLI::App& parent, std::vector<std::string> command_line) {
     refuse_several_processes();
     check_destinations(*choice);
     outlive_failing_writes();
+    const Budget budget(choice->model.options.limits);  // of the data, too
     return Run(*choice).go();
   };
 }

@@ -140,6 +140,10 @@ void add_train_options(CLI::App& app, TrainChoice& choice) {
   app.add_flag("--for-inference", choice.for_inference,
                "Write it for running: batch normalisations folded into weights, no dropout")
       ->needs(out);
+  app.add_flag("--external-data", choice.external_data,
+               "Write its tensors beside it, in OUT.data; without, that is done for a model of\n"
+               "more than 2 GiB. Copy both files")
+      ->needs(out);
   app.add_option("--metrics", choice.metrics, "Write a CSV with one row a step");
   app.add_option("--profile", choice.profile, "Write a Chrome/Perfetto trace");
   app.footer(

@@ -22,6 +22,7 @@ struct TrainChoice {
   std::string resume;
   std::string out;
   bool for_inference = false;
+  bool external_data = false;
   std::string metrics;
   std::string profile;
   bool lr_given = false;

@@ -205,12 +205,19 @@ std::vector<Binding> Lowering::lower_if(const onnx::NodeProto& node, const Bindi
   const onnx::GraphProto& then_branch = body_of(node, "then_branch", frame);
   const onnx::GraphProto& else_branch = body_of(node, "else_branch", frame);
   const auto known = known_ints(chosen);
-  if (known && known->size() == 1)
-    return take_branch((*known)[0] != 0 ? then_branch : else_branch, scope, frame);
+  if (known && known->size() == 1) {
+    const bool first = (*known)[0] != 0;
+    const InBody in_body(*this, node, first ? "then_branch" : "else_branch");
+    return take_branch(first ? then_branch : else_branch, scope, frame);
+  }
 
   const std::string name = frame.prefix + display_name(node);
-  const LoweredBody a = lower_branch(then_branch, scope, frame);
-  const LoweredBody b = lower_branch(else_branch, scope, frame);
+  auto lowered = [&](const char* attribute, const onnx::GraphProto& branch) {
+    const InBody in_body(*this, node, attribute);
+    return lower_branch(branch, scope, frame);
+  };
+  const LoweredBody a = lowered("then_branch", then_branch);
+  const LoweredBody b = lowered("else_branch", else_branch);
   const size_t count = a.graph->outputs().size();
   require_inputs(count == b.graph->outputs().size(), "as many outputs of either branch");
   std::vector<Value> inputs{chosen};
@@ -252,6 +259,7 @@ Type slice_type(const Type& x, int64_t axis) {
 }  // namespace
 
 std::vector<Value> Lowering::add_loop(const LoopParts& p, const Scope& scope, const Frame& frame) {
+  const InBody in_body(*this, p.node, "body");
   const std::string name = frame.prefix + display_name(p.node);
   const size_t carried = p.carried.size();
   for (Value v : p.scanned) {
@@ -303,7 +311,6 @@ std::vector<Value> Lowering::add_loop(const LoopParts& p, const Scope& scope, co
     std::unique_ptr<OpenBody> body = std::make_unique<OpenBody>(*this);
     Scope inner;
     inner.outer = &scope;
-    add_initializers(p.body, inner, "");
     const Value turn = graph_->add_input("iteration", {DType::i64, Shape{}});
     if (!p.is_scan) {
       inner.names[p.body.input(0).name()] = turn;
@@ -320,6 +327,7 @@ std::vector<Value> Lowering::add_loop(const LoopParts& p, const Scope& scope, co
       inner.names[input] =
           graph_->add_input(input, named(slice_type(p.scanned[i].type(), p.in_axes[i]), input));
     }
+    add_initializers(p.body, inner, "");  // behind its own inputs: some are captured
     lower_nodes(p.body.node(), inner, frame);
     body_results(p.body, inner);
     graph_->prune();

@@ -365,32 +365,38 @@ void check_names(onnx::ModelProto* model) {
   });
 }
 
-[[noreturn]] void refuse_sparse(const std::string& name, const std::string& op) {
-  throw ModelError({.what = "The model has a sparse tensor.",
-                    .node = quote(name),
-                    .op = op,
-                    .expected = "dense tensors",
-                    .remedy = "Store it as a dense tensor."});
-}
-
 void take_tensors(onnx::AttributeProto& attribute, const onnx::NodeProto& node,
                   TensorTable& tensors) {
   const std::string name = display_name(node);
+  if (attribute.name() == "sparse_value" && attribute.has_sparse_tensor())  // a Constant's
+    return tensors.take_sparse(&attribute, name);
   if (attribute.has_sparse_tensor() || attribute.sparse_tensors_size() > 0) {
-    refuse_sparse(name, quote(node.op_type()));
+    throw ModelError({.what = "The model has a sparse tensor.",
+                      .node = quote(name),
+                      .op = quote(node.op_type()),
+                      .expected = "dense tensors",
+                      .remedy = "Store it as a dense tensor."});
   }
   if (attribute.has_t()) tensors.take(attribute.mutable_t(), name);
   for (auto& tensor : *attribute.mutable_tensors()) tensors.take(&tensor, name);
 }
 
-/// Every tensor of the model, wherever it stands, is read here and nowhere else.
-void take_tensors(onnx::ModelProto* model, TensorTable& tensors) {
+/// Every tensor of the model, wherever it stands, is read here and nowhere else. Sparse ones become
+/// dense; returns the names of the float initializers among them.
+std::set<std::string> take_tensors(onnx::ModelProto* model, TensorTable& tensors) {
+  std::set<std::string> sparse_ones;
   each_graph(model, [&](onnx::GraphProto& graph) {
-    for (const auto& sparse : graph.sparse_initializer()) refuse_sparse(sparse.values().name(), "");
     const bool outermost = &graph == model->mutable_graph();
     for (auto& tensor : *graph.mutable_initializer()) {
       outermost ? tensors.take_initializer(&tensor) : tensors.take(&tensor, tensor.name());
     }
+    for (const auto& sparse : graph.sparse_initializer()) {
+      const std::string& name = sparse.values().name();
+      check_text(name);
+      tensors.take_sparse(sparse, name, graph.add_initializer());
+      if (is_float(static_cast<DType>(sparse.values().data_type()))) sparse_ones.insert(name);
+    }
+    graph.clear_sparse_initializer();
   });
   each_node(model, [&](onnx::NodeProto& node) {
     for (auto& attribute : *node.mutable_attribute()) take_tensors(attribute, node, tensors);
@@ -401,6 +407,7 @@ void take_tensors(onnx::ModelProto* model, TensorTable& tensors) {
     for (auto& attribute : *function.mutable_attribute_proto())
       take_tensors(attribute, shown, tensors);
   }
+  return sparse_ones;
 }
 
 // --- ONNX's checker ------------------------------------------------------------------------------
@@ -476,6 +483,7 @@ CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, 
   CheckedModel model{.proto = parse_model(bytes, limits),
                      .tensors = std::make_unique<TensorTable>(folder, limits.max_bytes, given),
                      .unranked_inputs = {}};
+  model.body_names = BodyNames(bytes);
   model.proto
       .clear_training_info();  // ONNX's own training annex: Steep derives training from the graph
   model.proto.mutable_graph()->clear_value_info();  // types are inferred, never believed
@@ -485,7 +493,7 @@ CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, 
   check_names(&model.proto);
   check_versions(model.proto);
   check_operators(&model.proto, leave_out, &model.left_out);
-  take_tensors(&model.proto, *model.tensors);
+  model.sparse = take_tensors(&model.proto, *model.tensors);
   model.unranked_inputs = add_missing_shapes(model.proto.mutable_graph());
   run_checker(model.proto);
   return model;

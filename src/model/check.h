@@ -13,6 +13,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "model/body_names.h"
 #include "model/import.h"
 #include "model/tensor_proto.h"
 
@@ -50,6 +51,8 @@ struct CheckedModel {
   std::unique_ptr<TensorTable> tensors;
   std::set<std::string> unranked_inputs;         ///< inputs that say nothing of their shape
   std::map<std::string, ErrorParts> left_out{};  ///< see ImportedModel
+  BodyNames body_names{};
+  std::set<std::string> sparse{};  ///< float initializers, sparse in the file
   /// Of registered operators: see model/own_functions.h
   std::unordered_map<std::string, GradientCall> gradients{};
 };

@@ -131,34 +131,34 @@ const ExternalData::File& ExternalData::open(const std::string& name, const std:
   return files_.emplace(location, File{fd, info.st_size}).first->second;
 }
 
-Tensor ExternalData::read(const std::string& name, const ExternalSlice& slice, DType dtype,
-                          Dims dims) {
+const ExternalData::File& ExternalData::find(const std::string& name, const ExternalSlice& slice,
+                                             int64_t bytes, const std::string& type) {
   const File& file = open(name, slice.location);
-  const int64_t count = element_count(dims);
-  int64_t wanted = 0;
-  if (__builtin_mul_overflow(count, static_cast<int64_t>(size_of(dtype)), &wanted))
-    wanted = INT64_MAX;
-  if (slice.length >= 0 && slice.length != wanted) {
-    throw ModelError(
-        {.what = "The external data of a tensor has the wrong length.",
-         .node = quote(name),
-         .expected = fmt::format("{} bytes for {}{}", wanted, name_of(dtype), to_string(dims)),
-         .received = fmt::format("length {}", slice.length),
-         .remedy = "Save the model and its data again, together."});
+  if (slice.length >= 0 && slice.length != bytes) {
+    throw ModelError({.what = "The external data of a tensor has the wrong length.",
+                      .node = quote(name),
+                      .expected = fmt::format("{} bytes{}", bytes, type),
+                      .received = fmt::format("length {}", slice.length),
+                      .remedy = "Save the model and its data again, together."});
   }
-  if (slice.offset < 0 || slice.offset > file.size || wanted > file.size - slice.offset) {
+  if (slice.offset < 0 || slice.offset > file.size || bytes > file.size - slice.offset) {
     throw ModelError(
         {.what = "The external data of a tensor lies beyond the end of its file.",
          .node = quote(name),
-         .expected = fmt::format("{} bytes at offset {}", wanted, slice.offset),
+         .expected = fmt::format("{} bytes at offset {}", bytes, slice.offset),
          .received = fmt::format("a file of {} bytes, \"{}\"", file.size, quote(slice.location)),
          .remedy = "Check that the whole data file was copied."});
   }
-  Tensor tensor = Tensor::empty(dtype, std::move(dims));
-  auto* to = static_cast<char*>(tensor.data());
-  for (int64_t done = 0; done < wanted;) {
-    const ssize_t n =
-        pread(file.fd, to + done, static_cast<size_t>(wanted - done), slice.offset + done);
+  return file;
+}
+
+namespace {
+
+void read_at(int fd, const std::string& name, const ExternalSlice& slice, int64_t first, void* to,
+             int64_t bytes) {
+  for (int64_t done = 0; done < bytes;) {
+    const ssize_t n = pread(fd, static_cast<char*>(to) + done, static_cast<size_t>(bytes - done),
+                            slice.offset + first + done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       throw IoError({.what = "External data cannot be read: " +
@@ -168,7 +168,30 @@ Tensor ExternalData::read(const std::string& name, const ExternalSlice& slice, D
     }
     done += n;
   }
+}
+
+}  // namespace
+
+Tensor ExternalData::read(const std::string& name, const ExternalSlice& slice, DType dtype,
+                          Dims dims) {
+  const int64_t count = element_count(dims);
+  int64_t wanted = 0;
+  if (__builtin_mul_overflow(count, static_cast<int64_t>(size_of(dtype)), &wanted))
+    wanted = INT64_MAX;
+  const File& file =
+      find(name, slice, wanted, fmt::format(" for {}{}", name_of(dtype), to_string(dims)));
+  Tensor tensor = Tensor::empty(dtype, std::move(dims));
+  read_at(file.fd, name, slice, 0, tensor.data(), wanted);
   return tensor;
+}
+
+void ExternalData::check(const std::string& name, const ExternalSlice& slice, int64_t bytes) {
+  find(name, slice, bytes, "");
+}
+
+void ExternalData::read_part(const std::string& name, const ExternalSlice& slice, int64_t first,
+                             void* to, int64_t count) {
+  read_at(open(name, slice.location).fd, name, slice, first, to, count);
 }
 
 }  // namespace steep

@@ -33,6 +33,11 @@ class ExternalData {
   /// Fills a fresh tensor. `name` is for messages. Throws ModelError for anything unsafe or too
   /// short, before memory is taken; IoError when the device fails.
   Tensor read(const std::string& name, const ExternalSlice& slice, DType dtype, Dims dims);
+  /// Throws as read() of `bytes` bytes would, and reads nothing.
+  void check(const std::string& name, const ExternalSlice& slice, int64_t bytes);
+  /// Copies `count` bytes at `first` of what check() took out. Throws as read().
+  void read_part(const std::string& name, const ExternalSlice& slice, int64_t first, void* to,
+                 int64_t count);
 
  private:
   struct File {
@@ -40,6 +45,8 @@ class ExternalData {
     int64_t size = 0;
   };
   const File& open(const std::string& name, const std::string& location);
+  const File& find(const std::string& name, const ExternalSlice& slice, int64_t bytes,
+                   const std::string& type);
 
   std::filesystem::path folder_;
   int folder_fd_ = -1;

@@ -1,5 +1,5 @@
-// model_for_inference(): rewrites the file's own messages, since all but a few nodes are to stay as
-// they are.
+// Rewrites the file's own messages, since all but a few nodes are to stay as they are.
+#include "model/for_inference.h"
 
 #include <fmt/format.h>
 #include <onnx/onnx_pb.h>
@@ -16,8 +16,7 @@
 
 #include "model/check.h"
 #include "model/import.h"
-#include "model/scan.h"
-#include "model/tensor_proto.h"
+#include "model/quote.h"
 #include "ops/op_def.h"
 #include "runtime/memory.h"
 #include "steep/error.h"
@@ -74,9 +73,14 @@ Array widen(const Tensor& tensor) {
 }
 
 template <typename T>
-void write(const std::vector<double>& values, onnx::TensorProto& proto) {
-  std::vector<T> narrow(values.begin(), values.end());
-  proto.set_raw_data(narrow.data(), narrow.size() * sizeof(T));
+Tensor narrowed(const Array& array) {
+  Tensor tensor = Tensor::empty(array.dtype, array.dims);
+  std::copy(array.values.begin(), array.values.end(), tensor.data<T>());
+  return tensor;
+}
+
+Tensor narrow(const Array& array) {
+  return array.dtype == DType::f32 ? narrowed<float>(array) : narrowed<double>(array);
 }
 
 /// y = x · factor + offset, a channel each.
@@ -87,28 +91,28 @@ struct Affine {
 
 class Rewriter {
  public:
-  explicit Rewriter(onnx::ModelProto& model)
-      : model_(model), graph_(*model.mutable_graph()), opset_(default_opset(model.opset_import())) {
+  explicit Rewriter(onnx::ModelProto& model, DetachedModel& data)
+      : model_(model),
+        graph_(*model.mutable_graph()),
+        data_(data),
+        opset_(default_opset(model.opset_import())) {
     count_readers(graph_);
     for (const auto& output : graph_.output()) ++readers_[output.name()];
     for (const auto& input : graph_.input()) fed_.insert(input.name());
     for (int i = 0; i < graph_.initializer_size(); ++i) {
       initializers_.emplace(graph_.initializer(i).name(), i);
     }
-    for (int i = 0; i < graph_.node_size(); ++i) {
-      for (const auto& name : graph_.node(i).output()) makers_.emplace(name, i);
-    }
   }
 
   void run() {
+    freeze_all(*graph_.mutable_node(), opset_, true);
+    for (auto& function : *model_.mutable_functions()) {
+      freeze_all(*function.mutable_node(), default_opset(function.opset_import()), false);
+    }
     bool multiplies = false;
-    for (auto& node : *graph_.mutable_node()) {
-      if (is(node, "BatchNormalization")) freeze(node);
-      if (is(node, "Dropout") && opset_ >= 12 && node.input_size() > 2) {
-        forget(node.input(2));
-        node.mutable_input()->RemoveLast();
-      }
-      multiplies = multiplies || is(node, "MatMul");
+    for (int i = 0; i < graph_.node_size(); ++i) {
+      multiplies = multiplies || is(graph_.node(i), "MatMul");
+      for (const auto& name : graph_.node(i).output()) makers_.emplace(name, i);
     }
     if (multiplies) infer_ranks();
     std::unordered_set<int> gone;
@@ -140,13 +144,59 @@ class Rewriter {
   }
   void forget(const std::string& name) { --readers_[name]; }
 
-  /// Training mode off: opset 14 and newer have an attribute for it, older ones count outputs.
-  void freeze(onnx::NodeProto& node) {
-    for (int i = 1; i < node.output_size(); ++i) {
-      if (!node.output(i).empty() && readers(node.output(i)) > 0) return;
+  /// Takes every operator of these nodes, and of the bodies among them, out of training mode.
+  /// `counted`: readers_ knows their values; those of functions have names of their own.
+  void freeze_all(google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, int64_t opset,
+                  bool counted) {
+    google::protobuf::RepeatedPtrField<onnx::NodeProto> frozen;
+    for (auto& node : nodes) {
+      for (auto& attribute : *node.mutable_attribute()) {
+        if (attribute.has_g()) freeze_all(*attribute.mutable_g()->mutable_node(), opset, counted);
+        for (auto& body : *attribute.mutable_graphs())
+          freeze_all(*body.mutable_node(), opset, counted);
+      }
+      if (is(node, "Dropout") && opset >= 12 && node.input_size() > 2) {
+        if (counted) forget(node.input(2));
+        node.mutable_input()->RemoveLast();
+      }
+      onnx::NodeProto& copy = *frozen.Add();
+      copy.Swap(&node);
+      if (is(copy, "BatchNormalization")) freeze(copy, opset, counted, frozen);
     }
-    if (opset_ >= 14) erase_attribute(node, "training_mode");
-    if (node.output_size() > 1) node.mutable_output()->DeleteSubrange(1, node.output_size() - 1);
+    nodes.Swap(&frozen);
+  }
+
+  /// Training mode off: opset 14 and newer have an attribute for it, older ones count outputs.
+  /// Evaluation leaves the running statistics as they are: that is what their readers get.
+  void freeze(onnx::NodeProto& node, int64_t opset, bool counted,
+              google::protobuf::RepeatedPtrField<onnx::NodeProto>& frozen) {
+    if (opset >= 14) erase_attribute(node, "training_mode");
+    const std::vector<std::string> outputs(node.output().begin(), node.output().end());
+    if (outputs.size() > 1) {
+      node.mutable_output()->DeleteSubrange(1, static_cast<int>(outputs.size()) - 1);
+    }
+    const std::string name = display_name(node);
+    const std::vector<std::string> inputs(node.input().begin(), node.input().end());
+    for (size_t i = 1; i < outputs.size(); ++i) {
+      if (outputs[i].empty() || (counted && readers(outputs[i]) == 0)) continue;
+      if (i > 2 && !counted) continue;
+      if (i > 2 || inputs.size() < 5) {
+        throw ModelError({.what = "The statistics of a batch are read, and running the model "
+                                  "makes none.",
+                          .node = quote(name),
+                          .op = "BatchNormalization",
+                          .expected = "readers of the result and the running statistics alone",
+                          .received = fmt::format("output {}, {}", i, quote(outputs[i])),
+                          .remedy = "Export the model without what reads these, or as it is: "
+                                    "for_inference=False."});
+      }
+      onnx::NodeProto& same = *frozen.Add();
+      same.set_op_type("Identity");
+      same.set_name(name + (i == 1 ? "/running_mean" : "/running_var"));
+      same.add_input(inputs[i + 2]);
+      same.add_output(outputs[i]);
+      if (counted) ++readers_[inputs[i + 2]];
+    }
   }
 
   /// A constant of float32 or float64 that no input of the model can replace.
@@ -156,9 +206,9 @@ class Rewriter {
     const onnx::TensorProto& proto = graph_.initializer(it->second);
     const bool real = proto.data_type() == onnx::TensorProto::FLOAT ||
                       proto.data_type() == onnx::TensorProto::DOUBLE;
-    if (!real || proto.data_location() == onnx::TensorProto::EXTERNAL) return std::nullopt;
-    ExternalData nowhere{std::filesystem::path()};
-    return widen(decode(proto, name, nowhere));
+    if (!real) return std::nullopt;
+    const std::optional<Tensor> data = data_.read(proto);
+    return data ? std::optional(widen(*data)) : std::nullopt;
   }
 
   std::optional<Affine> affine(const onnx::NodeProto& node) const {
@@ -278,13 +328,7 @@ class Rewriter {
            initializers_.count(name) != 0)
       name += "_";
     proto.set_name(name);
-    proto.set_data_type(static_cast<int32_t>(array.dtype));
-    for (const int64_t extent : array.dims) proto.add_dims(extent);
-    if (array.dtype == DType::f32) {
-      write<float>(array.values, proto);
-    } else {
-      write<double>(array.values, proto);
-    }
+    data_.hold(&proto, narrow(array));
     initializers_.emplace(name, graph_.initializer_size() - 1);
     if (i < node.input_size()) {
       forget(node.input(i));
@@ -298,6 +342,16 @@ class Rewriter {
   /// By ONNX's own inference.
   void infer_ranks() {
     onnx::ModelProto copy = model_;
+    for (auto& tensor :
+         *copy.mutable_graph()->mutable_initializer()) {  // extents may be among them
+      if (tensor.data_location() != onnx::TensorProto::EXTERNAL) continue;
+      if (data_.bytes_of(tensor) >= kDetachedBytes) continue;
+      const std::optional<Tensor> data = data_.read(tensor);
+      if (!data || data->nbytes() != data_.bytes_of(tensor)) continue;
+      tensor.clear_external_data();
+      tensor.clear_data_location();
+      tensor.set_raw_data(data->data(), data->nbytes());
+    }
     try {
       onnx::shape_inference::InferShapes(copy);
     } catch (const std::exception&) {
@@ -341,6 +395,7 @@ class Rewriter {
 
   onnx::ModelProto& model_;
   onnx::GraphProto& graph_;
+  DetachedModel& data_;
   int64_t opset_;
   std::unordered_map<std::string, int> readers_;  // of all graphs; an output of a graph counts
   std::unordered_set<std::string> fed_;           // inputs of the model
@@ -350,26 +405,37 @@ class Rewriter {
 
 }  // namespace
 
-std::string model_for_inference(std::span<const std::byte> bytes,
-                                const std::filesystem::path& folder) {
-  try {
-    const std::string whole = with_weights(bytes, {}, folder);  // checks the message, too
-    onnx::ModelProto model;
-    if (!model.ParseFromString(whole)) {
-      throw ModelError({.what = "The model cannot be parsed.",
-                        .expected = "an ONNX model",
-                        .remedy = "Export the model again."});
-    }
-    Rewriter(model).run();
-    std::string out;
-    if (model.ByteSizeLong() > INT_MAX || !model.SerializeToString(&out)) {
-      throw ModelError({.what = "The model is larger than one ONNX file can be.",
-                        .expected = fmt::format("at most {} bytes", INT_MAX)});
-    }
-    return out;
-  } catch (const std::bad_alloc&) {
-    throw_out_of_memory();
+void rewrite_for_inference(DetachedModel& model) {
+  onnx::ModelProto proto;
+  if (model.skeleton().size() > INT_MAX || !proto.ParseFromString(model.skeleton())) {
+    throw ModelError({.what = "The model cannot be parsed.",
+                      .expected = "an ONNX model",
+                      .remedy = "Export the model again."});
   }
+  Rewriter(proto, model).run();
+  std::string bytes;
+  if (!proto.SerializeToString(&bytes)) throw ModelError("The model cannot be written.");
+  model.set_skeleton(std::move(bytes));
+}
+
+std::string model_for_inference(std::span<const std::byte> bytes,
+                                const std::filesystem::path& folder) try {
+  DetachedModel model(bytes, {}, folder);  // checks the message, too
+  rewrite_for_inference(model);
+  return model.whole();
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+void write_for_inference(const std::filesystem::path& model, const std::filesystem::path& path,
+                         const ExportOptions& options) try {
+  const std::string bytes = read_file(model, Limits{}.max_bytes);
+  const std::filesystem::path folder = model.has_parent_path() ? model.parent_path() : ".";
+  DetachedModel detached(std::as_bytes(std::span(bytes)), {}, folder);
+  rewrite_for_inference(detached);
+  detached.write(path, options);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace steep

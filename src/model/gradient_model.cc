@@ -122,17 +122,23 @@ std::string differentiate(ImportedModel model, const GradientOptions& options) t
 
 std::string gradient_model(const std::filesystem::path& model, const GradientOptions& options) {
   const Budget budget(options.limits);
-  return differentiate(
-      import_model(model, {.limits = options.limits, .training = false, .leave_out = true}),
-      options);
+  return differentiate(import_model(model, {.limits = options.limits,
+                                            .training = false,
+                                            .leave_out = true,
+                                            .named = {options.wrt.begin(), options.wrt.end()}}),
+                       options);
 }
 
 std::string gradient_model(std::span<const std::byte> model, const GradientOptions& options,
                            const std::filesystem::path& folder) {
   const Budget budget(options.limits);
-  return differentiate(
-      import_model(model, {.limits = options.limits, .training = false, .leave_out = true}, folder),
-      options);
+  return differentiate(import_model(model,
+                                    {.limits = options.limits,
+                                     .training = false,
+                                     .leave_out = true,
+                                     .named = {options.wrt.begin(), options.wrt.end()}},
+                                    folder),
+                       options);
 }
 
 }  // namespace steep

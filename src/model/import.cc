@@ -104,10 +104,16 @@ ImportedModel lower(const CheckedModel& checked, const ImportOptions& options) {
   model.opset = default_opset(checked.proto.opset_import());
   model.metadata = metadata_of(checked.proto);
   model.graph.node_limit = options.limits.max_nodes;
-  Lowering(checked, model.graph, options).run();
+  Lowering lowering(checked, model.graph, options);
+  lowering.run();
   for (const auto& tensor : checked.proto.graph().initializer()) {
-    model.initializers.push_back(tensor.name());
+    if (checked.sparse.count(tensor.name()) == 0) model.initializers.push_back(tensor.name());
   }
+  model.initializers.insert(model.initializers.end(), lowering.lifted().begin(),
+                            lowering.lifted().end());
+  model.inside.assign(lowering.inside().begin(), lowering.inside().end());
+  for (const std::string& name : checked.sparse)
+    model.inside.emplace_back(name, "is a sparse tensor");
   for (const auto& node : checked.proto.graph().node()) {
     if (node.op_type() == "Constant" && node.domain().empty() && node.output_size() == 1) {
       model.constants.push_back(node.output(0));

@@ -28,14 +28,22 @@ struct ImportOptions {
   /// Initializers that change while the model runs: states from the start, so that nothing is
   /// computed ahead from what they hold.
   std::set<std::string> states{};
+  /// What is to be trained, or differentiated by: by these names, Constant nodes within bodies are
+  /// values of the graph around them, too, as float initializers there always are.
+  std::set<std::string> named{};
   bool registered = true;  ///< operators that are registered (steep/ops.h) are known
 };
 
 struct ImportedModel {
-  Graph graph;                            ///< initializers are constants under their own names
-  int64_t opset = 0;                      ///< of the default domain in the file
-  std::vector<std::string> initializers;  ///< their names, in the order of the file
-  std::vector<std::string> constants;     ///< names of what Constant nodes of the main graph make
+  Graph graph;        ///< initializers are constants under their own names
+  int64_t opset = 0;  ///< of the default domain in the file
+  /// Their names, in the order of the file; then those of float initializers within bodies, called
+  /// as in model/body_names.h, which are constants of this graph.
+  std::vector<std::string> initializers;
+  std::vector<std::string> constants;  ///< names of what Constant nodes of the main graph make
+  /// Float constants of more than one element that cannot be trained where they stand: in bodies,
+  /// or sparse. And why.
+  std::vector<std::pair<std::string, std::string>> inside{};
   ModelMetadata metadata;
   /// What the file says of each output; a dtype and shape only where it says one.
   std::vector<Type> declared_outputs;

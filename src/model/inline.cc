@@ -118,6 +118,7 @@ std::vector<Binding> Lowering::lower_call(const onnx::NodeProto& node,
     if (const auto* resolved = resolve(attribute, frame))
       inner.arguments[attribute.name()] = resolved;
   }
+  const InBody in_function(*this, node, nullptr);
   Scope scope;
   scope.outer = around;
   for (int i = 0; i < function.input_size(); ++i) {

@@ -139,12 +139,20 @@ std::optional<Ints> known_ints(Value v) {
 
 Lowering::Lowering(const CheckedModel& model, Graph& graph, const ImportOptions& options)
     : model_(model),
+      root_(&graph),
       graph_(&graph),
       limits_(options.limits),
       fed_(options.fed),
       states_(options.states),
+      named_(options.named),
+      body_path_(""),
       training_(options.training) {
   note_reads(model.proto.graph().node());
+  for (const auto& node : model.proto.graph().node()) {
+    for (const auto& attribute : node.attribute()) {
+      if (attribute.has_g()) note_settings(attribute.g().node());
+    }
+  }
   for (const auto& output : model.proto.graph().output()) read_.insert(output.name());
   for (const auto& f : model.proto.functions()) {
     functions_.emplace(function_id(f), &f);
@@ -190,13 +198,22 @@ void Lowering::run() {
 
 void Lowering::add_initializers(const onnx::GraphProto& graph, Scope& scope,
                                 const std::string& prefix) {
+  const bool outermost = &graph == &model_.proto.graph();
   for (const auto& proto : graph.initializer()) {
-    if (body_ == nullptr && fed_.count(proto.name()) != 0) continue;
-    Tensor tensor = model_.tensors->get(proto, proto.name());
-    const Value v = graph_->add_constant(std::move(tensor), prefix + proto.name());
-    if (body_ == nullptr) parameters_.insert(v.id());
-    if (body_ == nullptr && states_.count(proto.name()) != 0) graph_->make_state(v);
-    scope.names[proto.name()] = v;
+    const std::string& name = proto.name();
+    if (outermost && fed_.count(name) != 0) continue;
+    if (!outermost && scope.names.count(name) != 0) continue;  // an input of the body
+    Tensor tensor = model_.tensors->get(proto, name);
+    if (!outermost) {
+      if (const Value v = lift(name, tensor, false)) {
+        scope.names[name] = here(v);
+        continue;
+      }
+    }
+    const Value v = graph_->add_constant(std::move(tensor), prefix + name);
+    if (outermost) parameters_.insert(v.id());
+    if (outermost && states_.count(name) != 0) graph_->make_state(v);
+    scope.names[name] = v;
   }
 }
 
@@ -271,7 +288,7 @@ void Lowering::lower_node(const onnx::NodeProto& node, Scope& scope, const Frame
   }
   while (!inputs.empty() && !inputs.back()) inputs.pop_back();
 
-  const size_t first_new = graph_->value_count();
+  size_t first_new = graph_->value_count();
   std::vector<Binding> results;
   if (auto f = functions_.find(function_id(node)); f != functions_.end() && !says_gradient(node)) {
     results = lower_function(node, *f->second, inputs, frame);
@@ -291,6 +308,17 @@ void Lowering::lower_node(const onnx::NodeProto& node, Scope& scope, const Frame
     results = lower_with_bodies(node, inputs, scope, frame);
   } else {
     results = raise_node(node, std::move(inputs), frame);
+  }
+  if (node.domain().empty() && node.op_type() == "Constant" && node.output_size() == 1 &&
+      frame.function == nullptr && results.size() == 1 && results[0]) {
+    const Value v = results[0].value();
+    const Tensor* made = v ? constant(v) : nullptr;
+    if (made != nullptr && body_path_ && !body_path_->empty()) {
+      if (const Value lifted = lift(node.output(0), *made, true)) results[0] = here(lifted);
+      first_new = graph_->value_count();  // its name is chosen
+    } else if (made != nullptr && body_path_ && named_.count(node.output(0)) != 0) {
+      parameters_.insert(v.id());  // read in bodies, too
+    }
   }
   bind(node, results, first_new, scope, frame);
 }

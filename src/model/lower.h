@@ -2,6 +2,7 @@
 // and constant branches inlined, opsets raised (raise.h).
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -110,6 +111,9 @@ class Lowering {
 
   /// Inputs, initializers, nodes, outputs.
   void run();
+  /// After run(): ImportedModel::initializers of bodies, and ImportedModel::inside.
+  const std::vector<std::string>& lifted() const { return lifted_names_; }
+  const std::map<std::string, std::string>& inside() const { return inside_; }
 
   /// A number that no other node of this import has got: names random streams.
   int64_t next_stream() { return streams_++; }
@@ -137,6 +141,15 @@ class Lowering {
     std::unordered_map<uint32_t, Value> inner_of;  // by id in the enclosing graph
     std::unordered_map<uint32_t, Value> outer_of;  // by id of an input
   };
+  /// While the body that is this attribute of the node is lowered. A null attribute: a function.
+  struct InBody {
+    InBody(Lowering& lowering, const onnx::NodeProto& node, const char* attribute);
+    ~InBody() { lowering.body_path_ = std::move(before); }
+    InBody(const InBody&) = delete;
+    InBody& operator=(const InBody&) = delete;
+    Lowering& lowering;
+    std::optional<std::string> before;
+  };
   struct LoweredBody {
     std::shared_ptr<Graph> graph;
     std::vector<Value> captured;
@@ -158,6 +171,11 @@ class Lowering {
 
   void add_inputs(const onnx::GraphProto& graph, Scope& scope);
   void add_initializers(const onnx::GraphProto& graph, Scope& scope, const std::string& prefix);
+  /// What an initializer or Constant node of the body that is being lowered is to the model: a
+  /// constant of the model's graph, under the name by which users know it. Null: it stays within.
+  Value lift(const std::string& name, const Tensor& tensor, bool constant_node);
+  /// Which names bodies read as settings of operators.
+  void note_settings(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes);
   void lower_nodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, Scope& scope,
                    const Frame& frame);
   /// Counts what no node of the file stands for; throws ModelError beyond max_inlined.
@@ -215,12 +233,20 @@ class Lowering {
                                              const Frame& frame);
 
   const CheckedModel& model_;
+  Graph* const root_;         // the model's
   Graph* graph_;              // under construction: the model's, or that of a body
   OpenBody* body_ = nullptr;  // whose graph that is; null: the model's
   const Limits& limits_;
   std::unordered_set<std::string> read_;  // names that something in the file reads
   const std::set<std::string>& fed_;      // inputs with a default, to be inputs
   const std::set<std::string>& states_;   // initializers that change
+  const std::set<std::string>& named_;    // ImportOptions::named
+  // Of the body being lowered, see model/body_names.h; none in functions.
+  std::optional<std::string> body_path_;
+  std::unordered_map<std::string, Value> lifted_;
+  std::vector<std::string> lifted_names_;                  // in order
+  std::map<std::string, std::string> inside_;              // ImportedModel::inside
+  std::unordered_map<std::string, std::string> settings_;  // names that bodies' settings read: why
   bool training_;
   std::unordered_map<std::string, const onnx::FunctionProto*> functions_;
   const Frame* frame_ = nullptr;             // of the node being lowered

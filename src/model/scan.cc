@@ -5,43 +5,12 @@
 #include <optional>
 #include <vector>
 
+#include "model/messages.h"
 #include "model/wire.h"
 #include "steep/error.h"
 
 namespace steep {
 namespace {
-
-/// Messages that can hold nodes, and the tensors among them. Everything else is skipped unread.
-enum class Message { model, graph, node, attribute, function, training };
-
-/// The message in field `number` of a `parent`. Field numbers: onnx.proto (never reused, by its own
-/// rules).
-std::optional<Message> child(Message parent, uint32_t number) {
-  switch (parent) {
-    case Message::model:
-      if (number == 7) return Message::graph;
-      if (number == 20) return Message::training;
-      if (number == 25) return Message::function;
-      break;
-    case Message::training:
-      if (number == 1 || number == 2) return Message::graph;
-      break;
-    case Message::graph:
-      if (number == 1) return Message::node;
-      break;
-    case Message::function:
-      if (number == 7) return Message::node;
-      if (number == 11) return Message::attribute;
-      break;
-    case Message::node:
-      if (number == 5) return Message::attribute;
-      break;
-    case Message::attribute:
-      if (number == 6 || number == 11) return Message::graph;
-      break;
-  }
-  return std::nullopt;
-}
 
 struct Level {
   WireReader reader;
@@ -86,7 +55,7 @@ void scan_model(std::span<const std::byte> bytes, const Limits& limits) {
     if (field.type != WireType::bytes) continue;
     if (++parts > max_parts) over_limit("The model has too many parts.", max_parts, "max_nodes");
     const std::optional<Message> kind = child(here.kind, field.number);
-    if (!kind) continue;
+    if (!kind || *kind == Message::tensor || *kind == Message::sparse) continue;
     if (*kind == Message::node && ++nodes > limits.max_nodes) {
       over_limit("The model has too many nodes.", limits.max_nodes, "max_nodes");
     }

@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <charconv>
+#include <cstring>
 #include <utility>
 
 #include "model/quote.h"
@@ -30,16 +31,6 @@ int64_t parse_number(const std::string& text, const std::string& key, const std:
                       .remedy = kExportAgain});
   }
   return value;
-}
-
-ExternalSlice slice_of(const onnx::TensorProto& proto, const std::string& name) {
-  ExternalSlice slice;
-  for (const auto& entry : proto.external_data()) {
-    if (entry.key() == "location") slice.location = entry.value();
-    if (entry.key() == "offset") slice.offset = parse_number(entry.value(), "offset", name);
-    if (entry.key() == "length") slice.length = parse_number(entry.value(), "length", name);
-  }
-  return slice;
 }
 
 [[noreturn]] void wrong_size(const std::string& name, DType dtype, const Dims& dims,
@@ -119,6 +110,18 @@ void normalise_bools(Tensor& tensor) {
   for (int64_t i = 0; i < tensor.size(); ++i) bytes[i] = bytes[i] != 0;
 }
 
+}  // namespace
+
+ExternalSlice slice_of(const onnx::TensorProto& proto, const std::string& name) {
+  ExternalSlice slice;
+  for (const auto& entry : proto.external_data()) {
+    if (entry.key() == "location") slice.location = entry.value();
+    if (entry.key() == "offset") slice.offset = parse_number(entry.value(), "offset", name);
+    if (entry.key() == "length") slice.length = parse_number(entry.value(), "length", name);
+  }
+  return slice;
+}
+
 Dims dims_of(const onnx::TensorProto& proto, const std::string& name, DType dtype) {
   Dims dims(proto.dims().begin(), proto.dims().end());
   int64_t bytes = 0;
@@ -138,8 +141,6 @@ Dims dims_of(const onnx::TensorProto& proto, const std::string& name, DType dtyp
   }
   return dims;
 }
-
-}  // namespace
 
 DType dtype_from_onnx(int32_t number, const std::string& name) {
   const auto dtype = static_cast<DType>(number);
@@ -182,10 +183,10 @@ Tensor decode(const onnx::TensorProto& proto, const std::string& name, ExternalD
   return tensor;
 }
 
-void TensorTable::take(onnx::TensorProto* proto, const std::string& name) {
-  const DType dtype = dtype_from_onnx(proto->data_type(), name);
+void TensorTable::count(const onnx::TensorProto& proto, const std::string& name) {
+  const DType dtype = dtype_from_onnx(proto.data_type(), name);
   const auto size =
-      static_cast<size_t>(element_count(dims_of(*proto, name, dtype))) * size_of(dtype);
+      static_cast<size_t>(element_count(dims_of(proto, name, dtype))) * size_of(dtype);
   if (size > max_bytes_ - bytes_) {
     throw ModelError({.what = "The model's tensors are too large.",
                       .node = quote(name),
@@ -193,7 +194,66 @@ void TensorTable::take(onnx::TensorProto* proto, const std::string& name) {
                       .remedy = "If the model is meant to be so large, raise Limits::max_bytes."});
   }
   bytes_ += size;
+}
+
+void TensorTable::take(onnx::TensorProto* proto, const std::string& name) {
+  count(*proto, name);
   keep(proto, decode(*proto, name, external_));
+}
+
+void TensorTable::take_sparse(const onnx::SparseTensorProto& sparse, const std::string& name,
+                              onnx::TensorProto* dense) {
+  auto fail = [&](std::string expected, std::string received) {
+    throw ModelError({.what = "A sparse tensor cannot be read.",
+                      .node = quote(name),
+                      .expected = std::move(expected),
+                      .received = std::move(received),
+                      .remedy = kExportAgain});
+  };
+  dense->Clear();
+  dense->set_name(name);
+  dense->set_data_type(sparse.values().data_type());
+  *dense->mutable_dims() = sparse.dims();
+  count(*dense, name);
+  const Tensor values = decode(sparse.values(), name, external_);
+  const Tensor indices = decode(sparse.indices(), name, external_);
+  Tensor tensor = Tensor::zeros(values.dtype(), dims_of(*dense, name, values.dtype()));
+  const int64_t rank = static_cast<int64_t>(tensor.dims().size()), n = values.size();
+  const bool linear = indices.dims() == Dims{n};
+  if (values.dims().size() != 1 || indices.dtype() != DType::i64 ||
+      !(linear || indices.dims() == Dims{n, rank})) {
+    fail(fmt::format("values [N], and int64 indices [N] or [N, {}]", rank),
+         fmt::format("values {}, {} indices {}", to_string(values.dims()), name_of(indices.dtype()),
+                     to_string(indices.dims())));
+  }
+  const size_t width = size_of(values.dtype());
+  const auto* at = indices.data<int64_t>();
+  int64_t before = -1;
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t place = linear ? at[i] : 0;
+    for (int64_t axis = 0; !linear && axis < rank; ++axis) {
+      const int64_t index = at[i * rank + axis], extent = tensor.dims()[static_cast<size_t>(axis)];
+      if (index < 0 || index >= extent)
+        fail(fmt::format("indices from 0 to {}", extent - 1), fmt::format("{}", index));
+      place = place * extent + index;
+    }
+    if (place <= before || place >= tensor.size()) {
+      fail(fmt::format("rising indices below {}", tensor.size()),
+           fmt::format("{} after {}", place, before));
+    }
+    before = place;
+    std::memcpy(static_cast<char*>(tensor.data()) + static_cast<size_t>(place) * width,
+                static_cast<const char*>(values.data()) + static_cast<size_t>(i) * width, width);
+  }
+  keep(dense, std::move(tensor));
+}
+
+void TensorTable::take_sparse(onnx::AttributeProto* attribute, const std::string& name) {
+  onnx::AttributeProto dense;
+  dense.set_name("value");
+  dense.set_type(onnx::AttributeProto::TENSOR);
+  take_sparse(attribute->sparse_tensor(), name, dense.mutable_t());
+  attribute->Swap(&dense);
 }
 
 void TensorTable::take_initializer(onnx::TensorProto* proto) {

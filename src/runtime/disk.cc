@@ -320,12 +320,14 @@ void DiskLock::verify() const {
   }
 }
 
-void write_file(const fs::path& path, const std::function<void(FileWriter&)>& contents) {
+void write_file(const fs::path& path, const std::function<void(FileWriter&)>& contents,
+                const Companions& companions) {
   const fs::path target = check_destination(path);
   const DiskLock lock(target);
   if (lock.exclusive()) remove_stale_files(target);
   const fs::path temporary = unused_name(target, kTemporary);
   try {
+    if (companions.write) companions.write(target);
     {
       FileWriter file(temporary);
       contents(file);
@@ -336,9 +338,11 @@ void write_file(const fs::path& path, const std::function<void(FileWriter&)>& co
     rename_path(temporary, target);
   } catch (...) {
     remove_file(temporary);
+    if (companions.discard) companions.discard();
     throw;
   }
   sync_parent(target);
+  if (companions.sweep) companions.sweep();
 }
 
 }  // namespace steep

@@ -113,11 +113,20 @@ class DiskLock {
   bool exclusive_ = false;
 };
 
+/// Files that another one names, for write_file(): what is done about them while other writers of
+/// that file wait. `target` is where it goes.
+struct Companions {
+  /// Writes them, under names that nobody has.
+  std::function<void(const std::filesystem::path& target)> write{};
+  std::function<void()> discard{};  ///< takes them away: the file will not be there. May not throw
+  std::function<void()> sweep{};    ///< the file is in place, durably
+};
+
 /// Writes beside, syncs, renames over check_destination(path): a reader sees the old file or the
 /// new one, whole. Writers of one file queue. Throws IoError; the old file stays, unless the error
 /// says otherwise.
-void write_file(const std::filesystem::path& path,
-                const std::function<void(FileWriter&)>& contents);
+void write_file(const std::filesystem::path& path, const std::function<void(FileWriter&)>& contents,
+                const Companions& companions = {});
 
 /// A system call of a save, about to be made.
 struct DiskCall {

@@ -85,8 +85,8 @@ CheckReport report(const std::function<ImportedModel()>& import, const TrainingO
         report.warnings.push_back(std::move(doubt));
       }
     }
-    const Choice choice =
-        choose_parameters(graph, outputs, model.initializers, model.constants, options);
+    const Choice choice = choose_parameters(graph, outputs, model.initializers, model.constants,
+                                            options, left_inside(model.inside));
     const std::vector<Value>& parameters = choice.parameters;
     for (Value v : parameters) report.parameters.push_back(info_of(v));
     report.left_out = choice.left_out;
@@ -120,14 +120,22 @@ CheckReport report(const std::function<ImportedModel()>& import, const TrainingO
 }  // namespace
 
 CheckReport check_model(const std::filesystem::path& model, const TrainingOptions& options) {
-  return report([&] { return import_model(model, {.limits = options.limits, .leave_out = true}); },
-                options);
+  return report(
+      [&] {
+        return import_model(
+            model, {.limits = options.limits, .leave_out = true, .named = named_in(options)});
+      },
+      options);
 }
 
 CheckReport check_model(std::span<const std::byte> model, const TrainingOptions& options,
                         const std::filesystem::path& folder) {
   return report(
-      [&] { return import_model(model, {.limits = options.limits, .leave_out = true}, folder); },
+      [&] {
+        return import_model(
+            model, {.limits = options.limits, .leave_out = true, .named = named_in(options)},
+            folder);
+      },
       options);
 }
 

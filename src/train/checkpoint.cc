@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/budget.h"
 #include "steep/error.h"
 #include "train/files.h"
 #include "train/manifest.h"
@@ -200,7 +201,8 @@ Checkpoint read_folder(const Descriptor& opened, const fs::path& folder) {
                fmt::format("it has {} bytes instead of {}", source.size(), record->second.bytes));
       }
       if (crc32c_of(source) != record->second.crc) refuse(file, "its checksum does not match");
-      (name == kModel ? checkpoint.weights : checkpoint.moments) = read_safetensors(source);
+      (name == kModel ? checkpoint.weights : checkpoint.moments) =
+          read_safetensors(source, current_limits());
     }
   } catch (const CheckpointError&) {
     throw;

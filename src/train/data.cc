@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/budget.h"
 #include "steep/error.h"
 #include "train/files.h"
 #include "train/npz.h"
@@ -79,6 +80,7 @@ void need_rows(const Tensor& tensor) {
 }  // namespace
 
 std::map<std::string, Tensor> load_arrays(const std::filesystem::path& path, const Limits& limits) {
+  const Budget budget(limits);
   FileSource source(path);
   // Both kinds begin with eight bytes. Those of safetensors, a length of at most 100 MB, end in
   // zeros; a zip file's go on with the version that its first member needs, or with the counts of

@@ -47,6 +47,45 @@ Value label_input(Graph& graph, const std::string& name, Type type, bool* added)
   return graph.add_input(name, std::move(type));
 }
 
+/// What a value is before it is moved, cast and bounded.
+Value before_moves(Value v) {
+  for (;;) {
+    const Node n = v.producer();
+    const OpDef* def = n ? find_op(n.op()) : nullptr;
+    if (def == nullptr) return v;
+    const std::string& op = n.op();
+    const bool bounds = op == "Clip" || op == "Identity";
+    if (!def->view && op != "Transpose" && op != "Cast" && !bounds) {
+      if ((op != "Max" && op != "Min") || n.input_count() != 2) return v;
+      const bool first = n.input(1).role() == Role::constant;
+      if (!first && n.input(0).role() != Role::constant) return v;
+      v = n.input(first ? 0 : 1);
+      continue;
+    }
+    v = n.input(0);
+  }
+}
+
+/// p of 1 - p.
+Value complement_of(Value v) {
+  const Node n = before_moves(v).producer();
+  if (!n || n.op() != "Sub" || n.input(0).role() != Role::constant) return {};
+  return before_moves(n.input(1));
+}
+
+/// Numbers from 0 to 1 that sum to 1, as files spell them other than by the operator of the loss.
+bool makes_probabilities(Node n) {
+  if (n.op() == "Softmax" || n.op() == "Sigmoid") return true;
+  if (n.op() == "Concat" && n.input_count() == 2) {
+    return complement_of(n.input(0)) == before_moves(n.input(1)) ||
+           complement_of(n.input(1)) == before_moves(n.input(0));
+  }
+  if (n.op() != "Div") return false;
+  const Node sum = before_moves(n.input(1)).producer();
+  return sum && (sum.op() == "ReduceSum" || sum.op() == "ReduceL1") &&
+         before_moves(sum.input(0)) == before_moves(n.input(0));
+}
+
 }  // namespace
 
 const Output& find_output(const Graph& graph, const TrainingOptions& options) {
@@ -100,22 +139,28 @@ Value binary_cross_entropy_with_logits_loss(Value logits, Value target) {
 }
 
 std::string doubts(const Graph& graph, const TrainingOptions& options) {
-  std::string_view last;
-  if (options.loss == "softmax_cross_entropy") last = "Softmax";
-  if (options.loss == "binary_cross_entropy_with_logits") last = "Sigmoid";
+  std::string_view own;  // what the loss does itself
+  if (options.loss == "softmax_cross_entropy") own = "Softmax";
+  if (options.loss == "binary_cross_entropy_with_logits") own = "Sigmoid";
+  if (own.empty()) return "";
   const Value y = find_output(graph, options).value;
-  Node n = y.producer();
-  const OpDef* def = n ? find_op(n.op()) : nullptr;
-  while (def != nullptr && (def->view || n.op() == "Transpose" || n.op() == "Cast")) {
-    n = n.input(0).producer();
-    def = n ? find_op(n.op()) : nullptr;
+  const Node n = before_moves(y).producer();
+  if (!n) return "";
+  const std::string at =
+      fmt::format("{} applies {} itself, but output '{}' ", options.loss, own, y.name());
+  if (n.op() == own) {
+    return at + fmt::format(
+                    "comes from one ('{}'): it is applied twice, which slows training down and "
+                    "bounds the loss. Train on '{}': export the model without the {}, or with "
+                    "what it reads as an output, and name that.",
+                    n.name(), n.input(0).name(), own);
   }
-  if (last.empty() || !n || n.op() != last) return "";
-  return fmt::format(
-      "{} applies {} itself, but output '{}' comes from one ('{}'): it is applied twice, which "
-      "slows training down and bounds the loss. Train on '{}': export the model without the {}, or "
-      "with what it reads as an output, and name that.",
-      options.loss, last, y.name(), n.name(), n.input(0).name(), last);
+  if (!makes_probabilities(n)) return "";
+  return at + fmt::format(
+                  "holds probabilities already ('{}', {}), which slows training down and bounds "
+                  "the loss. Export the scores from which they are computed as an output, and "
+                  "train on these.",
+                  n.name(), n.op());
 }
 
 AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options) {

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "ops/optimizers.h"
+#include "runtime/zeros.h"
 #include "steep/error.h"
 #include "train/own_optimizer.h"
 
@@ -183,7 +184,8 @@ std::vector<Moment> moments_of(const OptimizerOptions& o) {
 
 Tensor initial_of(const Moment& moment, const Type& parameter) {
   const Type type = type_of(moment, parameter);
-  Tensor tensor = Tensor::zeros(type.dtype, type.dims());
+  // Whoever only evaluates has no use for them.
+  Tensor tensor = untouched_zeros(type.dtype, type.dims());
   if (moment.initial == 0) return tensor;
   if (type.dtype == DType::f32) {
     std::fill_n(tensor.data<float>(), tensor.size(), static_cast<float>(moment.initial));

@@ -60,7 +60,8 @@ std::string what_was_found(const Path& path, const std::vector<std::string>& kno
 
 Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
                          std::span<const std::string> initializers,
-                         std::span<const std::string> constants, const TrainingOptions& options) {
+                         std::span<const std::string> constants, const TrainingOptions& options,
+                         std::span<const LeftOut> inside) {
   const std::vector<std::string> known(initializers.begin(), initializers.end());
   std::vector<std::string> all = known;
   all.insert(all.end(), constants.begin(), constants.end());
@@ -129,6 +130,9 @@ Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
       choice.left_out.push_back({name, std::move(reason)});
     }
   }
+  for (const LeftOut& l : inside) {
+    if (trainable.empty() && frozen.count(l.name) == 0) choice.left_out.push_back(l);
+  }
   if (choice.parameters.empty()) {
     throw ModelError(ErrorParts{
         .what = "No trained parameter is on the way to the loss.",
@@ -138,6 +142,20 @@ Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
         .remedy = "Name other parameters, or check that they were exported as initializers."});
   }
   return choice;
+}
+
+std::set<std::string> named_in(const TrainingOptions& options) {
+  std::set<std::string> names(options.trainable.begin(), options.trainable.end());
+  names.insert(options.frozen.begin(), options.frozen.end());
+  for (const ParameterGroup& group : options.groups)
+    names.insert(group.names.begin(), group.names.end());
+  return names;
+}
+
+std::vector<LeftOut> left_inside(std::span<const std::pair<std::string, std::string>> inside) {
+  std::vector<LeftOut> left;
+  for (const auto& [name, why] : inside) left.push_back({name, why});
+  return left;
 }
 
 std::vector<std::string> describe(std::span<const LeftOut> left_out) {

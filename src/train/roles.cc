@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 #include <string_view>
 
@@ -17,6 +18,7 @@ using Names = std::span<const std::string_view>;
 constexpr std::string_view kInput = "shifts or scales an input";
 constexpr std::string_view kLoss = "weighs the loss";
 constexpr std::string_view kQuantised = "is a scale of quantisation";
+constexpr std::string_view kSingle = "is a single number";
 
 /// Operators that have weights by their nature.
 constexpr std::array<std::string_view, 19> kLayers = {"MatMul",
@@ -73,7 +75,90 @@ void each_output(Node n, F&& f) {
   }
 }
 
+bool has_bodies(Node n) { return n.op() == "If" || n.op() == "Loop" || n.op() == "steep.Loop"; }
+
+/// What input `input` of a branch or loop is called inside; the bodies that read it.
+std::vector<std::pair<Body, Value>> inside(Node n, int input) {
+  std::vector<std::pair<Body, Value>> found;
+  const Attrs& attrs = n.attrs();
+  int first = n.op() == "If" ? 1 : 0;
+  for (const char* name : {"then_branch", "else_branch", "body"}) {
+    const Attr* attr = attrs.find(name);
+    const Body* body = attr != nullptr ? std::get_if<Body>(attr) : nullptr;
+    if (body == nullptr || *body == nullptr) continue;
+    const int own = static_cast<int>((*body)->inputs().size());
+    // A loop's body has a counter where the node has trip count and condition.
+    const int at = n.op() == "If" ? input - first : input - 1;
+    if (at >= 0 && at < own && (n.op() == "If" || input > 1))
+      found.emplace_back(*body, (*body)->inputs()[static_cast<size_t>(at)]);
+    first += own;
+  }
+  return found;
+}
+
 bool narrow_integer(DType dtype) { return is_integer(dtype) && size_of(dtype) == 1; }
+
+bool may_weigh(Value v) {
+  return is_float(v.dtype()) && v.type().shape && !v.type().shape->empty();
+}
+
+/// Is there a layer in the bodies of a branch or loop? `free`: by input of the node.
+bool layer_inside(Node n, const std::vector<bool>& free) {
+  std::map<const Graph*, std::set<uint32_t>> found;  // what no input bears on, by body
+  std::vector<Body> bodies;
+  for (const auto& [name, attr] : n.attrs()) {
+    if (const Body* body = std::get_if<Body>(&attr); body != nullptr && *body)
+      bodies.push_back(*body);
+  }
+  for (int i = 0; i < n.input_count(); ++i) {
+    if (!free[static_cast<size_t>(i)]) continue;
+    for (const auto& [body, v] : inside(n, i)) found[body.get()].insert(v.id());
+  }
+  for (const Body& body : bodies) {
+    std::set<uint32_t>& constants = found[body.get()];
+    auto is_free = [&](Value v) {
+      return !v || v.role() == Role::constant || constants.count(v.id()) != 0;
+    };
+    for (Node inner : body->nodes()) {
+      std::vector<bool> operands;
+      bool all = true, weights = false;
+      for (int i = 0; i < inner.input_count(); ++i) {
+        const Value v = inner.input(i);
+        operands.push_back(is_free(v));
+        all = all && operands.back();
+        weights = weights || (v && operands.back() && may_weigh(v));
+      }
+      if (has_bodies(inner) ? layer_inside(inner, operands) : !all && weights && in(kLayers, inner))
+        return true;
+      each_output(inner, [&](Value y) {
+        if (all) constants.insert(y.id());
+      });
+    }
+  }
+  return false;
+}
+
+/// What all that read it in the bodies of a branch or loop do with it, if that is no weight's part.
+std::string use_inside(Node n, int input) {
+  std::string reason;
+  for (const auto& [body, v] : inside(n, input)) {
+    for (const Output& o : body->outputs()) {
+      if (o.value == v) return "";
+    }
+    for (Node user : body->nodes()) {
+      for (int i = 0; i < user.input_count(); ++i) {
+        if (user.input(i) != v) continue;
+        std::string why;
+        if (is_setting(user, i)) why = "is a setting of " + user.op();
+        if (in(kQuantising, user) && i > 0) why = kQuantised;
+        if (has_bodies(user)) why = use_inside(user, i);
+        if (why.empty()) return "";
+        if (reason.empty()) reason = std::move(why);
+      }
+    }
+  }
+  return reason;
+}
 
 }  // namespace
 
@@ -86,12 +171,12 @@ Roles::Roles(const Graph& graph, std::span<const Value> losses, bool with_target
   }
   look_forward(order);
   look_back(order, losses);
-  if (!with_targets) return;
-  const bool layers =
+  layers_ =
       std::any_of(order.begin(), order.end(), [&](Node n) { return is_layer(n) && is_live(n); });
+  if (!with_targets) return;
   for (Value v : graph.inputs()) {
     Traits& t = traits_[v.id()];
-    t.target = layers && t.live && !t.to_layer && !t.free;
+    t.target = layers_ && t.live && !t.to_layer && !t.free;
   }
   find_targets(order);
 }
@@ -104,11 +189,15 @@ bool Roles::is_live(Node n) const {
 
 bool Roles::is_layer(Node n) const {
   if (!in(kLayers, n) && find_offered(n.op()) == nullptr) return false;
+  if (has_bodies(n)) {
+    std::vector<bool> free;
+    for (int i = 0; i < n.input_count(); ++i) free.push_back(!n.input(i) || of(n.input(i)).free);
+    return layer_inside(n, free);
+  }
   bool fed = false, weights = false;
   each_input(n, [&](Value v) {
     fed = fed || !of(v).free;
-    weights = weights ||
-              (of(v).free && is_float(v.dtype()) && v.type().shape && !v.type().shape->empty());
+    weights = weights || (of(v).free && may_weigh(v));
   });
   return fed && weights;
 }
@@ -169,6 +258,15 @@ void Roles::find_targets(std::span<const Node> order) {
 }
 
 std::string Roles::why_not(Value constant) const {
+  if (layers_ && constant.rank() > 0 && constant.tensor() != nullptr &&
+      constant.tensor()->size() == 1 && !belongs_to_layer(constant)) {
+    const std::string why = other_use(constant);
+    return why.empty() ? std::string(kSingle) : why;
+  }
+  return other_use(constant);
+}
+
+std::string Roles::other_use(Value constant) const {
   std::vector<Value> open{constant};
   std::set<uint32_t> seen{constant.id()};
   std::string reason;
@@ -198,9 +296,43 @@ std::string Roles::why_not(Value constant) const {
   return reason;
 }
 
+/// Is it, or what is made of it and other constants, an operand of a layer, or a bias of as many
+/// numbers as the layer has channels: one?
+bool Roles::belongs_to_layer(Value constant) const {
+  std::vector<Value> open{constant};
+  std::set<uint32_t> seen{constant.id()};
+  while (!open.empty()) {
+    const Value v = open.back();
+    open.pop_back();
+    for (Node n : users_[v.id()]) {
+      if (!is_live(n)) continue;
+      if (in(kLayers, n) && !has_bodies(n)) return true;
+      bool free = true;
+      each_output(n, [&](Value y) { free = free && of(y).free; });
+      if (free) {
+        each_output(n, [&](Value y) {
+          if (is_float(y.dtype()) && seen.insert(y.id()).second) open.push_back(y);
+        });
+      }
+      if (n.op() != "Add") continue;
+      const Value y = n.input(n.input(0) == v ? 1 : 0);
+      Node maker = y.producer();
+      while (maker && find_op(maker.op()) != nullptr && find_op(maker.op())->view)
+        maker = maker.input(0).producer();
+      if (!maker || !is_layer(maker) || !y.type().shape || y.rank() == 0) continue;
+      const Shape& shape = *y.type().shape;
+      const bool convolves = maker.op().find("Conv") != std::string::npos && shape.size() > 1;
+      if (const Dim& channels = convolves ? shape[1] : shape.back(); channels.known())
+        return channels.value() == 1;
+    }
+  }
+  return false;
+}
+
 std::string Roles::use(Node n, int input) const {
   if (is_setting(n, input)) return "is a setting of " + n.op();
   if (in(kQuantising, n) && input > 0) return std::string(kQuantised);
+  if (has_bodies(n)) return use_inside(n, input);
   if (in(kLosses, n) && input == 2) return std::string(kLoss);
   if (n.op() == "Gather" && input == 0 && n.input(1) && of(n.input(1)).target) {
     return weighs(n.output(0)) ? std::string(kLoss) : "";

@@ -23,8 +23,12 @@ namespace steep {
 /// - It is a scale or zero point of quantisation.
 /// - It is a setting of an operator: a running statistic, a bound, an exponent, a ratio.
 ///
-/// Everything else is a weight, so that what is not understood is trained. Without any layer (an
-/// elementwise model, embeddings alone) only the last two count.
+/// - It is a single number, and neither an operand of a layer nor the bias of one that has a single
+///   channel: 3 and 6 of a hard swish, 1 of 1 - p, the epsilon of a norm.
+///
+/// What a branch or loop reads counts as what the operators inside do with it. Everything else is a
+/// weight, so that what is not understood is trained. Without any layer (an elementwise model,
+/// embeddings alone) only quantisation and settings count.
 class Roles {
  public:
   /// `with_targets`: the loss, and with it the inputs of the targets, are inside of the model.
@@ -50,11 +54,14 @@ class Roles {
   void look_forward(std::span<const Node> order);
   void look_back(std::span<const Node> order, std::span<const Value> losses);
   void find_targets(std::span<const Node> order);
+  std::string other_use(Value constant) const;  // than as a single number
   std::string use(Node n, int input) const;
+  bool belongs_to_layer(Value constant) const;
   bool weighs(Value picked) const;
 
   std::vector<Traits> traits_;  // by value id
   std::vector<std::vector<Node>> users_;
+  bool layers_ = false;  // there are some
 };
 
 }  // namespace steep

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "runtime/budget.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -202,7 +203,14 @@ SafetensorsHeader read_safetensors_header(const ByteSource& source, const Limits
   });
 
   const uint64_t data_bytes = source.size() - 8 - length;
-  if (data_bytes > limits.max_bytes) refuse(source.name(), "its tensors exceed the limit of bytes");
+  if (data_bytes > limits.max_bytes) {
+    throw DataError(ErrorParts{
+        .what = source.name() + " is larger than this process is to read",
+        .expected = fmt::format("at most {} of tensors", bytes_text(limits.max_bytes)),
+        .received = bytes_text(data_bytes),
+        .remedy = "if it is meant to be so large, raise Limits::max_bytes (max_bytes= in Python, "
+                  "--max-bytes, STEEP_MAX_BYTES)"});
+  }
   uint64_t end = 0;
   for (SafetensorsEntry& entry : header.entries) {
     uint64_t bytes = size_of(entry.dtype);

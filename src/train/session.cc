@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "ir/seed.h"
+#include "model/for_inference.h"
 #include "model/import.h"
+#include "model/without_loss.h"
 #include "passes/pipeline.h"
 #include "runtime/budget.h"
 #include "runtime/memory.h"
@@ -20,6 +22,7 @@
 #include "train/names.h"
 #include "train/optimizer.h"
 #include "train/own_optimizer.h"
+#include "train/parameters.h"
 #include "train/schedule.h"
 
 namespace steep {
@@ -73,9 +76,12 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   hold_own_optimizers(&options);
   std::set<std::string> changing;
   for (const auto& update : options.updates) changing.insert(update.first);
-  ImportedModel imported = import_model(
-      std::as_bytes(std::span(bytes)),
-      {.limits = options.limits, .leave_out = true, .states = std::move(changing)}, folder, given);
+  ImportedModel imported = import_model(std::as_bytes(std::span(bytes)),
+                                        {.limits = options.limits,
+                                         .leave_out = true,
+                                         .states = std::move(changing),
+                                         .named = named_in(options)},
+                                        folder, given);
   imported.require(options.output.empty() ? "loss" : options.output);
   for (const std::string& name : options.step_outputs) imported.require(name);
   const auto& known = imported.initializers;
@@ -89,7 +95,7 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   }
   std::map<std::string, Tensor> initial;
   model = prepare_model(std::move(imported.graph), imported.initializers, imported.constants,
-                        options, given, &initial);
+                        left_inside(imported.inside), options, given, &initial);
   fingerprint = model_fingerprint(model, options);
 
   Graph graph = step_graph(model, options);
@@ -401,6 +407,21 @@ std::map<std::string, Tensor> TrainingSession::Impl::shared(
   std::map<std::string, Tensor> result;
   for (const std::string& name : names) result[name] = programs.states.at(name);
   return result;
+}
+
+std::unique_ptr<DetachedModel> TrainingSession::Impl::detached(bool for_inference) const {
+  require_whole();
+  std::map<std::string, Tensor> weights = shared(stored());
+  weights.insert(given.begin(), given.end());  // those that are not trained
+  auto made = std::make_unique<DetachedModel>(std::as_bytes(std::span(bytes)), weights, folder,
+                                              options.limits);
+  if (!for_inference) return made;
+  if (!model.loss_output.empty()) {
+    made->set_skeleton(
+        without_loss(std::as_bytes(std::span(made->skeleton())), model.loss_output, options.label));
+  }
+  rewrite_for_inference(*made);
+  return made;
 }
 
 std::vector<std::string> TrainingSession::Impl::stored() const {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "model/detached.h"
 #include "program_set.h"
 #include "steep/steep.h"
 #include "train/labels.h"
@@ -42,6 +43,8 @@ struct TrainingSession::Impl {
   /// Throws DataError when an update was cut off and not every state has been replaced since.
   void require_whole() const;
   double rate() const;
+  /// The model with the weights of now.
+  std::unique_ptr<DetachedModel> detached(bool for_inference) const;
 
   std::string bytes;                    ///< the serialised model, for export
   std::filesystem::path folder;         ///< of its external data; empty: refused

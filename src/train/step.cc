@@ -215,7 +215,8 @@ void check_options(const TrainingOptions& options) {
 bool scales_loss(const TrainingOptions& options) { return options.precision == "fp16"; }
 
 TrainingModel prepare_model(Graph graph, std::span<const std::string> initializers,
-                            std::span<const std::string> constants, const TrainingOptions& options,
+                            std::span<const std::string> constants, std::span<const LeftOut> inside,
+                            const TrainingOptions& options,
                             const std::map<std::string, Tensor>& given,
                             std::map<std::string, Tensor>* initial) {
   check_options(options);
@@ -232,13 +233,15 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
     const Value losses[] = {attached.loss};
     TrainingOptions own = options;
     for (const auto& update : options.updates) own.frozen.push_back(update.first);
-    Choice choice = choose_parameters(with_loss, losses, initializers, constants, own);
+    Choice choice = choose_parameters(with_loss, losses, initializers, constants, own, inside);
     for (Value v : choice.parameters) chosen.push_back(v.name());
     model.left_out = std::move(choice.left_out);
   }
   auto make_state = [&](Value v) {
     const Type type = v.type();
-    (*initial)[v.name()] = given.count(v.name()) != 0 ? *v.tensor() : v.tensor()->clone();
+    // What nobody else holds needs no copy.
+    const bool own = given.count(v.name()) != 0 || v.tensor()->owner().use_count() == 1;
+    (*initial)[v.name()] = own ? *v.tensor() : v.tensor()->clone();
     graph.make_state(v);
     graph.set_tensor(v, Tensor());
     graph.set_type(v, type);

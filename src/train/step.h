@@ -35,7 +35,8 @@ struct TrainingModel {
 /// `given`; the moments' join them. Throws what attach_loss, choose_parameters, check_optimizer and
 /// check_schedule throw.
 TrainingModel prepare_model(Graph graph, std::span<const std::string> initializers,
-                            std::span<const std::string> constants, const TrainingOptions& options,
+                            std::span<const std::string> constants, std::span<const LeftOut> inside,
+                            const TrainingOptions& options,
                             const std::map<std::string, Tensor>& given,
                             std::map<std::string, Tensor>* initial);
 

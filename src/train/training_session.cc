@@ -9,10 +9,9 @@
 #include <utility>
 
 #include "model/import.h"
-#include "model/without_loss.h"
+#include "runtime/budget.h"
 #include "runtime/memory.h"
 #include "steep/error.h"
-#include "steep/export.h"
 #include "train/checkpoint.h"
 #include "train/files.h"
 #include "train/optimizer.h"
@@ -28,7 +27,9 @@ std::string read_model(const std::filesystem::path& path, const TrainingOptions&
     throw ModelError(ErrorParts{.what = "The model exceeds the limit of bytes.",
                                 .node = path.string(),
                                 .expected = fmt::format("at most {}", options.limits.max_bytes),
-                                .received = std::to_string(source.size())});
+                                .received = std::to_string(source.size()),
+                                .remedy = "Raise Limits::max_bytes (max_bytes= in Python, "
+                                          "--max-bytes)."});
   }
   std::string bytes(static_cast<size_t>(source.size()), '\0');
   source.read(0, bytes.data(), bytes.size());
@@ -301,6 +302,7 @@ const TrainingOptions& TrainingSession::options() const { return impl_->options;
 void TrainingSession::save_checkpoint(const std::filesystem::path& path,
                                       const std::string& user) const try {
   const std::lock_guard turn(impl_->programs.turn);
+  const Budget budget(impl_->options.limits);  // it is read back
   impl_->require_whole();
   const ScheduleOptions& s = impl_->options.schedule;
   write_checkpoint(
@@ -323,6 +325,7 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path,
 
 std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) try {
   const std::lock_guard turn(impl_->programs.turn);
+  const Budget budget(impl_->options.limits);
   Checkpoint saved = read_checkpoint(path);
   compare(saved.weights, impl_->shared(impl_->stored()), path);
   for (const std::string& name : impl_->model.counts) {  // all were one, before there were these
@@ -377,23 +380,21 @@ std::string TrainingSession::checkpoint_note() const {
 
 std::string TrainingSession::export_onnx_bytes(bool for_inference) const try {
   const std::lock_guard turn(impl_->programs.turn);
-  impl_->require_whole();
-  std::map<std::string, Tensor> weights = impl_->shared(impl_->stored());
-  weights.insert(impl_->given.begin(), impl_->given.end());  // those that are not trained
-  std::string bytes = with_weights(std::as_bytes(std::span(impl_->bytes)), weights, impl_->folder);
-  if (!for_inference) return bytes;
-  if (!impl_->model.loss_output.empty()) {
-    bytes = without_loss(std::as_bytes(std::span(bytes)), impl_->model.loss_output,
-                         impl_->options.label);
-  }
-  return model_for_inference(std::as_bytes(std::span(bytes)));
+  return impl_->detached(for_inference)->whole();
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
 }
 
 void TrainingSession::export_onnx(const std::filesystem::path& path, bool for_inference) const {
-  const std::string bytes = export_onnx_bytes(for_inference);
-  write_file(path, [&](FileWriter& file) { file.write(bytes); });
+  export_onnx(path, ExportOptions{.for_inference = for_inference});
+}
+
+void TrainingSession::export_onnx(const std::filesystem::path& path,
+                                  const ExportOptions& options) const try {
+  const std::lock_guard turn(impl_->programs.turn);
+  impl_->detached(options.for_inference)->write(path, options);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 StepPlan TrainingSession::plan(std::span<const Tensor> inputs) try {

@@ -326,9 +326,23 @@ TEST(BadModel, ElementTypesThatAreNotHeld) {
 }
 
 TEST(BadModel, SparseTensors) {
-  onnx::ModelProto m = small();
-  m.mutable_graph()->add_sparse_initializer()->mutable_values()->set_name("s");
-  EXPECT_TRUE(has(refused(to_bytes(m)).what, "sparse"));
+  for (const int64_t index : {-1, 1, 6}) {  // [1, 1] is out of order, 6 out of range
+    onnx::ModelProto m = small();
+    onnx::SparseTensorProto* sparse = m.mutable_graph()->add_sparse_initializer();
+    sparse->add_dims(6);
+    sparse->mutable_values()->set_name("s");
+    sparse->mutable_values()->set_data_type(1);
+    sparse->mutable_values()->add_dims(2);
+    sparse->mutable_values()->add_float_data(1);
+    sparse->mutable_values()->add_float_data(2);
+    sparse->mutable_indices()->set_data_type(7);
+    sparse->mutable_indices()->add_dims(2);
+    sparse->mutable_indices()->add_int64_data(1);
+    sparse->mutable_indices()->add_int64_data(index);
+    const ErrorParts e = refused(to_bytes(m));
+    EXPECT_EQ(e.node, "s");
+    EXPECT_TRUE(has(e.what, "sparse")) << e.what;
+  }
 }
 
 TEST(BadModel, InputsThatAreNoTensors) {

@@ -157,15 +157,12 @@ def test_one_after_the_other() -> None:
     assert ops(rewritten(model(nodes, X, weights), X)) == ["Conv", "Relu", "Conv"]
 
 
-def test_statistics_that_somebody_reads_are_still_computed() -> None:
+def test_a_normalisation_folds_whose_statistics_are_read() -> None:
     node, weights = conv()
     training = normalise("c", training_mode=1)
     training.output.extend(["running_mean", "running_variance"])
     proto = model([node, training], X, {**weights, **statistics(4)}, outputs=["y", "running_mean"])
-    made = steep.model_for_inference(proto)
-    assert ops(made) == ["Conv", "BatchNormalization"]
-    (mode,) = [a.i for a in made.graph.node[1].attribute if a.name == "training_mode"]
-    assert mode == 1
+    assert ops(steep.model_for_inference(proto)) == ["Conv", "Identity"]
 
 
 @pytest.mark.parametrize("opset", [11, 17])
@@ -223,3 +220,72 @@ def test_double_precision_and_external_data(tmp_path) -> None:
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(steep.ModelError):
         steep.model_for_inference(b"\xff\xff\xff")
+
+
+@pytest.mark.parametrize("opset", [9, 13, 14, 17])
+@pytest.mark.parametrize("read", ["output", "node"])
+def test_running_statistics_that_are_read_stay_as_they_are(opset: int, read: str) -> None:
+    results = ["y", "mean_now", "variance_now"]
+    mode = {"training_mode": 1} if opset >= 14 else {}
+    node = helper.make_node(
+        "BatchNormalization", ["x", "scale", "bias", "mean", "variance"], results, **mode
+    )
+    nodes = [node]
+    if read == "node":
+        nodes += [helper.make_node("Identity", [n], [n + "_read"]) for n in results[1:]]
+        results = ["y", "mean_now_read", "variance_now_read"]
+    weights = statistics(2)
+    proto = model(nodes, X, weights, opset=opset, outputs=results)
+    for output in proto.graph.output[1:]:  # before opset 14 nothing infers it
+        if not output.type.tensor_type.HasField("shape"):
+            output.type.tensor_type.shape.dim.add().dim_value = 2
+    made = steep.model_for_inference(proto)
+    onnx.checker.check_model(made, full_check=True)
+    at = [w[:, None, None] for w in weights.values()]
+    y = (X - at[2]) / np.sqrt(at[3] + 1e-5) * at[0] + at[1]
+    for got in (in_onnxruntime(made, X), steep.InferenceSession(made).run(None, {"x": X})):
+        np.testing.assert_allclose(got[0], y, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(got[1], weights["mean"])
+        np.testing.assert_allclose(got[2], weights["variance"])
+
+
+def test_statistics_of_a_batch_that_are_read_are_refused() -> None:
+    node = helper.make_node(
+        "BatchNormalization",
+        ["x", "scale", "bias", "mean", "variance"],
+        ["y", "m", "v", "saved_mean", "saved_variance"],
+    )
+    proto = model([node], X, statistics(2), opset=9, outputs=("y", "saved_mean"))
+    with pytest.raises(steep.ModelError, match="statistics of a batch"):
+        steep.model_for_inference(proto)
+
+
+@pytest.mark.parametrize("where", ["branch", "function"])
+def test_training_mode_ends_in_bodies_and_functions(where: str) -> None:
+    inner = normalise("x", "r", training_mode=1)
+    inner.output.extend(["m", "v"])
+    drop = helper.make_node("Dropout", ["r", "ratio", "on"], ["z"])
+    weights = {**statistics(2), "ratio": np.array(0.5, np.float32), "on": np.array(True)}
+    if where == "branch":
+        bodies = {}
+        for name in ("then_branch", "else_branch"):
+            again = [onnx.NodeProto.FromString(n.SerializeToString()) for n in (inner, drop)]
+            for n in again:
+                n.input[:] = [name + i if i == "r" else i for i in n.input]
+                n.output[:] = [name + o for o in n.output]
+            end = helper.make_tensor_value_info(name + "z", TensorProto.FLOAT, None)
+            bodies[name] = helper.make_graph(again, name, [], [end])
+        nodes = [helper.make_node("If", ["on"], ["y"], **bodies)]
+        proto = model(nodes, X, weights)
+    else:
+        names = list(weights)
+        proto = model([helper.make_node("Identity", ["x"], ["y"])], X, weights)
+        proto.graph.node[0].CopyFrom(helper.make_node("norm", ["x", *names], ["y"], domain="own"))
+        imports = [helper.make_opsetid("", 17)]
+        function = helper.make_function("own", "norm", ["x", *names], ["z"], [inner, drop], imports)
+        proto.functions.append(function)
+        proto.opset_import.append(helper.make_opsetid("own", 1))
+    made = steep.model_for_inference(proto)
+    at = [weights[k][:, None, None] for k in ("scale", "bias", "mean", "variance")]
+    want = (X - at[2]) / np.sqrt(at[3] + 1e-5) * at[0] + at[1]
+    np.testing.assert_allclose(in_onnxruntime(made, X)[0], want, rtol=1e-4, atol=1e-5)

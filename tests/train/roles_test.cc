@@ -52,12 +52,80 @@ TEST(Roles, SpelledOutNormalisationsLearnedPositionsAndSlopesAreWeights) {
       var = ReduceMean<axes = [-1]>(q)  ve = Add(var, eps)  sd = Sqrt(ve)  z = Div(c, sd)
       g0 = Mul(z, gamma)  g1 = Add(g0, beta)  r = PRelu(g1, slope)  y = MatMul(r, w) })");
   const Names names = session_of(bytes, {.loss = "mse"}).parameter_names();
-  EXPECT_EQ(names, (Names{"v", "positions", "gamma", "beta", "slope", "eps", "w"}));
+  EXPECT_EQ(names,
+            (Names{"v", "positions", "gamma", "beta", "slope", "w"}));  // eps is a single number
   // Of the input itself, too: what a reduction took part in is no plain input any more.
   const std::string first = model_bytes(R"(g (float[n, 2] x) => (float[n, 3] y)
     <float[2] gamma = {1, 1}, float[2, 3] w = {1, 2, 3, 4, 5, 6}>
     { mean = ReduceMean<axes = [-1]>(x)  c = Sub(x, mean)  z = Mul(c, gamma)  y = MatMul(z, w) })");
   EXPECT_EQ(session_of(first, {.loss = "mse"}).parameter_names(), (Names{"gamma", "w"}));
+}
+
+TEST(Roles, SingleNumbersAreWeightsOfLayersAlone) {
+  struct Case {
+    const char* what;
+    const char* shapes;
+    const char* more;  // initializers
+    const char* body;
+    Names trained, left;
+  };
+  const Case cases[] = {
+      {"hard swish",
+       "float[n, 3]",
+       "float[1] three = {3}, float[1] six = {6}, float zero = {0},",
+       "a = Add(m, three)  c = Clip(a, zero, top)  p = Mul(m, c)  y = Div(p, six)",
+       {"w"},
+       {"three: is a single number", "six: is a single number", "top: is a setting of Clip"}},
+      {"1 - p",
+       "float[n, 3]",
+       "float[1] unity = {1},",
+       "p = Sigmoid(m)  y = Sub(unity, p)",
+       {"w"},
+       {"unity: is a single number"}},
+      {"as tensors of rank 2",
+       "float[n, 3]",
+       "float[1, 1] half = {0.5},",
+       "y = Mul(m, half)",
+       {"w"},
+       {"half: is a single number"}},
+      {"bias of one channel",
+       "float[n, 1]",
+       "float[3, 1] v = {1, 2, 3}, float[1] b = {0},",
+       "q = MatMul(m, v)  y = Add(b, q)",
+       {"w", "v", "b"},
+       {}},
+      {"bias of a Gemm",
+       "float[n, 1]",
+       "float[1, 3] v = {1, 2, 3}, float[1] b = {0},",
+       "y = Gemm<transB = 1>(m, v, b)",
+       {"w", "v", "b"},
+       {}},
+      {"slope",
+       "float[n, 3]",
+       "float[1] slope = {0.25},",
+       "y = PRelu(m, slope)",
+       {"w", "slope"},
+       {}},
+  };
+  for (const Case& c : cases) {
+    const std::string bytes =
+        model_bytes("g (float[n, 2] x) => (" + std::string(c.shapes) + " y) <" + c.more +
+                    " float top = {6}, float[2, 3] w = {1, 2, 3, 4, 5, 6}> { m = MatMul(x, w) " +
+                    c.body + " }");
+    const auto session = session_of(bytes, {.loss = "mse"});
+    Names trained = session.parameter_names(), wanted = c.trained;
+    std::sort(trained.begin(), trained.end());
+    std::sort(wanted.begin(), wanted.end());
+    EXPECT_EQ(trained, wanted) << c.what;
+    Names left;
+    for (const std::string& line : left_out(session)) {
+      if (line.find("scalar") == std::string::npos) left.push_back(line);
+    }
+    Names expected = c.left;
+    std::sort(left.begin(), left.end());
+    std::sort(expected.begin(), expected.end());
+    EXPECT_EQ(left, expected) << c.what;
+  }
 }
 
 TEST(Roles, ComputedWeightsAndTablesAreWeights) {
