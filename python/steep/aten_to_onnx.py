@@ -34,6 +34,7 @@ from steep.ctc import CTC
 from steep.decompose import decompose
 from steep.digits import constants_with_digits, keep_digits
 from steep.fingerprint import Undetermined, fingerprint
+from steep.halves import compute_in_float32
 from steep.indices import refuse_negative
 from steep.recurrent import RECURRENT, keep_whole
 from steep.stops import TRANSLATIONS
@@ -82,6 +83,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     count = sum(n.op == "placeholder" for n in traced.graph.nodes)
     keep_whole(traced.graph)
     decompose(traced, _registry().is_registered)
+    compute_in_float32(traced)
     program = _as_program(traced)
     _make_first_operands_tensors(program.graph)
     _fx_passes.insert_type_promotion_nodes(program.graph_module)

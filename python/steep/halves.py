@@ -1,0 +1,113 @@
+"""Operators of float16 and bfloat16, as PyTorch computes them: in float32, rounded at the end.
+
+A number beside such a tensor (a count, an epsilon, a 0-dimensional tensor of integers) is of
+float32 there, where ONNX wants it in the tensor's dtype: 70,000 is infinite in float16. And
+operators that ONNX spells out in several steps (a variance, a norm) round once, not at each of
+these.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+_HALVES = (torch.float16, torch.bfloat16)
+_aten = torch.ops.aten
+_WITH_NUMBERS = {
+    *(_aten.add, _aten.sub, _aten.rsub, _aten.mul, _aten.div, _aten.pow, _aten.remainder),
+    *(_aten.fmod, _aten.true_divide, _aten.lerp, _aten.addcmul, _aten.addcdiv),
+}
+_IN_STEPS = {
+    *(_aten.var, _aten.std, _aten.var_mean, _aten.std_mean, _aten.norm, _aten.renorm),
+    *(_aten.linalg_vector_norm, _aten.linalg_matrix_norm, _aten.dist, _aten.pairwise_distance),
+    *(_aten.cdist, _aten._cdist_forward, _aten._euclidean_dist, _aten.cosine_similarity),
+    *(_aten.logsumexp, _aten.scatter_reduce, _aten.index_reduce, _aten.segment_reduce),
+    *(_aten.mse_loss, _aten.l1_loss, _aten.smooth_l1_loss, _aten.huber_loss, _aten.kl_div),
+    *(_aten.binary_cross_entropy, _aten.binary_cross_entropy_with_logits, _aten.nanmean),
+    *(_aten.soft_margin_loss, _aten.multi_margin_loss, _aten.cross_entropy_loss),
+    *(_aten._native_batch_norm_legit, _aten._native_batch_norm_legit_functional),
+    *(_aten._native_batch_norm_legit_no_training, _aten.native_layer_norm, _aten.layer_norm),
+    *(_aten.native_group_norm, _aten.group_norm, _aten.instance_norm, _aten.rms_norm),
+    *(_aten.addmm, _aten.addmv, _aten.addbmm, _aten.baddbmm),
+}
+
+
+def compute_in_float32(traced: torch.fx.GraphModule) -> None:
+    """Put casts around such calls of a functional graph, in place.
+
+    Nodes have their fake results in ``meta["val"]``, before and after.
+    """
+    for module in traced.modules():  # branches are graphs within
+        if isinstance(module, torch.fx.GraphModule):
+            for node in list(module.graph.nodes):
+                if _loses(node):
+                    _widen(module.graph, node)
+            module.recompile()
+
+
+def _loses(node: torch.fx.Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    halves = [v.dtype for v in _tensors(node) if v.dtype in _HALVES]
+    packet = node.target.overloadpacket
+    if not halves or packet not in _IN_STEPS | _WITH_NUMBERS:
+        return False
+    if packet in {_aten.addmm, _aten.addmv, _aten.addbmm, _aten.baddbmm}:  # products of 16 bits
+        return any(node.kwargs.get(name, 1) != 1 for name in ("alpha", "beta"))
+    return packet in _IN_STEPS or any(
+        not _is_held(x, halves[0]) for x in (*node.args, *node.kwargs.values())
+    )
+
+
+def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
+    values = [n.meta.get("val") for n in node.all_input_nodes]
+    return [v for v in values if isinstance(v, torch.Tensor)]
+
+
+def _is_held(x: Any, dtype: torch.dtype) -> bool:
+    """Return whether an operand is as good in this dtype."""
+    value = x.meta.get("val") if isinstance(x, torch.fx.Node) else x
+    if isinstance(value, torch.Tensor):
+        return value.dtype in _HALVES or value.dtype == torch.bool
+    if isinstance(value, (int, float)):
+        return torch.tensor(value, dtype=dtype).item() == value or math.isnan(value)
+    return not isinstance(value, (torch.SymInt, torch.SymFloat))
+
+
+def _widen(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    cast = torch.ops.prims.convert_element_type.default
+    known: dict[torch.fx.Node, torch.fx.Node] = {}
+
+    def wide(x: torch.fx.Node) -> torch.fx.Node:
+        value = x.meta.get("val")
+        if not isinstance(value, torch.Tensor) or value.dtype not in _HALVES:
+            return x
+        if x not in known:
+            with graph.inserting_before(node):
+                known[x] = graph.call_function(cast, (x, torch.float32))
+            known[x].meta = {**node.meta, "val": value.to(torch.float32)}
+        return known[x]
+
+    def narrow(result: torch.fx.Node) -> None:
+        value = result.meta["val"]
+        if not isinstance(value, torch.Tensor) or value.dtype not in _HALVES:
+            return
+        result.meta = {**result.meta, "val": value.to(torch.float32)}
+        with graph.inserting_after(result):
+            back = graph.call_function(cast, (result, value.dtype))
+        back.meta = {**result.meta, "val": value}
+        result.replace_all_uses_with(back, delete_user_cb=lambda user: user is not back)
+
+    node.args = torch.fx.map_arg(node.args, wide)
+    kwargs = {k: torch.float32 if v in _HALVES else v for k, v in node.kwargs.items()}
+    node.kwargs = torch.fx.map_arg(kwargs, wide)
+    if isinstance(node.meta["val"], torch.Tensor):
+        return narrow(node)
+    for item in list(node.users):  # getitem
+        narrow(item)
+    node.meta["val"] = torch.utils._pytree.tree_map(
+        lambda v: v.to(torch.float32) if getattr(v, "dtype", None) in _HALVES else v,
+        node.meta["val"],
+    )
