@@ -139,8 +139,20 @@ struct TrainingOptions {
   /// bfloat16 or float16; weights, moments, norms, softmax, losses, sums and updates stay float32.
   std::string precision = "fp32";
   LossScaleOptions loss_scale{};  ///< with "fp16"
-  /// Look at the gradients too, before any weight changes; without it at the loss alone. What is
-  /// not finite is an error that names the first node that made NaN or infinity.
+  /// Weights of float16 or bfloat16 are trained through a float32 copy of each, a moment
+  /// "master/NAME": the optimizer updates the copy, and the weight, which everything else reads, is
+  /// its rounding. A weight that somebody else writes is where its copy goes on from. Without it an
+  /// update of less than half a unit in the weight's last place is lost. The moments of such
+  /// weights, and the arithmetic of the update, are float32 either way.
+  bool master_weights = true;
+  /// Without master_weights: updated weights of bfloat16 are rounded up or down at random, in
+  /// proportion to how near either is, so that small updates count on average. float16 is rounded
+  /// to nearest.
+  bool stochastic_rounding = false;
+  /// Look at the gradients too, before any weight changes, and at the weights that the update made:
+  /// no step is then reported as done whose gradients or weights are not finite. Without it the
+  /// loss alone is looked at: a step may leave weights that are not finite, and the next one says
+  /// so. What is not finite is an error that names the first node that made NaN or infinity.
   bool check_finite = false;
   /// A checkpoint is for a model of these operators; without it, for one of these parameters, kind
   /// of loss and moments. For graphs that are captured anew, which may spell a model otherwise.
@@ -234,7 +246,8 @@ class TrainingSession {
   /// floats that are whole, or one-hot rows. Throws before any weight changes: ShapeError (wrong
   /// count, dtype or shape), DataError (label out of range; a number that does not fit; the loss
   /// or, with check_finite, any value is NaN or infinite). With precision "fp16" see
-  /// LossScaleOptions.
+  /// LossScaleOptions. With check_finite, an update that leaves a weight that is not finite is a
+  /// DataError, too, and weights are then as in the following.
   ///
   /// Weights are updated as soon as their gradients exist. Whatever fails after the first of these
   /// updates leaves weights of two steps mixed: from then on everything that reads them throws
@@ -275,7 +288,7 @@ class TrainingSession {
   /// rule empty.
   std::vector<std::string> warnings() const;
   /// "momentum_buffer/NAME"; "exp_avg/NAME", "exp_avg_sq/NAME"; "step/NAME" in groups with an
-  /// optimizer of their own.
+  /// optimizer of their own; "master/NAME" with TrainingOptions::master_weights.
   std::vector<std::string> optimizer_state_names() const;
 
   /// Copies of the trained parameters / of the optimizer's moments, by name.

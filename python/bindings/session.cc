@@ -127,6 +127,8 @@ void init_options(nb::module_ &m) {
       .def_rw("precision", &TrainingOptions::precision)
       .def_rw("loss_scale", &TrainingOptions::loss_scale)
       .def_rw("check_finite", &TrainingOptions::check_finite)
+      .def_rw("master_weights", &TrainingOptions::master_weights)
+      .def_rw("stochastic_rounding", &TrainingOptions::stochastic_rounding)
       .def_rw("bound_to_graph", &TrainingOptions::bound_to_graph)
       .def_rw("limits", &TrainingOptions::limits)
       .def_rw("providers", &TrainingOptions::providers);

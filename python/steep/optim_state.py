@@ -14,6 +14,7 @@ from steep.errors import DataError, ShapeError
 from steep.session import TrainingSession
 
 _STEP = "step"
+_MASTER = "master"  # of a parameter of 16 bits: one that was not given goes on from the parameter
 
 
 def require_count(value: Any, of: str) -> None:
@@ -61,6 +62,8 @@ class _Held:
         False where the optimizer would begin anew.
         """
         given = {kind: state.get(kind) for kind in self.shown}
+        if given.get(_MASTER, self) is None:
+            given[_MASTER] = self.shown[_MASTER].zero_()
         if _STEP not in self.shown and None in given.values():  # SGD asks so
             return False
         for kind, own in self.shown.items():
@@ -86,7 +89,7 @@ class _Held:
         for kind, own in self.shown.items():
             if given[kind] is not own:
                 own.copy_(torch.as_tensor(given[kind]))
-                state[kind] = own
+            state[kind] = own
         if _STEP not in self.shown:
             self.count.clamp_(min=1)
         return True

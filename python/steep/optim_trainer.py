@@ -264,8 +264,9 @@ def trainer(
         options: ``clip_norm`` (bound of the gradients' global norm), ``predictions=False`` (return
             the loss alone), ``precision="bf16"`` or ``"fp16"`` (matrix products in 16 bits, weights
             in float32), ``loss_scale`` and ``loss_scale_window`` (with "fp16"),
-            ``seed`` (of dropout), ``check_finite``, ``providers`` (where steps run, as for
-            ``InferenceSession``); ``opset`` of ``save_as_onnx``.
+            ``seed`` (of dropout), ``check_finite``, ``master_weights`` and ``stochastic_rounding``
+            (of parameters of 16 bits, as for ``TrainingSession``), ``providers`` (where steps run,
+            as for ``InferenceSession``); ``opset`` of ``save_as_onnx``.
 
     PyTorch's tracer, Dynamo, captures model and criterion as one graph, and again when a condition
     of it no longer holds: an attribute, a global, a hook, a mode, types. Parameters that the

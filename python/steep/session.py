@@ -78,7 +78,16 @@ class TrainingSession(_steep.TrainingSession):
         loss_scale: initial scale of the loss with "fp16". A step whose gradients overflow is
             skipped (``result.skipped``) and halves it.
         loss_scale_window: steps without a skip after which it doubles; 0 for never.
-        check_finite: name the first node that makes NaN or infinity; slow.
+        check_finite: look at gradients before, and at weights after an update too: no step is then
+            reported as done where these are not finite. The error names the first node that made
+            NaN or infinity. Without it the loss alone is looked at: a step may leave weights that
+            are not finite, and the next one says so. Slow.
+        master_weights: weights of float16 and bfloat16 are trained through a float32 copy of each,
+            ``master/NAME`` of the optimizer's state; their own type is what runs, and is exported.
+            With False an update of less than half a unit in a weight's last place is lost. Moments
+            of such weights are float32 either way.
+        stochastic_rounding: without ``master_weights``, updated bfloat16 weights are rounded up or
+            down at random, so that small updates count on average.
         bound_to_graph: a checkpoint is for a model of these operators; else for one of these
             parameters, kind of loss and moments.
         limits: a ``steep.Limits``: bounds on memory, nodes and loops.
@@ -142,6 +151,8 @@ class TrainingSession(_steep.TrainingSession):
         loss_scale: float = 2.0**16,
         loss_scale_window: int = 2000,
         check_finite: bool = False,
+        master_weights: bool = True,
+        stochastic_rounding: bool = False,
         bound_to_graph: bool = True,
         limits: _steep.Limits | None = None,
         providers: Providers | None = None,
@@ -156,6 +167,8 @@ class TrainingSession(_steep.TrainingSession):
         options.clip_norm, options.grad_norm = clip_norm, grad_norm
         options.step_outputs = list(step_outputs)
         options.seed, options.check_finite = seed, check_finite
+        options.master_weights = master_weights
+        options.stochastic_rounding = stochastic_rounding
         options.bound_to_graph = bound_to_graph
         options.precision = precision
         if limits is not None:

@@ -53,7 +53,7 @@ _CONVERTED = {(torch.float64, torch.float32), (torch.int32, torch.int64)}  # dat
 # of a trainer that go to its session as they are
 SESSION_OPTIONS = (
     *("clip_norm", "check_finite", "precision", "loss_scale", "loss_scale_window"),
-    "providers",
+    *("master_weights", "stochastic_rounding", "providers"),
 )
 
 

@@ -90,7 +90,15 @@ void add_optimizer_options(CLI::App& app, ModelChoice& choice) {
       ->capture_default_str()
       ->transform(whole(0, std::numeric_limits<int64_t>::max()));
   app.add_flag("--check-finite", o.check_finite,
-               "Stop before a step with NaN or infinite gradients, not only such a loss");
+               "Stop before a step with NaN or infinite gradients, and after one that leaves such "
+               "weights; without it at such a loss only");
+  app.add_flag(
+      "!--no-master-weights", o.master_weights,
+      "Train weights of float16 and bfloat16 without a float32 copy: small updates are lost");
+  app.add_flag(
+      "--stochastic-rounding", o.stochastic_rounding,
+      "With --no-master-weights: round bfloat16 weights at random, to keep small updates on "
+      "average");
 }
 
 }  // namespace

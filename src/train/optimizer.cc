@@ -10,6 +10,7 @@
 #include "runtime/zeros.h"
 #include "steep/error.h"
 #include "train/own_optimizer.h"
+#include "train/weight.h"
 
 namespace steep {
 namespace {
@@ -108,8 +109,8 @@ void check_range(const char* field, double value, double low, double high, bool 
 }
 
 Type type_of(const Moment& moment, const Type& parameter) {
-  if (moment.wide) return {own_dtype(parameter), parameter.shape};
-  return moment.scalar ? Type{DType::f32, Shape{}} : parameter;
+  if (moment.scalar) return {DType::f32, Shape{}};
+  return {update_dtype(parameter), parameter.shape};
 }
 
 }  // namespace
@@ -168,7 +169,7 @@ void check_optimizer(const OptimizerOptions& o) {
 std::vector<Moment> moments_of(const OptimizerOptions& o) {
   if (const auto own = own_optimizer(o)) {
     std::vector<Moment> states;
-    for (const std::string& name : own->states) states.push_back({.kind = name, .wide = true});
+    for (const std::string& name : own->states) states.push_back({.kind = name});
     return states;
   }
   const Algorithm& kind = kind_of(o);
@@ -189,14 +190,8 @@ Tensor initial_of(const Moment& moment, const Type& parameter) {
   if (moment.initial == 0) return tensor;
   if (type.dtype == DType::f32) {
     std::fill_n(tensor.data<float>(), tensor.size(), static_cast<float>(moment.initial));
-  } else if (type.dtype == DType::f64) {
-    std::fill_n(tensor.data<double>(), tensor.size(), moment.initial);
   } else {
-    throw ModelError(
-        ErrorParts{.what = "A moment that does not begin at 0 is kept in another type.",
-                   .node = moment.kind,
-                   .expected = "parameters of float32 or float64",
-                   .received = to_string(type)});
+    std::fill_n(tensor.data<double>(), tensor.size(), moment.initial);
   }
   return tensor;
 }
@@ -227,24 +222,20 @@ Value add_optimizer_state(Graph& graph, const std::string& name, const Type& typ
                               .remedy = "Rename it in the model."});
 }
 
-void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions& o) {
+void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions& o,
+                const Halves& halves) {
   Graph& g = parameter.graph();
-  if (const auto own = own_optimizer(o)) {
-    std::vector<Value> own_states;
-    for (const Moment& moment : moments_of(o)) {
-      own_states.push_back(add_optimizer_state(g, moment_name(moment.kind, parameter.name()),
-                                               type_of(moment, parameter.type())));
-    }
-    return add_own_update(*own, parameter, own_states, in, o);
-  }
-  const char* op = kind_of(o).op;
-  std::vector<Value> states{parameter},
-      operands{parameter, in.gradient, in.lr, in.step, in.grad_scale};
+  const Weight weight(parameter, halves);
+  std::vector<Value> states;
   for (const Moment& moment : moments_of(o)) {
     states.push_back(add_optimizer_state(g, moment_name(moment.kind, parameter.name()),
                                          type_of(moment, parameter.type())));
-    operands.push_back(states.back());
   }
+  if (const auto own = own_optimizer(o)) return add_own_update(*own, weight, states, in, o);
+  const char* op = kind_of(o).op;
+  std::vector<Value> operands{weight.now(), cast_like(in.gradient, weight.now()), in.lr, in.step,
+                              in.grad_scale};
+  operands.insert(operands.end(), states.begin(), states.end());
   Attrs attrs;
   if (in.lr.rank() == 0) {  // else the node reads its numbers where it has its rate
     for (const std::string_view name : numbers_of(op)) attrs.set(name, number(o, name));
@@ -256,8 +247,13 @@ void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions&
   attrs.set("decoupled", int64_t{o.kind == "transformers_adamw" ? 2 : decoupled});
   attrs.set("bias_correction", int64_t{o.bias_correction});
   const std::vector<Value> updated =
-      apply_n(op, operands, static_cast<int>(states.size()), std::move(attrs));
-  for (size_t i = 0; i < states.size(); ++i) g.add_update(states[i], updated[i]);
+      apply_n(op, operands, static_cast<int>(states.size()) + 1, std::move(attrs));
+  if (weight.is_half()) {
+    weight.write(updated[0]);
+  } else {
+    g.add_update(parameter, updated[0]);
+  }
+  for (size_t i = 0; i < states.size(); ++i) g.add_update(states[i], updated[i + 1]);
 }
 
 }  // namespace steep

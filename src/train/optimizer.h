@@ -22,18 +22,28 @@ void check_optimizer(const OptimizerOptions& options);
 struct Moment {
   std::string kind;     ///< PyTorch's name: "exp_avg"
   double initial = 0;   ///< each of its elements before the first step
-  bool scalar = false;  ///< one float32; else as the parameter
-  bool wide = false;    ///< of float32 where the parameter is of 16 bits
+  bool scalar = false;  ///< one float32; else as the parameter, or float32 where that has 16 bits
 };
 /// In the order of the node's states.
 std::vector<Moment> moments_of(const OptimizerOptions& options);
-/// As it is before the first step. Throws ModelError for an initial value in 16 bits.
+/// As it is before the first step.
 Tensor initial_of(const Moment& moment, const Type& parameter);
 /// What may change between steps, as the node reads it: the rate, then numbers_of() the op.
 std::vector<double> settings_of(const OptimizerOptions& options);
 
 /// Do these two differ in settings_of() alone?
 bool same_update(const OptimizerOptions& a, const OptimizerOptions& b);
+
+/// How a step treats weights of 16 bits.
+struct Halves {
+  bool masters = true;      ///< TrainingOptions::master_weights
+  bool stochastic = false;  ///< TrainingOptions::stochastic_rounding
+  int64_t stream = 0;       ///< of the random numbers of that: one for each weight
+};
+/// The moment that a weight of 16 bits is the rounding of: float32, of the weight's shape. Where
+/// the weight is not, it was written by somebody else, and counts instead: also before the first
+/// step, when the copy is zeros.
+inline constexpr const char* kMaster = "master";
 
 /// "exp_avg/encoder.weight"
 std::string moment_name(const std::string& kind, const std::string& parameter);
@@ -49,8 +59,9 @@ struct UpdateInputs {
   Value grad_scale;  ///< float32 scalar, or null
 };
 
-/// Adds the node that updates `parameter` (a state), its moments as states of the parameter's type,
-/// and their updates to the graph. The graph's context gives the phase.
-void add_update(Value parameter, const UpdateInputs& inputs, const OptimizerOptions& options);
+/// Adds the node that updates `parameter` (a state), its moments as states, and their updates to
+/// the graph. The graph's context gives the phase.
+void add_update(Value parameter, const UpdateInputs& inputs, const OptimizerOptions& options,
+                const Halves& halves = {});
 
 }  // namespace steep

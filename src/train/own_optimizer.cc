@@ -164,20 +164,18 @@ void check_attributes(const OwnOptimizer& optimizer, const OptimizerOptions& opt
   }
 }
 
-DType own_dtype(const Type& parameter) {
-  return parameter.dtype == DType::f64 ? DType::f64 : DType::f32;
-}
-
-void add_own_update(const OwnOptimizer& optimizer, Value parameter, std::span<const Value> states,
-                    const UpdateInputs& in, const OptimizerOptions& options) {
+void add_own_update(const OwnOptimizer& optimizer, const Weight& weight,
+                    std::span<const Value> states, const UpdateInputs& in,
+                    const OptimizerOptions& options) {
+  const Value parameter = weight.state();
   Graph& g = parameter.graph();
-  const DType dtype = own_dtype(parameter.type());
+  const DType dtype = update_dtype(parameter.type());
   Value gradient = cast(in.gradient, dtype);
   if (in.grad_scale) gradient = gradient * cast(in.grad_scale, dtype);
   if (options.maximize) gradient = -gradient;
   // settings_of() holds the rate alone.
   const Value lr = in.lr.rank() == 0 ? in.lr : squeeze(in.lr, {0});
-  std::vector<Value> operands{cast(parameter, dtype), gradient};
+  std::vector<Value> operands{weight.now(), gradient};
   // A sum of broadcast gradients may not know its extents yet; they are the parameter's.
   if (!gradient.type().concrete()) operands[1] = reshape_like(gradient, parameter);
   operands.insert(operands.end(), states.begin(), states.end());
@@ -209,10 +207,9 @@ void add_own_update(const OwnOptimizer& optimizer, Value parameter, std::span<co
   }
   // Written by operators of their own: what is handed on as it is (a gradient, another state) has
   // other readers, and what the body makes may have them.
-  for (size_t i = 0; i < written.size(); ++i) {
-    const Value value = cast(updated[i], written[i].dtype());
-    g.add_update(written[i], apply("steep.Assign", {written[i], value}));
-  }
+  weight.write(updated[0]);
+  for (size_t i = 1; i < written.size(); ++i)
+    g.add_update(written[i], apply("steep.Assign", {written[i], updated[i]}));
 }
 
 }  // namespace steep

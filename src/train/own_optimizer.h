@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "model/own_functions.h"
-#include "train/optimizer.h"
+#include "train/weight.h"
 
 namespace steep {
 
@@ -19,13 +19,10 @@ void hold_own_optimizers(TrainingOptions* options);
 /// are not of their type.
 void check_attributes(const OwnOptimizer& optimizer, const OptimizerOptions& options);
 
-/// What the function computes in, and has its states in: float32, or float64 with parameters of
-/// float64.
-DType own_dtype(const Type& parameter);
-
 /// Adds the function's body, and the updates of the parameter and its states. Throws ModelError for
 /// a body that does not fit: a result of another type, random draws.
-void add_own_update(const OwnOptimizer& optimizer, Value parameter, std::span<const Value> states,
-                    const UpdateInputs& inputs, const OptimizerOptions& options);
+void add_own_update(const OwnOptimizer& optimizer, const Weight& weight,
+                    std::span<const Value> states, const UpdateInputs& inputs,
+                    const OptimizerOptions& options);
 
 }  // namespace steep

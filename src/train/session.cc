@@ -19,6 +19,7 @@
 #include "steep/error.h"
 #include "train/convert.h"
 #include "train/files.h"
+#include "train/finite.h"
 #include "train/names.h"
 #include "train/optimizer.h"
 #include "train/own_optimizer.h"
@@ -218,12 +219,35 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> arrays) try {
   // What could be refused has been looked at; from here on weights change.
   result.lr = rate();
   const std::vector<Tensor> backward = update(std::move(forward.pending), fed_later);
+  if (options.check_finite) require_finite();
   result.step = ++steps;
   if (scaled) adapt_loss_scale(false);
   if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);
   return result;
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
+}
+
+std::string TrainingSession::Impl::not_finite() const {
+  for (const std::string& name : model.parameters) {
+    if (!all_finite(programs.states.at(name))) return name;
+  }
+  return "";
+}
+
+void TrainingSession::Impl::require_finite() {
+  const std::string name = not_finite();
+  if (name.empty()) return;
+  torn = true;
+  replaced.clear();
+  torn_by = fmt::format("the update of step {} left NaN or infinity in '{}'", steps + 1, name);
+  throw DataError(ErrorParts{
+      .what = fmt::format("The update of step {} left a weight that is not finite.", steps + 1),
+      .node = name,
+      .expected = "finite weights",
+      .received = fmt::format("NaN or infinity in {}", describe(programs.states.at(name))),
+      .remedy = "Load a checkpoint from before, or set all weights and all optimizer state; then "
+                "lower the learning rate, raise the optimizer's epsilon, or clip gradients."});
 }
 
 void TrainingSession::Impl::write_loss_scale() {
@@ -262,6 +286,18 @@ void TrainingSession::Impl::adapt_loss_scale(bool overflow) {
 
 void TrainingSession::Impl::explain(const StepResult& result, std::span<const Tensor> fed) const {
   const bool loss_is_bad = !std::isfinite(result.loss);
+  if (const std::string name = not_finite(); !name.empty()) {
+    throw DataError(ErrorParts{
+        .what = fmt::format("The {} of step {} is {}, since the weights have not been finite from "
+                            "before this step on.",
+                            loss_is_bad ? "loss" : "gradients' norm", steps + 1,
+                            loss_is_bad ? result.loss : result.grad_norm),
+        .node = name,
+        .expected = "finite weights",
+        .received = fmt::format("NaN or infinity in {}", describe(programs.states.at(name))),
+        .remedy = "Load a checkpoint from before that; with check_finite, the step that does it "
+                  "is an error."});
+  }
   ErrorParts parts{.what = fmt::format("The {} of step {} is {}; no weight was changed.",
                                        loss_is_bad ? "loss" : "gradients' norm", steps + 1,
                                        loss_is_bad ? result.loss : result.grad_norm),

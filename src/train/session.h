@@ -73,6 +73,10 @@ struct TrainingSession::Impl {
   /// What the backward phase is fed, as step_graph() has it.
   std::vector<Tensor> backward_inputs();
   void count_steps(float more);
+  /// The name of a weight with an element that is not finite; "" when there is none.
+  std::string not_finite() const;
+  /// After an update: throws DataError, and counts the weights as torn, unless all are finite.
+  void require_finite();
   /// After a step: smaller when it overflowed, greater after long enough without.
   void adapt_loss_scale(bool overflow);
   /// Throws DataError: the loss or the gradients of this step are not finite; names the node that

@@ -11,6 +11,7 @@
 #include "autodiff/gradient.h"
 #include "autodiff/recognise.h"
 #include "ops/batch_norm.h"
+#include "ops/wide.h"
 #include "steep/error.h"
 #include "train/loss.h"
 #include "train/names.h"
@@ -64,6 +65,10 @@ std::unordered_map<std::string, const ParameterGroup*> groups_by_name(
   }
   return groups;
 }
+
+/// Streams of random numbers of weights that are rounded at random, downwards: a model's own begin
+/// at 0.
+constexpr int64_t kRoundingStreams = -1;
 
 std::string count_name(const std::string& parameter) { return "step/" + parameter; }
 
@@ -136,8 +141,9 @@ std::vector<Value> choose_statistics(const Graph& graph, std::span<const std::st
 void update_statistics(Graph& graph, const std::map<std::string, std::string>& updates) {
   for (Node n : graph.nodes()) {
     if (!trains_statistics(n)) continue;
-    const Value x = n.input(0);
     Graph::Scope scope(graph, n.phase(), n.name());
+    // Statistics of 16 bits would overflow.
+    const Value x = is_half(n.input(0).dtype()) ? cast(n.input(0), DType::f32) : n.input(0);
     const BatchNorm now =
         batch_norm(x, cast_like(n.input(1), x), cast_like(n.input(2), x), real_of(n, "epsilon"));
     const double momentum = real_of(n, "momentum");
@@ -152,7 +158,7 @@ void update_statistics(Graph& graph, const std::map<std::string, std::string>& u
     };
     update(n.input(3), now.mean, n.output(1));
     update(n.input(4), averaged_variance(n, now.variance, x), n.output(2));
-    graph.replace_uses(n.output(0), now.y);
+    graph.replace_uses(n.output(0), cast_like(now.y, n.output(0)));
     graph.erase(n);
   }
 }
@@ -202,6 +208,12 @@ void check_options(const TrainingOptions& options) {
       own.weight_decay = group.weight_decay.value_or(own.weight_decay);
     }
     check_optimizer(own);
+  }
+  if (options.stochastic_rounding && options.master_weights) {
+    throw ModelError(ErrorParts{.what = "Weights with master weights are not rounded at random.",
+                                .expected = "stochastic_rounding without master_weights",
+                                .received = "both",
+                                .remedy = "Leave one of them out: master weights lose nothing."});
   }
   if (!(options.clip_norm >= 0)) {
     throw ModelError(ErrorParts{.what = "clip_norm is out of range.",
@@ -262,7 +274,10 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
     const auto found = groups.find(name);
     const bool own = found != groups.end() && found->second->optimizer;
     if (own) model.counts.push_back(count_name(name));
-    for (const Moment& moment : moments_of(own ? *found->second->optimizer : options.optimizer)) {
+    std::vector<Moment> moments = moments_of(own ? *found->second->optimizer : options.optimizer);
+    if (options.master_weights && is_half(graph.find(name).dtype()))
+      moments.push_back({.kind = kMaster});
+    for (const Moment& moment : moments) {
       model.moments.push_back(moment_name(moment.kind, name));
       (*initial)[model.moments.back()] = initial_of(moment, graph.find(name).type());
     }
@@ -307,8 +322,10 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
   }
   for (size_t i = 0; i < gradients.size(); ++i) {
     Graph::Scope scope(graph, Phase::backward, "update/" + model.parameters[i]);
+    const Halves halves{options.master_weights, options.stochastic_rounding,
+                        kRoundingStreams - static_cast<int64_t>(i)};
     add_update(graph.find(model.parameters[i]), {gradients[i], rates[i].lr, rates[i].step, scale},
-               rates[i].options);
+               rates[i].options, halves);
   }
   return graph;
 }

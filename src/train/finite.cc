@@ -1,0 +1,29 @@
+#include "train/finite.h"
+
+#include <cstdint>
+
+namespace steep {
+namespace {
+
+/// Bits of `exponent` are all set in NaN and infinity, and in nothing else.
+template <typename Bits>
+bool finite_bits(const Tensor& tensor, Bits exponent) {
+  const auto* x = static_cast<const Bits*>(tensor.data());
+  int64_t bad = 0;
+  for (int64_t i = 0; i < tensor.size(); ++i) bad += (x[i] & exponent) == exponent;
+  return bad == 0;
+}
+
+}  // namespace
+
+bool all_finite(const Tensor& tensor) {
+  switch (tensor.dtype()) {
+    case DType::f16: return finite_bits<uint16_t>(tensor, 0x7C00);
+    case DType::bf16: return finite_bits<uint16_t>(tensor, 0x7F80);
+    case DType::f32: return finite_bits<uint32_t>(tensor, 0x7F800000);
+    case DType::f64: return finite_bits<uint64_t>(tensor, 0x7FF0000000000000);
+    default: return true;
+  }
+}
+
+}  // namespace steep
