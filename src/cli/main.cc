@@ -1,14 +1,19 @@
 // The `steep` program.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <iostream>
 #include <new>
 #include <stdexcept>
+#include <string_view>
 #include <system_error>
+#include <tuple>
 
 #include "cli/command_line.h"
 #include "cli/commands.h"
@@ -19,6 +24,30 @@ namespace {
 
 using namespace steep;
 using namespace steep::cli;
+
+/// Memory that lacks where nothing catches it: as libraries are set up before main(), or in a
+/// thread of OpenMP's.
+[[noreturn]] void end_without_memory() {
+  try {
+    if (std::current_exception()) throw;
+  } catch (const std::bad_alloc&) {
+    constexpr std::string_view kText =
+        "steep: There is not enough memory.\n  remedy:   Give the process more memory (ulimit "
+        "-v).\n";
+    std::ignore = write(STDERR_FILENO, kText.data(), kText.size());
+    _exit(kEnvironment);
+  } catch (...) {
+    // Another reason: as without this.
+  }
+  std::abort();
+}
+
+void expect_no_memory(int /*argc*/, char** /*argv*/, char** /*environment*/) {
+  std::set_terminate(end_without_memory);
+}
+/// Runs before the constructors of all libraries.
+[[gnu::section(".preinit_array"), gnu::used]] void (*const before_all)(int, char**,
+                                                                       char**) = expect_no_memory;
 
 int report(const std::string& text, int code) {
   std::fflush(stdout);

@@ -6,6 +6,7 @@
 
 #include "device/boundary.h"
 #include "device/device.h"
+#include "runtime/headroom.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -57,6 +58,7 @@ ChosenKernel choose_kernel(const Device& device, const NodeSpec& node, std::stri
     SteepKernel raw{};
     raw.size = sizeof(raw);
     SteepError* error = nullptr;
+    require_headroom(kHeadroom);  // what compiles kernels may not survive the lack of memory
     const int made = c.make(&c, device.handle(), view.get(), &raw, reason, sizeof(reason), &error);
     if (error != nullptr) throw_error(error);
     if (made != 0) {

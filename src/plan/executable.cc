@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/budget.h"
+#include "runtime/headroom.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -250,6 +251,9 @@ void Executable::run_steps(Frame& frame, size_t begin, size_t end,
   auto pointer = [&](const Place& p) -> std::byte* {
     return p.buffer < 0 ? nullptr : frame.base[static_cast<size_t>(p.buffer)] + p.offset;
   };
+  // OpenMP's threads end where a region has fewer, and are started anew for the next; and libraries
+  // compile as they first run.
+  require_headroom(kHeadroom);
   // Kernels count from their scratch even where all parts of it are empty.
   alignas(64) std::byte none[64];
   std::optional<Uninterrupted> finishing;

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <climits>
 #include <cstdio>
+#include <cstdlib>
 #include <latch>
 #include <system_error>
 #include <vector>
 
+#include "runtime/headroom.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -56,6 +58,16 @@ int startable(int proven, int wanted) {
   return proven + static_cast<int>(started.size());
 }
 
+/// Starts the team while there is memory for it; each thread with a heap of its own, if that is
+/// what malloc gives it.
+void start_team(int threads) {
+#pragma omp parallel num_threads(threads)
+  {
+    void* volatile block = std::malloc(64);
+    std::free(block);
+  }
+}
+
 void tell(int wanted) {
   static std::atomic<bool> told = false;
   if (told.exchange(true)) return;
@@ -93,7 +105,10 @@ int settle_threads(int planned) {
   if (omp_in_parallel() != 0) return caller.most;  // regions within regions have one thread
   const int wanted = std::max(planned, omp_get_max_threads());
   if (std::min(wanted, caller.most) > caller.proven) {
-    const int found = startable(caller.proven, wanted);
+    // Kept from the threads: what they will need to work.
+    const Headroom kept(2 * kHeadroom);
+    const int found = kept.there() ? startable(caller.proven, wanted) : caller.proven;
+    if (found > caller.proven) start_team(found);
     caller.proven = found;
     if (found < wanted) caller.most = found;
   }
