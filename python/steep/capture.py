@@ -17,7 +17,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -59,6 +58,7 @@ from steep.parts import bring_in_parts
 from steep.piece import Lowered, NothingToRun, Piece, bring_in, copy_graph, say
 from steep.providers import choices_of, running_on
 from steep.quiet import transforms_left, unlogged
+from steep.reasons import cut, is_users, noted, operation, place, said, whole
 from steep.recurrent import kept_whole
 from steep.report import ExportReport
 from steep.signals import Held
@@ -185,6 +185,8 @@ class Capture:
             return in_pytorch(graph_module)
         except CannotLower as e:
             reason = str(e)
+            if not e.place:
+                reason += f" ({getattr(self.local, 'place', '')}): {operation(reason)}"
             if self.strict:
                 raise ModelError(
                     "A part of the module cannot run in the engine.",
@@ -245,8 +247,6 @@ def _has_tangent(argument: Any) -> bool:
         return False
     return forward_ad.unpack_dual(argument).tangent is not None
 
-
-_COMPUTES_NOTHING = {contextlib.__file__, logging.__file__}
 
 # What Dynamo raises that says itself what is to be done.
 _SAID = (BackendCompilerFailed, FailOnRecompileLimitHit, Unsupported, UserError)
@@ -329,17 +329,18 @@ class Captured:
         with Held() as held, settings, chatter, contextlib.ExitStack() as stack:
             for each in ours:
                 stack.enter_context(each)
+            left = stack.enter_context(noted())
             try:
                 with held.open():
                     made = make(*frame)
             except (Error, *_SAID):
                 raise
             except Exception as e:
-                failed = _first_line(e) + _user_place(getattr(e, "real_stack", None) or [])
+                failed = said(e) + place(getattr(e, "real_stack", None))
                 if self._whole or isinstance(e, ResumePrologueTracingError):
                     raise self._not_one_graph(failed) from e
                 made = left_to_pytorch(e)
-        self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:], failed)
+        self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:], failed, left)
         if made.guarded_code is not None:
             self._guards.append(weakref.ref(made.guarded_code.guard_manager))
         return made
@@ -354,22 +355,28 @@ class Captured:
             given = (entry.guard_manager, entry.code, frame.f_locals, entry.compile_id, None, True)
             local.because = _condition(get_guard_fail_reason(*given))
 
-    def _note_breaks(self, code: Any, made: Any, reasons: list[Any], failed: str) -> None:
+    def _note_breaks(
+        self, code: Any, made: Any, reasons: list[Any], failed: str, left: list[Exception]
+    ) -> None:
         """Note, and say once, what PyTorch is left to run outside of graphs.
 
-        ``failed`` is where its tracer did, "" if it did not.
+        ``failed`` is where its tracer did, "" if it did not; ``left`` are the errors for which the
+        function is left whole.
         """
         # Nothing lies between the graphs of two buckets of gradients.
         reasons = [r for r in reasons if not r.reason.startswith("DDPOptimizer")]
-        breaks = [f"{_first_of(r.reason)}{_user_place(r.user_stack)}" for r in reasons]
+        found = [(r.reason, r.user_stack) for r in reasons]
+        found += [(str(e), getattr(e, "real_stack", None)) for e in left]
+        # what PyTorch calls for a user's line has that line's reason
+        here = f" ({code.co_filename}:{code.co_firstlineno})" if is_users(code.co_filename) else ""
+        breaks = [cut(why, stack, here) for why, stack in found if here or place(stack)]
         breaks += [f"PyTorch's tracer fails: {failed}"] if failed else []
         for text in breaks:
             if text not in self.breaks:
                 log.warning("PyTorch runs what lies between two graphs: %s", text)
         skipped = made.guarded_code is None and made.skip_reason and not trace_rules.check(code)
-        if skipped and code.co_filename not in _COMPUTES_NOTHING:
-            name = re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"the rest of \1", code.co_name)
-            breaks.append(f"{name} ({code.co_filename}:{code.co_firstlineno})")
+        if skipped and here:
+            breaks.append(whole(code, made.skip_reason, breaks))
         self.breaks += [text for text in dict.fromkeys(breaks) if text not in self.breaks]
 
     def _let_extents_vary(self) -> None:
@@ -417,11 +424,11 @@ class Captured:
             raise ModelError(
                 "The module became too many graphs.",
                 expected=f"at most {CONFIG['recompile_limit']}",
-                received=_first_line(e),
+                received=said(e),
                 remedy="pass as a tensor what changes from call to call",
             ) from e
         except (Unsupported, UserError) as e:
-            raise self._not_one_graph(_first_line(e) + _user_place(e.real_stack or [])) from e
+            raise self._not_one_graph(cut(str(e), e.real_stack)) from e
         finally:
             local.arguments = []
         return result, local.ran
@@ -480,20 +487,3 @@ def _log_lines() -> set[Callable[..., Any]]:
 def _condition(reason: str) -> str:
     """Return a condition that failed, without its number and PyTorch's comments."""
     return re.sub(r"^\d+/\d+: ", "", reason.strip()).partition("  # ")[0].partition("\n")[0]
-
-
-def _first_of(text: str) -> str:
-    text = text.strip().partition("\n")[0]
-    return "a branch on the values of a tensor" if text.startswith("generic_jump") else text
-
-
-def _user_place(stack: Sequence[Any]) -> str:
-    """Return the innermost line outside of PyTorch: (FILE:LINE)."""
-    folder = str(Path(torch.__file__).parent)
-    own = [f for f in stack if not f.filename.startswith(folder)]
-    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
-
-
-def _first_line(e: BaseException) -> str:
-    text = str(e).strip()
-    return f"{type(e).__name__}: {text.splitlines()[0] if text else ''}"[:300]

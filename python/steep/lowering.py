@@ -25,6 +25,7 @@ from steep.faithful import Watch, faithful
 from steep.memory import all_written_by, written_by
 from steep.own_gradients import Interpreter
 from steep.quiet import quiet, replaced, transforms_left
+from steep.reasons import is_users, operation, said
 from steep.regions import regions, spell
 from steep.signals import Held
 
@@ -68,8 +69,8 @@ class CannotLower(Exception):
     """
 
     def __init__(self, reason: str, node: str, place: str = "") -> None:
-        super().__init__(f"{reason} ({place})" if place else reason)
-        self.node = node
+        super().__init__(f"{reason} ({place}): {operation(reason)}" if place else reason)
+        self.node, self.place = node, place
         self.others: list[CannotLower] = []
 
 
@@ -129,7 +130,7 @@ def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
         return CannotLower(str(e), "" if at is None else at.name, line_of(at))
     name = "" if at is None else at.meta.get(WITHIN, at.name)
     text = str(e).strip()
-    reason = f"{type(e).__name__}: {text.splitlines()[0] if text else ''}"[:300]
+    reason = said(e)
     if unsaid := re.search(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text):
         reason = f"ONNX has no word for {unsaid.group(1)}"
     return CannotLower(reason, name, line_of(at))
@@ -139,7 +140,8 @@ def line_of(at: torch.fx.Node | None) -> str:
     """Return the last line of the user's code that led to an operation: FILE:LINE."""
     trace = at.meta.get("stack_trace") if at is not None else None
     places = re.findall(r'File "([^"]+)", line (\d+)', trace or "")
-    return ":".join(places[-1]) if places else ""
+    own = [p for p in places if is_users(p[0])] or places
+    return ":".join(own[-1]) if own else ""
 
 
 def lower(

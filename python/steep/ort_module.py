@@ -8,6 +8,7 @@ import inspect
 import logging
 import os
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
 from steep import forks
+from steep.beside import Beside
 from steep.call import autocast_precision
 from steep.errors import Error, ModelError, ProviderError
 from steep.providers import Providers, choices_of
@@ -116,7 +118,10 @@ class ORTModule(torch.nn.Module):
 
     _OWN = frozenset({"export_reports", "fallback", "fallback_calls", "precision", "training"})
     # Made anew with every object; frameworks put hooks and the like beside them.
-    _MADE = _OWN | {"_module", "_verify", "_providers", "_captured", "_mixed", *_SHARED}
+    _MADE = _OWN | {
+        *("_module", "_verify", "_providers", "_captured", "_beside", "_mixed"),
+        *_SHARED,
+    }
 
     def __new__(cls, module: torch.nn.Module, *_: Any, **__: Any) -> ORTModule:
         """Make an object of a class whose ``forward`` has the signature of the module's."""
@@ -150,6 +155,7 @@ class ORTModule(torch.nn.Module):
         own["_verify"] = verify
         own["_providers"] = providers
         own["_captured"] = {}  # by precision, and by whether it is to be one graph
+        own["_beside"] = Beside(module)
 
     @property
     def module(self) -> torch.nn.Module:
@@ -168,6 +174,7 @@ class ORTModule(torch.nn.Module):
             tuple(self.export_reports),
             tuple(why for captured in self._captured.values() for why in captured.breaks),
             self.fallback_calls,
+            tuple(self._beside.called),
         )
 
     @property  # type: ignore[misc]
@@ -281,7 +288,8 @@ class ORTModule(torch.nn.Module):
     def __getattr__(self, name: str) -> Any:
         if name in self.__dict__:
             return self.__dict__[name]
-        return getattr(self.__dict__["_module"], name)
+        value = getattr(self.__dict__["_module"], name)
+        return self._beside.watch(value) if isinstance(value, types.MethodType) else value
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "__class__" or name in _SHARED:

@@ -69,12 +69,13 @@ class Report:
     graphs: tuple[ExportReport, ...]
     breaks: tuple[str, ...]  # why PyTorch runs what lies between graphs
     fallback_calls: int  # that PyTorch ran, whole
+    beside: tuple[str, ...] = ()  # methods beside forward that were called, and PyTorch ran
 
     @property
     def whole(self) -> bool:
         """Does the engine run all of every graph so far, and was no call PyTorch's?"""
         left = any(g.exporter == "PyTorch" or g.in_torch for g in self.graphs)
-        return not (left or self.breaks or self.fallback_calls)
+        return not (left or self.breaks or self.fallback_calls or self.beside)
 
     @property
     def share(self) -> float | None:
@@ -99,6 +100,7 @@ class Report:
             of = "of these graphs " if self.breaks else ""
             lines.append(f"{self.share:.1%} of the products and convolutions {of}run in the engine")
         lines += [f"PyTorch runs what lies between two graphs: {why}" for why in self.breaks]
+        lines += [f"PyTorch runs a method beside forward: {what}" for what in self.beside]
         if self.fallback_calls:
             lines.append(f"{self.fallback_calls} calls ran in PyTorch")
         return "\n".join(lines)

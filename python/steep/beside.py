@@ -1,0 +1,73 @@
+"""Methods beside ``forward``, which an ORTModule hands out and PyTorch runs: that is said once."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+log = logging.getLogger("steep")
+
+
+class Beside:
+    """The methods of a module that were called past the engine.
+
+    Args:
+        module: whose methods they are.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+        self.called: list[str] = []  # what there is to say of each that computed with tensors
+        self._watched: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+    def watch(self, method: types.MethodType) -> types.MethodType:
+        """Return the method; one of the module's own class says at a call that PyTorch runs it."""
+        function = method.__func__
+        if method.__self__ is not self.module or _is_of_pytorch(function):
+            return method
+        if function not in self._watched:
+            self._watched[function] = self._saying(function)
+        return types.MethodType(self._watched[function], self.module)
+
+    def _saying(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        said = False
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal said
+            result = function(*args, **kwargs)
+            if not (said or torch.compiler.is_compiling()) and _has_tensors(
+                (args[1:], kwargs, result)
+            ):
+                said = True
+                self._say(function)
+            return result
+
+        return call
+
+    def _say(self, function: Callable[..., Any]) -> None:
+        code = function.__code__
+        name = f"{type(self.module).__name__}.{function.__name__}"
+        text = (
+            f"{name} ({code.co_filename}:{code.co_firstlineno}): the engine runs forward alone; "
+            f'call torch.compile(module.{function.__name__}, backend="steep"), or compute it in '
+            "forward"
+        )
+        self.called.append(text)
+        log.warning("PyTorch runs a method beside forward: %s", text)
+
+
+def _is_of_pytorch(function: Any) -> bool:
+    """Return whether it is a method that every module has, or no function of Python's."""
+    known = isinstance(function, types.FunctionType)
+    return not known or function.__module__.startswith("torch.nn.modules.module")
+
+
+def _has_tensors(values: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(values))
