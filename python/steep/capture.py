@@ -62,6 +62,7 @@ from steep.reasons import cut, is_users, noted, operation, place, said, whole
 from steep.recurrent import kept_whole
 from steep.report import ExportReport
 from steep.signals import Held
+from steep.slopes import slopes
 from steep.transforms import in_pytorch
 from steep.verify import VerifiedPiece, bring_in_verified, wanted
 from steep.widened import widened
@@ -323,7 +324,7 @@ class Captured:
         failed = ""
         ours = [kept_whole(), own_gradients.whole_backwards(), known_to_tracers()]
         ours += [buckets(), cuts(), means_over_batches(self._module), noticed(), widened()]
-        ours += [layers_too(), transforms_left()]
+        ours += [layers_too(), transforms_left(), slopes()]
         ours += [branches()] if self._whole else []
         ours += [checked()]  # before branches(): an error is no side that a graph is made for
         with Held() as held, settings, chatter, contextlib.ExitStack() as stack:

@@ -28,6 +28,7 @@ from steep.own_gradients import Interpreter
 from steep.providers import current
 from steep.reach import connected, reached
 from steep.rewrites import rewritten
+from steep.slopes import write_slopes
 from steep.transforms import CAPTURED_AS, write_out
 
 log = logging.getLogger("steep")
@@ -104,6 +105,7 @@ class Lowered:
         self.graph = graph = graph_module.graph
         self.kept = _take_sizes_from_tensors(graph)
         treat_numbers(graph)
+        write_slopes(graph)
         write_out(graph)
         narrow = _narrow(graph) if torch.is_autocast_enabled("cpu") else []
         (end,) = (n for n in graph.nodes if n.op == "output")
