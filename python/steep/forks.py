@@ -63,7 +63,7 @@ def _go_on() -> None:
 def _enter_child() -> None:
     held = _fork.held
     _go_on()
-    tracer = sys.modules.get(_TRACER)
+    tracer: Any = sys.modules.get(_TRACER)
     if loading not in held:
         globals()["loading"] = threading.RLock()
         _fork.torn = True

@@ -68,9 +68,10 @@ def transforms_left() -> Iterator[None]:
 @contextlib.contextmanager
 def without_hooks() -> Iterator[None]:
     """Within, what autograd saves passes by this thread's hooks for that."""
-    hooks = []
+    hooks: list[Any] = []
+    top: Any = _autograd._top_saved_tensors_default_hooks
     try:
-        while (pair := _autograd._top_saved_tensors_default_hooks(True)) is not None:
+        while (pair := top(True)) is not None:
             _autograd._pop_saved_tensors_default_hooks()
             hooks.append(pair)
         yield

@@ -185,7 +185,7 @@ def noted() -> Iterator[list[Exception]]:
 
     def note(e: Exception, *arguments: Any) -> str:
         errors.append(e)
-        return _format(e, *arguments)
+        return str(_format(e, *arguments))
 
     def warn_once(message: str, *arguments: Any, **options: Any) -> None:
         if "does not know how to trace" not in message:
