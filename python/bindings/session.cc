@@ -150,6 +150,9 @@ void init_results(nb::module_ &m) {
       .def("__float__", [](const StepResult &r) { return r.loss; });
   nb::class_<EvalResult>(m, "EvalResult", "What one evaluation gave.")
       .def_ro("loss", &EvalResult::loss, "None when no label was given.")
+      .def_ro("weight", &EvalResult::weight,
+              "What a mean cross entropy was divided by, where labels are ignored or classes "
+              "weigh; else None. Several batches' mean is that of loss times weight.")
       .def_prop_ro(
           "outputs", [](const EvalResult &r) { return to_list(r.outputs); },
           nb::sig("def outputs(self) -> list[Tensor]"), "Every output of the model.");

@@ -245,6 +245,10 @@ LossWeight::LossWeight(const TrainingSession& session)
   }
 }
 
+double weight_of(const EvalResult& result, std::span<const Tensor> batch) {
+  return result.weight.value_or(static_cast<double>(batch[0].dims()[0]));
+}
+
 int64_t LossWeight::of(std::span<const Tensor> batch) const {
   if (labels_ && labels_->classes && labels_->ignored && at_ < batch.size()) {
     return count_labels(batch[at_], *labels_);

@@ -67,11 +67,13 @@ class LossWeight {
 /// The mean loss of batches, each as heavy as what it is a mean of.
 struct LossMean {
   double sum = 0;
-  int64_t weight = 0;
-  void add(double loss, int64_t of) {  // of nothing: the loss is 0/0
-    if (of > 0) sum += loss * static_cast<double>(of), weight += of;
+  double weight = 0;
+  void add(double loss, double of) {
+    if (of != 0) sum += loss * of, weight += of;  // of nothing, the loss is 0/0
   }
-  double value() const { return sum / static_cast<double>(weight); }
+  double value() const { return sum / weight; }
 };
+/// What the loss of a batch is a mean of: rows, or what counts among its labels.
+double weight_of(const EvalResult& result, std::span<const Tensor> batch);
 
 }  // namespace steep::cli

@@ -147,9 +147,9 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
   for (int64_t i = 0; i < batches.count(); ++i) {
     const std::vector<Tensor> batch = batches.get(0, i);
     const EvalResult result = session.eval(batch);
-    const int64_t more = batch[0].dims()[0], heavy = weight.of(batch);
-    const double loss = result.loss.value_or(0);
-    if (heavy > 0 && !std::isfinite(loss) && not_finite.empty()) {
+    const int64_t more = batch[0].dims()[0];
+    const double loss = result.loss.value_or(0), heavy = weight_of(result, batch);
+    if (heavy != 0 && !std::isfinite(loss) && not_finite.empty()) {
       not_finite = fmt::format("{} in rows {} to {}", loss, rows, rows + more - 1);
     }
     mean.add(loss, heavy);

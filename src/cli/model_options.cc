@@ -107,7 +107,15 @@ void add_ops_option(CLI::App& app, std::vector<std::string>& files) {
 }
 
 void load_ops(const std::vector<std::string>& files, const Limits& limits) {
-  for (const std::string& file : files) register_ops(file, limits);
+  for (const std::string& file : files) {
+    try {
+      register_ops(file, limits);
+    } catch (const ModelError& error) {  // which of the files?
+      ErrorParts parts = error.parts();
+      if (parts.node.empty()) parts.node = file;
+      throw ModelError(std::move(parts));
+    }
+  }
 }
 
 void add_optimizer_option(CLI::App& app, ModelChoice& choice, const char* what) {

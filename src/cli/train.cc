@@ -291,7 +291,8 @@ class Run {
     LossMean mean;
     for (const int64_t i : batches) {
       const std::vector<Tensor> batch = validation_->get(0, i);
-      mean.add(session_.eval(batch).loss.value_or(0), weight_.of(batch));
+      const EvalResult result = session_.eval(batch);
+      mean.add(result.loss.value_or(0), weight_of(result, batch));
     }
     return mean.value();
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "ops/build.h"
+#include "ops/losses.h"
 #include "ops/op_def.h"
 #include "ops/wide.h"
 #include "steep/error.h"
@@ -136,6 +137,23 @@ Value binary_cross_entropy_with_logits_loss(Value logits, Value target) {
   target = wide(target);
   Value positive = apply("Softplus", {-logits}), negative = apply("Softplus", {logits});
   return mean(target * positive + (1.0 - target) * negative, {}, false);
+}
+
+Value loss_weight(Value loss) {
+  Node n = loss.producer();
+  const OpDef* def = n ? find_op(n.op()) : nullptr;
+  while (def != nullptr && (def->view || n.op() == "Cast")) {
+    loss = n.input(0);
+    n = loss.producer();
+    def = n ? find_op(n.op()) : nullptr;
+  }
+  const bool cross_entropy =
+      n && (n.op() == "SoftmaxCrossEntropyLoss" || n.op() == "NegativeLogLikelihoodLoss" ||
+            n.op() == "steep.SoftmaxCrossEntropy");
+  if (!cross_entropy || loss != n.output(0) || text_of(n, "reduction") != "mean") return {};
+  const DType dtype = n.input(2) ? n.input(2).dtype() : DType::f32;
+  const LabelRows rows = label_rows(n, n.input(1), n.input(2), dtype);
+  return rows.weights ? sum(rows.weights, {}, false) : Value();
 }
 
 std::string doubts(const Graph& graph, const TrainingOptions& options) {

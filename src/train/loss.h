@@ -20,6 +20,10 @@ const Output& find_output(const Graph& graph, const TrainingOptions& options);
 /// output's type does not suit the loss).
 AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options);
 
+/// What a mean cross entropy divides by, one float element: labels that count, or their classes'
+/// weights. Null for other losses, and where each row counts once.
+Value loss_weight(Value loss);
+
 /// What is wrong with the output to which options.loss is attached, with the remedy; "" as a rule.
 std::string doubts(const Graph& graph, const TrainingOptions& options);
 

@@ -341,6 +341,10 @@ EvalResult TrainingSession::Impl::eval(std::span<const Tensor> arrays) try {
       programs.get(kind, [&] { return eval_graph(model, options, !without_label); });
   result.outputs = evaluation.forward(fed).outputs;
   if (!without_label) {
+    if (result.outputs.size() > outputs.size() + 1) {
+      result.weight = read_scalar(result.outputs.back());
+      result.outputs.pop_back();
+    }
     result.loss = read_scalar(result.outputs.back());
     result.outputs.pop_back();
   }

@@ -332,7 +332,12 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
 
 Graph eval_graph(const TrainingModel& model, const TrainingOptions& options, bool with_loss) {
   Graph graph = model.graph;
-  if (with_loss) graph.add_output("loss", readable(attach_loss(graph, options).loss));
+  if (with_loss) {
+    const Value loss = attach_loss(graph, options).loss;
+    graph.add_output("loss", readable(loss));
+    const Graph::Scope scope(graph, Phase::forward, "loss_weight");
+    if (Value weight = loss_weight(loss)) graph.add_output("loss_weight", readable(weight));
+  }
   remove_dropout(graph);
   use_statistics(graph);
   graph.prune();

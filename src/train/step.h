@@ -48,7 +48,8 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
 Graph step_graph(const TrainingModel& model, const TrainingOptions& options);
 
 /// Without dropout, normalising by the running statistics. Outputs: the model's, then (with_loss)
-/// the loss; inputs: the model's, then (with_loss) the label.
+/// the loss and, where there is one, loss_weight() of it; inputs: the model's, then (with_loss) the
+/// label.
 Graph eval_graph(const TrainingModel& model, const TrainingOptions& options, bool with_loss);
 
 /// Forward only. Outputs: the loss, then the gradient of each parameter.

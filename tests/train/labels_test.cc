@@ -6,9 +6,15 @@
 
 #include "steep/error.h"
 #include "train/convert.h"
+#include "train/models.h"
 
 namespace steep {
 namespace {
+
+using testing::mlp_bytes;
+using testing::random_labels;
+using testing::random_tensor;
+using testing::session_of;
 
 LabelForm classes(std::optional<int64_t> ignored = {}) {
   return {.input = {.name = "label", .dtype = DType::i64, .dims = {-1}, .symbols = {"n"}},
@@ -66,6 +72,52 @@ TEST(Labels, OfNumbersMayHaveAnAxisOfOneMoreOrLess) {
   EXPECT_EQ(as_labels(column, numbers({-1, 1})).data(), column.data());
   EXPECT_EQ(as_labels(flat, numbers({-1, 2})).dims(), Dims{2});  // left to the loss
   EXPECT_EQ(as_labels(Tensor::from<int64_t>({1, 2}, {2}), numbers({-1, 1})).dtype(), DType::f32);
+}
+
+TEST(Labels, OfASessionAreConvertedAsItsArraysAre) {
+  auto session = session_of(mlp_bytes(false), {.loss = "softmax_cross_entropy"});
+  const Tensor x = convert(random_tensor({6, 3}, 1), DType::f16, "");
+  const Tensor labels = random_labels(6, 4, 2);
+  Tensor one_hot = Tensor::zeros(DType::f32, {6, 4});
+  for (int64_t i = 0; i < 6; ++i) one_hot.data<float>()[i * 4 + labels.to_ints()[i]] = 1;
+  double right = 0, loss = 0;
+  session.gradients({{"x", convert(x, DType::f32, "")}, {"label", labels}}, &right);
+  session.gradients({{"label", one_hot}, {"x", convert(x, DType::f64, "")}}, &loss);
+  EXPECT_EQ(loss, right);
+  EXPECT_EQ(session.eval({x, convert(labels, DType::i8, "")}).loss, right);
+  EXPECT_EQ(session.plan(std::vector{x, one_hot}).kernels,
+            session.plan(std::vector{x, labels}).kernels);
+  EXPECT_EQ(session.step({x, one_hot}).loss, right);
+  EXPECT_THROW(session.step({convert(labels, DType::f64, ""), one_hot}), ShapeError);
+}
+
+TEST(Labels, ThatCountWeighTheLossOfTheirBatch) {
+  auto session = session_of(mlp_bytes(false), {.loss = "softmax_cross_entropy", .ignore_index = 3});
+  const Tensor x = random_tensor({8, 3}, 1);
+  const Tensor labels = Tensor::from<int64_t>({3, 3, 0, 3, 1, 2, 3, 2}, {8});
+  const EvalResult all = session.eval({x, labels});
+  EXPECT_EQ(all.weight, 4);
+  double sum = 0, weight = 0;
+  for (int64_t i = 0; i < 8; i += 2) {
+    const EvalResult part = session.eval({rows(x, i, i + 2), rows(labels, i, i + 2)});
+    EXPECT_EQ(std::isnan(*part.loss), part.weight == 0);
+    if (part.weight != 0) sum += *part.loss * *part.weight, weight += *part.weight;
+  }
+  EXPECT_NEAR(sum / weight, *all.loss, 1e-6);
+  EXPECT_FALSE(session.eval({x}).weight);
+  EXPECT_FALSE(session_of(mlp_bytes(false), {.loss = "softmax_cross_entropy"})
+                   .eval({x, random_labels(8, 4, 2)})
+                   .weight);
+}
+
+TEST(Session, MayBeToldItsScheduleLater) {
+  auto session = session_of(mlp_bytes(false), {.loss = "softmax_cross_entropy"});
+  const double lr = session.lr();
+  session.set_schedule({.kind = "linear", .total_steps = 4});
+  session.set_step_count(1);
+  EXPECT_DOUBLE_EQ(session.lr(), lr * 0.75);
+  EXPECT_THROW(session.set_schedule({.kind = "linear"}), ModelError);
+  EXPECT_DOUBLE_EQ(session.lr(), lr * 0.75);
 }
 
 TEST(Convert, RoundsFloatsOnceAndRefusesWhatDoesNotFit) {
