@@ -175,7 +175,7 @@ struct StepResult {
 };
 
 struct EvalResult {
-  std::optional<double> loss{};   ///< present when the label was given, or the loss is in the model
+  std::optional<double> loss{};  ///< present when the label was given, or the loss is in the model
   /// What a mean cross entropy was divided by, where labels are ignored or classes weigh: labels
   /// that count, or their weights; 0 for none, and then the loss is NaN. The mean of several
   /// batches' losses is that of loss · weight. Absent where each row counts once.
