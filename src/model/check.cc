@@ -7,12 +7,7 @@
 
 #include <algorithm>
 #include <climits>
-#include <functional>
-#include <memory>
-#include <new>
-#include <unordered_map>
 #include <unordered_set>
-#include <vector>
 
 #include "contrib/contrib.h"
 #include "model/own_functions.h"
@@ -230,9 +225,7 @@ class UnknownOps {
   std::unordered_set<std::string> functions_;
   std::set<std::string> foreign_domains_;
   size_t count_ = 0;
-  std::string first_op_;
-  std::string first_node_;
-  std::string listing_;
+  std::string first_op_, first_node_, listing_;
 };
 
 /// Calls keep(element) on each, in order, and drops those that it refuses.
@@ -371,10 +364,9 @@ void take_tensors(onnx::AttributeProto& attribute, const onnx::NodeProto& node,
   if (attribute.name() == "sparse_value" && attribute.has_sparse_tensor())  // a Constant's
     return tensors.take_sparse(&attribute, name);
   if (attribute.has_sparse_tensor() || attribute.sparse_tensors_size() > 0) {
-    throw ModelError({.what = "The model has a sparse tensor.",
+    throw ModelError({.what = "A node has a sparse tensor.",
                       .node = quote(name),
                       .op = quote(node.op_type()),
-                      .expected = "dense tensors",
                       .remedy = "Store it as a dense tensor."});
   }
   if (attribute.has_t()) tensors.take(attribute.mutable_t(), name);
@@ -398,14 +390,14 @@ std::set<std::string> take_tensors(onnx::ModelProto* model, TensorTable& tensors
     }
     graph.clear_sparse_initializer();
   });
-  each_node(model, [&](onnx::NodeProto& node) {
-    for (auto& attribute : *node.mutable_attribute()) take_tensors(attribute, node, tensors);
-  });
+  auto take_all = [&](auto* attributes, const onnx::NodeProto& node) {
+    for (auto& attribute : *attributes) take_tensors(attribute, node, tensors);
+  };
+  each_node(model, [&](onnx::NodeProto& n) { take_all(n.mutable_attribute(), n); });
   for (auto& function : *model->mutable_functions()) {
     onnx::NodeProto shown;
     shown.set_name(function.name());
-    for (auto& attribute : *function.mutable_attribute_proto())
-      take_tensors(attribute, shown, tensors);
+    take_all(function.mutable_attribute_proto(), shown);
   }
   return sparse_ones;
 }
@@ -495,7 +487,11 @@ CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, 
   check_operators(&model.proto, leave_out, &model.left_out);
   model.sparse = take_tensors(&model.proto, *model.tensors);
   model.unranked_inputs = add_missing_shapes(model.proto.mutable_graph());
+  const int64_t written = model.proto.ir_version();
+  // Many a file of version 3 does not list its initializers as inputs.
+  model.proto.set_ir_version(std::max<int64_t>(written, 4));
   run_checker(model.proto);
+  model.proto.set_ir_version(written);
   return model;
 }
 

@@ -294,9 +294,12 @@ std::map<std::string, Tensor> read_npz(const ByteSource& source, const Limits& l
   for (Member& member : members) {
     find_data(source, &member);
     if (__builtin_add_overflow(total, member.unpacked, &total) || total > limits.max_bytes) {
-      refuse(source, fmt::format("its arrays exceed the limit of {} (raise max_bytes if they are "
-                                 "meant to)",
-                                 bytes_text(limits.max_bytes)));
+      throw DataError(ErrorParts{
+          .what = source.name() + " is larger than this process is to read",
+          .expected = fmt::format("at most {} of arrays, unpacked", bytes_text(limits.max_bytes)),
+          .received = "more",
+          .remedy = "if it is meant to be so large, raise Limits::max_bytes (max_bytes= in "
+                    "Python, --max-bytes, STEEP_MAX_BYTES)"});
     }
   }
   refuse_overlaps(source, members);

@@ -14,8 +14,9 @@ F = np.float32
 X = np.array([[1, 2], [3, -1]], F)
 BRANCHES = """<ir_version: 8, opset_import: ["": 17]>
 g (float[n,2] x, bool c) => (float[n,2] y) <float[2] o = {0.5, 1}> {
- p = If <then_branch = a () => (float[n,2] r) <float[2,2] THEN = {1,2,3,4}> { r = MatMul(x, THEN) },
-         else_branch = b () => (float[n,2] s) <float[2,2] ELSE = {-1,0,2,1}> { s = MatMul(x, ELSE) }>(c)
+ p = If <
+  then_branch = a () => (float[n,2] r) <float[2,2] THEN = {1,2,3,4}> { r = MatMul(x, THEN) },
+  else_branch = b () => (float[n,2] s) <float[2,2] ELSE = {-1,0,2,1}> { s = MatMul(x, ELSE) }>(c)
  y = Add(p, o) }"""
 LOOP = """<ir_version: 8, opset_import: ["": 17]>
 g (float[n,2] x, int64 k) => (float[n,2] y) {

@@ -9,8 +9,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from test_program import steep as program
 
 import steep
+from steep.compat import artifacts
 
 F = np.float32
 X = np.linspace(-1, 1, 12, dtype=F).reshape(3, 4)
@@ -217,7 +219,7 @@ def test_keeps_what_is_outside_and_untouched_in_the_same_folder(model: Path) -> 
     assert locations(model.parent / "u.onnx")[1] == "big.bin"
 
 
-def large(tmp_path: Path) -> steep.TrainingSession:
+def large_model() -> onnx.ModelProto:
     weights = np.zeros((32, 32), F)
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
@@ -226,12 +228,15 @@ def large(tmp_path: Path) -> steep.TrainingSession:
         [info("y", ["n", 32])],
         [numpy_helper.from_array(weights, "w")],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    return steep.TrainingSession(made, loss="mse", optimizer="sgd", lr=1.0)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def large() -> steep.TrainingSession:
+    return steep.TrainingSession(large_model(), loss="mse", optimizer="sgd", lr=1.0)
 
 
 def test_the_data_of_the_last_export_is_the_only_one_there(tmp_path: Path) -> None:
-    session, to = large(tmp_path), tmp_path / "t.onnx"
+    session, to = large(), tmp_path / "t.onnx"
     x, label = np.ones((1, 32), F), np.ones((1, 32), F)
     for _ in range(3):
         session.step(x, label)
@@ -246,7 +251,27 @@ def test_the_data_of_the_last_export_is_the_only_one_there(tmp_path: Path) -> No
 
 def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
     (tmp_path / "t.onnx.data").write_bytes(b"mine")
-    large(tmp_path).export_onnx(tmp_path / "t.onnx", external_data=True)
+    large().export_onnx(tmp_path / "t.onnx", external_data=True)
     assert (tmp_path / "t.onnx.data").read_bytes() == b"mine"
     assert locations(tmp_path / "t.onnx") == ["t.onnx.data-2"]
     onnx.load(tmp_path / "t.onnx")
+
+
+def test_the_program_writes_data_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(large_model().SerializeToString())
+    np.savez(tmp_path / "d.npz", x=np.ones((2, 32), F), label=np.ones((2, 32), F))
+    out = ("--out", tmp_path / "t.onnx", "--external-data")
+    told = ("--data", tmp_path / "d.npz", "--loss", "mse", "--optimizer", "sgd")
+    program("train", tmp_path / "m.onnx", *told, *out)
+    assert (tmp_path / "t.onnx.data").stat().st_size == 32 * 32 * 4
+    assert np.abs(numpy_helper.to_array(onnx.load(tmp_path / "t.onnx").graph.initializer[0])).max()
+    assert "--out" in program("train", tmp_path / "m.onnx", *told, "--external-data", code=2)
+
+
+def test_artifacts_of_a_model_whose_data_is_elsewhere_are_refused(tmp_path: Path) -> None:
+    made = large_model()
+    constant = outside("", CONSTANT, "constant.bin")
+    made.graph.node.append(helper.make_node("Constant", [], ["unread"], value=constant))
+    with pytest.raises(steep.DataError, match="not in the model"):
+        artifacts.generate_artifacts(made, requires_grad=["w"], artifact_directory=tmp_path)
+    assert not list(tmp_path.iterdir())

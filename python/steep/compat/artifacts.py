@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -196,10 +196,10 @@ def _loaded(model: Any) -> onnx.ModelProto:
             expected="an onnx.ModelProto or the path of one",
             received=type(model).__name__,
         )
-    for tensor in model.graph.initializer:
+    for tensor in _tensors(model):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             raise DataError(
-                "The data of an initializer is not in the model.",
+                "The data of a tensor is not in the model.",
                 node=tensor.name,
                 received="the name of a file beside it",
                 remedy="give the model's path, or onnx.load it with its data",
@@ -213,6 +213,17 @@ def _loaded(model: Any) -> onnx.ModelProto:
             remedy="onnx.version_converter.convert_version(model, 17)",
         )
     return model
+
+
+def _tensors(message: Any) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor in a message: of initializers, attributes, bodies, functions."""
+    if isinstance(message, onnx.TensorProto):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in [value] if hasattr(value, "ListFields") else value:
+                yield from _tensors(inner)
 
 
 def parsed(path: str | os.PathLike[str]) -> onnx.ModelProto:
