@@ -58,7 +58,7 @@ static_assert(std::is_sorted(std::begin(kAnyWidth), std::end(kAnyWidth)));
 /// Operators whose rules read a result that 16 bits hold too badly, or not at all, for that: it is
 /// computed anew, in float32.
 constexpr std::string_view kComputedAnew[] = {"LogSoftmax", "ReduceL2", "ReduceLogSumExp",
-                                              "ReduceProd"};
+                                              "steep.SoftmaxCrossEntropy", "ReduceProd"};
 
 template <size_t n>
 bool is_among(const std::string_view (&names)[n], std::string_view op) {
