@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <set>
 
 #include "cli/commands.h"
 #include "cli/data.h"
@@ -21,6 +22,7 @@
 #include "runtime/budget.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
+#include "train/finite.h"
 #include "train/names.h"
 #include "train/parameters.h"
 
@@ -44,6 +46,9 @@ class Run {
   int go() {
     if (!choice_.resume.empty()) resume();
     first_step_ = session_.step_count();
+    for (const std::string& name : session_.parameter_names()) {
+      if (!all_finite(session_.state(name))) infinite_.insert(name);
+    }
     const int64_t rows = batches_.row_count();
     Progress progress(static_cast<double>(choice_.epochs) * static_cast<double>(rows),
                       static_cast<double>(position_.epoch) * static_cast<double>(rows) +
@@ -165,8 +170,24 @@ class Run {
     if (choice_.lr_given) session_.set_lr(choice_.model.options.optimizer.lr);
   }
 
+  /// Nothing good is overwritten by what no run can go on from. Throws DataError.
+  void require_finite() const {
+    for (const std::string& name : session_.parameter_names()) {
+      if (all_finite(session_.state(name)) || infinite_.count(name) != 0) continue;
+      throw DataError(ErrorParts{
+          .what = fmt::format("The weights after step {} are not finite; they were not written.",
+                              session_.step_count()),
+          .node = name,
+          .expected = "finite weights",
+          .received = "NaN or infinity",
+          .remedy = "Lower the learning rate or clip gradients; --check-finite stops at the step "
+                    "that does it."});
+    }
+  }
+
   /// To `folder`, or where it can be: then that is said, and where later saves to it go.
   std::string save(const std::string& folder, Progress& progress) {
+    require_finite();
     return keep_result(folder, progress, [&](const std::filesystem::path& path) {
       session_.save_checkpoint(path, to_text(setting(), position_));
     });
@@ -335,6 +356,7 @@ class Run {
       progress.line("wrote " + save(choice_.checkpoint, progress));
     }
     if (!choice_.out.empty()) {
+      require_finite();
       const std::string path =
           keep_result(choice_.out, progress, [&](const std::filesystem::path& file) {
             session_.export_onnx(file, {.for_inference = choice_.for_inference,
@@ -364,8 +386,9 @@ class Run {
   std::unique_ptr<Batches> validation_;
   std::string validation_text_;
   Position position_;
-  int64_t first_step_ = 0;  ///< the session's count before this run
-  int64_t left_out_ = 0;    ///< batches of this epoch without a label that counts
+  std::set<std::string> infinite_;  ///< weights that the file, or the checkpoint, has so
+  int64_t first_step_ = 0;          ///< the session's count before this run
+  int64_t left_out_ = 0;            ///< batches of this epoch without a label that counts
   std::map<std::string, std::string> instead_;  ///< where results went, by where they were to go
   std::string trouble_;                         ///< with files
   bool metrics_end_ = false;

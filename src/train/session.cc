@@ -122,6 +122,9 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
     if (!own) continue;
     groups_[i] = Tensor::zeros(DType::f64, {static_cast<int64_t>(settings_of(*own).size())});
   }
+  for (const std::string& name : model.parameters) {
+    if (!all_finite(programs.states.at(name))) infinite_.insert(name);
+  }
   for (const std::string& name : model.counts) counts_.push_back(programs.states.at(name));
   program = &programs.get(Kind::step, [&] { return std::move(graph); });
 }
@@ -230,7 +233,7 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> arrays) try {
 
 std::string TrainingSession::Impl::not_finite() const {
   for (const std::string& name : model.parameters) {
-    if (!all_finite(programs.states.at(name))) return name;
+    if (infinite_.count(name) == 0 && !all_finite(programs.states.at(name))) return name;
   }
   return "";
 }

@@ -73,7 +73,8 @@ struct TrainingSession::Impl {
   /// What the backward phase is fed, as step_graph() has it.
   std::vector<Tensor> backward_inputs();
   void count_steps(float more);
-  /// The name of a weight with an element that is not finite; "" when there is none.
+  /// The name of a weight with an element that is not finite, but for those that the model has so
+  /// (a mask); "" when there is none.
   std::string not_finite() const;
   /// After an update: throws DataError, and counts the weights as torn, unless all are finite.
   void require_finite();
@@ -86,6 +87,7 @@ struct TrainingSession::Impl {
   Tensor lr_input_ = Tensor::scalar(0.0f);
   std::map<size_t, Tensor> groups_;  // settings, by the number of the group
   std::vector<Tensor> counts_;       // states: the steps of parameters that count for themselves
+  std::set<std::string> infinite_;   // weights that were not finite before the first step
   Tensor step_input_ = Tensor::scalar(int64_t{0});
 
  public:

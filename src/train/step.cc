@@ -20,6 +20,7 @@
 #include "train/parameters.h"
 #include "train/schedule.h"
 #include "train/updates.h"
+#include "train/weight.h"
 
 namespace steep {
 namespace {
@@ -355,7 +356,11 @@ Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options)
   const std::vector<Value> gradients = gradients_of(model, graph, loss, Phase::forward, seed);
   const Graph::Scope scope(graph, Phase::forward, "gradients");
   for (size_t i = 0; i < gradients.size(); ++i) {
-    const Value gradient = scale ? gradients[i] * cast_like(scale, gradients[i]) : gradients[i];
+    Value gradient = gradients[i];
+    if (scale) {  // which 16 bits hold badly
+      const Value wide = cast(gradient, update_dtype(gradient.type()));
+      gradient = cast_like(wide * cast_like(scale, wide), gradient);
+    }
     graph.add_output("grad/" + model.parameters[i], gradient);
   }
   return graph;

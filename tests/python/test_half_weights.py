@@ -198,3 +198,30 @@ def test_the_program_trains_float16(tmp_path):
     values = onnx.numpy_helper.to_array(tensor)
     assert np.isfinite(values).all()
     assert (values != weight().astype(np.float16)).any()
+
+
+def test_the_program_writes_no_weights_that_are_not_finite(tmp_path):
+    onnx.save(linear(np.float16, weight()), tmp_path / "m.onnx")
+    x, y = batch(np.float16)
+    np.savez(tmp_path / "d.npz", x=x, label=y)
+    program = Path(sys.executable).parent / "steep"
+    command = [program, "train", "m.onnx", "--data", "d.npz", "--loss", "mse", "--lr", "1e7"]
+    done = subprocess.run(
+        [*command, "--optimizer", "sgd", "--epochs", "1", "--batch", "8", "--out", "t.onnx"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "weights after step 1 are not finite" in done.stderr
+    assert not (tmp_path / "t.onnx").exists()
+
+
+def test_weights_that_the_file_has_infinite_may_stay_so():
+    w = weight()
+    w[0, 0] = -np.inf
+    s = steep.TrainingSession(linear(np.float32, w), loss="mse", check_finite=True)
+    x = np.zeros((2, 4), np.float32)
+    with pytest.raises(steep.DataError, match="no weight was changed"):
+        s.step(x, x[:, :3])
