@@ -6,6 +6,7 @@
 
 #include "ops/op_def.h"
 #include "runtime/budget.h"
+#include "runtime/utf8.h"
 #include "steep/error.h"
 
 using steep::Attr;
@@ -87,11 +88,11 @@ void fill(T* to, T value) {
   std::memcpy(to, &value, size);
 }
 
-const char* text_or_empty(const char* text) { return text == nullptr ? "" : text; }
+std::string text_or_empty(const char* text) { return text == nullptr ? "" : as_utf8(text); }
 
 SteepError* make_error(SteepErrorKind kind, const SteepErrorText* given) {
   SteepErrorText text{};
-  std::memcpy(&text, given, std::min(given->size, sizeof(text)));
+  if (given != nullptr) std::memcpy(&text, given, std::min(given->size, sizeof(text)));
   return new SteepError{kind,
                         text_or_empty(text.what),
                         text_or_empty(text.node),

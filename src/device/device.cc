@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "device/asked.h"
 #include "device/boundary.h"
 #include "steep/error.h"
 
@@ -22,7 +23,9 @@ std::shared_ptr<Device> Device::open(const Provider& provider, int index,
   for (const std::string& option : options) raw.push_back(option.c_str());
   raw.push_back(nullptr);
   void* handle = nullptr;
-  if (provider.table.open != nullptr) check(provider.table.open(index, raw.data(), &handle));
+  if (provider.table.open != nullptr) {
+    asked(provider.name, "open", [&] { check(provider.table.open(index, raw.data(), &handle)); });
+  }
   return std::shared_ptr<Device>(new Device(provider, handle));
 }
 
@@ -31,7 +34,8 @@ Device::Device(const Provider& provider, void* handle)
 
 Device::~Device() {
   // What the device has of threads and connections stayed with the process that opened it.
-  if (provider_.table.close != nullptr && process_ == getpid()) provider_.table.close(handle_);
+  if (provider_.table.close == nullptr || process_ != getpid()) return;
+  told_to_end([&] { provider_.table.close(handle_); });
 }
 
 void Device::require_process() const {
@@ -43,24 +47,39 @@ void Device::require_process() const {
 
 Candidates Device::candidates(std::string_view op) const {
   size_t count = 0;
-  const SteepCandidate* first =
-      provider_.table.candidates(handle_, std::string(op).c_str(), &count);
-  return {first, first == nullptr ? 0 : count};
+  const SteepCandidate* const first = asked(provider_.name, "candidates", [&] {
+    return provider_.table.candidates(handle_, std::string(op).c_str(), &count);
+  });
+  if (count == 0) return {nullptr, 0};
+  table_stride(provider_.name, "candidates", first == nullptr ? 0 : first->size,
+               sizeof(SteepCandidate), count);
+  const Candidates all(first, count);
+  for (size_t i = 0; i < count; ++i) {
+    if (all[i].make != nullptr && all[i].name != nullptr && is_utf8(all[i].name)) continue;
+    blame(provider_.name, "A candidate of a provider cannot be one.", "a name in UTF-8 and `make`",
+          "candidate " + std::to_string(i) + " for " + std::string(op));
+  }
+  return all;
 }
 
 SteepDataShaped Device::data_shaped(std::string_view op) const {
   const auto find = provider_.table.data_shaped;
-  return find == nullptr ? nullptr : find(handle_, std::string(op).c_str());
+  if (find == nullptr) return nullptr;
+  return asked(provider_.name, "data_shaped",
+               [&] { return find(handle_, std::string(op).c_str()); });
 }
 
 bool Device::wants_pass(std::string_view pass) const {
   const auto wants = provider_.table.wants_pass;
-  return wants == nullptr || wants(handle_, std::string(pass).c_str()) != 0;
+  return wants == nullptr || asked(provider_.name, "wants_pass",
+                                   [&] { return wants(handle_, std::string(pass).c_str()) != 0; });
 }
 
 bool Device::multiplies(DType dtype) const {
   const auto multiplies = provider_.table.multiplies;
-  return multiplies != nullptr && multiplies(handle_, static_cast<int32_t>(dtype)) != 0;
+  return multiplies != nullptr && asked(provider_.name, "multiplies", [&] {
+           return multiplies(handle_, static_cast<int32_t>(dtype)) != 0;
+         });
 }
 
 std::optional<SteepNarrow> Device::narrows(std::string_view op, DType dtype) const {
@@ -68,47 +87,60 @@ std::optional<SteepNarrow> Device::narrows(std::string_view op, DType dtype) con
   how.size = sizeof(how);
   const auto ask = provider_.table.narrows;
   if (ask == nullptr) return {};
-  if (ask(handle_, std::string(op).c_str(), static_cast<int32_t>(dtype), &how) == 0) return {};
-  return how;
+  const bool narrow = asked(provider_.name, "narrows", [&] {
+    return ask(handle_, std::string(op).c_str(), static_cast<int32_t>(dtype), &how) != 0;
+  });
+  return narrow ? std::optional(how) : std::nullopt;
 }
 
-void Device::fuse(SteepGraph* graph) const { check(provider_.table.fuse(handle_, graph)); }
+void Device::fuse(SteepGraph* graph) const {
+  asked(provider_.name, "fuse", [&] { check(provider_.table.fuse(handle_, graph)); });
+}
 
 std::shared_ptr<void> Device::allocate(SteepMemory kind, size_t bytes) {
   require_process();
   void* data = nullptr;
-  if (bytes > 0) check(provider_.table.allocate(handle_, kind, bytes, &data));
+  if (bytes > 0) {
+    asked(provider_.name, "allocate",
+          [&] { check(provider_.table.allocate(handle_, kind, bytes, &data)); });
+    if (data == nullptr) {
+      blame(provider_.name, "A provider allocates nothing, and reports no error.",
+            std::to_string(bytes) + " bytes", "NULL");
+    }
+  }
   return {data, [self = shared_from_this(), kind](void* p) {
-            if (p != nullptr && self->process_ == getpid())
-              self->provider_.table.release(self->handle_, kind, p);
+            if (p == nullptr || self->process_ != getpid()) return;
+            told_to_end([&] { self->provider_.table.release(self->handle_, kind, p); });
           }};
 }
 
 std::shared_ptr<void> Device::make_stream() {
   require_process();
   SteepStream stream = nullptr;
-  check(provider_.table.stream(handle_, &stream));
+  asked(provider_.name, "stream", [&] { check(provider_.table.stream(handle_, &stream)); });
   return {stream, [self = shared_from_this()](void* s) {
-            if (s != nullptr && self->process_ == getpid())
-              self->provider_.table.drop_stream(self->handle_, s);
+            if (s == nullptr || self->process_ != getpid()) return;
+            told_to_end([&] { self->provider_.table.drop_stream(self->handle_, s); });
           }};
 }
 
 void Device::copy(void* to, const void* from, size_t bytes, SteepDirection direction,
                   SteepStream stream) const {
   require_process();
-  if (bytes > 0) check(provider_.table.copy(handle_, to, from, bytes, direction, stream));
+  if (bytes == 0) return;
+  asked(provider_.name, "copy",
+        [&] { check(provider_.table.copy(handle_, to, from, bytes, direction, stream)); });
 }
 
 void Device::sync(SteepStream stream) const {
   require_process();
-  check(provider_.table.sync(handle_, stream));
+  asked(provider_.name, "sync", [&] { check(provider_.table.sync(handle_, stream)); });
 }
 
 void Device::wait(SteepStream stream, const Device& other, SteepStream others) const {
   require_process();
   if (&provider_ != &other.provider_ || provider_.table.wait == nullptr) return other.sync(others);
-  check(provider_.table.wait(handle_, stream, others));
+  asked(provider_.name, "wait", [&] { check(provider_.table.wait(handle_, stream, others)); });
 }
 
 std::optional<SteepNarrow> Devices::narrows(std::string_view op, DType dtype) const {

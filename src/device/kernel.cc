@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "device/asked.h"
 #include "device/boundary.h"
 #include "device/device.h"
 #include "runtime/headroom.h"
@@ -43,10 +44,31 @@ Kernel::Kernel(const SteepKernel& raw) : raw_(raw) {
 }
 
 Kernel::~Kernel() {
-  if (raw_.destroy != nullptr) raw_.destroy(raw_.self);
+  if (raw_.destroy != nullptr) told_to_end([&] { raw_.destroy(raw_.self); });
 }
 
 void Kernel::fail(SteepError* error) { throw_error(error); }
+
+namespace {
+
+/// Throws ProviderError where the engine cannot run what a provider made.
+void require_whole(const Device& device, const NodeSpec& node, const SteepKernel& made) {
+  constexpr int32_t kMost = 4096;
+  bool whole = made.execute != nullptr && (made.may_share != nullptr || made.may_share_count == 0);
+  for (size_t i = 0; whole && i < made.may_share_count; ++i) {
+    const auto [in, out] = made.may_share[i];
+    whole = in >= 0 && in < kMost && out >= 0 && out < kMost;
+  }
+  if (whole) return;
+  throw ProviderError({.what = "A provider made a kernel that cannot run.",
+                       .node = std::string(node.name),
+                       .op = std::string(node.op),
+                       .expected = "`execute`, and pairs of operands that are there in `may_share`",
+                       .received = "a kernel of " + std::string(device.provider()) + " without",
+                       .remedy = "Ask the plug-in's author."});
+}
+
+}  // namespace
 
 ChosenKernel choose_kernel(const Device& device, const NodeSpec& node, std::string* why_not) {
   const Candidates candidates = device.candidates(node.op);
@@ -59,19 +81,23 @@ ChosenKernel choose_kernel(const Device& device, const NodeSpec& node, std::stri
     raw.size = sizeof(raw);
     SteepError* error = nullptr;
     require_headroom(kHeadroom);  // what compiles kernels may not survive the lack of memory
-    const int made = c.make(&c, device.handle(), view.get(), &raw, reason, sizeof(reason), &error);
+    const int made = asked(device.provider(), "make", [&] {
+      return c.make(&c, device.handle(), view.get(), &raw, reason, sizeof(reason), &error);
+    });
     if (error != nullptr) throw_error(error);
     if (made != 0) {
       // Until a kernel owns what was made, which takes memory.
       auto destroy = [](SteepKernel* k) {
-        if (k->destroy != nullptr) k->destroy(k->self);
+        if (k->destroy != nullptr) told_to_end([&] { k->destroy(k->self); });
       };
       std::unique_ptr<SteepKernel, decltype(destroy)> unowned(&raw, destroy);
+      require_whole(device, node, raw);
       ChosenKernel chosen{std::make_unique<Kernel>(raw), c.name};
       std::ignore = unowned.release();
       return chosen;
     }
-    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", c.name, reason);
+    reason[sizeof(reason) - 1] = 0;
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", c.name, as_utf8(reason));
   }
   if (candidates.empty())
     reasons = fmt::format("the {} provider has no kernel for it", device.provider());
@@ -109,7 +135,10 @@ std::vector<Tensor> run_data_shaped(const Device& host, Node n, std::span<const 
     spec.outputs.push_back({n.output(i) ? n.output(i).dtype() : DType::undefined});
   }
   NodeView view(spec);
-  if (SteepError* error = host.data_shaped(n.op())(host.handle(), view.get())) throw_error(error);
+  const SteepDataShaped compute = host.data_shaped(n.op());
+  asked(host.provider(), "a data-shaped kernel", [&] {
+    if (SteepError* error = compute(host.handle(), view.get())) throw_error(error);
+  });
   return view.take_outputs();
 }
 

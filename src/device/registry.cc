@@ -11,6 +11,7 @@
 
 #include "device/boundary.h"
 #include "device/device.h"
+#include "runtime/utf8.h"
 #include "steep/error.h"
 
 /// The provider of host memory that this binary is linked with (providers/).
@@ -130,11 +131,11 @@ Provider load(const std::string& path) {
   Provider p = known_fields(*given);
   const SteepProvider& t = p.table;
   const bool host = p.on_host();
-  if (p.name.empty() || t.candidates == nullptr || t.open == nullptr || t.close == nullptr ||
-      t.devices == nullptr ||
+  if (p.name.empty() || !is_utf8(p.name) || t.candidates == nullptr || t.open == nullptr ||
+      t.close == nullptr || t.devices == nullptr ||
       (!host && (t.allocate == nullptr || t.release == nullptr || t.copy == nullptr ||
                  t.stream == nullptr || t.drop_stream == nullptr || t.sync == nullptr))) {
-    refuse(path, "A provider lacks a name, or functions that every provider has.", p.name,
+    refuse(path, "A provider lacks a name, or functions that every provider has.", as_utf8(p.name),
            "Ask its author.");
   }
   library.keep = true;

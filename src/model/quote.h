@@ -5,10 +5,11 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/utf8.h"
+
 namespace steep {
 
 /// At most about 200 bytes, always valid UTF-8.
 std::string quote(std::string_view text);
-bool is_utf8(std::string_view text);
 
 }  // namespace steep

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "device/asked.h"
 #include "runtime/budget.h"
 #include "runtime/headroom.h"
 #include "steep/error.h"
@@ -282,7 +283,13 @@ void Executable::run_steps(Frame& frame, size_t begin, size_t end,
       std::byte* const scratch = step.scratch.buffer < 0 ? none : pointer(step.scratch);
       const SteepStream stream =
           step.device == 0 ? nullptr : frame.streams[static_cast<size_t>(step.device) - 1].get();
-      at_node(step.node, [&] { step.kernel->execute({in, out, scratch, stream}); });
+      at_node(step.node, [&] {
+        if (step.device == 0) return step.kernel->execute({in, out, scratch, stream});
+        asked(plan_.devices.others()[static_cast<size_t>(step.device) - 1]->provider(), "execute",
+              [&] {
+                step.kernel->execute({in, out, scratch, stream});
+              });
+      });
     } else if (step.copy_bytes > 0 && step.device != 0) {
       cross(frame, step, out[0], in[0]);
       if (options.check_finite) wait_for_copies(frame);

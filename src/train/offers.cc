@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "device/asked.h"
 #include "device/boundary.h"
 #include "ops/onnx_proto.h"
 #include "train/registrar.h"
@@ -62,11 +63,18 @@ void add_attribute(const Offer& offer, const SteepAttr& a, onnx::FunctionProto& 
     f.add_attribute(a.name);
     return;
   }
+  const void* const values = a.kind == STEEP_ATTR_STRING ? static_cast<const void*>(a.string)
+                             : a.kind == STEEP_ATTR_INTS ? static_cast<const void*>(a.ints)
+                                                         : static_cast<const void*>(a.reals);
+  const bool many =
+      a.kind == STEEP_ATTR_STRING || a.kind == STEEP_ATTR_INTS || a.kind == STEEP_ATTR_REALS;
+  if (many && values == nullptr && a.count > 0)
+    offer.refuse("An attribute of an operator has no default where one is due.", "values", "NULL");
   Attr value;
   switch (a.kind) {
     case STEEP_ATTR_INT: value = a.integer; break;
     case STEEP_ATTR_REAL: value = a.real; break;
-    case STEEP_ATTR_STRING: value = std::string(a.string, a.count); break;
+    case STEEP_ATTR_STRING: value = std::string(a.count == 0 ? "" : a.string, a.count); break;
     case STEEP_ATTR_INTS: value = Ints(a.ints, a.ints + a.count); break;
     case STEEP_ATTR_REALS: value = Floats(a.reals, a.reals + a.count); break;
     default:
@@ -85,6 +93,12 @@ onnx::FunctionProto signature_of(const Offer& offer) {
   for (int32_t i = 0; i < offer.op.inputs; ++i) f.add_input(fmt::format("x{}", i));
   for (int32_t i = 0; i < offer.op.outputs; ++i) f.add_output(fmt::format("y{}", i));
   const auto* bytes = reinterpret_cast<const std::byte*>(offer.op.attributes);
+  if (bytes == nullptr && offer.op.attribute_count > 0)
+    offer.refuse("An operator's table of attributes is not there.", "a table", "NULL");
+  if (bytes != nullptr && offer.op.attribute_count > 0) {
+    table_stride(offer.provider.name, "attributes", offer.op.attributes->size,
+                 offsetof(SteepAttr, tensor), offer.op.attribute_count);
+  }
   for (size_t i = 0; i < offer.op.attribute_count; ++i) {
     const auto* a = reinterpret_cast<const SteepAttr*>(bytes + i * offer.op.attributes->size);
     SteepAttr known{};
@@ -170,16 +184,15 @@ void take_offers(const Provider& provider) {
   } catch (...) {
     refuse("an exception");
   }
-  if (first == nullptr) count = 0;
+  if (count > 0) {
+    table_stride(provider.name, "operators", first == nullptr ? 0 : first->size,
+                 offsetof(SteepOp, infer), count);
+  }
   const auto* bytes = reinterpret_cast<const std::byte*>(first);
   with_our_errors(kRefusedFunction, "", [&] {
     try {
       Registrar registrar;
       for (size_t i = 0; i < count; ++i) {
-        if (first->size < offsetof(SteepOp, infer))
-          Offer{{}, provider}.refuse(
-              "An operator of a provider says that it is smaller than it is.",
-              fmt::format("{} bytes", sizeof(SteepOp)), fmt::format("{}", first->size));
         Offer offer{{}, provider};
         std::memcpy(&offer.op, bytes + i * first->size, std::min(first->size, sizeof(SteepOp)));
         add(offer, registrar);

@@ -5,7 +5,10 @@
 
 #include "device/device.h"
 #include "providers/mirror.h"
+#include "runtime/utf8.h"
 #include "steep/error.h"
+#include "steep/steep.h"
+#include "train/models.h"
 #include "train/temp_folder.h"
 
 namespace steep {
@@ -49,12 +52,51 @@ TEST_F(Plugins, AreRefusedWhereTheyAreNone) {
   const std::string table = refusal(plugin("fails_at_operators"));
   EXPECT_TRUE(has(table, "its operators") && has(table, "its table is gone")) << table;
   EXPECT_TRUE(has(refusal(plugin("fails_by_name")), "of this name already"));
+  EXPECT_TRUE(has(refusal(plugin("fails_in_bytes")), "lacks a name"));
+  EXPECT_TRUE(has(refusal(plugin("fails_without_table")), "table of operators"));
+  EXPECT_TRUE(has(refusal(plugin("fails_by_size")), "table of operators"));
   std::ofstream(folder() / "empty.so").close();
   EXPECT_TRUE(has(refusal(folder() / "empty.so"), "cannot be loaded"));
   // and after all that
   EXPECT_EQ(available_providers().back(), "CPUExecutionProvider");
   EXPECT_EQ(register_provider(STEEP_MIRROR), "MirrorExecutionProvider");
   EXPECT_EQ(register_provider(STEEP_MIRROR), "MirrorExecutionProvider");
+}
+
+TEST(Liar, IsAProviderErrorWhateverItGetsWrong) {
+  register_provider(plugin("liar"));
+  const std::string bytes = testing::model_bytes(
+      "m (float[3, 4] x) => (float[3, 4] y) <float[4] w = {1, 2, 3, 4}> { a = Mul(x, w) y = "
+      "Softmax(a) }");
+  const auto step = [&](const std::string& at) {
+    TrainingSession session(std::as_bytes(std::span(bytes)),
+                            {.loss = "mse",
+                             .trainable = {"w"},
+                             .precision = at == "multiplies" ? "bf16" : "fp32",
+                             .providers = {{.name = "Liar", .options = {{"at", at}}}}});
+    const Tensor x = Tensor::zeros(DType::f32, {3, 4});
+    session.step({x, x});
+    return session.dump(std::vector<Tensor>{x, x});
+  };
+  EXPECT_TRUE(has(step("nothing"), "liar")) << step("nothing");
+  for (const char* at : {"close", "release", "drop_stream", "destroy", "reason in bytes"}) {
+    SCOPED_TRACE(at);
+    EXPECT_TRUE(is_utf8(step(at)));  // there is nobody to tell; or it is the host that runs it
+  }
+  for (const char* at :
+       {"open",          "candidates",    "make",          "allocate",      "copy",
+        "stream",        "sync",          "execute",       "wants_pass",    "fuse",
+        "no table",      "long table",    "small entries", "large entries", "no name",
+        "name in bytes", "no make",       "no execute",    "no shares",     "no memory",
+        "error of NULL", "error in bytes"}) {
+    SCOPED_TRACE(at);
+    try {
+      step(at);
+      ADD_FAILURE() << "no error";
+    } catch (const ProviderError& e) {
+      EXPECT_TRUE(is_utf8(e.what())) << e.what();
+    }
+  }
 }
 
 TEST(Registry, NamesProvidersWithDevices) {

@@ -6,7 +6,7 @@
 namespace {
 
 [[maybe_unused]] constexpr int kEntry = 1, kDevices = 2, kThrowsOfDevices = 3, kOperators = 4,
-                               kName = 5;
+                               kName = 5, kBytes = 6, kNoTable = 7, kSize = 8;
 
 const SteepHost* host = nullptr;
 
@@ -21,7 +21,9 @@ SteepError* devices(SteepDeviceInfo*, size_t, size_t* count) {
 }
 
 const SteepOp* operators(size_t* count) {
-  *count = 0;
+  static const SteepOp small{};
+  *count = FAILS_AT == kNoTable || FAILS_AT == kSize ? 3 : 0;
+  if (FAILS_AT == kSize) return &small;
   if (FAILS_AT == kOperators) throw std::runtime_error("its table is gone");
   return nullptr;
 }
@@ -35,7 +37,7 @@ extern "C" const SteepProvider* steep_provider_0(const SteepHost* given) {
   host = given;
   static SteepProvider p{};
   p.size = sizeof(p);
-  p.name = FAILS_AT == kName ? "CPU" : "Failing";
+  p.name = FAILS_AT == kName ? "CPU" : FAILS_AT == kBytes ? "\xff\xfe" : "Failing";
   p.flags = STEEP_HOST_MEMORY;
   p.devices = devices;
   p.open = [](int, const char* const*, void**) -> SteepError* { return nullptr; };

@@ -1,0 +1,66 @@
+// Calls of a provider's functions: what a plug-in gets wrong is an error that names it.
+#pragma once
+
+#include <exception>
+#include <new>
+#include <string>
+
+#include "device/device.h"
+#include "runtime/utf8.h"
+#include "steep/error.h"
+
+namespace steep {
+
+[[noreturn]] inline void blame(std::string_view provider, std::string what, std::string expected,
+                               std::string received) {
+  throw ProviderError({.what = std::move(what),
+                       .node = std::string(provider),
+                       .expected = std::move(expected),
+                       .received = as_utf8(received),
+                       .remedy = "Ask the plug-in's author."});
+}
+
+/// f(), the provider's function of this name, of C++ perhaps: what it throws is a ProviderError,
+/// but for the engine's own errors and the lack of memory.
+template <typename F>
+decltype(auto) asked(std::string_view provider, const char* function, F&& f) {
+  std::string thrown;
+  try {
+    return f();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& e) {
+    thrown = e.what();
+  } catch (...) {
+    thrown = "an exception";
+  }
+  blame(provider, "A provider threw an exception.", std::string("a SteepError of ") + function,
+        thrown);
+}
+
+/// f(), which ends something and must not fail: what it throws is dropped.
+template <typename F>
+void told_to_end(F&& f) noexcept {
+  try {
+    f();
+  } catch (...) {
+    // The resource is gone as far as the engine is concerned, and there is nobody to tell.
+  }
+}
+
+/// The bytes from one entry of a provider's table to the next. Throws ProviderError where the table
+/// cannot be one.
+inline size_t table_stride(std::string_view provider, const char* table, size_t size, size_t least,
+                           size_t count) {
+  constexpr size_t kLongest = 4096;  // of an entry, or of a table
+  if (size < least || size > kLongest || count > kLongest) {
+    blame(provider, std::string("A provider's table of ") + table + " cannot be one.",
+          "at most 4096 entries, each of " + std::to_string(least) + " to 4096 bytes",
+          std::to_string(count) + " of " + std::to_string(size) + " bytes");
+  }
+  return size;
+}
+
+}  // namespace steep
