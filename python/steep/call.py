@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx
 import torch
+from torch.autograd import forward_ad
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from steep._steep import (
@@ -39,6 +40,19 @@ def autocast_precision() -> str:
         return "fp32"
     dtype = torch.get_autocast_dtype("cpu")
     return "fp16" if dtype == torch.float16 else "bf16"  # autocast takes no others
+
+
+def is_observed() -> bool:
+    """Return whether shapes are propagated, and nothing is computed."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+
+
+def has_tangents(arguments: Sequence[Any]) -> bool:
+    """Return whether one of a call's arguments has a tangent, of derivatives in forward mode."""
+    return forward_ad._current_level >= 0 and any(
+        isinstance(t, torch.Tensor) and forward_ad.unpack_dual(t).tangent is not None
+        for t in arguments
+    )
 
 
 class Call:

@@ -33,7 +33,6 @@ from torch._dynamo.exc import (
 from torch._dynamo.guards import DeletedGuardManagerWrapper, get_guard_fail_reason
 from torch._dynamo.utils import graph_break_reasons
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import forward_ad
 from torch.nn.modules import transformer
 from torch.utils._pytree import tree_leaves
 
@@ -42,7 +41,7 @@ from steep._steep import ProviderChoice
 from steep.arithmetic import Arithmetic
 from steep.branches import branches
 from steep.buckets import buckets
-from steep.call import autocast_precision
+from steep.call import autocast_precision, has_tangents, is_observed
 from steep.checks import checked
 from steep.ctc import known_to_tracers
 from steep.cumulative import means_over_batches
@@ -222,9 +221,9 @@ class Capture:
         call = told_apart(call, graph_module.forward, pieces, examples, self.strict)
 
         def run(*arguments: Any) -> Any:
-            if _is_observed() or FakeTensor in map(type, arguments):
+            if is_observed() or FakeTensor in map(type, arguments):
                 return graph_module.forward(*arguments)
-            if forward_ad._current_level >= 0 and any(map(_has_tangent, arguments)):
+            if has_tangents(arguments):
                 raise ModelError(
                     "An argument has a tangent, of derivatives in forward mode.",
                     expected="derivatives by backward",
@@ -236,17 +235,6 @@ class Capture:
         # PyTorch does so itself, but for graphs that it cuts by buckets of gradients.
         uncaptured: Callable[..., Any] = torch._dynamo.disable(run)
         return uncaptured
-
-
-def _is_observed() -> bool:
-    """Return whether shapes are propagated, and nothing is computed."""
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
-
-
-def _has_tangent(argument: Any) -> bool:
-    if not isinstance(argument, torch.Tensor):
-        return False
-    return forward_ad.unpack_dual(argument).tangent is not None
 
 
 # What Dynamo raises that says itself what is to be done.
@@ -309,6 +297,7 @@ class Captured:
         context.callback = configured
         # Its forward: hooks of all modules are for those that the user has.
         self._call = context(innermost(module)).forward
+        self._left: set[Any] = set()  # code that PyTorch runs, since its tracer fails
         self._first = first  # None until a graph was made
         self._changed: set[tuple[int, int]] = set()  # extents, by argument and dimension
 
@@ -321,7 +310,6 @@ class Captured:
         changed = CONFIG | limits(frame[0])
         settings = config.patch(**changed, ignore_logging_functions=_log_lines())
         chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
-        failed = ""
         ours = [kept_whole(), own_gradients.whole_backwards(), known_to_tracers()]
         ours += [buckets(), cuts(), means_over_batches(self._module), noticed(), widened()]
         ours += [layers_too(), transforms_left(), slopes()]
@@ -337,11 +325,12 @@ class Captured:
             except (Error, *_SAID):
                 raise
             except Exception as e:
-                failed = said(e) + place(getattr(e, "real_stack", None))
+                why = said(e) + place(getattr(e, "real_stack", None))
                 if self._whole or isinstance(e, ResumePrologueTracingError):
-                    raise self._not_one_graph(failed) from e
-                made = left_to_pytorch(e)
-        self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:], failed, left)
+                    raise self._not_one_graph(why) from e
+                made = left_to_pytorch(e, for_good=frame[0].f_code in self._left)
+                self.capture.local.failed.append((frame[0].f_code, why))
+        self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:], left)
         if made.guarded_code is not None:
             self._guards.append(weakref.ref(made.guarded_code.guard_manager))
         return made
@@ -356,13 +345,10 @@ class Captured:
             given = (entry.guard_manager, entry.code, frame.f_locals, entry.compile_id, None, True)
             local.because = _condition(get_guard_fail_reason(*given))
 
-    def _note_breaks(
-        self, code: Any, made: Any, reasons: list[Any], failed: str, left: list[Exception]
-    ) -> None:
+    def _note_breaks(self, code: Any, made: Any, reasons: list[Any], left: list[Exception]) -> None:
         """Note, and say once, what PyTorch is left to run outside of graphs.
 
-        ``failed`` is where its tracer did, "" if it did not; ``left`` are the errors for which the
-        function is left whole.
+        ``left`` are the errors for which the function is left whole.
         """
         # Nothing lies between the graphs of two buckets of gradients.
         reasons = [r for r in reasons if not r.reason.startswith("DDPOptimizer")]
@@ -371,14 +357,17 @@ class Captured:
         # what PyTorch calls for a user's line has that line's reason
         here = f" ({code.co_filename}:{code.co_firstlineno})" if is_users(code.co_filename) else ""
         breaks = [cut(why, stack, here) for why, stack in found if here or place(stack)]
-        breaks += [f"PyTorch's tracer fails: {failed}"] if failed else []
-        for text in breaks:
+        self._say_breaks(breaks)
+        skipped = made.guarded_code is None and made.skip_reason and not trace_rules.check(code)
+        if skipped and made.apply_to_code and here:
+            text = whole(code, made.skip_reason, self.breaks if code in self._left else breaks)
+            self.breaks += [text] if text not in self.breaks else []
+
+    def _say_breaks(self, breaks: list[str]) -> None:
+        for text in dict.fromkeys(breaks):
             if text not in self.breaks:
                 log.warning("PyTorch runs what lies between two graphs: %s", text)
-        skipped = made.guarded_code is None and made.skip_reason and not trace_rules.check(code)
-        if skipped and here:
-            breaks.append(whole(code, made.skip_reason, breaks))
-        self.breaks += [text for text in dict.fromkeys(breaks) if text not in self.breaks]
+                self.breaks.append(text)
 
     def _let_extents_vary(self) -> None:
         """Ask for a graph of any extents once those of the arguments have changed.
@@ -414,9 +403,12 @@ class Captured:
         """
         local = self.capture.local
         local.ran = False
-        local.arguments = tree_leaves((args, kwargs))
+        local.arguments, local.failed = tree_leaves((args, kwargs)), []
         try:
             result = self._call(*args, **kwargs)
+            # Where PyTorch raises as well, it was the error of this call.
+            self._left.update(code for code, _ in local.failed)
+            self._say_breaks([f"PyTorch's tracer fails: {why}" for _, why in local.failed])
         except BackendCompilerFailed as e:
             if isinstance(e.inner_exception, Error):
                 raise e.inner_exception from e

@@ -75,6 +75,10 @@ def _between_processes(self: Any, tx: Any, *arguments: Any) -> Any:
     )
 
 
-def left_to_pytorch(e: Exception) -> ConvertFrameReturn:
-    """Return what has PyTorch run the function that its tracer failed at."""
-    return ConvertFrameReturn(skip_reason=f"the tracer fails: {type(e).__name__}")
+def left_to_pytorch(e: Exception, *, for_good: bool) -> ConvertFrameReturn:
+    """Return what has PyTorch run the function that its tracer failed at.
+
+    ``for_good``: at every call. Otherwise at this one, whose arguments may be wrong.
+    """
+    reason = f"the tracer fails: {type(e).__name__}"
+    return ConvertFrameReturn(skip_reason=reason, apply_to_code=for_good)
