@@ -43,7 +43,8 @@ def bring_in_parts(
             at = _operation(graph_module, e.node) or _transform_in(graph_module)
             if not at or at in known_before or _must_stay_whole(graph_module, at):
                 raise e
-            for name in _transform_around(graph_module, at):
+            around = _region_around(graph_module.graph, at)
+            for name in around or _transform_around(graph_module, at):
                 refused.setdefault(name, _as_of(e, name))
         parts = _split(graph_module, frozenset(refused))
         pieces, found = _bring_in_all(parts, known, precision, frozenset(refused), bring)
@@ -131,8 +132,9 @@ def _bring_in_all(
         if not isinstance(part, torch.fx.GraphModule):
             continue
         names = {n.name: n.meta[_NAME] for n in part.graph.nodes if n.op.startswith("call_")}
-        if refused.intersection(names.values()):
-            setattr(parts, name, _Run(in_pytorch(part)))
+        modes = {n.name for n in part.graph.nodes if n.target is torch._C._set_grad_enabled}
+        if refused.intersection(known for n, known in names.items() if n not in modes):
+            setattr(parts, name, _Run(_in_its_mode(in_pytorch(part))))
             continue
         given = [n for n in part.graph.nodes if n.op == "placeholder"]
         examples = [known.get(n.name, n.meta["example_value"]) for n in given]
@@ -148,6 +150,16 @@ def _bring_in_all(
             continue
         setattr(parts, name, _Run(pieces[-1]))
     return pieces, found
+
+
+def _in_its_mode(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what leaves the mode of gradients as it was, also where it raises."""
+
+    def run(*arguments: Any) -> Any:
+        with torch.set_grad_enabled(torch.is_grad_enabled()):
+            return forward(*arguments)
+
+    return run
 
 
 class _Run(torch.nn.Module):
@@ -173,7 +185,28 @@ def _must_stay_whole(graph_module: torch.fx.GraphModule, at: str) -> bool:
     """Would it mean something else between two parts?"""
     (n,) = (n for n in graph_module.graph.nodes if n.name == at)
     name = n.target if isinstance(n.target, str) else n.target.__name__
-    return at in _in_regions(graph_module.graph) or name.strip("_") in _OF_MEMORY
+    apart = at in _in_regions(graph_module.graph) and not _region_around(graph_module.graph, at)
+    return apart or name.strip("_") in _OF_MEMORY
+
+
+def _region_around(graph: torch.fx.Graph, at: str) -> list[str]:
+    """Return the operations of the region of a mode of gradients around one, with what sets it.
+
+    PyTorch runs all of it. None, where the region is one of autocast, or does not end.
+    """
+    outside = torch.is_grad_enabled()
+    region: list[str] = []
+    for n in graph.nodes:
+        if n.target is torch.amp.autocast_mode._enter_autocast:
+            return []
+        changes = n.target is torch._C._set_grad_enabled
+        if region or (changes and n.args[0] != outside):
+            region += [n.name] if n.op.startswith("call_") else []
+            if changes and n.args[0] == outside:
+                if at in region:
+                    return region
+                region = []
+    return []
 
 
 def within(graph: torch.fx.Graph) -> set[str]:

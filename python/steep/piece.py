@@ -226,9 +226,11 @@ class Piece:
             return
         lowered, constant = self.lowered, self.call.constant_results
         refuse_sparse(lowered.graph)
-        for needs, lost in zip(lowered.changes_history, constant, strict=False):
+        changed = zip(lowered.written, lowered.changes_history, constant, strict=False)
+        for i, needs, lost in changed:
             if needs and (lost or lowered.has_modes):
-                raise RuntimeError("forward changes an argument that needs a gradient")
+                what = RuntimeError("forward changes an argument that needs a gradient")
+                raise refusal(what, _writer(lowered.graph, lowered.fakes[lowered.kept.index(i)]))
         for node, lost in zip(lowered.computed, constant[len(lowered.written) :], strict=True):
             value = node.meta["example_value"]
             if lost and isinstance(value, torch.Tensor) and value.requires_grad:
@@ -271,6 +273,13 @@ class Piece:
     def dump(self, gradients: bool = True) -> str:
         """Return the text of graph and plan, for arguments of the extents that it was made for."""
         return self.call.program.dump(self.types, gradients)
+
+
+def _writer(graph: torch.fx.Graph, tensor: torch.Tensor) -> torch.fx.Node | None:
+    """Return the first operation that writes to a placeholder's memory."""
+    memory = memory_named(tensor)
+    written = ((n, {memory_of(t) for t in all_written_by(n)}) for n in graph.nodes)
+    return next((n for n, places in written if memory in places), None)
 
 
 def _hint(extent: Any) -> int:
