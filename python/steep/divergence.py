@@ -20,7 +20,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from steep.lowering import fake_mode, line_of, turn
 from steep.masks import Masks
 from steep.memory import all_written_by, memory_of
-from steep.piece import Lowered, Piece, copy_graph, number_of
+from steep.piece import Lowered, Piece, copy_graph
+from steep.scalars import number_of
 from steep.verify import LEAST_SCALE, Difference, copies_of, or_zero, run_in_torch
 
 if TYPE_CHECKING:
@@ -71,9 +72,7 @@ def _find_value(step: Step, graph_module: torch.fx.GraphModule, arguments: list[
             seen.add(memory_of(n))
             watched.append(n)
     _set_outputs(graph_module, watched)
-    piece = Piece(
-        Lowered(copy_graph(graph_module), arguments, lambda graph: None), step.piece.precision
-    )
+    piece = Piece(Lowered(copy_graph(graph_module), arguments), step.piece.precision)
     given = copies_of(arguments)
     fed = piece.feed(given)
     received = piece.give(given, piece.make(fed))
@@ -112,9 +111,7 @@ def _find_gradient(
     examples = [zero.meta["example_value"] for _, zero in edges]
     real = [torch.zeros(e.shape, dtype=e.dtype, requires_grad=True) for e in examples]
     given = [*arguments, *real]
-    piece = Piece(
-        Lowered(copy_graph(graph_module), given, lambda graph: None), step.piece.precision
-    )
+    piece = Piece(Lowered(copy_graph(graph_module), given), step.piece.precision)
     gradients = [g for _, g in pairs]
     given = [*copies_of(arguments), *real]
     fed = piece.feed(given)

@@ -22,12 +22,13 @@ from steep.boundaries import refuse_complex, refuse_histories, refuse_sparse
 from steep.call import Autograd, Call
 from steep.checks import raise_where, take_checks
 from steep.kept import kept_memory
-from steep.lowering import fake_mode, lower, outputs_of, refusal
+from steep.lowering import lower, outputs_of, refusal
 from steep.memory import all_written_by, memory_named, memory_of, written_by
 from steep.own_gradients import Interpreter
 from steep.providers import current
 from steep.reach import connected, reached
 from steep.rewrites import rewritten
+from steep.scalars import Numbers, number_of
 from steep.slopes import write_slopes
 from steep.transforms import CAPTURED_AS, write_out
 
@@ -47,31 +48,33 @@ def bring_in(graph_module: torch.fx.GraphModule, examples: Sequence[Any], precis
 def say(
     graph_module: torch.fx.GraphModule, examples: Sequence[Any], make: Callable[[Lowered], Made]
 ) -> Made:
-    """Return what ``make`` makes of a captured graph in ONNX; raise as ``bring_in``."""
-    try:
-        return _make(graph_module, examples, _make_numbers_tensors, make)
-    except NothingToRun:
-        raise
-    except Exception as e:  # the exporter and the engine raise whatever went wrong inside them
-        if all(number_of(n) is None for n in graph_module.graph.nodes):
-            raise refusal(e) from e
-    # Where an operator takes no tensor, such as the rate of a dropout.
-    try:
-        return _make(graph_module, examples, _make_numbers_constants, make)
-    except NothingToRun:
-        raise
-    except Exception as e:
-        raise refusal(e) from e
+    """Return what ``make`` makes of a captured graph in ONNX; raise as ``bring_in``.
+
+    Numbers of Python are inputs of it, but for those of operations that take no tensor in their
+    place, such as the rate of a dropout.
+    """
+    takes_numbers = any(number_of(n) is not None for n in graph_module.graph.nodes)
+    fixed: frozenset[str] | None = frozenset()
+    while True:
+        try:
+            return _make(graph_module, examples, fixed, make)
+        except NothingToRun:
+            raise
+        except Exception as e:  # the exporter and the engine raise whatever went wrong inside them
+            refused = refusal(e)
+            if fixed is None or not takes_numbers:
+                raise refused from e
+            fixed = None if refused.node in fixed or not refused.node else fixed | {refused.node}
 
 
 def _make(
     graph_module: torch.fx.GraphModule,
     examples: Sequence[Any],
-    treat_numbers: Callable[[torch.fx.Graph], None],
+    fixed: frozenset[str] | None,
     make: Callable[[Lowered], Made],
 ) -> Made:
     """Say a captured graph in ONNX, and make something of it; anew where the cache's is no use."""
-    lowered = Lowered(copy_graph(graph_module), examples, treat_numbers)
+    lowered = Lowered(copy_graph(graph_module), examples, fixed)
     try:
         return make(lowered)
     except Exception as e:
@@ -79,7 +82,7 @@ def _make(
             raise
         log.warning("ignoring a graph of the cache that cannot be used: %s", e)
     with cache.unread():
-        return make(Lowered(copy_graph(graph_module), examples, treat_numbers))
+        return make(Lowered(copy_graph(graph_module), examples, fixed))
 
 
 _DATA = "steep.data"  # of a detach() that the module calls .data
@@ -100,29 +103,31 @@ class Lowered:
         self,
         graph_module: torch.fx.GraphModule,
         examples: Sequence[Any],
-        treat_numbers: Callable[[torch.fx.Graph], None],
+        fixed: frozenset[str] | None = frozenset(),
     ) -> None:
         self.graph = graph = graph_module.graph
         self.kept = _take_sizes_from_tensors(graph)
-        treat_numbers(graph)
+        self.numbers = Numbers(graph, fixed)
         write_slopes(graph)
         write_out(graph)
         narrow = _narrow(graph) if torch.is_autocast_enabled("cpu") else []
         (end,) = (n for n in graph.nodes if n.op == "output")
         self.single = not isinstance(end.args[0], (tuple, list))
         self.checks, values = take_checks(graph)
-        results, self.computed = _results(graph, [*values, *outputs_of(end)])
+        outputs = [*values, *outputs_of(end)]
+        results, self.computed = _results(graph, outputs, self.numbers.results)
         self.results, self.looked_at = results[len(values) :], results[: len(values)]
         refuse_histories(graph, self.computed)
         refuse_complex(graph, self.computed)
         fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
-        for fake, i in zip(fakes, self.kept, strict=True):
+        for fake, i in zip(fakes, self.kept, strict=False):  # numbers follow
             if fake.device.type != "cpu":
                 raise RuntimeError(f"a tensor on {fake.device}")
             if fake.requires_grad != getattr(examples[i], "requires_grad", False):
                 raise RuntimeError("forward writes what needs a gradient into an argument")
         _widen(graph, narrow)
         end.args = (tuple(self.computed),)
+        self.numbers.leave()
         graph_module.recompile()
         self.model, written, self.draws, self.cached = lower(graph_module, fakes)
         if not self.model.graph.node:
@@ -162,7 +167,7 @@ class Lowered:
         tensors = [
             t.resolve_neg() if isinstance(t, torch.Tensor) else torch.tensor(t)
             for t in (arguments[i] for i in self.kept)
-        ]
+        ] + self.numbers.tensors(self._of(arguments))
         for k, fake in enumerate(self.fakes[: len(tensors)]):
             if not fake.ndim and tensors[k].dtype != fake.dtype:  # a number that Python draws
                 tensors[k] = tensors[k].to(fake.dtype)
@@ -183,8 +188,16 @@ class Lowered:
         self, arguments: Sequence[Any], made: list[torch.Tensor], results: Sequence[Any]
     ) -> tuple[Any, ...]:
         values = [_like(v, e) for v, e in zip(made, self.examples, strict=True)]
-        given = [arguments[i] for i in self.kept]
-        return tuple(result(given, values) for result in results)
+        given = self._of(arguments)
+        numbers = self.numbers.made(given)
+        given += self.numbers.tensors(given)
+        return tuple(
+            numbers[r.index] if isinstance(r, _Number) else r(given, values) for r in results
+        )
+
+    def _of(self, arguments: Sequence[Any]) -> list[Any]:
+        """Return those that the graph has placeholders for."""
+        return [arguments[i] for i in self.kept]
 
 
 Made = TypeVar("Made")
@@ -304,6 +317,13 @@ class _Computed:
 
 
 @dataclasses.dataclass(frozen=True)
+class _Number:
+    """A number that Python calculates: the ``index``-th."""
+
+    index: int
+
+
+@dataclasses.dataclass(frozen=True)
 class _Constant:
     """What stands in the graph."""
 
@@ -325,6 +345,9 @@ class _View:
         return self.chain.forward(*arguments, *given)
 
 
+_Result = _Computed | _Number | _Constant | _View
+
+
 def _like(value: torch.Tensor, example: Any) -> torch.Tensor:
     """Return a result with the dtype that PyTorch gives it, and a history if it has one there."""
     if not isinstance(example, torch.Tensor):
@@ -335,8 +358,8 @@ def _like(value: torch.Tensor, example: Any) -> torch.Tensor:
 
 
 def _results(
-    graph: torch.fx.Graph, outputs: list[Any]
-) -> tuple[list[_Computed | _Constant | _View], list[torch.fx.Node]]:
+    graph: torch.fx.Graph, outputs: list[Any], numbers: dict[torch.fx.Node, int]
+) -> tuple[list[_Result], list[torch.fx.Node]]:
     """Say how each output is made, and what the engine makes; that is distinct, in memory too.
 
     Where several share memory, the engine makes the tensor that it belongs to, and PyTorch the rest
@@ -350,11 +373,13 @@ def _results(
             owners.setdefault(memory, n)
     wanted = Counter(memory_of(n) for n in {n for n in outputs if isinstance(n, torch.fx.Node)})
     computed: dict[torch.fx.Node, _Computed] = {}
-    results: list[_Computed | _Constant | _View] = []
+    results: list[_Result] = []
     for node in outputs:
         memory = memory_of(node) if isinstance(node, torch.fx.Node) else None
         if not isinstance(node, torch.fx.Node):
             results.append(_Constant(node))
+        elif node in numbers:
+            results.append(_Number(numbers[node]))
         elif memory is not None and memory in given:
             results.append(_View(_views(placeholders, node, None), None))
         else:
@@ -495,48 +520,3 @@ def _widen(graph: torch.fx.Graph, narrow: list[torch.fx.Node]) -> None:
         with graph.inserting_after(node):
             wide = graph.call_method("float", (node,))
         node.replace_all_uses_with(wide, lambda user, wide=wide: user is not wide)
-
-
-def number_of(node: torch.fx.Node) -> Any:
-    """Return the symbol of a Python number that may change, where the graph takes one; else None.
-
-    A float comes as a tensor that the graph takes it from.
-    """
-    if node.op == "placeholder":
-        value = node.meta["example_value"]
-        return value if isinstance(value, (torch.SymInt, torch.SymFloat)) else None
-    if node.op == "call_method" and node.target == "item":
-        (source,) = node.args
-        argument = source.meta.get("grapharg") if isinstance(source, torch.fx.Node) else None
-        if argument is not None and argument.pass_arg_as_tensor:
-            return node.meta["example_value"]
-    return None
-
-
-def _make_numbers_tensors(graph: torch.fx.Graph) -> None:
-    """Let numbers that may change be tensors of no dimension."""
-    for node in list(graph.nodes):
-        number = number_of(node)
-        if number is None:
-            continue
-        if node.op == "placeholder":
-            kind = torch.int64 if isinstance(number, torch.SymInt) else torch.float64
-            node.meta["example_value"] = fake_mode().from_tensor(torch.zeros((), dtype=kind))
-        else:
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
-
-
-def _make_numbers_constants(graph: torch.fx.Graph) -> None:
-    """Let the graph hold for these numbers alone: asking a symbol for its value is a guard."""
-    for node in list(graph.nodes):
-        number = number_of(node)
-        if number is None:
-            continue
-        value = int(number) if isinstance(number, torch.SymInt) else float(number)
-        for user in list(node.users):
-            user.replace_input_with(node, value)
-        if node.op == "placeholder":
-            node.meta["example_value"] = fake_mode().from_tensor(torch.tensor(value))
-        else:
-            graph.erase_node(node)

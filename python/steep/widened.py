@@ -10,25 +10,40 @@ from typing import Any
 import numpy
 import torch
 from torch._dynamo import variables
+from torch._dynamo.exc import unimplemented
 from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.source import is_from_defaults
+from torch._dynamo.utils import proxy_args_kwargs
 from torch._dynamo.variables import (
     LambdaVariable,
     NumpyVariable,
     SkipFunctionVariable,
+    SymNodeVariable,
     TensorVariable,
     UserDefinedClassVariable,
+    builder,
 )
 from torch._dynamo.variables import TorchInGraphFunctionVariable as _Function
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builtin import SetAttrBuiltinVariable
 from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable as _Apply
+from torch._dynamo.variables.lazy import LazySymNodeFormatString
+from torch._guards import GuardSource
 
 from steep.quiet import replaced
+from steep.symbols import function_for, takes_symbols
 
 
 @contextlib.contextmanager
-def widened() -> Iterator[None]:
+def widened(whole: bool = True) -> Iterator[None]:
     """Within, graphs go on where
+
+    - a function of ``math`` is called with a number that changes, and symbols are no use to it:
+      then PyTorch, which is Python, runs the call between two graphs if there may be several
+      (not ``whole``), else the graph holds for that number;
+    - a number of a module's globals changes;
+    - a number that changes is formatted, or whether one is greater than another is made a number:
+      the graph holds for that;
 
     - a warning is given: it is said when the graph is made;
     - NumPy calculates with numbers;
@@ -42,7 +57,11 @@ def widened() -> Iterator[None]:
         replaced(SkipFunctionVariable, "call_function", _warn),
         replaced(NumpyVariable, "call_function", _calculate),
         replaced(UserDefinedClassVariable, "_call_cross_entropy_loss", _make_loss),
-        replaced(_Function, "call_function", _settings_apart(_Function.call_function)),
+        replaced(_Function, "call_function", _apart(_Function.call_function, whole)),
+        replaced(LazySymNodeFormatString, "__repr__", _format),
+        replaced(SymNodeVariable, "nb_float_impl", _of_truth(float, SymNodeVariable.nb_float_impl)),
+        replaced(SymNodeVariable, "nb_int_impl", _of_truth(int, SymNodeVariable.nb_int_impl)),
+        replaced(builder, "is_int_specialization_case", _is_constant),
         replaced(TensorVariable, "var_getattr", _attribute),
         replaced(SetAttrBuiltinVariable, "_call_setattr", _set_attribute),
         replaced(_Apply, "call_function", _apply),
@@ -83,13 +102,57 @@ def _calculate(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     return _call_numpy(self, tx, args, kwargs)
 
 
-def _settings_apart(call: Any) -> Any:
+def _apart(call: Any, whole: bool) -> Any:
     def apart(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        if getattr(self.value, "__module__", "") == "math" and not kwargs:
+            args = [a.realize() for a in args]
+            if any(isinstance(a, SymNodeVariable) for a in args):
+                return _of_symbols(self, tx, args, call, whole)
         if self.value is torch.backends.cudnn.flags and not torch.cuda.is_available():
             return VariableTracker.build(tx, contextlib.nullcontext).call_function(tx, [], {})
         return call(self, tx, args, kwargs)
 
     return apart
+
+
+def _of_symbols(self: Any, tx: Any, args: Any, call: Any, whole: bool) -> Any:
+    """Calculate with numbers that may change: in a graph all are known when it is called."""
+    known = all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in args)
+    function = function_for(self.value, len(args))
+    if known and function is not None:
+        proxy = tx.output.create_proxy("call_function", function, *proxy_args_kwargs(args, {}))
+        return SymNodeVariable.create(tx, proxy, None)
+    if known and not whole and not takes_symbols(self.value):
+        unimplemented(
+            gb_type="a function of a number that changes",
+            context=self.value.__name__,
+            explanation="a graph would hold for one number alone",
+            hints=[],
+        )
+    return call(self, tx, args, {})
+
+
+def _format(self: Any) -> str:
+    """Format a number, where PyTorch does its text."""
+    text: str = self.fmt_var.as_python_constant().format(self.sym_node_var.evaluate_expr())
+    return text
+
+
+def _of_truth(kind: type, convert: Any) -> Any:
+    def converted(self: Any, tx: Any) -> Any:
+        if isinstance(self.sym_num, torch.SymBool):
+            return variables.ConstantVariable.create(kind(self.evaluate_expr()))
+        return convert(self, tx)
+
+    return converted
+
+
+_specializes = builder.is_int_specialization_case
+
+
+def _is_constant(value: Any, source: Any) -> bool:
+    is_global = source.guard_source is GuardSource.GLOBAL and not is_from_defaults(source)
+    return not is_global and bool(_specializes(value, source))
 
 
 class _Loss(LambdaVariable):

@@ -1,0 +1,92 @@
+"""Functions of ``math`` of numbers that are symbols, where PyTorch has none.
+
+A function that asks a symbol for its value binds the graph to that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx.experimental.sym_node import SymNode
+from torch.utils._sympy.functions import make_opaque_unary_fn
+
+
+def _opaque(name: str) -> Any:
+    """Return a function of SymPy's that knows nothing of itself but its values and its range."""
+    made = make_opaque_unary_fn(name)
+    made.__name__ = f"math.{name}"  # as guards are written
+    return made
+
+
+_EXP, _LOG = _opaque("exp"), _opaque("log")
+
+
+def _apply(function: Any, values: Callable[[float], float], number: Any) -> Any:
+    if not isinstance(number, (torch.SymInt, torch.SymFloat)):
+        return values(number)
+    of = torch.sym_float(number).node
+    if not of.has_hint():  # it depends on a tensor's values
+        return values(float(number))
+    hint = values(float(of.hint))
+    return torch.SymFloat(SymNode(function(of.expr), of.shape_env, float, hint))
+
+
+def exp(number: Any) -> Any:
+    """Return ``math.exp`` of a number or a symbol."""
+    return _apply(_EXP, math.exp, number)
+
+
+def log(number: Any) -> Any:
+    """Return ``math.log`` of a number or a symbol."""
+    return _apply(_LOG, math.log, number)
+
+
+def log_to_base(number: Any, base: Any) -> Any:
+    """Return ``math.log`` to a base; Python divides two logarithms as well."""
+    return log(number) / log(base)
+
+
+def power(base: Any, exponent: Any) -> Any:
+    """Return ``math.pow`` of numbers or symbols."""
+    if isinstance(base, (int, float)) and isinstance(exponent, (int, float)):
+        return math.pow(base, exponent)
+    return torch.sym_float(base) ** torch.sym_float(exponent)
+
+
+def absolute(number: Any) -> Any:
+    """Return ``math.fabs`` of a number or a symbol."""
+    return abs(torch.sym_float(number))
+
+
+def degrees(radians: Any) -> Any:
+    """Return ``math.degrees`` of a number or a symbol."""
+    return torch.sym_float(radians) * (180.0 / math.pi)
+
+
+_OURS: dict[tuple[Any, int], Callable[..., Any]] = {
+    (math.exp, 1): exp,
+    (math.log, 1): log,
+    (math.log, 2): log_to_base,
+    (math.pow, 2): power,
+    (math.fabs, 1): absolute,
+    (math.degrees, 1): degrees,
+}
+
+_PYTORCHS = {
+    function
+    for name, function in vars(math).items()
+    if hasattr(torch, f"_sym_{name}") or name in ("ceil", "floor", "radians", "trunc")
+}
+
+
+def function_for(called: Any, count: int) -> Callable[..., Any] | None:
+    """Return what takes symbols in the place of a function of ``math``, of so many arguments."""
+    return _OURS.get((called, count))
+
+
+def takes_symbols(called: Any) -> bool:
+    """Return whether PyTorch calculates a function of ``math`` with symbols by itself."""
+    return called in _PYTORCHS
