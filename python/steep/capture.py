@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
+import sys
 import threading
 import time
 import weakref
@@ -25,12 +25,11 @@ from torch._dynamo import config, convert_frame, trace_rules
 from torch._dynamo.eval_frame import cached_backends
 from torch._dynamo.exc import (
     BackendCompilerFailed,
-    FailOnRecompileLimitHit,
     ResumePrologueTracingError,
     Unsupported,
     UserError,
 )
-from torch._dynamo.guards import DeletedGuardManagerWrapper, get_guard_fail_reason
+from torch._dynamo.guards import DeletedGuardManagerWrapper
 from torch._dynamo.utils import graph_break_reasons
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import transformer
@@ -45,10 +44,10 @@ from steep.call import autocast_precision, has_tangents, is_observed
 from steep.checks import checked
 from steep.ctc import known_to_tracers
 from steep.cumulative import means_over_batches
-from steep.cuts import cuts, left_to_pytorch
+from steep.cuts import cuts, left_this_time, left_to_pytorch
 from steep.errors import Error, ModelError
 from steep.forks import refuse_to_capture
-from steep.frames import layers_too, limits
+from steep.frames import layers_too
 from steep.lowering import CannotLower, turn
 from steep.memory import told_apart
 from steep.noticed import noticed
@@ -58,6 +57,7 @@ from steep.piece import Lowered, NothingToRun, Piece, bring_in, copy_graph, say
 from steep.providers import choices_of, running_on
 from steep.quiet import transforms_left, unlogged
 from steep.reasons import cut, is_users, noted, operation, place, said, whole
+from steep.recaptures import Recaptures, why_again
 from steep.recurrent import kept_whole
 from steep.report import ExportReport
 from steep.signals import Held
@@ -78,7 +78,9 @@ CONFIG: dict[str, Any] = {
     "skip_nnmodule_hook_guards": False,
     "skip_no_tensor_aliasing_guards_on_parameters": False,
     "fail_on_recompile_limit_hit": True,
-    "recompile_limit": 64,
+    # recaptures.py counts by object; PyTorch by code, which all modules of a class share
+    "recompile_limit": sys.maxsize,
+    "accumulated_recompile_limit": sys.maxsize,
     # a number that a module counts up is an input, not a graph for each
     "allow_unspec_int_on_nn_module": True,
     "allow_rnn": True,
@@ -238,7 +240,7 @@ class Capture:
 
 
 # What Dynamo raises that says itself what is to be done.
-_SAID = (BackendCompilerFailed, FailOnRecompileLimitHit, Unsupported, UserError)
+_SAID = (BackendCompilerFailed, Unsupported, UserError)
 
 
 class Captured:
@@ -270,6 +272,7 @@ class Captured:
     ) -> None:
         self._module = module
         self._whole = whole
+        self.has_run = False  # anything of it, in the engine
         self.breaks: list[str] = []  # why there are several graphs, or none of a function
         self.capture = Capture(
             precision,
@@ -299,20 +302,23 @@ class Captured:
         self._call = context(innermost(module)).forward
         self._left: set[Any] = set()  # code that PyTorch runs, since its tracer fails
         self._first = first  # None until a graph was made
+        self._recaptures = Recaptures(otherwise if whole else "")
         self._changed: set[tuple[int, int]] = set()  # extents, by argument and dimension
 
     def _make(self, make: Callable[..., Any], *frame: Any) -> Any:
         """Have PyTorch's ``make`` capture a frame, under the settings that this asks for."""
         refuse_to_capture()
         self._let_extents_vary()
-        self._note_why(*frame[:2])
+        if too_many := self._note_why(*frame[:2]):
+            self.breaks += [too_many] if too_many not in self.breaks else []
+            self.capture.local.ran = True  # what was to
+            return left_this_time()
         before = len(graph_break_reasons)
-        changed = CONFIG | limits(frame[0])
-        settings = config.patch(**changed, ignore_logging_functions=_log_lines())
+        settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
         chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
         ours = [kept_whole(), own_gradients.whole_backwards(), known_to_tracers()]
-        ours += [buckets(), cuts(), means_over_batches(self._module), noticed(), widened()]
-        ours += [layers_too(), transforms_left(), slopes()]
+        ours += [buckets(), cuts(), means_over_batches(self._module), noticed()]
+        ours += [widened(self._whole), layers_too(), transforms_left(), slopes()]
         ours += [branches()] if self._whole else []
         ours += [checked()]  # before branches(): an error is no side that a graph is made for
         with Held() as held, settings, chatter, contextlib.ExitStack() as stack:
@@ -335,15 +341,20 @@ class Captured:
             self._guards.append(weakref.ref(made.guarded_code.guard_manager))
         return made
 
-    def _note_why(self, frame: Any, entry: Any) -> None:
-        """Note, for the report, of which function a graph is made, and why again."""
+    def _note_why(self, frame: Any, entry: Any) -> str:
+        """Note, for the report, of which function a graph is made, and why again.
+
+        Returns why there is to be none, or "".
+        """
         local = self.capture.local
         local.training = self._module.training
         local.place = f"{frame.f_code.co_filename}:{frame.f_code.co_firstlineno}"
         local.because = ""
-        if entry is not None:  # the latest of those whose guards failed
-            given = (entry.guard_manager, entry.code, frame.f_locals, entry.compile_id, None, True)
-            local.because = _condition(get_guard_fail_reason(*given))
+        if entry is None:
+            return ""
+        reason = why_again(frame, entry)
+        local.because = reason.condition
+        return self._recaptures.add(frame, reason)
 
     def _note_breaks(self, code: Any, made: Any, reasons: list[Any], left: list[Exception]) -> None:
         """Note, and say once, what PyTorch is left to run outside of graphs.
@@ -413,17 +424,11 @@ class Captured:
             if isinstance(e.inner_exception, Error):
                 raise e.inner_exception from e
             raise
-        except FailOnRecompileLimitHit as e:
-            raise ModelError(
-                "The module became too many graphs.",
-                expected=f"at most {CONFIG['recompile_limit']}",
-                received=said(e),
-                remedy="pass as a tensor what changes from call to call",
-            ) from e
         except (Unsupported, UserError) as e:
             raise self._not_one_graph(cut(str(e), e.real_stack)) from e
         finally:
             local.arguments = []
+            self.has_run |= local.ran
         return result, local.ran
 
     def _not_one_graph(self, why: str) -> ModelError:
@@ -475,8 +480,3 @@ def _let_go(guards: list[weakref.ref[Any]]) -> None:
 def _log_lines() -> set[Callable[..., Any]]:
     """Return what writes a line to a log: it does not cut a graph, and is not written from one."""
     return {f for n, f in vars(logging.Logger).items() if n.startswith(("debug", "info", "warn"))}
-
-
-def _condition(reason: str) -> str:
-    """Return a condition that failed, without its number and PyTorch's comments."""
-    return re.sub(r"^\d+/\d+: ", "", reason.strip()).partition("  # ")[0].partition("\n")[0]

@@ -82,3 +82,12 @@ def left_to_pytorch(e: Exception, *, for_good: bool) -> ConvertFrameReturn:
     """
     reason = f"the tracer fails: {type(e).__name__}"
     return ConvertFrameReturn(skip_reason=reason, apply_to_code=for_good)
+
+
+def left_this_time() -> ConvertFrameReturn:
+    """Return what has PyTorch run this call of a function, where no graph of it fits.
+
+    What it calls is captured, and its graphs run when they fit again. It is not for all calls: the
+    function may be that of other modules.
+    """
+    return ConvertFrameReturn(apply_to_code=False, skip_reason="too many graphs")

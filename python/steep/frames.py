@@ -11,9 +11,6 @@ from torch._dynamo import trace_rules
 
 from steep.quiet import replaced
 
-GRAPHS_OF_A_LAYER = 4096
-"""How many a layer of PyTorch's may become: all of its class are one function."""
-
 
 @contextlib.contextmanager
 def layers_too() -> Iterator[None]:
@@ -27,20 +24,18 @@ def layers_too() -> Iterator[None]:
         yield
 
 
-def limits(frame: Any) -> dict[str, int]:
-    """Return the settings of Dynamo that differ for a function: how many graphs it may become."""
-    names = ("recompile_limit", "accumulated_recompile_limit")
-    return dict.fromkeys(names, GRAPHS_OF_A_LAYER) if _is_layer(frame) else {}
-
-
 _rule = trace_rules.check
 
 
 def _skips(obj: Any, is_inlined_call: bool = False, frame: Any | None = None) -> bool:
-    return not _is_layer(frame) and _rule(obj, is_inlined_call, frame)
+    return not is_layer(frame) and _rule(obj, is_inlined_call, frame)
 
 
-def _is_layer(frame: Any | None) -> bool:
+def is_layer(frame: Any | None) -> bool:
+    """Return whether a frame is the forward of a layer of PyTorch's.
+
+    All layers of its class are one function: it may become any number of graphs.
+    """
     if frame is None or frame.f_code.co_name != "forward":
         return False
     module = frame.f_locals.get("self")

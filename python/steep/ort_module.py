@@ -96,9 +96,10 @@ class ORTModule(torch.nn.Module):
 
     Args:
         module: any module with parameters in CPU memory, contiguous.
-        fallback: ``"parts"``: PyTorch runs what the engine cannot, and it is an error if nothing
-            runs here. None: one graph, all of it here, or an error. ``"torch"``: as None, but
-            PyTorch runs such a call, whole; ``fallback_calls`` counts them.
+        fallback: ``"parts"``: PyTorch runs what the engine cannot, and functions that would become
+            too many graphs; it is an error if nothing ever runs here. None: one graph, all of it
+            here, or an error. ``"torch"``: as None, but PyTorch runs such a call, whole;
+            ``fallback_calls`` counts them.
         precision: "fp32", "bf16" or "fp16"; by default what ``torch.autocast`` says at each call.
         verify: run the first step of each graph in PyTorch as well, and compare (docs/verify.md).
             By default what ``STEEP_VERIFY`` says.
@@ -239,7 +240,7 @@ class ORTModule(torch.nn.Module):
             if self.fallback != "torch":
                 raise
             return self._run_in_torch(e, args, kwargs)
-        if not ran:
+        if not ran and not captured.has_run:
             self._allow_nothing(captured.breaks)
         return result
 

@@ -16,7 +16,7 @@ from everyday_patterns import PATTERNS  # noqa: E402
 from patterns import assert_same  # noqa: E402
 from torch import nn  # noqa: E402
 
-from steep import ModelError, ORTModule, capture  # noqa: E402
+from steep import ModelError, ORTModule, capture, recaptures  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -90,14 +90,17 @@ def test_other_threads_notice_nothing_of_a_capture():
 
 
 def test_too_many_graphs_are_said(monkeypatch):
-    monkeypatch.setitem(capture.CONFIG, "recompile_limit", 3)
-    net = ORTModule(Fn(lambda m, x, f: getattr(torch, f)(m.layer(x))))
+    monkeypatch.setattr(recaptures, "MOST_GRAPHS", 3)
+    module = Fn(lambda m, x, f: getattr(torch, f)(m.layer(x)))
+    net, parts = ORTModule(module, fallback=None), ORTModule(module)
     x = torch.randn(2, WIDTH)
     for function in ("tanh", "relu", "sin"):
-        net(x, function)
+        net(x, function), parts(x, function)
     with pytest.raises(ModelError, match="too many graphs"):
         net(x, "cos")
     assert torch.equal(net(x, "relu"), net(x, "relu"))
+    assert torch.equal(parts(x, "cos"), module(x, "cos"))
+    assert len(parts.report().graphs) == 4  # the layer is one by itself
 
 
 def test_modes_and_precisions_have_graphs_of_their_own():
