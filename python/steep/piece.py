@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from steep import cache
 from steep.arrival import by_arrival, in_order
@@ -22,6 +21,7 @@ from steep.boundaries import refuse_complex, refuse_histories, refuse_sparse
 from steep.call import Autograd, Call
 from steep.checks import raise_where, take_checks
 from steep.kept import kept_memory
+from steep.literals import literal_for
 from steep.lowering import lower, outputs_of, refusal
 from steep.memory import all_written_by, memory_named, memory_of, written_by
 from steep.own_gradients import Interpreter
@@ -447,8 +447,8 @@ def copy_graph(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         elif node.target is torch._C._autograd._get_data_attr:
             node.target = torch.detach  # which faithful() sees
             node.meta[_DATA] = True
-        elif node.target is torch._refs.tensor:
-            node.target = _tensor_of
+        elif (literal := literal_for(node)) is not None:
+            node.target = literal
         elif node.target is torch.ops.aten._assert_scalar.default:  # of what cannot fail
             graph.erase_node(node)
     return torch.fx.GraphModule(graph_module, graph)
@@ -457,25 +457,6 @@ def copy_graph(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 def _run_checkpointed(body: torch.fx.GraphModule, *args: Any) -> Any:
     """Run what would be computed again in backward: that the engine plans by itself."""
     return Interpreter(copy_graph(body)).run(*args)  # it may hold others
-
-
-def _tensor_of(data: Any, *, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:
-    """Return ``torch.tensor(data)``, where some of the numbers may be tensors of no dimension."""
-    if dtype is None:
-        dtypes = {n.dtype if isinstance(n, torch.Tensor) else type(n) for n in tree_leaves(data)}
-        if dtypes & {float, torch.float64, torch.SymFloat}:
-            dtype = torch.get_default_dtype()
-        else:
-            dtype = torch.bool if dtypes == {bool} else torch.int64
-
-    def made(value: Any) -> torch.Tensor:
-        if isinstance(value, (list, tuple)):
-            return torch.stack([made(v) for v in value])
-        if isinstance(value, torch.Tensor):
-            return value.to(dtype)
-        return torch.full((), value, dtype=dtype)
-
-    return made(data)
 
 
 def _take_sizes_from_tensors(graph: torch.fx.Graph) -> list[int]:

@@ -142,7 +142,8 @@ def _fix(known: dict[torch.fx.Node, torch.fx.Node], fixed: frozenset[str] | None
 
 
 def _extent(argument: torch.Tensor, axis: int) -> int:
-    return argument.shape[axis]
+    extent: int = argument.shape[axis]
+    return extent
 
 
 def _gives_number(node: torch.fx.Node) -> bool:
