@@ -61,6 +61,9 @@ def outputs_of(end: torch.fx.Node) -> list[Any]:
     return list(values) if isinstance(values, (tuple, list)) else [values]
 
 
+_NO_WORD = "ONNX has no word for"
+
+
 class CannotLower(Exception):
     """What the engine cannot run, and why.
 
@@ -72,6 +75,11 @@ class CannotLower(Exception):
         super().__init__(f"{reason} ({place}): {operation(reason)}" if place else reason)
         self.node, self.place = node, place
         self.others: list[CannotLower] = []
+
+    @property
+    def without_word(self) -> bool:
+        """Whether ONNX has no word for the operation, on whatever values."""
+        return str(self).startswith(_NO_WORD)
 
 
 class _Interpreter(Interpreter):
@@ -132,7 +140,7 @@ def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
     text = str(e).strip()
     reason = said(e)
     if unsaid := re.search(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text):
-        reason = f"ONNX has no word for {unsaid.group(1)}"
+        reason = f"{_NO_WORD} {unsaid.group(1)}"
     return CannotLower(reason, name, line_of(at))
 
 
@@ -181,7 +189,7 @@ def lower(
             for name, operator in e.others.items():
                 at = _origin(name, traced.graph, graph_module.graph)
                 if at is not None and at.name != refused.node:
-                    reason = f"ONNX has no word for {operator}"
+                    reason = f"{_NO_WORD} {operator}"
                     refused.others.append(CannotLower(reason, at.name, line_of(at)))
             raise refused from e
     return model, written, draws, cached

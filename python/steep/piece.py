@@ -28,7 +28,7 @@ from steep.own_gradients import Interpreter
 from steep.providers import current
 from steep.reach import connected, reached
 from steep.rewrites import rewritten
-from steep.scalars import Numbers, number_of
+from steep.scalars import Numbers, number_of, reads_number
 from steep.slopes import write_slopes
 from steep.transforms import CAPTURED_AS, write_out
 
@@ -53,7 +53,7 @@ def say(
     Numbers of Python are inputs of it, but for those of operations that take no tensor in their
     place, such as the rate of a dropout.
     """
-    takes_numbers = any(number_of(n) is not None for n in graph_module.graph.nodes)
+    numbers = [n for n in graph_module.graph.nodes if number_of(n) is not None]
     fixed: frozenset[str] | None = frozenset()
     while True:
         try:
@@ -62,9 +62,14 @@ def say(
             raise
         except Exception as e:  # the exporter and the engine raise whatever went wrong inside them
             refused = refusal(e)
-            if fixed is None or not takes_numbers:
+            if fixed is None or not numbers:
                 raise refused from e
-            fixed = None if refused.node in fixed or not refused.node else fixed | {refused.node}
+            if refused.node not in fixed and reads_number(graph_module.graph, refused.node):
+                fixed |= {refused.node}
+            elif refused.without_word:  # whatever the numbers are
+                raise refused from e
+            else:
+                fixed = None
 
 
 def _make(

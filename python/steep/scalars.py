@@ -34,6 +34,12 @@ def number_of(node: torch.fx.Node) -> Any:
     return None
 
 
+def reads_number(graph: torch.fx.Graph, name: str) -> bool:
+    """Return whether the operation of this name takes a number that may change."""
+    read = [i for n in graph.nodes if n.name == name for i in n.all_input_nodes]
+    return any(isinstance(i.meta.get("example_value"), _SYMBOLS) for i in read)
+
+
 class Numbers:
     """Gives a graph what is calculated of numbers; changes the graph to take that.
 

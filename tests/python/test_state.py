@@ -182,6 +182,15 @@ def test_fifty_calls_of_what_is_left_to_pytorch(name, monkeypatch):
     compare(LEFT[name], 8)
 
 
+def test_numbers_are_inputs_beside_an_operation_that_pytorch_runs():
+    def function(m, y):
+        m.step += 1
+        y = torch.special.zeta(y.detach().abs() * (m.step / 7) + 2, torch.ones(())) + y
+        return y * m.step + max(0.1, 1 - m.step / 5)
+
+    compare(function, 2)
+
+
 def test_what_changes_is_said_once_with_its_line_and_a_remedy(caplog, monkeypatch):
     monkeypatch.setattr(recaptures, "MOST_FOR_A_NUMBER", 4)
     net = ORTModule(Net(history))
