@@ -17,6 +17,9 @@ _LAUNCHERS = (
     ("mpiexec of MPICH or Intel MPI", "PMI_SIZE", ""),
     ("mpirun of MVAPICH", "MV2_COMM_WORLD_SIZE", ""),
     ("srun", "SLURM_STEP_NUM_TASKS", ""),
+    ("Flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"),
+    ("jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),
+    ("Horovod", "HOROVOD_SIZE", "HOROVOD_RANK"),
 )
 
 
