@@ -1,0 +1,70 @@
+"""Modules of float16 and bfloat16 under ORTModule, compared with PyTorch's own results."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from steep import ORTModule
+
+LONG = 70_000  # infinite in float16
+
+
+class Extremes(torch.nn.Module):
+    """Counts and squares pass 65,504 on the way; results do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = torch.nn.ModuleList(
+            [
+                torch.nn.InstanceNorm1d(2),
+                torch.nn.GroupNorm(1, 2),
+                torch.nn.BatchNorm1d(2),
+                torch.nn.LayerNorm(35_000),
+            ]
+        )
+
+    def forward(self, places, a, b, c, d, e, f, g, h, i, j, k, m, *great):
+        return (
+            a.mean(),
+            b.sum() / b.numel(),
+            c.nanmean(),
+            (d * d).mean(),
+            F.mse_loss(e * 40, torch.zeros_like(e)),
+            F.kl_div(f.view(-1, 1), torch.full_like(f, 0.5).view(-1, 1), reduction="batchmean"),
+            torch.var_mean(g)[0],
+            (h * 200).var(),
+            i.norm(p=3),
+            j.logsumexp(0),
+            torch.zeros(4, dtype=k.dtype).scatter_reduce(0, places, k, "mean", include_self=False),
+            F.cross_entropy(m.view(-1, 2), places[::2] % 2),
+            *(norm(x.view(1, 2, -1) * 400) for norm, x in zip(self.norms, great, strict=True)),
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+def test_extremes_are_those_of_pytorch(dtype):
+    """Results, and gradients, each of an argument of its own."""
+    torch.manual_seed(0)
+    x, noise = torch.randn(LONG).to(dtype), torch.randn(LONG).to(dtype)
+    places = torch.randint(0, 4, (LONG,))
+    net = Extremes().to(dtype)
+    results, gradients = [], []
+    for module in (net, ORTModule(copy.deepcopy(net))):
+        arguments = [x.clone().requires_grad_() for _ in range(16)]
+        made = module(places, *arguments)
+        # so great that a hundred thousandth is a number, where there is one result
+        seeds = [noise.view_as(y) if y.dim() > 2 else torch.full_like(y, 100) for y in made]
+        torch.autograd.backward(made, seeds)
+        results.append(made)
+        gradients.append([a.grad for a in arguments])
+    share = 2**-8 if dtype == torch.float16 else 2**-5
+    for theirs, ours in zip(
+        results[0] + tuple(gradients[0]), results[1] + tuple(gradients[1]), strict=True
+    ):
+        assert ours.dtype == theirs.dtype
+        size = theirs.float().abs().max().item()
+        torch.testing.assert_close(ours, theirs, rtol=share, atol=share * size)
