@@ -21,7 +21,8 @@ class Collector : public Copier {
   std::map<std::pair<std::string, std::string>, int> found;
 
  protected:
-  std::optional<Pieces> tensor(std::span<const std::byte> message, const Place& place) override {
+  std::optional<Pieces> tensor(std::span<const std::byte> message,
+                               const MessagePlace& place) override {
     if (!place.weights || place.parent != Message::graph) return std::nullopt;
     WireReader reader(message);
     for (WireField f; reader.next(f);) {
@@ -31,7 +32,8 @@ class Collector : public Copier {
     return std::nullopt;
   }
 
-  std::optional<Pieces> node(std::span<const std::byte> message, const Place& place) override {
+  std::optional<Pieces> node(std::span<const std::byte> message,
+                             const MessagePlace& place) override {
     if (!place.weights) return std::nullopt;
     bool constant = false;
     std::string last;
@@ -48,7 +50,7 @@ class Collector : public Copier {
   }
 
  private:
-  void note(const Place& place, std::string name) {
+  void note(const MessagePlace& place, std::string name) {
     if (place.path.empty()) {
       taken.insert(std::move(name));
     } else {

@@ -33,9 +33,9 @@ std::string_view text_of(std::span<const std::byte> payload) {
 }
 
 std::optional<Pieces> Copier::copy(Message kind, std::span<const std::byte> message,
-                                   const Place& place) {
+                                   const MessagePlace& place) {
   if (kind == Message::tensor) return tensor(message, place);
-  Place inner = place;
+  MessagePlace inner = place;
   inner.parent = kind;
   if (kind == Message::function || kind == Message::training) inner.weights = false;
   if (kind == Message::node) {

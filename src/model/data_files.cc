@@ -23,7 +23,7 @@ class Locations : public Copier {
   std::set<std::string> found;
 
  protected:
-  std::optional<Pieces> tensor(std::span<const std::byte> message, const Place&) override {
+  std::optional<Pieces> tensor(std::span<const std::byte> message, const MessagePlace&) override {
     WireReader reader(message);
     for (WireField f; reader.next(f);) {
       if (f.number != kTensorExternalData || f.type != WireType::bytes) continue;

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <climits>
 #include <set>
-#include <utility>
 
 #include "model/body_names.h"
 #include "model/check.h"
@@ -170,7 +169,8 @@ class DetachedModel::Detaching : public Copier {
   }
 
  protected:
-  std::optional<Pieces> tensor(std::span<const std::byte> message, const Place& place) override {
+  std::optional<Pieces> tensor(std::span<const std::byte> message,
+                               const MessagePlace& place) override {
     const TensorLook look = look_at(message);
     if (place.weights && place.parent == Message::graph) {
       if (const Tensor* data = weight(place, look.name)) {
@@ -192,7 +192,8 @@ class DetachedModel::Detaching : public Copier {
     return placeholder(message, model_.data_.size() - 1);
   }
 
-  std::optional<Pieces> node(std::span<const std::byte> message, const Place& place) override {
+  std::optional<Pieces> node(std::span<const std::byte> message,
+                             const MessagePlace& place) override {
     if (!place.weights || weights_.empty() || !mentions_constant(message)) return std::nullopt;
     onnx::NodeProto node;
     if (message.size() > INT_MAX ||
@@ -224,7 +225,7 @@ class DetachedModel::Detaching : public Copier {
   }
 
  private:
-  const Tensor* weight(const Place& place, const std::string& name) {
+  const Tensor* weight(const MessagePlace& place, const std::string& name) {
     const std::string& shown = place.path.empty() ? name : names_.of(place.path, name);
     const auto found = weights_.find(shown);
     if (shown.empty() || found == weights_.end()) return nullptr;
@@ -280,7 +281,7 @@ class DetachedModel::Attaching : public Copier {
   const std::set<std::string>& locations() const { return locations_; }
 
  protected:
-  std::optional<Pieces> tensor(std::span<const std::byte> message, const Place&) override {
+  std::optional<Pieces> tensor(std::span<const std::byte> message, const MessagePlace&) override {
     const TensorLook look = look_at(message);
     if (!look.external) return std::nullopt;
     const size_t number = number_of(parse_tensor(message, look.name));
