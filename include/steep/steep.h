@@ -284,7 +284,8 @@ class TrainingSession {
   std::vector<TensorInfo> output_info() const;       ///< the model's outputs
   std::vector<std::string> parameter_names() const;  ///< those trained, in the order of the file
   /// Those that are not: they scale or shift inputs, weigh the loss, are settings or scales of
-  /// quantisation, scalars, or Constant nodes. Without those in TrainingOptions::frozen.
+  /// quantisation, single numbers that belong to no layer, sparse, or Constant nodes. Without those
+  /// in TrainingOptions::frozen.
   std::vector<LeftOut> left_out() const;
   /// Running statistics that training normalisations keep up to date.
   std::vector<std::string> statistic_names() const;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -275,3 +276,25 @@ def test_artifacts_of_a_model_whose_data_is_elsewhere_are_refused(tmp_path: Path
     with pytest.raises(steep.DataError, match="not in the model"):
         artifacts.generate_artifacts(made, requires_grad=["w"], artifact_directory=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_limit_that_the_program_is_given_holds_for_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m.onnx").write_bytes(large_model().SerializeToString())
+    rows = np.ones((10_000, 32), F)
+    monkeypatch.setenv("STEEP_MAX_BYTES", "1M")
+    for kind in ("npz", "safetensors"):
+        data = tmp_path / f"d.{kind}"
+        arrays = {"x": rows, "label": rows}
+        if kind == "npz":
+            np.savez(data, **arrays)
+        else:
+            of = {"dtype": "F32", "shape": rows.shape}
+            ends = {n: [i * rows.nbytes, (i + 1) * rows.nbytes] for i, n in enumerate(arrays)}
+            head = json.dumps({n: {**of, "data_offsets": ends[n]} for n in arrays}).encode()
+            data.write_bytes(len(head).to_bytes(8, "little") + head + 2 * rows.tobytes())
+        told = ("eval", tmp_path / "m.onnx", "--data", data, "--loss", "mse", "--batch", 100)
+        assert "rows 10000" in program(*told, "--max-bytes", "1G")
+        refused = program(*told, code=None)
+        assert "--max-bytes" in refused and "damaged" not in refused and "valid" not in refused
