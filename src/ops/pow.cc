@@ -19,7 +19,10 @@ Grads pow_vjp(Node n, const Grads& dy) {
     return {dy[0] * (*e * power(x, *e - 1))};
   }
   Value e = cast_like(n.input(1), x);
-  Value slope = where(equal(e, 0), 0, e * apply("Pow", {x, e - 1.0}));
+  // 0 times what a power of -1 gives at 0, or of what is no number. Elsewhere the product is 0 by
+  // itself, and its slope in e is not.
+  Value undefined = apply("Not", {greater(apply("Abs", {x}), 0)});
+  Value slope = where(apply("And", {equal(e, 0), undefined}), 0, e * apply("Pow", {x, e - 1.0}));
   if (!is_float(n.input(1).dtype())) return {dy[0] * slope};
   Value flat = apply("And", {equal(x, 0), apply("GreaterOrEqual", {e, zeros_like(e)})});
   return {dy[0] * slope, cast_like(dy[0] * where(flat, 0, y * log(x)), n.input(1))};

@@ -6,12 +6,15 @@ namespace {
 
 Grads reduce_l2_vjp(Node n, const Grads& dy) {
   Value y = with_reduced_axes(n, n.output(0));
-  return {n.input(0) * (with_reduced_axes(n, dy[0]) / where(equal(y, 0), 1, y))};
+  // There is no second derivative where y = 0: it is NaN, as in PyTorch.
+  return {with_reduced_axes(n, dy[0]) * where(equal(y, 0), 0, n.input(0) / y)};
 }
 
 }  // namespace
 
-extern const OpDef kReduceL2 = {
-    .name = "ReduceL2", .attributes = kReduceAttributes, .vjp = reduce_l2_vjp};
+extern const OpDef kReduceL2 = {.name = "ReduceL2",
+                                .attributes = kReduceAttributes,
+                                .vjp = reduce_l2_vjp,
+                                .refine = reduce_refine};
 
 }  // namespace steep

@@ -8,9 +8,10 @@ namespace {
 
 Grads reduce_prod_vjp(Node n, const Grads& dy) {
   Value x = n.input(0);
-  Value product = reduce_alike(n, "ReduceProd", nonzero_or_one(x));
-  Value zeros = reduce_alike(n, "ReduceSum", is_zero(x));
-  return {with_reduced_axes(n, dy[0]) * product_without(x, product, zeros)};
+  const Factors factors = factors_of([&](std::string_view op, const auto& of) {
+    return reduce_alike(n, op == "mul" ? "ReduceProd" : "ReduceSum", of(x));
+  });
+  return {with_reduced_axes(n, dy[0]) * product_without(x, factors)};
 }
 
 }  // namespace
@@ -18,6 +19,7 @@ Grads reduce_prod_vjp(Node n, const Grads& dy) {
 extern const OpDef kReduceProd = {.name = "ReduceProd",
                                   .attributes = kReduceAttributes,
                                   .vjp = reduce_prod_vjp,
+                                  .refine = reduce_refine,
                                   .elements = elements::reduce_prod};
 
 }  // namespace steep

@@ -12,11 +12,11 @@ Grads scatter_vjp(Node n, const Grads& dy, const ScatterOps& ops) {
   }
   if (reduction == "add") return {dy[0], Value(), ops.read(n, dy[0])};
   if (reduction == "mul") {
-    Value product = ops.write(n, nonzero_or_one(data), nonzero_or_one(updates), "mul");
-    Value zeros = ops.write(n, is_zero(data), is_zero(updates), "add");
-    Value of_updates = product_without(updates, ops.read(n, product), ops.read(n, zeros));
-    return {dy[0] * product_without(data, product, zeros), Value(),
-            ops.read(n, dy[0]) * of_updates};
+    const Factors factors = factors_of(
+        [&](const char* op, const auto& of) { return ops.write(n, of(data), of(updates), op); });
+    const Factors read = read_factors(factors, [&](Value v) { return ops.read(n, v); });
+    return {dy[0] * product_without(data, factors), Value(),
+            ops.read(n, dy[0]) * product_without(updates, read)};
   }
   // max, min: those that attain the result share its gradient.
   Value data_attains = cast_like(equal(data, y), y);
