@@ -361,6 +361,7 @@ class Writer {
     std::vector<onnx::TypeProto::Tensor*> unranked;
     for (auto* infos : {out_->mutable_input(), out_->mutable_output()}) {
       for (auto& info : *infos) {
+        if (!info.type().has_tensor_type()) continue;
         auto* tensor = info.mutable_type()->mutable_tensor_type();
         if (tensor->has_shape()) continue;
         tensor->mutable_shape();
@@ -410,10 +411,46 @@ void expand_bodies(Graph& g) {
   }
 }
 
+/// The gradient of an If has one for everything that its branches read. What nobody asks for may be
+/// that of an optional, for which there are no words.
+void drop_unread_results(Graph& g) {
+  const auto users = g.users();
+  for (Node n : g.nodes()) {
+    if (n.op() != "If") continue;
+    std::vector<int> read;
+    for (int i = 0; i < n.output_count(); ++i) {
+      const Value y = n.output(i);
+      if (y && (!users[y.id()].empty() || g.is_output(y))) read.push_back(i);
+    }
+    if (static_cast<int>(read.size()) == n.output_count()) continue;
+    Attrs attrs = n.attrs();
+    for (const char* name : {"then_branch", "else_branch"}) {
+      auto body = std::make_shared<Graph>(n.attrs().body(name));
+      const std::vector<Output> all = body->outputs();
+      std::vector<Output> kept;
+      for (int i : read) kept.push_back(all.at(static_cast<size_t>(i)));
+      body->set_outputs(std::move(kept));
+      body->prune();
+      attrs.set(name, Body(std::move(body)));
+    }
+    std::vector<Value> inputs;
+    for (int i = 0; i < n.input_count(); ++i) inputs.push_back(n.input(i));
+    const Graph::Scope scope(g, n.phase(), n.name());
+    const Node less = g.add_node("If", inputs, static_cast<int>(read.size()), std::move(attrs));
+    for (size_t i = 0; i < read.size(); ++i) {
+      const Value y = n.output(read[i]), instead = less.output(static_cast<int>(i));
+      g.set_type(instead, y.type());
+      g.replace_uses(y, instead);
+    }
+    g.erase(n);
+  }
+}
+
 }  // namespace
 
 void expand_own_ops(Graph& g) {
   g.prune();
+  drop_unread_results(g);
   std::set<std::string> without;
   for (bool again = true; again;) {
     again = false;

@@ -11,9 +11,27 @@ bool lacks_axes(Node n) {
 
 }  // namespace
 
+void reduce_refine(Node n) {
+  const Value x = n.input(0), axes = n.input(1), y = n.output(0);
+  if (!axes || constant(axes) != nullptr || !x.type().shape || y.type().shape) return;
+  size_t rank = x.shape().size();
+  if (integer_of(n, "keepdims") == 0) {
+    // No axes may be all of them, or none.
+    const auto& count = axes.type().shape;
+    if (!count || count->size() != 1 || !count->front().known()) return;
+    const auto reduced = static_cast<size_t>(count->front().value());
+    if (reduced == 0 || reduced > rank) return;
+    rank -= reduced;
+  }
+  n.graph().set_type(y, {y.dtype(), Shape(rank)});
+}
+
 Value with_reduced_axes(Node n, Value v) {
   if (integer_of(n, "keepdims") != 0) return v;
-  if (!lacks_axes(n)) return apply("Unsqueeze", {v, n.input(1)});
+  if (!lacks_axes(n)) {
+    if (constant(n.input(1)) != nullptr) return apply("Unsqueeze", {v, n.input(1)});
+    return reshape_like(v, reduce_alike(n, "ReduceMax", n.input(0)));
+  }
   if (integer_of(n, "noop_with_empty_axes") != 0) return v;
   return reshape(v, Ints(static_cast<size_t>(n.input(0).rank()), 1));
 }

@@ -5,6 +5,9 @@
 
 namespace steep {
 
+/// The rank of a result, which ONNX's inference leaves open where axes are no constants.
+void reduce_refine(Node n);
+
 inline const std::initializer_list<Attribute> kReduceAttributes = {{"keepdims", 1},
                                                                    {"noop_with_empty_axes", 0}};
 

@@ -18,10 +18,12 @@ Grads reduce_extreme_vjp(Node n, const Grads& dy) {
 extern const OpDef kReduceMax = {.name = "ReduceMax",
                                  .attributes = kReduceAttributes,
                                  .vjp = reduce_extreme_vjp,
+                                 .refine = reduce_refine,
                                  .elements = elements::reduce_max};
 extern const OpDef kReduceMin = {.name = "ReduceMin",
                                  .attributes = kReduceAttributes,
                                  .vjp = reduce_extreme_vjp,
+                                 .refine = reduce_refine,
                                  .elements = elements::reduce_min};
 
 }  // namespace steep

@@ -11,7 +11,9 @@ Grads reduce_l1_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kReduceL1 = {
-    .name = "ReduceL1", .attributes = kReduceAttributes, .vjp = reduce_l1_vjp};
+extern const OpDef kReduceL1 = {.name = "ReduceL1",
+                                .attributes = kReduceAttributes,
+                                .vjp = reduce_l1_vjp,
+                                .refine = reduce_refine};
 
 }  // namespace steep

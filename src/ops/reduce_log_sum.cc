@@ -11,7 +11,9 @@ Grads reduce_log_sum_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kReduceLogSum = {
-    .name = "ReduceLogSum", .attributes = kReduceAttributes, .vjp = reduce_log_sum_vjp};
+extern const OpDef kReduceLogSum = {.name = "ReduceLogSum",
+                                    .attributes = kReduceAttributes,
+                                    .vjp = reduce_log_sum_vjp,
+                                    .refine = reduce_refine};
 
 }  // namespace steep

@@ -11,7 +11,9 @@ Grads reduce_log_sum_exp_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kReduceLogSumExp = {
-    .name = "ReduceLogSumExp", .attributes = kReduceAttributes, .vjp = reduce_log_sum_exp_vjp};
+extern const OpDef kReduceLogSumExp = {.name = "ReduceLogSumExp",
+                                       .attributes = kReduceAttributes,
+                                       .vjp = reduce_log_sum_exp_vjp,
+                                       .refine = reduce_refine};
 
 }  // namespace steep

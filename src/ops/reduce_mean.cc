@@ -10,7 +10,9 @@ Grads reduce_mean_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kReduceMean = {
-    .name = "ReduceMean", .attributes = kReduceAttributes, .vjp = reduce_mean_vjp};
+extern const OpDef kReduceMean = {.name = "ReduceMean",
+                                  .attributes = kReduceAttributes,
+                                  .vjp = reduce_mean_vjp,
+                                  .refine = reduce_refine};
 
 }  // namespace steep

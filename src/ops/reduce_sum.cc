@@ -14,6 +14,7 @@ Grads reduce_sum_vjp(Node n, const Grads& dy) {
 extern const OpDef kReduceSum = {.name = "ReduceSum",
                                  .attributes = kReduceAttributes,
                                  .vjp = reduce_sum_vjp,
+                                 .refine = reduce_refine,
                                  .elements = elements::reduce_sum};
 
 }  // namespace steep

@@ -11,7 +11,9 @@ Grads reduce_sum_square_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kReduceSumSquare = {
-    .name = "ReduceSumSquare", .attributes = kReduceAttributes, .vjp = reduce_sum_square_vjp};
+extern const OpDef kReduceSumSquare = {.name = "ReduceSumSquare",
+                                       .attributes = kReduceAttributes,
+                                       .vjp = reduce_sum_square_vjp,
+                                       .refine = reduce_refine};
 
 }  // namespace steep

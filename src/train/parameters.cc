@@ -56,12 +56,27 @@ std::string what_was_found(const Path& path, const std::vector<std::string>& kno
   return text;
 }
 
+/// Batches are tensors.
+void refuse_other_inputs(const Graph& graph) {
+  for (Value v : graph.inputs()) {
+    if (v.type().kind == Kind::tensor) continue;
+    throw ModelError(ErrorParts{
+        .what = "A training session feeds tensors, and the model has an input that is none.",
+        .node = v.name(),
+        .expected = "tensors",
+        .received = to_string(v.type()),
+        .remedy = "Make the items inputs of the model, or train with the models of steep.grad, "
+                  "which take sequences and optionals."});
+  }
+}
+
 }  // namespace
 
 Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
                          std::span<const std::string> initializers,
                          std::span<const std::string> constants, const TrainingOptions& options,
                          std::span<const LeftOut> inside) {
+  refuse_other_inputs(graph);
   const std::vector<std::string> known(initializers.begin(), initializers.end());
   std::vector<std::string> all = known;
   all.insert(all.end(), constants.begin(), constants.end());

@@ -437,3 +437,40 @@ def test_the_program_writes_the_same_model(mlp, tmp_path: Path) -> None:
     program("grad", tmp_path / "mlp.onnx", "-o", out, *words)
     assert onnx.load(out) == steep.grad(mlp[1], ["x", "first.bias"], outputs=["loss"])
     assert "no such" in program("grad", tmp_path / "mlp.onnx", "-o", out, "--wrt", "none", code=3)
+
+
+REDUCED = {
+    "ReduceSum": lambda x: x.sum(1),
+    "ReduceMean": lambda x: x.mean(1),
+    "ReduceMax": lambda x: x.amax(1),
+    "ReduceMin": lambda x: x.amin(1),
+    "ReduceProd": lambda x: x.prod(1),
+    "ReduceL1": lambda x: x.abs().sum(1),
+    "ReduceL2": lambda x: x.square().sum(1).sqrt(),
+    "ReduceLogSumExp": lambda x: x.logsumexp(1),
+    "ReduceLogSum": lambda x: x.sum(1).log(),
+    "ReduceSumSquare": lambda x: x.square().sum(1),
+}
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+@pytest.mark.parametrize("op", REDUCED)
+def test_axes_that_are_fed(op, keep):
+    extents = "a,b" if keep else "a"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 18]> g (float[m,n] x, int64[1] axes) => '
+        f"(float[{extents}] y) {{ y = {op} <keepdims = {keep}> (x, axes) }}"
+    )
+    x = torch.tensor([[1.0, 2, 4], [3, -1, 5]], requires_grad=True)
+    y = REDUCED[op](x)
+    dy = torch.tensor([1.0, -2])
+    (wanted,) = torch.autograd.grad(y, x, dy)
+    shape = (2, 1) if keep else (2,)
+    feed = {"x": x.detach().numpy(), "axes": np.array([1]), "grad_y": dy.numpy().reshape(shape)}
+    gradients = steep.grad(model, ["x"], ["y"])
+    for session in (
+        steep.InferenceSession(gradients),
+        onnxruntime.InferenceSession(gradients.SerializeToString()),
+    ):
+        (found,) = session.run(["grad_x"], feed)
+        np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-5)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from flow_models import check, model, rng_floats
 
+import steep
 from steep import _steep
 from steep.errors import DataError
 
@@ -120,3 +122,31 @@ def test_a_body_that_onnx_copies_keeps_its_constants():
     }""")
     (t,) = _steep.run_model(text, [[np.zeros(2, np.float32), np.ones(2, np.float32)]])
     assert [x.tolist() for x in t] == [[11, 22], [12, 23]]
+
+
+def test_gradients_of_models_with_sequence_and_optional_inputs() -> None:
+    head = '<ir_version: 10, opset_import: ["": 18]> '
+    items = [np.array([1, 2], np.float32), np.array([3, -4], np.float32)]
+    ones = np.ones((2, 2), np.float32)
+    joined = onnx.parser.parse_model(
+        head + "g (seq(float[2]) s) => (float[k,2] y) <float[2] w = {1, 2}>"
+        " { c = ConcatFromSequence <axis = 0, new_axis = 1> (s) y = Mul (c, w) }"
+    )
+    gradients = steep.InferenceSession(steep.grad(joined, ["w", "s"], ["y"]))
+    dw, ds = gradients.run(["grad_w", "grad_s"], {"s": items, "grad_y": ones})
+    assert dw.tolist() == [4, -2]
+    assert [d.tolist() for d in ds] == [[1, 2], [1, 2]]
+    with pytest.raises(steep.ModelError, match="feeds tensors"):
+        steep.TrainingSession(joined, loss="mse")
+    assert [o.node for o in steep.check(joined, loss="mse")] == ["s"]
+    chosen = onnx.parser.parse_model(
+        head + "g (float[2] x, optional(float[2]) o) => (float[2] y) <float[2] w = {1, 2}>"
+        " { there = OptionalHasElement (o) y = If (there) <"
+        " then_branch = a () => (r) { e = OptionalGetElement (o) p = Mul (e, w) r = Mul (p, x) },"
+        " else_branch = b () => (r) { r = Mul (x, w) }> }"
+    )
+    gradients = steep.InferenceSession(steep.grad(chosen, ["w", "x"], ["y"]))
+    for o, dw, dx in ((items[1], [3, -8], [3, -8]), (None, [1, 2], [1, 2])):
+        feed = {"x": items[0], "o": o, "grad_y": ones[0]}
+        found = gradients.run(["grad_w", "grad_x"], feed)
+        assert [d.tolist() for d in found] == [dw, dx]
