@@ -10,6 +10,7 @@
 #include "model/quote.h"
 #include "ops/build.h"
 #include "ops/offered.h"
+#include "ops/with_gradient.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -17,21 +18,6 @@ namespace {
 
 bool has_gradient(const Binding& b) {
   return b.value() && b.value().type().kind == Kind::tensor && is_float(b.value().dtype());
-}
-
-/// A gradient may be that of its input broadcast, over whose axes it will be summed.
-bool reaches(const Type& gradient, const Type& input) {
-  if (!gradient.shape || !input.shape) return true;
-  const Shape& from = *gradient.shape;
-  const Shape& to = *input.shape;
-  if (from.size() < to.size()) return false;
-  for (size_t i = 0; i < to.size(); ++i) {
-    const Dim& have = from[from.size() - to.size() + i];
-    const Dim& want = to[i];
-    if (have.known() && want.known() && want.value() != 1 && want.value() != have.value())
-      return false;
-  }
-  return true;
 }
 
 std::string told(const Binding& b) {
@@ -112,14 +98,11 @@ std::vector<Binding> Lowering::lower_function(const onnx::NodeProto& node,
                        quote(function.input(static_cast<int>(i)))),
            told(gradients[k]));
     }
-    if (!reaches(from.type(), to.type())) {
-      fail("A gradient is of another shape than its input.",
-           fmt::format("{} for input {} ({})", to_string(to.type()), i,
-                       quote(function.input(static_cast<int>(i)))),
-           told(gradients[k]));
-    }
     x.push_back(to);
-    dx.push_back(apply("steep.StopGradient", {from}));
+    const Value fits =
+        checked_gradient(from, to, quote(name), quote(qualified(function)),
+                         fmt::format("{} ({})", i, quote(function.input(static_cast<int>(i)))));
+    dx.push_back(apply("steep.StopGradient", {fits}));
   }
   if (x.empty()) return results;
   std::vector<Value> operands = y;

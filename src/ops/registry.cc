@@ -192,6 +192,7 @@ namespace steep {
   X(SteepBatchNorm) \
   X(SteepBatchNormGrad) \
   X(SteepCholesky) \
+  X(SteepCheckedGradient) \
   X(SteepCholeskySolve) \
   X(SteepCofactors) \
   X(SteepConvGradInput) \

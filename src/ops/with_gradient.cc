@@ -17,6 +17,7 @@
 
 #include "ops/build.h"
 #include "ops/own_types.h"
+#include "steep/error.h"
 
 namespace steep {
 namespace {
@@ -131,12 +132,67 @@ std::vector<Value> with_gradient_decompose(Node n) {
   return results;
 }
 
+/// A gradient may be that of its input broadcast, over whose axes it will be summed.
+bool reaches(const Shape& from, const Shape& to) {
+  if (from.size() < to.size()) return false;
+  for (size_t i = 0; i < to.size(); ++i) {
+    const Dim& have = from[from.size() - to.size() + i];
+    const Dim& want = to[i];
+    if (have.known() && want.known() && want.value() != 1 && want.value() != have.value())
+      return false;
+  }
+  return true;
+}
+
+std::vector<Type> checked_gradient_infer(Node n) {
+  const Type& type = n.input(0).type();
+  const std::optional<Shape> wanted = shape_in(n.input(1));
+  if (type.shape && wanted && !reaches(*type.shape, *wanted)) {
+    throw ModelError(
+        {.what = "A gradient is of another shape than its input.",
+         .node = text_of(n, "node"),
+         .op = text_of(n, "op"),
+         .expected = fmt::format("{} for input {}", to_string(Type{type.dtype, wanted}),
+                                 text_of(n, "input")),
+         .received = to_string(type),
+         .remedy = "Correct the gradient that is registered for the operator."});
+  }
+  return {type};
+}
+
+Grads checked_gradient_vjp(Node n, const Grads& dy) {
+  static_cast<void>(n);
+  return {dy[0]};
+}
+
+/// Elsewhere a sum with zeros of x's shape, which do not fit either.
+std::vector<Value> checked_gradient_decompose(Node n) {
+  const Value dx = n.input(0);
+  return {dx + apply("Expand", {scalar(n.graph(), 0, dx.dtype()), n.input(1)})};
+}
+
+Value checked_gradient_simplify(Node n) {
+  const std::optional<Shape> wanted = shape_in(n.input(1));
+  const bool known =
+      wanted && std::all_of(wanted->begin(), wanted->end(), [](const Dim& d) { return d.known(); });
+  return known && n.input(0).type().concrete() ? n.input(0) : Value();
+}
+
 std::vector<Type> gradient_of_infer(Node n) {
   if (!n.input(0)) refuse_operands(n);
   return {n.input(0).type()};
 }
 
 }  // namespace
+
+Value checked_gradient(Value gradient, Value x, const std::string& node, const std::string& op,
+                       const std::string& input) {
+  const auto& from = shape_if_known(gradient);
+  const auto& to = shape_if_known(x);
+  if (from && to && provably_equal(*from, *to)) return gradient;
+  return apply("steep.CheckedGradient", {gradient, shape_of(x)},
+               {{"node", node}, {"op", op}, {"input", input}});
+}
 
 void forget_gradients(Graph& g) {
   for (Node n : g.nodes()) {
@@ -153,6 +209,15 @@ extern const OpDef kSteepWithGradient = {.name = kWithGradient,
                                          .vjp = with_gradient_vjp,
                                          .infer = with_gradient_infer,
                                          .decompose = with_gradient_decompose};
+
+/// steep.CheckedGradient(dx, shape of x){node, op, input}: dx, if x can be broadcast to its shape.
+extern const OpDef kSteepCheckedGradient = {.name = "steep.CheckedGradient",
+                                            .attributes = {{"node", ""}, {"op", ""}, {"input", ""}},
+                                            .view = true,
+                                            .vjp = checked_gradient_vjp,
+                                            .infer = checked_gradient_infer,
+                                            .decompose = checked_gradient_decompose,
+                                            .simplify = checked_gradient_simplify};
 
 extern const OpDef kSteepGradientOf = {
     .name = "steep.GradientOf", .stops_gradient = true, .infer = gradient_of_infer};

@@ -69,8 +69,8 @@ WITHOUT_ROWS = {
     ),
     "Constant": "no input",
     **dict.fromkeys(
-        ["steep.GradientOf", "steep.WithGradient"],
-        "of a captured graph: tests/python/test_own_gradients.py",
+        ["steep.CheckedGradient", "steep.GradientOf", "steep.WithGradient"],
+        "of a captured graph: tests/python/test_own_gradients.py, test_own_ops.py",
     ),
     "Dropout": "steep.Dropout or nothing at import",
     "steep.Claimed": "what plug-ins fuse: tests/providers",

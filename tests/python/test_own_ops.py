@@ -260,6 +260,25 @@ def test_nodes_and_gradients_that_do_not_fit_are_refused() -> None:
         assert (caught.value.node, caught.value.expected) == ("r", "k")
 
 
+@pytest.mark.parametrize("made", ["Transpose (dy)", "Concat <axis = 0> (dy, dy)"])
+def test_gradients_whose_shape_is_seen_late_are_refused(made: str) -> None:
+    """Once the extents of a call are known; a model of gradients has no such sum either."""
+    model = parse(
+        "g (float[n,k] x) => (float[n,k] y) <float[3] w = {1, 2, 3}>"
+        " { q = Mul (x, w) y = my.Round (q) }"
+    )
+    x = np.ones((2, 3), np.float32)
+    with steep.register_op(ROUND, HEAD + f"G (x, y, dy) => (dx) {{ dx = {made} }}"):
+        session = steep.TrainingSession(model, loss="mse")
+        with pytest.raises(steep.ModelError, match="another shape") as caught:
+            session.step(x, x)
+        assert caught.value.op == "my.Round"
+        assert "[2, 3]" in caught.value.expected
+        gradients = steep.grad(model, ["w"], ["y"])
+        with pytest.raises(steep.Error):
+            steep.InferenceSession(gradients).run(None, {"x": x, "grad_y": x})
+
+
 def test_threads_may_register() -> None:
     failures = []
 
