@@ -125,7 +125,8 @@ std::vector<Value> stft_decompose(Node n) {
                 {{"onesided", onesided}})};
 }
 
-/// Of a signal that is shorter than a frame: ONNX's function rounds up, to one frame.
+/// ONNX's function takes spectra that say nothing of it for two-sided ones, and for a signal that
+/// is shorter than a frame rounds up, to one frame.
 void stft_refine(Node n) {
   const Value signal = n.input(0), window = n.input(2), y = n.output(0);
   if (!y.type().shape || !signal.type().shape) return;
@@ -134,9 +135,11 @@ void stft_refine(Node n) {
   if (given != nullptr && given->size() == 1) length = Dim(given->to_ints()[0]);
   if (!n.input(3) && window && window.type().shape) length = window.shape().at(0);
   const Dim& extent = signal.shape().at(1);
-  if (!length.known() || !extent.known() || extent.value() >= length.value()) return;
+  if (!n.input(3) && !window) length = extent;
   Shape shape = y.shape();
-  shape.at(1) = Dim(0);
+  const bool onesided = integer_of(n, "onesided") != 0;
+  shape.at(2) = !length.known() ? Dim() : Dim(onesided ? length.value() / 2 + 1 : length.value());
+  if (length.known() && extent.known() && extent.value() < length.value()) shape.at(1) = Dim(0);
   n.graph().set_type(y, {y.dtype(), shape});
 }
 
@@ -144,13 +147,13 @@ void stft_refine(Node n) {
 
 extern const OpDef kDFT = {.name = "DFT",
                            .attributes = {{"inverse", 0}, {"onesided", 0}},
-                           .ranks = "2+",
+                           .ranks = "2+ e e",
                            .sizes = {{1, 1}},
                            .reads_from = 1,
                            .decompose = dft_decompose};
 extern const OpDef kSTFT = {.name = "STFT",
                             .attributes = {{"onesided", 1}},
-                            .ranks = "2+ . 1",
+                            .ranks = "2+ e 1 e",
                             .sizes = {{1, 1}, {3, 1}},
                             .refine = stft_refine,
                             .decompose = stft_decompose};

@@ -1,5 +1,12 @@
 // y = x with its axes in the order `perm` (absent: reversed)
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
 #include "ops/build.h"
+#include "steep/error.h"
 
 namespace steep {
 namespace {
@@ -13,6 +20,23 @@ Grads transpose_vjp(Node n, const Grads& dy) {
   return {transpose(dy[0], inverse)};
 }
 
+/// ONNX's inference takes any list of axes that are there.
+void check_permutation(Node n) {
+  const Ints perm = n.attrs().ints("perm");
+  const Type& x = n.input(0).type();
+  if (perm.empty() || !x.shape) return;
+  Ints axes = perm, wanted(x.shape->size());
+  std::sort(axes.begin(), axes.end());
+  std::iota(wanted.begin(), wanted.end(), 0);
+  if (axes == wanted) return;
+  throw ShapeError({.what = "The axes of a transposition do not fit its operand.",
+                    .node = n.name(),
+                    .op = n.op(),
+                    .expected = fmt::format("each of the {} axes once in perm", wanted.size()),
+                    .received = fmt::format("[{}] for {}", fmt::join(perm, ", "), to_string(x)),
+                    .remedy = "Export the model again."});
+}
+
 Value transpose_simplify(Node n) {
   const Ints perm = n.attrs().ints("perm");
   for (size_t i = 0; i < perm.size(); ++i) {
@@ -23,7 +47,9 @@ Value transpose_simplify(Node n) {
 
 }  // namespace
 
-extern const OpDef kTranspose = {
-    .name = "Transpose", .vjp = transpose_vjp, .simplify = transpose_simplify};
+extern const OpDef kTranspose = {.name = "Transpose",
+                                 .vjp = transpose_vjp,
+                                 .refine = check_permutation,
+                                 .simplify = transpose_simplify};
 
 }  // namespace steep

@@ -1,5 +1,7 @@
 #include "steep/error.h"
 
+#include "runtime/utf8.h"
+
 namespace steep {
 namespace {
 
@@ -16,8 +18,16 @@ std::string render(const ErrorParts& p) {
   return text;
 }
 
+/// Messages are text, whatever bytes of a file they quote.
+ErrorParts readable(ErrorParts p) {
+  for (std::string* part : {&p.what, &p.node, &p.op, &p.expected, &p.received, &p.remedy})
+    *part = as_utf8(std::move(*part));
+  return p;
+}
+
 }  // namespace
 
-Error::Error(ErrorParts parts) : std::runtime_error(render(parts)), parts_(std::move(parts)) {}
+Error::Error(ErrorParts parts)
+    : std::runtime_error(as_utf8(render(parts))), parts_(readable(std::move(parts))) {}
 
 }  // namespace steep

@@ -51,6 +51,19 @@ bool begins_with(const std::string& text, std::string_view start) {
   return text.compare(0, start.size(), start) == 0;
 }
 
+/// What of a function is quoted to its user, and found by name.
+void check_names(const onnx::FunctionProto& f) {
+  std::vector<std::string> names{f.domain(), f.name()};
+  for (const auto* list : {&f.input(), &f.output(), &f.attribute()})
+    names.insert(names.end(), list->begin(), list->end());
+  for (const auto& attribute : f.attribute_proto()) names.push_back(attribute.name());
+  for (const std::string& name : names) {
+    if (is_utf8(name)) continue;
+    refuse_function(f, "A name in a function is not valid UTF-8.", "text", quote(name),
+                    "Rename it.");
+  }
+}
+
 void check_domain(const onnx::FunctionProto& f) {
   const std::string& domain = f.domain();
   const bool onnx = domain.empty() || domain == "ai.onnx" || begins_with(domain, "ai.onnx.");
@@ -64,6 +77,7 @@ void check_domain(const onnx::FunctionProto& f) {
 
 /// What no checker of ONNX's looks at.
 void check_body(const onnx::FunctionProto& f) {
+  check_names(f);
   if (!f.overload().empty()) {
     refuse_function(f, "A function is an overload of a name.", "one function of a name",
                     quote(f.overload()), "Give it a name of its own.");
@@ -216,6 +230,7 @@ void Registrar::add_op(onnx::FunctionProto f, std::optional<onnx::FunctionProto>
 void Registrar::add_offered(onnx::FunctionProto f, std::optional<onnx::FunctionProto> gradient,
                             std::string provider, int64_t since, OfferedTypes types) {
   check_domain(f);
+  check_names(f);
   if (f.node_size() > 0) check_body(f);
   auto op = std::make_shared<OwnOp>();
   op->body = std::move(f);
