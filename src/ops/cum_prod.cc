@@ -110,6 +110,7 @@ std::vector<Value> cum_prod_in_parts(Node n) {
 
 extern const OpDef kCumProd = {.name = "CumProd",
                                .attributes = {{"exclusive", 0}, {"reverse", 0}},
+                               .ranks = ". e",
                                .vjp = cum_prod_vjp,
                                .in_parts = cum_prod_in_parts};
 

@@ -12,7 +12,9 @@ Grads cum_sum_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kCumSum = {
-    .name = "CumSum", .attributes = {{"exclusive", 0}, {"reverse", 0}}, .vjp = cum_sum_vjp};
+extern const OpDef kCumSum = {.name = "CumSum",
+                              .attributes = {{"exclusive", 0}, {"reverse", 0}},
+                              .ranks = ". e",
+                              .vjp = cum_sum_vjp};
 
 }  // namespace steep

@@ -74,6 +74,7 @@ std::vector<Type> if_infer(Node n) {
 
 }  // namespace
 
-extern const OpDef kIf = {.name = "If", .dynamic = true, .vjp = if_vjp, .infer = if_infer};
+extern const OpDef kIf = {
+    .name = "If", .ranks = "e", .dynamic = true, .vjp = if_vjp, .infer = if_infer};
 
 }  // namespace steep

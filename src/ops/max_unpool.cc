@@ -38,8 +38,14 @@ Ints known_extents(Node n) {
 }
 
 std::vector<Type> max_unpool_infer(Node n) {
-  Value wanted = n.input(2);
-  return {{n.input(0).dtype(), wanted ? shape_in(wanted) : unpooled_shape(n)}};
+  if (!n.input(2)) return {{n.input(0).dtype(), unpooled_shape(n)}};
+  const std::optional<Shape> wanted = shape_in(n.input(2));
+  const auto& x = shape_if_known(n.input(0));
+  if (wanted && x && wanted->size() != x->size()) {
+    throw_shape_error(n, "The output_shape of an unpooling does not fit its input.",
+                      std::to_string(x->size()) + " extents", to_string(wanted));
+  }
+  return {{n.input(0).dtype(), wanted}};
 }
 
 Grads max_unpool_vjp(Node n, const Grads& dy) {

@@ -5,7 +5,7 @@ namespace steep {
 
 extern const OpDef kNonMaxSuppression = {.name = "NonMaxSuppression",
                                          .attributes = {{"center_point_box", 0}},
-                                         .ranks = "3 3",
+                                         .ranks = "3 3 e e e",
                                          .stops_gradient = true,
                                          .dynamic = true};
 

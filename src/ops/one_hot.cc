@@ -17,7 +17,7 @@ Grads one_hot_vjp(Node n, const Grads& dy) {
 
 extern const OpDef kOneHot = {.name = "OneHot",
                               .attributes = {{"axis", -1}},
-                              .ranks = ". . 1",
+                              .ranks = ". e 1",
                               .sizes = {{1, 0}},
                               .settings = {2},
                               .vjp = one_hot_vjp};

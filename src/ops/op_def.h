@@ -109,9 +109,9 @@ struct OpDef {
   /// An operator of ours that captures of PyTorch are written with, in the domain "steep".
   bool in_files = false;
   std::vector<Attribute> attributes{};
-  /// Ranks of the inputs in order, after ONNX's docs/Operators.md: a number, "2+" at least that
-  /// many, "=" as many as input 0, "<" one less, "." any; "s" for a single value, which must not
-  /// broadcast input 0.
+  /// Ranks of the inputs: a number, "2+" at least that many, "=" as many as input 0, "<" one less,
+  /// "." any; "e" for one element of any rank (what a kernel reads as a number has it), "s" for one
+  /// that must not broadcast input 0.
   std::string_view ranks{};
   std::vector<SizeInput> sizes{};
   /// Output element i depends on (broadcast) input elements i only, or, where the op is random, on

@@ -1,9 +1,11 @@
 #include "ops/operands.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <sstream>
 #include <unordered_map>
 
@@ -43,11 +45,27 @@ void check_presence(Node n, const onnx::OpSchema& schema) {
   }
 }
 
+/// Whether the schema names the type. It need not for floats: rules and passes work in every width.
+bool takes(const Parameter& parameter, DType dtype) {
+  if (!is_integer(dtype) && dtype != DType::boolean) return true;
+  const std::string text = fmt::format("tensor({})", name_of(dtype));
+  const auto& types = parameter.GetTypes();
+  return types.empty() || std::any_of(types.begin(), types.end(),
+                                      [&](const std::string* type) { return *type == text; });
+}
+
 bool takes_floats(const Parameter& parameter) {
   const auto& types = parameter.GetTypes();
   return std::any_of(types.begin(), types.end(), [](const std::string* type) {
     return type->find("float") != std::string::npos || type->find("double") != std::string::npos;
   });
+}
+
+std::string type_names(const Parameter& parameter) {
+  std::vector<std::string> names;
+  for (const std::string* type : parameter.GetTypes()) names.push_back(*type);
+  std::sort(names.begin(), names.end());
+  return fmt::format("{}", fmt::join(names, " or "));
 }
 
 /// ONNX's functions take the dtype of the first operand for that of all, and integers for granted.
@@ -71,6 +89,14 @@ void check_dtypes(Node n, const onnx::OpSchema& schema) {
                         .remedy = kCast});
     }
     if (own_types) continue;
+    if (x.type().kind == Kind::tensor && !takes(parameter, x.dtype())) {
+      throw ShapeError({.what = "An operand has a type that the operator does not take.",
+                        .node = n.name(),
+                        .op = n.op(),
+                        .expected = type_names(parameter) + " " + parameter.GetName(),
+                        .received = to_string(x.type()) + " " + x.name(),
+                        .remedy = kCast});
+    }
     const Value other = first.try_emplace(parameter.GetTypeStr(), x).first->second;
     if (other.dtype() == x.dtype()) continue;
     throw ShapeError({.what = "Operands of a node differ in dtype.",
@@ -82,6 +108,22 @@ void check_dtypes(Node n, const onnx::OpSchema& schema) {
   }
 }
 
+/// Kernels read the first element of such an operand, and ask for no other.
+void check_single(Node n, int input) {
+  const Value x = n.input(input);
+  const Shape& shape = x.shape();
+  if (std::all_of(shape.begin(), shape.end(),
+                  [](const Dim& d) { return !d.known() || d.value() == 1; })) {
+    return;
+  }
+  throw ShapeError({.what = "An operand has to be a single value.",
+                    .node = n.name(),
+                    .op = n.op(),
+                    .expected = fmt::format("one element in input {}", input),
+                    .received = to_string(x.type()) + " " + x.name(),
+                    .remedy = "Check what is fed to the model, or export it again."});
+}
+
 void check_ranks(Node n) {
   const OpDef* def = find_op(n.op());
   if (def == nullptr) return;
@@ -90,6 +132,10 @@ void check_ranks(Node n) {
   for (int i = 0; words >> word; ++i) {
     const Value x = n.input(i);
     if (word == "." || !x || x.type().kind != Kind::tensor || !x.type().shape) continue;
+    if (word == "e") {
+      check_single(n, i);
+      continue;
+    }
     const int64_t rank = x.rank();
     int64_t wanted = word[0] - '0';
     if (word == "s") {
@@ -139,6 +185,59 @@ constexpr std::array kSettings = {
     Setting{"strides", 1},
 };
 
+/// What a text may say, in words; of one operator, or of all that have such an attribute.
+struct Text {
+  std::string_view op, name, words;
+};
+constexpr std::array kTexts = {
+    Text{"", "auto_pad", "NOTSET SAME_UPPER SAME_LOWER VALID"},
+    Text{"", "approximate", "none tanh"},
+    Text{"BitShift", "direction", "LEFT RIGHT"},
+    Text{"DepthToSpace", "mode", "DCR CRD"},
+    Text{"GRU", "direction", "forward reverse bidirectional"},
+    Text{"GridSample", "mode", "linear nearest cubic bilinear bicubic"},
+    Text{"GridSample", "padding_mode", "zeros border reflection"},
+    Text{"LSTM", "direction", "forward reverse bidirectional"},
+    Text{"NegativeLogLikelihoodLoss", "reduction", "none mean sum"},
+    Text{"Pad", "mode", "constant reflect edge wrap"},
+    Text{"RNN", "direction", "forward reverse bidirectional"},
+    Text{"Resize", "coordinate_transformation_mode",
+         "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric "
+         "tf_half_pixel_for_nn tf_crop_and_resize"},
+    Text{"Resize", "keep_aspect_ratio_policy", "stretch not_larger not_smaller"},
+    Text{"Resize", "mode", "nearest linear cubic"},
+    Text{"Resize", "nearest_mode", "round_prefer_floor round_prefer_ceil floor ceil simple"},
+    Text{"RoiAlign", "coordinate_transformation_mode", "half_pixel output_half_pixel"},
+    Text{"RoiAlign", "mode", "avg max"},
+    Text{"ScatterElements", "reduction", "none add mul max min"},
+    Text{"ScatterND", "reduction", "none add mul max min"},
+    Text{"SoftmaxCrossEntropyLoss", "reduction", "none mean sum"},
+    Text{"TensorScatter", "mode", "linear circular"},
+    Text{"TfIdfVectorizer", "mode", "TF IDF TFIDF"},
+};
+
+bool has_word(std::string_view words, const std::string& word) {
+  std::istringstream all{std::string(words)};
+  return std::find(std::istream_iterator<std::string>(all), {}, word) !=
+         std::istream_iterator<std::string>();
+}
+
+/// A rule that compares with one of them would take any other text for the rest.
+void check_texts(Node n) {
+  for (const auto& [op, name, words] : kTexts) {
+    if (!op.empty() && op != n.op()) continue;
+    const Attr* attribute = n.attrs().find(name);
+    const auto* text = attribute != nullptr ? std::get_if<std::string>(attribute) : nullptr;
+    if (text == nullptr || has_word(words, *text)) continue;
+    throw ModelError({.what = "An attribute says what its operator does not know.",
+                      .node = n.name(),
+                      .op = n.op(),
+                      .expected = fmt::format("{}: one of {}", name, words),
+                      .received = *text,
+                      .remedy = "Export the model again."});
+  }
+}
+
 /// Products of two of these, and sums of a few, stay far from overflowing.
 void check_settings(Node n) {
   auto refuse = [&](std::string_view what, int64_t least, int64_t most, int64_t received) {
@@ -184,6 +283,7 @@ void check_operands(Node n, const onnx::OpSchema& schema) {
   check_dtypes(n, schema);
   check_ranks(n);
   check_settings(n);
+  check_texts(n);
 }
 
 }  // namespace steep

@@ -64,6 +64,7 @@ Grads pad_vjp(Node n, const Grads& dy) {
 
 extern const OpDef kPad = {.name = "Pad",
                            .attributes = {{"mode", "constant"}},
+                           .ranks = ". . e",
                            .sizes = {{1, -kFar}},
                            .settings = {2},
                            .vjp = pad_vjp};

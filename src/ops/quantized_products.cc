@@ -66,12 +66,12 @@ std::vector<Value> qlinear_conv_decompose(Node n) {
 
 extern const OpDef kConvInteger = {.name = "ConvInteger",
                                    .attributes = {{"auto_pad", "NOTSET"}, {"group", 1}},
-                                   .ranks = "2+ =",
+                                   .ranks = "2+ = e",
                                    .stops_gradient = true,
                                    .decompose = conv_integer_decompose};
 extern const OpDef kQLinearConv = {.name = "QLinearConv",
                                    .attributes = {{"auto_pad", "NOTSET"}, {"group", 1}},
-                                   .ranks = "2+ . . = . . . . 1",
+                                   .ranks = "2+ e e = . . e e 1",
                                    .stops_gradient = true,
                                    .decompose = qlinear_conv_decompose};
 extern const OpDef kMatMulInteger = {.name = "MatMulInteger",

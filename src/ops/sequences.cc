@@ -145,11 +145,18 @@ extern const OpDef kSequenceEmpty = {
     .name = "SequenceEmpty", .stops_gradient = true, .dynamic = true};
 extern const OpDef kSequenceLength = {
     .name = "SequenceLength", .stops_gradient = true, .dynamic = true};
-extern const OpDef kSequenceAt = {.name = "SequenceAt", .dynamic = true, .vjp = at_vjp};
-extern const OpDef kSequenceInsert = {
-    .name = "SequenceInsert", .dynamic = true, .vjp = insert_vjp, .infer = insert_infer};
-extern const OpDef kSequenceErase = {
-    .name = "SequenceErase", .dynamic = true, .vjp = erase_vjp, .infer = same_infer};
+extern const OpDef kSequenceAt = {
+    .name = "SequenceAt", .ranks = ". e", .dynamic = true, .vjp = at_vjp};
+extern const OpDef kSequenceInsert = {.name = "SequenceInsert",
+                                      .ranks = ". . e",
+                                      .dynamic = true,
+                                      .vjp = insert_vjp,
+                                      .infer = insert_infer};
+extern const OpDef kSequenceErase = {.name = "SequenceErase",
+                                     .ranks = ". e",
+                                     .dynamic = true,
+                                     .vjp = erase_vjp,
+                                     .infer = same_infer};
 extern const OpDef kSplitToSequence = {.name = "SplitToSequence",
                                        .attributes = {{"axis", 0}, {"keepdims", 1}},
                                        .dynamic = true,

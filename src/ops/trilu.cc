@@ -11,6 +11,6 @@ Grads trilu_vjp(Node n, const Grads& dy) {
 }  // namespace
 
 extern const OpDef kTrilu = {
-    .name = "Trilu", .attributes = {{"upper", 1}}, .ranks = "2+", .vjp = trilu_vjp};
+    .name = "Trilu", .attributes = {{"upper", 1}}, .ranks = "2+ e", .vjp = trilu_vjp};
 
 }  // namespace steep

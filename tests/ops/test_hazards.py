@@ -297,3 +297,77 @@ def test_results_larger_than_any_memory(bad):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64])
 def test_steps_of_nothing(dtype):
     refused("Range", [np.array(0, dtype), np.array(3, dtype), np.array(0, dtype)])
+
+
+def f32(*values):
+    return np.array(values, np.float32)
+
+
+# By operator: operands that fit, and which of them are read as a number.
+NUMBERS = {
+    "Clip": ([X, f32(0)[0], f32(1)[0]], [1, 2]),
+    "CumProd": ([X, i64(1)[0]], [1]),
+    "CumSum": ([X, i64(1)[0]], [1]),
+    "DFT": ([X[..., None], i64(4)[0], i64(1)[0]], [1, 2]),
+    "MelWeightMatrix": ([*(i64(n)[0] for n in (4, 8, 100)), *f32(0, 40)], [0, 1, 2, 3, 4]),
+    "NonMaxSuppression": (
+        [np.zeros((1, 2, 4), np.float32), np.zeros((1, 1, 2), np.float32), i64(1)[0], *f32(0, 0)],
+        [2, 3, 4],
+    ),
+    "OneHot": ([i64(0, 1), i64(3)[0], f32(0, 1)], [1]),
+    "Pad": ([X, i64(1, 0, 0, 0), f32(2)[0]], [2]),
+    "Range": ([i64(n)[0] for n in (0, 4, 1)], [0, 1, 2]),
+    "STFT": ([np.ones((1, 16, 1), np.float32), i64(2)[0], None, i64(4)[0]], [1, 3]),
+    "TopK": ([X, i64(1)], [1]),
+    "Trilu": ([X, i64(1)[0]], [1]),
+    "ConvInteger": (
+        [np.ones((1, 1, 3, 3), np.uint8), np.ones((1, 1, 2, 2), np.uint8), np.uint8(1)],
+        [2],
+    ),
+}
+ANY_NUMBER = {"ConvInteger", "OneHot"}  # of whatever type
+MORE_OUTPUTS = {"TopK": 2}
+
+
+@pytest.mark.parametrize("op", NUMBERS)
+def test_operands_that_are_read_as_a_number(op):
+    operands, places = NUMBERS[op]
+    operands = [None if x is None else np.asarray(x) for x in operands]
+    outputs = MORE_OUTPUTS.get(op, 1)
+    run(op, operands, outputs)
+    for i in places:
+        kind = operands[i].dtype
+        for other in (np.zeros(0, kind), np.zeros((2, 0), kind), np.ones(2, kind)):
+            refused(op, [*operands[:i], other, *operands[i + 1 :]], outputs)
+        for dtype in () if op in ANY_NUMBER else (np.int8, np.uint16, np.uint64, bool, np.float64):
+            wrong = operands[i].astype(dtype)
+            refused(op, [*operands[:i], wrong, *operands[i + 1 :]], outputs)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "start", "limit", "delta"),
+    [
+        (np.int32, -(2**31), 2**31 - 1, 2**30),
+        (np.int64, -(2**63), 2**63 - 1, 2**62),
+        (np.int32, 2**31 - 1, -(2**31), -(2**30)),
+        (np.int64, 2**62 + 1, 2**62 + 4, 1),
+        (np.int64, 2**63 - 3, 2**63 - 1, 1),
+        (np.int64, 5, -(2**63), -(2**62)),
+        (np.int16, -(2**15), 2**15 - 1, 2**14),
+        (np.int64, 5, -5, 3),
+    ],
+)
+def test_ranges_near_the_ends_of_integers(dtype, start, limit, delta):
+    (found,) = run("Range", [np.array(v, dtype) for v in (start, limit, delta)])
+    assert found.tolist() == list(range(start, limit, delta))
+
+
+def test_axes_that_are_no_permutation():
+    for perm in ([1], [0, 0], [0, 1, 2], [0, -1]):
+        refused("Transpose", [X], perm=perm)
+
+
+def test_a_condition_that_is_no_bool():
+    refused("Where", [i64(1, 0), X[0, :2], X[1, :2]])
+    refused("Not", [i64(1, 0)])
+    refused("Compress", [X, i64(1, 0, 1)])
