@@ -15,7 +15,7 @@ from rows.row import Row
 
 import steep
 
-KINDS = (np.float32, np.float64, np.int8, np.int32, np.int64, bool)
+KINDS = (np.float64, np.int8, np.int32, bool)
 
 
 def chosen() -> list[Row]:
