@@ -51,6 +51,13 @@ def all_written_by(n: torch.fx.Node) -> list[torch.fx.Node]:
     return [t for t in targets if isinstance(t, torch.fx.Node)]  # or a number
 
 
+def first_writer(graph: torch.fx.Graph, tensor: torch.Tensor) -> torch.fx.Node | None:
+    """Return the first operation that writes to a placeholder's memory."""
+    memory = memory_named(tensor)
+    written = ((n, {memory_of(t) for t in all_written_by(n)}) for n in graph.nodes)
+    return next((n for n, places in written if memory in places), None)
+
+
 def told_apart(
     call: Callable[..., Any],
     captured: Callable[..., Any],

@@ -23,7 +23,7 @@ from steep.checks import raise_where, take_checks
 from steep.kept import kept_memory
 from steep.literals import literal_for
 from steep.lowering import lower, outputs_of, refusal
-from steep.memory import all_written_by, memory_named, memory_of, written_by
+from steep.memory import all_written_by, first_writer, memory_named, memory_of, written_by
 from steep.own_gradients import Interpreter
 from steep.providers import current
 from steep.reach import connected, reached
@@ -248,7 +248,8 @@ class Piece:
         for i, needs, lost in changed:
             if needs and (lost or lowered.has_modes):
                 what = RuntimeError("forward changes an argument that needs a gradient")
-                raise refusal(what, _writer(lowered.graph, lowered.fakes[lowered.kept.index(i)]))
+                fake = lowered.fakes[lowered.kept.index(i)]
+                raise refusal(what, first_writer(lowered.graph, fake))
         for node, lost in zip(lowered.computed, constant[len(lowered.written) :], strict=True):
             value = node.meta["example_value"]
             if lost and isinstance(value, torch.Tensor) and value.requires_grad:
@@ -291,13 +292,6 @@ class Piece:
     def dump(self, gradients: bool = True) -> str:
         """Return the text of graph and plan, for arguments of the extents that it was made for."""
         return self.call.program.dump(self.types, gradients)
-
-
-def _writer(graph: torch.fx.Graph, tensor: torch.Tensor) -> torch.fx.Node | None:
-    """Return the first operation that writes to a placeholder's memory."""
-    memory = memory_named(tensor)
-    written = ((n, {memory_of(t) for t in all_written_by(n)}) for n in graph.nodes)
-    return next((n for n, places in written if memory in places), None)
 
 
 def _hint(extent: Any) -> int:
