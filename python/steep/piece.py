@@ -23,10 +23,11 @@ from steep.checks import raise_where, take_checks
 from steep.kept import kept_memory
 from steep.literals import literal_for
 from steep.lowering import lower, outputs_of, refusal
-from steep.memory import all_written_by, first_writer, memory_named, memory_of, written_by
+from steep.memory import first_writer, memory_named, memory_of, written_by
 from steep.own_gradients import Interpreter
 from steep.providers import current
 from steep.reach import connected, reached
+from steep.regions import narrow_arguments, widen
 from steep.rewrites import rewritten
 from steep.scalars import Numbers, number_of, reads_number
 from steep.slopes import write_slopes
@@ -115,7 +116,7 @@ class Lowered:
         self.numbers = Numbers(graph, fixed)
         write_slopes(graph)
         write_out(graph)
-        narrow = _narrow(graph) if torch.is_autocast_enabled("cpu") else []
+        narrow = narrow_arguments(graph) if torch.is_autocast_enabled("cpu") else []
         (end,) = (n for n in graph.nodes if n.op == "output")
         self.single = not isinstance(end.args[0], (tuple, list))
         self.checks, values = take_checks(graph)
@@ -130,7 +131,7 @@ class Lowered:
                 raise RuntimeError(f"a tensor on {fake.device}")
             if fake.requires_grad != getattr(examples[i], "requires_grad", False):
                 raise RuntimeError("forward writes what needs a gradient into an argument")
-        _widen(graph, narrow)
+        widen(graph, narrow)
         end.args = (tuple(self.computed),)
         self.numbers.leave()
         graph_module.recompile()
@@ -480,23 +481,3 @@ def _take_sizes_from_tensors(graph: torch.fx.Graph) -> list[int]:
             node.replace_all_uses_with(size)
             graph.erase_node(node)
     return kept
-
-
-def _narrow(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    """Return the arguments that another module in a region of autocast made narrow."""
-    given = [n for n in graph.nodes if n.op == "placeholder" and _is_tensor(n)]
-    narrow = (torch.bfloat16, torch.float16)
-    found = [n for n in given if n.meta["example_value"].dtype in narrow]
-    for n in graph.nodes:
-        written = {memory_of(t) for t in all_written_by(n)}
-        if any(memory_of(f) in written for f in found):
-            raise RuntimeError("forward writes into an argument that autocast made narrow")
-    return found
-
-
-def _widen(graph: torch.fx.Graph, narrow: list[torch.fx.Node]) -> None:
-    """Read arguments as float32: the engine narrows by itself what autocast narrows."""
-    for node in narrow:
-        with graph.inserting_after(node):
-            wide = graph.call_method("float", (node,))
-        node.replace_all_uses_with(wide, lambda user, wide=wide: user is not wide)

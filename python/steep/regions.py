@@ -16,6 +16,8 @@ import torch
 from torch._guards import detect_fake_mode
 from torch.utils._pytree import tree_leaves
 
+from steep.memory import all_written_by, memory_of
+
 _aten = torch.ops.aten
 _NARROW = (torch.bfloat16, torch.float16)
 _PRODUCTS = {
@@ -122,3 +124,22 @@ def _cast(given: torch.fx.Node, value: Any, dtype: torch.dtype, like: torch.fx.N
     with value.fake_mode:
         cast.meta = {**like.meta, "val": value.to(dtype)}
     return cast
+
+
+def narrow_arguments(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """Return the arguments that another module in a region of autocast made narrow."""
+    given = [n for n in graph.nodes if n.op == "placeholder"]
+    found = [n for n in given if getattr(n.meta["example_value"], "dtype", None) in _NARROW]
+    for n in graph.nodes:
+        written = {memory_of(t) for t in all_written_by(n)}
+        if any(memory_of(f) in written for f in found):
+            raise RuntimeError("forward writes into an argument that autocast made narrow")
+    return found
+
+
+def widen(graph: torch.fx.Graph, narrow: list[torch.fx.Node]) -> None:
+    """Read arguments as float32: the engine narrows by itself what autocast narrows."""
+    for node in narrow:
+        with graph.inserting_after(node):
+            wide = graph.call_method("float", (node,))
+        node.replace_all_uses_with(wide, lambda user, wide=wide: user is not wide)

@@ -363,8 +363,7 @@ class Trainer:
                 "the modes of the model's parts",
                 remedy="ORTModule works with any optimizer",
             )
-        before = self._session
-        carried = {} if before is None else self._carried()
+        carried = {} if (before := self._session) is None else self._carried()
         trained, buffers = self._trained(), dict(self._net.named_buffers())
         names = {id(t): n for n, t in (*buffers.items(), *self._net.named_parameters())}
         outputs = [o.name for o in lowered.model.graph.output]

@@ -154,7 +154,8 @@ def by_torch(row, arrays, dy, places):
         return [np.zeros(x.shape) for x in wanted]
     second = torch.autograd.grad(sum(sums), wanted, allow_unused=True)
     return [
-        np.zeros(x.shape) if g is None else g.numpy(force=True) for g, x in zip(second, wanted, strict=True)
+        np.zeros(x.shape) if g is None else g.numpy(force=True)
+        for g, x in zip(second, wanted, strict=True)
     ]
 
 
