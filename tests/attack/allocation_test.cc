@@ -336,7 +336,7 @@ TEST_F(Attack, MemoryFailsInAnExport) {
         TrainingSession& s = trained(false);
         return [&] { s.export_onnx_bytes(); };
       },
-      [&] { return session_->export_onnx_bytes() == exported; });
+      [&] { return session_->export_onnx_bytes() == exported; }, 2);
 }
 
 }  // namespace

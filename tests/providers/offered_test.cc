@@ -265,7 +265,7 @@ TEST(Offers, ThatCannotBeAreRefusedByName) {
   EXPECT_TRUE(has(refusal(op), "lacks a name"));
   op = offered_as("Bad", kFine);
   op.size = 8;
-  EXPECT_TRUE(has(refusal(op), "smaller"));
+  EXPECT_TRUE(has(refusal(op), "1 of 8 bytes"));
   // one of two is bad: neither is there
   EXPECT_THROW(offer({offered_as("Good", FUNCTION("Good (x) => (y) { y = Neg (x) }")),
                       offered_as("Bad", "nonsense")}),
