@@ -42,20 +42,26 @@ long number_in(const char* variable) {
 }  // namespace
 
 void refuse_several_processes() {
+  const auto is = [](const char* variable, std::string_view value) {
+    const char* text = std::getenv(variable);
+    return text != nullptr && text == value;
+  };
+  if (is("STEEP_ALONE", "1")) return;
+  // SLURM's script of a batch job is one process, however many tasks the job may have.
+  const bool script = is("ENVIRONMENT", "BATCH") && std::getenv("SLURM_STEP_NUM_TASKS") == nullptr;
   for (const Launcher& launcher : kLaunchers) {
     const long size = number_in(launcher.size);
     if (size <= 1 || std::getenv(launcher.rank) == nullptr) continue;
+    if (script && launcher.size == std::string_view("SLURM_NTASKS")) continue;
     throw ProviderError(ErrorParts{
         .what = "training takes one process, and this is one of several: each would train "
                 "alone and write over the others' results",
         .expected = "one process",
         .received = fmt::format("{}={}, {}={} (of {})", launcher.size, size, launcher.rank,
                                 std::getenv(launcher.rank), launcher.name),
-        .remedy = fmt::format(
-            "start it once, without the launcher or with one process (mpirun -n 1, srun -n 1); its "
-            "threads are OMP_NUM_THREADS. For runs that are meant to be apart, each with results "
-            "of its own: env -u {} steep train …",
-            launcher.size)});
+        .remedy = "start it once, without the launcher or with one process (mpirun -n 1, "
+                  "srun -n 1); its threads are OMP_NUM_THREADS. For runs that are meant to be "
+                  "apart, each with results of its own, set STEEP_ALONE=1."});
   }
 }
 

@@ -377,8 +377,22 @@ def test_one_of_several_processes_does_not_train(
     size = next(iter(variables))
     assert f"{size}={variables[size]}" in text and "start it once" in text
     assert not (folder / "o.onnx").exists()
+    monkeypatch.setenv("STEEP_ALONE", "1")  # it is meant
+    run()
+    monkeypatch.delenv("STEEP_ALONE")
     monkeypatch.setenv(size, "1")
     run()
+
+
+def test_the_script_of_a_batch_job_is_one_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"ENVIRONMENT": "BATCH", "SLURM_NTASKS": "2", "SLURM_PROCID": "0"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    run()
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")  # of srun
+    run(code=4)
 
 
 def test_limits_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
