@@ -38,7 +38,10 @@ def kept_memory(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> se
 
 
 def _kept_by(node: Any) -> Iterator[torch.Tensor]:
-    kept: list[Any] = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
+    names = set(dir(node))
+    # of numbers, which reading would bind, there is no raw one
+    saved = [n for n in names if n.startswith("_saved_") and f"_raw{n}" in names]
+    kept: list[Any] = [getattr(node, name) for name in saved]
     kept.append(getattr(node, "saved_tensors", None))  # of a torch.autograd.Function
     for value in tree_leaves(kept):
         if isinstance(value, torch.Tensor):

@@ -105,11 +105,18 @@ def _are_one(source: Source, known: Source | None) -> Any:
 def _write_apart(self: Any, cg: Any) -> None:
     there = [v for v in self.id_to_variable.values() if isinstance(v.mutation_type, _EXISTING)]
     # a variable of functions within functions has no name that a condition could give it
-    named = [v for v in there if v.source is not None and not isinstance(v, CellVariable)]
+    named = [v for v in there if _has_name(v.source) and not isinstance(v, CellVariable)]
     if changed := {v.source for v in named if self.is_modified(v)}:
         guard = functools.partial(_are_apart, changed, [v.source for v in named])
         install_guard(Guard(GlobalStateSource(), guard))
     _write(self, cg)
+
+
+def _has_name(source: Source | None) -> bool:
+    try:
+        return source is not None and bool(source.name)
+    except NotImplementedError:  # as of a stack of modes
+        return False
 
 
 def _are_apart(changed: set[Source], there: Sequence[Source], builder: Any, _: Guard) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._dynamo._trace_wrapped_higher_order_op import ModIndex
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.variables import AutogradFunctionVariable, TensorVariable, higher_order_ops
 from torch._dynamo.variables.base import VariableTracker
@@ -61,7 +62,8 @@ _apply = AutogradFunctionVariable.call_apply
 
 
 def _call_apply(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-    if torch._C._are_functorch_transforms_active():
+    # PyTorch's own ModIndex, an index in vmap, has the backward of its forward
+    if torch._C._are_functorch_transforms_active() and self.fn_cls is not ModIndex:
         unimplemented(
             gb_type="a torch.autograd.Function within a transform of torch.func",
             context=self.fn_cls.__name__,
