@@ -4,6 +4,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
 
 #include "device/device.h"
 #include "runtime/utf8.h"
@@ -12,7 +13,7 @@
 namespace steep {
 
 [[noreturn]] inline void blame(std::string_view provider, std::string what, std::string expected,
-                               std::string received) {
+                               std::string_view received) {
   throw ProviderError({.what = std::move(what),
                        .node = std::string(provider),
                        .expected = std::move(expected),

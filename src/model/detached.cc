@@ -375,7 +375,7 @@ size_t DetachedModel::bytes_of(const onnx::TensorProto& tensor) const {
   return data_.at(number_of(tensor)).bytes;
 }
 
-void DetachedModel::hold(onnx::TensorProto* tensor, Tensor data) {
+void DetachedModel::hold(onnx::TensorProto* tensor, const Tensor& data) {
   Tensor packed = pack(data);
   const size_t bytes = packed.nbytes();
   data_.push_back({.tensor = std::move(packed), .name = tensor->name(), .bytes = bytes});

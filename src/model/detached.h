@@ -45,7 +45,7 @@ class DetachedModel {
   /// Throws ModelError, IoError.
   std::optional<Tensor> read(const onnx::TensorProto& tensor);
   /// Makes `tensor` a placeholder for data of its dtype and extents.
-  void hold(onnx::TensorProto* tensor, Tensor data);
+  void hold(onnx::TensorProto* tensor, const Tensor& data);
   /// Bytes of a tensor's data.
   size_t bytes_of(const onnx::TensorProto& tensor) const;
 

@@ -22,7 +22,7 @@ void range_refine(Node n) {
   if (delta == 0) return;  // the kernel's to say
   const __int128 away = delta > 0 ? delta - 1 : delta + 1;
   const __int128 count = std::max<__int128>((limit - start + away) / delta, 0);
-  if (count > int64_t{kFar} * kFar) {
+  if (count > __int128{kFar} * kFar) {
     throw ShapeError({.what = "A range is too long.",
                       .node = n.name(),
                       .op = n.op(),
