@@ -241,17 +241,17 @@ def test_what_a_function_calls_is_still_captured_where_its_own_graphs_are_too_ma
     assert any(g.place.endswith(f":{line}") or g.operators == 3 for g in net.report().graphs)
 
 
-def test_modules_of_one_class_do_not_count_together(monkeypatch):
-    monkeypatch.setattr(torch._dynamo.config, "accumulated_recompile_limit", 3)
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
-    kept = [ORTModule(Net(STATE["int"][0])) for _ in range(4)]
-    for net in kept:
-        net(torch.ones(3))
-        assert torch.equal(net(torch.ones(3)), 2 * net.weight)
-    for _ in range(3):  # deleted ones, too
-        ORTModule(Net(STATE["int"][0]))(torch.ones(3))
-    for dtype in (torch.float64, torch.float32):
-        torch.set_default_dtype(dtype)
+def test_modules_of_one_class_do_not_count_together():
+    # not by monkeypatch, which deletes what a module has by __getattr__
+    with torch._dynamo.config.patch(accumulated_recompile_limit=3, recompile_limit=2):
+        kept = [ORTModule(Net(STATE["int"][0])) for _ in range(4)]
         for net in kept:
             net(torch.ones(3))
-    assert torch._dynamo.config.accumulated_recompile_limit == 3
+            assert torch.equal(net(torch.ones(3)), 2 * net.weight)
+        for _ in range(3):  # deleted ones, too
+            ORTModule(Net(STATE["int"][0]))(torch.ones(3))
+        for dtype in (torch.float64, torch.float32):
+            torch.set_default_dtype(dtype)
+            for net in kept:
+                net(torch.ones(3))
+        assert torch._dynamo.config.accumulated_recompile_limit == 3
