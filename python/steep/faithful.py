@@ -103,9 +103,13 @@ class Watch(TorchFunctionMode):
             if result.dtype.is_floating_point:
                 self.aliases[id(result)] = result
             return result
+        given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
+        if given & self.aliases.keys():
+            for leaf in tree_leaves(result):  # a view of an alias is one
+                if isinstance(leaf, torch.Tensor) and id(leaf) not in given and leaf._is_view():
+                    self.aliases[id(leaf)] = leaf
         if not stops:
             return result
-        given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
 
         def stop(t: torch.Tensor) -> torch.Tensor:
             if id(t) in given:  # nothing new
