@@ -33,7 +33,7 @@ class Detached : public testing::MemoryFolder {
     w->set_data_type(1);
     w->add_dims(16);
     w->add_dims(32);
-    w->set_raw_data(std::string(16 * 32 * 4, '\0'));
+    w->set_raw_data(std::string(std::size_t{16} * 32 * 4, '\0'));
     const std::string bytes = testing::to_bytes(proto);
     const Tensor data = Tensor::from(std::vector<float>(512, value), {16, 32});
     DetachedModel(testing::as_span(bytes), {{"w", data}}, {}).write(target(), options);
