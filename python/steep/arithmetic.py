@@ -11,7 +11,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from steep.quiet import transforms_left
+from steep.restore import transforms_left
 
 log = logging.getLogger("steep")
 

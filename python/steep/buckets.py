@@ -16,7 +16,7 @@ from torch._dynamo.backends import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from steep.parts import within
-from steep.quiet import replaced
+from steep.replace import replaced
 
 
 @contextlib.contextmanager

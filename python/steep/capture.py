@@ -41,7 +41,6 @@ from steep.arithmetic import Arithmetic
 from steep.branches import branches
 from steep.buckets import buckets
 from steep.call import autocast_precision, has_tangents, is_observed
-from steep.checks import checked
 from steep.ctc import known_to_tracers
 from steep.cumulative import means_over_batches
 from steep.cuts import cuts, left_this_time, left_to_pytorch
@@ -51,15 +50,15 @@ from steep.frames import layers_too
 from steep.lowering import CannotLower, turn
 from steep.memory import told_apart
 from steep.noticed import noticed
-from steep.ort_module import innermost
 from steep.parts import bring_in_parts
 from steep.piece import Lowered, NothingToRun, Piece, bring_in, copy_graph, say
 from steep.providers import choices_of, running_on
-from steep.quiet import transforms_left, unlogged
+from steep.raise_branches import checked
 from steep.reasons import cut, is_users, noted, operation, place, said, whole
 from steep.recaptures import Recaptures, why_again
 from steep.recurrent import kept_whole
 from steep.report import ExportReport
+from steep.restore import transforms_left, unlogged
 from steep.signals import Held
 from steep.slopes import slopes
 from steep.transforms import in_pytorch
@@ -247,7 +246,7 @@ class Captured:
     """A module, called as ever, whose graphs run in the engine.
 
     Args:
-        module: what is captured when it is called.
+        module: what is captured when it is called; no ORTModule (``ort_module.innermost``).
         precision: as for ``Capture``.
         record: as for ``Capture``.
         whole: raise ModelError where the module does not become one graph in the engine; otherwise
@@ -299,7 +298,7 @@ class Captured:
         configured._torchdynamo_orig_backend = make  # type: ignore[attr-defined]
         context.callback = configured
         # Its forward: hooks of all modules are for those that the user has.
-        self._call = context(innermost(module)).forward
+        self._call = context(module).forward
         self._left: set[Any] = set()  # code that PyTorch runs, since its tracer fails
         self._first = first  # None until a graph was made
         self._recaptures = Recaptures(otherwise if whole else "")

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from steep.quiet import replaced
+from steep.replace import replaced
 
 _plain = _BatchNorm.forward
 

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import (
     PendingUnbackedSymbolNotFound,
 )
 
-from steep.quiet import replaced
+from steep.replace import replaced
 
 
 @contextlib.contextmanager

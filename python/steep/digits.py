@@ -14,7 +14,7 @@ from onnx_ir.passes.common import InlinePass
 from onnxscript import ir
 from torch.onnx._internal.exporter import _building
 
-from steep.quiet import replaced
+from steep.replace import replaced
 
 _KEY = "steep.digits."
 _CONSTANT = _KEY + "value"  # of a Constant

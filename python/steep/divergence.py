@@ -10,22 +10,19 @@ import dataclasses
 import operator
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from steep.compare import LEAST_SCALE, Comparison, Difference, copies_of, or_zero, run_in_torch
 from steep.lowering import fake_mode, line_of, turn
 from steep.masks import Masks
 from steep.memory import all_written_by, memory_of
 from steep.piece import Lowered, Piece, copy_graph
 from steep.scalars import number_of
-from steep.verify import LEAST_SCALE, Difference, copies_of, or_zero, run_in_torch
-
-if TYPE_CHECKING:
-    from steep.verify import LEAST_SCALE, Step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,31 +35,33 @@ class Place:
     difference: Difference | None = None
 
 
-def find(step: Step, incoming: Sequence[Any] | None) -> Place:
+def find(comparison: Comparison, incoming: Sequence[Any] | None) -> Place:
     """Return where values differ first, or gradients, if ``incoming`` are those of results."""
-    enabled, dtype = step.autocast
+    enabled, dtype = comparison.autocast
     try:
         with (
             turn(),
             torch.random.fork_rng(devices=[]),
-            torch.set_grad_enabled(step.grad_mode),
+            torch.set_grad_enabled(comparison.grad_mode),
             torch.autocast("cpu", dtype, enabled),
         ):
-            return _find(step, incoming)
+            return _find(comparison, incoming)
     except Exception as e:
         return Place(f"Where it begins could not be found ({type(e).__name__}: {e})."[:300])
 
 
-def _find(step: Step, incoming: Sequence[Any] | None) -> Place:
-    graph_module, arguments = _for_these(step.reference, step.pristine)
+def _find(comparison: Comparison, incoming: Sequence[Any] | None) -> Place:
+    graph_module, arguments = _for_these(comparison.reference, comparison.pristine)
     with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True))):
         _note_values(graph_module, arguments)
         if incoming is None:
-            return _find_value(step, graph_module, arguments)
-        return _find_gradient(step, graph_module, arguments, incoming)
+            return _find_value(comparison, graph_module, arguments)
+        return _find_gradient(comparison, graph_module, arguments, incoming)
 
 
-def _find_value(step: Step, graph_module: torch.fx.GraphModule, arguments: list[Any]) -> Place:
+def _find_value(
+    comparison: Comparison, graph_module: torch.fx.GraphModule, arguments: list[Any]
+) -> Place:
     graph = graph_module.graph
     nodes = list(graph.nodes)
     seen = {memory_of(n) for n in nodes if n.op == "placeholder"} | {None}
@@ -72,20 +71,20 @@ def _find_value(step: Step, graph_module: torch.fx.GraphModule, arguments: list[
             seen.add(memory_of(n))
             watched.append(n)
     _set_outputs(graph_module, watched)
-    piece = Piece(Lowered(copy_graph(graph_module), arguments), step.piece.precision)
+    piece = Piece(Lowered(copy_graph(graph_module), arguments), comparison.precision)
     given = copies_of(arguments)
     fed = piece.feed(given)
     received = piece.give(given, piece.make(fed))
     names = {n.name for n in watched}
     expected, _ = run_in_torch(graph_module, copies_of(arguments), names, Masks(piece, fed))
     for n, mine in zip(watched, received, strict=True):
-        found = step.difference(mine, expected[n.name])
-        if found is not None and found.relative > step.tolerance:
+        found = comparison.difference(mine, expected[n.name])
+        if found is not None and found.relative > comparison.tolerance:
             return _place(n, "It begins at a value that this operator computes.", found)
-    return _place_of_write(step, graph_module)
+    return _place_of_write(comparison, graph_module)
 
 
-def _place_of_write(step: Step, graph_module: torch.fx.GraphModule) -> Place:
+def _place_of_write(comparison: Comparison, graph_module: torch.fx.GraphModule) -> Place:
     """Every value agrees: what is left is what forward writes into its arguments."""
     graph = graph_module.graph
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
@@ -93,25 +92,28 @@ def _place_of_write(step: Step, graph_module: torch.fx.GraphModule) -> Place:
     if not writers:  # a batch norm, which writes what it is given
         buffers = {n for n in placeholders if not n.meta["example_value"].requires_grad}
         writers = [n for n in graph.nodes if "norm" in _name(n) and buffers & {*n.all_input_nodes}]
-    if step.piece.lowered.written and writers:
+    if comparison.piece.lowered.written and writers:
         return _place(writers[0], "It is in what this operator writes.", None)
     return Place("It is gone where values between operators are looked at.")
 
 
 def _find_gradient(
-    step: Step, graph_module: torch.fx.GraphModule, arguments: list[Any], incoming: Sequence[Any]
+    comparison: Comparison,
+    graph_module: torch.fx.GraphModule,
+    arguments: list[Any],
+    incoming: Sequence[Any],
 ) -> Place:
     """Add zeros to every operand: their gradients are those that operators give back."""
     graph = graph_module.graph
     by_name = {n.name: n for n in graph.nodes}
-    results = [by_name[name] for name in step.piece.lowered.names]
+    results = [by_name[name] for name in comparison.piece.lowered.names]
     pairs = [(n, g) for n, g in zip(results, incoming, strict=True) if g is not None]
     edges = _add_zeros(graph)
     _set_outputs(graph_module, [n for n, _ in pairs])
     examples = [zero.meta["example_value"] for _, zero in edges]
     real = [torch.zeros(e.shape, dtype=e.dtype, requires_grad=True) for e in examples]
     given = [*arguments, *real]
-    piece = Piece(Lowered(copy_graph(graph_module), given), step.piece.precision)
+    piece = Piece(Lowered(copy_graph(graph_module), given), comparison.precision)
     gradients = [g for _, g in pairs]
     given = [*copies_of(arguments), *real]
     fed = piece.feed(given)
@@ -124,8 +126,10 @@ def _find_gradient(
     for (user, _), zero, mine, theirs in reversed(
         list(zip(edges, real, received, expected, strict=True))
     ):
-        found = step.difference(or_zero(mine, zero), or_zero(theirs, zero), LEAST_SCALE * largest)
-        if found is not None and found.relative > step.tolerance:
+        found = comparison.difference(
+            or_zero(mine, zero), or_zero(theirs, zero), LEAST_SCALE * largest
+        )
+        if found is not None and found.relative > comparison.tolerance:
             return _place(user, "It begins at a gradient that this operator gives back.", found)
     return Place("It is gone where gradients between operators are looked at.")
 

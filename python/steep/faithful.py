@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import CheckpointFunction
 
 from steep.own_gradients import valued
-from steep.quiet import replaced
+from steep.replace import replaced
 from steep.restated import DETACH, RESTATED, lost
 from steep.signals import Held
 from steep.stops import stop_gradient

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._dynamo import trace_rules
 
-from steep.quiet import replaced
+from steep.replace import replaced
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch._dynamo.symbolic_convert import InliningInstructionTranslator, InstructionTranslator
 
-from steep.quiet import replaced
+from steep.replace import replaced
 
 Jump = Callable[[Any, Any], None]
 """Of Dynamo's translator and an instruction: the value that is asked is on top of the stack."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from steep.reach import history
+from steep.autograd_reach import history
 
 
 def kept_memory(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> set[int] | None:

@@ -24,9 +24,11 @@ from steep.draws import Draws, NotBefore, take_draws
 from steep.faithful import Watch, faithful
 from steep.memory import all_written_by, written_by
 from steep.own_gradients import Interpreter
-from steep.quiet import quiet, replaced, transforms_left
+from steep.quiet import quiet
 from steep.reasons import is_users, operation, said
 from steep.regions import regions, spell
+from steep.replace import replaced
+from steep.restore import transforms_left
 from steep.signals import Held
 
 WITHIN = "steep.within"

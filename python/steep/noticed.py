@@ -22,7 +22,7 @@ from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutatio
 from torch._dynamo.variables.dicts import SideEffectsProxyDict
 from torch._guards import Guard, Source
 
-from steep.quiet import replaced
+from steep.replace import replaced
 
 _HOOKS = tuple(
     f"_global_{kind}_hooks" for kind in ("forward_pre", "forward", "backward_pre", "backward")

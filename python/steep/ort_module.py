@@ -226,7 +226,7 @@ class ORTModule(torch.nn.Module):
                 from steep.capture import Captured  # loads a large part of PyTorch
 
             captured = self._captured[precision, whole] = Captured(
-                self._module,
+                innermost(self._module),
                 lambda: precision or autocast_precision(),
                 self.export_reports.append,
                 whole=whole,

@@ -21,7 +21,7 @@ from torch._functorch.autograd_function import autograd_function_apply
 from torch.autograd.function import FunctionCtx
 
 from steep.own_nodes import own_node
-from steep.quiet import replaced
+from steep.replace import replaced
 from steep.stops import stop_gradient
 
 _OPERATORS = torch.library.Library("steep", "FRAGMENT")

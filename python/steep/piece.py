@@ -17,6 +17,7 @@ import torch
 
 from steep import cache
 from steep.arrival import by_arrival, in_order
+from steep.autograd_reach import connected
 from steep.boundaries import refuse_complex, refuse_histories, refuse_sparse
 from steep.call import Autograd, Call
 from steep.checks import raise_where, take_checks
@@ -26,7 +27,7 @@ from steep.lowering import lower, outputs_of, refusal
 from steep.memory import first_writer, memory_named, memory_of, written_by
 from steep.own_gradients import Interpreter
 from steep.providers import current
-from steep.reach import connected, reached
+from steep.reach import reached
 from steep.regions import narrow_arguments, widen
 from steep.rewrites import rewritten
 from steep.scalars import Numbers, number_of, reads_number

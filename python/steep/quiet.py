@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import torch
-from torch._C import _autograd
-from torch._C._functorch import (
-    get_dynamic_layer_stack_depth,
-    pop_dynamic_layer_stack_and_undo_to_depth,
-)
 from torch.nn.modules import transformer
+
+from steep.replace import replaced
+from steep.restore import unlogged
 
 
 @contextlib.contextmanager
@@ -43,90 +39,3 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-
-
-@contextlib.contextmanager
-def transforms_left() -> Iterator[None]:
-    """Leave, at the end, the transforms of functions (grad, vmap) that a failure left open.
-
-    Hooks on what autograd saves, which these forbid, are allowed again if they were.
-    """
-    depth, forward_mode = get_dynamic_layer_stack_depth(), _in_forward_mode()
-    why_no_hooks = _autograd._saved_tensors_hooks_get_disabled_error_message()
-    try:
-        yield
-    finally:
-        if not forward_mode and _in_forward_mode():
-            torch._C._exit_dual_level(level=0)
-        pop_dynamic_layer_stack_and_undo_to_depth(depth)
-        if why_no_hooks is None:
-            _autograd._saved_tensors_hooks_enable()
-        else:
-            _autograd._saved_tensors_hooks_disable(why_no_hooks)
-
-
-@contextlib.contextmanager
-def without_hooks() -> Iterator[None]:
-    """Within, what autograd saves passes by this thread's hooks for that."""
-    hooks: list[Any] = []
-    top: Any = _autograd._top_saved_tensors_default_hooks
-    try:
-        while (pair := top(True)) is not None:
-            _autograd._pop_saved_tensors_default_hooks()
-            hooks.append(pair)
-        yield
-    finally:
-        for pair in reversed(hooks):
-            _autograd._push_saved_tensors_default_hooks(*pair)
-
-
-def _in_forward_mode() -> bool:
-    """Return whether the one level of derivatives in forward mode is taken."""
-    try:
-        torch._C._enter_dual_level()
-    except RuntimeError:  # there is no second one
-        return True
-    torch._C._exit_dual_level(level=0)
-    return False
-
-
-@contextlib.contextmanager
-def unlogged(*packages: str) -> Iterator[None]:
-    """Keep what packages say, short of critical, out of logs."""
-    loggers = _loggers(*packages)
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-def _loggers(*packages: str) -> list[logging.Logger]:
-    """Return the loggers of whole packages; those of PyTorch have levels of their own."""
-    found = [logging.getLogger(package) for package in packages]
-    for name, logger in logging.root.manager.loggerDict.items():
-        if isinstance(logger, logging.Logger) and name.split(".")[0] in packages:
-            found.append(logger)
-    return found
-
-
-@contextlib.contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Put ``value`` in the place of a function of PyTorch's own.
-
-    For all threads. Raises AttributeError where this version of PyTorch has no such function.
-    """
-    getattr(owner, name)
-    own = name in vars(owner)  # otherwise it is inherited, and is to be again
-    before = vars(owner).get(name)
-    try:
-        setattr(owner, name, value)
-        yield
-    finally:
-        if own:
-            setattr(owner, name, before)
-        elif name in vars(owner):
-            delattr(owner, name)

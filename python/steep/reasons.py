@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._dynamo import convert_frame, utils
 
-from steep.quiet import replaced
+from steep.replace import replaced
 
 _ELSEWHERE = "move it out of forward, and pass what it gives as an argument"
 _TENSOR = "keep it a tensor"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from steep.arithmetic import Arithmetic
-    from steep.verify import Outcome
+    from steep.compare import Outcome
 
 
 @dataclasses.dataclass(frozen=True)

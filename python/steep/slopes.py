@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from steep.lowering import refusal
 from steep.memory import all_written_by
 from steep.own_gradients import Interpreter
-from steep.quiet import replaced
+from steep.replace import replaced
 from steep.transforms import is_operator, path_of, put, region_of, stand_in
 
 

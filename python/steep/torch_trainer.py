@@ -30,6 +30,7 @@ from steep.in_place import check_apart, check_gradients, check_hooks
 from steep.indices import indices_as_given
 from steep.initializers import with_states
 from steep.optim_state import require_counts
+from steep.ort_module import innermost
 from steep.processes import require_alone
 from steep.providers import choices_of
 from steep.report import ExportReport, Report
@@ -172,7 +173,7 @@ class Trainer:
 
             torch._dynamo.allow_in_graph(the_loss)
             self._captured = Captured(
-                self._net,
+                innermost(self._net),
                 lambda: self._settings.get("precision", "fp32"),
                 self._reports.append,
                 whole=True,

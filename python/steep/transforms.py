@@ -17,8 +17,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 from steep.lowering import WITHIN, refusal
-from steep.quiet import quiet, replaced, transforms_left
+from steep.quiet import quiet
+from steep.replace import replaced
 from steep.restated import PRODUCTS, RESTATED
+from steep.restore import transforms_left
 
 _BEGIN, _END = predispatch._vmap_increment_nesting, predispatch._vmap_decrement_nesting
 _CHECKS = {_autograd._saved_tensors_hooks_disable, _autograd._saved_tensors_hooks_enable}

@@ -6,7 +6,6 @@ engine's run; results, arguments that forward wrote, and what backward returns m
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 import os
@@ -17,25 +16,24 @@ from typing import Any, NoReturn
 import torch
 import torch.fx
 
+from steep.compare import (
+    LEAST_SCALE,
+    ROUNDINGS,
+    Comparison,
+    Difference,
+    Outcome,
+    copies_of,
+    largest_of,
+    or_zero,
+    run_in_torch,
+)
+from steep.divergence import find
 from steep.errors import ModelError, VerificationError
 from steep.masks import Masks, Unmatched
 from steep.memory import all_written_by
 from steep.piece import Lowered, Piece, copy_graph, say
-from steep.quiet import transforms_left, without_hooks
 
 log = logging.getLogger("steep")
-
-TOLERANCES = {
-    torch.float64: 1e-6,  # attributes of ONNX are float32
-    torch.float32: 1e-4,
-    torch.float16: 3e-2,
-    torch.bfloat16: 1e-1,
-}
-"""Of the largest entry; a graph has that of the narrowest type that it computes in."""
-
-LEAST_SCALE = 0.1  # of the largest gradient of the graph: many are zero but for rounding
-_ROUNDINGS = 3  # as much as this may differ what PyTorch itself rounds by more than is allowed
-_NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def wanted(verify: bool | None) -> bool:
@@ -51,17 +49,6 @@ def wanted(verify: bool | None) -> bool:
             received=chosen,
         )
     return chosen == "1"
-
-
-@dataclasses.dataclass
-class Outcome:
-    """What the comparison of a piece found so far; None before it, or where there is none."""
-
-    largest: float | None = None
-
-    def note(self, relative: float) -> None:
-        """Take in a relative difference."""
-        self.largest = max(self.largest or 0.0, relative)
 
 
 def bring_in_verified(
@@ -112,24 +99,20 @@ class VerifiedPiece(Piece):
             self.reference = None
 
 
-class Step:
-    """One step of a piece, as PyTorch makes it."""
+class Step(Comparison):
+    """One step of a piece, which PyTorch makes as well."""
 
     def __init__(
         self, piece: VerifiedPiece, reference: torch.fx.GraphModule, arguments: Sequence[Any]
     ) -> None:
         self.expected: list[Any] = []  # what waits for backward
-        self.piece = piece
-        self.reference = reference
+        super().__init__(piece, piece.precision, reference, arguments)
+        self.verified = piece
         self.arguments = arguments
         self.versions = [_version(a) for a in arguments]
-        self.pristine = copies_of(arguments)
         writes = bool(piece.lowered.written) or any(map(all_written_by, reference.graph.nodes))
         self.leaves = copies_of(self.pristine) if writes else self.pristine
         self.given = [_not_a_leaf(t) if writes else t for t in self.leaves]
-        self.tolerance = _tolerance(reference, piece.precision)
-        self.grad_mode = torch.is_grad_enabled()
-        self.autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 
     def compare_forward(
         self, fed: list[torch.Tensor], results: Any, made: list[torch.Tensor]
@@ -190,8 +173,8 @@ class Step:
             gradients = _gradients(expected, incoming, leaves)
         except Unmatched as e:
             log.warning("not verified: %s", e)
-            piece.outcome.largest = None
-            piece.settle(again=False)
+            self.verified.outcome.largest = None
+            self.verified.settle(again=False)
             return
         del expected
 
@@ -204,20 +187,15 @@ class Step:
             made += [values[name] for name in names]
             return _gradients(made, incoming, [wide[i] for i in wanted])
 
-        scale = LEAST_SCALE * max((_largest(g) for g in gradients), default=0.0)
+        scale = LEAST_SCALE * max((largest_of(g) for g in gradients), default=0.0)
         mine = [or_zero(g, leaf) for g, leaf in zip(received, leaves, strict=True)]
         self._judge(mine, gradients, scale, exactly, incoming[len(piece.lowered.written) :])
-        piece.settle(again=False)
+        self.verified.settle(again=False)
 
     def __del__(self) -> None:
         """Backward did not come, and will not: that of another step is to be compared."""
         if self.expected:
-            self.piece.settle(again=True)
-
-    def difference(self, received: Any, expected: Any, least: float = 0.0) -> Difference | None:
-        """Compare two values of this graph."""
-        overflows = self.tolerance == TOLERANCES[torch.float16]
-        return difference(received, expected, least, overflows=overflows)
+            self.verified.settle(again=True)
 
     def _judge(
         self,
@@ -233,10 +211,10 @@ class Step:
         worst = max(found, key=lambda d: d.relative, default=None)
         if worst is None:
             return
-        self.piece.outcome.note(worst.relative)
+        self.verified.outcome.note(worst.relative)
         if worst.relative > self.tolerance:
             rounding = self._rounding(expected, exactly, least)
-            allowed = [max(self.tolerance, _ROUNDINGS * r) for r in rounding]
+            allowed = [max(self.tolerance, ROUNDINGS * r) for r in rounding]
             found = [d for d, most in zip(found, allowed, strict=True) if d.relative > most]
             if found:
                 self._raise(max(found, key=lambda d: d.relative), incoming)
@@ -265,9 +243,7 @@ class Step:
 
     def _raise(self, worst: Difference, incoming: Sequence[Any] | None) -> NoReturn:
         if incoming is not None:
-            self.piece.settle(again=True)
-        from steep.divergence import find  # loaded when something is wrong
-
+            self.verified.settle(again=True)
         place = find(self, incoming)
         what = "a gradient" if incoming is not None else "a value"
         raise VerificationError(
@@ -279,33 +255,6 @@ class Step:
             received=(place.difference or worst).received,
             remedy="report it; until then run this module in PyTorch",
         )
-
-
-def run_in_torch(
-    reference: torch.fx.GraphModule, given: Sequence[Any], keep: set[str], masks: Masks
-) -> tuple[dict[str, Any], Any]:
-    """Return the values of the nodes called ``keep``, and the outputs. Raises Unmatched."""
-    interpreter = _Keeping(reference, keep)
-    masks.rewind()
-    # hooks of a checkpoint around count what is saved, and a transform of functions takes none
-    with masks, without_hooks(), transforms_left():
-        outputs = interpreter.run(*given)
-    masks.check_all_used()
-    return interpreter.kept, outputs
-
-
-class _Keeping(torch.fx.Interpreter):
-    def __init__(self, graph_module: torch.fx.GraphModule, keep: set[str]) -> None:
-        super().__init__(graph_module)
-        self.extra_traceback = False
-        self.keep = keep
-        self.kept: dict[str, Any] = {}
-
-    def run_node(self, n: torch.fx.Node) -> Any:
-        value = super().run_node(n)
-        if n.name in self.keep:
-            self.kept[n.name] = value
-        return value
 
 
 def _gradients(
@@ -337,84 +286,6 @@ def _wide(value: Any) -> Any:
     floats = value.dtype.is_floating_point
     wide = value.detach().to(torch.float64 if floats else value.dtype, copy=True)
     return wide.requires_grad_(value.requires_grad)
-
-
-# --- differences ---------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """The largest difference of two tensors, relative to the largest entry that is expected."""
-
-    relative: float
-    expected: str
-    received: str
-
-
-def difference(
-    received: Any, expected: Any, least: float = 0.0, *, overflows: bool = False
-) -> Difference | None:
-    """Compare two values; ``least`` is the smallest number to be relative to. None: equal.
-
-    Where there ``overflows`` what need not, entries that are not finite are left out.
-    """
-    if not isinstance(expected, torch.Tensor):
-        if not isinstance(expected, (bool, int, float)):
-            return None
-        expected, received = torch.tensor(expected), torch.tensor(received)
-    e, r = expected.detach(), received.detach()
-    if e.shape != r.shape or e.dtype != r.dtype:
-        return Difference(
-            math.inf, f"{e.dtype}{list(e.shape)}"[6:], f"{r.dtype}{list(r.shape)}"[6:]
-        )
-    if expected.requires_grad and not received.requires_grad and least == 0:
-        return Difference(math.inf, "a result that has a gradient", "one that has none")
-    if e.dtype.is_complex:
-        e, r = torch.view_as_real(e), torch.view_as_real(r)
-    same = (e == r) | (e.isnan() & r.isnan())
-    if overflows:
-        same |= ~(e.isfinite() & r.isfinite())
-    if same.all():
-        return None
-    e, r = e.double(), r.double()
-    gap = (e - r).abs().masked_fill(same, 0).nan_to_num(nan=math.inf, posinf=math.inf)
-    worst = int(gap.argmax())
-    relative = float(gap.flatten()[worst]) / max(
-        _largest(e), least, torch.finfo(torch.float32).tiny
-    )
-    where = [int(i) for i in torch.unravel_index(torch.tensor(worst), e.shape)]
-    there = f" at {where}" if where else ""
-    return Difference(
-        relative, f"{e.flatten()[worst]:.7g}{there}", f"{r.flatten()[worst]:.7g}{there}"
-    )
-
-
-def or_zero(gradient: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
-    """Return a gradient; where none flows it is zero."""
-    return torch.zeros_like(like) if gradient is None else gradient
-
-
-def _largest(tensor: torch.Tensor) -> float:
-    finite = tensor.detach().double().nan_to_num(0.0, 0.0, 0.0).abs()
-    return float(finite.max()) if finite.numel() else 0.0
-
-
-def _tolerance(graph_module: torch.fx.GraphModule, precision: str) -> float:
-    values = (n.meta.get("example_value") for n in graph_module.graph.nodes)
-    dtypes = {v.dtype for v in values if isinstance(v, torch.Tensor)}
-    dtypes.add(_NARROW.get(precision, torch.float64))
-    return max(TOLERANCES.get(d, 0.0) for d in dtypes)
-
-
-# --- copies --------------------------------------------------------------------------------------
-
-
-def copies_of(arguments: Sequence[Any]) -> list[Any]:
-    """Return copies, leaves of autograd. Where some share memory the graph writes none of these."""
-    return [
-        t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
-        for t in arguments
-    ]
 
 
 def _not_a_leaf(value: Any) -> Any:

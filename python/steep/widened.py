@@ -30,7 +30,7 @@ from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariab
 from torch._dynamo.variables.lazy import LazySymNodeFormatString
 from torch._guards import GuardSource
 
-from steep.quiet import replaced
+from steep.replace import replaced
 from steep.symbols import function_for, takes_symbols
 
 

@@ -14,7 +14,7 @@ from torch._C import _autograd, _functorch  # noqa: E402
 from torch._dynamo import config  # noqa: E402
 from torch._dynamo.convert_frame import compile_lock  # noqa: E402
 
-from steep import ORTModule, quiet  # noqa: E402
+from steep import ORTModule, replace  # noqa: E402
 from steep.signals import Held  # noqa: E402
 
 REPLACED: dict[tuple[object, str], object] = {}
@@ -27,7 +27,7 @@ def noted(monkeypatch):
     enter = contextlib._GeneratorContextManager.__enter__
 
     def note(self):
-        if self.func is quiet.replaced.__wrapped__:
+        if self.func is replace.replaced.__wrapped__:
             owner, name = self.args[:2]
             if not isinstance(owner, torch._subclasses.FakeTensorMode):
                 REPLACED.setdefault((owner, name), vars(owner).get(name))

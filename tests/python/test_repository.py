@@ -33,6 +33,9 @@ def test_one_entry_point() -> None:
     assert text.splitlines()[0] == f'{backends.NAME} = "{backends.VALUE}"'
 
 
+LONGEST_FILE = 600  # lines; above 500 a file is looked at, for a subject that could leave it
+
+
 def test_no_file_is_too_long() -> None:
     lengths = {
         str(f.relative_to(ROOT)): len(f.read_text().splitlines())
@@ -40,7 +43,7 @@ def test_no_file_is_too_long() -> None:
         if f.suffix in CODE
     }
     assert lengths
-    assert {f: n for f, n in lengths.items() if n >= 500} == {}
+    assert {f: n for f, n in lengths.items() if n > LONGEST_FILE} == {}
 
 
 @pytest.mark.parametrize("folder", ["utils", "common"])

@@ -15,7 +15,16 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from steep import ModelError, ORTModule, VerificationError, aten_to_onnx, capture, masks, verify  # noqa: E402  # noqa: E402
+from steep import (  # noqa: E402
+    ModelError,
+    ORTModule,
+    VerificationError,
+    aten_to_onnx,
+    capture,
+    compare,
+    masks,
+    verify,
+)
 
 aten = torch.ops.aten
 
@@ -342,8 +351,8 @@ def test_gradients_are_compared_when_the_first_backward_comes(compared, translat
 
 def test_rounding_is_measured(monkeypatch, translate):
     """With a tolerance that rounding exceeds, what PyTorch itself rounds decides."""
-    monkeypatch.setitem(verify.TOLERANCES, torch.float32, 1e-12)
-    monkeypatch.setattr(verify, "_ROUNDINGS", 100)
+    monkeypatch.setitem(compare.TOLERANCES, torch.float32, 1e-12)
+    monkeypatch.setattr(verify, "ROUNDINGS", 100)
     wrapped = ORTModule(small(), verify=True)
     wrapped(torch.randn(5, 8)).sum().backward()
     assert wrapped.report().graphs[0].verified > 1e-12

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import logging
 import os
 from pathlib import Path
 from typing import Any
 
+from steep.compat import environment
+from steep.compat.log_level import LogLevel
+
 log = logging.getLogger("steep")
-
-
-class LogLevel(enum.IntEnum):
-    """How much is said by the logger ``steep``."""
-
-    VERBOSE = 0
-    DEVINFO = 1
-    INFO = 2
-    WARNING = 3
-    ERROR = 4
-    FATAL = 5
 
 
 _LEVELS = {
@@ -67,8 +58,6 @@ class DebugOptions:
     config: Any = None
 
     def __post_init__(self) -> None:
-        from steep.compat import environment
-
         given = self.log_level
         if not isinstance(given, LogLevel):
             raise TypeError(f"log_level must be a LogLevel, not {given!r}")
@@ -82,8 +71,6 @@ class DebugOptions:
     @property
     def folder(self) -> Path:
         """Where files go."""
-        from steep.compat import environment
-
         return Path(self.save_path or environment.text("SAVE_ONNX_PATH") or ".")
 
     def apply_level(self) -> None:

@@ -10,8 +10,8 @@ import os
 from collections.abc import Mapping
 
 from steep.compat import settings
-from steep.compat.debug_options import LogLevel
 from steep.compat.fallback import DEFAULT, _FallbackPolicy
+from steep.compat.log_level import LogLevel
 from steep.compat.notices import say_once
 from steep.errors import DataError
 

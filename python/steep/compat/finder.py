@@ -10,15 +10,8 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import Any
 
-from steep.compat import names
+from steep.compat import names, stock
 from steep.compat.refusals import NotOffered
-
-ROOTS = ("onnxruntime", "torch_ort")
-
-
-def own(module: str) -> bool:
-    """Return whether this is the name of a module that the hook answers for."""
-    return module.partition(".")[0] in ROOTS
 
 
 class Finder(MetaPathFinder, Loader):
@@ -39,7 +32,7 @@ class Finder(MetaPathFinder, Loader):
         Raises:
             NotOffered: it is a module of these packages that Steep does not have.
         """
-        if not self.active or not own(fullname):
+        if not self.active or not stock.is_served(fullname):
             return None
         if fullname in names.RUN:
             return ModuleSpec(fullname, self)
@@ -105,11 +98,10 @@ def install() -> None:
     """
     if FINDER in sys.meta_path:
         return
-    from steep.compat import stock
-
-    imported = {name: module for name, module in [*sys.modules.items()] if own(name)}
+    imported = {name: module for name, module in [*sys.modules.items()] if stock.is_served(name)}
     waiting = {name for name, module in imported.items() if _is_ours(module)}
     stock.keep({name: sys.modules.pop(name) for name in imported.keys() - waiting})
+    stock.stand_before(FINDER)
     for name in waiting:  # packages that the distribution found, and left to this
         imported[name].__dict__["__spec__"].loader = FINDER
         FINDER.exec_module(imported[name])
@@ -120,9 +112,8 @@ def uninstall() -> None:
     """Serve them no longer; who has imported them keeps them."""
     if FINDER not in sys.meta_path:
         return
-    from steep.compat import stock
-
     sys.meta_path.remove(FINDER)
-    for name in [name for name in sys.modules if own(name)]:
+    stock.stand_before(None)
+    for name in [name for name in sys.modules if stock.is_served(name)]:
         del sys.modules[name]
     sys.modules.update(stock.kept())

@@ -6,15 +6,14 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from steep.compat import environment, settings
-from steep.compat.debug_options import DebugOptions, LogLevel
+from steep.compat.debug_options import DebugOptions
+from steep.compat.fallback import _FallbackPolicy
+from steep.compat.log_level import LogLevel
 from steep.compat.notices import say_once
 from steep.errors import DataError
-
-if TYPE_CHECKING:
-    from steep.compat.ort_module import ORTModule
 
 _WITHOUT_MEANING = {
     "PropagateCastOps": settings.PROPAGATE_CASTS,
@@ -29,11 +28,21 @@ _WITHOUT_MEANING = {
 }
 
 
-def load_from_json(ortmodule: ORTModule, path: str | os.PathLike[str] | None = None) -> None:
+class Configured(Protocol):
+    """What a file sets up: an ORTModule."""
+
+    def set_debug_options(self, options: DebugOptions | None) -> None:
+        """Set what is logged and written."""
+
+    def set_fallback_policy(self, policy: _FallbackPolicy) -> None:
+        """Set which failures in the engine let PyTorch run a call."""
+
+
+def load_from_json(ortmodule: Configured, path: str | os.PathLike[str] | None = None) -> None:
     """Set what a JSON file says: DebugOptions and FallbackPolicy; the rest is said to do nothing.
 
     Args:
-        ortmodule: what is set up.
+        ortmodule: the ORTModule that is set up.
         path: of the file. ORTMODULE_JSON_CONFIG_PATH goes before it.
 
     Raises:
@@ -54,7 +63,7 @@ def load_from_json(ortmodule: ORTModule, path: str | os.PathLike[str] | None = N
         raise DataError("The file is no JSON.", node=str(chosen), received=str(e)) from e
     if not isinstance(given, dict):
         raise DataError("The file has no JSON object.", node=str(chosen))
-    known: dict[str, Callable[[ORTModule, Any], None]] = {
+    known: dict[str, Callable[[Configured, Any], None]] = {
         "DebugOptions": _debug_options,
         "FallbackPolicy": _fallback_policy,
     }
@@ -68,7 +77,7 @@ def load_from_json(ortmodule: ORTModule, path: str | os.PathLike[str] | None = N
             say_once(key, _WITHOUT_MEANING[key])
 
 
-def _debug_options(ortmodule: ORTModule, given: dict[str, Any]) -> None:
+def _debug_options(ortmodule: Configured, given: dict[str, Any]) -> None:
     expected = ("LogLevel", "SaveONNX", "ONNXPrefix", "SaveONNXPath")
     for key in given:
         if key not in expected:
@@ -86,7 +95,7 @@ def _debug_options(ortmodule: ORTModule, given: dict[str, Any]) -> None:
     )
 
 
-def _fallback_policy(ortmodule: ORTModule, names: list[str] | str) -> None:
+def _fallback_policy(ortmodule: Configured, names: list[str] | str) -> None:
     listed = [names] if isinstance(names, str) else names
     ortmodule.set_fallback_policy(environment.parse_policy(listed, "FallbackPolicy"))
 

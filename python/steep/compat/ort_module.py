@@ -15,6 +15,7 @@ from steep.compat.debug_options import DebugOptions
 from steep.compat.fallback import DEFAULT, _FallbackPolicy
 from steep.compat.graph_files import GraphFiles, memory_line, stage_table
 from steep.compat.graph_optimizers import optimizers_of
+from steep.compat.json_config import load_from_json
 from steep.errors import Error
 from steep.rewrites import Rewrite, rewriting
 
@@ -70,8 +71,6 @@ class ORTModule(ours.ORTModule):
         self.set_debug_options(debug_options)
         path = environment.text("JSON_CONFIG_PATH")
         if path:
-            from steep.compat.json_config import load_from_json
-
             load_from_json(self, path)
 
     def set_fallback_policy(self, policy: _FallbackPolicy) -> None:

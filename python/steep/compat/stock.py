@@ -16,13 +16,32 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
-from steep.compat import finder
 from steep.compat.refusals import NotOffered
 
-_turn = threading.RLock()
+ROOTS = ("onnxruntime", "torch_ort")
+
+
+class Hook(Protocol):
+    """What serves the names in the place of the installed packages, while it is active."""
+
+    active: bool
+
+
+_lock = threading.RLock()
 _modules: dict[str, ModuleType] = {}
+_hooks: list[Hook] = []  # at most one
+
+
+def is_served(module: str) -> bool:
+    """Return whether the import hook answers for a module of this name."""
+    return module.partition(".")[0] in ROOTS
+
+
+def stand_before(hook: Hook | None) -> None:
+    """Say what serves the names from now on; None: the installed packages do."""
+    _hooks[:] = [] if hook is None else [hook]
 
 
 def keep(modules: Mapping[str, ModuleType]) -> None:
@@ -38,18 +57,19 @@ def kept() -> dict[str, ModuleType]:
 @contextlib.contextmanager
 def in_place() -> Iterator[None]:
     """Within, ``onnxruntime`` is the installed package: for the whole process, threads included."""
-    if finder.FINDER not in sys.meta_path:
+    if not _hooks:
         yield
         return
-    with _turn:
-        before = {name: sys.modules.pop(name) for name in [*sys.modules] if finder.own(name)}
-        active, finder.FINDER.active = finder.FINDER.active, False
+    with _lock:
+        before = {name: sys.modules.pop(name) for name in [*sys.modules] if is_served(name)}
+        (hook,) = _hooks
+        active, hook.active = hook.active, False
         sys.modules.update(_modules)
         try:
             yield
         finally:
-            finder.FINDER.active = active
-            keep({n: sys.modules.pop(n) for n in [*sys.modules] if finder.own(n)})
+            hook.active = active
+            keep({n: sys.modules.pop(n) for n in [*sys.modules] if is_served(n)})
             sys.modules.update(before)
 
 

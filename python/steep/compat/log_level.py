@@ -1,0 +1,16 @@
+"""``LogLevel``: how much the logger ``steep`` says."""
+
+from __future__ import annotations
+
+import enum
+
+
+class LogLevel(enum.IntEnum):
+    """How much is said by the logger ``steep``."""
+
+    VERBOSE = 0
+    DEVINFO = 1
+    INFO = 2
+    WARNING = 3
+    ERROR = 4
+    FATAL = 5
