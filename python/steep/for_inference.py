@@ -9,11 +9,11 @@ from typing import Any
 import onnx
 
 from steep import _steep
-from steep.session import _Proto, _source
+from steep.source import ModelProto, source_of
 
 
 def model_for_inference(
-    model: str | os.PathLike[str] | bytes | _Proto,
+    model: str | os.PathLike[str] | bytes | ModelProto,
     path: str | os.PathLike[str] | None = None,
     *,
     external_data: bool = False,
@@ -46,7 +46,7 @@ def model_for_inference(
         if not isinstance(model, str | os.PathLike):
             raise TypeError("model_for_inference(model, path): the model is a path, too")
         return _steep.write_for_inference(model, path, external_data)
-    source = _source(model)
+    source = source_of(model)
     folder = "" if isinstance(source, bytes) else str(Path(source).parent)
     data = source if isinstance(source, bytes) else Path(source).read_bytes()
     return onnx.load_model_from_string(_steep.model_for_inference(data, folder))

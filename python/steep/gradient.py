@@ -9,11 +9,11 @@ from typing import Any
 import onnx
 
 from steep import _steep
-from steep.session import _Proto, _source
+from steep.source import ModelProto, source_of
 
 
 def grad(
-    model: str | os.PathLike[str] | bytes | _Proto,
+    model: str | os.PathLike[str] | bytes | ModelProto,
     wrt: Sequence[str],
     outputs: Sequence[str] | None = None,
     *,
@@ -54,6 +54,6 @@ def grad(
             one cannot be said in ONNX.
     """
     serialised = _steep.gradient_model(
-        _source(model), list(wrt), list(outputs or ()), limits=limits
+        source_of(model), list(wrt), list(outputs or ()), limits=limits
     )
     return onnx.load_model_from_string(serialised)

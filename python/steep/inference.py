@@ -13,7 +13,7 @@ from typing import Any
 from steep import _steep
 from steep.errors import DataError
 from steep.providers import choices_of
-from steep.session import _Proto, _source
+from steep.source import ModelProto, source_of
 
 log = logging.getLogger("steep")
 
@@ -99,7 +99,7 @@ class InferenceSession:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | bytes | _Proto,
+        model: str | os.PathLike[str] | bytes | ModelProto,
         sess_options: SessionOptions | None = None,
         providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
     ) -> None:
@@ -116,7 +116,7 @@ class InferenceSession:
         options.check_finite = settings.check_finite
         options.limits = settings.limits
         options.providers = choices
-        self._session = _steep.InferenceSession(_source(model), options)
+        self._session = _steep.InferenceSession(source_of(model), options)
         self._options = settings
         self._providers = [c.name for c in choices if c.name != _CPU] + [_CPU]
         self._recording = bool(settings.enable_profiling)

@@ -8,18 +8,15 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from steep import _steep
 from steep.errors import Error
 from steep.processes import require_alone
 from steep.providers import Providers, choices_of
+from steep.source import ModelProto, source_of
 
 log = logging.getLogger("steep")
-
-
-class _Proto(Protocol):
-    def SerializeToString(self) -> bytes: ...
 
 
 @functools.cache
@@ -110,7 +107,7 @@ class TrainingSession(_steep.TrainingSession):
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | bytes | _Proto,
+        model: str | os.PathLike[str] | bytes | ModelProto,
         *,
         loss: str = "",
         output: str = "",
@@ -199,7 +196,7 @@ class TrainingSession(_steep.TrainingSession):
         plan.kind, plan.warmup_steps, plan.total_steps = schedule, warmup_steps, total_steps
         plan.min_lr_ratio = min_lr_ratio
         options.schedule = plan
-        source = _source(model)
+        source = source_of(model)
         if weights:
             super().__init__(source, options, dict(weights))
         else:
@@ -237,7 +234,7 @@ class TrainingSession(_steep.TrainingSession):
 
 
 def check(
-    model: str | os.PathLike[str] | bytes | _Proto,
+    model: str | os.PathLike[str] | bytes | ModelProto,
     *,
     loss: str = "",
     output: str = "",
@@ -270,7 +267,7 @@ def check(
     options.providers = choices_of(providers)
     if limits is not None:
         options.limits = limits
-    return _steep.check(_source(model), options)
+    return _steep.check(source_of(model), options)
 
 
 def _group(
@@ -286,9 +283,3 @@ def _group(
             raise ValueError(f"a parameter group has no setting {name!r}")
         setattr(group, name, value)
     return group
-
-
-def _source(model: str | os.PathLike[str] | bytes | _Proto) -> Any:
-    if isinstance(model, (bytes, str, os.PathLike)):
-        return model if isinstance(model, bytes) else os.fspath(model)
-    return model.SerializeToString()
