@@ -35,7 +35,9 @@ import transformers
 from tqdm import tqdm
 from transformers.models.auto import modeling_auto
 
-from steep import ORTModule, aten_to_onnx, capture
+from steep import ORTModule
+from steep.dynamo import backend
+from steep.lowering import to_onnx
 
 KINDS = {
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -451,7 +453,7 @@ def main() -> None:
         write_docs(known, ROOT / "docs" / "models.md")
         return
     # Loaded once, for all processes.
-    assert capture.CAPTURED and aten_to_onnx._registry()
+    assert backend.CAPTURED and to_onnx._registry()
     # In turn, so that a run that is stopped has seen something of each kind.
     turns = itertools.zip_longest(*([(k, n) for n in KINDS[k]] for k in args.kinds))
     jobs = [j for turn in turns for j in turn if j and (not args.only or j[1] in args.only)]

@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 import torch
 from tqdm import tqdm
 
-from steep import ORTModule, capture
+from steep import ORTModule
+from steep.dynamo import backend
 from steep.errors import Error, InternalError
 
 STATEMENTS = """\
@@ -260,7 +261,7 @@ class Module(nn.Module):
 """
 
 
-BACKENDS: dict[str | None, Any] = {"backend": capture.backend, "PyTorch's": "eager"}
+BACKENDS: dict[str | None, Any] = {"backend": backend.backend, "PyTorch's": "eager"}
 WRITTEN = "saved for backward, then written"
 MIXED = "operands of two dtypes"
 NARROW = (torch.float16, torch.bfloat16)

@@ -1,4 +1,4 @@
-// Models made of models: python/steep/gradient.py makes them steep.grad() and
+// Models made of models: python/steep/session/gradient.py makes them steep.grad() and
 // steep.model_for_inference().
 #include "steep/gradient.h"
 

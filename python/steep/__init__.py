@@ -36,29 +36,34 @@ from steep.errors import (
     ShapeError,
     VerificationError,
 )
-from steep.for_inference import model_for_inference
-from steep.gradient import grad
-from steep.inference import GraphOptimizationLevel, InferenceSession, NodeArg, SessionOptions
-from steep.own_ops import Registration, register_op, register_ops, register_optimizer
 from steep.providers import get_available_providers, register_provider
-from steep.session import TrainingSession, check
+from steep.session.custom_ops import Registration, register_op, register_ops, register_optimizer
+from steep.session.deploy import model_for_inference
+from steep.session.gradient import grad
+from steep.session.inference import (
+    GraphOptimizationLevel,
+    InferenceSession,
+    NodeArg,
+    SessionOptions,
+)
+from steep.session.training import TrainingSession, check
 
 if TYPE_CHECKING:
-    from steep.optim_trainer import trainer
-    from steep.optimizer import Optimizer
-    from steep.ort_module import ORTModule
-    from steep.ort_trainer import IODescription, ModelDescription, ORTTrainer
+    from steep.module.ort_module import ORTModule
+    from steep.trainers.optimizer import Optimizer
+    from steep.trainers.ort_trainer import IODescription, ModelDescription, ORTTrainer
+    from steep.trainers.trainer import trainer
 
 __version__ = "0.1.0"
 
 # Names that need PyTorch: imported when first asked for.
 _LAZY = {
-    "IODescription": "steep.ort_trainer",
-    "ModelDescription": "steep.ort_trainer",
-    "ORTModule": "steep.ort_module",
-    "ORTTrainer": "steep.ort_trainer",
-    "Optimizer": "steep.optimizer",
-    "trainer": "steep.optim_trainer",
+    "IODescription": "steep.trainers.ort_trainer",
+    "ModelDescription": "steep.trainers.ort_trainer",
+    "ORTModule": "steep.module.ort_module",
+    "ORTTrainer": "steep.trainers.ort_trainer",
+    "Optimizer": "steep.trainers.optimizer",
+    "trainer": "steep.trainers.trainer",
 }
 
 __all__ = [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
-GROUP, NAME, VALUE = "torch_dynamo_backends", "steep", "steep.capture:backend"
+GROUP, NAME, VALUE = "torch_dynamo_backends", "steep", "steep.dynamo.backend:backend"
 
 _DISTRIBUTION = "steep-sources"  # beside what is installed, whose name is steep
 _REGISTRY = "torch._dynamo.backends.registry"

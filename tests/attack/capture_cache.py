@@ -28,7 +28,7 @@ from torch import nn
 from tqdm import tqdm
 
 import steep
-from steep import cache
+from steep.lowering import cache
 
 MAGIC = cache._MAGIC
 

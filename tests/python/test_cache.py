@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch")
 import onnx  # noqa: E402
 
 import steep  # noqa: E402
-from steep import ORTModule, cache  # noqa: E402
+from steep import ORTModule  # noqa: E402
+from steep.lowering import cache  # noqa: E402
 
 KEY = "ab" * 32
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from steep import ORTModule, cache, fingerprint
+from steep import ORTModule
+from steep.lowering import cache, fingerprint
 
 
 class Thirds(nn.Module):

@@ -16,7 +16,8 @@ from everyday_patterns import PATTERNS  # noqa: E402
 from patterns import assert_same  # noqa: E402
 from torch import nn  # noqa: E402
 
-from steep import ModelError, ORTModule, capture, recaptures  # noqa: E402
+from steep import ModelError, ORTModule  # noqa: E402
+from steep.dynamo import backend, recompiles  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +91,7 @@ def test_other_threads_notice_nothing_of_a_capture():
 
 
 def test_too_many_graphs_are_said(monkeypatch):
-    monkeypatch.setattr(recaptures, "MOST_GRAPHS", 3)
+    monkeypatch.setattr(recompiles, "MOST_GRAPHS", 3)
     module = Fn(lambda m, x, f: getattr(torch, f)(m.layer(x)))
     net, parts = ORTModule(module, fallback=None), ORTModule(module)
     x = torch.randn(2, WIDTH)
@@ -177,7 +178,7 @@ def test_threads_capture_one_after_the_other(monkeypatch):
         yield
         inside.pop()
 
-    monkeypatch.setattr(capture, "kept_whole", kept_whole)
+    monkeypatch.setattr(backend, "kept_whole", kept_whole)
     nets = [ORTModule(Fn(lambda m, x: torch.tanh(m.layer(x)))) for _ in range(4)]
     x = torch.randn(3, WIDTH)
     with ThreadPoolExecutor(4) as pool:

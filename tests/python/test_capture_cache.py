@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from steep import ORTModule, aten_to_onnx, cache
+from steep import ORTModule
+from steep.lowering import cache, to_onnx
 
 
 class Scaled(nn.Module):
@@ -26,8 +27,8 @@ def conversions(monkeypatch, tmp_path):
     """The graphs that the exporter was asked for."""
     monkeypatch.setenv("STEEP_CACHE", str(tmp_path / "cache"))
     seen = []
-    convert = aten_to_onnx._convert
-    monkeypatch.setattr(aten_to_onnx, "_convert", lambda g: seen.append(g) or convert(g))
+    convert = to_onnx._convert
+    monkeypatch.setattr(to_onnx, "_convert", lambda g: seen.append(g) or convert(g))
     return seen
 
 

@@ -10,7 +10,8 @@ from torch.autograd import forward_ad  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from steep import ModelError, ORTModule, capture  # noqa: E402
+from steep import ModelError, ORTModule  # noqa: E402
+from steep.dynamo import backend  # noqa: E402
 
 FACTOR = 2.0
 
@@ -305,7 +306,7 @@ def test_shape_propagation_through_the_backend():
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     torch._dynamo.reset()
-    net = torch.compile(torch.nn.Linear(4, 5), backend=capture.backend)
+    net = torch.compile(torch.nn.Linear(4, 5), backend=backend.backend)
     with FakeTensorMode(allow_non_fake_inputs=True):
         y = net(torch.empty(2, 4))
     assert isinstance(y, FakeTensor) and y.shape == (2, 5)

@@ -206,7 +206,7 @@ zipfile.ZipFile(os.path.join(target, name)).extractall(target)
         "import importlib, importlib.util; assert importlib.util.find_spec('onnxruntime'); "
         "ort = importlib.import_module('onnxruntime'); assert not hasattr(ort, '__wrapped__'); "
         "assert not {'steep', 'torch', 'numpy'} & set(sys.modules); "
-        "assert ort.InferenceSession.__module__ == 'steep.inference'; "
+        "assert ort.InferenceSession.__module__ == 'steep.session.inference'; "
         "from onnxruntime.training import artifacts; from onnxruntime import NodeArg; "
         "assert ort is sys.modules['onnxruntime'] and ort.training.artifacts is artifacts; "
         "from steep.compat import stock; assert not set(stock.kept()) & {'onnxruntime'}"

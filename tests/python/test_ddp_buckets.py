@@ -11,7 +11,8 @@ from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 from two_processes import assert_same_state, in_two_processes  # noqa: E402
 
-from steep import ORTModule, call  # noqa: E402
+from steep import ORTModule  # noqa: E402
+from steep.graph import autograd_node  # noqa: E402
 
 WIDTH = 12
 A_LAYER = {"bucket_cap_mb": 4 * WIDTH * WIDTH / 2**20}
@@ -95,18 +96,18 @@ class Lengths(Deep):
 @contextlib.contextmanager
 def backwards_of_the_engine(log):
     """Within, the log is told of each graph whose backward is done."""
-    plain = call.Autograd.backward
+    plain = autograd_node.Autograd.backward
 
     def backward(ctx, *gradients):
         result = plain(ctx, *gradients)
         log.append("graph")
         return result
 
-    call.Autograd.backward = staticmethod(backward)
+    autograd_node.Autograd.backward = staticmethod(backward)
     try:
         yield
     finally:
-        call.Autograd.backward = staticmethod(plain)
+        autograd_node.Autograd.backward = staticmethod(plain)
 
 
 def mean_of(log, bucket):

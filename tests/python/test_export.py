@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import steep  # noqa: E402
-from steep.export import export  # noqa: E402
+from steep.export.module_to_onnx import export  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

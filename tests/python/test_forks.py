@@ -187,7 +187,7 @@ def test_a_fork_waits_for_another_threads_capture():
     process(
         """
         import torch
-        from steep.capture import backend
+        from steep.dynamo.backend import backend
         data = torch.randn(2, 4)
 
         def captured():
@@ -223,7 +223,7 @@ def test_a_child_of_a_fork_amid_a_capture_says_so():
     process(
         """
         import torch
-        from steep import forks
+        from steep.dynamo import forks
         from torch._dynamo import convert_frame
         forks.WAIT = 0.05
         model = steep.ORTModule(torch.nn.Linear(4, 3))

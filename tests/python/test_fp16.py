@@ -110,7 +110,7 @@ def test_products_beside_a_loss_are_float16():
 
 
 def test_where_it_is_no_gain_the_log_says_so_once(caplog):
-    from steep.session import announce_precision
+    from steep.session.training import announce_precision
 
     announce_precision.cache_clear()
     with caplog.at_level("INFO", "steep"):

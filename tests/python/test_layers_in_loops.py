@@ -8,7 +8,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from steep import ORTModule, recaptures  # noqa: E402
+from steep import ORTModule  # noqa: E402
+from steep.dynamo import recompiles  # noqa: E402
 
 WIDTH = 8
 
@@ -93,7 +94,7 @@ def test_each_layer_runs_in_the_engine(name):
 
 def test_a_layer_may_become_more_graphs_than_a_function_of_the_user(monkeypatch):
     torch._dynamo.reset()
-    monkeypatch.setattr(recaptures, "MOST_GRAPHS", 2)
+    monkeypatch.setattr(recompiles, "MOST_GRAPHS", 2)
     net = ORTModule(nn.Sequential(*(nn.Linear(n, n + 1) for n in range(2, 6)), Decides()))
     run(net, torch.randn(2, 2))
     assert len(net.report().graphs) > 4

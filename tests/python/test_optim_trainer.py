@@ -11,10 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import steep  # noqa: E402
-import steep.torch_trainer  # noqa: E402
+import steep.trainers.base  # noqa: E402
 
 STEPS = 6
-real = steep.torch_trainer.TrainingSession
+real = steep.trainers.base.TrainingSession
 
 
 class Net(torch.nn.Module):
@@ -174,7 +174,7 @@ def test_one_cycle_with_momentum_needs_one_program(name, monkeypatch):
         built.append(real(*args, **options))
         return built[-1]
 
-    monkeypatch.setattr(steep.torch_trainer, "TrainingSession", build)
+    monkeypatch.setattr(steep.trainers.base, "TrainingSession", build)
     compare(make, change)
     assert len(built) == 1
     assert len(seen) == STEPS
@@ -222,7 +222,7 @@ def test_numbers_of_each_kind_are_fed(name, monkeypatch):
             if key in group and (key != "momentum" or group[key]):
                 group[key] = value(step)
 
-    monkeypatch.setattr(steep.torch_trainer, "TrainingSession", build)
+    monkeypatch.setattr(steep.trainers.base, "TrainingSession", build)
     compare(lambda net, _: (other(name, net), None), change)
     assert len(sessions) == 1
 

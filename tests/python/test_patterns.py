@@ -20,7 +20,7 @@ from capture_patterns import WIDTH, Fn  # noqa: E402
 from patterns import Pattern, assert_same, compare_calls, compare_steps  # noqa: E402
 
 import steep  # noqa: E402
-from steep import capture  # noqa: E402
+from steep.dynamo import backend  # noqa: E402
 
 MODULES = (everyday_patterns, operator_patterns, image_patterns, call_patterns, module_patterns)
 TABLES = [module.PATTERNS for module in MODULES]
@@ -94,7 +94,7 @@ def test_module(name):
 
 @pytest.mark.parametrize("name", by_other_doors(PATTERNS))
 def test_backend(name):
-    compare_calls(PATTERNS[name], lambda m: torch.compile(m, backend=capture.backend))
+    compare_calls(PATTERNS[name], lambda m: torch.compile(m, backend=backend.backend))
 
 
 @pytest.mark.parametrize(

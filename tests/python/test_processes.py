@@ -5,7 +5,7 @@ import onnx.parser
 import pytest
 
 import steep
-from steep.processes import ALONE, launched
+from steep.session.processes import ALONE, launched
 
 MODEL = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
     g (float[n,2] x) => (float[n,1] y) <float[2,1] w = {0.5, -0.25}> { y = MatMul(x, w) }""")
@@ -42,7 +42,7 @@ def test_launchers_are_known_by_their_variables(environ, refused):
 def doors():
     torch = pytest.importorskip("torch")
     from steep.compat import described_trainer, optimizer_configs
-    from steep.ort_trainer import IODescription, ModelDescription, ORTTrainer
+    from steep.trainers.ort_trainer import IODescription, ModelDescription, ORTTrainer
 
     net, loss = torch.nn.Linear(2, 1), torch.nn.MSELoss()
     x, y = IODescription("x", ["n", 2]), IODescription("y", ["n", 1])

@@ -129,7 +129,7 @@ def test_modules_and_the_trainer_of_pytorch():
         *(torch.nn.Linear(16, 16), torch.nn.GELU(), torch.nn.Linear(16, 5), torch.nn.Softmax(-1)),
     )
     ours = steep.ORTModule(copy.deepcopy(net), providers=[SMALL], fallback=None)
-    from steep.capture import backend  # "steep", where the package is installed
+    from steep.dynamo.backend import backend  # "steep", where the package is installed
 
     compiled = torch.compile(
         copy.deepcopy(net), backend=backend, options={"providers": ["MirrorExecutionProvider"]}

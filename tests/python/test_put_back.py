@@ -14,8 +14,9 @@ from torch._C import _autograd, _functorch  # noqa: E402
 from torch._dynamo import config  # noqa: E402
 from torch._dynamo.convert_frame import compile_lock  # noqa: E402
 
-from steep import ORTModule, replace  # noqa: E402
-from steep.signals import Held  # noqa: E402
+from steep import ORTModule  # noqa: E402
+from steep.patching import replace  # noqa: E402
+from steep.patching.signals import Held  # noqa: E402
 
 REPLACED: dict[tuple[object, str], object] = {}
 """What was ever replaced, and what stood there first."""

@@ -1,5 +1,7 @@
 """Facts about the repository that nothing else keeps true."""
 
+import ast
+import graphlib
 import re
 import subprocess
 from pathlib import Path
@@ -75,9 +77,9 @@ def test_no_class_name_is_taken_twice() -> None:
     assert {name: files for name, files in seen.items() if len(files) > 1} == {}
 
 
-def rooms() -> dict[str, int]:
-    """The folders of src and providers, by the line of src/README.md's table; the lowest is 0."""
-    text = (ROOT / "src/README.md").read_text().partition("## Who may include whom")[2]
+def rooms(readme: str, section: str) -> dict[str, int]:
+    """The folders of a README's table, by their line; the lowest is 0."""
+    text = (ROOT / readme).read_text().partition(f"## {section}")[2]
     lines = [line.split() for line in text.splitlines() if line.startswith("    ")]
     return {room: level for level, line in enumerate(reversed(lines)) for room in line}
 
@@ -90,7 +92,7 @@ def room_of(path: Path) -> str:
 
 
 def test_includes_run_downwards() -> None:
-    level = rooms()
+    level = rooms("src/README.md", "Who may include whom")
     upward = []
     for file in tracked_files():
         path = file.relative_to(ROOT)
@@ -111,6 +113,53 @@ def test_includes_run_downwards() -> None:
             if target != room and level[target] >= level[room]:
                 upward.append(f"{path}:{number}: {room}/ may not include {target}/: {line}")
     assert upward == []
+
+
+PACKAGE = ROOT / "python" / "steep"
+
+
+def imports_of_package() -> dict[str, set[str]]:
+    """The modules of the package, each with those of the package that it imports anywhere."""
+    files = [f for f in tracked_files() if f.is_relative_to(PACKAGE) and f.suffix == ".py"]
+    modules = {".".join(("steep", *f.relative_to(PACKAGE).with_suffix("").parts)): f for f in files}
+    found = {}
+    for module, file in modules.items():
+        imported = set()
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for name in node.names:
+                    inner = f"{node.module}.{name.name}"
+                    imported.add(inner if inner in modules else node.module)
+            elif isinstance(node, ast.Import):
+                imported.update(name.name for name in node.names)
+        found[module] = imported & modules.keys()
+    return found
+
+
+def room_of_module(module: str) -> str:
+    """The folder of a module in the package; that of all of compat is one."""
+    folder = "/".join(module.split(".")[1:-1])
+    return folder or "steep"
+
+
+def test_imports_run_downwards() -> None:
+    level = rooms("python/steep/README.md", "Who may import whom")
+    imports = imports_of_package()
+    assert {room_of_module(m) for m in imports} == level.keys()
+    upward = [
+        f"{module} may not import {other}"
+        for module, imported in imports.items()
+        for other in imported
+        if (room := room_of_module(module)) != (target := room_of_module(other))
+        and level[target] >= level[room]
+        and module != "steep.__init__"  # offers what the doors have
+    ]
+    assert upward == []
+
+
+def test_no_two_modules_import_each_other() -> None:
+    order = graphlib.TopologicalSorter(imports_of_package())
+    order.prepare()  # raises CycleError, which names the circle
 
 
 def test_the_engine_is_a_facade() -> None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from steep import ModelError, ORTModule, recaptures
+from steep import ModelError, ORTModule
+from steep.dynamo import recompiles
 
 CALLS = 50
 GLOBAL = 0
@@ -178,7 +179,7 @@ def test_fifty_calls_with_another_argument(name):
 
 @pytest.mark.parametrize("name", LEFT)
 def test_fifty_calls_of_what_is_left_to_pytorch(name, monkeypatch):
-    monkeypatch.setattr(recaptures, "MOST_FOR_A_NUMBER", 3)
+    monkeypatch.setattr(recompiles, "MOST_FOR_A_NUMBER", 3)
     compare(LEFT[name], 8)
 
 
@@ -192,7 +193,7 @@ def test_numbers_are_inputs_beside_an_operation_that_pytorch_runs():
 
 
 def test_what_changes_is_said_once_with_its_line_and_a_remedy(caplog, monkeypatch):
-    monkeypatch.setattr(recaptures, "MOST_FOR_A_NUMBER", 4)
+    monkeypatch.setattr(recompiles, "MOST_FOR_A_NUMBER", 4)
     net = ORTModule(Net(history))
     for _ in range(11):
         net(torch.ones(3))
@@ -208,16 +209,16 @@ def test_what_changes_is_said_once_with_its_line_and_a_remedy(caplog, monkeypatc
 
 
 def test_where_nothing_is_left_to_pytorch_it_is_an_error_with_a_remedy(monkeypatch):
-    monkeypatch.setattr(recaptures, "MOST_FOR_A_NUMBER", 3)
+    monkeypatch.setattr(recompiles, "MOST_FOR_A_NUMBER", 3)
     net = ORTModule(Net(lengths), fallback=None)
     with pytest.raises(ModelError, match="too many graphs") as raised:
-        for _ in range(recaptures.MOST_FOR_A_NUMBER + 2):
+        for _ in range(recompiles.MOST_FOR_A_NUMBER + 2):
             net(torch.ones(3))
     assert "history" in str(raised.value) and 'fallback="parts"' in str(raised.value)
 
 
 def test_another_fallback_runs_such_calls_in_pytorch(monkeypatch):
-    monkeypatch.setattr(recaptures, "MOST_FOR_A_NUMBER", 3)
+    monkeypatch.setattr(recompiles, "MOST_FOR_A_NUMBER", 3)
     net = ORTModule(Net(lengths), fallback="torch")
     for k in range(1, 9):
         assert torch.equal(net(torch.ones(3)), k * net.weight)
@@ -225,7 +226,7 @@ def test_another_fallback_runs_such_calls_in_pytorch(monkeypatch):
 
 
 def test_what_a_function_calls_is_still_captured_where_its_own_graphs_are_too_many(monkeypatch):
-    monkeypatch.setattr(recaptures, "MOST_FOR_A_NUMBER", 3)
+    monkeypatch.setattr(recompiles, "MOST_FOR_A_NUMBER", 3)
 
     def outer(m, y):
         m.history.append(1.0)

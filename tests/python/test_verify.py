@@ -15,16 +15,10 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from steep import (  # noqa: E402
-    ModelError,
-    ORTModule,
-    VerificationError,
-    aten_to_onnx,
-    capture,
-    compare,
-    masks,
-    verify,
-)
+from steep import ModelError, ORTModule, VerificationError  # noqa: E402
+from steep.dynamo import backend  # noqa: E402
+from steep.lowering import to_onnx  # noqa: E402
+from steep.verify import compare, replay_random, verified_graph  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -42,13 +36,13 @@ def compared(monkeypatch):
     steps = weakref.WeakSet()
     steps.count = 0
 
-    class Counted(verify.Step):
+    class Counted(verified_graph.Step):
         def __init__(self, *args):
             super().__init__(*args)
             steps.add(self)
             steps.count += 1
 
-    monkeypatch.setattr(verify, "Step", Counted)
+    monkeypatch.setattr(verified_graph, "Step", Counted)
     return steps
 
 
@@ -57,10 +51,10 @@ def translate(monkeypatch):
     """Says an operator in other words."""
 
     def say(target, translation):
-        registry = copy.copy(aten_to_onnx._registry())
+        registry = copy.copy(to_onnx._registry())
         registry.functions = {name: [*known] for name, known in registry.functions.items()}
         registry.register_op(target, translation)
-        monkeypatch.setattr(aten_to_onnx, "_registry", lambda: registry)
+        monkeypatch.setattr(to_onnx, "_registry", lambda: registry)
 
     return say
 
@@ -177,16 +171,16 @@ def test_environment_and_argument(monkeypatch, compared):
 
 def test_backend(compared):
     module = nn.Linear(4, 4)
-    plain = torch.compile(module, backend=capture.backend)
+    plain = torch.compile(module, backend=backend.backend)
     plain(torch.randn(2, 4))
     assert compared.count == 0
     torch._dynamo.reset()
-    asked = torch.compile(module, backend=capture.backend, options={"verify": True})
+    asked = torch.compile(module, backend=backend.backend, options={"verify": True})
     asked(torch.randn(2, 4)).sum().backward()
     assert compared.count == 1
     torch._dynamo.reset()
     with pytest.raises(Exception, match="has the option"):
-        torch.compile(module, backend=capture.backend, options={"verfy": True})(torch.randn(2, 4))
+        torch.compile(module, backend=backend.backend, options={"verfy": True})(torch.randn(2, 4))
 
 
 class Double(torch.autograd.Function):
@@ -274,7 +268,7 @@ def test_threads(compared):
 
 
 def test_says_what_it_cannot_compare(caplog, monkeypatch):
-    monkeypatch.setattr(masks, "_masks_of", lambda piece, fed: [])
+    monkeypatch.setattr(replay_random, "_masks_of", lambda piece, fed: [])
     wrapped = ORTModule(small(), verify=True)
     with caplog.at_level(logging.WARNING, logger="steep"):
         wrapped(torch.randn(3, 8))
@@ -352,7 +346,7 @@ def test_gradients_are_compared_when_the_first_backward_comes(compared, translat
 def test_rounding_is_measured(monkeypatch, translate):
     """With a tolerance that rounding exceeds, what PyTorch itself rounds decides."""
     monkeypatch.setitem(compare.TOLERANCES, torch.float32, 1e-12)
-    monkeypatch.setattr(verify, "ROUNDINGS", 100)
+    monkeypatch.setattr(verified_graph, "ROUNDINGS", 100)
     wrapped = ORTModule(small(), verify=True)
     wrapped(torch.randn(5, 8)).sum().backward()
     assert wrapped.report().graphs[0].verified > 1e-12

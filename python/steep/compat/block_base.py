@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from steep.bodies import read_by
 from steep.compat.refusals import NotOffered
 from steep.errors import DataError, IoError, ModelError
-from steep.own_ops import register_ops
+from steep.onnx_graph.traverse import read_by
+from steep.session.custom_ops import register_ops
 
 Path = str | os.PathLike[str]
 

@@ -20,11 +20,11 @@ from steep.compat.optimizer_configs import _OptimizerConfig
 from steep.compat.tensor_update import TensorUpdate
 from steep.compat.trainer_options import ORTTrainerOptions
 from steep.errors import CheckpointError, DataError, ModelError
-from steep.export import export
-from steep.optim_state import require_count, require_counts
-from steep.ort_module import ORTModule
-from steep.processes import require_alone
-from steep.torch_trainer import in_mode
+from steep.export.module_to_onnx import export
+from steep.module.ort_module import ORTModule
+from steep.session.processes import require_alone
+from steep.trainers.base import in_mode
+from steep.trainers.optimizer_state import require_count, require_counts
 
 
 @dataclasses.dataclass

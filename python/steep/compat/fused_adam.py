@@ -11,7 +11,7 @@ import torch
 
 from steep import _steep
 from steep.compat.tensor_update import TensorUpdate
-from steep.optim_state import SharedState, require_count
+from steep.trainers.optimizer_state import SharedState, require_count
 
 
 class AdamWMode(enum.IntEnum):

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from steep._steep import write_file
-from steep.export import export
-from steep.gradient import grad
-from steep.initializers import rename
-from steep.with_loss import WithLoss
+from steep.export.module_to_onnx import export
+from steep.onnx_graph.initializers import rename
+from steep.session.gradient import grad
+from steep.trainers.loss_module import WithLoss
 
 
 def export_gradient_graph(  # noqa: PLR0917 (the order that users know)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steep._steep import gradient_model, write_file
-from steep.piece import Piece
+from steep.graph.compiled_graph import Piece
 
 
 class GraphFiles:

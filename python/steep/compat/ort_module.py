@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from steep import ort_module as ours
 from steep.compat import environment
 from steep.compat.debug_options import DebugOptions
 from steep.compat.fallback import DEFAULT, _FallbackPolicy
@@ -17,7 +16,8 @@ from steep.compat.graph_files import GraphFiles, memory_line, stage_table
 from steep.compat.graph_optimizers import optimizers_of
 from steep.compat.json_config import load_from_json
 from steep.errors import Error
-from steep.rewrites import Rewrite, rewriting
+from steep.module import ort_module as ours
+from steep.onnx_graph.rewrite_hook import Rewrite, rewriting
 
 log = logging.getLogger("steep")
 

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 
 from steep import _steep
 from steep.errors import DataError
-from steep.own_ops import register_op
-from steep.session import TrainingSession
+from steep.session.custom_ops import register_op
+from steep.session.training import TrainingSession
 
 _DTYPES = {torch.float32: TensorProto.FLOAT, torch.float64: TensorProto.DOUBLE}
 _DOMAIN = "compat"

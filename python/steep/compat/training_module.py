@@ -18,9 +18,9 @@ from steep.compat.block_models import check, marked, statistics
 from steep.compat.ort_value import OrtValue
 from steep.compat.training_state import Array, CheckpointState
 from steep.errors import CheckpointError, DataError, ModelError, ShapeError
-from steep.inference import InferenceSession, SessionOptions
-from steep.own_ops import register_optimizer
-from steep.session import TrainingSession
+from steep.session.custom_ops import register_optimizer
+from steep.session.inference import InferenceSession, SessionOptions
+from steep.session.training import TrainingSession
 
 Path = str | os.PathLike[str]
 

@@ -15,7 +15,7 @@ from steep.compat.state_file import OptimizerState, blank
 from steep.compat.training_module import Module, _read, described
 from steep.compat.training_state import Array
 from steep.errors import CheckpointError, DataError, ModelError
-from steep.inference import InferenceSession
+from steep.session.inference import InferenceSession
 
 
 class Optimizer:

@@ -1,0 +1,1 @@
+"""Capture by PyTorch's tracer, Dynamo."""

@@ -1,0 +1,1 @@
+"""What Steep changes in Dynamo while it captures, one subject a file."""

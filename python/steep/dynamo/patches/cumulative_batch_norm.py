@@ -1,0 +1,46 @@
+"""Batch normalisations whose running statistics are means over all batches (``momentum=None``)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from steep.patching.replace import replaced
+
+_plain = _BatchNorm.forward
+
+
+@contextlib.contextmanager
+def means_over_batches(module: torch.nn.Module) -> Iterator[None]:
+    """Within, a graph of the module holds for any number of batches before.
+
+    PyTorch makes a Python number of it, where a graph ends; in a ``Sequential``, whose loop cannot
+    be taken up again, all of it.
+    """
+    kinds = (m for m in module.modules() if isinstance(m, _BatchNorm))
+    if any(m.momentum is None for m in kinds):
+        with replaced(_BatchNorm, "forward", _forward):
+            yield
+    else:
+        yield
+
+
+def _forward(self: _BatchNorm, input: torch.Tensor) -> torch.Tensor:
+    tracked = self.training and self.track_running_stats and self.num_batches_tracked is not None
+    # another thread may run one while this one captures
+    captured = torch.compiler.is_dynamo_compiling()
+    if self.momentum is not None or not tracked or not captured:
+        return _plain(self, input)
+    self._check_input_dim(input)
+    self.num_batches_tracked.add_(1)
+    share = 1.0 / self.num_batches_tracked
+    mean, var = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
+    # by a momentum of one, they are this batch's
+    result = F.batch_norm(input, mean, var, self.weight, self.bias, True, 1.0, self.eps)
+    self.running_mean.mul_(1 - share).add_(mean * share)
+    self.running_var.mul_(1 - share).add_(var * share)
+    return result

@@ -1,0 +1,48 @@
+"""A graph for each bucket of a DistributedDataParallel: gradients leave while backward goes on.
+
+PyTorch's ``DDPOptimizer`` cuts a captured graph where a bucket's parameters end, and each part is a
+graph of its own in the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._dynamo.backends import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from steep.graph.partition import within
+from steep.patching.replace import replaced
+
+
+@contextlib.contextmanager
+def buckets() -> Iterator[None]:
+    """Within, PyTorch cuts by buckets of any size, and only where a graph may end.
+
+    It takes the first bucket for one of a mebibyte, and fails where the others are smaller. What is
+    done under a mode of gradients, or of autocast, or under a transform of functions, would mean
+    something else on its own: a bucket goes on until that has begun.
+    """
+    around = DistributedDataParallel._get_active_ddp_module()
+    if around is None:
+        yield
+        return
+    first = min(dist._DEFAULT_FIRST_BUCKET_BYTES, around.bucket_bytes_cap)
+    may_end = distributed.bucket_has_external_output
+    inside: dict[torch.fx.Graph, set[str]] = {}
+
+    def may_end_outside(bucket: Any) -> bool:
+        lowest: torch.fx.Node = bucket.nodes[-1]  # they are collected from the graph's end
+        if lowest.graph not in inside:
+            inside[lowest.graph] = within(lowest.graph)
+        return lowest.name not in inside[lowest.graph] and may_end(bucket)
+
+    with (
+        replaced(dist, "_DEFAULT_FIRST_BUCKET_BYTES", first),
+        replaced(distributed, "bucket_has_external_output", may_end_outside),
+    ):
+        yield

@@ -1,0 +1,131 @@
+"""What Dynamo reads without a condition, and may be another by the next call; what it forgets."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.side_effects import SideEffects
+from torch._dynamo.source import AttrSource, GlobalStateSource
+from torch._dynamo.variables import (
+    CellVariable,
+    UnspecializedNNModuleVariable,
+    UserDefinedObjectVariable,
+    builder,
+)
+from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
+from torch._dynamo.variables.dicts import SideEffectsProxyDict
+from torch._guards import Guard, Source
+
+from steep.patching.replace import replaced
+
+_HOOKS = tuple(
+    f"_global_{kind}_hooks" for kind in ("forward_pre", "forward", "backward_pre", "backward")
+)
+
+_EXISTING = (AttributeMutationExisting, ValueMutationExisting)  # before the call
+
+
+@contextlib.contextmanager
+def noticed() -> Iterator[None]:
+    """Within, a graph also holds only for
+
+    - the methods that classes have under the names that were looked up, ``forward`` among them;
+    - as many hooks of all modules as there are;
+    - an argument that is a global's object, if it was (a list, a dict, a tensor);
+    - objects of one type that are two, if they were and one is changed.
+
+    Attributes that forward writes after ``torch.cond`` or a tensor's ``register_hook`` are written.
+    """
+    with (
+        _written_after_regions(),
+        replaced(UserDefinedObjectVariable, "get_source_by_walking_mro", _find_in_class),
+        replaced(UnspecializedNNModuleVariable, "call_function", _call_module),
+        replaced(builder, "make_dupe_guard", _are_one),
+        replaced(SideEffects, "codegen_save_tempvars", _write_apart),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _written_after_regions() -> Iterator[None]:
+    """Let what stands for an object's ``__dict__`` write to the effects that are collected now.
+
+    A region with a graph of its own leaves a copy of them in their place.
+    """
+    try:
+        SideEffectsProxyDict.side_effects = _Present()
+        yield
+    finally:
+        del SideEffectsProxyDict.side_effects
+
+
+class _Present:
+    def __set__(self, holder: Any, effects: Any) -> None:
+        vars(holder)["side_effects"] = effects
+
+    def __get__(self, holder: Any, owner: Any) -> Any:
+        return vars(holder)["side_effects"].output_graph_weakref().side_effects
+
+
+_find = UserDefinedObjectVariable.get_source_by_walking_mro
+_call = UnspecializedNNModuleVariable.call_function
+_guard_one = builder.make_dupe_guard
+_write = SideEffects.codegen_save_tempvars
+
+
+def _find_in_class(self: Any, tx: Any, name: str) -> Any:
+    source = _find(self, tx, name)
+    found = next(vars(c)[name] for c in type(self.value).__mro__ if name in vars(c))
+    # what is ours is there while graphs are made, and gone at the next call
+    if isinstance(found, types.FunctionType) and not str(found.__module__).startswith("steep."):
+        install_guard(source.make_guard(GuardBuilder.ID_MATCH))
+    return source
+
+
+def _call_module(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    of_modules = tx.import_source("torch.nn.modules.module")
+    for name in _HOOKS:
+        install_guard(AttrSource(of_modules, name).make_guard(GuardBuilder.SEQUENCE_LENGTH))
+    return _call(self, tx, args, kwargs)
+
+
+def _are_one(source: Source, known: Source | None) -> Any:
+    guard = _guard_one(source, known)
+    if guard is None and known is not None and known != source:
+        return functools.partial(GuardBuilder.DUPLICATE_INPUT, source_b=known)
+    return guard
+
+
+def _write_apart(self: Any, cg: Any) -> None:
+    there = [v for v in self.id_to_variable.values() if isinstance(v.mutation_type, _EXISTING)]
+    # a variable of functions within functions has no name that a condition could give it
+    named = [v for v in there if _has_name(v.source) and not isinstance(v, CellVariable)]
+    if changed := {v.source for v in named if self.is_modified(v)}:
+        guard = functools.partial(_are_apart, changed, [v.source for v in named])
+        install_guard(Guard(GlobalStateSource(), guard))
+    _write(self, cg)
+
+
+def _has_name(source: Source | None) -> bool:
+    try:
+        return source is not None and bool(source.name)
+    except NotImplementedError:  # as of a stack of modes
+        return False
+
+
+def _are_apart(changed: set[Source], there: Sequence[Source], builder: Any, _: Guard) -> None:
+    """Guard that what is changed is none of the others: a change would be seen there, too."""
+    of_type: dict[type, list[Source]] = {}
+    for source in there:
+        of_type.setdefault(type(builder.get(source)), []).append(source)
+    for kind, sources in of_type.items():
+        if len(sources) > 1 and changed.intersection(sources) and kind is not torch.Tensor:
+            ids = ", ".join(f"id({source.name})" for source in sources)
+            holds = f"len({{{ids}}}) == {len(sources)}"
+            builder.object_aliasing_guard_codes.append((holds, f"{holds}  # no two are one"))

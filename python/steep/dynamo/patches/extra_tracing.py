@@ -1,0 +1,222 @@
+"""What Dynamo does not follow by itself, and can: everyday code that would cut a graph."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import torch
+from torch._dynamo import variables
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.source import is_from_defaults
+from torch._dynamo.utils import proxy_args_kwargs
+from torch._dynamo.variables import (
+    LambdaVariable,
+    NumpyVariable,
+    SkipFunctionVariable,
+    SymNodeVariable,
+    TensorVariable,
+    UserDefinedClassVariable,
+    builder,
+)
+from torch._dynamo.variables import TorchInGraphFunctionVariable as _Function
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.builtin import SetAttrBuiltinVariable
+from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable as _Apply
+from torch._dynamo.variables.lazy import LazySymNodeFormatString
+from torch._guards import GuardSource
+
+from steep.dynamo.patches.symbolic_math import function_for, takes_symbols
+from steep.patching.replace import replaced
+
+
+@contextlib.contextmanager
+def widened(whole: bool = True) -> Iterator[None]:
+    """Within, graphs go on where
+
+    - a function of ``math`` is called with a number that changes, and symbols are no use to it:
+      then PyTorch, which is Python, runs the call between two graphs if there may be several
+      (not ``whole``), else the graph holds for that number;
+    - a number of a module's globals changes;
+    - a number that changes is formatted, or whether one is greater than another is made a number:
+      the graph holds for that;
+
+    - a warning is given: it is said when the graph is made;
+    - NumPy calculates with numbers;
+    - a ``CrossEntropyLoss`` made in forward is asked for its options;
+    - a ``Buffer`` is assigned anew, as what moves it to a device does;
+    - cuDNN is set for a while, where there is no GPU that it could concern;
+    - a tensor made in forward is to have a gradient, as for checkpoints, or is returned;
+    - a ``torch.autograd.Function`` is given a tensor twice.
+    """
+    with (
+        replaced(SkipFunctionVariable, "call_function", _warn),
+        replaced(NumpyVariable, "call_function", _calculate),
+        replaced(UserDefinedClassVariable, "_call_cross_entropy_loss", _make_loss),
+        replaced(_Function, "call_function", _apart(_Function.call_function, whole)),
+        replaced(LazySymNodeFormatString, "__repr__", _format),
+        replaced(SymNodeVariable, "nb_float_impl", _of_truth(float, SymNodeVariable.nb_float_impl)),
+        replaced(SymNodeVariable, "nb_int_impl", _of_truth(int, SymNodeVariable.nb_int_impl)),
+        replaced(builder, "is_int_specialization_case", _is_constant),
+        replaced(TensorVariable, "var_getattr", _attribute),
+        replaced(SetAttrBuiltinVariable, "_call_setattr", _set_attribute),
+        replaced(_Apply, "call_function", _apply),
+        # unsupported.py finds what gets lost
+        replaced(OutputGraph, "_check_requires_grad_intermediate_outputs", lambda *_: None),
+    ):
+        yield
+
+
+_call_skipped = SkipFunctionVariable.call_function
+_call_numpy = NumpyVariable.call_function
+_call_loss = UserDefinedClassVariable._call_cross_entropy_loss
+_getattr = TensorVariable.var_getattr
+_call_setattr = SetAttrBuiltinVariable._call_setattr
+_call_apply = _Apply.call_function
+
+
+def _warn(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    if self.value is not warnings.warn:
+        return _call_skipped(self, tx, args, kwargs)
+    try:
+        given = [a.as_python_constant() for a in args]
+        options = {name: a.as_python_constant() for name, a in kwargs.items()}
+    except Exception:  # what is said depends on values
+        return _call_skipped(self, tx, args, kwargs)
+    options.pop("stacklevel", None)
+    warnings.warn(*given[:2], **options)
+    return variables.ConstantVariable.create(None)
+
+
+def _calculate(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    if isinstance(self.value, numpy.ufunc) and not kwargs:
+        given = [a.as_python_constant() if a.is_python_constant() else None for a in args]
+        if all(type(g) in (int, float) for g in given):
+            result = self.value(*given)
+            if isinstance(result, numpy.generic):
+                return VariableTracker.build(tx, result.item())
+    return _call_numpy(self, tx, args, kwargs)
+
+
+def _apart(call: Any, whole: bool) -> Any:
+    def apart(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        if getattr(self.value, "__module__", "") == "math" and not kwargs:
+            args = [a.realize() for a in args]
+            if any(isinstance(a, SymNodeVariable) for a in args):
+                return _of_symbols(self, tx, args, call, whole)
+        if self.value is torch.backends.cudnn.flags and not torch.cuda.is_available():
+            return VariableTracker.build(tx, contextlib.nullcontext).call_function(tx, [], {})
+        return call(self, tx, args, kwargs)
+
+    return apart
+
+
+def _of_symbols(self: Any, tx: Any, args: Any, call: Any, whole: bool) -> Any:
+    """Calculate with numbers that may change: in a graph all are known when it is called."""
+    known = all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in args)
+    function = function_for(self.value, len(args))
+    if known and function is not None:
+        proxy = tx.output.create_proxy("call_function", function, *proxy_args_kwargs(args, {}))
+        return SymNodeVariable.create(tx, proxy, None)
+    if known and not whole and not takes_symbols(self.value):
+        unimplemented(
+            gb_type="a function of a number that changes",
+            context=self.value.__name__,
+            explanation="a graph would hold for one number alone",
+            hints=[],
+        )
+    return call(self, tx, args, {})
+
+
+def _format(self: Any) -> str:
+    """Format a number, where PyTorch does its text."""
+    text: str = self.fmt_var.as_python_constant().format(self.sym_node_var.evaluate_expr())
+    return text
+
+
+def _of_truth(kind: type, convert: Any) -> Any:
+    def converted(self: Any, tx: Any) -> Any:
+        if isinstance(self.sym_num, torch.SymBool):
+            return variables.ConstantVariable.create(kind(self.evaluate_expr()))
+        return convert(self, tx)
+
+    return converted
+
+
+_specializes = builder.is_int_specialization_case
+
+
+def _is_constant(value: Any, source: Any) -> bool:
+    is_global = source.guard_source is GuardSource.GLOBAL and not is_from_defaults(source)
+    return not is_global and bool(_specializes(value, source))
+
+
+class _Loss(LambdaVariable):
+    """A loss that Dynamo knows by what it calls, and its options."""
+
+    def __init__(self, fn: Any, known: dict[str, VariableTracker], **kwargs: Any) -> None:
+        super().__init__(fn, **kwargs)
+        self.known = known
+
+    def var_getattr(self, tx: Any, name: str) -> VariableTracker:
+        """Return an option, or what else there is."""
+        return self.known[name] if name in self.known else super().var_getattr(tx, name)
+
+
+def _make_loss(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    made = _call_loss(self, tx, args, kwargs)
+    names = ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
+    known = {name: variables.ConstantVariable.create(value) for name, value in _OPTIONS.items()}
+    known |= dict(zip(names, args, strict=False)) | kwargs
+    return _Loss(made.fn, {name: known[name] for name in _OPTIONS})
+
+
+_OPTIONS = {"weight": None, "ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
+
+
+def _attribute(self: Any, tx: Any, name: str) -> Any:
+    if name == "persistent":  # of a buffer that the graph is given
+        example = self.as_proxy().node.meta.get("example_value")
+        for n in tx.output.graph.nodes:
+            argument = n.meta.get("grapharg")
+            if argument is not None and n.meta.get("example_value") is example:
+                given = argument.example
+                if isinstance(given, torch.nn.Buffer):
+                    return variables.ConstantVariable.create(given.persistent)
+    return _getattr(self, tx, name)
+
+
+def _set_attribute(self: Any, tx: Any, obj: Any, name: Any, value: Any) -> Any:
+    if not (
+        obj.is_tensor()
+        and obj.source is None
+        and name.is_python_constant()
+        and name.as_python_constant() == "requires_grad"
+        and value.is_python_constant()
+        and value.as_python_constant() is True
+        and torch.is_grad_enabled()
+    ):
+        return _call_setattr(self, tx, obj, name, value)
+    proxy = obj.as_proxy()
+    example = proxy.node.meta["example_value"]
+    if not example.requires_grad:
+        tx.output.create_proxy("call_method", "requires_grad_", (proxy, True), {})
+        example.requires_grad_()
+        obj.synchronize_attributes(tx)
+    return value
+
+
+def _apply(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    seen: list[Any] = []
+    given = []
+    for arg in (each.realize() for each in args):
+        again = arg.is_tensor() and any(arg.as_proxy().node is node for node in seen)
+        # gradients of both are summed
+        given.append(arg.call_method(tx, "view_as", [arg], {}) if again else arg)
+        if arg.is_tensor():
+            seen.append(arg.as_proxy().node)
+    return _call_apply(self, tx, given, kwargs)

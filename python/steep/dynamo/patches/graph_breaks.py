@@ -1,0 +1,93 @@
+"""Where PyTorch's tracer fails by itself: a graph ends there, and PyTorch runs what follows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.types import ConvertFrameReturn
+from torch._dynamo.variables import RandomVariable, TensorVariable
+from torch._dynamo.variables import TorchInGraphFunctionVariable as _Function
+from torch._dynamo.variables.functions import CollectiveFunctionRewriteVariable
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    PendingUnbackedSymbolNotFound,
+)
+
+from steep.patching.replace import replaced
+
+
+@contextlib.contextmanager
+def cuts() -> Iterator[None]:
+    """Within, a call of PyTorch's cuts the graph where it has to know what depends on values.
+
+    Dynamo says so of most, and fails at some: ``tolist`` of ``bincount``, ``combinations``. And it
+    would draw the numbers of a ``random.Random`` that is there before the call once and for all.
+    What goes from one process to another is PyTorch's.
+    """
+    with (
+        replaced(CollectiveFunctionRewriteVariable, "call_function", _between_processes),
+        replaced(RandomVariable, "call_method", _of_this_call(RandomVariable.call_method)),
+        replaced(TensorVariable, "call_method", _cut(TensorVariable.call_method)),
+        replaced(_Function, "call_function", _cut(_Function.call_function)),
+    ):
+        yield
+
+
+def _cut(call: Any) -> Any:
+    def cutting(self: Any, tx: Any, *arguments: Any) -> Any:
+        try:
+            return call(self, tx, *arguments)
+        except (GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound) as e:
+            unimplemented(
+                gb_type="a call that has to know what depends on values",
+                context=f"{self}",
+                explanation=str(e).partition("\n")[0],
+                hints=[],
+                from_exc=e,
+            )
+
+    return cutting
+
+
+def _of_this_call(call: Any) -> Any:
+    def cutting(self: Any, tx: Any, name: str, *arguments: Any) -> Any:
+        if self.source is None:
+            return call(self, tx, name, *arguments)
+        unimplemented(
+            gb_type="a random.Random that is there before the call",
+            context=name,
+            explanation="its state is no part of the graph",
+            hints=[],
+        )
+
+    return cutting
+
+
+def _between_processes(self: Any, tx: Any, *arguments: Any) -> Any:
+    unimplemented(
+        gb_type="a collective of torch.distributed",
+        context=self.fn.__name__,
+        explanation="the engine runs in one process",
+        hints=[],
+    )
+
+
+def left_to_pytorch(e: Exception, *, for_good: bool) -> ConvertFrameReturn:
+    """Return what has PyTorch run the function that its tracer failed at.
+
+    ``for_good``: at every call. Otherwise at this one, whose arguments may be wrong.
+    """
+    reason = f"the tracer fails: {type(e).__name__}"
+    return ConvertFrameReturn(skip_reason=reason, apply_to_code=for_good)
+
+
+def left_this_time() -> ConvertFrameReturn:
+    """Return what has PyTorch run this call of a function, where no graph of it fits.
+
+    What it calls is captured, and its graphs run when they fit again. It is not for all calls: the
+    function may be that of other modules.
+    """
+    return ConvertFrameReturn(apply_to_code=False, skip_reason="too many graphs")

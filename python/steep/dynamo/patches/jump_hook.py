@@ -1,0 +1,35 @@
+"""Where Dynamo follows the code: what it does at a conditional jump."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch._dynamo.symbolic_convert import InliningInstructionTranslator, InstructionTranslator
+
+from steep.patching.replace import replaced
+
+Jump = Callable[[Any, Any], None]
+"""Of Dynamo's translator and an instruction: the value that is asked is on top of the stack."""
+
+_NAMES = ("POP_JUMP_FORWARD_IF_", "POP_JUMP_BACKWARD_IF_", "POP_JUMP_IF_")
+
+
+@contextlib.contextmanager
+def jumping(instead: Callable[[Jump, bool], Jump]) -> Iterator[None]:
+    """Within, each conditional jump is ``instead`` of what it is around, and the truth it jumps on.
+
+    What is entered last is asked first.
+    """
+    with contextlib.ExitStack() as stack:
+        for translator in (InstructionTranslator, InliningInstructionTranslator):
+            table = list(translator.dispatch_table)
+            for on in (True, False):
+                for name in _NAMES:
+                    code = dis.opmap.get(f"{name}{str(on).upper()}")
+                    if code is not None and table[code] is not None:
+                        table[code] = instead(table[code], on)
+            stack.enter_context(replaced(translator, "dispatch_table", table))
+        yield

@@ -1,0 +1,42 @@
+"""Which functions Dynamo makes graphs of, where the one that calls them could not become one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._dynamo import trace_rules
+
+from steep.patching.replace import replaced
+
+
+@contextlib.contextmanager
+def layers_too() -> Iterator[None]:
+    """Within, the forward of PyTorch's own modules is captured as that of the user's is.
+
+    Dynamo leaves a function whole to Python that decides on values in a loop (``nn.Sequential``'s,
+    if a module in it does), and captures what that calls; but not functions in PyTorch's own files,
+    so that every ``nn.Linear`` in such a loop would be PyTorch's.
+    """
+    with replaced(trace_rules, "check", _skips):
+        yield
+
+
+_rule = trace_rules.check
+
+
+def _skips(obj: Any, is_inlined_call: bool = False, frame: Any | None = None) -> bool:
+    return not is_layer(frame) and _rule(obj, is_inlined_call, frame)
+
+
+def is_layer(frame: Any | None) -> bool:
+    """Return whether a frame is the forward of a layer of PyTorch's.
+
+    All layers of its class are one function: it may become any number of graphs.
+    """
+    if frame is None or frame.f_code.co_name != "forward":
+        return False
+    module = frame.f_locals.get("self")
+    return isinstance(module, torch.nn.Module) and type(module).__module__.startswith("torch.nn.")

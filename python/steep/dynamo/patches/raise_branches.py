@@ -1,0 +1,122 @@
+"""Branches that do nothing but raise: Dynamo writes a call of ``raise_where`` into the graph.
+
+``if x.isnan().any(): raise ValueError("…")`` would cut a graph.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._dynamo.variables import BuiltinVariable
+from torch._dynamo.variables.misc import ExceptionVariable
+
+from steep.dynamo.patches.jump_hook import Jump, jumping
+from steep.graph.raise_checks import raise_where
+
+
+@contextlib.contextmanager
+def checked() -> Iterator[None]:
+    """Within, a branch on a tensor of which one side does nothing but raise cuts no graph."""
+    with jumping(_or_check):
+        yield
+
+
+def _or_check(jump: Jump, jumps_on: bool) -> Jump:
+    def step(tx: Any, inst: Any) -> None:
+        if not _may_be_checked(tx):
+            jump(tx, inst)
+            return
+        follows, target = tx.instruction_pointer, tx.indexof[inst.target]
+        for start, truth in ((follows, not jumps_on), (target, jumps_on)):
+            error = _raised(tx, start)
+            if error is not None:
+                given = (tx.pop().as_proxy(), truth, *error)
+                tx.output.create_proxy("call_function", raise_where, given, {})
+                if start == follows:
+                    tx.jump(inst)
+                return
+        jump(tx, inst)
+
+    return step
+
+
+def _may_be_checked(tx: Any) -> bool:
+    """Does a branch look at one tensor, and would no code of forward see the error?"""
+    value = tx.stack[-1]
+    if not value.is_tensor() or tx.output.current_tracer.parent is not None:
+        return False
+    example = value.as_proxy().node.meta.get("example_value")
+    if not isinstance(example, torch.Tensor) or example.ndim:
+        return False
+    frame = tx
+    while frame is not None:
+        if frame.block_stack or frame.current_instruction.exn_tab_entry is not None:
+            return False
+        frame = frame.parent
+    return True
+
+
+_CALLS = {"CALL", "CALL_FUNCTION"}
+_STEPS = {
+    *("LOAD_ASSERTION_ERROR", "LOAD_ATTR", "LOAD_CONST", "LOAD_DEREF", "LOAD_FAST", "LOAD_GLOBAL"),
+    *("BUILD_STRING", "NOP", "PRECALL", "PUSH_NULL", *_CALLS),
+}
+_OF_CONSTANTS = {"BINARY_OP": 2, "BINARY_MODULO": 2, "FORMAT_SIMPLE": 1, "FORMAT_VALUE": 1}
+_LONGEST = 64  # of the code that is looked at, in instructions
+
+
+def _raised(tx: Any, start: int) -> tuple[str, ...] | None:
+    """Return kind and message of the error that code from here on raises, if it does no more."""
+    block = _block(tx.instructions[start : start + _LONGEST])
+    before = list(tx.stack), tx.instruction_pointer, tx.current_instruction
+    try:
+        for i, inst in enumerate(block):
+            given = tx.stack[len(tx.stack) - _OF_CONSTANTS.get(inst.opname, 0) :]
+            known = all(v.is_python_constant() for v in given)
+            if not known or (inst.opname in _CALLS and not _makes_an_error(tx.stack, inst.arg)):
+                return None
+            tx.current_instruction, tx.instruction_pointer = inst, start + i + 1
+            tx.dispatch_table[inst.opcode](tx, inst)
+        return _kind_and_message(tx.stack[-1]) if block else None
+    except Exception:  # what Dynamo does not follow
+        return None
+    finally:
+        tx.stack[:], tx.instruction_pointer, tx.current_instruction = before
+
+
+def _block(instructions: list[Any]) -> list[Any]:
+    """Return the instructions before the one that raises; none if they may do anything else."""
+    block = [*itertools.takewhile(lambda i: i.opname != "RAISE_VARARGS", instructions)]
+    if len(block) == len(instructions) or instructions[len(block)].arg != 1:  # 2: from another
+        return []
+    known = all(i.opname in _STEPS or i.opname in _OF_CONSTANTS for i in block)
+    # before the last, a call makes the message, by the user's code
+    return block if known and not any(i.opname in _CALLS for i in block[:-1]) else []
+
+
+def _makes_an_error(stack: list[Any], count: int) -> bool:
+    """Is what a call with so many arguments calls a built-in error?"""
+    called = stack[len(stack) - count - 2 : len(stack) - count]  # where it lies: as Python has it
+    return any(isinstance(v, BuiltinVariable) and _is_error(v.fn) for v in called)
+
+
+def _is_error(kind: Any) -> bool:
+    built_in = isinstance(kind, type) and getattr(builtins, kind.__name__, None) is kind
+    return built_in and issubclass(kind, Exception)
+
+
+def _kind_and_message(raised: Any) -> tuple[str, ...] | None:
+    kind, message = raised, []
+    if isinstance(raised, ExceptionVariable):
+        kind, message = raised.exc_type, raised.args
+    elif isinstance(raised, BuiltinVariable):
+        kind = raised.fn
+    if not _is_error(kind):
+        return None
+    said = tuple(m.as_python_constant() for m in message)
+    return (kind.__name__, *said) if all(isinstance(m, str) for m in said) else None

@@ -1,0 +1,166 @@
+"""A branch on values of the arguments: the graph holds for its outcome, which is a guard.
+
+``if mask.any():`` would cut a graph. Where what is asked is computed from arguments and buffers
+alone, it is computed when the graph is made, by PyTorch, from what they are then; the graph follows
+that side, and at each later call PyTorch computes it again, among the guards. Where it comes out
+otherwise, there is a graph for that as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._dynamo.guards import _get_closure_vars
+from torch._dynamo.source import GlobalStateSource
+from torch._dynamo.variables import SymNodeVariable
+from torch._guards import Guard
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from steep.dynamo.patches.jump_hook import Jump, jumping
+from steep.lowering.aliasing import all_written_by, memory_of
+
+_MOST = 64  # operations that lead to one condition: they are run at every call
+
+
+class Undecided(Exception):
+    """A condition is not for PyTorch to compute before the call."""
+
+
+class Condition:
+    """What a branch asks of arguments and buffers.
+
+    Args:
+        node: of the graph that Dynamo is making. Raises Undecided where more than a few operations
+            lead to it, or anything but operations, or a parameter; or where one of them writes to
+            what another argument may share.
+    """
+
+    def __init__(self, node: torch.fx.Node) -> None:
+        needed = _all_before(node)
+        written = {memory_of(t) for n in needed for t in all_written_by(n)}
+        self.sources = []
+        self.copied = []  # since they are written to
+        self.graph = torch.fx.Graph()
+        copies: dict[torch.fx.Node, torch.fx.Node] = {}
+        for n in needed:
+            if n.op == "placeholder":
+                argument = n.meta.get("grapharg")
+                if argument is None or argument.source is None or argument.pass_arg_as_tensor:
+                    raise Undecided
+                if isinstance(n.meta["example_value"], torch.nn.Parameter):
+                    raise Undecided
+                self.sources.append(argument.source)
+                self.copied.append(memory_of(n) is not None and memory_of(n) in written)
+            elif n.op not in ("call_function", "call_method"):
+                raise Undecided
+            copies[n] = self.graph.node_copy(n, copies.__getitem__)
+            copies[n].meta = {}
+        self.graph.output(copies[node])
+        self.run = torch.fx.GraphModule(torch.nn.Module(), self.graph).forward
+
+    def truth(self, global_scope: dict[str, Any], local_scope: Any) -> bool:
+        """Compute it from what the frame of a call holds; nothing of that is changed."""
+        scope, known = {"L": local_scope, "G": global_scope}, _get_closure_vars()
+        given = [s.get_value(scope, known, {}) for s in self.sources]
+        copies = [g.clone() if copied else g for g, copied in zip(given, self.copied, strict=True)]
+        if any(self.copied) and _overlap(given):
+            raise Undecided
+        before = torch.get_rng_state()
+        with torch.no_grad(), unset_fake_temporarily(), torch._C.DisableTorchFunction():
+            result = bool(self.run(*copies))
+        if not torch.equal(torch.get_rng_state(), before):
+            torch.set_rng_state(before)
+            raise Undecided
+        return result
+
+
+def _overlap(given: list[Any]) -> bool:
+    """Do two tensors share memory?"""
+    memory = [t.untyped_storage().data_ptr() for t in given if isinstance(t, torch.Tensor)]
+    return len({*memory}) < len(memory)
+
+
+def _all_before(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Return the operations that lead to one, and itself; writes to their memory too."""
+    earlier = []
+    for n in node.graph.nodes:
+        earlier.append(n)
+        if n is node:
+            break
+    needed: set[torch.fx.Node] = set()
+    wanted = [node]
+    while wanted:
+        while wanted:
+            if (n := wanted.pop()) not in needed:
+                needed.add(n)
+                wanted += n.all_input_nodes
+        if len(needed) > _MOST:
+            raise Undecided
+        memories = {memory_of(n) for n in needed} - {None}
+        writes = [(n, t) for n in earlier if n not in needed for t in all_written_by(n)]
+        wanted = [n for n, t in writes if memory_of(t) in memories]
+    return [n for n in earlier if n in needed]
+
+
+# --- while Dynamo follows the code ---------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def branches() -> Iterator[None]:
+    """Within, a branch on values of the arguments cuts no graph."""
+    with jumping(_or_decide):
+        yield
+
+
+def _or_decide(jump: Jump, jumps_on: bool) -> Jump:
+    def step(tx: Any, inst: Any) -> None:
+        truth = _decide(tx, tx.stack[-1])
+        if truth is None:
+            jump(tx, inst)
+            return
+        tx.pop()
+        if truth is jumps_on:
+            tx.jump(inst)
+
+    return step
+
+
+def _decide(tx: Any, value: Any) -> bool | None:
+    """Return the truth of a value of now, and guard it; None where it is not to be computed."""
+    if not _depends_on_values(value) or tx.output.current_tracer.parent is not None:
+        return None
+    scopes = tx.output.global_scope, tx.output.local_scope
+    try:
+        condition = Condition(value.as_proxy().node)
+        truth = condition.truth(*scopes)
+    except Exception:  # what Dynamo or PyTorch does not compute here
+        return None
+    place = f"{tx.f_code.co_filename}:{tx.lineno}"
+    guard = functools.partial(_guard, condition, truth, place)
+    tx.output.guards.add(Guard(GlobalStateSource(), guard))
+    return truth
+
+
+def _depends_on_values(value: Any) -> bool:
+    if isinstance(value, SymNodeVariable):
+        number = value.sym_num
+        return hasattr(number, "node") and bool(free_unbacked_symbols(number.node.expr))
+    return bool(value.is_tensor())
+
+
+def _guard(condition: Condition, truth: bool, place: str, builder: Any, _: Guard) -> None:
+    global_scope = builder.scope["G"]
+
+    def holds(local_scope: Any) -> bool:
+        try:
+            return condition.truth(global_scope, local_scope) is truth
+        except Exception:  # another graph is made
+            return False
+
+    said = f"the branch at {place} goes the way of {truth}"
+    builder.guard_manager.root.add_epilogue_lambda_guard(holds, [said], None)

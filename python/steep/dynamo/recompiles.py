@@ -1,0 +1,155 @@
+"""How often functions are captured again, why, and when that is to end.
+
+A function is captured again when a condition of its graphs no longer holds. Most settle: what has
+changed once is an input from then on. What Dynamo cannot make an input, the length of a list that
+grows, a number that a string is made of, would be a graph for each call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import itertools
+import logging
+import re
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._dynamo.guards import get_guard_fail_reason
+
+from steep.dynamo.patches.layer_frames import is_layer
+from steep.errors import ModelError
+
+log = logging.getLogger("steep")
+
+MOST_GRAPHS = 64
+"""How many a function may become, for one object."""
+
+MOST_FOR_A_NUMBER = 8
+"""For how many values of one number, or lengths of one thing that only grows."""
+
+SAID_AFTER = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Reason:
+    """A condition of a graph that failed: ``s.step == 4``; where it comes from: FILE:LINE."""
+
+    condition: str
+    line: str
+
+    @property
+    def of_number(self) -> tuple[str, float] | None:
+        """What has to be a number, and which one; None for other conditions."""
+        parts = re.fullmatch(r"(.+) == (-?[\d.]+(?:e[-+]?\d+)?)", self.condition)
+        return (parts[1], float(parts[2])) if parts else None
+
+    @property
+    def subject(self) -> str:
+        """What the condition is about."""
+        return self.of_number[0] if self.of_number else self.condition
+
+    @property
+    def remedy(self) -> str:
+        """What to write instead."""
+        if self.condition.startswith(("len(", "not ")):
+            return (
+                "keep what grows in a tensor of a fixed shape (register_buffer), or do it outside"
+            )
+        if self.of_number:
+            return f"make {self.subject} a tensor (register_buffer), or calculate with tensors"
+        return "pass as a tensor what changes from call to call"
+
+    def __str__(self) -> str:
+        return f"{self.condition} ({self.line})"
+
+
+def why_again(frame: Any, entry: Any) -> Reason:
+    """Return which condition a call fails, of the latest graph of the function that is called."""
+    given = (entry.guard_manager, entry.code, frame.f_locals, entry.compile_id, None, True)
+    said = get_guard_fail_reason(*given).strip()  # a number, the condition, its line, a stack
+    condition = re.sub(r"^\d+/\d+: ", "", said).partition("  # ")[0].partition("\n")[0].strip()
+    lines = re.findall(r'File "([^"]+)", line (\d+)', said)
+    return Reason(condition, ":".join(lines[-1]) if lines else _line(frame.f_code, condition))
+
+
+def _line(code: CodeType, condition: str) -> str:
+    """Return the first line of a function with a name of the condition: of symbols none is kept."""
+    number = code.co_firstlineno
+    names = re.findall(r"[A-Za-z_]\w*", condition.partition(" == ")[0])
+    try:
+        lines = inspect.getsourcelines(code)[0]
+    except OSError:
+        lines = []
+    for k, text in enumerate(lines[1:], number + 1):
+        if names and re.search(rf"\b{names[-1]}\b", text):
+            number = k
+            break
+    return f"{code.co_filename}:{number}"
+
+
+class Recaptures:
+    """Counts them, for each function and each module that it is called with.
+
+    Args:
+        otherwise: what lets PyTorch run the rest, for an error; "" where it does.
+    """
+
+    def __init__(self, otherwise: str) -> None:
+        self._otherwise = otherwise
+        self._reasons: dict[tuple[CodeType, int], list[Reason]] = {}
+        self._said: set[tuple[CodeType, str]] = set()
+
+    def add(self, frame: Any, reason: Reason) -> str:
+        """Note one more; return why PyTorch is to run this call, "" where it is to be captured.
+
+        Says once, in the log, what is captured for one reason again and again, and what PyTorch
+        runs. Raises ModelError for too many graphs where it is to run nothing.
+        """
+        if is_layer(frame):
+            return ""
+        module = next((v for v in frame.f_locals.values() if isinstance(v, torch.nn.Module)), None)
+        before = self._reasons.setdefault((frame.f_code, id(module)), [])
+        alike = [r for r in before if r.subject == reason.subject] + [reason]
+        name = f"{frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_code.co_firstlineno})"
+        if len(alike) >= MOST_FOR_A_NUMBER and _goes_on(alike):
+            many = f"{len(alike)} graphs for values of {reason.subject}"
+        elif len(before) + 1 >= MOST_GRAPHS:
+            many = f"{MOST_GRAPHS} graphs"
+        else:
+            before.append(reason)
+            if len(alike) == SAID_AFTER:
+                what = f"{name} is captured again and again, since {reason.subject} changes"
+                self._say(frame, reason, f"{what} ({reason.line})")
+            return ""
+        if self._otherwise:
+            raise ModelError(
+                "The module became too many graphs.",
+                expected=f"at most {MOST_GRAPHS}, and {MOST_FOR_A_NUMBER} for values of one number",
+                received=f"{many}, the last since not {reason}",
+                remedy=f"{reason.remedy}; or let PyTorch run it: {self._otherwise}",
+            )
+        what = f"PyTorch runs {name} where no graph of it fits"
+        self._say(
+            frame,
+            reason,
+            f"{what}: there are {many}, the last since not {reason.condition} ({reason.line})",
+            "left",
+        )
+        return f"{name} where no graph of it fits: {reason.subject} changes ({reason.line})"
+
+    def _say(self, frame: Any, reason: Reason, what: str, kind: str = "") -> None:
+        said = (frame.f_code, kind or reason.subject)
+        if said not in self._said:
+            self._said.add(said)
+            log.warning("%s; to have one graph, %s", what, reason.remedy)
+
+
+def _goes_on(alike: list[Reason]) -> bool:
+    """Whether one more graph will not do: numbers, and lengths that only grow."""
+    numbers = [r.of_number[1] for r in alike if r.of_number]
+    if len(numbers) < len(alike):
+        return False
+    grows = all(a < b for a, b in itertools.pairwise(numbers))
+    return grows or not alike[-1].subject.startswith("len(")

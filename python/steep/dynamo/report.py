@@ -1,0 +1,106 @@
+"""What became of a module: its graphs, why there are several, and what PyTorch runs of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from steep.graph.flops import Arithmetic
+    from steep.verify.compare import Outcome
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportReport:
+    """How one graph of the module came about."""
+
+    exporter: str  # "dynamo", "torch.export", "tracing"; "PyTorch", which runs it, when none can
+    reason: str  # why not the first of those tried; empty when it was
+    training: bool
+    seconds: float
+    cached: bool = False  # taken from what another process had exported
+    place: str = ""  # FILE:LINE of the function that it is of, where known
+    because: str = ""  # the condition of an earlier graph that no longer held
+    operators: int = 0  # of ONNX, in the engine
+    in_torch: tuple[str, ...] = ()  # operations between its parts that PyTorch runs, and why
+    arithmetic: Arithmetic | None = dataclasses.field(default=None, repr=False, compare=False)
+    outcomes: tuple[Outcome, ...] = dataclasses.field(default=(), repr=False, compare=False)
+
+    @property
+    def verified(self) -> float | None:
+        """The largest relative difference to PyTorch's results and gradients in the first step.
+
+        None: not all of it was compared (``verify=True`` asks for it); see ``ORTModule``.
+        """
+        found = [o.largest for o in self.outcomes if o.largest is not None]
+        return max(found) if found and len(found) == len(self.outcomes) else None
+
+    @property
+    def flops(self) -> tuple[int, int] | None:
+        """Floating-point operations of a forward pass that the engine does, and that PyTorch does.
+
+        Those of matrix products, convolutions and attention in the captured graph, for the extents
+        of its first call, as ``torch.utils.flop_counter`` counts them: two a multiplication and
+        addition. Neither backward, nor elementwise operators, nor what lies between graphs, counts.
+        None where it could not be counted.
+        """
+        return None if self.arithmetic is None else self.arithmetic.flops
+
+    def __str__(self) -> str:
+        """Say it in a line, and one more for each thing of note."""
+        mode = "training" if self.training else "evaluation"
+        source = "from the cache" if self.cached else f"in {self.seconds:.1f} s"
+        lines = [f"{self.exporter}, {mode}, {self.operators} operators, {source} {self.place}"]
+        if self.verified is not None:
+            lines.append(f"  differs from PyTorch by at most {self.verified:.1g}")
+        if self.because:
+            lines.append(f"  captured again: {self.because}")
+        if self.exporter == "PyTorch":
+            lines.append(f"  PyTorch runs it all: {self.reason}")
+        lines += [f"  PyTorch runs one operation: {why}" for why in self.in_torch]
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What ``ORTModule.report()`` gives: print it, or read its fields."""
+
+    module: str
+    graphs: tuple[ExportReport, ...]
+    breaks: tuple[str, ...]  # why PyTorch runs what lies between graphs
+    fallback_calls: int  # that PyTorch ran, whole
+    beside: tuple[str, ...] = ()  # methods beside forward that were called, and PyTorch ran
+
+    @property
+    def whole(self) -> bool:
+        """Does the engine run all of every graph so far, and was no call PyTorch's?"""
+        left = any(g.exporter == "PyTorch" or g.in_torch for g in self.graphs)
+        return not (left or self.breaks or self.fallback_calls or self.beside)
+
+    @property
+    def share(self) -> float | None:
+        """Which share of the arithmetic in all graphs is the engine's, as ``flops`` counts it.
+
+        None where there is none, or where it could not be counted.
+        """
+        counted = [g.flops for g in self.graphs]
+        known = [c for c in counted if c is not None]
+        total = sum(here + there for here, there in known)
+        return sum(here for here, _ in known) / total if total and None not in counted else None
+
+    def __str__(self) -> str:
+        """Write it as a list, a graph an item."""
+        seconds = sum(g.seconds for g in self.graphs)
+        lines = [f"{self.module}: {len(self.graphs)} graphs, {seconds:.1f} s to make them"]
+        for number, graph in enumerate(self.graphs, 1):
+            first, *more = str(graph).splitlines()
+            lines.append(f"{number:3}  {first}")
+            lines += [f"     {line}" for line in more]
+        if self.share is not None:
+            of = "of these graphs " if self.breaks else ""
+            lines.append(f"{self.share:.1%} of the products and convolutions {of}run in the engine")
+        lines += [f"PyTorch runs what lies between two graphs: {why}" for why in self.breaks]
+        lines += [f"PyTorch runs a method beside forward: {what}" for what in self.beside]
+        if self.fallback_calls:
+            lines.append(f"{self.fallback_calls} calls ran in PyTorch")
+        return "\n".join(lines)

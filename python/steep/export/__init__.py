@@ -1,0 +1,1 @@
+"""A module of PyTorch's as an ONNX file."""

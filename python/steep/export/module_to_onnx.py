@@ -1,0 +1,149 @@
+"""A PyTorch module → an ONNX file of what it computes in evaluation mode, by torch.export."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx
+import torch
+
+from steep.errors import ModelError
+from steep.lowering.export_mode import quiet
+from steep.lowering.ops.stop_gradient import TRANSLATIONS
+from steep.lowering.training_semantics import faithful
+from steep.onnx_graph.initializers import embed_weights
+
+_PREFIX = "module."
+
+
+class _Flat(torch.nn.Module):
+    """Returns the tensors among the results of a module."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.training = module.training  # but let submodules keep theirs
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with faithful():
+            results = _tensors_in(self.module(*tensors))
+        for i, tensor in enumerate(results):
+            if tensor.is_complex():
+                raise RuntimeError(f"result {i} is complex, which ONNX has no type for")
+        return tuple(results)
+
+
+def export(
+    module: torch.nn.Module, tensors: Sequence[torch.Tensor], *, opset: int | None = None
+) -> onnx.ModelProto:
+    """Return the model for arguments like these, of any extents where that can be, with weights.
+
+    Inputs are named after the parameters of ``forward``. ``opset`` is by default the exporter's.
+    Results that are no tensors, nor in lists, tuples, dicts or dataclasses, are left out. Raises
+    ModelError with the reason.
+    """
+    flat = _Flat(module)
+    names = _input_names(module, len(tensors))
+    auto = torch.export.Dim.AUTO
+    shapes = tuple({axis: auto for axis in range(t.ndim)} for t in tensors)
+    try:
+        # Its graph so far goes to stderr where it gives up.
+        with quiet(), contextlib.redirect_stderr(io.StringIO()), _nothing_kept(module):
+            # Capturing here, once, keeps torch.onnx from trying its slower ways too.
+            captured = torch.export.export(
+                flat,
+                tuple(t.detach() for t in tensors),
+                dynamic_shapes={"tensors": shapes},
+                strict=False,
+            )
+            with torch.no_grad():  # what is captured says all; attention is taken apart otherwise
+                program = torch.onnx.export(
+                    captured,
+                    (),
+                    dynamo=True,
+                    custom_translation_table=TRANSLATIONS,
+                    input_names=names,
+                    opset_version=opset,
+                    optimize=False,
+                    verbose=False,
+                )
+            assert program is not None and program.exported_program is not None
+            signature = program.exported_program.graph_signature
+            given = dict(zip(signature.user_inputs, names, strict=True))
+            written = [given[name] for name in signature.user_inputs_to_mutate.values()]
+            written += [n.removeprefix(_PREFIX) for n in signature.buffers_to_mutate.values()]
+            if written:
+                raise RuntimeError(f"forward writes into {written[0]}")
+    except Exception as e:  # it raises whatever went wrong inside it
+        raise ModelError(
+            f"The module {type(module).__name__} could not be exported to ONNX.",
+            received=_first_line(e),
+            remedy="change the code named above",
+        ) from e
+    graph: Any = program.model.graph
+    held = {n for n, _ in flat.named_parameters(remove_duplicate=False)}
+    held |= {n for n, _ in flat.named_buffers(remove_duplicate=False)}
+    states = {name: name.removeprefix(_PREFIX) for name in graph.initializers if name in held}
+    for name in states:  # the rest are constants
+        value = graph.initializers.pop(name)
+        value.const_value = None
+        graph.inputs.append(value)
+    return embed_weights(program.model_proto, states, module)
+
+
+@contextlib.contextmanager
+def _nothing_kept(module: torch.nn.Module) -> Iterator[None]:
+    """Raise RuntimeError where forward keeps tensors in attributes; these are as before."""
+    before = [(m, name, dict(vars(m))) for name, m in module.named_modules()]
+    kept = ""
+    try:
+        yield
+    finally:
+        for m, path, attributes in before:
+            for name, value in list(vars(m).items()):
+                if not isinstance(value, torch.Tensor) or attributes.get(name) is value:
+                    continue
+                # what hooks compose of parameters, such as weight_orig, is not kept
+                if not any(parameter.startswith(f"{name}_") for parameter in m._parameters):
+                    kept = f"{path}.{name}".lstrip(".")
+            vars(m).clear()
+            vars(m).update(attributes)
+    if kept:
+        raise RuntimeError(f"forward keeps {kept} from one call to the next")
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in lists, tuples, dicts and dataclasses, such as transformers' outputs."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        items: Sequence[Any] = list(value.values())
+    elif dataclasses.is_dataclass(value):
+        items = [getattr(value, field.name) for field in dataclasses.fields(value) if field.init]
+    elif isinstance(value, (list, tuple)):
+        items = value
+    else:
+        return []
+    return [tensor for item in items for tensor in _tensors_in(item)]
+
+
+def _input_names(module: torch.nn.Module, count: int) -> list[str]:
+    """Name positional arguments after the parameters of ``forward``; those of ``*xs``: xs.0 …"""
+    try:
+        bound = inspect.signature(module.forward).bind(*range(count))
+    except TypeError as e:
+        raise TypeError(f"{type(module).__name__}.forward(): {e}") from None
+    names = []
+    for name, value in bound.arguments.items():
+        names += [f"{name}.{i}" for i in range(len(value))] if isinstance(value, tuple) else [name]
+    return names
+
+
+def _first_line(e: BaseException) -> str:
+    text = str(e.__cause__ or e).strip()
+    return f"{type(e.__cause__ or e).__name__}: {text.splitlines()[0] if text else ''}"[:300]

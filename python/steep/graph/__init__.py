@@ -1,0 +1,1 @@
+"""Runs a lowered graph as a call of PyTorch, with its backward."""

@@ -1,0 +1,294 @@
+"""A captured graph in ONNX, ready to run: forward, backward, and derivatives of that."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+import torch
+from torch.autograd import forward_ad
+from torch.utils.dlpack import from_dlpack, to_dlpack
+
+from steep._steep import (
+    ModuleProgram,
+    ModuleRun,
+    ProviderChoice,
+    gradient_model,
+    keep_freed_memory,
+    return_freed_memory,
+)
+from steep.errors import DataError, ModelError
+from steep.lowering.ops.index_bounds import indices_as_given
+from steep.onnx_graph.gradient_reach import reached
+from steep.session.training import announce_precision
+
+log = logging.getLogger("steep")
+
+_SEED_RANGE = 2**63 - 1
+
+# Before these steps malloc gives back what the last ones left in gaps that no later request may
+# fit. By the last of them the gaps are where they stay.
+_TIDIED_STEPS = (2, 3, 5, 9, 17)
+
+
+def autocast_precision() -> str:
+    """Return what the region of autocast around this call asks for."""
+    if not torch.is_autocast_enabled("cpu"):
+        return "fp32"
+    dtype = torch.get_autocast_dtype("cpu")
+    return "fp16" if dtype == torch.float16 else "bf16"  # autocast takes no others
+
+
+def is_observed() -> bool:
+    """Return whether shapes are propagated, and nothing is computed."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+
+
+def has_tangents(arguments: Sequence[Any]) -> bool:
+    """Return whether one of a call's arguments has a tangent, of derivatives in forward mode."""
+    return forward_ad._current_level >= 0 and any(
+        isinstance(t, torch.Tensor) and forward_ad.unpack_dual(t).tangent is not None
+        for t in arguments
+    )
+
+
+class Call:
+    """A graph ready to run, differentiated for one set of wanted gradients.
+
+    Args:
+        model: serialised ONNX; all that it computes with is an input, parameters too.
+        names: of its inputs.
+        inputs: where each of these is among the tensors of a call; ``count`` of them are given.
+        wanted_inputs: the tensors of a call whose gradients backward returns: of those that a
+            gradient reaches, since the histories of others may have been freed.
+        precision: "fp32", "bf16" or "fp16".
+        providers: where it runs.
+        connected: for each result, the tensors of a call that PyTorch's autograd reaches from it:
+            their gradients are zero where the graph has none.
+        kept_inputs, kept_results: by tensor of a call, and by result: does PyTorch's autograd keep
+            it where it lies? All, by default. Backward reads copies of others, which anybody may
+            write to before it.
+
+    Raises ModelError. Calls from several threads are safe.
+    """
+
+    def __init__(
+        self,
+        model: bytes,
+        names: list[str],
+        inputs: list[int],
+        count: int,
+        wanted_inputs: tuple[int, ...],
+        *,
+        precision: str,
+        providers: Sequence[ProviderChoice] = (),
+        connected: Sequence[set[int]] = (),
+        kept_inputs: Sequence[bool] = (),
+        kept_results: Sequence[bool] = (),
+    ) -> None:
+        self.model = model
+        places = range(count)
+        self.in_place = [i for i in places if not kept_inputs or kept_inputs[i]]
+        self.may_change = sorted({*places}.difference(self.in_place))
+        self.kept_results = kept_results
+        self.names, self.inputs, self.count = names, inputs, count
+        self.connected = connected
+        self.wanted_inputs = wanted_inputs
+        self.precision = precision
+        self.providers = list(providers)
+        self._differentiated: dict[tuple[tuple[int, ...], tuple[int, ...]], Call] = {}
+        named = dict(zip(inputs, names, strict=True))
+        self.program = ModuleProgram(
+            model,
+            inputs=names,
+            input_gradients=[named.get(i, "") for i in wanted_inputs],
+            precision=precision,
+            providers=self.providers,
+            may_change=[named[i] for i in self.may_change if i in named],
+        )
+        announce_precision(precision)
+        self.announced = False
+        self.steps = 0
+        self.last = threading.local()  # of each thread's last run: the seed
+        self.constant_results = [not d for d in self.program.differentiable]
+        self.gradients = bool(wanted_inputs) and not all(self.constant_results)
+        if self.gradients:  # a loop follows that allocates the same arrays at every step
+            keep_freed_memory()
+            return_freed_memory()  # of the capture
+
+    def run(
+        self, tensors: list[torch.Tensor], gradients: bool
+    ) -> tuple[list[torch.Tensor], ModuleRun | None, list[bool]]:
+        """Return the results, the run that waits for backward, which results backward reads."""
+        self.steps += gradients
+        if self.steps in _TIDIED_STEPS:
+            return_freed_memory()
+        seed = int(torch.randint(_SEED_RANGE, ())) if self.program.random else 0
+        self.last.seed = seed
+        if not self.announced and log.isEnabledFor(logging.INFO):
+            log.info("step planned: %s", self.program.plan(self._arrays(tensors), gradients))
+        self.announced = True
+        arrays = self._arrays(tensors)
+        with indices_as_given():
+            capsules, run, read = self.program.forward(arrays, gradients, seed)
+        return [from_dlpack(c) for c in capsules], run, read
+
+    def _arrays(self, tensors: Sequence[torch.Tensor]) -> list[object]:
+        return [to_dlpack(tensors[i].detach().contiguous()) for i in self.inputs]
+
+    def moved(self, tensors: Sequence[torch.Tensor], pointers: Sequence[int]) -> dict[int, object]:
+        """Return those of the graph's inputs, by position, that are not at ``pointers`` by now."""
+        return {
+            k: to_dlpack(tensors[i])
+            for k, i in enumerate(self.inputs)
+            if tensors[i].data_ptr() != pointers[i]
+        }
+
+    def in_order(
+        self, in_place: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Return the tensors of a call: some stay in place, and others may change."""
+        placed = dict(zip(self.in_place, in_place, strict=False))
+        placed.update(zip(self.may_change, others, strict=True))
+        return [placed[i] for i in range(self.count)]
+
+    def differentiated(self, wanted: tuple[int, ...], among: tuple[int, ...]) -> Call:
+        """Return the graph of this one's gradients as a call of its own, made when first asked for.
+
+        Its tensors are this call's and then the gradients of the results ``among``; its results
+        are the gradients of ``wanted_inputs`` that the graph has. Of its tensors those at
+        ``wanted`` may be differentiated again.
+        """
+        call = self._differentiated.get((wanted, among))
+        if call is not None:
+            return call
+        if self.program.random:
+            raise ModelError(
+                "The gradients of a graph that draws random numbers are not differentiated again.",
+                expected="create_graph=False, or a module in evaluation mode",
+                remedy="call eval() on the dropouts within, or run this module in PyTorch",
+            )
+        outputs = [o.name for o in onnx.load_from_string(self.model).graph.output]
+        named = dict(zip(self.inputs, self.names, strict=True))
+        wrt = [named[i] for i in self.wanted_inputs if i in named]
+        made = onnx.load_from_string(
+            gradient_model(self.model, wrt, [outputs[i] for i in among], True)
+        )
+        del made.graph.output[: len(made.graph.output) - len(wrt)]  # results are there already
+        own = set(self.names)
+        seeds = [v.name for v in made.graph.input if v.name not in own]
+        count = self.count + len(seeds)
+        names = [*self.names, *seeds]
+        inputs = [*self.inputs, *range(self.count, count)]
+        reach = reached(made.graph)
+        known = {i for i, name in zip(inputs, names, strict=True) if name in reach}
+        call = self._differentiated[wanted, among] = Call(
+            made.SerializeToString(),
+            names,
+            inputs,
+            count,
+            tuple(i for i in wanted if i in known),
+            precision=self.precision,
+            providers=self.providers,
+        )
+        return call
+
+    def gradients_from(self, results: list[torch.Tensor]) -> list[torch.Tensor | None]:
+        """Sort the last results of ``differentiated``: None for what the graph does not have."""
+        known = set(self.inputs)
+        count = sum(i in known for i in self.wanted_inputs)
+        rest = iter(results[len(results) - count :])
+        return [next(rest) if i in known else None for i in self.wanted_inputs]
+
+
+class Autograd(torch.autograd.Function):
+    """A run of a call as one node of autograd: apply(call, tensors, *wanted inputs)."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, call: Call, tensors: list[torch.Tensor], *wanted: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the results; keep what backward needs."""
+        results, ctx.run, read = call.run(tensors, gradients=True)
+        ctx.call = call
+        ctx.pointers = [t.data_ptr() for t in tensors]
+        ctx.set_materialize_grads(False)
+        # The engine holds the bytes; saving them makes PyTorch notice when they change too early,
+        # and refuse a second backward that nobody asked to retain.
+        held = []
+        for i, constant in enumerate(call.constant_results):
+            # without a history, or where PyTorch's backward does not read it, it may be written to
+            if read[i] and (constant or (call.kept_results and not call.kept_results[i])):
+                results[i] = results[i].clone()
+            elif read[i]:
+                held.append(results[i])
+        ctx.mark_non_differentiable(
+            *(r for r, constant in zip(results, call.constant_results, strict=True) if constant)
+        )
+        # Aliases stay where the tensors lay, and have their versions.
+        aliases = [t.detach() for t in tensors]
+        ctx.tensors = tensors
+        ctx.save_for_backward(*(aliases[i] for i in call.in_place), *held)
+        ctx.others = [aliases[i] for i in call.may_change]
+        ctx.versions = [t._version for t in ctx.others]
+        ctx.shapes = [(t.shape, t.dtype) for t in wanted]
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """Return a gradient, or None, for each argument of apply()."""
+        saved, call = ctx.saved_tensors, ctx.call  # raises when one was changed in place, or freed
+        if all(g is None for g in gradients):
+            return (None,) * (2 + len(call.wanted_inputs))
+        aliases = call.in_order(saved, ctx.others)
+        changed = [t._version for t in ctx.others] != ctx.versions
+        if torch.is_grad_enabled():  # create_graph=True
+            there = zip(ctx.tensors, aliases, ctx.pointers, strict=True)
+            if changed or any(t.data_ptr() not in (a.data_ptr(), at) for t, a, at in there):
+                raise _changed()
+            return None, None, *_differentiable_backward(call, [*ctx.tensors], gradients)
+        arrays = [None if g is None else to_dlpack(g.contiguous()) for g in gradients]
+        # freed and gathered anew, in between
+        moved = call.moved(aliases, ctx.pointers)
+        capsules = call.program.backward(ctx.run, arrays, moved, changed)
+        found = [None if c is None else from_dlpack(c) for c in capsules]
+        if None in capsules and call.connected:
+            _fill_in_zeros(call, found, gradients, ctx.shapes)
+        return None, None, *found
+
+
+def _changed() -> DataError:
+    return DataError(
+        "What forward read was written to since, and derivatives of gradients read it again.",
+        expected="the values that forward read",
+        remedy="write after backward, or hand on a clone()",
+    )
+
+
+def _fill_in_zeros(
+    call: Call,
+    found: list[torch.Tensor | None],
+    gradients: tuple[torch.Tensor | None, ...],
+    shapes: Sequence[tuple[torch.Size, torch.dtype]],
+) -> None:
+    """Put zeros where the graph has no gradient and PyTorch gives one; None is not updated."""
+    given = zip(call.connected, gradients, strict=True)
+    reach = set().union(*(each for each, g in given if g is not None))
+    for k, i in enumerate(call.wanted_inputs):
+        if found[k] is None and i in reach:
+            found[k] = torch.zeros(shapes[k][0], dtype=shapes[k][1])
+
+
+def _differentiable_backward(
+    call: Call, tensors: list[torch.Tensor], gradients: tuple[torch.Tensor | None, ...]
+) -> list[torch.Tensor | None]:
+    """Run the backward as a forward of its own, for derivatives of the gradients."""
+    among = tuple(i for i, g in enumerate(gradients) if g is not None)
+    tensors += [g for g in gradients if g is not None]
+    wanted = tuple(i for i, t in enumerate(tensors) if t.requires_grad)
+    again = call.differentiated(wanted, among)
+    inputs = [tensors[i] for i in again.wanted_inputs]
+    return call.gradients_from(list(Autograd.apply(again, tensors, *inputs)))

@@ -1,0 +1,230 @@
+"""A captured graph of which the engine cannot run all: the rest is PyTorch's, between its parts."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx.passes.split_module import split_module
+
+from steep.graph.compiled_graph import NothingToRun, Piece, bring_in
+from steep.lowering.func_transforms import in_pytorch, transforms
+from steep.lowering.lower import CannotLower
+
+Bring = Callable[[torch.fx.GraphModule, Sequence[Any], str], Piece]
+
+_ROUNDS = 16  # of looking for what cannot be brought in
+_NAME = "steep.name"  # of an operation in the whole graph, where parts have names of their own
+# what reads memory: where a part gives a slice, nothing lies between its rows
+_OF_MEMORY = {"as_strided", "as_strided_copy", "as_strided_scatter", "resize", "set"}
+
+
+def bring_in_parts(
+    graph_module: torch.fx.GraphModule,
+    examples: Sequence[Any],
+    precision: str,
+    first: CannotLower,
+    bring: Bring = bring_in,
+) -> tuple[Callable[..., Any], list[Piece], list[CannotLower]]:
+    """Return what runs a graph whose whole cannot be brought in, its parts, and why not the rest.
+
+    ``first`` is what was said about the whole; ``bring`` brings in a part. Raises CannotLower where
+    nothing can be.
+    """
+    refused: dict[str, CannotLower] = {}
+    known = dict(zip(_placeholders(graph_module), examples, strict=True))
+    found = [first, *first.others]
+    for _ in range(_ROUNDS):
+        known_before = {*refused}
+        for e in found:
+            at = _operation(graph_module, e.node) or _transform_in(graph_module)
+            if not at or at in known_before or _must_stay_whole(graph_module, at):
+                raise e
+            around = _region_around(graph_module.graph, at)
+            for name in around or _transform_around(graph_module, at):
+                refused.setdefault(name, _as_of(e, name))
+        parts = _split(graph_module, frozenset(refused))
+        pieces, found = _bring_in_all(parts, known, precision, frozenset(refused), bring)
+        if found:
+            continue
+        if not pieces:
+            raise CannotLower("; ".join(dict.fromkeys(map(str, refused.values()))), "")
+        return in_pytorch(parts), pieces, list(refused.values())
+    raise found[-1]
+
+
+def _operation(graph_module: torch.fx.GraphModule, name: str) -> str:
+    """Return the operation to run in PyTorch, "" if unknown: of several results, what gives all."""
+    node = next((n for n in graph_module.graph.nodes if n.name == name), None)
+    while node is not None and (source := _taken_from(node)) is not None:
+        node = source
+    return node.name if node is not None and node.op.startswith("call_") else ""
+
+
+def _as_of(e: CannotLower, name: str) -> CannotLower:
+    """Return the refusal of another operation for the same reason."""
+    if e.node == name:
+        return e
+    other = CannotLower(str(e), name)
+    other.others = e.others
+    return other
+
+
+def _transform_around(graph_module: torch.fx.GraphModule, at: str) -> list[str]:
+    """Return an operation's name, and all of the transform of a function around it."""
+    return next((names for names in _transforms(graph_module.graph) if at in names), [at])
+
+
+def _transform_in(graph_module: torch.fx.GraphModule) -> str:
+    """Return the first transform of a function, to blame where nobody else is known; else ""."""
+    return next((names[0] for names in _transforms(graph_module.graph)), "")
+
+
+def _transforms(graph: torch.fx.Graph) -> Iterator[list[str]]:
+    """Give the operations of each transform of ``torch.func``."""
+    for region in transforms(graph):
+        yield [n.name for n in region if n.op.startswith("call_")]
+
+
+def _split(graph_module: torch.fx.GraphModule, refused: frozenset[str]) -> torch.fx.GraphModule:
+    """Return the graph as calls of graphs, each of them whole or refused."""
+    part: dict[str, int] = {}
+    operations = [n for n in graph_module.graph.nodes if n.op.startswith("call_")]
+    for n in operations:
+        n.meta[_NAME] = n.name
+    groups = itertools.groupby(operations, lambda n: n.name in refused)
+    for number, (_, group) in enumerate(groups):
+        part.update((n.name, number) for n in group)
+    for n in operations:
+        if (source := _taken_from(n)) is not None and source.name in part:
+            part[n.name] = part[source.name]
+    return split_module(
+        graph_module,
+        None,  # type: ignore[arg-type]
+        lambda n: part.get(n.name, 0),
+        keep_original_order=True,
+    )
+
+
+def _taken_from(n: torch.fx.Node) -> torch.fx.Node | None:
+    """Return the operation that gives several values, or an extent, of which this one takes one."""
+    if n.target is torch.ops.aten.sym_size.int and isinstance(n.args[0], torch.fx.Node):
+        return n.args[0]
+    source = n.args[0] if n.target is operator.getitem else None
+    if isinstance(source, torch.fx.Node):
+        return source if isinstance(source.meta.get("example_value"), (tuple, list)) else None
+    return None
+
+
+def _bring_in_all(
+    parts: torch.fx.GraphModule,
+    known: dict[str, Any],
+    precision: str,
+    refused: frozenset[str],
+    bring: Bring,
+) -> tuple[list[Piece], list[CannotLower]]:
+    """Put into the place of each graph that is not refused what runs it; and why not."""
+    pieces, found = [], []
+    for name, part in list(parts.named_children()):
+        if not isinstance(part, torch.fx.GraphModule):
+            continue
+        names = {n.name: n.meta[_NAME] for n in part.graph.nodes if n.op.startswith("call_")}
+        modes = {n.name for n in part.graph.nodes if n.target is torch._C._set_grad_enabled}
+        if refused.intersection(known for n, known in names.items() if n not in modes):
+            setattr(parts, name, _Run(_in_its_mode(in_pytorch(part))))
+            continue
+        given = [n for n in part.graph.nodes if n.op == "placeholder"]
+        examples = [known.get(n.name, n.meta["example_value"]) for n in given]
+        try:
+            pieces.append(bring(part, examples, precision))
+        except NothingToRun:
+            setattr(parts, name, _Run(in_pytorch(part)))
+            continue
+        except CannotLower as e:
+            for each in (e, *e.others):
+                each.node = names.get(each.node, "")
+                found.append(each)
+            continue
+        setattr(parts, name, _Run(pieces[-1]))
+    return pieces, found
+
+
+def _in_its_mode(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what leaves the mode of gradients as it was, also where it raises."""
+
+    def run(*arguments: Any) -> Any:
+        with torch.set_grad_enabled(torch.is_grad_enabled()):
+            return forward(*arguments)
+
+    return run
+
+
+class _Run(torch.nn.Module):
+    """Stands for a part in the graph of parts."""
+
+    def __init__(self, piece: Callable[..., Any]) -> None:
+        super().__init__()
+        self.piece = piece
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run it past the hooks of all modules, which are for those that the user has."""
+        return self.piece(*arguments)
+
+    def forward(self, *arguments: Any) -> Any:
+        return self.piece(*arguments)
+
+
+def _placeholders(graph_module: torch.fx.GraphModule) -> list[str]:
+    return [n.name for n in graph_module.graph.nodes if n.op == "placeholder"]
+
+
+def _must_stay_whole(graph_module: torch.fx.GraphModule, at: str) -> bool:
+    """Would it mean something else between two parts?"""
+    (n,) = (n for n in graph_module.graph.nodes if n.name == at)
+    name = n.target if isinstance(n.target, str) else n.target.__name__
+    apart = at in _in_regions(graph_module.graph) and not _region_around(graph_module.graph, at)
+    return apart or name.strip("_") in _OF_MEMORY
+
+
+def _region_around(graph: torch.fx.Graph, at: str) -> list[str]:
+    """Return the operations of the region of a mode of gradients around one, with what sets it.
+
+    PyTorch runs all of it. None, where the region is one of autocast, or does not end.
+    """
+    outside = torch.is_grad_enabled()
+    region: list[str] = []
+    for n in graph.nodes:
+        if n.target is torch.amp.autocast_mode._enter_autocast:
+            return []
+        changes = n.target is torch._C._set_grad_enabled
+        if region or (changes and n.args[0] != outside):
+            region += [n.name] if n.op.startswith("call_") else []
+            if changes and n.args[0] == outside:
+                if at in region:
+                    return region
+                region = []
+    return []
+
+
+def within(graph: torch.fx.Graph) -> set[str]:
+    """Return the operations that mean something else outside of what is around them."""
+    return _in_regions(graph).union(*_transforms(graph))
+
+
+def _in_regions(graph: torch.fx.Graph) -> set[str]:
+    """Return the operations that a mode of gradients or of autocast holds for, and what sets it."""
+    names: set[str] = set()
+    outside = torch.is_grad_enabled()
+    gradients: Any = outside
+    depth = 0
+    for n in graph.nodes:
+        changes = n.target is torch._C._set_grad_enabled
+        gradients = n.args[0] if changes else gradients
+        depth += n.target is torch.amp.autocast_mode._enter_autocast
+        if changes or depth or gradients != outside:
+            names.add(n.name)
+        depth -= n.target is torch.amp.autocast_mode._exit_autocast
+    return names

@@ -1,0 +1,1 @@
+"""A captured graph of PyTorch's → an ONNX model."""

@@ -1,0 +1,145 @@
+"""Regions of autocast within forward, said in casts: a program has one precision.
+
+Where a region differs from what is around the call, products are given operands of the region's
+type. A region without autocast inside of one with it has float64 products: the engine narrows those
+of float32, and leaves these alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch.utils._pytree import tree_leaves
+
+from steep.lowering.aliasing import all_written_by, memory_of
+
+_aten = torch.ops.aten
+_NARROW = (torch.bfloat16, torch.float16)
+_PRODUCTS = {
+    getattr(_aten, name)
+    for name in (
+        *("addbmm", "addmm", "addmv", "baddbmm", "bmm", "linear", "matmul", "mm", "mv"),
+        *("conv1d", "conv2d", "conv3d", "conv_tbc", "convolution", "scaled_dot_product_attention"),
+        *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    )
+}
+"""Whose operands autocast narrows."""
+_BOUNDS = {torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast}
+_CASTS = {_aten._to_copy, _aten.to, _aten.type_as, _aten.copy, _aten.copy_}
+
+
+def regions(graph: torch.fx.Graph) -> dict[str, torch.dtype | None]:
+    """Return the operations of a captured graph in regions that are not as around the call.
+
+    Each with the region's type; None without autocast.
+    """
+    around = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    stack = [around]
+    found: dict[str, torch.dtype | None] = {}
+    entered: set[torch.fx.Node] = set()
+    for n in graph.nodes:
+        if n.target is torch.amp.autocast_mode._enter_autocast:
+            device, dtype, enabled, *_ = n.args
+            if device == "cpu":
+                entered.add(n)
+                stack.append((dtype or torch.get_autocast_dtype("cpu")) if enabled else None)
+        elif n.target is torch.amp.autocast_mode._exit_autocast:
+            if n.args[0] in entered:
+                stack.pop()
+        elif n.op.startswith("call_") and stack[-1] != around:
+            found[n.name] = stack[-1]
+    return found
+
+
+def spell(
+    graph: torch.fx.Graph,
+    of: dict[str, torch.dtype | None],
+    origin: Callable[[torch.fx.Node], torch.fx.Node | None],
+) -> None:
+    """Put casts into a graph of ATen; ``origin`` gives a node's in the captured graph.
+
+    What regions say holds, as ``regions`` returned it. The nodes that enter and leave them go, and
+    ``meta["val"]`` is what the casts make of it.
+    """
+    for n in reversed(graph.nodes):
+        if n.target in _BOUNDS:
+            graph.erase_node(n)
+    if not of:
+        return
+    for n in list(graph.nodes):
+        if n.target is _aten._assert_tensor_metadata.default:  # of what a trace made
+            graph.erase_node(n)
+            continue
+        made_from = origin(n) if isinstance(n.target, torch._ops.OpOverload) else None
+        if made_from is None or made_from.name not in of or n.target.overloadpacket in _CASTS:
+            continue
+        region = of[made_from.name]
+        product = n.target.overloadpacket in _PRODUCTS
+        if product:
+            _cast_operands(n, torch.float64 if region is None else region)
+        elif _is(n, torch.float32) and any(_is(i, *_NARROW) for i in n.all_input_nodes):
+            _cast_operands(n, torch.float32)
+        if product and region is None:
+            _cast_result(n)
+    _propagate(graph)
+
+
+def _propagate(graph: torch.fx.Graph) -> None:
+    for n in graph.nodes:
+        if isinstance(n.target, torch._ops.OpOverload) or n.target is operator.getitem:
+            args, kwargs = torch.fx.map_arg((n.args, n.kwargs), lambda i: i.meta["val"])
+            with detect_fake_mode(args) or contextlib.nullcontext():
+                n.meta["val"] = n.target(*args, **kwargs)
+
+
+def _is(n: torch.fx.Node, *dtypes: torch.dtype) -> bool:
+    values = tree_leaves(n.meta.get("val"))
+    return any(isinstance(t, torch.Tensor) and t.dtype in dtypes for t in values)
+
+
+def _cast_operands(n: torch.fx.Node, dtype: torch.dtype) -> None:
+    with n.graph.inserting_before(n):
+        for operand in dict.fromkeys(n.all_input_nodes):
+            value = operand.meta.get("val")
+            if isinstance(value, torch.Tensor) and value.dtype in (torch.float32, *_NARROW):
+                n.replace_input_with(operand, _cast(operand, value, dtype, n))
+
+
+def _cast_result(n: torch.fx.Node) -> None:
+    value = n.meta["val"]
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
+        return
+    with n.graph.inserting_after(n):
+        cast = _cast(n, value, torch.float32, n)
+    n.replace_all_uses_with(cast, lambda user: user is not cast)
+
+
+def _cast(given: torch.fx.Node, value: Any, dtype: torch.dtype, like: torch.fx.Node) -> Any:
+    cast = like.graph.call_function(_aten._to_copy.default, (given,), {"dtype": dtype})
+    with value.fake_mode:
+        cast.meta = {**like.meta, "val": value.to(dtype)}
+    return cast
+
+
+def narrow_arguments(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """Return the arguments that another module in a region of autocast made narrow."""
+    given = [n for n in graph.nodes if n.op == "placeholder"]
+    found = [n for n in given if getattr(n.meta["example_value"], "dtype", None) in _NARROW]
+    for n in graph.nodes:
+        written = {memory_of(t) for t in all_written_by(n)}
+        if any(memory_of(f) in written for f in found):
+            raise RuntimeError("forward writes into an argument that autocast made narrow")
+    return found
+
+
+def widen(graph: torch.fx.Graph, narrow: list[torch.fx.Node]) -> None:
+    """Read arguments as float32: the engine narrows by itself what autocast narrows."""
+    for node in narrow:
+        with graph.inserting_after(node):
+            wide = graph.call_method("float", (node,))
+        node.replace_all_uses_with(wide, lambda user, wide=wide: user is not wide)

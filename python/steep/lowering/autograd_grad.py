@@ -1,0 +1,117 @@
+"""``torch.autograd.grad`` within forward, written out as operators of the captured graph.
+
+What lies between the inputs and the outputs is computed once more, with its derivative; two nodes
+that compute the same are one in the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._dynamo import config
+from torch._dynamo.exc import Unsupported
+from torch._dynamo.variables import TorchInGraphFunctionVariable as _Function
+from torch.utils._pytree import tree_leaves
+
+from steep.lowering.aliasing import all_written_by
+from steep.lowering.func_transforms import is_operator, path_of, put, region_of, stand_in
+from steep.lowering.lower import refusal
+from steep.lowering.ops.autograd_function import Interpreter
+from steep.patching.replace import replaced
+
+
+@contextlib.contextmanager
+def slopes() -> Iterator[None]:
+    """Within, a derivative that forward takes is part of the graph.
+
+    Where the tracer does not take it, the function is PyTorch's, whole: between two graphs the
+    outputs would not know the inputs.
+    """
+    call = _Function.call_function
+
+    def calling(self: Any, tx: Any, *arguments: Any) -> Any:
+        if self.value is not torch.autograd.grad:
+            return call(self, tx, *arguments)
+        try:
+            with config.patch(trace_autograd_ops=True):
+                return call(self, tx, *arguments)
+        except Unsupported as e:
+            raise Unsupported(e.msg, e.gb_type, True, real_stack=e.real_stack) from e
+
+    with replaced(_Function, "call_function", calling):
+        yield
+
+
+def write_slopes(graph: torch.fx.Graph) -> None:
+    """Put operators into the place of each ``torch.autograd.grad``; raise CannotLower."""
+    written = [n for n in graph.nodes if n.target is torch.autograd.grad]
+    for n in written:
+        try:
+            _write(graph, n)
+        except Exception as e:  # whatever tracing raises
+            raise refusal(e, n) from e
+    for n in list(graph.nodes) if written else ():
+        # of what forward made for that: nobody else knows the tensor, nor can ask for its gradient
+        if n.target == "requires_grad_" and n.args[0].op != "placeholder":
+            n.replace_all_uses_with(n.args[0])
+            graph.erase_node(n)
+
+
+def _write(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
+    asked = inspect.signature(torch.autograd.grad).bind(*n.args, **n.kwargs)
+    asked.apply_defaults()
+    options = asked.arguments
+    inputs = [i for i in tree_leaves(options["inputs"]) if isinstance(i, torch.fx.Node)]
+    path = path_of(n)
+    for m in region_of(n)[:-1]:
+        if not is_operator(m) or any(True for _ in all_written_by(m)):
+            raise NotImplementedError(f"a derivative is taken past {m.name}")
+    if any(i in path for i in inputs) or options["is_grads_batched"]:
+        raise NotImplementedError("a derivative is taken of a value that another input leads to")
+    known = [*path, *inputs]
+    outside = (i for m in [*path, n] for i in m.all_input_nodes if i not in known)
+    given = [*dict.fromkeys([*inputs, *outside])]
+    inner = torch.fx.Graph()
+    copies = {i: inner.placeholder(i.name) for i in given}
+    for m in path:
+        copies[m] = inner.node_copy(m, copies.__getitem__)
+    outputs, seeds = torch.fx.map_arg(
+        (options["outputs"], options["grad_outputs"]), copies.__getitem__
+    )
+    inner.output((outputs, seeds))
+    module = torch.fx.GraphModule(torch.nn.Module(), inner)
+
+    def derive(*values: Any) -> Any:
+        leaves = [v.detach().requires_grad_() for v in values[: len(inputs)]]
+        y, dy = Interpreter(module).run(*leaves, *values[len(inputs) :])
+        unused = bool(options["allow_unused"] or options["materialize_grads"])
+        found = torch.autograd.grad(y, leaves, dy, create_graph=True, allow_unused=unused)
+        if any(each is None for each in found):
+            raise NotImplementedError("a derivative is taken of what the output does not depend on")
+        return found
+
+    found = put(graph, derive, given, n, n)
+    if any(map(_draws, graph.nodes)):
+        raise NotImplementedError("a derivative is taken of what draws random numbers")
+    for user in list(n.users):
+        if user.target is not operator.getitem:
+            raise NotImplementedError("the derivatives are passed on as a tuple")
+        value = found[user.args[1]]
+        if not options["create_graph"]:
+            with graph.inserting_before(user):
+                value = graph.call_method("detach", (value,))
+        elif value in given or value.meta.get("steep.captured_as"):
+            with graph.inserting_before(user):
+                value = graph.call_method("clone", (value,))
+        stand_in(user, value)
+        graph.erase_node(user)
+    graph.erase_node(n)
+
+
+def _draws(n: torch.fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())

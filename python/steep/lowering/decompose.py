@@ -1,0 +1,161 @@
+"""Operators that nobody has said in ONNX → those that PyTorch defines them by, one call at a time.
+
+PyTorch's exporter traces the whole graph once more for this, with tables of two thousand operators
+made anew and all composite ones replaced meanwhile. That took half of a small graph's capture; few
+graphs have more than a call or two to take apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import _should_decompose_because_unsafe_op, decomposition_table
+from torch._guards import detect_fake_mode
+from torch._ops import OpOverload
+from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+log = logging.getLogger("steep")
+
+
+def decompose(traced: torch.fx.GraphModule, has_word: Callable[[OpOverload], bool]) -> None:
+    """Take apart, in place, each call of an operator of a functional graph that has no word.
+
+    What PyTorch defines by no others stays as it is, and so does what cannot be traced. Nodes have
+    their fake results in ``meta["val"]``, before and after; what takes the place of a call has its
+    origin, too.
+    """
+    for module in traced.modules():  # branches are graphs within
+        if isinstance(module, torch.fx.GraphModule):
+            for node in list(module.graph.nodes):
+                if node.target is torch._C._set_grad_enabled:  # stop_gradient.py has said it
+                    module.graph.erase_node(node)
+                else:
+                    _take_apart(module, node, has_word)
+            module.graph.eliminate_dead_code()
+            module.recompile()
+
+
+def _take_apart(
+    within: torch.fx.GraphModule, node: torch.fx.Node, has_word: Callable[[OpOverload], bool]
+) -> None:
+    rule = _rule(node.target, has_word)
+    if rule is None:
+        return
+    flat, spec = tree_flatten((node.args, node.kwargs))
+    values = [x.meta["val"] if isinstance(x, torch.fx.Node) else x for x in flat]
+    moving = [i for i, x in enumerate(flat) if isinstance(x, torch.fx.Node)]
+
+    def call(*moved: Any) -> Any:
+        now = dict(enumerate(values)) | dict(zip(moving, moved, strict=True))
+        args, kwargs = tree_unflatten(list(now.values()), spec)
+        with torch._C.DisableTorchFunction():  # it would see the composite operator first
+            results = rule(*args, **kwargs)
+        return list(results) if isinstance(results, (list, tuple)) else results
+
+    given = [values[i] for i in moving]
+    functional = dispatch_functionalize(call, FunctionalTensorMode(pre_dispatch=True, export=True))
+    # PyTorch cannot make views functional that are prims, of which tables make use (var, keepdim)
+    for written_out in (functional, call):
+        try:
+            with torch.no_grad(), detect_fake_mode(given) or contextlib.nullcontext():
+                parts = make_fx(written_out, pre_dispatch=True)(*given)
+            break
+        except Exception as e:  # as for what has effects: it is refused by its name
+            log.debug("%s stays whole: %s", node.target, e)
+    else:
+        return
+    if written_out is call and not all(_is_said(n, has_word) for n in parts.graph.nodes):
+        return  # it is refused by its own name
+    if all(n.target is not node.target for n in parts.graph.nodes):
+        for part in _replace(within, node, parts, [flat[i] for i in moving]):
+            _take_apart(within, part, has_word)
+
+
+def _is_said(node: torch.fx.Node, has_word: Callable[[OpOverload], bool]) -> bool:
+    """Return whether a call has a word, or is taken apart, and writes nothing."""
+    if not isinstance(node.target, OpOverload):
+        return True
+    known = has_word(node.target) or _rule(node.target, has_word) is not None
+    return known and not node.target._schema.is_mutable
+
+
+def _rule(target: Any, has_word: Callable[[OpOverload], bool]) -> Callable[..., Any] | None:
+    """Return what computes the same by other operators; None of what stays as it is."""
+    if not isinstance(target, OpOverload):
+        return None
+    unsafe = _should_decompose_because_unsafe_op(target)  # as dropout: its word draws nothing
+    if has_word(target) and not unsafe:
+        return None
+    if target._can_decompose():
+        rule: Callable[..., Any] = target.decompose
+        return rule
+    return _OWN.get(target) or _core().get(target) or _registered.get(target)
+
+
+def _diagonal_scatter(
+    input: torch.Tensor, src: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> torch.Tensor:
+    """Return a tensor with another diagonal: PyTorch writes to its memory."""
+    if src.shape[-1] == 0:
+        return input.clone()
+    rows, columns = (torch.arange(input.shape[d]) for d in (dim1, dim2))
+    on_it = columns == rows[:, None] + offset
+    places = (rows + min(offset, 0)).clamp(0, src.shape[-1] - 1)
+    values = src.index_select(-1, places).unsqueeze(-1)  # by row
+    last = (-2, -1)
+    moved = torch.where(on_it, values, input.movedim((dim1, dim2), last))
+    return moved.movedim(last, (dim1, dim2))
+
+
+_OWN: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.diagonal_scatter.default: _diagonal_scatter,
+}
+
+_registered: dict[Any, Callable[..., Any]] = decomposition_table
+"""The very table: libraries add to it."""
+
+
+def is_of_others(target: OpOverload) -> bool:
+    """Return whether somebody else than PyTorch has said what an operator is composed of."""
+    rule = _registered.get(target)
+    return rule is not None and str(rule.__module__).split(".")[0] != "torch"
+
+
+@functools.cache
+def _core() -> dict[Any, Callable[..., Any]]:
+    return dict(torch.export.default_decompositions().items())
+
+
+def _replace(
+    within: torch.fx.GraphModule,
+    node: torch.fx.Node,
+    parts: torch.fx.GraphModule,
+    operands: list[torch.fx.Node],
+) -> list[torch.fx.Node]:
+    """Put the nodes of a graph, which reads the operands, into the place of a node."""
+    parts.graph.eliminate_dead_code()
+    for constant in parts.graph.find_nodes(op="get_attr"):
+        name = f"{node.name}_{constant.target}"
+        within.register_buffer(name, getattr(parts, constant.target))
+        constant.target = name
+    made = dict(zip(parts.graph.find_nodes(op="placeholder"), operands, strict=True))
+    with within.graph.inserting_before(node):
+        results = within.graph.graph_copy(parts.graph, made)
+    placed = [part for origin, part in made.items() if origin.op != "placeholder"]
+    for part in placed:
+        part.meta |= {k: v for k, v in node.meta.items() if k != "val"}
+    if isinstance(results, torch.fx.Node):
+        node.replace_all_uses_with(results)
+    else:
+        for user in list(node.users):  # getitem
+            user.replace_all_uses_with(results[user.args[1]])
+            within.graph.erase_node(user)
+    within.graph.erase_node(node)
+    return placed

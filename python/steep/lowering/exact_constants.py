@@ -1,0 +1,72 @@
+"""All digits of a module's numbers, where its tensors are float64.
+
+ONNX keeps attributes in float32, and the exporter makes float32 constants that it casts. Attributes
+get their digits as metadata, which the engine reads; constants become float64 before the cast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from typing import Any
+
+from onnx_ir.passes.common import InlinePass
+from onnxscript import ir
+from torch.onnx._internal.exporter import _building
+
+from steep.patching.replace import replaced
+
+_KEY = "steep.digits."
+_CONSTANT = _KEY + "value"  # of a Constant
+_make_constant = _building._get_or_create_constant
+
+
+def constants_with_digits() -> contextlib.AbstractContextManager[None]:
+    """Within, constants that the exporter makes of Python numbers remember them."""
+    return replaced(_building, _make_constant.__name__, _constant)
+
+
+def _constant(farm: Any, number: Any, dtype: ir.DataType, opset: Any) -> Any:
+    value = _make_constant(farm, number, dtype, opset)
+    if dtype == ir.DataType.FLOAT and _is_rounded(number):
+        value.producer().metadata_props[_CONSTANT] = repr(number)
+    return value
+
+
+def keep_digits(model: ir.Model) -> None:
+    """Keep them in a model that has float64 tensors, made ``constants_with_digits()``."""
+    graph = model.graph
+    values = [*graph.inputs, *(v for node in graph.all_nodes() for v in node.outputs)]
+    if all(value.dtype != ir.DataType.DOUBLE for value in values):
+        return
+    InlinePass()(model)  # numbers given to functions are constants then
+    for node in list(graph.all_nodes()):
+        if node.op_type in ("Cast", "CastLike") and (number := _number(node.inputs[0])) is not None:
+            tensor = ir.tensor(number, ir.DataType.DOUBLE)
+            exact = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)])
+            graph.insert_before(node, exact)
+            node.replace_input_with(0, exact.outputs[0])
+        for name, attribute in node.attributes.items():
+            if attribute.type == ir.AttributeType.FLOAT and _is_rounded(attribute.value):
+                node.metadata_props[_KEY + name] = repr(attribute.value)
+
+
+def _number(value: Any) -> Any:
+    """Return the number that a float32 constant was made of; None if it is nothing of the kind."""
+    node = value.producer() if value is not None else None
+    if node is None or node.op_type != "Constant":
+        return None
+    if text := node.metadata_props.get(_CONSTANT):
+        return float(text)
+    (attribute,) = node.attributes.values()
+    return attribute.value if attribute.name == "value_float" else None
+
+
+def _is_rounded(number: Any) -> bool:
+    """Would float32 round it?"""
+    if not isinstance(number, float):
+        return False
+    try:
+        return bool(struct.unpack("f", struct.pack("f", number))[0] != number)
+    except OverflowError:
+        return True

@@ -1,0 +1,41 @@
+"""What surrounds a module while it is exported."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+
+import torch
+from torch.nn.modules import transformer
+
+from steep.patching.replace import replaced
+from steep.patching.restore import unlogged
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PyTorch's chatter off, and what an export must not see or touch.
+
+    Two shortcuts of PyTorch are off: they branch on the values of a mask, which no graph can;
+    neither changes a result. Precision is the engine's business, not autocast's. Errors are raised,
+    so PyTorch need not log them, with all of the graph, before.
+    """
+    fast = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        with (
+            unlogged("torch", "onnxscript", "onnx_ir"),
+            replaced(
+                transformer,
+                "_detect_is_causal_mask",
+                lambda mask, is_causal=None, size=None: is_causal is True,
+            ),
+            warnings.catch_warnings(),
+            torch.enable_grad(),  # as in training: training_semantics.py asks for it
+            torch.autocast("cpu", enabled=False),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)

@@ -1,0 +1,139 @@
+"""What a graph of ATen operators computes, as a digest.
+
+Every operator is noted, with its operands, constants and the types of what it gives: graphs with
+equal notes, about whose extents the same is known, compute the same where the same settings hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from steep.lowering.decompose import is_of_others
+from steep.lowering.ops.training_ops import WITH_BACKWARD
+
+_NAMESPACES = ("aten", "prim", "prims", "steep")  # operators whose meaning the versions fix
+_WORDS = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+
+
+class Undetermined(Exception):
+    """The notes might not tell two different graphs apart."""
+
+
+def settings() -> dict[str, str]:
+    """Return what is read, beside a graph, where that is said in ONNX: by name, what holds now.
+
+    What is set around a translation is not among it: gradients are on, autocast and the fast paths
+    of attention off, in ``quiet()``; Dynamo leaves inference mode.
+    """
+    return {
+        "default dtype": str(torch.get_default_dtype()),  # of what mixes integers and numbers
+        "default device": str(torch.get_default_device()),
+        "deterministic": str(torch.are_deterministic_algorithms_enabled()),
+        "fill": str(torch.utils.deterministic.fill_uninitialized_memory),
+        "of the exporter": str(sorted((k, v) for k, v in os.environ.items() if _of_exporter(k))),
+    }
+
+
+def _of_exporter(variable: str) -> bool:
+    return variable.startswith(("TORCH_ONNX_", "TORCHLIB_", "ONNXSCRIPT_"))
+
+
+def fingerprint(traced: torch.fx.GraphModule, about: str) -> str:
+    """Return a digest of a graph and what else decides; raise Undetermined where there is none."""
+    digest = hashlib.sha256(f"{settings()} {about}".encode())
+    _add_graph(traced, digest)
+    return digest.hexdigest()
+
+
+def _add_graph(traced: torch.fx.GraphModule, digest: hashlib._Hash) -> None:
+    """Add all that a graph consists of. Raises Undetermined."""
+    numbers: dict[torch.fx.Node, int] = {}
+    for node in traced.graph.nodes:
+        numbers[node] = len(numbers)
+        line = [node.op, _operator(node)]
+        line += [_type(value) for value in tree_leaves(node.meta.get("val"))]
+        _write((node.args, dict(node.kwargs)), line, numbers)
+        digest.update("\x1f".join(line).encode() + b"\x1e")
+        if node.op == "get_attr":
+            held = getattr(traced, node.target)
+            if isinstance(held, torch.fx.GraphModule):
+                _add_graph(held, digest)
+            elif isinstance(held, torch.Tensor) and not isinstance(held, FakeTensor):
+                _add_tensor(held, digest)
+            else:
+                raise Undetermined(f"a constant of the class {type(held).__name__}")
+
+
+def _type(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return str(value)
+    if value.layout != torch.strided:
+        raise Undetermined(f"a tensor of the layout {value.layout}")
+    kind = f"{value.dtype} {value.device} {value.is_conj()} {value.is_neg()}"
+    return f"{kind} {tuple(value.shape)} {value.stride()} {value.requires_grad}"
+
+
+def _operator(node: torch.fx.Node) -> str:
+    """Return the name of an operator that means the same everywhere. Raises Undetermined."""
+    target = node.target
+    if node.op != "call_function":
+        return ""
+    if isinstance(target, torch._ops.OpOverload):
+        name = str(target)
+        known = target.namespace in _NAMESPACES or target._schema.name in WITH_BACKWARD
+        known = known and not is_of_others(target)
+    else:  # calculates with extents, or runs a graph
+        module = getattr(target, "__module__", "")
+        name = f"{module}.{getattr(target, '__name__', target)}"
+        known = module.split(".")[0] in ("_operator", "builtins", "math", "torch")
+    if not known:
+        raise Undetermined(f"the operator {name}")
+    return name
+
+
+def _add_tensor(tensor: torch.Tensor, digest: hashlib._Hash) -> None:
+    """Add a tensor's type, layout and values. Raises Undetermined where they cannot be read."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise Undetermined(f"a {type(tensor).__name__} that no operator made")
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
+        raise Undetermined(f"a constant on {tensor.device}, {tensor.layout}")
+    with _disable_current_modes():
+        values = tensor.detach().clone(memory_format=torch.contiguous_format)
+        data = values.view(-1).view(torch.uint8).numpy()
+        about = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()} {data.nbytes}"
+        digest.update(about.encode() + b"\x1e" + data.tobytes())
+
+
+def _write(value: Any, line: list[str], numbers: dict[torch.fx.Node, int]) -> None:
+    """Add the words for an operand. Raises Undetermined for what is neither a node nor plain."""
+    if isinstance(value, torch.fx.Node):
+        line.append(f"%{numbers[value]}")
+    elif isinstance(value, (list, tuple)):
+        line.append("(")
+        for item in value:
+            _write(item, line, numbers)
+        line.append(")")
+    elif isinstance(value, dict):
+        _write(tuple(value.items()), line, numbers)
+    elif isinstance(value, _WORDS):
+        line.append(f"{type(value).__name__} {value!r}")
+    else:
+        raise Undetermined(f"an operand of the class {type(value).__name__}")

@@ -1,0 +1,243 @@
+"""``torch.func`` in a captured graph (``vmap``, ``grad``, ``vjp``, ``jacrev``), as operators."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C import _autograd, _functorch
+from torch._functorch import eager_transforms, predispatch
+from torch._subclasses.fake_tensor import fake_tensor_tls
+from torch.func import functionalize
+from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
+
+from steep.lowering.export_mode import quiet
+from steep.lowering.function_rewrites import PRODUCTS, RESTATED
+from steep.lowering.lower import WITHIN, refusal
+from steep.patching.replace import replaced
+from steep.patching.restore import transforms_left
+
+_BEGIN, _END = predispatch._vmap_increment_nesting, predispatch._vmap_decrement_nesting
+_CHECKS = {_autograd._saved_tensors_hooks_disable, _autograd._saved_tensors_hooks_enable}
+_OF_GRADIENTS = {
+    *(_functorch._grad_increment_nesting, _functorch._grad_decrement_nesting, *_CHECKS),
+    *(_functorch._wrap_for_grad, _functorch.set_inplace_requires_grad_allowed),
+    *(predispatch._unwrap_for_grad, eager_transforms._set_tensor_requires_grad),
+    eager_transforms._autograd_grad,
+}
+_OF_BATCHES = {
+    *(_BEGIN, _END, predispatch._add_batch_dim, predispatch._remove_batch_dim),
+    predispatch.lazy_load_decompositions,  # of a vmap within another
+}
+_KNOWN = _OF_BATCHES | _OF_GRADIENTS
+_LEVELS = {torch._C._enter_dual_level, torch._C._exit_dual_level}  # of forward mode: not known
+# Tracing goes below autograd, where these are not seen, or have lost what training asks for.
+_UNSEEN = {
+    *("detach", "detach_", "_get_data_attr", "requires_grad_", "_set_grad_enabled"),
+    *("_enter_autocast", "_exit_autocast"),
+}
+_AS_THEY_ARE = {torch.stack, *PRODUCTS}  # of functions that are restated elsewhere
+
+
+CAPTURED_AS = "steep.captured_as"
+"""Of what a transform gives, once it is written out: its name in the captured graph."""
+
+
+def write_out(graph: torch.fx.Graph) -> None:
+    """Put operators into the place of each vmap and gradient that has only operators within.
+
+    Raises CannotLower where one of these cannot be traced.
+    """
+    for region in transforms(graph):
+        if any(n.target is torch.autograd.grad for n in region):
+            return
+        if all(is_operator(each) for each in region):
+            try:
+                _write_out(graph, region)
+            except Exception as e:  # whatever tracing raises
+                raise refusal(e, region[0]) from e
+
+
+def transforms(graph: torch.fx.Graph) -> list[list[torch.fx.Node]]:
+    """Return the nodes of each outermost vmap; of derivatives, all from the first to the last.
+
+    Tensors within are wrapped, for derivatives after their level was left too: a part of a graph
+    holds all of a transform of functions, or nothing. So it is with ``torch.autograd.grad``, whose
+    outputs know their inputs within one part.
+    """
+    nodes = list(graph.nodes)
+    if slopes := [n for n in nodes if n.target is torch.autograd.grad]:
+        within = {m for n in slopes for m in region_of(n)}
+        within |= {n for n in nodes if _is_of_transform(n)}
+        places = [i for i, n in enumerate(nodes) if n in within]
+        return [nodes[places[0] : places[-1] + 1]]
+    if any(_is_of_transform(n) and n.target not in _OF_BATCHES | _CHECKS for n in nodes):
+        places = [i for i, n in enumerate(nodes) if _is_of_transform(n)]
+        return [nodes[places[0] : places[-1] + 1]]
+    regions: list[list[torch.fx.Node]] = []
+    depth = 0
+    for n in nodes:
+        if n.target is _BEGIN and not depth:
+            regions.append([])
+        depth += n.target is _BEGIN
+        if depth:
+            regions[-1].append(n)
+        depth -= n.target is _END
+    return regions
+
+
+def path_of(slope: torch.fx.Node) -> list[torch.fx.Node]:
+    """Return what lies between inputs and outputs of a call of ``torch.autograd.grad``, in order.
+
+    An input is among these where another one leads to it.
+    """
+    outputs, inputs = (tree_leaves(given) for given in _outputs_and_inputs(slope))
+    after = {i for i in inputs if isinstance(i, torch.fx.Node)}
+    path = []
+    for n in slope.graph.nodes:
+        if n is slope:
+            break
+        if not after.isdisjoint(n.all_input_nodes):
+            after.add(n)
+            path.append(n)
+    needed = {n for n in outputs if isinstance(n, torch.fx.Node)}
+    for n in reversed(path):
+        if n in needed:
+            needed.update(n.all_input_nodes)
+    return [n for n in path if n in needed]
+
+
+def region_of(slope: torch.fx.Node) -> list[torch.fx.Node]:
+    """Return all from the first operation on that path to the call of ``torch.autograd.grad``."""
+    nodes = list(slope.graph.nodes)
+    first = path_of(slope)[:1] or [slope]
+    return nodes[nodes.index(first[0]) : nodes.index(slope) + 1]
+
+
+def _outputs_and_inputs(slope: torch.fx.Node) -> tuple[Any, Any]:
+    given = inspect.signature(torch.autograd.grad).bind(*slope.args, **slope.kwargs).arguments
+    return given["outputs"], given["inputs"]
+
+
+def in_pytorch(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
+    """Return what runs a captured graph in PyTorch, where an error leaves no transform open."""
+    _LazyGraphModule.force_recompile(graph_module)  # forward would call all of the module once
+    forward: Callable[..., Any] = graph_module.forward
+    if not transforms(graph_module.graph):
+        return forward
+
+    def run(*arguments: Any) -> Any:
+        with transforms_left():
+            return forward(*arguments)
+
+    return run
+
+
+def _is_of_transform(n: torch.fx.Node) -> bool:
+    if n.target is operator.getitem:  # several derivatives
+        return n.args[0].target is eager_transforms._autograd_grad
+    if n.target in _KNOWN:
+        return True
+    module = getattr(n.target, "__module__", None) or ""
+    return module.startswith(("torch._functorch", "torch._C._functorch")) or n.target in _LEVELS
+
+
+def is_operator(n: torch.fx.Node) -> bool:
+    """Return whether a node is an operator, or belongs to a transform that is known."""
+    if n.target in _KNOWN:
+        return True
+    name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
+    module = getattr(n.target, "__module__", None) or ""
+    return (
+        n.op.startswith("call_")
+        and name not in _UNSEEN
+        and (n.target not in RESTATED or n.target in _AS_THEY_ARE)
+        and not isinstance(n.target, torch._ops.HigherOrderOperator)
+        and not module.startswith("torch._functorch")
+    )
+
+
+def _write_out(graph: torch.fx.Graph, region: list[torch.fx.Node]) -> None:
+    within = set(region)
+    given = [*dict.fromkeys(i for n in region for i in n.all_input_nodes if i not in within)]
+    results = [n for n in region if any(user not in within for user in n.users)]
+    inner = torch.fx.Graph()
+    copies = {n: inner.placeholder(n.name) for n in given}
+    for n in region:
+        if n.target not in _CHECKS:
+            copies[n] = inner.node_copy(n, lambda i: copies[i])
+    inner.output([copies[n] for n in results])
+    module = torch.fx.GraphModule(torch.nn.Module(), inner)
+    made = put(graph, module.forward, given, region[0], region[-1])
+    for n, value in zip(results, made, strict=True):
+        stand_in(n, value)
+    for n in reversed(region):
+        graph.erase_node(n)
+
+
+def put(
+    graph: torch.fx.Graph,
+    function: Callable[..., Any],
+    given: list[torch.fx.Node],
+    before: torch.fx.Node,
+    last: torch.fx.Node,
+) -> list[torch.fx.Node]:
+    """Put what a function of values computes into a graph, in operators; return its results.
+
+    They come before a node, and are said to be within that, at the line of the ``last``.
+    """
+    traced = _traced(function, [n.meta["example_value"] for n in given])
+    owner = graph.owning_module
+    placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
+    values: dict[torch.fx.Node, Any] = dict(zip(placeholders, given, strict=True))
+    (end,) = (n for n in traced.graph.nodes if n.op == "output")
+    with graph.inserting_before(before):
+        for n in traced.graph.nodes:
+            if n in values or n is end:
+                continue
+            if n.op == "get_attr":
+                constant = f"{before.name}_{n.target}"
+                owner.register_buffer(constant, getattr(traced, n.target))
+                values[n] = graph.get_attr(constant)
+                continue
+            values[n] = copy = graph.node_copy(n, lambda i: values[i])
+            copy.meta = {"example_value": n.meta.get("val"), WITHIN: before.name}
+            copy.meta["stack_trace"] = last.meta.get("stack_trace")
+    return [values[v] for v in end.args[0]]
+
+
+def stand_in(n: torch.fx.Node, value: torch.fx.Node) -> None:
+    """Put a value in the place of a node, whose history it is said to have."""
+    value.meta["example_value"] = n.meta["example_value"]
+    value.meta[CAPTURED_AS] = n.name
+    n.replace_all_uses_with(value)
+
+
+def _traced(function: Callable[..., Any], examples: list[Any]) -> torch.fx.GraphModule:
+    """Return a function of values as a graph of operators that write nothing."""
+
+    def run(*tensors: Any) -> Any:  # a bound method has an argument more for make_fx
+        return function(*tensors)
+
+    constants = replaced(fake_tensor_tls, "allow_non_fake_inputs_override", True)  # no fakes
+    with quiet(), transforms_left(), constants:
+        traced = make_fx(run)(*examples)
+        if any(map(_writes, traced.graph.nodes)):  # a bias is added in place
+            traced = make_fx(functionalize(traced))(*examples)
+    for n in list(traced.graph.nodes):
+        if n.target is torch.ops.aten.detach.default:  # of what autograd saves, for itself
+            n.replace_all_uses_with(n.args[0])
+            traced.graph.erase_node(n)
+        if _writes(n):
+            raise NotImplementedError("a tensor is written within vmap")
+    return traced
+
+
+def _writes(n: torch.fx.Node) -> bool:
+    schema = getattr(n.target, "_schema", None)
+    return schema is not None and schema.is_mutable

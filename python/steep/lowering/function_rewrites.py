@@ -1,0 +1,360 @@
+"""Functions of PyTorch of which exporters lose an option or a gradient, written out."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from steep.lowering.ops.ctc import ctc_losses
+from steep.lowering.ops.stop_gradient import stop_gradient
+
+
+def lost(what: str) -> NoReturn:
+    """Raise RuntimeError: this would get lost."""
+    raise RuntimeError(f"{what} cannot be said in ONNX")
+
+
+def _refused(what: str) -> Callable[..., NoReturn]:
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        lost(what)
+
+    return refuse
+
+
+def _given(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SimpleNamespace:
+    """Return the arguments of a call by name, defaults included."""
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return SimpleNamespace(**bound.arguments)
+
+
+def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.cross_entropy``: its smoothing of labels, and its probabilities in place of labels."""
+    c = _given(F.cross_entropy, args, kwargs)
+    if c.input.dim() == 1:  # one row, which ONNX has no form for
+        c.input, c.target = c.input[None], c.target[None]
+        losses = _cross_entropy(**vars(c))
+        return losses.reshape(()) if c.reduction == "none" else losses
+    if not c.target.dtype.is_floating_point and c.label_smoothing == 0:
+        if has_free_unbacked_symbols(c.input):
+            return _nll_of_some(F.log_softmax(c.input, 1), c)
+        return F.cross_entropy(*args, **kwargs)
+    if c.size_average is not None or c.reduce is not None:
+        c.reduction = torch.nn._reduction.legacy_get_string(c.size_average, c.reduce)
+    classes = c.input.shape[1]
+    weight = None
+    if c.weight is not None:
+        weight = c.weight.view([-1 if i == 1 else 1 for i in range(c.input.dim())])
+    if c.target.dtype.is_floating_point:
+        wanted = c.target * (1 - c.label_smoothing) + c.label_smoothing / classes
+        wanted = wanted if weight is None else wanted * weight
+        losses = -(wanted * F.log_softmax(c.input, 1)).sum(1)
+        if c.reduction == "none":
+            return losses
+        return losses.sum() / (losses.numel() if c.reduction == "mean" else 1)
+    # Σ -w log softmax, over all classes
+    log_p = F.log_softmax(c.input, 1)
+    smooth = -(log_p if weight is None else weight * log_p).sum(1)
+    counts = c.target != c.ignore_index
+    smooth = torch.where(counts, smooth, 0.0)
+    if c.reduction == "mean":
+        shares = counts.to(smooth.dtype)
+        if weight is not None:
+            shares = shares * c.weight[torch.where(counts, c.target, 0)]
+        smooth = smooth.sum() / shares.sum()
+    elif c.reduction == "sum":
+        smooth = smooth.sum()
+    sharp = F.cross_entropy(
+        c.input, c.target, c.weight, ignore_index=c.ignore_index, reduction=c.reduction
+    )
+    return (1 - c.label_smoothing) * sharp + c.label_smoothing / classes * smooth
+
+
+def _nll_loss(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.nll_loss`` of as many rows as values say, which PyTorch's tracers look into."""
+    c = _given(F.nll_loss, args, kwargs)
+    if c.input.dim() == 1 or not has_free_unbacked_symbols(c.input):
+        return F.nll_loss(*args, **kwargs)
+    return _nll_of_some(c.input, c)
+
+
+def _nll_of_some(log_p: torch.Tensor, c: SimpleNamespace) -> torch.Tensor:
+    """Return the loss of labels, whose rows may be none."""
+    if c.size_average is not None or c.reduce is not None:
+        c.reduction = torch.nn._reduction.legacy_get_string(c.size_average, c.reduce)
+    counts = c.target != c.ignore_index
+    target = torch.where(counts, c.target, 0)
+    losses = -log_p.gather(1, target.unsqueeze(1)).squeeze(1)
+    shares = counts.to(losses.dtype) if c.weight is None else counts * c.weight[target]
+    losses = torch.where(counts, losses, 0.0) * shares
+    if c.reduction == "none":
+        return losses
+    return losses.sum() / (shares.sum() if c.reduction == "mean" else 1)
+
+
+def _check_embedding(given: SimpleNamespace) -> None:
+    if given.max_norm is not None:
+        lost("max_norm of an embedding, which changes its weight in forward,")
+    if given.scale_grad_by_freq:
+        lost("scale_grad_by_freq of an embedding")
+
+
+def _embedding(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.embedding``: nothing is learned where the index is ``padding_idx``."""
+    c = _given(F.embedding, args, kwargs)
+    _check_embedding(c)
+    rows = F.embedding(c.input, c.weight)
+    if c.padding_idx is None:
+        return rows
+    padding = c.padding_idx if c.padding_idx >= 0 else c.weight.shape[0] + c.padding_idx
+    return torch.where((c.input == padding).unsqueeze(-1), stop_gradient(rows), rows)
+
+
+def _embedding_bag(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.embedding_bag``, which the exporters say as a loop over bags, in float32."""
+    c = _given(F.embedding_bag, args, kwargs)
+    _check_embedding(c)
+    if c.offsets is not None and c.mode == "max":
+        lost("the maximum of bags of different sizes")
+    rows = F.embedding(c.input, c.weight)
+    if c.per_sample_weights is not None:
+        rows = rows * c.per_sample_weights.unsqueeze(-1)
+    counts = torch.ones_like(c.input, dtype=torch.bool).unsqueeze(-1)
+    if c.padding_idx is not None:
+        counts = (c.input != c.padding_idx % c.weight.shape[0]).unsqueeze(-1)
+        rows = torch.where(counts, rows, -math.inf if c.mode == "max" else 0.0)
+    if c.mode == "max":
+        return torch.where(counts.any(1), rows.max(1).values, 0.0)
+    if c.offsets is None:
+        total, size = rows.sum(1), counts.sum(1)
+    else:
+        starts = c.offsets[:-1] if c.include_last_offset else c.offsets
+        first = torch.zeros(c.input.shape[0] + 1, dtype=torch.int64)
+        first = first.index_add(0, starts.to(torch.int64), torch.ones_like(starts).to(torch.int64))
+        bag = first.cumsum(0)[:-1] - 1
+        total = rows.new_zeros(starts.shape[0], rows.shape[1]).index_add(0, bag, rows)
+        size = torch.zeros(starts.shape[0], 1, dtype=torch.int64)
+        size = size.index_add(0, bag, counts.to(torch.int64))
+    return total / size.clamp(min=1) if c.mode == "mean" else total
+
+
+def _cosine_similarity(
+    x1: torch.Tensor, x2: torch.Tensor, dim: int = 1, eps: float = 1e-8
+) -> torch.Tensor:
+    """``F.cosine_similarity``: norms that are too small are raised, and keep their gradient."""
+    kind = torch.promote_types(x1.dtype, x2.dtype)
+    x1, x2 = torch.broadcast_tensors(x1.to(kind), x2.to(kind))
+
+    def direction(x: torch.Tensor) -> torch.Tensor:
+        norm = torch.linalg.vector_norm(x, 2, dim, keepdim=True)
+        raised = eps + (norm - stop_gradient(norm))
+        return x / torch.where(norm < eps, raised, norm)
+
+    return (direction(x1) * direction(x2)).sum(dim)
+
+
+def _pad(
+    input: torch.Tensor, pad: Any, mode: str = "constant", value: float | None = None
+) -> torch.Tensor:
+    """``F.pad``: what goes round does so in what is left, where some is taken away."""
+    if mode == "circular" and any(n < 0 for n in pad):
+        input = F.pad(input, [min(n, 0) for n in pad])
+        pad = [max(n, 0) for n in pad]
+    return F.pad(input, pad, mode, value)
+
+
+def _cross(
+    input: torch.Tensor, other: torch.Tensor, dim: int | None = None, **options: Any
+) -> torch.Tensor:
+    """``torch.cross`` along the first axis of extent 3, which a call's extents decide."""
+    if dim is None:
+        shape = torch.broadcast_shapes(input.shape, other.shape)
+        dim = next((i for i, extent in enumerate(shape) if extent == 3), None)
+    return torch.cross(input, other, dim, **options)
+
+
+def _as_strided(
+    x: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
+) -> torch.Tensor:
+    """``as_strided``: the exporters take any tensor for one that fills its memory in order."""
+    order = sorted(range(x.dim()), key=lambda axis: (-x.stride(axis), -x.shape[axis]))
+    memory = x.permute(order)
+    start = 0 if storage_offset is None else storage_offset - x.storage_offset()
+    reach = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if not memory.is_contiguous() or start < 0 or start + reach >= x.numel():
+        lost("as_strided of a tensor with gaps, or beyond a tensor,")
+    memory = memory if order == list(range(x.dim())) else memory.clone()
+    return memory.as_strided(size, stride, start)
+
+
+def _dropout(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.dropout``: where it drops nothing it returns its argument, which tracing copies."""
+    c = _given(F.dropout, args, kwargs)
+    if c.training and c.p == 1:
+        return c.input * torch.zeros(())
+    return c.input if not c.training or c.p == 0 else F.dropout(*args, **kwargs)
+
+
+def _stack(tensors: Any, dim: int = 0, **options: Any) -> torch.Tensor:
+    """``torch.stack`` of several dtypes, which the exporters join as they are."""
+    kind = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
+    return torch.stack([t.to(kind) for t in tensors], dim, **options)
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """``F.one_hot``: an index that is out of range is an error of the engine."""
+    if num_classes <= 0:  # as many as the largest says
+        return F.one_hot(tensor, num_classes)
+    rows = torch.eye(num_classes, dtype=torch.int64)
+    return rows[torch.where(tensor < 0, num_classes, tensor)]
+
+
+def _gumbel_softmax(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.gumbel_softmax``, whose ``hard`` detaches within."""
+    c = _given(F.gumbel_softmax, args, kwargs)
+    soft = F.gumbel_softmax(c.logits, c.tau, dim=c.dim)
+    if not c.hard:
+        return soft
+    picked = soft.max(c.dim, keepdim=True)[1]
+    one_hot = torch.zeros_like(soft).scatter(c.dim, picked, 1.0)
+    return stop_gradient(one_hot - soft) + soft
+
+
+def _average_pool(pool: Callable[..., torch.Tensor], axes: int) -> Callable[..., torch.Tensor]:
+    """``F.avg_pool2d`` or ``F.avg_pool3d``: their ``divisor_override``."""
+
+    def restated(
+        x: torch.Tensor, kernel_size: Any, stride: Any = None, *options: Any, **named: Any
+    ) -> torch.Tensor:
+        order = ("padding", "ceil_mode", "count_include_pad", "divisor_override")
+        named.update(zip(order, options, strict=False))
+        divisor = named.pop("divisor_override", None)
+        if divisor is None:
+            return pool(x, kernel_size, stride, **named)
+        if named.get("ceil_mode"):
+            lost("divisor_override of an average pool with ceil_mode")
+        named["count_include_pad"] = True
+        sizes = [kernel_size] if isinstance(kernel_size, int) else list(kernel_size)
+        extent = math.prod(sizes) if len(sizes) == axes else sizes[0] ** axes
+        return pool(x, kernel_size, stride, **named) * (extent / divisor)
+
+    return restated
+
+
+def _interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.interpolate``: with "nearest-exact" the exporters lose the scale."""
+    c = _given(F.interpolate, args, kwargs)
+    scales = c.scale_factor if isinstance(c.scale_factor, (list, tuple)) else [c.scale_factor or 1]
+    whole = c.recompute_scale_factor or all(s == int(s) for s in scales)
+    if c.mode == "nearest-exact" and not whole:
+        lost("nearest-exact interpolation by a scale that is no integer")
+    if c.antialias and c.align_corners:  # the filter is as wide as corners make a step
+        lost("interpolation with antialias and align_corners")
+    return F.interpolate(*args, **kwargs)
+
+
+def _instance_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.instance_norm``, which writes its running statistics where no exporter looks."""
+    c = _given(F.instance_norm, args, kwargs)
+    if c.running_mean is None or not c.use_input_stats:
+        return F.instance_norm(*args, **kwargs)
+    axes = list(range(2, c.input.dim()))
+    with torch.no_grad():
+        mean, var = c.input.mean(axes).mean(0), c.input.var(axes).mean(0)
+        for kept, new in ((c.running_mean, mean), (c.running_var, var)):
+            kept.mul_(1 - c.momentum).add_(stop_gradient(new), alpha=c.momentum)
+    return F.instance_norm(c.input, weight=c.weight, bias=c.bias, eps=c.eps)
+
+
+def _ctc_loss(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``F.ctc_loss``, which ONNX has no word for."""
+    c = _given(F.ctc_loss, args, kwargs)
+    single = c.log_probs.dim() == 2
+    if single:
+        c.log_probs, c.targets = c.log_probs[:, None], c.targets.reshape(1, -1)
+    lengths = [torch.as_tensor(n).reshape(-1) for n in (c.input_lengths, c.target_lengths)]
+    options = {"blank": c.blank, "zero_infinity": c.zero_infinity}
+    losses = ctc_losses(c.log_probs, c.targets, *lengths, **options)
+    if c.reduction == "mean":
+        return (losses / lengths[1].clamp(min=1)).mean()
+    if c.reduction == "sum":
+        return losses.sum()
+    return losses[0] if single else losses
+
+
+def _of_one_width(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A product that autocast narrows, of operands of several widths.
+
+    Code that asks for the dtype of what a product gave (``bias.to(query.dtype)``) got a narrow one
+    when it was captured; the query itself is as wide here as the engine has it until it narrows
+    products by itself. Nothing is lost by widening the other.
+    """
+
+    def restated(*args: Any, **kwargs: Any) -> torch.Tensor:
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        widths = {t.dtype for t in tensors if t.dtype.is_floating_point}
+        if len(widths) > 1:
+            widest = functools.reduce(torch.promote_types, widths)
+            args, kwargs = tree_map_only(
+                torch.Tensor,
+                lambda t: t.to(widest) if t.dtype.is_floating_point else t,
+                (args, kwargs),
+            )
+        return product(*args, **kwargs)
+
+    return restated
+
+
+_NARROWED_BY_AUTOCAST = (
+    *("matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "addbmm", "baddbmm", "einsum"),
+    *("linear", "conv1d", "conv2d", "conv3d"),
+    *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    "scaled_dot_product_attention",
+)
+
+DETACH = {torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__}  # type: ignore[attr-defined]
+
+PRODUCTS: dict[Any, Callable[..., torch.Tensor]] = {
+    product: _of_one_width(product)
+    for home in (torch, torch.Tensor, F)
+    for product in (getattr(home, name, None) for name in _NARROWED_BY_AUTOCAST)
+    if product is not None
+}
+"""By function."""
+
+RESTATED: dict[Any, Callable[..., Any]] = {
+    **PRODUCTS,
+    **dict.fromkeys(DETACH, stop_gradient),
+    torch.Tensor.detach_: _refused("detach_"),
+    torch.Tensor.data.__set__: _refused("an assignment to Tensor.data"),  # type: ignore[attr-defined]
+    torch.Tensor.register_hook: _refused("a hook on the gradient of a tensor"),
+    torch.Tensor.as_strided: _as_strided,
+    torch.as_strided: _as_strided,
+    torch.cross: _cross,
+    torch.Tensor.cross: _cross,
+    torch.stack: _stack,
+    F.dropout: _dropout,
+    F.cosine_similarity: _cosine_similarity,
+    F.cross_entropy: _cross_entropy,
+    F.ctc_loss: _ctc_loss,
+    F.embedding: _embedding,
+    F.embedding_bag: _embedding_bag,
+    F.gumbel_softmax: _gumbel_softmax,
+    F.one_hot: _one_hot,
+    F.avg_pool2d: _average_pool(F.avg_pool2d, 2),
+    F.avg_pool3d: _average_pool(F.avg_pool3d, 3),
+    F.instance_norm: _instance_norm,
+    F.interpolate: _interpolate,
+    F.nll_loss: _nll_loss,
+    torch._C._nn.pad: _pad,  # F.pad
+}
+"""By function."""

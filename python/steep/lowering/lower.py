@@ -1,0 +1,234 @@
+"""A graph of calls of PyTorch, as Dynamo captures it → an ONNX model.
+
+It is traced once more, to functional ATen operators, under the symbols that Dynamo gave its
+extents: whatever is bound on the way is guarded as well. to_onnx.py says them in ONNX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._functorch.aot_autograd import aot_export_module
+from torch._guards import TracingContext
+from torch.fx.traceback import preserve_node_meta
+from torch.utils._pytree import tree_leaves
+
+from steep.lowering.aliasing import all_written_by, written_by
+from steep.lowering.autocast_regions import regions, spell
+from steep.lowering.export_mode import quiet
+from steep.lowering.ops.autograd_function import Interpreter
+from steep.lowering.random_inputs import Draws, NotBefore, take_draws
+from steep.lowering.reasons import is_users, operation, said
+from steep.lowering.to_onnx import CannotSay, to_onnx
+from steep.lowering.training_semantics import Watch, faithful
+from steep.patching.replace import replaced
+from steep.patching.restore import transforms_left
+from steep.patching.signals import Held
+
+WITHIN = "steep.within"
+"""Of an operation that others were written out in: its name in the captured graph."""
+
+_turn = threading.RLock()
+
+
+def turn() -> Any:
+    """Return a lock, for who lowers: what surrounds it is replaced for the whole process."""
+    return _turn
+
+
+def _enter_child() -> None:
+    """Leave behind a lock whose holder may be gone."""
+    globals()["_turn"] = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_enter_child)
+
+
+def fake_mode() -> Any:
+    """Return the mode under which Dynamo is tracing."""
+    context = TracingContext.try_get()
+    assert context is not None and context.fake_mode is not None  # Dynamo's
+    return context.fake_mode
+
+
+def outputs_of(end: torch.fx.Node) -> list[Any]:
+    """Return what the output node of a graph gives, be it one value or several."""
+    values = end.args[0]
+    return list(values) if isinstance(values, (tuple, list)) else [values]
+
+
+_NO_WORD = "ONNX has no word for"
+
+
+class CannotLower(Exception):
+    """What the engine cannot run, and why.
+
+    ``node`` is the name of the operation in the captured graph; "" where no single one is at fault.
+    ``others`` are what is known by now to be refused next.
+    """
+
+    def __init__(self, reason: str, node: str, place: str = "") -> None:
+        super().__init__(f"{reason} ({place}): {operation(reason)}" if place else reason)
+        self.node, self.place = node, place
+        self.others: list[CannotLower] = []
+
+    @property
+    def without_word(self) -> bool:
+        """Whether ONNX has no word for the operation, on whatever values."""
+        return str(self).startswith(_NO_WORD)
+
+
+class _Interpreter(Interpreter):
+    """Knows at which operation it was when one failed, and tells what Dynamo knows of histories."""
+
+    at: torch.fx.Node | None = None
+    watch: Watch | None = None
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        self.at = n
+        if self.watch is not None:
+            # arguments that need a gradient are refused by that name, once all writes are known
+            within = [t for t in map(_first, all_written_by(n)) if t.op != "placeholder"]
+            self.watch.writes_into_history = any(map(_has_history, within))
+            self.watch.of_histories = any(map(_has_history, n.all_input_nodes))
+        return super().run_node(n)
+
+
+def _first(target: torch.fx.Node) -> torch.fx.Node:
+    """Return what was written first, of a tensor that one call after the other writes."""
+    while (before := written_by(target)) is not None:
+        target = before
+    return target
+
+
+def _has_history(node: torch.fx.Node) -> bool:
+    """Whether it may need a gradient; of what Dynamo says nothing, it may."""
+    example = node.meta.get("example_value")
+    parts = [t for t in tree_leaves(example) if isinstance(t, torch.Tensor)]
+    return example is None or any(t.requires_grad for t in parts)
+
+
+class _Faithful(torch.nn.Module):
+    """Runs a captured graph so that all that it computes is seen, gradients included."""
+
+    def __init__(self, graph_module: torch.fx.GraphModule) -> None:
+        super().__init__()
+        self.interpreter = _Interpreter(graph_module)
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        """Run it past the hooks of all modules: those are in the graph."""
+        return self.forward(*tensors)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        with faithful() as self.interpreter.watch, preserve_node_meta():
+            results = self.interpreter.run(*tensors)
+            # of numbers that the graph holds for, others are known as well
+            return tuple(torch.tensor(r) if isinstance(r, (int, float)) else r for r in results)
+
+
+def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
+    """Return what an error means for the graph, or the operation at which it came up."""
+    if isinstance(e, CannotLower):
+        return e
+    if isinstance(e, NotBefore):
+        return CannotLower(str(e), "" if at is None else at.name, line_of(at))
+    name = "" if at is None else at.meta.get(WITHIN, at.name)
+    text = str(e).strip()
+    reason = said(e)
+    if unsaid := re.search(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text):
+        reason = f"{_NO_WORD} {unsaid.group(1)}"
+    return CannotLower(reason, name, line_of(at))
+
+
+def line_of(at: torch.fx.Node | None) -> str:
+    """Return the last line of the user's code that led to an operation: FILE:LINE."""
+    trace = at.meta.get("stack_trace") if at is not None else None
+    places = re.findall(r'File "([^"]+)", line (\d+)', trace or "")
+    own = [p for p in places if is_users(p[0])] or places
+    return ":".join(own[-1]) if own else ""
+
+
+def lower(
+    graph_module: torch.fx.GraphModule, fakes: list[torch.Tensor]
+) -> tuple[Any, list[int], Draws, bool]:
+    """Return the ONNX model, and whether it was cached.
+
+    Its inputs are called arg_0, arg_1 … by position: the graph's, and then what is to be drawn, as
+    returned. Its first outputs are to be written to those inputs that are returned.
+    """
+    mode = fake_mode()
+    of = regions(graph_module.graph)
+    run = _Faithful(graph_module)
+    with (
+        Held() as held,
+        quiet(),
+        transforms_left(),
+        replaced(mode, "allow_non_fake_inputs", True),  # constants are no fakes
+        _own_extents(mode.shape_env),
+        held.open(),
+    ):
+        try:
+            traced, signature = aot_export_module(run, fakes, trace_joint=False, pre_dispatch=True)
+        except Exception as e:  # whatever tracing raises
+            raise refusal(e, run.interpreter.at) from e
+        _without_tokens(traced.graph, signature.input_tokens)
+        names = [n.name for n in traced.graph.nodes if n.op == "placeholder"]
+        spell(traced.graph, of, lambda n: _origin_of(n, graph_module.graph))
+        written = [names.index(n) for n in signature.user_inputs_to_mutate.values()]
+        try:
+            draws = take_draws(traced, fakes)
+            model, cached = to_onnx(traced, mode.shape_env)
+        except NotBefore as e:
+            raise refusal(e, _origin(e.node, traced.graph, graph_module.graph)) from e
+        except CannotSay as e:
+            refused = refusal(e.cause, _origin(e.node, traced.graph, graph_module.graph))
+            for name, operator in e.others.items():
+                at = _origin(name, traced.graph, graph_module.graph)
+                if at is not None and at.name != refused.node:
+                    reason = f"{_NO_WORD} {operator}"
+                    refused.others.append(CannotLower(reason, at.name, line_of(at)))
+            raise refused from e
+    return model, written, draws, cached
+
+
+def _without_tokens(graph: torch.fx.Graph, names: list[str]) -> None:
+    """Take out what orders effects, if none is left.
+
+    PyTorch puts it in for checks within an operator that stays whole (``linalg.cholesky``), as the
+    first inputs and results.
+    """
+    (end,) = (n for n in graph.nodes if n.op == "output")
+    for token in [n for n in graph.nodes if n.op == "placeholder" and n.name in names]:
+        if set(token.users) == {end}:
+            end.args = (tuple(value for value in end.args[0] if value is not token),)
+            graph.erase_node(token)
+
+
+@contextlib.contextmanager
+def _own_extents(env: Any) -> Iterator[None]:
+    """Forget extents that depend on values, made within: the next trace would look for them."""
+    pending = [] if env is None else env.pending_fresh_unbacked_symbols
+    before = list(pending)
+    try:
+        yield
+    finally:
+        pending[:] = before
+
+
+def _origin(name: str, graph: torch.fx.Graph, captured: torch.fx.Graph) -> torch.fx.Node | None:
+    """Return the captured node that a graph's node of this name was made from."""
+    node = next((n for n in graph.nodes if n.name == name), None)
+    return None if node is None else _origin_of(node, captured)
+
+
+def _origin_of(node: torch.fx.Node, captured: torch.fx.Graph) -> torch.fx.Node | None:
+    if not node.meta.get("from_node"):
+        return None
+    made_from = node.meta["from_node"][-1].name
+    return next((n for n in captured.nodes if n.name == made_from), None)

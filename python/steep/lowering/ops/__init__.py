@@ -1,0 +1,1 @@
+"""PyTorch's operators in ONNX, one family a file."""

@@ -1,0 +1,99 @@
+"""Scaled dot-product attention as PyTorch computes it.
+
+The exporter's words take four axes alone, and what has nothing to attend to for what attends to
+everything: there PyTorch has 0 (a row of a mask of which nothing is True, or all is -inf).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from onnxscript import ir, opset18
+from onnxscript.function_libs.torch_lib.ops.nn import (
+    _attention_repeat_kv_for_group_query,
+    _attention_scale,
+    _causal_attention_mask,
+)
+
+from steep.lowering.ops.steep_nodes import own_node
+
+
+def _attention(  # noqa: PLR0917, as ATen has it
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Return softmax(query keyᵀ · scale + mask) value, with dropout in between, […, L, Ev].
+
+    ``query`` is […, L, E], ``key`` […, S, E], ``value`` […, S, Ev], each of two axes or more;
+    ``attn_mask``, bool or float, broadcasts to […, L, S].
+    """
+    if scale is None:
+        scale = _attention_scale(query)
+    elif not isinstance(scale, ir.Value):
+        scale = opset18.Constant(value_float=float(scale))
+    scale = opset18.CastLike(scale, query)
+    root = opset18.Sqrt(opset18.Abs(scale))
+    of_keys = opset18.Mul(root, opset18.Sign(scale))  # it may be negative
+    axes = list(range(len(key.shape)))  # what is computed here has no shape of its own
+    if enable_gqa and query.shape[-3] != key.shape[-3]:
+        key, value = _for_every_head(query, key, value)
+    turned = opset18.Transpose(key, perm=[*axes[:-2], axes[-1], axes[-2]])
+    scores = opset18.MatMul(opset18.Mul(query, root), opset18.Mul(turned, of_keys))
+    if attn_mask is not None:
+        weights = _safe(opset18.Add(scores, _added(attn_mask, query)), -1, query.dtype)
+    else:
+        if is_causal:
+            scores = opset18.Add(scores, _causal_attention_mask(query, key))
+        weights = opset18.Softmax(scores, axis=-1)
+    if dropout_p != 0:
+        weights, _ = opset18.Dropout(weights, dropout_p)
+    return opset18.MatMul(weights, value)
+
+
+def _for_every_head(query: Any, key: Any, value: Any) -> tuple[Any, Any]:
+    """Return keys and values of fewer heads, the third axis from the end, repeated for queries."""
+    if len(query.shape) == 4:
+        repeated: tuple[Any, Any] = _attention_repeat_kv_for_group_query(query, key, value)
+        return repeated
+    heads, of_keys = query.shape[-3], key.shape[-3]
+    if not isinstance(heads, int) or not isinstance(of_keys, int):
+        raise NotImplementedError("how many heads there are is not known")
+    head = opset18.Constant(value_ints=[i * of_keys // heads for i in range(heads)])
+    axis = len(query.shape) - 3
+    return opset18.Gather(key, head, axis=axis), opset18.Gather(value, head, axis=axis)
+
+
+def _added(mask: Any, like: Any) -> Any:
+    """Return what a mask adds to the scores: nothing where it is True, else -inf."""
+    if mask.dtype != ir.DataType.BOOL:
+        return mask
+    nothing, shut = (opset18.Constant(value_float=v) for v in (0.0, float("-inf")))
+    return opset18.CastLike(opset18.Where(mask, nothing, shut), like)
+
+
+def _safe(scores: Any, axis: int, dtype: Any) -> Any:
+    """Return the softmax, of that dtype, and 0 for rows of -inf alone."""
+    (result,) = own_node("SafeSoftmax", [scores], axis=axis)
+    result.dtype = dtype
+    return result
+
+
+def _safe_softmax(self: Any, dim: int, dtype: int = -1) -> Any:
+    if dtype == -1:
+        return _safe(self, dim, self.dtype)
+    return _safe(opset18.Cast(self, to=dtype), dim, ir.DataType(dtype))
+
+
+ATTENTION: dict[Any, Any] = {
+    torch.ops.aten._safe_softmax.default: _safe_softmax,
+    torch.ops.aten.scaled_dot_product_attention.default: _attention,
+}
+"""Translations by operator."""

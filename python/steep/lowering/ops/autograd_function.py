@@ -1,0 +1,186 @@
+"""Functions with a backward of their own, ``torch.autograd.Function``, within a captured graph.
+
+Dynamo captures forward and backward as a graph each. Both are said in the one graph: backward reads
+``steep::gradient_of(y)``, a name for the gradient that is yet to come, and
+``steep::with_gradient`` gives the results, which get their gradient by it. The engine's
+``steep.GradientOf`` and ``steep.WithGradient`` are these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo._trace_wrapped_higher_order_op import ModIndex
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.variables import AutogradFunctionVariable, TensorVariable, higher_order_ops
+from torch._dynamo.variables.base import VariableTracker
+from torch._functorch.autograd_function import autograd_function_apply
+from torch.autograd.function import FunctionCtx
+
+from steep.lowering.ops.steep_nodes import own_node
+from steep.lowering.ops.stop_gradient import stop_gradient
+from steep.patching.replace import replaced
+
+_OPERATORS = torch.library.Library("steep", "FRAGMENT")
+_OPERATORS.define("gradient_of(Tensor y) -> Tensor")
+_OPERATORS.define("with_gradient(Tensor[] y, Tensor[] x, Tensor[] dx, Tensor[] dy) -> Tensor[]")
+_OPERATORS.impl("gradient_of", lambda y: y.detach().clone(), "CompositeExplicitAutograd")
+_OPERATORS.impl(
+    "with_gradient",
+    lambda y, x, dx, dy: [t.detach().clone() for t in y],
+    "CompositeExplicitAutograd",
+)
+
+
+@contextlib.contextmanager
+def whole_backwards() -> Iterator[None]:
+    """Within, Dynamo captures all that a function says of its backward, or cuts the graph there.
+
+    It would take each backward for one without gradients of its own, and lose where the function
+    switches them off; and ``set_materialize_grads(False)``, after which backward is given None. Of
+    a function within a transform of ``torch.func``, or of a tensor that has a history by what was
+    written to its base, it would see forward alone, whose derivative is not the function's.
+    """
+
+    def as_it_is(tx: Any, enable: bool = True) -> contextlib.AbstractContextManager[None]:
+        return enable_grad(tx, enable) if enable else contextlib.nullcontext()
+
+    enable_grad = higher_order_ops.dynamo_enable_grad
+    with (
+        replaced(higher_order_ops, "dynamo_enable_grad", as_it_is),
+        replaced(FunctionCtx, "set_materialize_grads", _set_materialize_grads),
+        replaced(AutogradFunctionVariable, "call_apply", _call_apply),
+    ):
+        yield
+
+
+_set_materialize_grads = torch._dynamo.disable(FunctionCtx.set_materialize_grads)
+_apply = AutogradFunctionVariable.call_apply
+
+
+def _call_apply(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    # PyTorch's own ModIndex, an index in vmap, has the backward of its forward
+    if torch._C._are_functorch_transforms_active() and self.fn_cls is not ModIndex:
+        unimplemented(
+            gb_type="a torch.autograd.Function within a transform of torch.func",
+            context=self.fn_cls.__name__,
+            explanation="the tracer sees its forward alone there",
+            hints=[],
+        )
+
+    def know_history(variable: VariableTracker) -> None:
+        if isinstance(variable, TensorVariable) and variable.requires_grad is False:
+            variable.synchronize_attributes(tx)
+
+    VariableTracker.visit(know_history, (args, kwargs))
+    return _apply(self, tx, args, kwargs)
+
+
+class Interpreter(torch.fx.Interpreter):
+    """Runs a captured graph, so that gradients of functions are those of their own backward.
+
+    ``numbers`` are tensors that stand for numbers of Python.
+    """
+
+    def __init__(
+        self, graph_module: torch.fx.GraphModule, numbers: list[torch.Tensor] | None = None
+    ) -> None:
+        super().__init__(graph_module)
+        self.numbers = [] if numbers is None else numbers
+        # a failure names its operation by itself
+        self.extra_traceback = False
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """Run one node."""
+        value = super().run_node(n)
+        if n.op == "placeholder" and getattr(n.meta.get("grapharg"), "pass_arg_as_tensor", False):
+            self.numbers.append(value)
+        return value
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Run one call of a function."""
+        if target is autograd_function_apply:
+            return _run(self.numbers, *args, **kwargs)
+        return super().call_function(target, args, kwargs)
+
+    def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Run one call of a method."""
+        if target == "item" and any(args[0] is t for t in self.numbers):
+            return args[0]
+        return super().call_method(target, args, kwargs)
+
+
+def _run(
+    numbers: list[torch.Tensor],
+    forward: torch.fx.GraphModule,
+    backward: torch.fx.GraphModule,
+    *arguments: Any,
+    **options: Any,
+) -> Any:
+    """Return the results of ``forward``, with gradients by ``backward``.
+
+    Forward gives its results, and what backward reads after the results' gradients; backward gives
+    a gradient, or None, for each of the arguments.
+    """
+    if options.get("dirty_idx"):
+        raise RuntimeError("a torch.autograd.Function writes its argument")
+    made, saved = Interpreter(forward, numbers).run(*arguments)
+    single = not isinstance(made, (tuple, list))
+    results = [made] if single else list(made)
+    constant = set(options["non_differentiable_idx"])
+    y = [
+        i
+        for i, t in enumerate(results)
+        if isinstance(t, torch.Tensor) and t.is_floating_point() and i not in constant
+    ]
+    stopped = [stop_gradient(results[i]) for i in y]
+    names = dict(zip(y, (torch.ops.steep.gradient_of(t) for t in stopped), strict=True))
+    given = [
+        names[i] if i in names else torch.zeros_like(t) if isinstance(t, torch.Tensor) else None
+        for i, t in enumerate(results)
+    ]
+    kept = {id(results[i]): t for i, t in zip(y, stopped, strict=True)}
+    saved = [kept.get(id(t), t) for t in saved]
+    gradients = Interpreter(backward, numbers).run(*given, *saved)
+    if not isinstance(gradients, (tuple, list)):
+        gradients = (gradients,)
+    pairs = [
+        (x, stop_gradient(dx.to(x.dtype)))
+        for x, dx in zip(arguments, gradients, strict=True)
+        if isinstance(x, torch.Tensor) and x.is_floating_point() and dx is not None
+    ]
+    if y and pairs:
+        x, dx = zip(*pairs, strict=True)
+        stopped = torch.ops.steep.with_gradient(stopped, list(x), list(dx), list(names.values()))
+    for i, t in zip(y, stopped, strict=True):
+        results[i] = t
+    return results[0] if single else tuple(results)
+
+
+def valued(value: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Return the values of one tensor, whose gradient is that of another of its shape."""
+    value = stop_gradient(value.clone())
+    name = torch.ops.steep.gradient_of(value)
+    (result,) = torch.ops.steep.with_gradient([value], [source], [name], [name])
+    made: torch.Tensor = result
+    return made
+
+
+def _gradient_of(y: Any) -> Any:
+    return own_node("GradientOf", [y])[0]
+
+
+def _with_gradient(
+    y: Sequence[Any], x: Sequence[Any], dx: Sequence[Any], dy: Sequence[Any]
+) -> Sequence[Any]:
+    return own_node("WithGradient", [*y, *x, *dx, *dy], len(y), outputs=len(y))
+
+
+TRANSLATIONS: dict[Any, Any] = {
+    torch.ops.steep.gradient_of.default: _gradient_of,
+    torch.ops.steep.with_gradient.default: _with_gradient,
+}
+"""In ONNX, by operator."""

@@ -1,0 +1,203 @@
+"""The loss of connectionist temporal classification, as a Scan over time.
+
+PyTorch's tracers know it as one operator, which ONNX has no word for. ``steep::ctc_losses`` takes
+its place, with the recursion of Graves et al. (2006), "Connectionist Temporal Classification":
+α[s] is the logarithm of how likely it is to be at the s-th of blank, label, blank, …, blank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import onnxscript
+import torch
+from onnxscript import ir, opset18
+from torch._subclasses import fake_impls
+from torch.onnx._internal.exporter._tensors import SymbolicTensor
+
+from steep.lowering.ops.elementwise import fixed, ints, number
+from steep.lowering.ops.stop_gradient import stop_gradient
+
+_NEVER = -1e30  # a logarithm of 0 that has differences
+_OPERATORS = torch.library.Library("steep", "FRAGMENT")
+_OPERATORS.define(
+    "ctc_losses(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths,"
+    " int blank) -> Tensor"
+)
+_OPERATORS.impl("ctc_losses", lambda p, *_: p.new_empty((p.shape[1],)), "Meta")
+
+
+def _no_gradients(*_: Any) -> Any:
+    raise NotImplementedError
+
+
+# the result has a history; nobody walks along it
+torch.library.register_autograd("steep::ctc_losses", _no_gradients, lib=_OPERATORS)
+
+
+def ctc_losses(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    *,
+    blank: int,
+    zero_infinity: bool,
+) -> torch.Tensor:
+    """Return -log p of each target, [N], for log_probs [T, N, C], and PyTorch's gradient of it.
+
+    ``targets`` are [N, S], or [sum of target_lengths]; lengths are integers, [N]. Where no
+    alignment is possible the loss is infinite, or 0 with ``zero_infinity``.
+    """
+    losses = torch.ops.steep.ctc_losses(log_probs, targets, input_lengths, target_lengths, blank)
+    # PyTorch's is the gradient where log_probs is log_softmax(x), with respect to x.
+    times = torch.arange(log_probs.shape[0])[:, None, None]
+    total = torch.where(times < input_lengths[None, :, None], log_probs.exp(), 0.0).sum((0, 2))
+    impossible = losses > -_NEVER / 2
+    losses = losses + (total - stop_gradient(total))
+    if zero_infinity:
+        return torch.where(impossible, 0.0, losses)
+    return losses * torch.where(impossible, math.inf, 1.0)
+
+
+@contextlib.contextmanager
+def known_to_tracers() -> Iterator[None]:
+    """Within, tracers know what PyTorch's operator gives: of its second result, no extents do."""
+    kept = dict(fake_impls.op_implementations_dict)
+    fake_impls.op_implementations_dict.update(dict.fromkeys(_THEIRS, _empty))
+    try:
+        yield
+    finally:
+        for operator in _THEIRS:
+            del fake_impls.op_implementations_dict[operator]
+        fake_impls.op_implementations_dict.update(kept)
+
+
+_THEIRS = (torch.ops.aten._ctc_loss.default, torch.ops.aten._ctc_loss.Tensor)
+
+
+def _empty(mode: Any, operator: Any, log_probs: torch.Tensor, *_: Any, **__: Any) -> Any:
+    rows = log_probs.shape[1:-1]
+    with mode:
+        return log_probs.new_empty(rows), log_probs.new_empty((*rows, log_probs.shape[0], 1))
+
+
+# --- in ONNX -------------------------------------------------------------------------------------
+
+
+def _said(log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int) -> Any:
+    lengths, times = (opset18.Cast(n, to=7) for n in (target_lengths, input_lengths))
+    longest = opset18.ReduceMax(lengths, keepdims=1)
+    rows = opset18.Shape(log_probs, start=1, end=2)
+    column = ints(1)
+    of_row = opset18.Unsqueeze(lengths, column)
+    labels = _labels(opset18.Cast(targets, to=7), lengths, longest, blank, len(targets.shape))
+    states = opset18.Add(opset18.Add(longest, longest), column)
+    blanks = _filled(blank, rows, longest)
+    pairs = opset18.Concat(*(opset18.Unsqueeze(t, ints(2)) for t in (blanks, labels)), axis=2)
+    flat = opset18.Reshape(pairs, opset18.Concat(rows, opset18.Add(longest, longest), axis=0))
+    path = opset18.Concat(flat, _filled(blank, rows, column), axis=1)  # blank, label, …, blank
+
+    def later(values: Any, by: int, fill: Any) -> Any:
+        """Return what stands ``by`` states before each."""
+        longer = opset18.Concat(opset18.Expand(fill, opset18.Concat(rows, ints(by), axis=0)),
+                                values, axis=1)  # fmt: skip
+        return opset18.Slice(longer, ints(0), states, column)
+
+    mark = opset18.Constant(value_int=blank)
+    differs = opset18.Not(opset18.Equal(path, later(path, 2, mark)))
+    skips = opset18.And(opset18.Not(opset18.Equal(path, mark)), differs)
+    shape = opset18.Shape(log_probs, start=0, end=1)
+    index = opset18.Expand(
+        opset18.Unsqueeze(path, ints(0)), opset18.Concat(shape, rows, states, axis=0)
+    )
+    emitted = opset18.GatherElements(log_probs, index, axis=2)  # [T, N, states]
+    count = opset18.Range(
+        *(opset18.Constant(value_int=0), opset18.Squeeze(shape), opset18.Constant(value_int=1))
+    )
+    live = opset18.Less(opset18.Unsqueeze(count, column), opset18.Unsqueeze(times, ints(0)))
+    live = opset18.Unsqueeze(live, ints(2))  # [T, N, 1]
+    never = number(_NEVER, log_probs)
+    start = opset18.Concat(
+        opset18.Expand(number(0.0, log_probs), opset18.Concat(rows, column, axis=0)),
+        opset18.Expand(never, opset18.Concat(rows, opset18.Add(longest, longest), axis=0)),
+        axis=1,
+    )  # before the first
+
+    def step(alpha: Any, emission: Any, is_live: Any) -> Any:
+        jumped = opset18.Where(skips, later(alpha, 2, never), never)
+        came = _log_sum(alpha, later(alpha, 1, never), jumped)
+        return opset18.Where(is_live, opset18.Add(came, emission), alpha)
+
+    kinds = [log_probs.dtype, log_probs.dtype, ir.DataType.BOOL]
+    alpha = _scan(step, start, [emitted, live], kinds)
+    end = opset18.Add(of_row, of_row)
+    first = opset18.Sub(end, ints(1))
+    before = opset18.GatherElements(alpha, opset18.Max(first, ints(0)), axis=1)
+    before = opset18.Where(opset18.Less(first, ints(0)), never, before)
+    found = _log_sum(opset18.GatherElements(alpha, end, axis=1), before)
+    return opset18.Neg(opset18.Squeeze(found, column))
+
+
+def _labels(targets: Any, lengths: Any, longest: Any, blank: int, rank: int) -> Any:
+    """Return the labels, [N, longest], blank beyond the length of each."""
+    one = opset18.Constant(value_int=1)
+    positions = opset18.Range(opset18.Constant(value_int=0), opset18.Squeeze(longest), one)
+    of_row = opset18.Unsqueeze(lengths, ints(1))
+    if rank == 1:  # one after another
+        ends = opset18.CumSum(lengths, opset18.Constant(value_int=0))
+        starts = opset18.Unsqueeze(opset18.Sub(ends, lengths), ints(1))
+        last = opset18.Sub(opset18.Shape(targets), ints(1))
+        index = opset18.Min(opset18.Add(starts, positions), last)
+        labels = opset18.Gather(targets, index, axis=0)
+    else:
+        labels = opset18.Slice(targets, ints(0), longest, ints(1))
+    used = opset18.Less(opset18.Unsqueeze(positions, ints(0)), of_row)
+    return opset18.Where(used, labels, opset18.Constant(value_int=blank))
+
+
+def _log_sum(*values: Any) -> Any:
+    """Return log Σ exp, of which one at least is finite."""
+    most = fixed(opset18.Max(*values))
+    terms = [opset18.Exp(opset18.Sub(v, most)) for v in values]
+    return opset18.Add(most, opset18.Log(opset18.Sum(*terms)))
+
+
+def _filled(value: int, *shape: Any) -> Any:
+    return opset18.Expand(opset18.Constant(value_int=value), opset18.Concat(*shape, axis=0))
+
+
+_numbers = itertools.count()
+
+
+def _scan(step: Any, state: Any, scanned: list[Any], kinds: list[Any]) -> Any:
+    """Return what becomes of a state, given slices of ``scanned`` along the first axis.
+
+    ``kinds`` are the dtypes of all of them.
+    """
+    recorder: Any = onnxscript.evaluator.default()
+    prefix = f"ctc_{next(_numbers)}_"
+    given = [SymbolicTensor(recorder.opset, f"{prefix}given_{i}") for i in range(1 + len(scanned))]
+    for value, kind in zip(given, kinds, strict=True):
+        value.dtype = kind
+    outside = len(recorder.nodes)
+    result = step(*given)
+    body = recorder.nodes[outside:]
+    del recorder.nodes[outside:]
+    for i, value in enumerate(v for node in body for v in node.outputs):
+        value.name = f"{prefix}{i}"
+    graph = ir.Graph(given, [result], nodes=body, name=f"{prefix}step")
+    attributes = [ir.AttrGraph("body", graph), ir.AttrInt64("num_scan_inputs", len(scanned))]
+    last = SymbolicTensor(recorder.opset)
+    recorder.nodes.append(
+        ir.Node("", "Scan", [state, *scanned], attributes, outputs=[last], version=18)
+    )
+    return last
+
+
+CTC: dict[Any, Any] = {torch.ops.steep.ctc_losses.default: _said}
+"""Translations by operator."""

@@ -1,0 +1,148 @@
+"""Linear algebra by operators of the engine's own, where ONNX has no words."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from onnxscript import ir, opset18
+
+from steep.lowering.ops.elementwise import number
+from steep.lowering.ops.steep_nodes import own_node
+
+
+def _turned(matrices: Any, *like: Any) -> Any:
+    """Return the transposes of a stack of matrices; its rank is that of one of ``like``, if given.
+
+    What no translation returns has no shape of its own.
+    """
+    axes = list(range(max(len(t.shape) for t in like or (matrices,))))
+    return opset18.Transpose(matrices, perm=[*axes[:-2], axes[-1], axes[-2]])
+
+
+def _triangular(a: Any, b: Any, **flags: bool) -> Any:
+    return own_node("TriangularSolve", [a, b], **flags)[0]
+
+
+def _solve_triangular(
+    self: Any, B: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Any:
+    """Return X in A X = B, or in X A = B."""
+    if left:
+        return _triangular(self, B, upper=upper, unit=unitriangular)
+    x = _triangular(self, _turned(B), upper=upper, unit=unitriangular, transpose=True)
+    return _turned(x, self, B)
+
+
+def _triangular_solve(
+    self: Any, A: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> tuple[Any, Any]:
+    """Return X in op(A) X = B, and a copy of A."""
+    x = _triangular(A, self, upper=upper, transpose=transpose, unit=unitriangular)
+    return x, opset18.Identity(A)
+
+
+def _cholesky(self: Any, upper: bool = False) -> Any:
+    return _factor(self, upper, 1, check=True)[0]
+
+
+def _cholesky_ex(self: Any, upper: bool = False, check_errors: bool = False) -> tuple[Any, Any]:
+    """Return the factor of matrices, and for each 0 or its first minor that is not positive."""
+    factor, info = _factor(self, upper, 2, check=check_errors)
+    return factor, info
+
+
+def _factor(self: Any, upper: bool, outputs: int, **flags: bool) -> list[Any]:
+    """Return the factor, and what else the operator gives."""
+    factor, *info = own_node("Cholesky", [_turned(self) if upper else self], outputs, **flags)
+    return [_turned(factor, self) if upper else factor, *info]
+
+
+def _cholesky_solve(self: Any, input2: Any, upper: bool = False) -> Any:
+    """Return X in A X = ``self``, by the factor of A."""
+    return own_node("CholeskySolve", [input2, self], upper=upper)[0]
+
+
+def _cholesky_inverse(self: Any, upper: bool = False) -> Any:
+    return own_node("CholeskySolve", [self, _identity(self)], upper=upper)[0]
+
+
+def _identity(squares: Any) -> Any:
+    """Return the identity matrix of the size and dtype of a stack of matrices."""
+    size = opset18.Shape(squares, start=-1)
+    zeros = opset18.ConstantOfShape(opset18.Concat(size, size, axis=0))
+    return opset18.CastLike(opset18.EyeLike(zeros), squares)
+
+
+def _solve(A: Any, B: Any, left: bool = True) -> Any:
+    return _solution(A, B, left, 1, check=True)[0]
+
+
+def _solve_ex(A: Any, B: Any, left: bool = True, check_errors: bool = False) -> tuple[Any, Any]:
+    """Return X in A X = B, or in X A = B, and for each A 0 or its first pivot that is zero."""
+    x, info = _solution(A, B, left, 2, check=check_errors)
+    return x, info
+
+
+def _solution(A: Any, B: Any, left: bool, outputs: int, **flags: bool) -> list[Any]:
+    """Return X, and what else the operator gives."""
+    if _are_vectors(A, B):
+        last = opset18.Constant(value_ints=[-1])
+        x, *info = own_node("Solve", [A, opset18.Unsqueeze(B, last)], outputs, **flags)
+        return [opset18.Squeeze(x, last), *info]
+    if left:
+        return own_node("Solve", [A, B], outputs, **flags)
+    x, *info = own_node("Solve", [_turned(A), _turned(B)], outputs, **flags)
+    return [_turned(x, A, B), *info]
+
+
+def _are_vectors(A: Any, B: Any) -> bool:
+    """Whether a right-hand side is a vector for each matrix: PyTorch tells by the shapes."""
+    if len(B.shape) == 1 or len(B.shape) != len(A.shape) - 1:
+        return len(B.shape) == 1
+    pairs = list(zip(A.shape, B.shape, strict=False))
+    if any(isinstance(n, ir.SymbolicDim) and n.value is None for pair in pairs for n in pair):
+        raise NotImplementedError("extents without a name may be those of vectors or of matrices")
+    return all(a == b for a, b in pairs)
+
+
+def _inverse(A: Any) -> Any:
+    return own_node("Solve", [A, _identity(A)], check=True)[0]
+
+
+def _inverse_ex(A: Any, check_errors: bool = False) -> tuple[Any, Any]:
+    x, info = own_node("Solve", [A, _identity(A)], 2, check=check_errors)
+    return x, info
+
+
+def _slogdet(A: Any) -> tuple[Any, Any]:
+    """Return the signs of determinants, and the logarithms of their magnitudes."""
+    sign, logarithm = own_node("SlogDet", [A], 2)
+    return sign, logarithm
+
+
+def _logdet(self: Any) -> Any:
+    sign, logarithm = _slogdet(self)
+    negative = opset18.Less(sign, number(0.0, self))
+    return opset18.Where(negative, number(math.nan, self), logarithm)
+
+
+AS_IN_TORCH: dict[Any, Any] = {
+    torch.ops.aten.cholesky.default: _cholesky,
+    torch.ops.aten.cholesky_inverse.default: _cholesky_inverse,
+    torch.ops.aten.cholesky_solve.default: _cholesky_solve,
+    torch.ops.aten.linalg_cholesky.default: _cholesky,
+    torch.ops.aten.linalg_cholesky_ex.default: _cholesky_ex,
+    torch.ops.aten.inverse.default: _inverse,
+    torch.ops.aten.linalg_inv.default: _inverse,
+    torch.ops.aten.linalg_inv_ex.default: _inverse_ex,
+    torch.ops.aten.linalg_slogdet.default: _slogdet,
+    torch.ops.aten.linalg_solve.default: _solve,
+    torch.ops.aten.linalg_solve_ex.default: _solve_ex,
+    torch.ops.aten.logdet.default: _logdet,
+    torch.ops.aten.slogdet.default: _slogdet,
+    torch.ops.aten.linalg_solve_triangular.default: _solve_triangular,
+    torch.ops.aten.triangular_solve.default: _triangular_solve,
+}
+"""Translations by operator."""

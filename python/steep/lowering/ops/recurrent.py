@@ -1,0 +1,147 @@
+"""``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` in ONNX's operators of these names.
+
+PyTorch's tracers write them out step by step, a graph for every length. Operators of our own take
+their places, of which they know no more than what the results are like.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from onnxscript import opset18
+
+from steep.lowering.ops.elementwise import ints, number
+
+_LIBRARY = torch.library.Library("steep", "FRAGMENT")
+# by PyTorch's name: ONNX's operator, its gates in PyTorch's order, attributes
+_CELLS: dict[str, tuple[Any, list[int], dict[str, Any]]] = {
+    "lstm": (opset18.LSTM, [0, 3, 1, 2], {}),
+    "gru": (opset18.GRU, [1, 0, 2], {"linear_before_reset": 1}),
+    "rnn_tanh": (opset18.RNN, [0], {"activations": ["Tanh"]}),
+    "rnn_relu": (opset18.RNN, [0], {"activations": ["Relu"]}),
+}
+
+
+@contextlib.contextmanager
+def kept_whole() -> Iterator[None]:
+    """Within, tracers know no steps of recurrent layers, and bind no length to count them."""
+    before = {operator: dict(operator.py_kernels) for operator in _OURS}
+    try:
+        for operator, ours in _OURS.items():
+            _set_kernels(operator, dict.fromkeys(operator.py_kernels, ours))
+        yield
+    finally:
+        for operator, kernels in before.items():
+            _set_kernels(operator, kernels)
+
+
+def _set_kernels(operator: Any, kernels: dict[Any, Any]) -> None:
+    operator.py_kernels.update(kernels)
+    operator._dispatch_cache.clear()
+
+
+def keep_whole(graph: torch.fx.Graph) -> None:
+    """Keep recurrent layers whole in a graph of ATen operators."""
+    for node in graph.nodes:
+        node.target = _OURS.get(node.target, node.target)
+
+
+def _define(name: str) -> Any:
+    schema = str(getattr(torch.ops.aten, name).input._schema)
+    _LIBRARY.define(schema.replace(f"aten::{name}.input", name))
+    _LIBRARY.impl(name, _empty, "Meta")
+    # results have a history; nobody walks along it
+    torch.library.register_autograd(f"steep::{name}", _no_gradients, lib=_LIBRARY)
+    return getattr(torch.ops.steep, name).default
+
+
+def _no_gradients(*_: Any) -> Any:
+    raise NotImplementedError
+
+
+def _empty(  # noqa: PLR0917, as ATen has it
+    input: torch.Tensor,
+    hx: torch.Tensor | Sequence[torch.Tensor],
+    params: Sequence[torch.Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, ...]:
+    """Return tensors like the results."""
+    states = [hx] if isinstance(hx, torch.Tensor) else hx
+    width = (1 + bidirectional) * states[0].shape[2]
+    y = input.new_empty((*input.shape[:2], width))
+    return y, *(torch.empty_like(state) for state in states)
+
+
+def _said(name: str) -> Any:
+    operator, gates, attributes = _CELLS[name]
+
+    def said(  # noqa: PLR0917, as ATen has it
+        input: Any,
+        hx: Any,
+        params: Sequence[Any],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> tuple[Any, ...]:
+        if len(params) != num_layers * (1 + bidirectional) * (4 if has_biases else 2):
+            raise NotImplementedError("a projection of the state")
+        states = hx if isinstance(hx, (list, tuple)) else [hx]
+        directions, width = 1 + bidirectional, states[0].shape[2]
+        options = {
+            **{k: v * directions if isinstance(v, list) else v for k, v in attributes.items()},
+            "direction": "bidirectional" if bidirectional else "forward",
+            "hidden_size": width,
+        }
+        x = opset18.Transpose(input, perm=[1, 0, 2]) if batch_first else input
+        rest, last = iter(params), []
+        for layer in range(num_layers):
+            kinds: list[list[Any]] = [[], [], []]  # of weights: of input, of state, biases
+            for _ in range(directions):
+                kinds[0].append(_ordered(next(rest), gates))
+                kinds[1].append(_ordered(next(rest), gates))
+                if has_biases:
+                    both = [_ordered(next(rest), gates) for _ in range(2)]
+                    kinds[2].append(opset18.Concat(*both, axis=0))
+            first, end = ints(layer * directions), ints((layer + 1) * directions)
+            of_layer = [opset18.Slice(state, first, end, ints(0)) for state in states]
+            weights = [_stacked(some) if some else None for some in kinds]
+            y, *after = operator(x, *weights, None, *of_layer, **options)
+            last.append(after)
+            flat = opset18.Constant(value_ints=[0, 0, directions * width])
+            x = opset18.Reshape(opset18.Transpose(y, perm=[0, 2, 1, 3]), flat)
+            if train and dropout and layer + 1 < num_layers:
+                rate, training = number(dropout, input), opset18.Constant(value_int=1)
+                x, _ = opset18.Dropout(x, rate, opset18.Cast(training, to=9))
+        y = opset18.Transpose(x, perm=[1, 0, 2]) if batch_first else x
+        return y, *(opset18.Concat(*of_layers, axis=0) for of_layers in zip(*last, strict=True))
+
+    return said
+
+
+def _ordered(weight: Any, gates: list[int]) -> Any:
+    """Return a weight or bias with its gates, blocks of rows, in ONNX's order."""
+    if len(gates) == 1:
+        return weight
+    blocks = opset18.Split(weight, num_outputs=len(gates), axis=0)
+    return opset18.Concat(*(blocks[gate] for gate in gates), axis=0)
+
+
+def _stacked(of_directions: list[Any]) -> Any:
+    return opset18.Concat(*(opset18.Unsqueeze(w, ints(0)) for w in of_directions), axis=0)
+
+
+_OURS = {getattr(torch.ops.aten, name).input: _define(name) for name in _CELLS}
+
+RECURRENT: dict[Any, Any] = {ours: _said(ours._schema.name[7:]) for ours in _OURS.values()}
+"""Translations by operator."""

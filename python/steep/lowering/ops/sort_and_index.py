@@ -1,0 +1,242 @@
+"""What PyTorch picks by order or position, in ONNX: gradients flow where they do there."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from onnxscript import ir, opset18
+from onnxscript.function_libs.torch_lib.ops.core import aten_scatter_reduce
+
+from steep.lowering.ops.elementwise import fixed, ints, is_nan, number
+
+
+def _extreme(find: Any) -> Any:
+    """Return ``max`` or ``min`` along an axis: all of the gradient goes to the one of its index."""
+
+    def extreme(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+        if not self.shape:
+            return opset18.Identity(self), opset18.Constant(value_int=0)
+        indices = find(self, axis=dim, keepdims=1)
+        values = opset18.GatherElements(self, indices, axis=dim)
+        if keepdim:
+            return values, indices
+        return opset18.Squeeze(values, ints(dim)), opset18.Squeeze(indices, ints(dim))
+
+    return extreme
+
+
+def _extremes(reduce: Any) -> Any:
+    """Return ``amax`` or ``amin``: along all axes where none is given."""
+
+    def extremes(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
+        return reduce(self, ints(*dim) if dim else None, keepdims=int(keepdim))
+
+    return extremes
+
+
+def _length(x: Any, dim: int) -> int:
+    extent = x.shape[dim]
+    if not isinstance(extent, int):
+        raise NotImplementedError("the length of a scan must be known")
+    return extent
+
+
+def _shifted(x: Any, by: int, dim: int, fill: Any) -> Any:
+    """Return x moved along an axis, and ``fill``, a number, before it."""
+    ends = opset18.Slice(x, ints(0), ints(-by), ints(dim))
+    first = opset18.Slice(x, ints(0), ints(by), ints(dim))
+    return opset18.Concat(opset18.Expand(fill, opset18.Shape(first)), ends, axis=dim)
+
+
+def _cumprod(self: Any, dim: int, *, dtype: int = -1) -> Any:
+    """Return the products of the first 1, 2, … elements, by doubling."""
+    x = opset18.Cast(self, to=dtype) if dtype not in (-1, None) else self
+    if not self.shape:
+        return opset18.Identity(x)
+    length, step = _length(self, dim), 1
+    while step < length:
+        x, step = opset18.Mul(x, _shifted(x, step, dim, number(1, x))), 2 * step
+    return x
+
+
+def _cumulative_extreme(not_beyond: Any) -> Any:
+    """Return ``cummax`` or ``cummin``, by doubling: of equals the last; NaN is beyond all."""
+
+    def extreme(self: Any, dim: int) -> tuple[Any, Any]:
+        if not self.shape:
+            return opset18.Identity(self), opset18.Constant(value_int=0)
+        length, value = _length(self, dim), fixed(self)
+        axes = [i for i in range(len(self.shape)) if i != dim % len(self.shape)]
+        index = ints(*range(length))
+        if axes:
+            index = opset18.Expand(opset18.Unsqueeze(index, ints(*axes)), opset18.Shape(self))
+        step = 1
+        while step < length:
+            before = _shifted(value, step, dim, number(0, value))
+            earlier = _shifted(index, step, dim, _int64(-1))
+            stays = opset18.Or(
+                opset18.Or(not_beyond(before, value), is_nan(value)),
+                opset18.Less(earlier, _int64(0)),
+            )
+            value = opset18.Where(stays, value, before)
+            index = opset18.Where(stays, index, earlier)
+            step *= 2
+        return opset18.GatherElements(self, index, axis=dim), index
+
+    return extreme
+
+
+def _int64(value: int) -> Any:
+    return opset18.Constant(value_int=value)
+
+
+def _median(self: Any) -> Any:
+    """Return the lower median of all, NaN beside NaN; those that are equal share its gradient."""
+    flat = opset18.Reshape(self, ints(-1))
+    count = opset18.Shape(flat)
+    half = opset18.Div(opset18.Add(count, ints(1)), ints(2))
+    lower, _ = opset18.TopK(fixed(flat), half, largest=0)
+    value = opset18.Squeeze(opset18.Slice(lower, ints(-1), opset18.Shape(lower)), ints(0))
+    zero = number(0, self)
+    hits = opset18.Equal(flat, value)
+    if self.dtype is None or self.dtype.is_floating_point():
+        nans = is_nan(flat)
+        spoilt = opset18.Cast(opset18.ReduceMax(opset18.Cast(nans, to=6), keepdims=0), to=9)
+        value = opset18.Where(spoilt, number(math.nan, self), value)
+        hits = opset18.Where(spoilt, nans, hits)
+    shares = opset18.CastLike(opset18.ReduceSum(opset18.Cast(hits, to=7), keepdims=0), self)
+    moved = opset18.Where(hits, opset18.Sub(flat, value), zero)
+    return opset18.Add(value, opset18.Div(opset18.ReduceSum(moved, keepdims=0), shares))
+
+
+def _place(find: Any) -> Any:
+    """Return ``argmax`` or ``argmin``: among all elements, where no axis is given."""
+
+    def place(self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+        if dim is not None and self.shape:
+            return find(self, axis=dim, keepdims=int(keepdim))
+        index = find(opset18.Reshape(self, ints(-1)), axis=0, keepdims=0)
+        return opset18.Reshape(index, ints(*[1] * len(self.shape))) if keepdim else index
+
+    return place
+
+
+def _logcumsumexp(self: Any, dim: int) -> Any:
+    """Return the logarithms of sums of the first 1, 2, … exponentials, by doubling."""
+    if not self.shape:
+        return opset18.Identity(self)
+    x, length, step = self, _length(self, dim), 1
+    while step < length:
+        x, step = _logaddexp(x, _shifted(x, step, dim, number(-math.inf, x))), 2 * step
+    return x
+
+
+def _logaddexp(a: Any, b: Any) -> Any:
+    """ln(eᵃ + eᵇ); the larger one where it is infinite."""
+    larger = fixed(opset18.Max(a, b))
+    infinite = opset18.Equal(opset18.Abs(larger), number(math.inf, a))
+    zero = number(0, a)
+    a, b = (opset18.Sub(opset18.Where(infinite, zero, v), larger) for v in (a, b))
+    apart = opset18.Add(larger, opset18.Log(opset18.Add(opset18.Exp(a), opset18.Exp(b))))
+    return opset18.Where(infinite, larger, apart)
+
+
+def _sorted(self: Any, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:
+    """Sort by TopK, which leaves equals in order and takes NaN for the largest."""
+    if not self.shape:
+        return opset18.Identity(self), opset18.Constant(value_int=0)
+    count = opset18.Shape(self, start=dim, end=dim + 1 or None)
+    of_bools = self.dtype == ir.DataType.BOOL
+    given = opset18.Cast(self, to=ir.DataType.INT32) if of_bools else self
+    values, indices = opset18.TopK(given, count, axis=dim, largest=int(descending))
+    return opset18.Cast(values, to=ir.DataType.BOOL) if of_bools else values, indices
+
+
+def _sorted_stably(
+    self: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> tuple[Any, Any]:
+    return _sorted(self, dim, descending)
+
+
+_COMPARED = 4096
+
+
+def _searchsorted(
+    sorted_sequence: Any,
+    self: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Any:
+    """Return how many are less, or with ``right`` not greater: of a sequence that is short."""
+    if sorter is not None or _length(sorted_sequence, -1) > _COMPARED:
+        raise NotImplementedError("a long sequence is searched, not compared")
+    follows = opset18.Greater if right or side == "right" else opset18.GreaterOrEqual
+    row = sorted_sequence
+    if len(row.shape) > 1:
+        row = opset18.Unsqueeze(row, ints(-2))
+    lower = opset18.Not(follows(row, opset18.Unsqueeze(self, ints(-1))))  # than NaN, all are
+    kind = 6 if out_int32 else 7
+    return opset18.ReduceSum(opset18.Cast(lower, to=kind), ints(-1), keepdims=0)
+
+
+def _scatter_reduce(  # noqa: PLR0917, as ATen has it
+    self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True
+) -> Any:
+    """Means, without ``include_self`` of what hits alone; the exporter knows the others."""
+    if reduce != "mean":
+        return aten_scatter_reduce(self, dim, index, src, reduce, include_self)
+    if not self.shape:
+        raise NotImplementedError
+    zero, one = number(0, self), number(1, self)
+    hits = opset18.ScatterElements(
+        opset18.Expand(zero, opset18.Shape(self)),
+        index,
+        opset18.Expand(one, opset18.Shape(index)),
+        axis=dim,
+        reduction="add",
+    )
+    missed = opset18.Equal(hits, zero)
+    base = self if include_self else opset18.Where(missed, self, zero)
+    count = opset18.Add(hits, one) if include_self else opset18.Where(missed, one, hits)
+    total = opset18.ScatterElements(base, index, src, axis=dim, reduction="add")
+    if self.dtype is None or self.dtype.is_floating_point():
+        return opset18.Div(total, count)
+    # towards -∞, as ints are divided there
+    quotient = opset18.Div(total, count)
+    rest = opset18.Sub(total, opset18.Mul(quotient, count))
+    return opset18.Where(opset18.Less(rest, zero), opset18.Sub(quotient, one), quotient)
+
+
+aten = torch.ops.aten
+
+AS_IN_TORCH: dict[Any, Any] = {
+    aten.amax.default: _extremes(opset18.ReduceMax),
+    aten.amin.default: _extremes(opset18.ReduceMin),
+    aten.argmax.default: _place(opset18.ArgMax),
+    aten.argmin.default: _place(opset18.ArgMin),
+    aten.max.dim: _extreme(opset18.ArgMax),
+    aten.min.dim: _extreme(opset18.ArgMin),
+    aten.cumprod.default: _cumprod,
+    aten.cummax.default: _cumulative_extreme(opset18.LessOrEqual),
+    aten.cummin.default: _cumulative_extreme(opset18.GreaterOrEqual),
+    aten.logcumsumexp.default: _logcumsumexp,
+    aten.median.default: _median,
+    aten.sort.default: _sorted,
+    aten.sort.stable: _sorted_stably,
+    aten.scatter_reduce.two: _scatter_reduce,
+    aten.searchsorted.Tensor: _searchsorted,
+}
+"""Translations by operator."""
+
+REFUSED = {
+    aten.multi_margin_loss.default,
+    aten.multilabel_margin_loss.default,
+    aten.special_erfcx.default,
+    aten.special_log_ndtr.default,
+}
+"""What the exporter says otherwise: slopes at the margin, labels that are left out, tails."""

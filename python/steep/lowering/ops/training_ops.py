@@ -1,0 +1,252 @@
+"""PyTorch's operators in ONNX, where the exporter's own words are for inference alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from onnxscript import ir, opset18
+from onnxscript.function_libs.torch_lib.ops.core import (
+    aten_arange_start_step,
+    aten_conv3d,
+    aten_expand,
+)
+from onnxscript.function_libs.torch_lib.ops.nn import aten_col2im
+
+_SAMPLE_VARIANCE = "steep.sample_variance"
+
+
+def _like(tensor: Any, value: float) -> Any:
+    """Return a number in the dtype of a tensor."""
+    # exact_constants.py keeps all digits
+    return opset18.CastLike(opset18.Constant(value_float=value), tensor)
+
+
+def _batch_norm(  # noqa: PLR0917, as ATen has it
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, Any, Any, Any, Any]:
+    """Return result, mean, 1 / standard deviation, and both running statistics, [C] each.
+
+    In training the running variance is the sample's: PyTorch's definition; ONNX has another.
+    """
+    channels = opset18.Shape(input, start=1, end=2)
+    weight = opset18.Expand(_like(input, 1.0), channels) if weight is None else weight
+    bias = opset18.Expand(_like(input, 0.0), channels) if bias is None else bias
+    kept = {"epsilon": eps, "momentum": 1 - momentum}
+    if not training:
+        y = opset18.BatchNormalization(input, weight, bias, running_mean, running_var, **kept)
+        deviation = opset18.Sqrt(opset18.Add(running_var, _like(running_var, eps)))
+        return y, running_mean, opset18.Reciprocal(deviation), running_mean, running_var
+    y, mean, variance = opset18.BatchNormalization(
+        input, weight, bias, running_mean, running_var, training_mode=1, **kept
+    )
+    y.producer().metadata_props[_SAMPLE_VARIANCE] = ""
+    axes = [axis for axis in range(len(input.shape)) if axis != 1]
+    of_batch = opset18.ReduceMean(input, opset18.Constant(value_ints=axes), keepdims=1)
+    centred = opset18.Sub(input, of_batch)
+    spread = opset18.ReduceMean(
+        opset18.Mul(centred, centred), opset18.Constant(value_ints=axes), keepdims=0
+    )
+    deviation = opset18.Sqrt(opset18.Add(spread, _like(spread, eps)))
+    flat = opset18.Reshape(of_batch, opset18.Constant(value_ints=[-1]))
+    return y, flat, opset18.Reciprocal(deviation), mean, variance
+
+
+def _batch_norm_without_statistics(  # noqa: PLR0917, as ATen has it
+    input: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, Any, Any]:
+    """Return result, mean and 1 / standard deviation; the batch's own statistics are used."""
+    channels = opset18.Shape(input, start=1, end=2)
+    zeros = opset18.Expand(_like(input, 0.0), channels)
+    ones = opset18.Expand(_like(input, 1.0), channels)
+    return _batch_norm(input, weight, bias, zeros, ones, True, momentum, eps)[:3]
+
+
+def _range(  # noqa: PLR0917, as ATen has it
+    start: Any,
+    end: Any,
+    step: Any = 1,
+    dtype: int = -1,
+    layout: str = "",
+    device: str = "",
+    pin_memory: bool = False,
+) -> Any:
+    """Return start, start + step, …, of float numbers: how many there are needs all digits."""
+    floats = (int(ir.DataType.FLOAT), int(ir.DataType.DOUBLE))
+    if dtype not in floats or any(isinstance(n, ir.Value) for n in (start, end, step)):
+        return aten_arange_start_step(start, end, step, dtype)
+    count = max(0, math.ceil((end - start) / step))
+    ints = opset18.Range(*(opset18.Constant(value_int=n) for n in (0, count, 1)))
+    first, by = (opset18.Cast(float(n), to=floats[1]) for n in (start, step))
+    steps = opset18.Mul(opset18.Cast(ints, to=floats[1]), by)
+    return opset18.Cast(opset18.Add(first, steps), to=dtype)
+
+
+def _at_least(axes: dict[int, list[int]]) -> tuple[Any, Any]:
+    """Return ``atleast_…d`` of a tensor, and of several: by rank, the axes of extent 1 to add."""
+
+    def of_one(self: Any) -> Any:
+        added = axes.get(len(self.shape))
+        return opset18.Unsqueeze(self, opset18.Constant(value_ints=added)) if added else self
+
+    return of_one, lambda tensors: [of_one(t) for t in tensors]
+
+
+_at_least_1d = _at_least({0: [0]})
+_at_least_2d = _at_least({0: [0, 1], 1: [0]})
+_at_least_3d = _at_least({0: [0, 1, 2], 1: [0, 2], 2: [2]})
+
+
+def _squeezed(self: Any, dim: Any) -> Any:
+    """Return a tensor without these axes, where their extents are 1."""
+    axes = sorted({d % len(self.shape) for d in dim if self.shape[d] == 1})
+    return opset18.Squeeze(self, opset18.Constant(value_ints=axes)) if axes else self
+
+
+def _folded(self: Any, output_size: Any, *window: Any) -> Any:
+    """Return the sums of windows where they lie in an image of known extents."""
+    sizes = output_size if isinstance(output_size, (list, tuple)) else [output_size]
+    if not all(isinstance(n, int) for n in sizes):
+        raise NotImplementedError("the extents of an image made of windows must be known")
+    return aten_col2im(self, output_size, *window)
+
+
+def _added_product(multiply: Any) -> Any:
+    """Return beta · self + alpha · product: with beta 0 nothing of self, NaN neither."""
+
+    def added(self: Any, left: Any, right: Any, beta: float = 1, alpha: float = 1) -> Any:
+        product = multiply(left, right)
+        if alpha != 1:
+            product = opset18.Mul(product, _like(product, float(alpha)))
+        if beta == 0:
+            return product
+        scaled = self if beta == 1 else opset18.Mul(self, _like(self, float(beta)))
+        return opset18.Add(scaled, product)
+
+    return added
+
+
+def _convolution_of_volumes(  # noqa: PLR0917, as ATen has it
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = (1, 1, 1),
+    padding: Any = (0, 0, 0),
+    dilation: Any = (1, 1, 1),
+    groups: int = 1,
+) -> Any:
+    """Return ``conv3d``; without a bias the exporter makes one of two axes."""
+    if bias is None:
+        zero = _like(weight, 0.0)
+        bias = opset18.Expand(zero, opset18.Shape(weight, start=0, end=1))
+    return aten_conv3d(input, weight, bias, stride, padding, dilation, groups)
+
+
+def _copied(self: Any, src: Any, non_blocking: bool = False) -> Any:
+    """Return what one tensor becomes when another is written to it, which may have to grow."""
+    same = self.shape is not None and self.shape == src.shape
+    copy = opset18.CastLike(src, self)
+    return copy if same else opset18.Expand(copy, opset18.Shape(self))
+
+
+def _masked_select(self: Any, mask: Any) -> Any:
+    """Return the entries of a tensor where a mask is true; either may have to grow."""
+    if self.shape is None or self.shape != mask.shape:
+        self, mask = (
+            opset18.Expand(self, opset18.Shape(mask)),
+            opset18.Expand(mask, opset18.Shape(self)),
+        )
+    return opset18.GatherND(self, opset18.Transpose(opset18.NonZero(mask), perm=[1, 0]))
+
+
+def _product_of_batches(left: Any, right: Any) -> Any:
+    first = opset18.Constant(value_ints=[0])
+    return opset18.ReduceSum(opset18.MatMul(left, right), first, keepdims=0)
+
+
+def _grouped_product(input: Any, weight: Any, offsets: Any) -> Any:
+    """Return input[S, K] · weight[G, K, N], [S, N]: rows up to ``offsets[g]`` by the g-th matrix.
+
+    Rows beyond the last offset are zero.
+    """
+
+    def number(value: int) -> Any:
+        return opset18.Constant(value_ints=[value])
+
+    ends = opset18.Cast(offsets, to=7)
+    start, axis = number(0), number(0)
+    parts = []
+    for g in range(weight.shape[0]):
+        end = opset18.Slice(ends, number(g), number(g + 1), axis)
+        rows = opset18.Slice(input, start, end, axis)
+        matrix = opset18.Gather(weight, opset18.Constant(value_int=g), axis=0)
+        parts.append(opset18.MatMul(rows, matrix))
+        start = end
+    columns = opset18.Shape(weight, start=2, end=3)
+    left = opset18.Sub(opset18.Shape(input, start=0, end=1), start)
+    parts.append(opset18.Expand(_like(input, 0.0), opset18.Concat(left, columns, axis=0)))
+    return opset18.Concat(*parts, axis=0)
+
+
+def _batch_norm_in_evaluation(  # noqa: PLR0917, as ATen has it
+    input: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, eps: float
+) -> tuple[Any, Any, Any]:
+    """Return the result of the statistics that are given, and two tensors without elements."""
+    y = _batch_norm(input, weight, bias, mean, variance, False, momentum, eps)[0]
+    return y, _like(input, 0.0), _like(input, 0.0)
+
+
+TRAINED: dict[Any, Any] = {
+    torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
+    torch.ops.aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
+    torch.ops.aten._native_batch_norm_legit_no_training.default: _batch_norm_in_evaluation,
+    torch.ops.aten.arange.start_step: _range,
+    torch.ops.aten.atleast_1d.default: _at_least_1d[0],
+    torch.ops.aten.atleast_1d.Sequence: _at_least_1d[1],
+    torch.ops.aten.atleast_2d.default: _at_least_2d[0],
+    torch.ops.aten.atleast_2d.Sequence: _at_least_2d[1],
+    torch.ops.aten.atleast_3d.default: _at_least_3d[0],
+    torch.ops.aten.atleast_3d.Sequence: _at_least_3d[1],
+    torch.ops.aten.col2im.default: _folded,
+    torch.ops.aten.addbmm.default: _added_product(_product_of_batches),
+    torch.ops.aten.addmv.default: _added_product(opset18.MatMul),
+    torch.ops.aten.baddbmm.default: _added_product(opset18.MatMul),
+    torch.ops.aten.conv3d.default: _convolution_of_volumes,
+    torch.ops.aten.copy.default: _copied,
+    torch.ops.aten.masked_select.default: _masked_select,
+    torch.ops.aten.squeeze.dims: _squeezed,
+}
+"""Translations by operator."""
+
+
+def _complex_unsqueeze(self: Any, dim: int) -> Any:
+    """Return complex numbers, of which ONNX has both parts in a last axis, with an axis more."""
+    return opset18.Unsqueeze(self, opset18.Constant(value_ints=[dim if dim >= 0 else dim - 1]))
+
+
+def _complex_select(self: Any, dim: int, index: int) -> Any:
+    axis = dim if dim >= 0 else dim - 1
+    return opset18.Gather(self, opset18.Constant(value_int=index), axis=axis)
+
+
+def _complex_expand(self: Any, size: Any, implicit: bool = False) -> Any:
+    return aten_expand(self, [*size, 2], implicit)
+
+
+OF_COMPLEX: dict[Any, Any] = {
+    torch.ops.aten.expand.default: _complex_expand,
+    torch.ops.aten.select.int: _complex_select,
+    torch.ops.aten.unsqueeze.default: _complex_unsqueeze,
+}
+"""Translations by operator, where it is given complex numbers."""
+
+WITH_BACKWARD: dict[str, Any] = {"transformers::grouped_mm_fallback": _grouped_product}
+"""Of operators that libraries define, with a backward that is the derivative."""

@@ -1,0 +1,174 @@
+"""Numbers of Python that a captured graph takes, and what forward calculates of them.
+
+Dynamo gives a graph those that have changed between calls, as symbols. Python calculates with them,
+as ever, at each call: with its integers, in float64, by ``math``. The graph is given the results,
+as tensors of no dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from steep.lowering.lower import fake_mode, outputs_of
+
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool}
+
+
+def number_of(node: torch.fx.Node) -> Any:
+    """Return the symbol of a Python number that may change, where the graph takes one; else None.
+
+    A float comes as a tensor that the graph takes it from.
+    """
+    if node.op == "placeholder":
+        value = node.meta["example_value"]
+        return value if isinstance(value, (torch.SymInt, torch.SymFloat)) else None
+    if node.op == "call_method" and node.target == "item":
+        (source,) = node.args
+        argument = source.meta.get("grapharg") if isinstance(source, torch.fx.Node) else None
+        if argument is not None and argument.pass_arg_as_tensor:
+            return node.meta["example_value"]
+    return None
+
+
+def reads_number(graph: torch.fx.Graph, name: str) -> bool:
+    """Return whether the operation of this name takes a number that may change."""
+    read = [i for n in graph.nodes if n.name == name for i in n.all_input_nodes]
+    return any(isinstance(i.meta.get("example_value"), _SYMBOLS) for i in read)
+
+
+class Numbers:
+    """Gives a graph what is calculated of numbers; changes the graph to take that.
+
+    Args:
+        graph: has a placeholder for each argument. Gets one more for each number that a call of
+            PyTorch reads.
+        fixed: names of operations that take no tensor for a number: the graph then holds for the
+            present value alone, which is a guard. None: all.
+
+    ``results`` says which of the numbers are results of the graph: by node, their positions.
+    """
+
+    def __init__(self, graph: torch.fx.Graph, fixed: frozenset[str] | None) -> None:
+        self._given: list[torch.dtype] = []
+        self.results: dict[torch.fx.Node, int] = {}
+        self._calculated = self._calculation = None
+        placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+        sources = [n for n in graph.nodes if number_of(n) is not None]
+        if not sources:
+            return
+        calculation = torch.fx.Graph()
+        arguments = {p: calculation.placeholder(p.name) for p in placeholders}
+        known = _calculate(graph, arguments, calculation)
+        _fix(known, fixed)
+        last, fed = placeholders[-1], []
+        for node in known:
+            readers = [u for u in node.users if u not in known and u.op != "output"]
+            if readers:
+                with graph.inserting_after(last):
+                    last = graph.placeholder(f"{node.name}_given")
+                self._given.append(_dtype(node))
+                last.meta["example_value"] = _fake(self._given[-1])
+                for reader in readers:
+                    reader.replace_input_with(node, last)
+                fed.append(known[node])
+        (end,) = (n for n in graph.nodes if n.op == "output")
+        made = [n for n in dict.fromkeys(outputs_of(end)) if n in known]
+        self.results = {n: k for k, n in enumerate(made)}
+        for node in placeholders:
+            if number_of(node) is not None:  # nobody reads it any more
+                node.meta["example_value"] = _fake(_dtype(node))
+        self._known = [n for n in known if n.op != "placeholder"]
+        calculation.output((fed, [known[n] for n in made]))
+        calculation.eliminate_dead_code()
+        self._calculation = torch.fx.GraphModule(torch.nn.Module(), calculation)
+        self._calculated = self._calculation.forward
+
+    def leave(self) -> None:
+        """Take what Python calculates out of the graph, whose results it is not any more."""
+        if self._calculated is not None:
+            for node in reversed(self._known):
+                if not node.users:
+                    node.graph.erase_node(node)
+
+    def tensors(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        """Return what is given to the graph, of the values of its own placeholders."""
+        if not self._given:
+            return []
+        numbers = self._calculated(*arguments)[0]  # type: ignore[misc]
+        pairs = zip(numbers, self._given, strict=True)
+        return [torch.as_tensor(number, dtype=dtype) for number, dtype in pairs]
+
+    def made(self, arguments: Sequence[Any]) -> list[Any]:
+        """Return the numbers that are results."""
+        if not self.results:
+            return []
+        results: list[Any] = self._calculated(*arguments)[1]  # type: ignore[misc]
+        return results
+
+
+def _calculate(
+    graph: torch.fx.Graph,
+    arguments: dict[torch.fx.Node, torch.fx.Node],
+    calculation: torch.fx.Graph,
+) -> dict[torch.fx.Node, torch.fx.Node]:
+    """Copy what is calculated of numbers alone, extents of arguments among them; by node."""
+    known: dict[torch.fx.Node, torch.fx.Node] = {}
+    extents: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in graph.nodes:
+        if number_of(node) is not None:
+            if node.op == "placeholder":
+                known[node] = arguments[node]
+            else:
+                known[node] = calculation.call_method("item", (arguments[node.args[0]],))
+        elif node.target is torch.ops.aten.sym_size.int and node.args[0] in arguments:
+            of, axis = node.args
+            extents[node] = calculation.call_function(_extent, (arguments[of], axis))
+        elif (
+            _gives_number(node)
+            and all(n in known or n in extents for n in node.all_input_nodes)
+            and any(n in known for n in node.all_input_nodes)
+        ):
+            known[node] = calculation.node_copy(node, lambda n: known.get(n) or extents[n])
+    return known
+
+
+def _fix(known: dict[torch.fx.Node, torch.fx.Node], fixed: frozenset[str] | None) -> None:
+    """Put present values in the place of numbers: asking a symbol for its value is a guard."""
+    for node in known:
+        example = node.meta["example_value"]
+        for reader in list(node.users):
+            if reader in known or reader.op == "output" or isinstance(example, torch.Tensor):
+                continue
+            if fixed is None or reader.name in fixed:
+                reader.replace_input_with(node, _kind(example)(example))
+
+
+def _extent(argument: torch.Tensor, axis: int) -> int:
+    extent: int = argument.shape[axis]
+    return extent
+
+
+def _gives_number(node: torch.fx.Node) -> bool:
+    """Whether a call has a number for its result; or a tensor of one, as Dynamo returns floats."""
+    value = node.meta.get("example_value")
+    called = node.op in ("call_function", "call_method")
+    is_number = isinstance(value, (*_SYMBOLS, int, float)) or node.target is torch.scalar_tensor
+    return called and is_number
+
+
+def _kind(value: Any) -> type:
+    kind: type = value.node.pytype if isinstance(value, _SYMBOLS) else type(value)
+    return kind
+
+
+def _dtype(node: torch.fx.Node) -> torch.dtype:
+    value = node.meta["example_value"]
+    return value.dtype if isinstance(value, torch.Tensor) else _DTYPES[_kind(value)]
+
+
+def _fake(dtype: torch.dtype) -> Any:
+    return fake_mode().from_tensor(torch.zeros((), dtype=dtype))

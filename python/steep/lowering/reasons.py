@@ -1,0 +1,202 @@
+"""Why PyTorch runs what it runs: what stands at which line, and what to write instead."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sysconfig
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._dynamo import convert_frame, utils
+
+from steep.patching.replace import replaced
+
+_ELSEWHERE = "move it out of forward, and pass what it gives as an argument"
+_TENSOR = "keep it a tensor"
+_BRANCH = (
+    "a branch on the values of a tensor",
+    "write torch.where(condition, a, b), or torch.cond",
+)
+
+# By the first words of what the tracer says: what stands there, {} being its name; what to do.
+_CUTS = {
+    "generic_jump": _BRANCH,
+    "Data-dependent": _BRANCH,
+    "Unsupported Tensor.item()": (
+        "a Python number taken from a tensor (item, int, float)",
+        _TENSOR,
+    ),
+    "Data dependent operator": ("a Python number taken from a tensor", _TENSOR),
+    "Unsupported Tensor.backward()": (
+        "backward() within forward",
+        "write torch.func.grad of a function, or call it after forward",
+    ),
+    "Failed to trace builtin operator": ("a call of {}", _ELSEWHERE),
+    "Attempted to call function marked as skipped": ("a call of {}", _ELSEWHERE),
+    "Attempted to inline function marked as skipped": ("a call of {}", _ELSEWHERE),
+    "Unsupported method call": ("a call of {}", _ELSEWHERE),
+    "Unsupported context manager": (
+        "a context manager that the tracer does not follow",
+        "enter it around the call of the module",
+    ),
+    "Attempted to wrap sparse Tensor": ("a sparse tensor", "keep it dense: to_dense()"),
+    "Attempted to represent unregistered RemovableHandle": (
+        "the handle of a hook",
+        "return the tensor, and register the hook after the call",
+    ),
+    "using `torch.autograd.grad`": (
+        "torch.autograd.grad within forward",
+        "write torch.func.grad of a function",
+    ),
+    "a torch.autograd.Function within": (
+        "a torch.autograd.Function within a transform of torch.func",
+        "write what its backward computes, or apply it outside of the transform",
+    ),
+    "a random.Random": ("a call of a random.Random that is there before", "write torch.rand(())"),
+    "a collective of": ("a collective of torch.distributed", "call it after forward"),
+    "a call that has to know": ("a call that has to know what depends on values", _TENSOR),
+    "Unsupported functorch tracing attempt": (
+        "a function within a transform of torch.func that PyTorch runs",
+        "see the reason of the transform",
+    ),
+    "Observed exception": ("an error that forward raises", "see that error"),
+    "Call to `torch._dynamo.graph_break()`": ("torch._dynamo.graph_break()", "leave it out"),
+}
+
+_CALLS = {
+    "random": "write torch.rand(()), whose numbers differ from call to call in a graph too",
+    "time": "read the clock before and after the call of the module",
+    "datetime": "read the clock before and after the call of the module",
+    "print": "use logging, whose calls a graph leaves out, or print after forward",
+}
+"""What to do about a call, by its module or its name."""
+
+# What to do about an operation, by what is said of it.
+_OPERATIONS = {
+    r"ONNX has no word for": "write it in operators of docs/operators.md",
+    r"complex numbers": "take and return torch.view_as_real(…)",
+    r"shares memory with another": "clone() one of the two",
+    r"the gradient of .* gets lost": "detach() what needs no gradient",
+    r"change in place of a detached tensor": "make a new value, or change it under torch.no_grad()",
+    r"change of a parameter|changes an argument that": "change it after forward, under no_grad()",
+    r"draws random numbers by values": "draw torch.rand of a fixed shape, and compare",
+    r"Python number": _TENSOR,
+    r"backward of": "write it in operators whose own gradient is meant",
+    r"sparse": "leave out sparse=True",
+    r"enables gradients": "enter torch.enable_grad() around the call",
+    r"_unwrap_for_grad|dual": "write torch.func.grad or vjp: those in forward mode are PyTorch's",
+}
+
+
+def cut(reason: str, stack: Sequence[Any] | None, otherwise: str = "") -> str:
+    """Return why a graph ends: what stands at which line, and what to write instead.
+
+    ``reason`` is the tracer's, ``stack`` the frames that led there; ``otherwise`` is the place
+    where none of them is a user's.
+    """
+    what, instead = first_sentence(reason), _ELSEWHERE
+    for begins, words in _CUTS.items():
+        if what.startswith(begins):
+            name = _named(reason)
+            what = words[0].format(name) if name or "{}" not in words[0] else what
+            about = [text for key, text in _CALLS.items() if key in re.split(r"\W+", name)]
+            instead = about[0] if about and words[1] is _ELSEWHERE else words[1]
+            break
+    return f"{what}{place(stack) or otherwise}: {instead}"
+
+
+def operation(reason: str) -> str:
+    """Return what to do about an operation that cannot be brought in for a reason."""
+    found = (instead for pattern, instead in _OPERATIONS.items() if re.search(pattern, reason))
+    return next(found, "write it in other operators, or move it out of forward")
+
+
+_NAMES = (
+    r"module: (?P<module>[\w.]+), qualname: (?P<name>[\w.<>]+)",
+    r"builtin (?P<name>\w+) \[",
+    r"qualname: (?P<name>[\w.<>]+)",
+    r"call_method \w+\(<class '(?P<module>[\w.]+)'>\) (?P<name>\w+)",
+    r"call_method \w+\(\S*\) (?P<name>\w+)",
+)
+
+
+def _named(reason: str) -> str:
+    """Return the function that the tracer names, as a user calls it; "" if it names none."""
+    for pattern in _NAMES:
+        if found := re.search(pattern, reason):
+            module = found.groupdict().get("module")
+            name = f"{module}.{found['name']}" if module else found["name"]
+            return re.sub(r"^Random\.", "random.", name)
+    return ""
+
+
+def first_sentence(text: str) -> str:
+    """Return the first line of a text, without a clause at its end that the next lines go on."""
+    line = text.strip().partition("\n")[0].strip()
+    if line.endswith(":"):
+        line = line[:-1].rpartition(". ")[0] or line[:-1]
+    return line
+
+
+def said(e: BaseException) -> str:
+    """Return what an error says first, behind its kind."""
+    if within := re.search(r"got (\w+)\((['\"])(.*?)\2\)", str(e)):  # of a call that it tried
+        return f"{within[1]}: {within[3]}"
+    return f"{type(e).__name__}: {first_sentence(str(e))}"
+
+
+def whole(code: types.CodeType, skipped: str, known: Sequence[str]) -> str:
+    """Return that PyTorch runs a function whole, and why the tracer ``skipped`` it."""
+    name = re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"the rest of \1", code.co_name)
+    why = "for the reason above" if known else "nothing in it is captured"
+    if "No ops traced" in skipped:
+        why = "there is no operation on tensors in it"
+    return f"{name} ({code.co_filename}:{code.co_firstlineno}), whole: {why}"
+
+
+_PYTORCH, _PYTHON = str(Path(torch.__file__).parent), sysconfig.get_path("stdlib")
+
+
+def is_users(file: str) -> bool:
+    """Return whether a file is neither PyTorch's nor Python's own."""
+    if file.startswith(_PYTORCH) or file.startswith(("<frozen", "<string")):
+        return False
+    return not file.startswith(_PYTHON) or "site-packages" in file
+
+
+def place(stack: Sequence[Any] | None) -> str:
+    """Return the innermost line of the user's: (FILE:LINE); else the innermost outside PyTorch."""
+    outside = [f for f in stack or () if not f.filename.startswith(_PYTORCH)]
+    own = [f for f in outside if is_users(f.filename)] or outside
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[list[Exception]]:
+    """Give the errors for which the tracer leaves a function whole to Python, within.
+
+    What it would have users report to PyTorch is not said: the reason has words of ours.
+    """
+    errors: list[Exception] = []
+
+    def note(e: Exception, *arguments: Any) -> str:
+        errors.append(e)
+        return str(_format(e, *arguments))
+
+    def warn_once(message: str, *arguments: Any, **options: Any) -> None:
+        if "does not know how to trace" not in message:
+            _warn_once(message, *arguments, **options)
+
+    with (
+        replaced(convert_frame, "format_error_msg", note),
+        replaced(utils, "warn_once", warn_once),
+    ):
+        yield errors
+
+
+_format = convert_frame.format_error_msg
+_warn_once = utils.warn_once

@@ -1,0 +1,265 @@
+"""A graph of functional ATen operators → an ONNX model, in the words of PyTorch's exporter.
+
+ops/training_ops.py and training_semantics.py add to its words. What was translated once is kept in
+the cache, under all that the graph consists of: operators, constants, what is known of its symbols.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from typing import Any
+
+import onnx
+import torch
+from torch._export.passes.lift_constants_pass import ConstantAttrMap, lift_constants_pass
+from torch.export.exported_program import ExportedProgram, ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    SymIntArgument,
+    TensorArgument,
+)
+from torch.onnx._internal.exporter import _core, _fx_passes, _registration
+from torch.onnx._internal.exporter._errors import ConversionError
+from torch.utils._pytree import tree_structure
+
+from steep.lowering import cache
+from steep.lowering.decompose import decompose
+from steep.lowering.exact_constants import constants_with_digits, keep_digits
+from steep.lowering.fingerprint import Undetermined, fingerprint
+from steep.lowering.ops import (
+    autograd_function,
+    elementwise,
+    linear_algebra,
+    resize,
+    sort_and_index,
+)
+from steep.lowering.ops.attention import ATTENTION
+from steep.lowering.ops.ctc import CTC
+from steep.lowering.ops.half_precision import compute_in_float32
+from steep.lowering.ops.index_bounds import refuse_negative
+from steep.lowering.ops.recurrent import RECURRENT, keep_whole
+from steep.lowering.ops.stop_gradient import TRANSLATIONS
+from steep.lowering.ops.training_ops import OF_COMPLEX, TRAINED, WITH_BACKWARD
+
+log = logging.getLogger("steep")
+
+
+class CannotSay(Exception):
+    """The exporter has no word for an operation; ``node`` is its name, "" if unknown.
+
+    ``others`` are operators that it has no word for either, by the names of operations.
+    """
+
+    def __init__(self, cause: Exception, node: str, others: dict[str, str] | None = None) -> None:
+        super().__init__(str(cause))
+        self.cause, self.node, self.others = cause, node, others or {}
+
+
+def to_onnx(traced: torch.fx.GraphModule, env: Any) -> tuple[onnx.ModelProto, bool]:
+    """Return the model, and whether the cache had it. Uses up the graph.
+
+    The model's inputs are called arg_0, arg_1 … by position.
+
+    ``env`` holds what is known of the extents' symbols, and learns what is bound on the way. Raises
+    CannotSay, or whatever the exporter raises.
+    """
+    known = _knowledge(env)
+    key = _key(traced, known)
+    if key and (kept := _from_cache(traced, key)):
+        return kept, True
+    model = _convert(traced)
+    if key and _knowledge(env) == known:  # a model from the cache binds nothing
+        cache.store(key, model.SerializeToString())
+    return model, False
+
+
+# --- the exporter --------------------------------------------------------------------------------
+
+
+def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
+    for node in traced.graph.nodes:
+        if node.target in sort_and_index.REFUSED:
+            raise CannotSay(NotImplementedError(f"{node.target} has other edges"), node.name)
+    refuse_negative(traced)
+    count = sum(n.op == "placeholder" for n in traced.graph.nodes)
+    keep_whole(traced.graph)
+    decompose(traced, _registry().is_registered)
+    compute_in_float32(traced)
+    program = _as_program(traced)
+    _make_first_operands_tensors(program.graph)
+    _fx_passes.insert_type_promotion_nodes(program.graph_module)
+    for node in list(program.graph.nodes):
+        if node.target in _ASSERTIONS:  # of what guards check, or what cannot fail
+            program.graph.erase_node(node)
+    program.graph.eliminate_dead_code()
+    try:
+        with constants_with_digits():
+            model = _core._exported_program_to_onnx_program(program, registry=_registry())
+    except ConversionError as e:
+        others = {n.name: str(n.target) for n in _without_words(program.graph)}
+        raise CannotSay(e, _origin(e, program.graph), others) from e
+    keep_digits(model.model)
+    for value, i in zip(model.model.graph.inputs, range(count), strict=True):
+        value.name = f"arg_{i}"
+    for node in model.model.graph.all_nodes():  # where it came from is half of the bytes
+        for name in [k for k in node.metadata_props if not k.startswith("steep.")]:
+            del node.metadata_props[name]
+    return model.model_proto
+
+
+def _make_first_operands_tensors(graph: torch.fx.Graph) -> None:
+    """Put tensors of no dimension into the place of numbers that others are subtracted from.
+
+    What promotes dtypes takes no number there, as ``1.0 - mask`` has it where the mask is of
+    integers.
+    """
+    for node in list(graph.nodes):
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        given = node.target._schema.arguments
+        value = node.meta.get("val")
+        if (
+            node.args
+            and type(node.args[0]) in (int, float)
+            and isinstance(given[0].type, torch.TensorType)
+            and isinstance(value, torch.Tensor)
+            and value.dtype != torch.bool
+        ):
+            with graph.inserting_before(node):
+                number = graph.call_function(
+                    torch.ops.aten.full.default, ([], node.args[0]), {"dtype": value.dtype}
+                )
+            number.meta = {**node.meta, "val": value.new_empty(())}
+            node.args = (number, *node.args[1:])
+
+
+def _origin(e: Exception, graph: torch.fx.Graph) -> str:
+    """Return the name of the node that the node named in an error was made from; "" if unknown."""
+    named = re.search(r"node %(\w+) :", str(e))
+    return named.group(1) if named and any(n.name == named.group(1) for n in graph.nodes) else ""
+
+
+def _without_words(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """Return the calls of operators that nobody has said in ONNX: it would name one at a time."""
+    return [
+        n
+        for n in graph.nodes
+        if isinstance(n.target, torch._ops.OpOverload) and not _registry().is_registered(n.target)
+    ]
+
+
+_ASSERTIONS = {
+    torch.ops.aten._assert_scalar.default,
+    torch.ops.aten._assert_tensor_metadata.default,
+    torch.ops.aten.sym_constrain_range.default,
+    torch.ops.aten.sym_constrain_range_for_size.default,
+}
+
+
+def _as_program(traced: torch.fx.GraphModule) -> ExportedProgram:
+    """Return the graph as the exporter wants it: a function of its inputs, no more."""
+    (end,) = (n for n in traced.graph.nodes if n.op == "output")
+    inputs = [
+        InputSpec(InputKind.USER_INPUT, TensorArgument(n.name), None)
+        for n in traced.graph.nodes
+        if n.op == "placeholder"
+    ]
+    outputs = [OutputSpec(OutputKind.USER_OUTPUT, _argument(n), None) for n in end.args[0]]
+    given = tree_structure((tuple(inputs), {}))
+    call = ModuleCallSignature([], [], given, tree_structure(tuple(outputs)))
+    signature = ExportGraphSignature(inputs, outputs)
+    constants = lift_constants_pass(traced, signature, ConstantAttrMap())
+    return ExportedProgram(
+        root=traced,
+        graph=traced.graph,
+        graph_signature=signature,
+        state_dict={},
+        range_constraints={},
+        module_call_graph=[ModuleCallEntry("", call)],
+        constants=constants,
+    )
+
+
+def _argument(node: torch.fx.Node) -> TensorArgument | SymIntArgument:
+    number = isinstance(node.meta["val"], torch.SymInt)
+    return SymIntArgument(node.name) if number else TensorArgument(node.name)
+
+
+def _registry() -> Any:
+    registry = _common_registry()
+    for name, translation in WITH_BACKWARD.items():
+        library, _, operator = name.partition("::")
+        if (packet := getattr(getattr(torch.ops, library), operator, None)) is not None:
+            registry.register_op(packet.default, translation)
+    return registry
+
+
+@functools.cache
+def _common_registry() -> Any:
+    registry = _registration.ONNXRegistry.from_torchlib()
+    ours = (
+        TRANSLATIONS,
+        TRAINED,
+        RECURRENT,
+        CTC,
+        ATTENTION,
+        elementwise.AS_IN_TORCH,
+        linear_algebra.AS_IN_TORCH,
+        sort_and_index.AS_IN_TORCH,
+        resize.AS_IN_TORCH,
+        autograd_function.TRANSLATIONS,
+    )
+    words = {target: word for table in ours for target, word in table.items()}
+    for target, translation in words.items():
+        registry.register_op(target, translation)
+    for target, translation in OF_COMPLEX.items():
+        registry.register_op(target, translation, is_complex=True)
+    return registry
+
+
+# --- the cache -----------------------------------------------------------------------------------
+
+
+def _key(traced: torch.fx.GraphModule, known: str) -> str | None:
+    """Return what names the model in the cache; None when the cache is off, or must stay out."""
+    if cache.folder() is None:
+        return None
+    try:
+        return fingerprint(traced, f"{cache.versions()} {known}")
+    except Undetermined as e:
+        log.info("no use for the cache: %s", e)
+        return None
+
+
+def _from_cache(traced: torch.fx.GraphModule, key: str) -> onnx.ModelProto | None:
+    content = cache.load(key)
+    if content is None:
+        return None
+    (end,) = (n for n in traced.graph.nodes if n.op == "output")
+    try:
+        model = onnx.load_from_string(content)
+        given = sum(n.op == "placeholder" for n in traced.graph.nodes)
+        names = {value.name for value in model.graph.input}
+        if len(model.graph.output) != len(end.args[0]) or not names <= {
+            f"arg_{i}" for i in range(given)
+        }:
+            raise ValueError("it is not of this graph")
+    except Exception as e:  # bytes may be anything, under the right digest too
+        log.warning("ignoring what is no model in the cache: %s (%s)", key, e)
+        return None
+    return model
+
+
+def _knowledge(env: Any) -> str:
+    """Say all that is known of the extents' symbols: what is decided by it needs no guard."""
+    if env is None:
+        return ""
+    guards = [str(g.expr) for g in env.guards]
+    asserted = [str(a.expr) for some in env.deferred_runtime_asserts.values() for a in some]
+    return f"{guards} {asserted} {env.replacements} {env.var_to_range}"

@@ -1,0 +1,188 @@
+"""What ONNX exporters lose of a module on the way, said in operators that they keep.
+
+They take a module for inference: ``detach`` and ``no_grad`` vanish, and with them the gradients
+that the module asked for; so do options of operators that ONNX has no word for, such as the
+smoothing of labels. While a module runs inside of ``faithful()`` its calls of PyTorch are watched:
+a tensor without history becomes the result of ``steep::stop_gradient``, an option that would get
+lost is written out, and what cannot be written out raises RuntimeError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.checkpoint import CheckpointFunction
+
+from steep.lowering.function_rewrites import DETACH, RESTATED, lost
+from steep.lowering.ops.autograd_function import valued
+from steep.lowering.ops.stop_gradient import stop_gradient
+from steep.lowering.ops.training_ops import WITH_BACKWARD
+from steep.patching.replace import replaced
+from steep.patching.signals import Held
+
+
+@contextlib.contextmanager
+def faithful() -> Iterator[Watch]:
+    """Within, a module that runs says all that it computes, gradients included.
+
+    Concerns this thread alone: what is replaced asks in which one it is called.
+    """
+    watch = Watch()
+    with (
+        Held() as held,
+        # Every apply() asks it, found by its class or kept by the module under a name of its own.
+        replaced(torch.autograd.function, "_is_setup_context_defined", _refuse_function),
+        replaced(CheckpointFunction, "apply", _run_checkpointed),
+        _in_this_thread(),
+        watch,
+        held.open(),
+    ):
+        drawn = _generators()
+        yield watch
+        if _generators() != drawn:
+            lost("a random number that Python or NumPy draws")
+
+
+@contextlib.contextmanager
+def _in_this_thread() -> Iterator[None]:
+    _this_thread.watches = True
+    try:
+        yield
+    finally:
+        _this_thread.watches = False
+
+
+def _generators() -> str:
+    """State of the generators whose numbers a graph would repeat for ever."""
+    return repr((random.getstate(), numpy.random.get_state()))
+
+
+class Watch(TorchFunctionMode):
+    """Sees every call of PyTorch.
+
+    ``of_histories``: may a tensor that the next call is given have a history? Whoever knows that
+    none has says so; tensors do not tell, while PyTorch traces them. ``writes_into_history``: has
+    what it writes to one?
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_histories, self.writes_into_history = True, False
+        # By identity, and held, so that no other tensor gets it: what in PyTorch shares memory with
+        # a tensor that has a history, and here is a copy.
+        self.aliases: dict[int, torch.Tensor] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch._C._set_grad_enabled:
+            # torch.export would cut the graph into pieces here.
+            with torch._C.DisableTorchFunction():
+                return func(*args)
+        kwargs = kwargs or {}
+        stops = self.of_histories and not torch.is_grad_enabled()
+        targets = args[:1] if _works_in_place(func) else kwargs.get("out")
+        self._check_target(targets)
+        if targets is not None and stops:
+            if self.writes_into_history:
+                return _write_unseen(func, args, kwargs, targets)
+            args, kwargs = _stopped_but((args, kwargs), targets)
+        if func in _TO_PYTHON and args[0].dtype.is_floating_point:  # gradients would pass
+            lost("a Python number taken from a tensor")
+        result = RESTATED.get(func, func)(*args, **kwargs)
+        if func in DETACH:
+            if result.dtype.is_floating_point:
+                self.aliases[id(result)] = result
+            return result
+        given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
+        if given & self.aliases.keys():
+            for leaf in tree_leaves(result):  # a view of an alias is one
+                if isinstance(leaf, torch.Tensor) and id(leaf) not in given and leaf._is_view():
+                    self.aliases[id(leaf)] = leaf
+        if not stops:
+            return result
+
+        def stop(t: torch.Tensor) -> torch.Tensor:
+            if id(t) in given:  # nothing new
+                return t
+            stopped = stop_gradient(t)
+            if t._is_view():
+                self.aliases[id(stopped)] = stopped
+            return stopped
+
+        return tree_map_only(torch.Tensor, stop, result)
+
+    def _check_target(self, targets: Any) -> None:
+        for target in tree_leaves(targets):
+            if isinstance(target, torch.nn.Parameter):
+                lost("a change of a parameter in forward")
+            if id(target) in self.aliases:
+                lost("a change in place of a detached tensor")
+
+
+def _write_unseen(func: Any, args: Any, kwargs: Any, targets: Any) -> Any:
+    """Call what writes, where gradients are off, to tensors that keep the history they have."""
+    written = [t for t in tree_leaves(targets) if t.is_floating_point()]
+    before = [t.clone() for t in written]
+    args, kwargs = _stopped_but((args, kwargs), targets)
+    result = RESTATED.get(func, func)(*args, **kwargs)
+    for target, old in zip(written, before, strict=True):
+        target.copy_(valued(target, old))
+    return result
+
+
+def _stopped_but(given: Any, targets: Any) -> Any:
+    """Return arguments that hand no gradient on; but for those that are written to."""
+    written = {id(t) for t in tree_leaves(targets)}
+    return tree_map_only(torch.Tensor, lambda t: t if id(t) in written else stop_gradient(t), given)
+
+
+def _works_in_place(func: Any) -> bool:
+    name = getattr(func, "__name__", "")
+    if name.endswith("__"):
+        return name == "__setitem__" or name in _IN_PLACE
+    return name.endswith("_")
+
+
+def _refuse_function(setup: object) -> Any:
+    if not getattr(_this_thread, "watches", False):
+        return _is_setup_context_defined(setup)
+    cls = sys._getframe(1).f_locals.get("cls")
+    if getattr(cls, "__name__", "").startswith(_DERIVATIVES):
+        return _is_setup_context_defined(setup)
+    lost(f"the backward of {getattr(cls, '__name__', cls)}, a torch.autograd.Function,")
+
+
+def _run_checkpointed(run: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+    """Run what would be computed again in backward: that the engine plans by itself."""
+    if not getattr(_this_thread, "watches", False):
+        return _checkpointed(run, preserve, *args)
+    return run(*args)
+
+
+_this_thread = threading.local()
+_is_setup_context_defined = torch.autograd.function._is_setup_context_defined
+_checkpointed = CheckpointFunction.apply
+# as torch.library calls what it makes of an operator's backward
+_DERIVATIVES = (
+    "GeneratedBackwardFor_steep_",
+    *(f"GeneratedBackwardFor_{n.replace('::', '_')}_default" for n in WITH_BACKWARD),
+)
+
+_TO_PYTHON = {
+    *(torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__),
+    *(torch.Tensor.__index__, torch.Tensor.__array__, torch.Tensor.__contains__),
+    *(torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.numpy),
+}
+
+
+_IN_PLACE = {f"__i{name}__" for name in ("add", "sub", "mul", "truediv", "pow", "floordiv", "mod")}

@@ -1,0 +1,1 @@
+"""``ORTModule``: a module whose forward and backward run in the engine."""

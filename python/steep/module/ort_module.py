@@ -1,0 +1,458 @@
+"""``ORTModule``: a ``torch.nn.Module`` whose forward and backward run in Steep's engine."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import logging
+import os
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules.module import _has_any_global_hook
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_leaves
+
+from steep.dynamo import forks
+from steep.dynamo.report import ExportReport, Report
+from steep.errors import Error, ModelError, ProviderError
+from steep.graph.autograd_node import autocast_precision
+from steep.module.other_methods import Beside
+from steep.providers import Providers, choices_of
+
+log = logging.getLogger("steep")
+
+# Over a count that calls from several threads change.
+_counting = threading.Lock()
+
+
+def _enter_child() -> None:
+    """Leave behind a lock whose holder may be gone, and threads that PyTorch would wait for."""
+    globals()["_counting"] = threading.Lock()
+    torch.set_num_threads(1)
+
+
+os.register_at_fork(after_in_child=_enter_child)
+
+_SHARED = (
+    "_parameters",
+    "_buffers",
+    "_modules",
+    "_non_persistent_buffers_set",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+
+# Its own.
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+# What Python calls when ``__class__`` is no property.
+_set_type = vars(object)["__class__"].__set__
+
+# They hand out what they wrap, and gather its gradients by hooks of their own.
+_AROUND = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"}
+
+
+class ORTModule(torch.nn.Module):
+    """Runs a module's forward and backward in Steep's engine; everything else stays PyTorch.
+
+    ``model = ORTModule(model)`` is the only change to a training loop. Parameters, buffers and
+    submodules are those of the wrapped module, under its names; optimizers, losses, ``train()``,
+    ``eval()``, ``state_dict()``, ``requires_grad_()`` and gradient accumulation work as before.
+
+    PyTorch's tracer, Dynamo, captures the module at its first call, and again when a condition of
+    its graphs no longer holds: an attribute, a global, a hook, a mode, the structure, dtypes or
+    extents of arguments. From the second extents on a graph is asked for any. What the engine
+    cannot run, and what lies between two graphs where Python decides on values, PyTorch runs; that
+    is said once, by line, and ``report()`` lists it.
+
+    The first call that wants gradients makes malloc keep what PyTorch frees, for the whole process:
+    a loss outside the module then works in memory that it has touched before. Set
+    ``STEEP_MALLOC=system`` in the environment to leave malloc as it is.
+
+    Inside ``torch.autocast("cpu", torch.bfloat16)`` matrix products run in bfloat16; weights and
+    their gradients stay float32, and results have the dtypes that autocast gives them.
+    ``precision="bf16"`` asks for bfloat16 products in every call, and leaves the types of all
+    results alone. float16 works in the same way; the loss is then to be scaled, by PyTorch's
+    ``GradScaler`` for instance:
+
+    >>> model = ORTModule(model, precision="bf16")
+
+    Gradients stop where the module stops them (``detach``, ``no_grad``). ``create_graph=True``
+    gives second derivatives. A tensor that forward writes in place after an operation kept it for
+    backward is no error, as in ``torch.compile``: the gradient is that of the value it had. Between
+    forward and backward, whatever PyTorch's own backward does not read may be written to; a write
+    to what it keeps in place is its error.
+
+    Dropout draws its seeds from PyTorch's generator: ``torch.manual_seed`` makes runs repeatable.
+
+    Args:
+        module: any module with parameters in CPU memory, contiguous.
+        fallback: ``"parts"``: PyTorch runs what the engine cannot, and functions that would become
+            too many graphs; it is an error if nothing ever runs here. None: one graph, all of it
+            here, or an error. ``"torch"``: as None, but PyTorch runs such a call, whole;
+            ``fallback_calls`` counts them.
+        precision: "fp32", "bf16" or "fp16"; by default what ``torch.autocast`` says at each call.
+        verify: run the first step of each graph in PyTorch as well, and compare (docs/verify.md).
+            By default what ``STEEP_VERIFY`` says.
+        providers: where graphs run, as for ``InferenceSession``. Parameters, arguments and results
+            stay in the host's memory.
+
+    Raises (when called):
+        ModelError: nothing of the module can run in the engine, or not all that was asked for, or
+            there would be too many graphs; or an operator has no gradient (all are named); or the
+            call is within a transform of ``torch.func``. At once where the module is a
+            DistributedDataParallel or the like, which belongs around an ORTModule.
+        ShapeError, DataError: an argument does not fit, or holds wrong values, such as a label out
+            of range.
+        ProviderError: an operator has no kernel.
+        VerificationError: a result, or a gradient in backward, is not PyTorch's.
+    """
+
+    _OWN = frozenset({"export_reports", "fallback", "fallback_calls", "precision", "training"})
+    # Made anew with every object; frameworks put hooks and the like beside them.
+    _MADE = _OWN | {
+        *("_module", "_verify", "_providers", "_captured", "_beside", "_mixed"),
+        *_SHARED,
+    }
+
+    def __new__(cls, module: torch.nn.Module, *_: Any, **__: Any) -> ORTModule:
+        """Make an object of a class whose ``forward`` has the signature of the module's."""
+        made: ORTModule = super().__new__(_with_signature(cls, type(module)))
+        return made
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        *,
+        fallback: str | None = "parts",
+        precision: str | None = None,
+        verify: bool | None = None,
+        providers: Providers | None = None,
+    ) -> None:
+        if not isinstance(module, torch.nn.Module):
+            raise TypeError(f"ORTModule wraps a torch.nn.Module, not a {type(module).__name__}")
+        if fallback not in (None, "parts", "torch"):
+            raise ValueError(f'fallback must be None, "parts" or "torch", not {fallback!r}')
+        if precision not in (None, "fp32", "bf16", "fp16"):
+            raise ValueError(f'precision must be None, "fp32", "bf16" or "fp16", not {precision!r}')
+        _refuse_what_belongs_around(module)
+        super().__init__()
+        own = self.__dict__
+        own["_module"] = module
+        own["training"] = module.training
+        own["fallback"] = fallback
+        own["fallback_calls"] = 0
+        own["export_reports"] = []
+        own["precision"] = precision
+        own["_verify"] = verify
+        own["_providers"] = providers
+        own["_captured"] = {}  # by precision, and by whether it is to be one graph
+        own["_beside"] = Beside(module)
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The wrapped module."""
+        return self._module
+
+    @property
+    def export_report(self) -> ExportReport | None:
+        """How the latest graph came about; None before the first call."""
+        return self.export_reports[-1] if self.export_reports else None
+
+    def report(self) -> Report:
+        """Return what became of the module so far: graphs, why several, what PyTorch runs."""
+        return Report(
+            type(self._module).__name__,
+            tuple(self.export_reports),
+            tuple(why for captured in self._captured.values() for why in captured.breaks),
+            self.fallback_calls,
+            tuple(self._beside.called),
+        )
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The wrapped module's class: frameworks ask what a model is, and by its name what it does.
+
+        ``isinstance(w, ORTModule)`` and ``type(w)`` tell that it is wrapped.
+        """
+        own = self.__dict__
+        return own.get("_mixed") or type(own.get("_module", self))
+
+    @__class__.setter
+    def __class__(self, given: type) -> None:
+        """Take what a framework adds to the class of a module.
+
+        What it mixes in (``FSDPModule``) is this object's: its methods are called here, and look
+        for what the framework noted about this object. A class that is only the module's with more
+        in it (parametrizations) is the module's.
+
+        Raises TypeError: what is mixed in already would become the module's.
+        """
+        known = self.__class__
+        mixins = tuple(base for base in given.__bases__ if not issubclass(known, base))
+        if not mixins:
+            if "_mixed" in self.__dict__:
+                raise TypeError(f"{known.__name__} is around this ORTModule, and cannot change")
+            self._module.__class__ = given
+            return
+        kept = {n: v for n, v in vars(given).items() if n not in ("__dict__", "__weakref__")}
+        bases = (*mixins, type(self))
+        _set_type(self, type(type(self).__name__, bases, kept))
+        self.__dict__["_mixed"] = given
+
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        """Leave the hooks of all modules to the wrapped one."""
+        if _has_any_global_hook() and not any(map(self.__dict__.__getitem__, _HOOKS)):
+            return self.forward(*args, **kwargs)
+        return super()._call_impl(*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run as the wrapped module's ``forward`` would, whose signature this has."""
+        if torch.compiler.is_dynamo_compiling() or _only_observed(args, kwargs):
+            return self._module(*args, **kwargs)
+        precision, whole = self.precision, self.fallback != "parts"
+        captured = self._captured.get((precision, whole))
+        if captured is None:
+            with forks.loading:
+                from steep.dynamo.backend import Captured  # loads a large part of PyTorch
+
+            captured = self._captured[precision, whole] = Captured(
+                innermost(self._module),
+                lambda: precision or autocast_precision(),
+                self.export_reports.append,
+                whole=whole,
+                verify=self._verify,
+                providers=choices_of(self._providers),
+            )
+        try:
+            _refuse_transforms()
+            result, ran = captured(*args, **kwargs)
+        except (ModelError, ProviderError) as e:
+            if self.fallback != "torch":
+                raise
+            return self._run_in_torch(e, args, kwargs)
+        if not ran and not captured.has_run:
+            self._allow_nothing(captured.breaks)
+        return result
+
+    def _allow_nothing(self, breaks: list[str]) -> None:
+        """Raise ModelError where PyTorch ran it all; there may have been nothing to compute."""
+        left = [*(r.reason for r in self.export_reports if r.reason), *breaks]
+        if left:
+            if any(type(p).__name__ == "DTensor" for p in self._module.parameters()):
+                left.insert(0, "weights are DTensors (parallelize_module), which PyTorch runs")
+            raise ModelError(
+                f"Nothing of the module {type(self._module).__name__} ran in the engine.",
+                received="; ".join(left),
+                remedy='change the code named above, or let PyTorch run it: fallback="torch"',
+            )
+
+    def _run_in_torch(self, e: Error, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with _counting:
+            self.__dict__["fallback_calls"] += 1
+            if self.fallback_calls == 1:
+                log.warning("running in PyTorch instead: %s", e)
+        return self._module(*args, **kwargs)
+
+    # --- what must reach the wrapped module -------------------------------------------------------
+
+    def train(self, mode: bool = True) -> ORTModule:
+        """Set training mode, as ``torch.nn.Module.train``."""
+        self._module.train(mode)
+        self.__dict__["training"] = self._module.training
+        return self
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> ORTModule:
+        self._module._apply(fn, recurse)
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the wrapped module's state, under its names."""
+        return self._module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load the wrapped module's state."""
+        return self._module.load_state_dict(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._module._load_from_state_dict(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__dict__:
+            return self.__dict__[name]
+        value = getattr(self.__dict__["_module"], name)
+        return self._beside.watch(value) if isinstance(value, types.MethodType) else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "__class__" or name in _SHARED:
+            object.__setattr__(self, name, value)
+            return
+        # A framework that replaces `forward` wraps it around ours; the module keeps its own.
+        if name in self._OWN or name.startswith("_") or name == "forward":
+            self.__dict__[name] = value
+            return
+        setattr(self._module, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in self.__dict__ and name not in self._MADE:
+            del self.__dict__[name]  # what __setattr__ put here
+            return
+        delattr(self._module, name)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if "_mixed" in self.__dict__:
+            raise TypeError(f"a {self.__class__.__name__} is not pickled; its state_dict() is")
+        beside = {name: value for name, value in self.__dict__.items() if name not in self._MADE}
+        return (*self._how_made(), beside)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ORTModule:
+        """Copy as it is pickled, also where the module says how it is copied itself."""
+        make, arguments, beside = self.__reduce_ex__(4)
+        copied: ORTModule = make(*copy.deepcopy(arguments, memo))
+        memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(beside, memo))
+        return copied
+
+    def _how_made(self) -> tuple[Callable[..., ORTModule], tuple[Any, ...]]:
+        """Return what makes a copy, and its arguments."""
+        options = {
+            "fallback": self.fallback,
+            "precision": self.precision,
+            "verify": self._verify,
+            "providers": self._providers,
+        }
+        return _rebuild, (self._module, options)
+
+    def __repr__(self) -> str:
+        return f"ORTModule({self._module!r})"
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._module)})
+
+    def __len__(self) -> int:
+        return len(self._of_container("__len__"))
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._of_container("__getitem__")[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._of_container("__setitem__")[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._of_container("__delitem__")[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._of_container("__iter__"))
+
+    def __bool__(self) -> bool:
+        return True  # as modules are, but for containers
+
+    def _of_container(self, needed: str) -> Any:
+        if not hasattr(type(self._module), needed):
+            raise TypeError(f"{type(self._module).__name__} has no {needed}")
+        return self._module
+
+
+def _shared(table: str) -> property:
+    """Return an attribute that is the wrapped module's, whichever it has by now.
+
+    One set of tables for both: every inherited method sees the wrapped module's tensors, under its
+    names. Containers put others in their place (``del net[1]``).
+    """
+
+    def get(self: ORTModule) -> Any:
+        module = self.__dict__.get("_module")
+        return self.__dict__[table] if module is None else getattr(module, table)
+
+    def set_(self: ORTModule, value: Any) -> None:
+        if "_module" in self.__dict__:
+            setattr(self._module, table, value)
+        else:  # torch.nn.Module's constructor; its methods ask whether it has run
+            self.__dict__[table] = value
+
+    return property(get, set_)
+
+
+for _name in _SHARED:
+    setattr(ORTModule, _name, _shared(_name))
+
+
+def innermost(module: torch.nn.Module) -> torch.nn.Module:
+    """Return what an ORTModule wraps; itself where it has hooks that would be lost."""
+    while isinstance(module, ORTModule) and not any(map(module.__dict__.__getitem__, _HOOKS)):
+        module = module.module
+    return module
+
+
+_classes: weakref.WeakKeyDictionary[type, dict[type, type]] = weakref.WeakKeyDictionary()
+
+
+def _with_signature(cls: type, wrapped: type) -> type:
+    """Return a class of ORTModules around modules of one class.
+
+    Frameworks pick the columns of a batch by the names of what ``forward`` takes, and a method's
+    signature is its function's.
+    """
+    classes = _classes.setdefault(wrapped, {})
+    if cls not in classes:
+
+        def forward(self: ORTModule, *args: Any, **kwargs: Any) -> Any:
+            return cls.forward(self, *args, **kwargs)  # type: ignore[attr-defined]
+
+        # None where it has none, or where what was given is no module.
+        with contextlib.suppress(AttributeError, TypeError, ValueError):
+            forward.__signature__ = inspect.signature(wrapped.forward)  # type: ignore[attr-defined]
+        forward.__doc__ = cls.forward.__doc__  # type: ignore[attr-defined]
+        classes[cls] = type(cls.__name__, (cls,), {"forward": forward, "__module__": __name__})
+    return classes[cls]
+
+
+def _refuse_what_belongs_around(module: torch.nn.Module) -> None:
+    for kind in type(module).__mro__:
+        if kind.__name__ in _AROUND:
+            raise ModelError(
+                f"ORTModule does not wrap a {kind.__name__}.",
+                received=type(module).__name__,
+                remedy=f"wrap the module within: {kind.__name__}(ORTModule(module))",
+            )
+
+
+def _refuse_transforms() -> None:
+    if any(not mode.is_infra_mode() for mode in _get_current_dispatch_mode_stack()):
+        raise ModelError(
+            "An ORTModule is called within a TorchDispatchMode, such as FlopCounterMode.",
+            expected="no mode that is to see the operators of PyTorch: the engine has its own",
+            remedy='call what is wrapped, model.module; or fallback="torch"',
+        )
+    if torch._C._are_functorch_transforms_active():
+        raise ModelError(
+            "An ORTModule is called within a transform of torch.func (grad, vmap, jvp, …).",
+            expected="the transform within the module, where the engine runs it as well",
+            remedy="wrap a module whose forward has the transform; or leave this one to PyTorch: "
+            'functional_call(model.module, …), or fallback="torch"',
+        )
+
+
+def _only_observed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether this call computes nothing: an exporter, or shape propagation, looks on.
+
+    What looks on wants the operators of the module; an ORTModule within another becomes part of
+    the graph of the outer one.
+    """
+    # Not torch.compiler.is_exporting(): it is true for other threads, too.
+    return torch.jit.is_tracing() or any(
+        isinstance(t, FakeTensor) for t in tree_leaves((args, kwargs))
+    )
+
+
+def _rebuild(module: torch.nn.Module, options: dict[str, Any]) -> ORTModule:
+    return ORTModule(module, **options)

@@ -1,0 +1,60 @@
+"""A module's tensors as initializers of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+import onnx.numpy_helper
+import torch
+
+from steep.onnx_graph.traverse import bodies_of
+
+
+def embed_weights(
+    proto: onnx.ModelProto, states: Mapping[str, str], module: torch.nn.Module
+) -> onnx.ModelProto:
+    """Give those inputs in ``states`` the module's tensor of the name there; return the model.
+
+    Inputs for one tensor, as of tied weights, become one initializer.
+    """
+    tensors: dict[str, torch.Tensor] = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+    graph = proto.graph
+    first: dict[int, str] = {}
+    same: dict[str, str] = {}
+    for value in [v for v in graph.input if v.name in states]:
+        graph.input.remove(value)
+        tensor = tensors[states[value.name]]
+        same[value.name] = first.setdefault(id(tensor), value.name)
+        if same[value.name] == value.name:
+            array = tensor.detach().contiguous().numpy()
+            graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
+    rename(graph, same)
+    return proto
+
+
+def with_states(model: onnx.ModelProto, names: Mapping[str, str]) -> onnx.ModelProto:
+    """Return it with some inputs as initializers, under other names; they get no data."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for value in [v for v in made.graph.input if v.name in names]:
+        made.graph.input.remove(value)
+        tensor_type = value.type.tensor_type
+        dims = [d.dim_value for d in tensor_type.shape.dim]
+        made.graph.initializer.add(
+            name=names[value.name], data_type=tensor_type.elem_type, dims=dims
+        )
+    rename(made.graph, names)
+    return made
+
+
+def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Let nodes, and what their bodies see of the graph around them, read other names."""
+    for node in graph.node:
+        for i, name in enumerate(node.input):
+            node.input[i] = names.get(name, name)
+        for body in bodies_of(node):
+            rename(body, names)

@@ -1,0 +1,1 @@
+"""Doors that never import PyTorch: train, run and differentiate an ONNX file."""

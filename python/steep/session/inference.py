@@ -1,0 +1,194 @@
+"""``InferenceSession``: run an ONNX model, in the interface of ONNX Runtime's Python package."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from steep import _steep
+from steep.errors import DataError
+from steep.providers import choices_of
+from steep.session.source import ModelProto, source_of
+
+log = logging.getLogger("steep")
+
+_CPU = "CPUExecutionProvider"
+_ONNX_NAMES = {"float32": "float", "float64": "double"}
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+
+
+class GraphOptimizationLevel(enum.IntEnum):
+    """How much a session rewrites the graph: not at all, or (every other level) all it can."""
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class SessionOptions:
+    """How a session is made.
+
+    Attributes:
+        intra_op_num_threads: at most so many threads in a run; 0 for as many as OpenMP has.
+        graph_optimization_level: ``ORT_DISABLE_ALL`` runs the operators as the model has them.
+        enable_profiling: record every kernel; ``end_profiling()`` writes the trace.
+        profile_file_prefix: of the trace's file.
+        log_severity_level: of the logger ``steep``, 0 (all) to 4 (fatal only); None leaves it.
+        seed: of operators that draw random numbers.
+        check_finite: raise DataError at the first node that makes NaN or infinity; slow.
+        limits: a ``steep.Limits``: bounds on memory, nodes and loops.
+    """
+
+    def __init__(self) -> None:
+        self.intra_op_num_threads = 0
+        self.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL
+        self.enable_profiling = False
+        self.profile_file_prefix = "steep_profile"
+        self.log_severity_level: int | None = None
+        self.seed = 0
+        self.check_finite = False
+        self.limits = _steep.Limits()
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output of a model.
+
+    Attributes:
+        name: of the value.
+        type: as ONNX writes it: "tensor(float)", "tensor(int64)".
+        shape: extents: a number, the name of one that varies, or None; None when the rank is not
+            known.
+    """
+
+    name: str
+    type: str
+    shape: list[int | str | None] | None
+
+
+class InferenceSession:
+    """An ONNX model, compiled for each set of input shapes at its first run.
+
+    ``run`` takes and returns NumPy arrays; types that NumPy lacks (bfloat16, 8- and 4-bit ones) are
+    those of the package ``ml_dtypes``. PyTorch's arrays, and all that speak DLPack, are taken too.
+    Dropout is the identity. Several threads may call ``run``; their runs take turns.
+
+    >>> session = InferenceSession("model.onnx")
+    >>> [i.name for i in session.get_inputs()]
+    ['x']
+    >>> (y,) = session.run(None, {"x": np.ones((8, 4), np.float32)})
+
+    Args:
+        model: path of the file, its bytes, or an ``onnx.ModelProto``.
+        sess_options: a ``SessionOptions``.
+        providers: where to run, in this order; the CPU takes what the others do not. A name, or
+            one with options: ``("MirrorExecutionProvider", {"device_id": 0})``. By default the CPU.
+
+    Raises:
+        ModelError: the model cannot be read, or has operators that Steep does not know.
+        ProviderError: none of ``providers`` is there.
+        IoError: the file cannot be opened.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | ModelProto,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
+    ) -> None:
+        choices = choices_of(providers)
+        settings = sess_options or SessionOptions()
+        if settings.log_severity_level is not None:
+            log.setLevel(_LEVELS[settings.log_severity_level])
+        options = _steep.InferenceOptions()
+        options.optimize = (
+            settings.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL
+        )
+        options.threads = settings.intra_op_num_threads
+        options.seed = settings.seed
+        options.check_finite = settings.check_finite
+        options.limits = settings.limits
+        options.providers = choices
+        self._session = _steep.InferenceSession(source_of(model), options)
+        self._options = settings
+        self._providers = [c.name for c in choices if c.name != _CPU] + [_CPU]
+        self._recording = bool(settings.enable_profiling)
+        if self._recording:
+            self._session.start_profile()
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: object = None,
+    ) -> list[Any]:
+        """Run the model.
+
+        Args:
+            output_names: outputs to compute, in this order; None or empty for all.
+            input_feed: an array for each input, by name; a list of arrays for a sequence, None
+                for an empty optional.
+            run_options: taken for compatibility; it has no members that matter here.
+
+        Returns:
+            One NumPy array per output, or a list of such, or None. They own their memory.
+
+        Raises:
+            DataError: an input is missing, unknown or no array; an output is unknown.
+            ShapeError: an input's element type, rank or extent is not the model's.
+            ProviderError: there is no kernel for a node.
+            ModelError: an output needs an operator that Steep does not know.
+        """
+        return self._session.run_data(list(output_names or ()), dict(input_feed))
+
+    def get_inputs(self) -> list[NodeArg]:
+        """List what ``run`` must be fed."""
+        return [_node_arg(info) for info in self._session.input_info()]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """List the inputs that have a default, which ``run`` may be fed in its place."""
+        return [_node_arg(info) for info in self._session.default_info()]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """List the outputs; those that need operators that Steep does not know are not there."""
+        return [_node_arg(info) for info in self._session.output_info()]
+
+    def get_providers(self) -> list[str]:
+        """Name the providers that this session runs on."""
+        return list(self._providers)
+
+    def get_modelmeta(self) -> _steep.ModelMetadata:
+        """Return what the model says about itself: producer_name, graph_name, version, …"""
+        return self._session.metadata
+
+    def get_session_options(self) -> SessionOptions:
+        """Return the options that the session was made with."""
+        return self._options
+
+    def end_profiling(self) -> str:
+        """Write what was recorded as a trace for ui.perfetto.dev, and return the file's name."""
+        if not self._recording:
+            raise DataError(
+                "Nothing was recorded.", remedy="Set enable_profiling in the session's options."
+            )
+        name = f"{self._options.profile_file_prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
+        self._session.write_profile(name)
+        self._recording = False
+        return name
+
+
+def _node_arg(info: _steep.TensorInfo) -> NodeArg:
+    dtype = _ONNX_NAMES.get(info.dtype, info.dtype.replace("_", ""))
+    kind = f"tensor({dtype})"
+    if info.sequence:
+        kind = f"seq({kind})"
+    if info.optional:
+        kind = f"optional({kind})"
+    return NodeArg(info.name, kind, list(info.shape) if info.has_rank else None)

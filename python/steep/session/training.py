@@ -1,0 +1,285 @@
+"""``TrainingSession``: train an ONNX file without PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from steep import _steep
+from steep.errors import Error
+from steep.providers import Providers, choices_of
+from steep.session.processes import require_alone
+from steep.session.source import ModelProto, source_of
+
+log = logging.getLogger("steep")
+
+
+@functools.cache
+def announce_precision(precision: str) -> None:
+    """Say once where a precision is no gain."""
+    if precision == "fp16" and not _steep.has_products("float16"):
+        log.info("no float16 products here: they run in float32, on values rounded to float16")
+
+
+class TrainingSession(_steep.TrainingSession):
+    """An ONNX model, its loss and its optimizer as one compiled step.
+
+    Arrays are NumPy's, PyTorch's or any that speak DLPack; results are ``steep.Tensor``. Data of
+    another type than the model's inputs is converted: float64 and float16 to float32 and the
+    reverse, int32 labels to int64. Numbers that do not fit, and floats for integers, are refused.
+    Labels may be [n] for [n, 1] and the reverse; those of softmax cross entropy may also be floats
+    that are whole, or one-hot rows.
+
+    >>> session = TrainingSession("model.onnx", loss="mse", optimizer="sgd", lr=0.1)
+    >>> session.step(x, y).loss
+
+    Args:
+        model: path of the file, its bytes, or an ``onnx.ModelProto``.
+        loss: "mse", "softmax_cross_entropy", "binary_cross_entropy_with_logits", or "" when an
+            output of the model is the loss.
+        output: the output that is the loss or to which it is attached; by default the only one, or
+            "loss".
+        label: name of the input for labels; the last positional array of ``step``.
+        ignore_index: label that softmax cross entropy skips.
+        trainable: initializers to train, and Constant nodes by the name of their output; by default
+            every float initializer on the loss's path that acts as a weight. ``left_out`` lists the
+            others, each with its reason. One that is an input too, as all are in old files, may be
+            a weight, and is not fed.
+        frozen: taken away from ``trainable``.
+        optimizer: "sgd", "adam", "adamw", "nadam", "radam", "adagrad", "adadelta", "rmsprop",
+            "adamax" or "lamb", with the conventions of ``torch.optim``; "transformers_adamw"; or
+            one that is registered (``steep.register_optimizer``).
+        attributes: numbers for attributes of a registered optimizer's function, by name.
+        lr, weight_decay, momentum, dampening, nesterov, betas, eps, bias_correction: its settings,
+            of those it has.
+        maximize, amsgrad, decoupled_weight_decay, momentum_decay, lr_decay,
+        initial_accumulator_value, rho, alpha, centered: as ``torch.optim`` has them.
+        groups: pairs of names and settings that differ: ``(names, {"lr_multiplier": 0.1})`` or
+            ``(names, {"weight_decay": 0.0})``; or an optimizer of their own, whose numbers
+            ``set_group`` may change: ``(names, OptimizerOptions)``. A name is in one group only.
+        updates: what else a step writes: initializers, each with the output of the model that it
+            becomes, such as a moving average or a counter.
+        schedule: "constant", "linear" or "cosine", after ``warmup_steps`` and up to
+            ``total_steps``, down to ``min_lr_ratio`` of the rate.
+        clip_norm: bound of the gradients' global norm; 0 for none.
+        grad_norm: report that norm even without clipping.
+        step_outputs: outputs that ``step`` returns beside the loss.
+        seed: of dropout.
+        precision: "fp32", or "bf16" or "fp16": matrix products read bfloat16 or float16, everything
+            else (weights, moments, norms, softmax, losses, sums, updates) stays float32.
+        loss_scale: initial scale of the loss with "fp16". A step whose gradients overflow is
+            skipped (``result.skipped``) and halves it.
+        loss_scale_window: steps without a skip after which it doubles; 0 for never.
+        check_finite: look at gradients before, and at weights after an update too: no step is then
+            reported as done where these are not finite. The error names the first node that made
+            NaN or infinity. Without it the loss alone is looked at: a step may leave weights that
+            are not finite, and the next one says so. Slow.
+        master_weights: weights of float16 and bfloat16 are trained through a float32 copy of each,
+            ``master/NAME`` of the optimizer's state; their own type is what runs, and is exported.
+            With False an update of less than half a unit in a weight's last place is lost. Moments
+            of such weights are float32 either way.
+        stochastic_rounding: without ``master_weights``, updated bfloat16 weights are rounded up or
+            down at random, so that small updates count on average.
+        bound_to_graph: a checkpoint is for a model of these operators; else for one of these
+            parameters, kind of loss and moments.
+        limits: a ``steep.Limits``: bounds on memory, nodes and loops.
+        providers: where steps run, as for ``InferenceSession``. Weights stay in the host's memory.
+        weights: arrays that hold initializers' data, by name, so that ``model`` (given as bytes or
+            a proto) need not; those that are trained are updated in place, so they must be
+            contiguous and writable.
+
+    Raises:
+        ModelError: the model is unreadable or cannot be trained; every obstacle is listed.
+        DataError: a trained array of ``weights`` cannot be updated in place.
+        ProviderError: a launcher (torchrun, mpirun, srun) or PyTorch's process group has several
+            processes, of which each would train alone; ``STEEP_ALONE=1`` says that this is meant.
+
+    Warns:
+        UserWarning: the loss normalises scores that the model has normalised already.
+    """
+
+    _in_one_process = True  # False where others see to it that processes agree
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | ModelProto,
+        *,
+        loss: str = "",
+        output: str = "",
+        label: str = "label",
+        ignore_index: int | None = None,
+        trainable: Sequence[str] = (),
+        frozen: Sequence[str] = (),
+        optimizer: str = "adamw",
+        lr: float = 1e-3,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        nesterov: bool = False,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float | None = None,
+        bias_correction: bool = True,
+        maximize: bool = False,
+        amsgrad: bool = False,
+        decoupled_weight_decay: bool = False,
+        momentum_decay: float = 4e-3,
+        lr_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        rho: float = 0.9,
+        alpha: float = 0.99,
+        centered: bool = False,
+        attributes: Mapping[str, float] | None = None,
+        groups: Sequence[tuple[Sequence[str], Mapping[str, float] | _steep.OptimizerOptions]] = (),
+        updates: Mapping[str, str] | None = None,
+        schedule: str = "constant",
+        warmup_steps: int = 0,
+        total_steps: int = 0,
+        min_lr_ratio: float = 0.0,
+        clip_norm: float = 0.0,
+        grad_norm: bool = False,
+        step_outputs: Sequence[str] = (),
+        seed: int = 0,
+        precision: str = "fp32",
+        loss_scale: float = 2.0**16,
+        loss_scale_window: int = 2000,
+        check_finite: bool = False,
+        master_weights: bool = True,
+        stochastic_rounding: bool = False,
+        bound_to_graph: bool = True,
+        limits: _steep.Limits | None = None,
+        providers: Providers | None = None,
+        weights: Mapping[str, Any] | None = None,
+    ) -> None:
+        if self._in_one_process:
+            require_alone("TrainingSession")
+        options = _steep.TrainingOptions()
+        options.loss, options.output, options.label = loss, output, label
+        options.ignore_index = ignore_index
+        options.trainable, options.frozen = list(trainable), list(frozen)
+        options.clip_norm, options.grad_norm = clip_norm, grad_norm
+        options.step_outputs = list(step_outputs)
+        options.seed, options.check_finite = seed, check_finite
+        options.master_weights = master_weights
+        options.stochastic_rounding = stochastic_rounding
+        options.bound_to_graph = bound_to_graph
+        options.precision = precision
+        if limits is not None:
+            options.limits = limits
+        options.providers = choices_of(providers)
+        announce_precision(precision)
+        scaling = _steep.LossScaleOptions()
+        scaling.initial, scaling.growth_interval = loss_scale, loss_scale_window
+        scaling.min, scaling.max = min(scaling.min, loss_scale), max(scaling.max, loss_scale)
+        options.loss_scale = scaling
+        options.updates = dict(updates or {})
+        options.groups = [_group(names, settings) for names, settings in groups]
+
+        settings = _steep.OptimizerOptions()
+        settings.kind, settings.lr, settings.weight_decay = optimizer, lr, weight_decay
+        settings.momentum, settings.dampening, settings.nesterov = momentum, dampening, nesterov
+        settings.beta1, settings.beta2 = betas
+        settings.epsilon, settings.bias_correction = eps, bias_correction
+        settings.maximize, settings.amsgrad, settings.centered = maximize, amsgrad, centered
+        settings.decoupled_weight_decay = decoupled_weight_decay
+        settings.momentum_decay, settings.lr_decay = momentum_decay, lr_decay
+        settings.initial_accumulator_value = initial_accumulator_value
+        settings.rho, settings.alpha = rho, alpha
+        settings.attributes = dict(attributes or {})
+        options.optimizer = settings
+
+        plan = _steep.ScheduleOptions()
+        plan.kind, plan.warmup_steps, plan.total_steps = schedule, warmup_steps, total_steps
+        plan.min_lr_ratio = min_lr_ratio
+        options.schedule = plan
+        source = source_of(model)
+        if weights:
+            super().__init__(source, options, dict(weights))
+        else:
+            super().__init__(source, options)
+        for text in self.warnings:
+            warnings.warn(text, stacklevel=2)
+        log.info("trained: %s", ", ".join(self.parameter_names))
+        for constant in self.left_out:
+            log.info("not trained: %s %s", constant.name, constant.reason)
+        # An attribute of the instance comes before the method and costs later steps nothing.
+        self.__dict__["step"] = self._first_step
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> str:
+        """Verify everything, then load; return ``user``.
+
+        Warns, by the logger ``steep``, of a checkpoint that was saved with another number of
+        threads: results may then differ in bits from those of a run that was not interrupted.
+
+        Raises:
+            CheckpointError: it is damaged or of another model; nothing has changed.
+        """
+        user = super().load_checkpoint(path)
+        if self.checkpoint_note:
+            log.warning("%s", self.checkpoint_note)
+        return user
+
+    def _first_step(self, *arrays: object, **named: object) -> _steep.StepResult:
+        """Say what a step will need before it runs."""
+        if log.isEnabledFor(logging.INFO):
+            inputs = arrays or [named[i.name] for i in self.input_info() if i.name in named]
+            with contextlib.suppress(Error):  # the step itself explains it better
+                log.info("step planned: %s", self.plan(*inputs))
+        self.__dict__.pop("step", None)  # another thread may have been here
+        return self.step(*arrays, **named)
+
+
+def check(
+    model: str | os.PathLike[str] | bytes | ModelProto,
+    *,
+    loss: str = "",
+    output: str = "",
+    trainable: Sequence[str] = (),
+    frozen: Sequence[str] = (),
+    providers: Providers | None = None,
+    limits: _steep.Limits | None = None,
+) -> list[_steep.Obstacle]:
+    """List every obstacle to training a model; empty when it can be trained.
+
+    Obstacles are operators without a gradient between the parameters and the loss (or, without
+    ``loss`` and ``output``, any float output), operators that no provider has a kernel for, and
+    what the importer refuses. Each has ``op``, ``node``, ``path`` (to the loss), ``what`` and
+    ``remedy``.
+
+    >>> for obstacle in check("model.onnx", loss="mse"):
+    ...     print(obstacle)
+
+    Args:
+        model: path of the file, its bytes, or an ``onnx.ModelProto``.
+        loss, output, trainable, frozen, providers, limits: as for ``TrainingSession``.
+
+    Raises:
+        IoError: the file cannot be opened.
+        ProviderError: a provider is not there, or does not take an option.
+    """
+    options = _steep.TrainingOptions()
+    options.loss, options.output = loss, output
+    options.trainable, options.frozen = list(trainable), list(frozen)
+    options.providers = choices_of(providers)
+    if limits is not None:
+        options.limits = limits
+    return _steep.check(source_of(model), options)
+
+
+def _group(
+    names: Sequence[str], settings: Mapping[str, Any] | _steep.OptimizerOptions
+) -> _steep.ParameterGroup:
+    group = _steep.ParameterGroup()
+    group.names = list(names)
+    if isinstance(settings, _steep.OptimizerOptions):
+        group.optimizer = settings
+        return group
+    for name, value in settings.items():
+        if name not in ("lr_multiplier", "weight_decay"):
+            raise ValueError(f"a parameter group has no setting {name!r}")
+        setattr(group, name, value)
+    return group

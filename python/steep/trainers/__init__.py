@@ -1,0 +1,1 @@
+"""``trainer`` and ``ORTTrainer``: a whole training step in the engine."""

@@ -1,0 +1,500 @@
+"""A PyTorch model's whole training step in one compiled graph.
+
+``trainer(model, criterion, optimizer)``, in trainer.py, reads a ``torch.optim`` object;
+``ORTTrainer``, in ort_trainer.py, speaks another dialect.
+
+PyTorch's tracer, Dynamo, captures model and loss as it does for ORTModule, and guards the graph by
+what they read. The weights live once: the engine updates the model's parameters where they lie, and
+the buffers that forward writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._dynamo.exc import TorchRuntimeError
+from torch.utils.dlpack import from_dlpack
+
+from steep import _steep
+from steep.dynamo.report import ExportReport, Report
+from steep.errors import DataError, ModelError, ShapeError
+from steep.export.module_to_onnx import export
+from steep.lowering.ops.index_bounds import indices_as_given
+from steep.module.ort_module import innermost
+from steep.onnx_graph.initializers import with_states
+from steep.providers import choices_of
+from steep.session.processes import require_alone
+from steep.session.training import TrainingSession
+from steep.trainers.loss_module import WithLoss, the_loss
+from steep.trainers.optimizer_state import require_counts
+from steep.trainers.parameter_checks import check_apart, check_gradients, check_hooks
+
+if TYPE_CHECKING:
+    from steep.dynamo.backend import Captured
+    from steep.graph.compiled_graph import Lowered
+
+log = logging.getLogger("steep")
+
+OPTIMIZER = "optimizer/"
+STEP = "optimizer/step"
+LOSS_SCALE = "optimizer/loss_scale"
+# names and settings, or an optimizer of their own
+Groups = Sequence[tuple[Sequence[str], Mapping[str, float] | _steep.OptimizerOptions]]
+_SEED_MASK = 2**63 - 1
+_REBUILT_IN_A_ROW = 3  # steps before each of which what is compiled in was another
+_CONVERTED = {(torch.float64, torch.float32), (torch.int32, torch.int64)}  # data, as sessions do
+# of a trainer that go to its session as they are
+SESSION_OPTIONS = (
+    *("clip_norm", "check_finite", "precision", "loss_scale", "loss_scale_window"),
+    *("master_weights", "stochastic_rounding", "providers"),
+)
+
+
+class _Compiled(Exception):
+    """The step is compiled, and was not to run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Roles:
+    """What a captured graph's arguments and results are to the session that trains it."""
+
+    lowered: Lowered | None = None
+    loss: int = 0  # which of what it computes
+    bound: Sequence[tuple[int, torch.Tensor, int]] = ()  # tensors of a call, in the session
+    fed: Sequence[int] = ()  # of the tensors of a call, those that the session is given
+    written: Sequence[int] = ()  # arguments to which the session's first outputs are copied
+    types: Sequence[torch.Tensor] = ()  # of what is fed, without data
+    # the model's name of a trained parameter → the session's; of a buffer that steps write
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    statistics: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def hold(self, lowered: Lowered, tensors: list[torch.Tensor]) -> bool:
+        """Whether they are those of this graph, given these tensors in a call."""
+        return lowered is self.lowered and all(
+            tensors[i] is tensor and tensor.data_ptr() == pointer
+            for i, tensor, pointer in self.bound
+        )
+
+
+class _Step:
+    """A captured graph; a trainer runs it."""
+
+    def __init__(self, lowered: Lowered, run: Callable[[Lowered, tuple[Any, ...]], Any]) -> None:
+        if lowered.checks:  # by the time that values are looked at, the step is taken
+            raise RuntimeError("forward raises an error where values say so")
+        self.lowered = lowered
+        self.run = run
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.run(self.lowered, arguments)
+
+
+class Trainer:
+    """Trains a model with a loss and an optimizer as one compiled step.
+
+    The base of both front doors. Nothing is compiled before the first step. A step compiles anew
+    when a condition of its graph no longer holds: an attribute, a global, a hook, a mode, types or,
+    where forward decides by them, extents. Calls from several threads take turns.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        criterion: Callable[..., Any] | None,
+        settings: Mapping[str, Any],
+        *,
+        seed: int | None = None,
+        opset: int | None = None,
+        predictions: bool = True,
+    ) -> None:
+        require_alone("trainer")
+        self.model = model
+        self._net = WithLoss(model, criterion, predictions)
+        self._settings = dict(settings)
+        self._seed = torch.initial_seed() & _SEED_MASK if seed is None else seed
+        self._opset = opset  # of files
+        self._turn = threading.RLock()
+        self._captured: Captured | None = None
+        self._evaluated: tuple[torch.nn.Module, Captured] | None = None
+        self._reports: list[ExportReport] = []
+        self._session: TrainingSession | None = None
+        self._roles = _Roles()  # set with the session
+        self._varies = False  # extents, from step to step
+        self._holds = False  # the session is of what model and optimizer are now
+        self._first: list[torch.Tensor] = []  # without data
+        self._lr: float | None = None
+        self._given_lr: float | None = None
+        self._rebuilt_in_a_row, self._only_compile = 0, False
+        self._pending_state: dict[str, Any] | None = None
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def compile(self, *inputs: torch.Tensor) -> None:
+        """Capture and compile for inputs like these, as the first step otherwise does."""
+        with self._turn:
+            if self._session is None:
+                self._only_compile = True
+                try:
+                    self._call(inputs)
+                except _Compiled:
+                    self._remember(inputs)
+                finally:
+                    self._only_compile = False
+
+    def step(self, *inputs: torch.Tensor, lr: float | None = None) -> Any:
+        """One training step: ``loss, y_pred = trainer.step(x, y)``.
+
+        The last input is the label; the others go to the model. ``lr`` replaces the rate from this
+        step on. Returns the loss (a scalar) and the model's result, or the loss alone when the
+        trainer was made with ``predictions=False``. Raises ShapeError and DataError before any
+        weight changes.
+        """
+        with self._turn:
+            self._believe()
+            self._given_lr = lr
+            return self._call(inputs)
+
+    def _call(self, inputs: Sequence[torch.Tensor]) -> Any:
+        tensors = self._like_the_first(inputs)
+        other = [t.shape for t in tensors] != [t.shape for t in self._first]
+        varies = bool(self._first) and other and not self._varies
+        if self._captured is None or varies:
+            # Once extents vary, a graph of fixed ones would only take turns with the one of any.
+            self._varies, self._rebuilt_in_a_row = varies, 0
+            from steep.dynamo.backend import Captured  # loads a large part of PyTorch
+
+            torch._dynamo.allow_in_graph(the_loss)
+            self._captured = Captured(
+                innermost(self._net),
+                lambda: self._settings.get("precision", "fp32"),
+                self._reports.append,
+                whole=True,
+                make=lambda lowered, precision: _Step(lowered, self._run),
+                otherwise="ORTModule",
+                first=[t.shape for t in self._first] if varies else None,
+            )
+        with torch.enable_grad(), torch.autocast("cpu", enabled=False), self._step_mode():
+            result = self._answer(self._captured, tensors)
+        self._remember(tensors)
+        return result
+
+    def _answer(self, captured: Captured, tensors: Sequence[torch.Tensor]) -> Any:
+        try:
+            return captured(*tensors)[0]
+        except ModelError as e:
+            said = e.__cause__
+            if not self._first or not isinstance(said, TorchRuntimeError):
+                raise
+            raise ShapeError(
+                "The model does not take inputs of these extents.",
+                expected=f"such as {[list(t.shape) for t in self._first]}",
+                received=f"{[list(t.shape) for t in tensors]}: {str(said).splitlines()[0]}",
+            ) from said
+
+    def _remember(self, tensors: Sequence[torch.Tensor]) -> None:
+        if not self._first:
+            self._first = [torch.empty_like(t, device="meta") for t in tensors]
+
+    def _run(self, lowered: Lowered, arguments: tuple[Any, ...]) -> Any:
+        """Run a captured graph as a step: Dynamo's guards say that it holds."""
+        tensors = lowered.given(arguments)
+        roles = self._roles
+        if self._holds and roles.hold(lowered, tensors):
+            self._rebuilt_in_a_row = 0
+        else:
+            roles = self._build(lowered, tensors)
+        if self._only_compile:
+            raise _Compiled
+        check_hooks(tensor for _, tensor, _ in roles.bound)
+        self._feed(session := self.session, self._given_lr)
+        with indices_as_given():
+            result = session.step(*(tensors[i].detach() for i in roles.fed))
+        if result.skipped:
+            log.info("skipped a step: gradients overflowed at loss scale %g", result.loss_scale)
+        outputs = [from_dlpack(o) for o in result.outputs]
+        with torch.no_grad():
+            for i, value in zip(roles.written, outputs, strict=False):
+                arguments[i].copy_(value)
+        values = outputs[len(roles.written) :]
+        loss = torch.tensor(result.loss, dtype=torch.float64)  # of float32 it is exact
+        values.insert(roles.loss, loss.reshape([1] * lowered.examples[roles.loss].dim()))
+        return lowered.outputs(arguments, values)
+
+    def evaluate(self, *inputs: torch.Tensor) -> Any:
+        """Loss and the model's result in evaluation mode, without an update.
+
+        The model is captured once more, with all of its parts in evaluation mode.
+        """
+        with self._turn:
+            tensors = self._like_the_first(inputs)
+            if self._evaluated is None:
+                from steep.dynamo.backend import Captured  # loads a large part of PyTorch
+
+                net = WithLoss(self.model, self._net.criterion, predictions=True)
+                precision = self._settings.get("precision", "fp32")
+                captured = Captured(
+                    net,
+                    lambda: precision,
+                    self._reports.append,
+                    whole=True,
+                    otherwise="ORTModule",
+                    providers=choices_of(self._settings.get("providers")),
+                )
+                self._evaluated = net, captured
+            net, captured = self._evaluated
+            with torch.no_grad(), torch.autocast("cpu", enabled=False), in_mode(net, False):
+                return self._answer(captured, tensors)
+
+    def plan(self) -> _steep.StepPlan:
+        """Return what a step takes, with inputs of the extents that it was compiled for."""
+        return self.session.plan(*_zeros(self._roles.types))
+
+    def dump(self) -> str:
+        """Return the text of a step's graph and plan, for these extents."""
+        return self.session.dump(*_zeros(self._roles.types))
+
+    def report(self) -> Report:
+        """Return what became of the model so far: its graphs, and why there are several."""
+        return Report(type(self.model).__name__, tuple(self._reports), (), 0)
+
+    # --- state ------------------------------------------------------------------------------------
+
+    @property
+    def session(self) -> TrainingSession:
+        """The compiled step. Raises ModelError before the first step."""
+        if self._session is None:
+            raise ModelError("Nothing is compiled yet.", remedy="call step() or compile() first")
+        return self._session
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Copy the model's state under its names, moments as ``optimizer/exp_avg/NAME``."""
+        self._agree()
+        state = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+        if self._session is not None:
+            known = {graph: name for name, graph in self._roles.names.items()}
+            for key, tensor in self._session.optimizer_state().items():
+                kind, _, graph_name = key.partition("/")
+                state[f"{OPTIMIZER}{kind}/{known[graph_name]}"] = from_dlpack(tensor)
+            state[STEP] = torch.tensor(self._session.step_count)
+            if self._settings.get("precision") == "fp16":
+                state[LOSS_SCALE] = torch.tensor(self._session.loss_scale)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
+        """Load what ``state_dict`` returned, and moments where they are. Raises DataError first."""
+        self._agree()
+        weights = {k: v for k, v in state.items() if not k.startswith(OPTIMIZER)}
+        moments = {k: v for k, v in state.items() if k.startswith(OPTIMIZER)}
+        require_counts(moments, OPTIMIZER)
+        self.model.load_state_dict(weights, strict=strict)
+        if self._session is None:
+            self._pending_state = moments
+        else:
+            roles, own = self._roles, self.model.state_dict()
+            shared = {**roles.names, **roles.statistics}
+            # They lie there already; this says so to a session whose update was cut off.
+            self._session.set_weights({shared[k]: own[k] for k in weights if k in shared})
+            self._load_moments(moments)
+
+    def save_checkpoint(self, path: str | os.PathLike[str], user: Any = None) -> None:
+        """Write weights, moments and counters to a folder; ``user`` is any JSON value."""
+        self._agree()
+        self.session.save_checkpoint(os.fspath(path), json.dumps(user))
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> Any:
+        """Load a checkpoint after ``compile``; return its ``user``. Raises CheckpointError.
+
+        Warns, by the logger ``steep``, when it was saved with another number of threads.
+        """
+        self._agree()
+        user = self.session.load_checkpoint(os.fspath(path))
+        self._agree()
+        return json.loads(user)
+
+    def save_as_onnx(self, path: str | os.PathLike[str], *inputs: torch.Tensor) -> None:
+        """Write the model, without its loss, as inference ONNX.
+
+        ``inputs`` is an example for the model; by default it is made like the first step's.
+        """
+        with in_mode(self.model, False):
+            proto = export(self.model, list(inputs) or self._example(), opset=self._opset)
+        _steep.write_file(os.fspath(path), proto.SerializeToString())
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _like_the_first(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """Check the inputs, and convert data as sessions do: float64 to float32, int32 to int64."""
+        for i, value in enumerate(inputs):
+            if not isinstance(value, torch.Tensor):
+                raise DataError(
+                    "An input is not a tensor.",
+                    node=f"input {i}",
+                    expected="a torch.Tensor",
+                    received=f"a {type(value).__module__}.{type(value).__qualname__}",
+                    remedy="convert it with torch.as_tensor",
+                )
+        if not self._first:
+            return list(inputs)
+        if len(inputs) != len(self._first):
+            raise DataError(
+                "The number of inputs is wrong.",
+                expected=f"{len(self._first)} tensors",
+                received=f"{len(inputs)} tensors",
+            )
+        return [
+            t.to(first.dtype) if (t.dtype, first.dtype) in _CONVERTED else t
+            for t, first in zip(inputs, self._first, strict=True)
+        ]
+
+    def _build(self, lowered: Lowered, tensors: list[torch.Tensor]) -> _Roles:
+        """Make the session that trains what a captured graph has for parameters."""
+        self._rebuilt_in_a_row += 1
+        if self._rebuilt_in_a_row > _REBUILT_IN_A_ROW:
+            raise ModelError(
+                "What is compiled in changes at every step.",
+                expected="numbers that change, and now and then which parameters are trained, or "
+                "the modes of the model's parts",
+                remedy="ORTModule works with any optimizer",
+            )
+        carried = {} if (before := self._session) is None else self._carried()
+        trained, buffers = self._trained(), dict(self._net.named_buffers())
+        names = {id(t): n for n, t in (*buffers.items(), *self._net.named_parameters())}
+        outputs = [o.name for o in lowered.model.graph.output]
+        count = len(lowered.written)
+        left = {lowered.kept.index(at): outputs[k] for k, at in enumerate(lowered.written)}
+        check_apart(self._net, trained, [tensors[i] for i in lowered.inputs])
+        states = {}
+        for i in lowered.inputs:
+            name = names.get(id(tensors[i]), "")
+            if name in trained and i in left:
+                raise ModelError("Forward writes a parameter that is trained.", node=name)
+            if name in trained:
+                tensors[i].data = tensors[i].data.contiguous()
+            elif name not in buffers or i not in left or not tensors[i].is_contiguous():
+                continue
+            states[i] = name
+        of_graph = [name for name in states.values() if name in trained]
+        if not of_graph:
+            raise ModelError(
+                "No trainable parameter is in the graph.",
+                remedy="check requires_grad, and that the loss depends on the model",
+            )
+        fed = [i for i in lowered.inputs if i not in states]
+        own = set(states.values()) - set(of_graph)
+        roles = _Roles(
+            lowered,
+            loss=next(k for k, n in enumerate(lowered.computed) if n.target is the_loss),
+            bound=[(i, tensors[i], tensors[i].data_ptr()) for i in states],
+            fed=fed,
+            written=[at for at in lowered.written if lowered.kept.index(at) not in states],
+            types=[torch.empty_like(tensors[i], device="meta") for i in fed],
+            names={n.removeprefix("model."): n for n in of_graph},
+            statistics={n.removeprefix("model."): n for n in own},
+        )
+        step_outputs = [left[lowered.kept.index(at)] for at in roles.written] + outputs[count:]
+        step_outputs.remove(outputs[count + roles.loss])
+        session = TrainingSession(
+            with_states(lowered.model, {f"arg_{i}": name for i, name in states.items()}),
+            output=outputs[count + roles.loss],
+            trainable=of_graph,
+            updates={name: left[i] for i, name in states.items() if i in left},
+            step_outputs=step_outputs,
+            seed=self._seed,
+            groups=self._groups({name: name for name in of_graph}),
+            weights={name: tensors[i].detach() for i, name in states.items()},
+            bound_to_graph=False,  # another length, or another PyTorch, may spell it otherwise
+            **self._settings,
+        )
+        reached = {names.get(id(tensors[i]), "") for i in lowered.connected[count + roles.loss]}
+        check_gradients(reached & trained, session.parameter_names)
+        self._session, self._roles, self._holds = session, roles, True
+        self._share(session, {name: tensors[i] for i, name in states.items() if name in trained})
+        if before is not None:
+            there = {f"{OPTIMIZER}{k.partition('/')[0]}/{n}" for k, n in self._moments()}
+            there |= {STEP, LOSS_SCALE}
+            self._load_moments({k: v for k, v in carried.items() if k in there})
+            session.run_count = before.run_count
+            if self._lr is not None:
+                session.lr = self._lr
+        if self._pending_state is not None:
+            self._load_moments(self._pending_state)
+            self._pending_state = None
+        return roles
+
+    def _feed(self, session: TrainingSession, lr: float | None) -> None:
+        if lr is not None and lr != self._lr:
+            session.lr = self._lr = lr
+
+    def _trained(self) -> set[str]:
+        return {n for n, p in self._net.named_parameters() if p.requires_grad}
+
+    def _believe(self) -> None:
+        """Look for what the compiled step does not hold for any longer."""
+
+    def _step_mode(self) -> contextlib.AbstractContextManager[None]:
+        return in_mode(self._net, True)
+
+    def _groups(self, names: dict[str, str]) -> Groups:
+        return []
+
+    def _share(self, session: TrainingSession, parameters: dict[str, torch.Tensor]) -> None:
+        """Show a new session's moments, given its parameters under its names."""
+
+    def _agree(self) -> None:
+        """Let the session and who else shows its moments agree on them."""
+
+    def _carried(self) -> dict[str, torch.Tensor]:
+        """Return what of the state a session takes over from the one before."""
+        return {k: v for k, v in self.state_dict().items() if k.startswith(OPTIMIZER)}
+
+    def _moments(self) -> list[tuple[str, str]]:
+        """Return the session's moments, each with the model's name of its parameter."""
+        known = {graph: name for name, graph in self._roles.names.items()}
+        return [(k, known[k.partition("/")[2]]) for k in self.session.optimizer_state_names]
+
+    def _example(self) -> list[torch.Tensor]:
+        if not self._first:
+            raise ModelError(
+                "There is no example to export with.", remedy="pass one, or step first"
+            )
+        first = self._first if self._net.criterion is None else self._first[:-1]
+        return _zeros(first)
+
+    def _load_moments(self, state: Mapping[str, torch.Tensor]) -> None:
+        moments, counts = {}, {k for k in self.session.optimizer_state_names if k[:5] == "step/"}
+        for key, tensor in state.items():
+            if key not in (STEP, LOSS_SCALE):
+                kind, _, name = key.removeprefix(OPTIMIZER).partition("/")
+                own = f"{kind}/{self._roles.names.get(name, name)}"
+                if kind != "step" or own in counts:  # not every session counts by parameter
+                    moments[own] = tensor
+        self.session.set_optimizer_state(moments)
+        if STEP in state:
+            self.session.step_count = int(state[STEP])
+        if LOSS_SCALE in state and self._settings.get("precision") == "fp16":
+            self.session.loss_scale = float(state[LOSS_SCALE])
+        self._agree()
+
+
+def _zeros(like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [torch.zeros(t.shape, dtype=t.dtype) for t in like]
+
+
+@contextlib.contextmanager
+def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
+    """Within, all of a module's parts are in this mode; then each in its own again."""
+    before = [(part, part.training) for part in module.modules()]
+    module.train(training)
+    try:
+        yield
+    finally:
+        for part, mode in before:
+            part.training = mode

@@ -1,0 +1,192 @@
+"""The state of a ``torch.optim`` object, in the engine's own memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from steep.errors import DataError, ShapeError
+from steep.session.training import TrainingSession
+
+_STEP = "step"
+_MASTER = "master"  # of a parameter of 16 bits: one that was not given goes on from the parameter
+
+
+def require_count(value: Any, of: str) -> None:
+    """Raise DataError unless a value is a count of steps: one whole number of at least 0.
+
+    Args:
+        value: a number, or a tensor of one element.
+        of: what counts, for the message.
+    """
+    told = torch.as_tensor(value)
+    if told.numel() != 1 or not (told >= 0 and told.isfinite() and told == told.trunc()):
+        raise DataError(
+            "A count of steps is none.",
+            node=of,
+            expected="one whole number of at least 0",
+            received=str(value),
+            remedy="load a state that was saved as a whole; nothing was changed by this one",
+        )
+
+
+def require_counts(state: Mapping[str, Any], prefix: str = "") -> None:
+    """Raise DataError unless all counts of steps in a state are counts.
+
+    Args:
+        state: values by name, those of counts "step" and "step/NAME" behind the prefix.
+        prefix: of all names.
+    """
+    for name, value in state.items():
+        if name.removeprefix(prefix).partition("/")[0] == _STEP:
+            require_count(value, name)
+
+
+@dataclasses.dataclass(eq=False)
+class _Held:
+    """What the engine keeps of one parameter."""
+
+    parameter: torch.Tensor
+    count: torch.Tensor  # of its steps; of SGD's only whether there was one
+    shown: dict[str, torch.Tensor]  # by PyTorch's names
+    initial: dict[str, float]  # what each moment is filled with before the first step
+
+    def take(self, state: dict[str, Any]) -> bool:
+        """Copy in what the state has, and put the tensors here in its place.
+
+        False where the optimizer would begin anew.
+        """
+        given = {kind: state.get(kind) for kind in self.shown}
+        if given.get(_MASTER, self) is None:
+            given[_MASTER] = self.shown[_MASTER].zero_()
+        if _STEP not in self.shown and None in given.values():  # SGD asks so
+            return False
+        for kind, own in self.shown.items():
+            value = given[kind]
+            if value is None:
+                raise DataError(
+                    "The optimizer's state lacks a moment of a parameter.",
+                    node=f"a parameter of shape {list(self.parameter.shape)}",
+                    expected=", ".join(self.shown),
+                    received=f"no {kind}",
+                    remedy="load a state_dict of this kind of optimizer, or clear the state",
+                )
+            shape = list(torch.as_tensor(value).shape)
+            if shape != list(own.shape):
+                raise ShapeError(
+                    "A moment has another shape than its parameter.",
+                    node=kind,
+                    expected=str(list(own.shape)),
+                    received=str(shape),
+                )
+            if kind == _STEP:
+                require_count(value, f"step of a parameter of shape {list(self.parameter.shape)}")
+        for kind, own in self.shown.items():
+            if given[kind] is not own:
+                own.copy_(torch.as_tensor(given[kind]))
+            state[kind] = own
+        if _STEP not in self.shown:
+            self.count.clamp_(min=1)
+        return True
+
+    def begin_anew(self) -> None:
+        """As if there had been no step."""
+        self.count.zero_()
+        for kind, own in self.shown.items():
+            own.fill_(self.initial[kind])
+
+
+class SharedState:
+    """Moments of one session: ``optimizer.state`` has the very tensors that steps write.
+
+    They appear there with a parameter's first step. What is put into the optimizer's state instead,
+    or taken out of it, counts from the next ``agree`` on.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        session: TrainingSession,
+        parameters: Mapping[str, torch.Tensor],
+    ) -> None:
+        self._optimizer = optimizer
+        kept: dict[str, dict[str, torch.Tensor]] = {name: {} for name in parameters}
+        for key in session.optimizer_state_names:
+            kind, _, name = key.partition("/")
+            kept[name][kind] = from_dlpack(session.state(key))
+        counts = not isinstance(optimizer, torch.optim.SGD)
+        initial = _initial(optimizer)
+        held = []
+        for name, own in kept.items():
+            if not own:  # no gradient reaches it
+                continue
+            shown = own if counts else _without_step(own)
+            begin = {kind: initial.get((kind, id(parameters[name])), 0.0) for kind in shown}
+            held.append(_Held(parameters[name], own[_STEP], shown, begin))
+        self._hidden = [h for h in held if h.shown]
+        self._in_state: list[_Held] = []
+        self._seen: list[int] = []
+        self.agree()
+
+    def agree(self) -> None:
+        """Take over what the optimizer's state was given, and show there what it lacks."""
+        if self._ids() != self._seen:
+            self._believe()
+        self.show()
+
+    def _ids(self) -> list[int]:
+        """Return what tells, at little cost at each step, whether the state has other objects.
+
+        Those that matter live as long as this object, so that no other has their id.
+        """
+        state = self._optimizer.state
+        return [*map(id, state), *map(id, chain.from_iterable(map(dict.values, state.values())))]
+
+    def _believe(self) -> None:
+        state = self._optimizer.state
+        gone = []
+        for held in self._in_state:
+            given = state.get(held.parameter)
+            if given and all(given.get(kind) is own for kind, own in held.shown.items()):
+                continue
+            if not given or not held.take(given):
+                held.begin_anew()
+                gone.append(held)
+        found = [h for h in self._hidden if (s := state.get(h.parameter)) and h.take(s)]
+        if gone or found:
+            self._in_state = [h for h in (*self._in_state, *found) if h not in gone]
+            self._hidden = [h for h in (*self._hidden, *gone) if h not in found]
+        self._seen = self._ids()
+
+    def show(self) -> None:
+        """Put moments of parameters that made a step into the optimizer's state."""
+        if not self._hidden:
+            return
+        stepped = [h for h in self._hidden if h.count > 0]
+        for held in stepped:
+            self._optimizer.state[held.parameter].update(held.shown)
+        self._in_state += stepped
+        self._hidden = [h for h in self._hidden if h.count == 0]
+        self._seen = self._ids()
+
+
+def _initial(optimizer: torch.optim.Optimizer) -> dict[tuple[str, int], float]:
+    """Return, by kind and id of a parameter, where moments begin that do not begin at 0."""
+    return {
+        key: value
+        for group in optimizer.param_groups
+        for p in group["params"]
+        for key, value in (
+            (("mu_product", id(p)), 1.0),
+            (("sum", id(p)), float(group.get("initial_accumulator_value", 0))),
+        )
+    }
+
+
+def _without_step(own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {kind: tensor for kind, tensor in own.items() if kind != _STEP}

@@ -1,0 +1,171 @@
+"""``ORTTrainer``: the dialect of descriptions.
+
+Names, shapes and types of inputs and outputs are described, the loss is given apart, and the
+optimizer is chosen by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from steep.errors import DataError, ModelError
+from steep.trainers.base import SESSION_OPTIONS, Trainer
+
+
+@dataclasses.dataclass
+class IODescription:
+    """Name, shape (numbers or names of extents) and type of an input or output."""
+
+    name: str
+    shape: Sequence[int | str]
+    dtype: torch.dtype | None = None
+    num_classes: int | None = None
+
+
+@dataclasses.dataclass
+class ModelDescription:
+    """Inputs, the label last when the loss is given apart; outputs, the loss first."""
+
+    inputs: Sequence[IODescription]
+    outputs: Sequence[IODescription]
+
+
+_OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGDOptimizer": {"optimizer": "sgd"},
+    "AdamOptimizer": {"optimizer": "adamw"},  # its decay is decoupled
+    "LambOptimizer": {"optimizer": "lamb", "eps": 1e-6, "bias_correction": False},
+}
+
+
+class ORTTrainer(Trainer):
+    """A trainer in the dialect of descriptions.
+
+    >>> trainer = ORTTrainer(model, loss_fn, model_desc, "SGDOptimizer", None,
+    ...                      IODescription("Learning_Rate", [1], torch.float32), device)
+    >>> loss, output = trainer.train_step(data, targets, torch.tensor([lr]))
+
+    Args:
+        model: a module, whose parameters become views of the engine's bytes.
+        loss_fn: called with the model's result and the last input; None when the model returns its
+            loss.
+        model_desc: names and shapes of inputs and outputs.
+        training_optimizer_name: "SGDOptimizer", "AdamOptimizer" or "LambOptimizer".
+        map_optimizer_attributes: numbers by name: "alpha", "beta", "epsilon", "lambda", "momentum",
+            "do_bias_correction"; or a function that gives them for a parameter's name (the same
+            for all parameters, but for "lambda", the weight decay).
+        learning_rate_description: the learning rate is ``train_step``'s last argument.
+        device: CPU.
+        use_mixed_precision: matrix products in bfloat16, as ``precision="bf16"``.
+        _opset_version: ONNX opset of ``save_as_onnx``; at least 18.
+    """
+
+    def __init__(  # noqa: PLR0917 (the dialect's order)
+        self,
+        model: torch.nn.Module,
+        loss_fn: Callable[..., Any] | None,
+        model_desc: ModelDescription,
+        training_optimizer_name: str,
+        map_optimizer_attributes: Mapping[str, float] | Callable[[str], Mapping[str, float]] | None,
+        learning_rate_description: IODescription,
+        device: torch.device | str | None = None,
+        *,
+        use_mixed_precision: bool = False,
+        _opset_version: int | None = None,
+        **options: Any,
+    ) -> None:
+        if training_optimizer_name not in _OPTIMIZERS:
+            raise ModelError(
+                "The optimizer is unknown.",
+                expected=", ".join(_OPTIMIZERS),
+                received=training_optimizer_name,
+            )
+        if torch.device(device or "cpu").type != "cpu":
+            raise ModelError(
+                "Only the CPU is supported.", received=str(device), remedy='pass "cpu"'
+            )
+        if not model_desc.inputs or not model_desc.outputs:
+            raise ModelError("A model description needs inputs and outputs.")
+        self.model_desc = model_desc
+        self.learning_rate_description = learning_rate_description
+        self._attributes = map_optimizer_attributes
+        settings: dict[str, Any] = dict(_OPTIMIZERS[training_optimizer_name])
+        settings |= _attribute_settings(self._for_parameter(""))
+        more: dict[str, Any] = {k: options.pop(k) for k in SESSION_OPTIONS if k in options}
+        if use_mixed_precision:
+            more.setdefault("precision", "bf16")
+        # Older opsets lack operators that the exporter now writes.
+        opset = max(_opset_version, 18) if _opset_version is not None else None
+        super().__init__(model, loss_fn, {**settings, **more}, opset=opset, **options)
+
+    def train_step(self, *inputs: torch.Tensor) -> Any:
+        """One step: the described inputs, then the learning rate. Returns the described outputs."""
+        *data, lr = inputs
+        if len(data) != len(self.model_desc.inputs):
+            raise DataError(
+                "The number of inputs is wrong.",
+                expected=", ".join(
+                    d.name for d in (*self.model_desc.inputs, self.learning_rate_description)
+                ),
+                received=f"{len(inputs)} inputs",
+            )
+        return self._described(self.step(*data, lr=float(lr)))
+
+    def eval_step(self, *inputs: torch.Tensor) -> Any:
+        """The described outputs in evaluation mode, without an update."""
+        return self._described(self.evaluate(*inputs))
+
+    def _described(self, result: Any) -> Any:
+        if not isinstance(result, tuple):
+            return result
+        loss, prediction = result
+        rest = prediction if isinstance(prediction, tuple) else (prediction,)
+        outputs = (loss, *rest)[: len(self.model_desc.outputs)]
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _for_parameter(self, name: str) -> Mapping[str, float]:
+        attributes = self._attributes
+        return (attributes(name) if callable(attributes) else attributes) or {}
+
+    def _groups(self, names: dict[str, str]) -> list[tuple[list[str], dict[str, float]]]:
+        if not callable(self._attributes):
+            return []
+        groups: dict[float, list[str]] = {}
+        common = _attribute_settings(self._for_parameter(""))
+        for name, graph_name in names.items():
+            settings = _attribute_settings(self._for_parameter(name.removeprefix("model.")))
+            decay = settings.pop("weight_decay", 0.0)
+            if settings != {k: v for k, v in common.items() if k != "weight_decay"}:
+                raise ModelError(
+                    "Attributes of the optimizer may differ between parameters in lambda only.",
+                    node=name,
+                )
+            groups.setdefault(decay, []).append(graph_name)
+        return [(members, {"weight_decay": decay}) for decay, members in groups.items()]
+
+
+def _attribute_settings(attributes: Mapping[str, float]) -> dict[str, Any]:
+    known = {"alpha", "beta", "epsilon", "lambda", "lambda_coef", "momentum", "do_bias_correction"}
+    unknown = set(attributes) - known
+    if unknown:
+        raise ModelError(
+            "An attribute of the optimizer is unknown.",
+            expected=", ".join(sorted(known)),
+            received=", ".join(sorted(unknown)),
+        )
+    settings: dict[str, Any] = {}
+    if "alpha" in attributes or "beta" in attributes:
+        settings["betas"] = (attributes.get("alpha", 0.9), attributes.get("beta", 0.999))
+    if "epsilon" in attributes:
+        settings["eps"] = attributes["epsilon"]
+    if "momentum" in attributes:
+        settings["momentum"] = attributes["momentum"]
+    if "do_bias_correction" in attributes:
+        settings["bias_correction"] = bool(attributes["do_bias_correction"])
+    decay = attributes.get("lambda", attributes.get("lambda_coef"))
+    if decay is not None:
+        settings["weight_decay"] = decay
+    return settings

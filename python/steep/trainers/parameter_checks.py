@@ -1,0 +1,82 @@
+"""What parameters must be that a step writes where they lie, beside PyTorch's autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from steep.errors import ModelError
+from steep.lowering.aliasing import overlapping
+
+
+def check_apart(net: torch.nn.Module, trained: set[str], given: Sequence[torch.Tensor]) -> None:
+    """Check that no memory is written while something else still reads it, or is left behind.
+
+    A step updates each parameter as soon as its gradient exists. One that is not contiguous moves.
+
+    Args:
+        net: model and criterion.
+        trained: names of its parameters.
+        given: all that the step's graph reads, the parameters too.
+
+    Raises:
+        ModelError: a parameter shares memory with another tensor.
+    """
+    own = {id(p): name for name, p in net.named_parameters() if name in trained}
+    for pair in overlapping({id(t): t for t in given}.items()):
+        for key in pair:
+            if key in own:
+                _refuse(own[key])
+    moving = {
+        t.untyped_storage().data_ptr(): t for t in given if id(t) in own and not t.is_contiguous()
+    }
+    if moving:
+        for t in (*net.buffers(), *net.parameters()):
+            moved = moving.get(t.untyped_storage().data_ptr())
+            if moved is not None and t is not moved:
+                _refuse(own[id(moved)])
+
+
+def _refuse(name: str) -> None:
+    raise ModelError(
+        "A parameter that is trained shares its memory with another tensor.",
+        node=name,
+        remedy="tie them as one parameter, b.weight = a.weight, or use ORTModule",
+    )
+
+
+def check_gradients(reached: Iterable[str], trained: Iterable[str]) -> None:
+    """Check that every parameter which PyTorch gives a gradient has one here.
+
+    Of zeros, as from ``round``, it has none here; there, it decays and counts as a step.
+
+    Args:
+        reached: parameters that PyTorch's autograd reaches from the loss.
+        trained: those that have a gradient here.
+
+    Raises:
+        ModelError: one has none.
+    """
+    for name in sorted(set(reached).difference(trained)):
+        raise ModelError(
+            "The gradient of a parameter is always zero.",
+            node=name,
+            remedy="freeze it by requires_grad_(False), or use ORTModule",
+        )
+
+
+def check_hooks(parameters: Iterable[torch.Tensor]) -> None:
+    """Check that nobody waits for gradients, which a compiled step keeps to itself.
+
+    Raises:
+        ModelError: a parameter has a hook, of ``register_hook`` or
+            ``register_post_accumulate_grad_hook``.
+    """
+    for p in parameters:
+        if p._backward_hooks or p._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
+            raise ModelError(
+                "A parameter has a hook on its gradient, which nobody would call.",
+                received=f"a parameter of shape {list(p.shape)}",
+                remedy="remove the hook, or use ORTModule, which calls it",
+            )

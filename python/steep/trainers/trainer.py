@@ -1,0 +1,285 @@
+"""``steep.trainer``: a compiled step that reads a ``torch.optim`` object before every step."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from steep import _steep
+from steep.errors import ModelError
+from steep.session.training import TrainingSession
+from steep.trainers.base import (
+    LOSS_SCALE,
+    OPTIMIZER,
+    SESSION_OPTIONS,
+    STEP,
+    Groups,
+    Trainer,
+)
+from steep.trainers.optimizer import Optimizer
+from steep.trainers.optimizer_state import SharedState
+
+_KINDS = {
+    getattr(torch.optim, name): name.lower()
+    for name in (
+        *("SGD", "Adam", "AdamW", "NAdam", "RAdam"),
+        *("Adagrad", "Adadelta", "RMSprop", "Adamax"),
+    )
+}
+# by PyTorch's names, of which a group has those of its kind, and the engine's
+_NUMBERS = {
+    **{name: name for name in ("lr", "weight_decay", "momentum", "dampening", "momentum_decay")},
+    **{name: name for name in ("lr_decay", "initial_accumulator_value", "rho", "alpha")},
+    "eps": "epsilon",
+}
+_FLAGS = ("nesterov", "maximize", "amsgrad", "centered", "decoupled_weight_decay")
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """How a group of parameters learns: what is compiled in, and what each step is fed."""
+
+    kind: str
+    flags: tuple[str, ...]
+    has_momentum: bool
+    numbers: tuple[tuple[str, float], ...]  # by the names that the engine has for them
+    own: tuple[tuple[str, float], ...] | None = None  # of a registered optimizer, by its names
+
+    def compiled_in(self) -> tuple[Any, ...]:
+        """Return what another program is needed for."""
+        decay = None if self.own is None else dict(self.numbers)["weight_decay"]
+        return self.kind, self.flags, self.has_momentum, self.own, decay
+
+    def of_session(self) -> dict[str, Any]:
+        """Return the settings of a session whose groups all have an optimizer of their own."""
+        return {"optimizer": self.kind, "attributes": dict(self.own or ())}
+
+    def options(self) -> _steep.OptimizerOptions:
+        """Return it as the engine takes it."""
+        options = _steep.OptimizerOptions()
+        options.kind = self.kind
+        for flag in self.flags:
+            setattr(options, flag, True)
+        for name, value in self.numbers:
+            setattr(options, name, value)
+        if self.own is not None:
+            options.attributes = dict(self.own)
+        return options
+
+
+def read_updates(optimizer: torch.optim.Optimizer) -> list[Update]:
+    """Return what each group of an optimizer is set to now.
+
+    Raises:
+        ModelError: it has no counterpart in the engine, or hooks on its step.
+    """
+    own = isinstance(optimizer, Optimizer)
+    kind = optimizer.name if own else _KINDS.get(type(optimizer))
+    if kind is None:
+        raise ModelError(
+            "The optimizer has no counterpart in the engine.",
+            expected="of torch.optim: "
+            + ", ".join(known.__name__ for known in _KINDS)
+            + "; or a steep.Optimizer",
+            received=type(optimizer).__name__,
+            remedy="use ORTModule, which works with any optimizer",
+        )
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        raise ModelError(
+            "The optimizer has hooks on its step, which is not called.",
+            remedy="do what they do around trainer.step(), or use ORTModule",
+        )
+    return [_read_group(kind, group, own) for group in optimizer.param_groups]
+
+
+def _read_group(kind: str, group: Mapping[str, Any], own: bool) -> Update:
+    if group.get("differentiable"):
+        raise ModelError(
+            "The option differentiable of the optimizer has no counterpart in the engine.",
+            remedy="use ORTModule, which works with any optimizer",
+        )
+    numbers = {own: float(group[key]) for key, own in _NUMBERS.items() if key in group}
+    if "betas" in group:
+        numbers["beta1"], numbers["beta2"] = (float(beta) for beta in group["betas"])
+    has_momentum = numbers.get("momentum", 0) != 0
+    flags = tuple(
+        flag for flag in _FLAGS if group.get(flag) and (flag != "nesterov" or has_momentum)
+    )
+    attributes = tuple(sorted(group["attributes"].items())) if own else None
+    return Update(kind, flags, has_momentum, tuple(numbers.items()), attributes)
+
+
+class _OptimTrainer(Trainer):
+    """A trainer that believes a ``torch.optim`` object and the modes of the model's parts.
+
+    The optimizer is read before every step. Numbers, of each group, are inputs of the compiled
+    step; whatever else changes makes another. Moments lie in the optimizer's state.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        criterion: Callable[..., Any] | None,
+        optimizer: torch.optim.Optimizer,
+        **options: Any,
+    ) -> None:
+        self._optimizer = optimizer
+        self._state: SharedState | None = None
+        self._updates = read_updates(optimizer)
+        settings: dict[str, Any] = {k: options.pop(k) for k in SESSION_OPTIONS if k in options}
+        settings.update(self._updates[0].of_session())
+        super().__init__(model, criterion, settings, **options)
+        self._check_groups()
+
+    def _check_groups(self) -> None:
+        """Refuse a parameter that the groups have twice; ``torch.optim`` sees but some of these."""
+        names = {id(p): n.removeprefix("model.") for n, p in self._net.named_parameters()}
+        group_of: dict[int, int] = {}
+        for i, group in enumerate(self._optimizer.param_groups):
+            for p in group["params"]:
+                if id(p) in group_of:
+                    raise ModelError(
+                        "The optimizer has a parameter twice.",
+                        node=names.get(id(p), f"a parameter of shape {list(p.shape)}"),
+                        expected="each in one of its param_groups, once",
+                        received=f"param_groups {group_of[id(p)]} and {i}, counted from 0",
+                        remedy="leave it in the group whose settings it is to have",
+                    )
+                group_of[id(p)] = i
+
+    def _holds_for(self) -> tuple[Any, ...]:
+        """Return all that a compiled step of now would hold for."""
+        return tuple(
+            (update.compiled_in(), tuple(id(p) for p in group["params"] if p.requires_grad))
+            for update, group in zip(self._updates, self._optimizer.param_groups, strict=True)
+        )
+
+    def _feed(self, session: TrainingSession, lr: float | None) -> None:
+        # what PyTorch's schedulers look at to warn of a step() that was forgotten
+        self._optimizer._opt_called = True
+        if lr is not None:
+            self._set_lr(lr)
+        for i, (now, fed) in enumerate(zip(self._updates, self._known, strict=True)):
+            if now != fed:
+                session.set_group(i, now.options())
+                self._known[i] = now
+        rate = dict(self._updates[0].numbers)["lr"]
+        if rate != self._lr:
+            session.lr = self._lr = rate
+
+    def _set_lr(self, lr: float) -> None:
+        if len(self._optimizer.param_groups) != 1:
+            raise ModelError(
+                "One rate is given for several groups of parameters.",
+                expected="a rate for each group",
+                received=str(lr),
+                remedy='set group["lr"] of the optimizer\'s param_groups',
+            )
+        self._optimizer.param_groups[0]["lr"] = lr
+        self._updates = read_updates(self._optimizer)
+
+    def step(self, *inputs: torch.Tensor, lr: float | None = None) -> Any:
+        """See Trainer. ``lr`` is written into the optimizer."""
+        result = super().step(*inputs, lr=lr)
+        if self._state is not None:
+            self._state.show()
+        return result
+
+    def _step_mode(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def _groups(self, names: dict[str, str]) -> Groups:
+        by_id = {id(p): names[n] for n, p in self._net.named_parameters() if n in names}
+        self._known = list(self._updates)
+        return [
+            ([by_id[id(p)] for p in group["params"] if id(p) in by_id], update.options())
+            for update, group in zip(self._updates, self._optimizer.param_groups, strict=True)
+        ]
+
+    def _trained(self) -> set[str]:
+        self._check_groups()
+        self._updates = read_updates(self._optimizer)
+        self._held_for = self._holds_for()
+        self._settings.update(self._updates[0].of_session())
+        known = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        return {n for n, p in self._net.named_parameters() if p.requires_grad and id(p) in known}
+
+    def _believe(self) -> None:
+        self._updates = read_updates(self._optimizer)
+        if self._session is None:
+            return
+        if self._holds_for() == self._held_for:
+            self._agree()
+        else:
+            self._holds = False
+
+    # --- moments ----------------------------------------------------------------------------------
+
+    def _share(self, session: TrainingSession, parameters: dict[str, torch.Tensor]) -> None:
+        self._state = SharedState(self._optimizer, session, parameters)
+
+    def _agree(self) -> None:
+        if self._state is not None:
+            self._state.agree()
+
+    def _carried(self) -> dict[str, torch.Tensor]:
+        # moments are in the optimizer's state
+        return {k: v for k, v in super()._carried().items() if k in (STEP, LOSS_SCALE)}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
+        """See Trainer. A count that ``state`` has for all parameters becomes that of each."""
+        if STEP in state and not any(k.startswith(f"{STEP}/") for k in state):
+            kinds = [k.removeprefix(OPTIMIZER) for k in state if k.startswith(OPTIMIZER)]
+            names = {k.partition("/")[2] for k in kinds} - {""}
+            state = {**state, **{f"{STEP}/{n}": state[STEP].float() for n in names}}
+        super().load_state_dict(state, strict)
+
+
+def trainer(
+    model: torch.nn.Module,
+    criterion: Callable[[Any, torch.Tensor], torch.Tensor] | None,
+    optimizer: torch.optim.Optimizer,
+    **options: Any,
+) -> Trainer:
+    """Compile a PyTorch model's whole step: forward, loss, backward and update.
+
+    >>> t = steep.trainer(model, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=1e-4))
+    >>> loss, y_pred = t.step(x, y)
+
+    Args:
+        model: its parameters are updated in place.
+        criterion: called with the model's result and the label; None when the model returns its
+            loss first.
+        optimizer: ``torch.optim.SGD``, ``Adam``, ``AdamW``, ``NAdam``, ``RAdam``, ``Adagrad``,
+            ``Adadelta``, ``RMSprop`` or ``Adamax``, or a ``steep.Optimizer``; read before every
+            step: rates, betas, momentum, weight decay of each group, which may change at each step,
+            which parameters it has and which of them want a gradient, for which a change compiles
+            anew.
+            It is not stepped itself. Its ``state`` has the moments, the very tensors that steps
+            write, so that its ``state_dict`` is whole; what is loaded into it counts.
+        options: ``clip_norm`` (bound of the gradients' global norm), ``predictions=False`` (return
+            the loss alone), ``precision="bf16"`` or ``"fp16"`` (matrix products in 16 bits, weights
+            in float32), ``loss_scale`` and ``loss_scale_window`` (with "fp16"),
+            ``seed`` (of dropout), ``check_finite``, ``master_weights`` and ``stochastic_rounding``
+            (of parameters of 16 bits, as for ``TrainingSession``), ``providers`` (where steps run,
+            as for ``InferenceSession``); ``opset`` of ``save_as_onnx``.
+
+    PyTorch's tracer, Dynamo, captures model and criterion as one graph, and again when a condition
+    of it no longer holds: an attribute, a global, a hook, a mode, types. Parameters that the
+    optimizer has are trained, those of the criterion too. ``train()`` and ``eval()`` of the model
+    and its parts count as in a loop of PyTorch; buffers that forward writes are written by the
+    step, and are in checkpoints.
+
+    Raises:
+        ModelError: at a step, when model and criterion do not become one graph in the engine (it
+            names the line), no parameter in it is trained, or the optimizer changed in a way that
+            the compiled step cannot follow; or when a parameter that is trained shares its memory
+            with another tensor, has a hook on its gradient, or a gradient that is always zero.
+        ProviderError: a launcher (torchrun, mpirun, srun) or a process group of PyTorch has several
+            processes, of which each would train alone; ``STEEP_ALONE=1`` says that this is meant.
+    """
+    return _OptimTrainer(model, criterion, optimizer, **options)

@@ -1,0 +1,1 @@
+"""Compares a graph's first step with PyTorch's."""

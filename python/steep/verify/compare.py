@@ -1,0 +1,172 @@
+"""The comparison of a captured graph's values with PyTorch's: tolerances, differences, its run."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from steep.graph.compiled_graph import Piece
+from steep.patching.restore import transforms_left, without_hooks
+from steep.verify.replay_random import Masks
+
+TOLERANCES = {
+    torch.float64: 1e-6,  # attributes of ONNX are float32
+    torch.float32: 1e-4,
+    torch.float16: 3e-2,
+    torch.bfloat16: 1e-1,
+}
+"""Of the largest entry; a graph has that of the narrowest type that it computes in."""
+
+LEAST_SCALE = 0.1  # of the largest gradient of the graph: many are zero but for rounding
+ROUNDINGS = 3  # as much as this may differ what PyTorch itself rounds by more than is allowed
+_NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What the comparison of a piece found so far; None before it, or where there is none."""
+
+    largest: float | None = None
+
+    def note(self, relative: float) -> None:
+        """Take in a relative difference."""
+        self.largest = max(self.largest or 0.0, relative)
+
+
+class Comparison:
+    """One step of a graph, as PyTorch makes it: arguments and modes, and what may differ.
+
+    Attributes:
+        piece: the graph in the engine.
+        reference: the same graph, for PyTorch to run.
+        pristine: copies of the arguments, taken before the step.
+        tolerance: the largest difference that is allowed, relative to the largest entry.
+        grad_mode: whether PyTorch noted histories.
+        autocast: whether autocast was on, and its dtype.
+    """
+
+    def __init__(
+        self,
+        piece: Piece,
+        precision: str,
+        reference: torch.fx.GraphModule,
+        arguments: Sequence[Any],
+    ) -> None:
+        self.piece = piece
+        self.precision = precision
+        self.reference = reference
+        self.pristine = copies_of(arguments)
+        self.tolerance = tolerance_of(reference, precision)
+        self.grad_mode = torch.is_grad_enabled()
+        self.autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+
+    def difference(self, received: Any, expected: Any, least: float = 0.0) -> Difference | None:
+        """Compare two values of this graph."""
+        overflows = self.tolerance == TOLERANCES[torch.float16]
+        return difference(received, expected, least, overflows=overflows)
+
+
+def run_in_torch(
+    reference: torch.fx.GraphModule, given: Sequence[Any], keep: set[str], masks: Masks
+) -> tuple[dict[str, Any], Any]:
+    """Return the values of the nodes called ``keep``, and the outputs. Raises Unmatched."""
+    interpreter = _Keeping(reference, keep)
+    masks.rewind()
+    # hooks of a checkpoint around count what is saved, and a transform of functions takes none
+    with masks, without_hooks(), transforms_left():
+        outputs = interpreter.run(*given)
+    masks.check_all_used()
+    return interpreter.kept, outputs
+
+
+class _Keeping(torch.fx.Interpreter):
+    def __init__(self, graph_module: torch.fx.GraphModule, keep: set[str]) -> None:
+        super().__init__(graph_module)
+        self.extra_traceback = False
+        self.keep = keep
+        self.kept: dict[str, Any] = {}
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        value = super().run_node(n)
+        if n.name in self.keep:
+            self.kept[n.name] = value
+        return value
+
+
+def copies_of(arguments: Sequence[Any]) -> list[Any]:
+    """Return copies, leaves of autograd. Where some share memory the graph writes none of these."""
+    return [
+        t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
+        for t in arguments
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The largest difference of two tensors, relative to the largest entry that is expected."""
+
+    relative: float
+    expected: str
+    received: str
+
+
+def difference(
+    received: Any, expected: Any, least: float = 0.0, *, overflows: bool = False
+) -> Difference | None:
+    """Compare two values; ``least`` is the smallest number to be relative to. None: equal.
+
+    Where there ``overflows`` what need not, entries that are not finite are left out.
+    """
+    if not isinstance(expected, torch.Tensor):
+        if not isinstance(expected, (bool, int, float)):
+            return None
+        expected, received = torch.tensor(expected), torch.tensor(received)
+    e, r = expected.detach(), received.detach()
+    if e.shape != r.shape or e.dtype != r.dtype:
+        return Difference(
+            math.inf, f"{e.dtype}{list(e.shape)}"[6:], f"{r.dtype}{list(r.shape)}"[6:]
+        )
+    if expected.requires_grad and not received.requires_grad and least == 0:
+        return Difference(math.inf, "a result that has a gradient", "one that has none")
+    if e.dtype.is_complex:
+        e, r = torch.view_as_real(e), torch.view_as_real(r)
+    same = (e == r) | (e.isnan() & r.isnan())
+    if overflows:
+        same |= ~(e.isfinite() & r.isfinite())
+    if same.all():
+        return None
+    e, r = e.double(), r.double()
+    gap = (e - r).abs().masked_fill(same, 0).nan_to_num(nan=math.inf, posinf=math.inf)
+    worst = int(gap.argmax())
+    relative = float(gap.flatten()[worst]) / max(
+        largest_of(e), least, torch.finfo(torch.float32).tiny
+    )
+    where = [int(i) for i in torch.unravel_index(torch.tensor(worst), e.shape)]
+    there = f" at {where}" if where else ""
+    return Difference(
+        relative, f"{e.flatten()[worst]:.7g}{there}", f"{r.flatten()[worst]:.7g}{there}"
+    )
+
+
+def or_zero(gradient: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
+    """Return a gradient; where none flows it is zero."""
+    return torch.zeros_like(like) if gradient is None else gradient
+
+
+def largest_of(tensor: torch.Tensor) -> float:
+    """Return the largest absolute value of the finite entries; 0 where there is none."""
+    finite = tensor.detach().double().nan_to_num(0.0, 0.0, 0.0).abs()
+    return float(finite.max()) if finite.numel() else 0.0
+
+
+def tolerance_of(graph_module: torch.fx.GraphModule, precision: str) -> float:
+    """Return what ``TOLERANCES`` allows for the narrowest type that a graph computes in."""
+    values = (n.meta.get("example_value") for n in graph_module.graph.nodes)
+    dtypes = {v.dtype for v in values if isinstance(v, torch.Tensor)}
+    dtypes.add(_NARROW.get(precision, torch.float64))
+    return max(TOLERANCES.get(d, 0.0) for d in dtypes)

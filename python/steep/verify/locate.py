@@ -1,0 +1,246 @@
+"""Where a graph begins to differ from PyTorch's: its values, or gradients, operation by operation.
+
+Asked for once something differs: the graph is brought in again, with all that lies within as
+results, for the shapes of the step that differed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from steep.graph.compiled_graph import Lowered, Piece, copy_graph
+from steep.lowering.aliasing import all_written_by, memory_of
+from steep.lowering.lower import fake_mode, line_of, turn
+from steep.lowering.python_numbers import number_of
+from steep.verify.compare import (
+    LEAST_SCALE,
+    Comparison,
+    Difference,
+    copies_of,
+    or_zero,
+    run_in_torch,
+)
+from steep.verify.replay_random import Masks
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """The submodule and operator at which the first difference comes up, "" if unknown."""
+
+    found: str
+    module: str = ""
+    operator: str = ""
+    difference: Difference | None = None
+
+
+def find(comparison: Comparison, incoming: Sequence[Any] | None) -> Place:
+    """Return where values differ first, or gradients, if ``incoming`` are those of results."""
+    enabled, dtype = comparison.autocast
+    try:
+        with (
+            turn(),
+            torch.random.fork_rng(devices=[]),
+            torch.set_grad_enabled(comparison.grad_mode),
+            torch.autocast("cpu", dtype, enabled),
+        ):
+            return _find(comparison, incoming)
+    except Exception as e:
+        return Place(f"Where it begins could not be found ({type(e).__name__}: {e})."[:300])
+
+
+def _find(comparison: Comparison, incoming: Sequence[Any] | None) -> Place:
+    graph_module, arguments = _for_these(comparison.reference, comparison.pristine)
+    with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True))):
+        _note_values(graph_module, arguments)
+        if incoming is None:
+            return _find_value(comparison, graph_module, arguments)
+        return _find_gradient(comparison, graph_module, arguments, incoming)
+
+
+def _find_value(
+    comparison: Comparison, graph_module: torch.fx.GraphModule, arguments: list[Any]
+) -> Place:
+    graph = graph_module.graph
+    nodes = list(graph.nodes)
+    seen = {memory_of(n) for n in nodes if n.op == "placeholder"} | {None}
+    watched = []
+    for n in nodes:
+        if n.op.startswith("call_") and memory_of(n) not in seen:
+            seen.add(memory_of(n))
+            watched.append(n)
+    _set_outputs(graph_module, watched)
+    piece = Piece(Lowered(copy_graph(graph_module), arguments), comparison.precision)
+    given = copies_of(arguments)
+    fed = piece.feed(given)
+    received = piece.give(given, piece.make(fed))
+    names = {n.name for n in watched}
+    expected, _ = run_in_torch(graph_module, copies_of(arguments), names, Masks(piece, fed))
+    for n, mine in zip(watched, received, strict=True):
+        found = comparison.difference(mine, expected[n.name])
+        if found is not None and found.relative > comparison.tolerance:
+            return _place(n, "It begins at a value that this operator computes.", found)
+    return _place_of_write(comparison, graph_module)
+
+
+def _place_of_write(comparison: Comparison, graph_module: torch.fx.GraphModule) -> Place:
+    """Every value agrees: what is left is what forward writes into its arguments."""
+    graph = graph_module.graph
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    writers = [n for n in graph.nodes if any(t in placeholders for t in all_written_by(n))]
+    if not writers:  # a batch norm, which writes what it is given
+        buffers = {n for n in placeholders if not n.meta["example_value"].requires_grad}
+        writers = [n for n in graph.nodes if "norm" in _name(n) and buffers & {*n.all_input_nodes}]
+    if comparison.piece.lowered.written and writers:
+        return _place(writers[0], "It is in what this operator writes.", None)
+    return Place("It is gone where values between operators are looked at.")
+
+
+def _find_gradient(
+    comparison: Comparison,
+    graph_module: torch.fx.GraphModule,
+    arguments: list[Any],
+    incoming: Sequence[Any],
+) -> Place:
+    """Add zeros to every operand: their gradients are those that operators give back."""
+    graph = graph_module.graph
+    by_name = {n.name: n for n in graph.nodes}
+    results = [by_name[name] for name in comparison.piece.lowered.names]
+    pairs = [(n, g) for n, g in zip(results, incoming, strict=True) if g is not None]
+    edges = _add_zeros(graph)
+    _set_outputs(graph_module, [n for n, _ in pairs])
+    examples = [zero.meta["example_value"] for _, zero in edges]
+    real = [torch.zeros(e.shape, dtype=e.dtype, requires_grad=True) for e in examples]
+    given = [*arguments, *real]
+    piece = Piece(Lowered(copy_graph(graph_module), given), comparison.precision)
+    gradients = [g for _, g in pairs]
+    given = [*copies_of(arguments), *real]
+    fed = piece.feed(given)
+    results = list(piece.give(given, piece.make(fed)))
+    received = torch.autograd.grad(results, real, gradients, allow_unused=True)
+    given = [*copies_of(arguments), *real]
+    _, outputs = run_in_torch(graph_module, given, set(), Masks(piece, fed))
+    expected = torch.autograd.grad(list(outputs), real, gradients, allow_unused=True)
+    largest = max((float(g.abs().max()) for g in expected if g is not None), default=0.0)
+    for (user, _), zero, mine, theirs in reversed(
+        list(zip(edges, real, received, expected, strict=True))
+    ):
+        found = comparison.difference(
+            or_zero(mine, zero), or_zero(theirs, zero), LEAST_SCALE * largest
+        )
+        if found is not None and found.relative > comparison.tolerance:
+            return _place(user, "It begins at a gradient that this operator gives back.", found)
+    return Place("It is gone where gradients between operators are looked at.")
+
+
+def _add_zeros(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
+    """Return each operation and the placeholder that is added to one of its operands."""
+    nodes = list(graph.nodes)
+    written = {memory_of(t) for n in nodes for t in all_written_by(n)}
+    last = [n for n in nodes if n.op == "placeholder"][-1]
+    edges: list[tuple[torch.fx.Node, torch.fx.Node]] = []
+    for user in nodes:
+        if not user.op.startswith("call_"):
+            continue
+        for operand in user.all_input_nodes:
+            value = operand.meta.get("example_value")
+            if not isinstance(value, torch.Tensor) or not value.requires_grad:
+                continue
+            if memory_of(operand) in written:
+                continue
+            with graph.inserting_after(last):
+                zero = last = graph.placeholder(f"zero_{len(edges)}")
+            with fake_mode(), torch.no_grad():
+                zero.meta["example_value"] = torch.zeros(value.shape, dtype=value.dtype)
+            zero.meta["example_value"].requires_grad_(True)
+            with graph.inserting_before(user):
+                moved = graph.call_function(torch.add, (operand, zero))
+            with fake_mode():
+                moved.meta["example_value"] = value + zero.meta["example_value"]
+            user.replace_input_with(operand, moved)
+            edges.append((user, zero))
+    return edges
+
+
+# --- the graph for the arguments of one step -----------------------------------------------------
+
+
+def _for_these(
+    reference: torch.fx.GraphModule, arguments: Sequence[Any]
+) -> tuple[torch.fx.GraphModule, list[Any]]:
+    """Return the graph without its numbers, which stand in it, and the tensors it is left with."""
+    made = copy_graph(reference)
+    placeholders = [n for n in made.graph.nodes if n.op == "placeholder"]
+    values = dict(zip(placeholders, arguments, strict=True))
+    for node in list(made.graph.nodes):
+        if node in values and not isinstance(values[node], torch.Tensor):
+            _replace(node, values.pop(node))
+        elif node not in values and number_of(node) is not None:
+            _replace(node, values[node.args[0]].item())
+    return made, list(values.values())
+
+
+def _replace(node: torch.fx.Node, value: Any) -> None:
+    for user in list(node.users):
+        user.replace_input_with(node, value)
+    node.graph.erase_node(node)
+
+
+def _note_values(graph_module: torch.fx.GraphModule, arguments: list[Any]) -> None:
+    mode = fake_mode()
+
+    class Noting(torch.fx.Interpreter):
+        def run_node(self, n: torch.fx.Node) -> Any:
+            value = super().run_node(n)
+            n.meta["example_value"] = value
+            return value
+
+    noting = Noting(graph_module, garbage_collect_values=False)
+    noting.extra_traceback = False
+    with mode:
+        noting.run(*[mode.from_tensor(t, static_shapes=True) for t in arguments])
+
+
+def _set_outputs(graph_module: torch.fx.GraphModule, nodes: list[torch.fx.Node]) -> None:
+    (end,) = (n for n in graph_module.graph.nodes if n.op == "output")
+    end.args = (tuple(nodes),)
+    graph_module.recompile()
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def _name(n: torch.fx.Node) -> str:
+    return n.target if isinstance(n.target, str) else getattr(n.target, "__name__", str(n.target))
+
+
+def _place(n: torch.fx.Node, found: str, difference: Difference | None) -> Place:
+    source = n.args[0] if n.target is operator.getitem else None
+    if isinstance(source, torch.fx.Node) and not isinstance(
+        source.meta.get("example_value"), torch.Tensor
+    ):
+        n = source  # it gives several values
+    line = line_of(n)
+    name = f"{_name(n)} ({line})" if line else _name(n)
+    return Place(found, module_of(n), name, difference)
+
+
+def module_of(n: torch.fx.Node) -> str:
+    """Return the path of the submodule that an operation is in, and its class."""
+    stack = n.meta.get("nn_module_stack") or {}
+    if not stack:
+        return "the module itself"
+    path, kind = list(stack.values())[-1]
+    path = re.sub(r"^L\['\w+'\]", "", path)  # the module that is captured
+    path = re.sub(r"_modules\['(\w+)'\]|\[['\"]?(\w+)['\"]?\]", r".\1\2", path)
+    path = re.sub(r"\.+", ".", path).strip(".")
+    kind = kind if isinstance(kind, str) else kind.__name__
+    return f"{path or 'the module itself'} ({kind.rpartition('.')[2]})"

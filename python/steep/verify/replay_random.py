@@ -1,0 +1,145 @@
+"""The random numbers of a run in the engine, for PyTorch to compute with the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.dlpack import from_dlpack, to_dlpack
+
+from steep._steep import ModuleProgram
+from steep.errors import Error
+
+if TYPE_CHECKING:
+    from steep.graph.compiled_graph import Piece
+
+
+class Unmatched(Exception):
+    """PyTorch draws what the engine does not, or in another way."""
+
+
+class Masks(TorchDispatchMode):
+    """Within, PyTorch draws nothing: it takes what the engine had in this thread's last run.
+
+    That is what was drawn before it (lowering/random_inputs.py), among the tensors ``fed`` to that
+    run, and the masks of dropouts. Each come in the order of the captured graph.
+    """
+
+    def __init__(self, piece: Piece, fed: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        calls = piece.lowered.draws.calls
+        numbers = fed[len(fed) - len(calls) :]
+        self.drawn = [(_named(call[0]), n) for call, n in zip(calls, numbers, strict=True)]
+        self.masks: list[torch.Tensor] = []
+        if piece.call.program.random:
+            try:
+                self.masks = _masks_of(piece, fed)
+            except Error as e:
+                raise Unmatched(f"the engine does not give its masks: {e.what}") from e
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Begin again: another run is to have the same numbers."""
+        self._drawn, self._masks = iter(self.drawn), iter(self.masks)
+        self._next_drawn, self._next_mask = next(self._drawn, None), next(self._masks, None)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags or func in _DRAWS_ABOVE:
+            return func(*args, **kwargs)
+        if func is _aten.bernoulli_.float and self._is_dropout(args):
+            return args[0].copy_(self._mask(args[0], *args[1:2] or (0.5,)))
+        if func is _aten.native_dropout.default:
+            x, p = args[:2]
+            kept = self._mask(x, 1 - p)
+            return x * kept / (1 - p), kept.bool()
+        if self._next_drawn is not None and self._next_drawn[0] == _named(func):
+            return self._number(func, args)
+        if func._can_decompose():  # inference_mode leaves it whole
+            with self:
+                return func.decompose(*args, **kwargs)
+        raise Unmatched(f"the engine has no numbers for {func}")
+
+    def check_all_used(self) -> None:
+        """Raise Unmatched if the engine has more numbers than PyTorch took."""
+        if self._next_drawn is not None or self._next_mask is not None:
+            raise Unmatched("the engine draws more random numbers than PyTorch")
+
+    def _is_dropout(self, args: tuple[Any, ...]) -> bool:
+        """Is this the mask of a dropout, and not a number that PyTorch drew before?"""
+        mask, drawn = self._next_mask, self._next_drawn
+        mine = mask is not None and mask.numel() == args[0].numel()
+        other = drawn is not None and drawn[0] == "bernoulli" and drawn[1].shape == args[0].shape
+        if mine and other:
+            raise Unmatched("a mask may be one of two that are drawn")
+        return not other
+
+    def _mask(self, like: torch.Tensor, p: float) -> torch.Tensor:
+        """Return the next mask in the shape and dtype of a tensor: 1 where it is kept."""
+        mask, self._next_mask = self._next_mask, next(self._masks, None)
+        if mask is None:
+            raise Unmatched("PyTorch has more dropouts than the engine")
+        if mask.numel() != like.numel():
+            raise Unmatched("the engine has dropouts of other shapes")
+        if abs(float(mask.float().mean()) - p) > 6 / (mask.numel() + 1) ** 0.5:
+            raise Unmatched(f"PyTorch keeps {p:.3g} of the entries, the engine another share")
+        return mask.reshape(like.shape).to(like.dtype)
+
+    def _number(self, func: Any, args: tuple[Any, ...]) -> torch.Tensor:
+        assert self._next_drawn is not None
+        numbers, self._next_drawn = self._next_drawn[1], next(self._drawn, None)
+        like = args[0] if args and isinstance(args[0], torch.Tensor) else numbers
+        if like.shape != numbers.shape:
+            raise Unmatched("the engine has random numbers of other shapes")
+        if func._schema.name.endswith("_"):
+            return like.copy_(numbers)
+        wide = like.dtype == torch.float64 and numbers.dtype.is_floating_point
+        return numbers.to(torch.float64 if wide else numbers.dtype, copy=True)
+
+
+def _named(func: Any) -> str:
+    """Return what an operator draws, be it in place or not."""
+    name = str(func._schema.name).partition("::")[2]
+    return name.removesuffix("_functional").rstrip("_").removesuffix("_like")
+
+
+def _masks_of(piece: Piece, fed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Run the graph once more with the seed of its last run; return the masks of its dropouts."""
+    call = piece.call
+    model = onnx.load_from_string(call.model)
+    count = len(model.graph.output)
+    constants = _constants(model)
+    for number, node in enumerate(model.graph.node):
+        if node.op_type != "Dropout" or not all(constants.get(i, 1) for i in node.input[1:]):
+            continue  # it is off, or keeps all
+        del node.output[1:]
+        node.output.append(f"steep.mask_{number}")
+        kind = onnx.TensorProto.BOOL
+        model.graph.output.append(onnx.helper.make_tensor_value_info(node.output[1], kind, None))
+    program = ModuleProgram(model.SerializeToString(), inputs=call.names, input_gradients=[])
+    arrays = [to_dlpack(fed[i].detach().contiguous()) for i in call.inputs]
+    capsules = program.forward(arrays, False, call.last.seed)[0]
+    masks = [from_dlpack(c) for c in capsules[count:]]
+    return [m for m in masks if m.numel()]
+
+
+def _constants(model: onnx.ModelProto) -> dict[str, float]:
+    """Return the numbers among the constants, by name."""
+    tensors = {t.name: t for t in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant":
+            tensors.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+    arrays = {k: onnx.numpy_helper.to_array(t) for k, t in tensors.items() if not t.dims}
+    return {name: float(a) for name, a in arrays.items()}
+
+
+_aten = torch.ops.aten
+_DRAWS_ABOVE = {  # where no dropout is asked for, or operators above have drawn it
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+}

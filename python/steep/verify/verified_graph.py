@@ -1,0 +1,306 @@
+"""Trust on request: the first step of a captured graph runs in PyTorch as well, and is compared.
+
+PyTorch runs the captured graph itself on copies of its arguments, with the random numbers of the
+engine's run; results, arguments that forward wrote, and what backward returns must agree.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+import torch.fx
+
+from steep.errors import ModelError, VerificationError
+from steep.graph.compiled_graph import Lowered, Piece, copy_graph, say
+from steep.lowering.aliasing import all_written_by
+from steep.verify.compare import (
+    LEAST_SCALE,
+    ROUNDINGS,
+    Comparison,
+    Difference,
+    Outcome,
+    copies_of,
+    largest_of,
+    or_zero,
+    run_in_torch,
+)
+from steep.verify.locate import find
+from steep.verify.replay_random import Masks, Unmatched
+
+log = logging.getLogger("steep")
+
+
+def wanted(verify: bool | None) -> bool:
+    """Return what was asked for: by an argument, else by ``STEEP_VERIFY``. Raises ModelError."""
+    if verify is not None:
+        return verify
+    chosen = os.environ.get("STEEP_VERIFY", "")
+    if chosen not in ("", "0", "1"):
+        raise ModelError(
+            "The environment asks for what there is not.",
+            node="STEEP_VERIFY",
+            expected="0 or 1",
+            received=chosen,
+        )
+    return chosen == "1"
+
+
+def bring_in_verified(
+    graph_module: torch.fx.GraphModule, examples: Sequence[Any], precision: str
+) -> VerifiedPiece:
+    """Do as ``bring_in``, and compare the first step."""
+    reference = copy_graph(graph_module)
+    return say(graph_module, examples, lambda said: VerifiedPiece(said, precision, reference))
+
+
+class VerifiedPiece(Piece):
+    """A piece whose first step is compared; one that differs is compared at every step."""
+
+    def __init__(self, lowered: Lowered, precision: str, reference: torch.fx.GraphModule) -> None:
+        super().__init__(lowered, precision)
+        self.outcome = Outcome()
+        self.reference: torch.fx.GraphModule | None = reference  # until it was compared
+        self.precision = precision
+        self._turn = threading.Lock()  # held by who compares, and for good by who has
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run it; compare, if nobody has.
+
+        Raises:
+            VerificationError: it differs. Arguments are written by then.
+        """
+        reference = self.reference
+        if reference is None or not self._turn.acquire(blocking=False):
+            return super().__call__(*arguments)
+        try:
+            step = Step(self, reference, arguments)
+            fed = self.feed(arguments)
+            made = self.make(fed)
+            results = self.give(arguments, made)
+            compared = step.compare_forward(fed, results, made)
+        except BaseException:  # also another's: then nothing was compared
+            self._turn.release()
+            raise
+        if not compared:
+            self.reference = None
+        return results
+
+    def settle(self, again: bool) -> None:
+        """End a comparison; there will be no other, unless there is to be one ``again``."""
+        if again:
+            self._turn.release()
+        else:
+            self.reference = None
+
+
+class Step(Comparison):
+    """One step of a piece, which PyTorch makes as well."""
+
+    def __init__(
+        self, piece: VerifiedPiece, reference: torch.fx.GraphModule, arguments: Sequence[Any]
+    ) -> None:
+        self.expected: list[Any] = []  # what waits for backward
+        super().__init__(piece, piece.precision, reference, arguments)
+        self.verified = piece
+        self.arguments = arguments
+        self.versions = [_version(a) for a in arguments]
+        writes = bool(piece.lowered.written) or any(map(all_written_by, reference.graph.nodes))
+        self.leaves = copies_of(self.pristine) if writes else self.pristine
+        self.given = [_not_a_leaf(t) if writes else t for t in self.leaves]
+
+    def compare_forward(
+        self, fed: list[torch.Tensor], results: Any, made: list[torch.Tensor]
+    ) -> bool:
+        """Compare; return whether gradients are to be compared as well, which is arranged."""
+        piece = self.piece
+        versions = [_version(t) for t in self.given]
+        names = piece.lowered.names
+        try:
+            with torch.random.fork_rng(devices=[]):
+                self.masks = Masks(piece, fed)
+                values, outputs = run_in_torch(self.reference, self.given, {*names}, self.masks)
+            if missing := {*names} - {*values}:
+                raise Unmatched(f"PyTorch has no values of the name {min(missing)}")
+        except Unmatched as e:
+            log.warning("not verified: %s", e)
+            return False
+        except Exception as e:
+            raise VerificationError(
+                "PyTorch does not run what the engine ran.",
+                expected=f"{type(e).__name__}: {e}"[:300],
+                received="a result",
+                remedy="report it, with the module",
+            ) from e
+        changed = [
+            i
+            for i, argument in enumerate(self.arguments)
+            if _version(argument) != self.versions[i] or _version(self.given[i]) != versions[i]
+        ]
+        received = [*_listed(results), *(self.arguments[i] for i in changed)]
+        expected = [*_listed(outputs), *(self.given[i] for i in changed)]
+
+        def exactly() -> list[Any]:
+            given = [_wide(t) for t in self.pristine]
+            _, outputs = run_in_torch(self.reference, given, set(), self.masks)
+            return [*_listed(outputs), *(given[i] for i in changed)]
+
+        self._judge(received, expected, 0.0, exactly, None)
+        self.arguments = ()
+        if not any(m.requires_grad for m in made):
+            return False
+        written = [self.given[i] for i in piece.lowered.written]
+        self.expected = written + [values[name] for name in names]
+        node = next(m.grad_fn for m in made if m.grad_fn is not None)
+        handle = node.register_hook(self._compare_backward)
+        self.forget = handle.remove
+        return True
+
+    def _compare_backward(self, received: Any, incoming: Any) -> None:
+        self.forget()
+        expected, self.expected = self.expected, []
+        if not expected:  # a second backward, by a thread that has it already
+            return
+        piece = self.piece
+        wanted = [piece.lowered.kept[i] for i in piece.call.wanted_inputs]
+        leaves = [self.leaves[i] for i in wanted]
+        try:
+            gradients = _gradients(expected, incoming, leaves)
+        except Unmatched as e:
+            log.warning("not verified: %s", e)
+            self.verified.outcome.largest = None
+            self.verified.settle(again=False)
+            return
+        del expected
+
+        def exactly() -> list[Any]:
+            wide = copies_of([_wide(t) for t in self.pristine])
+            given = [_not_a_leaf(t) for t in wide]
+            names = piece.lowered.names
+            values, _ = run_in_torch(self.reference, given, {*names}, self.masks)
+            made = [given[i] for i in piece.lowered.written]
+            made += [values[name] for name in names]
+            return _gradients(made, incoming, [wide[i] for i in wanted])
+
+        scale = LEAST_SCALE * max((largest_of(g) for g in gradients), default=0.0)
+        mine = [or_zero(g, leaf) for g, leaf in zip(received, leaves, strict=True)]
+        self._judge(mine, gradients, scale, exactly, incoming[len(piece.lowered.written) :])
+        self.verified.settle(again=False)
+
+    def __del__(self) -> None:
+        """Backward did not come, and will not: that of another step is to be compared."""
+        if self.expected:
+            self.verified.settle(again=True)
+
+    def _judge(
+        self,
+        received: list[Any],
+        expected: list[Any],
+        least: float,
+        exactly: Callable[[], list[Any]],
+        incoming: Sequence[Any] | None,
+    ) -> None:
+        """Note the largest difference; raise if there is one that rounding does not explain."""
+        pairs = zip(received, expected, strict=True)
+        found = [self.difference(r, e, least) or Difference(0.0, "", "") for r, e in pairs]
+        worst = max(found, key=lambda d: d.relative, default=None)
+        if worst is None:
+            return
+        self.verified.outcome.note(worst.relative)
+        if worst.relative > self.tolerance:
+            rounding = self._rounding(expected, exactly, least)
+            allowed = [max(self.tolerance, ROUNDINGS * r) for r in rounding]
+            found = [d for d, most in zip(found, allowed, strict=True) if d.relative > most]
+            if found:
+                self._raise(max(found, key=lambda d: d.relative), incoming)
+
+    def _rounding(
+        self, expected: list[Any], exactly: Callable[[], list[Any]], least: float
+    ) -> list[float]:
+        """Return how far PyTorch's own values are from those that it computes in float64."""
+        try:
+            with (
+                torch.random.fork_rng(devices=[]),
+                torch.set_grad_enabled(self.grad_mode),
+                torch.autocast("cpu", enabled=False),
+            ):
+                exact = exactly()
+        except Exception as e:  # a module that mixes types by itself, for one
+            log.info("PyTorch does not compute the graph in float64: %s", e)
+            return [0.0] * len(expected)
+        rounding = []
+        for value, precise in zip(expected, exact, strict=True):
+            gap = None
+            if isinstance(value, torch.Tensor):
+                gap = self.difference(precise.detach().to(value.dtype), value.detach(), least)
+            rounding.append(gap.relative if gap is not None and gap.relative < math.inf else 0.0)
+        return rounding
+
+    def _raise(self, worst: Difference, incoming: Sequence[Any] | None) -> NoReturn:
+        if incoming is not None:
+            self.verified.settle(again=True)
+        place = find(self, incoming)
+        what = "a gradient" if incoming is not None else "a value"
+        raise VerificationError(
+            f"The engine computes {what} that differs from PyTorch's by {worst.relative:.2g} of "
+            f"its largest entry, where {self.tolerance:.0e} is allowed. {place.found}",
+            node=place.module,
+            op=place.operator,
+            expected=(place.difference or worst).expected,
+            received=(place.difference or worst).received,
+            remedy="report it; until then run this module in PyTorch",
+        )
+
+
+def _gradients(
+    values: Sequence[Any], incoming: Sequence[Any], leaves: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Return the gradients of leaves for those of values; None: there is none."""
+    pairs = [
+        (v, g.detach().to(v.dtype))
+        for v, g in zip(values, incoming, strict=True)
+        if g is not None and isinstance(v, torch.Tensor) and v.requires_grad
+    ]
+    if not pairs:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    of, given = zip(*pairs, strict=True)
+    try:
+        found = torch.autograd.grad(of, leaves, given, allow_unused=True)
+    except RuntimeError as e:
+        if "modified by an inplace operation" in str(e):
+            what = "PyTorch refuses this backward: what it saved was changed in place"
+            raise Unmatched(what) from e
+        raise
+    return [or_zero(g, leaf) for g, leaf in zip(found, leaves, strict=True)]
+
+
+def _wide(value: Any) -> Any:
+    """Return a copy, of float64 if it is of floats."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    floats = value.dtype.is_floating_point
+    wide = value.detach().to(torch.float64 if floats else value.dtype, copy=True)
+    return wide.requires_grad_(value.requires_grad)
+
+
+def _not_a_leaf(value: Any) -> Any:
+    """Return what may be written in place although it needs a gradient."""
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        return value.clone()
+    return value
+
+
+def _version(value: Any) -> float:
+    """Return the count of writes to a tensor; NaN, which equals none, where PyTorch counts none."""
+    if not isinstance(value, torch.Tensor):
+        return 0
+    return math.nan if value.is_inference() else value._version
+
+
+def _listed(values: Any) -> list[Any]:
+    return list(values) if isinstance(values, (tuple, list)) else [values]
