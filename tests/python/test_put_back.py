@@ -3,7 +3,10 @@
 import contextlib
 import logging
 import signal
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +18,10 @@ from torch._dynamo import config  # noqa: E402
 from torch._dynamo.convert_frame import compile_lock  # noqa: E402
 
 from steep import ORTModule  # noqa: E402
-from steep.patching import replace  # noqa: E402
+from steep.patching import substitution  # noqa: E402
 from steep.patching.signals import Held  # noqa: E402
 
+ROOT = Path(__file__).parents[2]
 REPLACED: dict[tuple[object, str], object] = {}
 """What was ever replaced, and what stood there first."""
 
@@ -28,7 +32,7 @@ def noted(monkeypatch):
     enter = contextlib._GeneratorContextManager.__enter__
 
     def note(self):
-        if self.func is replace.replaced.__wrapped__:
+        if self.func is substitution.attribute_set.__wrapped__:
             owner, name = self.args[:2]
             if not isinstance(owner, torch._subclasses.FakeTensorMode):
                 REPLACED.setdefault((owner, name), vars(owner).get(name))
@@ -190,3 +194,34 @@ def test_signals_wait_while_something_changes():
         said.append("after")
     assert said == ["after"]
     assert signal.getsignal(signal.SIGINT) is own
+
+
+def test_the_page_of_substitutions_is_up_to_date():
+    """And every substitution is found, has a target in this PyTorch, and gives a reason."""
+    script = ROOT / "scripts" / "substitutions.py"
+    subprocess.run([sys.executable, script, "--check"], check=True)
+    declared = substitution.DECLARED
+    assert len(declared) > 30
+    for each in declared:
+        assert each.absent or hasattr(each.owner, each.name), each.target
+        assert each.target.startswith("torch.") and each.why.endswith(".")
+
+
+def test_what_a_class_inherits_it_inherits_again():
+    class Base:
+        def f(self):
+            return 1
+
+    class Derived(Base):
+        pass
+
+    own = substitution.Substitution(Derived, "f", "A test.")
+    substitution.DECLARED.remove(own)
+    with pytest.raises(KeyError), substitution.substituted({own: lambda self: 2}):
+        assert Derived().f() == 2
+        raise KeyError
+    assert Derived().f() == 1 and "f" not in vars(Derived)
+    missing = substitution.Substitution(Derived, "g", "A test.")
+    substitution.DECLARED.remove(missing)
+    with pytest.raises(AttributeError), substitution.substituted({missing: None}):
+        pass

@@ -22,7 +22,13 @@ from steep.lowering.aliasing import all_written_by
 from steep.lowering.func_transforms import is_operator, path_of, put, region_of, stand_in
 from steep.lowering.lower import refusal
 from steep.lowering.ops.autograd_function import Interpreter
-from steep.patching.replace import replaced
+from steep.patching.substitution import Substitution, substituted
+
+CALL_FUNCTION = Substitution(
+    _Function,
+    "call_function",
+    "`torch.autograd.grad` within forward becomes part of the graph.",
+)
 
 
 @contextlib.contextmanager
@@ -43,7 +49,7 @@ def slopes() -> Iterator[None]:
         except Unsupported as e:
             raise Unsupported(e.msg, e.gb_type, True, real_stack=e.real_stack) from e
 
-    with replaced(_Function, "call_function", calling):
+    with substituted({CALL_FUNCTION: calling}):
         yield
 
 

@@ -14,7 +14,13 @@ from onnx_ir.passes.common import InlinePass
 from onnxscript import ir
 from torch.onnx._internal.exporter import _building
 
-from steep.patching.replace import replaced
+from steep.patching.substitution import Substitution, substituted
+
+CREATE_CONSTANT = Substitution(
+    _building,
+    "_get_or_create_constant",
+    "The exporter rounds Python numbers to float32; here their digits are kept.",
+)
 
 _KEY = "steep.digits."
 _CONSTANT = _KEY + "value"  # of a Constant
@@ -23,7 +29,7 @@ _make_constant = _building._get_or_create_constant
 
 def constants_with_digits() -> contextlib.AbstractContextManager[None]:
     """Within, constants that the exporter makes of Python numbers remember them."""
-    return replaced(_building, _make_constant.__name__, _constant)
+    return substituted({CREATE_CONSTANT: _constant})
 
 
 def _constant(farm: Any, number: Any, dtype: ir.DataType, opset: Any) -> Any:

@@ -9,8 +9,15 @@ from collections.abc import Iterator
 import torch
 from torch.nn.modules import transformer
 
-from steep.patching.replace import replaced
 from steep.patching.restore import unlogged
+from steep.patching.substitution import Substitution, substituted
+
+DETECT_CAUSAL_MASK = Substitution(
+    transformer,
+    "_detect_is_causal_mask",
+    "A transformer layer branches on the values of its mask, which no graph can; the result "
+    "is the same.",
+)
 
 
 @contextlib.contextmanager
@@ -26,10 +33,8 @@ def quiet() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(False)
         with (
             unlogged("torch", "onnxscript", "onnx_ir"),
-            replaced(
-                transformer,
-                "_detect_is_causal_mask",
-                lambda mask, is_causal=None, size=None: is_causal is True,
+            substituted(
+                {DETECT_CAUSAL_MASK: lambda mask, is_causal=None, size=None: is_causal is True}
             ),
             warnings.catch_warnings(),
             torch.enable_grad(),  # as in training: training_semantics.py asks for it
@@ -39,3 +44,7 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _is_causal(mask: object, is_causal: bool | None = None, size: object = None) -> bool:
+    return is_causal is True

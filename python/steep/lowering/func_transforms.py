@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 from steep.lowering.export_mode import quiet
 from steep.lowering.function_rewrites import PRODUCTS, RESTATED
 from steep.lowering.lower import WITHIN, refusal
-from steep.patching.replace import replaced
 from steep.patching.restore import transforms_left
+from steep.patching.substitution import attribute_set
 
 _BEGIN, _END = predispatch._vmap_increment_nesting, predispatch._vmap_decrement_nesting
 _CHECKS = {_autograd._saved_tensors_hooks_disable, _autograd._saved_tensors_hooks_enable}
@@ -224,7 +224,7 @@ def _traced(function: Callable[..., Any], examples: list[Any]) -> torch.fx.Graph
     def run(*tensors: Any) -> Any:  # a bound method has an argument more for make_fx
         return function(*tensors)
 
-    constants = replaced(fake_tensor_tls, "allow_non_fake_inputs_override", True)  # no fakes
+    constants = attribute_set(fake_tensor_tls, "allow_non_fake_inputs_override", True)  # no fakes
     with quiet(), transforms_left(), constants:
         traced = make_fx(run)(*examples)
         if any(map(_writes, traced.graph.nodes)):  # a bias is added in place

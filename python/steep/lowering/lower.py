@@ -27,9 +27,9 @@ from steep.lowering.random_inputs import Draws, NotBefore, take_draws
 from steep.lowering.reasons import is_users, operation, said
 from steep.lowering.to_onnx import CannotSay, to_onnx
 from steep.lowering.training_semantics import Watch, faithful
-from steep.patching.replace import replaced
 from steep.patching.restore import transforms_left
 from steep.patching.signals import Held
+from steep.patching.substitution import attribute_set
 
 WITHIN = "steep.within"
 """Of an operation that others were written out in: its name in the captured graph."""
@@ -169,7 +169,7 @@ def lower(
         Held() as held,
         quiet(),
         transforms_left(),
-        replaced(mode, "allow_non_fake_inputs", True),  # constants are no fakes
+        attribute_set(mode, "allow_non_fake_inputs", True),  # constants are no fakes
         _own_extents(mode.shape_env),
         held.open(),
     ):

@@ -13,7 +13,19 @@ from typing import Any
 import torch
 from torch._dynamo import convert_frame, utils
 
-from steep.patching.replace import replaced
+from steep.patching.substitution import Substitution, substituted
+
+FORMAT_ERROR = Substitution(
+    convert_frame,
+    "format_error_msg",
+    "Collects the errors for which Dynamo leaves a function to Python: `report()` gives the "
+    "reasons.",
+)
+WARN_ONCE = Substitution(
+    utils,
+    "warn_once",
+    "PyTorch asks users to report to it what Steep explains itself.",
+)
 
 _ELSEWHERE = "move it out of forward, and pass what it gives as an argument"
 _TENSOR = "keep it a tensor"
@@ -191,9 +203,11 @@ def noted() -> Iterator[list[Exception]]:
         if "does not know how to trace" not in message:
             _warn_once(message, *arguments, **options)
 
-    with (
-        replaced(convert_frame, "format_error_msg", note),
-        replaced(utils, "warn_once", warn_once),
+    with substituted(
+        {
+            FORMAT_ERROR: note,
+            WARN_ONCE: warn_once,
+        }
     ):
         yield errors
 

@@ -26,8 +26,19 @@ from steep.lowering.function_rewrites import DETACH, RESTATED, lost
 from steep.lowering.ops.autograd_function import valued
 from steep.lowering.ops.stop_gradient import stop_gradient
 from steep.lowering.ops.training_ops import WITH_BACKWARD
-from steep.patching.replace import replaced
 from steep.patching.signals import Held
+from steep.patching.substitution import Substitution, substituted
+
+SETUP_CONTEXT = Substitution(
+    torch.autograd.function,
+    "_is_setup_context_defined",
+    "Every `torch.autograd.Function` asks it: a function whose backward would get lost is refused.",
+)
+APPLY_CHECKPOINT = Substitution(
+    CheckpointFunction,
+    "apply",
+    "A checkpointed function is part of the graph; the planner decides what is computed again.",
+)
 
 
 @contextlib.contextmanager
@@ -40,8 +51,12 @@ def faithful() -> Iterator[Watch]:
     with (
         Held() as held,
         # Every apply() asks it, found by its class or kept by the module under a name of its own.
-        replaced(torch.autograd.function, "_is_setup_context_defined", _refuse_function),
-        replaced(CheckpointFunction, "apply", _run_checkpointed),
+        substituted(
+            {
+                SETUP_CONTEXT: _refuse_function,
+                APPLY_CHECKPOINT: _run_checkpointed,
+            }
+        ),
         _in_this_thread(),
         watch,
         held.open(),
@@ -150,7 +165,7 @@ def _works_in_place(func: Any) -> bool:
     name = getattr(func, "__name__", "")
     if name.endswith("__"):
         return name == "__setitem__" or name in _IN_PLACE
-    return name.endswith("_")
+    return name.endswith("_") and name != "requires_grad_"  # which writes no values
 
 
 def _refuse_function(setup: object) -> Any:

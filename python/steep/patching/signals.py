@@ -17,7 +17,7 @@ class Held:
     function that is replaced for a while stays so where it comes before the ``try``, or in the
     midst of the ``finally``. So what changes something stands between two of these::
 
-        with Held() as held, replaced(…), held.open():
+        with Held() as held, substituted(…), held.open():
             ...  # a handler is called at once
 
     What a handler raised is raised at the end again, if it was taken for an error of what ran. In

@@ -9,7 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from steep.patching.replace import replaced
+from steep.patching.substitution import Substitution, substituted
+
+FORWARD = Substitution(
+    _BatchNorm,
+    "forward",
+    "With `momentum=None` PyTorch makes a Python number of the count of batches, which ends "
+    "the graph.",
+)
 
 _plain = _BatchNorm.forward
 
@@ -23,7 +30,7 @@ def means_over_batches(module: torch.nn.Module) -> Iterator[None]:
     """
     kinds = (m for m in module.modules() if isinstance(m, _BatchNorm))
     if any(m.momentum is None for m in kinds):
-        with replaced(_BatchNorm, "forward", _forward):
+        with substituted({FORWARD: _forward}):
             yield
     else:
         yield

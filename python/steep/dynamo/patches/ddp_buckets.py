@@ -16,7 +16,18 @@ from torch._dynamo.backends import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from steep.graph.partition import within
-from steep.patching.replace import replaced
+from steep.patching.substitution import Substitution, substituted
+
+FIRST_BUCKET = Substitution(
+    dist,
+    "_DEFAULT_FIRST_BUCKET_BYTES",
+    "PyTorch takes the first bucket for one of a mebibyte, and fails where the others are smaller.",
+)
+HAS_OUTPUT = Substitution(
+    distributed,
+    "bucket_has_external_output",
+    "A bucket may not end within a mode (gradients, autocast) or a transform of functions.",
+)
 
 
 @contextlib.contextmanager
@@ -41,8 +52,10 @@ def buckets() -> Iterator[None]:
             inside[lowest.graph] = within(lowest.graph)
         return lowest.name not in inside[lowest.graph] and may_end(bucket)
 
-    with (
-        replaced(dist, "_DEFAULT_FIRST_BUCKET_BYTES", first),
-        replaced(distributed, "bucket_has_external_output", may_end_outside),
+    with substituted(
+        {
+            FIRST_BUCKET: first,
+            HAS_OUTPUT: may_end_outside,
+        }
     ):
         yield

@@ -22,7 +22,34 @@ from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutatio
 from torch._dynamo.variables.dicts import SideEffectsProxyDict
 from torch._guards import Guard, Source
 
-from steep.patching.replace import replaced
+from steep.patching.substitution import Substitution, substituted
+
+EFFECTS_OF_DICT = Substitution(
+    SideEffectsProxyDict,
+    "side_effects",
+    "Attributes that forward writes after `torch.cond` or a tensor's hook would get lost.",
+    absent=True,
+)
+FIND_IN_CLASS = Substitution(
+    UserDefinedObjectVariable,
+    "get_source_by_walking_mro",
+    "Dynamo has no guard on the methods of a class that it looked up.",
+)
+CALL_MODULE = Substitution(
+    UnspecializedNNModuleVariable,
+    "call_function",
+    "Dynamo has no guard on the hooks of all modules.",
+)
+DUPLICATE_GUARD = Substitution(
+    builder,
+    "make_dupe_guard",
+    "Dynamo has no guard on an argument that is a global's object.",
+)
+SAVE_EFFECTS = Substitution(
+    SideEffects,
+    "codegen_save_tempvars",
+    "Dynamo has no guard on two objects that are two, of which one is changed.",
+)
 
 _HOOKS = tuple(
     f"_global_{kind}_hooks" for kind in ("forward_pre", "forward", "backward_pre", "backward")
@@ -42,30 +69,24 @@ def noticed() -> Iterator[None]:
 
     Attributes that forward writes after ``torch.cond`` or a tensor's ``register_hook`` are written.
     """
-    with (
-        _written_after_regions(),
-        replaced(UserDefinedObjectVariable, "get_source_by_walking_mro", _find_in_class),
-        replaced(UnspecializedNNModuleVariable, "call_function", _call_module),
-        replaced(builder, "make_dupe_guard", _are_one),
-        replaced(SideEffects, "codegen_save_tempvars", _write_apart),
+    with substituted(
+        {
+            EFFECTS_OF_DICT: _Present(),
+            FIND_IN_CLASS: _find_in_class,
+            CALL_MODULE: _call_module,
+            DUPLICATE_GUARD: _are_one,
+            SAVE_EFFECTS: _write_apart,
+        }
     ):
         yield
 
 
-@contextlib.contextmanager
-def _written_after_regions() -> Iterator[None]:
-    """Let what stands for an object's ``__dict__`` write to the effects that are collected now.
+class _Present:
+    """What stands for an object's ``__dict__`` writes to the effects that are collected now.
 
     A region with a graph of its own leaves a copy of them in their place.
     """
-    try:
-        SideEffectsProxyDict.side_effects = _Present()
-        yield
-    finally:
-        del SideEffectsProxyDict.side_effects
 
-
-class _Present:
     def __set__(self, holder: Any, effects: Any) -> None:
         vars(holder)["side_effects"] = effects
 

@@ -31,7 +31,70 @@ from torch._dynamo.variables.lazy import LazySymNodeFormatString
 from torch._guards import GuardSource
 
 from steep.dynamo.patches.symbolic_math import function_for, takes_symbols
-from steep.patching.replace import replaced
+from steep.patching.substitution import Substitution, substituted
+
+CALL_SKIPPED = Substitution(
+    SkipFunctionVariable,
+    "call_function",
+    "`warnings.warn` would cut the graph; the warning is given when the graph is made.",
+)
+CALL_NUMPY = Substitution(
+    NumpyVariable,
+    "call_function",
+    "NumPy's functions of Python numbers would make tensors of them.",
+)
+CALL_LOSS = Substitution(
+    UserDefinedClassVariable,
+    "_call_cross_entropy_loss",
+    "A `CrossEntropyLoss` made in forward has no options to be asked for.",
+)
+CALL_FUNCTION = Substitution(
+    _Function,
+    "call_function",
+    "A function of `math` would bind the graph to a number that changes; and cuDNN's flags "
+    "cut the graph where there is no GPU.",
+)
+FORMAT = Substitution(
+    LazySymNodeFormatString,
+    "__repr__",
+    "A number that changes cannot be formatted; the graph holds for that number.",
+)
+TO_FLOAT = Substitution(
+    SymNodeVariable,
+    "nb_float_impl",
+    "`float(a > b)` of numbers that change fails; the graph holds for the outcome.",
+)
+TO_INT = Substitution(
+    SymNodeVariable,
+    "nb_int_impl",
+    "`int(a > b)` of numbers that change fails; the graph holds for the outcome.",
+)
+IS_CONSTANT = Substitution(
+    builder,
+    "is_int_specialization_case",
+    "A number of a module's globals that changes would be a graph each time.",
+)
+GET_ATTRIBUTE = Substitution(
+    TensorVariable,
+    "var_getattr",
+    "`persistent` of a buffer, which moving a module to a device reads, would cut the graph.",
+)
+SET_ATTRIBUTE = Substitution(
+    SetAttrBuiltinVariable,
+    "_call_setattr",
+    "`requires_grad = True` of a tensor made in forward would cut the graph.",
+)
+APPLY_FUNCTION = Substitution(
+    _Apply,
+    "call_function",
+    "A `torch.autograd.Function` that is given a tensor twice fails.",
+)
+CHECK_OUTPUTS = Substitution(
+    OutputGraph,
+    "_check_requires_grad_intermediate_outputs",
+    "A tensor that forward makes, and gives a gradient, could not be returned; "
+    "`lowering/unsupported.py` finds what gets lost.",
+)
 
 
 @contextlib.contextmanager
@@ -53,20 +116,22 @@ def widened(whole: bool = True) -> Iterator[None]:
     - a tensor made in forward is to have a gradient, as for checkpoints, or is returned;
     - a ``torch.autograd.Function`` is given a tensor twice.
     """
-    with (
-        replaced(SkipFunctionVariable, "call_function", _warn),
-        replaced(NumpyVariable, "call_function", _calculate),
-        replaced(UserDefinedClassVariable, "_call_cross_entropy_loss", _make_loss),
-        replaced(_Function, "call_function", _apart(_Function.call_function, whole)),
-        replaced(LazySymNodeFormatString, "__repr__", _format),
-        replaced(SymNodeVariable, "nb_float_impl", _of_truth(float, SymNodeVariable.nb_float_impl)),
-        replaced(SymNodeVariable, "nb_int_impl", _of_truth(int, SymNodeVariable.nb_int_impl)),
-        replaced(builder, "is_int_specialization_case", _is_constant),
-        replaced(TensorVariable, "var_getattr", _attribute),
-        replaced(SetAttrBuiltinVariable, "_call_setattr", _set_attribute),
-        replaced(_Apply, "call_function", _apply),
-        # unsupported.py finds what gets lost
-        replaced(OutputGraph, "_check_requires_grad_intermediate_outputs", lambda *_: None),
+    with substituted(
+        {
+            CALL_SKIPPED: _warn,
+            CALL_NUMPY: _calculate,
+            CALL_LOSS: _make_loss,
+            CALL_FUNCTION: _apart(_Function.call_function, whole),
+            FORMAT: _format,
+            TO_FLOAT: _of_truth(float, SymNodeVariable.nb_float_impl),
+            TO_INT: _of_truth(int, SymNodeVariable.nb_int_impl),
+            IS_CONSTANT: _is_constant,
+            GET_ATTRIBUTE: _attribute,
+            SET_ATTRIBUTE: _set_attribute,
+            APPLY_FUNCTION: _apply,
+            # unsupported.py finds what gets lost
+            CHECK_OUTPUTS: lambda *_: None,
+        }
     ):
         yield
 

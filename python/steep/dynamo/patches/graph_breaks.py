@@ -16,7 +16,30 @@ from torch.fx.experimental.symbolic_shapes import (
     PendingUnbackedSymbolNotFound,
 )
 
-from steep.patching.replace import replaced
+from steep.patching.substitution import Substitution, substituted
+
+CALL_COLLECTIVE = Substitution(
+    CollectiveFunctionRewriteVariable,
+    "call_function",
+    "What goes from one process to another is PyTorch's: the engine runs in one process.",
+)
+CALL_RANDOM = Substitution(
+    RandomVariable,
+    "call_method",
+    "Dynamo would draw the numbers of a `random.Random` once and for all.",
+)
+CALL_METHOD = Substitution(
+    TensorVariable,
+    "call_method",
+    "Dynamo fails at some methods that have to know what depends on values; here they cut the"
+    " graph.",
+)
+CALL_FUNCTION = Substitution(
+    _Function,
+    "call_function",
+    "Dynamo fails at some functions that have to know what depends on values; here they cut "
+    "the graph.",
+)
 
 
 @contextlib.contextmanager
@@ -27,11 +50,13 @@ def cuts() -> Iterator[None]:
     would draw the numbers of a ``random.Random`` that is there before the call once and for all.
     What goes from one process to another is PyTorch's.
     """
-    with (
-        replaced(CollectiveFunctionRewriteVariable, "call_function", _between_processes),
-        replaced(RandomVariable, "call_method", _of_this_call(RandomVariable.call_method)),
-        replaced(TensorVariable, "call_method", _cut(TensorVariable.call_method)),
-        replaced(_Function, "call_function", _cut(_Function.call_function)),
+    with substituted(
+        {
+            CALL_COLLECTIVE: _between_processes,
+            CALL_RANDOM: _of_this_call(RandomVariable.call_method),
+            CALL_METHOD: _cut(TensorVariable.call_method),
+            CALL_FUNCTION: _cut(_Function.call_function),
+        }
     ):
         yield
 

@@ -9,7 +9,13 @@ from typing import Any
 
 from torch._dynamo.symbolic_convert import InliningInstructionTranslator, InstructionTranslator
 
-from steep.patching.replace import replaced
+from steep.patching.substitution import Substitution, substituted
+
+_WHY = "A conditional jump on a tensor cuts the graph; the branches that a graph can hold do not."
+JUMPS = {
+    translator: Substitution(translator, "dispatch_table", _WHY)
+    for translator in (InstructionTranslator, InliningInstructionTranslator)
+}
 
 Jump = Callable[[Any, Any], None]
 """Of Dynamo's translator and an instruction: the value that is asked is on top of the stack."""
@@ -23,13 +29,13 @@ def jumping(instead: Callable[[Jump, bool], Jump]) -> Iterator[None]:
 
     What is entered last is asked first.
     """
-    with contextlib.ExitStack() as stack:
-        for translator in (InstructionTranslator, InliningInstructionTranslator):
-            table = list(translator.dispatch_table)
-            for on in (True, False):
-                for name in _NAMES:
-                    code = dis.opmap.get(f"{name}{str(on).upper()}")
-                    if code is not None and table[code] is not None:
-                        table[code] = instead(table[code], on)
-            stack.enter_context(replaced(translator, "dispatch_table", table))
+    tables = {}
+    for translator, substitution in JUMPS.items():
+        table = tables[substitution] = list(translator.dispatch_table)
+        for on in (True, False):
+            for name in _NAMES:
+                code = dis.opmap.get(f"{name}{str(on).upper()}")
+                if code is not None and table[code] is not None:
+                    table[code] = instead(table[code], on)
+    with substituted(tables):
         yield

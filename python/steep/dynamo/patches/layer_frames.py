@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch._dynamo import trace_rules
 
-from steep.patching.replace import replaced
+from steep.patching.substitution import Substitution, substituted
+
+CHECK = Substitution(
+    trace_rules,
+    "check",
+    "Dynamo does not capture functions in PyTorch's own files: in a loop, every `nn.Linear` "
+    "would be PyTorch's.",
+)
 
 
 @contextlib.contextmanager
@@ -20,7 +27,7 @@ def layers_too() -> Iterator[None]:
     if a module in it does), and captures what that calls; but not functions in PyTorch's own files,
     so that every ``nn.Linear`` in such a loop would be PyTorch's.
     """
-    with replaced(trace_rules, "check", _skips):
+    with substituted({CHECK: _skips}):
         yield
 
 

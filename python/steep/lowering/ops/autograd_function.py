@@ -22,7 +22,23 @@ from torch.autograd.function import FunctionCtx
 
 from steep.lowering.ops.steep_nodes import own_node
 from steep.lowering.ops.stop_gradient import stop_gradient
-from steep.patching.replace import replaced
+from steep.patching.substitution import Substitution, substituted
+
+ENABLE_GRAD = Substitution(
+    higher_order_ops,
+    "dynamo_enable_grad",
+    "Dynamo takes each backward for one without gradients of its own.",
+)
+MATERIALIZE_GRADS = Substitution(
+    FunctionCtx,
+    "set_materialize_grads",
+    "Dynamo loses `set_materialize_grads(False)`; here it cuts the graph.",
+)
+CALL_APPLY = Substitution(
+    AutogradFunctionVariable,
+    "call_apply",
+    "Of a function within a transform of `torch.func` Dynamo sees forward alone.",
+)
 
 _OPERATORS = torch.library.Library("steep", "FRAGMENT")
 _OPERATORS.define("gradient_of(Tensor y) -> Tensor")
@@ -49,10 +65,12 @@ def whole_backwards() -> Iterator[None]:
         return enable_grad(tx, enable) if enable else contextlib.nullcontext()
 
     enable_grad = higher_order_ops.dynamo_enable_grad
-    with (
-        replaced(higher_order_ops, "dynamo_enable_grad", as_it_is),
-        replaced(FunctionCtx, "set_materialize_grads", _set_materialize_grads),
-        replaced(AutogradFunctionVariable, "call_apply", _call_apply),
+    with substituted(
+        {
+            ENABLE_GRAD: as_it_is,
+            MATERIALIZE_GRADS: _set_materialize_grads,
+            CALL_APPLY: _call_apply,
+        }
     ):
         yield
 

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Write docs/substitutions.md: what Steep replaces in PyTorch while it captures a module.
+
+scripts/substitutions.py           write it
+scripts/substitutions.py --check   exit code 1 if it is not up to date
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import sys
+from pathlib import Path
+
+import steep
+from steep.patching.substitution import DECLARED
+
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "substitutions.md"
+HEAD = """\
+# What Steep replaces in PyTorch
+
+For people who maintain Steep, or who look for the cause of an effect on PyTorch. While Steep
+captures a module, it replaces the functions and attributes below, for all threads. Afterwards it
+puts back what stood there before, on every way out: an exception and Ctrl-C included. While a
+captured module runs, nothing is replaced.
+
+`scripts/substitutions.py` writes this page. The declarations that it reads are
+`python/steep/patching/substitution.py`'s.
+
+| target in PyTorch | file | why it is replaced |
+| --- | --- | --- |
+"""
+ROOMS = ("steep.lowering", "steep.lowering.ops", "steep.dynamo.patches")
+
+
+def declared() -> list[tuple[str, str, str]]:
+    """Return target, file and reason of each substitution."""
+    found = {}
+    for room in ROOMS:
+        package = importlib.import_module(room)
+        for module in pkgutil.iter_modules(package.__path__, f"{room}."):
+            if not module.ispkg:
+                imported = importlib.import_module(module.name)
+                own = [v for v in vars(imported).values() if type(v).__name__ == "Substitution"]
+                own += [
+                    s
+                    for v in vars(imported).values()
+                    if isinstance(v, dict)
+                    for s in v.values()
+                    if type(s).__name__ == "Substitution"
+                ]
+                found.update({s: module.name for s in own if s not in found})
+    assert found.keys() == set(DECLARED), "a substitution is declared where nobody finds it"
+    rows = [(s.target, name, s.why) for s, name in found.items()]
+    return sorted(rows, key=lambda row: (row[1], row[0]))
+
+
+def text() -> str:
+    """Return the page."""
+    package = Path(steep.__file__).parent
+    lines = []
+    for target, name, why in declared():
+        file = Path(*name.split(".")[1:]).with_suffix(".py")
+        assert (package / file).exists()
+        lines.append(f"| `{target}` | `{file}` | {why} |\n")
+    return HEAD + "".join(lines)
+
+
+def main() -> int:
+    """Write or check the page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    if parser.parse_args().check:
+        return int(not DOCUMENT.exists() or DOCUMENT.read_text() != text())
+    DOCUMENT.write_text(text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
