@@ -11,11 +11,14 @@
 namespace steep::cpu {
 namespace {
 
-/// Source index of each index along an output axis.
-Dims source_indices(std::string_view mode, int64_t n, int64_t before, int64_t total) {
-  Dims index(static_cast<size_t>(total));
-  for (int64_t i = 0; i < total; ++i) {
-    int64_t k = i - before;
+/// Source index of each index along an output axis of an input of `extent`. Negative pads cut
+/// first: what is repeated lies in the rest, of which at least one element is left.
+Dims source_indices(std::string_view mode, int64_t extent, int64_t before, int64_t after) {
+  const int64_t cut = std::max<int64_t>(-before, 0);
+  const int64_t n = extent - cut - std::max<int64_t>(-after, 0);
+  Dims index(static_cast<size_t>(extent + before + after));
+  for (int64_t i = 0; i < static_cast<int64_t>(index.size()); ++i) {
+    int64_t k = i - std::max<int64_t>(before, 0);
     if (mode == "edge") {
       k = std::clamp<int64_t>(k, 0, n - 1);
     } else if (mode == "wrap") {
@@ -25,20 +28,20 @@ Dims source_indices(std::string_view mode, int64_t n, int64_t before, int64_t to
       k = ((k % period) + period) % period;
       if (k >= n) k = period - k;
     }
-    index[static_cast<size_t>(i)] = k;
+    index[static_cast<size_t>(i)] = cut + k;
   }
   return index;
 }
 
 std::unique_ptr<Kernel> make_gather_pad(const NodeSpec& node, std::string_view mode,
-                                        const Dims& before) {
+                                        const Dims& before, const Dims& after) {
   const Operand& x = node.in(0);
   const Operand& y = node.out(0);
   const size_t element = size_of(x.dtype);
   const Dims strides = row_major_strides(x.dims);
   std::vector<Dims> offsets;  // bytes, an axis and output index
   for (size_t a = 0; a < y.dims.size(); ++a) {
-    offsets.push_back(source_indices(mode, x.dims[a], before[a], y.dims[a]));
+    offsets.push_back(source_indices(mode, x.dims[a], before[a], after[a]));
     for (int64_t& k : offsets.back()) k *= strides[a] * static_cast<int64_t>(element);
   }
   return kernel_from([offsets, dims = y.dims, n = y.size(), element](const KernelArgs& args) {
@@ -90,9 +93,13 @@ std::unique_ptr<Kernel> make_pad(const NodeSpec& node, std::string* why_not) {
   if (mode != "constant") {
     if (mode != "reflect" && mode != "edge" && mode != "wrap")
       return decline(why_not, "mode is '{}'", mode);
-    if (x.size() == 0 && y.size() != 0)
-      return decline(why_not, "an empty tensor has nothing to repeat");
-    return make_gather_pad(node, mode, before);
+    for (size_t a = 0; a < x.dims.size(); ++a) {
+      const int64_t kept =
+          x.dims[a] + std::min<int64_t>(before[a], 0) + std::min<int64_t>(after[a], 0);
+      if (kept <= 0 && y.size() != 0)
+        return decline(why_not, "nothing is left of axis {} to repeat", a);
+    }
+    return make_gather_pad(node, mode, before, after);
   }
 
   // Negative pads crop: the copied box is the part of x that lies within y.

@@ -1,14 +1,13 @@
 // Pad(x, pads, value?, axes?): x in a frame of `value` or, in the other modes, of repeated
-// elements. Negative pads cut.
+// elements. Negative pads cut first: what is repeated lies in the rest.
 #include "ops/positions.h"
 #include "steep/error.h"
 
 namespace steep {
 namespace {
 
-/// Which index of an axis of `extent` stands at each index of the result.
-Value sources(const std::string& mode, Value extent, Value before, Value total) {
-  Value at = positions(total) - before;
+/// Which index of an axis of `extent` is repeated at each index `at`, from 0 where the axis begins.
+Value repeated(const std::string& mode, Value extent, Value at) {
   Value last = extent - 1;
   Graph& g = at.graph();
   if (mode == "edge") return apply("Min", {apply("Max", {at, scalar(g, 0, DType::i64)}), last});
@@ -16,6 +15,15 @@ Value sources(const std::string& mode, Value extent, Value before, Value total) 
   Value period = apply("Max", {last * 2, scalar(g, 1, DType::i64)});
   Value there = apply("Mod", {at, period});  // reflect, without repeating the border
   return apply("Min", {there, period - there});
+}
+
+/// Which index of an axis of `extent` stands at each of the `total` indices of the result.
+Value sources(const std::string& mode, Value extent, Value before, Value total) {
+  const Value zero = scalar(extent.graph(), 0, DType::i64);
+  const Value after = total - extent - before;
+  const Value cut = apply("Max", {-before, zero});
+  const Value rest = extent - cut - apply("Max", {-after, zero});
+  return cut + repeated(mode, rest, positions(total) - apply("Max", {before, zero}));
 }
 
 /// Every axis gathers from the input, so its gradient scatters back, one axis after the other.

@@ -57,8 +57,10 @@ row("Pad", floats(2, 3), ints(1, 2), None, ints(1), torch=lambda x, p, v, a: F.p
 def repeated(x, pads, value=None, axes=None, mode="edge"):
     axes = range(x.dim()) if axes is None else axes.tolist()
     for i, axis in enumerate(axes):
+        before, after = int(pads[i]), int(pads[i + len(pads) // 2])
+        x = x.narrow(axis, max(-before, 0), x.shape[axis] - max(-before, 0) - max(-after, 0))
         n = x.shape[axis]
-        at = torch.arange(-int(pads[i]), n + int(pads[i + len(pads) // 2]))
+        at = torch.arange(-max(before, 0), n + max(after, 0))
         if mode == "edge":
             at = at.clamp(0, n - 1)
         elif mode == "wrap":
@@ -75,6 +77,8 @@ for _mode in ("reflect", "edge", "wrap"):
         ((5,), [2, 1]),
         ((2, 3), [1, 0, 0, 2]),
         ((2, 3), [0, -1, 1, 1]),
+        ((4, 4), [-1, 2, 2, -1]),
+        ((5,), [-2, 2]),
         ((2, 3, 4), [1, 1, 2, 0, 1, 3]),
         ((3, 3), [0, 0, 0, 0]),
         ((1, 2), [0, 1, 0, 1]),
