@@ -314,16 +314,43 @@ bool Roles::belongs_to_layer(Value constant) const {
           if (is_float(y.dtype()) && seen.insert(y.id()).second) open.push_back(y);
         });
       }
-      if (n.op() != "Add") continue;
-      const Value y = n.input(n.input(0) == v ? 1 : 0);
-      Node maker = y.producer();
-      while (maker && find_op(maker.op()) != nullptr && find_op(maker.op())->view)
-        maker = maker.input(0).producer();
-      if (!maker || !is_layer(maker) || !y.type().shape || y.rank() == 0) continue;
-      const Shape& shape = *y.type().shape;
-      const bool convolves = maker.op().find("Conv") != std::string::npos && shape.size() > 1;
-      if (const Dim& channels = convolves ? shape[1] : shape.back(); channels.known())
-        return channels.value() == 1;
+      if (has_bodies(n) ? is_bias_inside(n, v) : is_bias(n, v, Value())) return true;
+    }
+  }
+  return false;
+}
+
+/// Does n add v to, or take it from, what a layer of one channel made? `y`: the other operand,
+/// where n is in a body that has it from outside; else none.
+bool Roles::is_bias(Node n, Value v, Value y) const {
+  if (n.op() != "Add" && n.op() != "Sub") return false;
+  if (!y) y = n.input(n.input(0) == v ? 1 : 0);
+  Node maker = y.producer();
+  while (maker && find_op(maker.op()) != nullptr && find_op(maker.op())->view)
+    maker = maker.input(0).producer();
+  if (!maker || !is_layer(maker) || !y.type().shape || y.rank() == 0) return false;
+  const Shape& shape = *y.type().shape;
+  const bool convolves = maker.op().find("Conv") != std::string::npos && shape.size() > 1;
+  const Dim& channels = convolves ? shape[1] : shape.back();
+  return channels.known() && channels.value() == 1;
+}
+
+/// The same of the bodies of a branch or loop, for what is made outside of them.
+bool Roles::is_bias_inside(Node n, Value v) const {
+  for (int i = 0; i < n.input_count(); ++i) {
+    if (n.input(i) != v) continue;
+    for (const auto& [body, within] : inside(n, i)) {
+      for (int j = 0; j < n.input_count(); ++j) {
+        for (const auto& [same, other] : inside(n, j)) {
+          if (same != body || j == i) continue;
+          for (Node inner : body->nodes()) {
+            const bool both = inner.input_count() == 2 &&
+                              ((inner.input(0) == within && inner.input(1) == other) ||
+                               (inner.input(1) == within && inner.input(0) == other));
+            if (both && is_bias(inner, within, n.input(j))) return true;
+          }
+        }
+      }
     }
   }
   return false;

@@ -57,6 +57,8 @@ class Roles {
   std::string other_use(Value constant) const;  // than as a single number
   std::string use(Node n, int input) const;
   bool belongs_to_layer(Value constant) const;
+  bool is_bias(Node n, Value v, Value y) const;
+  bool is_bias_inside(Node n, Value v) const;
   bool weighs(Value picked) const;
 
   std::vector<Traits> traits_;  // by value id

@@ -101,6 +101,13 @@ TEST(Roles, SingleNumbersAreWeightsOfLayersAlone) {
        "y = Gemm<transB = 1>(m, v, b)",
        {"w", "v", "b"},
        {}},
+      {"bias in a branch",
+       "float[n, 1]",
+       "float[3, 1] v = {1, 2, 3}, float[1] b = {0}, bool c = {1},",
+       "q = MatMul(m, v)  y = If(c)<then_branch = t () => (float[n, 1] o) { o = Sub(q, b) }, "
+       "else_branch = e () => (float[n, 1] o) { o = Add(q, b) }>",
+       {"w", "v", "b"},
+       {}},
       {"slope",
        "float[n, 3]",
        "float[1] slope = {0.25},",
