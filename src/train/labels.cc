@@ -1,6 +1,7 @@
 #include "train/labels.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -89,6 +90,7 @@ std::optional<LabelForm> label_form(const TrainingOptions& options,
   if (label == inputs.end()) return {};
   LabelForm form{.input = *label, .ignored = options.ignore_index};
   form.classes = options.loss == "softmax_cross_entropy";
+  form.broadcasts = options.loss == "mse";
   const std::string wanted = options.output.empty() ? "loss" : options.output;
   const auto scores = outputs.size() == 1 ? outputs.begin() : named(outputs, wanted);
   if (form.classes && scores != outputs.end() && scores->has_rank && !scores->dims.empty()) {
@@ -110,6 +112,15 @@ Tensor as_labels(const Tensor& labels, const LabelForm& form) {
   const bool more = has_axis_more(dims, form);
   const bool less = form.input.has_rank && dims.size() + 1 == wanted.size() && wanted.back() == 1;
   const bool known = converts(labels.dtype(), DType::f64);
+  if (form.broadcasts && (less || (more && dims.back() == 1))) {
+    throw ShapeError(ErrorParts{
+        .what = "Labels have another rank than the output that they are compared with.",
+        .node = form.input.name,
+        .expected = form.input.text(),
+        .received = fmt::format("{}[{}]", name_of(labels.dtype()), fmt::join(labels.dims(), ", ")),
+        .remedy = less ? "Give the labels a last axis of one element: labels[:, None]."
+                       : "Take the last axis off: labels[:, 0]."});
+  }
   if (more && dims.back() == 1) {
     dims.pop_back();
     fed = labels.reshaped(std::move(dims));

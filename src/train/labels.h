@@ -14,6 +14,7 @@ namespace steep {
 struct LabelForm {
   TensorInfo input;                  ///< of the label
   bool classes = false;              ///< numbers of classes, int64; else floats
+  bool broadcasts = false;           ///< of another rank, every label would meet every output
   int64_t count = -1;                ///< of classes; -1 when the model leaves it open
   std::optional<int64_t> ignored{};  ///< the number of no class, which counts for nothing
 };
@@ -28,7 +29,8 @@ bool suits(const Tensor& labels, const LabelForm& form);
 
 /// Labels in the form that the loss takes; what it does not know is left to the loss to refuse.
 ///
-/// A last axis of one element is added or taken away where that gives the loss's shape. Numbers of
+/// A last axis of one element is added or taken away where that gives the loss's shape; labels of
+/// mse have to be of the output's rank, or this throws ShapeError. Numbers of
 /// classes may be floats that are whole, and one-hot rows: an axis of `count` numbers more, of any
 /// dtype, one of them 1 and the rest 0. Dtypes are converted as convert() does it. Throws DataError
 /// that names the element or row: a fraction, a row that is not one-hot, a number that does not

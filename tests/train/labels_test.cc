@@ -72,6 +72,12 @@ TEST(Labels, OfNumbersMayHaveAnAxisOfOneMoreOrLess) {
   EXPECT_EQ(as_labels(column, numbers({-1, 1})).data(), column.data());
   EXPECT_EQ(as_labels(flat, numbers({-1, 2})).dims(), Dims{2});  // left to the loss
   EXPECT_EQ(as_labels(Tensor::from<int64_t>({1, 2}, {2}), numbers({-1, 1})).dtype(), DType::f32);
+  for (auto form : {numbers({-1, 1}), numbers({-1})}) {
+    form.broadcasts = true;
+    const Tensor& other = form.input.dims.size() == 2 ? flat : column;
+    EXPECT_THROW(as_labels(other, form), ShapeError);
+    EXPECT_NO_THROW(as_labels(form.input.dims.size() == 2 ? column : flat, form));
+  }
 }
 
 TEST(Labels, OfASessionAreConvertedAsItsArraysAre) {

@@ -32,8 +32,8 @@ class TrainingSession(_steep.TrainingSession):
     Arrays are NumPy's, PyTorch's or any that speak DLPack; results are ``steep.Tensor``. Data of
     another type than the model's inputs is converted: float64 and float16 to float32 and the
     reverse, int32 labels to int64. Numbers that do not fit, and floats for integers, are refused.
-    Labels may be [n] for [n, 1] and the reverse; those of softmax cross entropy may also be floats
-    that are whole, or one-hot rows.
+    Labels may be [n] for [n, 1] and the reverse, but not those of "mse", which would broadcast;
+    those of softmax cross entropy may also be floats that are whole, or one-hot rows.
 
     >>> session = TrainingSession("model.onnx", loss="mse", optimizer="sgd", lr=0.1)
     >>> session.step(x, y).loss
