@@ -34,6 +34,7 @@ std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, con
 PendingRun::PendingRun(std::shared_ptr<MemoryPool> pool, int threads)
     : state_(new State{std::move(pool), threads, {}, {}, {}, {}}) {}
 PendingRun::~PendingRun() = default;
+bool PendingRun::in_segments() const { return state_->segmented.has_value(); }
 
 Program::Program(Graph graph, ProgramOptions options) : impl_(std::make_unique<Impl>()) {
   impl_->graph = std::move(graph);

@@ -52,6 +52,8 @@ class Executable;
 class PendingRun {
  public:
   ~PendingRun();
+  /// Does the graph run in segments, so that rebind() throws?
+  bool in_segments() const;
 
  private:
   friend class Program;

@@ -48,13 +48,14 @@ ForwardResult GradientProgram::forward(GradientRun& run, bool gradients) {
   const std::lock_guard turn(programs_.turn);
   run.program = id_;
   run.pattern = pattern(gradients);
+  run.copies.clear();
   if (gradients && !foreseen_) {  // forward may have to run again
+    for (const Tensor& input : run.inputs) run.copies.push_back(input.clone());
     for (size_t i = 0; i < may_change_.size(); ++i) {
-      if (may_change_[i]) run.inputs[i] = run.inputs[i].clone();
+      if (may_change_[i]) run.inputs[i] = run.copies[i];
     }
-    run.copied = true;
   }
-  return start(run);
+  return start(run, run.inputs);
 }
 
 std::vector<Tensor> GradientProgram::backward(GradientRun& run, std::span<const Tensor> gradients) {
@@ -73,7 +74,7 @@ std::vector<Tensor> GradientProgram::backward(GradientRun& run, std::span<const 
   foreseen_ = run.pending && run.pattern == pattern;
   Program& program = compile(pattern);
   if (!foreseen_) {
-    if (run.changed && !run.copied) {
+    if (run.changed && run.copies.empty()) {
       throw DataError({.what = "What forward read was written to since, and this backward needs "
                                "all of it: gradients come from other results than in the last "
                                "call, or backward runs a second time.",
@@ -81,10 +82,11 @@ std::vector<Tensor> GradientProgram::backward(GradientRun& run, std::span<const 
     }
     run.pending.reset();
     run.pattern = pattern;
-    start(run);
-  } else if (run.moved) {
-    program.rebind(*run.pending, run.inputs);
+    start(run, run.copies.empty() ? run.inputs : run.copies);
+    // as where forward has run once: what may not change is read where it lies
+    run.moved = !run.copies.empty() && !run.pending->in_segments();
   }
+  if (run.moved) program.rebind(*run.pending, run.inputs);
   run.moved = false;
   std::vector<Tensor> made = program.backward(std::move(run.pending), seeds);
   std::vector<Tensor> results;
@@ -189,12 +191,12 @@ Graph GradientProgram::with_gradients(const GradientPattern& pattern) {
 }
 
 /// The run that waits for backward goes to `run`.
-ForwardResult GradientProgram::start(GradientRun& run) {
+ForwardResult GradientProgram::start(GradientRun& run, std::span<const Tensor> inputs) {
   Program& program = compile(run.pattern);
   program.set_seed(run.seed);
   program.set_run_count(0);  // the seed differs from run to run
   const std::vector<bool> none;
-  ForwardResult result = program.forward(run.inputs, run.copied ? none : may_change_);
+  ForwardResult result = program.forward(inputs, run.copies.empty() ? may_change_ : none);
   run.pending = std::move(result.pending);
   return result;
 }

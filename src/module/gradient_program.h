@@ -34,9 +34,9 @@ struct GradientRun {
   uint64_t program = 0;  ///< which one ran
   GradientPattern pattern{};
   std::vector<Tensor> inputs{};
+  std::vector<Tensor> copies{};  ///< of all inputs, made where forward may have to run again
   bool moved = false;    ///< set by who put another tensor of the same values into `inputs`
   bool changed = false;  ///< set by who knows that one that may change did: its values are gone
-  bool copied = false;   ///< those in `inputs` that may change are copies
   uint64_t seed = 0;
   std::unique_ptr<PendingRun> pending{};  ///< null once backward has used it
 };
@@ -84,7 +84,7 @@ class GradientProgram {
   GradientPattern pattern(bool gradients) const;
   Program& compile(const GradientPattern& pattern);
   Graph with_gradients(const GradientPattern& pattern);
-  ForwardResult start(GradientRun& run);
+  ForwardResult start(GradientRun& run, std::span<const Tensor> inputs);
 
   const uint64_t id_;
   Graph graph_;

@@ -55,6 +55,22 @@ TEST_F(GradientPrograms, GivesWhatTheTapeAsksFor) {
   EXPECT_EQ(program.program_count(), 2U);
 }
 
+TEST_F(GradientPrograms, ForwardThatRunsAgainReadsWhatItReadBefore) {
+  Graph g;
+  Value x = g.add_input("x", kVector);
+  Value w = g.add_input("w", kVector);
+  g.add_output("squares", x * w * (x * w));
+  g.add_output("scaled", x * w);
+  GradientProgram squares(g, {.input_gradients = {"x", "w"}});
+  GradientRun run = run_of({2, 3});
+  squares.forward(run, true);
+  run.inputs[0].data<double>()[0] = 100;
+  const Tensor first[] = {ones, Tensor()};  // not foreseen
+  const std::vector<Tensor> made = squares.backward(run, first);
+  EXPECT_EQ(at(made[0], 0), 2 * (2 * 10) * 10);   // of the product that forward made,
+  EXPECT_EQ(at(made[1], 0), 2 * (2 * 10) * 100);  // times what backward reads where it lies
+}
+
 TEST_F(GradientPrograms, RunsMayWaitForEachOther) {
   GradientRun a = run_of({2, 3}), b = run_of({5, 7});
   program.forward(a, true);
