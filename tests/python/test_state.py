@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import OrderedDict, deque
 
 import pytest
 import torch
@@ -23,6 +24,8 @@ class Net(nn.Module):
         self.weight = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
         self.step, self.rate, self.average = 0, 1.0, 0.0
         self.history, self.state, self.name = [], {"n": 0, "r": 1.0}, ""
+        self.inner = nn.Linear(3, 3)
+        self.recent, self.order = deque(maxlen=3), OrderedDict(a=1, b=2, c=3)
         self.function = function
 
     def forward(self, x, *arguments):
@@ -99,6 +102,16 @@ def cut(m, y, step):
     return y[step % 2 :].sum()
 
 
+def recent(m, y):
+    m.recent.append(y.detach())
+    return m.inner(y) * torch.stack([*m.recent]).sum(0)
+
+
+def moved(m, y):
+    m.order.move_to_end(next(iter(m.order)))
+    return y * [*m.order.values()][-1]
+
+
 STATE = {
     "int": (counted(lambda m, y, n: y * n), 2),
     "quotient": (counted(lambda m, y, n: y * (n / 100)), 2),
@@ -125,10 +138,16 @@ STATE = {
     "dict": (held, 2),
     "global": (lambda m, y: y * GLOBAL, 2),
     "global list": (lambda m, y: y * LISTED[0], 2),
+    "order of keys": (moved, 4),
 }
 
 # What no input can be: what holds it, and what that calls, become some graphs each.
-LEFT = {"name": counted(named), "list of tensors": history, "list": lengths}
+LEFT = {
+    "name": counted(named),
+    "list of tensors": history,
+    "list": lengths,
+    "deque": recent,
+}
 
 ARGUMENTS = {
     "float": (lambda m, y, t: y / t, lambda k: (1.01 - k / 50,), 2),
@@ -158,7 +177,7 @@ def compare(function, most, arguments=lambda k: ()):
             y.sum().backward()
             results.append((y, x.grad, net.weight.grad))
         torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5, msg=f"call {k}")
-    for name in ("step", "rate", "state", "name"):
+    for name in ("step", "rate", "state", "name", "recent", "order"):
         assert repr(getattr(wrapped.module, name)) == repr(getattr(module, name)), name
     assert wrapped.module.average == pytest.approx(module.average, rel=1e-5)
     assert len(module.history) == len(wrapped.module.history)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import types
@@ -13,7 +14,10 @@ from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.source import AttrSource, GlobalStateSource
 from torch._dynamo.variables import (
+    BaseListVariable,
     CellVariable,
+    ConstantVariable,
+    ConstDictVariable,
     UnspecializedNNModuleVariable,
     UserDefinedObjectVariable,
     builder,
@@ -29,6 +33,21 @@ EFFECTS_OF_DICT = Substitution(
     "side_effects",
     "Attributes that forward writes after `torch.cond` or a tensor's hook would get lost.",
     absent=True,
+)
+KEYS_GUARD = Substitution(
+    ConstDictVariable,
+    "install_dict_keys_match_guard",
+    "Dynamo has no guard on the order of an OrderedDict's keys.",
+)
+HAS_NEW_ITEMS = Substitution(
+    ConstDictVariable,
+    "has_new_items",
+    "The order that forward gives the keys of an OrderedDict would get lost.",
+)
+CLASS_OF_LIST = Substitution(
+    BaseListVariable,
+    "cls_for_instance",
+    "Dynamo takes a deque of a greatest length for one without.",
 )
 FIND_IN_CLASS = Substitution(
     UserDefinedObjectVariable,
@@ -65,7 +84,11 @@ def noticed() -> Iterator[None]:
     - the methods that classes have under the names that were looked up, ``forward`` among them;
     - as many hooks of all modules as there are;
     - an argument that is a global's object, if it was (a list, a dict, a tensor);
-    - objects of one type that are two, if they were and one is changed.
+    - objects of one type that are two, if they were and one is changed;
+    - the order of an OrderedDict's keys, where all of them are read.
+
+    A deque has the greatest length that it was made with, and keys keep the order that forward
+    gives them.
 
     Attributes that forward writes after ``torch.cond`` or a tensor's ``register_hook`` are written.
     """
@@ -76,6 +99,9 @@ def noticed() -> Iterator[None]:
             CALL_MODULE: _call_module,
             DUPLICATE_GUARD: _are_one,
             SAVE_EFFECTS: _write_apart,
+            KEYS_GUARD: _match_keys,
+            HAS_NEW_ITEMS: _is_changed,
+            CLASS_OF_LIST: staticmethod(_class_for),
         }
     ):
         yield
@@ -98,6 +124,9 @@ _find = UserDefinedObjectVariable.get_source_by_walking_mro
 _call = UnspecializedNNModuleVariable.call_function
 _guard_one = builder.make_dupe_guard
 _write = SideEffects.codegen_save_tempvars
+_match = ConstDictVariable.install_dict_keys_match_guard
+_has_new = ConstDictVariable.has_new_items
+_class = BaseListVariable.cls_for_instance
 
 
 def _find_in_class(self: Any, tx: Any, name: str) -> Any:
@@ -131,6 +160,36 @@ def _write_apart(self: Any, cg: Any) -> None:
         guard = functools.partial(_are_apart, changed, [v.source for v in named])
         install_guard(Guard(GlobalStateSource(), guard))
     _write(self, cg)
+
+
+def _match_keys(self: Any) -> None:
+    _match(self)
+    # PyTorch's condition walks the dict beneath, whose order ``move_to_end`` does not change
+    if self.user_cls is collections.OrderedDict and _has_name(self.source):
+        install_guard(self.source.make_guard(_has_order))
+
+
+def _is_changed(self: Any) -> Any:
+    return _has_new(self) or [*self.original_items] != [k.vt for k in self.items]
+
+
+def _has_order(builder: Any, guard: Guard) -> None:
+    keys = [*builder.get(guard)]
+    if all(ConstantVariable.is_literal(k) for k in keys):
+        holds = f"[*{guard.name}] == {keys!r}"
+        builder.object_aliasing_guard_codes.append((holds, f"{holds}  # in this order"))
+
+
+def _class_for(value: Any) -> Any:
+    if not isinstance(value, collections.deque) or value.maxlen is None:
+        return _class(value)
+
+    def make(items: list[Any], source: Source) -> Any:
+        length = AttrSource(source, "maxlen")
+        install_guard(length.make_guard(GuardBuilder.CONSTANT_MATCH))
+        return _class(value)(items, ConstantVariable.create(value.maxlen), source=source)
+
+    return make
 
 
 def _has_name(source: Source | None) -> bool:
