@@ -67,6 +67,47 @@ def check(module, ours, *args, tolerance=1e-12):
         close(value, right, tolerance)
 
 
+NUMBERS = {  # whose dtype is the default's
+    "range": lambda: torch.arange(0, 0.3, 0.1),
+    "range down": lambda: torch.arange(1, 0.27, -0.11),
+    "ends": lambda: torch.linspace(0, 0.1, 3),
+    "full": lambda: torch.full((2,), 0.1),
+    "filled": lambda: torch.zeros(2).fill_(0.1),
+    "sum": lambda: torch.ones(2) * 0.1 + torch.eye(2),
+    "root": lambda: torch.arange(4) ** 0.5,
+    "hann": lambda: torch.hann_window(5),
+    "hamming": lambda: torch.hamming_window(5),
+    "blackman": lambda: torch.blackman_window(5),
+    "one": lambda: torch.hann_window(1) + torch.hamming_window(1),
+}
+
+
+class Numbers(nn.Module):
+    def forward(self, x):
+        return [x * 2, *(f() for f in NUMBERS.values())]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_numbers_in_the_default_dtype(dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        right, made = (net(torch.ones(2)) for net in (Numbers(), ORTModule(Numbers())))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    digits = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2}[dtype]
+    for name, a, b in zip(NUMBERS, made[1:], right[1:], strict=True):
+        torch.testing.assert_close(
+            a, b, rtol=digits, atol=digits, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def test_a_range_that_ends_at_a_fraction_of_an_extent():
+    module = Of(lambda x: x.sum() * torch.arange(0, x.shape[0] * 0.3, 0.1))
+    ours = ORTModule(module)
+    for rows in (2, 3, 4):
+        torch.testing.assert_close(ours(torch.ones(rows)), module(torch.ones(rows)))
+
+
 class Every(nn.Module):
     """Each function of a table, of an argument of its own: one capture for all."""
 

@@ -91,6 +91,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     keep_whole(traced.graph)
     decompose(traced, _registry().is_registered)
     compute_in_float32(traced)
+    _say_dtypes(traced.graph)
     program = _as_program(traced)
     _make_first_operands_tensors(program.graph)
     _fx_passes.insert_type_promotion_nodes(program.graph_module)
@@ -111,6 +112,41 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
         for name in [k for k in node.metadata_props if not k.startswith("steep.")]:
             del node.metadata_props[name]
     return model.model_proto
+
+
+def _say_dtypes(graph: torch.fx.Graph) -> None:
+    """Say what PyTorch makes of numbers, where the call leaves it to the default dtype.
+
+    The exporter would make float32 of them, and count the steps of a range in it. A range whose
+    ends are fractions of extents is bound to them.
+    """
+    for node in list(graph.nodes):
+        value = node.meta.get("val")
+        if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(
+            value, torch.Tensor
+        ):
+            continue
+        operands = [n.meta.get("val") for n in node.all_input_nodes]
+        if node.target is torch.ops.aten.pow.Tensor_Scalar and operands[0].dtype != value.dtype:
+            with graph.inserting_before(node):
+                base = graph.call_function(
+                    torch.ops.aten._to_copy.default, node.args[:1], {"dtype": value.dtype}
+                )
+            base.meta = {**node.meta, "val": operands[0].to(value.dtype)}
+            node.args = (base, *node.args[1:])
+        takes = any(a.name == "dtype" and a.kwarg_only for a in node.target._schema.arguments)
+        if takes and not any(isinstance(v, torch.Tensor) for v in operands):
+            if node.kwargs.get("dtype") is None:
+                node.update_kwarg("dtype", value.dtype)
+            node.args = tuple(_bound(a) if node.target in _RANGES else a for a in node.args)
+
+
+_RANGES = [getattr(torch.ops.aten.arange, o) for o in torch.ops.aten.arange.overloads()]
+
+
+def _bound(argument: Any) -> Any:
+    value = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
+    return float(value) if isinstance(value, torch.SymFloat) else argument
 
 
 def _make_first_operands_tensors(graph: torch.fx.Graph) -> None:

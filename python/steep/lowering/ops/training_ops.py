@@ -70,6 +70,10 @@ def _batch_norm_without_statistics(  # noqa: PLR0917, as ATen has it
     return _batch_norm(input, weight, bias, zeros, ones, True, momentum, eps)[:3]
 
 
+_FLOATS = {int(getattr(ir.DataType, name)) for name in ("FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE")}
+_DOUBLE = int(ir.DataType.DOUBLE)
+
+
 def _range(  # noqa: PLR0917, as ATen has it
     start: Any,
     end: Any,
@@ -79,15 +83,41 @@ def _range(  # noqa: PLR0917, as ATen has it
     device: str = "",
     pin_memory: bool = False,
 ) -> Any:
-    """Return start, start + step, …, of float numbers: how many there are needs all digits."""
-    floats = (int(ir.DataType.FLOAT), int(ir.DataType.DOUBLE))
-    if dtype not in floats or any(isinstance(n, ir.Value) for n in (start, end, step)):
+    """Return start, start + step, …, of float numbers: how many there are needs all digits.
+
+    Raises NotImplementedError for fractions that are known at a call only: those are in float32.
+    """
+    given = [n for n in (start, end, step) if isinstance(n, ir.Value)]
+    if dtype not in _FLOATS or given:
+        if dtype in _FLOATS and any(n.dtype in _FLOATS for n in given):
+            raise NotImplementedError("a range whose ends are fractions, and change")
         return aten_arange_start_step(start, end, step, dtype)
     count = max(0, math.ceil((end - start) / step))
     ints = opset18.Range(*(opset18.Constant(value_int=n) for n in (0, count, 1)))
-    first, by = (opset18.Cast(float(n), to=floats[1]) for n in (start, step))
-    steps = opset18.Mul(opset18.Cast(ints, to=floats[1]), by)
+    first, by = (opset18.Cast(float(n), to=_DOUBLE) for n in (start, step))
+    steps = opset18.Mul(opset18.Cast(ints, to=_DOUBLE), by)
     return opset18.Cast(opset18.Add(first, steps), to=dtype)
+
+
+def _window(*factors: float) -> Any:
+    """Return a translation of the window that is a sum of factors · cos(2 pi k i / length)."""
+
+    def of_length(
+        window_length: Any, dtype: int, layout: str = "", device: str = "", pin_memory: bool = False
+    ) -> Any:
+        zero, one = (opset18.Constant(value_int=n) for n in (0, 1))
+        known = isinstance(window_length, ir.Value)
+        length = window_length if known else opset18.Constant(value_int=window_length)
+        i = opset18.Cast(opset18.Range(zero, length, one), to=_DOUBLE)
+        turns = opset18.Div(i, opset18.Cast(length, to=_DOUBLE))
+        total = opset18.Mul(i, _like(i, 0.0))
+        for k, factor in enumerate(factors):
+            wave = opset18.Cos(opset18.Mul(turns, _like(i, 2 * math.pi * k)))
+            total = opset18.Add(total, opset18.Mul(wave, _like(i, factor)))
+        alone = opset18.Equal(length, one)  # which PyTorch leaves whole
+        return opset18.Cast(opset18.Where(alone, _like(i, 1.0), total), to=dtype)
+
+    return of_length
 
 
 def _at_least(axes: dict[int, list[int]]) -> tuple[Any, Any]:
@@ -218,6 +248,9 @@ TRAINED: dict[Any, Any] = {
     torch.ops.aten.col2im.default: _folded,
     torch.ops.aten.addbmm.default: _added_product(_product_of_batches),
     torch.ops.aten.addmv.default: _added_product(opset18.MatMul),
+    torch.ops.aten.blackman_window.default: _window(0.42, -0.5, 0.08),
+    torch.ops.aten.hamming_window.default: _window(0.54, -0.46),
+    torch.ops.aten.hann_window.default: _window(0.5, -0.5),
     torch.ops.aten.baddbmm.default: _added_product(opset18.MatMul),
     torch.ops.aten.conv3d.default: _convolution_of_volumes,
     torch.ops.aten.copy.default: _copied,
