@@ -35,7 +35,7 @@ struct GradientRun {
   GradientPattern pattern{};
   std::vector<Tensor> inputs{};
   std::vector<Tensor> copies{};  ///< of all inputs, made where forward may have to run again
-  bool moved = false;    ///< set by who put another tensor of the same values into `inputs`
+  bool moved = false;            ///< set by who put another tensor of the same values into `inputs`
   bool changed = false;  ///< set by who knows that one that may change did: its values are gone
   uint64_t seed = 0;
   std::unique_ptr<PendingRun> pending{};  ///< null once backward has used it
