@@ -484,8 +484,8 @@ def test_labels_that_name_no_class(labels, text):
         session.step(data()[0][:4], labels)
 
 
-@pytest.mark.parametrize("loss", ["mse", "binary_cross_entropy_with_logits"])
-def test_labels_with_an_axis_more_or_less(loss):
+def test_labels_with_an_axis_more_or_less():
+    loss = "binary_cross_entropy_with_logits"
     session = steep.TrainingSession(linear(), loss=loss, optimizer="sgd")
     x, y = data()
     y = (y > 0).astype(np.float32)
@@ -494,3 +494,12 @@ def test_labels_with_an_axis_more_or_less(loss):
         other = session.gradients(x, labels)
         assert other[0] == right[0]
         np.testing.assert_array_equal(other[1]["w"].numpy(), right[1]["w"].numpy())
+
+
+def test_labels_that_would_broadcast_are_refused():
+    """As in PyTorch: [n] and [n, 1] are [n, n], another loss than is meant."""
+    session = steep.TrainingSession(linear(), loss="mse", optimizer="sgd")
+    x, y = data()
+    for labels, remedy in ((y[:, 0], "labels\\[:, None\\]"), (y[:, :, None], "last axis off")):
+        with pytest.raises(steep.ShapeError, match=remedy):
+            session.gradients(x, labels)
