@@ -41,5 +41,6 @@ add_library(steep_onnx STATIC ${onnx_sources} ${onnx_generated})
 target_include_directories(steep_onnx SYSTEM PUBLIC ${onnx_root}/include ${onnx_root}/generated)
 target_compile_definitions(
   steep_onnx PUBLIC ONNX_NAMESPACE=onnx ONNX_ML=1 ONNX_USE_LITE_PROTO=1 __ONNX_NO_DOC_STRINGS)
-target_compile_options(steep_onnx PRIVATE -w)
+# Reading a model is no inner loop: the optimiser would take half of the time to compile.
+target_compile_options(steep_onnx PRIVATE -w -O1)
 target_link_libraries(steep_onnx PUBLIC protobuf::libprotobuf-lite Threads::Threads)
