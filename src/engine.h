@@ -72,7 +72,8 @@ struct DataResult {
 struct ForwardResult {
   std::vector<Tensor> outputs;          ///< the graph's forward outputs, in order
   std::unique_ptr<PendingRun> pending;  ///< null when the graph has no backward part
-  /// By output: will backward read its bytes, so that nobody may change them before?
+  /// By output: will backward read its bytes, so that nobody may change them before? Never, of one
+  /// that may change (ir/graph.h).
   std::vector<bool> read_by_backward{};
 };
 

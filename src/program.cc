@@ -261,8 +261,18 @@ ForwardResult Program::Impl::forward(std::span<const Tensor> inputs,
       if (may_change[i]) fed[i] = copy_of(fed[i]);  // a segment may read any of them
     }
     DataResult result = forward_in_segments(to_data(fed));
-    std::vector<bool> read(result.outputs.size(), result.pending != nullptr);  // any of them may be
-    return {to_tensors(result.outputs), std::move(result.pending), std::move(read)};
+    std::vector<Tensor> outputs = to_tensors(result.outputs);
+    std::vector<bool> read(outputs.size(), has_backward);  // any of them may be
+    size_t i = 0;
+    for (const Output& o : graph.outputs()) {
+      if (o.phase != Phase::forward) continue;
+      if (has_backward && o.may_change) {
+        outputs[i] = copy_of(outputs[i]);
+        read[i] = false;
+      }
+      ++i;
+    }
+    return {std::move(outputs), std::move(result.pending), std::move(read)};
   }
   Executable& exe = s->executable;
   std::unique_ptr<PendingRun> pending(new PendingRun(pool, threads));

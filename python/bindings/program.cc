@@ -168,25 +168,28 @@ void init_program(nb::module_& m) {
           "__init__",
           [](ModuleProgram* self, const nb::bytes& model, const Names& inputs,
              Names input_gradients, const std::string& precision,
-             const std::vector<ProviderChoice>& providers, Names may_change) {
+             const std::vector<ProviderChoice>& providers, Names may_change,
+             std::vector<bool> results_may_change) {
             new (self) ModuleProgram(model, inputs,
                                      {.input_gradients = std::move(input_gradients),
                                       .may_change = std::move(may_change),
+                                      .results_may_change = std::move(results_may_change),
                                       .precision = precision_from(precision),
                                       .devices = Devices::of(providers)});
           },
           nb::arg("model"), nb::arg("inputs"), nb::arg("input_gradients"),
           nb::arg("precision") = "fp32", nb::arg("providers") = std::vector<ProviderChoice>(),
-          nb::arg("may_change") = Names(),
+          nb::arg("may_change") = Names(), nb::arg("results_may_change") = std::vector<bool>(),
           nb::sig("def __init__(self, model: bytes, inputs: collections.abc.Sequence[str], "
                   "input_gradients: collections.abc.Sequence[str], precision: str = 'fp32', "
                   "providers: collections.abc.Sequence[ProviderChoice] = (), "
-                  "may_change: collections.abc.Sequence[str] = ()) -> None"),
+                  "may_change: collections.abc.Sequence[str] = (), "
+                  "results_may_change: collections.abc.Sequence[bool] = ()) -> None"),
           "model: serialised ONNX. inputs: names that forward() is fed, in order. "
           "input_gradients: names whose gradients backward() returns. precision: \"fp32\", "
           "\"bf16\" or \"fp16\". may_change: names of inputs that may be written to between "
-          "forward "
-          "and backward, which then reads copies. Raises ModelError.")
+          "forward and backward, which then reads copies. results_may_change: by output, may it "
+          "be written to likewise? One without a gradient always may. Raises ModelError.")
       .def("forward", &ModuleProgram::forward, nb::arg("arrays"), nb::arg("gradients"),
            nb::arg("seed") = 0,
            nb::sig("def forward(self, arrays: list[object], gradients: bool, seed: int = 0) -> "

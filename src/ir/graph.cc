@@ -106,7 +106,9 @@ void Graph::rebind(const Graph& from) {
   auto mine = [this](Value v) { return Value(this, v.id()); };
   for (Value v : from.inputs_) inputs_.push_back(mine(v));
   for (Value v : from.states_) states_.push_back(mine(v));
-  for (const Output& o : from.outputs_) outputs_.push_back({o.name, mine(o.value), o.phase});
+  for (const Output& o : from.outputs_) {
+    outputs_.push_back({o.name, mine(o.value), o.phase, o.may_change});
+  }
   for (const Update& u : from.updates_) updates_.push_back({mine(u.state), mine(u.value)});
 }
 
@@ -204,7 +206,10 @@ void Graph::add_update(Value state, Value value) {
 
 void Graph::set_outputs(std::vector<Output> outputs) {
   outputs_.clear();
-  for (Output& o : outputs) add_output(std::move(o.name), o.value, o.phase);
+  for (Output& o : outputs) {
+    add_output(std::move(o.name), o.value, o.phase);
+    outputs_.back().may_change = o.may_change;
+  }
 }
 
 void Graph::set_updates(std::vector<Update> updates) {

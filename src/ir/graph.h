@@ -103,6 +103,9 @@ struct Output {
   std::string name;
   Value value;
   Phase phase = Phase::forward;
+  /// The caller may write over a forward result before backward, which then reads bytes that the
+  /// caller does not hold.
+  bool may_change = false;
 };
 
 /// After a run `state` holds what `value` was. The planner lets the node that makes `value` write
@@ -133,6 +136,7 @@ class Graph {
   Node add_node(std::string op, std::span<const Value> inputs, int output_count, Attrs attrs = {},
                 std::string name = "");
   void add_output(std::string name, Value value, Phase phase = Phase::forward);
+  void let_output_change(size_t index) { outputs_[index].may_change = true; }
   void add_update(Value state, Value value);
   void set_outputs(std::vector<Output> outputs);
   void set_updates(std::vector<Update> updates);

@@ -28,6 +28,10 @@ GradientProgram::GradientProgram(Graph graph, GradientProgramOptions options)
       programs_({.precision = options.precision, .devices = std::move(options.devices)}) {
   recognise(graph_);
   find_differentiable();
+  for (size_t i = 0; i < differentiable_.size(); ++i) {
+    const auto& those = options.results_may_change;
+    if (!differentiable_[i] || (i < those.size() && those[i])) graph_.let_output_change(i);
+  }
   for (Value v : graph_.inputs()) random_ = random_ || is_seed(v);
   expected_ = first_guess();
   for (const std::string& name : input_names()) {

@@ -18,6 +18,9 @@ struct GradientProgramOptions {
   /// Inputs that somebody may write to between forward and backward. A backward that reads them
   /// reads copies, made in forward.
   std::vector<std::string> may_change{};
+  /// By output: may the caller write to it between forward and backward? Backward then reads bytes
+  /// of its own. None, when empty; an output without a gradient always may.
+  std::vector<bool> results_may_change{};
   Precision precision = Precision::fp32;
   Devices devices{};
 };

@@ -108,11 +108,33 @@ class Planner {
         if (n.output(i)) root_[n.output(i).id()] = root_[n.input(0).id()];
       }
     }
-    for (const Output& o : g().outputs()) last_use_[root_[o.value.id()]] = INT32_MAX;
+    find_kept_apart();
+    for (const Output& o : g().outputs()) {
+      if (!kept_apart(o)) last_use_[root_[o.value.id()]] = INT32_MAX;
+    }
     // copied at the end of the phase, unless it was written in place
     for (const Update& u : g().updates()) last_use_[root_[u.value.id()]] = INT32_MAX;
     wanted_outside_.assign(g().value_count(), 0);
-    for (const Output& o : g().outputs()) wanted_outside_[root_[o.value.id()]] = 1;
+    for (const Output& o : g().outputs()) {
+      if (!kept_apart(o)) wanted_outside_[root_[o.value.id()]] = 1;
+    }
+  }
+
+  void find_kept_apart() {
+    backward_reads_.assign(g().value_count(), 0);
+    for (Node n : order_) {
+      for (int i = 0; n.phase() == Phase::backward && i < n.input_count(); ++i) {
+        if (n.input(i)) backward_reads_[root_[n.input(i).id()]] = 1;
+      }
+    }
+    for (const Output& o : g().outputs()) {
+      if (o.phase == Phase::backward) backward_reads_[root_[o.value.id()]] = 1;
+    }
+  }
+
+  /// Does the caller get a copy, because backward reads the value and the caller may write over it?
+  bool kept_apart(const Output& o) const {
+    return o.may_change && backward_reads_[root_[o.value.id()]] != 0;
   }
 
   /// Output buffer for a value whose bytes the caller will hold: the whole chain of views leads to
@@ -257,8 +279,8 @@ class Planner {
   }
 
   /// Copies what the phase promised but did not make in place: updates computed elsewhere, outputs
-  /// that are inputs, constants or states, or that lie where another output does. The caller may
-  /// write into one result without changing another.
+  /// that are inputs, constants or states, that lie where another output does, or that are kept
+  /// apart. The caller may write into one result without changing another.
   void end_of_phase(Phase phase) {
     for (const Output& o : g().outputs()) {
       if (o.phase != phase) continue;
@@ -266,7 +288,8 @@ class Planner {
       const Storage storage = plan_.buffers[static_cast<size_t>(p.buffer)].storage;
       const Buffer& b = plan_.buffers[static_cast<size_t>(p.buffer)];
       const bool own = storage == Storage::output && b.phase == phase;
-      if (!own || !take_result(p, o.value.type().nbytes())) p = copy_to_output(o, p, phase);
+      if (!own || kept_apart(o) || !take_result(p, o.value.type().nbytes()))
+        p = copy_to_output(o, p, phase);
       plan_.outputs.push_back({o.name, p, o.value.dtype(), o.value.type().dims(), phase});
     }
     for (const Update& u : g().updates()) {
@@ -376,6 +399,7 @@ class Planner {
   std::vector<Node> order_;
   std::vector<Place> places_;          // by value id
   std::vector<char> wanted_outside_;   // by root value id
+  std::vector<char> backward_reads_;   // by root value id
   std::vector<Value> overwritten_by_;  // by value id: the output that takes its buffer over
   std::vector<Value> updates_state_;   // by value id: the state that it becomes
   std::vector<uint32_t> root_;         // by value id

@@ -71,6 +71,27 @@ TEST_F(GradientPrograms, ForwardThatRunsAgainReadsWhatItReadBefore) {
   EXPECT_EQ(at(made[1], 0), 2 * (2 * 10) * 100);  // times what backward reads where it lies
 }
 
+/// Both results are read by backward: exp(x) and a view of it.
+TEST(GradientProgramsWhoseResultsChange, ReadBytesOfTheirOwn) {
+  Graph g;
+  const Value x = g.add_input("x", kVector);
+  const Value y = apply("Exp", {x});
+  g.add_output("all", y);
+  g.add_output("again", y);
+  for (const bool both : {false, true}) {
+    GradientProgram program(g, {.input_gradients = {"x"}, .results_may_change = {true, both}});
+    GradientRun run;
+    run.inputs = {Tensor::from<double>({0, 0}, {2})};
+    ForwardResult result = program.forward(run, true);
+    EXPECT_EQ(result.read_by_backward, (std::vector<bool>{false, !both}));
+    result.outputs[0].data<double>()[0] = 100;
+    EXPECT_EQ(at(result.outputs[1], 0), 1);
+    const Tensor ones = Tensor::from<double>({1, 1}, {2});
+    const Tensor gradients[] = {ones, ones};
+    EXPECT_EQ(at(program.backward(run, gradients)[0], 0), 2);
+  }
+}
+
 TEST_F(GradientPrograms, RunsMayWaitForEachOther) {
   GradientRun a = run_of({2, 3}), b = run_of({5, 7});
   program.forward(a, true);

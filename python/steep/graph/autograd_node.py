@@ -93,7 +93,6 @@ class Call:
         places = range(count)
         self.in_place = [i for i in places if not kept_inputs or kept_inputs[i]]
         self.may_change = sorted({*places}.difference(self.in_place))
-        self.kept_results = kept_results
         self.names, self.inputs, self.count = names, inputs, count
         self.connected = connected
         self.wanted_inputs = wanted_inputs
@@ -108,6 +107,7 @@ class Call:
             precision=precision,
             providers=self.providers,
             may_change=[named[i] for i in self.may_change if i in named],
+            results_may_change=[not kept for kept in kept_results],
         )
         announce_precision(precision)
         self.announced = False
@@ -218,13 +218,7 @@ class Autograd(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         # The engine holds the bytes; saving them makes PyTorch notice when they change too early,
         # and refuse a second backward that nobody asked to retain.
-        held = []
-        for i, constant in enumerate(call.constant_results):
-            # without a history, or where PyTorch's backward does not read it, it may be written to
-            if read[i] and (constant or (call.kept_results and not call.kept_results[i])):
-                results[i] = results[i].clone()
-            elif read[i]:
-                held.append(results[i])
+        held = [result for result, is_read in zip(results, read, strict=True) if is_read]
         ctx.mark_non_differentiable(
             *(r for r, constant in zip(results, call.constant_results, strict=True) if constant)
         )
@@ -254,6 +248,8 @@ class Autograd(torch.autograd.Function):
         # freed and gathered anew, in between
         moved = call.moved(aliases, ctx.pointers)
         capsules = call.program.backward(ctx.run, arrays, moved, changed)
+        if saved and not torch._C._autograd._get_current_graph_task_keep_graph():
+            ctx.run = None  # with its copies of inputs: another backward ends at saved_tensors
         found = [None if c is None else from_dlpack(c) for c in capsules]
         if None in capsules and call.connected:
             _fill_in_zeros(call, found, gradients, ctx.shapes)
