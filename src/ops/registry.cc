@@ -239,6 +239,7 @@ namespace steep {
   X(SteepSumPool) \
   X(SteepSumPoolGrad) \
   X(SteepSumTo) \
+  X(SteepTopK) \
   X(SteepTriangularSolve) \
   X(SteepWithGradient) \
   X(SteepZerosLike)

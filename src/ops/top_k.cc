@@ -6,7 +6,9 @@ namespace {
 
 Grads top_k_vjp(Node n, const Grads& dy) {
   if (!dy[0]) return {};
-  return {apply("ScatterElements", {zeros_like(n.input(0)), n.output(1), dy[0]},
+  const std::vector operands{n.input(0), n.input(1)};
+  const Value indices = n.output(1) ? n.output(1) : apply_n("TopK", operands, 2, n.attrs())[1];
+  return {apply("ScatterElements", {zeros_like(n.input(0)), indices, dy[0]},
                 {{"axis", integer_of(n, "axis")}})};
 }
 

@@ -210,7 +210,7 @@ def one_node(op, outputs=1, dtype=onnx.TensorProto.FLOAT, inputs="ab", **attrs):
 
 IN_FILES = (
     *("TriangularSolve", "Cholesky", "CholeskySolve", "Solve", "SlogDet"),
-    *("LU", "LUSolve", "LUSlogDet", "SafeSoftmax"),
+    *("LU", "LUSolve", "LUSlogDet", "SafeSoftmax", "TopK"),
 )
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from .row import SHAPES, floats, ints, table
+from .row import SHAPES, apart, floats, ints, table
 
 ROWS, row = table()
 
@@ -50,6 +50,27 @@ for _x, _axis in [((2, 3, 4), 1), ((3, 70), 1), *[(_shape, -1) for _shape in SHA
         torch=lambda x, a=_axis: torch.ops.aten._safe_softmax(x, a),
     )
 
+for _x, _k, _axis, _flags in [
+    ((3, 9), 4, 1, {}),
+    ((3, 9), 9, 1, {"largest": 0}),
+    ((130,), 2, 0, {}),  # by partial_sort, as k · 64 ≤ n
+    ((130,), 2, 0, {"largest": 0}),
+    ((5, 3, 4), 3, 0, {}),
+    ((2, 6, 4), 1, 1, {"sorted": 0}),
+    ((2, 0, 4), 0, 1, {}),
+    ((0, 5), 2, 1, {}),
+    ((7,), 0, -1, {}),
+    ((2, 3, 8), 5, -1, {"largest": 0}),
+    ((1,), 1, 0, {}),
+    ((4, 33), 7, -1, {}),
+]:
+    row(
+        "steep.TopK",
+        apart(*_x),
+        attrs={"k": _k, "axis": _axis, **_flags},
+        outputs=2,
+        torch=lambda x, k=_k, a=_axis, f=_flags: torch.topk(x, k, a, f.get("largest", 1) != 0),
+    )
 SEED = ints(17, 3)
 for _x, _ratio in zip([(4, 33), *SHAPES], 11 * [0.1, 0.25, 0.5], strict=False):
     row("steep.Dropout", floats(*_x), SEED, attrs={"ratio": _ratio, "stream": 2})
