@@ -1,6 +1,7 @@
 """Modules of float64 tensors: no number of theirs is rounded to float32 on the way."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -198,3 +199,62 @@ def test_weighted_bags():
     ours = ORTModule(copy.deepcopy(module), fallback=None)
     ids, offsets = BAGS["ends"]
     check(module, ours, ids, offsets, torch.randn(6, dtype=torch.float64))
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *given):
+        return self.function(*given)
+
+
+# of a matrix whose rows change in number
+OF_EXTENTS = {
+    "product": lambda x: x * (x.shape[0] * 0.1),
+    "root": lambda x: x / math.sqrt(x.shape[0]),
+    "reciprocal": lambda x: x * (1 / x.shape[0]),
+    "logarithm": lambda x: x * math.log(x.shape[0] + 1),
+    "full": lambda x: x[0] * torch.full((4,), x.shape[0] * 0.1, dtype=x.dtype),
+    "tensor": lambda x: torch.tensor(x.shape[0] * 0.1, dtype=x.dtype) * x,
+    "length": lambda x: x[: int(x.shape[0] * 0.29)] * (x.shape[0] * 0.1),
+    "result": lambda x: (x * 2, x.shape[0] * 0.1),
+}
+# of a matrix and a number
+OF_NUMBERS = {
+    "full": lambda x, v: x[0] * torch.full((4,), v, dtype=x.dtype),
+    "full_like": lambda x, v: x * torch.full_like(x, v),
+    "new_full": lambda x, v: x * x.new_full((4,), v),
+    "fill_": lambda x, v: x * torch.zeros_like(x).fill_(v),
+    "masked_fill": lambda x, v: x.masked_fill(x > 0, v),
+    "clamp": lambda x, v: x.clamp(-v, v),
+    "powers": lambda x, v: x.abs() ** v + v**x,
+    "alpha": lambda x, v: torch.add(x, x, alpha=v),
+    "linspace": lambda x, v: torch.linspace(0, v, 4, dtype=x.dtype) * x,
+    "remainder": lambda x, v: x % v + x // v,
+}
+
+
+def same_digits(function, calls, dtype):
+    ours, bound = ORTModule(Function(function)), 1e-14 if dtype == torch.float64 else 1e-6
+    for x, *others in calls:
+        expected, made = function(x, *others), ours(x, *others)
+        if isinstance(expected, tuple):
+            assert made[1] == expected[1]
+            expected, made = expected[0], made[0]
+        torch.testing.assert_close(made, expected, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", OF_EXTENTS)
+def test_floats_of_extents_are_pythons(name, dtype):
+    calls = [(torch.rand(rows, 4).to(dtype),) for rows in (7, 10, 100, 29)]
+    same_digits(OF_EXTENTS[name], calls, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_numbers_that_change_keep_their_digits(name, dtype):
+    calls = [(torch.rand(7, 4).to(dtype), number) for number in (0.7, 0.1, 0.3)]
+    same_digits(OF_NUMBERS[name], calls, dtype)

@@ -16,6 +16,9 @@ TIES = {
     "min": lambda x: torch.min(x, 1, keepdim=True),
     "median": torch.median,
     "sort": lambda x: torch.sort(x, 1, descending=True),
+    "topk": lambda x: [*torch.topk(x, 2, 1), *torch.topk(x, 5, 1, largest=False)],
+    "topk of few": lambda x: torch.topk(x.repeat(1, 40), 3, sorted=False),
+    "topk of columns": lambda x: torch.topk(x, 3, 0, largest=False, sorted=False),
     "cumprod": lambda x: torch.cumprod(x, 1),
     "cummax": lambda x: torch.cummax(x, 1),
     "cummin": lambda x: torch.cummin(x, 1),
@@ -37,6 +40,12 @@ TIES = {
     "scatter mean of others": lambda x: (x * 2).scatter_reduce(
         1, (x > 0).long(), x, "mean", include_self=False
     ),
+    "scatter amax": lambda x: (x * 2).scatter_reduce(1, (x > 0).long(), x, "amax"),
+    "scatter amin of others": lambda x: x.scatter_reduce(
+        1, (x > 0).long(), x.flip(0), "amin", include_self=False
+    ),
+    "xlogy": lambda x: torch.xlogy(x, x.roll(1, 1)),
+    "entr": torch.special.entr,
     "searchsorted": lambda x: x * torch.searchsorted(x.detach().sort(1)[0], x.detach(), right=True),
     "bucketize": lambda x: x * torch.bucketize(x.detach(), torch.tensor([-1, 0, 1]).to(x.dtype)),
     "log sigmoid": lambda x: F.logsigmoid(x * 50),
@@ -68,7 +77,7 @@ def test_functions_at_their_edges(dtype, extents):
                     value,
                     right,
                     rtol=tolerance,
-                    atol=tolerance * float(right.abs().max()),
+                    atol=tolerance * float(right.nan_to_num(0, 0, 0).abs().max()),
                     equal_nan=True,
                     msg=lambda m, name=name, right=right, value=value: (
                         f"{name}: {m}{right} {value}"
@@ -159,4 +168,5 @@ def test_what_the_exporter_says_otherwise_is_pytorchs(loss):
     x = torch.randn(4, 6)
     Loss(net)(x).backward()
     ORTModule(Loss(ours))(x).backward()
-    torch.testing.assert_close(ours.weight.grad, net.weight.grad, rtol=1e-4, atol=1e-5)
+    # PyTorch's own slopes of the tail are right to 2e-4
+    torch.testing.assert_close(ours.weight.grad, net.weight.grad, rtol=1e-3, atol=1e-5)

@@ -228,3 +228,42 @@ def test_longformer_learns_as_in_pytorch():
     for name, parameter in wrapped.named_parameters():
         if theirs[name].grad is not None:
             torch.testing.assert_close(parameter.grad, theirs[name].grad, rtol=1e-4, atol=1e-4)
+
+
+def shifted(y, x):
+    y[1:] += y[:-1]
+    return y
+
+
+def moved(y, x):
+    y[1:] = y[:-1]
+    return y
+
+
+def copied(y, x):
+    y[:3].copy_(y[1:4])
+    return y
+
+
+def picked(y, x):
+    y[[0, 1]] = y[1:3]
+    return y
+
+
+@pytest.mark.parametrize("function", [shifted, moved, copied, picked])
+def test_a_write_to_a_part_of_what_it_reads_raises_as_in_pytorch(function):
+    for module in (Scaled(function), ORTModule(Scaled(function))):
+        with pytest.raises(RuntimeError, match="single memory location"):
+            module(x_of())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y, x: y[1:].add_(y[1:]),
+        lambda y, x: y[:2].add_(y[2:4]),
+        lambda y, x: torch.cat([y[1:].mul_(2), y[:-1].clone()]),
+    ],
+)
+def test_a_write_beside_what_it_reads_is_pytorchs(function):
+    check(function, x_of())

@@ -21,15 +21,20 @@ from steep.graph.gradient_order import by_arrival, in_order
 from steep.graph.raise_checks import raise_where, take_checks
 from steep.graph.saved_memory import kept_memory
 from steep.lowering import cache
-from steep.lowering.aliasing import first_writer, memory_named, memory_of, written_by
+from steep.lowering.aliasing import first_writer, hint, memory_named, memory_of, written_by
 from steep.lowering.autocast_regions import narrow_arguments, widen
 from steep.lowering.autograd_grad import write_slopes
 from steep.lowering.func_transforms import CAPTURED_AS, write_out
 from steep.lowering.literal_tensors import literal_for
 from steep.lowering.lower import lower, outputs_of, refusal
 from steep.lowering.ops.autograd_function import Interpreter
-from steep.lowering.python_numbers import Numbers, number_of, reads_number
-from steep.lowering.unsupported import refuse_complex, refuse_histories, refuse_sparse
+from steep.lowering.python_numbers import Numbers, reads_number, takes_numbers
+from steep.lowering.unsupported import (
+    refuse_complex,
+    refuse_histories,
+    refuse_overlaps,
+    refuse_sparse,
+)
 from steep.onnx_graph.gradient_reach import reached
 from steep.onnx_graph.rewrite_hook import rewritten
 from steep.providers import current
@@ -55,7 +60,7 @@ def say(
     Numbers of Python are inputs of it, but for those of operations that take no tensor in their
     place, such as the rate of a dropout.
     """
-    numbers = [n for n in graph_module.graph.nodes if number_of(n) is not None]
+    numbers = takes_numbers(graph_module.graph)
     fixed: frozenset[str] | None = frozenset()
     while True:
         try:
@@ -115,6 +120,7 @@ class Lowered:
         self.graph = graph = graph_module.graph
         self.kept = _take_sizes_from_tensors(graph)
         self.numbers = Numbers(graph, fixed)
+        refuse_overlaps(graph)
         write_slopes(graph)
         write_out(graph)
         narrow = narrow_arguments(graph) if torch.is_autocast_enabled("cpu") else []
@@ -235,7 +241,7 @@ class Piece:
             kept_results=lowered.kept_results,
         )
         # as at the capture
-        self.types = [(str(fakes[i].dtype)[6:], [_hint(d) for d in fakes[i].shape]) for i in inputs]
+        self.types = [(str(fakes[i].dtype)[6:], [hint(d) for d in fakes[i].shape]) for i in inputs]
         self._check_history()
         if lowered.cached:  # what is no use says so now, while the graph can be made anew
             self.call.program.plan_for(self.types, self.call.gradients)
@@ -294,12 +300,6 @@ class Piece:
     def dump(self, gradients: bool = True) -> str:
         """Return the text of graph and plan, for arguments of the extents that it was made for."""
         return self.call.program.dump(self.types, gradients)
-
-
-def _hint(extent: Any) -> int:
-    """Return what an extent was when it was captured, without binding it to that."""
-    known = extent.node.hint if isinstance(extent, torch.SymInt) else extent
-    return 1 if known is None else int(known)  # None: it depends on values
 
 
 # --- results -------------------------------------------------------------------------------------

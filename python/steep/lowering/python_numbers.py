@@ -2,7 +2,8 @@
 
 Dynamo gives a graph those that have changed between calls, as symbols. Python calculates with them,
 as ever, at each call: with its integers, in float64, by ``math``. The graph is given the results,
-as tensors of no dimension.
+as tensors of no dimension. So it is with the floats that forward calculates of extents; integers of
+extents the graph calculates, since they are extents of its results.
 """
 
 from __future__ import annotations
@@ -34,6 +35,15 @@ def number_of(node: torch.fx.Node) -> Any:
     return None
 
 
+def takes_numbers(graph: torch.fx.Graph) -> bool:
+    """Return whether a graph calculates with numbers of Python that may change."""
+    return any(number_of(n) is not None or _is_float(n) for n in graph.nodes)
+
+
+def _is_float(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("example_value"), torch.SymFloat)
+
+
 def reads_number(graph: torch.fx.Graph, name: str) -> bool:
     """Return whether the operation of this name takes a number that may change."""
     read = [i for n in graph.nodes if n.name == name for i in n.all_input_nodes]
@@ -57,16 +67,18 @@ class Numbers:
         self.results: dict[torch.fx.Node, int] = {}
         self._calculated = self._calculation = None
         placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-        sources = [n for n in graph.nodes if number_of(n) is not None]
-        if not sources:
+        if not takes_numbers(graph):
             return
         calculation = torch.fx.Graph()
         arguments = {p: calculation.placeholder(p.name) for p in placeholders}
-        known = _calculate(graph, arguments, calculation)
-        _fix(known, fixed)
+        known, extents = _calculate(graph, arguments, calculation)
+        readers_of = {
+            node: [u for u in node.users if not (u in known or u in extents or u.op == "output")]
+            for node in known
+        }
+        _fix(readers_of, fixed)
         last, fed = placeholders[-1], []
-        for node in known:
-            readers = [u for u in node.users if u not in known and u.op != "output"]
+        for node, readers in readers_of.items():
             if readers:
                 with graph.inserting_after(last):
                     last = graph.placeholder(f"{node.name}_given")
@@ -114,37 +126,51 @@ def _calculate(
     graph: torch.fx.Graph,
     arguments: dict[torch.fx.Node, torch.fx.Node],
     calculation: torch.fx.Graph,
-) -> dict[torch.fx.Node, torch.fx.Node]:
-    """Copy what is calculated of numbers alone, extents of arguments among them; by node."""
-    known: dict[torch.fx.Node, torch.fx.Node] = {}
+) -> tuple[dict[torch.fx.Node, torch.fx.Node], dict[torch.fx.Node, torch.fx.Node]]:
+    """Copy what is calculated of numbers and of extents of arguments alone; by node.
+
+    Returns what the graph is to be given, and what it calculates itself: integers of extents.
+    """
+    given: dict[torch.fx.Node, torch.fx.Node] = {}
     extents: dict[torch.fx.Node, torch.fx.Node] = {}
+    of_extents = set()  # what is given, and calculated of extents alone
+
+    def copied(n: torch.fx.Node) -> torch.fx.Node:
+        return given[n] if n in given else extents[n]
+
     for node in graph.nodes:
         if number_of(node) is not None:
             if node.op == "placeholder":
-                known[node] = arguments[node]
+                given[node] = arguments[node]
             else:
-                known[node] = calculation.call_method("item", (arguments[node.args[0]],))
+                given[node] = calculation.call_method("item", (arguments[node.args[0]],))
         elif node.target is torch.ops.aten.sym_size.int and node.args[0] in arguments:
             of, axis = node.args
             extents[node] = calculation.call_function(_extent, (arguments[of], axis))
         elif (
             _gives_number(node)
-            and all(n in known or n in extents for n in node.all_input_nodes)
-            and any(n in known for n in node.all_input_nodes)
+            and node.all_input_nodes
+            and all(n in given or n in extents for n in node.all_input_nodes)
         ):
-            known[node] = calculation.node_copy(node, lambda n: known.get(n) or extents[n])
-    return known
+            by_numbers = any(n in given and n not in of_extents for n in node.all_input_nodes)
+            is_given = by_numbers or _is_float(node) or node.target is torch.scalar_tensor
+            (given if is_given else extents)[node] = calculation.node_copy(node, copied)
+            if is_given and not by_numbers:
+                of_extents.add(node)
+    return given, extents
 
 
-def _fix(known: dict[torch.fx.Node, torch.fx.Node], fixed: frozenset[str] | None) -> None:
+def _fix(
+    readers_of: dict[torch.fx.Node, list[torch.fx.Node]], fixed: frozenset[str] | None
+) -> None:
     """Put present values in the place of numbers: asking a symbol for its value is a guard."""
-    for node in known:
+    for node, readers in readers_of.items():
         example = node.meta["example_value"]
-        for reader in list(node.users):
-            if reader in known or reader.op == "output" or isinstance(example, torch.Tensor):
-                continue
-            if fixed is None or reader.name in fixed:
+        for reader in list(readers):
+            is_fixed = fixed is None or reader.name in fixed
+            if is_fixed and not isinstance(example, torch.Tensor):
                 reader.replace_input_with(node, _kind(example)(example))
+                readers.remove(reader)
 
 
 def _extent(argument: torch.Tensor, axis: int) -> int:

@@ -32,15 +32,18 @@ from steep.lowering import cache
 from steep.lowering.decompose import decompose
 from steep.lowering.exact_constants import constants_with_digits, keep_digits
 from steep.lowering.fingerprint import Undetermined, fingerprint
+from steep.lowering.narrow_integers import widen_integers
 from steep.lowering.ops import (
     autograd_function,
     elementwise,
+    extent_arithmetic,
     linear_algebra,
     resize,
     sort_and_index,
 )
 from steep.lowering.ops.attention import ATTENTION
 from steep.lowering.ops.ctc import CTC
+from steep.lowering.ops.extent_arithmetic import count_in_float64
 from steep.lowering.ops.half_precision import compute_in_float32
 from steep.lowering.ops.index_bounds import refuse_negative
 from steep.lowering.ops.recurrent import RECURRENT, keep_whole
@@ -91,6 +94,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     keep_whole(traced.graph)
     decompose(traced, _registry().is_registered)
     compute_in_float32(traced)
+    _cast_first(traced.graph)
     _say_dtypes(traced.graph)
     program = _as_program(traced)
     _make_first_operands_tensors(program.graph)
@@ -99,6 +103,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
         if node.target in _ASSERTIONS:  # of what guards check, or what cannot fail
             program.graph.erase_node(node)
     program.graph.eliminate_dead_code()
+    count_in_float64(program.graph)
     try:
         with constants_with_digits():
             model = _core._exported_program_to_onnx_program(program, registry=_registry())
@@ -106,6 +111,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
         others = {n.name: str(n.target) for n in _without_words(program.graph)}
         raise CannotSay(e, _origin(e, program.graph), others) from e
     keep_digits(model.model)
+    widen_integers(model.model)
     for value, i in zip(model.model.graph.inputs, range(count), strict=True):
         value.name = f"arg_{i}"
     for node in model.model.graph.all_nodes():  # where it came from is half of the bytes
@@ -139,6 +145,30 @@ def _say_dtypes(graph: torch.fx.Graph) -> None:
             if node.kwargs.get("dtype") is None:
                 node.update_kwarg("dtype", value.dtype)
             node.args = tuple(_bound(a) if node.target in _RANGES else a for a in node.args)
+
+
+_aten = torch.ops.aten
+_SUMS = {
+    *(_aten.sum, _aten.mean, _aten.nansum, _aten.prod, _aten.cumsum, _aten.cumprod),
+    *(_aten.norm, _aten.linalg_vector_norm),
+}
+
+
+def _cast_first(graph: torch.fx.Graph) -> None:
+    """Cast what is summed up to the ``dtype`` that a call names; the exporter casts the sum."""
+    for node in list(graph.nodes):
+        if getattr(node.target, "overloadpacket", None) not in _SUMS:
+            continue
+        named = [a for a in node.target._schema.arguments if a.name == "dtype"]
+        dtype = node.kwargs.get("dtype")
+        if not named or dtype is None:
+            continue
+        (operand, *others), value = node.args, node.args[0].meta["val"]
+        if value.dtype != dtype:
+            with graph.inserting_before(node):
+                cast = graph.call_function(_aten._to_copy.default, (operand,), {"dtype": dtype})
+            cast.meta = {**node.meta, "val": value.to(dtype)}
+            node.args = (cast, *others)
 
 
 _RANGES = [getattr(torch.ops.aten.arange, o) for o in torch.ops.aten.arange.overloads()]
@@ -250,6 +280,7 @@ def _common_registry() -> Any:
         sort_and_index.AS_IN_TORCH,
         resize.AS_IN_TORCH,
         autograd_function.TRANSLATIONS,
+        extent_arithmetic.TRANSLATIONS,
     )
     words = {target: word for table in ours for target, word in table.items()}
     for target, translation in words.items():

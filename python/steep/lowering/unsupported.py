@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from steep.lowering.aliasing import all_written_by, hint, memory_named
 from steep.lowering.lower import refusal
 
 
@@ -75,3 +78,64 @@ def refuse_sparse(graph: torch.fx.Graph) -> None:
 def _gives_sparse(n: torch.fx.Node) -> bool:
     given = inspect.signature(n.target).bind(*n.args, **n.kwargs).arguments  # type: ignore[arg-type]
     return bool(given.get("sparse")) and given["weight"].meta["example_value"].requires_grad
+
+
+def refuse_overlaps(graph: torch.fx.Graph) -> None:
+    """Raise CannotLower where a call writes to a part of what it reads: ``x[1:] += x[:-1]``.
+
+    PyTorch raises there (at::assert_no_partial_overlap); in a graph each reads what was before.
+    """
+    refused = [
+        refusal(RuntimeError("a call writes to a part of the memory that it reads"), n)
+        for n in graph.nodes
+        for written in all_written_by(n)
+        if any(_overlap_in_part(_place(n, written), other) for other in _values_read(n, written))
+    ]
+    if refused:
+        refused[0].others = refused[1:]
+        raise refused[0]
+
+
+def _values_read(n: torch.fx.Node, written: torch.fx.Node) -> list[Any]:
+    memory = memory_named(written.meta.get("example_value"))
+    values = [i.meta.get("example_value") for i in n.all_input_nodes if i is not written]
+    return [v for v in values if memory is not None and memory_named(v) == memory]
+
+
+def _place(n: torch.fx.Node, written: torch.fx.Node) -> torch.Tensor:
+    """Return what lies where a call writes: a part of the tensor, of an assignment to one."""
+    value: torch.Tensor = written.meta["example_value"]
+    if n.target is not operator.setitem:
+        return value
+    index = n.args[1] if isinstance(n.args[1], tuple) else (n.args[1],)
+    numbers = [e for i in index for e in ((i.start, i.stop, i.step) if type(i) is slice else (i,))]
+    if all(i is None or i is Ellipsis or type(i) is int for i in numbers):
+        return value[index]
+    return value
+
+
+def _overlap_in_part(written: torch.Tensor, read: torch.Tensor) -> bool:
+    """Return whether two tensors of one memory share a part of it; where both are dense."""
+    if not (_is_dense(written) and _is_dense(read)):
+        return False
+    (a, a_end), (b, b_end) = _extent(written), _extent(read)
+    return (a, a_end) != (b, b_end) and a < b_end and b < a_end
+
+
+def _is_dense(t: torch.Tensor) -> bool:
+    """Return whether no two elements share a place, and no place between them is free."""
+    expected = 1
+    for step, extent in sorted(zip(map(hint, t.stride()), map(hint, t.shape), strict=True)):
+        if extent > 1 and step != expected:
+            return False
+        expected *= max(extent, 1)
+    return True
+
+
+def _extent(t: torch.Tensor) -> tuple[int, int]:
+    """Return the places, in bytes, of a dense tensor's first element and behind its last."""
+    first = hint(t.storage_offset()) * t.element_size()
+    count = 1
+    for extent in map(hint, t.shape):
+        count *= extent
+    return first, first + count * t.element_size()

@@ -175,13 +175,46 @@ def _hypot(self: Any, other: Any) -> Any:
     return opset18.Where(infinite, number(math.inf, self), length)
 
 
+def _item(self: Any) -> Any:
+    """Return the number that a tensor holds: of float64 with all of its digits."""
+    dtype = ir.DataType.INT64
+    if self.dtype == ir.DataType.BOOL:
+        dtype = ir.DataType.BOOL
+    elif self.dtype.is_floating_point():
+        dtype = ir.DataType.DOUBLE if self.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    return opset18.Cast(opset18.Squeeze(opset18.Reshape(self, ints(-1)), ints(0)), to=dtype)
+
+
 def _xlogy(self: Any, other: Any) -> Any:
-    """X ln y; 0, with slopes 0, where x is 0 and ln y is infinite or none."""
+    """X ln y; 0 where x is 0, whatever ln y is. The slopes there are PyTorch's.
+
+    Those of x are 0 where y ≤ 0 and infinite where y is; that of y is not a number where y is 0.
+    """
     x = self if isinstance(self, ir.Value) else number(self, other)
     y = other if isinstance(other, ir.Value) else number(other, self)
-    beyond = opset18.Or(opset18.LessOrEqual(y, number(0, y)), _infinite(y))
-    hole = opset18.And(opset18.Equal(x, number(0, x)), beyond)
-    return opset18.Mul(x, opset18.Log(opset18.Where(hole, number(1, y), y)))
+    none = opset18.Equal(x, number(0, x))
+    zero = opset18.And(none, opset18.Equal(y, number(0, y)))
+    infinite = opset18.And(none, opset18.Equal(y, number(math.inf, y)))
+    beyond = opset18.Or(opset18.LessOrEqual(y, number(0, y)), infinite)
+    hole = opset18.And(none, beyond)
+    z = opset18.Mul(x, opset18.Log(opset18.Where(hole, number(1, y), y)))
+    z = opset18.Where(zero, opset18.Mul(x, _root_where(zero, y)), z)
+    return opset18.Where(infinite, _root_where(infinite, x), z)
+
+
+def _root_where(where: Any, x: Any) -> Any:
+    """Return √x at those places, where x is 0 and the slope infinite; 1 elsewhere."""
+    return opset18.Sqrt(opset18.Where(where, x, number(1, x)))
+
+
+def _entr(self: Any) -> Any:
+    """-x ln x; 0 with an infinite slope at 0, -∞ without a slope below."""
+    zero, one = number(0, self), number(1, self)
+    at_zero, below = opset18.Equal(self, zero), opset18.Less(self, zero)
+    x = opset18.Where(opset18.Or(at_zero, below), one, self)
+    y = opset18.Neg(opset18.Mul(x, opset18.Log(x)))
+    y = opset18.Where(at_zero, _root_where(at_zero, self), y)
+    return opset18.Where(below, opset18.Log(opset18.Mul(opset18.Where(below, self, one), zero)), y)
 
 
 def _logit(self: Any, eps: float | None = None) -> Any:
@@ -405,6 +438,8 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.special_xlogy.default: _xlogy,
     aten.special_xlogy.self_scalar: _xlogy,
     aten.special_xlogy.other_scalar: _xlogy,
+    aten.special_entr.default: _entr,
+    aten._local_scalar_dense.default: _item,
     aten.sign.default: _sign,
     aten.signbit.default: _signbit,
     aten.angle.default: _angle,

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from onnxscript import ir, opset18
-from onnxscript.function_libs.torch_lib.ops.core import aten_scatter_reduce
+from onnxscript.function_libs.torch_lib.ops.core import aten_scatter_reduce, aten_topk
 
 from steep.lowering.ops.elementwise import fixed, ints, is_nan, number
+from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
 
 
 def _extreme(find: Any) -> Any:
@@ -154,6 +155,21 @@ def _sorted(self: Any, dim: int = -1, descending: bool = False) -> tuple[Any, An
     return opset18.Cast(values, to=ir.DataType.BOOL) if of_bools else values, indices
 
 
+def _topk(
+    self: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Any, Any]:
+    """Select the greatest: of equals those that PyTorch's selection finds first."""
+    if not self.shape:
+        return opset18.Identity(self), opset18.Constant(value_int=0)
+    if not isinstance(k, int):
+        values, indices = aten_topk(self, k, dim, largest, sorted)
+        return values, indices
+    half = self.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    given = opset18.Cast(self, to=ir.DataType.FLOAT) if half else self
+    values, indices = own_node("TopK", [given], 2, k=k, axis=dim, largest=largest, sorted=sorted)
+    return opset18.Cast(values, to=self.dtype) if half else values, indices
+
+
 def _sorted_stably(
     self: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> tuple[Any, Any]:
@@ -189,7 +205,11 @@ def _scatter_reduce(  # noqa: PLR0917, as ATen has it
 ) -> Any:
     """Means, without ``include_self`` of what hits alone; the exporter knows the others."""
     if reduce != "mean":
-        return aten_scatter_reduce(self, dim, index, src, reduce, include_self)
+        result = aten_scatter_reduce(self, dim, index, src, reduce, include_self)
+        is_float = self.dtype is None or self.dtype.is_floating_point()
+        if reduce not in {"amax", "amin"} or not is_float or not self.shape:
+            return result
+        return _with_shares(result, self, dim, index, src, include_self)
     if not self.shape:
         raise NotImplementedError
     zero, one = number(0, self), number(1, self)
@@ -212,6 +232,30 @@ def _scatter_reduce(  # noqa: PLR0917, as ATen has it
     return opset18.Where(opset18.Less(rest, zero), opset18.Sub(quotient, one), quotient)
 
 
+def _with_shares(  # noqa: PLR0917, as ATen has it
+    result: Any, self: Any, dim: int, index: Any, src: Any, include_self: bool
+) -> Any:
+    """Give the largest or smallest PyTorch's gradients: those that are equal to it share alike.
+
+    An element of ``self`` counts among them without ``include_self`` too, but has no gradient then
+    (``scatter_reduce_backward`` in torch/csrc/autograd/FunctionsManual.cpp).
+    """
+    result = fixed(result)
+    is_result = opset18.CastLike(opset18.Equal(self, result), self)
+    picked = opset18.Equal(src, opset18.GatherElements(result, index, axis=dim))
+    is_picked = opset18.CastLike(picked, self)
+    add = {"axis": dim, "reduction": "add"}
+    sharers = opset18.ScatterElements(is_result, index, is_picked, **add)
+    of_self = opset18.Div(opset18.Mul(self, is_result), sharers)
+    if not include_self:
+        none = opset18.Expand(number(0, self), opset18.Shape(index))
+        of_self = opset18.ScatterElements(of_self, index, none, axis=dim)
+    of_src = opset18.Div(
+        opset18.Mul(src, is_picked), opset18.GatherElements(sharers, index, axis=dim)
+    )
+    return with_gradient_of(result, opset18.ScatterElements(of_self, index, of_src, **add))
+
+
 aten = torch.ops.aten
 
 AS_IN_TORCH: dict[Any, Any] = {
@@ -230,6 +274,7 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.sort.stable: _sorted_stably,
     aten.scatter_reduce.two: _scatter_reduce,
     aten.searchsorted.Tensor: _searchsorted,
+    aten.topk.default: _topk,
 }
 """Translations by operator."""
 

@@ -17,3 +17,9 @@ def own_node(op: str, inputs: Sequence[Any], count: int = 1, **attributes: int) 
     given = [ir.AttrInt64(name, int(value)) for name, value in attributes.items()]
     recorder.nodes.append(ir.Node("steep", op, list(inputs), given, outputs=results, version=1))
     return list(results)
+
+
+def with_gradient_of(value: Any, source: Any) -> Any:
+    """Return ``value``, fixed, whose gradient is that of ``source``: one of its shape."""
+    (gradient,) = own_node("GradientOf", [value])
+    return own_node("WithGradient", [value, source, gradient, gradient], outputs=1)[0]

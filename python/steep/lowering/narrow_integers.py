@@ -1,0 +1,95 @@
+"""Operators on booleans and small integers, which ONNX defines for fewer types than PyTorch.
+
+PyTorch adds booleans and raises int8 to a power. Such operators work on wider integers here; what
+they give is cast back, and wraps or becomes a boolean as PyTorch's does.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import onnx
+from onnxscript import ir
+
+_WIDER = {
+    ir.DataType.BOOL: (ir.DataType.INT32, ir.DataType.INT64),
+    ir.DataType.INT8: (ir.DataType.INT32, ir.DataType.INT64),
+    ir.DataType.UINT8: (ir.DataType.INT32, ir.DataType.INT64),
+    ir.DataType.INT16: (ir.DataType.INT32, ir.DataType.INT64),
+    ir.DataType.UINT16: (ir.DataType.INT32, ir.DataType.INT64),
+    ir.DataType.INT32: (ir.DataType.INT64,),
+    ir.DataType.UINT32: (ir.DataType.INT64,),
+}
+
+
+def widen_integers(model: ir.Model) -> None:
+    """Put casts, in place, around the nodes whose operator does not take their integers."""
+    version = model.opset_imports.get("", 1)
+    dtypes: dict[Any, Any] = {}  # of values that the exporter leaves without one
+    for node in list(model.graph.all_nodes()):
+        schema = _schema(node.op_type, version) if node.domain in ("", "ai.onnx") else None
+        if schema is None:
+            continue
+        kinds: dict[str, ir.DataType] = {}
+        for name, value in _typed(schema.inputs, node.inputs):
+            if value is not None and (kind := value.dtype or dtypes.get(value)) is not None:
+                kinds.setdefault(name, kind)
+        for name, value in _typed(schema.outputs, node.outputs):
+            dtypes[value] = value.dtype or kinds.get(name)
+        if node.op_type == "Constant" and "value" in node.attributes:
+            dtypes[node.outputs[0]] = node.attributes["value"].value.dtype
+        elif node.op_type == "Cast":
+            dtypes[node.outputs[0]] = ir.DataType(node.attributes["to"].value)
+        for name, kind in kinds.items():
+            if (wide := _wider(schema, name, kind)) is not None:
+                _compute_in(wide, node, schema, name, kind=kind)
+
+
+def _compute_in(
+    wide: ir.DataType,
+    node: ir.Node,
+    schema: onnx.defs.OpSchema,
+    variable: str,
+    *,
+    kind: ir.DataType,
+) -> None:
+    """Cast what is of a type variable, now of ``kind``, and the results back."""
+    for i, (name, value) in enumerate(_typed(schema.inputs, node.inputs)):
+        if name == variable and value is not None:
+            cast = ir.node("Cast", [value], {"to": wide})
+            node.graph.insert_before(node, cast)
+            node.replace_input_with(i, cast.outputs[0])
+    for name, value in _typed(schema.outputs, node.outputs):
+        if name == variable:
+            cast = ir.node("Cast", [value], {"to": kind})
+            (result,) = cast.outputs
+            result.shape, result.dtype, value.dtype = value.shape, kind, wide
+            node.graph.insert_after(node, cast)
+            ir.convenience.replace_all_uses_with(value, result, replace_graph_outputs=True)
+            cast.replace_input_with(0, value)
+
+
+@functools.cache
+def _schema(op: str, version: int) -> onnx.defs.OpSchema | None:
+    try:
+        return onnx.defs.get_schema(op, version)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _typed(formal: Any, values: Any) -> list[tuple[str, Any]]:
+    """Return the values with their type variables; the last formal one is of all that follow."""
+    return [(formal[min(i, len(formal) - 1)].type_str, v) for i, v in enumerate(values)]
+
+
+def _wider(schema: onnx.defs.OpSchema, variable: str, kind: ir.DataType) -> ir.DataType | None:
+    constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    allowed = constraints.get(variable, [variable])
+    if kind not in _WIDER or _text(kind) in allowed:
+        return None
+    return next((wide for wide in _WIDER[kind] if _text(wide) in allowed), None)
+
+
+def _text(kind: ir.DataType) -> str:
+    return f"tensor({kind.name.lower()})"
