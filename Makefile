@@ -54,7 +54,7 @@ test-py test-all patterns: export OMP_WAIT_POLICY := passive
 test-py: build ## Python tests
 	@$(step) -v build/test-py.log "Python tests" $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 
-test-all: test ## and the zoo at every opset, and operators with the CPU's kernels loaded (4 minutes)
+test-all: test ## and more of each kind, the zoo at every opset, operators with the CPU's kernels loaded (10 minutes)
 	@$(step) -v build/test-all.log "Model matrix" $(bin)/python -m pytest -n $(JOBS) --dist worksteal -m matrix
 	@$(step) -v build/test-loaded.log "Operators, the CPU's kernels loaded" \
 	  env STEEP_HOST_PROVIDER="$(CURDIR)/build/release/tests/providers/plugins/libsteep_cpu.so" \
@@ -91,12 +91,15 @@ sanitize: build-sanitize ## C++ tests under AddressSanitizer and UndefinedBehavi
 	@$(step) -v build/sanitize.log "C++ tests (sanitizers)" \
 	  ctest --test-dir build/sanitize --output-on-failure -j$(JOBS)
 
-sanitize-thread: setup ## C++ tests with many callers under ThreadSanitizer
+.PHONY: build-sanitize-thread
+build-sanitize-thread: setup
 	@scripts/system_packages clang
 	@$(step) build/tsan-configure.log "configure (threads)" cmake -S . -B build/tsan \
 	  $(cmake_flags) -DCMAKE_CXX_COMPILER=$$(scripts/clang) -DSTEEP_BUILD_PYTHON=OFF \
 	  -DSTEEP_SANITIZE=thread
 	@$(step) build/tsan-build.log "build (threads)" ninja -C build/tsan -j$(JOBS) steep_tests
+
+sanitize-thread: build-sanitize-thread ## C++ tests with many callers under ThreadSanitizer
 	@$(step) -v build/tsan.log "C++ tests (threads)" ctest --test-dir build/tsan --output-on-failure
 
 fuzz: build-sanitize ## FUZZ_SECONDS of fuzzing, shared between the targets; FUZZ_SEED=N repeats a run

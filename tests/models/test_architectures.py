@@ -1,6 +1,7 @@
 """Architectures of transformers train as PyTorch trains them, each as one graph in the engine.
 
-Twenty small ones of all kinds, of one layer; scripts/architectures.py tries all that there are.
+Twenty small ones of all kinds, of one layer, seven of them in every run of the tests and the others
+by `make test-all`; scripts/architectures.py tries all that there are.
 """
 
 import importlib.util
@@ -26,7 +27,16 @@ CHOSEN = {
 }
 
 
-@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in CHOSEN for n in CHOSEN[k]])
+ALWAYS = {"gpt2", "llama", "mixtral", "bert", "t5", "vit", "resnet"}
+
+
+def chosen():
+    for kind, names in CHOSEN.items():
+        for name in names:
+            yield pytest.param(kind, name, marks=() if name in ALWAYS else pytest.mark.matrix)
+
+
+@pytest.mark.parametrize(("kind", "name"), chosen())
 def test_trains_as_in_pytorch(kind, name, monkeypatch):
     monkeypatch.setenv("STEEP_CACHE", "off")
     for layers in architectures.LAYERS:

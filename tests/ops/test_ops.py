@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -16,6 +18,7 @@ from rows.row import Row
 from steep import _steep
 
 EPS = 1e-6
+DIFFERENCES = 32  # of one input
 # Adam and its like read lr and a gradient scale in single precision whatever the parameters are.
 TOLERANCE = {np.float32: {"rtol": 2e-5, "atol": 2e-5}, np.float64: {"rtol": 1e-6, "atol": 1e-8}}
 STEPS = (
@@ -225,14 +228,18 @@ def test_gradient_is_that_of_torch(row, dtype):
 
 
 def differences(row, arrays, grads, i):
-    """Central differences of Σ <grads, outputs> along each element of input i."""
+    """Central differences of Σ <grads, outputs> along elements of input i; NaN for the others.
+
+    All of a small input, and of a large one as many, drawn.
+    """
 
     def value():
         outputs = evaluate(row, arrays)
         return sum((y * d).sum() for y, d in zip(outputs, grads, strict=True) if d is not None)
 
-    slopes = np.zeros_like(arrays[i])
-    for place in np.ndindex(arrays[i].shape):
+    slopes = np.full_like(arrays[i], np.nan)
+    places = list(np.ndindex(arrays[i].shape))
+    for place in random.Random(0).sample(places, min(len(places), DIFFERENCES)):
         kept = arrays[i][place]
         arrays[i][place] = kept + EPS
         above = value()
@@ -253,7 +260,11 @@ def test_gradient_is_that_of_central_differences(row):
             continue
         wanted = differences(row, arrays, grads, i)
         found = np.zeros_like(wanted) if ours is None else ours
-        assert_same(found, wanted, f"gradient of input {i}", rtol=1e-3, atol=1e-5)
+        assert found.shape == wanted.shape
+        tried = ~np.isnan(wanted)
+        assert tried.sum() == min(wanted.size, DIFFERENCES)
+        what = f"gradient of input {i}"
+        assert_same(found[tried], wanted[tried], what, rtol=1e-3, atol=1e-5)
 
 
 @rows(lambda r: TABLE.get(r.op, {}).get("stops_gradient"))

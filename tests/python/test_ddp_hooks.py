@@ -193,6 +193,7 @@ def on_two_processes(rank):
     zero_redundancy_uneven(rank)
 
 
+@pytest.mark.matrix
 def test_hooks_and_optimizers_of_many_processes(tmp_path, monkeypatch):
     monkeypatch.setenv("STEEP_CACHE", str(tmp_path))
     in_two_processes(on_two_processes)

@@ -92,5 +92,6 @@ def on_two_processes(rank):
         assert_close_state(*results, precision)
 
 
+@pytest.mark.matrix
 def test_two_processes():
     in_two_processes(on_two_processes)

@@ -148,6 +148,7 @@ def on_two_processes(rank):
     keep_and_load(rank)
 
 
+@pytest.mark.matrix
 def test_two_processes_train_as_one(tmp_path, monkeypatch):
     monkeypatch.setenv("STEEP_CACHE", str(tmp_path))  # the same graphs in many modes
     in_two_processes(on_two_processes)

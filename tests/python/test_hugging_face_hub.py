@@ -27,6 +27,7 @@ def both(folder, **options):
     return ours, theirs
 
 
+@pytest.mark.matrix
 def test_the_best_model_is_loaded_though_it_is_not_the_last(tmp_path):
     options = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
     options |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss"}
@@ -47,6 +48,7 @@ def without_times(card):
     return re.sub(r"(?m)^.*(Runtime|per second).*$", "", card)
 
 
+@pytest.mark.matrix
 def test_cards_and_pushes(tmp_path, monkeypatch):
     """To a hub that is not there: what would be sent is what PyTorch's would be."""
     sent = []

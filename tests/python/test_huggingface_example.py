@@ -57,6 +57,7 @@ def assert_same_losses(rows):
         assert row["steep_seconds"] > 0 and row["pytorch_seconds"] > 0
 
 
+@pytest.mark.matrix
 def test_trains_as_pytorch_and_leaves_what_it_says(train, tmp_path, capsys):
     status, rows = run(train, tmp_path, "bert", "--steps", 6, "--lr", 0.01)
     said = capsys.readouterr().out

@@ -153,6 +153,7 @@ print(sizes[10], sizes[1000])
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("front", ["trainer", "module"])
 def test_memory_of_a_thousand_steps_is_that_of_ten(front):
     code = LONG_RUN.format(here=str(Path(__file__).parent))

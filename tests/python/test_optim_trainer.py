@@ -334,6 +334,7 @@ def trainer_of(net, optimizer):
     return steep.trainer(net, torch.nn.MSELoss(), optimizer, predictions=False)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("first", ["PyTorch", "Steep"])
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("name", KINDS)

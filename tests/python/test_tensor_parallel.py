@@ -250,5 +250,6 @@ def compare_with_whole(rank):
         torch.testing.assert_close(split(sentences(0)), whole(sentences(0)), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.matrix
 def test_a_transformer_split_over_two_processes():
     in_two_processes(compare_with_whole)

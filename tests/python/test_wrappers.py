@@ -373,6 +373,7 @@ def resident():
     return pages * resource.getpagesize()
 
 
+@pytest.mark.matrix
 def test_fifty_wraps_leave_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("STEEP_CACHE", str(tmp_path))  # the same graph each time
     kept = []
