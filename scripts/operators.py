@@ -40,6 +40,8 @@ NARROW = {
 
 HEAD = """# Operators
 
+For users who want to know whether their model's operators run, and train.
+
 What each of ONNX's operators can do in Steep. Made by `make operators`; do not edit.
 
 - **Opsets**: versions of the operator that ONNX defines from opset 7 on; all of them are read.

@@ -160,7 +160,17 @@ void init_program(nb::module_& m) {
         "(STEEP_MALLOC=system) does not allow it.");
   m.def("return_freed_memory", &return_freed_memory,
         "Returns to the system what malloc keeps of freed memory at this moment.");
-  nb::class_<GradientRun>(m, "ModuleRun", "A forward run that may be asked for its backward.");
+  nb::class_<GradientRun>(m, "ModuleRun", "A forward run that may be asked for its backward.")
+      .def(
+          "copies",
+          [](const GradientRun& run) {
+            nb::list capsules;
+            for (const Tensor& t : run.copies) capsules.append(to_capsule(t));
+            return capsules;
+          },
+          nb::sig("def copies(self) -> list[object]"),
+          "DLPack capsules of the inputs as forward read them, in order; empty where no copies "
+          "were made, since the run's backward was foreseen.");
   nb::class_<ModuleProgram>(m, "ModuleProgram",
                             "A captured graph, ready for forward and backward. All that it reads, "
                             "parameters too, are inputs.")

@@ -16,6 +16,7 @@ __all__ = [
     "OutOfMemoryError",
     "ProviderError",
     "ShapeError",
+    "VerificationError",
 ]
 
 

@@ -204,13 +204,19 @@ def second_gradient(m, x, write):
     return torch.autograd.grad(first.square().sum(), leaf)
 
 
+def test_second_derivatives_know_what_was_written_at_first():
+    net, _ = pair([COPIES["clone"]])
+    with pytest.raises(steep.DataError, match="written to since"):
+        second_gradient(net, torch.randn(ROWS, WIDTH), WRITES[".data"])
+
+
 def test_second_derivatives_know_what_was_written():
     net, torch_net = pair([COPIES["plus 0"]])
-    x = torch.randn(ROWS, WIDTH)
-    quiet, loud = WRITES["nothing"], WRITES["in place"]
-    assert_same(second_gradient(net, x, quiet), second_gradient(torch_net, x, quiet))
-    with pytest.raises(steep.DataError, match="written to since"):
-        second_gradient(net, x, loud)
+    x, quiet = torch.randn(ROWS, WIDTH), WRITES["nothing"]
+    for write in ("in place", ".data", "NumPy", "DLPack", "optimizer"):  # at first, and later
+        assert_same(second_gradient(net, x, quiet), second_gradient(torch_net, x, quiet))
+        with pytest.raises(steep.DataError, match="written to since"):
+            second_gradient(net, x, WRITES[write])
 
 
 @pytest.mark.parametrize("name", KEPT)

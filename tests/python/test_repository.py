@@ -179,3 +179,9 @@ def test_kernels_name_no_defaults() -> None:
             read = re.findall(r'\.(?:integer|real|string)\(\s*"(\w+)",', file.read_text())
             found += [f"{file.name}: {name}" for name in read if name not in known]
     assert found == []
+
+
+def test_every_page_says_whom_it_is_for():
+    for page in (ROOT / "docs").glob("*.md"):
+        title, empty, whom = page.read_text().split("\n")[:3]
+        assert title.startswith("# ") and empty == "" and whom.startswith("For "), page.name

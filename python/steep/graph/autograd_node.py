@@ -112,6 +112,7 @@ class Call:
         announce_precision(precision)
         self.announced = False
         self.steps = 0
+        self.is_differentiated_again = False  # create_graph=True: runs keep copies of their inputs
         self.last = threading.local()  # of each thread's last run: the seed
         self.constant_results = [not d for d in self.program.differentiable]
         self.gradients = bool(wanted_inputs) and not all(self.constant_results)
@@ -229,6 +230,8 @@ class Autograd(torch.autograd.Function):
         ctx.others = [aliases[i] for i in call.may_change]
         ctx.versions = [t._version for t in ctx.others]
         ctx.shapes = [(t.shape, t.dtype) for t in wanted]
+        kept = call.inputs if call.is_differentiated_again else ()
+        ctx.copies = [tensors[i].detach().clone() for i in kept]
         return tuple(results)
 
     @staticmethod
@@ -243,17 +246,28 @@ class Autograd(torch.autograd.Function):
             there = zip(ctx.tensors, aliases, ctx.pointers, strict=True)
             if changed or any(t.data_ptr() not in (a.data_ptr(), at) for t, a, at in there):
                 raise _changed()
+            # what .data or NumPy writes moves no version
+            copies = ctx.copies or [from_dlpack(c) for c in ctx.run.copies()]
+            if not all(map(_same_bytes, copies, (aliases[i] for i in call.inputs))):
+                raise _changed()
+            call.is_differentiated_again = True
             return None, None, *_differentiable_backward(call, [*ctx.tensors], gradients)
         arrays = [None if g is None else to_dlpack(g.contiguous()) for g in gradients]
         # freed and gathered anew, in between
         moved = call.moved(aliases, ctx.pointers)
         capsules = call.program.backward(ctx.run, arrays, moved, changed)
         if saved and not torch._C._autograd._get_current_graph_task_keep_graph():
-            ctx.run = None  # with its copies of inputs: another backward ends at saved_tensors
+            # with their copies of inputs: another backward ends at saved_tensors
+            ctx.run = ctx.copies = None
         found = [None if c is None else from_dlpack(c) for c in capsules]
         if None in capsules and call.connected:
             _fill_in_zeros(call, found, gradients, ctx.shapes)
         return None, None, *found
+
+
+def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    one, other = (t.detach().contiguous().view(-1).view(torch.uint8) for t in (a, b))
+    return bool(torch.equal(one, other))
 
 
 def _changed() -> DataError:
