@@ -90,3 +90,42 @@ def test_the_axis_of_a_product_that_extents_decide():
     for rows in (5, 2, 3, 4):
         x = torch.randn(rows, 3)
         torch.testing.assert_close(net(x), Crossed()(x))
+
+
+# of floats [N, 4], integers [N + 3], and N
+WITH_AN_EXTENT = {
+    "add": lambda x, i, n: [i + n, x + n, n - i, torch.add(x, x, alpha=n)],
+    "mul": lambda x, i, n: [i * n, x * n, (i > 0) * n],
+    "div": lambda x, i, n: [i / n, x / n, n / (x.abs() + 1), i // n, x // n],
+    "remainder": lambda x, i, n: [i % n, x % n, torch.fmod(i, n), x[i % n]],
+    "pow": lambda x, i, n: [x.abs() ** n, n**x],
+    "order": lambda x, i, n: [i == n - 1, i < n, x >= n],
+    "clamp": lambda x, i, n: [i.clamp(0, n - 1), x.clamp_min(n)],
+    "filled": lambda x, i, n: [
+        i.masked_fill(i > 2, n),
+        torch.full((3,), n),
+        torch.where(i > 2, i, n),
+    ],
+    "ranges": lambda x, i, n: [torch.arange(n), torch.linspace(0, n, 4), torch.eye(n)],
+    "tensors": lambda x, i, n: [torch.tensor(n) * i, torch.tensor([n, n + 1]) * i[:2]],
+    "roll": lambda x, i, n: [x.roll(n // 2, 0), x.roll((n - 2, 1), (0, 1)), i.roll(n), x.roll(-n)],
+    "bits": lambda x, i, n: i & n,
+    "triangles": lambda x, i, n: x.tril(n - 4),
+    "topk": lambda x, i, n: x.topk(min(3, n), 0)[0],
+}
+
+
+class WithAnExtent(torch.nn.Module):
+    def forward(self, x, i):
+        return [f(x, i, x.shape[0]) for f in WITH_AN_EXTENT.values()]
+
+
+def test_extents_are_operands():
+    ours = steep.ORTModule(WithAnExtent(), fallback=None)
+    for rows in (5, 7, 9, 6):
+        given = torch.randn(rows, 4), torch.arange(rows + 3) * 2 - 3
+        for name, right, made in zip(
+            WITH_AN_EXTENT, WithAnExtent()(*given), ours(*given), strict=True
+        ):
+            torch.testing.assert_close(made, right, msg=lambda m, name=name: f"{name}: {m}")
+    assert len(ours.report().graphs) <= 2

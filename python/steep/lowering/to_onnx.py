@@ -99,6 +99,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     program = _as_program(traced)
     _make_first_operands_tensors(program.graph)
     _fx_passes.insert_type_promotion_nodes(program.graph_module)
+    _make_extents_tensors(program.graph)
     for node in list(program.graph.nodes):
         if node.target in _ASSERTIONS:  # of what guards check, or what cannot fail
             program.graph.erase_node(node)
@@ -169,6 +170,32 @@ def _cast_first(graph: torch.fx.Graph) -> None:
                 cast = graph.call_function(_aten._to_copy.default, (operand,), {"dtype": dtype})
             cast.meta = {**node.meta, "val": value.to(dtype)}
             node.args = (cast, *others)
+
+
+_WITH_TENSORS = {
+    **{
+        packet.Scalar: packet.Tensor
+        for packet in (
+            *(_aten.add, _aten.sub, _aten.mul, _aten.div, _aten.remainder),
+            *(_aten.bitwise_and, _aten.bitwise_or, _aten.bitwise_xor),
+        )
+    },
+    _aten.pow.Tensor_Scalar: _aten.pow.Tensor_Tensor,
+}
+
+
+def _make_extents_tensors(graph: torch.fx.Graph) -> None:
+    """Put tensors of no dimension into the place of extents where the exporter wants a number."""
+    for node in list(graph.nodes):
+        number = node.args[1] if node.target in _WITH_TENSORS else None
+        if isinstance(number, torch.fx.Node):
+            value = node.meta["val"]
+            with graph.inserting_before(node):
+                tensor = graph.call_function(
+                    _aten.scalar_tensor.default, (number,), {"dtype": value.dtype}
+                )
+            tensor.meta = {**node.meta, "val": value.new_empty(())}
+            node.target, node.args = _WITH_TENSORS[node.target], (node.args[0], tensor)
 
 
 _RANGES = [getattr(torch.ops.aten.arange, o) for o in torch.ops.aten.arange.overloads()]

@@ -7,7 +7,11 @@ from typing import Any
 
 import torch
 from onnxscript import ir, opset18
-from onnxscript.function_libs.torch_lib.ops.core import aten_scatter_reduce, aten_topk
+from onnxscript.function_libs.torch_lib.ops.core import (
+    aten_roll,
+    aten_scatter_reduce,
+    aten_topk,
+)
 
 from steep.lowering.ops.elementwise import fixed, ints, is_nan, number
 from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
@@ -87,6 +91,21 @@ def _cumulative_extreme(not_beyond: Any) -> Any:
         return opset18.GatherElements(self, index, axis=dim), index
 
     return extreme
+
+
+def _roll(self: Any, shifts: Any, dims: Any = ()) -> Any:
+    """Move elements along axes; by extents, in two slices along each."""
+    shifts = shifts if isinstance(shifts, (list, tuple)) else [shifts]
+    if all(isinstance(s, int) for s in shifts):
+        return aten_roll(self, shifts, dims)
+    x = self if dims else opset18.Reshape(self, ints(-1))
+    for shift, dim in zip(shifts, dims or [0], strict=True):
+        end = opset18.Shape(x, start=dim, end=dim + 1 or None)
+        by = opset18.Reshape(shift, ints(1)) if isinstance(shift, ir.Value) else ints(shift)
+        first = opset18.Mod(opset18.Neg(by), end)
+        tail = opset18.Slice(x, first, end, ints(dim))
+        x = opset18.Concat(tail, opset18.Slice(x, ints(0), first, ints(dim)), axis=dim)
+    return x if dims else opset18.Reshape(x, opset18.Shape(self))
 
 
 def _int64(value: int) -> Any:
@@ -275,6 +294,7 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.scatter_reduce.two: _scatter_reduce,
     aten.searchsorted.Tensor: _searchsorted,
     aten.topk.default: _topk,
+    aten.roll.default: _roll,
 }
 """Translations by operator."""
 
