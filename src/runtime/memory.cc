@@ -135,7 +135,7 @@ std::shared_ptr<void> MemoryPool::allocate(size_t bytes) {
       idle_.erase(it);
     }
     ++allocations_;
-    ++used_blocks_;
+    peak_used_blocks_ = std::max(peak_used_blocks_, ++used_blocks_);
     used_bytes_ += capacity;
     peak_used_bytes_ = std::max(peak_used_bytes_, used_bytes_);
   }
@@ -175,7 +175,8 @@ void MemoryPool::give_back(void* block, size_t capacity) noexcept {
     }
     // A step asks for each of its blocks once. One that has slept while every block could have
     // served twice belongs to shapes that are gone; it may stay while memory was that high before.
-    const size_t twice = 2 * (used_blocks_ + idle_.size());
+    // Shapes that never come back would leave more and more blocks: those of eight count, no more.
+    const size_t twice = 2 * std::min(used_blocks_ + idle_.size(), 8 * peak_used_blocks_);
     for (auto it = idle_.end(); it != idle_.begin();) {
       if (idle_bytes_ + used_bytes_ <= peak_used_bytes_) break;
       --it;  // the largest first

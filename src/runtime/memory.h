@@ -72,6 +72,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   std::multimap<size_t, Idle> idle_;  // by capacity
   uint64_t allocations_ = 0;          // so far
   size_t used_blocks_ = 0;
+  size_t peak_used_blocks_ = 0;
   size_t idle_bytes_ = 0;
   size_t used_bytes_ = 0;
   size_t peak_used_bytes_ = 0;

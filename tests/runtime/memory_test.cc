@@ -48,6 +48,16 @@ TEST(MemoryPool, BlocksOfShapesThatAreGoneGoBackToTheSystem) {
   EXPECT_LT(resident(), before + 80 * kMiB);  // of 127 MiB in all
 }
 
+TEST(MemoryPool, ShapesThatRiseLeaveFewBlocks) {
+  auto pool = MemoryPool::create();
+  const size_t before = resident();
+  for (size_t size = kMiB; size < kMiB + 150 * 4096; size += 4096) {
+    const auto arena = pool->allocate(size);
+    pool->allocate(size);
+  }
+  EXPECT_LT(resident(), before + 100 * kMiB);  // of some 390 MiB in all
+}
+
 TEST(MemoryPool, ANearbySizeSharesABlock) {
   auto pool = MemoryPool::create();
   void* large = pool->allocate(10 * kMiB).get();
