@@ -51,7 +51,8 @@ TEST(MemoryPool, BlocksOfShapesThatAreGoneGoBackToTheSystem) {
 TEST(MemoryPool, ShapesThatRiseLeaveFewBlocks) {
   auto pool = MemoryPool::create();
   const size_t before = resident();
-  for (size_t size = kMiB; size < kMiB + 150 * 4096; size += 4096) {
+  constexpr size_t kPage = 4096;
+  for (size_t size = kMiB; size < kMiB + 150 * kPage; size += kPage) {
     const auto arena = pool->allocate(size);
     pool->allocate(size);
   }
