@@ -54,7 +54,7 @@ test-py test-all patterns: export OMP_WAIT_POLICY := passive
 test-py: build ## Python tests
 	@$(step) -v build/test-py.log "Python tests" $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 
-test-all: test ## and more of each kind, the zoo at every opset, operators with the CPU's kernels loaded (10 minutes)
+test-all: test ## and more of each kind, the zoo at every opset, operators with the CPU's kernels loaded
 	@$(step) -v build/test-all.log "Model matrix" $(bin)/python -m pytest -n $(JOBS) --dist worksteal -m matrix
 	@$(step) -v build/test-loaded.log "Operators, the CPU's kernels loaded" \
 	  env STEEP_HOST_PROVIDER="$(CURDIR)/build/release/tests/providers/plugins/libsteep_cpu.so" \

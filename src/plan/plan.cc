@@ -108,7 +108,7 @@ class Planner {
         if (n.output(i)) root_[n.output(i).id()] = root_[n.input(0).id()];
       }
     }
-    find_kept_apart();
+    find_backward_reads();
     for (const Output& o : g().outputs()) {
       if (!kept_apart(o)) last_use_[root_[o.value.id()]] = INT32_MAX;
     }
@@ -120,7 +120,7 @@ class Planner {
     }
   }
 
-  void find_kept_apart() {
+  void find_backward_reads() {
     backward_reads_.assign(g().value_count(), 0);
     for (Node n : order_) {
       for (int i = 0; n.phase() == Phase::backward && i < n.input_count(); ++i) {

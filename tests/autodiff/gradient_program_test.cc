@@ -71,7 +71,7 @@ TEST_F(GradientPrograms, ForwardThatRunsAgainReadsWhatItReadBefore) {
   EXPECT_EQ(at(made[1], 0), 2 * (2 * 10) * 100);  // times what backward reads where it lies
 }
 
-/// Both results are read by backward: exp(x) and a view of it.
+/// Both results are exp(x), which backward reads.
 TEST(GradientProgramsWhoseResultsChange, ReadBytesOfTheirOwn) {
   Graph g;
   const Value x = g.add_input("x", kVector);

@@ -118,7 +118,7 @@ def _overlap_in_part(written: torch.Tensor, read: torch.Tensor) -> bool:
     """Return whether two tensors of one memory share a part of it; where both are dense."""
     if not (_is_dense(written) and _is_dense(read)):
         return False
-    (a, a_end), (b, b_end) = _extent(written), _extent(read)
+    (a, a_end), (b, b_end) = _byte_range(written), _byte_range(read)
     return (a, a_end) != (b, b_end) and a < b_end and b < a_end
 
 
@@ -132,7 +132,7 @@ def _is_dense(t: torch.Tensor) -> bool:
     return True
 
 
-def _extent(t: torch.Tensor) -> tuple[int, int]:
+def _byte_range(t: torch.Tensor) -> tuple[int, int]:
     """Return the places, in bytes, of a dense tensor's first element and behind its last."""
     first = hint(t.storage_offset()) * t.element_size()
     count = 1

@@ -71,6 +71,7 @@ for _x, _k, _axis, _flags in [
         outputs=2,
         torch=lambda x, k=_k, a=_axis, f=_flags: torch.topk(x, k, a, f.get("largest", 1) != 0),
     )
+
 SEED = ints(17, 3)
 for _x, _ratio in zip([(4, 33), *SHAPES], 11 * [0.1, 0.25, 0.5], strict=False):
     row("steep.Dropout", floats(*_x), SEED, attrs={"ratio": _ratio, "stream": 2})
