@@ -10,13 +10,7 @@ namespace {
 /// Of both operators: the first operand has the numbers.
 Grads top_k_vjp(Node n, const Grads& dy) {
   if (!dy[0]) return {};
-  Value indices = n.output(1);
-  if (!indices) {
-    std::vector<Value> operands;
-    for (int i = 0; i < n.input_count(); ++i) operands.push_back(n.input(i));
-    indices = apply_n(n.op(), operands, 2, n.attrs())[1];
-  }
-  return {apply("ScatterElements", {zeros_like(n.input(0)), indices, dy[0]},
+  return {apply("ScatterElements", {zeros_like(n.input(0)), n.output(1), dy[0]},
                 {{"axis", integer_of(n, "axis")}})};
 }
 
