@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from torch._dynamo.convert_frame import compile_lock  # noqa: E402
 
 from steep import ORTModule  # noqa: E402
 from steep.patching import substitution  # noqa: E402
-from steep.patching.signals import Held  # noqa: E402
+from steep.patching.signals import Held, deliver_signals  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 REPLACED: dict[tuple[object, str], object] = {}
@@ -98,8 +99,31 @@ def test_after_a_capture(noted, before, verify):
         found.sum().backward()
 
 
-def test_ctrl_c_during_a_capture(noted, before):
-    """It comes at instants that differ; a later call is as if there had been none."""
+def test_ctrl_c_during_a_capture():
+    """It runs in a process of its own.
+
+    An exception that comes within ``logging`` leaves that module's lock held, and one within
+    PyTorch's tracer leaves ``nn.Module.__call__`` replaced: other tests of this process would wait
+    for ever for what is not Steep's.
+    """
+    test = f"{__file__}::{test_captures_are_interrupted.__name__}"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--show-capture=no", test],
+        check=False,
+        env={**os.environ, "STEEP_TEST_INTERRUPTS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "1 passed" in done.stdout, done.stdout[-4000:]
+
+
+@pytest.mark.skipif(
+    "STEEP_TEST_INTERRUPTS" not in os.environ, reason="test_ctrl_c_during_a_capture runs it"
+)
+def test_captures_are_interrupted(noted, before):
+    """Ctrl-C comes at instants that differ; a later call is as if there had been none."""
     module = Slopes()
     x = torch.randn(3, 4)
     ORTModule(Slopes())(x)  # what is loaded once
@@ -181,7 +205,7 @@ def test_signals_wait_while_something_changes():
         Held() as held,
         changed("a"),
         changed("b"),
-        held.open(),
+        held.tracing(),
     ):
         said.append("within")  # not reached: it came while these were entered
     assert said[:2] == ["enter a", "enter b"]
@@ -194,6 +218,49 @@ def test_signals_wait_while_something_changes():
         said.append("after")
     assert said == ["after"]
     assert signal.getsignal(signal.SIGINT) is own
+
+
+def test_signals_wait_for_the_next_delivery_while_something_traces():
+    said = []
+    with pytest.raises(KeyboardInterrupt), Held() as outer, outer.tracing(), Held() as inner:
+        interrupt()
+        interrupt()
+        deliver_signals()  # while something changes
+        said.append("changed")
+        with inner.tracing():  # is a delivery
+            said.append("within")
+    assert said == ["changed"]
+
+    said.clear()
+    with pytest.raises(KeyboardInterrupt), Held() as held, held.tracing():
+        interrupt()
+        said.append("once")
+        deliver_signals()
+        said.append("delivered")
+    assert said == ["once"]
+
+    said.clear()
+    with pytest.raises(KeyboardInterrupt), Held() as held, held.tracing():
+        interrupt()
+        said.append("once")
+        interrupt()  # the user insists
+        said.append("twice")
+    assert said == ["once"]
+
+    def give_up(*_):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    said.clear()
+    with pytest.raises(TimeoutError), Held() as held, held.tracing():
+        for turn in range(3):
+            if turn == 0:
+                signal.raise_signal(signal.SIGALRM)
+            with contextlib.suppress(Exception):  # for an error of what traces
+                deliver_signals()
+                said.append(turn)
+    assert said == []
+    assert signal.signal(signal.SIGALRM, before) is give_up
 
 
 def test_the_page_of_substitutions_is_up_to_date():

@@ -42,6 +42,7 @@ from steep.dynamo.patches.ddp_buckets import buckets
 from steep.dynamo.patches.extra_guards import noticed
 from steep.dynamo.patches.extra_tracing import widened
 from steep.dynamo.patches.graph_breaks import cuts, left_this_time, left_to_pytorch
+from steep.dynamo.patches.interrupts import interruptible_calls
 from steep.dynamo.patches.layer_frames import layers_too
 from steep.dynamo.patches.raise_branches import checked
 from steep.dynamo.patches.value_branches import branches
@@ -61,7 +62,7 @@ from steep.lowering.ops.ctc import known_to_tracers
 from steep.lowering.ops.recurrent import kept_whole
 from steep.lowering.reasons import cut, is_users, noted, operation, place, said, whole
 from steep.patching.restore import transforms_left, unlogged
-from steep.patching.signals import Held
+from steep.patching.signals import Held, deliver_signals
 from steep.providers import choices_of, running_on
 from steep.verify.verified_graph import VerifiedPiece, bring_in_verified, wanted
 
@@ -164,6 +165,7 @@ class Capture:
         precision = self.precision()
         verified = self.make is Piece and wanted(self.verify)
         bring = bring_in_verified if verified else bring_in
+        deliver_signals()
         captured = copy_graph(graph_module)
         reason = ""
         try:
@@ -318,6 +320,7 @@ class Captured:
         ours = [kept_whole(), autograd_function.whole_backwards(), known_to_tracers()]
         ours += [buckets(), cuts(), means_over_batches(self._module), noticed()]
         ours += [widened(self._whole), layers_too(), transforms_left(), slopes()]
+        ours += [interruptible_calls()]
         ours += [branches()] if self._whole else []
         ours += [checked()]  # before branches(): an error is no side that a graph is made for
         with Held() as held, settings, chatter, contextlib.ExitStack() as stack:
@@ -325,7 +328,7 @@ class Captured:
                 stack.enter_context(each)
             left = stack.enter_context(noted())
             try:
-                with held.open():
+                with held.tracing():
                     made = make(*frame)
             except (Error, *_SAID):
                 raise

@@ -37,6 +37,7 @@ from steep.lowering.unsupported import (
 )
 from steep.onnx_graph.gradient_reach import reached
 from steep.onnx_graph.rewrite_hook import rewritten
+from steep.patching.signals import deliver_signals
 from steep.providers import current
 
 log = logging.getLogger("steep")
@@ -220,6 +221,7 @@ class Piece:
     """A captured graph in the engine."""
 
     def __init__(self, lowered: Lowered, precision: str) -> None:
+        deliver_signals()
         self.lowered = lowered
         fakes, inputs = lowered.fakes, lowered.inputs
         model = rewritten(lowered.model)

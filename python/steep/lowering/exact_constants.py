@@ -14,6 +14,7 @@ from onnx_ir.passes.common import InlinePass
 from onnxscript import ir
 from torch.onnx._internal.exporter import _building
 
+from steep.patching.signals import deliver_signals
 from steep.patching.substitution import Substitution, substituted
 
 CREATE_CONSTANT = Substitution(
@@ -33,6 +34,7 @@ def constants_with_digits() -> contextlib.AbstractContextManager[None]:
 
 
 def _constant(farm: Any, number: Any, dtype: ir.DataType, opset: Any) -> Any:
+    deliver_signals()  # the exporter calls this for about every operator
     value = _make_constant(farm, number, dtype, opset)
     if dtype == ir.DataType.FLOAT and _is_rounded(number):
         value.producer().metadata_props[_CONSTANT] = repr(number)

@@ -28,7 +28,7 @@ from steep.lowering.reasons import is_users, operation, said
 from steep.lowering.to_onnx import CannotSay, to_onnx
 from steep.lowering.training_semantics import Watch, faithful
 from steep.patching.restore import transforms_left
-from steep.patching.signals import Held
+from steep.patching.signals import Held, deliver_signals
 from steep.patching.substitution import attribute_set
 
 WITHIN = "steep.within"
@@ -91,6 +91,7 @@ class _Interpreter(Interpreter):
     watch: Watch | None = None
 
     def run_node(self, n: torch.fx.Node) -> Any:
+        deliver_signals()
         self.at = n
         if self.watch is not None:
             # arguments that need a gradient are refused by that name, once all writes are known
@@ -171,7 +172,7 @@ def lower(
         transforms_left(),
         attribute_set(mode, "allow_non_fake_inputs", True),  # constants are no fakes
         _own_extents(mode.shape_env),
-        held.open(),
+        held.tracing(),
     ):
         try:
             traced, signature = aot_export_module(run, fakes, trace_joint=False, pre_dispatch=True)

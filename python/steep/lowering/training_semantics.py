@@ -59,7 +59,7 @@ def faithful() -> Iterator[Watch]:
         ),
         _in_this_thread(),
         watch,
-        held.open(),
+        held.tracing(),
     ):
         drawn = _generators()
         yield watch
