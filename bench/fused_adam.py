@@ -33,7 +33,7 @@ def optimizer_of(name: str) -> torch.optim.Optimizer:
         p.grad = torch.randn_like(p)
     if name == THEIRS:
         return torch.optim.AdamW(parameters, 1e-3, fused=True)
-    from steep.compat.fused_adam import FusedAdam
+    from steep.compat.optim.fused_adam import FusedAdam
 
     return FusedAdam(parameters, 1e-3)
 

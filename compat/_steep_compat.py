@@ -18,7 +18,7 @@ class _FirstAsked:
         """Return the spec of one of the packages, or what Steep's own hook has for a part of it."""
         if fullname.partition(".")[0] not in _ROOTS or self not in sys.meta_path:
             return None
-        served = sys.modules.get("steep.compat.finder")
+        served = sys.modules.get("steep.compat.import_hook.finder")
         if served is not None and served.FINDER in sys.meta_path:
             return None  # it comes first, and was told to let the installed package be found
         if fullname in _ROOTS:
@@ -40,7 +40,7 @@ class _FirstAsked:
         module.__getattr__ = get
 
     def _hook(self):
-        from steep.compat.finder import FINDER, install
+        from steep.compat.import_hook.finder import FINDER, install
 
         if self in sys.meta_path:
             sys.meta_path.remove(self)

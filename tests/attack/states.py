@@ -29,10 +29,10 @@ from torch import nn
 from tqdm import tqdm
 
 import steep
-from steep.compat import artifacts
-from steep.compat.training_module import Module
-from steep.compat.training_optimizer import Optimizer
-from steep.compat.training_state import CheckpointState
+from steep.compat.on_device.training_module import Module
+from steep.compat.on_device.training_optimizer import Optimizer
+from steep.compat.on_device.training_state import CheckpointState
+from steep.compat.onnxblock import artifacts
 
 State = dict[str, np.ndarray]
 

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from steep.compat import artifacts
+from steep.compat.onnxblock import artifacts
 
 NAMES = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
 SHAPES = [(16, 8), (16,), (4, 16), (4,)]
@@ -49,9 +49,9 @@ def write(folder, model=None, loss=artifacts.LossType.CrossEntropyLoss, **option
 
 def opened(folder, checkpoint="checkpoint"):
     """Return state, module and optimizer of the files in a folder."""
-    from steep.compat.training_module import Module
-    from steep.compat.training_optimizer import Optimizer
-    from steep.compat.training_state import CheckpointState
+    from steep.compat.on_device.training_module import Module
+    from steep.compat.on_device.training_optimizer import Optimizer
+    from steep.compat.on_device.training_state import CheckpointState
 
     state = CheckpointState.load_checkpoint(folder / checkpoint)
     module = Module(folder / "training_model.onnx", state, folder / "eval_model.onnx")

@@ -10,9 +10,11 @@ import pytest
 from on_device import NAMES, checked, mlp, opened, write
 
 import steep
-from steep.compat import NotOffered, artifacts, block_losses, blocks, state_file
-from steep.compat.block_models import marked
-from steep.compat.training_state import CheckpointState
+from steep.compat import NotOffered, state_file
+from steep.compat.on_device.training_state import CheckpointState
+from steep.compat.onnxblock import artifacts, blocks
+from steep.compat.onnxblock import losses as block_losses
+from steep.compat.onnxblock.models import marked
 
 LossType, OptimType = artifacts.LossType, artifacts.OptimType
 

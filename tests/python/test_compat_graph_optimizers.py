@@ -5,10 +5,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import steep  # noqa: E402
-from steep.compat import graph_optimizers  # noqa: E402
-from steep.compat.debug_options import DebugOptions  # noqa: E402
-from steep.compat.graph_optimizers import register_graph_optimizer  # noqa: E402
-from steep.compat.ort_module import ORTModule  # noqa: E402
+from steep.compat.ortmodule import graph_optimizers  # noqa: E402
+from steep.compat.ortmodule.debug_options import DebugOptions  # noqa: E402
+from steep.compat.ortmodule.graph_optimizers import register_graph_optimizer  # noqa: E402
+from steep.compat.ortmodule.ort_module import ORTModule  # noqa: E402
 
 
 class Net(torch.nn.Module):

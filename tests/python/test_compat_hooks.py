@@ -5,8 +5,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import steep  # noqa: E402
-from steep.compat import hooks, merge_activation_summary, notices  # noqa: E402
-from steep.compat.ort_module import ORTModule  # noqa: E402
+from steep.compat import notices  # noqa: E402
+from steep.compat.hooks import merge_activation_summary  # noqa: E402
+from steep.compat.hooks import subscribers as hooks  # noqa: E402
+from steep.compat.ortmodule.ort_module import ORTModule  # noqa: E402
 
 
 def net():

@@ -11,7 +11,7 @@ from names_of_onnxruntime_training import MEMBERS, NAMES
 
 import steep
 from steep import compat
-from steep.compat import names
+from steep.compat.import_hook import names
 
 pytest.importorskip("torch")
 

@@ -12,11 +12,11 @@ torch = pytest.importorskip("torch")
 
 import steep  # noqa: E402
 from steep.compat import notices  # noqa: E402
-from steep.compat.fp16_optimizer import FP16_Optimizer  # noqa: E402
-from steep.compat.fused_adam import AdamWMode, FusedAdam  # noqa: E402
-from steep.compat.loss_scalers import DynamicLossScaler, LossScaler  # noqa: E402
-from steep.compat.optimizer_configs import AdamConfig, LambConfig, SGDConfig  # noqa: E402
-from steep.compat.schedulers import (  # noqa: E402
+from steep.compat.optim.configs import AdamConfig, LambConfig, SGDConfig  # noqa: E402
+from steep.compat.optim.fp16_optimizer import FP16_Optimizer  # noqa: E402
+from steep.compat.optim.fused_adam import AdamWMode, FusedAdam  # noqa: E402
+from steep.compat.optim.loss_scalers import DynamicLossScaler, LossScaler  # noqa: E402
+from steep.compat.optim.schedulers import (  # noqa: E402
     ConstantWarmupLRScheduler,
     CosineWarmupLRScheduler,
     LinearWarmupLRScheduler,

@@ -14,12 +14,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import steep  # noqa: E402
-from steep.compat import environment, notices  # noqa: E402
-from steep.compat.debug_options import DebugOptions, LogLevel  # noqa: E402
-from steep.compat.fallback import DEFAULT, _FallbackPolicy, wrap_exception  # noqa: E402
-from steep.compat.gradient_graph import export_gradient_graph  # noqa: E402
-from steep.compat.json_config import load_from_json  # noqa: E402
-from steep.compat.ort_module import HierarchicalORTModule, ORTModule  # noqa: E402
+from steep.compat import notices  # noqa: E402
+from steep.compat.ortmodule import environment  # noqa: E402
+from steep.compat.ortmodule.debug_options import DebugOptions, LogLevel  # noqa: E402
+from steep.compat.ortmodule.fallback import DEFAULT, _FallbackPolicy, wrap_exception  # noqa: E402
+from steep.compat.ortmodule.gradient_graph import export_gradient_graph  # noqa: E402
+from steep.compat.ortmodule.json_config import load_from_json  # noqa: E402
+from steep.compat.ortmodule.ort_module import HierarchicalORTModule, ORTModule  # noqa: E402
 from steep.lowering import cache  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,7 +136,7 @@ def test_retry_asks_the_engine_again(monkeypatch):
 
 
 def test_exceptions_are_what_is_raised():
-    from steep.compat import fallback
+    from steep.compat.ortmodule import fallback
 
     assert fallback.ORTModuleTorchModelException is steep.ModelError
     assert fallback.ORTModuleDeviceException is steep.ProviderError
@@ -344,7 +345,7 @@ def test_the_gradient_graph_of_a_module(tmp_path):
 
 
 def test_process_wide_settings(caplog):
-    from steep.compat import settings
+    from steep.compat.ortmodule import settings
 
     settings.set_seed(3)
     first = torch.rand(2)

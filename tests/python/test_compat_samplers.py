@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steep.compat.samplers import (  # noqa: E402
+from steep.compat.data.samplers import (  # noqa: E402
     LoadBalancingDistributedBatchSampler,
     LoadBalancingDistributedSampler,
 )

@@ -9,9 +9,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import steep  # noqa: E402
-from steep.compat import data_schema, trainer_checkpoints, type_names  # noqa: E402
-from steep.compat.described_trainer import ORTTrainer  # noqa: E402
-from steep.compat.optimizer_configs import AdamConfig  # noqa: E402
+from steep.compat.data import data_schema, type_names  # noqa: E402
+from steep.compat.optim.configs import AdamConfig  # noqa: E402
+from steep.compat.trainer import checkpoints as trainer_checkpoints  # noqa: E402
+from steep.compat.trainer.described_trainer import ORTTrainer  # noqa: E402
 
 Pair = collections.namedtuple("Pair", "first second")
 extract, restore = data_schema.extract_data_and_schema, data_schema.unflatten_data_using_schema

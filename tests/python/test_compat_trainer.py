@@ -9,11 +9,11 @@ torch = pytest.importorskip("torch")
 
 import steep  # noqa: E402
 from steep.compat import notices  # noqa: E402
-from steep.compat.described_trainer import ORTTrainer  # noqa: E402
-from steep.compat.loss_scalers import DynamicLossScaler  # noqa: E402
-from steep.compat.optimizer_configs import AdamConfig, LambConfig, SGDConfig  # noqa: E402
-from steep.compat.schedulers import LinearWarmupLRScheduler  # noqa: E402
-from steep.compat.trainer_options import ORTTrainerOptions  # noqa: E402
+from steep.compat.optim.configs import AdamConfig, LambConfig, SGDConfig  # noqa: E402
+from steep.compat.optim.loss_scalers import DynamicLossScaler  # noqa: E402
+from steep.compat.optim.schedulers import LinearWarmupLRScheduler  # noqa: E402
+from steep.compat.trainer.described_trainer import ORTTrainer  # noqa: E402
+from steep.compat.trainer.options import ORTTrainerOptions  # noqa: E402
 
 LOSS = torch.nn.MSELoss()
 DESCRIPTION = {

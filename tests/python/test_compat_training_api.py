@@ -11,11 +11,12 @@ import pytest
 from on_device import NAMES, batches, opened, write
 
 import steep
-from steep.compat import artifacts, block_optimizers
-from steep.compat.ort_value import OrtValue
-from steep.compat.training_module import Module
-from steep.compat.training_optimizer import LinearLRScheduler, Optimizer
-from steep.compat.training_state import CheckpointState
+from steep.compat.on_device.ort_value import OrtValue
+from steep.compat.on_device.training_module import Module
+from steep.compat.on_device.training_optimizer import LinearLRScheduler, Optimizer
+from steep.compat.on_device.training_state import CheckpointState
+from steep.compat.onnxblock import artifacts
+from steep.compat.onnxblock import optimizers as block_optimizers
 
 PATH = str(Path(__file__).resolve().parents[2] / "python")
 SGD = artifacts.OptimType.SGD

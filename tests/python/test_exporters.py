@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from test_program import steep as program
 
 import steep
-from steep.compat import artifacts
+from steep.compat.onnxblock import artifacts
 
 F = np.float32
 X = np.linspace(-1, 1, 12, dtype=F).reshape(3, 4)

@@ -41,7 +41,8 @@ def test_launchers_are_known_by_their_variables(environ, refused):
 
 def doors():
     torch = pytest.importorskip("torch")
-    from steep.compat import described_trainer, optimizer_configs
+    from steep.compat.optim import configs as optimizer_configs
+    from steep.compat.trainer import described_trainer
     from steep.trainers.ort_trainer import IODescription, ModelDescription, ORTTrainer
 
     net, loss = torch.nn.Linear(2, 1), torch.nn.MSELoss()
@@ -77,7 +78,7 @@ def test_what_is_divided_or_does_not_train_goes_on(monkeypatch):
     x = np.ones((3, 2), np.float32)
     np.testing.assert_allclose(steep.InferenceSession(MODEL).run(None, {"x": x})[0], 0.25)
     steep.grad(MODEL, wrt=["w"])
-    from steep.compat.fused_adam import FusedAdam
+    from steep.compat.optim.fused_adam import FusedAdam
 
     net = torch.nn.Linear(2, 1)
     before = net.weight.detach().clone()

@@ -12,7 +12,7 @@ environment variables.
 
 from __future__ import annotations
 
-from steep.compat.finder import install, uninstall
+from steep.compat.import_hook.finder import install, uninstall
 from steep.compat.refusals import NotOffered
 
 __all__ = ["NotOffered", "install", "uninstall"]

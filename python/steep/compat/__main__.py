@@ -6,7 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from steep.compat.finder import install
+from steep.compat.import_hook.finder import install
 
 USAGE = """\
 usage: python -m steep.compat script.py [arguments]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from steep.compat.notices import say_once
-from steep.compat.schedulers import _LRScheduler
+from steep.compat.optim.schedulers import _LRScheduler
 from steep.errors import DataError
 
 _GPU = "the trainer runs on the CPU, in one process"

@@ -8,8 +8,8 @@ import onnx
 from onnx import numpy_helper
 
 from steep.compat import state_file
-from steep.compat.artifacts import state_of
-from steep.compat.block_models import Parameters
+from steep.compat.onnxblock.artifacts import state_of
+from steep.compat.onnxblock.models import Parameters
 from steep.errors import CheckpointError, DataError
 
 

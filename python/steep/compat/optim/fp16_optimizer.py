@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
-from steep.compat.loss_scalers import DynamicLossScaler, LossScaler
 from steep.compat.notices import say_once
+from steep.compat.optim.loss_scalers import DynamicLossScaler, LossScaler
 
 # Of packages whose optimizers do all this themselves.
 _SCALE_THEMSELVES = ("accelerate", "apex", "deepspeed", "megatron")

@@ -25,23 +25,23 @@ def _of(module: str, *names: str) -> dict[str, str]:
 
 
 _COMPAT = "steep.compat"
-_MODULE = _of(f"{_COMPAT}.ort_module", "ORTModule")
-_DEBUG = _of(f"{_COMPAT}.debug_options", "DebugOptions", "LogLevel")
-_FUSED = _of(f"{_COMPAT}.fused_adam", "FusedAdam", "AdamWMode")
-_FP16 = _of(f"{_COMPAT}.fp16_optimizer", "FP16_Optimizer")
-_CONFIGS = _of(f"{_COMPAT}.optimizer_configs", "SGDConfig", "AdamConfig", "LambConfig")
+_MODULE = _of(f"{_COMPAT}.ortmodule.ort_module", "ORTModule")
+_DEBUG = _of(f"{_COMPAT}.ortmodule.debug_options", "DebugOptions", "LogLevel")
+_FUSED = _of(f"{_COMPAT}.optim.fused_adam", "FusedAdam", "AdamWMode")
+_FP16 = _of(f"{_COMPAT}.optim.fp16_optimizer", "FP16_Optimizer")
+_CONFIGS = _of(f"{_COMPAT}.optim.configs", "SGDConfig", "AdamConfig", "LambConfig")
 _SCHEDULERS = _of(
-    f"{_COMPAT}.schedulers",
+    f"{_COMPAT}.optim.schedulers",
     "ConstantWarmupLRScheduler",
     "CosineWarmupLRScheduler",
     "LinearWarmupLRScheduler",
     "PolyWarmupLRScheduler",
 )
-_SCALERS = _of(f"{_COMPAT}.loss_scalers", "LossScaler", "DynamicLossScaler")
-_POLICY = _of(f"{_COMPAT}.fallback", "_FallbackPolicy")
-_SKIP_CHECK = _of(f"{_COMPAT}.fallback", "_SkipCheck")
+_SCALERS = _of(f"{_COMPAT}.optim.loss_scalers", "LossScaler", "DynamicLossScaler")
+_POLICY = _of(f"{_COMPAT}.ortmodule.fallback", "_FallbackPolicy")
+_SKIP_CHECK = _of(f"{_COMPAT}.ortmodule.fallback", "_SkipCheck")
 _EXCEPTIONS = _of(
-    f"{_COMPAT}.fallback",
+    f"{_COMPAT}.ortmodule.fallback",
     "ORTModuleFallbackException",
     "ORTModuleInitException",
     "ORTModuleDeviceException",
@@ -51,7 +51,7 @@ _EXCEPTIONS = _of(
     "wrap_exception",
 )
 _CONSTANTS = _of(
-    f"{_COMPAT}.ort_module",
+    f"{_COMPAT}.ortmodule.ort_module",
     "ONNX_OPSET_VERSION",
     "MINIMUM_RUNTIME_PYTORCH_VERSION_STR",
     "ORTMODULE_FALLBACK_POLICY",
@@ -59,13 +59,13 @@ _CONSTANTS = _of(
     "ORTMODULE_IS_DETERMINISTIC",
     "ORTMODULE_TORCH_CPP_DIR",
 )
-_HIERARCHICAL = _of(f"{_COMPAT}.ort_module", "HierarchicalORTModule")
-_REWRITES = _of(f"{_COMPAT}.graph_optimizers", "register_graph_optimizer")
-_JSON = _of(f"{_COMPAT}.json_config", "load_from_json")
-_TRAINER = _of(f"{_COMPAT}.described_trainer", "ORTTrainer", "TrainStepInfo")
-_OPTIONS = _of(f"{_COMPAT}.trainer_options", "ORTTrainerOptions")
+_HIERARCHICAL = _of(f"{_COMPAT}.ortmodule.ort_module", "HierarchicalORTModule")
+_REWRITES = _of(f"{_COMPAT}.ortmodule.graph_optimizers", "register_graph_optimizer")
+_JSON = _of(f"{_COMPAT}.ortmodule.json_config", "load_from_json")
+_TRAINER = _of(f"{_COMPAT}.trainer.described_trainer", "ORTTrainer", "TrainStepInfo")
+_OPTIONS = _of(f"{_COMPAT}.trainer.options", "ORTTrainerOptions")
 _HOOKS = _of(
-    f"{_COMPAT}.hooks",
+    f"{_COMPAT}.hooks.subscribers",
     "GlobalSubscriberManager",
     "SubscriberManager",
     "SubscriberBase",
@@ -74,29 +74,33 @@ _HOOKS = _of(
     "inspect_activation",
 )
 _SAMPLERS = _of(
-    f"{_COMPAT}.samplers",
+    f"{_COMPAT}.data.samplers",
     "LoadBalancingDistributedSampler",
     "LoadBalancingDistributedBatchSampler",
 )
 _OLDEST = {
     **_of("steep", "ORTTrainer", "IODescription", "ModelDescription"),
-    **_of(f"{_COMPAT}.loss_scalers", "LossScaler"),
+    **_of(f"{_COMPAT}.optim.loss_scalers", "LossScaler"),
 }
 _STATE = _of(
-    f"{_COMPAT}.training_state", "CheckpointState", "Parameter", "Parameters", "Properties"
+    f"{_COMPAT}.on_device.training_state",
+    "CheckpointState",
+    "Parameter",
+    "Parameters",
+    "Properties",
 )
-_ON_DEVICE = _of(f"{_COMPAT}.training_module", "Module")
-_STEPS = _of(f"{_COMPAT}.training_optimizer", "Optimizer", "LinearLRScheduler")
-_BLOCKS = _of(f"{_COMPAT}.block_base", "Block")
-_BASES = _of(f"{_COMPAT}.block_base", "base", "custom_op_library", "empty_base")
-_SAVED = _of(f"{_COMPAT}.block_checkpoints", "load_checkpoint_to_model", "save_checkpoint")
-_WHOLE = _of(f"{_COMPAT}.block_models", "ForwardBlock", "TrainingBlock")
+_ON_DEVICE = _of(f"{_COMPAT}.on_device.training_module", "Module")
+_STEPS = _of(f"{_COMPAT}.on_device.training_optimizer", "Optimizer", "LinearLRScheduler")
+_BLOCKS = _of(f"{_COMPAT}.onnxblock.base", "Block")
+_BASES = _of(f"{_COMPAT}.onnxblock.base", "base", "custom_op_library", "empty_base")
+_SAVED = _of(f"{_COMPAT}.onnxblock.checkpoints", "load_checkpoint_to_model", "save_checkpoint")
+_WHOLE = _of(f"{_COMPAT}.onnxblock.models", "ForwardBlock", "TrainingBlock")
 _LOSSES = _of(
-    f"{_COMPAT}.block_losses", "BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELoss"
+    f"{_COMPAT}.onnxblock.losses", "BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELoss"
 )
-_UPDATES = _of(f"{_COMPAT}.block_optimizers", "AdamW", "ClipGradNorm", "SGD")
+_UPDATES = _of(f"{_COMPAT}.onnxblock.optimizers", "AdamW", "ClipGradNorm", "SGD")
 _SCHEMAS = _of(
-    f"{_COMPAT}.data_schema",
+    f"{_COMPAT}.data.data_schema",
     "ORTModelInputOutputSchemaType",
     "ORTModelInputOutputType",
     "PrimitiveType",
@@ -104,21 +108,23 @@ _SCHEMAS = _of(
     "unflatten_data_using_schema",
 )
 _TYPES = _of(
-    f"{_COMPAT}.type_names",
+    f"{_COMPAT}.data.type_names",
     "onnx_dtype_to_pytorch_dtype",
     "pytorch_scalar_type_to_pytorch_dtype",
     "pytorch_type_to_onnx_dtype",
 )
-_INSTALL = f"{_COMPAT}.nothing_to_install:main"
+_INSTALL = f"{_COMPAT}.import_hook.nothing_to_install:main"
 
 MODULES: dict[str, dict[str, str]] = {
     "onnxruntime": {
         **_of("steep", "GraphOptimizationLevel", "InferenceSession", "NodeArg", "SessionOptions"),
         **_of("steep", "get_available_providers"),
-        **_of(f"{_COMPAT}.ort_value", "OrtValue"),
-        **_of(f"{_COMPAT}.settings", "get_device", "set_seed", "set_default_logger_severity"),
+        **_of(f"{_COMPAT}.on_device.ort_value", "OrtValue"),
+        **_of(
+            f"{_COMPAT}.ortmodule.settings", "get_device", "set_seed", "set_default_logger_severity"
+        ),
         **_of("steep._steep", "ModelMetadata"),
-        "__version__": f"{_COMPAT}.names:VERSION",
+        "__version__": f"{_COMPAT}.import_hook.names:VERSION",
     },
     "onnxruntime.training": {
         **_MODULE,
@@ -143,7 +149,9 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime.training.ortmodule._fallback": {**_POLICY, **_EXCEPTIONS},
     "onnxruntime.training.ortmodule._fallback_exceptions": _EXCEPTIONS,
     "onnxruntime.training.ortmodule._custom_autograd_function": _of(
-        f"{_COMPAT}.settings", "enable_custom_autograd_support", "custom_autograd_function_enabler"
+        f"{_COMPAT}.ortmodule.settings",
+        "enable_custom_autograd_support",
+        "custom_autograd_function_enabler",
     ),
     "onnxruntime.training.ortmodule.graph_optimizers": {},
     "onnxruntime.training.ortmodule.graph_optimizer_registry": _REWRITES,
@@ -151,31 +159,33 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime.training.ortmodule.experimental.json_config": _JSON,
     "onnxruntime.training.ortmodule.experimental.hierarchical_ortmodule": _HIERARCHICAL,
     "onnxruntime.training.ortmodule.torch_cpp_extensions": {},
-    "onnxruntime.training.experimental": _of(f"{_COMPAT}.gradient_graph", "export_gradient_graph"),
+    "onnxruntime.training.experimental": _of(
+        f"{_COMPAT}.ortmodule.gradient_graph", "export_gradient_graph"
+    ),
     "onnxruntime.training.optim": {
         **_FUSED,
         **_FP16,
         **_CONFIGS,
         **_SCHEDULERS,
-        **_of(f"{_COMPAT}.optimizer_configs", "_OptimizerConfig"),
-        **_of(f"{_COMPAT}.schedulers", "_LRScheduler"),
+        **_of(f"{_COMPAT}.optim.configs", "_OptimizerConfig"),
+        **_of(f"{_COMPAT}.optim.schedulers", "_LRScheduler"),
     },
     "onnxruntime.training.optim.fused_adam": _FUSED,
     "onnxruntime.training.optim.fp16_optimizer": _FP16,
     "onnxruntime.training.optim.config": {
         **_CONFIGS,
-        **_of(f"{_COMPAT}.optimizer_configs", "_OptimizerConfig"),
+        **_of(f"{_COMPAT}.optim.configs", "_OptimizerConfig"),
     },
     "onnxruntime.training.optim.lr_scheduler": {
         **_SCHEDULERS,
-        **_of(f"{_COMPAT}.schedulers", "_LRScheduler"),
+        **_of(f"{_COMPAT}.optim.schedulers", "_LRScheduler"),
     },
     "onnxruntime.training.amp": _SCALERS,
     "onnxruntime.training.amp.loss_scaler": _SCALERS,
     "onnxruntime.training.orttrainer": _TRAINER,
     "onnxruntime.training.orttrainer_options": _OPTIONS,
     "onnxruntime.training.checkpoint": _of(
-        f"{_COMPAT}.trainer_checkpoints",
+        f"{_COMPAT}.trainer.checkpoints",
         "aggregate_checkpoints",
         "experimental_load_checkpoint",
         "experimental_load_state_dict",
@@ -185,18 +195,18 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime.training.utils": {
         **_SCHEMAS,
         **_TYPES,
-        **_of(f"{_COMPAT}.hooks", "configure_ort_compatible_zero_stage3"),
+        **_of(f"{_COMPAT}.hooks.subscribers", "configure_ort_compatible_zero_stage3"),
     },
     "onnxruntime.training.utils.torch_io_helper": {
         **_SCHEMAS,
-        "_TensorStub": f"{_COMPAT}.data_schema:TensorStub",
+        "_TensorStub": f"{_COMPAT}.data.data_schema:TensorStub",
     },
     "onnxruntime.training.utils.torch_type_map": _TYPES,
     "onnxruntime.training.utils.hooks": _HOOKS,
     "onnxruntime.training.utils.data": _SAMPLERS,
     "onnxruntime.training.utils.data.sampler": _SAMPLERS,
     "onnxruntime.training.api": {
-        **_of(f"{_COMPAT}.training_state", "CheckpointState"),
+        **_of(f"{_COMPAT}.on_device.training_state", "CheckpointState"),
         **_ON_DEVICE,
         **_STEPS,
     },
@@ -205,23 +215,27 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime.training.api.optimizer": {"Optimizer": _STEPS["Optimizer"]},
     "onnxruntime.training.api.lr_scheduler": {"LinearLRScheduler": _STEPS["LinearLRScheduler"]},
     "onnxruntime.training.artifacts": _of(
-        f"{_COMPAT}.artifacts", "LossType", "OptimType", "OptimizationStyle", "generate_artifacts"
+        f"{_COMPAT}.onnxblock.artifacts",
+        "LossType",
+        "OptimType",
+        "OptimizationStyle",
+        "generate_artifacts",
     ),
     "onnxruntime.tools": {},
     "onnxruntime.tools.convert_onnx_models_to_ort": _of(
-        f"{_COMPAT}.artifacts", "OptimizationStyle"
+        f"{_COMPAT}.onnxblock.artifacts", "OptimizationStyle"
     ),
     "onnxruntime.training.onnxblock": {**_BLOCKS, **_WHOLE, **_BASES, **_SAVED},
     "onnxruntime.training.onnxblock.model_accessor": {
         **_BASES,
-        **_of(f"{_COMPAT}.block_base", "ModelAccessor"),
+        **_of(f"{_COMPAT}.onnxblock.base", "ModelAccessor"),
     },
     "onnxruntime.training.onnxblock.checkpoint_utils": _SAVED,
     "onnxruntime.training.onnxblock.onnxblock": _WHOLE,
     "onnxruntime.training.onnxblock.blocks": {
         **_BLOCKS,
         **_of(
-            f"{_COMPAT}.blocks",
+            f"{_COMPAT}.onnxblock.blocks",
             "Abs",
             "Add",
             "Cast",
@@ -260,8 +274,8 @@ MODULES: dict[str, dict[str, str]] = {
     "torch_ort": {
         **_MODULE,
         **_DEBUG,
-        **_of(f"{_COMPAT}.settings", "set_seed"),
-        "__version__": f"{_COMPAT}.names:VERSION",
+        **_of(f"{_COMPAT}.ortmodule.settings", "set_seed"),
+        "__version__": f"{_COMPAT}.import_hook.names:VERSION",
     },
     "torch_ort.optim": {**_FUSED, **_FP16},
     "torch_ort.utils": {},
@@ -269,7 +283,7 @@ MODULES: dict[str, dict[str, str]] = {
     "torch_ort.experimental": {},
     "torch_ort.experimental.json_config": _JSON,
     "torch_ort.experimental.graph_config": _of(
-        f"{_COMPAT}.settings", "set_propagate_cast_ops_optimization"
+        f"{_COMPAT}.ortmodule.settings", "set_propagate_cast_ops_optimization"
     ),
     "torch_ort.configure": {},
 }
@@ -279,7 +293,7 @@ RUN = {
     "torch_ort.configure.__main__": _INSTALL,
     "onnxruntime.training.ortmodule.torch_cpp_extensions.install": _INSTALL,
     "onnxruntime.training.utils.hooks.merge_activation_summary": (
-        f"{_COMPAT}.merge_activation_summary:main"
+        f"{_COMPAT}.hooks.merge_activation_summary:main"
     ),
 }
 """What ``python -m`` runs, and the function that does it."""

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from steep.compat import environment
 from steep.compat.log_level import LogLevel
+from steep.compat.ortmodule import environment
 
 log = logging.getLogger("steep")
 

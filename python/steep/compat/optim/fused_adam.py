@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from steep import _steep
-from steep.compat.tensor_update import TensorUpdate
+from steep.compat.optim.tensor_update import TensorUpdate
 from steep.trainers.optimizer_state import SharedState, require_count
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from steep.compat.block_base import Block, at_hand
-from steep.compat.block_models import ForwardBlock, mark
-from steep.compat.blocks import ReduceAllL2
+from steep.compat.onnxblock.base import Block, at_hand
+from steep.compat.onnxblock.blocks import ReduceAllL2
+from steep.compat.onnxblock.models import ForwardBlock, mark
 from steep.errors import DataError
 
 RATE, STEP = "learning_rate", "step"

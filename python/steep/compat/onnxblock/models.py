@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 from onnx import helper
 
-from steep.compat.block_base import Block, at_hand, info_of, prune, require_values, skeleton
+from steep.compat.onnxblock.base import Block, at_hand, info_of, prune, require_values, skeleton
 from steep.errors import DataError, ModelError, ShapeError
 from steep.onnx_graph.traverse import bodies_of
 

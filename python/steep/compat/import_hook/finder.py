@@ -10,7 +10,8 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import Any
 
-from steep.compat import names, stock
+from steep.compat import stock
+from steep.compat.import_hook import names
 from steep.compat.refusals import NotOffered
 
 

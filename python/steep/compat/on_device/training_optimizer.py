@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from steep.compat.artifacts import serialised
-from steep.compat.block_optimizers import RATE, STEP, UPDATED, gradient_name
+from steep.compat.on_device.training_module import Module, _read, described
+from steep.compat.on_device.training_state import Array
+from steep.compat.onnxblock.artifacts import serialised
+from steep.compat.onnxblock.optimizers import RATE, STEP, UPDATED, gradient_name
 from steep.compat.state_file import OptimizerState, blank
-from steep.compat.training_module import Module, _read, described
-from steep.compat.training_state import Array
 from steep.errors import CheckpointError, DataError, ModelError
 from steep.session.inference import InferenceSession
 

@@ -12,10 +12,12 @@ from typing import Any
 import onnx
 from onnx import numpy_helper
 
-from steep.compat import block_losses, block_optimizers, state_file
-from steep.compat.block_base import Block, base, empty_base
-from steep.compat.block_models import Parameters, TrainingBlock
-from steep.compat.blocks import PassThrough
+from steep.compat import state_file
+from steep.compat.onnxblock import losses as block_losses
+from steep.compat.onnxblock import optimizers as block_optimizers
+from steep.compat.onnxblock.base import Block, base, empty_base
+from steep.compat.onnxblock.blocks import PassThrough
+from steep.compat.onnxblock.models import Parameters, TrainingBlock
 from steep.compat.refusals import NotOffered
 from steep.errors import DataError, IoError, ModelError
 

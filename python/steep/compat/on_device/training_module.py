@@ -12,11 +12,11 @@ import onnx
 from onnx import TensorProto, helper
 
 from steep.compat import state_file
-from steep.compat.artifacts import parsed, serialised
-from steep.compat.block_base import info_of, prune, require_values
-from steep.compat.block_models import check, marked, statistics
-from steep.compat.ort_value import OrtValue
-from steep.compat.training_state import Array, CheckpointState
+from steep.compat.on_device.ort_value import OrtValue
+from steep.compat.on_device.training_state import Array, CheckpointState
+from steep.compat.onnxblock.artifacts import parsed, serialised
+from steep.compat.onnxblock.base import info_of, prune, require_values
+from steep.compat.onnxblock.models import check, marked, statistics
 from steep.errors import CheckpointError, DataError, ModelError, ShapeError
 from steep.session.custom_ops import register_optimizer
 from steep.session.inference import InferenceSession, SessionOptions

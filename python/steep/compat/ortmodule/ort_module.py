@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from steep.compat import environment
-from steep.compat.debug_options import DebugOptions
-from steep.compat.fallback import DEFAULT, _FallbackPolicy
-from steep.compat.graph_files import GraphFiles, memory_line, stage_table
-from steep.compat.graph_optimizers import optimizers_of
-from steep.compat.json_config import load_from_json
+from steep.compat.ortmodule import environment
+from steep.compat.ortmodule.debug_options import DebugOptions
+from steep.compat.ortmodule.fallback import DEFAULT, _FallbackPolicy
+from steep.compat.ortmodule.graph_files import GraphFiles, memory_line, stage_table
+from steep.compat.ortmodule.graph_optimizers import optimizers_of
+from steep.compat.ortmodule.json_config import load_from_json
 from steep.errors import Error
 from steep.module import ort_module as ours
 from steep.onnx_graph.rewrite_hook import Rewrite, rewriting

@@ -15,10 +15,10 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.utils.dlpack import from_dlpack
 
 from steep import _steep
-from steep.compat.loss_scalers import DynamicLossScaler
-from steep.compat.optimizer_configs import _OptimizerConfig
-from steep.compat.tensor_update import TensorUpdate
-from steep.compat.trainer_options import ORTTrainerOptions
+from steep.compat.optim.configs import _OptimizerConfig
+from steep.compat.optim.loss_scalers import DynamicLossScaler
+from steep.compat.optim.tensor_update import TensorUpdate
+from steep.compat.trainer.options import ORTTrainerOptions
 from steep.errors import CheckpointError, DataError, ModelError
 from steep.export.module_to_onnx import export
 from steep.module.ort_module import ORTModule

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from steep.compat import environment, settings
-from steep.compat.debug_options import DebugOptions
-from steep.compat.fallback import _FallbackPolicy
 from steep.compat.log_level import LogLevel
 from steep.compat.notices import say_once
+from steep.compat.ortmodule import environment, settings
+from steep.compat.ortmodule.debug_options import DebugOptions
+from steep.compat.ortmodule.fallback import _FallbackPolicy
 from steep.errors import DataError
 
 _WITHOUT_MEANING = {

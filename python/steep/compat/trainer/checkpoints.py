@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from steep import _steep
-from steep.compat.described_trainer import ORTTrainer, read_checkpoint
+from steep.compat.trainer.described_trainer import ORTTrainer, read_checkpoint
 from steep.errors import DataError, IoError
 
 PathLike = str | os.PathLike[str]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from steep.compat.block_base import Block, at_hand, info_of, value_names
-from steep.compat.blocks import Abs, InputLike, ReduceMean, ReduceSum, Sub, add_input
+from steep.compat.onnxblock.base import Block, at_hand, info_of, value_names
+from steep.compat.onnxblock.blocks import Abs, InputLike, ReduceMean, ReduceSum, Sub, add_input
 from steep.errors import DataError, ModelError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from steep.compat.block_base import Block, at_hand, info_of, new_name, value_names
+from steep.compat.onnxblock.base import Block, at_hand, info_of, new_name, value_names
 from steep.compat.refusals import NotOffered
 from steep.errors import DataError, ModelError
 

@@ -9,10 +9,10 @@ import dataclasses
 import os
 from collections.abc import Mapping
 
-from steep.compat import settings
-from steep.compat.fallback import DEFAULT, _FallbackPolicy
 from steep.compat.log_level import LogLevel
 from steep.compat.notices import say_once
+from steep.compat.ortmodule import settings
+from steep.compat.ortmodule.fallback import DEFAULT, _FallbackPolicy
 from steep.errors import DataError
 
 PREFIX = "ORTMODULE_"

@@ -1,0 +1,1 @@
+"""``onnxruntime.training.utils.hooks``: statistics of activations, and what merges their files."""

@@ -1,0 +1,1 @@
+"""``onnxruntime.training.api``: training from files, without PyTorch."""

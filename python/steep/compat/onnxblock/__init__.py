@@ -1,0 +1,1 @@
+"""``onnxruntime.training.onnxblock`` and ``artifacts``: training models built of blocks."""

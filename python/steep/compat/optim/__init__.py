@@ -1,0 +1,1 @@
+"""``onnxruntime.training.optim``: optimizers, schedules, loss scalers."""

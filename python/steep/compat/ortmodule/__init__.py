@@ -1,0 +1,1 @@
+"""``onnxruntime.training.ortmodule``: options, environment variables, fallback policies."""

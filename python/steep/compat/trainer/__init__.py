@@ -1,0 +1,1 @@
+"""``onnxruntime.training.ORTTrainer``, described by options, and its checkpoints."""
