@@ -6,6 +6,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <array>
 
 #include "bindings.h"
@@ -202,8 +203,13 @@ Tensor from_dltensor(const DLTensor& t, std::shared_ptr<void> owner, const char*
     strides[d] = t.strides == nullptr ? dense : t.strides[d] * item;
     dense *= dims[d];
   }
-  return adopt(dtype, std::move(dims), static_cast<char*>(t.data) + t.byte_offset, strides,
-               std::move(owner), unwritable);
+  // PyTorch has no memory for no elements, and null is an operand that is absent.
+  static char nothing;
+  char* const data = t.data == nullptr ? &nothing : static_cast<char*>(t.data);
+  if (t.data == nullptr && std::find(dims.begin(), dims.end(), 0) == dims.end()) {
+    refuse(name, "an array whose memory was freed", "allocate it again before the call");
+  }
+  return adopt(dtype, std::move(dims), data + t.byte_offset, strides, std::move(owner), unwritable);
 }
 
 /// Takes the tensor out of a capsule, which is marked as used.

@@ -204,6 +204,23 @@ def second_gradient(m, x, write):
     return torch.autograd.grad(first.square().sum(), leaf)
 
 
+@pytest.mark.parametrize("of", ["argument", "parameter", "part"])
+@pytest.mark.parametrize("when", ["forward", "backward"])
+def test_memory_that_was_freed_is_not_read(of, when):
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
+    ours, memory = ORTModule(net), torch.randn(4, 4)
+    x = memory[1:] if of == "part" else memory
+    y = ours(x).sum()
+    freed = net[2].weight if of == "parameter" else memory
+    size, values = freed.untyped_storage().nbytes(), freed.detach().clone()
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(steep.DataError, match="no memory"):
+        ours(x) if when == "forward" else y.backward()
+    freed.untyped_storage().resize_(size)
+    freed.data.copy_(values)
+    torch.testing.assert_close(ours(x), net(x))
+
+
 def test_second_derivatives_know_what_was_written_at_first():
     net, _ = pair([COPIES["clone"]])
     with pytest.raises(steep.DataError, match="written to since"):

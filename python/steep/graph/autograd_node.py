@@ -138,12 +138,12 @@ class Call:
         return [from_dlpack(c) for c in capsules], run, read
 
     def _arrays(self, tensors: Sequence[torch.Tensor]) -> list[object]:
-        return [to_dlpack(tensors[i].detach().contiguous()) for i in self.inputs]
+        return [_handed_over(tensors[i].detach().contiguous()) for i in self.inputs]
 
     def moved(self, tensors: Sequence[torch.Tensor], pointers: Sequence[int]) -> dict[int, object]:
         """Return those of the graph's inputs, by position, that are not at ``pointers`` by now."""
         return {
-            k: to_dlpack(tensors[i])
+            k: _handed_over(tensors[i])
             for k, i in enumerate(self.inputs)
             if tensors[i].data_ptr() != pointers[i]
         }
@@ -263,6 +263,17 @@ class Autograd(torch.autograd.Function):
         if None in capsules and call.connected:
             _fill_in_zeros(call, found, gradients, ctx.shapes)
         return None, None, *found
+
+
+def _handed_over(t: torch.Tensor) -> object:
+    """Return a tensor for the engine. Raises DataError where its memory was freed."""
+    if not t.untyped_storage().nbytes() and t.numel():
+        raise DataError(
+            "A tensor that the graph reads has no memory: its storage was resized to 0.",
+            expected=f"{t.numel() * t.element_size()} bytes for shape {[*t.shape]}",
+            remedy="resize the storage and fill it again before the call, and before backward",
+        )
+    return to_dlpack(t)
 
 
 def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
