@@ -44,6 +44,14 @@ TIES = {
     "scatter amin of others": lambda x: x.scatter_reduce(
         1, (x > 0).long(), x.flip(0), "amin", include_self=False
     ),
+    "index_fill": lambda x: x.index_fill(1, torch.tensor([0, 5, 0, 3]), x[0, 1] * 2),
+    "index_fill of one": lambda x: (
+        x[0, 0].index_fill(0, torch.tensor(0), 3) + x.index_fill(0, torch.tensor(1), 3)
+    ),
+    "logaddexp": lambda x: torch.logaddexp(x * 100, x.flip(1) * 99 + 0.5),
+    "logaddexp2": lambda x: torch.logaddexp2(x * 200, x[:, :1] * 99 + 0.5),
+    "remainder": lambda x: [torch.remainder(x + 0.3, 2.5), torch.remainder(x + 0.3, -2.5)],
+    "remainder of tensors": lambda x: torch.remainder(x + 0.3, x.flip(1) + 0.7),
     "xlogy": lambda x: torch.xlogy(x, x.roll(1, 1)),
     "entr": torch.special.entr,
     "searchsorted": lambda x: x * torch.searchsorted(x.detach().sort(1)[0], x.detach(), right=True),
@@ -101,7 +109,7 @@ SPECIAL = {
     "atan2": torch.atan2,
     "hypot": torch.hypot,
     "pow": torch.pow,
-    "remainder": lambda x, y: [torch.fmod(x, y)],
+    "remainder": lambda x, y: [torch.fmod(x, y), torch.remainder(x, y)],
     "log1p": lambda x, y: torch.log1p(y),
     "expm1": lambda x, y: torch.expm1(y),
     "sinc": lambda x, y: torch.sinc(y),
@@ -109,7 +117,7 @@ SPECIAL = {
     # PyTorch's gelu is NaN at ∞ in whole vectors of AVX-512, and ∞ behind them; both are at -∞.
     "softer": lambda x, y: [F.gelu(y.clamp(-9, 9)), F.mish(y.clamp(min=-9))],
     "logsumexp": lambda x, y: torch.logsumexp(y.view(8, 8), 0),
-    "logaddexp": torch.logaddexp,
+    "logaddexp": lambda x, y: [torch.logaddexp(x, y), torch.logaddexp2(x, y)],
     "softmax": lambda x, y: torch.softmax(y.view(8, 8)[1:7], 0),
     "norms": lambda x, y: [torch.linalg.norm(y.view(8, 8), n, 0) for n in (1, 2, 3, torch.inf)],
     "std": lambda x, y: y.view(8, 8).std(0),
@@ -135,6 +143,32 @@ def test_numbers_that_are_none_and_infinite(dtype):
             torch.testing.assert_close(
                 value, right, equal_nan=True, msg=lambda m, name=name: f"{name}: {m}"
             )
+
+
+class Statistics(nn.Module):
+    def forward(self, x, scale):
+        return [t * scale for t in torch.native_layer_norm(x, (6,), None, None, 1)]
+
+
+def test_no_gradient_comes_by_statistics():
+    found = []
+    for net in (Statistics(), ORTModule(Statistics())):
+        x, scale = torch.arange(12.0).view(2, 6).requires_grad_(), torch.ones(1, requires_grad=True)
+        sum(t.square().sum() for t in net(x, scale)).backward()
+        found.append((x.grad, scale.grad))
+    torch.testing.assert_close(*found)
+
+
+class Places(nn.Module):
+    def forward(self, x):
+        return torch.nonzero(x), torch.argwhere(x * 2)
+
+
+@pytest.mark.parametrize("extents", [(0,), (3, 0), (2, 3)])
+def test_places_in_nothing(extents):
+    x = torch.ones(extents)
+    for found, right in zip(ORTModule(Places())(x), Places()(x), strict=True):
+        assert found.tolist() == right.tolist() and found.shape == right.shape
 
 
 @pytest.mark.parametrize(

@@ -396,6 +396,39 @@ def _variance_and_mean(
     return opset18.Div(total, freedom), opset18.ReduceMean(self, axes, **kept)
 
 
+def logaddexp(self: Any, other: Any) -> Any:
+    """ln(eˣ + eʸ), by the difference to the larger one; that one where it is infinite."""
+    larger = fixed(opset18.Max(self, other))
+    infinite, zero = _infinite(larger), number(0, self)
+    parts = [
+        opset18.Exp(
+            opset18.Sub(opset18.Where(infinite, zero, v), opset18.Where(infinite, zero, larger))
+        )
+        for v in (self, other)
+    ]
+    sum_ = opset18.Add(larger, opset18.Log(opset18.Add(*parts)))
+    at_end = opset18.Where(opset18.GreaterOrEqual(self, other), self, other)
+    return opset18.Where(infinite, at_end, sum_)
+
+
+def _logaddexp2(self: Any, other: Any) -> Any:
+    base = number(math.log(2), self)
+    return opset18.Div(logaddexp(opset18.Mul(self, base), opset18.Mul(other, base)), base)
+
+
+def _remainder(self: Any, other: Any) -> Any:
+    """What is left of a division toward 0, moved to the sign of the divisor."""
+    like = self if isinstance(self, ir.Value) else other
+    self, other = (v if isinstance(v, ir.Value) else number(v, like) for v in (self, other))
+    if like.dtype is not None and like.dtype.is_integer():
+        return opset18.Mod(self, other)
+    zero = number(0, like)
+    rest = opset18.Mod(self, other, fmod=1)
+    against = opset18.Xor(opset18.Less(rest, zero), opset18.Less(other, zero))
+    moves = opset18.And(opset18.Not(opset18.Equal(rest, zero)), against)
+    return opset18.Where(moves, opset18.Add(rest, other), rest)
+
+
 aten = torch.ops.aten
 
 AS_IN_TORCH: dict[Any, Any] = {
@@ -432,6 +465,11 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.special_sinc.default: _sinc,
     aten.atan2.default: _atan2,
     aten.hypot.default: _hypot,
+    aten.logaddexp.default: logaddexp,
+    aten.logaddexp2.default: _logaddexp2,
+    aten.remainder.Tensor: _remainder,
+    aten.remainder.Scalar: _remainder,
+    aten.remainder.Scalar_Tensor: _remainder,
     aten.xlogy.Tensor: _xlogy,
     aten.xlogy.Scalar_Self: _xlogy,
     aten.xlogy.Scalar_Other: _xlogy,

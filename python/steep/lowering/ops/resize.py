@@ -79,6 +79,17 @@ def _smooth(mode: str, word: Any) -> Any:
     return resized
 
 
+def _antialiased(word: Any) -> Any:
+    """Return ``_upsample_…_aa``; with corners that are aligned its filter is another."""
+
+    def resized(self: Any, output_size: Any, align_corners: bool, *scales: float | None) -> Any:
+        if align_corners:
+            raise NotImplementedError("interpolation with antialias and align_corners")
+        return word(self, output_size, align_corners, *scales)
+
+    return resized
+
+
 aten = torch.ops.aten
 
 AS_IN_TORCH: dict[Any, Any] = {
@@ -88,5 +99,7 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.upsample_bilinear2d.vec: _smooth("linear", nn.aten_upsample_bilinear2d_vec),
     aten.upsample_trilinear3d.vec: _smooth("linear", nn.aten_upsample_trilinear3d_vec),
     aten.upsample_bicubic2d.vec: _smooth("cubic", nn.aten_upsample_bicubic2d_vec),
+    aten._upsample_bilinear2d_aa.default: _antialiased(nn.aten__upsample_bilinear2d_aa),
+    aten._upsample_bicubic2d_aa.default: _antialiased(nn.aten__upsample_bicubic2d_aa),
 }
 """Translations by operator."""

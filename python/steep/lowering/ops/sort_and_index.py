@@ -13,7 +13,7 @@ from onnxscript.function_libs.torch_lib.ops.core import (
     aten_topk,
 )
 
-from steep.lowering.ops.elementwise import fixed, ints, is_nan, number
+from steep.lowering.ops.elementwise import fixed, ints, is_nan, logaddexp, number
 from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
 
 
@@ -149,18 +149,24 @@ def _logcumsumexp(self: Any, dim: int) -> Any:
         return opset18.Identity(self)
     x, length, step = self, _length(self, dim), 1
     while step < length:
-        x, step = _logaddexp(x, _shifted(x, step, dim, number(-math.inf, x))), 2 * step
+        x, step = logaddexp(x, _shifted(x, step, dim, number(-math.inf, x))), 2 * step
     return x
 
 
-def _logaddexp(a: Any, b: Any) -> Any:
-    """ln(eᵃ + eᵇ); the larger one where it is infinite."""
-    larger = fixed(opset18.Max(a, b))
-    infinite = opset18.Equal(opset18.Abs(larger), number(math.inf, a))
-    zero = number(0, a)
-    a, b = (opset18.Sub(opset18.Where(infinite, zero, v), larger) for v in (a, b))
-    apart = opset18.Add(larger, opset18.Log(opset18.Add(opset18.Exp(a), opset18.Exp(b))))
-    return opset18.Where(infinite, larger, apart)
+def _index_fill(self: Any, dim: int, index: Any, value: Any) -> Any:
+    """Each place that the index names holds the value once, however often it is named."""
+    x = self if self.shape else opset18.Reshape(self, ints(1))
+    rank, axis = max(len(self.shape), 1), dim % max(len(self.shape), 1)
+    extent = opset18.Shape(x, start=axis, end=axis + 1)
+    index = opset18.Reshape(opset18.Cast(index, to=ir.DataType.INT64), ints(-1))
+    ones = opset18.Expand(_int64(1), opset18.Shape(index))
+    named = opset18.ScatterElements(opset18.Expand(_int64(0), extent), index, ones, axis=0)
+    named = opset18.Cast(named, to=ir.DataType.BOOL)
+    if others := [i for i in range(rank) if i != axis]:
+        named = opset18.Unsqueeze(named, ints(*others))
+    value = opset18.CastLike(value, x) if isinstance(value, ir.Value) else number(value, x)
+    filled = opset18.Where(named, value, x)
+    return filled if self.shape else opset18.Reshape(filled, opset18.Shape(self))
 
 
 def _sorted(self: Any, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:
@@ -295,6 +301,8 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.searchsorted.Tensor: _searchsorted,
     aten.topk.default: _topk,
     aten.roll.default: _roll,
+    aten.index_fill.int_Scalar: _index_fill,
+    aten.index_fill.int_Tensor: _index_fill,
 }
 """Translations by operator."""
 
