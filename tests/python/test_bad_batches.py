@@ -43,6 +43,17 @@ CASES = {
     "width": (lambda m, x: m.layer(x), (rows(2, 5),), (rows(2),)),
     "rank": (lambda m, x: F.conv1d(x, m.layer.weight[:, :, None]), (rows(2),), (rows(6)[None],)),
     "dtype": (lambda m, x: m.layer(x), (rows(2).long(),), (rows(2),)),
+    "precision": (lambda m, x: m.layer(x), (rows(2).double(),), (rows(2),)),
+    "precisions": (
+        lambda m, x, y: torch.mv(m.layer(x).T @ x, y),
+        (rows(2), rows(WIDTH, 1)[:, 0].half()),
+        (rows(2), rows(WIDTH, 1)[:, 0]),
+    ),
+    "subtraction of booleans": (
+        lambda m, x, y: m.layer(x).sum(1) * (y - (y > 3)),
+        (rows(2), torch.tensor([True, False])),
+        (rows(2), torch.tensor([True, False])),
+    ),
     "broadcast": (lambda m, x, y: m.layer(x) + y, (rows(2), rows(2, 5)), (rows(2), rows(2))),
     "view": (lambda m, x: m.layer(x).view(2, -1, 4), (rows(3),), (rows(4),)),
     "cat": (lambda m, x, y: torch.cat([m.layer(x), y]), (rows(2), rows(2, 5)), (rows(2), rows(1))),
@@ -81,7 +92,7 @@ def outcome(m, args):
 
 
 # the others by `make patterns`
-ALWAYS = {"width", "labels", "behind a branch"}
+ALWAYS = {"precision", "precisions", "width", "labels", "behind a branch"}
 
 
 def by_name():

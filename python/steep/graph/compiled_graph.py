@@ -32,6 +32,7 @@ from steep.lowering.python_numbers import Numbers, reads_number, takes_numbers
 from steep.lowering.unsupported import (
     refuse_complex,
     refuse_histories,
+    refuse_mixed_products,
     refuse_overlaps,
     refuse_sparse,
 )
@@ -122,6 +123,7 @@ class Lowered:
         self.kept = _take_sizes_from_tensors(graph)
         self.numbers = Numbers(graph, fixed)
         refuse_overlaps(graph)
+        refuse_mixed_products(graph)
         write_slopes(graph)
         write_out(graph)
         narrow = narrow_arguments(graph) if torch.is_autocast_enabled("cpu") else []

@@ -32,6 +32,7 @@ from steep.lowering import cache
 from steep.lowering.decompose import decompose
 from steep.lowering.exact_constants import constants_with_digits, keep_digits
 from steep.lowering.fingerprint import Undetermined, fingerprint
+from steep.lowering.kernel_refusals import refused_by_kernels
 from steep.lowering.narrow_integers import widen_integers
 from steep.lowering.ops import (
     autograd_function,
@@ -89,6 +90,8 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     for node in traced.graph.nodes:
         if node.target in sort_and_index.REFUSED:
             raise CannotSay(NotImplementedError(f"{node.target} has other edges"), node.name)
+    for node, why in refused_by_kernels(traced.graph):
+        raise CannotSay(RuntimeError(f"PyTorch refuses {why}"), node.name)
     refuse_negative(traced)
     count = sum(n.op == "placeholder" for n in traced.graph.nodes)
     keep_whole(traced.graph)

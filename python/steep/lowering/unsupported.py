@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from steep.lowering.aliasing import all_written_by, hint, memory_named
+from steep.lowering.autocast_regions import regions
+from steep.lowering.function_rewrites import PRODUCTS
 from steep.lowering.lower import refusal
 
 
@@ -78,6 +80,35 @@ def refuse_sparse(graph: torch.fx.Graph) -> None:
 def _gives_sparse(n: torch.fx.Node) -> bool:
     given = inspect.signature(n.target).bind(*n.args, **n.kwargs).arguments  # type: ignore[arg-type]
     return bool(given.get("sparse")) and given["weight"].meta["example_value"].requires_grad
+
+
+def refuse_mixed_products(graph: torch.fx.Graph) -> None:
+    """Raise CannotLower at a product of several floating-point types without autocast.
+
+    PyTorch's kernels raise there; ``function_rewrites.PRODUCTS`` would widen the operands.
+    """
+    of, around = regions(graph), torch.is_autocast_enabled("cpu")
+    refused = [
+        refusal(RuntimeError(f"a product of {' and '.join(sorted(types))}"), n)
+        for n in graph.nodes
+        if (of[n.name] is None if n.name in of else not around)
+        and _is_product(n)
+        and len(types := _floating_types(n)) > 1
+    ]
+    if refused:
+        refused[0].others = refused[1:]
+        raise refused[0]
+
+
+def _is_product(n: torch.fx.Node) -> bool:
+    target = getattr(torch.Tensor, n.target, None) if n.op == "call_method" else n.target
+    return target is operator.matmul or (n.op.startswith("call_") and target in PRODUCTS)
+
+
+def _floating_types(n: torch.fx.Node) -> set[str]:
+    values = [i.meta.get("example_value") for i in n.all_input_nodes]
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    return {str(t.dtype)[6:] for t in tensors if t.dtype.is_floating_point}
 
 
 def refuse_overlaps(graph: torch.fx.Graph) -> None:

@@ -1,0 +1,37 @@
+"""Calls that PyTorch's kernels refuse, and its meta functions, which trace the graph, let pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+_aten = torch.ops.aten
+
+_OF_ONE_DTYPE = {
+    *(_aten.mm, _aten.bmm, _aten.mv, _aten.dot, _aten.vdot, _aten.matmul, _aten.linear),
+    *(_aten.addmm, _aten.addbmm, _aten.baddbmm, _aten.addmv, _aten.bilinear),
+    _aten.scaled_dot_product_attention,
+}
+"""Products: their operands, a bias and a mask of floats included, have one dtype."""
+
+_SUBTRACTIONS = {_aten.sub.Tensor, _aten.sub.Scalar, _aten.rsub.Tensor, _aten.rsub.Scalar}
+
+
+def refused_by_kernels(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, str]]:
+    """Yield the calls of a graph of ATen operators that PyTorch raises at, and why.
+
+    Each node's ``meta["val"]`` is a fake tensor, with its dtype.
+    """
+    for node in graph.nodes:
+        dtypes = [_dtype(n) for n in node.all_input_nodes]
+        found = {d for d in dtypes if d not in (None, torch.bool)}
+        if getattr(node.target, "overloadpacket", None) in _OF_ONE_DTYPE and len(found) > 1:
+            yield node, f"a product of {' and '.join(sorted(str(d)[6:] for d in found))}"
+        elif node.target in _SUBTRACTIONS and torch.bool in dtypes:
+            yield node, "a subtraction of booleans"
+
+
+def _dtype(node: torch.fx.Node) -> torch.dtype | None:
+    value = node.meta.get("val")
+    return value.dtype if isinstance(value, torch.Tensor) else None
