@@ -144,7 +144,16 @@ def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
     reason = said(e)
     if unsaid := re.search(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text):
         reason = f"{_NO_WORD} {unsaid.group(1)}"
+        cause = _innermost(e)
+        if isinstance(cause, NotImplementedError) and str(cause):  # of a translation of ours
+            reason = f"{unsaid.group(1)}: {cause}"
     return CannotLower(reason, name, line_of(at))
+
+
+def _innermost(e: BaseException) -> BaseException:
+    while e.__cause__ is not None:
+        e = e.__cause__
+    return e
 
 
 def line_of(at: torch.fx.Node | None) -> str:
