@@ -123,6 +123,44 @@ def test_nothing_is_written_before():
     assert net.total == 1.5
 
 
+def test_what_was_written_before_stays():
+    class Counting(nn.Module):
+        def __init__(self, writes):
+            super().__init__()
+            self.writes, self.total, self.calls, self.seen = (
+                writes,
+                nn.Buffer(torch.zeros(2)),
+                0,
+                [],
+            )
+            self.weight = nn.Parameter(torch.ones(6))
+
+        def forward(self, x):
+            if self.writes == "a buffer":
+                self.total[0] += 1
+            elif self.writes == "a number":
+                self.calls += 1
+            elif self.writes == "a list":
+                self.seen.append(1)
+            else:
+                x.mul_(1.0)
+                [].append(x)
+            if x.sum() > TOP:
+                raise ValueError("large")
+            return x * self.weight
+
+    for writes in ("a buffer", "a number", "a list", "an argument"):
+        states = []
+        for wrap in (lambda m: m, ORTModule):
+            net = Counting(writes)
+            run, x = wrap(net), torch.full((2, 6), 9.0)
+            run(torch.ones(2, 6))
+            with pytest.raises(ValueError, match="large"):
+                run(x)
+            states.append((net.total.tolist(), net.calls, net.seen, x._version))
+        assert states[0] == states[1], writes
+
+
 def test_a_step_cannot_be_taken_back():
     module = Fn(too_large)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)

@@ -145,20 +145,6 @@ def test_numbers_that_are_none_and_infinite(dtype):
             )
 
 
-class Statistics(nn.Module):
-    def forward(self, x, scale):
-        return [t * scale for t in torch.native_layer_norm(x, (6,), None, None, 1)]
-
-
-def test_no_gradient_comes_by_statistics():
-    found = []
-    for net in (Statistics(), ORTModule(Statistics())):
-        x, scale = torch.arange(12.0).view(2, 6).requires_grad_(), torch.ones(1, requires_grad=True)
-        sum(t.square().sum() for t in net(x, scale)).backward()
-        found.append((x.grad, scale.grad))
-    torch.testing.assert_close(*found)
-
-
 class Places(nn.Module):
     def forward(self, x):
         return torch.nonzero(x), torch.argwhere(x * 2)

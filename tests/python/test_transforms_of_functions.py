@@ -133,3 +133,31 @@ def test_diagonals_are_written(offset):
         for right, value in zip(run(module, x), run(ours, x), strict=True):
             if right is not None:
                 torch.testing.assert_close(value, right, rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_of_gradients():
+    """``is_grads_batched``, vectorized Jacobians and Hessians, and vmap within vmap."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
+    start, weights = torch.randn(2, 4), torch.randn(5, 3, 2, 2)
+
+    def all_of(module):
+        x = start.clone().requires_grad_()
+        y, wanted = module(x), [x, *net.parameters()]
+
+        def backward(g):
+            return torch.autograd.grad(y, wanted, g, retain_graph=True)
+
+        jacobian = torch.autograd.functional.jacobian(module, start, vectorize=True)
+        hessian = torch.autograd.functional.hessian(
+            lambda x: module(x).square().sum(), start, vectorize=True
+        )
+        within = torch.vmap(torch.vmap(backward))(weights)
+        last = torch.autograd.grad(y, wanted, weights[0], is_grads_batched=True)
+        with pytest.raises(RuntimeError, match="second time"):
+            torch.autograd.grad(y, wanted, weights[0], is_grads_batched=True)
+        return [jacobian, hessian, *within, *last]
+
+    ours = ORTModule(net)
+    torch.testing.assert_close(all_of(ours), all_of(net))
+    assert all(not graph.in_torch for graph in ours.report().graphs)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx
 import torch
+from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
@@ -26,6 +28,9 @@ from steep.onnx_graph.gradient_reach import reached
 from steep.session.training import announce_precision
 
 log = logging.getLogger("steep")
+
+Gradients = Sequence[torch.Tensor | None]
+"""Of the results, as autograd hands them to backward; None of those that nobody asks for."""
 
 _SEED_RANGE = 2**63 - 1
 
@@ -252,17 +257,85 @@ class Autograd(torch.autograd.Function):
                 raise _changed()
             call.is_differentiated_again = True
             return None, None, *_differentiable_backward(call, [*ctx.tensors], gradients)
-        arrays = [None if g is None else to_dlpack(g.contiguous()) for g in gradients]
-        # freed and gathered anew, in between
-        moved = call.moved(aliases, ctx.pointers)
-        capsules = call.program.backward(ctx.run, arrays, moved, changed)
+        found = _over_batch(
+            gradients, lambda each: _plain_backward(ctx, each, aliases, changed=changed)
+        )
         if saved and not torch._C._autograd._get_current_graph_task_keep_graph():
             # with their copies of inputs: another backward ends at saved_tensors
             ctx.run = ctx.copies = None
-        found = [None if c is None else from_dlpack(c) for c in capsules]
-        if None in capsules and call.connected:
-            _fill_in_zeros(call, found, gradients, ctx.shapes)
         return None, None, *found
+
+
+def _plain_backward(
+    ctx: Any, gradients: Gradients, aliases: Sequence[torch.Tensor], changed: bool
+) -> list[torch.Tensor | None]:
+    call = ctx.call
+    arrays = [None if g is None else to_dlpack(g.contiguous()) for g in gradients]
+    # freed and gathered anew, in between
+    moved = call.moved(aliases, ctx.pointers)
+    capsules = call.program.backward(ctx.run, arrays, moved, changed)
+    found = [None if c is None else from_dlpack(c) for c in capsules]
+    if None in capsules and call.connected:
+        _fill_in_zeros(call, found, gradients, ctx.shapes)
+    return found
+
+
+def _over_batch(
+    gradients: Gradients, backward: Callable[[Gradients], list[torch.Tensor | None]]
+) -> list[torch.Tensor | None]:
+    """Return what ``backward`` gives, of a batch of gradients one after the other.
+
+    A batch comes from ``torch.vmap`` over backward, and from its predecessor, by which
+    ``torch.autograd.grad(…, is_grads_batched=True)`` and vectorized Jacobians still run.
+    """
+    batches = [_batch(g) for g in gradients]
+    levels = [b.level for b in batches if b is not None]
+    if not levels:
+        return backward(gradients)
+    innermost = max(levels)
+    columns: list[Sequence[torch.Tensor | None]] = []
+    made = None
+    for g, batch in zip(gradients, batches, strict=True):
+        if batch is not None and batch.level == innermost:
+            made = batch
+            columns.append(batch.rows())
+        else:
+            columns.append([g])
+    assert made is not None
+    count = max(map(len, columns))
+    rows = zip(*(c if len(c) == count else [*c] * count for c in columns), strict=True)
+    each = zip(*(_over_batch(row, backward) for row in rows), strict=True)
+    return [None if None in found else made.again(torch.stack(found)) for found in each]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Batch:
+    """What a gradient is of within vmap: a tensor of one dimension more, at a level."""
+
+    level: int
+    rows: Callable[[], Sequence[torch.Tensor]]
+    again: Callable[[torch.Tensor], torch.Tensor]  # of the rows of a result, along dimension 0
+
+
+def _batch(g: torch.Tensor | None) -> _Batch | None:
+    if g is None:
+        return None
+    if _functorch.is_batchedtensor(g):
+        level = _functorch.maybe_get_level(g)
+        return _Batch(
+            level,
+            lambda: _functorch.get_unwrapped(g).unbind(_functorch.maybe_get_bdim(g)),
+            lambda t: _functorch._add_batch_dim(t, 0, level),
+        )
+    if _functorch.is_legacy_batchedtensor(g):  # vmap's predecessor
+        level = torch._C._vmapmode_increment_nesting() - 1
+        torch._C._vmapmode_decrement_nesting()
+        return _Batch(
+            level,
+            lambda: torch._remove_batch_dim(g, level, 0, 0).unbind(),
+            lambda t: torch._add_batch_dim(t, 0, level),
+        )
+    return None
 
 
 def _handed_over(t: torch.Tensor) -> object:
@@ -292,7 +365,7 @@ def _changed() -> DataError:
 def _fill_in_zeros(
     call: Call,
     found: list[torch.Tensor | None],
-    gradients: tuple[torch.Tensor | None, ...],
+    gradients: Gradients,
     shapes: Sequence[tuple[torch.Size, torch.dtype]],
 ) -> None:
     """Put zeros where the graph has no gradient and PyTorch gives one; None is not updated."""
@@ -304,7 +377,7 @@ def _fill_in_zeros(
 
 
 def _differentiable_backward(
-    call: Call, tensors: list[torch.Tensor], gradients: tuple[torch.Tensor | None, ...]
+    call: Call, tensors: list[torch.Tensor], gradients: Gradients
 ) -> list[torch.Tensor | None]:
     """Run the backward as a forward of its own, for derivatives of the gradients."""
     among = tuple(i for i, g in enumerate(gradients) if g is not None)

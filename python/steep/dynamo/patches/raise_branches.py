@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 from torch._dynamo.variables import BuiltinVariable
+from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 from torch._dynamo.variables.misc import ExceptionVariable
 
 from steep.dynamo.patches.jump_hook import Jump, jumping
 from steep.graph.raise_checks import raise_where
+from steep.lowering.aliasing import all_written_by, memory_of
 
 
 @contextlib.contextmanager
@@ -51,7 +53,7 @@ def _may_be_checked(tx: Any) -> bool:
     if not value.is_tensor() or tx.output.current_tracer.parent is not None:
         return False
     example = value.as_proxy().node.meta.get("example_value")
-    if not isinstance(example, torch.Tensor) or example.ndim:
+    if not isinstance(example, torch.Tensor) or example.ndim or _has_written(tx.output):
         return False
     frame = tx
     while frame is not None:
@@ -59,6 +61,21 @@ def _may_be_checked(tx: Any) -> bool:
             return False
         frame = frame.parent
     return True
+
+
+def _has_written(output: Any) -> bool:
+    """Has forward changed anything that was there before? An error of the graph would undo it."""
+    effects = output.side_effects
+    changed = [*effects.store_attr_mutations, *effects.id_to_variable.values()]
+    if any(effects.is_modified(v) for v in changed if not _is_new(v)):
+        return True
+    nodes = output.graph.nodes
+    given = {memory_of(n) for n in nodes if n.op == "placeholder"} - {None}
+    return any(memory_of(written) in given for n in nodes for written in all_written_by(n))
+
+
+def _is_new(v: Any) -> bool:
+    return isinstance(v.mutation_type, (AttributeMutationNew, ValueMutationNew))
 
 
 _CALLS = {"CALL", "CALL_FUNCTION"}

@@ -11,11 +11,8 @@ from onnxscript.function_libs.torch_lib.ops.core import (
     aten_arange_start_step,
     aten_conv3d,
     aten_expand,
-    aten_native_layer_norm,
 )
 from onnxscript.function_libs.torch_lib.ops.nn import aten_col2im
-
-from steep.lowering.ops.elementwise import fixed
 
 _SAMPLE_VARIANCE = "steep.sample_variance"
 
@@ -60,16 +57,7 @@ def _batch_norm(  # noqa: PLR0917, as ATen has it
     )
     deviation = opset18.Sqrt(opset18.Add(spread, _like(spread, eps)))
     flat = opset18.Reshape(of_batch, opset18.Constant(value_ints=[-1]))
-    # PyTorch gives both for its own backward: no gradient comes by them
-    return y, fixed(flat), fixed(opset18.Reciprocal(deviation)), mean, variance
-
-
-def _native_layer_norm(
-    input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> tuple[Any, Any, Any]:
-    """No gradient comes by the mean or the deviation, which PyTorch gives for its own backward."""
-    y, mean, scale = aten_native_layer_norm(input, normalized_shape, weight, bias, eps)
-    return y, fixed(mean), fixed(scale)
+    return y, flat, opset18.Reciprocal(deviation), mean, variance
 
 
 def _batch_norm_without_statistics(  # noqa: PLR0917, as ATen has it
@@ -248,7 +236,6 @@ def _batch_norm_in_evaluation(  # noqa: PLR0917, as ATen has it
 
 TRAINED: dict[Any, Any] = {
     torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
-    torch.ops.aten.native_layer_norm.default: _native_layer_norm,
     torch.ops.aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
     torch.ops.aten._native_batch_norm_legit_no_training.default: _batch_norm_in_evaluation,
     torch.ops.aten.arange.start_step: _range,
