@@ -145,6 +145,50 @@ def test_numbers_that_are_none_and_infinite(dtype):
             )
 
 
+class Quotients(nn.Module):
+    def forward(self, a, b):
+        return {
+            "floor": torch.div(a, b, rounding_mode="floor"),
+            "trunc": torch.div(a, b, rounding_mode="trunc"),
+            "//": a // b,
+            "// 0.1": a // 0.1,
+            "7 //": 7 // b,
+            "%": a % b,
+            "% 0.3": a % 0.3,
+            "fmod": torch.fmod(a, b),
+            "fmod 0.3": torch.fmod(a, 0.3),
+            "0.3 %": 0.3 % b,
+        }
+
+
+_INF = float("inf")
+QUOTIENTS = {
+    # of ⌊a / b⌋ the first three are 10, 30 and 0
+    **dict.fromkeys(
+        (torch.float32, torch.float64, torch.float16, torch.bfloat16),
+        (
+            (1, 6, -1, -1, 5, -7, 7, -7.5, 0, 3, 5, 1, -1, 0, _INF),
+            (0.1, 0.2, _INF, 0.1, _INF, 3, -3, 2.5, 2, -1.5, 0, _INF, -_INF, 0, 2),
+        ),
+    ),
+    # of which float32 has not all digits
+    torch.int64: ((2**31 + 1, -(2**31) - 1, 2**40 + 7, 7, -7, 7), (3, 3, 5, 3, 3, -3)),
+    torch.int32: ((2**30 + 1, -(2**30) - 1, 2**25 + 7, 7, -7, 7), (3, 3, 5, 3, 3, -3)),
+    torch.int8: ((7, -7, 7, -7, 127), (3, 3, -3, -3, 2)),
+    torch.uint8: ((7, 255, 8), (3, 2, 8)),
+}
+
+
+@pytest.mark.parametrize("dtype", QUOTIENTS, ids=str)
+def test_quotients_are_whole(dtype):
+    a, b = (torch.tensor(numbers, dtype=dtype) for numbers in QUOTIENTS[dtype])
+    right, found = Quotients()(a, b), ORTModule(Quotients())(a, b)
+    for name, value in right.items():
+        torch.testing.assert_close(
+            found[name], value, equal_nan=True, rtol=0, atol=0, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
 class Places(nn.Module):
     def forward(self, x):
         return torch.nonzero(x), torch.argwhere(x * 2)

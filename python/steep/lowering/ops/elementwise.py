@@ -13,6 +13,8 @@ import onnx
 import torch
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import (
+    aten_div_mode,
+    aten_floor_divide,
     aten_isclose,
     aten_isfinite,
     aten_isinf,
@@ -416,17 +418,60 @@ def _logaddexp2(self: Any, other: Any) -> Any:
     return opset18.Div(logaddexp(opset18.Mul(self, base), opset18.Mul(other, base)), base)
 
 
-def _remainder(self: Any, other: Any) -> Any:
-    """What is left of a division toward 0, moved to the sign of the divisor."""
+def _tensors(self: Any, other: Any) -> tuple[Any, Any, Any]:
+    """Return two operands, of which one may be a number, as tensors; and a 0 of their dtype."""
     like = self if isinstance(self, ir.Value) else other
     self, other = (v if isinstance(v, ir.Value) else number(v, like) for v in (self, other))
-    if like.dtype is not None and like.dtype.is_integer():
-        return opset18.Mod(self, other)
-    zero = number(0, like)
+    return self, other, number(0, like)
+
+
+def _of_whole_numbers(x: Any) -> bool:
+    return x.dtype is not None and x.dtype.is_integer()
+
+
+def _rest(self: Any, other: Any, zero: Any) -> tuple[Any, Any]:
+    """Return what is left of a division toward 0, and where its sign is not the divisor's."""
     rest = opset18.Mod(self, other, fmod=1)
     against = opset18.Xor(opset18.Less(rest, zero), opset18.Less(other, zero))
-    moves = opset18.And(opset18.Not(opset18.Equal(rest, zero)), against)
+    return rest, opset18.And(opset18.Not(opset18.Equal(rest, zero)), against)
+
+
+def _remainder(self: Any, other: Any) -> Any:
+    """What is left of a division toward 0, moved to the sign of the divisor."""
+    self, other, zero = _tensors(self, other)
+    if _of_whole_numbers(self):
+        return opset18.Mod(self, other)
+    rest, moves = _rest(self, other, zero)
     return opset18.Where(moves, opset18.Add(rest, other), rest)
+
+
+def _floor_divide(self: Any, other: Any) -> Any:
+    """The whole number of times that the divisor fits, as Python's ``//``: 1 // 0.1 is 9.
+
+    ⌊a / b⌋ is another number where the quotient is rounded to the next whole one. The slope is 0.
+    """
+    self, other, zero = _tensors(self, other)
+    if _of_whole_numbers(self):
+        return aten_floor_divide(self, other)
+    rest, moves = _rest(self, other, zero)
+    times = opset18.Div(opset18.Sub(self, rest), other)
+    one, half = number(1, zero), number(0.5, zero)
+    times = opset18.Where(moves, opset18.Sub(times, one), times)
+    whole = opset18.Floor(times)  # beside a whole number by rounding alone
+    whole = opset18.Where(
+        opset18.Greater(opset18.Sub(fixed(times), whole), half), opset18.Add(whole, one), whole
+    )
+    by_zero = opset18.Equal(other, zero)
+    return opset18.Where(by_zero, opset18.Floor(opset18.Div(self, other)), whole)
+
+
+def _divide(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
+    if rounding_mode == "floor":
+        return _floor_divide(self, other)
+    self, other, _ = _tensors(self, other)
+    if rounding_mode == "trunc" and _of_whole_numbers(self):
+        return opset18.Div(self, other)  # in float32 only numbers below 2²⁴ are exact
+    return aten_div_mode(self, other, rounding_mode)
 
 
 aten = torch.ops.aten
@@ -467,6 +512,10 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.hypot.default: _hypot,
     aten.logaddexp.default: logaddexp,
     aten.logaddexp2.default: _logaddexp2,
+    aten.div.Tensor_mode: _divide,
+    aten.div.Scalar_mode: _divide,
+    aten.floor_divide.default: _floor_divide,
+    aten.floor_divide.Scalar: _floor_divide,
     aten.remainder.Tensor: _remainder,
     aten.remainder.Scalar: _remainder,
     aten.remainder.Scalar_Tensor: _remainder,

@@ -16,8 +16,8 @@ import torch
 _HALVES = (torch.float16, torch.bfloat16)
 _aten = torch.ops.aten
 _WITH_NUMBERS = {
-    *(_aten.add, _aten.sub, _aten.rsub, _aten.mul, _aten.div, _aten.pow, _aten.remainder),
-    *(_aten.fmod, _aten.true_divide, _aten.lerp, _aten.addcmul, _aten.addcdiv),
+    *(_aten.add, _aten.sub, _aten.rsub, _aten.mul, _aten.div, _aten.pow),
+    *(_aten.true_divide, _aten.lerp, _aten.addcmul, _aten.addcdiv),
 }
 _IN_STEPS = {
     *(_aten.var, _aten.std, _aten.var_mean, _aten.std_mean, _aten.norm, _aten.renorm),
@@ -37,7 +37,7 @@ _IN_STEPS = {
     *(_aten._native_batch_norm_legit, _aten._native_batch_norm_legit_functional),
     *(_aten._native_batch_norm_legit_no_training, _aten.native_layer_norm, _aten.layer_norm),
     *(_aten.native_group_norm, _aten.group_norm, _aten.instance_norm, _aten.rms_norm),
-    *(_aten.addmm, _aten.addmv, _aten.addbmm, _aten.baddbmm),
+    *(_aten.addmm, _aten.addmv, _aten.addbmm, _aten.baddbmm, _aten.floor_divide),
 }
 
 
@@ -63,8 +63,10 @@ def _loses(node: torch.fx.Node) -> bool:
         return False
     if packet in {_aten.addmm, _aten.addmv, _aten.addbmm, _aten.baddbmm}:  # products of 16 bits
         return any(node.kwargs.get(name, 1) != 1 for name in ("alpha", "beta"))
-    return packet in _IN_STEPS or any(
-        not _is_held(x, halves[0]) for x in (*node.args, *node.kwargs.values())
+    return (
+        packet in _IN_STEPS
+        or node.kwargs.get("rounding_mode") == "floor"
+        or any(not _is_held(x, halves[0]) for x in (*node.args, *node.kwargs.values()))
     )
 
 
