@@ -189,6 +189,19 @@ def test_quotients_are_whole(dtype):
         )
 
 
+class Points(nn.Module):
+    def forward(self, x):
+        of_ten = torch.linspace(-3.3, 10, 2011)
+        wide = torch.linspace(0.1, -7, 77, dtype=torch.float64)
+        return of_ten, torch.bucketize(of_ten, torch.linspace(-100, 100, 77)), wide * x
+
+
+def test_points_are_pytorchs_to_the_bit():
+    x = torch.ones(1)
+    for found, right in zip(ORTModule(Points())(x), Points()(x), strict=True):
+        assert torch.equal(found, right)
+
+
 class Places(nn.Module):
     def forward(self, x):
         return torch.nonzero(x), torch.argwhere(x * 2)

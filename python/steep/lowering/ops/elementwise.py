@@ -18,6 +18,7 @@ from onnxscript.function_libs.torch_lib.ops.core import (
     aten_isclose,
     aten_isfinite,
     aten_isinf,
+    aten_linspace,
     aten_trunc,
 )
 
@@ -474,6 +475,19 @@ def _divide(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
     return aten_div_mode(self, other, rounding_mode)
 
 
+_LONGEST = 2**16  # of the points that a graph holds, 256 KiB of float32
+_OF_POINTS = {ir.DataType.FLOAT: torch.float32, ir.DataType.DOUBLE: torch.float64}
+
+
+def _linspace(start: Any, end: Any, steps: Any, dtype: int = -1, **options: Any) -> Any:
+    """PyTorch's own points, where all is known: its blocks of a vector round otherwise."""
+    known = all(type(v) in (int, float) for v in (start, end, steps))
+    kind = _OF_POINTS.get(ir.DataType(dtype)) if dtype not in (-1, None) else None
+    if not known or kind is None or steps > _LONGEST:
+        return aten_linspace(start, end, steps, dtype, **options)
+    return opset18.Constant(value=ir.tensor(torch.linspace(start, end, steps, dtype=kind).numpy()))
+
+
 aten = torch.ops.aten
 
 AS_IN_TORCH: dict[Any, Any] = {
@@ -510,6 +524,7 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.special_sinc.default: _sinc,
     aten.atan2.default: _atan2,
     aten.hypot.default: _hypot,
+    aten.linspace.default: _linspace,
     aten.logaddexp.default: logaddexp,
     aten.logaddexp2.default: _logaddexp2,
     aten.div.Tensor_mode: _divide,
