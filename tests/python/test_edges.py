@@ -202,6 +202,22 @@ def test_points_are_pytorchs_to_the_bit():
         assert torch.equal(found, right)
 
 
+class Smaller(nn.Module):
+    def forward(self, x):
+        return [
+            F.interpolate(x, scale_factor=s, mode=mode, antialias=True)
+            for mode in ("bilinear", "bicubic")
+            for s in (0.5, (0.3, 1.7), 2)
+        ]
+
+
+@pytest.mark.parametrize("extent", [7, 8, 10])
+def test_a_step_of_an_image_is_the_scales_inverse(extent):
+    x = torch.arange(extent**2.0).view(1, 1, extent, extent) ** 1.3
+    for found, right in zip(ORTModule(Smaller())(x), Smaller()(x), strict=True):
+        torch.testing.assert_close(found, right)
+
+
 class Places(nn.Module):
     def forward(self, x):
         return torch.nonzero(x), torch.argwhere(x * 2)

@@ -68,3 +68,35 @@ def test_extremes_are_those_of_pytorch(dtype):
         assert ours.dtype == theirs.dtype
         size = theirs.float().abs().max().item()
         torch.testing.assert_close(ours, theirs, rtol=share, atol=share * size)
+
+
+class Numbers(torch.nn.Module):
+    """Sums, powers and remainders round a number to the tensor's type; products do not."""
+
+    def forward(self, x):
+        return {
+            "sum": x + 1.7,
+            "difference": 1.7 - x,
+            "scaled sum": torch.add(x, x.flip(0), alpha=1.7),
+            "sum with a tensor of no dimension": x + torch.tensor(1.7),
+            "product": x * 1.7,
+            "quotient": x / 1.7,
+            "of a number": 1.7 / x,
+            "power": (x / 100) ** 1.7,
+            "of a power": 1.7 ** (x / 100),
+            "remainder": x % 1.7,
+            "fmod": torch.fmod(x, 0.1),
+            "lerp": torch.lerp(x, x.flip(0), 0.3),
+            "addcmul": torch.addcmul(x, x, x.flip(0), value=1.7),
+            "margin": F.margin_ranking_loss(
+                x, x.flip(0), torch.ones_like(x), margin=1.7, reduction="none"
+            ),
+        }
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+def test_numbers_beside_tensors_are_rounded_as_in_pytorch(dtype):
+    torch.manual_seed(0)
+    x = (torch.randn(4000) * 100).abs().to(dtype) + 1
+    right, found = Numbers()(x), ORTModule(Numbers())(x)
+    assert [name for name, y in right.items() if not torch.equal(y, found[name])] == []

@@ -250,6 +250,14 @@ def _average_pool(pool: Callable[..., torch.Tensor], axes: int) -> Callable[...,
     return restated
 
 
+def _gives_whole(extents: Any, scales: Any) -> bool:
+    """Whether scaled extents are whole numbers; those that change are not known."""
+    scales = scales if len(scales) == len(extents) else [*scales] * len(extents)
+    return all(
+        type(n) is int and (n * s).is_integer() for n, s in zip(extents, scales, strict=True)
+    )
+
+
 def _interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.interpolate``: with "nearest-exact" the exporters lose the scale."""
     c = _given(F.interpolate, args, kwargs)
@@ -259,6 +267,8 @@ def _interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
         lost("nearest-exact interpolation by a scale that is no integer")
     if c.antialias and c.align_corners:  # the filter is as wide as corners make a step
         lost("interpolation with antialias and align_corners")
+    if c.antialias and not (whole or _gives_whole(c.input.shape[2:], scales)):
+        lost("interpolation with antialias to extents that are rounded")  # ONNX has another step
     return F.interpolate(*args, **kwargs)
 
 

@@ -16,9 +16,10 @@ import torch
 _HALVES = (torch.float16, torch.bfloat16)
 _aten = torch.ops.aten
 _WITH_NUMBERS = {
-    *(_aten.add, _aten.sub, _aten.rsub, _aten.mul, _aten.div, _aten.pow),
-    *(_aten.true_divide, _aten.lerp, _aten.addcmul, _aten.addcdiv),
+    *(_aten.mul, _aten.div, _aten.true_divide, _aten.lerp, _aten.addcmul, _aten.addcdiv),
 }
+"""Which take a number as it is. Sums, powers and remainders round it to the tensor's type."""
+_SUMS = {_aten.add, _aten.sub, _aten.rsub}
 _IN_STEPS = {
     *(_aten.var, _aten.std, _aten.var_mean, _aten.std_mean, _aten.norm, _aten.renorm),
     *(_aten.linalg_vector_norm, _aten.linalg_matrix_norm, _aten.dist, _aten.pairwise_distance),
@@ -50,6 +51,7 @@ def compute_in_float32(traced: torch.fx.GraphModule) -> None:
         if isinstance(module, torch.fx.GraphModule):
             for node in list(module.graph.nodes):
                 if _loses(node):
+                    _round_numbers(node)
                     _widen(module.graph, node)
             module.recompile()
 
@@ -59,6 +61,8 @@ def _loses(node: torch.fx.Node) -> bool:
         return False
     halves = [v.dtype for v in _tensors(node) if v.dtype in _HALVES]
     packet = node.target.overloadpacket
+    if halves and packet in _SUMS:
+        return node.kwargs.get("alpha", 1) != 1
     if not halves or packet not in _IN_STEPS | _WITH_NUMBERS:
         return False
     if packet in {_aten.addmm, _aten.addmv, _aten.addbmm, _aten.baddbmm}:  # products of 16 bits
@@ -68,6 +72,19 @@ def _loses(node: torch.fx.Node) -> bool:
         or node.kwargs.get("rounding_mode") == "floor"
         or any(not _is_held(x, halves[0]) for x in (*node.args, *node.kwargs.values()))
     )
+
+
+def _round_numbers(node: torch.fx.Node) -> None:
+    """Of a sum whose second operand is scaled, round the numbers to the tensors' type."""
+    if getattr(node.target, "overloadpacket", None) not in _SUMS:
+        return
+    dtype = next(v.dtype for v in _tensors(node) if v.dtype in _HALVES)
+
+    def rounded(x: Any) -> Any:
+        return torch.tensor(x, dtype=dtype).item() if isinstance(x, float) else x
+
+    node.args = tuple(map(rounded, node.args))
+    node.kwargs = {name: rounded(x) for name, x in node.kwargs.items()}
 
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
