@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._higher_order_ops.register_hook import register_hook_op
 from torch.fx.passes.split_module import split_module
 
 from steep.graph.compiled_graph import NothingToRun, Piece, bring_in
@@ -17,6 +17,7 @@ from steep.lowering.lower import CannotLower
 Bring = Callable[[torch.fx.GraphModule, Sequence[Any], str], Piece]
 
 _ROUNDS = 16  # of looking for what cannot be brought in
+_HOOKS = {"register_hook", torch.Tensor.register_hook, register_hook_op}
 _NAME = "steep.name"  # of an operation in the whole graph, where parts have names of their own
 # what reads memory: where a part gives a slice, nothing lies between its rows
 _OF_MEMORY = {"as_strided", "as_strided_copy", "as_strided_scatter", "resize", "set"}
@@ -95,9 +96,12 @@ def _split(graph_module: torch.fx.GraphModule, refused: frozenset[str]) -> torch
     operations = [n for n in graph_module.graph.nodes if n.op.startswith("call_")]
     for n in operations:
         n.meta[_NAME] = n.name
-    groups = itertools.groupby(operations, lambda n: n.name in refused)
-    for number, (_, group) in enumerate(groups):
-        part.update((n.name, number) for n in group)
+    ends, number, before = _hooked(graph_module.graph), 0, None
+    for n in operations:
+        if before is not None:
+            other = (n.name in refused) != (before.name in refused)
+            number += other or before in ends
+        part[n.name], before = number, n
     for n in operations:
         if (source := _taken_from(n)) is not None and source.name in part:
             part[n.name] = part[source.name]
@@ -107,6 +111,16 @@ def _split(graph_module: torch.fx.GraphModule, refused: frozenset[str]) -> torch
         lambda n: part.get(n.name, 0),
         keep_original_order=True,
     )
+
+
+def _hooked(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Return what makes the tensors on which forward registers hooks: a part ends there.
+
+    A hook is for the gradient by all uses, also by those before it. Of uses in the part that makes
+    the tensor PyTorch would see none.
+    """
+    tensors = [n.args[0] for n in graph.nodes if n.target in _HOOKS]
+    return {_taken_from(t) or t for t in tensors if isinstance(t, torch.fx.Node)}
 
 
 def _taken_from(n: torch.fx.Node) -> torch.fx.Node | None:

@@ -62,7 +62,7 @@ def _loses(node: torch.fx.Node) -> bool:
     halves = [v.dtype for v in _tensors(node) if v.dtype in _HALVES]
     packet = node.target.overloadpacket
     if halves and packet in _SUMS:
-        return node.kwargs.get("alpha", 1) != 1
+        return bool(node.kwargs.get("alpha", 1) != 1)
     if not halves or packet not in _IN_STEPS | _WITH_NUMBERS:
         return False
     if packet in {_aten.addmm, _aten.addmv, _aten.addbmm, _aten.baddbmm}:  # products of 16 bits

@@ -1,0 +1,83 @@
+"""A hook on a tensor that forward makes is for the gradient by all uses, those before it too."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from steep import ORTModule  # noqa: E402
+
+
+def some_before(net, x):
+    y = net.first(x)
+    z = y * y
+    y.register_hook(lambda g: g.clamp(max=0.1))
+    return z + y.sin()
+
+
+def all_before(net, x):
+    y = net.first(x)
+    z = y * net.second(x)
+    y.register_hook(lambda g: 3.14 * g)
+    return z
+
+
+def a_result(net, x):
+    y = net.first(x)
+    z = y * 3
+    y.register_hook(lambda g: g * 2)
+    return y + z.detach(), y, z
+
+
+def one_of_several(net, x):
+    a, b = net.first(x).split([1, 2], 1)
+    z = a * b
+    b.register_hook(lambda g: 3.14 * g)
+    return z
+
+
+def by_a_later_value(net, x):
+    y = net.first(x)
+    z = y.sin()
+    c = z.sum().detach()
+    y.register_hook(lambda g: g * c)
+    return z
+
+
+def twice(net, x):
+    y = net.first(x)
+    z = y * y
+    y.register_hook(lambda g: g * 2)
+    w = z * y
+    z.register_hook(lambda g: g + 1)
+    return w + z
+
+
+class Net(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.first, self.second, self.function = (
+            torch.nn.Linear(3, 3),
+            torch.nn.Linear(3, 3),
+            function,
+        )
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+@pytest.mark.parametrize(
+    "function", [some_before, all_before, a_result, one_of_several, by_a_later_value, twice]
+)
+def test_a_hook_sees_all_uses(function):
+    torch.manual_seed(0)
+    net = Net(function)
+    ours, gradients = ORTModule(copy.deepcopy(net)), []
+    for module in (net, ours):
+        x = torch.linspace(-1, 2, 6).view(2, 3).requires_grad_()
+        result = module(x)
+        sum(t.sum() for t in (result if isinstance(result, tuple) else [result])).backward()
+        gradients.append([x.grad, *(p.grad for p in module.parameters())])
+    torch.testing.assert_close(*gradients)
+    assert any(r.operators for r in ours.export_reports)
