@@ -212,6 +212,10 @@ def test_signals_wait_while_something_changes():
     assert "within" not in said
     assert signal.getsignal(signal.SIGINT) is own
 
+    with Held() as held, held.tracing():  # the second of them waits no longer
+        said.append("later")
+    assert said[-1] == "later"
+
     said.clear()
     with pytest.raises(KeyboardInterrupt), Held():
         interrupt()

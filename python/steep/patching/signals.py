@@ -21,8 +21,8 @@ class _Waiting:
         self.raised: BaseException | None = None
 
     def take_handlers(self) -> None:
-        """Take the place of the handlers that are Python's."""
-        self.raised = None
+        """Take the place of the handlers that are Python's; nothing waits from before."""
+        self.handlers, self.signals, self.raised = {}, [], None
         for number in sorted(signal.valid_signals(), reverse=True):
             handler = signal.getsignal(number)
             if callable(handler):
@@ -96,9 +96,10 @@ class Held:
         _waiting.depth -= 1
         if _waiting.depth == 0:
             _waiting.return_handlers()
-            if error is _waiting.raised:
-                _waiting.raised = None
+            raised, _waiting.raised = _waiting.raised, None  # it holds the frames that it left
             _waiting.deliver()
+            if raised is not None and raised is not error:
+                raise raised
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dis
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from torch._dynamo.symbolic_convert import InliningInstructionTranslator, InstructionTranslator
 
+from steep.dynamo.patches.jump_hook import Step, stepping
 from steep.patching.signals import deliver_signals
-from steep.patching.substitution import Substitution, substituted
+from steep.patching.substitution import Substitution
 
 _WHY = "Ctrl-C waits while Dynamo changes PyTorch; between two instructions it has changed nothing."
 CALLS = {
@@ -22,18 +23,12 @@ CALLS = {
 @contextlib.contextmanager
 def interruptible_calls() -> Iterator[None]:
     """Within, Dynamo calls the handlers of signals that wait before it follows a call."""
-    codes = [code for name, code in dis.opmap.items() if name.startswith("CALL")]
-    tables = {}
-    for translator, substitution in CALLS.items():
-        table = tables[substitution] = list(translator.dispatch_table)
-        for code in codes:
-            if table[code] is not None:
-                table[code] = _delivering(table[code])
-    with substituted(tables):
+    calls = [name for name in dis.opmap if name.startswith("CALL")]
+    with stepping(CALLS, dict.fromkeys(calls, _delivering)):
         yield
 
 
-def _delivering(step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _delivering(step: Step) -> Step:
     def deliver_and_step(translator: Any, instruction: Any) -> Any:
         deliver_signals()
         return step(translator, instruction)

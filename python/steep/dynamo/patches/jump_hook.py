@@ -1,10 +1,10 @@
-"""Where Dynamo follows the code: what it does at a conditional jump."""
+"""Where Dynamo follows the code: what it does at an instruction, such as a conditional jump."""
 
 from __future__ import annotations
 
 import contextlib
 import dis
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch._dynamo.symbolic_convert import InliningInstructionTranslator, InstructionTranslator
@@ -17,8 +17,10 @@ JUMPS = {
     for translator in (InstructionTranslator, InliningInstructionTranslator)
 }
 
+Step = Callable[[Any, Any], Any]
+"""Of Dynamo's translator and an instruction."""
 Jump = Callable[[Any, Any], None]
-"""Of Dynamo's translator and an instruction: the value that is asked is on top of the stack."""
+"""A step at whose start the value that is asked is on top of the stack."""
 
 _NAMES = ("POP_JUMP_FORWARD_IF_", "POP_JUMP_BACKWARD_IF_", "POP_JUMP_IF_")
 
@@ -29,13 +31,26 @@ def jumping(instead: Callable[[Jump, bool], Jump]) -> Iterator[None]:
 
     What is entered last is asked first.
     """
+    steps: dict[str, Callable[[Step], Step]] = {
+        f"{name}{str(on).upper()}": lambda jump, on=on: instead(jump, on)  # type: ignore[misc]
+        for on in (True, False)
+        for name in _NAMES
+    }
+    with stepping(JUMPS, steps):
+        yield
+
+
+@contextlib.contextmanager
+def stepping(
+    tables_of: Mapping[Any, Substitution], steps: Mapping[str, Callable[[Step], Step]]
+) -> Iterator[None]:
+    """Within, each translator takes, at an instruction of a name, a step made of its own."""
     tables = {}
-    for translator, substitution in JUMPS.items():
+    for translator, substitution in tables_of.items():
         table = tables[substitution] = list(translator.dispatch_table)
-        for on in (True, False):
-            for name in _NAMES:
-                code = dis.opmap.get(f"{name}{str(on).upper()}")
-                if code is not None and table[code] is not None:
-                    table[code] = instead(table[code], on)
+        for name, made_of in steps.items():
+            code = dis.opmap.get(name)  # None where this Python has no such instruction
+            if code is not None and table[code] is not None:
+                table[code] = made_of(table[code])
     with substituted(tables):
         yield
