@@ -1,7 +1,7 @@
 """Little memory: `steep train` and a session in Python under every limit of address space.
 
-Run at length by scripts/attack, in short by tests/python/test_little_memory.py. A run ends in
-success or in an error of the engine's that says so; by no signal, and not by another library's
+Run at length by scripts/attack, in short by tests/python/session/test_out_of_memory.py. A run ends
+in success or in an error of the engine's that says so; by no signal, and not by another library's
 words. What the system's loader says before the engine's code runs is the system's.
 
     python -m tests.attack.little_memory PROGRAM [STEP_MB]

@@ -26,7 +26,7 @@ STEPS = (
     *("steep.Adadelta", "steep.RMSprop", "steep.Adamax", "steep.GlobalNorm", "steep.Assign"),
 )
 
-# On subgraphs and sequences: whole models in tests/python/test_flow.py.
+# On subgraphs and sequences: whole models in tests/python/session/test_control_flow.py.
 FLOW = {
     "ConcatFromSequence",
     "If",
@@ -68,12 +68,14 @@ WITHOUT_ROWS = {
     ),
     **dict.fromkeys(
         [f"ai.onnx.preview.training.{n}" for n in ("Adagrad", "Adam", "Gradient", "Momentum")],
-        "optimizers, and gradients themselves: tests/conformance, tests/python/test_grad.py",
+        "optimizers, and gradients themselves: tests/conformance, "
+        "tests/python/session/test_grad.py",
     ),
     "Constant": "no input",
     **dict.fromkeys(
         ["steep.CheckedGradient", "steep.GradientOf", "steep.WithGradient"],
-        "of a captured graph: tests/python/test_own_gradients.py, test_own_ops.py",
+        "of a captured graph: tests/python/lowering/ops/test_autograd_function.py, "
+        "tests/python/session/test_custom_ops.py",
     ),
     "Dropout": "steep.Dropout or nothing at import",
     "steep.Claimed": "what plug-ins fuse: tests/providers",

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1] / "python"), str(HERE / "support")]
 os.environ["STEEP_CACHE"] = "off"  # results are not to depend on what other runs left
 
 

@@ -1,0 +1,189 @@
+"""What the documents show does run: their code, the program's own examples, the scripts.
+
+Indented lines of the documents are commands for a checkout (`make …`), not for a user's folder.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from checkout import ROOT
+from onnx import TensorProto, helper, numpy_helper
+from steep_program import built
+
+import steep
+import steep.compat
+
+LION = ROOT / "docs" / "your_own.md"
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+INLINE = re.compile(r"`(steep (?:check|train|eval|dump|grad) [^`…]*)`")
+
+# By their first line.
+NOT_RUN = {
+    "void register_cumulative(std::vector<Candidate>& list) {": "a part of a file of kernels",
+    "row(": "a row of tests/ops/rows, where it runs",
+}
+HUGGINGFACE = ("contestant", "picture", "race", "texts")
+ELSEWHERE = {
+    "digits_mlp/make_model.py": "test_program.py runs it, and the program that reads its files",
+    "linear_regression/make_model.py": "test_program.py, too",
+    "huggingface/train.py": "test_huggingface_example.py",
+    **{f"huggingface/{name}.py": "imported by train.py" for name in HUGGINGFACE},
+    "transformer_lm/train.py": "test_demo.py",
+    "transformer_lm/data.py": "imported by train.py",
+    "transformer_lm/model.py": "imported by train.py",
+    "transformer_lm/progress.py": "imported by train.py",
+}
+
+
+def blocks() -> list[Any]:
+    found = []
+    for document in DOCUMENTS:
+        text = document.read_text()
+        for i, (language, code) in enumerate(FENCED.findall(text)):
+            found.append(pytest.param(language, code, id=f"{document.name}-{i}-{language}"))
+        for i, command in enumerate(INLINE.findall(FENCED.sub("", text))):
+            words = " ".join(command.split())
+            found.append(pytest.param("sh", words, id=f"{document.name}-inline-{i}"))
+    return found
+
+
+def model(with_loss: bool, features: int) -> onnx.ModelProto:
+    """x [rows, features] · weight → y [rows, 3]; or the mean of its tanh as `loss`."""
+    info = helper.make_tensor_value_info
+    nodes = [helper.make_node("MatMul", ["x", "weight"], ["y"])]
+    output = info("y", TensorProto.FLOAT, ["rows", 3])
+    if with_loss:
+        nodes.append(helper.make_node("Tanh", ["y"], ["h"]))
+        nodes.append(helper.make_node("ReduceMean", ["h"], ["loss"], keepdims=0))
+        output = info("loss", TensorProto.FLOAT, [])
+    weight = np.random.default_rng(0).normal(size=(features, 3)).astype(np.float32)
+    graph = helper.make_graph(
+        nodes,
+        "documented",
+        [info("x", TensorProto.FLOAT, ["rows", features])],
+        [output],
+        [numpy_helper.from_array(weight, "weight")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def write_files(folder: Path, code: str) -> None:
+    """All that the documents name: models and data for them."""
+    random = np.random.default_rng(1)
+    x = random.normal(size=(64, 4)).astype(np.float32)
+    values = {"x": x, "label": random.normal(size=(64, 3)).astype(np.float32)}
+    classes = random.integers(0, 3, 64)
+    with_loss = 'outputs=["loss"]' in code or "--output loss" in code
+    shape = re.search(r"--shape x=\d+,(\d+)", code)
+    for name in ("model.onnx", "mlp.onnx", "trained.onnx"):
+        onnx.save(model(with_loss, int(shape[1]) if shape else 4), folder / name)
+    np.savez(folder / "train.npz", **values)
+    np.savez(folder / "tokens.npz", x=x, label=classes)
+    if "libmirror.so" in code:
+        library = ROOT / "build" / "release" / "mirror" / "libmirror.so"
+        assert library.exists(), "examples/provider is not built: run `make build`"
+        (folder / "libmirror.so").symlink_to(library)
+    functions = re.findall(r'"""(<domain: "steep.optimizer".*?)"""', LION.read_text(), re.S)
+    empty = '<ir_version: 10, opset_import: ["": 18]> ops () => () {}'
+    onnx.save(onnx.parser.parse_model(empty + functions[0]), folder / "ops.onnx")
+    for name in ("digits.npz", "test.npz"):
+        np.savez(folder / name, x=x, y=classes)
+
+
+def names(code: str) -> dict[str, Any]:
+    """What the documents' Python takes as given."""
+    x, y = np.ones((8, 4), np.float32), np.zeros((8, 3), np.float32)
+    given = {"np": np, "onnx": onnx, "steep": steep, "x": x, "y": y, "v": np.ones((4, 3), "f4")}
+    if "TrainingSession" not in code and "session.export" in code:
+        given["session"] = steep.TrainingSession("model.onnx", loss="mse")
+    given["batches"] = [(x, np.zeros(8, np.int64))] * 2
+    if re.search(r"torch|ORTModule|steep\.trainer", code):
+        torch = pytest.importorskip("torch")
+        network = torch.nn.Linear(4, 3)
+        given.update(torch=torch, model=network, criterion=torch.nn.MSELoss())
+        given.update(x=torch.from_numpy(x), y=torch.from_numpy(y))
+        given["loader"] = [(given["x"], given["y"])] * 2
+        given["optimizer"] = torch.optim.AdamW(network.parameters())
+    return given
+
+
+def run_sh(code: str, folder: Path) -> None:
+    path = f"{Path(built('steep')).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", code],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def check_cpp(code: str) -> None:
+    command = ["g++", "-std=c++20", "-fsyntax-only", "-xc++", f"-I{ROOT}/src", f"-I{ROOT}/include"]
+    done = subprocess.run([*command, "-"], input=code, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("language", "code"), blocks())
+def test_code_of_the_documents(
+    language: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if code.splitlines()[0] in NOT_RUN:
+        return
+    monkeypatch.chdir(tmp_path)
+    write_files(tmp_path, code)
+    if language == "sh":
+        run_sh(code, tmp_path)
+    elif language == "cpp":
+        check_cpp(code)
+    else:
+        assert language == "python", "say the language, so that it can be tested"
+        try:
+            exec(compile(code, "block", "exec"), names(code))
+        finally:
+            for name in steep._steep.registered_ops():
+                steep._steep.unregister_op(name)
+            steep.compat.uninstall()
+
+
+@pytest.mark.parametrize("command", ["check", "train", "eval", "dump", "grad"])
+def test_examples_of_the_program(command: str, tmp_path: Path) -> None:
+    text = subprocess.run(
+        [built("steep"), command, "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    examples = re.findall(r"^  (steep (?:.*\\\n)*.*)$", text.split("Example")[1], re.M)
+    assert examples
+    for example in examples:
+        code = example.replace("…", "--loss softmax_cross_entropy --label-array y")
+        if "--resume" in code:
+            run_sh(code.replace("--resume", "--checkpoint"), tmp_path)
+        write_files(tmp_path, code)
+        assert shlex.split(code)[1] == command
+        run_sh(code, tmp_path)
+
+
+def test_examples_in_python() -> None:
+    scripts = {str(p.relative_to(ROOT / "examples")) for p in (ROOT / "examples").rglob("*.py")}
+    assert set(ELSEWHERE) < scripts
+    for script in sorted(scripts - set(ELSEWHERE)):
+        done = subprocess.run(
+            [sys.executable, ROOT / "examples" / script],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr

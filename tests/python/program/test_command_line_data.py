@@ -1,0 +1,406 @@
+"""What the `steep` program makes of its files: arrays, labels, batches, room, and what it keeps."""
+
+import csv
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from steep_program import built, steep, weights
+
+import steep as package
+
+ROWS = 10
+BAD_LABEL = [np.where(np.arange(ROWS) == 7, 9, 1), "9 in row 7"]
+CROSS_ENTROPY = ("--loss", "softmax_cross_entropy")
+
+
+def classifier(rows: str = "n") -> onnx.ModelProto:
+    """Three numbers in, scores of two classes out."""
+    return onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> g (float[{rows},3] x) => (float[{rows},2] y)
+        <float[3,2] w = {{0.1, 0.2, 0.3, 0.4, 0.5, 0.6}}, float[2] b = {{0, 0}}>
+        {{ p = MatMul(x, w) y = Add(p, b) }}"""
+    )
+
+
+def examples(rows: int = ROWS) -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    x = random.standard_normal((ROWS, 3)).astype(np.float32)
+    return {"x": x[:rows], "label": random.integers(0, 2, ROWS)[:rows]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    onnx.save(classifier(), tmp_path / "m.onnx")
+    np.savez(tmp_path / "t.npz", **examples())
+    monkeypatch.chdir(tmp_path)
+    for variable in os.environ:  # tests may themselves run under a launcher
+        if variable.startswith(("OMPI_", "PMI_", "SLURM_")) or variable in ("WORLD_SIZE", "RANK"):
+            monkeypatch.delenv(variable)
+    return tmp_path
+
+
+def run(*words: object, code: int = 0) -> str:
+    sgd = ("--optimizer", "sgd", "--lr", 0.5, "--no-shuffle")
+    return steep("train", "m.onnx", "--data", "t.npz", *CROSS_ENTROPY, *sgd, *words, code=code)
+
+
+def losses(labels: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Of each row, of the weights that the file begins with."""
+    scores = x @ np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
+    result: np.ndarray = np.logaddexp.reduce(scores, 1) - scores[np.arange(len(x)), labels]
+    return result
+
+
+# --- each option, with a file that is not what it should be ---------------------------------------
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: None,
+    "empty": lambda path: path.touch(),
+    "text": lambda path: path.write_text("x,y\n1,2\n"),
+    "a folder": lambda path: path.mkdir(),
+}
+COMMANDS = {
+    "model": ("eval", "FILE", "--data", "t.npz", *CROSS_ENTROPY),
+    "model to train": ("train", "FILE", "--data", "t.npz", *CROSS_ENTROPY),
+    "--ops": ("train", "m.onnx", "--data", "t.npz", *CROSS_ENTROPY, "--ops", "FILE"),
+    "--data": ("train", "m.onnx", "--data", "FILE", *CROSS_ENTROPY),
+    "--data of eval": ("eval", "m.onnx", "--data", "FILE", *CROSS_ENTROPY),
+    "--validation": ("train", "m.onnx", "--data", "t.npz", *CROSS_ENTROPY, "--validation", "FILE"),
+    "--resume": ("train", "m.onnx", "--data", "t.npz", *CROSS_ENTROPY, "--resume", "FILE"),
+    "--checkpoint": ("eval", "m.onnx", "--data", "t.npz", *CROSS_ENTROPY, "--checkpoint", "FILE"),
+}
+
+
+@pytest.mark.parametrize("option", COMMANDS)
+def test_files_are_opened_before_the_first_step(folder: Path, option: str) -> None:
+    out = ("--out", "o.onnx", "--metrics", "m.csv") if COMMANDS[option][0] == "train" else ()
+    for kind, damage in DAMAGE.items():
+        path = folder / "file"
+        damage(path)
+        words = [path if word == "FILE" else word for word in COMMANDS[option]]
+        text = steep(*words, *out, code=None)
+        assert "steep: " in text and "epoch" not in text, (kind, text)
+        assert "file" in text or ("The model" in text and option.startswith("model"))
+        assert "rows" not in text.split("steep: ")[0] and "bug" not in text, (kind, text)
+        assert not (folder / "o.onnx").exists()
+        if path.is_dir():
+            path.rmdir()
+        path.unlink(missing_ok=True)
+
+
+# arrays in the file, other words, exit code, what the text says
+ARRAYS: dict[str, tuple[dict[str, Any], tuple[object, ...], int, str]] = {
+    "one row": (examples(1), (), 0, "1 rows, 1 steps an epoch"),
+    "no row": (examples(0), (), 3, "has no rows"),
+    "a batch short": (examples(), ("--batch", 4), 0, "3 steps an epoch"),
+    "a batch short, dropped": (examples(), ("--batch", 4, "--drop-last"), 0, "2 steps an epoch"),
+    "less than a batch": (examples(3), ("--drop-last",), 3, "give --batch 3, or leave --drop-last"),
+    "a label short": (examples() | {"label": np.zeros(9, np.int64)}, (), 3, "9 rows in 'label'"),
+    "a scalar": (examples() | {"label": np.int64(1)}, (), 3, "expected: rows along a first axis"),
+    "a column more": (examples() | {"x": np.ones((ROWS, 4))}, (), 3, "expected: float32[n, 3]"),
+    "an axis more": (examples() | {"x": np.ones((ROWS, 1, 3))}, (), 3, "float32[10, 1, 3]"),
+    "a class more": (examples() | {"label": BAD_LABEL[0]}, (), 3, str(BAD_LABEL[1])),
+    "a number too large": (examples() | {"x": np.full((ROWS, 3), 1e300)}, (), 3, "at element 0"),
+    "none that counts": (
+        examples() | {"label": np.full(ROWS, -1)},
+        ("--ignore-index", -1),
+        3,
+        "No label counts",
+    ),
+    "weights alone": (
+        {"x": examples()["x"], "sample_weight": np.ones(ROWS)},
+        (),
+        3,
+        "no array for input 'label'",
+    ),
+    "two that may be labels": (
+        {"x": examples()["x"], "y": np.ones(ROWS), "target": np.ones(ROWS)},
+        (),
+        3,
+        "no array for input 'label'",
+    ),
+    "labels by another name": (
+        {"x": examples()["x"], "Y": examples()["label"]},
+        (),
+        0,
+        "label from 'Y' int64[10]",
+    ),
+    "labels named": (
+        {"x": examples()["x"], "k": examples()["label"], "sample_weight": np.ones(ROWS)},
+        ("--label-array", "k"),
+        0,
+        "label from 'k' int64[10]; not used: 'sample_weight'",
+    ),
+    "an array more": (examples() | {"id": np.ones(99)}, (), 0, "int64[10]; not used: 'id'"),
+    "labels named twice": (examples(), ("--label-array", "x", "--map", "label=label"), 3, "one"),
+    "an input named twice": (examples(), ("--map", "x=x", "--map", "x=label"), 3, "x and label"),
+    "one-hot": (examples() | {"label": np.eye(2)[examples()["label"]]}, (), 0, "float64[10, 2]"),
+    "probabilities": (examples() | {"label": np.full((ROWS, 2), 0.5)}, (), 3, "is not one-hot"),
+    "fractions": (examples() | {"label": np.full(ROWS, 0.5)}, (), 3, "0.5 at element 0"),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize("option", ["--data", "--validation"])
+def test_arrays_are_looked_at_before_the_first_step(folder: Path, name: str, option: str) -> None:
+    arrays, words, code, says = ARRAYS[name]
+    np.savez(folder / "a.npz", **arrays)
+    if option == "--data":
+        shutil.move("a.npz", "t.npz")
+        text = run(*words, "--out", "o.onnx", code=code)
+        assert says in text
+    else:  # which has a last batch in any case, and no steps
+        if "steps" in says or "--drop-last" in words or "--map" in words:
+            return
+        if "--label-array" in words:
+            words = ("--map", f"label={words[1]}")
+            np.savez("t.npz", **arrays)
+        text = run(*words, "--validation", "a.npz", "--out", "o.onnx", code=code)
+        assert says in text and ("validation, a.npz: " in text or code)
+    assert ("epoch 1/1" in text) == (code == 0)
+    assert Path("o.onnx").exists() == (code == 0)
+
+
+def test_labels_in_any_form_train_as_class_numbers_do(folder: Path) -> None:
+    run("--out", "o.onnx")
+    expected = weights(folder / "o.onnx")
+    label = examples()["label"]
+    for other in (
+        label[:, None],
+        label.astype(np.int8),
+        label.astype(np.float16),
+        np.eye(2)[label],
+    ):
+        np.savez("t.npz", x=examples()["x"], label=other)
+        run("--out", "o.onnx")
+        for name, value in weights(folder / "o.onnx").items():
+            np.testing.assert_array_equal(value, expected[name])
+
+
+def test_a_schedule_is_as_long_as_what_is_fed(folder: Path) -> None:
+    np.savez("t.npz", **examples(), extra=np.zeros((1000, 2)))
+    run("--schedule", "linear", "--batch", 5, "--epochs", 2, "--metrics", "m.csv")
+    rows = csv.DictReader(Path("m.csv").read_text().splitlines())
+    rates = [float(row["lr"]) for row in rows]
+    np.testing.assert_allclose(rates, [0.5, 0.375, 0.25, 0.125])
+
+
+# --- batches of a model that fixes them -----------------------------------------------------------
+
+
+def test_a_model_that_fixes_its_rows(folder: Path) -> None:
+    onnx.save(classifier("4"), folder / "m.onnx")
+    for words in ((), ("--batch", 4)):
+        text = run(*words, code=3)
+        assert "the last batch of t.npz is short" in text and "--drop-last" in text
+    text = run("--batch", 5, code=3)
+    assert "batches of 4 rows alone" in text and "give --batch 4" in text
+    text = run("--drop-last", "--validation", "t.npz")
+    assert "batches of 4 rows, which the model fixes" in text and "2 rows left out" in text
+    data = ("--data", "t.npz", *CROSS_ENTROPY)
+    assert "--drop-last" in steep("eval", "m.onnx", *data, code=3)
+    assert "rows 8" in steep("eval", "m.onnx", *data, "--drop-last")
+    onnx.save(classifier("1"), folder / "m.onnx")  # as many exporters leave it
+    assert "10 steps an epoch" in run()
+
+
+def test_a_last_batch_that_only_nodes_refuse(folder: Path) -> None:
+    model = classifier()
+    model.graph.CopyFrom(
+        onnx.parser.parse_graph(
+            """g (float[n,3] x) => (float[n,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6},
+            int64[2] four = {4, 3}>
+            { p = MatMul(x, w) r = Reshape(x, four) s = ReduceSum<keepdims=0>(r) y = Add(p, s) }"""
+        )
+    )
+    onnx.save(model, folder / "m.onnx")
+    text = run("--batch", 4, code=3)
+    assert "the last batch, of 2 rows" in text and "--drop-last" in text and "epoch 1" not in text
+    assert "epoch 1/1" in run("--batch", 4, "--drop-last")
+
+
+# --- labels that are ignored ----------------------------------------------------------------------
+
+
+def test_ignored_labels_count_for_nothing(folder: Path) -> None:
+    data = examples()
+    label = data["label"].copy()
+    label[[0, 1, 2, 3, 8]] = -100
+    np.savez("i.npz", x=data["x"], label=label)
+    counts = label >= 0
+    mean = losses(data["label"], data["x"])[counts].mean()
+    scores = data["x"] @ np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
+    right = (scores.argmax(1) == label)[counts].mean()
+    ignoring = ("--ignore-index", -100)
+    for batch in (1, 2, 4, 10):
+        words = ("--data", "i.npz", *CROSS_ENTROPY, *ignoring, "--batch", batch)
+        text = steep("eval", "m.onnx", *words)
+        assert f"loss {mean:.5f}"[:-1] in text and f"accuracy {right:.4f}" in text
+        assert "labels 5, without 5 ignored" in text and "nan" not in text
+        text = steep("train", "m.onnx", "--validation", "i.npz", "--no-shuffle", "--lr", 0, *words)
+        assert text.count(f"loss {mean:.5f}"[:-1]) == 2 and "nan" not in text
+        assert ("no label counts: " in text) == (batch < 10)
+
+
+def test_a_loss_inside_of_the_model_counts_as_its_labels_weigh(folder: Path) -> None:
+    model = classifier()
+    model.graph.CopyFrom(
+        onnx.parser.parse_graph(
+            """g (float[n,3] x, int64[n] label) => (float loss)
+            <float[3,2] w = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6}, float[2] cw = {1, 3}> {
+            y = MatMul(x, w) l = SoftmaxCrossEntropyLoss<ignore_index=-1>(y, label, cw)
+            loss = Identity(l) }"""
+        )
+    )
+    onnx.save(model, folder / "m.onnx")
+    data = examples()
+    weight = np.where(data["label"] == 1, 3, 1) * (np.arange(ROWS) >= 4)
+    mean = (losses(data["label"], data["x"]) * weight).sum() / weight.sum()
+    label = np.where(np.arange(ROWS) >= 4, data["label"], -1)
+    np.savez("i.npz", x=data["x"], label=label)
+    for batch in (1, 4, 10):
+        text = steep("eval", "m.onnx", "--data", "i.npz", "--batch", batch)
+        assert f"loss {mean:.5f}"[:-1] in text
+    session = package.TrainingSession("m.onnx")
+    result = session.eval(data["x"], label)
+    assert result.weight == weight.sum() and abs(result.loss - mean) < 1e-5
+
+
+# --- evaluating without labels, and without a loss ------------------------------------------------
+
+
+def test_eval_without_labels(folder: Path) -> None:
+    x = examples()["x"]
+    np.savez("x.npz", x=x)
+    expected = x @ weights(folder / "m.onnx")["w"]
+    for words in (CROSS_ENTROPY, ("--loss", "mse"), ()):
+        text = steep("eval", "m.onnx", "--data", "x.npz", "--out", "y.npz", *words, "--batch", 4)
+        assert "rows 10" in text and "no loss" in text and "loss 0" not in text
+        np.testing.assert_allclose(np.load("y.npz")["y"], expected, rtol=1e-6)
+    np.savez("x.npz", x=x, k=np.ones(ROWS))  # which may be labels
+    assert "--label-array" in steep("eval", "m.onnx", "--data", "x.npz", *CROSS_ENTROPY, code=3)
+    assert "not used: 'k'" in steep("eval", "m.onnx", "--data", "x.npz")
+
+
+def test_a_loss_that_is_not_finite_is_an_error(folder: Path) -> None:
+    x = examples()["x"]
+    x[5] = np.nan
+    np.savez("x.npz", x=x, label=examples()["label"])
+    words = ("--data", "x.npz", *CROSS_ENTROPY, "--batch", 4, "--out", "y.npz")
+    assert "nan in rows 4 to 7" in steep("eval", "m.onnx", *words, code=3)
+    assert (
+        np.isnan(np.load("y.npz")["y"]).any(axis=1).tolist() == [False] * 5 + [True] + [False] * 4
+    )
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["--out", "--checkpoint"])
+def test_room_is_looked_for_first(folder: Path, option: str) -> None:
+    little = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))  # noqa: E731
+    done = subprocess.run(
+        [built("steep"), "train", "m.onnx", "--data", "t.npz", *CROSS_ENTROPY, option, "o"],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=little,
+    )
+    assert done.returncode == 4 and f"{option} o: the largest file" in done.stderr
+    assert "epoch" not in done.stdout and not (folder / "o").exists()
+
+
+def run_and_lose(folder: Path, *words: object) -> tuple[int, str]:
+    """A run whose folder `gone` goes while it trains: its exit code and what it said."""
+    (folder / "gone").mkdir()
+    command = [built("steep"), "train", "m.onnx", "--data", "t.npz", *CROSS_ENTROPY]
+    command += [*map(str, words), "--epochs", "1000", "--batch", "1"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        text = ""
+        for line in process.stdout:
+            text += line
+            if line.startswith("epoch 1/"):
+                shutil.rmtree("gone")
+        return process.wait(60), text
+
+
+def test_results_that_cannot_be_written_go_elsewhere(folder: Path) -> None:
+    (folder / "o.onnx").write_text("mine")
+    code, text = run_and_lose(folder, "--out", "gone/o.onnx")
+    assert code == 4 and "cannot write into gone" in text
+    assert f"what was trained is in {folder / 'o-2.onnx'}" in text
+    assert (folder / "o.onnx").read_text() == "mine"
+    assert np.abs(weights(folder / "o-2.onnx")["w"] - weights(folder / "m.onnx")["w"]).max() > 0
+
+
+def test_what_an_error_ends_is_kept(folder: Path) -> None:
+    x = examples()["x"]
+    x[7] = np.inf
+    np.savez("t.npz", x=x, label=examples()["label"])
+    text = run("--batch", 2, "--checkpoint", "run", code=3)
+    assert "what was trained is in run.failed" in text and "The loss of step 4" in text
+    assert not Path("run").exists()
+    np.savez("t.npz", **examples())
+    assert "after step 3" in run("--batch", 2, "--resume", "run.failed")
+
+
+# --- the environment ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"},
+        {"PMI_SIZE": "4", "PMI_RANK": "0"},
+        {"SLURM_NTASKS": "2", "SLURM_PROCID": "0"},
+        {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"},
+    ],
+)
+def test_one_of_several_processes_does_not_train(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    text = run("--out", "o.onnx", code=4)
+    size = next(iter(variables))
+    assert f"{size}={variables[size]}" in text and "start it once" in text
+    assert not (folder / "o.onnx").exists()
+    monkeypatch.setenv("STEEP_ALONE", "1")  # it is meant
+    run()
+    monkeypatch.delenv("STEEP_ALONE")
+    monkeypatch.setenv(size, "1")
+    run()
+
+
+def test_the_script_of_a_batch_job_is_one_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"ENVIRONMENT": "BATCH", "SLURM_NTASKS": "2", "SLURM_PROCID": "0"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    run()
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")  # of srun
+    run(code=4)
+
+
+def test_limits_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for word in ("8Q", "0", "-1", "inf", "0K"):
+        assert "--max-bytes: " in run("--max-bytes", word, code=2)
+        monkeypatch.setenv("STEEP_MAX_BYTES", word)
+        for words in (("--help",), ("check", "m.onnx")):
+            text = steep(*words, code=2)
+            assert text.startswith("steep: STEEP_MAX_BYTES cannot be read") and word in text
+        monkeypatch.delenv("STEEP_MAX_BYTES")
+    assert "--max-nodes: " in run("--max-nodes", -1, code=2)

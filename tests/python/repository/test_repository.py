@@ -1,0 +1,191 @@
+"""Facts about the repository that nothing else keeps true."""
+
+import ast
+import graphlib
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from checkout import ROOT
+
+import steep
+from steep import backends
+
+CODE = {".cc", ".h", ".cu", ".cuh", ".py", ".cmake"}
+
+
+def tracked_files() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
+
+
+def test_one_version() -> None:
+    cmake = re.search(r"project\(steep VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())
+    wheel = re.search(r'^version = "([\d.]+)"', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert cmake and wheel
+    assert cmake[1] == wheel[1] == steep.__version__
+
+
+def test_one_entry_point() -> None:
+    group = f"[project.entry-points.{backends.GROUP}]"
+    text = (ROOT / "pyproject.toml").read_text().partition(f"{group}\n")[2]
+    assert text.splitlines()[0] == f'{backends.NAME} = "{backends.VALUE}"'
+
+
+LONGEST_FILE = 600  # lines; above 500 a file is looked at, for a subject that could leave it
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {
+        str(f.relative_to(ROOT)): len(f.read_text().splitlines())
+        for f in tracked_files()
+        if f.suffix in CODE
+    }
+    assert lengths
+    assert {f: n for f, n in lengths.items() if n > LONGEST_FILE} == {}
+
+
+@pytest.mark.parametrize("folder", ["utils", "common"])
+def test_no_catch_all_folders(folder: str) -> None:
+    assert [f for f in tracked_files() if folder in f.relative_to(ROOT).parts[:-1]] == []
+
+
+def test_every_header_has_pragma_once() -> None:
+    # -inl.h files are included once for each instruction set; Highway's toggle guards them.
+    headers = [f for f in tracked_files() if f.suffix == ".h" and not f.stem.endswith("-inl")]
+    assert [f for f in headers if "#pragma once" not in f.read_text()] == []
+
+
+def test_no_class_name_is_taken_twice() -> None:
+    """The linker takes one of two classes of a name for both, and says nothing."""
+    seen: dict[tuple[str, str], list[str]] = {}
+    for file in tracked_files():
+        if file.suffix != ".h" or file.stem.endswith("-inl"):
+            continue
+        namespace = ""
+        for line in file.read_text().splitlines():
+            if found := re.match(r"namespace ([\w:]+) \{", line):
+                namespace = found[1]
+            elif found := re.match(
+                r"(?:class|struct|enum class) (\w+)(?: final)?(?: :.*)? \{", line
+            ):
+                seen.setdefault((namespace, found[1]), []).append(file.name)
+    assert len(seen) > 50
+    assert {name: files for name, files in seen.items() if len(files) > 1} == {}
+
+
+def rooms(readme: str, section: str) -> dict[str, int]:
+    """The folders of a README's table, by their line; the lowest is 0."""
+    text = (ROOT / readme).read_text().partition(f"## {section}")[2]
+    lines = [line.split() for line in text.splitlines() if line.startswith("    ")]
+    return {room: level for level, line in enumerate(reversed(lines)) for room in line}
+
+
+def room_of(path: Path) -> str:
+    """The folder of a file under src or providers, given relative to ROOT."""
+    if path.parts[0] == "providers":
+        return "providers"
+    return path.parts[1] if len(path.parts) > 2 else "engine"
+
+
+def test_includes_run_downwards() -> None:
+    level = rooms("src/README.md", "Who may include whom")
+    upward = []
+    for file in tracked_files():
+        path = file.relative_to(ROOT)
+        if path.parts[0] not in ("src", "providers") or file.suffix not in (".cc", ".h"):
+            continue
+        room = room_of(path)
+        assert room in level, f"src/README.md has no line for {room}/"
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            header = re.match(r'#include "([^"]+)"', line)
+            if not header:
+                continue
+            inside = Path("src") / header[1]
+            if (ROOT / header[1]).exists() and header[1].startswith("providers/"):
+                inside = Path(header[1])
+            if not (ROOT / inside).exists():
+                continue  # ours to offer (steep/), or another library's
+            target = room_of(inside)
+            if target != room and level[target] >= level[room]:
+                upward.append(f"{path}:{number}: {room}/ may not include {target}/: {line}")
+    assert upward == []
+
+
+PACKAGE = ROOT / "python" / "steep"
+
+
+def imports_of_package() -> dict[str, set[str]]:
+    """The modules of the package, each with those of the package that it imports anywhere."""
+    files = [f for f in tracked_files() if f.is_relative_to(PACKAGE) and f.suffix == ".py"]
+    modules = {".".join(("steep", *f.relative_to(PACKAGE).with_suffix("").parts)): f for f in files}
+    found = {}
+    for module, file in modules.items():
+        imported = set()
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for name in node.names:
+                    inner = f"{node.module}.{name.name}"
+                    imported.add(inner if inner in modules else node.module)
+            elif isinstance(node, ast.Import):
+                imported.update(name.name for name in node.names)
+        found[module] = imported & modules.keys()
+    return found
+
+
+def room_of_module(module: str) -> str:
+    """The folder of a module in the package."""
+    folder = "/".join(module.split(".")[1:-1])
+    return folder or "steep"
+
+
+FACADES = {"steep.__init__", "steep.compat.__init__", "steep.compat.__main__"}
+"""Modules that offer what the doors have."""
+
+
+def test_imports_run_downwards() -> None:
+    level = rooms("python/steep/README.md", "Who may import whom")
+    imports = imports_of_package()
+    assert {room_of_module(m) for m in imports} == level.keys()
+    upward = [
+        f"{module} may not import {other}"
+        for module, imported in imports.items()
+        for other in imported
+        if (room := room_of_module(module)) != (target := room_of_module(other))
+        and level[target] >= level[room]
+        and module not in FACADES
+    ]
+    assert upward == []
+
+
+def test_no_two_modules_import_each_other() -> None:
+    order = graphlib.TopologicalSorter(imports_of_package())
+    order.prepare()  # raises CycleError, which names the circle
+
+
+def test_the_engine_is_a_facade() -> None:
+    assert len((ROOT / "src" / "engine.cc").read_text().splitlines()) <= 150
+
+
+# The engine fills in what an OpDef declares: a kernel that names a default says it once more. Where
+# an attribute's absence means something, there is none to declare.
+MEAN_SOMETHING_ABSENT = {("Shape", "end"), ("LSTM and the like", "hidden_size")}
+
+
+def test_kernels_name_no_defaults() -> None:
+    known = {name for _, name in MEAN_SOMETHING_ABSENT}
+    found = []
+    for folder in (ROOT / "providers", ROOT / "examples" / "provider"):
+        for file in sorted([*folder.rglob("*.cc"), *folder.rglob("*.h")]):
+            read = re.findall(r'\.(?:integer|real|string)\(\s*"(\w+)",', file.read_text())
+            found += [f"{file.name}: {name}" for name in read if name not in known]
+    assert found == []
+
+
+def test_every_page_says_whom_it_is_for():
+    for page in (ROOT / "docs").glob("*.md"):
+        title, empty, whom = page.read_text().split("\n")[:3]
+        assert title.startswith("# ") and empty == "" and whom.startswith("For "), page.name
