@@ -29,7 +29,7 @@ struct Buffers {
   float *dq, *deltas;                                  // of a head
   float *keys, *key_columns, *values, *value_columns;  // of a block of keys
   float *dk, *dv;
-  float *q, *dy;  // of a block of queries
+  float *q, *dy, *y;  // of a block of queries
   float *scores, *dscores;
   uint32_t* words;
   size_t row, value_row, scores_row;
@@ -54,7 +54,8 @@ struct Buffers {
     dk = take(columns, row);
     dv = take(columns, value_row);
     q = take(rows, row);
-    dy = take(rows, value_row);
+    dy = take(static_cast<int64_t>(whole_vectors(rows)), value_row);
+    y = take(static_cast<int64_t>(whole_vectors(rows)), value_row);
     scores = take(rows, scores_row);
     dscores = take(rows, scores_row);
     words = reinterpret_cast<uint32_t*>(take(p.random ? TileWords::size(rows, columns) : 0, 1));
@@ -65,21 +66,29 @@ size_t place(const HeadStrides& strides, const Tile& t, int64_t row) {
   return static_cast<size_t>(strides.at(t.b, t.h) + row * strides.row);
 }
 
-/// Σ dy y of each row of a head: what Softmax's gradient subtracts.
-void row_deltas(const AttentionProblem& p, const AttentionGradients& g, int64_t b, int64_t h,
-                float* deltas) {
+/// Σ dy y of each row of a head: what Softmax's gradient subtracts. One sum in order of depth, as
+/// `multiply` makes it: where one probability of a row is 1 and others are 0, it is the gradient of
+/// that probability to the bit, and the scores have none.
+void row_deltas(const AttentionProblem& p, const AttentionGradients& g, const Buffers& s, int64_t b,
+                int64_t h) {
   const Floats d;
-  const size_t lanes = hn::Lanes(d), n = static_cast<size_t>(p.value_width);
-  for (int64_t i = 0; i < p.queries; ++i) {
-    const auto dy = static_cast<size_t>(p.dy.at(b, h) + i * p.dy.row);
-    const auto y = static_cast<size_t>(p.y.at(b, h) + i * p.y.row);
-    auto sum = hn::Zero(d);
-    for (size_t j = 0; j < n; j += lanes) {
-      const size_t count = std::min(lanes, n - j);
-      sum = hn::MulAdd(load_row(d, g.dy, dy + j, count, p.bf16),
-                       load_row(d, g.y, y + j, count, p.bf16), sum);
+  const hn::RebindToSigned<Floats> d32;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto row = hn::Set(d32, static_cast<int32_t>(s.value_row));
+  for (int64_t i = 0; i < p.queries; i += kQueryBlock) {
+    const int64_t rows = std::min(kQueryBlock, p.queries - i);
+    const Tile t{b, h, i, rows, 0, 0};
+    pack_rows(g.dy, place(p.dy, t, i), p.dy.row, rows, p.value_width, p.bf16, 1, s.dy);
+    pack_rows(g.y, place(p.y, t, i), p.y.row, rows, p.value_width, p.bf16, 1, s.y);
+    for (int64_t r = 0; r < rows; r += lanes) {  // behind the last row it may be anything
+      const auto first = hn::Mul(hn::Iota(d32, static_cast<int32_t>(r)), row);
+      auto sum = hn::Zero(d);
+      for (int64_t k = 0; k < p.value_width; ++k) {
+        sum = hn::MulAdd(hn::GatherIndex(d, s.dy + k, first), hn::GatherIndex(d, s.y + k, first),
+                         sum);
+      }
+      hn::StoreU(sum, d, s.deltas + i + r);
     }
-    deltas[i] = hn::GetLane(hn::SumOfLanes(d, sum));
   }
 }
 
@@ -168,7 +177,7 @@ void add_tile(const AttentionProblem& p, const AttentionArrays& a, const Attenti
 
 void differentiate_head(const AttentionProblem& p, const AttentionArrays& a,
                         const AttentionGradients& g, const Buffers& s, int64_t b, int64_t h) {
-  row_deltas(p, g, b, h, s.deltas);
+  row_deltas(p, g, s, b, h);
   std::fill_n(s.dq, static_cast<size_t>(p.queries) * s.row, 0.0F);
   const float* maxima = g.maxima + (b * p.heads + h) * p.queries;
   for (int64_t j = 0; j < p.keys; j += kKeyBlock) {

@@ -83,6 +83,13 @@ struct Sampler {
       }
     }
     Taps t{};
+    // At the first and the last element the slope is 0, and there is one tap, as in PyTorch.
+    if (padding != Padding::zeros && mode == Mode::linear && (x <= 0 || x >= n - 1)) {
+      t.index[0] = x > 0 ? extent - 1 : 0;
+      t.weight[0] = 1;
+      t.count = 1;
+      return t;
+    }
     const double base = mode == Mode::nearest ? std::trunc(x) : std::floor(x), r = x - base;
     auto add = [&](double offset, double weight, double derivative) {
       t.index[t.count] = place(base + offset, extent, low, high);

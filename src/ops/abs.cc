@@ -1,4 +1,4 @@
-// y = |x|; slope 0 at 0
+// y = |x|; slope 0 at 0 and at NaN
 #include "ops/build.h"
 
 namespace steep {
@@ -6,7 +6,7 @@ namespace {
 
 Grads abs_vjp(Node n, const Grads& dy) {
   Value x = n.input(0);
-  return {dy[0] * apply("Sign", {x})};
+  return {dy[0] * slope_of_abs(x)};
 }
 
 }  // namespace

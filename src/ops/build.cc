@@ -111,6 +111,8 @@ Value where(Value condition, Value a, Value b) { return apply("Where", {conditio
 Value greater(Value a, Value b) { return binary("Greater", a, b); }
 Value less(Value a, Value b) { return binary("Less", a, b); }
 Value equal(Value a, Value b) { return binary("Equal", a, b); }
+Value less_or_equal(Value a, Value b) { return binary("LessOrEqual", a, b); }
+Value slope_of_abs(Value x) { return where(equal(x, x), apply("Sign", {x}), 0); }
 
 namespace {
 Value reduce(const char* op, Value x, const Ints& axes, bool keepdims) {

@@ -52,6 +52,7 @@ Value where(Value condition, Value a, Value b);
 Value greater(Value a, Value b);
 Value less(Value a, Value b);
 Value equal(Value a, Value b);
+Value less_or_equal(Value a, Value b);
 inline Value where(Value condition, Value a, double b) {
   return where(condition, a, scalar(a.graph(), b, a.dtype()));
 }
@@ -61,6 +62,11 @@ inline Value where(Value condition, double a, Value b) {
 inline Value greater(Value a, double b) { return greater(a, scalar(a.graph(), b, a.dtype())); }
 inline Value less(Value a, double b) { return less(a, scalar(a.graph(), b, a.dtype())); }
 inline Value equal(Value a, double b) { return equal(a, scalar(a.graph(), b, a.dtype())); }
+inline Value less_or_equal(Value a, double b) {
+  return less_or_equal(a, scalar(a.graph(), b, a.dtype()));
+}
+/// The sign of x, and 0 of NaN: the slope of |x|, as PyTorch has it.
+Value slope_of_abs(Value x);
 /// Sum over `axes` (negative counts from the end; empty: all axes).
 Value sum(Value x, const Ints& axes, bool keepdims);
 Value mean(Value x, const Ints& axes, bool keepdims);

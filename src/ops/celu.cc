@@ -7,8 +7,8 @@ namespace {
 Grads celu_vjp(Node n, const Grads& dy) {
   Value x = n.input(0), y = n.output(0);
   const double alpha = real_of(n, "alpha");
-  // At 0 the slope has none of its own, as in PyTorch.
-  return {where(greater(x, 0), dy[0], dy[0] * where(equal(x, 0), 1, y / alpha + 1.0))};
+  // At 0 the slope has none of its own, and at NaN it is 1, as in PyTorch.
+  return {where(less_or_equal(x, 0), dy[0] * where(equal(x, 0), 1, y / alpha + 1.0), dy[0])};
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// y = min(max(x, low), high). Slope 1 at both ends, as in PyTorch; low > high gives high.
+// y = min(max(x, low), high). Slope 1 at both ends and 0 at NaN, as in PyTorch; low > high gives
+// high.
 #include "ops/build.h"
 
 namespace steep {
@@ -9,9 +10,10 @@ Grads clip_vjp(Node n, const Grads& dy) {
   Value raised = low ? apply("Max", {x, low}) : x;
   Value above = high ? greater(raised, high) : Value();
   Value below = low ? less(x, low) : Value();
-  Value open = above ? where(above, 0, dy[0]) : dy[0];  // what passes the upper end
-  return {below ? where(below, 0, open) : open, below ? where(below, open, 0) : Value(),
-          above ? where(above, dy[0], 0) : Value()};
+  // What passes the upper end, and then the lower one; nothing of NaN.
+  Value open = high ? where(less_or_equal(raised, high), dy[0], 0) : dy[0];
+  return {low ? where(less_or_equal(low, x), open, 0) : open,
+          below ? where(below, open, 0) : Value(), above ? where(above, dy[0], 0) : Value()};
 }
 
 }  // namespace

@@ -18,8 +18,9 @@ Grads extreme_vjp(Node n, const Grads& dy) {
     Value hit = cast_like(attains.back(), y);
     winners = winners ? winners + hit : hit;
   }
-  Value share = dy[0] / winners;
-  for (Value& dx : attains) dx = where(dx, share, 0);
+  Value share = dy[0] / apply("Max", {winners, scalar(y.graph(), 1, y.dtype())});
+  Value none = apply("Not", {equal(y, y)});
+  for (Value& dx : attains) dx = where(apply("Or", {dx, none}), share, 0);
   return attains;
 }
 

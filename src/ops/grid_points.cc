@@ -35,6 +35,7 @@ class Axis {
     // A cubic has the border for each of its taps, as PyTorch and ONNX Runtime have it.
     if (padding_ == "border" && mode_ != "cubic") x = where(outside(x), bounded(x), x);
     if (padding_ == "reflection") x = where(outside(x), reflect(x), x);
+    if (padding_ != "zeros" && mode_ == "linear") x = inside_or_end(x);
     const Value base = floor(x), r = x - base;
     if (mode_ == "nearest") return {tap(base, {})};
     if (mode_ != "cubic") return {tap(base, 1.0 - r), tap(base + 1.0, r)};
@@ -48,6 +49,12 @@ class Axis {
  private:
   Value outside(Value x) const { return apply("Or", {less(x, low_), greater(x, high_)}); }
   Value bounded(Value x) const { return apply("Clip", {x, low_ * 0.0, last_}); }
+
+  /// The first or the last element, of slope 0, where x is at it or beyond: as in PyTorch.
+  Value inside_or_end(Value x) const {
+    const Value inside = apply("And", {greater(x, 0), less(x, last_)});
+    return where(inside, x, where(greater(x, 0), last_, 0));
+  }
 
   /// Reflected at both ends as often as it takes; at the only element where there is but one.
   Value reflect(Value x) const {

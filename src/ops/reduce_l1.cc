@@ -6,7 +6,7 @@ namespace {
 
 Grads reduce_l1_vjp(Node n, const Grads& dy) {
   Value x = n.input(0);
-  return {apply("Sign", {x}) * with_reduced_axes(n, dy[0])};
+  return {slope_of_abs(x) * with_reduced_axes(n, dy[0])};
 }
 
 }  // namespace

@@ -8,9 +8,9 @@ Grads selu_vjp(Node n, const Grads& dy) {
   Value x = n.input(0), y = n.output(0);
   const double alpha = real_of(n, "alpha");
   const double gamma = real_of(n, "gamma");
-  // At 0 the slope has none of its own, as in PyTorch.
-  return {where(greater(x, 0), dy[0] * gamma,
-                dy[0] * where(equal(x, 0), alpha * gamma, y + alpha * gamma))};
+  // At 0 the slope has none of its own, and at NaN it is gamma, as in PyTorch.
+  return {where(less_or_equal(x, 0), dy[0] * where(equal(x, 0), alpha * gamma, y + alpha * gamma),
+                dy[0] * gamma)};
 }
 
 }  // namespace
