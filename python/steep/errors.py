@@ -14,6 +14,7 @@ __all__ = [
     "IoError",
     "ModelError",
     "OutOfMemoryError",
+    "OutOfRangeError",
     "ProviderError",
     "ShapeError",
     "VerificationError",
@@ -72,6 +73,14 @@ class ShapeError(Error, ValueError):
 
 class DataError(Error, ValueError):
     """The values fed are wrong: a missing input, a label out of range."""
+
+
+class OutOfRangeError(DataError, IndexError, RuntimeError):
+    """An index in a captured module is out of range.
+
+    PyTorch raises an IndexError at some operators (embedding, index_select, x[i], labels of losses)
+    and a RuntimeError at others (gather, scatter): this is both.
+    """
 
 
 class VerificationError(Error):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import torch
 
-from steep.errors import DataError
+from steep.errors import DataError, OutOfRangeError
 
 _aten = torch.ops.aten
 
@@ -86,21 +86,27 @@ def _refuse_negative_repeats(graph: torch.fx.Graph, node: torch.fx.Node, at: int
 
 @contextlib.contextmanager
 def indices_as_given() -> Iterator[None]:
-    """Within, an error about an index that lost its sign is one about the index that came."""
+    """Within, an error about an index is one that code for PyTorch catches.
+
+    If the index lost its sign, it is about the index that came.
+    """
     try:
         yield
     except DataError as e:
         known = re.fullmatch(r"an index in \[-\d+, (\d+)\)", e.expected)
+        if known is None and e.what != _OF_LABELS:
+            raise
+        what, parts = e.what, {k: getattr(e, k) for k in _PARTS}
         for end in (1 << 31, 1 << 63):
             if known and e.received.isdigit() and end - _NEAR <= int(e.received) < end:
-                raise DataError(
-                    "An index is negative, which this operator of PyTorch does not take.",
-                    node=e.node,
-                    op=e.op,
-                    expected=f"an index in [0, {known[1]})",
-                    received=str(int(e.received) - end),
-                ) from None
-        raise
+                what = "An index is negative, which this operator of PyTorch does not take."
+                parts["expected"] = f"an index in [0, {known[1]})"
+                parts["received"] = str(int(e.received) - end)
+        raise OutOfRangeError(what, **parts) from None
+
+
+_OF_LABELS = "A label is not one of the classes."
+_PARTS = ("node", "op", "expected", "received", "remedy")
 
 
 _NEAR = 1 << 24
