@@ -85,6 +85,8 @@ CONFIG: dict[str, Any] = {
     "allow_unspec_int_on_nn_module": True,
     "allow_rnn": True,
     "capture_dynamic_output_shape_ops": True,
+    # addcmul_ and the like stay whole: in parts they round more often, or are of no operator here
+    "enable_dynamo_decompositions": False,
 }
 """Of ``torch._dynamo.config``, while ``Captured`` makes graphs."""
 

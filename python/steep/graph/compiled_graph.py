@@ -35,6 +35,7 @@ from steep.lowering.unsupported import (
     refuse_mixed_products,
     refuse_overlaps,
     refuse_sparse,
+    refuse_without_derivative,
 )
 from steep.onnx_graph.gradient_reach import reached
 from steep.onnx_graph.rewrite_hook import rewritten
@@ -256,6 +257,7 @@ class Piece:
             return
         lowered, constant = self.lowered, self.call.constant_results
         refuse_sparse(lowered.graph)
+        refuse_without_derivative(lowered.graph)
         changed = zip(lowered.written, lowered.changes_history, constant, strict=False)
         for i, needs, lost in changed:
             if needs and (lost or lowered.has_modes):

@@ -218,6 +218,16 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return rows[torch.where(tensor < 0, num_classes, tensor)]
 
 
+def _points(between: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``torch.linspace`` or ``logspace``: PyTorch has no gradient for ends that are tensors."""
+
+    def restated(*args: Any, **kwargs: Any) -> torch.Tensor:
+        args, kwargs = tree_map_only(torch.Tensor, stop_gradient, (args, kwargs))
+        return between(*args, **kwargs)
+
+    return restated
+
+
 def _gumbel_softmax(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.gumbel_softmax``, whose ``hard`` detaches within."""
     c = _given(F.gumbel_softmax, args, kwargs)
@@ -349,6 +359,8 @@ RESTATED: dict[Any, Callable[..., Any]] = {
     torch.Tensor.register_hook: _refused("a hook on the gradient of a tensor"),
     torch.Tensor.as_strided: _as_strided,
     torch.as_strided: _as_strided,
+    torch.linspace: _points(torch.linspace),
+    torch.logspace: _points(torch.logspace),
     torch.cross: _cross,
     torch.Tensor.cross: _cross,
     torch.stack: _stack,

@@ -93,6 +93,7 @@ _OPERATIONS = {
     r"complex numbers": "take and return torch.view_as_real(…)",
     r"shares memory with another": "clone() one of the two",
     r"the gradient of .* gets lost": "detach() what needs no gradient",
+    r"PyTorch has no derivative of .*": "detach() what needs no gradient",
     r"change in place of a detached tensor": "make a new value, or change it under torch.no_grad()",
     r"change of a parameter|changes an argument that": "change it after forward, under no_grad()",
     r"draws random numbers by values": "draw torch.rand of a fixed shape, and compare",

@@ -39,6 +39,7 @@ from steep.lowering.ops import (
     elementwise,
     extent_arithmetic,
     linear_algebra,
+    reductions,
     resize,
     sort_and_index,
 )
@@ -307,6 +308,7 @@ def _common_registry() -> Any:
         ATTENTION,
         elementwise.AS_IN_TORCH,
         linear_algebra.AS_IN_TORCH,
+        reductions.AS_IN_TORCH,
         sort_and_index.AS_IN_TORCH,
         resize.AS_IN_TORCH,
         autograd_function.TRANSLATIONS,

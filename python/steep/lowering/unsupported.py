@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.utils._pytree import tree_leaves
 
 from steep.lowering.aliasing import all_written_by, hint, memory_named
 from steep.lowering.autocast_regions import regions
@@ -80,6 +81,37 @@ def refuse_sparse(graph: torch.fx.Graph) -> None:
 def _gives_sparse(n: torch.fx.Node) -> bool:
     given = inspect.signature(n.target).bind(*n.args, **n.kwargs).arguments  # type: ignore[arg-type]
     return bool(given.get("sparse")) and given["weight"].meta["example_value"].requires_grad
+
+
+_WITHOUT_DERIVATIVE = {
+    **dict.fromkeys((operator.floordiv, operator.ifloordiv, torch.floor_divide), "floor_divide"),
+    **dict.fromkeys(("floor_divide", "floor_divide_", "__floordiv__"), "floor_divide"),
+    **dict.fromkeys((torch.heaviside, "heaviside", "heaviside_"), "heaviside"),
+    **dict.fromkeys((torch.unique, torch.unique_consecutive), "unique"),
+    **dict.fromkeys(("unique", "unique_consecutive"), "unique"),
+}
+"""By what a node calls: at which PyTorch raises in backward."""
+
+
+def refuse_without_derivative(graph: torch.fx.Graph) -> None:
+    """Raise CannotLower where a gradient reaches an operator that has none in PyTorch.
+
+    In the engine it would end there in silence.
+    """
+    refused = [
+        refusal(RuntimeError(f"PyTorch has no derivative of {name}"), n)
+        for n in graph.nodes
+        if n.op.startswith("call_") and (name := _WITHOUT_DERIVATIVE.get(n.target))
+        if _needs_gradient(n) and any(u.op == "output" or _needs_gradient(u) for u in n.users)
+    ]
+    if refused:
+        refused[0].others = refused[1:]
+        raise refused[0]
+
+
+def _needs_gradient(n: torch.fx.Node) -> bool:
+    values = tree_leaves(n.meta.get("example_value"))
+    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
 
 
 def refuse_mixed_products(graph: torch.fx.Graph) -> None:

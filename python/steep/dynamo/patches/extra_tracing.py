@@ -51,8 +51,8 @@ CALL_LOSS = Substitution(
 CALL_FUNCTION = Substitution(
     _Function,
     "call_function",
-    "A function of `math` would bind the graph to a number that changes; and cuDNN's flags "
-    "cut the graph where there is no GPU.",
+    "A function of `math` would bind the graph to a number that changes; cuDNN's flags cut the "
+    "graph where there is no GPU; and `addcdiv` would become three operators, which round thrice.",
 )
 FORMAT = Substitution(
     LazySymNodeFormatString,
@@ -113,6 +113,7 @@ def widened(whole: bool = True) -> Iterator[None]:
     - a ``CrossEntropyLoss`` made in forward is asked for its options;
     - a ``Buffer`` is assigned anew, as what moves it to a device does;
     - cuDNN is set for a while, where there is no GPU that it could concern;
+    - ``addcdiv`` has a factor (it stays one operator);
     - a tensor made in forward is to have a gradient, as for checkpoints, or is returned;
     - a ``torch.autograd.Function`` is given a tensor twice.
     """
@@ -175,6 +176,8 @@ def _apart(call: Any, whole: bool) -> Any:
                 return _of_symbols(self, tx, args, call, whole)
         if self.value is torch.backends.cudnn.flags and not torch.cuda.is_available():
             return VariableTracker.build(tx, contextlib.nullcontext).call_function(tx, [], {})
+        if self.value is torch.addcdiv and "value" in kwargs:
+            kwargs = {**kwargs, "out": VariableTracker.build(tx, None)}  # so it stays whole
         return call(self, tx, args, kwargs)
 
     return apart

@@ -22,6 +22,8 @@ from onnxscript.function_libs.torch_lib.ops.core import (
     aten_trunc,
 )
 
+from steep.lowering.ops.steep_nodes import with_gradient_of
+
 
 def number(value: float, like: Any) -> Any:
     """Return a constant of no dimension, of the dtype of a tensor."""
@@ -52,16 +54,71 @@ def is_nan(x: Any) -> Any:
 
 
 def _clamp(self: Any, min: Any = None, max: Any = None) -> Any:
-    """Slope 1 at both ends; a bound that is NaN is the result."""
+    """Slope 1 at both ends, 0 at NaN; a bound that is NaN is the result."""
     bounds = (min, max)
     if not any(isinstance(b, ir.Value) or (b is not None and math.isnan(b)) for b in bounds):
         return opset18.Clip(self, *(b if b is None else number(b, self) for b in bounds))
-    for bound, beyond in zip(bounds, (opset18.Less, opset18.Greater), strict=True):
-        if bound is None:
+
+    def end(bound: Any) -> Any:
+        return opset18.CastLike(bound, self) if isinstance(bound, ir.Value) else number(bound, self)
+
+    return _clamp_by_tensors(self, *(b if b is None else end(b) for b in bounds))
+
+
+def _clamp_by_tensors(self: Any, low: Any, high: Any) -> Any:
+    """Clamp by one or two tensors; their slopes are PyTorch's.
+
+    A bound has a slope where a number lies beyond it; the lower of two only where it is the lower
+    one, and the upper one everywhere else (``clamp_backward_min_max`` in FunctionsManual.cpp).
+    """
+    result, inside, moved = self, opset18.Equal(self, self), []
+    for end, beyond in ((low, opset18.Less), (high, opset18.Greater)):
+        if end is None:
             continue
-        end = opset18.CastLike(bound, self) if isinstance(bound, ir.Value) else number(bound, self)
-        self = opset18.Where(opset18.Or(beyond(self, end), is_nan(end)), end, self)
-    return self
+        out = opset18.Or(beyond(result, end), is_nan(end))
+        result = opset18.Where(out, end, result)
+        inside = opset18.And(inside, opset18.Not(opset18.Or(beyond(self, end), is_nan(end))))
+        moved.append((end, beyond(self, end)))
+    if self.dtype is not None and self.dtype.is_integer():
+        return result
+    if low is not None and high is not None:
+        (_, below), (_, above) = moved
+        moved = [
+            (low, opset18.And(below, opset18.Less(low, high))),
+            (high, opset18.Or(above, opset18.Less(high, low))),
+        ]
+    zero = number(0, self)
+    source = opset18.Where(inside, self, zero)
+    for end, where in moved:
+        source = opset18.Add(source, opset18.Where(where, end, zero))
+    return with_gradient_of(fixed(result), source)
+
+
+def _hardshrink(self: Any, lambd: float = 0.5) -> Any:
+    """0 between both ends, they included."""
+    return opset18.Where(_within(self, number(lambd, self)), number(0, self), self)
+
+
+def _within(x: Any, width: Any) -> Any:
+    low = opset18.Neg(width)
+    return opset18.And(opset18.GreaterOrEqual(x, low), opset18.LessOrEqual(x, width))
+
+
+def _softshrink(self: Any, lambd: float = 0.5) -> Any:
+    """Slope 0 between both ends, they included, and 1 at NaN.
+
+    Of 16 bits PyTorch rounds the ends for the slope, and does not for the result.
+    """
+    if self.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+        result = opset18.CastLike(
+            _softshrink(opset18.Cast(self, to=ir.DataType.FLOAT), lambd), self
+        )
+        inside = _within(self, number(lambd, self))
+        return with_gradient_of(fixed(result), opset18.Where(inside, number(0, self), self))
+    width = number(lambd, self)
+    below = opset18.Less(self, number(0, self))
+    moved = opset18.Where(below, opset18.Add(self, width), opset18.Sub(self, width))
+    return opset18.Where(_within(self, width), number(0, self), moved)
 
 
 def _hardtanh(self: Any, min_val: float = -1, max_val: float = 1) -> Any:
@@ -108,7 +165,7 @@ def _log_sigmoid(self: Any) -> Any:
     return opset18.Neg(opset18.Softplus(opset18.Neg(self)))
 
 
-def _log1p(self: Any) -> Any:
+def log1p(self: Any) -> Any:
     """ln(1 + x): 2 artanh(x / (2 + x)) where x is small."""
     small = opset18.Less(opset18.Abs(self), number(0.5, self))
     near = opset18.Where(small, self, number(0, self))
@@ -188,49 +245,72 @@ def _item(self: Any) -> Any:
     return opset18.Cast(opset18.Squeeze(opset18.Reshape(self, ints(-1)), ints(0)), to=dtype)
 
 
-def _xlogy(self: Any, other: Any) -> Any:
-    """X ln y; 0 where x is 0, whatever ln y is. The slopes there are PyTorch's.
+def _times_logarithm(logarithm: Any, pole: float) -> Any:
+    """Return x ln y or x ln(1 + y), whose pole is at y = 0 or -1.
 
-    Those of x are 0 where y ≤ 0 and infinite where y is; that of y is not a number where y is 0.
+    It is 0 where x is 0, whatever the logarithm is. The slopes there are PyTorch's: those of x are
+    0 at the pole and below, and infinite where y is; that of y is not a number at the pole.
     """
-    x = self if isinstance(self, ir.Value) else number(self, other)
-    y = other if isinstance(other, ir.Value) else number(other, self)
-    none = opset18.Equal(x, number(0, x))
-    zero = opset18.And(none, opset18.Equal(y, number(0, y)))
-    infinite = opset18.And(none, opset18.Equal(y, number(math.inf, y)))
-    beyond = opset18.Or(opset18.LessOrEqual(y, number(0, y)), infinite)
-    hole = opset18.And(none, beyond)
-    z = opset18.Mul(x, opset18.Log(opset18.Where(hole, number(1, y), y)))
-    z = opset18.Where(zero, opset18.Mul(x, _root_where(zero, y)), z)
-    return opset18.Where(infinite, _root_where(infinite, x), z)
+
+    def translation(self: Any, other: Any) -> Any:
+        x = self if isinstance(self, ir.Value) else number(self, other)
+        y = other if isinstance(other, ir.Value) else number(other, self)
+        none = opset18.Equal(x, number(0, x))
+        at_pole = opset18.And(none, opset18.Equal(y, number(pole, y)))
+        infinite = opset18.And(none, opset18.Equal(y, number(math.inf, y)))
+        beyond = opset18.Or(opset18.LessOrEqual(y, number(pole, y)), infinite)
+        hole = opset18.And(none, beyond)
+        z = opset18.Mul(x, logarithm(opset18.Where(hole, number(1 + pole, y), y)))
+        root = _root_where(at_pole, opset18.Sub(y, number(pole, y)) if pole else y)
+        z = opset18.Where(at_pole, opset18.Mul(x, root), z)
+        return opset18.Where(infinite, _root_where(infinite, x), z)
+
+    return translation
+
+
+_xlogy, _xlog1py = _times_logarithm(opset18.Log, 0), _times_logarithm(log1p, -1)
 
 
 def _root_where(where: Any, x: Any) -> Any:
     """Return √x at those places, where x is 0 and the slope infinite; 1 elsewhere."""
-    return opset18.Sqrt(opset18.Where(where, x, number(1, x)))
+    one = number(1, x)
+    positive = opset18.Sub(one, opset18.Sub(one, x))  # +0 of -0
+    return opset18.Sqrt(opset18.Where(where, positive, one))
 
 
 def _entr(self: Any) -> Any:
     """-x ln x; 0 with an infinite slope at 0, -∞ without a slope below."""
     zero, one = number(0, self), number(1, self)
     at_zero, below = opset18.Equal(self, zero), opset18.Less(self, zero)
-    x = opset18.Where(opset18.Or(at_zero, below), one, self)
+    at_end = opset18.Equal(self, number(math.inf, self))
+    x = opset18.Where(opset18.Or(opset18.Or(at_zero, below), at_end), one, self)
     y = opset18.Neg(opset18.Mul(x, opset18.Log(x)))
+    end = opset18.Mul(opset18.Where(at_end, self, one), number(-math.inf, self))
+    y = opset18.Where(at_end, end, y)
     y = opset18.Where(at_zero, _root_where(at_zero, self), y)
-    return opset18.Where(below, opset18.Log(opset18.Mul(opset18.Where(below, self, one), zero)), y)
+    x = opset18.Where(below, self, number(-1, self))
+    nothing = opset18.Where(_infinite(x), opset18.Reciprocal(x), opset18.Mul(x, zero))  # -0
+    return opset18.Where(below, opset18.Log(nothing), y)
 
 
 def _logit(self: Any, eps: float | None = None) -> Any:
-    """ln(x / (1 - x)); where it is none, neither is the slope."""
+    """ln(x / (1 - x)); where it is none, neither is the slope, which is infinite at 0 and 1."""
     one = number(1, self)
-    if eps is None:
+    if eps is None or eps < 0:
         outside = opset18.Or(opset18.Less(self, number(0, self)), opset18.Greater(self, one))
         x = opset18.Mul(self, opset18.Where(outside, number(math.nan, self), one))
     else:
         low, high = number(eps, self), number(1 - eps, self)
         x = opset18.Where(opset18.Greater(self, high), high, self)
         x = opset18.Where(opset18.Less(self, low), low, x)
-    return opset18.Log(opset18.Div(x, opset18.Sub(one, x)))
+    rest = opset18.Sub(one, x)
+    at_zero, at_one = opset18.Equal(x, number(0, x)), opset18.Equal(x, one)
+    at_end = opset18.Or(at_zero, at_one)
+    left = opset18.Where(at_zero, opset18.Sub(one, rest), one)  # +0 of -0
+    right = opset18.Where(at_one, rest, one)
+    odds = opset18.Div(opset18.Where(at_end, one, x), opset18.Where(at_end, one, rest))
+    ends = opset18.Sub(opset18.Log(left), opset18.Log(right))
+    return opset18.Where(at_end, ends, opset18.Log(odds))
 
 
 def _softmax(word: Any) -> Any:
@@ -303,100 +383,6 @@ def _heaviside(self: Any, values: Any) -> Any:
     zero = number(0, self)
     step = opset18.Where(opset18.Greater(self, zero), number(1, self), zero)
     return opset18.Where(opset18.Equal(self, zero), values, step)
-
-
-def _root(square: Any) -> Any:
-    """Return the square root; slope 0 at 0."""
-    zero = opset18.Equal(square, number(0, square))
-    root = opset18.Sqrt(opset18.Where(zero, number(1, square), square))
-    return opset18.Where(zero, number(0, square), root)
-
-
-_LEAST_SPREAD = 9.999999960041972e-13  # float32's 1e-12
-
-
-def _binary_cross_entropy(self: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
-    """Logarithms are at least -100, and the slope's denominator p (1 - p) is bounded too."""
-    zero, one, least = number(0, self), number(1, self), number(-100, self)
-    spread = fixed(opset18.Mul(self, opset18.Sub(one, self)))
-    inside = opset18.Greater(spread, number(_LEAST_SPREAD, self))
-
-    def loss(log_p: Any, log_q: Any) -> Any:
-        rest = opset18.Sub(one, target)
-        return opset18.Neg(opset18.Add(opset18.Mul(target, log_p), opset18.Mul(rest, log_q)))
-
-    p = opset18.Where(inside, self, number(0.5, self))
-    within = loss(opset18.Log(p), _log1p(opset18.Neg(p)))
-    given = fixed(self)
-    at_end = loss(
-        opset18.Max(opset18.Log(given), least),
-        opset18.Max(opset18.Log(opset18.Sub(one, given)), least),
-    )
-    slope = opset18.Div(opset18.Sub(given, fixed(target)), number(_LEAST_SPREAD, self))
-    change = opset18.Sub(opset18.Where(inside, zero, self), opset18.Where(inside, zero, given))
-    losses = opset18.Where(inside, within, opset18.Add(at_end, opset18.Mul(slope, change)))
-    if weight is not None:
-        losses = opset18.Mul(losses, weight)
-    if reduction == 0:
-        return losses
-    reduce = opset18.ReduceMean if reduction == 1 else opset18.ReduceSum
-    return reduce(losses, keepdims=0)
-
-
-def _norm(
-    self: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, dtype: int = -1
-) -> Any:
-    """(Σ|x|ⁿ)^(1/n); slopes 0 where it is 0."""
-    x = opset18.Cast(self, to=dtype) if dtype not in (-1, None) else self
-    if not self.shape:
-        x, dim = opset18.Unsqueeze(x, opset18.Constant(value_ints=[0])), [0]
-        keepdim = False  # there is no axis to keep
-    axes = opset18.Constant(value_ints=list(dim)) if dim else None
-    kept = {"keepdims": int(bool(keepdim))}
-    size = opset18.Abs(x)
-    if ord in (1, 2):
-        reduce = opset18.ReduceL1 if ord == 1 else opset18.ReduceL2
-        return reduce(x, axes, **kept)
-    if math.isinf(ord):
-        reduce = opset18.ReduceMax if ord > 0 else opset18.ReduceMin
-        return reduce(size, axes, **kept)
-    zero, one = number(0, x), number(1, x)
-    at_zero = opset18.Equal(x, zero)
-    if ord == 0:
-        return opset18.ReduceSum(opset18.Where(at_zero, zero, one), axes, **kept)
-    power = opset18.Pow(opset18.Where(at_zero, one, size), number(ord, x))
-    power = opset18.Where(at_zero, zero if ord > 0 else number(math.inf, x), power)
-    total = opset18.ReduceSum(power, axes, **kept)
-    none = opset18.Equal(total, zero)
-    root = opset18.Pow(opset18.Where(none, one, total), number(1 / ord, x))
-    return opset18.Where(none, zero, root)
-
-
-def _deviation(
-    self: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> Any:
-    """Standard deviation; slopes 0 where it is 0."""
-    return _deviation_and_mean(self, dim, correction=correction, keepdim=keepdim)[0]
-
-
-def _deviation_and_mean(
-    self: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> tuple[Any, Any]:
-    variance, mean = _variance_and_mean(self, dim, correction=correction, keepdim=keepdim)
-    return _root(variance), mean
-
-
-def _variance_and_mean(
-    self: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> tuple[Any, Any]:
-    axes = opset18.Constant(value_ints=list(dim or range(len(self.shape))))
-    kept = {"keepdims": int(bool(keepdim))}
-    centred = opset18.Sub(self, opset18.ReduceMean(self, axes, keepdims=1))
-    total = opset18.ReduceSum(opset18.Mul(centred, centred), axes, **kept)
-    count = opset18.ReduceProd(opset18.Gather(opset18.Shape(self), axes), keepdims=0)
-    fewer = number(1 if correction is None else correction, self)
-    freedom = opset18.Max(opset18.Sub(opset18.CastLike(count, self), fewer), number(0, self))
-    return opset18.Div(total, freedom), opset18.ReduceMean(self, axes, **kept)
 
 
 def logaddexp(self: Any, other: Any) -> Any:
@@ -505,8 +491,8 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.log10.default: _logarithm(10),
     aten.hardsigmoid.default: _hardsigmoid,
     aten.log_sigmoid.default: _log_sigmoid,
-    aten.log1p.default: _log1p,
-    aten.special_log1p.default: _log1p,
+    aten.log1p.default: log1p,
+    aten.special_log1p.default: log1p,
     aten.expm1.default: _expm1,
     aten.special_expm1.default: _expm1,
     aten.logit.default: _logit,
@@ -540,17 +526,17 @@ AS_IN_TORCH: dict[Any, Any] = {
     aten.special_xlogy.default: _xlogy,
     aten.special_xlogy.self_scalar: _xlogy,
     aten.special_xlogy.other_scalar: _xlogy,
+    aten.special_xlog1py.default: _xlog1py,
+    aten.special_xlog1py.self_scalar: _xlog1py,
+    aten.special_xlog1py.other_scalar: _xlog1py,
     aten.special_entr.default: _entr,
+    aten.hardshrink.default: _hardshrink,
+    aten.softshrink.default: _softshrink,
     aten._local_scalar_dense.default: _item,
     aten.sign.default: _sign,
     aten.signbit.default: _signbit,
     aten.angle.default: _angle,
     aten.isclose.default: _isclose,
     aten.heaviside.default: _heaviside,
-    aten.binary_cross_entropy.default: _binary_cross_entropy,
-    aten.linalg_vector_norm.default: _norm,
-    aten.std.correction: _deviation,
-    aten.std_mean.correction: _deviation_and_mean,
-    aten.var_mean.correction: _variance_and_mean,
 }
 """Translations by operator."""

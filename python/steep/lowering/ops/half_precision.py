@@ -14,12 +14,15 @@ from typing import Any
 import torch
 
 _HALVES = (torch.float16, torch.bfloat16)
+_WIDER = (torch.float32, torch.float64)
 _aten = torch.ops.aten
+_CAST = torch.ops.prims.convert_element_type.default
 _WITH_NUMBERS = {
-    *(_aten.mul, _aten.div, _aten.true_divide, _aten.lerp, _aten.addcmul, _aten.addcdiv),
+    *(_aten.mul, _aten.div, _aten.true_divide),
 }
 """Which take a number as it is. Sums, powers and remainders round it to the tensor's type."""
 _SUMS = {_aten.add, _aten.sub, _aten.rsub}
+_ROUND_NUMBERS = _SUMS | {_aten.pow}
 _IN_STEPS = {
     *(_aten.var, _aten.std, _aten.var_mean, _aten.std_mean, _aten.norm, _aten.renorm),
     *(_aten.linalg_vector_norm, _aten.linalg_matrix_norm, _aten.dist, _aten.pairwise_distance),
@@ -39,6 +42,11 @@ _IN_STEPS = {
     *(_aten._native_batch_norm_legit_no_training, _aten.native_layer_norm, _aten.layer_norm),
     *(_aten.native_group_norm, _aten.group_norm, _aten.instance_norm, _aten.rms_norm),
     *(_aten.addmm, _aten.addmv, _aten.addbmm, _aten.baddbmm, _aten.floor_divide),
+    *(_aten.addcmul, _aten.addcdiv, _aten.lerp, _aten.pow),
+    *(_aten.elu, _aten.celu, _aten.selu, _aten.softplus, _aten.mish, _aten.silu, _aten.glu),
+    *(_aten.gelu, _aten.log_sigmoid, _aten.expm1),
+    *(_aten.log1p, _aten.sinc, _aten.hypot, _aten.atan2, _aten.deg2rad),
+    *(_aten.special_expm1, _aten.special_log1p, _aten.special_sinc),
 }
 
 
@@ -75,13 +83,21 @@ def _loses(node: torch.fx.Node) -> bool:
 
 
 def _round_numbers(node: torch.fx.Node) -> None:
-    """Of a sum whose second operand is scaled, round the numbers to the tensors' type."""
-    if getattr(node.target, "overloadpacket", None) not in _SUMS:
+    """Round the numbers to the tensors' type, where PyTorch does: of sums those that are scaled."""
+    if node.target.overloadpacket not in _ROUND_NUMBERS:  # type: ignore[union-attr]
         return
     dtype = next(v.dtype for v in _tensors(node) if v.dtype in _HALVES)
 
     def rounded(x: Any) -> Any:
-        return torch.tensor(x, dtype=dtype).item() if isinstance(x, float) else x
+        if isinstance(x, float):
+            return torch.tensor(x, dtype=dtype).item()
+        value = x.meta.get("val") if isinstance(x, torch.fx.Node) else None
+        if not isinstance(value, torch.Tensor) or value.dtype not in _WIDER:
+            return x
+        with node.graph.inserting_before(node):  # of no dimension
+            made = node.graph.call_function(_CAST, (x, dtype))
+        made.meta = {**node.meta, "val": value.to(dtype)}
+        return made
 
     node.args = tuple(map(rounded, node.args))
     node.kwargs = {name: rounded(x) for name, x in node.kwargs.items()}
@@ -103,7 +119,6 @@ def _is_held(x: Any, dtype: torch.dtype) -> bool:
 
 
 def _widen(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
-    cast = torch.ops.prims.convert_element_type.default
     known: dict[torch.fx.Node, torch.fx.Node] = {}
 
     def wide(x: torch.fx.Node) -> torch.fx.Node:
@@ -112,7 +127,7 @@ def _widen(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
             return x
         if x not in known:
             with graph.inserting_before(node):
-                known[x] = graph.call_function(cast, (x, torch.float32))
+                known[x] = graph.call_function(_CAST, (x, torch.float32))
             known[x].meta = {**node.meta, "val": value.to(torch.float32)}
         return known[x]
 
@@ -122,7 +137,7 @@ def _widen(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
             return
         result.meta = {**result.meta, "val": value.to(torch.float32)}
         with graph.inserting_after(result):
-            back = graph.call_function(cast, (result, value.dtype))
+            back = graph.call_function(_CAST, (result, value.dtype))
         back.meta = {**result.meta, "val": value}
         result.replace_all_uses_with(back, delete_user_cb=lambda user: user is not back)
 

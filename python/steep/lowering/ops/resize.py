@@ -9,8 +9,9 @@ import onnx
 import torch
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops import nn
+from onnxscript.function_libs.torch_lib.ops.core import aten_grid_sampler
 
-from steep.lowering.ops.elementwise import ints
+from steep.lowering.ops.elementwise import fixed, ints, number
 
 _FLOAT = ir.DataType.FLOAT
 
@@ -90,9 +91,51 @@ def _antialiased(word: Any) -> Any:
     return resized
 
 
+def _sampled(
+    input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Any:
+    """Return ``grid_sample``; the nearest element is that of the place after it was reflected.
+
+    ONNX looks for the nearest element first, which is another one half-way between two.
+    """
+    nearest, border, reflection = 1, 1, 2
+    if (interpolation_mode, padding_mode) == (nearest, reflection):
+        grid = _nearest_of_reflected(input, grid, align_corners)
+        padding_mode, align_corners = border, True
+    return aten_grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners)
+
+
+def _nearest_of_reflected(input: Any, grid: Any, align_corners: bool) -> Any:
+    """Return where the elements lie that PyTorch takes, with -1 for the first and 1 for the last.
+
+    GridSampler.h of ATen, compute_source_index.
+    """
+    axes = ints(*range(len(input.shape) - 1, 1, -1))  # the grid counts them from the last
+    size = opset18.CastLike(opset18.Gather(opset18.Shape(input), axes), grid)
+    zero, one, half = (number(n, grid) for n in (0, 1, 0.5))
+    last, place = opset18.Sub(size, one), opset18.Add(fixed(grid), one)
+    if align_corners:
+        low, span = zero, last
+        place = opset18.Mul(opset18.Mul(place, half), last)
+    else:
+        low, span = opset18.Neg(half), size
+        place = opset18.Mul(opset18.Sub(opset18.Mul(place, size), one), half)
+    alone = opset18.Equal(span, zero)
+    span = opset18.Where(alone, one, span)
+    way = opset18.Abs(opset18.Sub(place, low))
+    turns, rest = opset18.Floor(opset18.Div(way, span)), opset18.Mod(way, span, fmod=1)
+    even = opset18.Equal(opset18.Mod(turns, number(2, grid), fmod=1), zero)
+    place = opset18.Add(opset18.Where(even, rest, opset18.Sub(span, rest)), low)
+    place = opset18.Round(opset18.Max(opset18.Min(place, last), zero))
+    steps = opset18.Max(last, one)
+    return opset18.Sub(opset18.Div(opset18.Mul(number(2, grid), place), steps), one)
+
+
 aten = torch.ops.aten
 
 AS_IN_TORCH: dict[Any, Any] = {
+    aten.grid_sampler.default: _sampled,
+    aten.grid_sampler_2d.default: _sampled,
     aten.upsample_nearest1d.vec: _nearest,
     aten.upsample_nearest2d.vec: _nearest,
     aten.upsample_nearest3d.vec: _nearest,

@@ -8,11 +8,15 @@ from typing import Any
 import torch
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import (
+    aten_addmm,
     aten_arange_start_step,
     aten_conv3d,
     aten_expand,
 )
 from onnxscript.function_libs.torch_lib.ops.nn import aten_col2im
+
+from steep.lowering.ops.elementwise import fixed
+from steep.lowering.ops.steep_nodes import with_gradient_of
 
 _SAMPLE_VARIANCE = "steep.sample_variance"
 
@@ -149,11 +153,22 @@ def _folded(self: Any, output_size: Any, *window: Any) -> Any:
     return aten_col2im(self, output_size, *window)
 
 
-def _added_product(multiply: Any) -> Any:
-    """Return beta · self + alpha · product: with beta 0 nothing of self, NaN neither."""
+def _added_product(multiply: Any, skips: bool = False) -> Any:
+    """Return beta · self + alpha · product: with beta 0 nothing of self, NaN neither.
+
+    With ``skips``, and alpha 0, nothing of the product either, as BLAS has it; gradients know of
+    no exception.
+    """
 
     def added(self: Any, left: Any, right: Any, beta: float = 1, alpha: float = 1) -> Any:
         product = multiply(left, right)
+        if alpha == 0 and skips:
+            scaled = opset18.Mul(self, _like(self, float(beta))) if beta else _like(self, 0.0)
+            value = opset18.Expand(scaled, opset18.Shape(product))
+            return with_gradient_of(fixed(value), added_up(self, product, beta, alpha))
+        return added_up(self, product, beta, alpha)
+
+    def added_up(self: Any, product: Any, beta: float, alpha: float) -> Any:
         if alpha != 1:
             product = opset18.Mul(product, _like(product, float(alpha)))
         if beta == 0:
@@ -162,6 +177,14 @@ def _added_product(multiply: Any) -> Any:
         return opset18.Add(scaled, product)
 
     return added
+
+
+_addmm_without_product = _added_product(opset18.MatMul, skips=True)
+
+
+def _addmm(self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
+    word = _addmm_without_product if alpha == 0 else aten_addmm
+    return word(self, mat1, mat2, beta, alpha)
 
 
 def _convolution_of_volumes(  # noqa: PLR0917, as ATen has it
@@ -246,8 +269,9 @@ TRAINED: dict[Any, Any] = {
     torch.ops.aten.atleast_3d.default: _at_least_3d[0],
     torch.ops.aten.atleast_3d.Sequence: _at_least_3d[1],
     torch.ops.aten.col2im.default: _folded,
-    torch.ops.aten.addbmm.default: _added_product(_product_of_batches),
-    torch.ops.aten.addmv.default: _added_product(opset18.MatMul),
+    torch.ops.aten.addbmm.default: _added_product(_product_of_batches, skips=True),
+    torch.ops.aten.addmm.default: _addmm,
+    torch.ops.aten.addmv.default: _added_product(opset18.MatMul, skips=True),
     torch.ops.aten.blackman_window.default: _window(0.42, -0.5, 0.08),
     torch.ops.aten.hamming_window.default: _window(0.54, -0.46),
     torch.ops.aten.hann_window.default: _window(0.5, -0.5),

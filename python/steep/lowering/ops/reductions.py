@@ -1,0 +1,182 @@
+"""Norms, deviations, extremes and losses, in ONNX: PyTorch's slopes at zero, at ties and at NaN."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from onnxscript import ir, opset18
+
+from steep.lowering.ops.elementwise import fixed, is_nan, log1p, number
+from steep.lowering.ops.steep_nodes import with_gradient_of
+
+
+def _root(square: Any) -> Any:
+    """Return the square root; slope 0 at 0."""
+    zero = opset18.Equal(square, number(0, square))
+    root = opset18.Sqrt(opset18.Where(zero, number(1, square), square))
+    return opset18.Where(zero, number(0, square), root)
+
+
+def _of_difference(loss: Any) -> Any:
+    """Return a loss of the difference of two tensors; 0, 1 or 2 is for none, a mean or a sum."""
+
+    def translation(self: Any, target: Any, reduction: int = 1, width: float = 1, **kw: Any) -> Any:
+        losses = loss(opset18.Sub(self, target), float(kw.get("beta", kw.get("delta", width))))
+        if reduction == 0:
+            return losses
+        reduce = opset18.ReduceMean if reduction == 1 else opset18.ReduceSum
+        return reduce(losses, keepdims=0)
+
+    return translation
+
+
+def _smooth_l1(difference: Any, beta: float) -> Any:
+    """d² / 2β within ±β, and |d| - β / 2 beyond, where d may be infinite."""
+    if beta == 0:
+        return opset18.Abs(difference)
+    square, beyond, far = _parts_of_huber(difference, beta)
+    near = opset18.Div(square, number(2 * beta, difference))
+    return opset18.Where(beyond, opset18.Sub(far, number(beta / 2, difference)), near)
+
+
+def _huber(difference: Any, delta: float) -> Any:
+    """d² / 2 within ±δ, and δ (|d| - δ / 2) beyond, where d may be infinite."""
+    square, beyond, far = _parts_of_huber(difference, delta)
+    far = opset18.Mul(opset18.Sub(far, number(delta / 2, far)), number(delta, far))
+    return opset18.Where(beyond, far, opset18.Mul(square, number(0.5, square)))
+
+
+def _parts_of_huber(difference: Any, width: float) -> tuple[Any, Any, Any]:
+    """Return d² of those within ±width, which are beyond it, and |d|. NaN counts as within."""
+    size = opset18.Abs(difference)
+    beyond = opset18.GreaterOrEqual(size, number(width, difference))
+    inside = opset18.Where(beyond, number(0, difference), difference)
+    return opset18.Mul(inside, inside), beyond, size
+
+
+def extreme_in_shares(reduce: Any, x: Any, axes: Any, keepdims: int) -> Any:
+    """Return the extreme along axes; those that are equal to it share its gradient, NaN too."""
+    value = fixed(reduce(x, axes, keepdims=1))
+    hits = opset18.Or(opset18.Equal(x, value), opset18.And(is_nan(x), is_nan(value)))
+    count = opset18.ReduceSum(opset18.Cast(hits, to=ir.DataType.INT64), axes, keepdims=keepdims)
+    moved = opset18.ReduceSum(opset18.Where(hits, x, number(0, x)), axes, keepdims=keepdims)
+    source = opset18.Div(moved, opset18.CastLike(count, x))
+    return with_gradient_of(fixed(reduce(x, axes, keepdims=keepdims)), source)
+
+
+def _extreme_of_all(reduce: Any) -> Any:
+    """Return ``max`` or ``min`` of all elements."""
+
+    def extreme(self: Any) -> Any:
+        if self.dtype is None or self.dtype.is_floating_point():
+            return extreme_in_shares(reduce, self, None, 0)
+        return reduce(self, keepdims=0)
+
+    return extreme
+
+
+_LEAST_SPREAD = 9.999999960041972e-13  # float32's 1e-12
+
+
+def _binary_cross_entropy(self: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
+    """Logarithms are at least -100, and the slope's denominator p (1 - p) is bounded too."""
+    zero, one, least = number(0, self), number(1, self), number(-100, self)
+    spread = fixed(opset18.Mul(self, opset18.Sub(one, self)))
+    inside = opset18.Greater(spread, number(_LEAST_SPREAD, self))
+
+    def loss(log_p: Any, log_q: Any) -> Any:
+        rest = opset18.Sub(one, target)
+        return opset18.Neg(opset18.Add(opset18.Mul(target, log_p), opset18.Mul(rest, log_q)))
+
+    p = opset18.Where(inside, self, number(0.5, self))
+    within = loss(opset18.Log(p), log1p(opset18.Neg(p)))
+    given = fixed(self)
+    at_end = loss(
+        opset18.Max(opset18.Log(given), least),
+        opset18.Max(opset18.Log(opset18.Sub(one, given)), least),
+    )
+    slope = opset18.Div(opset18.Sub(given, fixed(target)), number(_LEAST_SPREAD, self))
+    change = opset18.Sub(opset18.Where(inside, zero, self), opset18.Where(inside, zero, given))
+    losses = opset18.Where(inside, within, opset18.Add(at_end, opset18.Mul(slope, change)))
+    if weight is not None:
+        losses = opset18.Mul(losses, weight)
+    if reduction == 0:
+        return losses
+    reduce = opset18.ReduceMean if reduction == 1 else opset18.ReduceSum
+    return reduce(losses, keepdims=0)
+
+
+def _norm(
+    self: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, dtype: int = -1
+) -> Any:
+    """(Σ|x|ⁿ)^(1/n); slopes 0 where it is 0."""
+    x = opset18.Cast(self, to=dtype) if dtype not in (-1, None) else self
+    if not self.shape:
+        x, dim = opset18.Unsqueeze(x, opset18.Constant(value_ints=[0])), [0]
+        keepdim = False  # there is no axis to keep
+    axes = opset18.Constant(value_ints=list(dim)) if dim else None
+    kept = {"keepdims": int(bool(keepdim))}
+    size = opset18.Abs(x)
+    if ord in (1, 2):
+        reduce = opset18.ReduceL1 if ord == 1 else opset18.ReduceL2
+        return reduce(x, axes, **kept)
+    if math.isinf(ord):
+        reduce = opset18.ReduceMax if ord > 0 else opset18.ReduceMin
+        return extreme_in_shares(reduce, size, axes, kept["keepdims"])
+    zero, one = number(0, x), number(1, x)
+    at_zero = opset18.Equal(x, zero)
+    if ord == 0:
+        return opset18.ReduceSum(opset18.Where(at_zero, zero, one), axes, **kept)
+    power = opset18.Pow(opset18.Where(at_zero, one, size), number(ord, x))
+    # beside NaN the slope at 0 is NaN
+    none = opset18.Mul(x, zero) if ord > 0 else number(math.inf, x)
+    power = opset18.Where(at_zero, none, power)
+    total = opset18.ReduceSum(power, axes, **kept)
+    none = opset18.Equal(total, zero)
+    root = opset18.Pow(opset18.Where(none, one, total), number(1 / ord, x))
+    return opset18.Where(none, zero, root)
+
+
+def _deviation(
+    self: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> Any:
+    """Standard deviation; slopes 0 where it is 0."""
+    return _deviation_and_mean(self, dim, correction=correction, keepdim=keepdim)[0]
+
+
+def _deviation_and_mean(
+    self: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Any, Any]:
+    variance, mean = _variance_and_mean(self, dim, correction=correction, keepdim=keepdim)
+    return _root(variance), mean
+
+
+def _variance_and_mean(
+    self: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Any, Any]:
+    axes = opset18.Constant(value_ints=list(dim or range(len(self.shape))))
+    kept = {"keepdims": int(bool(keepdim))}
+    centred = opset18.Sub(self, opset18.ReduceMean(self, axes, keepdims=1))
+    total = opset18.ReduceSum(opset18.Mul(centred, centred), axes, **kept)
+    count = opset18.ReduceProd(opset18.Gather(opset18.Shape(self), axes), keepdims=0)
+    fewer = number(1 if correction is None else correction, self)
+    freedom = opset18.Max(opset18.Sub(opset18.CastLike(count, self), fewer), number(0, self))
+    return opset18.Div(total, freedom), opset18.ReduceMean(self, axes, **kept)
+
+
+aten = torch.ops.aten
+
+AS_IN_TORCH: dict[Any, Any] = {
+    aten.smooth_l1_loss.default: _of_difference(_smooth_l1),
+    aten.huber_loss.default: _of_difference(_huber),
+    aten.max.default: _extreme_of_all(opset18.ReduceMax),
+    aten.min.default: _extreme_of_all(opset18.ReduceMin),
+    aten.binary_cross_entropy.default: _binary_cross_entropy,
+    aten.linalg_vector_norm.default: _norm,
+    aten.std.correction: _deviation,
+    aten.std_mean.correction: _deviation_and_mean,
+    aten.var_mean.correction: _variance_and_mean,
+}
+"""Translations by operator."""
