@@ -166,6 +166,53 @@ def test_no_two_modules_import_each_other() -> None:
     order.prepare()  # raises CycleError, which names the circle
 
 
+TESTS = ROOT / "tests" / "python"
+
+
+def python_tests() -> list[Path]:
+    """What pytest collects in TESTS."""
+    found = [f for f in tracked_files() if f.is_relative_to(TESTS) and f.match("test_*.py")]
+    assert len(found) > 50
+    return found
+
+
+def folders_without_a_room() -> set[str]:
+    """Folders of tests that CONTRIBUTING.md lists beside those that mirror the package."""
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where a test belongs")[2]
+    table = text.partition("\n## ")[0]
+    return set(re.findall(r"^\| `tests/python/(\w+)` \|", table, re.M))
+
+
+def test_tests_lie_where_what_they_test_lies() -> None:
+    rooms_of_package = rooms("python/steep/README.md", "Who may import whom").keys()
+    folders = {str(f.relative_to(TESTS).parent) for f in python_tests()}
+    others = folders_without_a_room()
+    assert others and others.isdisjoint(rooms_of_package)
+    assert folders - rooms_of_package - others == set()
+    assert {f for f in others if not (TESTS / f).is_dir()} == set()
+
+
+def test_what_tests_share_lies_in_support() -> None:
+    """Test modules are imported by pytest alone, in children of a test too but for the test's own.
+
+    Two modules of one name would hide each other: folders of tests are no packages.
+    """
+    shared = [
+        f.relative_to(TESTS)
+        for f in tracked_files()
+        if f.is_relative_to(TESTS) and f.suffix == ".py" and f not in python_tests()
+    ]
+    assert {str(f) for f in shared if f.parent.name != "support"} == {"conftest.py"}
+    names = [f.stem for f in (*python_tests(), *shared)]
+    assert {name for name in names if names.count(name) > 1} == set()
+    found = []
+    for file in (f for f in tracked_files() if f.is_relative_to(TESTS) and f.suffix == ".py"):
+        for line in re.findall(r"^\s*(?:from|import) .*$", file.read_text(), re.M):
+            named = set(re.findall(r"\btest_\w+", line)) & set(names) - {file.stem}
+            found += [f"{file.relative_to(TESTS)}: {name}" for name in sorted(named)]
+    assert found == []
+
+
 def test_the_engine_is_a_facade() -> None:
     assert len((ROOT / "src" / "engine.cc").read_text().splitlines()) <= 150
 
