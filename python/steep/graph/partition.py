@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from torch._higher_order_ops.register_hook import register_hook_op
+from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.passes.split_module import split_module
+from torch.utils._pytree import tree_leaves
 
 from steep.graph.compiled_graph import NothingToRun, Piece, bring_in
 from steep.lowering.func_transforms import in_pytorch, transforms
@@ -45,7 +47,8 @@ def bring_in_parts(
             if not at or at in known_before or _must_stay_whole(graph_module, at):
                 raise e
             around = _region_around(graph_module.graph, at)
-            for name in around or _transform_around(graph_module, at):
+            around = around or _transform_around(graph_module, at)
+            for name in (*around, *_of_unnamed_extents(graph_module.graph)):
                 refused.setdefault(name, _as_of(e, name))
         parts = _split(graph_module, frozenset(refused))
         pieces, found = _bring_in_all(parts, known, precision, frozenset(refused), bring)
@@ -55,6 +58,31 @@ def bring_in_parts(
             raise CannotLower("; ".join(dict.fromkeys(map(str, refused.values()))), "")
         return in_pytorch(parts), pieces, list(refused.values())
     raise found[-1]
+
+
+def _of_unnamed_extents(graph: torch.fx.Graph) -> list[str]:
+    """Return the operations from the first to the last that have to do with unnamed extents.
+
+    Where a call is given a tensor for a number (``arange(t)``, ``x.narrow(0, t, 2)``), extents and
+    places in memory depend on its value, and no node gives that: a part could not be told it.
+    """
+    named: set[Any] = set()
+    for n in graph.nodes:
+        value = n.meta.get("example_value")
+        if isinstance(value, (torch.SymInt, torch.SymFloat)):
+            named |= free_symbols(value)
+    operations = [n for n in graph.nodes if n.op.startswith("call_")]
+    unnamed = {n for n in operations if _symbols_of(n) - named}
+    touched = [n in unnamed or not unnamed.isdisjoint(n.all_input_nodes) for n in operations]
+    if not unnamed:
+        return []
+    last = len(touched) - touched[::-1].index(True)
+    return [n.name for n in operations[touched.index(True) : last]]
+
+
+def _symbols_of(n: torch.fx.Node) -> set[Any]:
+    tensors = [t for t in tree_leaves(n.meta.get("example_value")) if isinstance(t, torch.Tensor)]
+    return {symbol for t in tensors for symbol in free_symbols(t)}
 
 
 def _operation(graph_module: torch.fx.GraphModule, name: str) -> str:
