@@ -36,6 +36,7 @@ from steep.lowering.unsupported import (
     refuse_overlaps,
     refuse_sparse,
     refuse_without_derivative,
+    refuse_writes_of_backward,
 )
 from steep.onnx_graph.gradient_reach import reached
 from steep.onnx_graph.rewrite_hook import rewritten
@@ -125,6 +126,7 @@ class Lowered:
         self.numbers = Numbers(graph, fixed)
         refuse_overlaps(graph)
         refuse_mixed_products(graph)
+        refuse_writes_of_backward(graph_module)
         write_slopes(graph)
         write_out(graph)
         narrow = narrow_arguments(graph) if torch.is_autocast_enabled("cpu") else []

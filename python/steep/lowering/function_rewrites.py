@@ -204,6 +204,40 @@ def _dropout(*args: Any, **kwargs: Any) -> torch.Tensor:
     return c.input if not c.training or c.p == 0 else F.dropout(*args, **kwargs)
 
 
+def _dropping(dropout: Callable[..., torch.Tensor], trains: bool) -> Callable[..., torch.Tensor]:
+    """A dropout of another kind, which returns its argument too; it ``trains`` where none says."""
+
+    def restated(*args: Any, **kwargs: Any) -> torch.Tensor:
+        c = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
+        if not c.get("training", c.get("train", trains)) or c.get("p", 0.5) == 0:
+            input: torch.Tensor = c["input"]
+            return input
+        return dropout(*args, **kwargs)
+
+    return restated
+
+
+def _rrelu(rrelu: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``F.rrelu`` and its like: they draw slopes in training alone, else take the one between."""
+
+    def restated(
+        input: torch.Tensor,
+        lower: float = 1 / 8,
+        upper: float = 1 / 3,
+        training: bool = False,
+        *options: Any,
+        **named: Any,
+    ) -> torch.Tensor:
+        if training:
+            return rrelu(input, lower, upper, training, *options, **named)
+        slope = (lower + upper) / 2
+        if rrelu is torch.rrelu_ or named.get("inplace") or options == (True,):
+            return F.leaky_relu_(input, slope)
+        return F.leaky_relu(input, slope)
+
+    return restated
+
+
 def _stack(tensors: Any, dim: int = 0, **options: Any) -> torch.Tensor:
     """``torch.stack`` of several dtypes, which the exporters join as they are."""
     kind = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
@@ -365,6 +399,14 @@ RESTATED: dict[Any, Callable[..., Any]] = {
     torch.Tensor.cross: _cross,
     torch.stack: _stack,
     F.dropout: _dropout,
+    **{d: _dropping(d, trains=True) for d in (F.dropout1d, F.dropout2d, F.dropout3d)},
+    **{d: _dropping(d, trains=False) for d in (F.alpha_dropout, F.feature_alpha_dropout)},
+    **{
+        d: _dropping(d, trains=True)  # which is always said
+        for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+        for d in (getattr(torch, name), getattr(torch, f"{name}_"))
+    },
+    **{rrelu: _rrelu(rrelu) for rrelu in (F.rrelu, torch.rrelu, torch.rrelu_)},
     F.cosine_similarity: _cosine_similarity,
     F.cross_entropy: _cross_entropy,
     F.ctc_loss: _ctc_loss,

@@ -98,6 +98,7 @@ _OPERATIONS = {
     r"change of a parameter|changes an argument that": "change it after forward, under no_grad()",
     r"draws random numbers by values": "draw torch.rand of a fixed shape, and compare",
     r"Python number": _TENSOR,
+    r"writes a tensor in its backward": "write it after backward, or in a hook",
     r"backward of": "write it in operators whose own gradient is meant",
     r"sparse": "leave out sparse=True",
     r"enables gradients": "enter torch.enable_grad() around the call",

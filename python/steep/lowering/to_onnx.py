@@ -99,6 +99,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     decompose(traced, _registry().is_registered)
     compute_in_float32(traced)
     _cast_first(traced.graph)
+    _promote_clamped(traced.graph)
     _say_dtypes(traced.graph)
     program = _as_program(traced)
     _make_first_operands_tensors(program.graph)
@@ -166,14 +167,37 @@ def _cast_first(graph: torch.fx.Graph) -> None:
             continue
         named = [a for a in node.target._schema.arguments if a.name == "dtype"]
         dtype = node.kwargs.get("dtype")
-        if not named or dtype is None:
-            continue
-        (operand, *others), value = node.args, node.args[0].meta["val"]
-        if value.dtype != dtype:
-            with graph.inserting_before(node):
-                cast = graph.call_function(_aten._to_copy.default, (operand,), {"dtype": dtype})
-            cast.meta = {**node.meta, "val": value.to(dtype)}
-            node.args = (cast, *others)
+        if named and dtype is not None:
+            _cast_operand(graph, node, dtype)
+
+
+_CLAMPS = {_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default}
+
+
+def _promote_clamped(graph: torch.fx.Graph) -> None:
+    """Cast what is clamped by numbers of another kind, and the numbers: the exporter refuses it."""
+    for node in list(graph.nodes):
+        if node.target in _CLAMPS:
+            dtype = node.meta["val"].dtype
+            kind = float if dtype.is_floating_point else int
+            _cast_operand(graph, node, dtype)
+            operand, *bounds = node.args
+            node.args = (operand, *(_of_kind(kind, b) for b in bounds))
+            node.kwargs = {name: _of_kind(kind, b) for name, b in node.kwargs.items()}
+
+
+def _of_kind(kind: type, number: Any) -> Any:
+    return kind(number) if isinstance(number, (bool, int, float)) else number
+
+
+def _cast_operand(graph: torch.fx.Graph, node: torch.fx.Node, dtype: torch.dtype) -> None:
+    """Cast the first operand of a call, where it has another dtype."""
+    (operand, *others), value = node.args, node.args[0].meta["val"]
+    if value.dtype != dtype:
+        with graph.inserting_before(node):
+            cast = graph.call_function(_aten._to_copy.default, (operand,), {"dtype": dtype})
+        cast.meta = {**node.meta, "val": value.to(dtype)}
+        node.args = (cast, *others)
 
 
 _WITH_TENSORS = {

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch._functorch.autograd_function import autograd_function_apply
 from torch.utils._pytree import tree_leaves
 
-from steep.lowering.aliasing import all_written_by, hint, memory_named
+from steep.lowering.aliasing import all_written_by, hint, memory_named, memory_of
 from steep.lowering.autocast_regions import regions
 from steep.lowering.function_rewrites import PRODUCTS
-from steep.lowering.lower import refusal
+from steep.lowering.lower import outputs_of, refusal
 
 
 def refuse_complex(graph: torch.fx.Graph, computed: Sequence[torch.fx.Node]) -> None:
@@ -112,6 +113,37 @@ def refuse_without_derivative(graph: torch.fx.Graph) -> None:
 def _needs_gradient(n: torch.fx.Node) -> bool:
     values = tree_leaves(n.meta.get("example_value"))
     return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
+
+
+def refuse_writes_of_backward(graph_module: torch.fx.GraphModule) -> None:
+    """Raise CannotLower at a torch.autograd.Function whose backward writes what was there before.
+
+    A graph of the engine writes when forward runs: also where no backward follows, or two do.
+    """
+    refused = [
+        refusal(RuntimeError("a torch.autograd.Function writes a tensor in its backward"), n)
+        for n in graph_module.graph.nodes
+        if _writes_in_backward(graph_module, n)
+    ]
+    if refused:
+        refused[0].others = refused[1:]
+        raise refused[0]
+
+
+def _writes_in_backward(within: torch.fx.GraphModule, n: torch.fx.Node) -> bool:
+    """Does one here, or in a region with a graph of its own, write in its backward?"""
+    inner = [getattr(within, i.target, None) for i in n.all_input_nodes if i.op == "get_attr"]  # type: ignore[arg-type]
+    graphs = [g for g in inner if isinstance(g, torch.fx.GraphModule)]
+    if n.target is not autograd_function_apply:
+        return any(_writes_in_backward(g, each) for g in graphs for each in g.graph.nodes)
+    forward, backward = (g.graph for g in graphs)
+    results = outputs_of(next(n for n in forward.nodes if n.op == "output"))[0]
+    count = len(results) if isinstance(results, (tuple, list)) else 1
+    gradients = [n for n in backward.nodes if n.op == "placeholder"][:count]
+    before = {n for n in backward.nodes if n.op in ("placeholder", "get_attr")} - {*gradients}
+    memory = {memory_of(n) for n in before} - {None}
+    written = [t for n in backward.nodes for t in all_written_by(n)]
+    return any(t in before or memory_of(t) in memory for t in written)
 
 
 def refuse_mixed_products(graph: torch.fx.Graph) -> None:

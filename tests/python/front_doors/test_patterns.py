@@ -56,7 +56,7 @@ NOT_TRAINED = {
     *("no columns", "division of integers", "division of floats", "rounding"),
     *("nan and infinity", "special", "cdist", "activations"),
     *("CrossEntropyLoss, all ignored", "MultiMarginLoss"),
-    *("MultiLabelMarginLoss", "AdaptiveLogSoftmaxWithLoss", "PReLU and RReLU"),
+    *("MultiLabelMarginLoss", "AdaptiveLogSoftmaxWithLoss"),
     *("LSTM, projected", "packed"),
     *("Embedding, max_norm", "Embedding, by frequency"),
 }

@@ -208,6 +208,31 @@ PATTERNS = {
             torch.cat([y, x.double()]),
         )
     ),
+    "integers clamped": also(
+        lambda y, i: (
+            [
+                y * c.sum()
+                for n in (i, i.int(), i.abs().to(torch.uint8))
+                for c in (
+                    *(n.clamp(1.5, 3.5), n.clamp(min=1.5), n.clamp(max=2.5), n.clamp(0, 2.5)),
+                    *(n.clamp(1.5, 3), n.clamp(True, 3), n.clip(0.5), n.clamp(1, math.inf)),
+                    *(n.clamp_min(0.5), n.clamp_max(1.5), n.clamp(2), n.bool().clamp(0.5, 1)),
+                )
+            ]
+            + [i.clamp(-1.5, 2.5), i.clamp(max=2.5), i.int().clamp(True, 3), y.clamp(0, 0.5)]
+        ),
+        (torch.randn(2, WIDTH), INTS),
+        (torch.randn(2, WIDTH), INTS.flip(0)),
+    ),
+    "slopes that are not drawn": of(
+        lambda y, x: (
+            *(F.rrelu(y), F.rrelu(y, 0.1, 0.5), F.rrelu(y * 1, inplace=True)),
+            *(torch.rrelu(y, 0.2, 0.3, False), torch.rrelu_(y * 1, 0.2, 0.3, False)),
+            *(F.alpha_dropout(y, 0.3, False), F.alpha_dropout(y, 0.0)),
+            *(F.feature_alpha_dropout(y, 0.3, False), torch.feature_dropout(y, 0.3, False)),
+            F.dropout2d(y.view(-1, 2, 3, 1), 0.0, True),
+        )
+    ),
     "promotion": Pattern(
         lambda: Fn(
             lambda m, x, i: (

@@ -312,6 +312,64 @@ def test_one_that_writes_its_argument_is_refused_by_line():
     assert steep.ORTModule(net)(torch.ones(2, WIDTH)).requires_grad
 
 
+class Counts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, count):
+        ctx.count = count
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, dy):
+        ctx.count.add_(1)
+        return 2 * dy, None
+
+
+class Largest(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, most):
+        ctx.most = most
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, dy):
+        ctx.most.copy_(torch.maximum(ctx.most, dy.abs().max()))
+        return 2 * dy, None
+
+
+class Last(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, kept):
+        ctx.kept = kept
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, dy):
+        ctx.kept[:2] = dy.mean()
+        return 2 * dy, None
+
+
+@pytest.mark.parametrize("function", [Counts, Largest, Last])
+def test_what_backward_writes_is_written_in_backward(function):
+    torch.manual_seed(0)
+    net = Net(lambda m, x: function.apply(m.layer(x), m.kept).sin())
+    net.register_buffer("kept", torch.zeros(WIDTH))
+    ours, seen = steep.ORTModule(copy.deepcopy(net)), []
+    for m in (net, ours):
+        seen.append([])
+        for times in (0, 1, 2):
+            losses = [m(torch.full((2, WIDTH), 1.0 + k)).sum() for k in range(2)]
+            for loss in losses[:times]:
+                loss.backward()
+                seen[-1].append(m.kept.clone())
+            seen[-1].append(m.kept.clone())
+        seen[-1] += [p.grad for p in m.parameters()]
+    torch.testing.assert_close(*seen)
+    assert all("in its backward" in why for why in ours.export_report.in_torch)
+    assert ours.export_report.operators
+    with pytest.raises(steep.ModelError, match="writes a tensor in its backward"):
+        steep.ORTModule(net, fallback=None)(torch.ones(2, WIDTH))
+
+
 def test_of_a_file():
     """An operator of ours that a file should not have is an error, whatever its operands."""
     from onnx import TensorProto, helper
