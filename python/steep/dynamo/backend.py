@@ -320,7 +320,7 @@ class Captured:
         settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
         chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
         ours = [kept_whole(), autograd_function.whole_backwards(), known_to_tracers()]
-        ours += [buckets(), cuts(), means_over_batches(self._module), noticed()]
+        ours += [buckets(), cuts(self._whole), means_over_batches(self._module), noticed()]
         ours += [widened(self._whole), layers_too(), transforms_left(), slopes()]
         ours += [interruptible_calls()]
         ours += [branches()] if self._whole else []

@@ -81,3 +81,72 @@ def test_a_hook_sees_all_uses(function):
         gradients.append([x.grad, *(p.grad for p in module.parameters())])
     torch.testing.assert_close(*gradients)
     assert any(r.operators for r in ours.export_reports)
+
+
+def seen_after(net, x):
+    y = net.first(x)
+    z = y.sin()
+    y.register_hook(lambda g: setattr(net, "seen", g))
+    return z + y
+
+
+def seen_between(net, x):
+    y = net.first(x)
+    double = y * 2
+    y.register_hook(net.see)
+    return double.sin() + y
+
+
+def seen_before(net, x):
+    y = net.first(x)
+    y.register_hook(net.see)
+    return y.sin() + y
+
+
+def watch(net, y):
+    y.register_hook(net.see)
+    return y * 3
+
+
+def seen_by_a_helper(net, x):
+    y = net.first(x)
+    return y.sin() + watch(net, y)
+
+
+def retained(net, x):
+    y = net.first(x)
+    z = y.sin()
+    y.retain_grad()
+    net.kept = y
+    return z + y
+
+
+def removed(net, x):
+    y = net.first(x)
+    handle = y.register_hook(lambda g: g * 2)
+    z = y.sin()
+    handle.remove()
+    return z * y
+
+
+class Seeing(Net):
+    def see(self, g):
+        self.seen = g
+
+
+@pytest.mark.parametrize(
+    "function", [seen_after, seen_between, seen_before, seen_by_a_helper, retained, removed]
+)
+def test_what_a_hook_keeps_is_the_gradient_by_all_uses(function):
+    torch.manual_seed(0)
+    net = Seeing(function)
+    ours, found = ORTModule(copy.deepcopy(net)), []
+    for module, inner in ((net, net), (ours, ours.module)):
+        for rows in (2, 3, 2):
+            module(torch.linspace(-1, 2, 3 * rows).view(rows, 3)).sum().backward()
+            seen = [inner.kept.grad] if function is retained else [getattr(inner, "seen", None)]
+            found.append([*seen, *(p.grad.clone() for p in module.first.parameters())])
+    for value, right in zip(found[3:], found[:3], strict=True):
+        assert (value[0] is None) is (function is removed)
+        torch.testing.assert_close(value[value[0] is None :], right[right[0] is None :])
+    assert any(r.operators for r in ours.export_reports)

@@ -30,6 +30,7 @@ from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariab
 from torch._dynamo.variables.lazy import LazySymNodeFormatString
 from torch._guards import GuardSource
 
+from steep.dynamo.patches.graph_breaks import refuse_if_used
 from steep.dynamo.patches.symbolic_math import function_for, takes_symbols
 from steep.patching.substitution import Substitution, substituted
 
@@ -77,7 +78,8 @@ IS_CONSTANT = Substitution(
 GET_ATTRIBUTE = Substitution(
     TensorVariable,
     "var_getattr",
-    "`persistent` of a buffer, which moving a module to a device reads, would cut the graph.",
+    "`persistent` of a buffer, which moving a module to a device reads, would cut the graph; and "
+    "`retain_grad` behind a graph would see a part of the gradient.",
 )
 SET_ATTRIBUTE = Substitution(
     SetAttrBuiltinVariable,
@@ -127,7 +129,7 @@ def widened(whole: bool = True) -> Iterator[None]:
             TO_FLOAT: _of_truth(float, SymNodeVariable.nb_float_impl),
             TO_INT: _of_truth(int, SymNodeVariable.nb_int_impl),
             IS_CONSTANT: _is_constant,
-            GET_ATTRIBUTE: _attribute,
+            GET_ATTRIBUTE: _attribute_or(whole),
             SET_ATTRIBUTE: _set_attribute,
             APPLY_FUNCTION: _apply,
             # unsupported.py finds what gets lost
@@ -244,6 +246,15 @@ def _make_loss(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
 
 
 _OPTIONS = {"weight": None, "ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
+
+
+def _attribute_or(whole: bool) -> Any:
+    def attribute(self: Any, tx: Any, name: str) -> Any:
+        if name == "retain_grad" and not whole:  # as PyTorch has to call it
+            refuse_if_used(self, tx, name)
+        return _attribute(self, tx, name)
+
+    return attribute
 
 
 def _attribute(self: Any, tx: Any, name: str) -> Any:

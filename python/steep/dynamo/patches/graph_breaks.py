@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from torch._dynamo.exc import unimplemented
+from torch._dynamo.exc import Unsupported, unimplemented
 from torch._dynamo.types import ConvertFrameReturn
 from torch._dynamo.variables import RandomVariable, TensorVariable
 from torch._dynamo.variables import TorchInGraphFunctionVariable as _Function
@@ -32,7 +32,7 @@ CALL_METHOD = Substitution(
     TensorVariable,
     "call_method",
     "Dynamo fails at some methods that have to know what depends on values; here they cut the"
-    " graph.",
+    " graph. And a hook behind a graph that used the tensor would see a part of the gradient.",
 )
 CALL_FUNCTION = Substitution(
     _Function,
@@ -43,18 +43,22 @@ CALL_FUNCTION = Substitution(
 
 
 @contextlib.contextmanager
-def cuts() -> Iterator[None]:
+def cuts(whole: bool = True) -> Iterator[None]:
     """Within, a call of PyTorch's cuts the graph where it has to know what depends on values.
 
     Dynamo says so of most, and fails at some: ``tolist`` of ``bincount``, ``combinations``. And it
     would draw the numbers of a ``random.Random`` that is there before the call once and for all.
     What goes from one process to another is PyTorch's.
+
+    A hook that Dynamo does not follow, on a tensor that the graph has used, is an error, if there
+    may be several graphs (not ``whole``): registered after the graph, it would see no gradient by
+    those uses. PyTorch then runs the function.
     """
     with substituted(
         {
             CALL_COLLECTIVE: _between_processes,
             CALL_RANDOM: _of_this_call(RandomVariable.call_method),
-            CALL_METHOD: _cut(TensorVariable.call_method),
+            CALL_METHOD: _cut(_hooked_in_time(TensorVariable.call_method, whole)),
             CALL_FUNCTION: _cut(_Function.call_function),
         }
     ):
@@ -75,6 +79,28 @@ def _cut(call: Any) -> Any:
             )
 
     return cutting
+
+
+def _hooked_in_time(call: Any, whole: bool) -> Any:
+    def calling(self: Any, tx: Any, name: str, *arguments: Any) -> Any:
+        try:
+            return call(self, tx, name, *arguments)
+        except Unsupported:
+            if name == "register_hook" and not whole:
+                refuse_if_used(self, tx, name)
+            raise
+
+    return calling
+
+
+def refuse_if_used(tensor: Any, tx: Any, what: str) -> None:
+    """Raise RuntimeError if the graph has used a tensor that it makes.
+
+    Behind the graph, ``what`` looks at its gradient would see nothing of the gradient by that use.
+    """
+    if tensor.source is None and tensor.as_proxy().node.users:
+        where = f"{tx.f_code.co_filename}:{tx.lineno}"
+        raise RuntimeError(f"{what} of a tensor that was used before ({where}): move it there")
 
 
 def _of_this_call(call: Any) -> Any:
