@@ -20,7 +20,7 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build test test-all test-cpp test-py patterns op_db lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators bench growth clean
+.PHONY: help setup build test test-all test-cpp test-py patterns torch-versions op_db lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators bench growth clean
 
 help: ## list the targets
 	@grep -E '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -62,6 +62,9 @@ test-all: test ## and more of each kind, the zoo at every opset, operators with 
 
 patterns: build ## 291 patterns of PyTorch code by every front door (15 minutes)
 	@$(step) -v build/patterns.log "Patterns" $(bin)/python -m pytest -n $(JOBS) --dist worksteal -m patterns
+
+torch-versions: build ## tests of capture with other releases of PyTorch (6 GB and an hour each): RELEASES="2.14.1 2.15.0"
+	@scripts/torch_versions $(RELEASES)
 
 op_db: build ## PyTorch's own operator database, by dtype and with extents that change (hours)
 	@$(bin)/python scripts/op_db.py $(if $(ONLY),--only $(ONLY)) $(if $(DTYPES),--dtypes $(DTYPES))

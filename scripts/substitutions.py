@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import steep
-from steep.patching.substitution import DECLARED
+from steep.patching.substitution import DECLARED, Substitution
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "substitutions.md"
 HEAD = """\
@@ -28,14 +28,14 @@ captured module runs, nothing is replaced.
 `scripts/substitutions.py` writes this page. The declarations that it reads are
 `python/steep/patching/substitution.py`'s.
 
-| target in PyTorch | file | why it is replaced |
-| --- | --- | --- |
+| target in PyTorch | file | releases | why it is replaced |
+| --- | --- | --- | --- |
 """
 ROOMS = ("steep.lowering", "steep.lowering.ops", "steep.dynamo.patches")
 
 
-def declared() -> list[tuple[str, str, str]]:
-    """Return target, file and reason of each substitution."""
+def declared() -> list[tuple[str, str, str, str]]:
+    """Return target, file, releases of PyTorch and reason of each substitution."""
     found = {}
     for room in ROOMS:
         package = importlib.import_module(room)
@@ -52,18 +52,25 @@ def declared() -> list[tuple[str, str, str]]:
                 ]
                 found.update({s: module.name for s in own if s not in found})
     assert found.keys() == set(DECLARED), "a substitution is declared where nobody finds it"
-    rows = [(s.target, name, s.why) for s, name in found.items()]
+    rows = [(s.target, name, releases(s), s.why) for s, name in found.items()]
     return sorted(rows, key=lambda row: (row[1], row[0]))
+
+
+def releases(s: Substitution) -> str:
+    """Return in which releases of PyTorch a target is replaced."""
+    since = "" if s.since is None else "since {}.{}".format(*s.since)
+    until = "" if s.until is None else "before {}.{}".format(*s.until)
+    return f"{since} {until}".strip() or "all"
 
 
 def text() -> str:
     """Return the page."""
     package = Path(steep.__file__).parent
     lines = []
-    for target, name, why in declared():
+    for target, name, known, why in declared():
         file = Path(*name.split(".")[1:]).with_suffix(".py")
         assert (package / file).exists()
-        lines.append(f"| `{target}` | `{file}` | {why} |\n")
+        lines.append(f"| `{target}` | `{file}` | {known} | {why} |\n")
     return HEAD + "".join(lines)
 
 

@@ -5,7 +5,8 @@ graph by what it read: extents, attributes, globals, hooks, modes, which tensors
 graph/compiled_graph.py brings a graph into the engine; PyTorch runs what lies between graphs, and
 graphs that cannot be brought in.
 
-This leans on parts of PyTorch that are not public: ``CAPTURED`` names the version it is known for.
+This uses parts of PyTorch that are not public: patching/torch_versions.py has the releases that are
+known.
 """
 
 from __future__ import annotations
@@ -68,8 +69,6 @@ from steep.verify.verified_graph import VerifiedPiece, bring_in_verified, wanted
 
 log = logging.getLogger("steep")
 
-CAPTURED = "2.13"
-
 IMAGE = 4
 """Dimensions of a batch of images."""
 
@@ -77,6 +76,8 @@ CONFIG: dict[str, Any] = {
     # what fails open by default
     "skip_nnmodule_hook_guards": False,
     "skip_no_tensor_aliasing_guards_on_parameters": False,
+    # extra_guards.py adds to these, which are off by default since 2.14
+    "use_lamba_guard_for_object_aliasing": True,
     "fail_on_recompile_limit_hit": True,
     # recompiles.py counts by object; PyTorch by code, which all modules of a class share
     "recompile_limit": sys.maxsize,
@@ -153,13 +154,6 @@ class Capture:
         self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]
     ) -> Callable[..., Any]:
         """Return what runs the graph: a function of its placeholders that gives its outputs."""
-        if not torch.__version__.startswith(CAPTURED):
-            raise ModelError(
-                "This version of PyTorch is not one whose captured graphs are known.",
-                expected=CAPTURED,
-                received=torch.__version__,
-                remedy=f'pip install "torch=={CAPTURED}.*"',
-            )
         refuse_to_capture()
         start = time.perf_counter()
         refused: list[CannotLower] = []

@@ -51,6 +51,7 @@ _CUTS = {
     "Attempted to call function marked as skipped": ("a call of {}", _ELSEWHERE),
     "Attempted to inline function marked as skipped": ("a call of {}", _ELSEWHERE),
     "Unsupported method call": ("a call of {}", _ELSEWHERE),
+    "Call to a time function": ("a call of {}", _ELSEWHERE),
     "Unsupported context manager": (
         "a context manager that the tracer does not follow",
         "enter it around the call of the module",
@@ -135,6 +136,7 @@ _NAMES = (
     r"qualname: (?P<name>[\w.<>]+)",
     r"call_method \w+\(<class '(?P<module>[\w.]+)'>\) (?P<name>\w+)",
     r"call_method \w+\(\S*\) (?P<name>\w+)",
+    r"Called `(?P<name>[\w.]+)\(\)` inside",
 )
 
 

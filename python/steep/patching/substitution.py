@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from steep.patching.torch_versions import RELEASE
+
 DECLARED: list[Substitution] = []
 """Every substitution of the modules that are loaded, in the order in which these were."""
 
@@ -23,20 +25,26 @@ class Substitution:
         owner: the module, class or object that has it, of its own or inherited.
         name: its name there.
         why: what would go wrong without, in one sentence.
-        since: the first version of PyTorch that has it; "" for every supported one.
-        until: the first version that has it no more; "" for none.
+        since: the first release of PyTorch, as (2, 14), that it is replaced in; None for every one.
+        until: the first release that it is not replaced in any more; None for no such.
         absent: PyTorch has no such attribute of the class: each object has one of its own.
     """
 
     owner: Any
     name: str
     why: str
-    since: str = ""
-    until: str = ""
+    since: tuple[int, int] | None = None
+    until: tuple[int, int] | None = None
     absent: bool = False
 
     def __post_init__(self) -> None:
         DECLARED.append(self)
+
+    @property
+    def applies(self) -> bool:
+        """Whether it is replaced in the release of PyTorch that is loaded."""
+        after = self.since is None or self.since <= RELEASE
+        return after and (self.until is None or self.until > RELEASE)
 
     @property
     def target(self) -> str:
@@ -51,7 +59,7 @@ class Substitution:
 
 @contextlib.contextmanager
 def substituted(replacements: Mapping[Substitution, Any]) -> Iterator[None]:
-    """Within, each replacement stands in the place of its target, for all threads.
+    """Within, each replacement that applies stands in the place of its target, for all threads.
 
     On every way out, what stood there before stands there again, the last one first. Threads: the
     caller holds the lock of PyTorch's compiler or ``lower.turn()``, or a replacement asks in which
@@ -61,7 +69,7 @@ def substituted(replacements: Mapping[Substitution, Any]) -> Iterator[None]:
         AttributeError: this version of PyTorch has no such target.
     """
     with contextlib.ExitStack() as stack:
-        for s, value in replacements.items():
+        for s, value in ((s, v) for s, v in replacements.items() if s.applies):
             stack.enter_context(attribute_set(s.owner, s.name, value, absent=s.absent))
         yield
 

@@ -19,7 +19,7 @@ from torch._dynamo import config  # noqa: E402
 from torch._dynamo.convert_frame import compile_lock  # noqa: E402
 
 from steep import ORTModule  # noqa: E402
-from steep.patching import substitution  # noqa: E402
+from steep.patching import substitution, torch_versions  # noqa: E402
 from steep.patching.signals import Held, deliver_signals  # noqa: E402
 
 REPLACED: dict[tuple[object, str], object] = {}
@@ -269,11 +269,13 @@ def test_signals_wait_for_the_next_delivery_while_something_traces():
 def test_the_page_of_substitutions_is_up_to_date():
     """And every substitution is found, has a target in this PyTorch, and gives a reason."""
     script = ROOT / "scripts" / "substitutions.py"
-    subprocess.run([sys.executable, script, "--check"], check=True)
+    if torch_versions.RELEASE == torch_versions.OLDEST:  # names of others differ
+        subprocess.run([sys.executable, script, "--check"], check=True)
     declared = substitution.DECLARED
     assert len(declared) > 30
     for each in declared:
-        assert each.absent or hasattr(each.owner, each.name), each.target
+        there = each.absent or not each.applies or hasattr(each.owner, each.name)
+        assert there, each.target
         assert each.target.startswith("torch.") and each.why.endswith(".")
 
 

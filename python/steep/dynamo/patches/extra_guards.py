@@ -32,6 +32,7 @@ EFFECTS_OF_DICT = Substitution(
     SideEffectsProxyDict,
     "side_effects",
     "Attributes that forward writes after `torch.cond` or a tensor's hook would get lost.",
+    until=(2, 15),
     absent=True,
 )
 KEYS_GUARD = Substitution(
@@ -165,12 +166,15 @@ def _write_apart(self: Any, cg: Any) -> None:
 def _match_keys(self: Any) -> None:
     _match(self)
     # PyTorch's condition walks the dict beneath, whose order ``move_to_end`` does not change
-    if self.user_cls is collections.OrderedDict and _has_name(self.source):
+    if self.python_type() is collections.OrderedDict and _has_name(self.source):
         install_guard(self.source.make_guard(_has_order))
 
 
 def _is_changed(self: Any) -> Any:
-    return _has_new(self) or [*self.original_items] != [k.vt for k in self.items]
+    before = [*self.original_items]
+    if [k.vt for k in self.items][: len(before)] != before:
+        self.should_reconstruct_all = True  # cleared, then written in this order
+    return _has_new(self)
 
 
 def _has_order(builder: Any, guard: Guard) -> None:

@@ -33,6 +33,7 @@ from torch._guards import GuardSource
 from steep.dynamo.patches.graph_breaks import refuse_if_used
 from steep.dynamo.patches.symbolic_math import function_for, takes_symbols
 from steep.patching.substitution import Substitution, substituted
+from steep.patching.torch_versions import TENSOR_GETATTR
 
 CALL_SKIPPED = Substitution(
     SkipFunctionVariable,
@@ -77,7 +78,7 @@ IS_CONSTANT = Substitution(
 )
 GET_ATTRIBUTE = Substitution(
     TensorVariable,
-    "var_getattr",
+    TENSOR_GETATTR,
     "`persistent` of a buffer, which moving a module to a device reads, would cut the graph; and "
     "`retain_grad` behind a graph would see a part of the gradient.",
 )
@@ -142,7 +143,7 @@ def widened(whole: bool = True) -> Iterator[None]:
 _call_skipped = SkipFunctionVariable.call_function
 _call_numpy = NumpyVariable.call_function
 _call_loss = UserDefinedClassVariable._call_cross_entropy_loss
-_getattr = TensorVariable.var_getattr
+_getattr = getattr(TensorVariable, TENSOR_GETATTR)
 _call_setattr = SetAttrBuiltinVariable._call_setattr
 _call_apply = _Apply.call_function
 
@@ -232,9 +233,13 @@ class _Loss(LambdaVariable):
         super().__init__(fn, **kwargs)
         self.known = known
 
-    def var_getattr(self, tx: Any, name: str) -> VariableTracker:
+    def _getattr(self, tx: Any, name: str) -> VariableTracker:
         """Return an option, or what else there is."""
-        return self.known[name] if name in self.known else super().var_getattr(tx, name)
+        return self.known[name] if name in self.known else _option(self, tx, name)
+
+
+_option = getattr(LambdaVariable, TENSOR_GETATTR)
+setattr(_Loss, TENSOR_GETATTR, _Loss._getattr)
 
 
 def _make_loss(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:

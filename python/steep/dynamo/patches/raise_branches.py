@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._dynamo.variables import BuiltinVariable
+from torch._dynamo.variables import BuiltinVariable, ExceptionVariable
 from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
-from torch._dynamo.variables.misc import ExceptionVariable
 
 from steep.dynamo.patches.jump_hook import Jump, jumping
 from steep.graph.raise_checks import raise_where

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.nn import (
     _attention_repeat_kv_for_group_query,
@@ -17,6 +16,7 @@ from onnxscript.function_libs.torch_lib.ops.nn import (
 )
 
 from steep.lowering.ops.steep_nodes import own_node
+from steep.patching.torch_versions import operators
 
 
 def _attention(  # noqa: PLR0917, as ATen has it
@@ -92,8 +92,10 @@ def _safe_softmax(self: Any, dim: int, dtype: int = -1) -> Any:
     return _safe(opset18.Cast(self, to=dtype), dim, ir.DataType(dtype))
 
 
-ATTENTION: dict[Any, Any] = {
-    torch.ops.aten._safe_softmax.default: _safe_softmax,
-    torch.ops.aten.scaled_dot_product_attention.default: _attention,
-}
+ATTENTION: dict[Any, Any] = operators(
+    {
+        "aten._safe_softmax.default": _safe_softmax,
+        "aten.scaled_dot_product_attention.default": _attention,
+    }
+)
 """Translations by operator."""

@@ -23,6 +23,7 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 )
 
 from steep.lowering.ops.steep_nodes import with_gradient_of
+from steep.patching.torch_versions import CLAMP_IS_FLAT_AT_BOUNDS, operators
 
 
 def number(value: float, like: Any) -> Any:
@@ -54,44 +55,98 @@ def is_nan(x: Any) -> Any:
 
 
 def _clamp(self: Any, min: Any = None, max: Any = None) -> Any:
-    """Slope 1 at both ends, 0 at NaN; a bound that is NaN is the result."""
-    bounds = (min, max)
-    if not any(isinstance(b, ir.Value) or (b is not None and math.isnan(b)) for b in bounds):
-        return opset18.Clip(self, *(b if b is None else number(b, self) for b in bounds))
+    """Clamp by numbers; a bound that is NaN is the result.
 
-    def end(bound: Any) -> Any:
-        return opset18.CastLike(bound, self) if isinstance(bound, ir.Value) else number(bound, self)
-
-    return _clamp_by_tensors(self, *(b if b is None else end(b) for b in bounds))
-
-
-def _clamp_by_tensors(self: Any, low: Any, high: Any) -> Any:
-    """Clamp by one or two tensors; their slopes are PyTorch's.
-
-    A bound has a slope where a number lies beyond it; the lower of two only where it is the lower
-    one, and the upper one everywhere else (``clamp_backward_min_max`` in FunctionsManual.cpp).
+    Slope 0 at NaN; at both ends 1, and 0 since PyTorch 2.14.
     """
-    result, inside, moved = self, opset18.Equal(self, self), []
+    bounds = (min, max)
+    plain = not any(isinstance(b, ir.Value) or (b is not None and math.isnan(b)) for b in bounds)
+    if not plain and not CLAMP_IS_FLAT_AT_BOUNDS:
+        return _clamp_by_tensors(self, min, max)
+    low, high = (_bound(b, self) for b in bounds)
+    result = opset18.Clip(self, low, high) if plain else _clamped(self, low, high)
+    if not CLAMP_IS_FLAT_AT_BOUNDS or (self.dtype is not None and self.dtype.is_integer()):
+        return result
+    zero = number(0, self)
+    source = self if low is None else opset18.Where(opset18.Greater(self, low), self, zero)
+    if high is not None:
+        source = opset18.Where(opset18.Less(self, high), source, zero)
+    return with_gradient_of(fixed(result), source)
+
+
+def _bound(bound: Any, like: Any) -> Any:
+    if bound is None:
+        return None
+    return opset18.CastLike(bound, like) if isinstance(bound, ir.Value) else number(bound, like)
+
+
+def _clamped(x: Any, low: Any, high: Any) -> Any:
     for end, beyond in ((low, opset18.Less), (high, opset18.Greater)):
-        if end is None:
-            continue
-        out = opset18.Or(beyond(result, end), is_nan(end))
-        result = opset18.Where(out, end, result)
-        inside = opset18.And(inside, opset18.Not(opset18.Or(beyond(self, end), is_nan(end))))
-        moved.append((end, beyond(self, end)))
+        if end is not None:
+            x = opset18.Where(opset18.Or(beyond(x, end), is_nan(end)), end, x)
+    return x
+
+
+def _clamp_by_tensors(self: Any, min: Any = None, max: Any = None) -> Any:
+    """Clamp by one or two tensors; their slopes are those of the PyTorch that is loaded."""
+    low, high = _bound(min, self), _bound(max, self)
+    result = _clamped(self, low, high)
     if self.dtype is not None and self.dtype.is_integer():
         return result
+    slopes = _slopes_of_shared_ties if CLAMP_IS_FLAT_AT_BOUNDS else _slopes_of_ties
+    zero, source = number(0, self), None
+    for value, where in slopes(self, low, high):
+        part = opset18.Where(where, value, zero)
+        source = part if source is None else opset18.Add(source, part)
+    return with_gradient_of(fixed(result), source)
+
+
+def _slopes_of_ties(x: Any, low: Any, high: Any) -> list[tuple[Any, Any]]:
+    """Return what has a slope, and where: before PyTorch 2.14 (``clamp_backward_min_max``).
+
+    A bound has a slope where a number lies beyond it; the lower of two only where it is the lower
+    one, and the upper one everywhere else.
+    """
+    inside, moved = opset18.Equal(x, x), []
+    for end, beyond in ((low, opset18.Less), (high, opset18.Greater)):
+        if end is not None:
+            inside = opset18.And(inside, opset18.Not(opset18.Or(beyond(x, end), is_nan(end))))
+            moved.append((end, beyond(x, end)))
     if low is not None and high is not None:
         (_, below), (_, above) = moved
         moved = [
             (low, opset18.And(below, opset18.Less(low, high))),
             (high, opset18.Or(above, opset18.Less(high, low))),
         ]
-    zero = number(0, self)
-    source = opset18.Where(inside, self, zero)
-    for end, where in moved:
-        source = opset18.Add(source, opset18.Where(where, end, zero))
-    return with_gradient_of(fixed(result), source)
+    return [(x, inside), *moved]
+
+
+def _slopes_of_shared_ties(x: Any, low: Any, high: Any) -> list[tuple[Any, Any]]:
+    """Return what has a slope, and where: since PyTorch 2.14 (``clamp_backward_min_max``).
+
+    At a bound the number and the bound have half of it each, where the lower bound is less than
+    the upper one. One bound alone has the slopes of a maximum or minimum: 1 at NaN, both of them.
+    """
+    half = number(0.5, x)
+    parts = []
+    outside = None
+    for end, beyond in ((low, opset18.Less), (high, opset18.Greater)):
+        if end is None:
+            continue
+        there, tie = beyond(x, end), opset18.Equal(x, end)
+        if low is None or high is None:
+            there = opset18.Or(there, opset18.Or(is_nan(x), is_nan(end)))
+            strict = beyond(x, end)
+        else:
+            strict = there
+            tie = opset18.And(tie, opset18.Less(low, high))
+            there = opset18.And(there, opset18.LessOrEqual(low, high))
+            if end is high:
+                there = opset18.Or(there, opset18.Less(high, low))
+        parts += [(end, there), (opset18.Mul(end, half), tie), (opset18.Mul(x, half), tie)]
+        out = opset18.Or(strict, tie)
+        outside = out if outside is None else opset18.Or(outside, out)
+    return [(x, opset18.Not(outside)), *parts]
 
 
 def _hardshrink(self: Any, lambd: float = 0.5) -> Any:
@@ -474,69 +529,69 @@ def _linspace(start: Any, end: Any, steps: Any, dtype: int = -1, **options: Any)
     return opset18.Constant(value=ir.tensor(torch.linspace(start, end, steps, dtype=kind).numpy()))
 
 
-aten = torch.ops.aten
-
-AS_IN_TORCH: dict[Any, Any] = {
-    aten.clamp.default: _clamp,
-    aten.clamp.Tensor: _clamp,
-    aten.clamp_min.default: _clamp,
-    aten.clamp_min.Tensor: _clamp,
-    aten.clamp_max.default: lambda self, max: _clamp(self, None, max),
-    aten.clamp_max.Tensor: lambda self, max: _clamp(self, None, max),
-    aten.hardtanh.default: _hardtanh,
-    aten.relu6.default: _relu6,
-    aten.selu.default: _selu,
-    aten.celu.default: _celu,
-    aten.log2.default: _logarithm(2),
-    aten.log10.default: _logarithm(10),
-    aten.hardsigmoid.default: _hardsigmoid,
-    aten.log_sigmoid.default: _log_sigmoid,
-    aten.log1p.default: log1p,
-    aten.special_log1p.default: log1p,
-    aten.expm1.default: _expm1,
-    aten.special_expm1.default: _expm1,
-    aten.logit.default: _logit,
-    aten.special_logit.default: _logit,
-    aten.softmax.int: _softmax(opset18.Softmax),
-    aten.log_softmax.int: _softmax(opset18.LogSoftmax),
-    aten.ceil.default: _whole(opset18.Ceil),
-    aten.floor.default: _whole(opset18.Floor),
-    aten.round.default: _whole(opset18.Round),
-    aten.trunc.default: _whole(aten_trunc),
-    aten.isnan.default: _asked(opset18.IsNaN, is_nan),
-    aten.isinf.default: _asked(aten_isinf, is_nan),
-    aten.isfinite.default: _asked(aten_isfinite, lambda self: opset18.Equal(self, self)),
-    aten.sinc.default: _sinc,
-    aten.special_sinc.default: _sinc,
-    aten.atan2.default: _atan2,
-    aten.hypot.default: _hypot,
-    aten.linspace.default: _linspace,
-    aten.logaddexp.default: logaddexp,
-    aten.logaddexp2.default: _logaddexp2,
-    aten.div.Tensor_mode: _divide,
-    aten.div.Scalar_mode: _divide,
-    aten.floor_divide.default: _floor_divide,
-    aten.floor_divide.Scalar: _floor_divide,
-    aten.remainder.Tensor: _remainder,
-    aten.remainder.Scalar: _remainder,
-    aten.remainder.Scalar_Tensor: _remainder,
-    aten.xlogy.Tensor: _xlogy,
-    aten.xlogy.Scalar_Self: _xlogy,
-    aten.xlogy.Scalar_Other: _xlogy,
-    aten.special_xlogy.default: _xlogy,
-    aten.special_xlogy.self_scalar: _xlogy,
-    aten.special_xlogy.other_scalar: _xlogy,
-    aten.special_xlog1py.default: _xlog1py,
-    aten.special_xlog1py.self_scalar: _xlog1py,
-    aten.special_xlog1py.other_scalar: _xlog1py,
-    aten.special_entr.default: _entr,
-    aten.hardshrink.default: _hardshrink,
-    aten.softshrink.default: _softshrink,
-    aten._local_scalar_dense.default: _item,
-    aten.sign.default: _sign,
-    aten.signbit.default: _signbit,
-    aten.angle.default: _angle,
-    aten.isclose.default: _isclose,
-    aten.heaviside.default: _heaviside,
-}
+AS_IN_TORCH: dict[Any, Any] = operators(
+    {
+        "aten.clamp.default": _clamp,
+        "aten.clamp.Tensor": _clamp_by_tensors,
+        "aten.clamp_min.default": _clamp,
+        "aten.clamp_min.Tensor": _clamp_by_tensors,
+        "aten.clamp_max.default": lambda self, max: _clamp(self, None, max),
+        "aten.clamp_max.Tensor": lambda self, max: _clamp_by_tensors(self, None, max),
+        "aten.hardtanh.default": _hardtanh,
+        "aten.relu6.default": _relu6,
+        "aten.selu.default": _selu,
+        "aten.celu.default": _celu,
+        "aten.log2.default": _logarithm(2),
+        "aten.log10.default": _logarithm(10),
+        "aten.hardsigmoid.default": _hardsigmoid,
+        "aten.log_sigmoid.default": _log_sigmoid,
+        "aten.log1p.default": log1p,
+        "aten.special_log1p.default": log1p,
+        "aten.expm1.default": _expm1,
+        "aten.special_expm1.default": _expm1,
+        "aten.logit.default": _logit,
+        "aten.special_logit.default": _logit,
+        "aten.softmax.int": _softmax(opset18.Softmax),
+        "aten.log_softmax.int": _softmax(opset18.LogSoftmax),
+        "aten.ceil.default": _whole(opset18.Ceil),
+        "aten.floor.default": _whole(opset18.Floor),
+        "aten.round.default": _whole(opset18.Round),
+        "aten.trunc.default": _whole(aten_trunc),
+        "aten.isnan.default": _asked(opset18.IsNaN, is_nan),
+        "aten.isinf.default": _asked(aten_isinf, is_nan),
+        "aten.isfinite.default": _asked(aten_isfinite, lambda self: opset18.Equal(self, self)),
+        "aten.sinc.default": _sinc,
+        "aten.special_sinc.default": _sinc,
+        "aten.atan2.default": _atan2,
+        "aten.hypot.default": _hypot,
+        "aten.linspace.default": _linspace,
+        "aten.logaddexp.default": logaddexp,
+        "aten.logaddexp2.default": _logaddexp2,
+        "aten.div.Tensor_mode": _divide,
+        "aten.div.Scalar_mode": _divide,
+        "aten.floor_divide.default": _floor_divide,
+        "aten.floor_divide.Scalar": _floor_divide,
+        "aten.remainder.Tensor": _remainder,
+        "aten.remainder.Scalar": _remainder,
+        "aten.remainder.Scalar_Tensor": _remainder,
+        "aten.xlogy.Tensor": _xlogy,
+        "aten.xlogy.Scalar_Self": _xlogy,
+        "aten.xlogy.Scalar_Other": _xlogy,
+        "aten.special_xlogy.default": _xlogy,
+        "aten.special_xlogy.self_scalar": _xlogy,
+        "aten.special_xlogy.other_scalar": _xlogy,
+        "aten.special_xlog1py.default": _xlog1py,
+        "aten.special_xlog1py.self_scalar": _xlog1py,
+        "aten.special_xlog1py.other_scalar": _xlog1py,
+        "aten.special_entr.default": _entr,
+        "aten.hardshrink.default": _hardshrink,
+        "aten.softshrink.default": _softshrink,
+        "aten._local_scalar_dense.default": _item,
+        "aten.sign.default": _sign,
+        "aten.signbit.default": _signbit,
+        "aten.angle.default": _angle,
+        "aten.isclose.default": _isclose,
+        "aten.heaviside.default": _heaviside,
+    }
+)
 """Translations by operator."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import number
 from steep.lowering.ops.steep_nodes import own_node
+from steep.patching.torch_versions import operators
 
 
 def _turned(matrices: Any, *like: Any) -> Any:
@@ -128,21 +128,23 @@ def _logdet(self: Any) -> Any:
     return opset18.Where(negative, number(math.nan, self), logarithm)
 
 
-AS_IN_TORCH: dict[Any, Any] = {
-    torch.ops.aten.cholesky.default: _cholesky,
-    torch.ops.aten.cholesky_inverse.default: _cholesky_inverse,
-    torch.ops.aten.cholesky_solve.default: _cholesky_solve,
-    torch.ops.aten.linalg_cholesky.default: _cholesky,
-    torch.ops.aten.linalg_cholesky_ex.default: _cholesky_ex,
-    torch.ops.aten.inverse.default: _inverse,
-    torch.ops.aten.linalg_inv.default: _inverse,
-    torch.ops.aten.linalg_inv_ex.default: _inverse_ex,
-    torch.ops.aten.linalg_slogdet.default: _slogdet,
-    torch.ops.aten.linalg_solve.default: _solve,
-    torch.ops.aten.linalg_solve_ex.default: _solve_ex,
-    torch.ops.aten.logdet.default: _logdet,
-    torch.ops.aten.slogdet.default: _slogdet,
-    torch.ops.aten.linalg_solve_triangular.default: _solve_triangular,
-    torch.ops.aten.triangular_solve.default: _triangular_solve,
-}
+AS_IN_TORCH: dict[Any, Any] = operators(
+    {
+        "aten.cholesky.default": _cholesky,
+        "aten.cholesky_inverse.default": _cholesky_inverse,
+        "aten.cholesky_solve.default": _cholesky_solve,
+        "aten.linalg_cholesky.default": _cholesky,
+        "aten.linalg_cholesky_ex.default": _cholesky_ex,
+        "aten.inverse.default": _inverse,
+        "aten.linalg_inv.default": _inverse,
+        "aten.linalg_inv_ex.default": _inverse_ex,
+        "aten.linalg_slogdet.default": _slogdet,
+        "aten.linalg_solve.default": _solve,
+        "aten.linalg_solve_ex.default": _solve_ex,
+        "aten.logdet.default": _logdet,
+        "aten.slogdet.default": _slogdet,
+        "aten.linalg_solve_triangular.default": _solve_triangular,
+        "aten.triangular_solve.default": _triangular_solve,
+    }
+)
 """Translations by operator."""

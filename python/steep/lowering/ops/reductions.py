@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import fixed, is_nan, log1p, number
 from steep.lowering.ops.steep_nodes import with_gradient_of
+from steep.patching.torch_versions import operators
 
 
 def _root(square: Any) -> Any:
@@ -166,17 +166,17 @@ def _variance_and_mean(
     return opset18.Div(total, freedom), opset18.ReduceMean(self, axes, **kept)
 
 
-aten = torch.ops.aten
-
-AS_IN_TORCH: dict[Any, Any] = {
-    aten.smooth_l1_loss.default: _of_difference(_smooth_l1),
-    aten.huber_loss.default: _of_difference(_huber),
-    aten.max.default: _extreme_of_all(opset18.ReduceMax),
-    aten.min.default: _extreme_of_all(opset18.ReduceMin),
-    aten.binary_cross_entropy.default: _binary_cross_entropy,
-    aten.linalg_vector_norm.default: _norm,
-    aten.std.correction: _deviation,
-    aten.std_mean.correction: _deviation_and_mean,
-    aten.var_mean.correction: _variance_and_mean,
-}
+AS_IN_TORCH: dict[Any, Any] = operators(
+    {
+        "aten.smooth_l1_loss.default": _of_difference(_smooth_l1),
+        "aten.huber_loss.default": _of_difference(_huber),
+        "aten.max.default": _extreme_of_all(opset18.ReduceMax),
+        "aten.min.default": _extreme_of_all(opset18.ReduceMin),
+        "aten.binary_cross_entropy.default": _binary_cross_entropy,
+        "aten.linalg_vector_norm.default": _norm,
+        "aten.std.correction": _deviation,
+        "aten.std_mean.correction": _deviation_and_mean,
+        "aten.var_mean.correction": _variance_and_mean,
+    }
+)
 """Translations by operator."""

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy
 import onnx
-import torch
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops import nn
 from onnxscript.function_libs.torch_lib.ops.core import aten_grid_sampler
 
 from steep.lowering.ops.elementwise import fixed, ints, number
+from steep.patching.torch_versions import operators
 
 _FLOAT = ir.DataType.FLOAT
 
@@ -131,18 +131,18 @@ def _nearest_of_reflected(input: Any, grid: Any, align_corners: bool) -> Any:
     return opset18.Sub(opset18.Div(opset18.Mul(number(2, grid), place), steps), one)
 
 
-aten = torch.ops.aten
-
-AS_IN_TORCH: dict[Any, Any] = {
-    aten.grid_sampler.default: _sampled,
-    aten.grid_sampler_2d.default: _sampled,
-    aten.upsample_nearest1d.vec: _nearest,
-    aten.upsample_nearest2d.vec: _nearest,
-    aten.upsample_nearest3d.vec: _nearest,
-    aten.upsample_bilinear2d.vec: _smooth("linear", nn.aten_upsample_bilinear2d_vec),
-    aten.upsample_trilinear3d.vec: _smooth("linear", nn.aten_upsample_trilinear3d_vec),
-    aten.upsample_bicubic2d.vec: _smooth("cubic", nn.aten_upsample_bicubic2d_vec),
-    aten._upsample_bilinear2d_aa.default: _antialiased(nn.aten__upsample_bilinear2d_aa),
-    aten._upsample_bicubic2d_aa.default: _antialiased(nn.aten__upsample_bicubic2d_aa),
-}
+AS_IN_TORCH: dict[Any, Any] = operators(
+    {
+        "aten.grid_sampler.default": _sampled,
+        "aten.grid_sampler_2d.default": _sampled,
+        "aten.upsample_nearest1d.vec": _nearest,
+        "aten.upsample_nearest2d.vec": _nearest,
+        "aten.upsample_nearest3d.vec": _nearest,
+        "aten.upsample_bilinear2d.vec": _smooth("linear", nn.aten_upsample_bilinear2d_vec),
+        "aten.upsample_trilinear3d.vec": _smooth("linear", nn.aten_upsample_trilinear3d_vec),
+        "aten.upsample_bicubic2d.vec": _smooth("cubic", nn.aten_upsample_bicubic2d_vec),
+        "aten._upsample_bilinear2d_aa.default": _antialiased(nn.aten__upsample_bilinear2d_aa),
+        "aten._upsample_bicubic2d_aa.default": _antialiased(nn.aten__upsample_bicubic2d_aa),
+    }
+)
 """Translations by operator."""

@@ -15,6 +15,7 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 
 from steep.lowering.ops.elementwise import fixed, ints, is_nan, logaddexp, number
 from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
+from steep.patching.torch_versions import operators
 
 
 def _extreme(find: Any) -> Any:
@@ -283,27 +284,29 @@ def _with_shares(  # noqa: PLR0917, as ATen has it
 
 aten = torch.ops.aten
 
-AS_IN_TORCH: dict[Any, Any] = {
-    aten.amax.default: _extremes(opset18.ReduceMax),
-    aten.amin.default: _extremes(opset18.ReduceMin),
-    aten.argmax.default: _place(opset18.ArgMax),
-    aten.argmin.default: _place(opset18.ArgMin),
-    aten.max.dim: _extreme(opset18.ArgMax),
-    aten.min.dim: _extreme(opset18.ArgMin),
-    aten.cumprod.default: _cumprod,
-    aten.cummax.default: _cumulative_extreme(opset18.LessOrEqual),
-    aten.cummin.default: _cumulative_extreme(opset18.GreaterOrEqual),
-    aten.logcumsumexp.default: _logcumsumexp,
-    aten.median.default: _median,
-    aten.sort.default: _sorted,
-    aten.sort.stable: _sorted_stably,
-    aten.scatter_reduce.two: _scatter_reduce,
-    aten.searchsorted.Tensor: _searchsorted,
-    aten.topk.default: _topk,
-    aten.roll.default: _roll,
-    aten.index_fill.int_Scalar: _index_fill,
-    aten.index_fill.int_Tensor: _index_fill,
-}
+AS_IN_TORCH: dict[Any, Any] = operators(
+    {
+        "aten.amax.default": _extremes(opset18.ReduceMax),
+        "aten.amin.default": _extremes(opset18.ReduceMin),
+        "aten.argmax.default": _place(opset18.ArgMax),
+        "aten.argmin.default": _place(opset18.ArgMin),
+        "aten.max.dim": _extreme(opset18.ArgMax),
+        "aten.min.dim": _extreme(opset18.ArgMin),
+        "aten.cumprod.default": _cumprod,
+        "aten.cummax.default": _cumulative_extreme(opset18.LessOrEqual),
+        "aten.cummin.default": _cumulative_extreme(opset18.GreaterOrEqual),
+        "aten.logcumsumexp.default": _logcumsumexp,
+        "aten.median.default": _median,
+        "aten.sort.default": _sorted,
+        "aten.sort.stable": _sorted_stably,
+        "aten.scatter_reduce.two": _scatter_reduce,
+        "aten.searchsorted.Tensor": _searchsorted,
+        "aten.topk.default": _topk,
+        "aten.roll.default": _roll,
+        "aten.index_fill.int_Scalar": _index_fill,
+        "aten.index_fill.int_Tensor": _index_fill,
+    }
+)
 """Translations by operator."""
 
 REFUSED = {

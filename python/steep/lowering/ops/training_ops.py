@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import (
     aten_addmm,
@@ -17,6 +16,7 @@ from onnxscript.function_libs.torch_lib.ops.nn import aten_col2im
 
 from steep.lowering.ops.elementwise import fixed
 from steep.lowering.ops.steep_nodes import with_gradient_of
+from steep.patching.torch_versions import operators
 
 _SAMPLE_VARIANCE = "steep.sample_variance"
 
@@ -257,30 +257,32 @@ def _batch_norm_in_evaluation(  # noqa: PLR0917, as ATen has it
     return y, _like(input, 0.0), _like(input, 0.0)
 
 
-TRAINED: dict[Any, Any] = {
-    torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
-    torch.ops.aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
-    torch.ops.aten._native_batch_norm_legit_no_training.default: _batch_norm_in_evaluation,
-    torch.ops.aten.arange.start_step: _range,
-    torch.ops.aten.atleast_1d.default: _at_least_1d[0],
-    torch.ops.aten.atleast_1d.Sequence: _at_least_1d[1],
-    torch.ops.aten.atleast_2d.default: _at_least_2d[0],
-    torch.ops.aten.atleast_2d.Sequence: _at_least_2d[1],
-    torch.ops.aten.atleast_3d.default: _at_least_3d[0],
-    torch.ops.aten.atleast_3d.Sequence: _at_least_3d[1],
-    torch.ops.aten.col2im.default: _folded,
-    torch.ops.aten.addbmm.default: _added_product(_product_of_batches, skips=True),
-    torch.ops.aten.addmm.default: _addmm,
-    torch.ops.aten.addmv.default: _added_product(opset18.MatMul, skips=True),
-    torch.ops.aten.blackman_window.default: _window(0.42, -0.5, 0.08),
-    torch.ops.aten.hamming_window.default: _window(0.54, -0.46),
-    torch.ops.aten.hann_window.default: _window(0.5, -0.5),
-    torch.ops.aten.baddbmm.default: _added_product(opset18.MatMul),
-    torch.ops.aten.conv3d.default: _convolution_of_volumes,
-    torch.ops.aten.copy.default: _copied,
-    torch.ops.aten.masked_select.default: _masked_select,
-    torch.ops.aten.squeeze.dims: _squeezed,
-}
+TRAINED: dict[Any, Any] = operators(
+    {
+        "aten._native_batch_norm_legit_functional.default": _batch_norm,
+        "aten._native_batch_norm_legit.no_stats": _batch_norm_without_statistics,
+        "aten._native_batch_norm_legit_no_training.default": _batch_norm_in_evaluation,
+        "aten.arange.start_step": _range,
+        "aten.atleast_1d.default": _at_least_1d[0],
+        "aten.atleast_1d.Sequence": _at_least_1d[1],
+        "aten.atleast_2d.default": _at_least_2d[0],
+        "aten.atleast_2d.Sequence": _at_least_2d[1],
+        "aten.atleast_3d.default": _at_least_3d[0],
+        "aten.atleast_3d.Sequence": _at_least_3d[1],
+        "aten.col2im.default": _folded,
+        "aten.addbmm.default": _added_product(_product_of_batches, skips=True),
+        "aten.addmm.default": _addmm,
+        "aten.addmv.default": _added_product(opset18.MatMul, skips=True),
+        "aten.blackman_window.default": _window(0.42, -0.5, 0.08),
+        "aten.hamming_window.default": _window(0.54, -0.46),
+        "aten.hann_window.default": _window(0.5, -0.5),
+        "aten.baddbmm.default": _added_product(opset18.MatMul),
+        "aten.conv3d.default": _convolution_of_volumes,
+        "aten.copy.default": _copied,
+        "aten.masked_select.default": _masked_select,
+        "aten.squeeze.dims": _squeezed,
+    }
+)
 """Translations by operator."""
 
 
@@ -298,11 +300,13 @@ def _complex_expand(self: Any, size: Any, implicit: bool = False) -> Any:
     return aten_expand(self, [*size, 2], implicit)
 
 
-OF_COMPLEX: dict[Any, Any] = {
-    torch.ops.aten.expand.default: _complex_expand,
-    torch.ops.aten.select.int: _complex_select,
-    torch.ops.aten.unsqueeze.default: _complex_unsqueeze,
-}
+OF_COMPLEX: dict[Any, Any] = operators(
+    {
+        "aten.expand.default": _complex_expand,
+        "aten.select.int": _complex_select,
+        "aten.unsqueeze.default": _complex_unsqueeze,
+    }
+)
 """Translations by operator, where it is given complex numbers."""
 
 WITH_BACKWARD: dict[str, Any] = {"transformers::grouped_mm_fallback": _grouped_product}

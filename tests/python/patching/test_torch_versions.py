@@ -1,0 +1,65 @@
+"""Releases of PyTorch: which are refused, and what is looked up by name."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from steep import ModelError
+from steep.patching import torch_versions
+from steep.patching.substitution import DECLARED, Substitution, substituted
+
+
+@pytest.mark.parametrize("version", ["2.13.0+cpu", "2.14.1+cu130", "2.15.0a0+git1234"])
+def test_tested_releases(version):
+    torch_versions.require_tested(version)
+
+
+@pytest.mark.parametrize("version", ["1.13.1", "2.12.1", "2.16.0.dev20261101", "3.0"])
+def test_other_releases_are_refused(version):
+    with pytest.raises(ModelError, match="has not been tested") as refused:
+        torch_versions.require_tested(version)
+    assert refused.value.received == f"PyTorch {version}"
+    assert refused.value.expected == "PyTorch 2.13 to 2.15"
+    assert refused.value.remedy == 'pip install "torch>=2.13,<2.16"'
+
+
+@pytest.mark.parametrize("door", ["steep.ORTModule", "steep.trainer", "compile", "compat"])
+def test_every_door_refuses(door):
+    """ONNX files need no PyTorch: they are trained beside any."""
+    code = {
+        "compile": "torch.compile(torch.nn.ReLU(), backend='steep')(torch.ones(1))",
+        "compat": "import steep.compat.ortmodule.ort_module",
+    }.get(door, door)
+    program = f"""
+import torch
+torch.__version__ = "2.99.0"
+import steep
+steep.TrainingSession
+{code}
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "has not been tested with this release of PyTorch" in done.stderr
+
+
+def test_operators_that_this_release_does_not_have_are_left_out():
+    table = {"aten.relu.default": 1, "aten.no_such_operator.default": 2, "aten.relu.no_such": 3}
+    assert torch_versions.operators(table) == {torch.ops.aten.relu.default: 1}
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "applies"),
+    [(None, None, True), ((1, 0), None, True), ((9, 0), None, False), (None, (2, 0), False)],
+)
+def test_a_substitution_of_some_releases(since, until, applies):
+    class Owner:
+        name = 1
+
+    own = Substitution(Owner, "name", "A test.", since=since, until=until)
+    DECLARED.remove(own)
+    with substituted({own: 2}):
+        assert Owner.name == (2 if applies else 1)
+    assert Owner.name == 1
