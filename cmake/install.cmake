@@ -1,0 +1,42 @@
+# What `cmake --install` puts where: the C library, what a consumer needs to build against it, the
+# program. It may be moved afterwards, as a whole: nothing in it names the prefix.
+
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+# oneDNN, when it is the wheel's: there is no archive in it to link, and nobody's system has the
+# library. It goes to a folder of ours, so that it is in nobody's way; a system's own stays there.
+set(private_libraries ${CMAKE_INSTALL_LIBDIR}/steep)
+get_target_property(dnnl_file DNNL::dnnl LOCATION)
+file(REAL_PATH ${dnnl_file} dnnl_file)
+if(dnnl_wheel AND dnnl_wheel STREQUAL dnnl_DIR)
+  string(REGEX MATCH "lib[^/]+\\.so\\.[0-9]+" dnnl_name ${dnnl_file})  # as the loader looks it up
+  install(FILES ${dnnl_file} DESTINATION ${private_libraries} RENAME ${dnnl_name})
+  cmake_path(GET dnnl_file PARENT_PATH dnnl_root)
+  install(DIRECTORY ${dnnl_root}/../share/doc/onednn DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL
+          FILES_MATCHING PATTERN LICENSE PATTERN THIRD-PARTY-PROGRAMS)
+endif()
+
+install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# provider.h is C, too: what a plug-in implements (docs/providers.md).
+install(FILES include/steep_c.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES include/steep/provider.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/steep)
+
+install(TARGETS steep RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+file(RELATIVE_PATH from_program /${CMAKE_INSTALL_BINDIR} /${private_libraries})
+set_target_properties(steep PROPERTIES INSTALL_RPATH "$ORIGIN/${from_program}")
+
+install(TARGETS steep_c EXPORT steep LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+set_target_properties(steep_c PROPERTIES EXPORT_NAME steep INSTALL_RPATH "$ORIGIN/steep")
+
+# find_package(steep): the target steep::steep.
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/steep)
+install(EXPORT steep NAMESPACE steep:: DESTINATION ${package} FILE steepConfig.cmake)
+write_basic_package_version_file(
+  ${PROJECT_BINARY_DIR}/steepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/steepConfigVersion.cmake DESTINATION ${package})
+
+file(RELATIVE_PATH from_pkgconfig /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(cmake/steep.pc.in steep.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/steep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,79 @@
+#include "c_api/handles.h"
+
+#include <fmt/format.h>
+
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+namespace steep::c_api {
+namespace {
+
+static_assert(sizeof(void*) == 8);
+
+/// In the high bits of every handle. No address of a process is like that, so that no pointer is
+/// taken for a handle; and whoever follows a handle stops there.
+constexpr uint64_t kMark = 0x57EE'0000'0000'0000;
+
+struct Table {
+  std::shared_mutex mutex;
+  std::unordered_map<uint64_t, std::shared_ptr<Object>> objects;
+  uint64_t last = kMark;
+};
+
+/// Never destroyed: other threads, and other libraries' destructors, may still call.
+Table& table() {
+  static auto* const all = new Table;
+  return *all;
+}
+
+uint64_t number_of(const void* handle) { return reinterpret_cast<uint64_t>(handle); }
+
+}  // namespace
+
+void* add_handle(std::shared_ptr<Object> object) {
+  Table& t = table();
+  const std::unique_lock lock(t.mutex);
+  t.objects.emplace(t.last + 1, std::move(object));
+  return reinterpret_cast<void*>(++t.last);
+}
+
+std::shared_ptr<Object> find_handle(const void* handle) {
+  Table& t = table();
+  const std::shared_lock lock(t.mutex);
+  const auto found = t.objects.find(number_of(handle));
+  return found == t.objects.end() ? nullptr : found->second;
+}
+
+bool remove_handle(const void* handle, std::string_view kind) {
+  Table& t = table();
+  std::shared_ptr<Object> removed;  // destroyed after the lock: an object may take long to go
+  const std::unique_lock lock(t.mutex);
+  const auto found = t.objects.find(number_of(handle));
+  if (found == t.objects.end() || found->second->kind() != kind) return false;
+  removed = std::move(found->second);
+  t.objects.erase(found);
+  return true;
+}
+
+void throw_wrong_handle(const void* handle, std::string_view kind) {
+  std::string received = "NULL";
+  if (handle != nullptr) {
+    Table& t = table();
+    const std::shared_lock lock(t.mutex);
+    const uint64_t number = number_of(handle);
+    const auto found = t.objects.find(number);
+    if (found != t.objects.end()) {
+      received = fmt::format("a {}", found->second->kind());
+    } else if (number > kMark && number <= t.last) {
+      received = "a handle that was freed";
+    } else {
+      received = "an address that is no handle";
+    }
+  }
+  throw ArgumentError({.what = "A handle is wrong.",
+                       .expected = fmt::format("a {}", kind),
+                       .received = std::move(received)});
+}
+
+}  // namespace steep::c_api

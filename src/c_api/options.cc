@@ -1,0 +1,365 @@
+#include "c_api/options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <limits>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "c_api/call.h"
+
+namespace steep::c_api {
+namespace {
+
+/// An attribute of a registered optimizer, there once it is set.
+struct Attribute {
+  std::map<std::string, double>* all;
+  std::string name;
+};
+
+using Field =
+    std::variant<std::string*, double*, std::optional<double>*, bool*, int*, int64_t*, uint64_t*,
+                 std::optional<int64_t>*, std::vector<std::string>*, Attribute>;
+using Fields = std::map<std::string, Field>;
+static_assert(std::is_same_v<size_t, uint64_t>);
+
+constexpr std::string_view kAttributes = "attributes.";
+
+Fields fields_of(OptimizerOptions& o) {
+  return {{"optimizer", &o.kind},
+          {"lr", &o.lr},
+          {"weight_decay", &o.weight_decay},
+          {"maximize", &o.maximize},
+          {"momentum", &o.momentum},
+          {"dampening", &o.dampening},
+          {"nesterov", &o.nesterov},
+          {"beta1", &o.beta1},
+          {"beta2", &o.beta2},
+          {"epsilon", &o.epsilon},
+          {"amsgrad", &o.amsgrad},
+          {"decoupled_weight_decay", &o.decoupled_weight_decay},
+          {"momentum_decay", &o.momentum_decay},
+          {"lr_decay", &o.lr_decay},
+          {"initial_accumulator_value", &o.initial_accumulator_value},
+          {"rho", &o.rho},
+          {"alpha", &o.alpha},
+          {"centered", &o.centered},
+          {"bias_correction", &o.bias_correction}};
+}
+
+Fields fields_of(Limits& l) {
+  return {{"max_bytes", &l.max_bytes},           {"max_nodes", &l.max_nodes},
+          {"max_inlined", &l.max_inlined},       {"max_depth", &l.max_depth},
+          {"max_iterations", &l.max_iterations}, {"max_arrays", &l.max_arrays}};
+}
+
+Fields fields_of(TrainingOptions& o) {
+  Fields fields = {{"loss", &o.loss},
+                   {"output", &o.output},
+                   {"label", &o.label},
+                   {"ignore_index", &o.ignore_index},
+                   {"trainable", &o.trainable},
+                   {"frozen", &o.frozen},
+                   {"schedule", &o.schedule.kind},
+                   {"warmup_steps", &o.schedule.warmup_steps},
+                   {"total_steps", &o.schedule.total_steps},
+                   {"min_lr_ratio", &o.schedule.min_lr_ratio},
+                   {"clip_norm", &o.clip_norm},
+                   {"grad_norm", &o.grad_norm},
+                   {"step_outputs", &o.step_outputs},
+                   {"seed", &o.seed},
+                   {"precision", &o.precision},
+                   {"loss_scale", &o.loss_scale.initial},
+                   {"loss_scale_window", &o.loss_scale.growth_interval},
+                   {"loss_scale_min", &o.loss_scale.min},
+                   {"loss_scale_max", &o.loss_scale.max},
+                   {"check_finite", &o.check_finite},
+                   {"master_weights", &o.master_weights},
+                   {"stochastic_rounding", &o.stochastic_rounding},
+                   {"bound_to_graph", &o.bound_to_graph}};
+  fields.merge(fields_of(o.optimizer));
+  fields.merge(fields_of(o.limits));
+  return fields;
+}
+
+Fields fields_of(InferenceOptions& o) {
+  Fields fields = {{"optimize", &o.optimize},
+                   {"threads", &o.threads},
+                   {"seed", &o.seed},
+                   {"check_finite", &o.check_finite}};
+  fields.merge(fields_of(o.limits));
+  return fields;
+}
+
+Fields fields_of(GradientOptions& o) {
+  Fields fields = {
+      {"wrt", &o.wrt}, {"outputs", &o.outputs}, {"scalar_gradients", &o.scalar_gradients}};
+  fields.merge(fields_of(o.limits));
+  return fields;
+}
+
+Fields fields_of(GroupOptions& o) {
+  Fields fields = {{"lr_multiplier", &o.lr_multiplier}, {"weight_decay", &o.weight_decay}};
+  fields.merge(fields_of(o.optimizer));
+  return fields;
+}
+
+Fields fields_of(ExportOptions& o) {
+  return {{"for_inference", &o.for_inference},
+          {"external_data", &o.external_data},
+          {"max_file_bytes", &o.max_file_bytes}};
+}
+
+/// Attributes of a registered optimizer, or null where there is no optimizer.
+std::map<std::string, double>* attributes_of(Options::Of& of) {
+  if (auto* training = std::get_if<TrainingOptions>(&of)) return &training->optimizer.attributes;
+  if (auto* group = std::get_if<GroupOptions>(&of)) return &group->optimizer.attributes;
+  return nullptr;
+}
+
+[[noreturn]] void refuse_value(const std::string& key, std::string expected, std::string received) {
+  throw ArgumentError({.what = "An option cannot be set to this.",
+                       .node = key,
+                       .expected = std::move(expected),
+                       .received = std::move(received)});
+}
+
+constexpr std::array kNames{"training", "inference", "gradients", "groups", "exports"};
+
+/// What a field takes, by the place of its type in Field.
+constexpr std::array kTypes{"a string",
+                            "a number",
+                            "a number",
+                            "0 or 1",
+                            "an integer",
+                            "an integer",
+                            "an integer of at least 0",
+                            "an integer",
+                            "strings, one at a time",
+                            "a number"};
+
+Field field_of(Options::Of& of, const std::string& key) {
+  Fields fields = std::visit([](auto& o) { return fields_of(o); }, of);
+  auto* attributes = attributes_of(of);
+  if (attributes != nullptr && key.size() > kAttributes.size() && key.starts_with(kAttributes)) {
+    return Attribute{attributes, key.substr(kAttributes.size())};
+  }
+  const auto found = fields.find(key);
+  if (found == fields.end()) {
+    std::vector<std::string> known;
+    for (const auto& field : fields) known.push_back(field.first);
+    throw ArgumentError({.what = fmt::format("The {} have no such key.", kind_of(of)),
+                         .node = key,
+                         .expected = fmt::format("{}", fmt::join(known, ", ")),
+                         .received = key});
+  }
+  return found->second;
+}
+
+template <typename... F>
+struct Cases : F... {
+  using F::operator()...;
+};
+
+void set(const std::string& key, Field field, int64_t value) {
+  const auto refuse = [&] { refuse_value(key, kTypes.at(field.index()), std::to_string(value)); };
+  std::visit(
+      Cases{[&](bool* to) {
+              if (value != 0 && value != 1) refuse();
+              *to = value == 1;
+            },
+            [&](int* to) {
+              if (value < std::numeric_limits<int>::min()) refuse();
+              if (value > std::numeric_limits<int>::max()) refuse();
+              *to = static_cast<int>(value);
+            },
+            [&](uint64_t* to) {
+              if (value < 0) refuse();
+              *to = static_cast<uint64_t>(value);
+            },
+            [&](int64_t* to) { *to = value; }, [&](std::optional<int64_t>* to) { *to = value; },
+            [&](double* to) { *to = static_cast<double>(value); },
+            [&](std::optional<double>* to) { *to = static_cast<double>(value); },
+            [&](const Attribute& to) { (*to.all)[to.name] = static_cast<double>(value); },
+            [&](const auto&) { refuse(); }},
+      field);
+}
+
+void set(const std::string& key, Field field, double value) {
+  std::visit(
+      Cases{[&](double* to) { *to = value; }, [&](std::optional<double>* to) { *to = value; },
+            [&](const Attribute& to) { (*to.all)[to.name] = value; },
+            [&](const auto&) {
+              refuse_value(key, kTypes.at(field.index()), fmt::format("the number {}", value));
+            }},
+      field);
+}
+
+void set(const std::string& key, Field field, const std::string& value) {
+  std::visit(Cases{[&](std::string* to) { *to = value; },
+                   [&](const auto&) {
+                     refuse_value(key, kTypes.at(field.index()), fmt::format("\"{}\"", value));
+                   }},
+             field);
+}
+
+void append(const std::string& key, Field field, const std::string& value) {
+  std::visit(Cases{[&](std::vector<std::string>* to) { to->push_back(value); },
+                   [&](const auto&) {
+                     refuse_value(
+                         key, fmt::format("{}, by steep_options_set_…", kTypes.at(field.index())),
+                         fmt::format("\"{}\" for a list", value));
+                   }},
+             field);
+}
+
+/// One of the functions that set.
+template <typename Value, typename Put>
+void change(steep_options* handle, const char* key, const Value& value, Put&& put) {
+  const auto own = object<Options>(handle);
+  const std::string name = text(key, "key");
+  put(name, field_of(own->of, name), value);
+  if (auto* group = std::get_if<GroupOptions>(&own->of)) group->given.insert(name);
+}
+
+template <typename T>
+T& kept(Options& own) {
+  if (T* found = std::get_if<T>(&own.of)) return *found;
+  throw_wrong_options(own.of, T{});
+}
+
+Options::Of defaults(int32_t kind) {
+  switch (kind) {
+    case STEEP_OPTIONS_TRAINING: return TrainingOptions{};
+    case STEEP_OPTIONS_INFERENCE: return InferenceOptions{};
+    case STEEP_OPTIONS_GRADIENT: return GradientOptions{};
+    case STEEP_OPTIONS_GROUP: return GroupOptions{};
+    case STEEP_OPTIONS_EXPORT: return ExportOptions{};
+    default: break;
+  }
+  throw ArgumentError({.what = "There are no options of this kind.",
+                       .expected = "a steep_options_kind",
+                       .received = std::to_string(kind)});
+}
+
+}  // namespace
+
+ParameterGroup GroupOptions::group() const {
+  ParameterGroup result;
+  if (optimizer.kind.empty()) {
+    for (const std::string& key : given) {
+      if (key == "lr_multiplier" || key == "weight_decay" || key == "optimizer") continue;
+      refuse_value(key, "`optimizer` for a group with settings of an optimizer", "none");
+    }
+    result.lr_multiplier = lr_multiplier.value_or(1);
+    result.weight_decay = weight_decay;
+    return result;
+  }
+  if (lr_multiplier) {
+    refuse_value("lr_multiplier", "lr, for a group with an optimizer of its own", "lr_multiplier");
+  }
+  result.optimizer = optimizer;
+  result.optimizer->weight_decay = weight_decay.value_or(0);
+  return result;
+}
+
+std::string kind_of(const Options::Of& of) {
+  return fmt::format("steep_options of {}", kNames.at(of.index()));
+}
+
+void throw_wrong_options(const Options::Of& of, const Options::Of& wanted) {
+  throw ArgumentError({.what = "Options are of another kind.",
+                       .expected = kind_of(wanted),
+                       .received = kind_of(of)});
+}
+
+}  // namespace steep::c_api
+
+using namespace steep::c_api;  // NOLINT: the functions of C stand in no namespace
+
+extern "C" {
+
+steep_code steep_options_new(int32_t kind, steep_options** options, steep_error** error) {
+  return call(error, [&] {
+    require(options, "options");
+    give(options, std::make_shared<Options>(defaults(kind)));
+  });
+}
+
+steep_code steep_options_free(steep_options* options) { return release<Options>(options); }
+
+steep_code steep_options_set_string(steep_options* options, const char* key, const char* value,
+                                    steep_error** error) {
+  return call(error, [&] {
+    change(options, key, value, [](const std::string& name, Field field, const char* given) {
+      set(name, field, text(given, "value"));
+    });
+  });
+}
+
+steep_code steep_options_set_number(steep_options* options, const char* key, double value,
+                                    steep_error** error) {
+  return call(error, [&] {
+    change(options, key, value,
+           [](const std::string& name, Field field, double given) { set(name, field, given); });
+  });
+}
+
+steep_code steep_options_set_integer(steep_options* options, const char* key, int64_t value,
+                                     steep_error** error) {
+  return call(error, [&] {
+    change(options, key, value,
+           [](const std::string& name, Field field, int64_t given) { set(name, field, given); });
+  });
+}
+
+steep_code steep_options_add(steep_options* options, const char* key, const char* value,
+                             steep_error** error) {
+  return call(error, [&] {
+    change(options, key, value, [](const std::string& name, Field field, const char* given) {
+      append(name, field, text(given, "value"));
+    });
+  });
+}
+
+steep_code steep_options_add_group(steep_options* options, const char* const* names, size_t count,
+                                   const steep_options* group, steep_error** error) {
+  return call(error, [&] {
+    const auto own = object<Options>(options);
+    auto& training = kept<steep::TrainingOptions>(*own);
+    steep::ParameterGroup added = steep::c_api::options<GroupOptions>(group).group();
+    added.names = texts(names, count, "names");
+    training.groups.push_back(std::move(added));
+  });
+}
+
+steep_code steep_options_add_update(steep_options* options, const char* initializer,
+                                    const char* output, steep_error** error) {
+  return call(error, [&] {
+    const auto own = object<Options>(options);
+    auto& training = kept<steep::TrainingOptions>(*own);
+    training.updates[text(initializer, "initializer")] = text(output, "output");
+  });
+}
+
+steep_code steep_options_add_provider(steep_options* options, const char* name,
+                                      const char* const* keys, const char* const* values,
+                                      size_t count, steep_error** error) {
+  return call(error, [&] {
+    const auto own = object<Options>(options);
+    steep::ProviderChoice choice{.name = text(name, "name")};
+    const std::vector<std::string> set = texts(keys, count, "keys");
+    const std::vector<std::string> to = texts(values, count, "values");
+    for (size_t i = 0; i < count; ++i) choice.options[set[i]] = to[i];
+    if (auto* inference = std::get_if<steep::InferenceOptions>(&own->of)) {
+      inference->providers.push_back(std::move(choice));
+    } else {
+      kept<steep::TrainingOptions>(*own).providers.push_back(std::move(choice));
+    }
+  });
+}
+
+}  // extern "C"

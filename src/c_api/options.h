@@ -1,0 +1,59 @@
+// What a steep_options holds, and its keys.
+#pragma once
+
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "c_api/handles.h"
+#include "steep/export.h"
+#include "steep/gradient.h"
+#include "steep/inference.h"
+#include "steep/steep.h"
+#include "steep_c.h"
+
+namespace steep::c_api {
+
+/// A group's settings, of which some are for an optimizer of its own only.
+struct GroupOptions {
+  std::optional<double> lr_multiplier{};
+  std::optional<double> weight_decay{};
+  OptimizerOptions optimizer{.kind = ""};
+  std::set<std::string> given{};  ///< keys that were set
+
+  /// Throws ArgumentError for settings that do not go together.
+  ParameterGroup group() const;
+};
+
+class Options : public Object {
+ public:
+  static constexpr std::string_view kKind = "steep_options";
+  using Of =
+      std::variant<TrainingOptions, InferenceOptions, GradientOptions, GroupOptions, ExportOptions>;
+  explicit Options(Of given) : of(std::move(given)) {}
+  std::string_view kind() const override { return kKind; }
+
+  Of of;
+};
+
+/// "steep_options of training"
+std::string kind_of(const Options::Of& of);
+/// Throws ArgumentError: `of` are options of another kind than `wanted`.
+[[noreturn]] void throw_wrong_options(const Options::Of& of, const Options::Of& wanted);
+
+/// The options of kind T behind a handle. Throws ArgumentError.
+template <typename T>
+T options(const steep_options* handle) {
+  const auto found = object<Options>(handle);
+  if (const T* own = std::get_if<T>(&found->of)) return *own;
+  throw_wrong_options(found->of, T{});
+}
+
+/// The same; the defaults for null.
+template <typename T>
+T options_or_defaults(const steep_options* handle) {
+  return handle == nullptr ? T{} : options<T>(handle);
+}
+
+}  // namespace steep::c_api

@@ -1,0 +1,447 @@
+// steep_training_…: TrainingSession.
+#include <memory>
+#include <span>
+
+#include "c_api/arrays.h"
+#include "c_api/call.h"
+#include "c_api/options.h"
+#include "steep/steep.h"
+
+namespace steep::c_api {
+namespace {
+
+class Training : public Object {
+ public:
+  static constexpr std::string_view kKind = "steep_training";
+  explicit Training(TrainingSession made)
+      : session(std::move(made)),
+        inputs(session.input_info()),
+        outputs(session.output_info()),
+        parameters(session.parameter_names()),
+        statistics(session.statistic_names()),
+        state(session.optimizer_state_names()),
+        warnings(session.warnings()),
+        left_out(names_of(session.left_out())),
+        reasons(reasons_of(session.left_out())),
+        step_outputs(session.options().step_outputs) {}
+  std::string_view kind() const override { return kKind; }
+
+  TrainingSession session;
+  const Values inputs;
+  const Values outputs;
+  const Names parameters;
+  const Names statistics;
+  const Names state;
+  const Names warnings;
+  const Names left_out;
+  const Names reasons;
+  const std::vector<std::string> step_outputs;
+
+ private:
+  static std::vector<std::string> names_of(const std::vector<LeftOut>& all) {
+    std::vector<std::string> names;
+    for (const LeftOut& one : all) names.push_back(one.name);
+    return names;
+  }
+  static std::vector<std::string> reasons_of(const std::vector<LeftOut>& all) {
+    std::vector<std::string> reasons;
+    for (const LeftOut& one : all) reasons.push_back(one.reason);
+    return reasons;
+  }
+};
+
+std::shared_ptr<Training> session_of(const steep_training* handle) {
+  return object<Training>(handle);
+}
+
+/// By name or in order, as they were fed.
+template <typename Run>
+auto run(const Fed& fed, Run&& with) {
+  if (fed.in_order()) return with(std::span<const Tensor>(fed.tensors()));
+  return with(fed.named());
+}
+
+void put(const Names& names, const char* const** result, size_t* count) {
+  require(result, "names");
+  require(count, "count");
+  *result = names.data();
+  *count = names.size();
+}
+
+/// Those of `names`, in that order; all for null.
+void give_chosen(steep_tensors** result, const char* const* names, size_t count,
+                 const std::map<std::string, Tensor>& all) {
+  if (names == nullptr) return give_tensors(result, all);
+  Tensors::Items items;
+  for (const std::string& name : texts(names, count, "names")) {
+    const auto found = all.find(name);
+    if (found == all.end()) {
+      throw ModelError({.what = "There is no such parameter or moment.", .node = name});
+    }
+    items.emplace_back(name, found->second);
+  }
+  give(result, std::make_shared<Tensors>(std::move(items)));
+}
+
+void give_session(steep_training** result, TrainingSession session) {
+  give(result, std::make_shared<Training>(std::move(session)));
+}
+
+std::span<const std::byte> bytes_of(const void* model, size_t size) {
+  require(model, "model");
+  return {static_cast<const std::byte*>(model), size};
+}
+
+}  // namespace
+}  // namespace steep::c_api
+
+using namespace steep::c_api;  // NOLINT: the functions of C stand in no namespace
+
+extern "C" {
+
+steep_code steep_training_open(const char* path, const steep_options* options,
+                               steep_training** session, steep_error** error) {
+  return call(error, [&] {
+    require(session, "session");
+    const std::string file = text(path, "path");
+    give_session(session, steep::TrainingSession(
+                              file, options_or_defaults<steep::TrainingOptions>(options)));
+  });
+}
+
+steep_code steep_training_open_bytes(const void* model, size_t size, const char* folder,
+                                     const steep_options* options, steep_training** session,
+                                     steep_error** error) {
+  return call(error, [&] {
+    require(session, "session");
+    give_session(session,
+                 steep::TrainingSession(bytes_of(model, size),
+                                        options_or_defaults<steep::TrainingOptions>(options),
+                                        folder == nullptr ? "" : folder));
+  });
+}
+
+steep_code steep_training_free(steep_training* session) { return release<Training>(session); }
+
+// --- running ------------------------------------------------------------------------------------
+
+steep_code steep_training_step(steep_training* session, const steep_array* inputs, size_t count,
+                               steep_step* step, steep_tensors** outputs, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    const Fed fed(inputs, count);
+    const steep::StepResult done =
+        run(fed, [&](const auto& arrays) { return own->session.step(arrays); });
+    give_tensors(outputs, own->step_outputs, done.outputs, fed);
+    if (step == nullptr) return;
+    *step = {.loss = done.loss,
+             .lr = done.lr,
+             .grad_norm = done.grad_norm,
+             .loss_scale = done.loss_scale,
+             .step = done.step,
+             .skipped = done.skipped};
+  });
+}
+
+steep_code steep_training_eval(steep_training* session, const steep_array* inputs, size_t count,
+                               steep_evaluation* evaluation, steep_tensors** outputs,
+                               steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    const Fed fed(inputs, count);
+    const steep::EvalResult done =
+        run(fed, [&](const auto& arrays) { return own->session.eval(arrays); });
+    give_tensors(outputs, own->outputs.names(), done.outputs, fed);
+    if (evaluation == nullptr) return;
+    constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+    *evaluation = {.loss = done.loss.value_or(kNone),
+                   .weight = done.weight.value_or(kNone),
+                   .has_loss = done.loss.has_value(),
+                   .has_weight = done.weight.has_value()};
+  });
+}
+
+steep_code steep_training_gradients(steep_training* session, const steep_array* inputs,
+                                    size_t count, double* loss, steep_tensors** gradients,
+                                    steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(gradients, "gradients");
+    const Fed fed(inputs, count);
+    double found = 0;
+    auto all = run(fed, [&](const auto& arrays) { return own->session.gradients(arrays, &found); });
+    for (auto& [name, gradient] : all) gradient = fed.own(gradient);
+    give_tensors(gradients, std::move(all));
+    if (loss != nullptr) *loss = found;
+  });
+}
+
+// --- what there is ------------------------------------------------------------------------------
+
+steep_code steep_training_inputs(const steep_training* session, const steep_value** inputs,
+                                 size_t* count, steep_error** error) {
+  return call(error, [&] { session_of(session)->inputs.put(inputs, count); });
+}
+
+steep_code steep_training_outputs(const steep_training* session, const steep_value** outputs,
+                                  size_t* count, steep_error** error) {
+  return call(error, [&] { session_of(session)->outputs.put(outputs, count); });
+}
+
+steep_code steep_training_parameters(const steep_training* session, const char* const** names,
+                                     size_t* count, steep_error** error) {
+  return call(error, [&] { put(session_of(session)->parameters, names, count); });
+}
+
+steep_code steep_training_statistics(const steep_training* session, const char* const** names,
+                                     size_t* count, steep_error** error) {
+  return call(error, [&] { put(session_of(session)->statistics, names, count); });
+}
+
+steep_code steep_training_state_names(const steep_training* session, const char* const** names,
+                                      size_t* count, steep_error** error) {
+  return call(error, [&] { put(session_of(session)->state, names, count); });
+}
+
+steep_code steep_training_left_out(const steep_training* session, const char* const** names,
+                                   const char* const** reasons, size_t* count,
+                                   steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(reasons, "reasons");
+    put(own->left_out, names, count);
+    *reasons = own->reasons.data();
+  });
+}
+
+steep_code steep_training_warnings(const steep_training* session, const char* const** texts,
+                                   size_t* count, steep_error** error) {
+  return call(error, [&] { put(session_of(session)->warnings, texts, count); });
+}
+
+// --- weights ------------------------------------------------------------------------------------
+
+steep_code steep_training_weights(const steep_training* session, const char* const* names,
+                                  size_t count, steep_tensors** weights, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(weights, "weights");
+    give_chosen(weights, names, count, own->session.weights());
+  });
+}
+
+steep_code steep_training_optimizer_state(const steep_training* session, const char* const* names,
+                                          size_t count, steep_tensors** state,
+                                          steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(state, "state");
+    give_chosen(state, names, count, own->session.optimizer_state());
+  });
+}
+
+steep_code steep_training_state(const steep_training* session, const char* name,
+                                steep_tensors** state, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(state, "state");
+    const std::string wanted = text(name, "name");
+    give_tensors(state, {{wanted, own->session.state(wanted)}});
+  });
+}
+
+steep_code steep_training_set_weights(steep_training* session, const steep_array* weights,
+                                      size_t count, steep_error** error) {
+  return call(error,
+              [&] { session_of(session)->session.set_weights(Fed(weights, count).named()); });
+}
+
+steep_code steep_training_set_optimizer_state(steep_training* session, const steep_array* state,
+                                              size_t count, steep_error** error) {
+  return call(error,
+              [&] { session_of(session)->session.set_optimizer_state(Fed(state, count).named()); });
+}
+
+// --- settings -----------------------------------------------------------------------------------
+
+steep_code steep_training_lr(const steep_training* session, double* lr, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(lr, "lr");
+    *lr = own->session.lr();
+  });
+}
+
+steep_code steep_training_set_lr(steep_training* session, double lr, steep_error** error) {
+  return call(error, [&] { session_of(session)->session.set_lr(lr); });
+}
+
+steep_code steep_training_step_count(const steep_training* session, int64_t* count,
+                                     steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(count, "count");
+    *count = own->session.step_count();
+  });
+}
+
+steep_code steep_training_set_step_count(steep_training* session, int64_t count,
+                                         steep_error** error) {
+  return call(error, [&] { session_of(session)->session.set_step_count(count); });
+}
+
+steep_code steep_training_loss_scale(const steep_training* session, double* scale,
+                                     steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(scale, "scale");
+    *scale = own->session.loss_scale();
+  });
+}
+
+steep_code steep_training_set_loss_scale(steep_training* session, double scale,
+                                         steep_error** error) {
+  return call(error, [&] { session_of(session)->session.set_loss_scale(scale); });
+}
+
+steep_code steep_training_run_count(const steep_training* session, uint64_t* count,
+                                    steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(count, "count");
+    *count = own->session.run_count();
+  });
+}
+
+steep_code steep_training_set_run_count(steep_training* session, uint64_t count,
+                                        steep_error** error) {
+  return call(error, [&] { session_of(session)->session.set_run_count(count); });
+}
+
+steep_code steep_training_set_seed(steep_training* session, uint64_t seed, steep_error** error) {
+  return call(error, [&] { session_of(session)->session.set_seed(seed); });
+}
+
+steep_code steep_training_set_schedule(steep_training* session, const char* kind,
+                                       int64_t warmup_steps, int64_t total_steps,
+                                       double min_lr_ratio, steep_error** error) {
+  return call(error, [&] {
+    session_of(session)->session.set_schedule({.kind = text(kind, "kind"),
+                                               .warmup_steps = warmup_steps,
+                                               .total_steps = total_steps,
+                                               .min_lr_ratio = min_lr_ratio});
+  });
+}
+
+steep_code steep_training_set_group(steep_training* session, size_t i, const steep_options* group,
+                                    steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    const steep::ParameterGroup given = options<GroupOptions>(group).group();
+    if (!given.optimizer) {
+      throw ArgumentError({.what = "A group's settings are of an optimizer of its own.",
+                           .expected = "steep_options of groups with the key `optimizer`",
+                           .received = "none"});
+    }
+    own->session.set_group(i, *given.optimizer);
+  });
+}
+
+// --- files --------------------------------------------------------------------------------------
+
+steep_code steep_training_save_checkpoint(const steep_training* session, const char* path,
+                                          const char* user, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    own->session.save_checkpoint(text(path, "path"), user == nullptr ? "{}" : user);
+  });
+}
+
+steep_code steep_training_load_checkpoint(steep_training* session, const char* path,
+                                          steep_bytes** user, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    give_bytes(user, own->session.load_checkpoint(text(path, "path")));
+  });
+}
+
+steep_code steep_training_checkpoint_note(const steep_training* session, steep_bytes** note,
+                                          steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(note, "note");
+    give_bytes(note, own->session.checkpoint_note());
+  });
+}
+
+steep_code steep_training_export(const steep_training* session, const char* path,
+                                 const steep_options* options, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    own->session.export_onnx(text(path, "path"),
+                             options_or_defaults<steep::ExportOptions>(options));
+  });
+}
+
+steep_code steep_training_export_bytes(const steep_training* session, int32_t for_inference,
+                                       steep_bytes** model, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(model, "model");
+    give_bytes(model, own->session.export_onnx_bytes(for_inference != 0));
+  });
+}
+
+// --- looking inside -----------------------------------------------------------------------------
+
+steep_code steep_training_plan(steep_training* session, const steep_array* inputs, size_t count,
+                               steep_plan* plan, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(plan, "plan");
+    const Fed fed(inputs, count);
+    const steep::StepPlan made = own->session.plan(fed.ordered(own->inputs.infos()));
+    *plan = {.arena_bytes = made.arena_bytes,
+             .parameter_bytes = made.parameter_bytes,
+             .optimizer_bytes = made.optimizer_bytes,
+             .output_bytes = made.output_bytes,
+             .constant_bytes = made.constant_bytes,
+             .peak_bytes = made.peak_bytes,
+             .kernels = made.kernels,
+             .specialise_ms = made.specialise_ms};
+  });
+}
+
+steep_code steep_training_peak_bytes(const steep_training* session, uint64_t* bytes,
+                                     steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(bytes, "bytes");
+    *bytes = own->session.peak_bytes();
+  });
+}
+
+steep_code steep_training_dump(steep_training* session, const steep_array* inputs, size_t count,
+                               steep_bytes** text, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(text, "text");
+    const Fed fed(inputs, count);
+    give_bytes(text, count == 0 ? own->session.dump()
+                                : own->session.dump(fed.ordered(own->inputs.infos())));
+  });
+}
+
+steep_code steep_training_start_profile(steep_training* session, steep_error** error) {
+  return call(error, [&] { session_of(session)->session.start_profile(); });
+}
+
+steep_code steep_training_write_profile(steep_training* session, const char* path,
+                                        steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    own->session.write_profile(text(path, "path"));
+  });
+}
+
+}  // extern "C"
