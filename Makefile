@@ -20,7 +20,7 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build test test-all test-cpp test-py patterns torch-versions op_db lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators bench growth clean
+.PHONY: help setup build test test-all test-cpp test-py patterns torch-versions op_db install lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators bench growth clean
 
 help: ## list the targets
 	@grep -E '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -68,6 +68,10 @@ torch-versions: build ## tests of capture with other releases of PyTorch (6 GB a
 
 op_db: build ## PyTorch's own operator database, by dtype and with extents that change (hours)
 	@$(bin)/python scripts/op_db.py $(if $(ONLY),--only $(ONLY)) $(if $(DTYPES),--dtypes $(DTYPES))
+
+PREFIX ?= /usr/local
+install: build ## the program and the library for C and C++, into PREFIX
+	@cmake --install build/release --prefix "$(PREFIX)" --strip
 
 lint: build ## formatting, ruff, mypy, clang-tidy
 	@$(step) build/clang-format.log "clang-format" scripts/format --dry-run -Werror

@@ -1,0 +1,173 @@
+"""`cmake --install`: a library for C and C++, programs that are built with it, wrong handles."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from checkout import ROOT
+from onnx import TensorProto, helper, numpy_helper
+
+CONSUMER = ROOT / "tests" / "consumer"
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+
+
+def run(*command: object, **options: object) -> str:
+    done = subprocess.run(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+        **options,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Steep is installed; moved once, since nothing in it may name the place."""
+    folder = tmp_path_factory.mktemp("installed")
+    run("cmake", "--install", ROOT / "build" / "release", "--prefix", folder / "first", "--strip")
+    return (folder / "first").rename(folder / "moved")
+
+
+@pytest.fixture(scope="module")
+def model(prefix: Path) -> Path:
+    random = np.random.default_rng(0)
+
+    def weight(name: str, *extents: int) -> onnx.TensorProto:
+        values = random.normal(size=extents) * 0.2
+        return numpy_helper.from_array(values.astype(np.float32), name)
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gemm", ["x", "fc0.weight", "fc0.bias"], ["h"], transB=1),
+            helper.make_node("Relu", ["h"], ["r"]),
+            helper.make_node("Gemm", ["r", "fc1.weight", "fc1.bias"], ["logits"], transB=1),
+        ],
+        "classifier",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 64])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["rows", 10])],
+        [
+            *(weight("fc0.weight", 32, 64), weight("fc0.bias", 32)),
+            *(weight("fc1.weight", 10, 32), weight("fc1.bias", 10)),
+        ],
+    )
+    opset = [helper.make_opsetid("", 18)]
+    path = prefix.parent / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    return path
+
+
+def library(prefix: Path) -> Path:
+    (found,) = prefix.glob("lib*/**/libsteep.so")
+    return found
+
+
+def exported(prefix: Path) -> list[str]:
+    table = run("nm", "-D", "--defined-only", library(prefix)).splitlines()
+    names = [line.split()[-1].partition("@")[0] for line in table]
+    return sorted(name for name in names if name != "STEEP_0.1")  # the version itself
+
+
+def test_find_package_trains_and_runs(prefix: Path, model: Path, tmp_path: Path) -> None:
+    build = tmp_path / "build"
+    run("cmake", "-S", CONSUMER, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}")
+    run("ninja", "-C", build)
+    trained = tmp_path / "trained.onnx"
+    said = run(build / "train", model, tmp_path / "checkpoint", trained)
+    begin, end = map(float, re.findall(r"trained: ([\d.]+) to ([\d.]+)", said)[0])
+    assert begin > 2 and end < 0.1
+    lines = run(build / "infer", trained).splitlines()
+    session_input = {"x": np.full((1, 64), 0.5, np.float32)}
+    reference = pytest.importorskip("onnxruntime").InferenceSession(trained)
+    expected = reference.run(None, session_input)[0][0]
+    np.testing.assert_allclose([float(v) for v in lines[0].split()], expected, atol=2e-4)
+    assert lines[1].split() == ["x", "grad_logits"]
+    assert lines[2].startswith("IoError: ") and "there/is/no.onnx" in "".join(lines[2:])
+
+
+@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not there")
+def test_one_line_with_pkg_config(prefix: Path, model: Path, tmp_path: Path) -> None:
+    (folder,) = prefix.glob("lib*/**/pkgconfig")
+    found = {**os.environ, "PKG_CONFIG_PATH": str(folder)}
+    line = f"cc -std=c99 {CONSUMER}/train.c $(pkg-config --cflags --libs steep) -lm -o train"
+    run("bash", "-euo", "pipefail", "-c", line, cwd=tmp_path, env=found)
+    libraries = {**os.environ, "LD_LIBRARY_PATH": str(library(prefix).parent)}
+    run(tmp_path / "train", model, tmp_path / "c", tmp_path / "t.onnx", env=libraries)
+
+
+@pytest.mark.parametrize(
+    ("language", "code"), FENCED.findall((ROOT / "docs/c_library.md").read_text())
+)
+def test_code_of_the_page(
+    language: str, code: str, prefix: Path, model: Path, tmp_path: Path
+) -> None:
+    if language not in ("c", "cpp"):
+        return
+    shutil.copy(model, tmp_path / "model.onnx")
+    compiler = ["cc", "-std=c99"] if language == "c" else ["c++", "-std=c++17"]
+    folder = library(prefix).parent
+    (tmp_path / f"page.{language}").write_text(code)
+    options = [f"-I{prefix}/include", f"-L{folder}", f"-Wl,-rpath,{folder}", "-lsteep"]
+    run(*compiler, "-Wall", "-Werror", f"page.{language}", *options, "-o", "page", cwd=tmp_path)
+    assert "loss" in run("./page", cwd=tmp_path)
+    assert (tmp_path / "trained.onnx").exists()
+
+
+def test_exported_symbols_are_those_of_the_list(prefix: Path) -> None:
+    """A symbol that goes, or comes, is a change of the library's interface: change the list."""
+    assert exported(prefix) == (CONSUMER / "steep_c.symbols").read_text().split()
+    header = (ROOT / "include" / "steep_c.h").read_text()
+    declared = re.findall(r"^STEEP_API [^;(]*?(steep_\w+)\(", header, re.M)
+    assert sorted(declared) == exported(prefix)
+
+
+CALLS = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+names = sys.argv[2:]
+# of the others the first argument is a text, a number or where a result goes
+kinds = ("options", "training", "inference", "tensors", "bytes", "strings", "report", "error")
+of_handles = [
+    n for n in names
+    if n.split("_")[1] in kinds and not n.endswith(("_new", "_open", "_open_bytes"))
+]
+none = [ctypes.c_void_p(0)] * 10
+block = ctypes.create_string_buffer(256)
+address = ctypes.addressof(block)
+options = ctypes.c_void_p()
+assert library.steep_options_new(1, ctypes.byref(options), None) == 0
+assert library.steep_options_free(options) == 0  # and is a wrong handle now
+wrong = [0x10, 0xDEADBEEF, (1 << 64) - 1, address, address + 1, options.value]
+calls = 0
+for name in names:
+    getattr(library, name)(*none)
+    calls += 1
+for name in of_handles:
+    for handle in wrong:
+        getattr(library, name)(ctypes.c_void_p(handle), *none)
+        calls += 1
+library.steep_error_message.restype = ctypes.c_char_p
+for handle in [None, *wrong]:
+    error, lr = ctypes.c_void_p(), ctypes.c_double()
+    code = library.steep_training_lr(
+        ctypes.c_void_p(handle), ctypes.byref(lr), ctypes.byref(error)
+    )
+    assert code == 10, code
+    assert b"steep_training" in library.steep_error_message(error)
+print("calls", calls)
+"""
+
+
+def test_null_wrong_and_freed_handles_are_errors(prefix: Path) -> None:
+    said = run(sys.executable, "-c", CALLS, library(prefix), *exported(prefix))
+    assert int(said.split()[-1]) > 300
