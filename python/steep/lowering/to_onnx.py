@@ -51,6 +51,7 @@ from steep.lowering.ops.index_bounds import refuse_negative
 from steep.lowering.ops.recurrent import RECURRENT, keep_whole
 from steep.lowering.ops.stop_gradient import TRANSLATIONS
 from steep.lowering.ops.training_ops import OF_COMPLEX, TRAINED, WITH_BACKWARD
+from steep.patching.torch_versions import CLAMP_IS_FLAT_AT_BOUNDS
 
 log = logging.getLogger("steep")
 
@@ -103,7 +104,9 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     _say_dtypes(traced.graph)
     program = _as_program(traced)
     _make_first_operands_tensors(program.graph)
+    clamps = _clamps_by_numbers(program.graph)
     _fx_passes.insert_type_promotion_nodes(program.graph_module)
+    _restore(program.graph, clamps)
     _make_extents_tensors(program.graph)
     for node in list(program.graph.nodes):
         if node.target in _ASSERTIONS:  # of what guards check, or what cannot fail
@@ -184,6 +187,21 @@ def _promote_clamped(graph: torch.fx.Graph) -> None:
             operand, *bounds = node.args
             node.args = (operand, *(_of_kind(kind, b) for b in bounds))
             node.kwargs = {name: _of_kind(kind, b) for name, b in node.kwargs.items()}
+
+
+def _clamps_by_numbers(graph: torch.fx.Graph) -> dict[str, tuple[Any, Any, Any]]:
+    """Return clamps by numbers, by name, where they have other slopes than those by tensors.
+
+    The exporter's pass makes tensors of the numbers. Operands have their types already.
+    """
+    clamps = (n for n in graph.nodes if CLAMP_IS_FLAT_AT_BOUNDS and n.target in _CLAMPS)
+    return {n.name: (n.target, n.args, n.kwargs) for n in clamps}
+
+
+def _restore(graph: torch.fx.Graph, calls: dict[str, tuple[Any, Any, Any]]) -> None:
+    for node in graph.nodes:
+        if node.name in calls:
+            node.target, node.args, node.kwargs = calls[node.name]
 
 
 def _of_kind(kind: type, number: Any) -> Any:
