@@ -95,11 +95,10 @@ def test_find_package_trains_and_runs(prefix: Path, model: Path, tmp_path: Path)
     assert lines[2].startswith("IoError: ") and "there/is/no.onnx" in "".join(lines[2:])
 
 
-@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not there")
 def test_one_line_with_pkg_config(prefix: Path, model: Path, tmp_path: Path) -> None:
     (folder,) = prefix.glob("lib*/**/pkgconfig")
     found = {**os.environ, "PKG_CONFIG_PATH": str(folder)}
-    line = f"cc -std=c99 {CONSUMER}/train.c $(pkg-config --cflags --libs steep) -lm -o train"
+    line = f"cc -std=c99 {CONSUMER}/train.c $(pkg-config --cflags --libs steep) -o train"
     run("bash", "-euo", "pipefail", "-c", line, cwd=tmp_path, env=found)
     libraries = {**os.environ, "LD_LIBRARY_PATH": str(library(prefix).parent)}
     run(tmp_path / "train", model, tmp_path / "c", tmp_path / "t.onnx", env=libraries)
@@ -171,3 +170,41 @@ print("calls", calls)
 def test_null_wrong_and_freed_handles_are_errors(prefix: Path) -> None:
     said = run(sys.executable, "-c", CALLS, library(prefix), *exported(prefix))
     assert int(said.split()[-1]) > 300
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_calls_at_random(seed: int, prefix: Path, tmp_path: Path) -> None:
+    """The short form of tests/attack/c_calls.py."""
+    script = ROOT / "tests" / "attack" / "c_calls.py"
+    said = run(sys.executable, script, library(prefix), "--seed", seed, cwd=tmp_path)
+    refused = int(re.findall(r"^calls 3000, refused (\d+)", said, re.M)[0])
+    assert 500 < refused < 2500  # neither is all of it refused, nor nothing
+
+
+@pytest.mark.parametrize("compiler", [("cc", "-std=c99", "-xc"), ("c++", "-std=c++17", "-xc++")])
+def test_headers_stand_alone_and_together(compiler: tuple[str, ...], prefix: Path) -> None:
+    strict = [
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Werror",
+        "-fsyntax-only",
+        "-I",
+        prefix / "include",
+    ]
+    for names in (["steep_c"], ["steep/provider"], ["steep_c", "steep/provider"]):
+        text = "".join(f"#include <{name}.h>\n" for name in names)
+        run(*compiler, *strict, "-", input=text)
+
+
+@pytest.mark.skipif(shutil.which("rustc") is None, reason="there is no Rust here")
+def test_the_example_in_rust(prefix: Path, tmp_path: Path) -> None:
+    example = ROOT / "examples" / "rust" / "train.rs"
+    folder = library(prefix).parent
+    link = ["-L", folder, "-l", "steep", "-C", f"link-arg=-Wl,-rpath,{folder}"]
+    run("rustc", "--edition", "2021", "-D", "warnings", example, *link, cwd=tmp_path)
+    run(sys.executable, ROOT / "examples" / "linear_regression" / "make_model.py", tmp_path)
+    said = run("./train", "linear.onnx", "trained.onnx", cwd=tmp_path)
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", said)]
+    assert losses[0] > 0.01 and losses[-1] < 1e-4
+    assert (tmp_path / "trained.onnx").exists()

@@ -1,0 +1,330 @@
+"""Functions of the C library called at random: good, null, wrong and freed handles, odd arguments.
+
+    python tests/attack/c_calls.py LIBRARY [--calls 3000] [--seed 0]
+
+The header says what there is, so that a new function is called without a change here. Every call
+ends, with a code of the header's; a code other than 0 comes with an error that says what is wrong,
+and names null and wrong handles. A session that has seen it all still trains. A crash ends this
+process: run it in one of its own. Works in the present folder; prints findings and lines ATTACK.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import random
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+HEADER = Path(__file__).resolve().parents[2] / "include" / "steep_c.h"
+KINDS = ("error", "options", "training", "inference", "tensors", "bytes", "strings", "report")
+ARGUMENT = 10  # STEEP_ERROR_ARGUMENT
+LEFT_ALONE = {
+    "steep_set_interrupt_check",  # takes a function
+    "steep_register_provider",  # loads code into this process
+}
+KEYS = """
+loss output label optimizer schedule precision lr weight_decay epsilon momentum clip_norm
+loss_scale attributes.x attributes. ignore_index warmup_steps seed nesterov check_finite trainable
+frozen step_outputs threads optimize wrt outputs scalar_gradients lr_multiplier for_inference
+external_data max_bytes max_nodes max_depth
+""".split()  # noqa: SIM905
+TEXTS = """
+mse softmax_cross_entropy adamw sgd linear fp16 x w y label exp_avg/w none a/b
+model.onnx out.onnx arrays.npz checkpoint folder trace.json {"a":1} steep.optimizer.x
+""".split()  # noqa: SIM905
+OPTIONS_OF = {"inference": 2, "gradient": 3, "write": 5}  # by the second word of a function
+GOOD_TEXTS = {"path": b"model.onnx", "model": b"model.onnx", "user": b"{}"}  # by the parameter
+GOOD_OPTIONS = {  # by their kind
+    1: ((b"loss", b"mse"), (b"output", b"y")),
+    3: ((b"wrt", b"x"), (b"outputs", b"y")),
+    4: ((b"optimizer", b"sgd"),),
+}
+
+
+class Array(ctypes.Structure):
+    """steep_array."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("dims", ctypes.c_void_p),
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
+    )
+
+
+def declarations() -> list[tuple[str, str, list[str]]]:
+    """Name, type of the result and parameters of each function."""
+    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
+    found = re.findall(r"^STEEP_API ([\w *]+?)(steep_\w+)\(([^;]*)\);", text, re.M | re.S)
+    return [
+        (name, result.strip(), [" ".join(p.split()) for p in parameters.split(",")])
+        for result, name, parameters in found
+    ]
+
+
+def write_model(path: Path) -> None:
+    """x [rows, 4] · w → y [rows, 3], and x once more as `same`."""
+    info = helper.make_tensor_value_info
+    weight = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["y"]),
+            helper.make_node("Identity", ["x"], ["same"]),
+        ],
+        "called",
+        [info("x", TensorProto.FLOAT, ["rows", 4])],
+        [info("y", TensorProto.FLOAT, ["rows", 3]), info("same", TensorProto.FLOAT, ["rows", 4])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    opset = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+
+
+class Caller:
+    """Handles that live and handles that are gone, and calls with any of them."""
+
+    def __init__(self, library: str, seed: int) -> None:
+        self.library = ctypes.CDLL(library)
+        self.rng = random.Random(seed)
+        self.live: dict[str, list[int]] = {kind: [] for kind in KINDS}
+        self.gone: list[int] = []
+        self.kept: list[Any] = []  # what a call points to
+        self.findings: list[str] = []
+        self.refused = 0
+        self.fitting: dict[int, ctypes.c_void_p] = {}  # options, by their kind
+        self.name = ""  # of what is called
+        self.block = ctypes.create_string_buffer(64)
+        self.model = b""
+        self.functions = [f for f in declarations() if f[0] not in LEFT_ALONE]
+        for name, result, _ in declarations():
+            types = {"size_t": ctypes.c_size_t, "const char*": ctypes.c_char_p}
+            getattr(self.library, name).restype = types.get(result, ctypes.c_int)
+
+    def keep(self, value: Any) -> Any:
+        self.kept.append(value)
+        return value
+
+    def call(self, name: str, *arguments: Any) -> int:
+        return getattr(self.library, name)(*arguments)
+
+    def make(self, name: str, kind: str, *arguments: Any) -> int:
+        """A handle, of a call that must succeed."""
+        handle = ctypes.c_void_p()
+        assert self.call(name, *arguments, ctypes.byref(handle), None) == 0, name
+        assert handle.value
+        self.live[kind].append(handle.value)
+        return handle.value
+
+    def refresh(self) -> None:
+        """What calls need to get somewhere: a model that no call has written over, sessions."""
+        write_model(Path("model.onnx"))
+        self.model = Path("model.onnx").read_bytes()
+        self.session()
+        self.make("steep_inference_open", "inference", b"model.onnx", None)
+        for kind in (1, 2, 3, 4, 5):
+            options = h(self.make("steep_options_new", "options", kind))
+            self.fitting[kind] = options
+            for key, value in GOOD_OPTIONS.get(kind, ()):
+                put = "steep_options_add" if kind == 3 else "steep_options_set_string"
+                assert self.call(put, options, key, value, None) == 0
+
+    def session(self) -> int:
+        options = h(self.make("steep_options_new", "options", 1))
+        for key, value in GOOD_OPTIONS[1]:
+            assert self.call("steep_options_set_string", options, key, value, None) == 0
+        return self.make("steep_training_open", "training", b"model.onnx", options)
+
+    # --- arguments ------------------------------------------------------------------------------
+
+    def handle(self, kind: str, parameter: str) -> ctypes.c_void_p:
+        if kind == "options" and "free" not in self.name and self.rng.random() < 0.5:
+            fits = OPTIONS_OF.get(self.name.split("_")[1], 1)
+            return self.fitting[4 if parameter == "group" else 5 if "export" in self.name else fits]
+        odd = [0, 0x10, 0xDEADBEEF, (1 << 64) - 1, ctypes.addressof(self.block), *self.gone[-8:]]
+        others = [handle for handles in self.live.values() for handle in handles[-2:]]
+        pick = self.rng.random()
+        if pick < 0.7 and self.live[kind]:
+            return h(self.rng.choice(self.live[kind][-4:]))
+        return h(self.rng.choice(odd if pick < 0.9 or not others else others))
+
+    def text(self, parameter: str) -> bytes | None:
+        words = KEYS if parameter.endswith("key") else TEXTS
+        pick = self.rng.random()
+        if pick < 0.5 and parameter in GOOD_TEXTS:
+            return GOOD_TEXTS[parameter]
+        return None if pick > 0.9 else self.rng.choice(words).encode()
+
+    def array(self) -> Array:
+        rng = self.rng
+        name = rng.choice([b"x", b"x", b"w", b"label", b"none", None])
+        extents = rng.choice([[2, 4], [2, 3], [4, 3], [0, 4], [], [-1, 4], [1 << 62, 1 << 62]])
+        dtype = rng.choice([1, 1, 1, 7, 11, 9, 16, 0, 99, -5])
+        size = {1: 4, 7: 8, 11: 8, 9: 1, 16: 2}.get(dtype, 4)
+        count = int(np.prod([e for e in extents if 0 <= e < 64], dtype=np.int64))
+        data = self.keep(np.zeros(count * size + 64, np.uint8))
+        dims = self.keep((ctypes.c_int64 * 8)(*extents))
+        fields = {
+            "name": name,
+            "dtype": dtype,
+            "rank": len(extents),
+            "dims": ctypes.addressof(dims),
+            "data": data.ctypes.data,
+            "bytes": count * size,
+        }
+        odd = {"rank": [-1, 65, 1 << 30], "dims": [None], "data": [None, data.ctypes.data + 1]}
+        odd["bytes"] = [0, 1, (1 << 64) - 1]
+        if rng.random() < 0.2:
+            field = rng.choice(list(odd))
+            fields[field] = rng.choice(odd[field])
+        return Array(**fields)
+
+    def good_arrays(self) -> list[Array]:
+        """A batch that fits the model."""
+        made = []
+        for name, extents in ((b"x", [2, 4]), (b"label", [2, 3])):
+            data = self.keep(np.ones(extents, np.float32))
+            dims = self.keep((ctypes.c_int64 * 2)(*extents))
+            address = ctypes.addressof(dims)
+            made.append(Array(name, 1, 2, address, data.ctypes.data, data.nbytes))
+        return made
+
+    def value(self, parameter: str, given: dict[str, int]) -> Any:
+        """An argument for a parameter. `given` has the sizes that go with earlier ones."""
+        rng = self.rng
+        kind, _, name = parameter.rpartition(" ")
+        if name in ("count", "name_count", "size") and "*" not in kind:
+            return ctypes.c_size_t(given.pop("size", 0))
+        if kind == "const steep_array*":
+            arrays = self.good_arrays()[: rng.choice([1, 2])] if rng.random() < 0.4 else []
+            arrays = arrays or [self.array() for _ in range(rng.randrange(4))]
+            given["size"] = len(arrays)
+            return self.keep((Array * len(arrays))(*arrays)) if arrays else None
+        if kind == "const void*":
+            given["size"] = rng.choice([0, 1, 40, len(self.model), len(self.model)])
+            return (
+                None if rng.random() < 0.1 else self.keep(ctypes.create_string_buffer(self.model))
+            )
+        if kind == "const char* const*":
+            given.setdefault("size", rng.randrange(3))
+            texts = [self.text(name) for _ in range(given["size"])]
+            if name == "keys":  # `values` are as many
+                given["size"] = len(texts)
+            return self.keep((ctypes.c_char_p * 4)(*texts)) if rng.random() < 0.8 else None
+        if kind == "const char*":
+            return self.text(name)
+        handle = re.fullmatch(r"(?:const )?steep_(\w+)\*", kind)
+        if handle and handle[1] in KINDS:
+            return self.handle(handle[1], name)
+        if "*" in kind:  # where a result goes; 256 bytes hold any
+            return None if rng.random() < 0.1 else self.keep(ctypes.create_string_buffer(256))
+        numbers = [0, 1, 2, 5, -1, 100, (1 << 31) - 1, -(1 << 63), (1 << 63) - 1]
+        if kind == "double":
+            return ctypes.c_double(rng.choice([0.0, 0.1, -1.0, 1e300, float("nan"), float("inf")]))
+        types = {"int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64}
+        return types.get(kind, ctypes.c_uint64)(rng.choice(numbers))
+
+    # --- a call ---------------------------------------------------------------------------------
+
+    def once(self) -> None:
+        name, result, parameters = self.rng.choice(self.functions)
+        self.name = name
+        if name.endswith("_free") and self.rng.random() < 0.7:
+            return
+        self.kept.clear()
+        with_error = parameters[-1].endswith("error") and "**" in parameters[-1]
+        given: dict[str, int] = {}
+        values = [] if parameters == ["void"] else [self.value(p, given) for p in parameters]
+        error = ctypes.c_void_p(0xBAD)
+        if with_error:
+            values[-1] = ctypes.byref(error)
+        code = self.call(name, *values)
+        if result == "steep_code" and name != "steep_error_code":
+            self.look(name, code, error if with_error else None)
+            self.sort(name, code, parameters, values)
+
+    def look(self, name: str, code: int, error: ctypes.c_void_p | None) -> None:
+        """Do the code and the error agree?"""
+        if not 0 <= code <= ARGUMENT:
+            self.findings.append(f"{name}: code {code}")
+        if code == 9:
+            message = self.call("steep_error_message", error) if error else b""
+            self.findings.append(f"{name}: InternalError: {message.decode()}")
+        self.refused += code != 0
+        if error is None:
+            return
+        if (error.value is None) != (code == 0):
+            self.findings.append(f"{name}: code {code}, error {error.value}")
+        elif code != 0:
+            said = self.call("steep_error_code", error), self.call("steep_error_message", error)
+            if said[0] != code or not said[1]:
+                self.findings.append(f"{name}: code {code}, but the error has {said}")
+            if self.rng.random() < 0.1:
+                self.live["error"].append(error.value)
+            else:
+                assert self.call("steep_error_free", error) == 0
+
+    def sort(self, name: str, code: int, parameters: list[str], values: list[Any]) -> None:
+        """Which handles live, and which are gone?"""
+        if code != 0:
+            return
+        if name.endswith("_free") and values[0].value:
+            (kind,) = (k for k in KINDS if name == f"steep_{k}_free")
+            self.live[kind].remove(values[0].value)
+            self.gone.append(values[0].value)
+        for parameter, value in zip(parameters, values, strict=True):
+            made = re.fullmatch(r"steep_(\w+)\*\* \w+", parameter)
+            if made and made[1] != "error" and value is not None:
+                handle = ctypes.c_uint64.from_buffer(value).value
+                self.live[made[1]].append(handle)
+
+    def trains(self, session: int) -> bool:
+        """Does a step of a session lower the loss of the next?"""
+        losses = []
+        arrays = (Array * 2)(*self.good_arrays())
+        for _ in range(5):
+            step = (ctypes.c_double * 8)()
+            if self.call("steep_training_step", h(session), arrays, 2, step, None, None) != 0:
+                return False
+            losses.append(step[0])
+        return losses[-1] < losses[0]
+
+
+def h(handle: int) -> ctypes.c_void_p:
+    """As an argument: ctypes would cut an int to 32 bits."""
+    return ctypes.c_void_p(handle)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("library")
+    parser.add_argument("--calls", type=int, default=3000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    begin = time.monotonic()
+    caller = Caller(str(Path(options.library).resolve()), options.seed)
+    for i in range(options.calls):
+        if i % 50 == 0:
+            caller.refresh()
+        caller.once()
+    caller.refresh()
+    if not caller.trains(caller.live["training"][-1]):
+        caller.findings.append("a new session does not train")
+    for finding in caller.findings:
+        print("FINDING", finding)
+    seconds = time.monotonic() - begin
+    print(f"calls {options.calls}, refused {caller.refused}")
+    print(f"ATTACK c_calls {options.calls} {len(caller.findings)} {seconds:.1f}")
+    return len(caller.findings) > 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
