@@ -48,6 +48,15 @@ GOOD_OPTIONS = {  # by their kind
 }
 
 
+WRONG = (  # of the first array of a batch, with the code of the error
+    *(("name", None, ARGUMENT), ("name", b"label", ARGUMENT), ("name", b"none", 3)),
+    *(("dtype", dtype, ARGUMENT) for dtype in (0, 7, 8, 29, 99, -5)),
+    *(("rank", rank, ARGUMENT) for rank in (-1, 0, 1, 65, 1 << 30)),
+    *(("bytes", size, ARGUMENT) for size in (0, 31, 33, (1 << 64) - 1)),
+    *(("dims", None, ARGUMENT), ("data", None, ARGUMENT), ("data", 1, ARGUMENT)),
+)
+
+
 class Array(ctypes.Structure):
     """steep_array."""
 
@@ -163,38 +172,46 @@ class Caller:
             return GOOD_TEXTS[parameter]
         return None if pick > 0.9 else self.rng.choice(words).encode()
 
-    def array(self) -> Array:
-        rng = self.rng
-        name = rng.choice([b"x", b"x", b"w", b"label", b"none", None])
-        extents = rng.choice([[2, 4], [2, 3], [4, 3], [0, 4], [], [-1, 4], [1 << 62, 1 << 62]])
-        dtype = rng.choice([1, 1, 1, 7, 11, 9, 16, 0, 99, -5])
+    def array(self, name: bytes | None, extents: list[int], dtype: int = 1) -> Array:
+        """An array that is what it says."""
         size = {1: 4, 7: 8, 11: 8, 9: 1, 16: 2}.get(dtype, 4)
         count = int(np.prod([e for e in extents if 0 <= e < 64], dtype=np.int64))
-        data = self.keep(np.zeros(count * size + 64, np.uint8))
+        data = self.keep(np.ones(count * size // 4 + 16, np.float32))
         dims = self.keep((ctypes.c_int64 * 8)(*extents))
-        fields = {
-            "name": name,
-            "dtype": dtype,
-            "rank": len(extents),
-            "dims": ctypes.addressof(dims),
-            "data": data.ctypes.data,
-            "bytes": count * size,
-        }
-        odd = {"rank": [-1, 65, 1 << 30], "dims": [None], "data": [None, data.ctypes.data + 1]}
-        odd["bytes"] = [0, 1, (1 << 64) - 1]
-        if rng.random() < 0.2:
-            field = rng.choice(list(odd))
-            fields[field] = rng.choice(odd[field])
-        return Array(**fields)
+        rank, address = len(extents), ctypes.addressof(dims)
+        return Array(name, dtype, rank, address, data.ctypes.data, count * size)
 
-    def good_arrays(self) -> list[Array]:
-        """A batch that fits the model."""
-        made = []
-        for name, extents in ((b"x", [2, 4]), (b"label", [2, 3])):
-            data = self.keep(np.ones(extents, np.float32))
-            dims = self.keep((ctypes.c_int64 * 2)(*extents))
-            address = ctypes.addressof(dims)
-            made.append(Array(name, 1, 2, address, data.ctypes.data, data.nbytes))
+    def odd_array(self) -> Array:
+        name = self.rng.choice([b"x", b"w", b"label", b"none", None])
+        extents = self.rng.choice([[2, 4], [2, 3], [0, 4], [], [-1, 4], [1 << 62, 1 << 62]])
+        return self.array(name, extents, self.rng.choice([1, 7, 11, 9, 16, 0, 99, -5]))
+
+    def batch(self) -> list[Array]:
+        """What fits the model."""
+        return [self.array(b"x", [2, 4]), self.array(b"label", [2, 3])]
+
+    def arrays(self, parameter: str) -> list[Array]:
+        """As many as a call may want: those that fit, of which one may be spoilt, or odd ones."""
+        rng = self.rng
+        if rng.random() < 0.2:
+            return [self.odd_array() for _ in range(rng.randrange(4))]
+        states = {"weights": b"w", "state": b"exp_avg/w"}
+        if parameter in states:
+            made = [self.array(states[parameter], [4, 3])]
+        else:
+            made = self.batch()[: rng.choice([1, 2, 2])]
+        if rng.random() < 0.6:
+            array = rng.choice(made)
+            odd = {
+                "name": [None, b"none", b"x"],
+                "dtype": [0, 7, 9, 99, -5],
+                "rank": [-1, 0, 1, 65, 1 << 30],
+                "dims": [None],
+                "data": [None, array.data + 1],
+                "bytes": [0, 1, (1 << 64) - 1],
+            }
+            field = rng.choice(list(odd))
+            setattr(array, field, rng.choice(odd[field]))
         return made
 
     def value(self, parameter: str, given: dict[str, int]) -> Any:
@@ -204,8 +221,7 @@ class Caller:
         if name in ("count", "name_count", "size") and "*" not in kind:
             return ctypes.c_size_t(given.pop("size", 0))
         if kind == "const steep_array*":
-            arrays = self.good_arrays()[: rng.choice([1, 2])] if rng.random() < 0.4 else []
-            arrays = arrays or [self.array() for _ in range(rng.randrange(4))]
+            arrays = self.arrays(name)
             given["size"] = len(arrays)
             return self.keep((Array * len(arrays))(*arrays)) if arrays else None
         if kind == "const void*":
@@ -286,10 +302,21 @@ class Caller:
                 handle = ctypes.c_uint64.from_buffer(value).value
                 self.live[made[1]].append(handle)
 
+    def refuses_wrong_arrays(self, session: int) -> None:
+        """Is each thing that can be wrong with an array an error, by itself?"""
+        for field, value, code in WRONG:
+            arrays = (Array * 2)(*self.batch())
+            setattr(arrays[0], field, value)
+            if field == "data" and value is not None:
+                arrays[0].data = arrays[1].data + value
+            found = self.call("steep_training_step", h(session), arrays, 2, None, None, None)
+            if found != code:
+                self.findings.append(f"{field} of {value} is code {found}, not {code}")
+
     def trains(self, session: int) -> bool:
         """Does a step of a session lower the loss of the next?"""
         losses = []
-        arrays = (Array * 2)(*self.good_arrays())
+        arrays = (Array * 2)(*self.batch())
         for _ in range(5):
             step = (ctypes.c_double * 8)()
             if self.call("steep_training_step", h(session), arrays, 2, step, None, None) != 0:
@@ -316,6 +343,7 @@ def main() -> int:
             caller.refresh()
         caller.once()
     caller.refresh()
+    caller.refuses_wrong_arrays(caller.live["training"][-1])
     if not caller.trains(caller.live["training"][-1]):
         caller.findings.append("a new session does not train")
     for finding in caller.findings:
