@@ -164,7 +164,7 @@ struct Cases : F... {
   using F::operator()...;
 };
 
-void set(const std::string& key, Field field, int64_t value) {
+void set(const std::string& key, const Field& field, int64_t value) {
   const auto refuse = [&] { refuse_value(key, kTypes.at(field.index()), std::to_string(value)); };
   std::visit(
       Cases{[&](bool* to) {
@@ -188,7 +188,7 @@ void set(const std::string& key, Field field, int64_t value) {
       field);
 }
 
-void set(const std::string& key, Field field, double value) {
+void set(const std::string& key, const Field& field, double value) {
   std::visit(
       Cases{[&](double* to) { *to = value; }, [&](std::optional<double>* to) { *to = value; },
             [&](const Attribute& to) { (*to.all)[to.name] = value; },
@@ -198,7 +198,7 @@ void set(const std::string& key, Field field, double value) {
       field);
 }
 
-void set(const std::string& key, Field field, const std::string& value) {
+void set(const std::string& key, const Field& field, const std::string& value) {
   std::visit(Cases{[&](std::string* to) { *to = value; },
                    [&](const auto&) {
                      refuse_value(key, kTypes.at(field.index()), fmt::format("\"{}\"", value));
@@ -206,7 +206,7 @@ void set(const std::string& key, Field field, const std::string& value) {
              field);
 }
 
-void append(const std::string& key, Field field, const std::string& value) {
+void append(const std::string& key, const Field& field, const std::string& value) {
   std::visit(Cases{[&](std::vector<std::string>* to) { to->push_back(value); },
                    [&](const auto&) {
                      refuse_value(
@@ -294,7 +294,7 @@ steep_code steep_options_free(steep_options* options) { return release<Options>(
 steep_code steep_options_set_string(steep_options* options, const char* key, const char* value,
                                     steep_error** error) {
   return call(error, [&] {
-    change(options, key, value, [](const std::string& name, Field field, const char* given) {
+    change(options, key, value, [](const std::string& name, const Field& field, const char* given) {
       set(name, field, text(given, "value"));
     });
   });
@@ -303,23 +303,25 @@ steep_code steep_options_set_string(steep_options* options, const char* key, con
 steep_code steep_options_set_number(steep_options* options, const char* key, double value,
                                     steep_error** error) {
   return call(error, [&] {
-    change(options, key, value,
-           [](const std::string& name, Field field, double given) { set(name, field, given); });
+    change(options, key, value, [](const std::string& name, const Field& field, double given) {
+      set(name, field, given);
+    });
   });
 }
 
 steep_code steep_options_set_integer(steep_options* options, const char* key, int64_t value,
                                      steep_error** error) {
   return call(error, [&] {
-    change(options, key, value,
-           [](const std::string& name, Field field, int64_t given) { set(name, field, given); });
+    change(options, key, value, [](const std::string& name, const Field& field, int64_t given) {
+      set(name, field, given);
+    });
   });
 }
 
 steep_code steep_options_add(steep_options* options, const char* key, const char* value,
                              steep_error** error) {
   return call(error, [&] {
-    change(options, key, value, [](const std::string& name, Field field, const char* given) {
+    change(options, key, value, [](const std::string& name, const Field& field, const char* given) {
       append(name, field, text(given, "value"));
     });
   });
