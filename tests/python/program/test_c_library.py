@@ -95,6 +95,7 @@ def test_find_package_trains_and_runs(prefix: Path, model: Path, tmp_path: Path)
     assert lines[2].startswith("IoError: ") and "there/is/no.onnx" in "".join(lines[2:])
 
 
+@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not there")
 def test_one_line_with_pkg_config(prefix: Path, model: Path, tmp_path: Path) -> None:
     (folder,) = prefix.glob("lib*/**/pkgconfig")
     found = {**os.environ, "PKG_CONFIG_PATH": str(folder)}
