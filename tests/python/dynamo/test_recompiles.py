@@ -12,6 +12,7 @@ from torch import nn
 
 from steep import ModelError, ORTModule
 from steep.dynamo import recompiles
+from steep.patching.torch_versions import RELEASE
 
 CALLS = 50
 GLOBAL = 0
@@ -199,7 +200,7 @@ def test_fifty_calls_with_another_argument(name):
 @pytest.mark.parametrize("name", LEFT)
 def test_fifty_calls_of_what_is_left_to_pytorch(name, monkeypatch):
     monkeypatch.setattr(recompiles, "MOST_FOR_A_NUMBER", 3)
-    compare(LEFT[name], 9)
+    compare(LEFT[name], 9 if RELEASE >= (2, 14) else 8)
 
 
 def test_numbers_are_inputs_beside_an_operation_that_pytorch_runs():

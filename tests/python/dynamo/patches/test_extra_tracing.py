@@ -11,6 +11,7 @@ from operators_in_parts import Fn, calls, check
 from torch import nn
 
 from steep import ModelError, ORTModule
+from steep.patching.torch_versions import RELEASE
 
 X = torch.linspace(-1, 2, 12).view(2, 6)
 
@@ -130,7 +131,8 @@ def test_what_the_tracer_fails_at_runs_in_pytorch():
     x = torch.randn(3, 6)
     module = Fn(gathers)
     torch.testing.assert_close(ORTModule(module)(x), module(x))
-    with pytest.raises(ModelError, match=r"one graph|cannot run in the engine"):
+    said = "cannot run in the engine" if RELEASE >= (2, 14) else "one graph"
+    with pytest.raises(ModelError, match=said):
         ORTModule(module, fallback=None)(x)
 
 
