@@ -108,6 +108,11 @@ std::string text(const char* given, const char* argument) {
   return given;
 }
 
+std::span<const std::byte> bytes_of(const void* model, size_t size) {
+  require(model, "model");
+  return {static_cast<const std::byte*>(model), size};
+}
+
 std::vector<std::string> texts(const char* const* given, size_t count, const char* argument) {
   if (count > 0) require(given, argument);
   std::vector<std::string> result;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ steep_code release(const void* handle) noexcept {
 void require(const void* pointer, const char* argument);
 /// The string that the caller gave; throws as require() does.
 std::string text(const char* given, const char* argument);
+/// A serialised model that the caller lends; throws as require() does.
+std::span<const std::byte> bytes_of(const void* model, size_t size);
 /// `count` of them; none may be null.
 std::vector<std::string> texts(const char* const* given, size_t count, const char* argument);
 

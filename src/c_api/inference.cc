@@ -83,10 +83,8 @@ steep_code steep_inference_open_bytes(const void* model, size_t size, const char
                                       steep_error** error) {
   return call(error, [&] {
     require(session, "session");
-    require(model, "model");
-    const std::span bytes(static_cast<const std::byte*>(model), size);
     give(session, std::make_shared<Inference>(steep::InferenceSession(
-                      bytes, options_or_defaults<steep::InferenceOptions>(options),
+                      bytes_of(model, size), options_or_defaults<steep::InferenceOptions>(options),
                       folder == nullptr ? "" : folder)));
   });
 }

@@ -133,10 +133,9 @@ steep_code steep_gradient_model_bytes(const void* model, size_t size, const char
                                       const steep_options* options, steep_bytes** gradients,
                                       steep_error** error) {
   return call(error, [&] {
-    require(model, "model");
     require(gradients, "gradients");
     give_bytes(gradients,
-               steep::gradient_model({static_cast<const std::byte*>(model), size},
+               steep::gradient_model(bytes_of(model, size),
                                      steep::c_api::options<steep::GradientOptions>(options),
                                      folder == nullptr ? "" : folder));
   });

@@ -87,11 +87,6 @@ void give_session(steep_training** result, TrainingSession session) {
   give(result, std::make_shared<Training>(std::move(session)));
 }
 
-std::span<const std::byte> bytes_of(const void* model, size_t size) {
-  require(model, "model");
-  return {static_cast<const std::byte*>(model), size};
-}
-
 }  // namespace
 }  // namespace steep::c_api
 
