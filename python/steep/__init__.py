@@ -111,7 +111,9 @@ def __getattr__(name: str) -> Any:
     if module is None:
         raise AttributeError(f"module 'steep' has no attribute {name!r}")
     try:
-        importlib.import_module("steep.patching.torch_versions").require_tested()
+        from steep.patching.torch_versions import require_tested
+
+        require_tested()
         value = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "torch":

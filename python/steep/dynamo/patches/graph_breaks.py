@@ -96,7 +96,8 @@ def _hooked_in_time(call: Any, whole: bool) -> Any:
 def refuse_if_used(tensor: Any, tx: Any, what: str) -> None:
     """Raise RuntimeError if the graph has used a tensor that it makes.
 
-    Behind the graph, ``what`` looks at its gradient would see nothing of the gradient by that use.
+    ``what`` is a method that looks at the tensor's gradient, such as "register_hook". PyTorch would
+    call it behind the graph, where the gradient by those uses does not pass.
     """
     if tensor.source is None and tensor.as_proxy().node.users:
         where = f"{tx.f_code.co_filename}:{tx.lineno}"

@@ -127,24 +127,21 @@ def _slopes_of_shared_ties(x: Any, low: Any, high: Any) -> list[tuple[Any, Any]]
     At a bound the number and the bound have half of it each, where the lower bound is less than
     the upper one. One bound alone has the slopes of a maximum or minimum: 1 at NaN, both of them.
     """
-    half = number(0.5, x)
-    parts = []
-    outside = None
+    half, two = number(0.5, x), low is not None and high is not None
+    parts, outside = [], None
     for end, beyond in ((low, opset18.Less), (high, opset18.Greater)):
         if end is None:
             continue
-        there, tie = beyond(x, end), opset18.Equal(x, end)
-        if low is None or high is None:
-            there = opset18.Or(there, opset18.Or(is_nan(x), is_nan(end)))
-            strict = beyond(x, end)
-        else:
-            strict = there
+        past, tie = beyond(x, end), opset18.Equal(x, end)
+        if two:
             tie = opset18.And(tie, opset18.Less(low, high))
-            there = opset18.And(there, opset18.LessOrEqual(low, high))
+            moved = opset18.And(past, opset18.LessOrEqual(low, high))
             if end is high:
-                there = opset18.Or(there, opset18.Less(high, low))
-        parts += [(end, there), (opset18.Mul(end, half), tie), (opset18.Mul(x, half), tie)]
-        out = opset18.Or(strict, tie)
+                moved = opset18.Or(moved, opset18.Less(high, low))
+        else:
+            moved = opset18.Or(past, opset18.Or(is_nan(x), is_nan(end)))
+        parts += [(end, moved), (opset18.Mul(end, half), tie), (opset18.Mul(x, half), tie)]
+        out = opset18.Or(past, tie)
         outside = out if outside is None else opset18.Or(outside, out)
     return [(x, opset18.Not(outside)), *parts]
 
