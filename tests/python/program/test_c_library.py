@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,30 +11,19 @@ import onnx
 import pytest
 from checkout import ROOT
 from onnx import TensorProto, helper, numpy_helper
+from steep_program import output_of
 
 CONSUMER = ROOT / "tests" / "consumer"
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-
-
-def run(*command: object, **options: object) -> str:
-    done = subprocess.run(
-        [str(word) for word in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-        **options,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where Steep is installed; moved once, since nothing in it may name the place."""
     folder = tmp_path_factory.mktemp("installed")
-    run("cmake", "--install", ROOT / "build" / "release", "--prefix", folder / "first", "--strip")
+    output_of(
+        "cmake", "--install", ROOT / "build" / "release", "--prefix", folder / "first", "--strip"
+    )
     return (folder / "first").rename(folder / "moved")
 
 
@@ -73,20 +61,20 @@ def library(prefix: Path) -> Path:
 
 
 def exported(prefix: Path) -> list[str]:
-    table = run("nm", "-D", "--defined-only", library(prefix)).splitlines()
+    table = output_of("nm", "-D", "--defined-only", library(prefix)).splitlines()
     names = [line.split()[-1].partition("@")[0] for line in table]
     return sorted(name for name in names if name != "STEEP_0.1")  # the version itself
 
 
 def test_find_package_trains_and_runs(prefix: Path, model: Path, tmp_path: Path) -> None:
     build = tmp_path / "build"
-    run("cmake", "-S", CONSUMER, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}")
-    run("ninja", "-C", build)
+    output_of("cmake", "-S", CONSUMER, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}")
+    output_of("ninja", "-C", build)
     trained = tmp_path / "trained.onnx"
-    said = run(build / "train", model, tmp_path / "checkpoint", trained)
+    said = output_of(build / "train", model, tmp_path / "checkpoint", trained)
     begin, end = map(float, re.findall(r"trained: ([\d.]+) to ([\d.]+)", said)[0])
     assert begin > 2 and end < 0.1
-    lines = run(build / "infer", trained).splitlines()
+    lines = output_of(build / "infer", trained).splitlines()
     session_input = {"x": np.full((1, 64), 0.5, np.float32)}
     reference = pytest.importorskip("onnxruntime").InferenceSession(trained)
     expected = reference.run(None, session_input)[0][0]
@@ -100,9 +88,9 @@ def test_one_line_with_pkg_config(prefix: Path, model: Path, tmp_path: Path) -> 
     (folder,) = prefix.glob("lib*/**/pkgconfig")
     found = {**os.environ, "PKG_CONFIG_PATH": str(folder)}
     line = f"cc -std=c99 {CONSUMER}/train.c $(pkg-config --cflags --libs steep) -o train"
-    run("bash", "-euo", "pipefail", "-c", line, cwd=tmp_path, env=found)
+    output_of("bash", "-euo", "pipefail", "-c", line, cwd=tmp_path, env=found)
     libraries = {**os.environ, "LD_LIBRARY_PATH": str(library(prefix).parent)}
-    run(tmp_path / "train", model, tmp_path / "c", tmp_path / "t.onnx", env=libraries)
+    output_of(tmp_path / "train", model, tmp_path / "c", tmp_path / "t.onnx", env=libraries)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +106,10 @@ def test_code_of_the_page(
     folder = library(prefix).parent
     (tmp_path / f"page.{language}").write_text(code)
     options = [f"-I{prefix}/include", f"-L{folder}", f"-Wl,-rpath,{folder}", "-lsteep"]
-    run(*compiler, "-Wall", "-Werror", f"page.{language}", *options, "-o", "page", cwd=tmp_path)
-    assert "loss" in run("./page", cwd=tmp_path)
+    output_of(
+        *compiler, "-Wall", "-Werror", f"page.{language}", *options, "-o", "page", cwd=tmp_path
+    )
+    assert "loss" in output_of("./page", cwd=tmp_path)
     assert (tmp_path / "trained.onnx").exists()
 
 
@@ -169,7 +159,7 @@ print("calls", calls)
 
 
 def test_null_wrong_and_freed_handles_are_errors(prefix: Path) -> None:
-    said = run(sys.executable, "-c", CALLS, library(prefix), *exported(prefix))
+    said = output_of(sys.executable, "-c", CALLS, library(prefix), *exported(prefix))
     assert int(said.split()[-1]) > 300
 
 
@@ -177,7 +167,7 @@ def test_null_wrong_and_freed_handles_are_errors(prefix: Path) -> None:
 def test_calls_at_random(seed: int, prefix: Path, tmp_path: Path) -> None:
     """The short form of tests/attack/c_calls.py."""
     script = ROOT / "tests" / "attack" / "c_calls.py"
-    said = run(sys.executable, script, library(prefix), "--seed", seed, cwd=tmp_path)
+    said = output_of(sys.executable, script, library(prefix), "--seed", seed, cwd=tmp_path)
     refused = int(re.findall(r"^calls 3000, refused (\d+)", said, re.M)[0])
     assert 500 < refused < 2500  # neither is all of it refused, nor nothing
 
@@ -195,7 +185,7 @@ def test_headers_stand_alone_and_together(compiler: tuple[str, ...], prefix: Pat
     ]
     for names in (["steep_c"], ["steep/provider"], ["steep_c", "steep/provider"]):
         text = "".join(f"#include <{name}.h>\n" for name in names)
-        run(*compiler, *strict, "-", input=text)
+        output_of(*compiler, *strict, "-", input=text)
 
 
 @pytest.mark.skipif(shutil.which("rustc") is None, reason="there is no Rust here")
@@ -203,9 +193,9 @@ def test_the_example_in_rust(prefix: Path, tmp_path: Path) -> None:
     example = ROOT / "examples" / "rust" / "train.rs"
     folder = library(prefix).parent
     link = ["-L", folder, "-l", "steep", "-C", f"link-arg=-Wl,-rpath,{folder}"]
-    run("rustc", "--edition", "2021", "-D", "warnings", example, *link, cwd=tmp_path)
-    run(sys.executable, ROOT / "examples" / "linear_regression" / "make_model.py", tmp_path)
-    said = run("./train", "linear.onnx", "trained.onnx", cwd=tmp_path)
+    output_of("rustc", "--edition", "2021", "-D", "warnings", example, *link, cwd=tmp_path)
+    output_of(sys.executable, ROOT / "examples" / "linear_regression" / "make_model.py", tmp_path)
+    said = output_of("./train", "linear.onnx", "trained.onnx", cwd=tmp_path)
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", said)]
     assert losses[0] > 0.01 and losses[-1] < 1e-4
     assert (tmp_path / "trained.onnx").exists()

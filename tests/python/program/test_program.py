@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
-from steep_program import EXAMPLES, built, linear, steep, train, weights
+from steep_program import EXAMPLES, built, linear, output_of, steep, train, weights
 
 
 @pytest.fixture
@@ -215,16 +215,7 @@ def test_dump_shows_graph_and_plan(model: Path) -> None:
 def run_example(name: str, folder: Path) -> str:
     script = EXAMPLES / name / "make_model.py"
     subprocess.run([sys.executable, script, folder], check=True, capture_output=True)
-    done = subprocess.run(
-        [built(f"examples/{name}"), folder],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    return output_of(built(f"examples/{name}"), folder)
 
 
 def test_linear_regression_in_cpp(tmp_path: Path) -> None:

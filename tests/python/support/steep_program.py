@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,6 +21,21 @@ def built(name: str) -> str:
     program = ROOT / "build" / "release" / name
     assert os.access(program, os.X_OK), f"{name} is not built: run `make build`"
     return str(program)
+
+
+def output_of(*command: object, **options: Any) -> str:
+    """Runs a command that must succeed; returns stdout and stderr together."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+        **options,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 def steep(*words: object, code: int | None = 0) -> str:
