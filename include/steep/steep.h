@@ -372,7 +372,7 @@ class TrainingSession {
   /// Writes a Chrome/Perfetto trace (ui.perfetto.dev) and stops recording. Throws IoError.
   void write_profile(const std::filesystem::path& path);
 
-  struct Impl;  ///< train/session.h
+  struct Impl;  ///< sessions/training_impl.h
 
  private:
   std::unique_ptr<Impl> impl_;

@@ -15,8 +15,8 @@ constexpr int64_t kSumPart = 16384;
 
 inline int64_t sum_parts(int64_t n) { return (n + kSumPart - 1) / kSumPart; }
 
-/// The inputs of every optimizer, as ops/optimizers.h has them: input `lr` may hold all settings,
-/// the rate first. States come behind these.
+/// The inputs of every optimizer, as ops/defs/optimizers/optimizers.h has them: input `lr` may hold
+/// all settings, the rate first. States come behind these.
 struct StepInputs {
   static constexpr int kLr = 2, kStep = 3, kGradScale = 4, kFirstState = 5;
   bool has_settings = false;

@@ -9,11 +9,11 @@
 #include "bindings.h"
 #include "contrib/contrib.h"
 #include "device/device.h"
-#include "engine.h"
-#include "model/import.h"
+#include "model/import/import.h"
 #include "ops/build.h"
 #include "ops/wide.h"
 #include "passes/pipeline.h"
+#include "program/engine.h"
 #include "steep/error.h"
 
 namespace steep::python {

@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "bindings.h"
-#include "model/import.h"
-#include "module/gradient_program.h"
+#include "model/import/import.h"
 #include "runtime/memory.h"
+#include "sessions/gradient_program.h"
 #include "steep/error.h"
 #include "steep/steep.h"
 

@@ -9,8 +9,8 @@
 
 #include "cli/command_line.h"
 #include "cli/model_options.h"
+#include "data/convert.h"
 #include "steep/error.h"
-#include "train/convert.h"
 #include "train/names.h"
 
 namespace steep::cli {

@@ -6,9 +6,9 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
-#include "engine.h"
 #include "ir/seed.h"
-#include "model/import.h"
+#include "model/import/import.h"
+#include "program/engine.h"
 
 namespace steep::cli {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "data/files.h"
 #include "steep/gradient.h"
-#include "train/files.h"
 
 namespace steep::cli {
 namespace {

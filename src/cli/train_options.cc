@@ -9,11 +9,11 @@
 #include <system_error>
 #include <utility>
 
+#include "checkpoint/checkpoint.h"
 #include "cli/command_line.h"
 #include "cli/keep.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
-#include "train/checkpoint.h"
 
 namespace steep::cli {
 namespace {

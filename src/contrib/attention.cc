@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "contrib/heads.h"
+#include "contrib/attention_helpers.h"
 
 namespace steep {
 namespace {

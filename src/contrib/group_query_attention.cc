@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "contrib/heads.h"
+#include "contrib/attention_helpers.h"
 
 namespace steep {
 namespace {

@@ -1,7 +1,7 @@
 // Attention of queries, keys and values that are there, side by side or packed into one another.
 #include <fmt/format.h>
 
-#include "contrib/heads.h"
+#include "contrib/attention_helpers.h"
 
 namespace steep {
 namespace {

@@ -1,4 +1,4 @@
-// If and steep.Loop at run time (ops/if.cc, ops/loop.cc).
+// If and steep.Loop at run time (ops/defs/if.cc, ops/defs/loop.cc).
 
 #include <fmt/format.h>
 

@@ -16,7 +16,7 @@ inline constexpr char kStopGradientKey[] = "steep.stop_gradient";
 /// With an attribute's name behind it, as a node's metadata: the attribute in decimal, where
 /// float32, ONNX's type for it, has too few digits. float64 tensors want them.
 inline constexpr char kDigitsKey[] = "steep.digits.";
-/// Metadata of a BatchNormalization in training: kSampleVariance of ops/batch_norm.h.
+/// Metadata of a BatchNormalization in training: kSampleVariance of ops/defs/batch_norm.h.
 inline constexpr char kSampleVarianceKey[] = "steep.sample_variance";
 
 /// Appends the dims; unknown ones stay empty.

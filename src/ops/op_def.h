@@ -1,7 +1,8 @@
-// What Steep knows of one operator. Each op has one file, ops/<name>.cc, which defines one constant
-// OpDef; ops/registry.cc lists them. Kernels live with their provider under the same file stem.
+// What Steep knows of one operator. Each op has one file, ops/defs/<name>.cc, which defines one
+// constant OpDef; ops/registry.cc lists them. Kernels live with their provider under the same file
+// stem.
 //
-//   // ops/tanh.cc
+//   // ops/defs/tanh.cc
 //   Grads tanh_vjp(Node n, Grads dy) { Value y = n.output(0); return {dy[0] * (1.0 - y * y)}; }
 //   extern const OpDef kTanh = {.name = "Tanh", .elementwise = true, .vjp = tanh_vjp};
 #pragma once

@@ -11,7 +11,7 @@
 
 #include "ops/build.h"
 #include "ops/op_def.h"
-#include "ops/own_types.h"
+#include "ops/steep_types.h"
 #include "steep/error.h"
 
 namespace steep {

@@ -7,9 +7,9 @@
 
 #include "autodiff/gradient.h"
 #include "device/device.h"
-#include "model/import.h"
+#include "model/import/import.h"
+#include "ops/defs/with_gradient.h"
 #include "ops/op_def.h"
-#include "ops/with_gradient.h"
 #include "runtime/budget.h"
 #include "runtime/memory.h"
 #include "steep/error.h"

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "data/convert.h"
 #include "steep/data.h"
 #include "steep/error.h"
-#include "train/convert.h"
 
 namespace steep {
 namespace {

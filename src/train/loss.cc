@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "ops/build.h"
-#include "ops/losses.h"
+#include "ops/defs/losses.h"
 #include "ops/op_def.h"
 #include "ops/wide.h"
 #include "steep/error.h"

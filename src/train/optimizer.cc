@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/optimizers.h"
+#include "ops/defs/optimizers/optimizers.h"
 #include "runtime/zeros.h"
 #include "steep/error.h"
-#include "train/own_optimizer.h"
+#include "train/custom_optimizer.h"
 #include "train/weight.h"
 
 namespace steep {

@@ -1,4 +1,4 @@
-// Optimizers, as nodes of the step's graph. The arithmetic is in ops/{sgd,adam,lamb,…}.cc.
+// Optimizers, as nodes of the step's graph. The arithmetic is in ops/defs/optimizers/.
 #pragma once
 
 #include <string>

@@ -106,7 +106,7 @@ End end_of(const std::function<void()>& call, int64_t from, int64_t until) {
 using Prepare = std::function<std::function<void()>()>;
 using Good = std::function<bool()>;
 constexpr int kTerminated = 77;
-// A model that is parsed half way is lost, for it cannot be destroyed (model/check.cc).
+// A model that is parsed half way is lost, for it cannot be destroyed (model/import/check.cc).
 constexpr int64_t kLostByParsing = 500;
 
 class Attack : public ::testing::Test {

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
+#include "checkpoint/checkpoint.h"
+#include "data/files.h"
 #include "steep/error.h"
-#include "train/checkpoint.h"
-#include "train/files.h"
 #include "train/temp_folder.h"
 
 namespace steep::testing {

@@ -1,5 +1,5 @@
 // A graph that runs forward and backward as a tape asks for it.
-#include "module/gradient_program.h"
+#include "sessions/gradient_program.h"
 
 #include <gtest/gtest.h>
 

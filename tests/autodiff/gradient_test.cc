@@ -5,8 +5,8 @@
 #include <cmath>
 #include <set>
 
-#include "engine.h"
 #include "ops/build.h"
+#include "program/engine.h"
 #include "steep/error.h"
 
 namespace steep {

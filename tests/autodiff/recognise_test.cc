@@ -7,8 +7,8 @@
 #include <cmath>
 #include <random>
 
-#include "engine.h"
 #include "model/onnx_text.h"
+#include "program/engine.h"
 
 namespace steep {
 namespace {

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "errors/refused.h"
-#include "model/wire.h"
+#include "model/read/wire.h"
 #include "steep/error.h"
 
 namespace steep {

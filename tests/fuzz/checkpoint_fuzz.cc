@@ -7,10 +7,10 @@
 #include <span>
 #include <string>
 
+#include "checkpoint/manifest.h"
+#include "data/npz.h"
+#include "data/safetensors.h"
 #include "steep/error.h"
-#include "train/manifest.h"
-#include "train/npz.h"
-#include "train/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace steep;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "model/import.h"
+#include "model/import/import.h"
 #include "steep/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

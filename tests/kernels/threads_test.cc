@@ -8,10 +8,10 @@
 #include <functional>
 
 #include "autodiff/gradient.h"
-#include "engine.h"
 #include "kernels/run_kernel.h"
 #include "ops/build.h"
 #include "ops/op_def.h"
+#include "program/engine.h"
 
 namespace steep {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "model/import.h"
+#include "model/import/import.h"
 
 namespace steep::testing {
 

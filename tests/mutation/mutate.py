@@ -1,6 +1,6 @@
 """Do the op rows notice a wrong gradient rule? Breaks rules on purpose and counts who is caught.
 
-A mutant is one change in one gradient rule of src/ops: a sign flipped, a factor or a summand
+A mutant is one change in one gradient rule of src/ops/defs: a sign flipped, a factor or a summand
 dropped, a product made a quotient, a constant changed. It is built in a copy of the tree
 (build/mutation), and the rows of its operators (tests/ops) run against it. A mutant that passes
 them all has survived: either the rows are blind, or the change changes nothing (EQUIVALENT says
@@ -30,6 +30,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+DEFS = Path("src/ops/defs")
 WORK = ROOT / "build" / "mutation"
 WANTED = 0.95
 SECONDS = 900  # for the rows of one mutant; one that hangs is caught
@@ -80,6 +81,7 @@ def mutants(path: Path) -> list[Mutant]:
     if ".vjp" not in text:
         return []
     all_lines = text.splitlines()
+    name = str(path.relative_to(ROOT / DEFS))
     found = []
     for number in rule_lines(text):
         line = all_lines[number]
@@ -90,7 +92,7 @@ def mutants(path: Path) -> list[Mutant]:
             for match in re.finditer(pattern, code):
                 changed = code[: match.start()] + match.expand(replacement) + code[match.end() :]
                 if (path.name, line.strip()) not in EQUIVALENT:
-                    found.append(Mutant(path.name, number + 1, line, changed, change))
+                    found.append(Mutant(name, number + 1, line, changed, change))
     return found
 
 
@@ -154,7 +156,7 @@ class Tree:
 
 def judge(tree: Tree, mutant: Mutant) -> str:
     """ "caught", "survived", or "invalid" when it does not compile."""
-    path = tree.source / "src" / "ops" / mutant.file
+    path = tree.source / DEFS / mutant.file
     original = path.read_text()
     lines = original.splitlines(keepends=True)
     assert lines[mutant.line - 1].rstrip("\n") == mutant.before
@@ -172,7 +174,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ops", nargs="+", help="files of src/ops, without .cc")
+    parser.add_argument("--ops", nargs="+", help="files of src/ops/defs, without .cc")
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--all", action="store_true")
@@ -180,7 +182,7 @@ def main() -> int:
     args = parser.parse_args()
     chosen = [
         m
-        for path in sorted((ROOT / "src" / "ops").glob("*.cc"))
+        for path in sorted((ROOT / DEFS).rglob("*.cc"))
         if args.ops is None or path.stem in args.ops
         for m in mutants(path)
     ]
@@ -191,7 +193,7 @@ def main() -> int:
         return 0
     WORK.mkdir(parents=True, exist_ok=True)
     tree = Tree()
-    files = {tree.source / "src" / "ops" / m.file for m in chosen}
+    files = {tree.source / DEFS / m.file for m in chosen}
     if not tree.rows_pass(sorted({op for path in files for op in operators(path)})):
         sys.exit("mutate: the rows fail without a mutant")
     verdicts: dict[str, list[str]] = {"caught": [], "survived": [], "invalid": []}

@@ -8,10 +8,10 @@
 
 #include "autodiff/gradient.h"
 #include "autodiff/recognise.h"
-#include "engine.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
 #include "plan/plan.h"
+#include "program/engine.h"
 
 namespace steep {
 namespace {

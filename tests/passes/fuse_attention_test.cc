@@ -8,10 +8,10 @@
 #include <random>
 
 #include "autodiff/gradient.h"
-#include "engine.h"
 #include "ir/seed.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
+#include "program/engine.h"
 
 namespace steep {
 namespace {

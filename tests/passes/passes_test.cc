@@ -7,11 +7,11 @@
 
 #include "autodiff/gradient.h"
 #include "device/device.h"
-#include "engine.h"
 #include "ir/seed.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
 #include "passes/specialise.h"
+#include "program/engine.h"
 #include "steep/error.h"
 
 namespace steep {

@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "autodiff/gradient.h"
-#include "engine.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
+#include "program/engine.h"
 #include "steep/error.h"
 
 namespace steep {

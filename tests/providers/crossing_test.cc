@@ -7,9 +7,9 @@
 #include <set>
 
 #include "device/boundary.h"
-#include "engine.h"
 #include "kernels/run_kernel.h"
 #include "ops/build.h"
+#include "program/engine.h"
 #include "providers/mirror.h"
 
 namespace steep {

@@ -12,8 +12,8 @@
 
 #include "autodiff/gradient.h"
 #include "device/boundary.h"
-#include "engine.h"
 #include "ops/build.h"
+#include "program/engine.h"
 #include "steep/error.h"
 #include "steep/inference.h"
 #include "train/models.h"

@@ -9,15 +9,15 @@
 #include <cstring>
 
 #include "autodiff/gradient.h"
+#include "custom/offers.h"
 #include "device/boundary.h"
-#include "engine.h"
 #include "errors/refused.h"
+#include "program/engine.h"
 #include "providers/mirror.h"
 #include "steep/check.h"
 #include "steep/gradient.h"
 #include "steep/ops.h"
 #include "train/models.h"
-#include "train/offers.h"
 
 namespace steep {
 namespace {

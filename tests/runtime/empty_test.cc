@@ -3,8 +3,8 @@
 
 #include <chrono>
 
-#include "engine.h"
 #include "ops/build.h"
+#include "program/engine.h"
 
 namespace steep {
 namespace {

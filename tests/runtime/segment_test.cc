@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "autodiff/gradient.h"
-#include "engine.h"
 #include "ops/build.h"
+#include "program/engine.h"
 #include "steep/error.h"
 
 namespace steep {

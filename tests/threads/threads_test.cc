@@ -13,9 +13,9 @@
 #include <thread>
 
 #include "autodiff/gradient.h"
-#include "engine.h"
 #include "model/onnx_text.h"
 #include "ops/build.h"
+#include "program/engine.h"
 #include "providers/mirror.h"
 #include "steep/check.h"
 #include "steep/gradient.h"

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "data/convert.h"
 #include "steep/error.h"
-#include "train/convert.h"
 #include "train/models.h"
 
 namespace steep {

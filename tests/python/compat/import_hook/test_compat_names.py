@@ -179,7 +179,7 @@ def test_the_program_runs_scripts(tmp_path):
 
 def test_the_distribution_serves_them_in_every_process(tmp_path):
     pytest.importorskip("setuptools")
-    project = (ROOT / "compat/pyproject.toml").read_text()
+    project = (ROOT / "packaging/steep-compat/pyproject.toml").read_text()
     assert set(re.findall(r'(?:version = "|==)([\d.]+)', project)) == {steep.__version__}
     code = """
 import sys, os, zipfile
@@ -192,7 +192,7 @@ zipfile.ZipFile(os.path.join(target, name)).extractall(target)
     copy = tmp_path / "source"
     copy.mkdir()
     for file in ("pyproject.toml", "setup.py", "steep-compat.pth", "_steep_compat.py"):
-        (copy / file).write_text((ROOT / "compat" / file).read_text())
+        (copy / file).write_text((ROOT / "packaging/steep-compat" / file).read_text())
     built = python("-W", "ignore", "-c", code, copy, tmp_path)
     assert built.returncode == 0, built.stderr
     started = "import site, sys; site.addsitedir(sys.argv[1]); "

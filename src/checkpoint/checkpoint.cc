@@ -1,0 +1,308 @@
+#include "checkpoint/checkpoint.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+#include "data/files.h"
+#include "data/safetensors.h"
+#include "runtime/budget.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kModel = "model.safetensors";
+constexpr const char* kOptimizer = "optimizer.safetensors";
+constexpr const char* kManifest = "manifest.json";
+constexpr std::array kFiles = {kModel, kOptimizer, kManifest};
+constexpr const char* kTemporary = ".steep-tmp.";
+constexpr const char* kOld = ".steep-old.";
+
+/// Absolute, without a trailing slash; of a symbolic link, what it points to.
+fs::path resolve(const fs::path& path) {
+  fs::path clean = fs::absolute(path).lexically_normal();
+  if (!clean.has_filename()) clean = clean.parent_path();
+  fs::path target = follow_links(clean).lexically_normal();
+  return target.has_filename() ? target : target.parent_path();
+}
+
+/// Folders beside `target` named target + `mark` + anything, in order of name.
+std::vector<fs::path> siblings(const fs::path& target, const std::string& mark) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  const std::string prefix = target.filename().string() + mark;
+  for (auto it = fs::directory_iterator(target.parent_path(), error);
+       !error && it != fs::directory_iterator(); it.increment(error)) {
+    std::error_code ignored;
+    if (it->path().filename().string().starts_with(prefix) && !it->is_symlink(ignored) &&
+        it->is_directory(ignored)) {
+      found.push_back(it->path());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+/// Removes the files that a checkpoint has, then the folder if nothing else is in it.
+void remove_checkpoint(const fs::path& folder) {
+  for (const char* name : kFiles) remove_file(folder / name);
+  remove_folder(folder);
+}
+
+/// Removes what saves that died left behind. Old checkpoints that were moved away go only once
+/// `target` exists.
+void remove_stale(const fs::path& target) {
+  std::vector<fs::path> stale = siblings(target, kTemporary);
+  std::error_code error;
+  if (fs::exists(target, error)) {
+    for (fs::path& path : siblings(target, kOld)) stale.push_back(std::move(path));
+  }
+  if (stale.empty()) return;
+  // One of them may be what a power loss, as long as nobody synced, would bring back to `target`.
+  sync_folder(target.parent_path());
+  for (const fs::path& path : stale) remove_checkpoint(path);
+}
+
+void refuse_foreign_folder(const fs::path& target) {
+  std::error_code error;
+  const auto status = fs::symlink_status(target, error);
+  if (status.type() == fs::file_type::not_found) return;
+  if (status.type() != fs::file_type::directory) throw_io("write", target, ENOTDIR);
+  fs::directory_iterator it(target, error);
+  if (error == std::errc::no_such_file_or_directory) return;  // another save just moved it away
+  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (std::find(kFiles.begin(), kFiles.end(), name) == kFiles.end()) {
+      throw IoError(ErrorParts{
+          .what = fmt::format("{} is not overwritten: it holds other files", target.string()),
+          .expected = "a checkpoint, an empty folder or nothing",
+          .received = name,
+          .remedy = "give the checkpoint a folder of its own"});
+    }
+  }
+  if (error) throw_io("read", target, error.value());
+}
+
+/// A folder of a name that nobody has, beside `target`.
+fs::path make_temporary(const fs::path& target) {
+  fs::path folder = unused_name(target, kTemporary);
+  if (!make_folder(folder)) throw_io("create", folder, EEXIST);
+  return folder;
+}
+
+FileRecord write_tensors(const fs::path& path, const std::map<std::string, Tensor>& tensors) {
+  FileWriter file(path);
+  write_safetensors(file, tensors);
+  file.sync();
+  return {file.bytes(), file.crc()};
+}
+
+void write_folder(const fs::path& folder, const Checkpoint& checkpoint) {
+  std::map<std::string, FileRecord> files;
+  files[kModel] = write_tensors(folder / kModel, checkpoint.weights);
+  files[kOptimizer] = write_tensors(folder / kOptimizer, checkpoint.moments);
+  FileWriter manifest(folder / kManifest);
+  manifest.write(write_manifest(checkpoint, files));
+  manifest.sync();
+  sync_folder(folder);
+}
+
+/// Throws where read_checkpoint() would, but for the tensors' bytes: what cannot be loaded must not
+/// replace what can.
+void read_back(const fs::path& folder, const Checkpoint& written) {
+  Checkpoint read;
+  std::map<std::string, FileRecord> files;
+  read_manifest(FileSource(folder / kManifest), &read, &files);
+  bool same = read.fingerprint == written.fingerprint && read.step == written.step &&
+              read.seed == written.seed && read.run_count == written.run_count &&
+              read.clean_steps == written.clean_steps && files.size() == 2;
+  for (const char* name : {kModel, kOptimizer}) {
+    const FileSource source(folder / name);
+    same = same && source.size() == files[name].bytes;
+    if (same) read_safetensors_header(source);
+  }
+  if (!same) {
+    throw IoError(ErrorParts{.what = folder.string() + " was changed while it was written",
+                             .remedy = "save again; nothing was replaced"});
+  }
+}
+
+/// Puts `folder` where `target` is or was. Returns what is to be removed afterwards, or an empty
+/// path.
+fs::path put_in_place(const fs::path& folder, const fs::path& target) {
+  std::error_code error;
+  if (!fs::exists(target, error)) {
+    rename_path(folder, target);
+    return {};
+  }
+  if (exchange_paths(folder, target)) return folder;
+  // Removals come first: a power loss must not bring back an older one beside this.
+  sync_folder(target.parent_path());
+  fs::path old = target;
+  old += kOld + folder.extension().string().substr(1);  // the digits
+  rename_path(target, old);
+  try {
+    rename_path(folder, target);
+  } catch (...) {
+    rename_path(old, target);
+    throw;
+  }
+  return old;
+}
+
+[[noreturn]] void refuse(const fs::path& file, const std::string& why,
+                         const std::string& remedy = "") {
+  throw CheckpointError(ErrorParts{
+      .what = fmt::format("{} cannot be loaded: {}", file.string(), why),
+      .remedy = remedy.empty() ? "load an older checkpoint; nothing was changed" : remedy});
+}
+
+/// Device and number of a folder: what it is, whatever it is called.
+using Identity = std::pair<dev_t, ino_t>;
+
+Identity identity_of(const struct stat& info) { return {info.st_dev, info.st_ino}; }
+
+/// Of a folder that was opened. Its files are opened at once, so that they stay readable when a
+/// save replaces and removes it.
+Checkpoint read_folder(const Descriptor& opened, const fs::path& folder) {
+  Checkpoint checkpoint;
+  fs::path file;
+  const auto open = [&](const char* name) {
+    file = folder / name;
+    return FileSource(opened.get(), name, file);
+  };
+  try {
+    const FileSource manifest = open(kManifest), model = open(kModel), optimizer = open(kOptimizer);
+    std::map<std::string, FileRecord> files;
+    file = folder / kManifest;
+    read_manifest(manifest, &checkpoint, &files);
+    for (const char* name : {kModel, kOptimizer}) {
+      const auto record = files.find(name);
+      if (record == files.end() || files.size() != 2) refuse(file, "its list of files is damaged");
+      file = folder / name;
+      const FileSource& source = name == kModel ? model : optimizer;
+      if (source.size() != record->second.bytes) {
+        refuse(file,
+               fmt::format("it has {} bytes instead of {}", source.size(), record->second.bytes));
+      }
+      if (crc32c_of(source) != record->second.crc) refuse(file, "its checksum does not match");
+      (name == kModel ? checkpoint.weights : checkpoint.moments) =
+          read_safetensors(source, current_limits());
+    }
+  } catch (const CheckpointError&) {
+    throw;
+  } catch (const OutOfMemoryError&) {
+    throw;
+  } catch (const Error& error) {
+    refuse(file, error.parts().what, error.parts().remedy);
+  }
+  return checkpoint;
+}
+
+/// What is at `path`; none when there is nothing. Where a save replaced it while it was read, it is
+/// read again.
+std::optional<Checkpoint> read_present(const fs::path& path) {
+  constexpr auto kPatience = std::chrono::minutes(1);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  for (;;) {
+    const Descriptor opened(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (opened.get() < 0 && errno == ENOENT) return {};
+    struct stat before {
+    }, now{};
+    if (opened.get() < 0 || ::fstat(opened.get(), &before) != 0) {
+      refuse(path, std::generic_category().message(errno), "check the path");
+    }
+    try {
+      return read_folder(opened, path);
+    } catch (const CheckpointError&) {
+      const bool there = ::stat(path.c_str(), &now) == 0;
+      if (there && identity_of(now) == identity_of(before)) throw;
+      if (std::chrono::steady_clock::now() > deadline) throw;
+      if (!there) return {};
+    }
+  }
+}
+
+}  // namespace
+
+void check_checkpoint_destination(const fs::path& path) {
+  const fs::path target = resolve(path);
+  refuse_foreign_folder(target);
+  fs::path parent = target.parent_path();
+  std::error_code error;
+  while (parent.has_relative_path() && !fs::exists(fs::symlink_status(parent, error))) {
+    parent = parent.parent_path();
+  }
+  if (!fs::is_directory(parent, error)) throw_io("write into", parent, ENOTDIR);
+  if (::faccessat(AT_FDCWD, parent.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+    throw_io("write into", parent, errno);
+  }
+  struct stat info {};
+  if (::lstat(unused_name(target, kTemporary).c_str(), &info) != 0 && errno != ENOENT) {
+    throw_io("write", target, errno);
+  }
+}
+
+void write_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
+  const fs::path target = resolve(path);
+  std::error_code error;
+  if (!fs::exists(target, error)) make_folders(target.parent_path());
+  refuse_foreign_folder(target);
+  const DiskLock lock(target);
+  if (lock.exclusive()) remove_stale(target);
+
+  const fs::path folder = make_temporary(target);
+  fs::path old;
+  try {
+    write_folder(folder, checkpoint);
+    read_back(folder, checkpoint);
+    lock.verify();
+    refuse_foreign_folder(target);  // what stands there may be another thing by now
+    old = put_in_place(folder, target);
+  } catch (...) {
+    remove_checkpoint(folder);
+    throw;
+  }
+  sync_parent(target);
+  if (!old.empty()) remove_checkpoint(old);
+}
+
+Checkpoint read_checkpoint(const fs::path& path) {
+  const fs::path target = resolve(path);
+  // Where names cannot be swapped, a save moves the old checkpoint away for a moment, or died then.
+  // One look takes several, between which saves may come and go: a few have to agree on nothing.
+  constexpr int kLooks = 10;
+  for (int i = 0, nothing = 0; i < 1000 && nothing < kLooks; ++i) {
+    if (auto present = read_present(target)) return *std::move(present);
+    const std::vector<fs::path> olds = siblings(target, kOld);
+    for (const fs::path& old : olds) {
+      try {
+        if (auto moved = read_present(old)) return *std::move(moved);
+      } catch (const CheckpointError&) {
+        // Half removed, because it had been replaced; another may be whole.
+      }
+    }
+    std::error_code error;
+    if (!olds.empty() || fs::exists(target, error)) continue;
+    ++nothing;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  refuse(target, "there is no such folder", "check the path");
+}
+
+}  // namespace steep

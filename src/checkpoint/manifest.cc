@@ -1,0 +1,198 @@
+#include "checkpoint/manifest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <climits>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "runtime/crc32c.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kVersion = 1;
+constexpr size_t kMaxUser = size_t{1} << 20;
+constexpr size_t kMaxManifest = size_t{4} << 20;
+constexpr int kMaxDepth = 64;
+constexpr std::string_view kTail = ",\n  \"crc32c\": \"";  // 8 digits and kEnd follow
+constexpr std::string_view kEnd = "\"\n}\n";
+
+/// Deepest nesting of JSON text, counted without building anything.
+int depth_of(std::string_view text) {
+  int depth = 0, deepest = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      if (c == '"') quoted = false;
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '{' || c == '[') {
+      deepest = std::max(deepest, ++depth);
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+Json parse(std::string_view text, int max_depth, const std::string& name) {
+  if (depth_of(text) > max_depth)
+    throw DataError(ErrorParts{.what = name + " is nested too deeply"});
+  Json json = Json::parse(text, nullptr, false);
+  if (json.is_discarded()) throw DataError(ErrorParts{.what = name + " is not valid JSON"});
+  return json;
+}
+
+/// The member `key` of the wanted kind.
+template <typename T>
+T get(const Json& json, const char* key, bool (Json::*is)() const noexcept) {
+  const auto found = json.find(key);
+  if (found == json.end() || !((*found).*is)()) {
+    throw DataError(ErrorParts{.what = fmt::format("the manifest has no valid '{}'", key)});
+  }
+  return found->template get<T>();
+}
+
+uint64_t get_count(const Json& json, const char* key) {
+  return get<uint64_t>(json, key, &Json::is_number_unsigned);
+}
+
+std::string get_text(const Json& json, const char* key) {
+  return get<std::string>(json, key, &Json::is_string);
+}
+
+uint32_t parse_crc(std::string_view text) {
+  uint32_t crc = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), crc, 16);
+  if (text.size() != 8 || error != std::errc{} || end != text.data() + text.size()) {
+    throw DataError("a checksum in the manifest is damaged");
+  }
+  return crc;
+}
+
+void check_ranges(const Checkpoint& c) {
+  if (c.step < 0) throw DataError("the checkpoint's step is out of range");
+  if (!std::isfinite(c.lr)) throw DataError("the checkpoint's lr is not finite");
+  if (!(c.loss_scale >= 0) || !std::isfinite(c.loss_scale) || c.clean_steps < 0) {
+    throw DataError("the checkpoint's loss scale is out of range");
+  }
+  if (c.threads < 0) throw DataError("the checkpoint's number of threads is out of range");
+}
+
+}  // namespace
+
+std::string write_manifest(const Checkpoint& checkpoint,
+                           const std::map<std::string, FileRecord>& files) {
+  if (checkpoint.user.size() > kMaxUser) {
+    throw DataError(ErrorParts{.what = "the checkpoint's user data is too long",
+                               .expected = fmt::format("at most {} bytes", kMaxUser),
+                               .received = fmt::format("{} bytes", checkpoint.user.size())});
+  }
+  check_ranges(checkpoint);
+  Json json{{"format", "steep checkpoint"},
+            {"version", kVersion},
+            {"fingerprint", checkpoint.fingerprint},
+            {"step", checkpoint.step},
+            {"seed", checkpoint.seed},
+            {"run_count", checkpoint.run_count},
+            {"lr", checkpoint.lr},
+            {"schedule", checkpoint.schedule}};
+  if (checkpoint.loss_scale > 0) {
+    json["loss_scale"] = checkpoint.loss_scale;
+    json["clean_steps"] = checkpoint.clean_steps;
+  }
+  if (checkpoint.threads > 0) json["threads"] = checkpoint.threads;
+  for (const auto& [name, file] : files) {
+    json["files"][name] = {{"bytes", file.bytes}, {"crc32c", fmt::format("{:08x}", file.crc)}};
+  }
+  const Json user = parse(checkpoint.user, kMaxDepth, "the checkpoint's user data");
+  std::string text;
+  try {
+    text = json.dump(2);
+    text.resize(text.size() - 2);  // "\n}"
+    // In one line: with indentation it could grow a hundredfold.
+    text += ",\n  \"user\": " + user.dump() + "\n}";
+  } catch (const Json::exception&) {
+    throw DataError("the checkpoint's text is not valid UTF-8");
+  }
+  text = seal_manifest(std::move(text));
+  if (text.size() > kMaxManifest) {
+    throw DataError(ErrorParts{.what = "the checkpoint's user data is too long",
+                               .expected = fmt::format("at most {} bytes as JSON", kMaxManifest),
+                               .received = fmt::format("{} bytes", text.size())});
+  }
+  return text;
+}
+
+std::string seal_manifest(std::string json) {
+  json.resize(json.size() - 2);  // "\n}"
+  const uint32_t crc = crc32c(0, json.data(), json.size());
+  return fmt::format("{}{}{:08x}{}", json, kTail, crc, kEnd);
+}
+
+void read_manifest(const ByteSource& source, Checkpoint* checkpoint,
+                   std::map<std::string, FileRecord>* files) {
+  if (source.size() > kMaxManifest) throw DataError("the manifest is too long");
+  std::string text(static_cast<size_t>(source.size()), '\0');
+  source.read(0, text.data(), text.size());
+  const size_t tail = kTail.size() + 8 + kEnd.size();
+  const size_t body = text.size() < tail ? 0 : text.size() - tail;
+  const std::string_view end = std::string_view(text).substr(body);
+  if (body == 0 || !end.starts_with(kTail) || !end.ends_with(kEnd)) {
+    throw DataError("the manifest is cut off or damaged at its end");
+  }
+  const uint32_t crc = crc32c(0, text.data(), body);
+  if (end.substr(kTail.size(), 8) != fmt::format("{:08x}", crc)) {
+    throw DataError("the manifest's checksum does not match");
+  }
+
+  const Json json = parse(text, kMaxDepth + 1, "the manifest");
+  if (get_text(json, "format") != "steep checkpoint") throw DataError("it is no Steep checkpoint");
+  if (const uint64_t version = get_count(json, "version"); version != kVersion) {
+    throw DataError(ErrorParts{.what = "the checkpoint's format version is unknown",
+                               .expected = std::to_string(kVersion),
+                               .received = std::to_string(version),
+                               .remedy = "load it with the version of Steep that wrote it"});
+  }
+  checkpoint->fingerprint = get_text(json, "fingerprint");
+  const auto count = [&](const char* key) {
+    const uint64_t value = get_count(json, key);
+    if (value > static_cast<uint64_t>(INT64_MAX)) {
+      throw DataError(ErrorParts{.what = fmt::format("the manifest's {} is too large", key)});
+    }
+    return static_cast<int64_t>(value);
+  };
+  checkpoint->step = count("step");
+  checkpoint->seed = get_count(json, "seed");
+  checkpoint->run_count = get_count(json, "run_count");
+  checkpoint->lr = get<double>(json, "lr", &Json::is_number);
+  checkpoint->schedule = get_text(json, "schedule");
+  if (json.contains("loss_scale")) {
+    checkpoint->loss_scale = get<double>(json, "loss_scale", &Json::is_number);
+    checkpoint->clean_steps = count("clean_steps");
+    if (!(checkpoint->loss_scale > 0)) throw DataError("the manifest's loss scale is out of range");
+  }
+  if (json.contains("threads")) {
+    checkpoint->threads = static_cast<int>(std::min<int64_t>(count("threads"), INT_MAX));
+  }
+  check_ranges(*checkpoint);
+  const auto user = json.find("user");
+  if (user == json.end()) throw DataError("the manifest has no valid 'user'");
+  checkpoint->user = user->dump();
+  const Json listed = get<Json>(json, "files", &Json::is_object);
+  for (const auto& [name, record] : listed.items()) {
+    if (!record.is_object()) throw DataError("the manifest's list of files is damaged");
+    (*files)[name] = {get_count(record, "bytes"), parse_crc(get_text(record, "crc32c"))};
+  }
+}
+
+}  // namespace steep

@@ -1,0 +1,373 @@
+#include "custom/registrar.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <climits>
+#include <set>
+#include <utility>
+
+#include "train/optimizer.h"
+
+namespace steep {
+namespace {
+
+constexpr int kIrVersion = 10;
+
+/// A model of functions alone.
+onnx::ModelProto library_of(const std::vector<onnx::FunctionProto>& functions) {
+  onnx::ModelProto model;
+  model.set_ir_version(kIrVersion);
+  model.mutable_graph()->set_name("functions");
+  for (const auto& f : functions) {
+    *model.add_functions() = f;
+    for (const auto& import : f.opset_import()) {
+      const auto& there = model.opset_import();
+      if (std::none_of(there.begin(), there.end(),
+                       [&](const auto& i) { return i.domain() == import.domain(); }))
+        *model.add_opset_import() = import;
+    }
+  }
+  return model;
+}
+
+/// ONNX's checker wants names of outputs: those that have none are no outputs.
+OwnGradient gradient_of(onnx::FunctionProto function) {
+  OwnGradient gradient;
+  std::vector<std::string> names;
+  for (int i = 0; i < function.output_size(); ++i) {
+    if (function.output(i).empty()) continue;
+    names.push_back(function.output(i));
+    gradient.wrt.push_back(i);
+  }
+  function.clear_output();
+  for (const std::string& name : names) function.add_output(name);
+  gradient.function = std::move(function);
+  return gradient;
+}
+
+bool begins_with(const std::string& text, std::string_view start) {
+  return text.compare(0, start.size(), start) == 0;
+}
+
+/// What of a function is quoted to its user, and found by name.
+void check_names(const onnx::FunctionProto& f) {
+  std::vector<std::string> names{f.domain(), f.name()};
+  for (const auto* list : {&f.input(), &f.output(), &f.attribute()})
+    names.insert(names.end(), list->begin(), list->end());
+  for (const auto& attribute : f.attribute_proto()) names.push_back(attribute.name());
+  for (const std::string& name : names) {
+    if (is_utf8(name)) continue;
+    refuse_function(f, "A name in a function is not valid UTF-8.", "text", quote(name),
+                    "Rename it.");
+  }
+}
+
+void check_domain(const onnx::FunctionProto& f) {
+  const std::string& domain = f.domain();
+  const bool onnx = domain.empty() || domain == "ai.onnx" || begins_with(domain, "ai.onnx.");
+  const bool ours = domain == "steep" || begins_with(domain, "steep.");
+  if (!onnx && !ours) return;
+  refuse_function(f, "The domain of an operator is reserved.", "a domain of your own",
+                  fmt::format("\"{}\", which is {}", quote(domain), onnx ? "ONNX's" : "Steep's"),
+                  ours ? "Give it another domain; optimizers are of the domain \"steep.optimizer\"."
+                       : "Give it another domain.");
+}
+
+/// What no checker of ONNX's looks at.
+void check_body(const onnx::FunctionProto& f) {
+  check_names(f);
+  if (!f.overload().empty()) {
+    refuse_function(f, "A function is an overload of a name.", "one function of a name",
+                    quote(f.overload()), "Give it a name of its own.");
+  }
+  std::set<std::string> declared(f.attribute().begin(), f.attribute().end());
+  for (const auto& attribute : f.attribute_proto()) declared.insert(attribute.name());
+  each_node_of(f, [&](const onnx::NodeProto& node) {
+    for (const auto& attribute : node.attribute()) {
+      const std::string& name = attribute.ref_attr_name();
+      if (name.empty() || declared.count(name) != 0) continue;
+      refuse_function(f,
+                      "A node in a function reads an attribute that the function does not declare.",
+                      fmt::format("{}", fmt::join(declared, ", ")),
+                      fmt::format("@{} in {}", quote(name), quote(display_name(node))),
+                      "Declare it: Name <attribute: float = 1.0> (inputs) => (outputs).");
+    }
+  });
+  std::set<std::string> made(f.input().begin(), f.input().end());
+  for (const auto& node : f.node()) made.insert(node.output().begin(), node.output().end());
+  for (const auto& name : f.output()) {
+    if (made.count(name) != 0) continue;
+    refuse_function(f, "An output of a function has a name that nothing defines.",
+                    "a result of its nodes", quote(name), "Name what a node of its body makes.");
+  }
+}
+
+void check_gradient(const onnx::FunctionProto& f, const onnx::FunctionProto& gradient) {
+  const int n = f.input_size(), m = f.output_size();
+  if (gradient.input_size() != n + 2 * m) {
+    refuse_function(
+        f, "The gradient of an operator takes another number of values.",
+        fmt::format("{}: {} inputs, {} outputs, {} gradients of outputs", n + 2 * m, n, m, m),
+        fmt::format("{}: {}", gradient.input_size(),
+                    quote(fmt::format("{}", fmt::join(gradient.input(), ", ")))),
+        "Let it take them all, whether it reads them or not.");
+  }
+  if (gradient.output_size() > n) {
+    refuse_function(f, "The gradient of an operator returns too many values.",
+                    fmt::format("at most {}, one for each input", n),
+                    fmt::format("{}", gradient.output_size()), "Leave out what no input gets.");
+  }
+  std::set<std::string> declared(f.attribute().begin(), f.attribute().end());
+  for (const auto& attribute : f.attribute_proto()) declared.insert(attribute.name());
+  std::vector<std::string> own(gradient.attribute().begin(), gradient.attribute().end());
+  for (const auto& attribute : gradient.attribute_proto()) own.push_back(attribute.name());
+  for (const std::string& name : own) {
+    if (declared.count(name) != 0) continue;
+    refuse_function(f, "The gradient has an attribute that its operator does not have.",
+                    declared.empty() ? "none" : fmt::format("{}", fmt::join(declared, ", ")),
+                    quote(name), "Give it to the operator, too.");
+  }
+}
+
+void check_optimizer_function(const onnx::FunctionProto& f) {
+  constexpr int kBeside = 3;  // gradient, lr, step: what it takes and does not return
+  if (f.domain() != kOptimizerDomain) {
+    refuse_function(f, "An optimizer is of another domain.",
+                    fmt::format("\"{}\"", kOptimizerDomain),
+                    fmt::format("\"{}\"", quote(f.domain())),
+                    "Give its function this domain: so are optimizers told from operators.");
+  }
+  const std::vector<std::string> ours = built_in_optimizers();
+  if (std::find(ours.begin(), ours.end(), f.name()) != ours.end()) {
+    refuse_function(f, "An optimizer of Steep's has this name.", "another name", f.name(),
+                    "Rename it.");
+  }
+  if (f.input_size() < kBeside + 1 || f.output_size() != f.input_size() - kBeside) {
+    refuse_function(
+        f, "An optimizer takes or returns another number of values.",
+        "(parameter, gradient, states…, lr, step) => (new parameter, new states…)",
+        fmt::format("({}) => ({})", quote(fmt::format("{}", fmt::join(f.input(), ", "))),
+                    quote(fmt::format("{}", fmt::join(f.output(), ", ")))),
+        "Let it return the parameter and each state, and nothing else.");
+  }
+  for (int i = 2; i < f.input_size() - 2; ++i) {
+    const std::string& name = f.input(i);
+    if (!name.empty() && name != "step" && name.find('/') == std::string::npos) continue;
+    refuse_function(f, "A state of an optimizer cannot have this name.",
+                    "a name that is not \"step\", and without \"/\"", quote(name),
+                    "Rename the input.");
+  }
+  for (const auto& attribute : f.attribute_proto()) {
+    if (attribute.name() != "weight_decay") continue;
+    const bool zero = attribute.type() == onnx::AttributeProto::FLOAT && attribute.f() == 0;
+    if (zero) continue;
+    refuse_function(f, "The weight decay of an optimizer has a default.",
+                    "weight_decay: float = 0.0, since the session's weight_decay is what counts",
+                    "another value or type", "Set the session's weight_decay instead.");
+  }
+}
+
+[[noreturn]] void refuse_twice(const onnx::FunctionProto& f) {
+  refuse_function(f, "A name is registered already, with another body or gradient.",
+                  "the same function, or another name", "a function that differs",
+                  "Take the registered one back first, or rename this one.");
+}
+
+std::string without_name(onnx::FunctionProto f) {
+  f.clear_name();
+  f.clear_domain();
+  return identity_of(f);
+}
+
+bool same(const OwnOp& a, const OwnOp& b) {
+  return a.provider == b.provider && identity_of(a.body) == identity_of(b.body) &&
+         a.gradient.has_value() == b.gradient.has_value() &&
+         (!a.gradient ||
+          (a.gradient->wrt == b.gradient->wrt &&
+           without_name(a.gradient->function) == without_name(b.gradient->function)));
+}
+
+/// As its author knows it.
+std::string known_as(const onnx::FunctionProto& f) {
+  const bool gradient = f.domain() == kGradientDomain;
+  return (gradient ? "gradient of " : "function ") + quote(gradient ? f.name() : qualified(f));
+}
+
+}  // namespace
+
+void refuse_function(const onnx::FunctionProto& f, std::string what, std::string expected,
+                     std::string received, std::string remedy) {
+  throw ModelError({.what = std::move(what),
+                    .node = quote(qualified(f)),
+                    .expected = std::move(expected),
+                    .received = std::move(received),
+                    .remedy = std::move(remedy)});
+}
+
+onnx::FunctionProto parse_function(std::span<const std::byte> bytes) {
+  onnx::FunctionProto function;
+  const bool fits = !bytes.empty() && bytes.size() <= static_cast<size_t>(INT_MAX);
+  if (fits && function.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())) &&
+      !function.name().empty()) {
+    return function;
+  }
+  throw ModelError({.what = "The bytes are no function.",
+                    .expected = "a serialised FunctionProto with a name",
+                    .received = fmt::format("{} bytes", bytes.size()),
+                    .remedy = "onnx.parser.parse_function(text).SerializeToString() makes such."});
+}
+
+void Registrar::add_op(onnx::FunctionProto f, std::optional<onnx::FunctionProto> gradient) {
+  check_domain(f);
+  check_body(f);
+  auto op = std::make_shared<OwnOp>();
+  op->body = std::move(f);
+  add(std::move(op), std::move(gradient));
+}
+
+void Registrar::add_offered(onnx::FunctionProto f, std::optional<onnx::FunctionProto> gradient,
+                            std::string provider, int64_t since, OfferedTypes types) {
+  check_domain(f);
+  check_names(f);
+  if (f.node_size() > 0) check_body(f);
+  auto op = std::make_shared<OwnOp>();
+  op->body = std::move(f);
+  op->provider = std::move(provider);
+  op->since = since;
+  offered_.emplace(function_id(op->body), std::move(types));
+  add(std::move(op), std::move(gradient));
+}
+
+void Registrar::add(std::shared_ptr<OwnOp> op, std::optional<onnx::FunctionProto> gradient) {
+  functions_.push_back(op->body);
+  if (gradient) {
+    check_gradient(op->body, *gradient);
+    op->gradient = gradient_of(std::move(*gradient));
+    check_body(op->gradient->function);
+    functions_.push_back(op->gradient->function);
+    // Whatever its name is: nothing calls it by that.
+    functions_.back().set_domain(kGradientDomain);
+    functions_.back().set_name(qualified(op->body));
+  }
+  const std::string id = function_id(op->body);
+  if (!ops_.emplace(id, op).second) refuse_twice(op->body);
+}
+
+void Registrar::add_optimizer(onnx::FunctionProto f) {
+  check_optimizer_function(f);
+  check_body(f);
+  auto optimizer = std::make_shared<OwnOptimizer>();
+  for (int i = 2; i < f.input_size() - 2; ++i) optimizer->states.push_back(f.input(i));
+  functions_.push_back(f);
+  const std::string name = f.name();
+  optimizer->body = std::move(f);
+  if (!optimizers_.emplace(name, optimizer).second) refuse_twice(optimizer->body);
+}
+
+std::vector<std::string> Registrar::finish(const Limits& limits) {
+  OwnFunctions all = *own_functions();
+  put_into(all);
+  check_recursion(all);
+  check_as_model(all, limits);
+  for (auto& [name, optimizer] : optimizers_) {
+    optimizer->library = library_of({optimizer->body});
+    add_own_functions(&optimizer->library, all);
+  }
+  std::vector<std::string> added;
+  change_own_functions([&](OwnFunctions& now) {
+    added = put_into(now);
+    for (const auto& [id, types] : offered_) {
+      const onnx::FunctionProto& f = ops_.at(id)->body;
+      offer_op(qualified(f), types, f.node_size() > 0);
+    }
+  });
+  return added;
+}
+
+std::vector<std::string> Registrar::put_into(OwnFunctions& all) const {
+  std::vector<std::string> added;
+  for (const auto& [id, op] : ops_) {
+    const auto [it, fresh] = all.ops.emplace(id, op);
+    if (fresh) {
+      added.push_back(qualified(op->body));
+    } else if (!same(*it->second, *op)) {
+      refuse_twice(op->body);
+    }
+  }
+  for (const auto& [name, optimizer] : optimizers_) {
+    const auto [it, fresh] = all.optimizers.emplace(name, optimizer);
+    if (fresh) {
+      added.push_back(qualified(optimizer->body));
+    } else if (identity_of(it->second->body) != identity_of(optimizer->body) ||
+               it->second->states != optimizer->states) {
+      refuse_twice(optimizer->body);
+    }
+  }
+  return added;
+}
+
+/// What is registered cannot call what is not, but what was taken back may have changed.
+void Registrar::check_recursion(const OwnFunctions& all) const {
+  for (const auto& [id, op] : ops_) {
+    std::set<std::string> seen;
+    std::vector<const OwnOp*> waiting{op.get()};
+    while (!waiting.empty()) {
+      const OwnOp* at = waiting.back();
+      waiting.pop_back();
+      auto look = [&, &start = id, &first = op](const onnx::FunctionProto& f, bool gradient) {
+        each_node_of(f, [&](const onnx::NodeProto& node) {
+          const std::string called = function_id(node);
+          if (called == start) {
+            refuse_function(
+                first->body, "A function calls itself.",
+                "a body and a gradient that do not come back to it",
+                fmt::format("{} in {}{}", quote(display_name(node)),
+                            gradient ? "the gradient of " : "", quote(qualified(at->body))),
+                gradient ? "Read the operator's outputs, which its gradient is given."
+                         : "ONNX functions must not be recursive.");
+          }
+          const auto next = all.ops.find(called);
+          if (next != all.ops.end() && seen.insert(called).second)
+            waiting.push_back(next->second.get());
+        });
+      };
+      look(at->body, false);
+      if (at->gradient) look(at->gradient->function, true);
+    }
+  }
+}
+
+/// Everything that is checked of functions in files: limits, versions, operators, names, tensors.
+void Registrar::check_as_model(const OwnFunctions& all, const Limits& limits) const {
+  const auto check = [&](const onnx::ModelProto& library) {
+    const std::string bytes = library.SerializeAsString();
+    read_model(std::as_bytes(std::span(bytes)), limits, false, {});
+  };
+  try {
+    check(library_of(functions_));
+  } catch (const ModelError& e) {
+    // The one at fault fails with what it calls alone, and calls nothing else that fails.
+    const onnx::FunctionProto* at_fault = &functions_.front();
+    int fewest = INT_MAX;
+    for (const auto& f : functions_) {
+      onnx::ModelProto library = library_of({f});
+      try {
+        add_own_functions(&library, all);
+        check(library);
+      } catch (const ModelError&) {
+        if (library.functions_size() >= fewest) continue;
+        at_fault = &f;
+        fewest = library.functions_size();
+      }
+    }
+    ErrorParts parts = e.parts();
+    parts.received = parts.what + (parts.received.empty() ? "" : " " + parts.received);
+    parts.what = fmt::format("The {} cannot be registered.", known_as(*at_fault));
+    if (parts.node.empty()) parts.node = quote(qualified(*at_fault));
+    throw ModelError(std::move(parts));
+  }
+}
+
+}  // namespace steep

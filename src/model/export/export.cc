@@ -1,0 +1,493 @@
+#include "model/export/export.h"
+
+#include <fmt/format.h>
+#include <onnx/checker.h>
+#include <onnx/defs/schema.h>
+
+#include <climits>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "autodiff/gradient.h"
+#include "ir/seed.h"
+#include "ops/build.h"
+#include "ops/defs/batch_norm.h"
+#include "ops/defs/loop.h"
+#include "ops/offered.h"
+#include "ops/onnx_proto.h"
+#include "ops/steep_types.h"
+#include "ops/wide.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+constexpr int kOldestOpset = 18;  // the first in which every reduction takes its axes as an input
+constexpr int kIrVersion = 10;    // knows every element type that Steep holds
+constexpr size_t kShownBytes = 1024;  // of a constant whose values a person would read
+
+/// What ONNX can say by metadata alone.
+bool stops_gradient(Node n) { return n.op() == "steep.StopGradient"; }
+
+constexpr std::string_view kOwnDomain = "steep";
+
+/// For Steep itself, which may be asked to differentiate the model again. No standard operator says
+/// it.
+bool says_gradient(Node n) {
+  return n.op() == "steep.WithGradient" || n.op() == "steep.GradientOf";
+}
+
+bool is_own(Node n) {
+  if (find_offered(n.op()) != nullptr) return true;
+  return n.op().rfind("steep.", 0) == 0 && !stops_gradient(n) && !says_gradient(n);
+}
+
+/// Of ours, and ONNX can say it otherwise, or no file holds it: models for runtimes are written
+/// without. What only a capture says stays: the model is read by Steep again.
+bool is_inner(Node n) {
+  if (!is_own(n)) return false;
+  const OpDef* def = find_op(n.op());
+  return def == nullptr || !def->in_files || def->decompose != nullptr;
+}
+
+/// Runtimes know operators later than ONNX does: these are written out.
+bool too_new(Node n) { return n.op() == "CumProd"; }
+
+/// Operators whose meaning changed although older schemas would accept the newest form.
+int first_with_todays_meaning(const std::string& op) {
+  if (op == "Resize" || op == "AveragePool" || op == "Pad") return 19;
+  if (op == "GridSample" || op == "DFT") return 20;
+  if (op == "GroupNormalization") return 21;
+  return kOldestOpset;
+}
+
+bool takes(const std::vector<onnx::OpSchema::FormalParameter>& formal, size_t i,
+           const onnx::TypeProto& type) {
+  if (formal.empty()) return false;
+  const auto& types = formal[std::min(i, formal.size() - 1)].GetTypes();
+  return types.count(onnx::Utils::DataTypeUtils::ToType(type)) != 0;
+}
+
+/// How many inputs a node is written with; the others its bodies know by name.
+int inputs_of_its_own(Node n) {
+  if (n.op() == "If") return 1;
+  const bool loops = n.op() == "Loop" || n.op() == "Scan";
+  return n.input_count() - (loops ? static_cast<int>(n.attrs().integer(kCaptured, 0)) : 0);
+}
+
+/// Can `opset` say this node?
+bool expressible(Node n, const onnx::NodeProto& proto, int opset) {
+  if (opset < first_with_todays_meaning(n.op())) return false;
+  const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(proto.op_type(), opset);
+  if (schema == nullptr || schema->Deprecated()) return false;
+  try {
+    schema->Verify(proto);
+  } catch (const std::exception&) {
+    return false;
+  }
+  auto element = [](Value v) { return to_proto(Type{v.dtype(), {}, v.type().kind}); };
+  for (int i = 0; i < inputs_of_its_own(n); ++i) {
+    const Value x = n.input(i);
+    if (x && !takes(schema->inputs(), static_cast<size_t>(i), element(x))) return false;
+  }
+  for (int i = 0; i < n.output_count(); ++i) {
+    const Value y = n.output(i);
+    if (y && !takes(schema->outputs(), static_cast<size_t>(i), element(y))) return false;
+  }
+  return true;
+}
+
+/// For whom a model is written.
+enum class Reader : uint8_t { runtime, person };
+
+class Writer {
+ public:
+  Writer(const Graph& graph, const std::string& name, Reader reader)
+      : graph_(&graph), reader_(reader) {
+    out_ = model_.mutable_graph();
+    out_->set_name(name);
+    for (Value v : graph.inputs()) taken_.emplace(v.name(), 2);
+    for (const Output& o : graph.outputs()) taken_.emplace(o.name, 2);
+  }
+
+  std::string write() {
+    std::vector<std::string> outputs;
+    for (Value v : graph_->inputs()) add_input(v, v.name(), v.type());
+    for (const Output& o : graph_->outputs()) outputs.push_back(o.name);
+    add_contents(outputs);
+    for (size_t i = 0; i < outputs.size(); ++i)
+      describe(outputs[i], graph_->outputs()[i].value.type(), out_->add_output());
+    model_.set_ir_version(kIrVersion);
+    model_.set_producer_name("steep");
+    model_.add_opset_import()->set_version(reader_ == Reader::person ? newest_opset() : opset());
+    if (!says_gradients_.empty() || reader_ == Reader::person)
+      own_domains_.insert(std::string(kOwnDomain));
+    for (const std::string& domain : own_domains_) {
+      onnx::OperatorSetIdProto* own = model_.add_opset_import();
+      own->set_domain(domain);
+      own->set_version(1);
+    }
+    for (const auto& [name, counts] : says_gradients_) add_function(name, counts);
+    return serialise();
+  }
+
+ private:
+  [[noreturn]] static void refuse(const std::string& what, const std::string& node,
+                                  const std::string& op, const std::string& remedy) {
+    throw ModelError({.what = what, .node = node, .op = op, .remedy = remedy});
+  }
+
+  /// What gradients of a model's own mean to other runtimes: results are what they are.
+  void add_function(const std::string& name, const std::pair<int, int>& counts) {
+    onnx::FunctionProto* f = model_.add_functions();
+    f->set_domain(std::string(kOwnDomain));
+    f->set_name(name);
+    f->add_opset_import()->set_version(model_.opset_import(0).version());
+    for (int i = 0; i < counts.first; ++i) f->add_input(fmt::format("x{}", i));
+    for (int i = 0; i < counts.second; ++i) {
+      f->add_output(fmt::format("y{}", i));
+      onnx::NodeProto* copy = f->add_node();
+      copy->set_op_type("Identity");
+      copy->add_input(f->input(i));
+      copy->add_output(f->output(i));
+    }
+    if (name != "GradientOf") f->add_attribute("outputs");
+  }
+
+  void add_input(Value v, const std::string& name, const Type& type) {
+    if (is_seed(v) && reader_ == Reader::runtime) {
+      refuse("Random draws of the engine cannot be written as ONNX.", v.name(), "",
+             "Export the model in inference mode, without dropout.");
+    }
+    names_[v.id()] = name;
+    describe(name, type, out_->add_input());
+  }
+
+  static void describe(const std::string& name, const Type& type, onnx::ValueInfoProto* info) {
+    info->set_name(name);
+    *info->mutable_type() = to_proto(type);
+  }
+
+  /// Nodes, and what gives results the names of outputs.
+  void add_contents(const std::vector<std::string>& outputs) {
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const Value v = graph_->outputs()[i].value;
+      // A node's result is called as the output that it is.
+      if (v.role() == Role::temp) names_.try_emplace(v.id(), outputs[i]);
+    }
+    for (Node n : graph_->nodes()) add_node(n);
+    for (size_t i = 0; i < outputs.size(); ++i) add_output(outputs[i], graph_->outputs()[i].value);
+  }
+
+  void add_output(const std::string& wanted, Value v) {
+    const std::string name = name_of_value(v);
+    if (name == wanted && v.role() == Role::temp) return;
+    onnx::NodeProto* copy = out_->add_node();
+    copy->set_op_type("Identity");
+    copy->set_name(unused_node("output/" + wanted));
+    copy->add_input(name);
+    copy->add_output(wanted);
+  }
+
+  /// By name that is taken: the number for the next one of that name.
+  using Taken = std::unordered_map<std::string, int>;
+
+  static std::string unused_in(Taken& taken, const std::string& wanted) {
+    const auto [it, fresh] = taken.try_emplace(wanted, 2);
+    if (fresh) return wanted;
+    int& next = it->second;  // stays where it is
+    std::string name;
+    do name = fmt::format("{}_{}", wanted, next++);
+    while (!taken.try_emplace(name, 2).second);
+    return name;
+  }
+  std::string unused(const std::string& wanted) {
+    return unused_in(taken_, wanted.empty() ? "value" : wanted);
+  }
+  std::string unused_node(const std::string& wanted) { return unused_in(nodes_, wanted); }
+
+  const std::string& name_of_value(Value v) {
+    auto [it, fresh] = names_.try_emplace(v.id());
+    if (!fresh) return it->second;
+    it->second = unused(v.name());
+    const Tensor* t = constant(v);
+    const bool state = v.role() == Role::state;
+    if (reader_ == Reader::person && (state || (t != nullptr && t->nbytes() > kShownBytes))) {
+      describe(it->second, v.type(), model_.mutable_graph()->add_input());
+      return it->second;
+    }
+    if (state) {
+      refuse("A state cannot be written as ONNX.", v.name(), "", "Make it a constant first.");
+    }
+    if (t != nullptr) {
+      bytes_ += t->nbytes();
+      if (bytes_ > size_t{INT_MAX}) {
+        refuse("The model would be larger than protobuf can write.", v.name(), "",
+               "Make large weights inputs of the model.");
+      }
+      onnx::TensorProto* tensor = out_->add_initializer();
+      *tensor = to_proto(*t);
+      tensor->set_name(it->second);
+    }
+    return it->second;
+  }
+
+  void add_node(Node n) {
+    if (is_inner(n) && reader_ == Reader::runtime) {
+      refuse("An operator of Steep's own cannot be written as ONNX.", n.name(), n.op(),
+             "Replace the operator that it came from.");
+    }
+    // What a body reads has to be made before the node; so has the name that it reads.
+    std::vector<std::string> inputs;
+    for (int i = 0; i < n.input_count(); ++i)
+      inputs.push_back(n.input(i) ? name_of_value(n.input(i)) : "");
+    onnx::NodeProto* proto = out_->add_node();
+    proto->set_op_type(stops_gradient(n) ? "Identity" : n.op());
+    if (stops_gradient(n)) proto->add_metadata_props()->set_key(kStopGradientKey);
+    if (is_own(n)) {  // ours, or a provider's: "mirror.Swish"
+      const size_t dot = n.op().rfind('.');
+      proto->set_domain(n.op().substr(0, dot));
+      proto->set_op_type(n.op().substr(dot + 1));
+      own_domains_.insert(proto->domain());
+    }
+    if (says_gradient(n)) {
+      proto->set_domain(std::string(kOwnDomain));
+      proto->set_op_type(n.op().substr(kOwnDomain.size() + 1));
+      const int operands = n.input_count(), results = n.output_count();
+      // A name for each number of operands: runtimes do not know functions by anything else.
+      if (n.op() == "steep.WithGradient")
+        *proto->mutable_op_type() += fmt::format("_{}_{}", operands, results);
+      says_gradients_[proto->op_type()] = {operands, results};
+    }
+    proto->set_name(unused_node(n.name()));
+    int next = inputs_of_its_own(n);
+    for (int i = 0; i < next; ++i) proto->add_input(inputs[static_cast<size_t>(i)]);
+    for (int i = 0; i < n.output_count(); ++i) {
+      proto->add_output(n.output(i) ? name_of_value(n.output(i)) : "");
+    }
+    for (const auto& [name, attr] : n.attrs()) {
+      if (name == kCaptured) continue;
+      if (name == kSampleVariance) {
+        proto->add_metadata_props()->set_key(kSampleVarianceKey);
+        continue;
+      }
+      onnx::AttributeProto* attribute = proto->add_attribute();
+      *attribute = to_proto(name, attr);
+      const auto* number = std::get_if<double>(&attr);
+      if (number != nullptr && attribute->f() != *number) {
+        onnx::StringStringEntryProto* digits = proto->add_metadata_props();
+        digits->set_key(kDigitsKey + name);
+        digits->set_value(fmt::format("{}", *number));
+      }
+      const Body* body = std::get_if<Body>(&attr);
+      if (body == nullptr) continue;
+      attribute->set_type(onnx::AttributeProto::GRAPH);
+      const size_t all = (*body)->inputs().size();
+      const size_t captured =
+          n.op() == "If" ? all : static_cast<size_t>(n.attrs().integer(kCaptured, 0));
+      const auto first = inputs.begin() + next;
+      next += static_cast<int>(captured);
+      add_body(**body, proto->name() + "/" + name, {first, first + static_cast<int>(captured)},
+               attribute->mutable_g());
+    }
+    if (!says_gradient(n) && !is_own(n)) written_.emplace_back(n, proto);
+  }
+
+  /// `captured`: what the last inputs of the body are called out here. Names are unique in the
+  /// whole model: runtimes refuse, or misread, those that hide others.
+  void add_body(const Graph& body, const std::string& name,
+                const std::vector<std::string>& captured, onnx::GraphProto* out) {
+    std::unordered_map<uint32_t, std::string> names;
+    const size_t own = body.inputs().size() - captured.size();
+    for (size_t i = 0; i < captured.size(); ++i) names[body.inputs()[own + i].id()] = captured[i];
+    names_.swap(names);
+    const Graph* graph = std::exchange(graph_, &body);
+    onnx::GraphProto* around = std::exchange(out_, out);
+    out->set_name(name);
+    for (size_t i = 0; i < own; ++i) {
+      const Value v = body.inputs()[i];
+      add_input(v, unused(v.name()), without_symbols(v.type()));
+    }
+    std::vector<std::string> outputs;
+    for (const Output& o : body.outputs()) outputs.push_back(unused(o.name));
+    add_contents(outputs);
+    for (size_t i = 0; i < outputs.size(); ++i)
+      describe(outputs[i], without_symbols(body.outputs()[i].value.type()), out_->add_output());
+    out_ = around;
+    graph_ = graph;
+    names_.swap(names);
+  }
+
+  static int newest_opset() {
+    return onnx::OpSchemaRegistry::DomainToVersionRange::Instance().Map().at("").second;
+  }
+
+  int opset() const {
+    const int newest = newest_opset();
+    Node unsaid;
+    for (int version = kOldestOpset; version <= newest; ++version) {
+      unsaid = Node();
+      for (size_t i = 0; !unsaid && i < written_.size(); ++i) {
+        const auto& [node, proto] = written_[i];
+        if (!expressible(node, *proto, version)) unsaid = node;
+      }
+      if (!unsaid) return version;
+    }
+    std::string types;
+    for (int i = 0; i < unsaid.input_count(); ++i) {
+      if (unsaid.input(i)) types += (types.empty() ? "" : ", ") + to_string(unsaid.input(i).type());
+    }
+    throw ModelError({.what = "The model's types are not those of ONNX's operators.",
+                      .node = unsaid.name(),
+                      .op = unsaid.op(),
+                      .expected = "inputs that the operator allows",
+                      .received = types,
+                      .remedy = "Export the model again: other runtimes refuse this node too."});
+  }
+
+  std::string serialise() {
+    if (reader_ == Reader::runtime) check();
+    std::string bytes;
+    if (model_.ByteSizeLong() > size_t{INT_MAX} || !model_.SerializeToString(&bytes)) {
+      refuse("The model would be larger than protobuf can write.", out_->name(), "",
+             "Make large weights inputs of the model.");
+    }
+    return bytes;
+  }
+
+  /// The checker wants a shape everywhere; where the rank is not known there is none to write.
+  void check() {
+    std::vector<onnx::TypeProto::Tensor*> unranked;
+    for (auto* infos : {out_->mutable_input(), out_->mutable_output()}) {
+      for (auto& info : *infos) {
+        if (!info.type().has_tensor_type()) continue;
+        auto* tensor = info.mutable_type()->mutable_tensor_type();
+        if (tensor->has_shape()) continue;
+        tensor->mutable_shape();
+        unranked.push_back(tensor);
+      }
+    }
+    try {
+      onnx::checker::check_model(model_);
+    } catch (const std::exception& e) {
+      throw InternalError({.what = "The exported model is not ONNX.", .received = e.what()});
+    }
+    for (auto* tensor : unranked) tensor->clear_shape();
+  }
+
+  const Graph* graph_;  // being written: the model's, or a body
+  Reader reader_;
+  onnx::ModelProto model_;
+  onnx::GraphProto* out_ = nullptr;                  // what it becomes
+  std::unordered_map<uint32_t, std::string> names_;  // by value id of graph_
+  Taken taken_;                                      // names of values
+  Taken nodes_;                                      // names of nodes
+  std::set<std::string> own_domains_;                // of nodes of ours and of providers
+  std::vector<std::pair<Node, const onnx::NodeProto*>> written_;
+  size_t bytes_ = 0;
+  // Their names in the file: how many operands and results.
+  std::map<std::string, std::pair<int, int>> says_gradients_;
+};
+
+/// The node's outputs by other operators; none where it has no decomposition.
+std::vector<Value> in_parts(Node n) {
+  const OpDef* def = find_op(n.op());
+  if (def == nullptr || !(def->in_parts || def->decompose != nullptr)) return {};
+  if (needs_float32(n)) return in_float32(n);
+  return def->in_parts ? def->in_parts(n, add_gradients) : def->decompose(n);
+}
+
+void expand_bodies(Graph& g) {
+  for (Node n : g.nodes()) {
+    const Attrs attrs = n.attrs();
+    for (const auto& [name, attr] : attrs) {
+      const Body* body = std::get_if<Body>(&attr);
+      if (body == nullptr) continue;
+      auto expanded = std::make_shared<Graph>(**body);
+      expand_own_ops(*expanded);
+      n.mutable_attrs().set(name, Body(std::move(expanded)));
+    }
+  }
+}
+
+/// The gradient of an If has one for everything that its branches read. What nobody asks for may be
+/// that of an optional, for which there are no words.
+void drop_unread_results(Graph& g) {
+  const auto users = g.users();
+  for (Node n : g.nodes()) {
+    if (n.op() != "If") continue;
+    std::vector<int> read;
+    for (int i = 0; i < n.output_count(); ++i) {
+      const Value y = n.output(i);
+      if (y && (!users[y.id()].empty() || g.is_output(y))) read.push_back(i);
+    }
+    if (static_cast<int>(read.size()) == n.output_count()) continue;
+    Attrs attrs = n.attrs();
+    for (const char* name : {"then_branch", "else_branch"}) {
+      auto body = std::make_shared<Graph>(n.attrs().body(name));
+      const std::vector<Output> all = body->outputs();
+      std::vector<Output> kept;
+      for (int i : read) kept.push_back(all.at(static_cast<size_t>(i)));
+      body->set_outputs(std::move(kept));
+      body->prune();
+      attrs.set(name, Body(std::move(body)));
+    }
+    std::vector<Value> inputs;
+    for (int i = 0; i < n.input_count(); ++i) inputs.push_back(n.input(i));
+    const Graph::Scope scope(g, n.phase(), n.name());
+    const Node less = g.add_node("If", inputs, static_cast<int>(read.size()), std::move(attrs));
+    for (size_t i = 0; i < read.size(); ++i) {
+      const Value y = n.output(read[i]), instead = less.output(static_cast<int>(i));
+      g.set_type(instead, y.type());
+      g.replace_uses(y, instead);
+    }
+    g.erase(n);
+  }
+}
+
+}  // namespace
+
+void expand_own_ops(Graph& g) {
+  g.prune();
+  drop_unread_results(g);
+  std::set<std::string> without;
+  for (bool again = true; again;) {
+    again = false;
+    without.clear();
+    for (Node n : g.nodes()) {
+      if (!is_inner(n) && !too_new(n)) continue;
+      const Graph::Scope scope(g, n.phase(), n.name());
+      const std::vector<Value> parts = in_parts(n);
+      if (parts.empty()) {
+        without.insert(fmt::format("{} ({})", n.name(), n.op()));
+        continue;
+      }
+      for (int i = 0; i < n.output_count(); ++i) {
+        if (!n.output(i) || !parts.at(static_cast<size_t>(i))) continue;
+        g.replace_uses(n.output(i), parts[static_cast<size_t>(i)]);
+      }
+      g.erase(n);
+      again = true;
+    }
+    g.prune();
+  }
+  expand_bodies(g);
+  if (without.empty()) return;
+  std::string all;
+  for (const std::string& text : without) all += (all.empty() ? "" : ", ") + text;
+  throw ModelError({.what = "The model cannot be written with ONNX's operators alone.",
+                    .expected = "operators that have a decomposition",
+                    .received = all,
+                    .remedy = "Replace the operators that these came from."});
+}
+
+std::string export_model(const Graph& graph, const std::string& name) {
+  return Writer(graph, name, Reader::runtime).write();
+}
+
+std::string write_compiled(const Graph& graph, const std::string& name) {
+  return Writer(graph, name, Reader::person).write();
+}
+
+}  // namespace steep

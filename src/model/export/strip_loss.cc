@@ -1,0 +1,118 @@
+#include "model/export/strip_loss.h"
+
+#include <onnx/onnx_pb.h>
+
+#include <climits>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "model/read/quote.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+using NameSet = std::unordered_set<std::string>;
+
+/// What a node reads, its bodies too; names that a body defines itself are there for nothing.
+void add_reads(const onnx::NodeProto& node, std::vector<std::string>& names) {
+  names.insert(names.end(), node.input().begin(), node.input().end());
+  auto add_body = [&](const onnx::GraphProto& body) {
+    for (const auto& inner : body.node()) add_reads(inner, names);
+    for (const auto& output : body.output()) names.push_back(output.name());
+  };
+  for (const auto& attribute : node.attribute()) {
+    if (attribute.has_g()) add_body(attribute.g());
+    for (const auto& body : attribute.graphs()) add_body(body);
+  }
+}
+
+class Reader {
+ public:
+  explicit Reader(const onnx::GraphProto& graph) : reads_(graph.node_size()) {
+    for (int i = 0; i < graph.node_size(); ++i) {
+      add_reads(graph.node(i), reads_[static_cast<size_t>(i)]);
+      for (const auto& name : graph.node(i).output()) makers_.emplace(name, i);
+    }
+  }
+
+  /// Every name on which a value depends, its own included.
+  NameSet needed_by(const std::string& output) const {
+    NameSet needed;
+    std::vector<std::string> open{output};
+    while (!open.empty()) {
+      const std::string name = std::move(open.back());
+      open.pop_back();
+      if (!needed.insert(name).second) continue;
+      const auto maker = makers_.find(name);
+      if (maker == makers_.end()) continue;
+      const auto& reads = reads_[static_cast<size_t>(maker->second)];
+      open.insert(open.end(), reads.begin(), reads.end());
+    }
+    return needed;
+  }
+
+ private:
+  std::vector<std::vector<std::string>> reads_;  // by node
+  std::unordered_map<std::string, int> makers_;
+};
+
+template <typename List, typename F>
+void erase_if(List* list, F&& gone) {
+  int kept = 0;
+  for (int i = 0; i < list->size(); ++i) {
+    if (!gone(list->Get(i))) list->SwapElements(kept++, i);
+  }
+  list->DeleteSubrange(kept, list->size() - kept);
+}
+
+}  // namespace
+
+std::string without_loss(std::span<const std::byte> model, const std::string& loss,
+                         const std::string& label) {
+  onnx::ModelProto proto;
+  if (model.size() > INT_MAX ||
+      !proto.ParseFromArray(model.data(), static_cast<int>(model.size()))) {
+    throw ModelError({.what = "The model cannot be parsed.",
+                      .expected = "an ONNX model",
+                      .remedy = "Export the model again."});
+  }
+  onnx::GraphProto& graph = *proto.mutable_graph();
+  const Reader reader(graph);
+  NameSet kept, gone;
+  erase_if(graph.mutable_output(), [&](const onnx::ValueInfoProto& output) {
+    const NameSet needed = reader.needed_by(output.name());
+    const bool goes = output.name() == loss || needed.count(label) != 0;
+    (goes ? gone : kept).insert(needed.begin(), needed.end());
+    return goes;
+  });
+  if (graph.output_size() == 0) {
+    throw ModelError(
+        {.what = "Without its loss the model has no output.",
+         .node = quote(loss),
+         .expected = "an output that is neither the loss nor depends on the labels ('" +
+                     quote(label) + "')",
+         .remedy = "Export the model with its scores as an output beside the loss, or write it "
+                   "with the loss: for_inference=False."});
+  }
+  auto unwanted = [&](const auto& named) {
+    return kept.count(named.name()) == 0 && gone.count(named.name()) != 0;
+  };
+  erase_if(graph.mutable_node(), [&](const onnx::NodeProto& node) {
+    bool wanted = false, known = false;
+    for (const auto& name : node.output()) {
+      wanted = wanted || kept.count(name) != 0;
+      known = known || gone.count(name) != 0;
+    }
+    return known && !wanted;
+  });
+  erase_if(graph.mutable_input(), unwanted);
+  erase_if(graph.mutable_initializer(), unwanted);
+  erase_if(graph.mutable_value_info(), unwanted);
+  std::string out;
+  if (!proto.SerializeToString(&out)) throw ModelError("The model cannot be written.");
+  return out;
+}
+
+}  // namespace steep

@@ -1,0 +1,172 @@
+#include "model/import/import.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <system_error>
+
+#include "model/import/check.h"
+#include "model/import/importer.h"
+#include "model/read/library_errors.h"
+#include "model/read/quote.h"
+#include "runtime/budget.h"
+#include "runtime/memory.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+constexpr const char* kRefused = "ONNX's library refuses the model.";
+constexpr const char* kExportAgain =
+    "Export the model again; onnx.checker.check_model may say more.";
+
+}  // namespace
+
+// The size is checked before memory is taken.
+std::string read_file(const std::filesystem::path& path, size_t max_bytes) {
+  auto fail = [&](const std::string& why) {
+    throw IoError({.what = "The model cannot be read: " + why + ".",
+                   .node = quote(path.string()),
+                   .remedy = "Check the path."});
+  };
+  auto fail_errno = [&] { fail(std::generic_category().message(errno)); };
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) fail_errno();
+  struct Closer {
+    int fd;
+    ~Closer() { close(fd); }
+  } const closer{fd};
+  struct stat info {};
+  if (fstat(fd, &info) != 0) fail_errno();
+  if (!S_ISREG(info.st_mode)) fail("it is not a regular file");
+  const auto size = static_cast<size_t>(info.st_size);
+  if (size > max_bytes) {
+    throw ModelError({.what = "The model file is too large.",
+                      .node = quote(path.string()),
+                      .expected = fmt::format("at most {} bytes", max_bytes),
+                      .received = fmt::format("{} bytes", size),
+                      .remedy = "If the model is meant to be so large, raise Limits::max_bytes."});
+  }
+  std::string bytes(size, '\0');
+  for (size_t done = 0; done < size;) {
+    const ssize_t n = read(fd, bytes.data() + done, std::min(size - done, size_t{64} << 20));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_errno();
+    if (n == 0) fail("the file shrank while it was read");
+    done += static_cast<size_t>(n);
+    poll();
+  }
+  return bytes;
+}
+
+namespace {
+
+/// Text that nothing depends on, and that Python can decode.
+std::string readable(const std::string& text) { return is_utf8(text) ? text : quote(text); }
+
+ModelMetadata metadata_of(const onnx::ModelProto& proto) {
+  ModelMetadata data{.producer = readable(proto.producer_name()),
+                     .graph_name = readable(proto.graph().name()),
+                     .graph_description = readable(proto.graph().doc_string()),
+                     .domain = readable(proto.domain()),
+                     .description = readable(proto.doc_string()),
+                     .version = proto.model_version()};
+  for (const auto& entry : proto.metadata_props()) {
+    data.custom[readable(entry.key())] = readable(entry.value());
+  }
+  return data;
+}
+
+/// Claims, for people to read: nothing is computed from them.
+Type declared_type(const onnx::ValueInfoProto& value) {
+  const auto& tensor = value.type().tensor_type();
+  Type type{static_cast<DType>(tensor.elem_type()), std::nullopt};
+  if (!tensor.has_shape() || tensor.shape().dim_size() == 0) return type;  // see add_missing_shapes
+  type.shape.emplace();
+  for (const auto& dim : tensor.shape().dim()) {
+    if (dim.has_dim_value() && dim.dim_value() >= 0) {
+      type.shape->emplace_back(dim.dim_value());
+    } else {
+      type.shape->push_back(dim.dim_param().empty() ? Dim()
+                                                    : Dim::symbol(readable(dim.dim_param())));
+    }
+  }
+  return type;
+}
+
+ImportedModel lower(const CheckedModel& checked, const ImportOptions& options) {
+  ImportedModel model;
+  model.opset = default_opset(checked.proto.opset_import());
+  model.metadata = metadata_of(checked.proto);
+  model.graph.node_limit = options.limits.max_nodes;
+  Lowering lowering(checked, model.graph, options);
+  lowering.run();
+  for (const auto& tensor : checked.proto.graph().initializer()) {
+    if (checked.sparse.count(tensor.name()) == 0) model.initializers.push_back(tensor.name());
+  }
+  model.initializers.insert(model.initializers.end(), lowering.lifted().begin(),
+                            lowering.lifted().end());
+  model.inside.assign(lowering.inside().begin(), lowering.inside().end());
+  for (const std::string& name : checked.sparse)
+    model.inside.emplace_back(name, "is a sparse tensor");
+  for (const auto& node : checked.proto.graph().node()) {
+    if (node.op_type() == "Constant" && node.domain().empty() && node.output_size() == 1) {
+      model.constants.push_back(node.output(0));
+    }
+  }
+  model.left_out = checked.left_out;
+  std::map<std::string, Type> inputs;
+  for (const auto& input : checked.proto.graph().input()) {
+    inputs.emplace(input.name(), declared_type(input));
+  }
+  for (const std::string& name : model.initializers) {
+    const auto input = inputs.find(name);
+    if (checked.proto.ir_version() < 4 || input == inputs.end()) continue;
+    model.with_default.emplace_back(name, input->second);
+  }
+  for (const auto& output : checked.proto.graph().output()) {
+    model.declared_outputs.push_back(declared_type(output));
+  }
+  model.graph.prune();
+  return model;
+}
+
+}  // namespace
+
+void ImportedModel::require(const std::string& output) const {
+  const auto found = left_out.find(output);
+  if (found != left_out.end()) throw ModelError(found->second);
+}
+
+ImportedModel import_model(std::span<const std::byte> bytes, const ImportOptions& options,
+                           const std::filesystem::path& folder,
+                           const std::map<std::string, Tensor>& given) {
+  const Budget budget(options.limits);
+  return with_our_errors(kRefused, kExportAgain, [&] {
+    return lower(
+        read_model(bytes, options.limits, options.leave_out, folder, given, options.registered),
+        options);
+  });
+}
+
+ImportedModel import_model(const std::filesystem::path& path, const ImportOptions& options) {
+  const Budget budget(options.limits);
+  return with_our_errors(kRefused, kExportAgain, [&] {
+    std::filesystem::path folder = path.parent_path();
+    if (folder.empty()) folder = ".";
+    CheckedModel checked = [&] {
+      const std::string bytes =
+          read_file(path, options.limits.max_bytes);  // gone before lowering starts
+      return read_model(std::as_bytes(std::span(bytes)), options.limits, options.leave_out, folder,
+                        {}, options.registered);
+    }();
+    return lower(checked, options);
+  });
+}
+
+}  // namespace steep

@@ -1,0 +1,174 @@
+// Functions (the model's own and those by which ONNX defines its composite operators), lowered
+// where they are called.
+
+#include <fmt/format.h>
+#include <onnx/defs/schema.h>
+
+#include <algorithm>
+
+#include "model/import/importer.h"
+#include "model/read/quote.h"
+#include "ops/onnx_proto.h"
+#include "ops/op_def.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+/// In ONNX's body of Attention a query that may look at no key has NaN for probabilities until
+/// these are replaced by zeros; the gradient would be NaN for good. So the scores of such a row
+/// are replaced, too. A body of other names stays as it is.
+void guard_blind_rows(onnx::FunctionProto* body) {
+  const std::vector<onnx::NodeProto> nodes(body->node().begin(), body->node().end());
+  auto made_by = [&](std::string_view name) {
+    return std::find_if(nodes.begin(), nodes.end(),
+                        [&](const auto& n) { return n.output_size() == 1 && n.output(0) == name; });
+  };
+  const auto blind = made_by("RowAllMasked"), before = made_by("SoftmaxCast");
+  if (blind == nodes.end() || before == nodes.end() || blind - before < 4) return;
+  const auto finding = blind - 3;  // the axes, the row's maximum, infinity, the comparison
+  auto add = [](std::vector<onnx::NodeProto>& list, const char* op, const char* output,
+                std::initializer_list<std::string> inputs) {
+    onnx::NodeProto& node = list.emplace_back();
+    node.set_op_type(op);
+    node.add_output(output);
+    for (const std::string& name : inputs) node.add_input(name);
+  };
+  std::vector<onnx::NodeProto> guarded(nodes.begin(), before);
+  guarded.insert(guarded.end(), finding, blind + 1);
+  add(guarded, "CastLike", "ZeroScore", {"ScalarZero", before->input(0)});
+  add(guarded, "Where", "SafeScore", {"RowAllMasked", "ZeroScore", before->input(0)});
+  guarded.push_back(*before);
+  guarded.back().set_input(0, "SafeScore");
+  guarded.insert(guarded.end(), before + 1, finding);
+  guarded.insert(guarded.end(), blind + 1, nodes.end());
+  body->clear_node();
+  for (onnx::NodeProto& node : guarded) body->add_node()->Swap(&node);
+}
+
+}  // namespace
+
+bool Lowering::function_body(const Call& call, const std::string& op, const std::vector<Value>& in,
+                             const Attrs& attrs, int outputs, onnx::NodeProto* node,
+                             onnx::FunctionProto* body) const {
+  if (find_op(op) != nullptr) return false;
+  const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(op);
+  if (schema == nullptr || (!schema->HasFunction() && !schema->HasContextDependentFunction()))
+    return false;
+
+  node->set_name(call.name);
+  node->set_op_type(op);
+  std::vector<onnx::TypeProto> types;
+  for (size_t i = 0; i < in.size(); ++i) {
+    node->add_input(in[i] ? fmt::format("in{}", i) : "");
+    types.push_back(in[i] ? to_proto(in[i].type()) : onnx::TypeProto());
+  }
+  for (int i = 0; i < outputs; ++i)
+    node->add_output(call.wants(static_cast<size_t>(i)) ? fmt::format("out{}", i) : "");
+  for (const auto& [key, value] : attrs) *node->add_attribute() = to_proto(key, value);
+  if (schema->HasFunction()) {
+    const onnx::FunctionProto* found = schema->GetFunction();
+    if (found == nullptr) return false;
+    *body = *found;
+  } else {
+    const onnx::FunctionBodyBuildContextImpl context(*node, types);
+    if (!schema->BuildContextDependentFunction(context, *body)) return false;
+    if (op == "Attention") guard_blind_rows(body);
+  }
+  // Attributes that the call leaves out have the schema's defaults inside the body.
+  for (const auto& [key, attribute] : schema->attributes()) {
+    if (!attribute.default_value.name().empty() && !attrs.has(key))
+      *node->add_attribute() = attribute.default_value;
+  }
+  return true;
+}
+
+std::vector<Binding> Lowering::lower_call(const onnx::NodeProto& node,
+                                          const onnx::FunctionProto& function,
+                                          const std::vector<Binding>& inputs, const Frame& frame,
+                                          std::string prefix, const Scope* around) {
+  Frame inner;
+  inner.opset = default_opset(function.opset_import());
+  inner.prefix = std::move(prefix);
+  inner.function = &function;
+  inner.caller = &frame;
+  inner.depth = frame.depth + 1;
+  for (const Frame* f = &frame; f != nullptr; f = f->caller) {
+    if (f->function == &function) {
+      throw ModelError({.what = "A function of the model calls itself.",
+                        .received = quote(function.name()),
+                        .remedy = "Export the model again; ONNX functions must not be recursive."});
+    }
+  }
+  if (inner.depth > limits_.max_depth) {
+    throw ModelError(
+        {.what = "The model's functions are nested too deep.",
+         .expected = fmt::format("at most {} calls within one another", limits_.max_depth),
+         .remedy = "If the model is meant to be so, raise Limits::max_depth."});
+  }
+  if (inputs.size() > static_cast<size_t>(function.input_size())) {
+    throw ModelError({.what = "A function is called with too many inputs.",
+                      .expected = fmt::format("at most {}", function.input_size()),
+                      .received = fmt::format("{}", inputs.size()),
+                      .remedy = "Export the model again."});
+  }
+  for (const auto& attribute : function.attribute_proto())
+    inner.arguments[attribute.name()] = &attribute;
+  for (const auto& attribute : node.attribute()) {
+    if (const auto* resolved = resolve(attribute, frame))
+      inner.arguments[attribute.name()] = resolved;
+  }
+  const InBody in_function(*this, node, nullptr);
+  Scope scope;
+  scope.outer = around;
+  for (int i = 0; i < function.input_size(); ++i) {
+    const auto at = static_cast<size_t>(i);
+    scope.names[function.input(i)] = at < inputs.size() ? inputs[at] : Binding();
+  }
+  lower_nodes(function.node(), scope, inner);
+  std::vector<Binding> results;
+  for (const auto& name : function.output()) {
+    const Binding* b = find(name, scope);
+    results.push_back(b != nullptr ? *b : Binding());
+  }
+  return results;
+}
+
+// --- SequenceMap, FlexAttention ------------------------------------------------------------------
+
+// ONNX defines them by functions into which it copies their bodies; these may read what lies around
+// the node.
+std::vector<Binding> Lowering::lower_with_bodies(const onnx::NodeProto& node,
+                                                 const std::vector<Binding>& inputs,
+                                                 const Scope& scope, const Frame& frame) {
+  const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(node.op_type(), node.domain());
+  onnx::NodeProto call = node;
+  onnx::FunctionProto function;
+  std::vector<Binding> values;
+  std::vector<onnx::TypeProto> types;
+  for (const Binding& b : inputs) {
+    values.emplace_back(b ? materialise(b) : Value());
+    types.push_back(b ? to_proto(values.back().value().type()) : onnx::TypeProto());
+  }
+  call.clear_attribute();
+  for (const auto& attribute : node.attribute()) {
+    const onnx::AttributeProto* known = resolve(attribute, frame);
+    if (known == nullptr) continue;
+    onnx::AttributeProto& copy = *call.add_attribute();
+    copy = *known;
+    copy.set_name(attribute.name());
+  }
+  if (node.op_type() == "SequenceMap") body_of(node, "body", frame);
+  const onnx::FunctionBodyBuildContextImpl context(call, types);
+  if (schema == nullptr || !schema->BuildContextDependentFunction(context, function)) {
+    throw ModelError({.what = "An operator with bodies cannot be expanded.",
+                      .remedy = "Export the model again; its file does not follow the ONNX "
+                                "standard."});
+  }
+  function.clear_opset_import();
+  auto* import = function.add_opset_import();
+  import->set_version(frame.opset);
+  return lower_call(call, function, values, frame, frame.prefix + display_name(node) + "/", &scope);
+}
+
+}  // namespace steep

@@ -1,0 +1,138 @@
+// Layers: normalisation, dropout, sampling.
+
+#include <fmt/format.h>
+
+#include "ir/seed.h"
+#include "model/raise/raise.h"
+#include "ops/build.h"
+#include "ops/defs/batch_norm.h"
+#include "ops/wide.h"
+
+namespace steep {
+namespace {
+
+/// ratio and training mode as they were attributes (opset < 12) and as they are inputs. NaN: not a
+/// constant.
+double dropout_ratio(const Call& c) {
+  const double unsaid = default_real("steep.Dropout", "ratio");
+  if (c.opset < 12) return c.attrs.real("ratio", unsaid);
+  const Value ratio = c.in(1);
+  if (!ratio) return unsaid;
+  if (const auto known = scalar_constant(ratio); known && is_float(ratio.dtype())) return *known;
+  c.fail("The ratio of a dropout is not a constant of float32 or float64.", "a constant",
+         "a computed value", "Export the model with a fixed dropout ratio.");
+}
+
+}  // namespace
+
+// Dropout(data, ratio, training_mode) → steep.Dropout(data, seed). Before opset 12 the mode was the
+// runtime's to choose, so the importer's caller chooses; since then the model says it, and its
+// default is inference. But PyTorch's exporters write the dropout inside
+// scaled_dot_product_attention with a ratio and no mode, and they write it in training only (in
+// inference the ratio is 0): there a ratio means training.
+Bindings raise_dropout(const Call& c) {
+  const Value x = c.need(0);
+  const Value mode = c.opset < 12 ? Value() : c.in(2);
+  const auto known = known_ints(mode);
+  const bool unsaid = c.opset >= 12 && !mode && !(c.from_pytorch && c.has(1));
+  const bool off = !c.training || unsaid || (known && known->size() == 1 && (*known)[0] == 0);
+  const double ratio = off ? 0 : dropout_ratio(c);
+  if (!(ratio >= 0 && ratio < 1)) {
+    c.fail("The ratio of a dropout is out of range.", "0 to 1, without 1", fmt::format("{}", ratio),
+           "Give a smaller ratio.");
+  }
+  if (ratio == 0) {
+    if (!c.wants(1)) return {x};
+    Tensor all = Tensor::zeros(DType::boolean, {1});
+    *static_cast<uint8_t*>(all.data()) = 1;
+    return {x, apply("ConstantOfShape", {shape_of(x)}, {{"value", all}})};
+  }
+  const Attrs attrs = {{"ratio", ratio}, {"stream", c.lowering.next_stream()}};
+  const Value seed = seed_of(c.graph);
+  Value y = c.emit1("steep.Dropout", {x, seed}, attrs);
+  Value mask = c.wants(1) ? c.emit1("steep.DropoutMask", {x, seed}, attrs) : Value();
+  if (mode && !known) {  // switched at run time
+    y = where(mode, y, x);
+    if (mask) mask = apply("Or", {mask, apply("Not", {mode})});
+  }
+  return {y, mask};
+}
+
+Bindings raise_layer_normalization(const Call& c) {
+  const std::vector<Value> y =
+      c.emit("LayerNormalization", {c.need(0), c.need(1), c.in(2)}, c.attrs, 3);
+  return {y.begin(), y.end()};
+}
+
+// Nobody else looks at its axis: ONNX's function takes any for the last or the first one.
+Bindings raise_rms_normalization(const Call& c) {
+  const int64_t axis = c.attrs.integer("axis", -1), rank = c.need(0).rank();
+  if (axis < -rank || axis >= rank) {
+    c.fail("An axis is out of range.", fmt::format("{} to {}", -rank, rank - 1),
+           fmt::format("axis {}", axis), "Export the model again.");
+  }
+  return c.as_is();
+}
+
+Bindings raise_batch_normalization(const Call& c) {
+  Attrs attrs = c.attrs;
+  if (c.opset >= 14) {
+    const bool trains = attrs.integer("training_mode", 0) != 0;
+    if (trains && c.sample_variance) attrs.set(kSampleVariance, int64_t{1});
+    const std::vector<Value> y =
+        c.emit("BatchNormalization", {c.need(0), c.need(1), c.need(2), c.need(3), c.need(4)}, attrs,
+               trains ? 3 : 1);
+    return {y.begin(), y.end()};
+  }
+  if (attrs.integer("spatial", 1) == 0) {
+    c.fail("BatchNormalization over single elements was removed from ONNX.", "spatial = 1",
+           "spatial = 0", "Export with opset 9 or newer.");
+  }
+  attrs.erase("spatial");
+  // Opsets before 14 said by the number of outputs, 1 or 5, that they train.
+  const std::vector<Value> inputs = {c.need(0), c.need(1), c.need(2), c.need(3), c.need(4)};
+  if (c.outputs() == 1) return {c.emit1("BatchNormalization", inputs, attrs)};
+  attrs.set("training_mode", int64_t{1});
+  std::vector<Value> y = c.emit("BatchNormalization", inputs, attrs, 3);
+  if (c.wants(3) || c.wants(4)) {  // the statistics of this batch; seldom read
+    Ints axes;
+    for (int64_t i = 0; i < inputs[0].rank(); ++i) {
+      if (i != 1) axes.push_back(i);
+    }
+    const Value x = is_half(inputs[0].dtype()) ? cast(inputs[0], DType::f32) : inputs[0];
+    const Value distance = x - mean(x, axes, true);
+    for (const Value v : {x, distance * distance})
+      y.push_back(cast_like(mean(v, axes, false), inputs[0]));
+  }
+  return {y.begin(), y.end()};
+}
+
+// Before opset 21 there was one scale and one bias for each group, not for each channel.
+Bindings raise_group_normalization(const Call& c) {
+  if (c.opset >= 21) return c.as_is();
+  const Value x = c.need(0);
+  const int64_t groups = c.attrs.integer("num_groups", 1);
+  const Value channels = apply("Shape", {x}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
+  const Value each = apply("Div", {channels, c.ints({groups})});
+  const Value shape = concat({c.ints({groups}), each}, 0);
+  auto spread = [&](Value v) { return reshape(apply("Expand", {unsqueeze(v, {1}), shape}), {-1}); };
+  return {c.emit1("GroupNormalization", {x, spread(c.need(1)), spread(c.need(2))}, c.attrs)};
+}
+
+Bindings raise_grid_sample(const Call& c) {
+  if (c.opset >= 20) return c.as_is();
+  Attrs attrs = c.attrs;
+  const std::string mode = attrs.string("mode", "bilinear");
+  if (mode == "bilinear") attrs.set("mode", std::string("linear"));
+  if (mode == "bicubic") attrs.set("mode", std::string("cubic"));
+  return {c.emit1("GridSample", {c.need(0), c.need(1)}, attrs)};
+}
+
+Bindings raise_roi_align(const Call& c) {
+  if (c.opset >= 16) return c.as_is();
+  Attrs attrs = c.attrs;
+  attrs.set("coordinate_transformation_mode", std::string("output_half_pixel"));
+  return {c.emit1("RoiAlign", {c.need(0), c.need(1), c.need(2)}, attrs)};
+}
+
+}  // namespace steep

@@ -1,0 +1,80 @@
+// One rule per operator whose meaning, attributes or inputs changed between opset 7 and the newest,
+// or for which Steep's canonical form differs from ONNX's. Operators without a rule go into the
+// graph as they are. Source: the "Versions of this operator" of ONNX's docs/Operators.md and
+// docs/Changelog.md.
+#pragma once
+
+#include <vector>
+
+#include "model/import/importer.h"
+
+namespace steep {
+
+/// The outputs of the node, in order; those that were not asked for may be missing.
+std::vector<Binding> raise(const Call& call);
+
+// Each throws ModelError where the old form has no equal in the new one.
+using Bindings = std::vector<Binding>;
+
+// raise_shape.cc
+Bindings raise_axes_attribute(
+    const Call& call);  // Squeeze, Unsqueeze, Reduce*: `axes` became an input
+Bindings raise_center_crop_pad(const Call& call);
+Bindings raise_flatten(const Call& call);
+Bindings raise_pad(const Call& call);
+Bindings raise_slice(const Call& call);
+Bindings raise_split(const Call& call);
+Bindings raise_top_k(const Call& call);
+Bindings raise_resize(const Call& call);
+Bindings raise_upsample(const Call& call);
+Bindings raise_scatter(const Call& call);
+Bindings raise_dft(const Call& call);
+
+// raise_math.cc
+Bindings raise_clip(const Call& call);
+Bindings raise_gemm(const Call& call);
+Bindings raise_softmax(const Call& call);  // Softmax, LogSoftmax, Hardmax
+Bindings raise_cast(const Call& call);
+Bindings raise_cast_like(const Call& call);
+Bindings raise_constant(const Call& call);
+Bindings raise_constant_of_shape(const Call& call);
+Bindings raise_identity(const Call& call);
+Bindings raise_range(const Call& call);
+
+// raise_nn.cc
+Bindings raise_batch_normalization(const Call& call);
+Bindings raise_dropout(const Call& call);
+Bindings raise_layer_normalization(const Call& call);
+Bindings raise_rms_normalization(const Call& call);
+Bindings raise_group_normalization(const Call& call);
+Bindings raise_grid_sample(const Call& call);
+Bindings raise_roi_align(const Call& call);
+
+// raise_quantize.cc
+Bindings raise_dequantize_linear(const Call& call);
+
+// raise_random.cc
+Bindings raise_random(const Call& call);
+Bindings raise_random_like(const Call& call);
+Bindings raise_bernoulli(const Call& call);
+Bindings raise_multinomial(const Call& call);
+
+// raise_sequence.cc
+Bindings raise_split_to_sequence(const Call& call);
+Bindings raise_sequence_construct(const Call& call);
+Bindings raise_sequence_empty(const Call& call);
+Bindings raise_sequence_at(const Call& call);
+Bindings raise_sequence_insert(const Call& call);
+Bindings raise_sequence_erase(const Call& call);
+Bindings raise_sequence_length(const Call& call);
+Bindings raise_concat_from_sequence(const Call& call);
+Bindings raise_optional(const Call& call);
+Bindings raise_optional_get_element(const Call& call);
+Bindings raise_optional_has_element(const Call& call);
+
+// raise_training.cc
+Bindings raise_adam(const Call& call);
+Bindings raise_adagrad(const Call& call);
+Bindings raise_momentum(const Call& call);
+
+}  // namespace steep

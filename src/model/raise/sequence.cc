@@ -1,0 +1,209 @@
+// Sequences of tensors, and optionals. Where the length of a sequence is known here, it vanishes:
+// every operator on it is a choice among values that exist already. Otherwise it stays, for run
+// time.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "model/raise/raise.h"
+#include "ops/build.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+constexpr size_t kLongest = 10'000;
+
+/// The operator as it stands, for run time.
+Bindings at_run_time(const Call& c) {
+  std::vector<Value> inputs;
+  for (size_t i = 0; i < c.inputs.size(); ++i) inputs.push_back(c.any(i));
+  const std::vector<Value> out = c.emit(c.op, std::move(inputs), c.attrs, c.outputs());
+  return {out.begin(), out.end()};
+}
+
+/// Input 0 as items that are known; null when it takes a run to know them.
+const std::vector<Value>* items(const Call& c) {
+  if (c.has(0) && c.inputs[0].items() == nullptr) {
+    const Kind kind = c.inputs[0].value().type().kind;
+    if (kind == Kind::sequence || kind == Kind::optional_sequence) return nullptr;
+  }
+  if (!c.has(0) || c.inputs[0].items() == nullptr) {
+    c.fail("An operator on sequences is given no sequence.", "a sequence as input 0", "a tensor",
+           "Export the model again.");
+  }
+  return c.inputs[0].items();
+}
+
+bool known_position(const Call& c, size_t i) {
+  const auto known = known_ints(c.in(i));
+  return !c.has(i) || (known && known->size() == 1);
+}
+
+/// REQUIRES: known_position(). Negative ones count from the end. `size` is one past the largest.
+size_t position(const Call& c, size_t i, size_t size) {
+  const auto known = known_ints(c.need(i));
+  const int64_t n = static_cast<int64_t>(size);
+  const int64_t at = (*known)[0] < 0 ? (*known)[0] + n : (*known)[0];
+  if (at < 0 || at >= n) {
+    c.fail("A position in a sequence is out of range.", fmt::format("{} to {}", -n, n - 1),
+           fmt::format("{}", (*known)[0]), "Export the model again.");
+  }
+  return static_cast<size_t>(at);
+}
+
+Binding sequence(const Call& c, std::vector<Value> values, DType dtype) {
+  if (values.size() > kLongest) {
+    c.fail("A sequence is too long.", fmt::format("at most {} tensors", kLongest),
+           fmt::format("{}", values.size()), "Use one tensor instead of a sequence.");
+  }
+  return {std::move(values), dtype};
+}
+
+}  // namespace
+
+// Without `split` each piece has one element, and loses the axis unless keepdims.
+Bindings raise_split_to_sequence(const Call& c) {
+  const Value x = c.need(0);
+  if (!x.type().shape) return at_run_time(c);
+  const int64_t rank = x.rank();
+  const int64_t given = c.integer("axis");
+  const int64_t axis = given < 0 ? given + rank : given;
+  if (axis < 0 || axis >= rank) {
+    c.fail("An axis is out of range.", fmt::format("{} to {}", -rank, rank - 1),
+           fmt::format("{}", given), "Export the model again.");
+  }
+  const Dim extent = x.shape()[static_cast<size_t>(axis)];
+  const Value split = c.in(1);
+  Ints sizes;
+  if (split && split.rank() == 1) {
+    const auto known = known_ints(split);
+    if (!known) return at_run_time(c);
+    sizes = *known;
+  } else {
+    const auto known = split ? known_ints(split) : Ints{1};
+    if (!known || known->size() != 1 || !extent.known()) return at_run_time(c);
+    const int64_t piece = (*known)[0];
+    if (piece < 1) {
+      c.fail("The pieces of a split have no size.", "at least 1", fmt::format("{}", piece),
+             "Export again.");
+    }
+    if (extent.value() / piece > static_cast<int64_t>(kLongest)) {
+      sizes.resize(kLongest + 1);  // refused below
+    } else {
+      for (int64_t left = extent.value(); left > 0; left -= piece)
+        sizes.push_back(std::min(piece, left));
+    }
+  }
+  if (sizes.empty()) return {sequence(c, {}, x.dtype())};
+  if (sizes.size() > kLongest) return {sequence(c, std::vector<Value>(sizes.size()), x.dtype())};
+  std::vector<Value> pieces =
+      c.emit("Split", {x, c.ints(sizes)}, {{"axis", axis}}, static_cast<int>(sizes.size()));
+  if (!split && c.integer("keepdims") == 0) {
+    for (Value& piece : pieces) piece = squeeze(piece, {axis});
+  }
+  return {sequence(c, std::move(pieces), x.dtype())};
+}
+
+Bindings raise_sequence_construct(const Call& c) {
+  std::vector<Value> values;
+  for (size_t i = 0; i < c.inputs.size(); ++i) values.push_back(c.need(i));
+  if (values.empty())
+    c.fail("A sequence of nothing.", "at least one input", "none", "Export again.");
+  const DType dtype = values[0].dtype();
+  for (Value v : values) {
+    if (v.dtype() != dtype) {
+      c.fail("The items of a sequence differ in type.", to_string(values[0].type()),
+             to_string(v.type()), "Export the model again.");
+    }
+  }
+  return {sequence(c, std::move(values), dtype)};
+}
+
+Bindings raise_sequence_empty(const Call& c) {
+  return {sequence(c, {}, static_cast<DType>(c.attrs.integer("dtype", 1)))};
+}
+
+Bindings raise_sequence_at(const Call& c) {
+  const auto* from = items(c);
+  if (from == nullptr || !known_position(c, 1)) return at_run_time(c);
+  return {(*from)[position(c, 1, from->size())]};
+}
+
+Bindings raise_sequence_insert(const Call& c) {
+  const auto* from = items(c);
+  if (from == nullptr || !known_position(c, 2)) return at_run_time(c);
+  std::vector<Value> values = *from;
+  const Value item = c.need(1);
+  const size_t at = c.has(2) ? position(c, 2, values.size() + 1) : values.size();
+  values.insert(values.begin() + static_cast<int64_t>(at), item);
+  return {sequence(c, std::move(values), item.dtype())};
+}
+
+Bindings raise_sequence_erase(const Call& c) {
+  const auto* from = items(c);
+  if (from == nullptr || !known_position(c, 1)) return at_run_time(c);
+  std::vector<Value> values = *from;
+  if (values.empty())
+    c.fail("A sequence is empty.", "something to erase", "nothing", "Export the model again.");
+  const size_t at = c.has(1) ? position(c, 1, values.size()) : values.size() - 1;
+  values.erase(values.begin() + static_cast<int64_t>(at));
+  return {sequence(c, std::move(values), c.inputs[0].dtype())};
+}
+
+Bindings raise_sequence_length(const Call& c) {
+  const auto* from = items(c);
+  if (from == nullptr) return at_run_time(c);
+  return {c.graph.add_constant(Tensor::scalar(static_cast<int64_t>(from->size())), c.name)};
+}
+
+Bindings raise_concat_from_sequence(const Call& c) {
+  const auto* from = items(c);
+  if (from == nullptr) return at_run_time(c);
+  std::vector<Value> values = *from;
+  if (values.empty())
+    c.fail("A sequence is empty.", "at least one tensor", "none", "Export the model again.");
+  const int64_t axis = c.integer("axis");
+  if (c.integer("new_axis") != 0) {
+    for (Value& v : values) v = unsqueeze(v, {axis});
+  }
+  return {c.emit1("Concat", values, {{"axis", axis}})};
+}
+
+Bindings raise_optional(const Call& c) {
+  const Value given = c.any(0);
+  Type type = given ? given.type() : c.type.value_or(Type{});
+  if (size_of(type.dtype) == 0) {
+    c.fail("An empty optional has no type.", "an attribute `type` of tensors or sequences of them",
+           "none", "Export the model again.");
+  }
+  const bool sequence = type.kind == Kind::sequence || type.kind == Kind::optional_sequence;
+  type.kind = sequence ? Kind::optional_sequence : Kind::optional;
+  std::vector<Value> inputs;
+  if (given) inputs.push_back(given);
+  const Node n = c.graph.add_node("Optional", inputs, 1, {}, c.name);
+  c.graph.set_type(n.output(0), std::move(type));
+  return {n.output(0)};
+}
+
+Bindings raise_optional_get_element(const Call& c) {
+  if (!c.has(0)) c.fail("An optional is missing.", "an input", "none", "Export the model again.");
+  if (c.inputs[0].items() != nullptr) return {c.inputs[0]};
+  const Value x = c.inputs[0].value();
+  Type type = x.type();
+  if (type.kind == Kind::tensor || type.kind == Kind::sequence) return {x};
+  type.kind = type.kind == Kind::optional ? Kind::tensor : Kind::sequence;
+  const Node n = c.graph.add_node("OptionalGetElement", std::span(&x, 1), 1, {}, c.name);
+  c.graph.set_type(n.output(0), std::move(type));
+  return {n.output(0)};
+}
+
+Bindings raise_optional_has_element(const Call& c) {
+  const bool there = c.has(0);
+  const Kind kind = there && c.inputs[0].value() ? c.inputs[0].value().type().kind : Kind::sequence;
+  if (there && (kind == Kind::optional || kind == Kind::optional_sequence)) return at_run_time(c);
+  return {c.graph.add_constant(Tensor::scalar(there), c.name)};
+}
+
+}  // namespace steep

@@ -1,0 +1,140 @@
+// ai.onnx.preview.training: one update by an optimizer, in terms of arithmetic; gradients of values
+// that were computed before.
+
+#include <fmt/format.h>
+
+#include <functional>
+
+#include "autodiff/gradient.h"
+#include "model/import/importer.h"
+#include "model/raise/raise.h"
+#include "model/read/quote.h"
+#include "ops/build.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+/// The parts of one parameter: itself, its gradient, its moments.
+using Step = std::function<std::vector<Value>(std::span<const Value> parts)>;
+
+/// Inputs are R, T, all X, all G, then moment by moment; outputs all X, then moment by moment.
+Bindings for_each_parameter(const Call& c, size_t parts, const Step& step) {
+  const size_t given = c.inputs.size();
+  if (given < 2 + parts || (given - 2) % parts != 0) {
+    c.fail("An optimizer has a wrong number of inputs.",
+           fmt::format("2, and {} for each parameter", parts), fmt::format("{}", given),
+           "Export the model again.");
+  }
+  const size_t count = (given - 2) / parts;
+  Bindings results(count * (parts - 1));
+  for (size_t i = 0; i < count; ++i) {
+    std::vector<Value> own;
+    for (size_t p = 0; p < parts; ++p) own.push_back(c.need(2 + p * count + i));
+    const std::vector<Value> after = step(own);
+    for (size_t p = 0; p < after.size(); ++p) results[p * count + i] = after[p];
+  }
+  return results;
+}
+
+Value number(const Call& c, size_t i, Value like) {
+  return cast_like(reshape(c.need(i), Ints{}), like);
+}
+
+}  // namespace
+
+Bindings raise_adam(const Call& c) {
+  const double alpha = c.attrs.real("alpha", 0.9F), beta = c.attrs.real("beta", 0.999F);
+  const double epsilon = c.attrs.real("epsilon", 1e-6F);
+  const double before = c.attrs.real("norm_coefficient", 0);
+  const double after = c.attrs.real("norm_coefficient_post", 0);
+  return for_each_parameter(c, 4, [&](std::span<const Value> p) -> std::vector<Value> {
+    const Value x = p[0], rate = number(c, 0, x), t = number(c, 1, x);
+    auto decay = [&](double base) {
+      return 1.0 - apply("Pow", {scalar(c.graph, base, x.dtype()), t});
+    };
+    const Value g = before == 0 ? p[1] : x * before + p[1];
+    const Value v = p[2] * alpha + g * (1 - alpha);
+    const Value h = p[3] * beta + g * g * (1 - beta);
+    const Value adjusted = where(greater(t, 0), rate * sqrt(decay(beta)) / decay(alpha), rate);
+    const Value moved = x - adjusted * v / (sqrt(h) + epsilon);
+    return {after == 0 ? moved : moved * (1 - after), v, h};
+  });
+}
+
+Bindings raise_adagrad(const Call& c) {
+  const double epsilon = c.attrs.real("epsilon", 1e-6F);
+  const double norm = c.attrs.real("norm_coefficient", 0);
+  const double decay = c.attrs.real("decay_factor", 0);
+  return for_each_parameter(c, 3, [&](std::span<const Value> p) -> std::vector<Value> {
+    const Value x = p[0], t = number(c, 1, x);
+    const Value rate = number(c, 0, x) / (t * decay + 1);
+    const Value g = norm == 0 ? p[1] : x * norm + p[1];
+    const Value h = p[2] + g * g;
+    return {x - rate * g / (sqrt(h) + epsilon), h};
+  });
+}
+
+Bindings raise_momentum(const Call& c) {
+  const double alpha = c.attrs.real("alpha", 0), beta = c.attrs.real("beta", 0);
+  const double norm = c.attrs.real("norm_coefficient", 0);
+  const bool nesterov = c.attrs.string("mode", "standard") == "nesterov";
+  return for_each_parameter(c, 3, [&](std::span<const Value> p) -> std::vector<Value> {
+    const Value x = p[0], rate = number(c, 0, x);
+    const Value g = norm == 0 ? p[1] : x * norm + p[1];
+    const Value one = scalar(c.graph, 1, x.dtype());
+    const Value factor = where(greater(number(c, 1, x), 0), scalar(c.graph, beta, x.dtype()), one);
+    const Value v = p[2] * alpha + factor * g;
+    return {x - rate * (nesterov ? g + v * alpha : v), v};
+  });
+}
+
+std::vector<Binding> Lowering::lower_gradient(const onnx::NodeProto& node,
+                                              const std::vector<Binding>& inputs, Scope& scope) {
+  std::vector<std::string> names;  // of xs, then of zs
+  size_t count = 0;
+  std::string of;
+  for (const auto& attribute : node.attribute()) {
+    if (attribute.name() == "y") of = attribute.s();
+    if (attribute.name() != "xs") continue;
+    names.insert(names.begin(), attribute.strings().begin(), attribute.strings().end());
+    count = names.size();
+  }
+  const Binding* y = find(of, scope);
+  if (y == nullptr || !y->value() || inputs.size() < count) {
+    throw ModelError({.what = "A Gradient differentiates what is not there.",
+                      .expected = "y, and one input for each of xs and zs",
+                      .received = quote(of),
+                      .remedy = "Name values that are computed before the node."});
+  }
+  std::vector<Value> wrt;
+  for (size_t i = 0; i < count; ++i) {
+    const Binding* x = find(names[i], scope);
+    if (x == nullptr || !x->value() || inputs[i].value() != x->value()) {
+      throw ModelError({.what = "A Gradient is asked for at another place than its function's.",
+                        .expected = "the values named by xs as inputs",
+                        .received = quote(names[i]),
+                        .remedy = "Feed the model with the values at which to differentiate."});
+    }
+    wrt.push_back(x->value());
+  }
+  // Differentiating replaces composite nodes; while the names are outputs, they follow.
+  const std::vector<Output> kept = graph_->outputs();
+  std::vector<Binding*> named;
+  for (auto& [name, binding] : scope.names) {
+    if (!binding.value() || !binding.value().producer()) continue;
+    named.push_back(&binding);
+    graph_->add_output(name, binding.value());
+  }
+  const std::vector<Value> targets{y->value()};
+  std::vector<Value> gradients = add_gradients(*graph_, targets, {}, wrt, Phase::forward);
+  const std::vector<Output>& outputs = graph_->outputs();
+  for (size_t i = 0; i < named.size(); ++i) *named[i] = outputs[kept.size() + i].value;
+  graph_->set_outputs({outputs.begin(), outputs.begin() + static_cast<int64_t>(kept.size())});
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i]) gradients[i] = zeros_like(wrt[i]);
+  }
+  return {gradients.begin(), gradients.end()};
+}
+
+}  // namespace steep

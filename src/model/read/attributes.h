@@ -1,0 +1,16 @@
+// AttributeProto → Attr. Private to src/model.
+#pragma once
+
+#include <onnx/onnx_pb.h>
+
+#include "ir/attr.h"
+#include "model/read/tensor_proto.h"
+
+namespace steep {
+
+/// Throws ModelError naming `node` for kinds that a node of ours cannot hold (graphs, sparse
+/// tensors, types).
+Attr attr_from_onnx(const onnx::AttributeProto& proto, const std::string& node,
+                    TensorTable& tensors);
+
+}  // namespace steep

@@ -1,0 +1,16 @@
+// A first look at a serialised model: sizes, counts and nesting, before anything is allocated for
+// it.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "model/import/import.h"
+
+namespace steep {
+
+/// Throws ModelError when the bytes are no model, claim more bytes than are present, or exceed
+/// `limits`. Allocates O(max_depth), does not recurse.
+void scan_model(std::span<const std::byte> bytes, const Limits& limits);
+
+}  // namespace steep

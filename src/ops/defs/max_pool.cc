@@ -1,0 +1,47 @@
+// MaxPool(x[N, C, ...]) → y, indices? and steep.MaxPoolGrad(dy, x) → dx, which gives each element
+// of dy to the first of the largest elements of its window.
+#include "ops/build.h"
+#include "ops/defs/pool.h"
+
+namespace steep {
+namespace {
+
+Grads max_pool_vjp(Node n, const Grads& dy) {
+  if (!dy[0]) return {};
+  return {apply("steep.MaxPoolGrad", {dy[0], n.input(0)}, n.attrs())};
+}
+
+Grads max_pool_grad_vjp(Node n, const Grads& dy) {
+  Attrs attrs = n.attrs();
+  attrs.erase("storage_order");
+  Value x = n.input(1);
+  Value chosen = apply_n("MaxPool", std::vector{x}, 2, std::move(attrs))[1];
+  Value picked = apply("GatherElements", {reshape(dy[0], {-1}), reshape(chosen, {-1})});
+  return {reshape_like(picked, n.input(0)), zeros_like(x)};
+}
+
+std::vector<Type> max_pool_grad_infer(Node n) { return {n.input(1).type()}; }
+
+std::vector<Value> max_pool_grad_in_parts(Node n) {
+  const Value dy = n.input(0), x = n.input(1);
+  Attrs attrs = n.attrs();
+  attrs.erase("storage_order");
+  const Value chosen = apply_n("MaxPool", std::vector{x}, 2, std::move(attrs))[1];
+  const Value zeros =
+      apply("Expand", {scalar(n.graph(), 0, dy.dtype()), unsqueeze(apply("Size", {x}), {0})});
+  return {reshape_like(apply("ScatterElements", {zeros, reshape(chosen, {-1}), reshape(dy, {-1})},
+                             {{"reduction", std::string("add")}}),
+                       x)};
+}
+
+}  // namespace
+
+extern const OpDef kMaxPool = {
+    .name = "MaxPool", .attributes = kMaxPoolAttributes, .ranks = "2+", .vjp = max_pool_vjp};
+extern const OpDef kSteepMaxPoolGrad = {.name = "steep.MaxPoolGrad",
+                                        .attributes = kMaxPoolAttributes,
+                                        .vjp = max_pool_grad_vjp,
+                                        .infer = max_pool_grad_infer,
+                                        .in_parts = max_pool_grad_in_parts};
+
+}  // namespace steep

@@ -1,0 +1,133 @@
+#include "program/engine.h"
+
+#include "model/export/export.h"
+#include "ops/defs/with_gradient.h"
+#include "passes/specialise.h"
+#include "program/check_inputs.h"
+#include "program/program.h"
+#include "runtime/budget.h"
+#include "runtime/threads.h"
+#include "steep/error.h"
+
+namespace steep {
+
+/// The stages, in order. Everything else on this page is bookkeeping. Nothing when a shape depends
+/// on data: then the stages work on one segment of the graph after the other (flow/segment.cc).
+std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, const Devices& devices,
+                            const PassOptions& options) {
+  try {
+    TimedStage specialising(options.profiler, options.stages, "specialise");
+    Specialised concrete = specialise_known(graph, types, devices);
+    specialising.done(concrete.graph.nodes().size());
+    if (!concrete.deferred.empty()) return std::nullopt;
+    run_passes(concrete.graph, options);
+    TimedStage planning(options.profiler, options.stages, "plan");
+    Plan plan = make_plan(std::move(concrete.graph), devices, std::move(concrete.in_parts));
+    planning.done(plan.graph->nodes().size());
+    return plan;
+  } catch (const std::bad_alloc&) {
+    throw OutOfMemoryError({.what = "There is not enough memory to compile the model.",
+                            .remedy = "Use smaller shapes, or give the process more memory."});
+  }
+}
+
+PendingRun::PendingRun(std::shared_ptr<MemoryPool> pool, int threads)
+    : state_(new State{std::move(pool), threads, {}, {}, {}, {}}) {}
+PendingRun::~PendingRun() = default;
+bool PendingRun::in_segments() const { return state_->segmented.has_value(); }
+
+Program::Program(Graph graph, ProgramOptions options) : impl_(std::make_unique<Impl>()) {
+  impl_->graph = std::move(graph);
+  impl_->options = std::move(options);
+  impl_->pool = MemoryPool::create(impl_->options.limits.max_bytes);
+  forget_gradients(impl_->graph);
+  impl_->graph.prune();
+  impl_->index();
+}
+
+Program::~Program() = default;
+Program::Program(Program&&) noexcept = default;
+Program& Program::operator=(Program&&) noexcept = default;
+
+ForwardResult Program::forward(std::span<const Tensor> inputs,
+                               const std::vector<bool>& may_change) {
+  const EngineCall call;
+  const Budget budget(impl_->options.limits);
+  return impl_->forward(inputs, may_change);
+}
+
+DataResult Program::forward_data(std::span<const Datum> inputs) {
+  const EngineCall call;
+  const Budget budget(impl_->options.limits);
+  return impl_->forward_data(inputs);
+}
+
+void Program::rebind(PendingRun& run, std::span<const Tensor> inputs) {
+  impl_->rebind(run, inputs);
+}
+
+std::vector<Tensor> Program::backward(std::unique_ptr<PendingRun> run,
+                                      std::span<const Tensor> inputs) {
+  const EngineCall call;
+  const Budget budget(impl_->options.limits);
+  return impl_->backward(std::move(run), inputs);
+}
+
+void Program::bind_state(const std::string& name, Tensor tensor) {
+  const size_t i = impl_->state_index(name);
+  require_type("A state is bound to a tensor of another type.", name,
+               impl_->graph.states()[i].type(), tensor);
+  impl_->states[i] = std::move(tensor);
+}
+
+bool Program::wrote_states() const { return impl_->wrote_states; }
+
+size_t Program::peak_bytes() const {
+  size_t constants = 0;
+  for (const auto& s : impl_->cache) {
+    constants = std::max(constants, s->constant_bytes());
+  }
+  return impl_->pool->peak_bytes_in_use() + constants;
+}
+
+PlanInfo Program::plan(std::span<const Type> inputs) {
+  const Budget budget(impl_->options.limits);
+  const auto s = impl_->specialisation_for(inputs);
+  if (!s) return {};
+  const Plan& plan = s->executable.plan();
+  PlanInfo info{.arena_bytes = plan.arena_bytes,
+                .constant_bytes = s->constant_bytes(),
+                .kernels = plan.steps.size(),
+                .specialise_ms = s->specialise_ms,
+                .stages = s->stages};
+  for (const Buffer& b : plan.buffers) {
+    if (b.storage == Storage::output) info.output_bytes += b.bytes;
+  }
+  return info;
+}
+
+std::string Program::dump(std::span<const Type> inputs) {
+  const Budget budget(impl_->options.limits);
+  const auto s = impl_->specialisation_for(inputs);
+  if (!s) return to_text(impl_->graph) + "\n" + impl_->segments->text();
+  const Plan& plan = s->executable.plan();
+  return to_text(*plan.graph) + "\n" + to_text(plan);
+}
+
+std::string Program::compiled_model(std::span<const Type> inputs) {
+  const Budget budget(impl_->options.limits);
+  const auto s = impl_->specialisation_for(inputs);
+  return write_compiled(s ? *s->executable.plan().graph : impl_->graph, "compiled");
+}
+
+const Graph& Program::graph() const { return impl_->graph; }
+uint64_t Program::run_count() const { return impl_->run_count; }
+void Program::set_run_count(uint64_t count) { impl_->run_count = count; }
+void Program::set_seed(uint64_t seed) { impl_->options.seed = seed; }
+void Program::set_profiler(Profiler* profiler) { impl_->profiler = profiler; }
+
+std::vector<Tensor> evaluate(const Graph& graph, std::span<const Tensor> inputs) {
+  return Program(graph).forward(inputs).outputs;
+}
+
+}  // namespace steep

@@ -1,0 +1,105 @@
+// What a Program is made of: specialisations by signature, segments where no plan covers the graph,
+// programs of bodies, states and the seed. engine.cc is its outside.
+#pragma once
+
+#include <list>
+#include <unordered_map>
+
+#include "flow/segment.h"
+#include "passes/pipeline.h"
+#include "plan/plan.h"
+#include "program/engine.h"
+#include "program/specialisation.h"
+#include "runtime/memory.h"
+
+namespace steep {
+
+/// The stages, in order. Everything else on this page is bookkeeping. Nothing when a shape depends
+/// on data: then the stages work on one segment of the graph after the other (flow/segment.cc).
+std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, const Devices& devices,
+                            const PassOptions& options);
+
+std::vector<Datum> to_data(std::span<const Tensor> tensors);
+
+struct PendingRun::State {
+  std::shared_ptr<MemoryPool> pool;  // the program's own
+  int threads;                       // that it was planned for
+  std::shared_ptr<Specialisation> specialisation;
+  std::unique_ptr<Frame> frame;
+  std::optional<Progress> segmented;           // instead of a frame
+  std::vector<std::optional<Type>> gradients;  // by backward input, as far as known, when segmented
+  std::vector<bool> copied{};                  // by forward input: bound to a copy; may be empty
+
+  ~State() {
+    if (frame) specialisation->executable.release(std::move(frame));
+  }
+};
+
+struct Program::Impl {
+  Graph graph;
+  ProgramOptions options;
+  std::shared_ptr<MemoryPool> pool;
+  std::vector<Tensor> states;
+  std::unordered_map<std::string, size_t> state_of;  // by name: index into states
+  std::vector<size_t>
+      forward_inputs;  // index into graph.inputs() of each input that the caller feeds
+  std::vector<size_t> backward_inputs;
+  int64_t seed_index = -1;  // index into graph.inputs()
+  bool has_backward = false;
+  uint64_t run_count = 0;
+  Profiler* profiler = nullptr;
+  bool wrote_states = false;                         // in the last run
+  std::list<std::shared_ptr<Specialisation>> cache;  // most recently used first
+  std::shared_ptr<Segment> segments;                 // once a shape was found to depend on data
+  struct BodyProgram {
+    Body body;  // keeps the key alive
+    std::unique_ptr<Program> program;
+  };
+  std::map<const Graph*, BodyProgram> bodies;
+  int depth = 0;    // of bodies within bodies
+  int threads = 0;  // the most that any plan was made for
+
+  // As the Program's own, which settle the budget.
+  Tensor copy_of(const Tensor& input) const;  ///< in the pool's memory
+  ForwardResult forward(std::span<const Tensor> inputs, const std::vector<bool>& may_change = {});
+  DataResult forward_data(std::span<const Datum> inputs);
+  void rebind(PendingRun& run, std::span<const Tensor> inputs);
+  std::vector<Tensor> backward(std::unique_ptr<PendingRun> run, std::span<const Tensor> inputs);
+
+  /// Kernels start as many threads as they were made for. Where the caller cannot have these, they
+  /// are made anew.
+  void settle();
+
+  void index();
+
+  void check_count(std::span<const Tensor> inputs, const std::vector<size_t>& wanted) const;
+
+  std::vector<Type> all_types(std::span<const Type> fed) const;
+
+  std::shared_ptr<Specialisation> specialisation(std::span<const Tensor> inputs);
+
+  std::shared_ptr<Specialisation> specialisation_for(std::span<const Type> fed);
+
+  size_t state_index(const std::string& name) const;
+
+  PassOptions pass_options() const;
+  RunOptions run_options();
+
+  /// No specialisation makes a sequence.
+  bool deals_in_sequences() const;
+
+  void check_states() const;
+
+  RunContext run_context();
+
+  std::vector<Datum> run_body(const Body& body, std::span<const Datum> inputs, int64_t turn);
+
+  /// The gradient of output i has its type.
+  std::vector<std::optional<Type>> gradient_types(std::span<const Datum> outputs) const;
+
+  DataResult forward_in_segments(std::span<const Datum> inputs);
+
+  std::vector<Tensor> backward_in_segments(Progress at, std::span<const Tensor> inputs);
+};
+
+}  // namespace steep

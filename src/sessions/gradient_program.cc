@@ -1,0 +1,208 @@
+#include "sessions/gradient_program.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "autodiff/gradient.h"
+#include "autodiff/recognise.h"
+#include "ir/seed.h"
+#include "ops/build.h"
+#include "ops/op_def.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+uint64_t next_id() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
+}
+
+}  // namespace
+
+GradientProgram::GradientProgram(Graph graph, GradientProgramOptions options)
+    : id_(next_id()),
+      graph_(std::move(graph)),
+      input_gradients_(std::move(options.input_gradients)),
+      programs_({.precision = options.precision, .devices = std::move(options.devices)}) {
+  recognise(graph_);
+  find_differentiable();
+  for (size_t i = 0; i < differentiable_.size(); ++i) {
+    const auto& those = options.results_may_change;
+    if (!differentiable_[i] || (i < those.size() && those[i])) graph_.let_output_change(i);
+  }
+  for (Value v : graph_.inputs()) random_ = random_ || is_seed(v);
+  expected_ = first_guess();
+  for (const std::string& name : input_names()) {
+    const auto& those = options.may_change;
+    may_change_.push_back(std::find(those.begin(), those.end(), name) != those.end());
+  }
+}
+
+std::vector<std::string> GradientProgram::input_names() const {
+  std::vector<std::string> names;
+  for (Value v : graph_.inputs()) {
+    if (!is_seed(v)) names.push_back(v.name());
+  }
+  return names;
+}
+
+ForwardResult GradientProgram::forward(GradientRun& run, bool gradients) {
+  const std::lock_guard turn(programs_.turn);
+  run.program = id_;
+  run.pattern = pattern(gradients);
+  run.copies.clear();
+  if (gradients && !foreseen_) {  // forward may have to run again
+    for (const Tensor& input : run.inputs) run.copies.push_back(input.clone());
+    for (size_t i = 0; i < may_change_.size(); ++i) {
+      if (may_change_[i]) run.inputs[i] = run.copies[i];
+    }
+  }
+  return start(run, run.inputs);
+}
+
+std::vector<Tensor> GradientProgram::backward(GradientRun& run, std::span<const Tensor> gradients) {
+  if (run.program != id_) {
+    throw DataError({.what = "Backward was called with a forward run of another program.",
+                     .remedy = "Call backward of the program that ran forward."});
+  }
+  GradientPattern pattern;
+  std::vector<Tensor> seeds;
+  for (const Tensor& gradient : gradients) {
+    pattern.push_back(gradient.defined());
+    if (gradient.defined()) seeds.push_back(gradient);
+  }
+  const std::lock_guard turn(programs_.turn);
+  expected_ = pattern;
+  foreseen_ = run.pending && run.pattern == pattern;
+  Program& program = compile(pattern);
+  if (!foreseen_) {
+    if (run.changed && run.copies.empty()) {
+      throw DataError({.what = "What forward read was written to since, and this backward needs "
+                               "all of it: gradients come from other results than in the last "
+                               "call, or backward runs a second time.",
+                       .remedy = "Write after backward, or hand on a clone()."});
+    }
+    run.pending.reset();
+    run.pattern = pattern;
+    start(run, run.copies.empty() ? run.inputs : run.copies);
+    // as where forward has run once: what may not change is read where it lies
+    run.moved = !run.copies.empty() && !run.pending->in_segments();
+  }
+  if (run.moved) program.rebind(*run.pending, run.inputs);
+  run.moved = false;
+  std::vector<Tensor> made = program.backward(std::move(run.pending), seeds);
+  std::vector<Tensor> results;
+  size_t next = 0;
+  for (bool flow : flows_.at(pattern)) results.push_back(flow ? std::move(made[next++]) : Tensor());
+  return results;
+}
+
+PlanInfo GradientProgram::plan(std::span<const Type> inputs, bool gradients) {
+  const std::lock_guard turn(programs_.turn);
+  return compile(pattern(gradients)).plan(inputs);
+}
+
+std::string GradientProgram::dump(std::span<const Type> inputs, bool gradients) {
+  const std::lock_guard turn(programs_.turn);
+  return compile(pattern(gradients)).dump(inputs);
+}
+
+std::string GradientProgram::compiled_model(std::span<const Type> inputs, bool gradients) {
+  const std::lock_guard turn(programs_.turn);
+  return compile(pattern(gradients)).compiled_model(inputs);
+}
+
+size_t GradientProgram::peak_bytes() {
+  const std::lock_guard turn(programs_.turn);
+  return programs_.peak_bytes();
+}
+
+size_t GradientProgram::program_count() {
+  const std::lock_guard turn(programs_.turn);
+  return programs_.size();
+}
+
+/// Forward sweep from everything that wants a gradient, through operators that have one.
+void GradientProgram::find_differentiable() {
+  std::vector<bool> reached(graph_.value_count(), false);
+  for (const std::string& name : input_gradients_) {
+    if (Value v = graph_.find(name)) reached[v.id()] = true;
+  }
+  for (Node n : graph_.nodes()) {
+    const OpDef* def = find_op(n.op());
+    if (def != nullptr && def->stops_gradient) continue;
+    bool any = false;
+    for (int i = 0; i < n.input_count(); ++i) {
+      any = any || (n.input(i) && reached[n.input(i).id()]);
+    }
+    for (int i = 0; any && i < n.output_count(); ++i) {
+      if (Value y = n.output(i); y && is_float(y.dtype())) reached[y.id()] = true;
+    }
+  }
+  for (const Output& o : graph_.outputs()) differentiable_.push_back(reached[o.value.id()]);
+}
+
+/// A model that returns one scalar returns its loss; otherwise a loss may follow any output.
+GradientPattern GradientProgram::first_guess() const {
+  GradientPattern scalars;
+  for (size_t i = 0; i < differentiable_.size(); ++i) {
+    const auto& shape = graph_.outputs()[i].value.type().shape;
+    scalars.push_back(differentiable_[i] && shape.has_value() && shape->empty());
+  }
+  return std::count(scalars.begin(), scalars.end(), true) == 1 ? scalars : differentiable_;
+}
+
+GradientPattern GradientProgram::pattern(bool gradients) const {
+  return gradients ? expected_ : GradientPattern(expected_.size(), false);
+}
+
+Program& GradientProgram::compile(const GradientPattern& pattern) {
+  return programs_.get(pattern, [&] { return with_gradients(pattern); });
+}
+
+Graph GradientProgram::with_gradients(const GradientPattern& pattern) {
+  Graph g = graph_;
+  GradientPattern flows;
+  std::vector<Value> wrt;
+  for (const std::string& name : input_gradients_) {
+    Value v = g.find(name);
+    flows.push_back(static_cast<bool>(v));
+    if (v) wrt.push_back(v);
+  }
+  std::vector<Value> outputs;
+  std::vector<Value> seeds;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    if (!pattern[i]) continue;
+    const Output output = g.outputs()[i];
+    outputs.push_back(output.value);
+    seeds.push_back(g.add_gradient_input("gradient of " + output.name, output.value));
+  }
+  if (!outputs.empty()) {
+    const std::vector<Value> gradients = add_gradients(g, outputs, seeds, wrt);
+    size_t next = 0;
+    for (auto&& flow : flows) {
+      if (!flow) continue;
+      Value gradient = gradients[next];
+      flow = static_cast<bool>(gradient);
+      if (gradient) g.add_output("gradient of " + wrt[next].name(), gradient, Phase::backward);
+      ++next;
+    }
+  }
+  flows_[pattern] = std::move(flows);
+  return g;
+}
+
+/// The run that waits for backward goes to `run`.
+ForwardResult GradientProgram::start(GradientRun& run, std::span<const Tensor> inputs) {
+  Program& program = compile(run.pattern);
+  program.set_seed(run.seed);
+  program.set_run_count(0);  // the seed differs from run to run
+  const std::vector<bool> none;
+  ForwardResult result = program.forward(inputs, run.copies.empty() ? may_change_ : none);
+  run.pending = std::move(result.pending);
+  return result;
+}
+
+}  // namespace steep

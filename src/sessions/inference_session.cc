@@ -1,0 +1,294 @@
+// InferenceSession: a Program for each of the latest choices of outputs, and the checks that stand
+// before it.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <functional>
+#include <mutex>
+#include <new>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "ir/seed.h"
+#include "model/import/import.h"
+#include "passes/pipeline.h"
+#include "program/program_set.h"
+#include "runtime/memory.h"
+#include "runtime/threads.h"
+#include "steep/error.h"
+#include "steep/inference.h"
+
+namespace steep {
+namespace {
+
+/// Choices of outputs whose programs are kept.
+constexpr size_t kMaxPrograms = 8;
+
+ImportOptions import_options(const InferenceOptions& options) {
+  return {.limits = options.limits, .training = false, .leave_out = true};
+}
+
+ProgramOptions program_options(const InferenceOptions& options) {
+  ProgramOptions settings{.check_finite = options.check_finite,
+                          .seed = options.seed,
+                          .limits = options.limits,
+                          .devices = Devices::of(options.providers)};
+  if (!options.optimize) {
+    for (const Pass& pass : passes()) settings.disabled_passes.emplace(pass.name);
+  }
+  return settings;
+}
+
+/// `declared` is what the file says; it fills the extents that inference could not find.
+TensorInfo info_of(const std::string& name, const Type& type, const Type& declared) {
+  const std::optional<Shape>& shape = type.shape ? type.shape : declared.shape;
+  TensorInfo info{.name = name, .dtype = type.dtype, .has_rank = shape.has_value()};
+  info.sequence = type.kind == Kind::sequence || type.kind == Kind::optional_sequence;
+  info.optional = type.kind == Kind::optional || type.kind == Kind::optional_sequence;
+  if (!shape) return info;
+  const bool fits = declared.shape && declared.shape->size() == shape->size();
+  for (size_t i = 0; i < shape->size(); ++i) {
+    const Dim& found = (*shape)[i];
+    const Dim dim = found.known() || !fits ? found : (*declared.shape)[i];
+    info.dims.push_back(dim.value());
+    // The importer names extents without a name "input.dimN"; those are nobody else's names.
+    info.symbols.push_back(dim.symbol() == fmt::format("{}.dim{}", name, i) ? "" : dim.symbol());
+  }
+  return info;
+}
+
+std::string names_of(const std::vector<TensorInfo>& infos) {
+  std::vector<std::string> names;
+  for (const TensorInfo& info : infos) names.push_back(info.name);
+  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// Places by name, the first where there are several.
+using Places = std::unordered_map<std::string, size_t>;
+
+Places places_of(const std::vector<TensorInfo>& infos) {
+  Places places;
+  for (size_t i = 0; i < infos.size(); ++i) places.emplace(infos[i].name, i);
+  return places;
+}
+
+std::string text_of(const Tensor& tensor) {
+  return fmt::format("{}{}", name_of(tensor.dtype()), to_string(tensor.dims()));
+}
+
+void check_input(const TensorInfo& wanted, const Datum& datum) {
+  if (wanted.sequence || wanted.optional) return;  // the program looks at those
+  if (!datum.is_tensor()) {
+    throw DataError({.what = "An input is of the wrong kind.",
+                     .node = wanted.name,
+                     .expected = wanted.text(),
+                     .received = datum.text(),
+                     .remedy = "Feed an array."});
+  }
+  const Tensor& tensor = datum.tensor();
+  auto refuse = [&](std::string what, std::string remedy) {
+    throw ShapeError({.what = std::move(what),
+                      .node = wanted.name,
+                      .expected = wanted.text(),
+                      .received = text_of(tensor),
+                      .remedy = std::move(remedy)});
+  };
+  if (tensor.dtype() != wanted.dtype) {
+    refuse("An input has the wrong element type.",
+           fmt::format("Convert the array to {}.", name_of(wanted.dtype)));
+  }
+  if (!wanted.has_rank) return;
+  if (tensor.dims().size() != wanted.dims.size()) {
+    refuse("An input has the wrong rank.",
+           fmt::format("Give it {} dimension{}.", wanted.dims.size(),
+                       wanted.dims.size() == 1 ? "" : "s"));
+  }
+  for (size_t i = 0; i < wanted.dims.size(); ++i) {
+    if (wanted.dims[i] < 0 || wanted.dims[i] == tensor.dims()[i]) continue;
+    refuse(fmt::format("An input has the wrong extent on axis {}.", i),
+           fmt::format("Give it {} there, or export the model with a dynamic dimension.",
+                       wanted.dims[i]));
+  }
+}
+
+}  // namespace
+
+struct InferenceSession::Impl {
+  using Chosen = std::vector<size_t>;  // indices of outputs
+  using Import = std::function<ImportedModel(const ImportOptions&)>;
+
+  Impl(Import import, InferenceOptions with, const std::set<std::string>& fed = {})
+      : options(std::move(with)),
+        again(std::move(import)),
+        programs(program_options(options), kMaxPrograms) {
+    ImportOptions how = import_options(options);
+    how.fed = fed;
+    ImportedModel model = again(how);
+    graph = std::move(model.graph);
+    metadata = std::move(model.metadata);
+    left_out = std::move(model.left_out);
+    for (const auto& [name, type] : model.with_default) {
+      if (fed.count(name) == 0) with_default.push_back(info_of(name, type, type));
+    }
+    for (Value v : graph.inputs()) {
+      if (!is_seed(v)) inputs.push_back(info_of(v.name(), v.type(), v.type()));
+    }
+    for (size_t i = 0; i < graph.outputs().size(); ++i) {
+      const Output& output = graph.outputs()[i];
+      outputs.push_back(info_of(output.name, output.value.type(), model.declared_outputs[i]));
+    }
+    input_places = places_of(inputs);
+    output_places = places_of(outputs);
+  }
+
+  /// Itself, or the session that is fed what has a default.
+  Impl& fed_with(const std::map<std::string, Datum>& given) {
+    std::set<std::string> replaced;
+    for (const auto& item : given) {
+      for (const TensorInfo& info : with_default) {
+        if (info.name == item.first) replaced.insert(item.first);
+      }
+    }
+    if (replaced.empty()) return *this;
+    std::unique_ptr<Impl>& other = variants[replaced];
+    if (!other) other = std::make_unique<Impl>(again, options, replaced);
+    return *other;
+  }
+
+  std::vector<Datum> in_order(const std::map<std::string, Datum>& fed) const {
+    for (const auto& item : fed) {
+      if (input_places.count(item.first) != 0) continue;
+      throw DataError({.what = "The model has no such input.",
+                       .node = item.first,
+                       .expected = names_of(inputs),
+                       .received = item.first,
+                       .remedy = "Feed the model's inputs and nothing else."});
+    }
+    std::vector<Datum> ordered;
+    for (const TensorInfo& info : inputs) {
+      const auto found = fed.find(info.name);
+      if (found == fed.end()) {
+        throw DataError({.what = "An input is missing.",
+                         .node = info.name,
+                         .expected = info.text(),
+                         .received = "nothing of this name",
+                         .remedy = fmt::format("Feed an array for '{}'.", info.name)});
+      }
+      check_input(info, found->second);
+      ordered.push_back(found->second);
+    }
+    return ordered;
+  }
+
+  Chosen choose(std::span<const std::string> names) const {
+    Chosen chosen;
+    for (const std::string& name : names) {
+      const auto found = output_places.find(name);
+      if (found == output_places.end()) {
+        if (left_out.count(name) != 0) throw ModelError(left_out.at(name));
+        throw DataError({.what = "The model has no such output.",
+                         .node = name,
+                         .expected = names_of(outputs),
+                         .received = name});
+      }
+      chosen.push_back(found->second);
+    }
+    if (names.empty() && !left_out.empty()) {
+      ErrorParts parts = left_out.begin()->second;
+      parts.remedy = fmt::format("Name the outputs to compute: {}.", names_of(outputs));
+      throw ModelError(std::move(parts));
+    }
+    for (size_t i = 0; names.empty() && i < outputs.size(); ++i) chosen.push_back(i);
+    return chosen;
+  }
+
+  Graph part(const Chosen& chosen) const {
+    Graph part = graph;
+    std::vector<Output> kept;
+    for (size_t i : chosen) kept.push_back(part.outputs()[i]);
+    part.set_outputs(std::move(kept));
+    return part;
+  }
+
+  Graph graph;
+  InferenceOptions options;
+  ModelMetadata metadata;
+  std::vector<TensorInfo> inputs;
+  std::vector<TensorInfo> outputs;
+  Places input_places;
+  Places output_places;
+  std::map<std::string, ErrorParts> left_out;
+  std::vector<TensorInfo> with_default;
+  Import again;
+  std::map<std::set<std::string>, std::unique_ptr<Impl>> variants;  // by what replaces a default
+  uint64_t runs = 0;
+  /// Of the session itself: by the variant that is fed, and the outputs.
+  ProgramSet<std::pair<const Impl*, Chosen>> programs;
+};
+
+InferenceSession::InferenceSession(const std::filesystem::path& model, InferenceOptions options) try
+    : impl_(std::make_unique<Impl>(
+          [model](const ImportOptions& limits) { return import_model(model, limits); },
+          std::move(options))) {
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+InferenceSession::InferenceSession(std::span<const std::byte> model, InferenceOptions options,
+                                   const std::filesystem::path& folder) try
+    : impl_(std::make_unique<Impl>(
+          [model, folder](const ImportOptions& limits) {
+            return import_model(model, limits, folder);
+          },
+          std::move(options))) {
+  impl_->again = nullptr;  // it reads the caller's bytes
+  if (impl_->with_default.empty()) return;
+  const std::vector<std::byte> bytes(model.begin(), model.end());
+  impl_->again = [bytes, folder](const ImportOptions& limits) {
+    return import_model(bytes, limits, folder);
+  };
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+InferenceSession::~InferenceSession() = default;
+InferenceSession::InferenceSession(InferenceSession&&) noexcept = default;
+InferenceSession& InferenceSession::operator=(InferenceSession&&) noexcept = default;
+
+std::vector<Datum> InferenceSession::run_data(const std::map<std::string, Datum>& inputs,
+                                              std::span<const std::string> outputs) try {
+  Impl& s = *impl_;
+  const std::lock_guard lock(s.programs.turn);
+  const Impl& own = s.fed_with(inputs);
+  const std::vector<Datum> fed = own.in_order(inputs);
+  const Impl::Chosen chosen = own.choose(outputs);
+  const ThreadBound threads(s.options.threads);
+  Program& program = s.programs.get({&own, chosen}, [&] { return own.part(chosen); });
+  program.set_run_count(s.runs++);
+  return program.forward_data(fed).outputs;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+std::vector<Tensor> InferenceSession::run(const Inputs& inputs,
+                                          std::span<const std::string> outputs) {
+  return to_tensors(run_data({inputs.begin(), inputs.end()}, outputs));
+}
+
+std::vector<TensorInfo> InferenceSession::input_info() const { return impl_->inputs; }
+std::vector<TensorInfo> InferenceSession::default_info() const { return impl_->with_default; }
+std::vector<TensorInfo> InferenceSession::output_info() const { return impl_->outputs; }
+const ModelMetadata& InferenceSession::metadata() const { return impl_->metadata; }
+
+void InferenceSession::start_profile() {
+  const std::lock_guard lock(impl_->programs.turn);
+  impl_->programs.start_profile();
+}
+
+void InferenceSession::write_profile(const std::filesystem::path& path) {
+  const std::lock_guard lock(impl_->programs.turn);
+  impl_->programs.write_profile(path);
+}
+
+}  // namespace steep

@@ -1,0 +1,482 @@
+#include "sessions/training_impl.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <new>
+#include <unordered_set>
+#include <utility>
+
+#include "data/convert.h"
+#include "data/files.h"
+#include "ir/seed.h"
+#include "model/export/for_inference.h"
+#include "model/export/strip_loss.h"
+#include "model/import/import.h"
+#include "passes/pipeline.h"
+#include "runtime/budget.h"
+#include "runtime/memory.h"
+#include "steep/error.h"
+#include "train/custom_optimizer.h"
+#include "train/finite.h"
+#include "train/names.h"
+#include "train/optimizer.h"
+#include "train/parameters.h"
+#include "train/schedule.h"
+
+namespace steep {
+namespace {
+
+TensorInfo info_of(const std::string& name, const Type& type) {
+  TensorInfo info{.name = name, .dtype = type.dtype, .has_rank = type.shape.has_value()};
+  if (!type.shape) return info;
+  for (const Dim& dim : *type.shape) {
+    info.dims.push_back(dim.value());
+    info.symbols.push_back(dim.symbol());
+  }
+  return info;
+}
+
+double read_scalar(const Tensor& tensor) {
+  if (tensor.size() != 1) {
+    throw ShapeError(ErrorParts{.what = "The loss is not one element.",
+                                .expected = "a scalar",
+                                .received = to_string(tensor.dims())});
+  }
+  return tensor.dtype() == DType::f64 ? *tensor.data<double>() : *tensor.data<float>();
+}
+
+std::string describe(const Tensor& tensor) {
+  return fmt::format("{}{}", name_of(tensor.dtype()), to_string(tensor.dims()));
+}
+
+/// Those behind the loss.
+void take_step_outputs(ForwardResult& forward, StepResult* result) {
+  for (size_t i = 1; i < forward.outputs.size(); ++i) {
+    result->outputs.push_back(std::move(forward.outputs[i]));
+  }
+}
+
+}  // namespace
+
+TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model_folder,
+                            TrainingOptions model_options, std::map<std::string, Tensor> weights)
+    : bytes(std::move(model_bytes)),
+      folder(std::move(model_folder)),
+      given(std::move(weights)),
+      options(std::move(model_options)),
+      base_lr(options.optimizer.lr),
+      loss_scale(scales_loss(options) ? options.loss_scale.initial : 1),
+      programs({.precision = precision_from(options.precision),
+                .seed = options.seed,
+                .limits = options.limits,
+                .devices = Devices::of(options.providers)}) {
+  const Budget budget(options.limits);
+  hold_own_optimizers(&options);
+  std::set<std::string> changing;
+  for (const auto& update : options.updates) changing.insert(update.first);
+  ImportedModel imported = import_model(std::as_bytes(std::span(bytes)),
+                                        {.limits = options.limits,
+                                         .leave_out = true,
+                                         .states = std::move(changing),
+                                         .named = named_in(options)},
+                                        folder, given);
+  imported.require(options.output.empty() ? "loss" : options.output);
+  for (const std::string& name : options.step_outputs) imported.require(name);
+  const auto& known = imported.initializers;
+  const std::unordered_set<std::string> there(known.begin(), known.end());
+  for (const auto& [name, tensor] : given) {
+    if (there.count(name) != 0) continue;
+    throw ModelError(ErrorParts{.what = "The model has no such initializer.",
+                                .node = name,
+                                .expected = nearest_names(name, known),
+                                .received = name});
+  }
+  std::map<std::string, Tensor> initial;
+  model = prepare_model(std::move(imported.graph), imported.initializers, imported.constants,
+                        left_inside(imported.inside), options, given, &initial);
+  fingerprint = model_fingerprint(model, options);
+
+  Graph graph = step_graph(model, options);
+  for (Value state : graph.states()) {
+    const auto weight = initial.find(state.name());
+    programs.states[state.name()] = weight != initial.end()
+                                        ? std::move(weight->second)
+                                        : Tensor::zeros(state.dtype(), state.type().dims());
+  }
+  for (Value input : graph.inputs()) {
+    if (is_seed(input) || graph.input_phase(input) == Phase::backward) continue;
+    inputs.push_back(info_of(input.name(), input.type()));
+  }
+  for (const Output& output : model.graph.outputs()) {
+    outputs.push_back(info_of(output.name, output.value.type()));
+  }
+  labels = label_form(options, inputs, outputs);
+  for (size_t i = 0; labels && i < inputs.size(); ++i) {
+    if (inputs[i].name == labels->input.name) label_at = i;
+  }
+  for (size_t i = 0; i < options.groups.size(); ++i) {
+    const std::optional<OptimizerOptions>& own = options.groups[i].optimizer;
+    if (!own) continue;
+    groups_[i] = Tensor::zeros(DType::f64, {static_cast<int64_t>(settings_of(*own).size())});
+  }
+  for (const std::string& name : model.parameters) {
+    if (!all_finite(programs.states.at(name))) infinite_.insert(name);
+  }
+  for (const std::string& name : model.counts) counts_.push_back(programs.states.at(name));
+  program = &programs.get(Kind::step, [&] { return std::move(graph); });
+}
+
+double TrainingSession::Impl::rate() const {
+  return base_lr * schedule_factor(options.schedule, steps);
+}
+
+void TrainingSession::Impl::require_whole() const {
+  if (!torn) return;
+  throw DataError(ErrorParts{
+      .what = fmt::format("The weights are no longer whole: the update of step {} was cut off, so "
+                          "that some are of that step and some of the one before.",
+                          steps + 1),
+      .expected = "weights of one step",
+      .received = fmt::format("{} of {} weights and moments replaced since; the cause was: {}",
+                              replaced.size(), programs.states.size(), torn_by),
+      .remedy = "Load a checkpoint, or set all weights and all optimizer state."});
+}
+
+std::vector<Tensor> TrainingSession::Impl::update(std::unique_ptr<PendingRun> pending,
+                                                  std::span<const Tensor> fed) {
+  auto tear = [&](const std::string& cause) {
+    if (!program->wrote_states()) {  // as if the step had not been tried
+      program->set_run_count(program->run_count() - 1);
+      count_steps(-1);
+      return;
+    }
+    torn = true;  // first: memory may be what is missing
+    replaced.clear();
+    torn_by = cause;
+  };
+  count_steps(1);
+  try {
+    return program->backward(std::move(pending), fed);
+  } catch (const Error& error) {
+    tear(error.parts().what);
+    throw;
+  } catch (const std::exception& error) {
+    tear(error.what());
+    throw;
+  }
+}
+
+std::span<const Tensor> TrainingSession::Impl::adopt(std::span<const Tensor> fed,
+                                                     std::vector<Tensor>* made) const {
+  for (size_t i = 0; i < std::min(fed.size(), inputs.size()); ++i) {
+    const Tensor& array = made->empty() ? fed[i] : (*made)[i];
+    const bool label = labels && i == label_at;
+    if (label ? suits(array, *labels) : array.dtype() == inputs[i].dtype) continue;
+    if (!label && !converts(array.dtype(), inputs[i].dtype)) continue;
+    if (made->empty()) made->assign(fed.begin(), fed.end());
+    (*made)[i] =
+        label ? as_labels(fed[i], *labels) : convert(fed[i], inputs[i].dtype, inputs[i].name);
+  }
+  return made->empty() ? fed : std::span<const Tensor>(*made);
+}
+
+StepResult TrainingSession::Impl::step(std::span<const Tensor> arrays) try {
+  require_whole();
+  std::vector<Tensor> made;
+  const std::span<const Tensor> fed = adopt(arrays, &made);
+  if (steps == INT64_MAX) {
+    throw DataError(ErrorParts{.what = "The number of steps is at its limit; nothing was changed.",
+                               .received = fmt::format("{} steps", steps),
+                               .remedy = "Set a smaller step_count."});
+  }
+  const uint64_t run = program->run_count();
+  write_loss_scale();
+  const std::vector<Tensor> fed_later = backward_inputs();  // may fail: before the run is counted
+  ForwardResult forward = program->forward(fed);
+  StepResult result;
+  result.loss = read_scalar(forward.outputs[0]);
+  const bool scaled = scales_loss(options);
+  if (options.check_finite || scaled) {
+    // The step's graph ends its forward phase with the gradients then.
+    result.grad_norm = read_scalar(forward.outputs.back());
+    forward.outputs.pop_back();
+  }
+  result.loss_scale = loss_scale;
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
+    forward.pending.reset();
+    if (scaled && loss_scale > options.loss_scale.min) {
+      adapt_loss_scale(true);
+      result.skipped = true;
+      result.lr = rate();
+      result.step = steps;
+      take_step_outputs(forward, &result);
+      return result;
+    }
+    program->set_run_count(run);
+    explain(result, fed);
+  }
+  take_step_outputs(forward, &result);
+  // What could be refused has been looked at; from here on weights change.
+  result.lr = rate();
+  const std::vector<Tensor> backward = update(std::move(forward.pending), fed_later);
+  if (options.check_finite) require_finite();
+  result.step = ++steps;
+  if (scaled) adapt_loss_scale(false);
+  if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);
+  return result;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+std::string TrainingSession::Impl::not_finite() const {
+  for (const std::string& name : model.parameters) {
+    if (infinite_.count(name) == 0 && !all_finite(programs.states.at(name))) return name;
+  }
+  return "";
+}
+
+void TrainingSession::Impl::require_finite() {
+  const std::string name = not_finite();
+  if (name.empty()) return;
+  torn = true;
+  replaced.clear();
+  torn_by = fmt::format("the update of step {} left NaN or infinity in '{}'", steps + 1, name);
+  throw DataError(ErrorParts{
+      .what = fmt::format("The update of step {} left a weight that is not finite.", steps + 1),
+      .node = name,
+      .expected = "finite weights",
+      .received = fmt::format("NaN or infinity in {}", describe(programs.states.at(name))),
+      .remedy = "Load a checkpoint from before, or set all weights and all optimizer state; then "
+                "lower the learning rate, raise the optimizer's epsilon, or clip gradients."});
+}
+
+void TrainingSession::Impl::write_loss_scale() {
+  if (!scales_loss(options)) return;
+  *programs.states.at(std::string(kLossScaleState)).data<float>() = static_cast<float>(loss_scale);
+}
+
+std::vector<Tensor> TrainingSession::Impl::backward_inputs() {
+  *lr_input_.data<float>() = static_cast<float>(rate());
+  *step_input_.data<int64_t>() = steps + 1;
+  std::vector<Tensor> fed{lr_input_};
+  for (auto& [i, tensor] : groups_) {
+    std::vector<double> settings = settings_of(*options.groups[i].optimizer);
+    settings[0] *= schedule_factor(options.schedule, steps);
+    std::copy(settings.begin(), settings.end(), tensor.data<double>());
+    fed.push_back(tensor);
+  }
+  fed.push_back(step_input_);
+  return fed;
+}
+
+void TrainingSession::Impl::count_steps(float more) {
+  for (Tensor& count : counts_) *count.data<float>() += more;
+}
+
+void TrainingSession::Impl::adapt_loss_scale(bool overflow) {
+  const LossScaleOptions& o = options.loss_scale;
+  if (overflow) {
+    loss_scale = std::max(loss_scale / 2, o.min);
+    clean_steps = 0;
+  } else if (++clean_steps == o.growth_interval) {
+    loss_scale = std::min(loss_scale * 2, o.max);
+    clean_steps = 0;
+  }
+}
+
+void TrainingSession::Impl::explain(const StepResult& result, std::span<const Tensor> fed) const {
+  const bool loss_is_bad = !std::isfinite(result.loss);
+  if (const std::string name = not_finite(); !name.empty()) {
+    throw DataError(ErrorParts{
+        .what = fmt::format("The {} of step {} is {}, since the weights have not been finite from "
+                            "before this step on.",
+                            loss_is_bad ? "loss" : "gradients' norm", steps + 1,
+                            loss_is_bad ? result.loss : result.grad_norm),
+        .node = name,
+        .expected = "finite weights",
+        .received = fmt::format("NaN or infinity in {}", describe(programs.states.at(name))),
+        .remedy = "Load a checkpoint from before that; with check_finite, the step that does it "
+                  "is an error."});
+  }
+  ErrorParts parts{.what = fmt::format("The {} of step {} is {}; no weight was changed.",
+                                       loss_is_bad ? "loss" : "gradients' norm", steps + 1,
+                                       loss_is_bad ? result.loss : result.grad_norm),
+                   .remedy =
+                       "Look at the data of this step, lower the learning rate, or clip "
+                       "gradients."};
+  // The same run once more, every node by itself and looked at. Its updates wait for a backward
+  // that never comes.
+  TrainingOptions watched = options;
+  watched.check_finite = true;
+  ProgramOptions how = programs.options();
+  how.check_finite = true;
+  how.seed = options.seed;
+  for (const Pass& pass : passes()) {
+    // What does not fit into float16 is the reason as a rule.
+    if (pass.name != "precision_fp16") how.disabled_passes.emplace(pass.name);
+  }
+  ProgramSet<Kind> watching(how);
+  watching.states = programs.states;
+  Program& diagnosis = watching.get(Kind::step, [&] { return step_graph(model, watched); });
+  diagnosis.set_run_count(program->run_count());
+  try {
+    diagnosis.forward(fed);
+  } catch (const DataError& error) {
+    parts.node = error.parts().node;
+    parts.op = error.parts().op;
+    parts.expected = error.parts().expected;
+    parts.received = error.parts().received;
+  }
+  throw DataError(std::move(parts));
+}
+
+EvalResult TrainingSession::Impl::eval(std::span<const Tensor> arrays) try {
+  require_whole();
+  std::vector<Tensor> made;
+  const std::span<const Tensor> fed = adopt(arrays, &made);
+  const bool without_label = model.label_added && fed.size() + 1 == inputs.size();
+  EvalResult result;
+  const Kind kind = without_label ? Kind::evaluation : Kind::evaluation_with_loss;
+  Program& evaluation =
+      programs.get(kind, [&] { return eval_graph(model, options, !without_label); });
+  result.outputs = evaluation.forward(fed).outputs;
+  if (!without_label) {
+    if (result.outputs.size() > outputs.size() + 1) {
+      result.weight = read_scalar(result.outputs.back());
+      result.outputs.pop_back();
+    }
+    result.loss = read_scalar(result.outputs.back());
+    result.outputs.pop_back();
+  }
+  return result;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+std::map<std::string, Tensor> TrainingSession::Impl::gradients(std::span<const Tensor> arrays,
+                                                               double* loss) try {
+  require_whole();
+  std::vector<Tensor> adopted;
+  const std::span<const Tensor> fed = adopt(arrays, &adopted);
+  Program& gradient = programs.get(Kind::gradients, [&] { return gradient_graph(model, options); });
+  write_loss_scale();
+  gradient.set_seed(options.seed);
+  gradient.set_run_count(program->run_count());
+  std::vector<Tensor> made = gradient.forward(fed).outputs;
+  if (loss != nullptr) *loss = read_scalar(made[0]);
+  std::map<std::string, Tensor> result;
+  for (size_t i = 0; i < model.parameters.size(); ++i) {
+    result[model.parameters[i]] = std::move(made[i + 1]);
+  }
+  return result;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+std::vector<Tensor> TrainingSession::Impl::in_order(const Inputs& named,
+                                                    bool label_optional) const {
+  std::vector<std::string> wanted, missing;
+  std::vector<Tensor> ordered;
+  for (const TensorInfo& info : inputs) {
+    wanted.push_back(info.name);
+    const auto found = named.find(info.name);
+    if (found != named.end()) {
+      ordered.push_back(found->second);
+    } else if (!(label_optional && model.label_added && &info == &inputs.back())) {
+      missing.push_back(info.name);
+    }
+  }
+  const std::unordered_set<std::string> there(wanted.begin(), wanted.end());
+  for (const auto& [name, tensor] : named) {
+    if (there.count(name) != 0) continue;
+    throw DataError(ErrorParts{.what = "The model has no such input.",
+                               .node = name,
+                               .expected = nearest_names(name, wanted),
+                               .received = name});
+  }
+  if (!missing.empty()) {
+    throw DataError(ErrorParts{.what = "An input is missing.",
+                               .node = missing[0],
+                               .expected = list_names(wanted),
+                               .received = "no " + list_names(missing)});
+  }
+  return ordered;
+}
+
+void TrainingSession::Impl::assign(const std::map<std::string, Tensor>& values,
+                                   const std::vector<std::string>& names, const char* kind) {
+  const std::unordered_set<std::string> there(names.begin(), names.end());
+  for (const auto& [name, value] : values) {
+    if (there.count(name) == 0) {
+      throw ModelError(ErrorParts{.what = fmt::format("There is no such {}.", kind),
+                                  .node = name,
+                                  .expected = nearest_names(name, names),
+                                  .received = name});
+    }
+    const Tensor& state = programs.states.at(name);
+    if (value.dtype() != state.dtype() || value.dims() != state.dims()) {
+      throw ShapeError(ErrorParts{.what = fmt::format("A {} has another type.", kind),
+                                  .node = name,
+                                  .expected = describe(state),
+                                  .received = describe(value)});
+    }
+  }
+  for (const auto& [name, value] : values) {
+    Tensor& state = programs.states.at(name);
+    if (state.nbytes() > 0) std::memmove(state.data(), value.data(), state.nbytes());
+    if (torn) replaced.insert(name);
+  }
+  torn = torn && replaced.size() + programs.states.count(std::string(kLossScaleState)) <
+                     programs.states.size();
+}
+
+std::string TrainingSession::Impl::no_count(const std::map<std::string, Tensor>& values) const {
+  for (const std::string& name : model.counts) {
+    const auto found = values.find(name);
+    if (found == values.end()) continue;
+    const Tensor& value = found->second;
+    if (value.dtype() != DType::f32 || value.size() != 1) continue;  // assign() says so
+    const float count = value.data<float>()[0];
+    if (!(count >= 0) || std::isinf(count) || count != std::trunc(count)) return name;
+  }
+  return {};
+}
+
+std::map<std::string, Tensor> TrainingSession::Impl::shared(
+    const std::vector<std::string>& names) const {
+  std::map<std::string, Tensor> result;
+  for (const std::string& name : names) result[name] = programs.states.at(name);
+  return result;
+}
+
+std::unique_ptr<DetachedModel> TrainingSession::Impl::detached(bool for_inference) const {
+  require_whole();
+  std::map<std::string, Tensor> weights = shared(stored());
+  weights.insert(given.begin(), given.end());  // those that are not trained
+  auto made = std::make_unique<DetachedModel>(std::as_bytes(std::span(bytes)), weights, folder,
+                                              options.limits);
+  if (!for_inference) return made;
+  if (!model.loss_output.empty()) {
+    made->set_skeleton(
+        without_loss(std::as_bytes(std::span(made->skeleton())), model.loss_output, options.label));
+  }
+  rewrite_for_inference(*made);
+  return made;
+}
+
+std::vector<std::string> TrainingSession::Impl::stored() const {
+  std::vector<std::string> names = model.parameters;
+  names.insert(names.end(), model.statistics.begin(), model.statistics.end());
+  return names;
+}
+
+std::vector<std::string> TrainingSession::Impl::optimizer_states() const {
+  std::vector<std::string> names = model.moments;
+  names.insert(names.end(), model.counts.begin(), model.counts.end());
+  return names;
+}
+
+}  // namespace steep

@@ -1,0 +1,443 @@
+// TrainingSession's public face: each member forwards to session.cc.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <utility>
+
+#include "checkpoint/checkpoint.h"
+#include "data/files.h"
+#include "model/import/import.h"
+#include "runtime/budget.h"
+#include "runtime/memory.h"
+#include "sessions/training_impl.h"
+#include "steep/error.h"
+#include "train/optimizer.h"
+#include "train/schedule.h"
+
+namespace steep {
+namespace {
+
+std::string read_model(const std::filesystem::path& path, const TrainingOptions& options) {
+  const FileSource source(path);
+  if (source.size() > options.limits.max_bytes) {
+    throw ModelError(ErrorParts{.what = "The model exceeds the limit of bytes.",
+                                .node = path.string(),
+                                .expected = fmt::format("at most {}", options.limits.max_bytes),
+                                .received = std::to_string(source.size()),
+                                .remedy = "Raise Limits::max_bytes (max_bytes= in Python, "
+                                          "--max-bytes)."});
+  }
+  std::string bytes(static_cast<size_t>(source.size()), '\0');
+  source.read(0, bytes.data(), bytes.size());
+  return bytes;
+}
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+std::vector<Type> types_of(std::span<const Tensor> inputs) {
+  std::vector<Type> types;
+  for (const Tensor& t : inputs) types.push_back({t.dtype(), to_shape(t.dims())});
+  return types;
+}
+
+std::map<std::string, Tensor> clones(std::map<std::string, Tensor> tensors) {
+  for (auto& [name, tensor] : tensors) tensor = tensor.clone();
+  return tensors;
+}
+
+size_t bytes_of(const std::map<std::string, Tensor>& tensors) {
+  size_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) bytes += tensor.nbytes();
+  return bytes;
+}
+
+/// Says which tensors a checkpoint lacks, has too many, or has in another type.
+void compare(const std::map<std::string, Tensor>& saved, const std::map<std::string, Tensor>& own,
+             const std::filesystem::path& file) {
+  auto refuse = [&](const std::string& name, const std::string& expected,
+                    const std::string& received) {
+    throw CheckpointError(
+        ErrorParts{.what = fmt::format("{} belongs to another model or optimizer.", file.string()),
+                   .node = name,
+                   .expected = expected,
+                   .received = received,
+                   .remedy = "Load it with the model and options it was saved with; nothing was "
+                             "changed."});
+  };
+  auto text = [](const Tensor& t) {
+    return fmt::format("{}{}", name_of(t.dtype()), to_string(t.dims()));
+  };
+  for (const auto& [name, tensor] : own) {
+    const auto found = saved.find(name);
+    if (found == saved.end()) refuse(name, text(tensor), "nothing of this name");
+    if (found->second.dtype() != tensor.dtype() || found->second.dims() != tensor.dims()) {
+      refuse(name, text(tensor), text(found->second));
+    }
+  }
+  for (const auto& [name, tensor] : saved) {
+    if (own.find(name) == own.end()) refuse(name, "nothing of this name", text(tensor));
+  }
+}
+
+}  // namespace
+
+std::string TensorInfo::text() const {
+  if (!has_rank) return fmt::format("{}[*]", name_of(dtype));
+  std::vector<std::string> extents;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const bool named = i < symbols.size() && !symbols[i].empty();
+    extents.push_back(dims[i] >= 0 ? std::to_string(dims[i]) : named ? symbols[i] : "?");
+  }
+  return fmt::format("{}[{}]", name_of(dtype), fmt::join(extents, ", "));
+}
+
+std::string StepPlan::text() const {
+  const bool kib = peak_bytes < (size_t{1} << 20);
+  const double unit = kib ? 1024 : 1 << 20;
+  const int digits = static_cast<double>(peak_bytes) < 10 * unit ? 1 : 0;
+  auto number = [=](size_t bytes) {
+    return fmt::format("{:.{}f}", static_cast<double>(bytes) / unit, digits);
+  };
+  std::vector<std::string> parts;
+  auto add = [&](const char* name, size_t bytes) {
+    if (number(bytes) != number(0)) parts.push_back(fmt::format("{} {}", name, number(bytes)));
+  };
+  add("parameters", parameter_bytes);
+  add("moments", optimizer_bytes);
+  add("constants", constant_bytes);
+  add("outputs", output_bytes);
+  add("arena", arena_bytes);
+  return fmt::format("{} {} ({})", number(peak_bytes), kib ? "KiB" : "MiB", fmt::join(parts, ", "));
+}
+
+TrainingSession::TrainingSession(const std::filesystem::path& model, TrainingOptions options) try
+    : impl_(std::make_unique<Impl>(read_model(model, options), folder_of(model),
+                                   std::move(options))) {
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+TrainingSession::TrainingSession(std::span<const std::byte> model, TrainingOptions options,
+                                 const std::filesystem::path& folder) try
+    : impl_(std::make_unique<Impl>(
+          std::string(reinterpret_cast<const char*>(model.data()), model.size()), folder,
+          std::move(options))) {
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+TrainingSession::TrainingSession(std::span<const std::byte> model, TrainingOptions options,
+                                 std::map<std::string, Tensor> weights) try
+    : impl_(std::make_unique<Impl>(
+          std::string(reinterpret_cast<const char*>(model.data()), model.size()),
+          std::filesystem::path(), std::move(options), std::move(weights))) {
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+TrainingSession::~TrainingSession() = default;
+TrainingSession::TrainingSession(TrainingSession&&) noexcept = default;
+TrainingSession& TrainingSession::operator=(TrainingSession&&) noexcept = default;
+
+StepResult TrainingSession::step(std::span<const Tensor> inputs) {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->step(inputs);
+}
+StepResult TrainingSession::step(const Inputs& inputs) {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->step(impl_->in_order(inputs, false));
+}
+EvalResult TrainingSession::eval(std::span<const Tensor> inputs) {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->eval(inputs);
+}
+EvalResult TrainingSession::eval(const Inputs& inputs) {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->eval(impl_->in_order(inputs, true));
+}
+std::map<std::string, Tensor> TrainingSession::gradients(std::span<const Tensor> inputs,
+                                                         double* loss) {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->gradients(inputs, loss);
+}
+std::map<std::string, Tensor> TrainingSession::gradients(const Inputs& inputs, double* loss) {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->gradients(impl_->in_order(inputs, false), loss);
+}
+
+const std::vector<TensorInfo>& TrainingSession::input_info() const { return impl_->inputs; }
+std::vector<TensorInfo> TrainingSession::output_info() const { return impl_->outputs; }
+std::vector<std::string> TrainingSession::parameter_names() const {
+  return impl_->model.parameters;
+}
+std::vector<LeftOut> TrainingSession::left_out() const { return impl_->model.left_out; }
+std::vector<std::string> TrainingSession::statistic_names() const {
+  return impl_->model.statistics;
+}
+std::vector<std::string> TrainingSession::warnings() const { return impl_->model.warnings; }
+std::vector<std::string> TrainingSession::optimizer_state_names() const {
+  return impl_->optimizer_states();
+}
+std::map<std::string, Tensor> TrainingSession::weights() const {
+  const std::lock_guard turn(impl_->programs.turn);
+  impl_->require_whole();
+  return clones(impl_->shared(impl_->model.parameters));
+}
+std::map<std::string, Tensor> TrainingSession::optimizer_state() const {
+  const std::lock_guard turn(impl_->programs.turn);
+  impl_->require_whole();
+  return clones(impl_->shared(impl_->optimizer_states()));
+}
+Tensor TrainingSession::state(const std::string& name) const {
+  const auto found = impl_->programs.states.find(name);
+  if (found == impl_->programs.states.end()) {
+    throw ModelError(ErrorParts{.what = "There is no such parameter or moment.", .node = name});
+  }
+  return found->second;
+}
+void TrainingSession::set_weights(const std::map<std::string, Tensor>& weights) {
+  const std::lock_guard turn(impl_->programs.turn);
+  impl_->assign(weights, impl_->stored(), "trained parameter");
+}
+void TrainingSession::set_optimizer_state(const std::map<std::string, Tensor>& moments) {
+  const std::lock_guard turn(impl_->programs.turn);
+  if (const std::string name = impl_->no_count(moments); !name.empty()) {
+    throw DataError(ErrorParts{.what = "A count of steps is none; nothing was changed.",
+                               .node = name,
+                               .expected = "a whole number of at least 0",
+                               .received = fmt::format("{}", moments.at(name).data<float>()[0])});
+  }
+  impl_->assign(moments, impl_->optimizer_states(), "optimizer moment");
+}
+
+int64_t TrainingSession::step_count() const {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->steps;
+}
+void TrainingSession::set_step_count(int64_t count) {
+  const std::lock_guard turn(impl_->programs.turn);
+  if (count < 0) {
+    throw DataError(ErrorParts{.what = "The number of steps cannot be negative.",
+                               .expected = "0 or more",
+                               .received = std::to_string(count)});
+  }
+  impl_->steps = count;
+}
+double TrainingSession::lr() const {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->rate();
+}
+void TrainingSession::set_lr(double lr) {
+  const std::lock_guard turn(impl_->programs.turn);
+  if (!(lr >= 0) || std::isinf(lr)) {
+    throw DataError(ErrorParts{.what = "The learning rate is out of range.",
+                               .expected = "a finite number of at least 0",
+                               .received = fmt::format("{}", lr)});
+  }
+  impl_->base_lr = lr;
+}
+void TrainingSession::set_schedule(const ScheduleOptions& schedule) {
+  const std::lock_guard turn(impl_->programs.turn);
+  check_schedule(schedule);
+  impl_->options.schedule = schedule;
+}
+void TrainingSession::set_group(size_t i, const OptimizerOptions& optimizer) {
+  const std::lock_guard turn(impl_->programs.turn);
+  std::vector<ParameterGroup>& groups = impl_->options.groups;
+  if (i >= groups.size() || !groups[i].optimizer) {
+    throw ModelError(ErrorParts{.what = "There is no such group with an optimizer of its own.",
+                                .expected = fmt::format("one of {} groups", groups.size()),
+                                .received = std::to_string(i)});
+  }
+  OptimizerOptions now = optimizer;
+  now.own = groups[i].optimizer->own;
+  check_optimizer(now);
+  if (!same_update(now, *groups[i].optimizer)) {
+    throw ModelError(ErrorParts{
+        .what = "What is compiled in cannot change between steps.",
+        .expected = fmt::format("the flags of before, and the momentum: {}, momentum {}",
+                                groups[i].optimizer->kind, groups[i].optimizer->momentum),
+        .received = fmt::format("{}, momentum {}", optimizer.kind, optimizer.momentum)});
+  }
+  groups[i].optimizer = std::move(now);
+}
+double TrainingSession::loss_scale() const {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->loss_scale;
+}
+void TrainingSession::set_loss_scale(double scale) {
+  const std::lock_guard turn(impl_->programs.turn);
+  const LossScaleOptions& o = impl_->options.loss_scale;
+  if (!scales_loss(impl_->options) || !(scale >= o.min && scale <= o.max)) {
+    throw DataError(ErrorParts{
+        .what = "The loss scale cannot be set.",
+        .expected = scales_loss(impl_->options) ? fmt::format("{} to {}", o.min, o.max)
+                                                : "precision \"fp16\"",
+        .received = fmt::format("{} at precision \"{}\"", scale, impl_->options.precision)});
+  }
+  impl_->loss_scale = scale;
+  impl_->clean_steps = 0;
+}
+void TrainingSession::set_seed(uint64_t seed) {
+  const std::lock_guard turn(impl_->programs.turn);
+  impl_->options.seed = seed;
+  impl_->program->set_seed(seed);
+}
+uint64_t TrainingSession::run_count() const {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->program->run_count();
+}
+void TrainingSession::set_run_count(uint64_t count) {
+  const std::lock_guard turn(impl_->programs.turn);
+  impl_->program->set_run_count(count);
+}
+const TrainingOptions& TrainingSession::options() const { return impl_->options; }
+
+void TrainingSession::save_checkpoint(const std::filesystem::path& path,
+                                      const std::string& user) const try {
+  const std::lock_guard turn(impl_->programs.turn);
+  const Budget budget(impl_->options.limits);  // it is read back
+  impl_->require_whole();
+  const ScheduleOptions& s = impl_->options.schedule;
+  write_checkpoint(
+      path, {.fingerprint = impl_->fingerprint,
+             .weights = impl_->shared(impl_->stored()),
+             .moments = impl_->shared(impl_->optimizer_states()),
+             .step = impl_->steps,
+             .seed = impl_->options.seed,
+             .run_count = impl_->program->run_count(),
+             .lr = impl_->base_lr,
+             .loss_scale = scales_loss(impl_->options) ? impl_->loss_scale : 0,
+             .clean_steps = impl_->clean_steps,
+             .threads = omp_get_max_threads(),
+             .schedule = fmt::format("{} warmup_steps={} total_steps={} min_lr_ratio={}", s.kind,
+                                     s.warmup_steps, s.total_steps, s.min_lr_ratio),
+             .user = user});
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) try {
+  const std::lock_guard turn(impl_->programs.turn);
+  const Budget budget(impl_->options.limits);
+  Checkpoint saved = read_checkpoint(path);
+  compare(saved.weights, impl_->shared(impl_->stored()), path);
+  for (const std::string& name : impl_->model.counts) {  // all were one, before there were these
+    saved.moments.try_emplace(name, Tensor::scalar(static_cast<float>(saved.step)));
+  }
+  compare(saved.moments, impl_->shared(impl_->optimizer_states()), path);
+  if (const std::string name = impl_->no_count(saved.moments); !name.empty()) {
+    throw CheckpointError(ErrorParts{.what = fmt::format("{} is damaged.", path.string()),
+                                     .node = name,
+                                     .expected = "a count of steps",
+                                     .received = "a number that is none"});
+  }
+  if (saved.fingerprint != impl_->fingerprint) {
+    throw CheckpointError(ErrorParts{
+        .what = fmt::format("{} belongs to another model.", path.string()),
+        .expected = "fingerprint " + impl_->fingerprint,
+        .received = "fingerprint " + saved.fingerprint,
+        .remedy = "Its parameters match, but operators, loss or optimizer differ. Load it "
+                  "with the model and options it was saved with; nothing was changed."});
+  }
+  std::vector<std::string> names = impl_->stored();
+  for (std::string& name : impl_->optimizer_states()) names.push_back(std::move(name));
+  saved.weights.merge(saved.moments);
+  impl_->assign(saved.weights, names, "parameter or moment");  // from here on nothing fails
+  impl_->steps = saved.step;
+  impl_->base_lr = saved.lr;
+  impl_->saved_threads = saved.threads;
+  if (scales_loss(impl_->options) && saved.loss_scale > 0) {
+    const LossScaleOptions& o = impl_->options.loss_scale;
+    impl_->loss_scale = std::clamp(saved.loss_scale, o.min, o.max);
+    impl_->clean_steps = saved.clean_steps;
+  }
+  impl_->options.seed = saved.seed;
+  impl_->program->set_seed(saved.seed);
+  impl_->program->set_run_count(saved.run_count);
+  return std::move(saved.user);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+std::string TrainingSession::checkpoint_note() const {
+  const std::lock_guard turn(impl_->programs.turn);
+  const int then = impl_->saved_threads, now = omp_get_max_threads();
+  if (then == 0 || then == now) return "";
+  return fmt::format(
+      "the checkpoint was saved with {} threads, there are {} now: results may differ in their "
+      "last "
+      "bits from those of a run that was not interrupted (gradients of convolutions and recurrent "
+      "layers are summed by thread; set OMP_NUM_THREADS={} to go on bit for bit)",
+      then, now, then);
+}
+
+std::string TrainingSession::export_onnx_bytes(bool for_inference) const try {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->detached(for_inference)->whole();
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+void TrainingSession::export_onnx(const std::filesystem::path& path, bool for_inference) const {
+  export_onnx(path, ExportOptions{.for_inference = for_inference});
+}
+
+void TrainingSession::export_onnx(const std::filesystem::path& path,
+                                  const ExportOptions& options) const try {
+  const std::lock_guard turn(impl_->programs.turn);
+  impl_->detached(options.for_inference)->write(path, options);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+StepPlan TrainingSession::plan(std::span<const Tensor> inputs) try {
+  const std::lock_guard turn(impl_->programs.turn);
+  std::vector<Tensor> made;
+  const PlanInfo info = impl_->program->plan(types_of(impl_->adopt(inputs, &made)));
+  return {.arena_bytes = info.arena_bytes,
+          .parameter_bytes = bytes_of(impl_->shared(impl_->model.parameters)),
+          .optimizer_bytes = bytes_of(impl_->shared(impl_->model.moments)),
+          .output_bytes = info.output_bytes,
+          .constant_bytes = info.constant_bytes,
+          .peak_bytes = impl_->programs.state_bytes() + info.arena_bytes + info.output_bytes +
+                        info.constant_bytes,
+          .kernels = info.kernels,
+          .specialise_ms = info.specialise_ms,
+          .stages = info.stages};
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+size_t TrainingSession::peak_bytes() const {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->programs.state_bytes() + impl_->program->peak_bytes();
+}
+
+std::string TrainingSession::dump(std::span<const Tensor> inputs) {
+  const std::lock_guard turn(impl_->programs.turn);
+  std::vector<Tensor> made;
+  return impl_->program->dump(types_of(impl_->adopt(inputs, &made)));
+}
+std::string TrainingSession::dump() const {
+  const std::lock_guard turn(impl_->programs.turn);
+  return to_text(impl_->program->graph());
+}
+
+void TrainingSession::start_profile() {
+  const std::lock_guard turn(impl_->programs.turn);
+  impl_->programs.start_profile();
+}
+
+void TrainingSession::write_profile(const std::filesystem::path& path) {
+  const std::lock_guard turn(impl_->programs.turn);
+  impl_->programs.write_profile(path);
+}
+
+}  // namespace steep
