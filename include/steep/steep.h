@@ -33,7 +33,7 @@
 
 namespace steep {
 
-struct OwnOptimizer;  // private
+struct CustomOptimizer;  // private
 
 /// One optimizer for all trained parameters, with the conventions (and, but for lr and adamw's
 /// weight_decay, the defaults) of torch.optim; LAMB after You et al. 2020.
@@ -67,7 +67,7 @@ struct OptimizerOptions {
   /// Of a registered optimizer: numbers for attributes of its function, by name.
   std::map<std::string, double> attributes{};
   /// What `kind` names when it is registered, filled in when a session is made.
-  std::shared_ptr<const OwnOptimizer> own{};
+  std::shared_ptr<const CustomOptimizer> own{};
 };
 
 /// Parameters that differ from the rest, e.g. biases without decay; a name is in one group only.

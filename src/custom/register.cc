@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "custom/registrar.h"
+#include "model/read/model_file.h"
 #include "runtime/budget.h"
 #include "steep/ops.h"
 
@@ -77,7 +78,7 @@ std::vector<std::string> register_ops(const std::filesystem::path& file, const L
 
 bool unregister_op(const std::string& name) {
   bool found = false;
-  change_own_functions([&](OwnFunctions& now) {
+  change_custom_functions([&](CustomFunctions& now) {
     auto named = [&](const auto& entry) { return qualified(entry.second->body) == name; };
     auto given = [&](const auto& entry) { return named(entry) && entry.second->provider.empty(); };
     found = std::erase_if(now.ops, given) + std::erase_if(now.optimizers, named) > 0;
@@ -86,7 +87,7 @@ bool unregister_op(const std::string& name) {
 }
 
 std::vector<std::string> registered_ops() {
-  const std::shared_ptr<const OwnFunctions> now = own_functions();
+  const std::shared_ptr<const CustomFunctions> now = custom_functions();
   std::vector<std::string> names;
   for (const auto& [id, op] : now->ops) {
     if (op->provider.empty()) names.push_back(qualified(op->body));

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "model/import/check.h"
 #include "train/optimizer.h"
 
 namespace steep {
@@ -33,8 +34,8 @@ onnx::ModelProto library_of(const std::vector<onnx::FunctionProto>& functions) {
 }
 
 /// ONNX's checker wants names of outputs: those that have none are no outputs.
-OwnGradient gradient_of(onnx::FunctionProto function) {
-  OwnGradient gradient;
+CustomGradient gradient_of(onnx::FunctionProto function) {
+  CustomGradient gradient;
   std::vector<std::string> names;
   for (int i = 0; i < function.output_size(); ++i) {
     if (function.output(i).empty()) continue;
@@ -181,7 +182,7 @@ std::string without_name(onnx::FunctionProto f) {
   return identity_of(f);
 }
 
-bool same(const OwnOp& a, const OwnOp& b) {
+bool same(const CustomOp& a, const CustomOp& b) {
   return a.provider == b.provider && identity_of(a.body) == identity_of(b.body) &&
          a.gradient.has_value() == b.gradient.has_value() &&
          (!a.gradient ||
@@ -222,7 +223,7 @@ onnx::FunctionProto parse_function(std::span<const std::byte> bytes) {
 void Registrar::add_op(onnx::FunctionProto f, std::optional<onnx::FunctionProto> gradient) {
   check_domain(f);
   check_body(f);
-  auto op = std::make_shared<OwnOp>();
+  auto op = std::make_shared<CustomOp>();
   op->body = std::move(f);
   add(std::move(op), std::move(gradient));
 }
@@ -232,7 +233,7 @@ void Registrar::add_offered(onnx::FunctionProto f, std::optional<onnx::FunctionP
   check_domain(f);
   check_names(f);
   if (f.node_size() > 0) check_body(f);
-  auto op = std::make_shared<OwnOp>();
+  auto op = std::make_shared<CustomOp>();
   op->body = std::move(f);
   op->provider = std::move(provider);
   op->since = since;
@@ -240,7 +241,7 @@ void Registrar::add_offered(onnx::FunctionProto f, std::optional<onnx::FunctionP
   add(std::move(op), std::move(gradient));
 }
 
-void Registrar::add(std::shared_ptr<OwnOp> op, std::optional<onnx::FunctionProto> gradient) {
+void Registrar::add(std::shared_ptr<CustomOp> op, std::optional<onnx::FunctionProto> gradient) {
   functions_.push_back(op->body);
   if (gradient) {
     check_gradient(op->body, *gradient);
@@ -258,7 +259,7 @@ void Registrar::add(std::shared_ptr<OwnOp> op, std::optional<onnx::FunctionProto
 void Registrar::add_optimizer(onnx::FunctionProto f) {
   check_optimizer_function(f);
   check_body(f);
-  auto optimizer = std::make_shared<OwnOptimizer>();
+  auto optimizer = std::make_shared<CustomOptimizer>();
   for (int i = 2; i < f.input_size() - 2; ++i) optimizer->states.push_back(f.input(i));
   functions_.push_back(f);
   const std::string name = f.name();
@@ -267,16 +268,16 @@ void Registrar::add_optimizer(onnx::FunctionProto f) {
 }
 
 std::vector<std::string> Registrar::finish(const Limits& limits) {
-  OwnFunctions all = *own_functions();
+  CustomFunctions all = *custom_functions();
   put_into(all);
   check_recursion(all);
   check_as_model(all, limits);
   for (auto& [name, optimizer] : optimizers_) {
     optimizer->library = library_of({optimizer->body});
-    add_own_functions(&optimizer->library, all);
+    add_custom_functions(&optimizer->library, all);
   }
   std::vector<std::string> added;
-  change_own_functions([&](OwnFunctions& now) {
+  change_custom_functions([&](CustomFunctions& now) {
     added = put_into(now);
     for (const auto& [id, types] : offered_) {
       const onnx::FunctionProto& f = ops_.at(id)->body;
@@ -286,7 +287,7 @@ std::vector<std::string> Registrar::finish(const Limits& limits) {
   return added;
 }
 
-std::vector<std::string> Registrar::put_into(OwnFunctions& all) const {
+std::vector<std::string> Registrar::put_into(CustomFunctions& all) const {
   std::vector<std::string> added;
   for (const auto& [id, op] : ops_) {
     const auto [it, fresh] = all.ops.emplace(id, op);
@@ -309,12 +310,12 @@ std::vector<std::string> Registrar::put_into(OwnFunctions& all) const {
 }
 
 /// What is registered cannot call what is not, but what was taken back may have changed.
-void Registrar::check_recursion(const OwnFunctions& all) const {
+void Registrar::check_recursion(const CustomFunctions& all) const {
   for (const auto& [id, op] : ops_) {
     std::set<std::string> seen;
-    std::vector<const OwnOp*> waiting{op.get()};
+    std::vector<const CustomOp*> waiting{op.get()};
     while (!waiting.empty()) {
-      const OwnOp* at = waiting.back();
+      const CustomOp* at = waiting.back();
       waiting.pop_back();
       auto look = [&, &start = id, &first = op](const onnx::FunctionProto& f, bool gradient) {
         each_node_of(f, [&](const onnx::NodeProto& node) {
@@ -340,7 +341,7 @@ void Registrar::check_recursion(const OwnFunctions& all) const {
 }
 
 /// Everything that is checked of functions in files: limits, versions, operators, names, tensors.
-void Registrar::check_as_model(const OwnFunctions& all, const Limits& limits) const {
+void Registrar::check_as_model(const CustomFunctions& all, const Limits& limits) const {
   const auto check = [&](const onnx::ModelProto& library) {
     const std::string bytes = library.SerializeAsString();
     read_model(std::as_bytes(std::span(bytes)), limits, false, {});
@@ -354,7 +355,7 @@ void Registrar::check_as_model(const OwnFunctions& all, const Limits& limits) co
     for (const auto& f : functions_) {
       onnx::ModelProto library = library_of({f});
       try {
-        add_own_functions(&library, all);
+        add_custom_functions(&library, all);
         check(library);
       } catch (const ModelError&) {
         if (library.functions_size() >= fewest) continue;

@@ -45,14 +45,14 @@ class Registrar {
   std::vector<std::string> finish(const Limits& limits);
 
  private:
-  void add(std::shared_ptr<OwnOp> op, std::optional<onnx::FunctionProto> gradient);
-  std::vector<std::string> put_into(OwnFunctions& all) const;
-  void check_recursion(const OwnFunctions& all) const;
-  void check_as_model(const OwnFunctions& all, const Limits& limits) const;
+  void add(std::shared_ptr<CustomOp> op, std::optional<onnx::FunctionProto> gradient);
+  std::vector<std::string> put_into(CustomFunctions& all) const;
+  void check_recursion(const CustomFunctions& all) const;
+  void check_as_model(const CustomFunctions& all, const Limits& limits) const;
 
   std::vector<onnx::FunctionProto> functions_;
-  std::map<std::string, std::shared_ptr<OwnOp>> ops_;
-  std::map<std::string, std::shared_ptr<OwnOptimizer>> optimizers_;
+  std::map<std::string, std::shared_ptr<CustomOp>> ops_;
+  std::map<std::string, std::shared_ptr<CustomOptimizer>> optimizers_;
   std::map<std::string, OfferedTypes> offered_;  // of ops_
 };
 

@@ -25,7 +25,7 @@ std::map<std::string, int> attribute_types(const onnx::FunctionProto& f) {
   return types;
 }
 
-[[noreturn]] void refuse(const OwnOptimizer& optimizer, std::string what, std::string expected,
+[[noreturn]] void refuse(const CustomOptimizer& optimizer, std::string what, std::string expected,
                          std::string received, std::string remedy) {
   throw ModelError({.what = std::move(what),
                     .node = optimizer.body.name(),
@@ -35,7 +35,7 @@ std::map<std::string, int> attribute_types(const onnx::FunctionProto& f) {
 }
 
 /// As attributes of the node that calls the function.
-std::map<std::string, double> given_numbers(const OwnOptimizer& optimizer,
+std::map<std::string, double> given_numbers(const CustomOptimizer& optimizer,
                                             const OptimizerOptions& options) {
   std::map<std::string, double> numbers = options.attributes;
   if (attribute_types(optimizer.body).count(kWeightDecay) != 0)
@@ -45,7 +45,7 @@ std::map<std::string, double> given_numbers(const OwnOptimizer& optimizer,
 
 /// A model of one node: the optimizer's function, on these types. The node is called as its
 /// optimizer.
-std::string model_of(const OwnOptimizer& optimizer, std::span<const Value> operands, int results,
+std::string model_of(const CustomOptimizer& optimizer, std::span<const Value> operands, int results,
                      const OptimizerOptions& options) {
   onnx::ModelProto model = optimizer.library;
   onnx::OperatorSetIdProto* import = model.add_opset_import();
@@ -113,21 +113,21 @@ std::vector<Value> splice(const Graph& from, Graph& to, std::span<const Value> o
 
 }  // namespace
 
-std::shared_ptr<const OwnOptimizer> own_optimizer(const OptimizerOptions& options) {
+std::shared_ptr<const CustomOptimizer> custom_optimizer(const OptimizerOptions& options) {
   if (options.own && options.own->body.name() == options.kind) return options.own;
-  const std::shared_ptr<const OwnFunctions> now = own_functions();
+  const std::shared_ptr<const CustomFunctions> now = custom_functions();
   const auto found = now->optimizers.find(options.kind);
   return found == now->optimizers.end() ? nullptr : found->second;
 }
 
 void hold_own_optimizers(TrainingOptions* options) {
-  options->optimizer.own = own_optimizer(options->optimizer);
+  options->optimizer.own = custom_optimizer(options->optimizer);
   for (ParameterGroup& group : options->groups) {
-    if (group.optimizer) group.optimizer->own = own_optimizer(*group.optimizer);
+    if (group.optimizer) group.optimizer->own = custom_optimizer(*group.optimizer);
   }
 }
 
-void check_attributes(const OwnOptimizer& optimizer, const OptimizerOptions& options) {
+void check_attributes(const CustomOptimizer& optimizer, const OptimizerOptions& options) {
   const std::map<std::string, int> types = attribute_types(optimizer.body);
   std::vector<std::string> names;
   for (const auto& [name, type] : types) {
@@ -164,7 +164,7 @@ void check_attributes(const OwnOptimizer& optimizer, const OptimizerOptions& opt
   }
 }
 
-void add_own_update(const OwnOptimizer& optimizer, const Weight& weight,
+void add_own_update(const CustomOptimizer& optimizer, const Weight& weight,
                     std::span<const Value> states, const UpdateInputs& in,
                     const OptimizerOptions& options) {
   const Value parameter = weight.state();

@@ -123,7 +123,7 @@ std::vector<std::string> built_in_optimizers() {
 
 std::vector<std::string> optimizer_kinds() {
   std::vector<std::string> names = built_in_optimizers();
-  for (const auto& [name, own] : own_functions()->optimizers) names.push_back(name);
+  for (const auto& [name, own] : custom_functions()->optimizers) names.push_back(name);
   return names;
 }
 
@@ -135,7 +135,7 @@ void check_optimizer(const OptimizerOptions& o) {
                                 .received = o.kind});
   }
   for (const Number& n : kNumbers) check_range(n.name, o.*n.field, n.low, n.high, n.or_high);
-  if (const auto own = own_optimizer(o)) {
+  if (const auto own = custom_optimizer(o)) {
     for (const Number& n : kNumbers) {
       const bool its_own =
           std::string_view(n.name) == "lr" || std::string_view(n.name) == "weight_decay";
@@ -167,7 +167,7 @@ void check_optimizer(const OptimizerOptions& o) {
 }
 
 std::vector<Moment> moments_of(const OptimizerOptions& o) {
-  if (const auto own = own_optimizer(o)) {
+  if (const auto own = custom_optimizer(o)) {
     std::vector<Moment> states;
     for (const std::string& name : own->states) states.push_back({.kind = name});
     return states;
@@ -198,13 +198,13 @@ Tensor initial_of(const Moment& moment, const Type& parameter) {
 
 std::vector<double> settings_of(const OptimizerOptions& o) {
   std::vector<double> settings{o.lr};
-  if (own_optimizer(o)) return settings;
+  if (custom_optimizer(o)) return settings;
   for (const std::string_view name : numbers_of(kind_of(o).op)) settings.push_back(number(o, name));
   return settings;
 }
 
 bool same_update(const OptimizerOptions& a, const OptimizerOptions& b) {
-  if (own_optimizer(a) && a.weight_decay != b.weight_decay) return false;
+  if (custom_optimizer(a) && a.weight_decay != b.weight_decay) return false;
   return a.kind == b.kind && a.attributes == b.attributes && a.maximize == b.maximize &&
          moments_of(a).size() == moments_of(b).size() &&
          std::all_of(std::begin(kFlags), std::end(kFlags),
@@ -231,7 +231,7 @@ void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions&
     states.push_back(add_optimizer_state(g, moment_name(moment.kind, parameter.name()),
                                          type_of(moment, parameter.type())));
   }
-  if (const auto own = own_optimizer(o)) return add_own_update(*own, weight, states, in, o);
+  if (const auto own = custom_optimizer(o)) return add_own_update(*own, weight, states, in, o);
   const char* op = kind_of(o).op;
   std::vector<Value> operands{weight.now(), cast_like(in.gradient, weight.now()), in.lr, in.step,
                               in.grad_scale};

@@ -381,9 +381,9 @@ std::string model_fingerprint(const TrainingModel& model, const TrainingOptions&
   }
   mix(options.loss);
   mix(options.optimizer.kind);
-  if (const auto own = own_optimizer(options.optimizer)) mix(identity_of(own->body));
+  if (const auto own = custom_optimizer(options.optimizer)) mix(identity_of(own->body));
   for (const ParameterGroup& group : options.groups) {
-    const auto own = group.optimizer ? own_optimizer(*group.optimizer) : nullptr;
+    const auto own = group.optimizer ? custom_optimizer(*group.optimizer) : nullptr;
     if (own) mix(group.optimizer->kind), mix(identity_of(own->body));
   }
   for (const std::string& name : model.moments) mix(name);

@@ -98,7 +98,7 @@ void expect_near(const TrainingSession& s, const Reference& r, float tolerance =
   near("exp_avg/bias", r.m, 2);
 }
 
-TEST(OwnOptimizer, LionFollowsItsDefinition) {
+TEST(CustomOptimizer, LionFollowsItsDefinition) {
   const Optimizer lion(kLion);
   TrainingSession s = session_of(
       linear_bytes(),
@@ -116,7 +116,7 @@ TEST(OwnOptimizer, LionFollowsItsDefinition) {
   }
 }
 
-TEST(OwnOptimizer, SchedulesGroupsClippingAndDirectionHold) {
+TEST(CustomOptimizer, SchedulesGroupsClippingAndDirectionHold) {
   const Optimizer plain(
       "plain <weight_decay: float = 0.0> (w, g, last, lr, step) => (v, l) {"
       " k = Constant <value_float: float = @weight_decay> ()"
@@ -146,7 +146,7 @@ TEST(OwnOptimizer, SchedulesGroupsClippingAndDirectionHold) {
   }
 }
 
-TEST(OwnOptimizer, NoReaderSeesAnUpdatedValue) {
+TEST(CustomOptimizer, NoReaderSeesAnUpdatedValue) {
   // weight and state change places: each is written while the other's update reads it
   const Optimizer swap(
       "swap (w, g, s, lr, step) => (v, t) {"
@@ -172,7 +172,7 @@ TEST(OwnOptimizer, NoReaderSeesAnUpdatedValue) {
   EXPECT_EQ(*e.state("weight").data<float>(), 0.5F);
 }
 
-TEST(OwnOptimizer, StatesAreWrittenWhereTheyAreMade) {
+TEST(CustomOptimizer, StatesAreWrittenWhereTheyAreMade) {
   const Tensor x = random_tensor({kRows, 2}, 1), t = random_tensor({kRows, 1}, 2);
   const auto copies = [&](const char* kind) {
     TrainingSession s = session_of(linear_bytes(), {.loss = "mse", .optimizer = {.kind = kind}});
@@ -193,7 +193,7 @@ TEST(OwnOptimizer, StatesAreWrittenWhereTheyAreMade) {
   EXPECT_EQ(copies("keep"), 2);  // the gradients of weight and bias have other readers
 }
 
-TEST(OwnOptimizer, AStepThatIsGivenUpWritesNothing) {
+TEST(CustomOptimizer, AStepThatIsGivenUpWritesNothing) {
   // its state is the gradient itself, which exists before anybody has looked at it
   const Optimizer keep(
       "keep (w, g, last, lr, step) => (v, l)"
@@ -209,7 +209,7 @@ TEST(OwnOptimizer, AStepThatIsGivenUpWritesNothing) {
   EXPECT_TRUE(same_tensors(states, s.optimizer_state()));
 }
 
-TEST(OwnOptimizer, SkipsStepsWhoseGradientsOverflow) {
+TEST(CustomOptimizer, SkipsStepsWhoseGradientsOverflow) {
   const Optimizer lion(kLion);
   TrainingSession s = session_of(linear_bytes(), {.loss = "mse",
                                                   .optimizer = {.kind = "lion", .lr = 0.01},
@@ -230,7 +230,7 @@ TEST(OwnOptimizer, SkipsStepsWhoseGradientsOverflow) {
   EXPECT_TRUE(same_tensors(states, s.optimizer_state()));
 }
 
-TEST(OwnOptimizer, GroupsHaveOptimizersOfTheirOwn) {
+TEST(CustomOptimizer, GroupsHaveOptimizersOfTheirOwn) {
   const Optimizer lion(kLion);
   const OptimizerOptions own{.kind = "lion", .lr = 0.01};
   TrainingSession s =
@@ -255,7 +255,7 @@ TEST(OwnOptimizer, GroupsHaveOptimizersOfTheirOwn) {
   EXPECT_TRUE(has(refused([&] { s.set_group(0, other); }).what, "compiled in"));
 }
 
-TEST(OwnOptimizer, SessionsKeepWhatTheyWereMadeWith) {
+TEST(CustomOptimizer, SessionsKeepWhatTheyWereMadeWith) {
   Optimizer lion(kLion);
   TrainingSession s =
       session_of(linear_bytes(),
@@ -276,7 +276,7 @@ TEST(OwnOptimizer, SessionsKeepWhatTheyWereMadeWith) {
   });
 }
 
-TEST(OwnOptimizer, CheckpointsAreForTheSameFunction) {
+TEST(CustomOptimizer, CheckpointsAreForTheSameFunction) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("own_optimizer_" + std::to_string(getpid()));
   const TrainingOptions options{.loss = "mse", .optimizer = {.kind = "lion", .lr = 0.01}};
@@ -303,7 +303,7 @@ TEST(OwnOptimizer, CheckpointsAreForTheSameFunction) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(OwnOptimizer, ComputesInDoubleForDoubles) {
+TEST(CustomOptimizer, ComputesInDoubleForDoubles) {
   const Optimizer lion(
       "lion (w, g, m, lr, step) => (v, n) {"
       " s = Sign (g)  c = Mul (lr, s)  v = Sub (w, c)  n = Add (m, g) }");
@@ -318,7 +318,7 @@ TEST(OwnOptimizer, ComputesInDoubleForDoubles) {
   EXPECT_EQ(*s.state("weight").data<double>(), 0.375);
 }
 
-TEST(OwnOptimizer, RefusesWhatItDoesNotHave) {
+TEST(CustomOptimizer, RefusesWhatItDoesNotHave) {
   const Optimizer lion(kLion);
   const Optimizer plain(
       "plain <k> (w, g, lr, step) => (v) {"
@@ -341,7 +341,7 @@ TEST(OwnOptimizer, RefusesWhatItDoesNotHave) {
   EXPECT_TRUE(has(what({.kind = "tiger"}), "unknown"));
 }
 
-TEST(OwnOptimizer, RefusesFunctionsThatAreNone) {
+TEST(CustomOptimizer, RefusesFunctionsThatAreNone) {
   const auto what = [](const std::string& text) {
     return refused([&] { const Optimizer bad(text); }).what;
   };

@@ -21,7 +21,7 @@ using Visit = std::function<void(const onnx::NodeProto&)>;
 
 struct Store {
   std::mutex mutex;
-  std::shared_ptr<const OwnFunctions> now = std::make_shared<const OwnFunctions>();
+  std::shared_ptr<const CustomFunctions> now = std::make_shared<const CustomFunctions>();
 };
 
 Store& store() {
@@ -127,7 +127,7 @@ void check_call(const onnx::NodeProto& node, const onnx::FunctionProto& f) {
 }
 
 /// Files are written for a version of the operators that they call.
-void check_version(const onnx::NodeProto& node, const OwnOp& op, const Imports& imports) {
+void check_version(const onnx::NodeProto& node, const CustomOp& op, const Imports& imports) {
   for (const auto& import : imports) {
     if (import.domain() != node.domain() || import.version() >= op.since) continue;
     refuse_call(node, op.body, "The model imports a version of the domain before the operator's.",
@@ -138,7 +138,7 @@ void check_version(const onnx::NodeProto& node, const OwnOp& op, const Imports& 
 
 class Adder {
  public:
-  Adder(onnx::ModelProto* model, const OwnFunctions& own) : model_(model), own_(own) {
+  Adder(onnx::ModelProto* model, const CustomFunctions& own) : model_(model), own_(own) {
     for (const auto& f : model->functions()) there_.emplace(function_id(f), &f);
   }
 
@@ -158,14 +158,14 @@ class Adder {
       const std::string id = function_id(node);
       const auto found = own_.ops.find(id);
       if (found == own_.ops.end()) return;
-      const OwnOp& op = *found->second;
+      const CustomOp& op = *found->second;
       if (taken_.insert(id).second) take(id, op);
       check_call(node, op.body);
       check_version(node, op, imports);
     });
   }
 
-  void take(const std::string& id, const OwnOp& op) {
+  void take(const std::string& id, const CustomOp& op) {
     const auto there = there_.find(id);
     if (there == there_.end()) {
       *model_->add_functions() = op.body;
@@ -185,7 +185,7 @@ class Adder {
   }
 
   onnx::ModelProto* model_;
-  const OwnFunctions& own_;
+  const CustomFunctions& own_;
   std::unordered_map<std::string, const onnx::FunctionProto*> there_;  // in the file
   std::set<std::string> taken_;
   std::unordered_map<std::string, GradientCall> gradients_;
@@ -193,24 +193,24 @@ class Adder {
 
 }  // namespace
 
-std::shared_ptr<const OwnFunctions> own_functions() {
+std::shared_ptr<const CustomFunctions> custom_functions() {
   const std::lock_guard lock(store().mutex);
   return store().now;
 }
 
-void change_own_functions(const std::function<void(OwnFunctions&)>& change) {
+void change_custom_functions(const std::function<void(CustomFunctions&)>& change) {
   const std::lock_guard lock(store().mutex);
-  auto next = std::make_shared<OwnFunctions>(*store().now);
+  auto next = std::make_shared<CustomFunctions>(*store().now);
   change(*next);
   store().now = std::move(next);
 }
 
-std::unordered_map<std::string, GradientCall> add_own_functions(onnx::ModelProto* model) {
-  return add_own_functions(model, *own_functions());
+std::unordered_map<std::string, GradientCall> add_custom_functions(onnx::ModelProto* model) {
+  return add_custom_functions(model, *custom_functions());
 }
 
-std::unordered_map<std::string, GradientCall> add_own_functions(onnx::ModelProto* model,
-                                                                const OwnFunctions& own) {
+std::unordered_map<std::string, GradientCall> add_custom_functions(onnx::ModelProto* model,
+                                                                   const CustomFunctions& own) {
   if (own.ops.empty()) return {};
   return Adder(model, own).add();
 }

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "model/import/check.h"
 #include "model/read/copier.h"
+#include "model/read/model_file.h"
 #include "model/read/prescan.h"
 #include "runtime/disk.h"
 #include "steep/error.h"

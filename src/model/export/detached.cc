@@ -8,7 +8,6 @@
 #include <set>
 
 #include "model/export/data_files.h"
-#include "model/import/check.h"
 #include "model/read/body_names.h"
 #include "model/read/copier.h"
 #include "model/read/prescan.h"

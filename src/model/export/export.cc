@@ -38,7 +38,7 @@ bool says_gradient(Node n) {
   return n.op() == "steep.WithGradient" || n.op() == "steep.GradientOf";
 }
 
-bool is_own(Node n) {
+bool is_steep(Node n) {
   if (find_offered(n.op()) != nullptr) return true;
   return n.op().rfind("steep.", 0) == 0 && !stops_gradient(n) && !says_gradient(n);
 }
@@ -46,7 +46,7 @@ bool is_own(Node n) {
 /// Of ours, and ONNX can say it otherwise, or no file holds it: models for runtimes are written
 /// without. What only a capture says stays: the model is read by Steep again.
 bool is_inner(Node n) {
-  if (!is_own(n)) return false;
+  if (!is_steep(n)) return false;
   const OpDef* def = find_op(n.op());
   return def == nullptr || !def->in_files || def->decompose != nullptr;
 }
@@ -245,7 +245,7 @@ class Writer {
     onnx::NodeProto* proto = out_->add_node();
     proto->set_op_type(stops_gradient(n) ? "Identity" : n.op());
     if (stops_gradient(n)) proto->add_metadata_props()->set_key(kStopGradientKey);
-    if (is_own(n)) {  // ours, or a provider's: "mirror.Swish"
+    if (is_steep(n)) {  // ours, or a provider's: "mirror.Swish"
       const size_t dot = n.op().rfind('.');
       proto->set_domain(n.op().substr(0, dot));
       proto->set_op_type(n.op().substr(dot + 1));
@@ -291,7 +291,7 @@ class Writer {
       add_body(**body, proto->name() + "/" + name, {first, first + static_cast<int>(captured)},
                attribute->mutable_g());
     }
-    if (!says_gradient(n) && !is_own(n)) written_.emplace_back(n, proto);
+    if (!says_gradient(n) && !is_steep(n)) written_.emplace_back(n, proto);
   }
 
   /// `captured`: what the last inputs of the body are called out here. Names are unique in the
@@ -405,7 +405,7 @@ void expand_bodies(Graph& g) {
       const Body* body = std::get_if<Body>(&attr);
       if (body == nullptr) continue;
       auto expanded = std::make_shared<Graph>(**body);
-      expand_own_ops(*expanded);
+      expand_steep_ops(*expanded);
       n.mutable_attrs().set(name, Body(std::move(expanded)));
     }
   }
@@ -448,7 +448,7 @@ void drop_unread_results(Graph& g) {
 
 }  // namespace
 
-void expand_own_ops(Graph& g) {
+void expand_steep_ops(Graph& g) {
   g.prune();
   drop_unread_results(g);
   std::set<std::string> without;

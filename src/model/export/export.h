@@ -9,7 +9,7 @@ namespace steep {
 
 /// Puts its decomposition in the place of every node that is not one of ONNX's operators. Throws
 /// ModelError naming the nodes that have none.
-void expand_own_ops(Graph& graph);
+void expand_steep_ops(Graph& graph);
 
 /// A serialised model of ONNX's operators only: inputs, constants (as initializers under their own
 /// names) and forward outputs of `graph`. Symbolic extents keep their names. The model is written

@@ -14,8 +14,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "model/import/check.h"
 #include "model/import/import.h"
+#include "model/read/model_file.h"
+#include "model/read/node_names.h"
 #include "model/read/quote.h"
 #include "ops/op_def.h"
 #include "runtime/memory.h"

@@ -111,7 +111,7 @@ std::string differentiate(ImportedModel model, const GradientOptions& options) t
     const Value gradient = gradients[i] ? gradients[i] : zeros_like(sources[i]);
     g.add_output(names.unused("grad_" + options.wrt[i]), gradient);
   }
-  expand_own_ops(g);
+  expand_steep_ops(g);
   g.prune();
   return export_model(g, "gradients");
 } catch (const std::bad_alloc&) {

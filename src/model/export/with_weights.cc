@@ -1,9 +1,9 @@
-// with_weights(): the file is copied field by field; only the data of named, and of external,
-// tensors changes.
+// The file is copied field by field; only the data of named, and of external, tensors changes.
+#include "model/export/with_weights.h"
+
 #include <new>
 
 #include "model/export/detached.h"
-#include "model/import/import.h"
 #include "runtime/memory.h"
 
 namespace steep {

@@ -1,17 +1,14 @@
 #include "model/import/check.h"
 
 #include <fmt/format.h>
-#include <google/protobuf/io/coded_stream.h>
 #include <onnx/checker.h>
 #include <onnx/defs/schema.h>
 
 #include <algorithm>
-#include <climits>
 #include <unordered_set>
 
 #include "contrib/contrib.h"
 #include "model/custom/functions.h"
-#include "model/read/prescan.h"
 #include "model/read/quote.h"
 #include "steep/error.h"
 
@@ -21,40 +18,6 @@ namespace {
 constexpr int64_t kOldestOpset = 7;  // the first with numpy's broadcasting everywhere
 constexpr const char* kExportAgain =
     "Export the model again; its file does not follow the ONNX standard.";
-
-}  // namespace
-
-onnx::ModelProto parse_model(std::span<const std::byte> bytes, const Limits& limits) {
-  scan_model(bytes, limits);
-  if (bytes.size() > static_cast<size_t>(INT_MAX)) {
-    throw ModelError({.what = "The model file is larger than protobuf can read.",
-                      .expected = fmt::format("at most {} bytes", INT_MAX),
-                      .received = fmt::format("{} bytes", bytes.size()),
-                      .remedy = "Save the model with external data."});
-  }
-  auto model = std::make_unique<onnx::ModelProto>();
-  google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
-                                            static_cast<int>(bytes.size()));
-  // A graph within a graph is three messages deeper; types and shapes take a few more.
-  in.SetRecursionLimit(3 * limits.max_depth + 40);
-  bool parsed = false;
-  try {
-    parsed = model->ParseFromCodedStream(&in) && in.ConsumedEntireMessage();
-  } catch (const std::bad_alloc&) {
-    // Lost: protobuf does not survive the end of what it left half done (ops/onnx_proto.cc).
-    [[maybe_unused]] const onnx::ModelProto* lost = model.release();
-    throw;
-  }
-  if (!parsed) {
-    throw ModelError(
-        {.what = "The model cannot be parsed: its bytes are damaged, or nested too deep.",
-         .expected = "an ONNX model (a protobuf message)",
-         .remedy = "Check that the whole file was copied, or export the model again."});
-  }
-  return std::move(*model);
-}
-
-namespace {
 
 /// Calls `visit` on every node of the model: of graphs, of graphs within them, and of functions.
 /// Depth is bounded by the parser.
@@ -156,7 +119,7 @@ class UnknownOps {
   }
 
   void look_at(const onnx::NodeProto& node, int64_t opset) {
-    if (functions_.count(function_id(node)) != 0 || says_gradient(node) || is_own(node) ||
+    if (functions_.count(function_id(node)) != 0 || says_gradient(node) || is_steep(node) ||
         is_contrib(node))
       return;
     const std::string op = node.domain().empty()
@@ -447,28 +410,6 @@ void run_checker(const onnx::ModelProto& model) {
 
 }  // namespace
 
-int64_t default_opset(const google::protobuf::RepeatedPtrField<onnx::OperatorSetIdProto>& imports) {
-  for (const auto& import : imports) {
-    if (import.domain().empty()) return import.version();
-  }
-  return 0;
-}
-
-std::string function_id(const onnx::FunctionProto& f) {
-  return f.domain() + '\0' + f.name() + '\0' + f.overload();
-}
-std::string function_id(const onnx::NodeProto& n) {
-  return n.domain() + '\0' + n.op_type() + '\0' + n.overload();
-}
-
-std::string display_name(const onnx::NodeProto& node) {
-  if (!node.name().empty()) return node.name();
-  for (const auto& output : node.output()) {
-    if (!output.empty()) return output;
-  }
-  return node.op_type();
-}
-
 CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, bool leave_out,
                         const std::filesystem::path& folder,
                         const std::map<std::string, Tensor>& given, bool registered) {
@@ -479,7 +420,7 @@ CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, 
   model.proto
       .clear_training_info();  // ONNX's own training annex: Steep derives training from the graph
   model.proto.mutable_graph()->clear_value_info();  // types are inferred, never believed
-  if (registered) model.gradients = add_own_functions(&model.proto);
+  if (registered) model.gradients = add_custom_functions(&model.proto);
   normalise_domains(&model.proto);
   move_contrib(&model.proto);
   check_names(&model.proto);

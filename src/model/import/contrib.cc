@@ -1,5 +1,5 @@
-// Operators of com.microsoft (contrib/contrib.h), where a model has them: found, and lowered as the
-// functions that they mean.
+// Operators of com.microsoft (contrib/contrib.h), where a model has them: found, and imported as
+// the functions that they mean.
 #include "contrib/contrib.h"
 
 #include <fmt/format.h>
@@ -77,9 +77,9 @@ void move_contrib(onnx::ModelProto* model) {
   for (auto& function : *model->mutable_functions()) mover.move(function.mutable_node(), &function);
 }
 
-std::vector<Binding> Lowering::lower_contrib(const onnx::NodeProto& node,
-                                             const std::vector<Binding>& inputs,
-                                             const Frame& frame) {
+std::vector<Binding> Importer::import_contrib(const onnx::NodeProto& node,
+                                              const std::vector<Binding>& inputs,
+                                              const Frame& frame) {
   const std::string name = frame.prefix + display_name(node);
   ContribCall call{.op = *find_contrib(node.op_type()),
                    .node = quote(name),
@@ -117,7 +117,7 @@ std::vector<Binding> Lowering::lower_contrib(const onnx::NodeProto& node,
     if (call.wants(static_cast<size_t>(i))) read(std::array{function.output(i)});
   }
   for (const auto& inner : function.node()) read(inner.input());
-  std::vector<Binding> results = lower_call(node, function, inputs, frame, name + "/");
+  std::vector<Binding> results = import_call(node, function, inputs, frame, name + "/");
   for (const std::string& n : added) read_.erase(n);
   return results;
 }

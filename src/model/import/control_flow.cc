@@ -59,19 +59,19 @@ void require_inputs(bool enough, const std::string& expected) {
 
 // --- bodies and what they capture ----------------------------------------------------------------
 
-Lowering::OpenBody::OpenBody(Lowering& l) : lowering(l), outer(l.graph_), outside(l.body_) {
-  l.count_inlined(kBodyNodes);
-  graph->node_limit = l.limits_.max_nodes;
-  l.graph_ = graph.get();
-  l.body_ = this;
+Importer::OpenBody::OpenBody(Importer& i) : importer(i), outer(i.graph_), outside(i.body_) {
+  i.count_inlined(kBodyNodes);
+  graph->node_limit = i.limits_.max_nodes;
+  i.graph_ = graph.get();
+  i.body_ = this;
 }
 
-Lowering::OpenBody::~OpenBody() {
-  lowering.graph_ = outer;
-  lowering.body_ = outside;
+Importer::OpenBody::~OpenBody() {
+  importer.graph_ = outer;
+  importer.body_ = outside;
 }
 
-std::vector<Value> Lowering::OpenBody::captured(size_t own) const {
+std::vector<Value> Importer::OpenBody::captured(size_t own) const {
   std::vector<Value> values;
   for (size_t i = own; i < graph->inputs().size(); ++i) {
     const Value input = graph->inputs()[i];
@@ -82,7 +82,7 @@ std::vector<Value> Lowering::OpenBody::captured(size_t own) const {
   return values;
 }
 
-Type Lowering::named_extents(Value v) {
+Type Importer::named_extents(Value v) {
   Type type = v.type();
   for (size_t i = 0; type.shape && i < type.shape->size(); ++i) {
     Dim& d = (*type.shape)[i];
@@ -92,11 +92,11 @@ Type Lowering::named_extents(Value v) {
   return type;
 }
 
-Value Lowering::capture(OpenBody& body, Value v) {
+Value Importer::capture(OpenBody& body, Value v) {
   if (&v.graph() == body.graph.get()) return v;
   const Value outer = &v.graph() == body.outer ? v : capture(*body.outside, v);
   if (const auto it = body.inner_of.find(outer.id()); it != body.inner_of.end()) return it->second;
-  Lowering& l = body.lowering;
+  Importer& l = body.importer;
   const bool parameter =
       body.outside == nullptr && is_float(outer.dtype()) && l.parameters_.count(outer.id()) != 0;
   Value inner;
@@ -112,9 +112,9 @@ Value Lowering::capture(OpenBody& body, Value v) {
   return inner;
 }
 
-Value Lowering::here(Value v) { return !v || &v.graph() == graph_ ? v : capture(*body_, v); }
+Value Importer::here(Value v) { return !v || &v.graph() == graph_ ? v : capture(*body_, v); }
 
-Binding Lowering::here(const Binding& binding) {
+Binding Importer::here(const Binding& binding) {
   if (binding.items() == nullptr) return {here(binding.value())};
   if (body_ == nullptr) return binding;
   std::vector<Value> items;
@@ -122,7 +122,7 @@ Binding Lowering::here(const Binding& binding) {
   return {std::move(items), binding.dtype()};
 }
 
-Value Lowering::materialise(const Binding& binding) {
+Value Importer::materialise(const Binding& binding) {
   const Binding b = here(binding);
   if (!b) {
     throw ModelError({.what = "A value that control flow needs is missing.",
@@ -141,7 +141,7 @@ Value Lowering::materialise(const Binding& binding) {
   return n.output(0);
 }
 
-const onnx::GraphProto& Lowering::body_of(const onnx::NodeProto& node, const char* name,
+const onnx::GraphProto& Importer::body_of(const onnx::NodeProto& node, const char* name,
                                           const Frame& frame) const {
   for (const auto& attribute : node.attribute()) {
     if (attribute.name() != name) continue;
@@ -153,7 +153,7 @@ const onnx::GraphProto& Lowering::body_of(const onnx::NodeProto& node, const cha
                     .remedy = "Export the model again."});
 }
 
-void Lowering::body_results(const onnx::GraphProto& body, const Scope& scope) {
+void Importer::body_results(const onnx::GraphProto& body, const Scope& scope) {
   for (const auto& output : body.output()) {
     const Binding* b = find(output.name(), scope);
     if (b == nullptr || !*b) {
@@ -167,12 +167,12 @@ void Lowering::body_results(const onnx::GraphProto& body, const Scope& scope) {
 
 // --- If ------------------------------------------------------------------------------------------
 
-std::vector<Binding> Lowering::take_branch(const onnx::GraphProto& branch, const Scope& scope,
+std::vector<Binding> Importer::take_branch(const onnx::GraphProto& branch, const Scope& scope,
                                            const Frame& frame) {
   Scope inner;
   inner.outer = &scope;
   add_initializers(branch, inner, frame.prefix);
-  lower_nodes(branch.node(), inner, frame);
+  import_nodes(branch.node(), inner, frame);
   std::vector<Binding> results;
   for (const auto& output : branch.output()) {
     const Binding* b = find(output.name(), inner);
@@ -181,20 +181,20 @@ std::vector<Binding> Lowering::take_branch(const onnx::GraphProto& branch, const
   return results;
 }
 
-Lowering::LoweredBody Lowering::lower_branch(const onnx::GraphProto& branch, const Scope& scope,
-                                             const Frame& frame) {
+Importer::ImportedBody Importer::import_branch(const onnx::GraphProto& branch, const Scope& scope,
+                                               const Frame& frame) {
   OpenBody body(*this);
   Scope inner;
   inner.outer = &scope;
   add_initializers(branch, inner, "");
-  lower_nodes(branch.node(), inner, frame);
+  import_nodes(branch.node(), inner, frame);
   body_results(branch, inner);
   graph_->prune();
   return {body.graph, body.captured(0)};
 }
 
-std::vector<Binding> Lowering::lower_if(const onnx::NodeProto& node, const Binding& condition,
-                                        const Scope& scope, const Frame& frame) {
+std::vector<Binding> Importer::import_if(const onnx::NodeProto& node, const Binding& condition,
+                                         const Scope& scope, const Frame& frame) {
   const Value chosen = condition.value();
   if (!chosen || chosen.dtype() != DType::boolean || chosen.type().kind != Kind::tensor) {
     throw ModelError({.what = "An If has no condition.",
@@ -212,12 +212,12 @@ std::vector<Binding> Lowering::lower_if(const onnx::NodeProto& node, const Bindi
   }
 
   const std::string name = frame.prefix + display_name(node);
-  auto lowered = [&](const char* attribute, const onnx::GraphProto& branch) {
+  auto imported = [&](const char* attribute, const onnx::GraphProto& branch) {
     const InBody in_body(*this, node, attribute);
-    return lower_branch(branch, scope, frame);
+    return import_branch(branch, scope, frame);
   };
-  const LoweredBody a = lowered("then_branch", then_branch);
-  const LoweredBody b = lowered("else_branch", else_branch);
+  const ImportedBody a = imported("then_branch", then_branch);
+  const ImportedBody b = imported("else_branch", else_branch);
   const size_t count = a.graph->outputs().size();
   require_inputs(count == b.graph->outputs().size(), "as many outputs of either branch");
   std::vector<Value> inputs{chosen};
@@ -258,7 +258,7 @@ Type slice_type(const Type& x, int64_t axis) {
 
 }  // namespace
 
-std::vector<Value> Lowering::add_loop(const LoopParts& p, const Scope& scope, const Frame& frame) {
+std::vector<Value> Importer::add_loop(const LoopParts& p, const Scope& scope, const Frame& frame) {
   const InBody in_body(*this, p.node, "body");
   const std::string name = frame.prefix + display_name(p.node);
   const size_t carried = p.carried.size();
@@ -328,7 +328,7 @@ std::vector<Value> Lowering::add_loop(const LoopParts& p, const Scope& scope, co
           graph_->add_input(input, named(slice_type(p.scanned[i].type(), p.in_axes[i]), input));
     }
     add_initializers(p.body, inner, "");  // behind its own inputs: some are captured
-    lower_nodes(p.body.node(), inner, frame);
+    import_nodes(p.body.node(), inner, frame);
     body_results(p.body, inner);
     graph_->prune();
     const std::vector<Value> captured = body->captured(1 + carried + p.scanned.size());
@@ -375,9 +375,9 @@ std::vector<Value> Lowering::add_loop(const LoopParts& p, const Scope& scope, co
   }
 }
 
-std::vector<Binding> Lowering::lower_loop(const onnx::NodeProto& node,
-                                          const std::vector<Binding>& inputs, const Scope& scope,
-                                          const Frame& frame) {
+std::vector<Binding> Importer::import_loop(const onnx::NodeProto& node,
+                                           const std::vector<Binding>& inputs, const Scope& scope,
+                                           const Frame& frame) {
   LoopParts parts{.node = node, .body = body_of(node, "body", frame)};
   if (!inputs.empty()) parts.trips = inputs[0].value();
   if (inputs.size() > 1) parts.condition = inputs[1].value();
@@ -388,9 +388,9 @@ std::vector<Binding> Lowering::lower_loop(const onnx::NodeProto& node,
   return {results.begin(), results.end()};
 }
 
-std::vector<Binding> Lowering::lower_scan(const onnx::NodeProto& node,
-                                          const std::vector<Binding>& inputs, const Scope& scope,
-                                          const Frame& frame) {
+std::vector<Binding> Importer::import_scan(const onnx::NodeProto& node,
+                                           const std::vector<Binding>& inputs, const Scope& scope,
+                                           const Frame& frame) {
   LoopParts parts{.node = node, .body = body_of(node, "body", frame)};
   parts.is_scan = true;
   const size_t scanned = integer_of(node, "num_scan_inputs");
@@ -410,9 +410,9 @@ std::vector<Binding> Lowering::lower_scan(const onnx::NodeProto& node,
 }
 
 // Opset 8: everything has a batch axis in front. A loop over the batch with today's Scan in it.
-std::vector<Binding> Lowering::lower_batched_scan(const onnx::NodeProto& node,
-                                                  const std::vector<Binding>& inputs,
-                                                  const Scope& scope, const Frame& frame) {
+std::vector<Binding> Importer::import_batched_scan(const onnx::NodeProto& node,
+                                                   const std::vector<Binding>& inputs,
+                                                   const Scope& scope, const Frame& frame) {
   if (!inputs.empty() && inputs[0]) {
     throw ModelError({.what = "A Scan of opset 8 has sequences of different lengths.",
                       .expected = "no input sequence_lens",

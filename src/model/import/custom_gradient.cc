@@ -1,4 +1,4 @@
-// Functions that have a gradient of their own (model/custom/functions.h), lowered where they are
+// Functions that have a gradient of their own (model/custom/functions.h), imported where they are
 // called: the body, or a node of an operator that a provider offers, and around it
 // steep.WithGradient, of which ops/defs/with_gradient.cc tells.
 #include <fmt/format.h>
@@ -27,14 +27,14 @@ std::string told(const Binding& b) {
 
 }  // namespace
 
-std::vector<Binding> Lowering::lower_function(const onnx::NodeProto& node,
-                                              const onnx::FunctionProto& function,
-                                              const std::vector<Binding>& inputs,
-                                              const Frame& frame) {
+std::vector<Binding> Importer::import_function(const onnx::NodeProto& node,
+                                               const onnx::FunctionProto& function,
+                                               const std::vector<Binding>& inputs,
+                                               const Frame& frame) {
   const std::string name = frame.prefix + display_name(node);
   std::vector<Binding> results = find_offered(qualified(function)) != nullptr
-                                     ? lower_offered(node, function, inputs, frame)
-                                     : lower_call(node, function, inputs, frame, name + "/");
+                                     ? import_offered(node, function, inputs, frame)
+                                     : import_call(node, function, inputs, frame, name + "/");
   const auto own = model_.gradients.find(function_id(function));
   if (own == model_.gradients.end()) return results;
   auto fail = [&](std::string what, std::string expected, std::string received) {
@@ -86,7 +86,7 @@ std::vector<Binding> Lowering::lower_function(const onnx::NodeProto& node,
       *call.add_attribute() = attribute;
   }
   const std::vector<Binding> gradients =
-      lower_call(call, *of_gradient->second, given, frame, name + "/gradient/");
+      import_call(call, *of_gradient->second, given, frame, name + "/gradient/");
   const Graph::Scope scope(*graph_, Phase::forward, name);
   for (size_t k = 0; k < gradients.size(); ++k) {
     const auto i = static_cast<size_t>(own->second.wrt[k]);

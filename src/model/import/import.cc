@@ -1,14 +1,9 @@
 #include "model/import/import.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <new>
-#include <system_error>
 
 #include "model/import/check.h"
 #include "model/import/importer.h"
@@ -24,47 +19,6 @@ namespace {
 constexpr const char* kRefused = "ONNX's library refuses the model.";
 constexpr const char* kExportAgain =
     "Export the model again; onnx.checker.check_model may say more.";
-
-}  // namespace
-
-// The size is checked before memory is taken.
-std::string read_file(const std::filesystem::path& path, size_t max_bytes) {
-  auto fail = [&](const std::string& why) {
-    throw IoError({.what = "The model cannot be read: " + why + ".",
-                   .node = quote(path.string()),
-                   .remedy = "Check the path."});
-  };
-  auto fail_errno = [&] { fail(std::generic_category().message(errno)); };
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) fail_errno();
-  struct Closer {
-    int fd;
-    ~Closer() { close(fd); }
-  } const closer{fd};
-  struct stat info {};
-  if (fstat(fd, &info) != 0) fail_errno();
-  if (!S_ISREG(info.st_mode)) fail("it is not a regular file");
-  const auto size = static_cast<size_t>(info.st_size);
-  if (size > max_bytes) {
-    throw ModelError({.what = "The model file is too large.",
-                      .node = quote(path.string()),
-                      .expected = fmt::format("at most {} bytes", max_bytes),
-                      .received = fmt::format("{} bytes", size),
-                      .remedy = "If the model is meant to be so large, raise Limits::max_bytes."});
-  }
-  std::string bytes(size, '\0');
-  for (size_t done = 0; done < size;) {
-    const ssize_t n = read(fd, bytes.data() + done, std::min(size - done, size_t{64} << 20));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_errno();
-    if (n == 0) fail("the file shrank while it was read");
-    done += static_cast<size_t>(n);
-    poll();
-  }
-  return bytes;
-}
-
-namespace {
 
 /// Text that nothing depends on, and that Python can decode.
 std::string readable(const std::string& text) { return is_utf8(text) ? text : quote(text); }
@@ -99,19 +53,19 @@ Type declared_type(const onnx::ValueInfoProto& value) {
   return type;
 }
 
-ImportedModel lower(const CheckedModel& checked, const ImportOptions& options) {
+ImportedModel to_graph(const CheckedModel& checked, const ImportOptions& options) {
   ImportedModel model;
   model.opset = default_opset(checked.proto.opset_import());
   model.metadata = metadata_of(checked.proto);
   model.graph.node_limit = options.limits.max_nodes;
-  Lowering lowering(checked, model.graph, options);
-  lowering.run();
+  Importer importer(checked, model.graph, options);
+  importer.run();
   for (const auto& tensor : checked.proto.graph().initializer()) {
     if (checked.sparse.count(tensor.name()) == 0) model.initializers.push_back(tensor.name());
   }
-  model.initializers.insert(model.initializers.end(), lowering.lifted().begin(),
-                            lowering.lifted().end());
-  model.inside.assign(lowering.inside().begin(), lowering.inside().end());
+  model.initializers.insert(model.initializers.end(), importer.lifted().begin(),
+                            importer.lifted().end());
+  model.inside.assign(importer.inside().begin(), importer.inside().end());
   for (const std::string& name : checked.sparse)
     model.inside.emplace_back(name, "is a sparse tensor");
   for (const auto& node : checked.proto.graph().node()) {
@@ -148,7 +102,7 @@ ImportedModel import_model(std::span<const std::byte> bytes, const ImportOptions
                            const std::map<std::string, Tensor>& given) {
   const Budget budget(options.limits);
   return with_our_errors(kRefused, kExportAgain, [&] {
-    return lower(
+    return to_graph(
         read_model(bytes, options.limits, options.leave_out, folder, given, options.registered),
         options);
   });
@@ -161,11 +115,11 @@ ImportedModel import_model(const std::filesystem::path& path, const ImportOption
     if (folder.empty()) folder = ".";
     CheckedModel checked = [&] {
       const std::string bytes =
-          read_file(path, options.limits.max_bytes);  // gone before lowering starts
+          read_file(path, options.limits.max_bytes);  // gone before the import starts
       return read_model(std::as_bytes(std::span(bytes)), options.limits, options.leave_out, folder,
                         {}, options.registered);
     }();
-    return lower(checked, options);
+    return to_graph(checked, options);
   });
 }
 

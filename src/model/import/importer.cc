@@ -70,74 +70,9 @@ Type type_from_onnx(const onnx::ValueInfoProto& value, bool ranked) {
 
 }  // namespace
 
-// --- Call ----------------------------------------------------------------------------------------
-
-Value Call::any(size_t i) const { return has(i) ? lowering.materialise(inputs[i]) : Value(); }
-
-Value Call::in(size_t i) const {
-  if (!has(i)) return {};
-  if (inputs[i].items() != nullptr || inputs[i].value().type().kind != Kind::tensor) {
-    fail("An operator on tensors is given no tensor.", fmt::format("a tensor as input {}", i),
-         inputs[i].items() != nullptr ? "a sequence" : to_string(inputs[i].value().type()),
-         "Export the model again; its types do not fit.");
-  }
-  return inputs[i].value();
-}
-
-Value Call::need(size_t i) const {
-  Value v = in(i);
-  if (!v)
-    fail("A node lacks an input.", fmt::format("an input {}", i), "none",
-         "Export the model again.");
-  return v;
-}
-
-std::vector<Value> Call::emit(const std::string& canonical, std::vector<Value> in, Attrs with,
-                              int count) const {
-  return lowering.emit(*this, canonical, std::move(in), std::move(with), count);
-}
-
-Value Call::ints(const Ints& values) const {
-  return graph.add_constant(Tensor::from(values, {static_cast<int64_t>(values.size())}),
-                            name + "/ints");
-}
-
-std::vector<Binding> Call::as_is() const {
-  std::vector<Value> values;
-  for (size_t i = 0; i < inputs.size(); ++i) values.push_back(in(i));
-  const std::vector<Value> out = emit(op, std::move(values), attrs, outputs());
-  return {out.begin(), out.end()};
-}
-
-void Call::fail(std::string what, std::string expected, std::string received,
-                std::string remedy) const {
-  throw ModelError({.what = std::move(what),
-                    .node = quote(name),
-                    .op = quote(op),
-                    .expected = std::move(expected),
-                    .received = std::move(received),
-                    .remedy = std::move(remedy)});
-}
-
-std::optional<Ints> known_ints(Value v) {
-  if (!v) return std::nullopt;
-  if (v.role() == Role::constant && v.tensor() != nullptr) {
-    if (is_float(v.dtype()) || is_narrow_float(v.dtype())) return std::nullopt;
-    return v.tensor()->to_ints();
-  }
-  const auto elements = elements_of(v);
-  if (!elements) return std::nullopt;
-  Ints values;
-  for (const Element& e : *elements) {
-    if (!e.number) return std::nullopt;
-    values.push_back(*e.number);
-  }
-  return values;
-}
-
 // --- the model -----------------------------------------------------------------------------------
 
-Lowering::Lowering(const CheckedModel& model, Graph& graph, const ImportOptions& options)
+Importer::Importer(const CheckedModel& model, Graph& graph, const ImportOptions& options)
     : model_(model),
       root_(&graph),
       graph_(&graph),
@@ -161,7 +96,7 @@ Lowering::Lowering(const CheckedModel& model, Graph& graph, const ImportOptions&
   }
 }
 
-void Lowering::note_reads(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
+void Importer::note_reads(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
   for (const auto& node : nodes) {
     read_.insert(node.input().begin(), node.input().end());
     for (const auto& attribute : node.attribute()) {
@@ -177,14 +112,14 @@ void Lowering::note_reads(const google::protobuf::RepeatedPtrField<onnx::NodePro
   }
 }
 
-void Lowering::run() {
+void Importer::run() {
   const onnx::GraphProto& graph = model_.proto.graph();
   Scope scope;
   Frame frame;
   frame.opset = default_opset(model_.proto.opset_import());
   add_initializers(graph, scope, "");
   add_inputs(graph, scope);
-  lower_nodes(graph.node(), scope, frame);
+  import_nodes(graph.node(), scope, frame);
   for (const auto& output : graph.output()) {
     const Binding* b = find(output.name(), scope);
     if (b == nullptr || !*b) {
@@ -196,7 +131,7 @@ void Lowering::run() {
   }
 }
 
-void Lowering::add_initializers(const onnx::GraphProto& graph, Scope& scope,
+void Importer::add_initializers(const onnx::GraphProto& graph, Scope& scope,
                                 const std::string& prefix) {
   const bool outermost = &graph == &model_.proto.graph();
   for (const auto& proto : graph.initializer()) {
@@ -217,7 +152,7 @@ void Lowering::add_initializers(const onnx::GraphProto& graph, Scope& scope,
   }
 }
 
-void Lowering::add_inputs(const onnx::GraphProto& graph, Scope& scope) {
+void Importer::add_inputs(const onnx::GraphProto& graph, Scope& scope) {
   for (const auto& input : graph.input()) {
     if (scope.names.count(input.name()) != 0) continue;  // has an initializer: a constant
     const bool ranked = model_.unranked_inputs.count(input.name()) == 0;
@@ -227,27 +162,27 @@ void Lowering::add_inputs(const onnx::GraphProto& graph, Scope& scope) {
 
 // --- nodes ---------------------------------------------------------------------------------------
 
-const Binding* Lowering::find(const std::string& name, const Scope& scope) {
+const Binding* Importer::find(const std::string& name, const Scope& scope) {
   for (const Scope* s = &scope; s != nullptr; s = s->outer) {
     if (auto it = s->names.find(name); it != s->names.end()) return &it->second;
   }
   return nullptr;
 }
 
-const onnx::AttributeProto* Lowering::resolve(const onnx::AttributeProto& attribute,
+const onnx::AttributeProto* Importer::resolve(const onnx::AttributeProto& attribute,
                                               const Frame& frame) {
   if (attribute.ref_attr_name().empty()) return &attribute;
   auto it = frame.arguments.find(attribute.ref_attr_name());
   return it == frame.arguments.end() ? nullptr : it->second;
 }
 
-void Lowering::lower_nodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes,
-                           Scope& scope, const Frame& frame) {
+void Importer::import_nodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes,
+                            Scope& scope, const Frame& frame) {
   const Frame* before = frame_;
   frame_ = &frame;
   for (const auto& node : nodes) {
     try {
-      lower_node(node, scope, frame);
+      import_node(node, scope, frame);
     } catch (const ModelError& e) {
       frame_ = before;
       rethrow_at(node, frame.prefix, e);
@@ -256,7 +191,7 @@ void Lowering::lower_nodes(const google::protobuf::RepeatedPtrField<onnx::NodePr
   frame_ = before;
 }
 
-void Lowering::count_inlined(size_t nodes) {
+void Importer::count_inlined(size_t nodes) {
   inlined_ += nodes;
   if (inlined_ <= limits_.max_inlined) return;
   throw ModelError(
@@ -267,8 +202,8 @@ void Lowering::count_inlined(size_t nodes) {
        .remedy = "If the model is meant to be so, raise Limits::max_inlined."});
 }
 
-void Lowering::lower_node(const onnx::NodeProto& node, Scope& scope, const Frame& frame) {
-  if (++lowered_ > limits_.max_nodes) {
+void Importer::import_node(const onnx::NodeProto& node, Scope& scope, const Frame& frame) {
+  if (++imported_ > limits_.max_nodes) {
     throw ModelError({.what = "The model has too many nodes once its functions are inlined.",
                       .expected = fmt::format("at most {}", limits_.max_nodes),
                       .received = "more",
@@ -291,21 +226,21 @@ void Lowering::lower_node(const onnx::NodeProto& node, Scope& scope, const Frame
   size_t first_new = graph_->value_count();
   std::vector<Binding> results;
   if (auto f = functions_.find(function_id(node)); f != functions_.end() && !says_gradient(node)) {
-    results = lower_function(node, *f->second, inputs, frame);
+    results = import_function(node, *f->second, inputs, frame);
   } else if (is_contrib(node)) {
-    results = lower_contrib(node, inputs, frame);
+    results = import_contrib(node, inputs, frame);
   } else if (node.domain() == kTrainingDomain && node.op_type() == "Gradient") {
-    results = lower_gradient(node, inputs, scope);
+    results = import_gradient(node, inputs, scope);
   } else if (node.domain().empty() && node.op_type() == "If") {
-    results = lower_if(node, inputs.empty() ? Binding() : inputs[0], scope, frame);
+    results = import_if(node, inputs.empty() ? Binding() : inputs[0], scope, frame);
   } else if (node.domain().empty() && node.op_type() == "Loop") {
-    results = lower_loop(node, inputs, scope, frame);
+    results = import_loop(node, inputs, scope, frame);
   } else if (node.domain().empty() && node.op_type() == "Scan") {
-    results = frame.opset < 9 ? lower_batched_scan(node, inputs, scope, frame)
-                              : lower_scan(node, inputs, scope, frame);
+    results = frame.opset < 9 ? import_batched_scan(node, inputs, scope, frame)
+                              : import_scan(node, inputs, scope, frame);
   } else if (node.domain() == kPreviewDomain ||
              (node.domain().empty() && node.op_type() == "SequenceMap")) {
-    results = lower_with_bodies(node, inputs, scope, frame);
+    results = import_with_bodies(node, inputs, scope, frame);
   } else {
     results = raise_node(node, std::move(inputs), frame);
   }
@@ -323,7 +258,7 @@ void Lowering::lower_node(const onnx::NodeProto& node, Scope& scope, const Frame
   bind(node, results, first_new, scope, frame);
 }
 
-void Lowering::bind(const onnx::NodeProto& node, const std::vector<Binding>& results,
+void Importer::bind(const onnx::NodeProto& node, const std::vector<Binding>& results,
                     size_t first_new, Scope& scope, const Frame& frame) {
   for (int i = 0; i < node.output_size(); ++i) {
     const std::string& name = node.output(i);
@@ -371,14 +306,14 @@ static Attr with_digits(Attr attr, const onnx::NodeProto& node, const std::strin
   return whole && static_cast<float>(exact) == *rounded ? Attr(exact) : attr;
 }
 
-std::vector<Binding> Lowering::raise_node(const onnx::NodeProto& node, std::vector<Binding> inputs,
+std::vector<Binding> Importer::raise_node(const onnx::NodeProto& node, std::vector<Binding> inputs,
                                           const Frame& frame) {
   if (!node.domain().empty() && node.domain() != kTrainingDomain && !says_gradient(node) &&
-      !is_own(node)) {
+      !is_steep(node)) {
     throw ModelError(
         {.what = "The operator is not known.", .received = "domain " + quote(node.domain())});
   }
-  Call call{.lowering = *this,
+  Call call{.writer = *this,
             .graph = *graph_,
             .op = canonical_name(node),
             .opset = frame.opset,
@@ -416,14 +351,14 @@ std::vector<Binding> Lowering::raise_node(const onnx::NodeProto& node, std::vect
   return raise(call);
 }
 
-std::vector<Value> Lowering::emit(const Call& call, const std::string& op, std::vector<Value> in,
+std::vector<Value> Importer::emit(const Call& call, const std::string& op, std::vector<Value> in,
                                   Attrs attrs, int outputs) {
   while (!in.empty() && !in.back()) in.pop_back();
   onnx::NodeProto as_call;
   onnx::FunctionProto body;
   if (function_body(call, op, in, attrs, outputs, &as_call, &body)) {
     const std::vector<Binding> results =
-        lower_call(as_call, body, {in.begin(), in.end()}, *frame_, call.name + "/");
+        import_call(as_call, body, {in.begin(), in.end()}, *frame_, call.name + "/");
     std::vector<Value> values;
     for (const Binding& b : results) values.push_back(b.value());
     values.resize(static_cast<size_t>(outputs));

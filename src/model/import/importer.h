@@ -12,38 +12,12 @@
 
 #include "model/import/check.h"
 #include "model/import/import.h"
+#include "model/raise/call.h"
 #include "ops/op_def.h"
 
 namespace steep {
 
 constexpr size_t kBodyNodes = 16;  ///< what a graph of its own costs, in nodes
-
-/// What a name in the file stands for: a value, or a sequence of values that are all known at
-/// import; each operator on those is carried out right here. A sequence that only a run can know is
-/// a value.
-class Binding {
- public:
-  Binding() = default;
-  Binding(Value value) : value_(value) {}
-  /// `dtype` is that of the items; it matters where there are none.
-  Binding(std::vector<Value> items, DType dtype)
-      : items_(std::make_shared<const std::vector<Value>>(std::move(items))), dtype_(dtype) {}
-
-  explicit operator bool() const { return static_cast<bool>(value_) || items_ != nullptr; }
-  /// Null for a sequence.
-  Value value() const { return value_; }
-  /// nullptr for a value.
-  const std::vector<Value>* items() const { return items_.get(); }
-  DType dtype() const { return dtype_; }
-
- private:
-  Value value_;
-  std::shared_ptr<const std::vector<Value>>
-      items_;  // shared: a sequence has many readers and never changes
-  DType dtype_ = DType::undefined;
-};
-
-class Lowering;
 
 /// A loop as the file has it: Loop or Scan.
 struct LoopParts {
@@ -57,57 +31,9 @@ struct LoopParts {
   bool is_scan = false;  ///< the body has neither counter nor condition
 };
 
-/// One node of the file on its way into the graph: what a rule of raise.h reads and writes with.
-struct Call {
-  Lowering& lowering;
-  Graph& graph;
-  std::string op;
-  int64_t opset;  ///< for which the node was written
-  std::string name;
-  std::vector<Binding> inputs;
-  Attrs attrs;
-  std::optional<Type> type{};  ///< an attribute that is a type
-  std::vector<bool> wanted;    ///< which outputs are read, or are not optional
-  bool training;               ///< ImportOptions::training
-  bool from_pytorch;           ///< the file was written by an exporter of PyTorch
-  bool stops_gradient;         ///< kStopGradientKey is among the node's metadata
-  bool sample_variance;        ///< kSampleVarianceKey is
-
-  int outputs() const { return static_cast<int>(wanted.size()); }
-  bool wants(size_t output) const { return output < wanted.size() && wanted[output]; }
-  bool has(size_t i) const { return i < inputs.size() && inputs[i]; }
-  /// Input i as a value of the graph, a sequence too; null when absent.
-  Value any(size_t i) const;
-  /// Input i; null when absent. Throws ModelError when it is no tensor.
-  Value in(size_t i) const;
-  /// As in(). Throws ModelError when absent.
-  Value need(size_t i) const;
-
-  /// Adds a node of a canonical operator. An operator without an OpDef that ONNX defines by a
-  /// function is replaced by that function's body.
-  std::vector<Value> emit(const std::string& canonical, std::vector<Value> in, Attrs attrs = {},
-                          int outputs = 1) const;
-  Value emit1(const std::string& canonical, std::vector<Value> in, Attrs attrs = {}) const {
-    return emit(canonical, std::move(in), std::move(attrs))[0];
-  }
-  Value ints(const Ints& values) const;
-  /// The attribute, or what the operator declares today: where no opset had another default.
-  int64_t integer(std::string_view attribute) const {
-    return attrs.integer(attribute, default_integer(op, attribute));
-  }
-  /// The operator as the file has it, attributes and all.
-  std::vector<Binding> as_is() const;
-
-  [[noreturn]] void fail(std::string what, std::string expected, std::string received,
-                         std::string remedy) const;
-};
-
-/// The integers that a value is known to hold at import, if it is.
-std::optional<Ints> known_ints(Value v);
-
-class Lowering {
+class Importer final : public GraphWriter {
  public:
-  Lowering(const CheckedModel& model, Graph& graph, const ImportOptions& options);
+  Importer(const CheckedModel& model, Graph& graph, const ImportOptions& options);
 
   /// Inputs, initializers, nodes, outputs.
   void run();
@@ -115,18 +41,16 @@ class Lowering {
   const std::vector<std::string>& lifted() const { return lifted_names_; }
   const std::map<std::string, std::string>& inside() const { return inside_; }
 
-  /// A number that no other node of this import has got: names random streams.
-  int64_t next_stream() { return streams_++; }
+  int64_t next_stream() override { return streams_++; }
   std::vector<Value> emit(const Call& call, const std::string& op, std::vector<Value> in,
-                          Attrs attrs, int outputs);
-  /// The one value for a binding: a sequence of known values becomes a node that gathers them.
-  Value materialise(const Binding& binding);
+                          Attrs attrs, int outputs) override;
+  Value materialise(const Binding& binding) override;
 
  private:
   /// A body of control flow under construction. Values of the graphs around it come in as inputs,
   /// constants that are no parameters as constants.
   struct OpenBody {
-    explicit OpenBody(Lowering& lowering);
+    explicit OpenBody(Importer& importer);
     ~OpenBody();
     OpenBody(const OpenBody&) = delete;
     OpenBody& operator=(const OpenBody&) = delete;
@@ -134,23 +58,23 @@ class Lowering {
     /// By input of the body past the first `own`: the value outside, in the enclosing graph.
     std::vector<Value> captured(size_t own) const;
 
-    Lowering& lowering;
+    Importer& importer;
     std::shared_ptr<Graph> graph = std::make_shared<Graph>();
     Graph* outer;
     OpenBody* outside;
     std::unordered_map<uint32_t, Value> inner_of;  // by id in the enclosing graph
     std::unordered_map<uint32_t, Value> outer_of;  // by id of an input
   };
-  /// While the body that is this attribute of the node is lowered. A null attribute: a function.
+  /// While the body that is this attribute of the node is imported. A null attribute: a function.
   struct InBody {
-    InBody(Lowering& lowering, const onnx::NodeProto& node, const char* attribute);
-    ~InBody() { lowering.body_path_ = std::move(before); }
+    InBody(Importer& importer, const onnx::NodeProto& node, const char* attribute);
+    ~InBody() { importer.body_path_ = std::move(before); }
     InBody(const InBody&) = delete;
     InBody& operator=(const InBody&) = delete;
-    Lowering& lowering;
+    Importer& importer;
     std::optional<std::string> before;
   };
-  struct LoweredBody {
+  struct ImportedBody {
     std::shared_ptr<Graph> graph;
     std::vector<Value> captured;
   };
@@ -159,7 +83,7 @@ class Lowering {
     std::unordered_map<std::string, Binding> names;
     const Scope* outer = nullptr;
   };
-  /// Whose nodes are being lowered: the model, or one call of a function.
+  /// Whose nodes are being imported: the model, or one call of a function.
   struct Frame {
     int64_t opset = 0;
     std::string prefix;
@@ -171,42 +95,43 @@ class Lowering {
 
   void add_inputs(const onnx::GraphProto& graph, Scope& scope);
   void add_initializers(const onnx::GraphProto& graph, Scope& scope, const std::string& prefix);
-  /// What an initializer or Constant node of the body that is being lowered is to the model: a
+  /// What an initializer or Constant node of the body that is being imported is to the model: a
   /// constant of the model's graph, under the name by which users know it. Null: it stays within.
   Value lift(const std::string& name, const Tensor& tensor, bool constant_node);
   /// Which names bodies read as settings of operators.
   void note_settings(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes);
-  void lower_nodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, Scope& scope,
-                   const Frame& frame);
+  void import_nodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, Scope& scope,
+                    const Frame& frame);
   /// Counts what no node of the file stands for; throws ModelError beyond max_inlined.
   void count_inlined(size_t nodes);
-  void lower_node(const onnx::NodeProto& node, Scope& scope, const Frame& frame);
-  std::vector<Binding> lower_call(const onnx::NodeProto& node, const onnx::FunctionProto& function,
-                                  const std::vector<Binding>& inputs, const Frame& frame,
-                                  std::string prefix, const Scope* around = nullptr);
-  std::vector<Binding> lower_function(const onnx::NodeProto& node,
+  void import_node(const onnx::NodeProto& node, Scope& scope, const Frame& frame);
+  std::vector<Binding> import_call(const onnx::NodeProto& node, const onnx::FunctionProto& function,
+                                   const std::vector<Binding>& inputs, const Frame& frame,
+                                   std::string prefix, const Scope* around = nullptr);
+  std::vector<Binding> import_function(const onnx::NodeProto& node,
+                                       const onnx::FunctionProto& function,
+                                       const std::vector<Binding>& inputs, const Frame& frame);
+  std::vector<Binding> import_contrib(const onnx::NodeProto& node,
+                                      const std::vector<Binding>& inputs, const Frame& frame);
+  std::vector<Binding> import_offered(const onnx::NodeProto& node,
                                       const onnx::FunctionProto& function,
                                       const std::vector<Binding>& inputs, const Frame& frame);
-  std::vector<Binding> lower_contrib(const onnx::NodeProto& node,
-                                     const std::vector<Binding>& inputs, const Frame& frame);
-  std::vector<Binding> lower_offered(const onnx::NodeProto& node,
-                                     const onnx::FunctionProto& function,
-                                     const std::vector<Binding>& inputs, const Frame& frame);
-  std::vector<Binding> lower_if(const onnx::NodeProto& node, const Binding& condition,
-                                const Scope& scope, const Frame& frame);
+  std::vector<Binding> import_if(const onnx::NodeProto& node, const Binding& condition,
+                                 const Scope& scope, const Frame& frame);
   std::vector<Binding> take_branch(const onnx::GraphProto& branch, const Scope& scope,
                                    const Frame& frame);
-  LoweredBody lower_branch(const onnx::GraphProto& branch, const Scope& scope, const Frame& frame);
-  std::vector<Binding> lower_loop(const onnx::NodeProto& node, const std::vector<Binding>& inputs,
-                                  const Scope& scope, const Frame& frame);
-  std::vector<Binding> lower_scan(const onnx::NodeProto& node, const std::vector<Binding>& inputs,
-                                  const Scope& scope, const Frame& frame);
-  std::vector<Binding> lower_batched_scan(const onnx::NodeProto& node,
+  ImportedBody import_branch(const onnx::GraphProto& branch, const Scope& scope,
+                             const Frame& frame);
+  std::vector<Binding> import_loop(const onnx::NodeProto& node, const std::vector<Binding>& inputs,
+                                   const Scope& scope, const Frame& frame);
+  std::vector<Binding> import_scan(const onnx::NodeProto& node, const std::vector<Binding>& inputs,
+                                   const Scope& scope, const Frame& frame);
+  std::vector<Binding> import_batched_scan(const onnx::NodeProto& node,
+                                           const std::vector<Binding>& inputs, const Scope& scope,
+                                           const Frame& frame);
+  std::vector<Binding> import_with_bodies(const onnx::NodeProto& node,
                                           const std::vector<Binding>& inputs, const Scope& scope,
                                           const Frame& frame);
-  std::vector<Binding> lower_with_bodies(const onnx::NodeProto& node,
-                                         const std::vector<Binding>& inputs, const Scope& scope,
-                                         const Frame& frame);
   std::vector<Value> add_loop(const LoopParts& parts, const Scope& scope, const Frame& frame);
   const onnx::GraphProto& body_of(const onnx::NodeProto& node, const char* name,
                                   const Frame& frame) const;
@@ -217,8 +142,8 @@ class Lowering {
   static Value capture(OpenBody& body, Value v);
   /// The value's type, in a body. An extent without a name could never be shown equal to itself.
   Type named_extents(Value v);
-  std::vector<Binding> lower_gradient(const onnx::NodeProto& node,
-                                      const std::vector<Binding>& inputs, Scope& scope);
+  std::vector<Binding> import_gradient(const onnx::NodeProto& node,
+                                       const std::vector<Binding>& inputs, Scope& scope);
   std::vector<Binding> raise_node(const onnx::NodeProto& node, std::vector<Binding> inputs,
                                   const Frame& frame);
   bool function_body(const Call& call, const std::string& op, const std::vector<Value>& in,
@@ -241,7 +166,7 @@ class Lowering {
   const std::set<std::string>& fed_;      // inputs with a default, to be inputs
   const std::set<std::string>& states_;   // initializers that change
   const std::set<std::string>& named_;    // ImportOptions::named
-  // Of the body being lowered, see model/read/body_names.h; none in functions.
+  // Of the body being imported, see model/read/body_names.h; none in functions.
   std::optional<std::string> body_path_;
   std::unordered_map<std::string, Value> lifted_;
   std::vector<std::string> lifted_names_;                  // in order
@@ -249,10 +174,10 @@ class Lowering {
   std::unordered_map<std::string, std::string> settings_;  // names that bodies' settings read: why
   bool training_;
   std::unordered_map<std::string, const onnx::FunctionProto*> functions_;
-  const Frame* frame_ = nullptr;             // of the node being lowered
+  const Frame* frame_ = nullptr;             // of the node being imported
   std::unordered_set<uint32_t> parameters_;  // ids of the model's initializers
   size_t symbols_ = 0;                       // made so far for extents without a name
-  size_t lowered_ = 0;
+  size_t imported_ = 0;
   size_t inlined_ = 0;  // of max_inlined
 
   int64_t streams_ = 0;

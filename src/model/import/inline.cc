@@ -1,4 +1,4 @@
-// Functions (the model's own and those by which ONNX defines its composite operators), lowered
+// Functions (the model's own and those by which ONNX defines its composite operators), imported
 // where they are called.
 
 #include <fmt/format.h>
@@ -48,7 +48,7 @@ void guard_blind_rows(onnx::FunctionProto* body) {
 
 }  // namespace
 
-bool Lowering::function_body(const Call& call, const std::string& op, const std::vector<Value>& in,
+bool Importer::function_body(const Call& call, const std::string& op, const std::vector<Value>& in,
                              const Attrs& attrs, int outputs, onnx::NodeProto* node,
                              onnx::FunctionProto* body) const {
   if (find_op(op) != nullptr) return false;
@@ -83,10 +83,10 @@ bool Lowering::function_body(const Call& call, const std::string& op, const std:
   return true;
 }
 
-std::vector<Binding> Lowering::lower_call(const onnx::NodeProto& node,
-                                          const onnx::FunctionProto& function,
-                                          const std::vector<Binding>& inputs, const Frame& frame,
-                                          std::string prefix, const Scope* around) {
+std::vector<Binding> Importer::import_call(const onnx::NodeProto& node,
+                                           const onnx::FunctionProto& function,
+                                           const std::vector<Binding>& inputs, const Frame& frame,
+                                           std::string prefix, const Scope* around) {
   Frame inner;
   inner.opset = default_opset(function.opset_import());
   inner.prefix = std::move(prefix);
@@ -125,7 +125,7 @@ std::vector<Binding> Lowering::lower_call(const onnx::NodeProto& node,
     const auto at = static_cast<size_t>(i);
     scope.names[function.input(i)] = at < inputs.size() ? inputs[at] : Binding();
   }
-  lower_nodes(function.node(), scope, inner);
+  import_nodes(function.node(), scope, inner);
   std::vector<Binding> results;
   for (const auto& name : function.output()) {
     const Binding* b = find(name, scope);
@@ -138,9 +138,9 @@ std::vector<Binding> Lowering::lower_call(const onnx::NodeProto& node,
 
 // ONNX defines them by functions into which it copies their bodies; these may read what lies around
 // the node.
-std::vector<Binding> Lowering::lower_with_bodies(const onnx::NodeProto& node,
-                                                 const std::vector<Binding>& inputs,
-                                                 const Scope& scope, const Frame& frame) {
+std::vector<Binding> Importer::import_with_bodies(const onnx::NodeProto& node,
+                                                  const std::vector<Binding>& inputs,
+                                                  const Scope& scope, const Frame& frame) {
   const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(node.op_type(), node.domain());
   onnx::NodeProto call = node;
   onnx::FunctionProto function;
@@ -168,7 +168,8 @@ std::vector<Binding> Lowering::lower_with_bodies(const onnx::NodeProto& node,
   function.clear_opset_import();
   auto* import = function.add_opset_import();
   import->set_version(frame.opset);
-  return lower_call(call, function, values, frame, frame.prefix + display_name(node) + "/", &scope);
+  return import_call(call, function, values, frame, frame.prefix + display_name(node) + "/",
+                     &scope);
 }
 
 }  // namespace steep

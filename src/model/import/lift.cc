@@ -8,8 +8,8 @@
 
 namespace steep {
 
-Lowering::InBody::InBody(Lowering& l, const onnx::NodeProto& node, const char* attribute)
-    : lowering(l), before(l.body_path_) {
+Importer::InBody::InBody(Importer& l, const onnx::NodeProto& node, const char* attribute)
+    : importer(l), before(l.body_path_) {
   if (attribute == nullptr) {
     l.body_path_.reset();
   } else if (l.body_path_) {
@@ -17,7 +17,7 @@ Lowering::InBody::InBody(Lowering& l, const onnx::NodeProto& node, const char* a
   }
 }
 
-void Lowering::note_settings(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
+void Importer::note_settings(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
   for (const auto& node : nodes) {
     const OpDef* def = find_op(canonical_name(node));
     const std::string& op = node.op_type();
@@ -37,7 +37,7 @@ void Lowering::note_settings(const google::protobuf::RepeatedPtrField<onnx::Node
   }
 }
 
-Value Lowering::lift(const std::string& name, const Tensor& tensor, bool constant_node) {
+Value Importer::lift(const std::string& name, const Tensor& tensor, bool constant_node) {
   if (!is_float(tensor.dtype()) || !body_path_ || body_path_->empty()) return {};
   if (!constant_node && model_.sparse.count(name) != 0) return {};
   const std::string& shown = model_.body_names.of(*body_path_, name);

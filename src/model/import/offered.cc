@@ -13,10 +13,10 @@
 
 namespace steep {
 
-std::vector<Binding> Lowering::lower_offered(const onnx::NodeProto& node,
-                                             const onnx::FunctionProto& function,
-                                             const std::vector<Binding>& inputs,
-                                             const Frame& frame) {
+std::vector<Binding> Importer::import_offered(const onnx::NodeProto& node,
+                                              const onnx::FunctionProto& function,
+                                              const std::vector<Binding>& inputs,
+                                              const Frame& frame) {
   const std::string name = frame.prefix + display_name(node);
   const std::string op = qualified(function);
   auto require_tensor = [&](const Binding& b, const char* what) {
@@ -60,7 +60,7 @@ std::vector<Binding> Lowering::lower_offered(const onnx::NodeProto& node,
     }
     const size_t count = body.graph->inputs().size();
     bool whole = true;
-    for (const Binding& y : lower_call(node, function, inner, frame, name + "/")) {
+    for (const Binding& y : import_call(node, function, inner, frame, name + "/")) {
       require_tensor(y, "a result");
       whole = whole && y;
       if (y) body.graph->add_output("", y.value());

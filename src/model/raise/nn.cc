@@ -47,7 +47,7 @@ Bindings raise_dropout(const Call& c) {
     *static_cast<uint8_t*>(all.data()) = 1;
     return {x, apply("ConstantOfShape", {shape_of(x)}, {{"value", all}})};
   }
-  const Attrs attrs = {{"ratio", ratio}, {"stream", c.lowering.next_stream()}};
+  const Attrs attrs = {{"ratio", ratio}, {"stream", c.writer.next_stream()}};
   const Value seed = seed_of(c.graph);
   Value y = c.emit1("steep.Dropout", {x, seed}, attrs);
   Value mask = c.wants(1) ? c.emit1("steep.DropoutMask", {x, seed}, attrs) : Value();

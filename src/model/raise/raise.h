@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "model/import/importer.h"
+#include "model/raise/call.h"
 
 namespace steep {
 

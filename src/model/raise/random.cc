@@ -13,7 +13,7 @@ namespace steep {
 namespace {
 
 int64_t stream_of(const Call& c) {
-  if (!c.attrs.has("seed")) return c.lowering.next_stream();
+  if (!c.attrs.has("seed")) return c.writer.next_stream();
   return std::bit_cast<uint32_t>(static_cast<float>(c.attrs.real("seed", 0)));
 }
 

@@ -1,12 +1,9 @@
-// ai.onnx.preview.training: one update by an optimizer, in terms of arithmetic; gradients of values
-// that were computed before.
+// ai.onnx.preview.training: one update by an optimizer, in terms of arithmetic.
 
 #include <fmt/format.h>
 
 #include <functional>
 
-#include "autodiff/gradient.h"
-#include "model/import/importer.h"
 #include "model/raise/raise.h"
 #include "model/read/quote.h"
 #include "ops/build.h"
@@ -87,54 +84,6 @@ Bindings raise_momentum(const Call& c) {
     const Value v = p[2] * alpha + factor * g;
     return {x - rate * (nesterov ? g + v * alpha : v), v};
   });
-}
-
-std::vector<Binding> Lowering::lower_gradient(const onnx::NodeProto& node,
-                                              const std::vector<Binding>& inputs, Scope& scope) {
-  std::vector<std::string> names;  // of xs, then of zs
-  size_t count = 0;
-  std::string of;
-  for (const auto& attribute : node.attribute()) {
-    if (attribute.name() == "y") of = attribute.s();
-    if (attribute.name() != "xs") continue;
-    names.insert(names.begin(), attribute.strings().begin(), attribute.strings().end());
-    count = names.size();
-  }
-  const Binding* y = find(of, scope);
-  if (y == nullptr || !y->value() || inputs.size() < count) {
-    throw ModelError({.what = "A Gradient differentiates what is not there.",
-                      .expected = "y, and one input for each of xs and zs",
-                      .received = quote(of),
-                      .remedy = "Name values that are computed before the node."});
-  }
-  std::vector<Value> wrt;
-  for (size_t i = 0; i < count; ++i) {
-    const Binding* x = find(names[i], scope);
-    if (x == nullptr || !x->value() || inputs[i].value() != x->value()) {
-      throw ModelError({.what = "A Gradient is asked for at another place than its function's.",
-                        .expected = "the values named by xs as inputs",
-                        .received = quote(names[i]),
-                        .remedy = "Feed the model with the values at which to differentiate."});
-    }
-    wrt.push_back(x->value());
-  }
-  // Differentiating replaces composite nodes; while the names are outputs, they follow.
-  const std::vector<Output> kept = graph_->outputs();
-  std::vector<Binding*> named;
-  for (auto& [name, binding] : scope.names) {
-    if (!binding.value() || !binding.value().producer()) continue;
-    named.push_back(&binding);
-    graph_->add_output(name, binding.value());
-  }
-  const std::vector<Value> targets{y->value()};
-  std::vector<Value> gradients = add_gradients(*graph_, targets, {}, wrt, Phase::forward);
-  const std::vector<Output>& outputs = graph_->outputs();
-  for (size_t i = 0; i < named.size(); ++i) *named[i] = outputs[kept.size() + i].value;
-  graph_->set_outputs({outputs.begin(), outputs.begin() + static_cast<int64_t>(kept.size())});
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    if (!gradients[i]) gradients[i] = zeros_like(wrt[i]);
-  }
-  return {gradients.begin(), gradients.end()};
 }
 
 }  // namespace steep

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <span>
 
-#include "model/import/import.h"
+#include "steep/limits.h"
 
 namespace steep {
 

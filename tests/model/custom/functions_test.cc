@@ -90,7 +90,7 @@ std::string refusal(const std::string& f, const std::string& gradient = "") {
   return parts.what + " | " + parts.node + " | " + parts.expected + " | " + parts.received;
 }
 
-TEST(OwnFunctions, AreInlinedWhereTheyAreCalled) {
+TEST(CustomFunctions, AreInlinedWhereTheyAreCalled) {
   const std::string bytes = model(kRounds);
   EXPECT_TRUE(has(refused([&] { import_bytes(bytes); }).received, "my.Round"));
   const Registered mine(round_op());
@@ -99,32 +99,32 @@ TEST(OwnFunctions, AreInlinedWhereTheyAreCalled) {
   EXPECT_EQ(ops(import_bytes(bytes).graph), (std::vector<std::string>{"Round", "Mul"}));
 }
 
-TEST(OwnFunctions, AreNoLongerKnownOnceTakenBack) {
+TEST(CustomFunctions, AreNoLongerKnownOnceTakenBack) {
   { const Registered mine(round_op()); }
   EXPECT_TRUE(registered_ops().empty());
   EXPECT_FALSE(unregister_op("my.Round"));
   refused([] { import_bytes(model(kRounds)); });
 }
 
-TEST(OwnFunctions, HaveTheGradientThatTheyAreGiven) {
+TEST(CustomFunctions, HaveTheGradientThatTheyAreGiven) {
   const Registered mine(round_op(), straight_through());
   // d(round(x)²)/dx = 2·round(x), as if round were the identity
   EXPECT_EQ(gradient(model(kRounds), {row({0.4F, 1.6F, -2.4F})}), (std::vector<float>{0, 4, -4}));
 }
 
-TEST(OwnFunctions, WithoutAGradientHaveThatOfTheirBody) {
+TEST(CustomFunctions, WithoutAGradientHaveThatOfTheirBody) {
   const Registered mine(function("Cube (x) => (y) { s = Mul (x, x)  y = Mul (s, x) }"));
   const std::string bytes = model("g (float[N, 3] x) => (float[N, 3] y) { y = my.Cube (x) }");
   EXPECT_EQ(gradient(bytes, {row({1, 2, -3})}), (std::vector<float>{3, 12, 27}));
 }
 
-TEST(OwnFunctions, LeaveNoTraceInForward) {
+TEST(CustomFunctions, LeaveNoTraceInForward) {
   const Registered mine(round_op(), straight_through());
   const Program program(import_bytes(model(kRounds)).graph);
   EXPECT_EQ(ops(program.graph()), (std::vector<std::string>{"Round", "steep.StopGradient", "Mul"}));
 }
 
-TEST(OwnFunctions, GradientsReadOutputsAndSkipInputs) {
+TEST(CustomFunctions, GradientsReadOutputsAndSkipInputs) {
   const Registered mine(function("Scaled (x, k, w) => (a, b) { a = Mul (x, w)  b = Sub (x, w) }"),
                         function("ScaledGrad (x, k, w, a, b, da, db) => (dx, \"\", dw)"
                                  " { t = Mul (da, b)  dx = Add (t, db)  dw = Mul (db, a) }"));
@@ -136,7 +136,7 @@ TEST(OwnFunctions, GradientsReadOutputsAndSkipInputs) {
             (std::vector<float>{2, 3}));  // x - w
 }
 
-TEST(OwnFunctions, SumGradientsOverBroadcastAxes) {
+TEST(CustomFunctions, SumGradientsOverBroadcastAxes) {
   const Registered mine(function("Plus (x, w) => (y) { y = Add (x, w) }"),
                         function("PlusGrad (x, w, y, dy) => (dx, dw)"
                                  " { dx = Neg (dy)  dw = Neg (dy) }"));
@@ -147,7 +147,7 @@ TEST(OwnFunctions, SumGradientsOverBroadcastAxes) {
             (std::vector<float>{-3, -3}));
 }
 
-TEST(OwnFunctions, CallOneAnother) {
+TEST(CustomFunctions, CallOneAnother) {
   const Registered inner(round_op(), straight_through());
   const Registered outer(
       function("Steps <n: float = 4.0> (x) => (y)"
@@ -158,7 +158,7 @@ TEST(OwnFunctions, CallOneAnother) {
   EXPECT_EQ(gradient(bytes, {row({0.1F, 0.6F, 2})}), (std::vector<float>{1, 1, 1}));
 }
 
-TEST(OwnFunctions, KeepTheirGradientWithinBodies) {
+TEST(CustomFunctions, KeepTheirGradientWithinBodies) {
   const Registered mine(round_op(), straight_through());
   const std::string branch = model(R"(g (float[3] x, bool[1] c) => (float[3] y) {
     y = If (c) <then_branch = t () => (float[3] a) { a = my.Round (x) },
@@ -176,7 +176,7 @@ TEST(OwnFunctions, KeepTheirGradientWithinBodies) {
   EXPECT_EQ(gradient(loop, {x, Tensor::scalar(int64_t{3})}), (std::vector<float>{8, 8, 8}));
 }
 
-TEST(OwnFunctions, HaveSecondDerivatives) {
+TEST(CustomFunctions, HaveSecondDerivatives) {
   // y = x³ whose gradient says 5·y·dy: the second derivative is that of 5·y, 5·5·y
   const Registered mine(function("Cube (x) => (y) { s = Mul (x, x)  y = Mul (s, x) }"),
                         function("CubeGrad (x, y, dy) => (dx)"
@@ -197,7 +197,7 @@ TEST(OwnFunctions, HaveSecondDerivatives) {
   EXPECT_EQ(values(made[1]), (std::vector<float>{25, 200, -25}));
 }
 
-TEST(OwnFunctions, OfTheModelHaveTheRegisteredGradientIfTheyAreTheSame) {
+TEST(CustomFunctions, OfTheModelHaveTheRegisteredGradientIfTheyAreTheSame) {
   const std::string text =
       std::string("<ir_version: 10, opset_import: [\"\" : 18, \"my\" : 1]> ") + kRounds;
   const auto file = [&](const char* body) {
@@ -210,7 +210,7 @@ TEST(OwnFunctions, OfTheModelHaveTheRegisteredGradientIfTheyAreTheSame) {
   EXPECT_EQ(parts.node, "my.Round");
 }
 
-TEST(OwnFunctions, RefuseNodesThatDoNotFit) {
+TEST(CustomFunctions, RefuseNodesThatDoNotFit) {
   const Registered mine(
       function("Scale <k> (x) => (y) { c = Constant <value_float: float = @k> ()"
                " y = Mul (x, c) }"));
@@ -227,7 +227,7 @@ TEST(OwnFunctions, RefuseNodesThatDoNotFit) {
   EXPECT_TRUE(has(call("y, z = my.Scale <k: float = 1.0> (x)").what, "too many outputs"));
 }
 
-TEST(OwnFunctions, RefuseGradientsOfAnotherType) {
+TEST(CustomFunctions, RefuseGradientsOfAnotherType) {
   const auto with = [](const std::string& nodes) {
     const Registered mine(round_op(), function("RoundGrad (x, y, dy) => (dx) {" + nodes + "}"));
     return refused([] {
@@ -244,7 +244,7 @@ TEST(OwnFunctions, RefuseGradientsOfAnotherType) {
   EXPECT_TRUE(has(shape.expected, "[2, 3]"));
 }
 
-TEST(OwnFunctions, RefuseWhatIsNoFunction) {
+TEST(CustomFunctions, RefuseWhatIsNoFunction) {
   EXPECT_TRUE(has(refusal("nonsense"), "no function"));
   EXPECT_TRUE(has(refusal(function("F (x) => (y) { y = Nothing (x) }")), "Nothing"));
   EXPECT_TRUE(has(refusal(function("F (x) => (y) { y = my.Nothing (x) }")), "my.Nothing"));
@@ -255,7 +255,7 @@ TEST(OwnFunctions, RefuseWhatIsNoFunction) {
                   "calls itself"));
 }
 
-TEST(OwnFunctions, RefuseReservedDomains) {
+TEST(CustomFunctions, RefuseReservedDomains) {
   for (const char* domain : {"", "ai.onnx", "ai.onnx.ml", "steep", "steep.optimizer"}) {
     const std::string head =
         std::string("<domain: \"") + domain + "\", opset_import: [\"\" : 18]> ";
@@ -263,7 +263,7 @@ TEST(OwnFunctions, RefuseReservedDomains) {
   }
 }
 
-TEST(OwnFunctions, RefuseGradientsOfAnotherArity) {
+TEST(CustomFunctions, RefuseGradientsOfAnotherArity) {
   EXPECT_TRUE(has(refusal(round_op(), function("G (x, dy) => (dx) { dx = Neg (dy) }")),
                   "3: 1 inputs, 1 outputs, 1 gradients"));
   EXPECT_TRUE(
@@ -274,7 +274,7 @@ TEST(OwnFunctions, RefuseGradientsOfAnotherArity) {
                   "does not have"));
 }
 
-TEST(OwnFunctions, TwiceTheSameIsOnceAndAnotherIsRefused) {
+TEST(CustomFunctions, TwiceTheSameIsOnceAndAnotherIsRefused) {
   const Registered mine(round_op(), straight_through());
   const Registered again(function("Round (a) => (b) { b = Round (a) }"), straight_through());
   EXPECT_TRUE(again.names().empty());
@@ -343,7 +343,7 @@ TEST_F(OwnFile, IsAllOrNothing) {
   EXPECT_THROW(register_ops("there/is/none.onnx"), IoError);
 }
 
-TEST(OwnFunctions, MayBeRegisteredFromManyThreads) {
+TEST(CustomFunctions, MayBeRegisteredFromManyThreads) {
   std::vector<std::thread> threads;
   std::atomic<int> wrong = 0;
   for (int t = 0; t < 4; ++t) {

@@ -1,3 +1,5 @@
+#include "model/export/with_weights.h"
+
 #include <gtest/gtest.h>
 
 #include <fstream>

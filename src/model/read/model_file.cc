@@ -1,0 +1,90 @@
+#include "model/read/model_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <memory>
+#include <new>
+#include <system_error>
+
+#include "model/read/prescan.h"
+#include "model/read/quote.h"
+#include "runtime/budget.h"
+#include "steep/error.h"
+
+namespace steep {
+
+// The size is checked before memory is taken.
+std::string read_file(const std::filesystem::path& path, size_t max_bytes) {
+  auto fail = [&](const std::string& why) {
+    throw IoError({.what = "The model cannot be read: " + why + ".",
+                   .node = quote(path.string()),
+                   .remedy = "Check the path."});
+  };
+  auto fail_errno = [&] { fail(std::generic_category().message(errno)); };
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) fail_errno();
+  struct Closer {
+    int fd;
+    ~Closer() { close(fd); }
+  } const closer{fd};
+  struct stat info {};
+  if (fstat(fd, &info) != 0) fail_errno();
+  if (!S_ISREG(info.st_mode)) fail("it is not a regular file");
+  const auto size = static_cast<size_t>(info.st_size);
+  if (size > max_bytes) {
+    throw ModelError({.what = "The model file is too large.",
+                      .node = quote(path.string()),
+                      .expected = fmt::format("at most {} bytes", max_bytes),
+                      .received = fmt::format("{} bytes", size),
+                      .remedy = "If the model is meant to be so large, raise Limits::max_bytes."});
+  }
+  std::string bytes(size, '\0');
+  for (size_t done = 0; done < size;) {
+    const ssize_t n = read(fd, bytes.data() + done, std::min(size - done, size_t{64} << 20));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_errno();
+    if (n == 0) fail("the file shrank while it was read");
+    done += static_cast<size_t>(n);
+    poll();
+  }
+  return bytes;
+}
+
+onnx::ModelProto parse_model(std::span<const std::byte> bytes, const Limits& limits) {
+  scan_model(bytes, limits);
+  if (bytes.size() > static_cast<size_t>(INT_MAX)) {
+    throw ModelError({.what = "The model file is larger than protobuf can read.",
+                      .expected = fmt::format("at most {} bytes", INT_MAX),
+                      .received = fmt::format("{} bytes", bytes.size()),
+                      .remedy = "Save the model with external data."});
+  }
+  auto model = std::make_unique<onnx::ModelProto>();
+  google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
+                                            static_cast<int>(bytes.size()));
+  // A graph within a graph is three messages deeper; types and shapes take a few more.
+  in.SetRecursionLimit(3 * limits.max_depth + 40);
+  bool parsed = false;
+  try {
+    parsed = model->ParseFromCodedStream(&in) && in.ConsumedEntireMessage();
+  } catch (const std::bad_alloc&) {
+    // Lost: protobuf does not survive the end of what it left half done (ops/onnx_proto.cc).
+    [[maybe_unused]] const onnx::ModelProto* lost = model.release();
+    throw;
+  }
+  if (!parsed) {
+    throw ModelError(
+        {.what = "The model cannot be parsed: its bytes are damaged, or nested too deep.",
+         .expected = "an ONNX model (a protobuf message)",
+         .remedy = "Check that the whole file was copied, or export the model again."});
+  }
+  return std::move(*model);
+}
+
+}  // namespace steep
