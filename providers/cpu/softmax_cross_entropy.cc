@@ -194,6 +194,7 @@ class CrossEntropyKernel : public Kernel {
                  : reduction == "sum" ? Reduction::sum
                                       : Reduction::mean;
     if (node.attrs.has("ignore_index")) ignored_ = node.attrs.integer("ignore_index");
+    some_rows_ = node.attrs.has("some_rows");
   }
 
   const T* weights(const KernelArgs& args) const {
@@ -216,7 +217,8 @@ class CrossEntropyKernel : public Kernel {
                        .op = op_,
                        .expected = fmt::format("labels from 0 to {}{}", classes_ - 1,
                                                ignored_ ? fmt::format(", or {}", *ignored_) : ""),
-                       .received = fmt::format("{} in row {}", label, i),
+                       .received = some_rows_ ? fmt::format("{}", label)
+                                              : fmt::format("{} in row {}", label, i),
                        .remedy = "correct the labels, or set ignore_index to the value that marks "
                                  "rows to leave out"});
     }
@@ -233,6 +235,7 @@ class CrossEntropyKernel : public Kernel {
   int64_t row_grain() const { return grain_of(8192, classes_); }
 
   std::string node_, op_;
+  bool some_rows_ = false;  ///< rows have other numbers than the caller's
   int64_t rows_, classes_;
   int weights_;  // index of the input, or -1
   Reduction reduction_;

@@ -22,6 +22,9 @@ std::vector<Datum> run_split_to_sequence(const DynamicCall& call);
 std::vector<Datum> run_sum_of(const DynamicCall& call);
 std::vector<Datum> run_zeros_like(const DynamicCall& call);
 
+// rows.cc
+std::vector<Datum> run_counted_rows(const DynamicCall& call);
+
 // optionals.cc
 std::vector<Datum> run_optional(const DynamicCall& call);
 std::vector<Datum> run_optional_get_element(const DynamicCall& call);

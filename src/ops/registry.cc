@@ -199,9 +199,12 @@ namespace steep {
   X(SteepConvGradWeight) \
   X(SteepDropout) \
   X(SteepDropoutMask) \
+  X(SteepDropoutRows) \
   X(SteepFakeQuantize) \
   X(SteepClaimed) \
   X(SteepFused) \
+  X(SteepCheckedRows) \
+  X(SteepCountedRows) \
   X(SteepGatherGrad) \
   X(SteepGeluGrad) \
   X(SteepGlobalNorm) \
@@ -239,6 +242,8 @@ namespace steep {
   X(SteepSumPool) \
   X(SteepSumPoolGrad) \
   X(SteepSumTo) \
+  X(SteepPutRows) \
+  X(SteepTakeRows) \
   X(SteepTopK) \
   X(SteepTriangularSolve) \
   X(SteepWithGradient) \

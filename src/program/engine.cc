@@ -42,6 +42,7 @@ Program::Program(Graph graph, ProgramOptions options) : impl_(std::make_unique<I
   impl_->pool = MemoryPool::create(impl_->options.limits.max_bytes);
   forget_gradients(impl_->graph);
   impl_->graph.prune();
+  impl_->whole = impl_->rows.split_off(impl_->graph, impl_->options);
   impl_->index();
 }
 
@@ -120,7 +121,15 @@ std::string Program::compiled_model(std::span<const Type> inputs) {
   return write_compiled(s ? *s->executable.plan().graph : impl_->graph, "compiled");
 }
 
-const Graph& Program::graph() const { return impl_->graph; }
+std::vector<Type> Program::output_types(std::span<const Type> inputs) {
+  const auto s = impl_->specialisation_for(inputs);
+  const Graph& graph = s ? *s->executable.plan().graph : impl_->graph;
+  std::vector<Type> types;
+  for (const Output& o : graph.outputs()) types.push_back(o.value.type());
+  return types;
+}
+
+const Graph& Program::graph() const { return impl_->whole ? *impl_->whole : impl_->graph; }
 uint64_t Program::run_count() const { return impl_->run_count; }
 void Program::set_run_count(uint64_t count) { impl_->run_count = count; }
 void Program::set_seed(uint64_t seed) { impl_->options.seed = seed; }

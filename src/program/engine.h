@@ -129,6 +129,9 @@ class Program {
   /// Text of the specialised graph, its kernels and the memory plan; of a graph that runs in
   /// segments, those of the runs so far.
   std::string dump(std::span<const Type> inputs);
+  /// Types of the outputs for inputs of these types; of a graph that runs in segments, as far as
+  /// they are known before.
+  std::vector<Type> output_types(std::span<const Type> inputs);
   const Graph& graph() const;
   /// Number of the next forward run: part of the key of every random draw. Saved and restored by
   /// checkpoints.

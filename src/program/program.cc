@@ -42,6 +42,8 @@ void Program::Impl::settle() {
 void Program::Impl::index() {
   const auto& inputs = graph.inputs();
   for (size_t i = 0; i < inputs.size(); ++i) {
+    if (std::find(rows.indices().begin(), rows.indices().end(), i) != rows.indices().end())
+      continue;
     if (is_seed(inputs[i])) {
       seed_index = static_cast<int64_t>(i);
     } else if (graph.input_phase(inputs[i]) == Phase::backward) {
@@ -71,7 +73,9 @@ void Program::Impl::check_count(std::span<const Tensor> inputs,
 
 std::vector<Type> Program::Impl::all_types(std::span<const Type> fed) const {
   std::vector<Type> types(graph.inputs().size());
-  for (size_t i = 0; i < fed.size(); ++i) types[forward_inputs[i]] = fed[i];
+  const size_t callers = forward_inputs.size();
+  for (size_t i = 0; i < fed.size(); ++i)
+    types[i < callers ? forward_inputs[i] : rows.indices()[i - callers]] = fed[i];
   for (size_t i : backward_inputs) types[i] = graph.inputs()[i].type();
   if (seed_index >= 0) types[static_cast<size_t>(seed_index)] = {DType::i64, Shape{2}};
   return types;
@@ -116,6 +120,7 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation_for(std::span<cons
   std::vector<Tensor> shells;
   for (const Type& t : fed) shells.push_back(Tensor::wrap(t.dtype, t.dims(), nullptr, nullptr));
   check_count(shells, forward_inputs);
+  for (Tensor& t : rows.expect(fed)) shells.push_back(std::move(t));
   return specialisation(shells);
 }
 
@@ -211,12 +216,17 @@ DataResult Program::Impl::forward_in_segments(std::span<const Datum> inputs) {
   if (!segments) segments = Segment::whole(graph);
   if (segments->size() > 4 * std::max<size_t>(options.cache_size, 1)) segments->forget();
   Progress at{segments, std::vector<Datum>(backward_inputs.size())};
-  size_t next = 0;
+  std::vector<Tensor> fed;
+  for (const Datum& d : inputs) fed.push_back(d.is_tensor() ? d.tensor() : Tensor());
+  const std::vector<Tensor> counted = rows.compute(fed);
+  size_t next = 0, next_rows = 0;
   for (size_t i = 0; i < graph.inputs().size(); ++i) {
     const Value v = graph.inputs()[i];
     if (static_cast<int64_t>(i) == seed_index) {
       at.inputs.emplace_back(
           Tensor::from({static_cast<int64_t>(options.seed), static_cast<int64_t>(run_count)}, {2}));
+    } else if (next_rows < counted.size() && rows.indices()[next_rows] == i) {
+      at.inputs.emplace_back(counted[next_rows++]);
     } else if (graph.input_phase(v) == Phase::forward) {
       require_kind(v, inputs[next], depth > 0);
       at.inputs.push_back(inputs[next++]);
@@ -254,7 +264,14 @@ ForwardResult Program::Impl::forward(std::span<const Tensor> inputs,
   settle();
   check_count(inputs, forward_inputs);
   check_states();
-  std::shared_ptr<Specialisation> s = specialisation(inputs);
+  const std::vector<Tensor> counted = rows.compute(inputs);
+  std::vector<Tensor> all;
+  if (!counted.empty()) {
+    all.assign(inputs.begin(), inputs.end());
+    all.insert(all.end(), counted.begin(), counted.end());
+  }
+  std::shared_ptr<Specialisation> s =
+      specialisation(counted.empty() ? inputs : std::span<const Tensor>(all));
   if (!s) {
     std::vector<Tensor> fed(inputs.begin(), inputs.end());
     for (size_t i = 0; has_backward && i < may_change.size(); ++i) {
@@ -286,6 +303,7 @@ ForwardResult Program::Impl::forward(std::span<const Tensor> inputs,
     if (i < may_change.size()) pending->state_->copied[i] = copied;
     exe.bind_input(frame, forward_inputs[i], copied ? copy_of(inputs[i]) : inputs[i]);
   }
+  for (size_t i = 0; i < counted.size(); ++i) exe.bind_input(frame, rows.indices()[i], counted[i]);
   for (size_t i = 0; i < states.size(); ++i) exe.bind_state(frame, i, states[i].data());
   if (seed_index >= 0) {
     frame.seed[0] = static_cast<int64_t>(options.seed);
@@ -307,7 +325,9 @@ DataResult Program::Impl::forward_data(std::span<const Datum> inputs) {
       std::all_of(inputs.begin(), inputs.end(), [](const Datum& d) { return d.is_tensor(); });
   if (tensors && inputs.size() == forward_inputs.size() && !deals_in_sequences()) {
     const std::vector<Tensor> fed = to_tensors(inputs);
-    if (specialisation(fed)) {
+    std::vector<Tensor> all = fed;
+    for (Tensor& t : rows.compute(fed)) all.push_back(std::move(t));
+    if (specialisation(all)) {
       ForwardResult result = forward(fed);
       return {to_data(result.outputs), std::move(result.pending)};
     }

@@ -9,6 +9,7 @@
 #include "passes/pipeline.h"
 #include "plan/plan.h"
 #include "program/engine.h"
+#include "program/rows_inputs.h"
 #include "program/specialisation.h"
 #include "runtime/memory.h"
 
@@ -44,6 +45,7 @@ struct Program::Impl {
   std::vector<size_t>
       forward_inputs;  // index into graph.inputs() of each input that the caller feeds
   std::vector<size_t> backward_inputs;
+  CountedRowsInputs rows;
   int64_t seed_index = -1;  // index into graph.inputs()
   bool has_backward = false;
   uint64_t run_count = 0;
@@ -66,6 +68,7 @@ struct Program::Impl {
   void rebind(PendingRun& run, std::span<const Tensor> inputs);
   std::vector<Tensor> backward(std::unique_ptr<PendingRun> run, std::span<const Tensor> inputs);
 
+  std::optional<Graph> whole;  // as it was given, where `rows` took something out
   /// Kernels start as many threads as they were made for. Where the caller cannot have these, they
   /// are made anew.
   void settle();

@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "autodiff/counted_rows.h"
 #include "autodiff/gradient.h"
 #include "autodiff/recognise.h"
 #include "ops/defs/batch_norm.h"
@@ -301,6 +302,7 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
     outputs.push_back({name, output_named(graph, name)});
   }
   graph.set_outputs(std::move(outputs));
+  compute_counted_rows(graph);
   const Value loss = graph.outputs()[0].value;
   const Phase gradient_phase = look_first ? Phase::forward : Phase::backward;
   // Before the gradients, so that no update has to wait for its rate.
@@ -350,6 +352,7 @@ Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options)
   const AttachedLoss attached = attach_loss(graph, options);
   graph.set_outputs({});
   graph.add_output("loss", readable(attached.loss));
+  compute_counted_rows(graph);
   Value loss = graph.outputs()[0].value;
   Value seed, scale;
   if (scales_loss(options)) std::tie(seed, scale) = scale_loss(graph, loss);

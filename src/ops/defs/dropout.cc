@@ -1,6 +1,9 @@
 // steep.Dropout(x, seed){ratio, stream}: yᵢ = keep(i) ? xᵢ / (1 - ratio) : 0. Srivastava et al.
 // 2014. keep(i) comes from Philox4x32-10 (Salmon et al. 2011) at (seed, run, stream, i): the
 // gradient draws the same mask.
+//
+// steep.DropoutRows(x[p, k], rows[p], extents, seed){ratio, stream}: rows of steep.Dropout's result
+// for an operand of shape [extents…, k], numbered as steep.TakeRows does.
 #include "ops/defs/dropout.h"
 
 #include "ops/build.h"
@@ -19,6 +22,26 @@ std::vector<Value> dropout_decompose(Node n) {
   return {where(keep, n.input(0) / (1.0 - real_of(n, "ratio")), 0)};
 }
 
+Grads dropout_rows_vjp(Node n, const Grads& dy) {
+  return {apply("steep.DropoutRows", {dy[0], n.input(1), n.input(2), n.input(3)}, n.attrs())};
+}
+
+/// The whole mask is drawn, and its rows are taken: chance belongs to the element's number.
+std::vector<Value> dropout_rows_decompose(Node n) {
+  const Value x = n.input(0), seed = n.input(3);
+  Graph& g = n.graph();
+  const Value rows = apply("ReduceProd", {n.input(2)}, {{"keepdims", int64_t{1}}});
+  const Value row = apply("Shape", {x}, {{"start", int64_t{1}}});
+  const Tensor* known = constant(rows);
+  const Dim& some = x.shape().at(0);
+  if (known != nullptr && some.known() && known->to_ints().at(0) == some.value())
+    return {apply("steep.Dropout", {x, seed}, n.attrs())};
+  const Value like = apply("Expand", {scalar(g, 0, x.dtype()), concat({rows, row}, 0)});
+  const Value mask = apply("steep.DropoutMask", {like, seed}, n.attrs());
+  const Value keep = apply("steep.TakeRows", {mask, n.input(1)});
+  return {where(keep, x / (1.0 - real_of(n, "ratio")), 0)};
+}
+
 std::vector<Type> dropout_mask_infer(Node n) { return {{DType::boolean, n.input(0).type().shape}}; }
 
 }  // namespace
@@ -30,6 +53,13 @@ extern const OpDef kSteepDropout = {.name = "steep.Dropout",
                                     .vjp = dropout_vjp,
                                     .infer = dropout_infer,
                                     .decompose = dropout_decompose};
+extern const OpDef kSteepDropoutRows = {.name = "steep.DropoutRows",
+                                        .attributes = {kRatio, kStream},
+                                        .ranks = "2 1 1",
+                                        .seed = 3,
+                                        .vjp = dropout_rows_vjp,
+                                        .infer = dropout_infer,
+                                        .decompose = dropout_rows_decompose};
 /// keep itself, for models that read Dropout's second output.
 extern const OpDef kSteepDropoutMask = {.name = "steep.DropoutMask",
                                         .attributes = {kRatio, kStream},

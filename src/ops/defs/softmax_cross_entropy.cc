@@ -2,7 +2,7 @@
 // → loss, lse[N], lse_rest[N]: lossᵢ = weights[labelsᵢ] (lseᵢ - logits[i, labelsᵢ]) with
 // lse = ln Σ exp(logits) of each row, from which rounding took lse_rest. The results are of
 // `dtype`, by default that of the logits. Errors of the loss are relative to the loss, however
-// small.
+// small. Attribute some_rows: the rows are some of the caller's, who knows them by other numbers.
 #include "ops/defs/losses.h"
 #include "ops/steep_types.h"
 

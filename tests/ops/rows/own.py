@@ -72,7 +72,51 @@ for _x, _k, _axis, _flags in [
         torch=lambda x, k=_k, a=_axis, f=_flags: torch.topk(x, k, a, f.get("largest", 1) != 0),
     )
 
+for _x, _rows in [
+    ((5, 3), [0, 2, 4]),
+    ((5, 3), [0, 1, 2, 3, 4]),
+    ((7,), [3]),
+    ((4, 2, 33), [1, 3]),
+    ((3, 0), [2]),
+    ((6, 4), []),
+    ((0, 4), []),
+    ((1,), [0]),
+    ((33, 1), [0, 7, 8, 32]),
+    ((3, 0, 2), [0, 1]),
+    ((2, 1, 3, 5), [1]),
+    ((130, 5), list(range(3, 130, 2))),
+]:
+    _i = ints(_rows)
+    row("steep.TakeRows", floats(*_x), _i, torch=lambda x, i: x[i])
+    row(
+        "steep.PutRows",
+        floats(len(_rows), *_x[1:]),
+        _i,
+        ints(list(_x)),
+        torch=lambda y, i, s: y.new_zeros(s.tolist()).index_copy(0, i, y),
+    )
+
 SEED = ints(17, 3)
+for _extents, _rows, _row in [
+    ([2, 3], [0, 2, 5], 9),
+    ([2, 3], [0, 1, 2, 3, 4, 5], 9),
+    ([7], [6], 1),
+    ([7], [], 4),
+    ([0, 3], [], 4),
+    ([4, 25], [0, 3, 99], 33),
+    ([4, 25], [1, 2], 0),
+    ([1, 1], [0], 5),
+    ([3, 2, 2], [0, 5, 6, 11], 2),
+    ([5], [0, 1, 2, 3, 4], 17),
+]:
+    row(
+        "steep.DropoutRows",
+        floats(len(_rows), _row),
+        ints(_rows),
+        ints(_extents),
+        SEED,
+        attrs={"ratio": 0.4, "stream": 2},
+    )
 for _x, _ratio in zip([(4, 33), *SHAPES], 11 * [0.1, 0.25, 0.5], strict=False):
     row("steep.Dropout", floats(*_x), SEED, attrs={"ratio": _ratio, "stream": 2})
     row("steep.DropoutMask", floats(*_x), SEED, attrs={"ratio": _ratio, "stream": 2}, smooth=False)

@@ -1,0 +1,409 @@
+#include "autodiff/counted_rows.h"
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "ir/seed.h"
+#include "ops/build.h"
+
+namespace steep {
+namespace {
+
+constexpr size_t kMostOfLabels = 64;  // nodes that make labels of inputs
+
+/// What a node does with each of its operands.
+enum class Operand : uint8_t {
+  rows,   ///< row i of the result is made of its row i
+  whole,  ///< every row is made of it
+};
+
+bool provably_equal_leads(const Shape& a, const Shape& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i + 1 < a.size(); ++i) {
+    if (!provably_equal(a[i], b[i])) return false;
+  }
+  return true;
+}
+
+bool has_rows(Value v) { return v && v.type().shape && v.rank() >= 2; }
+
+/// Reshape and its like, of rows to as many rows of the same length.
+bool keeps_rows(Node n) {
+  if (n.op() == "Identity") return true;
+  if (n.op() != "Reshape" && n.op() != "Flatten") return false;
+  return has_rows(n.input(0)) &&
+         provably_equal(n.input(0).shape().back(), n.output(0).shape().back());
+}
+
+/// Axes of a Slice that leaves the last axis alone and keeps the order of what it takes; counted
+/// from the front. Nothing for others.
+std::optional<Ints> cut_axes(Node n) {
+  if (n.op() != "Slice" || constant(n.input(3)) == nullptr) return {};
+  if (n.input(4)) {
+    const Tensor* steps = constant(n.input(4));
+    if (steps == nullptr) return {};
+    const Ints values = steps->to_ints();
+    if (std::any_of(values.begin(), values.end(), [](int64_t s) { return s < 1; })) return {};
+  }
+  Ints axes = n.input(3).tensor()->to_ints();
+  const int64_t rank = n.input(0).rank();
+  for (int64_t& axis : axes) {
+    axis = normal_axis(n, axis, rank);
+    if (axis == rank - 1) return {};
+  }
+  return axes;
+}
+
+/// By operand, of a node that makes each row of output 0 of one row; nothing of others.
+std::optional<std::vector<Operand>> by_rows(Node n) {
+  const Value y = n.output(0);
+  if (!has_rows(y)) return {};
+  std::vector<Operand> operands(static_cast<size_t>(n.input_count()), Operand::whole);
+  const auto of_rows = [&](Value x) {
+    return has_rows(x) && provably_equal_leads(x.shape(), y.shape());
+  };
+  const auto of_one_axis = [](Value x) { return !x || (x.type().shape && x.rank() <= 1); };
+  const std::string& op = n.op();
+  if (op == "MatMul" || op == "Gemm") {
+    const Value b = n.input(1);
+    if (!of_rows(n.input(0)) || !b.type().shape || b.rank() != 2) return {};
+    if (op == "Gemm" && (integer_of(n, "transA") != 0 || !of_one_axis(n.input(2)))) return {};
+    operands[0] = Operand::rows;
+    return operands;
+  }
+  if (op == "LayerNormalization" || op == "RMSNormalization") {
+    const int64_t axis = integer_of(n, "axis");
+    if (!of_rows(n.input(0)) || (axis != -1 && axis != y.rank() - 1)) return {};
+    if (!of_one_axis(n.input(1)) || !of_one_axis(n.input(2))) return {};
+    operands[0] = Operand::rows;
+    return operands;
+  }
+  if (keeps_rows(n) || (has_rows(n.input(0)) && cut_axes(n))) {
+    operands[0] = Operand::rows;
+    return operands;
+  }
+  if (op == "steep.Dropout") {
+    operands[0] = Operand::rows;
+    return operands;
+  }
+  const OpDef* def = find_op(op);
+  if (def == nullptr || !def->elementwise || def->seed >= 0) return {};
+  bool any = false;
+  for (int i = 0; i < n.input_count(); ++i) {
+    if (of_one_axis(n.input(i))) continue;
+    if (!of_rows(n.input(i))) return {};
+    operands[static_cast<size_t>(i)] = Operand::rows;
+    any = true;
+  }
+  return any ? std::optional(operands) : std::nullopt;
+}
+
+bool is_product(Node n) { return n.op() == "MatMul" || n.op() == "Gemm"; }
+
+/// Writes nodes anew, for some rows. What others read, too (scores that a model returns), is
+/// written twice, down from the last product; the other time for all rows, so that the two are one
+/// where all count.
+class SomeRows {
+ public:
+  /// `from`: rows of which `reader` alone reads some.
+  SomeRows(Graph& graph, Value from, Node reader) : graph_(graph) {
+    const std::vector<std::vector<Node>> users = graph.users();
+    std::unordered_set<uint32_t> read{from.id()};
+    inside_.insert(reader.id());
+    const std::vector<Node> nodes = graph.nodes();
+    for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
+      const Node n = *it;
+      const Value y = n.output(0);
+      if (!y || read.count(y.id()) == 0) continue;
+      const auto operands = by_rows(n);
+      if (!operands || !may_be_written(n, users)) continue;
+      inside_.insert(n.id());
+      products_ += is_product(n) ? 1 : 0;
+      if (is_product(n) && twice_.count(n.id()) != 0) continue;
+      for (size_t i = 0; i < operands->size(); ++i) {
+        if ((*operands)[i] == Operand::rows) read.insert(n.input(static_cast<int>(i)).id());
+      }
+    }
+  }
+
+  size_t products() const { return products_; }
+  bool any_twice() const { return !twice_.empty(); }
+
+  /// To be called once the reader reads some rows: others read what is made of all.
+  void serve_others() {
+    for (const Value v : shared_) {
+      const Value shape = concat({leads(v), ints(graph_, {v.shape().back().value()})}, 0);
+      const Value all = take(v, Value());
+      graph_.replace_uses(v, v.rank() == 2 ? all : reshape(all, shape));
+    }
+  }
+
+  /// The extents d… of v [d…, k], of what is there without the nodes that are written anew.
+  Value leads(Value v) {
+    const Node n = v.producer();
+    const bool inside = n && inside_.count(n.id()) != 0;
+    if (inside && n.op() == "Identity") return leads(n.input(0));
+    if (inside && keeps_rows(n) && v.rank() == 2)
+      return apply("ReduceProd", {leads(n.input(0))}, {{"keepdims", int64_t{1}}});
+    if (inside && !keeps_rows(n)) {
+      if (cut_axes(n)) return shape_of(numbers_taken(n));
+      const auto operands = by_rows(n);
+      for (int i = 0; i < n.input_count(); ++i) {
+        if (operands->at(static_cast<size_t>(i)) == Operand::rows) return leads(n.input(i));
+      }
+    }
+    return apply("Shape", {v}, {{"start", int64_t{0}}, {"end", v.rank() - 1}});
+  }
+
+  /// The numbers of the rows of v [d…, k], int64[d…]: known with the shapes.
+  Value numbers(Value v) {
+    const Value shape = leads(v);
+    const Value rows = apply("ReduceProd", {shape}, {{"keepdims", int64_t{0}}});
+    return reshape(apply("Range", {number(0), rows, number(1)}), shape);
+  }
+
+  /// What a Slice or Gather of rows takes, as numbers of its operand's rows.
+  Value numbers_taken(Node n) {
+    const Value x = n.input(0);
+    std::vector<Value> inputs{numbers(x)};
+    for (int i = 1; i < n.input_count(); ++i) inputs.push_back(n.input(i));
+    Attrs attrs = n.attrs();  // axes counted from the front: numbers lack the last one
+    if (n.op() == "Slice") {
+      inputs[3] = ints(graph_, *cut_axes(n));
+    } else {
+      attrs.set("axis", normal_axis(n, integer_of(n, "axis"), x.rank()));
+    }
+    return apply_n(n.op(), inputs, 1, std::move(attrs))[0];
+  }
+
+  /// `v` [d…, k], joined to rows and of these the given ones, or all for null: [p, k].
+  Value take(Value v, Value rows) {
+    const uint64_t key = (uint64_t{v.id()} << 32U) | (rows ? rows.id() : UINT32_MAX);
+    if (const auto found = taken_.find(key); found != taken_.end()) return found->second;
+    const Value some = make(v, rows);
+    taken_.emplace(key, some);
+    return some;
+  }
+
+ private:
+  /// Notes what is to be written twice.
+  bool may_be_written(Node n, const std::vector<std::vector<Node>>& users) {
+    for (int i = 1; i < n.output_count(); ++i) {
+      const Value y = n.output(i);
+      if (y && (graph_.is_output(y) || !users[y.id()].empty())) return false;
+    }
+    const Value y = n.output(0);
+    bool others = graph_.is_output(y), twice = others;
+    for (Node user : users[y.id()]) {
+      others = others || inside_.count(user.id()) == 0;
+      twice = twice || others || twice_.count(user.id()) != 0;
+    }
+    if (!twice) return true;
+    if (products_ > 0 || cut_axes(n) || !y.shape().back().known()) return false;
+    twice_.insert(n.id());
+    if (others) shared_.push_back(y);
+    return true;
+  }
+
+  Value make(Value v, Value rows) {
+    const Node n = v.producer();
+    if (!n || inside_.count(n.id()) == 0) {
+      const Value joined = v.rank() == 2 ? v : apply("Flatten", {v}, {{"axis", v.rank() - 1}});
+      return rows ? apply("steep.TakeRows", {joined, rows}) : joined;
+    }
+    if (keeps_rows(n)) return take(n.input(0), rows);
+    if (cut_axes(n)) return take(n.input(0), before_cut(n, rows));
+    const auto operands = by_rows(n);
+    std::vector<Value> inputs;
+    for (int i = 0; i < n.input_count(); ++i) {
+      const bool some = operands->at(static_cast<size_t>(i)) == Operand::rows;
+      inputs.push_back(some ? take(n.input(i), rows) : n.input(i));
+    }
+    Attrs attrs = n.attrs();
+    if (attrs.has("axis")) attrs.set("axis", int64_t{-1});
+    const Graph::Scope scope(graph_, n.phase(), n.name());
+    const bool drops = rows && n.op() == "steep.Dropout";
+    if (drops) inputs = {inputs[0], rows, leads(v), n.input(1)};
+    const std::string op = drops ? "steep.DropoutRows" : n.op();
+    const Value y = apply_n(op, inputs, n.output_count(), std::move(attrs))[0];
+    graph_.place_like(y.producer(), n);
+    return y;
+  }
+
+  /// Rows of what a Slice cuts, as rows of what it cuts them from.
+  Value before_cut(Node slice, Value rows) {
+    return apply("Gather", {reshape(numbers_taken(slice), Ints{-1}), rows});
+  }
+
+  Value number(int64_t value) { return graph_.add_constant(Tensor::scalar(value)); }
+
+  Graph& graph_;
+  std::unordered_set<uint32_t> inside_;  // ids of nodes
+  std::unordered_set<uint32_t> twice_;   // those of them that stay, too
+  std::vector<Value> shared_;            // what others read of them
+  size_t products_ = 0;
+  std::unordered_map<uint64_t, Value> taken_;  // by value and rows
+};
+
+/// Whether labels are there before anything runs but what moves integers.
+bool known_early(Value labels) {
+  std::vector<Value> open{labels};
+  std::unordered_set<uint32_t> seen;
+  while (!open.empty()) {
+    const Value v = open.back();
+    open.pop_back();
+    if (!v || v.role() == Role::constant || !seen.insert(v.id()).second) continue;
+    if (v.role() == Role::state || (v.role() == Role::input && is_seed(v))) return false;
+    const Node n = v.producer();
+    if (!n) continue;
+    const OpDef* def = find_op(n.op());
+    if (def == nullptr || def->dynamic || seen.size() > kMostOfLabels) return false;
+    // Extents of floats are as early; their values would be another matter.
+    if (!def->dataless && is_float(v.dtype())) return false;
+    for (int i = 0; i < n.input_count(); ++i) {
+      if (!def->dataless) open.push_back(n.input(i));
+    }
+  }
+  return true;
+}
+
+/// A cross entropy with its scores, the classes along their last axis.
+struct Loss {
+  Value scores;
+  Node reader;  ///< of the scores
+  Value labels;
+  bool joined = false;  ///< labels are of one axis, scores may have more
+};
+
+/// x of y = Transpose(x) that moves the last axis to place 1.
+Value before_classes_moved(Value y) {
+  const Node n = y.producer();
+  if (!n || n.op() != "Transpose" || !y.type().shape) return {};
+  const int64_t rank = y.rank();
+  Ints moved{0, rank - 1};
+  for (int64_t i = 1; i < rank - 1; ++i) moved.push_back(i);
+  return n.attrs().ints("perm", {}) == moved ? n.input(0) : Value();
+}
+
+/// A sum or mean over the labels that count.
+bool ignores_labels(Node n) {
+  const std::string& op = n.op();
+  const bool cross_entropy = op == "steep.SoftmaxCrossEntropy" || op == "SoftmaxCrossEntropyLoss" ||
+                             op == "NegativeLogLikelihoodLoss";
+  return cross_entropy && n.attrs().has("ignore_index") && text_of(n, "reduction") != "none";
+}
+
+/// Nothing where its rows cannot be told apart, or have other readers. REQUIRES: ignores_labels(n).
+std::optional<Loss> find_loss(Node n, const std::vector<std::vector<Node>>& users) {
+  const bool rows = n.op() == "steep.SoftmaxCrossEntropy";
+  const bool likelihood = n.op() == "NegativeLogLikelihoodLoss";
+  const auto unread = [&](Value v) {
+    return !v || (users[v.id()].empty() && !n.graph().is_output(v));
+  };
+  const auto read_once = [&](Value v) {
+    return users[v.id()].size() == 1 && !n.graph().is_output(v);
+  };
+  for (int i = 1; i < n.output_count(); ++i) {
+    if (!unread(n.output(i))) return {};
+  }
+  Loss loss{n.input(0), n, n.input(1)};
+  if (!has_rows(loss.scores) || !read_once(loss.scores)) return {};
+  const auto step_back = [&](Value v) {
+    loss.reader = loss.scores.producer();
+    loss.scores = v;
+    return has_rows(v) && read_once(v);
+  };
+  const int64_t rank = loss.scores.rank();
+  if (likelihood) {
+    Node maker = loss.scores.producer();
+    if (maker && rank == 2 && keeps_rows(maker)) {
+      if (!step_back(maker.input(0))) return {};
+      loss.joined = true;
+      maker = loss.scores.producer();
+    }
+    if (!maker || maker.op() != "LogSoftmax") return {};
+    const int64_t axis = normal_axis(maker, integer_of(maker, "axis"), loss.scores.rank());
+    const int64_t classes = loss.joined ? loss.scores.rank() - 1 : 1;
+    if (axis != classes || !step_back(maker.input(0))) return {};
+  }
+  if (!rows && rank > 2 && !step_back(before_classes_moved(loss.scores))) return {};
+  const bool integers = loss.labels.dtype() == DType::i64 || loss.labels.dtype() == DType::i32;
+  return integers && known_early(loss.labels) ? std::optional(loss) : std::nullopt;
+}
+
+/// Labels before what only changes their shape.
+Value in_order(Value labels) {
+  for (;;) {
+    const Node n = labels.producer();
+    const OpDef* def = n ? find_op(n.op()) : nullptr;
+    if (def == nullptr || !def->view) return labels;
+    labels = n.input(0);
+  }
+}
+
+/// A node that takes few of the rows of its operand, by a number or by bounds that the model says.
+bool takes_few_rows(Node n) {
+  const Value x = n.input(0), y = n.output(0);
+  if (!has_rows(x) || x.rank() < 3 || !y.type().shape || !x.shape().back().known()) return false;
+  if (n.op() == "Gather") {
+    const Tensor* index = constant(n.input(1));
+    const int64_t axis = normal_axis(n, integer_of(n, "axis"), x.rank());
+    return index != nullptr && index->size() == 1 && axis < x.rank() - 1;
+  }
+  const auto axes = cut_axes(n);
+  if (!axes || axes->size() != 1) return false;
+  const auto at = static_cast<size_t>(axes->front());
+  const Dim &before = x.shape()[at], &after = y.shape()[at];
+  return after.known() && (!before.known() || before.value() >= 2 * after.value());
+}
+
+/// One token of a sequence: what makes the others is not computed.
+void compute_taken_rows(Graph& g) {
+  for (Node n : g.nodes()) {
+    if (!takes_few_rows(n)) continue;
+    const Value x = n.input(0), y = n.output(0);
+    SomeRows some(g, x, n);
+    if (some.products() == 0 || some.any_twice()) continue;
+    const Graph::Scope scope(g, n.phase(), n.name());
+    const Value numbers = some.numbers_taken(n);
+    const Value shape = concat({shape_of(numbers), ints(g, {x.shape().back().value()})}, 0);
+    const Value taken = reshape(some.take(x, reshape(numbers, Ints{-1})), shape);
+    g.place_like(taken.producer(), n);
+    g.replace_uses(y, taken);
+    g.prune();
+  }
+}
+
+}  // namespace
+
+void compute_counted_rows(Graph& g) {
+  for (Node n : g.nodes()) {
+    if (!ignores_labels(n)) continue;
+    const auto loss = find_loss(n, g.users());
+    if (!loss) continue;
+    SomeRows some(g, loss->scores, loss->reader);
+    if (some.products() == 0) continue;
+    const Graph::Scope scope(g, n.phase(), n.name());
+    const Value counted = apply("steep.CountedRows", {in_order(loss->labels)},
+                                {{"ignore_index", n.attrs().integer("ignore_index", 0)}});
+    Value leads = some.leads(loss->scores);
+    if (loss->joined) leads = apply("ReduceProd", {leads}, {{"keepdims", int64_t{1}}});
+    const Value rows = apply("steep.CheckedRows", {counted, loss->labels, leads});
+    const Value flat = loss->labels.rank() == 1 ? loss->labels : reshape(loss->labels, {-1});
+    std::vector<Value> inputs{some.take(loss->scores, rows), apply("steep.TakeRows", {flat, rows})};
+    if (n.input(2)) inputs.push_back(n.input(2));
+    Attrs attrs = n.attrs();
+    attrs.set("some_rows", int64_t{1});
+    const Value y = apply_n("steep.SoftmaxCrossEntropy", inputs, 3, std::move(attrs))[0];
+    g.place_like(y.producer(), n);
+    g.replace_uses(n.output(0), y);
+    some.serve_others();
+    g.prune();
+  }
+  compute_taken_rows(g);
+}
+
+}  // namespace steep

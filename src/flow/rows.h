@@ -1,0 +1,19 @@
+// Which rows of a loss count.
+#pragma once
+
+#include <cstdint>
+
+#include "steep/tensor.h"
+
+namespace steep {
+
+/// How many rows are computed where `counted` of `rows` count: one of at most 8 numbers for given
+/// `rows`, so that there are few plans; not less than `counted`, not more than `rows`.
+int64_t computed_rows(int64_t counted, int64_t rows);
+
+/// int64[p]: places of labels in row-major order, ascending and distinct; of all that are not
+/// `ignore_index`, and of as many others as computed_rows() asks for, from the front.
+/// REQUIRES: labels of int32 or int64.
+Tensor counted_rows(const Tensor& labels, int64_t ignore_index);
+
+}  // namespace steep

@@ -1,0 +1,122 @@
+#include "program/rows_inputs.h"
+
+#include <fmt/format.h>
+
+#include <unordered_map>
+#include <unordered_set>
+
+#include "flow/rows.h"
+#include "ir/part.h"
+#include "ir/seed.h"
+#include "ops/op_def.h"
+#include "program/engine.h"
+#include "program/program.h"
+
+namespace steep {
+namespace {
+
+/// By id: the nodes on which `v` depends. Nothing where one of them reads a state or chance, or
+/// cannot be planned.
+std::optional<std::unordered_set<uint32_t>> makers_of(Value v) {
+  std::unordered_set<uint32_t> makers;
+  std::vector<Value> open{v};
+  while (!open.empty()) {
+    const Value x = open.back();
+    open.pop_back();
+    if (!x || x.role() == Role::constant) continue;
+    if (x.role() == Role::state || (x.role() == Role::input && is_seed(x))) return {};
+    const Node n = x.producer();
+    if (!n || !makers.insert(n.id()).second) continue;
+    const OpDef* def = find_op(n.op());
+    if (def == nullptr || def->dynamic || n.phase() != Phase::forward) return {};
+    for (int i = 0; i < n.input_count(); ++i) open.push_back(n.input(i));
+  }
+  return makers;
+}
+
+}  // namespace
+
+CountedRowsInputs::CountedRowsInputs() = default;
+CountedRowsInputs::~CountedRowsInputs() = default;
+
+std::optional<Graph> CountedRowsInputs::split_off(Graph& graph, const ProgramOptions& options) {
+  std::unordered_map<uint32_t, size_t> place;  // of the caller's inputs, by value id
+  for (Value v : graph.inputs()) {
+    if (!is_seed(v) && graph.input_phase(v) == Phase::forward) place.emplace(v.id(), place.size());
+  }
+  Part part(graph, true);
+  std::unordered_set<uint32_t> makers;
+  std::vector<Value> labels;  // that makers make, by output of `part`
+  std::vector<Node> split;
+  for (Node n : graph.nodes()) {
+    if (n.op() != "steep.CountedRows" || n.phase() != Phase::forward) continue;
+    const Value x = n.input(0);
+    const auto of_it = makers_of(x);
+    if (!of_it) continue;
+    const int64_t ignored = integer_of(n, "ignore_index");
+    if (const auto fed = place.find(x.id()); fed != place.end()) {
+      rows_.push_back({true, fed->second, ignored});
+    } else if (x.producer()) {
+      rows_.push_back({false, labels.size(), ignored});
+      labels.push_back(x);
+      makers.insert(of_it->begin(), of_it->end());
+    } else {
+      continue;
+    }
+    split.push_back(n);
+  }
+  if (split.empty()) return {};
+  Graph whole = graph;
+  for (Node n : graph.nodes()) {
+    if (makers.count(n.id()) != 0) part.add(n, Phase::forward);
+  }
+  for (Value v : labels) part.graph().add_output(v.name(), part.take(v));
+  for (Value v : part.sources()) labels_inputs_.push_back(place.at(v.id()));
+  if (!labels.empty()) labels_ = std::make_unique<Program>(std::move(part.graph()), options);
+  for (Node n : split) {
+    indices_.push_back(graph.inputs().size());
+    const Value rows =
+        graph.add_input(fmt::format("steep.rows {}", indices_.size()), n.output(0).type());
+    graph.replace_uses(n.output(0), rows);
+  }
+  graph.prune();
+  return whole;
+}
+
+std::vector<Tensor> CountedRowsInputs::compute(std::span<const Tensor> fed) {
+  std::vector<Tensor> made;
+  if (labels_) {
+    std::vector<Tensor> inputs;
+    for (const size_t i : labels_inputs_) inputs.push_back(fed[i]);
+    made = labels_->forward(inputs).outputs;
+  }
+  std::vector<Tensor> results;
+  for (Rows& r : rows_) {
+    const Tensor& labels = r.fed ? fed[r.place] : made[r.place];
+    // Labels of another type are refused with the other inputs.
+    const bool fit = labels.dtype() == DType::i32 || labels.dtype() == DType::i64;
+    results.push_back(fit ? counted_rows(labels, r.ignore_index) : Tensor::empty(DType::i64, {0}));
+    r.labels = labels.size();
+    r.computed = results.back().size();
+  }
+  return results;
+}
+
+std::vector<Tensor> CountedRowsInputs::expect(std::span<const Type> fed) {
+  std::vector<Type> made;
+  if (labels_) {
+    std::vector<Type> inputs;
+    for (const size_t i : labels_inputs_) inputs.push_back(fed[i]);
+    made = labels_->output_types(inputs);
+  }
+  std::vector<Tensor> shells;
+  for (const Rows& r : rows_) {
+    int64_t labels = 1;
+    for (const int64_t extent : (r.fed ? fed : made)[r.place].dims()) labels *= extent;
+    const int64_t rows = labels == r.labels ? r.computed : labels;
+    shells.push_back(Tensor::wrap(DType::i64, {rows}, nullptr, nullptr));
+  }
+  return shells;
+}
+
+}  // namespace steep

@@ -1,0 +1,260 @@
+// Rows that a loss ignores are not computed, and nothing changes by it.
+
+#include "autodiff/counted_rows.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <set>
+
+#include "autodiff/gradient.h"
+#include "flow/rows.h"
+#include "model/onnx_text.h"
+#include "sessions/gradient_program.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+using testing::import_graph;
+using testing::ops;
+
+constexpr int64_t kIgnored = -100;
+
+Tensor normal(const Dims& dims, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> numbers;
+  Tensor x = Tensor::empty(DType::f32, dims);
+  for (int64_t i = 0; i < x.size(); ++i) x.data<float>()[i] = numbers(random);
+  return x;
+}
+
+/// Labels of which each counts with this chance.
+Tensor some_labels(const Dims& dims, double counted, int64_t classes) {
+  std::mt19937 random(5);
+  Tensor labels = Tensor::empty(DType::i64, dims);
+  for (int64_t i = 0; i < labels.size(); ++i) {
+    const bool counts = std::uniform_real_distribution<>()(random) < counted;
+    labels.data<int64_t>()[i] =
+        counts ? std::uniform_int_distribution<int64_t>(0, classes - 1)(random) : kIgnored;
+  }
+  return labels;
+}
+
+/// Loss and gradients of x, w and v, of a program of the graph as it is given.
+std::vector<Tensor> run(const Graph& graph, std::vector<Tensor> inputs, bool ignoring) {
+  Graph g = graph;
+  std::vector<Tensor> results;
+  std::vector<Value> wrt;
+  for (Value v : g.inputs()) {
+    if (is_float(v.dtype())) wrt.push_back(v);
+  }
+  if (ignoring) compute_counted_rows(g);
+  verify(g, "compute_counted_rows");
+  const std::vector<Value> losses{g.outputs()[0].value};
+  for (Value gradient : add_gradients(g, losses, {}, wrt, Phase::forward)) {
+    if (gradient) g.add_output("gradient", gradient);
+  }
+  return Program(std::move(g), {.seed = 11}).forward(inputs).outputs;
+}
+
+struct Case {
+  const char* name;
+  const char* text;
+  Dims labels;
+  bool applies = true;
+};
+
+constexpr int64_t kRows = 100;  // 4 × 25
+
+// x[4, 25, 8], w[8, 8], v[8, 12]
+const Case kCases[] = {
+    {"rows",
+     "f = Reshape(x, flat) a = MatMul(f, w) b = Tanh(a) s = MatMul(b, v) "
+     "loss = SoftmaxCrossEntropyLoss<ignore_index = -100>(s, label)",
+     {kRows}},
+    {"joined",
+     "a = MatMul(x, w) b = Tanh(a) s = MatMul(b, v) t = Reshape(s, classes) "
+     "loss = SoftmaxCrossEntropyLoss<ignore_index = -100>(t, label)",
+     {kRows}},
+    {"sum",
+     "a = MatMul(x, w) s = MatMul(a, v) t = Reshape(s, classes) "
+     "loss = SoftmaxCrossEntropyLoss<ignore_index = -100, reduction = \"sum\">(t, label)",
+     {kRows}},
+    {"classes in the middle",
+     "a = MatMul(x, w) s = MatMul(a, v) t = Transpose<perm = [0, 2, 1]>(s)"
+     "loss = SoftmaxCrossEntropyLoss<ignore_index = -100>(t, label)",
+     {4, 25}},
+    {"likelihood",
+     "a = MatMul(x, w) s = MatMul(a, v) p = LogSoftmax<axis = -1>(s) t = Reshape(p, classes) "
+     "loss = NegativeLogLikelihoodLoss<ignore_index = -100>(t, label)",
+     {kRows}},
+    {"shifted",
+     "a = MatMul(x, w) s = MatMul(a, v) c = Slice(s, zero, minus, one) t = Reshape(c, classes) "
+     "l = Slice(label, one, far, one) m = Reshape(l, all) "
+     "loss = SoftmaxCrossEntropyLoss<ignore_index = -100>(t, m)",
+     {4, 25}},
+    {"residual, normalised, dropped",
+     "a = MatMul(x, w) d = Dropout(a, ratio, yes) r = Add(d, x)"
+     "n = LayerNormalization<axis = -1>(r, scale) s = MatMul(n, v) t = Reshape(s, classes) "
+     "loss = SoftmaxCrossEntropyLoss<ignore_index = -100>(t, label)",
+     {kRows}},
+    {"Gemm",
+     "f = Reshape(x, flat) a = Gemm(f, w, scale) s = MatMul(a, v) "
+     "loss = SoftmaxCrossEntropyLoss<ignore_index = -100>(s, label)",
+     {kRows}},
+    {"scores read by others",
+     "a = MatMul(x, w) s = MatMul(a, v) t = Reshape(s, classes) "
+     "l = SoftmaxCrossEntropyLoss<ignore_index = -100>(t, label) "
+     "q = Mul(s, s) m = ReduceMean<keepdims = 0>(q) loss = Add(l, m)",
+     {kRows}},
+    {"a loss for each row",
+     "a = MatMul(x, w) s = MatMul(a, v) t = Reshape(s, classes) "
+     "l = SoftmaxCrossEntropyLoss<ignore_index = -100, reduction = \"none\">(t, label) "
+     "loss = ReduceMean<keepdims = 0>(l)",
+     {kRows},
+     false},
+    {"every label counts",
+     "a = MatMul(x, w) s = MatMul(a, v) t = Reshape(s, classes) "
+     "loss = SoftmaxCrossEntropyLoss(t, label)",
+     {kRows},
+     false},
+    {"rows that meet",
+     "m = ReduceMax<keepdims = 1>(x, one) c = Sub(x, m) p = Softmax<axis = 1>(c)"
+     "t = Reshape(p, eight) loss = SoftmaxCrossEntropyLoss<ignore_index = -100>(t, label)",
+     {kRows},
+     false},
+};
+
+Graph graph_of(const Case& c) {
+  std::string dims;
+  for (const int64_t d : c.labels) dims += (dims.empty() ? "" : ", ") + std::to_string(d);
+  return import_graph(
+             18,
+             "g (float[4, 25, 8] x, float[8, 8] w, float[8, 12] v, int64[" + dims +
+                 "] label) => (float loss) <int64[2] flat = {-1, 8}, int64[2] "
+                 "classes = {-1, 12}, int64[2] eight = {-1, 8}, int64[1] zero = {0}, "
+                 "int64[1] one = {1}, int64[1] minus = {-1}, int64[1] far = {99}, "
+                 "int64[1] all = {-1}, float[8] scale = {1.0, 2.0, 1.0, 3.0, 1.0, 1.0, 0.5, 2.0}, "
+                 "float ratio = {0.3}, bool yes = {1}> {" +
+                 std::string(c.text) + "}")
+      .graph;
+}
+
+TEST(CountedRows, ChangeNoResult) {
+  for (const Case& c : kCases) {
+    for (const double counted : {0.0, 0.05, 0.2, 0.7, 1.0}) {
+      SCOPED_TRACE(std::string(c.name) + ", " + std::to_string(counted));
+      if (counted < 1 && std::string(c.text).find("ignore_index") == std::string::npos) continue;
+      const Graph g = graph_of(c);
+      const bool eight = std::string(c.name) == "rows that meet";
+      const std::vector<Tensor> inputs{normal({4, 25, 8}, 1), normal({8, 8}, 2), normal({8, 12}, 3),
+                                       some_labels(c.labels, counted, eight ? 8 : 12)};
+      std::vector<Tensor> fed;
+      for (Value v : g.inputs()) {
+        for (size_t i = 0; i < 4; ++i) {
+          const char* names[] = {"x", "w", "v", "label"};
+          if (v.name() == names[i]) fed.push_back(inputs[i]);
+        }
+      }
+      const std::vector<Tensor> want = run(g, fed, false), got = run(g, fed, true);
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        ASSERT_EQ(got[i].dims(), want[i].dims());
+        for (int64_t k = 0; k < got[i].size(); ++k) {
+          const float a = got[i].data<float>()[k], b = want[i].data<float>()[k];
+          ASSERT_TRUE(std::isnan(a) == std::isnan(b)) << "result " << i << ": " << a << ", " << b;
+          if (std::isnan(b)) continue;
+          ASSERT_NEAR(a, b, 1e-5 * (1 + std::abs(b))) << "result " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(CountedRows, AreTakenWhereSomethingIsSaved) {
+  for (const Case& c : kCases) {
+    Graph g = graph_of(c);
+    compute_counted_rows(g);
+    const auto names = ops(g);
+    EXPECT_EQ(std::count(names.begin(), names.end(), "steep.CountedRows"), c.applies ? 1 : 0)
+        << c.name;
+  }
+}
+
+TEST(CountedRows, LabelsOfWeightsAreComputedInOrder) {
+  Graph g = import_graph(18,
+                         "g (float[9, 8] x, float[8, 8] w) => (float loss) {"
+                         "s = MatMul(x, w) label = ArgMax<axis = 1, keepdims = 0>(s) t = Tanh(s)"
+                         "loss = SoftmaxCrossEntropyLoss<ignore_index = 2>(t, label)}")
+                .graph;
+  compute_counted_rows(g);
+  const auto names = ops(g);
+  EXPECT_EQ(std::count(names.begin(), names.end(), "steep.CountedRows"), 0);
+}
+
+TEST(CountedRows, OneTokenOfASequenceLeavesTheOthers) {
+  const Graph g =
+      import_graph(18,
+                   "g (float[b, t, 8] x, float[8, 8] w, float[8, 3] v) => (float[b, 3] y)"
+                   "<int64 first = {0}> { a = MatMul(x, w) r = Add(a, x) h = Tanh(r)"
+                   "  c = Gather<axis = 1>(h, first) y = MatMul(c, v) }")
+          .graph;
+  Graph some = g;
+  compute_counted_rows(some);
+  const std::vector<Tensor> inputs{normal({3, 7, 8}, 1), normal({8, 8}, 2), normal({8, 3}, 3)};
+  const Tensor want = evaluate(g, inputs)[0], got = evaluate(some, inputs)[0];
+  ASSERT_EQ(got.dims(), want.dims());
+  for (int64_t i = 0; i < got.size(); ++i)
+    EXPECT_NEAR(got.data<float>()[i], want.data<float>()[i], 1e-5);
+  std::vector<Type> types;
+  for (const Tensor& t : inputs) types.push_back({t.dtype(), to_shape(t.dims())});
+  EXPECT_NE(Program(some).dump(types).find("float32[3, 8] = MatMul"), std::string::npos);
+}
+
+TEST(CountedRows, ScoresAndLabelsOfOtherShapesAreRefused) {
+  const Graph g =
+      import_graph(
+          18,
+          "g (float[n, 8] x, float[8, 12] v, int64[m] label) => (float loss)"
+          "{ s = MatMul(x, v) loss = SoftmaxCrossEntropyLoss<ignore_index = -100>(s, label)}")
+          .graph;
+  Graph some = g;
+  compute_counted_rows(some);
+  Program program(some);
+  for (const int64_t labels : {99, 101, 1}) {
+    const std::vector<Tensor> inputs{normal({100, 8}, 1), normal({8, 12}, 2),
+                                     some_labels({labels}, 0.1, 12)};
+    EXPECT_THROW(program.forward(inputs), ShapeError) << labels;
+  }
+}
+
+TEST(CountedRows, HaveFewPlans) {
+  std::set<int64_t> numbers;
+  for (int64_t counted = 0; counted <= 2048; ++counted) {
+    const int64_t computed = computed_rows(counted, 2048);
+    EXPECT_GE(computed, counted);
+    EXPECT_LE(computed, 2048);
+    numbers.insert(computed);
+  }
+  EXPECT_LE(numbers.size(), 8U);
+  EXPECT_EQ(computed_rows(10, 20), 20);
+  EXPECT_EQ(computed_rows(0, 0), 0);
+}
+
+TEST(CountedRows, AreAscendingAndHoldAllThatCount) {
+  const Tensor labels = some_labels({10, 20}, 0.2, 5);
+  const Tensor rows = counted_rows(labels, kIgnored);
+  std::set<int64_t> taken;
+  for (int64_t i = 0; i < rows.size(); ++i) {
+    const int64_t row = rows.data<int64_t>()[i];
+    EXPECT_TRUE(i == 0 || row > rows.data<int64_t>()[i - 1]);
+    taken.insert(row);
+  }
+  for (int64_t i = 0; i < labels.size(); ++i)
+    EXPECT_TRUE(labels.data<int64_t>()[i] == kIgnored || taken.count(i) == 1) << i;
+}
+
+}  // namespace
+}  // namespace steep
