@@ -73,7 +73,8 @@ void add_model_options(CLI::App& app, ModelChoice& choice) {
                  "without it the loss is an output of the model");
   app.add_option(
       "--output", o.output,
-      "Output that is the loss or that the loss reads (default: the only one, or 'loss')");
+      "Output, or float value within, that is the loss or that the loss reads (default: the only\n"
+      "output, or 'loss')");
   app.add_option("--label", o.label, "Name of the label input")->capture_default_str();
   app.add_option("--ignore-index", choice.ignore_index, "Label that softmax_cross_entropy skips")
       ->expected(1)

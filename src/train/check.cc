@@ -79,6 +79,7 @@ CheckReport report(const std::function<ImportedModel()>& import, const TrainingO
       report.unread.push_back(from_error(ModelError(error)));
     model.require(options.output.empty() ? "loss" : options.output);
     Graph& graph = model.graph;
+    offer_output(graph, options);
     const std::vector<Value> outputs = starts(graph, options);
     if (!options.loss.empty()) {
       if (std::string doubt = doubts(graph, options); !doubt.empty()) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ops/build.h"
 #include "ops/defs/losses.h"
 #include "ops/op_def.h"
@@ -87,7 +89,35 @@ bool makes_probabilities(Node n) {
          before_moves(sum.input(0)) == before_moves(n.input(0));
 }
 
+/// What the loss itself makes of scores.
+std::string_view makes_of_scores(const std::string& loss) {
+  if (loss == "softmax_cross_entropy") return "Softmax";
+  if (loss == "binary_cross_entropy_with_logits") return "Sigmoid";
+  return "";
+}
+
+/// The scores of which `y` is what the loss makes of scores itself; `y` where it is not.
+Value scores_of(Value y, const std::string& loss) {
+  Value v = y;
+  while (v.producer() && (v.producer().op() == "Identity" || v.producer().op() == "Cast"))
+    v = v.producer().input(0);
+  const Node n = v.producer();
+  if (!n || n.op() != makes_of_scores(loss) || !is_float(n.input(0).dtype())) return y;
+  if (n.op() != "Softmax") return n.input(0);
+  const int64_t axis = integer_of(n, "axis");
+  return axis == -1 || axis == v.rank() - 1 ? n.input(0) : y;
+}
+
 }  // namespace
+
+void offer_output(Graph& graph, const TrainingOptions& options) {
+  const auto& outputs = graph.outputs();
+  const bool there = std::any_of(outputs.begin(), outputs.end(),
+                                 [&](const Output& o) { return o.name == options.output; });
+  if (options.output.empty() || there) return;
+  const Value inner = graph.find(options.output);
+  if (inner && inner.producer() && is_float(inner.dtype())) graph.add_output(options.output, inner);
+}
 
 const Output& find_output(const Graph& graph, const TrainingOptions& options) {
   const auto& outputs = graph.outputs();
@@ -105,7 +135,8 @@ const Output& find_output(const Graph& graph, const TrainingOptions& options) {
   }
   throw ModelError(ErrorParts{.what = "The model has no such output.",
                               .node = options.output,
-                              .expected = nearest_names(options.output, output_names(graph)),
+                              .expected = nearest_names(options.output, output_names(graph)) +
+                                          ", or another float value of the model",
                               .received = options.output});
 }
 
@@ -157,13 +188,11 @@ Value loss_weight(Value loss) {
 }
 
 std::string doubts(const Graph& graph, const TrainingOptions& options) {
-  std::string_view own;  // what the loss does itself
-  if (options.loss == "softmax_cross_entropy") own = "Softmax";
-  if (options.loss == "binary_cross_entropy_with_logits") own = "Sigmoid";
+  const std::string_view own = makes_of_scores(options.loss);
   if (own.empty()) return "";
   const Value y = find_output(graph, options).value;
   const Node n = before_moves(y).producer();
-  if (!n) return "";
+  if (!n || scores_of(y, options.loss) != y) return "";
   const std::string at =
       fmt::format("{} applies {} itself, but output '{}' ", options.loss, own, y.name());
   if (n.op() == own) {
@@ -182,7 +211,7 @@ std::string doubts(const Graph& graph, const TrainingOptions& options) {
 }
 
 AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options) {
-  Value y = find_output(graph, options).value;
+  Value y = scores_of(find_output(graph, options).value, options.loss);
   Graph::Scope scope(graph, Phase::forward, "loss");
   AttachedLoss attached;
   if (!is_float(y.dtype()) || y.type().kind != Kind::tensor) {

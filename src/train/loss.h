@@ -12,10 +12,15 @@ struct AttachedLoss {
   bool label_added = false;  ///< the label is an input that was added at the end
 };
 
+/// Makes options.output an output of `graph`, where it is a float value within.
+void offer_output(Graph& graph, const TrainingOptions& options);
+
 /// The output of `graph` that options.output means. Throws ModelError naming the outputs there are.
 const Output& find_output(const Graph& graph, const TrainingOptions& options);
 
-/// Adds the loss of options.loss to `graph`, forward phase; graph outputs stay as they are.
+/// Adds the loss of options.loss to `graph`, forward phase; graph outputs stay as they are. A loss
+/// of scores on an output of probabilities (the Softmax or Sigmoid of scores, as classifiers are
+/// exported) is attached to the scores: the loss applies these itself.
 /// Throws ModelError (unknown loss or output; the loss is not one float element), ShapeError (the
 /// output's type does not suit the loss).
 AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options);

@@ -234,6 +234,7 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
                             const std::map<std::string, Tensor>& given,
                             std::map<std::string, Tensor>* initial) {
   check_options(options);
+  offer_output(graph, options);
   TrainingModel model;
   std::vector<std::string> chosen;
   {

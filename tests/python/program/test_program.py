@@ -160,7 +160,9 @@ def test_what_is_trained_and_what_is_not_is_printed(tmp_path: Path) -> None:
     proto.graph.node.insert(0, helper.make_node("Sub", ["x", "mean"], ["centred"]))
     proto.graph.node[1].input[0] = "centred"
     proto.graph.node.append(helper.make_node("Sigmoid", ["y"], ["p"]))
-    proto.graph.output[0].name = "p"
+    proto.graph.node.append(helper.make_node("Clip", ["p", "low"], ["above"]))
+    proto.graph.output[0].name = "above"
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1e-7), "low"))
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(10, np.float32), "mean"))
     path = tmp_path / "linear.onnx"
     onnx.save(proto, path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import onnx.parser
 import pytest
 
@@ -24,14 +25,13 @@ def session(tail: str, loss: str, columns: int = 2) -> steep.TrainingSession:
 @pytest.mark.parametrize(
     ("tail", "loss"),
     [
-        ("y = Softmax(z)", CE),
+        ("y = Softmax<axis=0>(z)", CE),
         ("p = Softmax(z) c = Cast<to=1>(p) y = Clip(c, low, high)", CE),
         ("p = Softmax(z) a = Max(p, low) y = Min(high, a)", CE),
         ("p = Sigmoid(q) r = Sub(one, p) y = Concat<axis=1>(r, p)", CE),
         ("p = Sigmoid(q) r = Sub(unity, p) k = Concat<axis=1>(r, p) y = Cast<to=1>(k)", CE),
         ("p = Sigmoid(z) s = ReduceSum(p) y = Div(p, s)", CE),
         ("y = Sigmoid(z)", CE),
-        ("y = Sigmoid(z)", BCE),
         ("p = Sigmoid(z) c = Identity(p) y = Clip(c, low, high)", BCE),
         ("y = Softmax(z)", BCE),
     ],
@@ -50,6 +50,8 @@ def test_probabilities_under_a_loss_of_scores(tail: str, loss: str) -> None:
         ("r = Sub(one, q) y = Concat<axis=1>(r, z)", "mse"),
         ("p = Sigmoid(z) y = Mul(p, z)", CE),
         ("y = Softmax(z)", "mse"),
+        ("y = Softmax(z)", CE),
+        ("y = Sigmoid(z)", BCE),
         ("p = Sigmoid(q) y = Concat<axis=1>(p, q)", CE),
         ("p = Exp(z) s = ReduceMax(p) y = Div(p, s)", CE),
     ],
@@ -58,3 +60,38 @@ def test_scores_are_not_warned_of(tail: str, loss: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         session(tail, loss, 3 if "r, z" in tail else 2)
+
+
+@pytest.mark.parametrize(
+    ("tail", "loss"),
+    [
+        ("y = Softmax(z)", CE),
+        ("p = Softmax<axis=1>(z) y = Identity(p)", CE),
+        ("y = Sigmoid(z)", BCE),
+        ("h = Cast<to=11>(z) p = Sigmoid(h) y = Cast<to=1>(p)", BCE),
+    ],
+)
+def test_a_loss_of_scores_finds_them_behind_probabilities(tail: str, loss: str) -> None:
+    x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    label = np.arange(6) % 2 if loss == CE else (x[:, :2] > 0).astype(np.float32)
+    ours, scores = session(tail, loss), session("y = Identity(z)", loss)
+    for _ in range(3):
+        assert ours.step(x, label).loss == pytest.approx(scores.step(x, label).loss, rel=1e-6)
+    np.testing.assert_allclose(ours.weights()["w"], scores.weights()["w"], rtol=1e-6)
+    # what it returns stays what the file says
+    returned = ours.eval(x, label).outputs[0]
+    assert np.all((np.asarray(returned) > 0) & (np.asarray(returned) < 1))
+
+
+def test_a_value_within_the_model_can_be_trained_on() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    g (float[n,3] x) => (int64[n] best) <float[3,2] w = {1,2,3,4,5,6}>
+    { z = MatMul(x, w)  p = Softmax(z)  best = ArgMax<axis=1, keepdims=0>(p) }""")
+    x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    losses = [
+        steep.TrainingSession(model, loss=CE, output=name, optimizer="sgd").step(x, [0] * 6).loss
+        for name in ("p", "z")
+    ]
+    assert losses[0] == pytest.approx(losses[1])
+    with pytest.raises(steep.ModelError, match="another float value of the model"):
+        steep.TrainingSession(model, loss=CE, output="q")
