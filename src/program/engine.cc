@@ -43,6 +43,8 @@ Program::Program(Graph graph, ProgramOptions options) : impl_(std::make_unique<I
   forget_gradients(impl_->graph);
   impl_->graph.prune();
   impl_->whole = impl_->rows.split_off(impl_->graph, impl_->options);
+  // Of the numbers of rows that computed_rows() gives, one shape meets a few.
+  if (impl_->whole) impl_->options.cache_size *= 4;
   impl_->index();
 }
 
