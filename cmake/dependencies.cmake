@@ -30,13 +30,6 @@ find_package(dnnl 3.2 CONFIG REQUIRED HINTS ${dnnl_wheel})
 
 find_package(hwy 1.0 CONFIG REQUIRED)
 find_package(fmt CONFIG REQUIRED)
-# fmt's headers alone take two thirds of the time to compile most of our files; but a wheel must not
-# need a library that its user may lack.
-if(SKBUILD)
-  set(steep_fmt fmt::fmt-header-only)
-else()
-  set(steep_fmt fmt::fmt)
-endif()
 find_package(nlohmann_json 3 CONFIG REQUIRED)
 find_package(CLI11 2 CONFIG REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)

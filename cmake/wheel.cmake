@@ -1,30 +1,34 @@
-# What `pip install` puts where. oneDNN's wheel has its library in the environment's lib/. The
-# shared libraries that come from the system go to lib/steep, so that the wheel runs where they are
-# not installed.
+# What `pip install` puts where:
+#
+#   steep/_steep.*.so, steep/_steep.pyi   the extension
+#   steep/bin/steep                       the program; bin/steep of the environment starts it
+#   steep.libs/                           shared libraries that no system has
+#
+# oneDNN comes from a wheel that is there only while this one is built, so that it goes along. The
+# libraries of the build's system (protobuf, Highway, fmt, libgomp) are put beside it by auditwheel
+# (scripts/wheel): a wheel that stays on this machine needs no copies.
 
-foreach(library protobuf::libprotobuf-lite hwy::hwy)
-  # libNAME.so → libNAME.so.32.0.12, which the loader looks up as libNAME.so.32.
-  get_target_property(file ${library} LOCATION)
-  file(REAL_PATH ${file} file)
-  string(REGEX MATCH "lib[^/]+\\.so\\.[0-9]+" name ${file})
-  install(FILES ${file} DESTINATION ${SKBUILD_DATA_DIR}/lib/steep RENAME ${name})
-endforeach()
+get_target_property(dnnl_file DNNL::dnnl LOCATION)
+file(REAL_PATH ${dnnl_file} dnnl_file)
+string(REGEX MATCH "lib[^/]+\\.so\\.[0-9]+" dnnl_name ${dnnl_file})  # as the loader looks it up
+install(FILES ${dnnl_file} DESTINATION steep.libs RENAME ${dnnl_name})
 
-# What the binaries link and contain (PEP 770).
+# What the binaries link and contain (PEP 770), and the licence of each part.
 execute_process(
   COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/sbom.py
-          ${PROJECT_BINARY_DIR}/sbom.cdx.json COMMAND_ERROR_IS_FATAL ANY)
+          ${PROJECT_BINARY_DIR}/sbom.cdx.json ${PROJECT_BINARY_DIR}/licenses
+          COMMAND_ERROR_IS_FATAL ANY)
 install(FILES ${PROJECT_BINARY_DIR}/sbom.cdx.json DESTINATION ${SKBUILD_METADATA_DIR}/sboms)
+install(DIRECTORY ${PROJECT_BINARY_DIR}/licenses/ DESTINATION ${SKBUILD_METADATA_DIR}/licenses)
 
 if(TARGET _steep)
   install(TARGETS _steep LIBRARY DESTINATION steep)
   install(FILES ${extension_stub} DESTINATION steep)
-  # From lib/pythonX.Y/site-packages/steep to lib; the last one is for `pip install --target`.
-  set_target_properties(
-    _steep PROPERTIES INSTALL_RPATH
-                      "$ORIGIN/../../../steep;$ORIGIN/../../..;$ORIGIN/../lib/steep;$ORIGIN/../lib")
+  set_target_properties(_steep PROPERTIES INSTALL_RPATH "$ORIGIN/../steep.libs")
 endif()
 if(TARGET steep)
-  install(TARGETS steep RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR})
-  set_target_properties(steep PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/steep;$ORIGIN/../lib")
+  install(TARGETS steep RUNTIME DESTINATION steep/bin)
+  install(PROGRAMS ${PROJECT_SOURCE_DIR}/packaging/steep.py DESTINATION ${SKBUILD_SCRIPTS_DIR}
+          RENAME steep)
+  set_target_properties(steep PROPERTIES INSTALL_RPATH "$ORIGIN/../../steep.libs")
 endif()

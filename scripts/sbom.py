@@ -1,8 +1,8 @@
 """Writes the software bill of materials: what Steep's binaries link or contain (CycloneDX 1.6).
 
-usage: python scripts/sbom.py FILE
+usage: python scripts/sbom.py FILE [FOLDER]
 
-Versions are those of the packages that a build on this machine uses: Python's, Debian's. Equal
+FOLDER receives the texts of the parts' licences, as their packages have them. Versions are those of the packages that a build on this machine uses: Python's, Debian's. Equal
 packages make equal files: no time, no serial number.
 """
 
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
+import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +35,17 @@ class Part:
 PARTS = (
     Part("ONNX", "pypi:onnx", "Apache-2.0", "compiled in"),
     Part("Protocol Buffers", "deb:libprotobuf-dev", "BSD-3-Clause", "shared library, shipped"),
-    Part("oneDNN", "pypi:onednn-devel-cpu-gomp", "Apache-2.0", "shared library"),
+    Part("oneDNN", "pypi:onednn-devel-cpu-gomp", "Apache-2.0", "shared library, shipped"),
     Part("Highway", "deb:libhwy-dev", "Apache-2.0", "shared library, shipped"),
-    Part("{fmt}", "deb:libfmt-dev", "MIT", "compiled in"),
+    Part("{fmt}", "deb:libfmt-dev", "MIT", "shared library, shipped"),
     Part("JSON for Modern C++", "deb:nlohmann-json3-dev", "MIT", "compiled in"),
     Part("CLI11", "deb:libcli11-dev", "BSD-3-Clause", "compiled in"),
     Part("nanobind", "pypi:nanobind", "BSD-3-Clause", "compiled in"),
     Part("tsl::robin_map", "", "MIT", "compiled in", inside="nanobind"),
     Part("zlib", "deb:zlib1g-dev", "Zlib", "shared library"),
-    Part("libgomp", "deb:libgomp1", "GPL-3.0-only WITH GCC-exception-3.1", "shared library"),
+    Part(
+        "libgomp", "deb:libgomp1", "GPL-3.0-only WITH GCC-exception-3.1", "shared library, shipped"
+    ),
     Part("libstdc++", "deb:libstdc++6", "GPL-3.0-only WITH GCC-exception-3.1", "shared library"),
 )
 
@@ -62,6 +66,42 @@ def version_of(package: str) -> str | None:
             return None
         return answer.stdout.strip() or None
     return None
+
+
+# Where packages keep what their copyright notes only name, and what is no licence file by its name.
+COMMON = Path("/usr/share/common-licenses")
+LICENCE_FILES = re.compile(r"licen[cs]e|copying|notice|third-party-programs", re.IGNORECASE)
+
+
+def licence_files(part: Part) -> list[Path]:
+    """The files of a part's package that say under which terms it may be passed on."""
+    kind, _, name = part.package.partition(":")
+    if kind == "pypi":
+        files = importlib.metadata.distribution(name).files or []
+        found = [f for f in files if LICENCE_FILES.match(f.name) and f.suffix in ("", ".txt")]
+        # oneDNN's are in the package of its library, which the one of its headers needs
+        if not found and "-devel" in name:
+            return licence_files(replace(part, package=part.package.replace("-devel", "")))
+        return [Path(str(f.locate())) for f in found]
+    if kind == "deb":
+        copyright_note = Path("/usr/share/doc", name, "copyright")
+        gpl = [COMMON / "GPL-3"] if part.licence.startswith("GPL-3") else []
+        return [f for f in [copyright_note, *gpl] if f.is_file()]
+    return []
+
+
+def write_licences(folder: Path) -> None:
+    """Copy the texts of all parts into folders of their names."""
+    for part in PARTS:
+        if part.inside:  # NOTICE has its text
+            continue
+        files = licence_files(part)
+        if not files:
+            print(f"note: no licence file of {part.name} on this machine; NOTICE has its terms")
+        for file in files:
+            into = folder / re.sub(r"[^\w.+-]+", "_", part.name).strip("_")
+            into.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, into / file.name)
 
 
 def component(part: Part) -> dict[str, Any]:
@@ -115,6 +155,8 @@ def bill() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         raise SystemExit(__doc__)
     Path(sys.argv[1]).write_text(json.dumps(bill(), indent=2) + "\n")
+    if len(sys.argv) == 3:
+        write_licences(Path(sys.argv[2]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import signal
 import sys
@@ -10,15 +9,9 @@ from pathlib import Path
 
 
 def _program() -> Path | None:
-    """Find the program: what pip noted when it installed it, or a checkout's build."""
+    """Find the program: a wheel has it in the package, a checkout in its build."""
     here = Path(__file__).resolve().parent
-    found = []
-    for distribution in importlib.metadata.distributions(name="steep"):
-        if Path(str(distribution.locate_file("steep"))).resolve() == here:
-            files = distribution.files or []
-            found += [Path(str(f.locate())) for f in files if f.parts[-2:] == ("bin", "steep")]
-    found += [here.parent / "bin/steep"]  # pip install --target
-    found += [here.parents[1] / "build/release/steep"]
+    found = [here / "bin/steep", here.parents[1] / "build/release/steep"]
     return next((p for p in found if p.is_file() and os.access(p, os.X_OK)), None)
 
 
