@@ -29,6 +29,7 @@ STEEP_MORE_BINDINGS(STEEP_DECLARE)
 
 NB_MODULE(_steep, m) {
   m.doc() = "Steep's engine. Use the package `steep`; this module is its compiled part.";
+  m.attr("__version__") = STEEP_VERSION;  // steep/extension.py compares
   // PyTorch keeps the graph of a loss that is still in use when the process ends, and with it
   // objects of ours; nanobind would tell the user of leaks.
   nanobind::set_leak_warnings(false);

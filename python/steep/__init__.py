@@ -22,12 +22,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from steep import backends
+from steep import backends, extension
 from steep._steep import Limits, Tensor
 from steep.errors import (
     CheckpointError,
     DataError,
     Error,
+    InstallationError,
     InternalError,
     IoError,
     ModelError,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from steep.trainers.ort_trainer import IODescription, ModelDescription, ORTTrainer
     from steep.trainers.trainer import trainer
 
-__version__ = "0.1.0"
+__version__ = extension.VERSION
 
 # Names that need PyTorch: imported when first asked for.
 _LAZY = {
@@ -74,6 +75,7 @@ __all__ = [
     "GraphOptimizationLevel",
     "IODescription",
     "InferenceSession",
+    "InstallationError",
     "InternalError",
     "IoError",
     "Limits",

@@ -10,6 +10,7 @@ __all__ = [
     "CheckpointError",
     "DataError",
     "Error",
+    "InstallationError",
     "InternalError",
     "IoError",
     "ModelError",
@@ -101,6 +102,10 @@ class OutOfMemoryError(Error, MemoryError):
 
 class IoError(Error, OSError):
     """A file could not be read or written."""
+
+
+class InstallationError(Error, ImportError):
+    """The compiled part of Steep is missing, cannot be loaded, or is of another version."""
 
 
 class InternalError(Error):

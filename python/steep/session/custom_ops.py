@@ -6,8 +6,6 @@ import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import onnx
-
 from steep import _steep
 from steep.errors import ModelError
 
@@ -145,6 +143,8 @@ def _serialised(function: Any) -> bytes:
     if isinstance(function, bytes):
         return function
     if isinstance(function, str):
+        import onnx.parser
+
         try:
             proto: _Serialisable = onnx.parser.parse_function(function)
         except onnx.parser.ParseError as error:

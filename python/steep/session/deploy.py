@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 from steep import _steep
 from steep.session.source import ModelProto, source_of
 
@@ -42,6 +40,8 @@ def model_for_inference(
         IoError: it cannot be written; then what was at ``path`` is as it was.
         TypeError: ``path`` with a model that is none.
     """
+    import onnx  # here: the package is imported in half of the time without it
+
     if path is not None:
         if not isinstance(model, str | os.PathLike):
             raise TypeError("model_for_inference(model, path): the model is a path, too")

@@ -6,8 +6,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import onnx
-
 from steep import _steep
 from steep.session.source import ModelProto, source_of
 
@@ -53,6 +51,8 @@ def grad(
         ModelError: a name is unknown, an operator on the way has no gradient (all are listed), or
             one cannot be said in ONNX.
     """
+    import onnx  # here: the package is imported in half of the time without it
+
     serialised = _steep.gradient_model(
         source_of(model), list(wrt), list(outputs or ()), limits=limits
     )

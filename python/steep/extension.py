@@ -1,0 +1,89 @@
+"""The compiled part, ``steep._steep``: found, loaded, and of the version of these files.
+
+Importing this module is the check: it raises ``InstallationError`` before anything else of Steep
+is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sysconfig
+from pathlib import Path
+
+from steep.errors import InstallationError
+
+VERSION = "0.1.0"
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+def _remedy() -> str:
+    checkout = PACKAGE.parents[1]
+    if not (checkout / "CMakeLists.txt").is_file():
+        return "install the wheel again: pip install --force-reinstall FILE"
+    from importlib.metadata import distributions
+
+    build = f"make -C {checkout} build"
+    for distribution in distributions(name="steep"):
+        installed = Path(str(distribution.locate_file("steep")))
+        if installed.is_dir() and installed.resolve() != PACKAGE:
+            return f"{build}; or take {PACKAGE.parent} from PYTHONPATH, to use {installed}"
+    return build
+
+
+def _not_found() -> InstallationError:
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    others = ", ".join(sorted(path.name for path in PACKAGE.glob("_steep.*.so")))
+    return InstallationError(
+        "The compiled part of Steep is missing."
+        if not others
+        else "The compiled part of Steep is for another Python.",
+        node=str(PACKAGE),
+        expected=f"_steep{suffix} or _steep.abi3.so",
+        received=others or "none",
+        remedy=_remedy(),
+    )
+
+
+def _not_loaded(reason: str) -> InstallationError:
+    what, remedy = "The compiled part of Steep cannot be loaded.", _remedy()
+    if "cannot open shared object file" in reason:
+        what = "A shared library that Steep needs is missing."
+    elif "undefined symbol" in reason:
+        what = "A shared library that Steep needs is another version than it was built with."
+    elif "version `" in reason:  # GLIBC_2.34, GLIBCXX_3.4.29, …
+        what = "A library of this system is older than the one that Steep was built with."
+        remedy = "build Steep on this system: pip install . in a checkout"
+    return InstallationError(what, node=str(PACKAGE), received=reason, remedy=remedy)
+
+
+def require(version: str) -> None:
+    """Load the compiled part and compare its version.
+
+    Args:
+        version: what it has to be.
+
+    Raises:
+        InstallationError: it is not there, for another Python, cannot be loaded, or is of another
+            version.
+    """
+    try:
+        extension = importlib.import_module("steep._steep")
+    except ModuleNotFoundError as error:
+        if error.name != "steep._steep":
+            raise
+        raise _not_found() from None
+    except ImportError as error:
+        raise _not_loaded(str(error)) from error
+    found = getattr(extension, "__version__", "one that does not say")
+    if found != version:
+        raise InstallationError(
+            "The compiled part of Steep and its Python files are of different versions.",
+            node=str(extension.__file__),
+            expected=f"version {version}",
+            received=f"version {found}",
+            remedy=_remedy(),
+        )
+
+
+require(VERSION)
