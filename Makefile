@@ -1,3 +1,4 @@
+# make wheel   a package to install with pip, here or on another machine
 # make demo    train the example transformer language model (DATA=folder, SHORT=1)
 # make test    build everything, run every test and the lint checks
 # make help    the other targets
@@ -20,7 +21,7 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build test test-all test-cpp test-py patterns torch-versions op_db install lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators bench growth clean
+.PHONY: help setup build test test-all test-cpp test-py patterns torch-versions op_db wheel sdist install lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators bench growth clean
 
 help: ## list the targets
 	@grep -E '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -68,6 +69,16 @@ torch-versions: build ## tests of capture with other releases of PyTorch (6 GB a
 
 op_db: build ## PyTorch's own operator database, by dtype and with extents that change (hours)
 	@$(bin)/python scripts/op_db.py $(if $(ONLY),--only $(ONLY)) $(if $(DTYPES),--dtypes $(DTYPES))
+
+# Another Python of your own, for the wheel of all from 3.12 on: make wheel WHEEL_PYTHONS=python3.12
+WHEEL_PYTHONS ?= $(CURDIR)/$(bin)/python
+wheel: setup ## dist/steep-*.whl, for Linux machines without a compiler, tried in a new environment
+	@JOBS=$(JOBS) scripts/wheel $(WHEEL_PYTHONS)
+
+sdist: setup ## dist/steep-*.tar.gz, the sources that pip builds as it builds a checkout
+	@$(step) build/sdist.log "sources" $(bin)/python -c \
+	  'from scikit_build_core.build import build_sdist; build_sdist("dist")'
+	@ls dist/steep-*.tar.gz
 
 PREFIX ?= /usr/local
 install: build ## the program and the library for C and C++, into PREFIX
@@ -121,7 +132,12 @@ attack: build ## hours of attacks, with a table of what they found: ATTACKS="sav
 sbom: setup ## build/sbom.cdx.json: what the binaries link and contain (CycloneDX)
 	@mkdir -p build && $(bin)/python scripts/sbom.py build/sbom.cdx.json
 
-demo: build-program ## train the transformer language model: DATA=folder, SHORT=1 for a few steps
+.PHONY: demo-says
+demo-says:
+	@echo "This builds Steep (12 to 25 minutes on two cores the first time, later only what changed)"
+	@echo "and trains for $(if $(SHORT),a few steps,two minutes at most; SHORT=1 trains for a few steps)."
+
+demo: demo-says build-program ## train the transformer language model: DATA=folder, SHORT=1 for a few steps
 	@$(bin)/python examples/transformer_lm/train.py --out runs/transformer_lm \
 	  $(if $(DATA),--data "$(DATA)") $(if $(SHORT),--short)
 

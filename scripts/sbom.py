@@ -2,8 +2,9 @@
 
 usage: python scripts/sbom.py FILE [FOLDER]
 
-FOLDER receives the texts of the parts' licences, as their packages have them. Versions are those of the packages that a build on this machine uses: Python's, Debian's. Equal
-packages make equal files: no time, no serial number.
+FOLDER receives the texts of the parts' licences, as their packages have them. Versions are those
+of the packages that a build on this machine uses: Python's, Debian's. Equal packages make equal
+files: no time, no serial number.
 """
 
 from __future__ import annotations
