@@ -21,7 +21,8 @@ DIGITS = ROOT / "examples" / "digits_mlp"
 def wheel() -> Path:
     if "STEEP_WHEEL" in os.environ:
         return Path(os.environ["STEEP_WHEEL"])
-    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    minor = sys.version_info[1]
+    tag = "cp312-abi3" if minor >= 12 else f"cp3{minor}-cp3{minor}"
     found = sorted((ROOT / "dist").glob(f"steep-{steep.__version__}-{tag}-*.whl"))
     assert found, "no wheel for this Python in dist/: run `make wheel`"
     return found[-1]
