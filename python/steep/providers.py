@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -20,7 +18,6 @@ Providers = Sequence[str | tuple[str, Mapping[str, Any]]]
 """Names, or names with options, in the order in which a node is offered to them."""
 
 _GROUP = "steep.providers"
-_local = threading.local()
 
 
 def register_provider(path: str | os.PathLike[str]) -> str:
@@ -107,19 +104,3 @@ def choices_of(providers: Providers | None) -> list[_steep.ProviderChoice]:
 
 def _text(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
-
-
-@contextlib.contextmanager
-def running_on(choices: Sequence[_steep.ProviderChoice]) -> Iterator[None]:
-    """Within, graphs that this thread brings in run there."""
-    before = current()
-    _local.choices = list(choices)
-    try:
-        yield
-    finally:
-        _local.choices = before
-
-
-def current() -> list[_steep.ProviderChoice]:
-    """Return the choices of the innermost ``running_on`` of this thread."""
-    return getattr(_local, "choices", [])

@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any, Protocol
 
 import torch
@@ -56,6 +57,7 @@ from steep.graph.flops import Arithmetic
 from steep.graph.partition import bring_in_parts
 from steep.lowering.aliasing import told_apart
 from steep.lowering.autograd_grad import slopes
+from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import in_pytorch
 from steep.lowering.lower import CannotLower, turn
 from steep.lowering.ops import autograd_function
@@ -64,7 +66,7 @@ from steep.lowering.ops.recurrent import kept_whole
 from steep.lowering.reasons import cut, is_users, noted, operation, place, said, whole
 from steep.patching.restore import transforms_left, unlogged
 from steep.patching.signals import Held, deliver_signals
-from steep.providers import choices_of, running_on
+from steep.providers import choices_of
 from steep.verify.verified_graph import VerifiedPiece, bring_in_verified, wanted
 
 log = logging.getLogger("steep")
@@ -114,6 +116,28 @@ class Runs(Protocol):
         """Return what the captured graph's output node gives."""
 
 
+class _Call(threading.local):
+    """What a thread's call of a captured module tells the graphs that are made in it, and they it.
+
+    Attributes:
+        arguments: what the module was called with; none after the call.
+        training: the mode of the module that a graph is made of.
+        place: FILE:LINE of the function that a graph is made of.
+        because: the condition of an earlier graph that no longer held.
+        ran: whether anything ran in the engine, or was to.
+        failed: the functions that PyTorch's tracer failed at, and why.
+    """
+
+    arguments: Sequence[Any] = ()
+    training = False
+    place = ""
+    because = ""
+    ran = False
+
+    def __init__(self) -> None:
+        self.failed: list[tuple[CodeType, str]] = []
+
+
 class Capture:
     """A backend of ``torch.compile``: runs each graph in the engine, else in PyTorch.
 
@@ -121,7 +145,7 @@ class Capture:
         precision: "fp32", "bf16" or "fp16"; by default what autocast says where a graph is made.
         strict: raise ModelError for a graph that the engine cannot run.
         record: is told how each graph came about, those of PyTorch too.
-        make: makes of a graph in ONNX, and a precision, what runs it.
+        make: makes of a graph in ONNX what runs it.
         otherwise: what lets PyTorch run the rest, for errors.
         verify: compare the first step of each graph that is a ``Piece`` with PyTorch's; None: as
             ``STEEP_VERIFY`` says.
@@ -134,7 +158,7 @@ class Capture:
         *,
         strict: bool = False,
         record: Callable[[ExportReport], None] = lambda report: None,
-        make: Callable[[Lowered, str], Runs] = Piece,
+        make: Callable[[Lowered], Runs] = Piece,
         otherwise: str = 'fallback="parts"',
         verify: bool | None = None,
         providers: Sequence[ProviderChoice] = (),
@@ -146,7 +170,7 @@ class Capture:
         self.strict = strict
         self.record = record
         self.verify = verify
-        self.local = threading.local()
+        self.local = _Call()
         self.said: set[str] = set()
         self.pieces: weakref.WeakSet[Runs] = weakref.WeakSet()  # while PyTorch keeps their graphs
 
@@ -158,34 +182,33 @@ class Capture:
         start = time.perf_counter()
         refused: list[CannotLower] = []
         pieces: list[Runs] = []
-        precision = self.precision()
-        verified = self.make is Piece and wanted(self.verify)
-        bring = bring_in_verified if verified else bring_in
+        context = CaptureContext.of_this_call(
+            self.precision(), self.providers, verify=self.make is Piece and wanted(self.verify)
+        )
+        bring = bring_in_verified if context.verify else bring_in
         deliver_signals()
         captured = copy_graph(graph_module)
         reason = ""
         try:
-            with turn(), running_on(self.providers):
+            with turn():
                 try:
-                    if verified:
-                        made: Runs = bring_in_verified(graph_module, examples, precision)
+                    if context.verify:
+                        made: Runs = bring_in_verified(graph_module, examples, context)
                     else:
-                        made = say(graph_module, examples, lambda said: self.make(said, precision))
+                        made = say(graph_module, examples, context, self.make)
                     pieces = [made]
                     call: Callable[..., Any] = made
                 except CannotLower as e:
                     if self.strict:
                         raise
-                    call, parts, refused = bring_in_parts(
-                        graph_module, examples, precision, e, bring
-                    )
+                    call, parts, refused = bring_in_parts(graph_module, examples, context, e, bring)
                     pieces = [*parts]
         except NothingToRun:
             return in_pytorch(graph_module)
         except CannotLower as e:
             reason = str(e)
             if not e.place:
-                reason += f" ({getattr(self.local, 'place', '')}): {operation(reason)}"
+                reason += f" ({self.local.place}): {operation(reason)}"
             if self.strict:
                 raise ModelError(
                     "A part of the module cannot run in the engine.",
@@ -200,11 +223,11 @@ class Capture:
                     ExportReport(
                         "PyTorch" if reason else "dynamo",
                         reason,
-                        getattr(self.local, "training", False),
+                        self.local.training,
                         time.perf_counter() - start,
                         cached=all(piece.lowered.cached for piece in pieces) and not reason,
-                        place=getattr(self.local, "place", ""),
-                        because=getattr(self.local, "because", ""),
+                        place=self.local.place,
+                        because=self.local.because,
                         operators=sum(piece.lowered.operators for piece in pieces),
                         in_torch=tuple(dict.fromkeys(str(why) for why in refused)),
                         arithmetic=Arithmetic(
@@ -261,7 +284,7 @@ class Captured:
         record: Callable[[ExportReport], None],
         *,
         whole: bool,
-        make: Callable[[Lowered, str], Runs] = Piece,
+        make: Callable[[Lowered], Runs] = Piece,
         otherwise: str = 'fallback="parts"',
         first: Sequence[torch.Size] | None = None,
         verify: bool | None = None,
@@ -425,7 +448,7 @@ class Captured:
         except (Unsupported, UserError) as e:
             raise self._not_one_graph(cut(str(e), e.real_stack)) from e
         finally:
-            local.arguments = []
+            local.arguments = ()
             self.has_run |= local.ran
         return result, local.ran
 

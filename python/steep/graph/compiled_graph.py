@@ -20,10 +20,10 @@ from steep.graph.autograd_reach import connected
 from steep.graph.gradient_order import by_arrival, in_order
 from steep.graph.raise_checks import raise_where, take_checks
 from steep.graph.saved_memory import kept_memory
-from steep.lowering import cache
 from steep.lowering.aliasing import first_writer, hint, memory_named, memory_of, written_by
-from steep.lowering.autocast_regions import narrow_arguments, widen
+from steep.lowering.autocast_regions import narrow_arguments, regions_of, widen
 from steep.lowering.autograd_grad import write_slopes
+from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import CAPTURED_AS, write_out
 from steep.lowering.literal_tensors import literal_for
 from steep.lowering.lower import lower, outputs_of, refusal
@@ -39,25 +39,28 @@ from steep.lowering.unsupported import (
     refuse_writes_of_backward,
 )
 from steep.onnx_graph.gradient_reach import reached
-from steep.onnx_graph.rewrite_hook import rewritten
 from steep.patching.signals import deliver_signals
-from steep.providers import current
 
 log = logging.getLogger("steep")
 
 
-def bring_in(graph_module: torch.fx.GraphModule, examples: Sequence[Any], precision: str) -> Piece:
+def bring_in(
+    graph_module: torch.fx.GraphModule, examples: Sequence[Any], context: CaptureContext
+) -> Piece:
     """Return what runs a captured graph on the values of its placeholders.
 
     Raises:
         NothingToRun: it computes nothing.
         CannotLower: it cannot be brought in.
     """
-    return say(graph_module, examples, lambda lowered: Piece(lowered, precision))
+    return say(graph_module, examples, context, Piece)
 
 
 def say(
-    graph_module: torch.fx.GraphModule, examples: Sequence[Any], make: Callable[[Lowered], Made]
+    graph_module: torch.fx.GraphModule,
+    examples: Sequence[Any],
+    context: CaptureContext,
+    make: Callable[[Lowered], Made],
 ) -> Made:
     """Return what ``make`` makes of a captured graph in ONNX; raise as ``bring_in``.
 
@@ -68,7 +71,7 @@ def say(
     fixed: frozenset[str] | None = frozenset()
     while True:
         try:
-            return _make(graph_module, examples, fixed, make)
+            return _make(graph_module, examples, context, fixed, make)
         except NothingToRun:
             raise
         except Exception as e:  # the exporter and the engine raise whatever went wrong inside them
@@ -86,19 +89,20 @@ def say(
 def _make(
     graph_module: torch.fx.GraphModule,
     examples: Sequence[Any],
+    context: CaptureContext,
     fixed: frozenset[str] | None,
     make: Callable[[Lowered], Made],
 ) -> Made:
     """Say a captured graph in ONNX, and make something of it; anew where the cache's is no use."""
-    lowered = Lowered(copy_graph(graph_module), examples, fixed)
+    lowered = Lowered(copy_graph(graph_module), examples, context, fixed)
     try:
         return make(lowered)
     except Exception as e:
         if not lowered.cached:
             raise
         log.warning("ignoring a graph of the cache that cannot be used: %s", e)
-    with cache.unread():
-        return make(Lowered(copy_graph(graph_module), examples, fixed))
+    anew = dataclasses.replace(context, read_cache=False)
+    return make(Lowered(copy_graph(graph_module), examples, anew, fixed))
 
 
 _DATA = "steep.data"  # of a detach() that the module calls .data
@@ -119,24 +123,26 @@ class Lowered:
         self,
         graph_module: torch.fx.GraphModule,
         examples: Sequence[Any],
+        context: CaptureContext,
         fixed: frozenset[str] | None = frozenset(),
     ) -> None:
+        self.context = context
         self.graph = graph = graph_module.graph
         self.kept = _take_sizes_from_tensors(graph)
-        self.numbers = Numbers(graph, fixed)
+        self.numbers = Numbers(graph, fixed, context.fake_mode)
         refuse_overlaps(graph)
-        refuse_mixed_products(graph)
+        refuse_mixed_products(graph, regions_of(graph, context), context)
         refuse_writes_of_backward(graph_module)
         write_slopes(graph)
         write_out(graph)
-        narrow = narrow_arguments(graph) if torch.is_autocast_enabled("cpu") else []
+        narrow = narrow_arguments(graph) if context.autocast_enabled else []
         (end,) = (n for n in graph.nodes if n.op == "output")
         self.single = not isinstance(end.args[0], (tuple, list))
         self.checks, values = take_checks(graph)
         outputs = [*values, *outputs_of(end)]
         results, self.computed = _results(graph, outputs, self.numbers.results)
         self.results, self.looked_at = results[len(values) :], results[: len(values)]
-        refuse_histories(graph, self.computed)
+        refuse_histories(graph, self.computed, context)
         refuse_complex(graph, self.computed)
         fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
         for fake, i in zip(fakes, self.kept, strict=False):  # numbers follow
@@ -148,7 +154,10 @@ class Lowered:
         end.args = (tuple(self.computed),)
         self.numbers.leave()
         graph_module.recompile()
-        self.model, written, self.draws, self.cached = lower(graph_module, fakes)
+        regions = regions_of(graph, context)  # anew: transforms are written out by now
+        made = lower(graph_module, fakes, regions, context)
+        self.model, self.draws, self.cached = made.model, made.draws, made.cached
+        written = made.written
         if not self.model.graph.node:
             raise NothingToRun
         self.fakes = fakes
@@ -225,13 +234,13 @@ Made = TypeVar("Made")
 class Piece:
     """A captured graph in the engine."""
 
-    def __init__(self, lowered: Lowered, precision: str) -> None:
+    def __init__(self, lowered: Lowered) -> None:
         deliver_signals()
         self.lowered = lowered
-        fakes, inputs = lowered.fakes, lowered.inputs
-        model = rewritten(lowered.model)
+        context, fakes, inputs = lowered.context, lowered.fakes, lowered.inputs
+        model = lowered.model if context.rewrite is None else context.rewrite(lowered.model)
         wanted = []
-        if torch.is_grad_enabled():
+        if context.grad_mode:
             reach, joined = reached(model.graph), set().union(*lowered.connected)
             asked = [i for i in inputs if fakes[i].requires_grad]
             wanted = [i for i in asked if i in joined or f"arg_{i}" in reach]
@@ -241,8 +250,8 @@ class Piece:
             inputs,
             len(fakes),
             tuple(by_arrival(lowered.graph, wanted)),
-            precision=precision,
-            providers=current(),
+            precision=context.precision,
+            providers=context.providers,
             connected=lowered.connected if wanted else (),
             kept_inputs=lowered.kept_inputs,
             kept_results=lowered.kept_results,
@@ -255,7 +264,7 @@ class Piece:
 
     def _check_history(self) -> None:
         """Raise where a gradient would get lost, or reach what forward writes by another way."""
-        if not torch.is_grad_enabled():
+        if not self.lowered.context.grad_mode:
             return
         lowered, constant = self.lowered, self.call.constant_results
         refuse_sparse(lowered.graph)

@@ -13,10 +13,11 @@ from torch.fx.passes.split_module import split_module
 from torch.utils._pytree import tree_leaves
 
 from steep.graph.compiled_graph import NothingToRun, Piece, bring_in
+from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import in_pytorch, transforms
 from steep.lowering.lower import CannotLower
 
-Bring = Callable[[torch.fx.GraphModule, Sequence[Any], str], Piece]
+Bring = Callable[[torch.fx.GraphModule, Sequence[Any], CaptureContext], Piece]
 
 _ROUNDS = 16  # of looking for what cannot be brought in
 _HOOKS = {"register_hook", torch.Tensor.register_hook, register_hook_op}
@@ -28,7 +29,7 @@ _OF_MEMORY = {"as_strided", "as_strided_copy", "as_strided_scatter", "resize", "
 def bring_in_parts(
     graph_module: torch.fx.GraphModule,
     examples: Sequence[Any],
-    precision: str,
+    context: CaptureContext,
     first: CannotLower,
     bring: Bring = bring_in,
 ) -> tuple[Callable[..., Any], list[Piece], list[CannotLower]]:
@@ -44,14 +45,14 @@ def bring_in_parts(
         known_before = {*refused}
         for e in found:
             at = _operation(graph_module, e.node) or _transform_in(graph_module)
-            if not at or at in known_before or _must_stay_whole(graph_module, at):
+            if not at or at in known_before or _must_stay_whole(graph_module, at, context):
                 raise e
-            around = _region_around(graph_module.graph, at)
+            around = _region_around(graph_module.graph, at, context.grad_mode)
             around = around or _transform_around(graph_module, at)
             for name in (*around, *_of_unnamed_extents(graph_module.graph)):
                 refused.setdefault(name, _as_of(e, name))
         parts = _split(graph_module, frozenset(refused))
-        pieces, found = _bring_in_all(parts, known, precision, frozenset(refused), bring)
+        pieces, found = _bring_in_all(parts, known, context, frozenset(refused), bring)
         if found:
             continue
         if not pieces:
@@ -164,7 +165,7 @@ def _taken_from(n: torch.fx.Node) -> torch.fx.Node | None:
 def _bring_in_all(
     parts: torch.fx.GraphModule,
     known: dict[str, Any],
-    precision: str,
+    context: CaptureContext,
     refused: frozenset[str],
     bring: Bring,
 ) -> tuple[list[Piece], list[CannotLower]]:
@@ -181,7 +182,7 @@ def _bring_in_all(
         given = [n for n in part.graph.nodes if n.op == "placeholder"]
         examples = [known.get(n.name, n.meta["example_value"]) for n in given]
         try:
-            pieces.append(bring(part, examples, precision))
+            pieces.append(bring(part, examples, context))
         except NothingToRun:
             setattr(parts, name, _Run(in_pytorch(part)))
             continue
@@ -223,20 +224,21 @@ def _placeholders(graph_module: torch.fx.GraphModule) -> list[str]:
     return [n.name for n in graph_module.graph.nodes if n.op == "placeholder"]
 
 
-def _must_stay_whole(graph_module: torch.fx.GraphModule, at: str) -> bool:
+def _must_stay_whole(graph_module: torch.fx.GraphModule, at: str, context: CaptureContext) -> bool:
     """Would it mean something else between two parts?"""
     (n,) = (n for n in graph_module.graph.nodes if n.name == at)
     name = n.target if isinstance(n.target, str) else n.target.__name__
-    apart = at in _in_regions(graph_module.graph) and not _region_around(graph_module.graph, at)
+    graph, outside = graph_module.graph, context.grad_mode
+    apart = at in _in_regions(graph, outside) and not _region_around(graph, at, outside)
     return apart or name.strip("_") in _OF_MEMORY
 
 
-def _region_around(graph: torch.fx.Graph, at: str) -> list[str]:
+def _region_around(graph: torch.fx.Graph, at: str, outside: bool) -> list[str]:
     """Return the operations of the region of a mode of gradients around one, with what sets it.
 
-    PyTorch runs all of it. None, where the region is one of autocast, or does not end.
+    PyTorch runs all of it. None, where the region is one of autocast, or does not end. ``outside``
+    is the mode around the graph.
     """
-    outside = torch.is_grad_enabled()
     region: list[str] = []
     for n in graph.nodes:
         if n.target is torch.amp.autocast_mode._enter_autocast:
@@ -251,15 +253,17 @@ def _region_around(graph: torch.fx.Graph, at: str) -> list[str]:
     return []
 
 
-def within(graph: torch.fx.Graph) -> set[str]:
-    """Return the operations that mean something else outside of what is around them."""
-    return _in_regions(graph).union(*_transforms(graph))
+def within(graph: torch.fx.Graph, outside: bool) -> set[str]:
+    """Return the operations that mean something else outside of what is around them.
+
+    ``outside`` is the mode of gradients around the graph.
+    """
+    return _in_regions(graph, outside).union(*_transforms(graph))
 
 
-def _in_regions(graph: torch.fx.Graph) -> set[str]:
+def _in_regions(graph: torch.fx.Graph, outside: bool) -> set[str]:
     """Return the operations that a mode of gradients or of autocast holds for, and what sets it."""
     names: set[str] = set()
-    outside = torch.is_grad_enabled()
     gradients: Any = outside
     depth = 0
     for n in graph.nodes:

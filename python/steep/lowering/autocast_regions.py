@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch._guards import detect_fake_mode
 from torch.utils._pytree import tree_leaves
 
 from steep.lowering.aliasing import all_written_by, memory_of
+from steep.lowering.capture_context import CaptureContext
 
 _aten = torch.ops.aten
 _NARROW = (torch.bfloat16, torch.float16)
@@ -33,12 +34,13 @@ _BOUNDS = {torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exi
 _CASTS = {_aten._to_copy, _aten.to, _aten.type_as, _aten.copy, _aten.copy_}
 
 
-def regions(graph: torch.fx.Graph) -> dict[str, torch.dtype | None]:
-    """Return the operations of a captured graph in regions that are not as around the call.
+Regions = Mapping[str, torch.dtype | None]
+"""Names of operations, each with the type that its region narrows to; None without autocast."""
 
-    Each with the region's type; None without autocast.
-    """
-    around = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+
+def regions_of(graph: torch.fx.Graph, context: CaptureContext) -> Regions:
+    """Return the operations of a captured graph in regions that are not as around the call."""
+    around = context.autocast
     stack = [around]
     found: dict[str, torch.dtype | None] = {}
     entered: set[torch.fx.Node] = set()
@@ -47,7 +49,7 @@ def regions(graph: torch.fx.Graph) -> dict[str, torch.dtype | None]:
             device, dtype, enabled, *_ = n.args
             if device == "cpu":
                 entered.add(n)
-                stack.append((dtype or torch.get_autocast_dtype("cpu")) if enabled else None)
+                stack.append((dtype or context.autocast_dtype) if enabled else None)
         elif n.target is torch.amp.autocast_mode._exit_autocast:
             if n.args[0] in entered:
                 stack.pop()
@@ -58,13 +60,13 @@ def regions(graph: torch.fx.Graph) -> dict[str, torch.dtype | None]:
 
 def spell(
     graph: torch.fx.Graph,
-    of: dict[str, torch.dtype | None],
+    of: Regions,
     origin: Callable[[torch.fx.Node], torch.fx.Node | None],
 ) -> None:
     """Put casts into a graph of ATen; ``origin`` gives a node's in the captured graph.
 
-    What regions say holds, as ``regions`` returned it. The nodes that enter and leave them go, and
-    ``meta["val"]`` is what the casts make of it.
+    What regions say holds, as ``regions_of`` returned it. The nodes that enter and leave them go,
+    and ``meta["val"]`` is what the casts make of it.
     """
     for n in reversed(graph.nodes):
         if n.target in _BOUNDS:

@@ -25,8 +25,6 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextvars import ContextVar
 from pathlib import Path
 
 log = logging.getLogger("steep")
@@ -65,22 +63,9 @@ def folder() -> Path | None:
         return None
 
 
-_unread: ContextVar[bool] = ContextVar("_unread", default=False)
-
-
-@contextlib.contextmanager
-def unread() -> Iterator[None]:
-    """Within, in this thread, nothing is found: what is made is made anew, and stored."""
-    token = _unread.set(True)
-    try:
-        yield
-    finally:
-        _unread.reset(token)
-
-
 def load(key: str) -> bytes | None:
     """Return the bytes stored under a key (hexadecimal digits), or None."""
-    path = None if _unread.get() else _path(key)
+    path = _path(key)
     if path is None:
         return None
     content = _read(path)

@@ -7,20 +7,22 @@ extents: whatever is bound on the way is guarded as well. to_onnx.py says them i
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+import onnx
 import torch
 from torch._functorch.aot_autograd import aot_export_module
-from torch._guards import TracingContext
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._pytree import tree_leaves
 
 from steep.lowering.aliasing import all_written_by, written_by
-from steep.lowering.autocast_regions import regions, spell
+from steep.lowering.autocast_regions import Regions, spell
+from steep.lowering.capture_context import CaptureContext
 from steep.lowering.export_mode import quiet
 from steep.lowering.ops.autograd_function import Interpreter
 from steep.lowering.random_inputs import Draws, NotBefore, take_draws
@@ -48,13 +50,6 @@ def _enter_child() -> None:
 
 
 os.register_at_fork(after_in_child=_enter_child)
-
-
-def fake_mode() -> Any:
-    """Return the mode under which Dynamo is tracing."""
-    context = TracingContext.try_get()
-    assert context is not None and context.fake_mode is not None  # Dynamo's
-    return context.fake_mode
 
 
 def outputs_of(end: torch.fx.Node) -> list[Any]:
@@ -164,16 +159,35 @@ def line_of(at: torch.fx.Node | None) -> str:
     return ":".join(own[-1]) if own else ""
 
 
-def lower(
-    graph_module: torch.fx.GraphModule, fakes: list[torch.Tensor]
-) -> tuple[Any, list[int], Draws, bool]:
-    """Return the ONNX model, and whether it was cached.
+@dataclasses.dataclass(frozen=True)
+class OnnxGraph:
+    """A captured graph in ONNX.
 
-    Its inputs are called arg_0, arg_1 … by position: the graph's, and then what is to be drawn, as
-    returned. Its first outputs are to be written to those inputs that are returned.
+    Attributes:
+        model: its inputs are called arg_0, arg_1 … by position: the graph's, and then what is to be
+            drawn.
+        written: the inputs that its first outputs are to be written to, by position.
+        draws: what is drawn before each call.
+        cached: whether the cache had the model.
     """
-    mode = fake_mode()
-    of = regions(graph_module.graph)
+
+    model: onnx.ModelProto
+    written: list[int]
+    draws: Draws
+    cached: bool
+
+
+def lower(
+    graph_module: torch.fx.GraphModule,
+    fakes: list[torch.Tensor],
+    regions: Regions,
+    context: CaptureContext,
+) -> OnnxGraph:
+    """Return a captured graph in ONNX; ``fakes`` are what its placeholders stand for.
+
+    Raises CannotLower.
+    """
+    mode = context.fake_mode
     run = _Faithful(graph_module)
     with (
         Held() as held,
@@ -189,11 +203,11 @@ def lower(
             raise refusal(e, run.interpreter.at) from e
         _without_tokens(traced.graph, signature.input_tokens)
         names = [n.name for n in traced.graph.nodes if n.op == "placeholder"]
-        spell(traced.graph, of, lambda n: _origin_of(n, graph_module.graph))
+        spell(traced.graph, regions, lambda n: _origin_of(n, graph_module.graph))
         written = [names.index(n) for n in signature.user_inputs_to_mutate.values()]
         try:
             draws = take_draws(traced, fakes)
-            model, cached = to_onnx(traced, mode.shape_env)
+            model, cached = to_onnx(traced, mode.shape_env, read_cache=context.read_cache)
         except NotBefore as e:
             raise refusal(e, _origin(e.node, traced.graph, graph_module.graph)) from e
         except CannotSay as e:
@@ -204,7 +218,7 @@ def lower(
                     reason = f"{_NO_WORD} {operator}"
                     refused.others.append(CannotLower(reason, at.name, line_of(at)))
             raise refused from e
-    return model, written, draws, cached
+    return OnnxGraph(model, written, draws, cached)
 
 
 def _without_tokens(graph: torch.fx.Graph, names: list[str]) -> None:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from steep.lowering.lower import fake_mode, outputs_of
+from steep.lowering.lower import outputs_of
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool}
@@ -62,7 +63,9 @@ class Numbers:
     ``results`` says which of the numbers are results of the graph: by node, their positions.
     """
 
-    def __init__(self, graph: torch.fx.Graph, fixed: frozenset[str] | None) -> None:
+    def __init__(
+        self, graph: torch.fx.Graph, fixed: frozenset[str] | None, fake_mode: FakeTensorMode
+    ) -> None:
         self._given: list[torch.dtype] = []
         self.results: dict[torch.fx.Node, int] = {}
         self._calculated = self._calculation = None
@@ -83,7 +86,7 @@ class Numbers:
                 with graph.inserting_after(last):
                     last = graph.placeholder(f"{node.name}_given")
                 self._given.append(_dtype(node))
-                last.meta["example_value"] = _fake(self._given[-1])
+                last.meta["example_value"] = _fake(self._given[-1], fake_mode)
                 for reader in readers:
                     reader.replace_input_with(node, last)
                 fed.append(known[node])
@@ -92,7 +95,7 @@ class Numbers:
         self.results = {n: k for k, n in enumerate(made)}
         for node in placeholders:
             if number_of(node) is not None:  # nobody reads it any more
-                node.meta["example_value"] = _fake(_dtype(node))
+                node.meta["example_value"] = _fake(_dtype(node), fake_mode)
         self._known = [n for n in known if n.op != "placeholder"]
         calculation.output((fed, [known[n] for n in made]))
         calculation.eliminate_dead_code()
@@ -196,5 +199,5 @@ def _dtype(node: torch.fx.Node) -> torch.dtype:
     return value.dtype if isinstance(value, torch.Tensor) else _DTYPES[_kind(value)]
 
 
-def _fake(dtype: torch.dtype) -> Any:
-    return fake_mode().from_tensor(torch.zeros((), dtype=dtype))
+def _fake(dtype: torch.dtype, mode: FakeTensorMode) -> torch.Tensor:
+    return mode.from_tensor(torch.zeros((), dtype=dtype))

@@ -67,17 +67,20 @@ class CannotSay(Exception):
         self.cause, self.node, self.others = cause, node, others or {}
 
 
-def to_onnx(traced: torch.fx.GraphModule, env: Any) -> tuple[onnx.ModelProto, bool]:
+def to_onnx(
+    traced: torch.fx.GraphModule, env: Any, *, read_cache: bool = True
+) -> tuple[onnx.ModelProto, bool]:
     """Return the model, and whether the cache had it. Uses up the graph.
 
     The model's inputs are called arg_0, arg_1 … by position.
 
-    ``env`` holds what is known of the extents' symbols, and learns what is bound on the way. Raises
-    CannotSay, or whatever the exporter raises.
+    ``env`` holds what is known of the extents' symbols, and learns what is bound on the way.
+    Without ``read_cache`` the model is made anew, and stored. Raises CannotSay, or whatever the
+    exporter raises.
     """
     known = _knowledge(env)
     key = _key(traced, known)
-    if key and (kept := _from_cache(traced, key)):
+    if key and read_cache and (kept := _from_cache(traced, key)):
         return kept, True
     model = _convert(traced)
     if key and _knowledge(env) == known:  # a model from the cache binds nothing

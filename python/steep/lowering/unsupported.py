@@ -13,7 +13,8 @@ from torch._functorch.autograd_function import autograd_function_apply
 from torch.utils._pytree import tree_leaves
 
 from steep.lowering.aliasing import all_written_by, hint, memory_named, memory_of
-from steep.lowering.autocast_regions import regions
+from steep.lowering.autocast_regions import Regions
+from steep.lowering.capture_context import CaptureContext
 from steep.lowering.function_rewrites import PRODUCTS
 from steep.lowering.lower import outputs_of, refusal
 
@@ -50,12 +51,14 @@ def _is_complex(n: torch.fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.is_complex()
 
 
-def refuse_histories(graph: torch.fx.Graph, computed: Sequence[torch.fx.Node]) -> None:
+def refuse_histories(
+    graph: torch.fx.Graph, computed: Sequence[torch.fx.Node], context: CaptureContext
+) -> None:
     """Raise CannotLower where a gradient is asked for that a call here could not give."""
     for n in graph.nodes:
         if n.target == "requires_grad_" and n.args[0].op == "placeholder":
             raise refusal(RuntimeError("what is given is to have a gradient"), n)
-    if torch.is_grad_enabled():
+    if context.grad_mode:
         return
     for n in computed:
         value = n.meta["example_value"]
@@ -146,16 +149,17 @@ def _writes_in_backward(within: torch.fx.GraphModule, n: torch.fx.Node) -> bool:
     return any(t in before or memory_of(t) in memory for t in written)
 
 
-def refuse_mixed_products(graph: torch.fx.Graph) -> None:
+def refuse_mixed_products(graph: torch.fx.Graph, of: Regions, context: CaptureContext) -> None:
     """Raise CannotLower at a product of several floating-point types without autocast.
+
+    ``of`` are the regions of autocast within the graph.
 
     PyTorch's kernels raise there; ``function_rewrites.PRODUCTS`` would widen the operands.
     """
-    of, around = regions(graph), torch.is_autocast_enabled("cpu")
     refused = [
         refusal(RuntimeError(f"a product of {' and '.join(sorted(types))}"), n)
         for n in graph.nodes
-        if (of[n.name] is None if n.name in of else not around)
+        if of.get(n.name, context.autocast) is None
         and _is_product(n)
         and len(types := _floating_types(n)) > 1
     ]

@@ -64,7 +64,7 @@ class Rewrite:
 @contextlib.contextmanager
 def rewriting(rewrite: Rewrite) -> Iterator[None]:
     """Within, graphs that this thread brings in are rewritten, before anything else is done."""
-    before = getattr(_local, "rewrite", None)
+    before = current_rewrite()
     _local.rewrite = rewrite
     try:
         yield
@@ -72,7 +72,6 @@ def rewriting(rewrite: Rewrite) -> Iterator[None]:
         _local.rewrite = before
 
 
-def rewritten(model: Any) -> Any:
-    """Return a ModelProto as the innermost ``rewriting`` of this thread leaves it."""
-    rewrite = getattr(_local, "rewrite", None)
-    return model if rewrite is None else rewrite(model)
+def current_rewrite() -> Rewrite | None:
+    """Return that of the innermost ``rewriting`` of this thread."""
+    return getattr(_local, "rewrite", None)

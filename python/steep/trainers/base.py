@@ -177,7 +177,7 @@ class Trainer:
                 lambda: self._settings.get("precision", "fp32"),
                 self._reports.append,
                 whole=True,
-                make=lambda lowered, precision: _Step(lowered, self._run),
+                make=lambda lowered: _Step(lowered, self._run),
                 otherwise="ORTModule",
                 first=[t.shape for t in self._first] if varies else None,
             )

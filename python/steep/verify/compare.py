@@ -53,15 +53,13 @@ class Comparison:
     def __init__(
         self,
         piece: Piece,
-        precision: str,
         reference: torch.fx.GraphModule,
         arguments: Sequence[Any],
     ) -> None:
         self.piece = piece
-        self.precision = precision
         self.reference = reference
         self.pristine = copies_of(arguments)
-        self.tolerance = tolerance_of(reference, precision)
+        self.tolerance = tolerance_of(reference, piece.lowered.context.precision)
         self.grad_mode = torch.is_grad_enabled()
         self.autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 

@@ -19,7 +19,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from steep.graph.compiled_graph import Lowered, Piece, copy_graph
 from steep.lowering.aliasing import all_written_by, memory_of
-from steep.lowering.lower import fake_mode, line_of, turn
+from steep.lowering.capture_context import CaptureContext
+from steep.lowering.lower import line_of, turn
 from steep.lowering.python_numbers import number_of
 from steep.verify.compare import (
     LEAST_SCALE,
@@ -59,15 +60,20 @@ def find(comparison: Comparison, incoming: Sequence[Any] | None) -> Place:
 
 def _find(comparison: Comparison, incoming: Sequence[Any] | None) -> Place:
     graph_module, arguments = _for_these(comparison.reference, comparison.pristine)
-    with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True))):
-        _note_values(graph_module, arguments)
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    context = dataclasses.replace(comparison.piece.lowered.context, fake_mode=mode)
+    with tracing(TracingContext(mode)):
+        _note_values(graph_module, arguments, mode)
         if incoming is None:
-            return _find_value(comparison, graph_module, arguments)
-        return _find_gradient(comparison, graph_module, arguments, incoming)
+            return _find_value(comparison, graph_module, arguments, context)
+        return _find_gradient(comparison, graph_module, arguments, incoming, context)
 
 
 def _find_value(
-    comparison: Comparison, graph_module: torch.fx.GraphModule, arguments: list[Any]
+    comparison: Comparison,
+    graph_module: torch.fx.GraphModule,
+    arguments: list[Any],
+    context: CaptureContext,
 ) -> Place:
     graph = graph_module.graph
     nodes = list(graph.nodes)
@@ -78,7 +84,7 @@ def _find_value(
             seen.add(memory_of(n))
             watched.append(n)
     _set_outputs(graph_module, watched)
-    piece = Piece(Lowered(copy_graph(graph_module), arguments), comparison.precision)
+    piece = Piece(Lowered(copy_graph(graph_module), arguments, context))
     given = copies_of(arguments)
     fed = piece.feed(given)
     received = piece.give(given, piece.make(fed))
@@ -109,18 +115,19 @@ def _find_gradient(
     graph_module: torch.fx.GraphModule,
     arguments: list[Any],
     incoming: Sequence[Any],
+    context: CaptureContext,
 ) -> Place:
     """Add zeros to every operand: their gradients are those that operators give back."""
     graph = graph_module.graph
     by_name = {n.name: n for n in graph.nodes}
     results = [by_name[name] for name in comparison.piece.lowered.names]
     pairs = [(n, g) for n, g in zip(results, incoming, strict=True) if g is not None]
-    edges = _add_zeros(graph)
+    edges = _add_zeros(graph, context.fake_mode)
     _set_outputs(graph_module, [n for n, _ in pairs])
     examples = [zero.meta["example_value"] for _, zero in edges]
     real = [torch.zeros(e.shape, dtype=e.dtype, requires_grad=True) for e in examples]
     given = [*arguments, *real]
-    piece = Piece(Lowered(copy_graph(graph_module), given), comparison.precision)
+    piece = Piece(Lowered(copy_graph(graph_module), given, context))
     gradients = [g for _, g in pairs]
     given = [*copies_of(arguments), *real]
     fed = piece.feed(given)
@@ -141,7 +148,9 @@ def _find_gradient(
     return Place("It is gone where gradients between operators are looked at.")
 
 
-def _add_zeros(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
+def _add_zeros(
+    graph: torch.fx.Graph, mode: FakeTensorMode
+) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
     """Return each operation and the placeholder that is added to one of its operands."""
     nodes = list(graph.nodes)
     written = {memory_of(t) for n in nodes for t in all_written_by(n)}
@@ -158,12 +167,12 @@ def _add_zeros(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, torch.fx.Node
                 continue
             with graph.inserting_after(last):
                 zero = last = graph.placeholder(f"zero_{len(edges)}")
-            with fake_mode(), torch.no_grad():
+            with mode, torch.no_grad():
                 zero.meta["example_value"] = torch.zeros(value.shape, dtype=value.dtype)
             zero.meta["example_value"].requires_grad_(True)
             with graph.inserting_before(user):
                 moved = graph.call_function(torch.add, (operand, zero))
-            with fake_mode():
+            with mode:
                 moved.meta["example_value"] = value + zero.meta["example_value"]
             user.replace_input_with(operand, moved)
             edges.append((user, zero))
@@ -194,8 +203,9 @@ def _replace(node: torch.fx.Node, value: Any) -> None:
     node.graph.erase_node(node)
 
 
-def _note_values(graph_module: torch.fx.GraphModule, arguments: list[Any]) -> None:
-    mode = fake_mode()
+def _note_values(
+    graph_module: torch.fx.GraphModule, arguments: list[Any], mode: FakeTensorMode
+) -> None:
 
     class Noting(torch.fx.Interpreter):
         def run_node(self, n: torch.fx.Node) -> Any:

@@ -19,6 +19,7 @@ import torch.fx
 from steep.errors import ModelError, VerificationError
 from steep.graph.compiled_graph import Lowered, Piece, copy_graph, say
 from steep.lowering.aliasing import all_written_by
+from steep.lowering.capture_context import CaptureContext
 from steep.verify.compare import (
     LEAST_SCALE,
     ROUNDINGS,
@@ -52,21 +53,20 @@ def wanted(verify: bool | None) -> bool:
 
 
 def bring_in_verified(
-    graph_module: torch.fx.GraphModule, examples: Sequence[Any], precision: str
+    graph_module: torch.fx.GraphModule, examples: Sequence[Any], context: CaptureContext
 ) -> VerifiedPiece:
     """Do as ``bring_in``, and compare the first step."""
     reference = copy_graph(graph_module)
-    return say(graph_module, examples, lambda said: VerifiedPiece(said, precision, reference))
+    return say(graph_module, examples, context, lambda said: VerifiedPiece(said, reference))
 
 
 class VerifiedPiece(Piece):
     """A piece whose first step is compared; one that differs is compared at every step."""
 
-    def __init__(self, lowered: Lowered, precision: str, reference: torch.fx.GraphModule) -> None:
-        super().__init__(lowered, precision)
+    def __init__(self, lowered: Lowered, reference: torch.fx.GraphModule) -> None:
+        super().__init__(lowered)
         self.outcome = Outcome()
         self.reference: torch.fx.GraphModule | None = reference  # until it was compared
-        self.precision = precision
         self._turn = threading.Lock()  # held by who compares, and for good by who has
 
     def __call__(self, *arguments: Any) -> Any:
@@ -106,7 +106,7 @@ class Step(Comparison):
         self, piece: VerifiedPiece, reference: torch.fx.GraphModule, arguments: Sequence[Any]
     ) -> None:
         self.expected: list[Any] = []  # what waits for backward
-        super().__init__(piece, piece.precision, reference, arguments)
+        super().__init__(piece, reference, arguments)
         self.verified = piece
         self.arguments = arguments
         self.versions = [_version(a) for a in arguments]

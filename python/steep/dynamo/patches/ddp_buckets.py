@@ -49,7 +49,7 @@ def buckets() -> Iterator[None]:
     def may_end_outside(bucket: Any) -> bool:
         lowest: torch.fx.Node = bucket.nodes[-1]  # they are collected from the graph's end
         if lowest.graph not in inside:
-            inside[lowest.graph] = within(lowest.graph)
+            inside[lowest.graph] = within(lowest.graph, torch.is_grad_enabled())
         return lowest.name not in inside[lowest.graph] and may_end(bucket)
 
     with substituted(

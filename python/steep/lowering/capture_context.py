@@ -1,0 +1,66 @@
+"""What surrounds a call whose graph is captured, read once and handed down.
+
+Lowering asks neither PyTorch's modes nor the environment: one graph is made under one context.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from steep._steep import ProviderChoice
+from steep.onnx_graph.rewrite_hook import Rewrite, current_rewrite
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptureContext:
+    """The modes and choices that one captured graph is made under.
+
+    Attributes:
+        precision: "fp32", "bf16" or "fp16": what the engine computes in.
+        autocast_enabled: whether a region of autocast is around the call.
+        autocast_dtype: what regions of autocast narrow to that name no dtype.
+        grad_mode: whether PyTorch notes histories, so that backward may come.
+        fake_mode: what Dynamo makes tensors without values under; it has the extents' symbols.
+        providers: where the graph runs.
+        rewrite: what the user lets rewrite the model; None: nothing.
+        verify: whether the first step is compared with PyTorch's.
+        read_cache: whether a model of the cache will do; one that is made is stored in any case.
+    """
+
+    precision: str
+    autocast_enabled: bool
+    autocast_dtype: torch.dtype
+    grad_mode: bool
+    fake_mode: FakeTensorMode
+    providers: tuple[ProviderChoice, ...] = ()
+    rewrite: Rewrite | None = None
+    verify: bool = False
+    read_cache: bool = True
+
+    @classmethod
+    def of_this_call(
+        cls, precision: str, providers: Sequence[ProviderChoice] = (), *, verify: bool = False
+    ) -> CaptureContext:
+        """Return that of the call whose graph Dynamo, in this thread, is making."""
+        tracing = TracingContext.try_get()
+        assert tracing is not None and tracing.fake_mode is not None  # Dynamo's
+        return cls(
+            precision,
+            torch.is_autocast_enabled("cpu"),
+            torch.get_autocast_dtype("cpu"),
+            torch.is_grad_enabled(),
+            tracing.fake_mode,
+            tuple(providers),
+            current_rewrite(),
+            verify,
+        )
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """What the region of autocast around the call narrows to; None without one."""
+        return self.autocast_dtype if self.autocast_enabled else None
