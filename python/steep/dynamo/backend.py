@@ -52,8 +52,10 @@ from steep.dynamo.recompiles import Recaptures, why_again
 from steep.dynamo.report import ExportReport
 from steep.errors import Error, ModelError
 from steep.graph.autograd_node import autocast_precision, has_tangents, is_observed
-from steep.graph.compiled_graph import Lowered, NothingToRun, Piece, bring_in, copy_graph, say
+from steep.graph.captured_graph import copy_graph
+from steep.graph.compiled_graph import Piece, bring_in, say
 from steep.graph.flops import Arithmetic
+from steep.graph.lowered import Lowered, NothingToRun
 from steep.graph.partition import bring_in_parts
 from steep.lowering.aliasing import told_apart
 from steep.lowering.autograd_grad import slopes

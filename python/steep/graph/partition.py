@@ -12,7 +12,8 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.passes.split_module import split_module
 from torch.utils._pytree import tree_leaves
 
-from steep.graph.compiled_graph import NothingToRun, Piece, bring_in
+from steep.graph.compiled_graph import Piece, bring_in
+from steep.graph.lowered import NothingToRun
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import in_pytorch, transforms
 from steep.lowering.lower import CannotLower

@@ -39,7 +39,7 @@ from steep.trainers.parameter_checks import check_apart, check_gradients, check_
 
 if TYPE_CHECKING:
     from steep.dynamo.backend import Captured
-    from steep.graph.compiled_graph import Lowered
+    from steep.graph.lowered import Lowered
 
 log = logging.getLogger("steep")
 
@@ -225,8 +225,8 @@ class Trainer:
                 arguments[i].copy_(value)
         values = outputs[len(roles.written) :]
         loss = torch.tensor(result.loss, dtype=torch.float64)  # of float32 it is exact
-        values.insert(roles.loss, loss.reshape([1] * lowered.examples[roles.loss].dim()))
-        return lowered.outputs(arguments, values)
+        values.insert(roles.loss, loss.reshape([1] * lowered.values[roles.loss].example.dim()))
+        return lowered.results(arguments, values)
 
     def evaluate(self, *inputs: torch.Tensor) -> Any:
         """Loss and the model's result in evaluation mode, without an update.
@@ -368,8 +368,8 @@ class Trainer:
         trained, buffers = self._trained(), dict(self._net.named_buffers())
         names = {id(t): n for n, t in (*buffers.items(), *self._net.named_parameters())}
         outputs = [o.name for o in lowered.model.graph.output]
-        count = len(lowered.written)
-        left = {lowered.kept.index(at): outputs[k] for k, at in enumerate(lowered.written)}
+        count = len(lowered.writes)
+        left = {write.tensor: outputs[k] for k, write in enumerate(lowered.writes)}
         check_apart(self._net, trained, [tensors[i] for i in lowered.inputs])
         states = {}
         for i in lowered.inputs:
@@ -389,17 +389,18 @@ class Trainer:
             )
         fed = [i for i in lowered.inputs if i not in states]
         own = set(states.values()) - set(of_graph)
+        returned = [write for write in lowered.writes if write.tensor not in states]
         roles = _Roles(
             lowered,
-            loss=next(k for k, n in enumerate(lowered.computed) if n.target is the_loss),
+            loss=next(k for k, v in enumerate(lowered.values) if v.node.target is the_loss),
             bound=[(i, tensors[i], tensors[i].data_ptr()) for i in states],
             fed=fed,
-            written=[at for at in lowered.written if lowered.kept.index(at) not in states],
+            written=[write.argument for write in returned],
             types=[torch.empty_like(tensors[i], device="meta") for i in fed],
             names={n.removeprefix("model."): n for n in of_graph},
             statistics={n.removeprefix("model."): n for n in own},
         )
-        step_outputs = [left[lowered.kept.index(at)] for at in roles.written] + outputs[count:]
+        step_outputs = [left[write.tensor] for write in returned] + outputs[count:]
         step_outputs.remove(outputs[count + roles.loss])
         session = TrainingSession(
             with_states(lowered.model, {f"arg_{i}": name for i, name in states.items()}),
@@ -413,7 +414,7 @@ class Trainer:
             bound_to_graph=False,  # another length, or another PyTorch, may spell it otherwise
             **self._settings,
         )
-        reached = {names.get(id(tensors[i]), "") for i in lowered.connected[count + roles.loss]}
+        reached = {names.get(id(tensors[i]), "") for i in lowered.values[roles.loss].connected}
         check_gradients(reached & trained, session.parameter_names)
         self._session, self._roles, self._holds = session, roles, True
         self._share(session, {name: tensors[i] for i, name in states.items() if name in trained})

@@ -17,7 +17,9 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from steep.graph.compiled_graph import Lowered, Piece, copy_graph
+from steep.graph.captured_graph import copy_graph
+from steep.graph.compiled_graph import Piece
+from steep.graph.lowered import Lowered
 from steep.lowering.aliasing import all_written_by, memory_of
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.lower import line_of, turn
@@ -120,7 +122,7 @@ def _find_gradient(
     """Add zeros to every operand: their gradients are those that operators give back."""
     graph = graph_module.graph
     by_name = {n.name: n for n in graph.nodes}
-    results = [by_name[name] for name in comparison.piece.lowered.names]
+    results = [by_name[value.name] for value in comparison.piece.lowered.values]
     pairs = [(n, g) for n, g in zip(results, incoming, strict=True) if g is not None]
     edges = _add_zeros(graph, context.fake_mode)
     _set_outputs(graph_module, [n for n, _ in pairs])

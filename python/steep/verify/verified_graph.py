@@ -17,7 +17,9 @@ import torch
 import torch.fx
 
 from steep.errors import ModelError, VerificationError
-from steep.graph.compiled_graph import Lowered, Piece, copy_graph, say
+from steep.graph.captured_graph import copy_graph
+from steep.graph.compiled_graph import Piece, say
+from steep.graph.lowered import Lowered
 from steep.lowering.aliasing import all_written_by
 from steep.lowering.capture_context import CaptureContext
 from steep.verify.compare import (
@@ -120,7 +122,7 @@ class Step(Comparison):
         """Compare; return whether gradients are to be compared as well, which is arranged."""
         piece = self.piece
         versions = [_version(t) for t in self.given]
-        names = piece.lowered.names
+        names = [value.name for value in piece.lowered.values]
         try:
             with torch.random.fork_rng(devices=[]):
                 self.masks = Masks(piece, fed)
@@ -167,7 +169,7 @@ class Step(Comparison):
         if not expected:  # a second backward, by a thread that has it already
             return
         piece = self.piece
-        wanted = [piece.lowered.kept[i] for i in piece.call.wanted_inputs]
+        wanted = [piece.lowered.taken[i] for i in piece.call.wanted_inputs]
         leaves = [self.leaves[i] for i in wanted]
         try:
             gradients = _gradients(expected, incoming, leaves)
@@ -181,7 +183,7 @@ class Step(Comparison):
         def exactly() -> list[Any]:
             wide = copies_of([_wide(t) for t in self.pristine])
             given = [_not_a_leaf(t) for t in wide]
-            names = piece.lowered.names
+            names = [value.name for value in piece.lowered.values]
             values, _ = run_in_torch(self.reference, given, {*names}, self.masks)
             made = [given[i] for i in piece.lowered.written]
             made += [values[name] for name in names]

@@ -1,0 +1,60 @@
+"""A captured graph as Dynamo hands it over, made into one that may be lowered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from steep.lowering.literal_tensors import literal_for
+from steep.lowering.ops.autograd_function import Interpreter
+
+OF_DATA = "steep.data"
+"""Of a ``detach()``: the module calls ``.data``."""
+
+
+def copy_graph(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Return one whose graph may be changed; PyTorch keeps the other."""
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(graph_module.graph, {}))
+    for node in list(graph.nodes):
+        if node.target is torch.ops.higher_order.tag_activation_checkpoint:
+            node.target = _run_checkpointed
+            node.kwargs = {}
+        elif node.target is torch._C._autograd._get_data_attr:
+            node.target = torch.detach  # which faithful() sees
+            node.meta[OF_DATA] = True
+        elif (literal := literal_for(node)) is not None:
+            node.target = literal
+        elif node.target is torch.ops.aten._assert_scalar.default:  # of what cannot fail
+            graph.erase_node(node)
+    return torch.fx.GraphModule(graph_module, graph)
+
+
+def _run_checkpointed(body: torch.fx.GraphModule, *args: Any) -> Any:
+    """Run what would be computed again in backward: that the engine plans by itself."""
+    return Interpreter(copy_graph(body)).run(*args)  # it may hold others
+
+
+def take_sizes_from_tensors(graph: torch.fx.Graph) -> list[int]:
+    """Drop placeholders that are extents of others; return the positions of those that stay."""
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    where: dict[str, tuple[torch.fx.Node, int]] = {}
+    for node in placeholders:
+        value = node.meta["example_value"]
+        if isinstance(value, torch.Tensor):
+            for axis, extent in enumerate(value.shape):
+                if isinstance(extent, torch.SymInt):
+                    where.setdefault(str(extent), (node, axis))
+    kept = []
+    with graph.inserting_after(placeholders[-1] if placeholders else None):
+        for i, node in enumerate(placeholders):
+            value = node.meta["example_value"]
+            if not isinstance(value, torch.SymInt) or str(value) not in where:
+                kept.append(i)
+                continue
+            size = graph.call_function(torch.ops.aten.sym_size.int, where[str(value)])
+            size.meta["example_value"] = value
+            node.replace_all_uses_with(size)
+            graph.erase_node(node)
+    return kept

@@ -1,0 +1,250 @@
+"""A captured graph in ONNX, with what is to be known of its inputs, writes and outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from steep.graph.autograd_reach import connected
+from steep.graph.captured_graph import take_sizes_from_tensors
+from steep.graph.outputs import Given, Output, outputs_and_values
+from steep.graph.raise_checks import Check, raise_where, take_checks
+from steep.graph.saved_memory import kept_memory
+from steep.lowering.aliasing import memory_named
+from steep.lowering.autocast_regions import narrow_arguments, regions_of, widen
+from steep.lowering.autograd_grad import write_slopes
+from steep.lowering.capture_context import CaptureContext
+from steep.lowering.func_transforms import CAPTURED_AS, write_out
+from steep.lowering.lower import OnnxGraph, lower, outputs_of
+from steep.lowering.python_numbers import Numbers
+from steep.lowering.unsupported import (
+    refuse_complex,
+    refuse_histories,
+    refuse_mixed_products,
+    refuse_overlaps,
+    refuse_writes_of_backward,
+)
+
+
+class NothingToRun(Exception):
+    """A graph gives views of its arguments, numbers, or nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """A tensor that a call is given: an argument, a number, or what is drawn.
+
+    Attributes:
+        fake: dtype, extents and history, without values.
+        in_place: whether PyTorch's autograd keeps it where it lies, so that nobody may write to it
+            before backward. Of others backward reads copies.
+        read: whether the model has an input for it.
+    """
+
+    fake: torch.Tensor
+    in_place: bool
+    read: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Write:
+    """A result of the engine that is copied into an argument, which forward writes in place.
+
+    Attributes:
+        argument: which of the captured graph's placeholders.
+        tensor: the same, among the tensors of a call.
+        changes_history: whether the argument has a history by then, which the write is part of.
+        connected: the tensors of a call that PyTorch's autograd reaches from it.
+    """
+
+    argument: int
+    tensor: int
+    changes_history: bool
+    connected: set[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """A result of the engine that outputs of the captured graph are made of.
+
+    Attributes:
+        node: of the lowered graph.
+        example: what stood there at the capture: a tensor without values, or a symbolic number.
+        name: of the node in the captured graph.
+        in_place: as of an ``Input``.
+        connected: as of a ``Write``.
+    """
+
+    node: torch.fx.Node
+    example: Any
+    name: str
+    in_place: bool
+    connected: set[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """An error that forward raises, by what an output says that only this looks at."""
+
+    check: Check
+    output: Output
+
+
+class Lowered:
+    """A captured graph in ONNX.
+
+    The model's inputs are ``arg_i`` for i in ``inputs``, which are positions among the tensors that
+    ``given`` returns. Its first outputs are the ``writes``, the others the ``values``.
+
+    Args:
+        graph_module: a copy of the captured graph, which is used up.
+        examples: what its placeholders stand for now.
+        context: what surrounds the call.
+        fixed: names of the operations that Python's numbers are constants for; None: for all.
+
+    Raises NothingToRun, CannotLower, or what the exporter raises.
+
+    Attributes:
+        context: as given.
+        graph: as it was lowered.
+        taken: the placeholders of the captured graph that this one has; others are extents.
+        tensors: what a call is given.
+        inputs: which of these the model has inputs for.
+        writes: what is copied into arguments.
+        written: which arguments these are.
+        values: what outputs are made of.
+        outputs: how those of the captured graph come about.
+        checks: errors that are raised before anything is written.
+        model, draws, cached: as of ``OnnxGraph``.
+        changes_modes: whether forward turns gradients on or off.
+    """
+
+    def __init__(
+        self,
+        graph_module: torch.fx.GraphModule,
+        examples: Sequence[Any],
+        context: CaptureContext,
+        fixed: frozenset[str] | None = frozenset(),
+    ) -> None:
+        self.context = context
+        self.graph = graph = graph_module.graph
+        self.taken = take_sizes_from_tensors(graph)
+        self._numbers = Numbers(graph, fixed, context.fake_mode)
+        refuse_overlaps(graph)
+        refuse_mixed_products(graph, regions_of(graph, context), context)
+        refuse_writes_of_backward(graph_module)
+        write_slopes(graph)
+        write_out(graph)
+        narrow = narrow_arguments(graph) if context.autocast_enabled else []
+        (end,) = (n for n in graph.nodes if n.op == "output")
+        self._single = not isinstance(end.args[0], (tuple, list))
+        checks, looked_at = take_checks(graph)
+        wanted = [*looked_at, *outputs_of(end)]
+        outputs, computed = outputs_and_values(graph, wanted, self._numbers.results)
+        self.outputs = outputs[len(looked_at) :]
+        self.checks = [*map(Checked, checks, outputs)]
+        refuse_histories(graph, computed, context)
+        refuse_complex(graph, computed)
+        fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
+        for fake, i in zip(fakes, self.taken, strict=False):  # numbers follow
+            if fake.device.type != "cpu":
+                raise RuntimeError(f"a tensor on {fake.device}")
+            if fake.requires_grad != getattr(examples[i], "requires_grad", False):
+                raise RuntimeError("forward writes what needs a gradient into an argument")
+        widen(graph, narrow)
+        end.args = (tuple(computed),)
+        self._numbers.leave()
+        graph_module.recompile()
+        regions = regions_of(graph, context)  # anew: transforms are written out by now
+        made = lower(graph_module, fakes, regions, context)
+        if not made.model.graph.node:
+            raise NothingToRun
+        self.model, self.draws, self.cached = made.model, made.draws, made.cached
+        self._note(made, fakes, computed)
+        self.changes_modes = any(n.target is torch._C._set_grad_enabled for n in graph.nodes)
+
+    def _note(
+        self, made: OnnxGraph, fakes: list[torch.Tensor], computed: list[torch.fx.Node]
+    ) -> None:
+        """Note what is to be known of inputs and results; ``fakes`` are the former's."""
+        examples = [n.meta["example_value"] for n in computed]
+        results = [*(fakes[i] for i in made.written), *examples]
+        reach = connected(results, fakes)
+        memory = kept_memory(results, fakes)
+
+        def in_place(t: Any) -> bool:
+            return memory is None or memory_named(t) in memory
+
+        names = {v.name for v in made.model.graph.input}
+        self.tensors = [
+            # the values before a write are a copy, and nobody else has what is drawn
+            Input(t, i >= len(fakes) or i in made.written or in_place(t), f"arg_{i}" in names)
+            for i, t in enumerate([*fakes, *made.draws.examples])
+        ]
+        self.inputs = [i for i, tensor in enumerate(self.tensors) if tensor.read]
+        self.writes = [
+            Write(self.taken[i], i, fakes[i].requires_grad, connected)
+            for i, connected in zip(made.written, reach, strict=False)
+        ]
+        self.written = [write.argument for write in self.writes]
+        self.values = [
+            Value(n, t, n.meta.get(CAPTURED_AS, n.name), in_place(t), connected)
+            for n, t, connected in zip(computed, examples, reach[len(made.written) :], strict=True)
+        ]
+
+    @property
+    def operators(self) -> int:
+        """How many nodes the model has."""
+        return len(self.model.graph.node)
+
+    def given(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        """Return the tensors of a call, given the values of the captured graph's placeholders.
+
+        What the graph draws follows them: it is drawn now. In memory they are what they say.
+        """
+        tensors = [
+            t.resolve_neg() if isinstance(t, torch.Tensor) else torch.tensor(t)
+            for t in (arguments[i] for i in self.taken)
+        ] + self._numbers.tensors(self._of(arguments))
+        for k, tensor in enumerate(tensors):
+            fake = self.tensors[k].fake
+            if not fake.ndim and tensor.dtype != fake.dtype:  # a number that Python draws
+                tensors[k] = tensor.to(fake.dtype)
+        return tensors + self.draws(tensors)
+
+    def results(self, arguments: Sequence[Any], made: Sequence[torch.Tensor]) -> Any:
+        """Return what the captured graph gives, of the engine's results after the ``writes``."""
+        given = self._given(arguments, made)
+        results = tuple(output.of(given) for output in self.outputs)
+        return results[0] if self._single else results
+
+    def check(self, arguments: Sequence[Any], made: Sequence[torch.Tensor]) -> None:
+        """Raise what forward raises for these values; arguments as for ``results``."""
+        if not self.checks:
+            return
+        given = self._given(arguments, made)
+        values = [checked.output.of(given) for checked in self.checks]
+        for value, checked in zip(values, self.checks, strict=True):
+            raise_where(value, checked.check.truth, *checked.check.error)
+
+    def _given(self, arguments: Sequence[Any], made: Sequence[torch.Tensor]) -> Given:
+        values = [_like(v, e.example) for v, e in zip(made, self.values, strict=True)]
+        given = self._of(arguments)
+        numbers = self._numbers.made(given)
+        return Given([*given, *self._numbers.tensors(given)], values, numbers)
+
+    def _of(self, arguments: Sequence[Any]) -> list[Any]:
+        """Return those that the graph has placeholders for."""
+        return [arguments[i] for i in self.taken]
+
+
+def _like(value: torch.Tensor, example: Any) -> torch.Tensor:
+    """Return a result with the dtype that PyTorch gives it, and a history if it has one there."""
+    if not isinstance(example, torch.Tensor):
+        return value
+    if value.requires_grad and not example.requires_grad:
+        value = value.detach()
+    return value if value.dtype == example.dtype else value.to(example.dtype)

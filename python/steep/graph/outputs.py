@@ -1,0 +1,181 @@
+"""How each output of a captured graph comes about, of what a call is given and the engine makes.
+
+What PyTorch lets share memory shares it here: the engine makes the tensor that owns the memory, and
+PyTorch makes the others, as views of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from steep.graph.captured_graph import OF_DATA
+from steep.lowering.aliasing import memory_of, written_by
+from steep.lowering.lower import refusal
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What outputs are made of, in one call.
+
+    Attributes:
+        arguments: of the lowered graph's placeholders.
+        values: the engine's results, after those that are written to arguments.
+        numbers: that Python calculated.
+    """
+
+    arguments: Sequence[Any]
+    values: Sequence[torch.Tensor]
+    numbers: Sequence[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Computed:
+    """A tensor that the engine computes: its memory is nobody else's."""
+
+    value: int  # which of the engine's
+
+    def of(self, given: Given) -> Any:
+        """Return it."""
+        return given.values[self.value]
+
+
+@dataclasses.dataclass(frozen=True)
+class ComputedNumber:
+    """A number that the engine computes, as a tensor of one element (``x.item()``)."""
+
+    value: int
+
+    def of(self, given: Given) -> Any:
+        """Return it."""
+        return given.values[self.value].item()
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """A number that Python calculates of numbers and extents of the arguments."""
+
+    number: int  # which of those
+
+    def of(self, given: Given) -> Any:
+        """Return it."""
+        return given.numbers[self.number]
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """What stands in the graph: a number that it holds for, or None."""
+
+    constant: Any
+
+    def of(self, given: Given) -> Any:
+        """Return it."""
+        return self.constant
+
+
+@dataclasses.dataclass(frozen=True)
+class ViewOfArgument:
+    """An argument, or a view of one: whoever writes to it writes to the argument."""
+
+    chain: torch.fx.GraphModule  # of the arguments
+
+    def of(self, given: Given) -> Any:
+        """Make it, by PyTorch."""
+        return self.chain.forward(*given.arguments)
+
+
+@dataclasses.dataclass(frozen=True)
+class ViewOfValue:
+    """A view of a tensor that the engine computes, which other outputs share memory with."""
+
+    chain: torch.fx.GraphModule  # of the arguments, and that tensor
+    value: int
+
+    def of(self, given: Given) -> Any:
+        """Make it, by PyTorch."""
+        return self.chain.forward(*given.arguments, given.values[self.value])
+
+
+Output = Computed | ComputedNumber | Number | Constant | ViewOfArgument | ViewOfValue
+
+
+def outputs_and_values(
+    graph: torch.fx.Graph, outputs: Sequence[Any], numbers: Mapping[torch.fx.Node, int]
+) -> tuple[list[Output], list[torch.fx.Node]]:
+    """Say how each output is made, and what the engine makes; that is distinct, in memory too.
+
+    ``numbers`` are those that Python calculates. Raises CannotLower where what shares memory is no
+    view.
+    """
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    given = {memory_of(n) for n in placeholders} - {None}
+    owners: dict[int, torch.fx.Node] = {}
+    for n in graph.nodes:
+        if (memory := memory_of(n)) is not None:
+            owners.setdefault(memory, n)
+    wanted = Counter(memory_of(n) for n in {n for n in outputs if isinstance(n, torch.fx.Node)})
+    values: dict[torch.fx.Node, int] = {}
+    made: list[Output] = []
+    for node in outputs:
+        memory = memory_of(node) if isinstance(node, torch.fx.Node) else None
+        if not isinstance(node, torch.fx.Node):
+            made.append(Constant(node))
+        elif node in numbers:
+            made.append(Number(numbers[node]))
+        elif memory is not None and memory in given:
+            made.append(ViewOfArgument(_views(placeholders, node, None)))
+        else:
+            shared = memory is not None and wanted[memory] > 1
+            base = owners[memory] if shared and memory is not None else node
+            value = values.setdefault(base, len(values))
+            if base is not node:
+                made.append(ViewOfValue(_views(placeholders, node, base), value))
+            elif _is_tensor(node):
+                made.append(Computed(value))
+            else:
+                made.append(ComputedNumber(value))
+    return made, list(values)
+
+
+def _views(
+    placeholders: list[torch.fx.Node], node: torch.fx.Node, base: torch.fx.Node | None
+) -> torch.fx.GraphModule:
+    """Return the calls that make ``node`` of the arguments or of ``base``, all of them views."""
+    graph = torch.fx.Graph()
+    copies = {p: graph.placeholder(p.name) for p in placeholders}
+    if base is not None:
+        copies[base] = graph.placeholder(f"{base.name}_value")
+
+    def copy(n: torch.fx.Node) -> torch.fx.Node:
+        if n not in copies:
+            of_tensors = any(_is_tensor(i) or _is_several(i) for i in n.all_input_nodes)
+            if n.op not in ("call_function", "call_method") or not (
+                memory_of(n) in (None, memory_of(node)) and _reads(n, memory_of(node)) == of_tensors
+            ):
+                what = RuntimeError(f"the result {node.name} shares memory with another")
+                raise refusal(what, node)
+            target = written_by(n)  # what it writes is there by now
+            copies[n] = graph.node_copy(n, copy) if target is None else copy(target)
+            if n.meta.get(OF_DATA):  # what is written there is unseen by who kept the tensor
+                copies[n].target = torch._C._autograd._get_data_attr
+        return copies[n]
+
+    graph.output(copy(node))
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _is_tensor(n: torch.fx.Node) -> bool:
+    return isinstance(n.meta.get("example_value"), torch.Tensor)
+
+
+def _reads(n: torch.fx.Node, memory: int | None) -> bool:
+    """Is an operand a tensor in this memory, or several, as what splits one gives?"""
+    return any(memory_of(i) == memory or _is_several(i) for i in n.all_input_nodes)
+
+
+def _is_several(n: torch.fx.Node) -> bool:
+    return isinstance(n.meta.get("example_value"), (tuple, list))
