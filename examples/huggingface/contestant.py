@@ -47,7 +47,7 @@ def run(connection: Connection, steep: bool, plan: Plan) -> None:
         _train(connection, steep, plan)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # nobody is there to tell: that ends it, at its next step
-    except Exception:
+    except Exception:  # noqa: BLE001 - the parent is told
         with contextlib.suppress(OSError):
             connection.send(("failed", traceback.format_exc()))
 

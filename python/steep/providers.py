@@ -58,7 +58,7 @@ def _load_installed() -> None:
         try:
             found = point.load()
             register_provider(found() if callable(found) else found)
-        except Exception as e:  # of a stranger's code, which is not to break every call
+        except Exception as e:  # noqa: BLE001 - of a stranger's code, which is not to break calls
             name = f"{point.name} ({point.value})"
             log.warning("the provider %s cannot be loaded: %s: %s", name, type(e).__name__, e)
 

@@ -7,9 +7,10 @@ back; a result that is a view of an argument, or of another result, is made by P
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -20,7 +21,7 @@ from steep.graph.gradient_order import by_arrival, in_order
 from steep.graph.lowered import Lowered, NothingToRun
 from steep.lowering.aliasing import first_writer, hint
 from steep.lowering.capture_context import CaptureContext
-from steep.lowering.lower import refusal
+from steep.lowering.lower import CannotLower, refusal
 from steep.lowering.python_numbers import reads_number, takes_numbers
 from steep.lowering.unsupported import refuse_sparse, refuse_without_derivative
 from steep.onnx_graph.gradient_reach import reached
@@ -54,23 +55,21 @@ def say(
     Numbers of Python are inputs of it, but for those of operations that take no tensor in their
     place, such as the rate of a dropout.
     """
-    numbers = takes_numbers(graph_module.graph)
-    fixed: frozenset[str] | None = frozenset()
+    graph = graph_module.graph
+    fixed: frozenset[str] | None = frozenset() if takes_numbers(graph) else None
     while True:
         try:
             return _make(graph_module, examples, context, fixed, make)
-        except NothingToRun:
-            raise
-        except Exception as e:  # the exporter and the engine raise whatever went wrong inside them
-            refused = refusal(e)
-            if fixed is None or not numbers:
-                raise refused from e
-            if refused.node not in fixed and reads_number(graph_module.graph, refused.node):
+        except CannotLower as refused:
+            if fixed is None:
+                raise
+            if refused.node not in fixed and reads_number(graph, refused.node):
                 fixed |= {refused.node}
             elif refused.without_word:  # whatever the numbers are
-                raise refused from e
+                raise
             else:
                 fixed = None
+            log.debug("a graph is said anew, with its numbers as constants: %s", refused)
 
 
 def _make(
@@ -81,15 +80,29 @@ def _make(
     make: Callable[[Lowered], Made],
 ) -> Made:
     """Say a captured graph in ONNX, and make something of it; anew where the cache's is no use."""
-    lowered = Lowered(copy_graph(graph_module), examples, context, fixed)
+    with _errors_refuse():
+        lowered = Lowered(copy_graph(graph_module), examples, context, fixed)
     try:
-        return make(lowered)
-    except Exception as e:
+        with _errors_refuse():
+            return make(lowered)
+    except CannotLower as e:
         if not lowered.cached:
             raise
         log.warning("ignoring a graph of the cache that cannot be used: %s", e)
     anew = dataclasses.replace(context, read_cache=False)
-    return make(Lowered(copy_graph(graph_module), examples, anew, fixed))
+    with _errors_refuse():
+        return make(Lowered(copy_graph(graph_module), examples, anew, fixed))
+
+
+@contextlib.contextmanager
+def _errors_refuse() -> Iterator[None]:
+    """Whatever goes wrong inside of the exporter, the engine or a rewrite refuses the graph."""
+    try:
+        yield
+    except (CannotLower, NothingToRun):
+        raise
+    except Exception as e:
+        raise refusal(e) from e
 
 
 class Piece:

@@ -43,7 +43,7 @@ class Arithmetic:
         try:
             with mode, torch.no_grad(), transforms_left(), counting.counter:
                 counting.run(*[_made(g) for g in self._given])
-        except Exception as e:  # an operator that looks at values, for one
+        except Exception as e:  # noqa: BLE001 - of any operator, such as one that looks at values
             log.info("the arithmetic of a graph cannot be counted: %s", e)
             return None
         total = sum(counting.flops.values())

@@ -7,6 +7,7 @@ read it. So it matters whose memory that keeps in place: of all else, backward r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from steep.graph.autograd_reach import history
+
+log = logging.getLogger("steep")
 
 
 def kept_memory(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> set[int] | None:
@@ -32,7 +35,8 @@ def kept_memory(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> se
         seen.add(node)
         try:
             memory.update(int(t.untyped_storage()._cdata) for t in _kept_by(node))
-        except Exception:  # whatever PyTorch raises, as for what was written to since
+        except RuntimeError as e:  # as for what was written to since
+            log.debug("backward reads copies of all that a graph is given: %s", e)
             return None
         stack += [before for before, _ in getattr(node, "next_functions", ())]
     return memory

@@ -67,7 +67,7 @@ def _take_apart(
             with torch.no_grad(), detect_fake_mode(given) or contextlib.nullcontext():
                 parts = make_fx(written_out, pre_dispatch=True)(*given)
             break
-        except Exception as e:  # as for what has effects: it is refused by its name
+        except Exception as e:  # noqa: BLE001 - of any rule: what it is for is refused by its name
             log.debug("%s stays whole: %s", node.target, e)
     else:
         return

@@ -13,6 +13,7 @@ from typing import Any
 
 import onnx
 import torch
+from google.protobuf.message import DecodeError
 from torch._export.passes.lift_constants_pass import ConstantAttrMap, lift_constants_pass
 from torch.export.exported_program import ExportedProgram, ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
@@ -394,7 +395,7 @@ def _from_cache(traced: torch.fx.GraphModule, key: str) -> onnx.ModelProto | Non
             f"arg_{i}" for i in range(given)
         }:
             raise ValueError("it is not of this graph")
-    except Exception as e:  # bytes may be anything, under the right digest too
+    except (DecodeError, ValueError) as e:  # bytes may be anything, under the right digest too
         log.warning("ignoring what is no model in the cache: %s (%s)", key, e)
         return None
     return model

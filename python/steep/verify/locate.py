@@ -56,7 +56,7 @@ def find(comparison: Comparison, incoming: Sequence[Any] | None) -> Place:
             torch.autocast("cpu", dtype, enabled),
         ):
             return _find(comparison, incoming)
-    except Exception as e:
+    except Exception as e:  # noqa: BLE001 - the difference is raised, with this beside it
         return Place(f"Where it begins could not be found ({type(e).__name__}: {e})."[:300])
 
 

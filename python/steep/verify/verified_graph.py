@@ -232,7 +232,7 @@ class Step(Comparison):
                 torch.autocast("cpu", enabled=False),
             ):
                 exact = exactly()
-        except Exception as e:  # a module that mixes types by itself, for one
+        except Exception as e:  # noqa: BLE001 - of any operator: a module may mix types by itself
             log.info("PyTorch does not compute the graph in float64: %s", e)
             return [0.0] * len(expected)
         rounding = []

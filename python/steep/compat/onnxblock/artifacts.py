@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
 from steep.compat import state_file
@@ -233,7 +234,7 @@ def parsed(path: str | os.PathLike[str]) -> onnx.ModelProto:
     content = state_file.read(path)
     try:
         model = onnx.load_model_from_string(content)
-    except Exception as error:  # protobuf has no types: its DecodeError
+    except DecodeError as error:
         raise ModelError(
             "The file is no ONNX model.", node=os.fspath(path), received=str(error)
         ) from error

@@ -151,11 +151,10 @@ _call_apply = _Apply.call_function
 def _warn(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     if self.value is not warnings.warn:
         return _call_skipped(self, tx, args, kwargs)
-    try:
-        given = [a.as_python_constant() for a in args]
-        options = {name: a.as_python_constant() for name, a in kwargs.items()}
-    except Exception:  # what is said depends on values
-        return _call_skipped(self, tx, args, kwargs)
+    if not all(a.is_python_constant() for a in (*args, *kwargs.values())):
+        return _call_skipped(self, tx, args, kwargs)  # what is said depends on values
+    given = [a.as_python_constant() for a in args]
+    options = {name: a.as_python_constant() for name, a in kwargs.items()}
     options.pop("stacklevel", None)
     warnings.warn(*given[:2], **options)
     return variables.ConstantVariable.create(None)

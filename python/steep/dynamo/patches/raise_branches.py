@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import itertools
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 from steep.dynamo.patches.jump_hook import Jump, jumping
 from steep.graph.raise_checks import raise_where
 from steep.lowering.aliasing import all_written_by, memory_of
+
+log = logging.getLogger("steep")
 
 
 @contextlib.contextmanager
@@ -99,7 +102,8 @@ def _raised(tx: Any, start: int) -> tuple[str, ...] | None:
             tx.current_instruction, tx.instruction_pointer = inst, start + i + 1
             tx.dispatch_table[inst.opcode](tx, inst)
         return _kind_and_message(tx.stack[-1]) if block else None
-    except Exception:  # what Dynamo does not follow
+    except Exception as e:  # noqa: BLE001 - Dynamo has no one class for what it does not follow
+        log.debug("a branch that may raise is left to Dynamo: %s: %s", type(e).__name__, e)
         return None
     finally:
         tx.stack[:], tx.instruction_pointer, tx.current_instruction = before

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,8 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from steep.dynamo.patches.jump_hook import Jump, jumping
 from steep.lowering.aliasing import all_written_by, memory_of
+
+log = logging.getLogger("steep")
 
 _MOST = 64  # operations that lead to one condition: they are run at every call
 
@@ -134,13 +137,16 @@ def _decide(tx: Any, value: Any) -> bool | None:
     """Return the truth of a value of now, and guard it; None where it is not to be computed."""
     if not _depends_on_values(value) or tx.output.current_tracer.parent is not None:
         return None
+    place = f"{tx.f_code.co_filename}:{tx.lineno}"
     scopes = tx.output.global_scope, tx.output.local_scope
     try:
         condition = Condition(value.as_proxy().node)
         truth = condition.truth(*scopes)
-    except Exception:  # what Dynamo or PyTorch does not compute here
+    except Undecided:
         return None
-    place = f"{tx.f_code.co_filename}:{tx.lineno}"
+    except Exception as e:  # noqa: BLE001 - of any operation of forward, run early
+        log.debug("the branch at %s is left to Dynamo: %s: %s", place, type(e).__name__, e)
+        return None
     guard = functools.partial(_guard, condition, truth, place)
     tx.output.guards.add(Guard(GlobalStateSource(), guard))
     return truth
@@ -159,7 +165,8 @@ def _guard(condition: Condition, truth: bool, place: str, builder: Any, _: Guard
     def holds(local_scope: Any) -> bool:
         try:
             return condition.truth(global_scope, local_scope) is truth
-        except Exception:  # another graph is made
+        except Exception as e:  # noqa: BLE001 - of any operation of forward: another graph is made
+            log.debug("%s cannot be asked: %s: %s", said, type(e).__name__, e)
             return False
 
     said = f"the branch at {place} goes the way of {truth}"
