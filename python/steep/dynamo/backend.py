@@ -22,20 +22,7 @@ from types import CodeType
 from typing import Any, Protocol
 
 import torch
-import torch._dynamo
-from torch._dynamo import config, convert_frame, trace_rules
-from torch._dynamo.eval_frame import cached_backends
-from torch._dynamo.exc import (
-    BackendCompilerFailed,
-    ResumePrologueTracingError,
-    Unsupported,
-    UserError,
-)
-from torch._dynamo.guards import DeletedGuardManagerWrapper
-from torch._dynamo.utils import graph_break_reasons
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import transformer
-from torch.utils._pytree import tree_leaves
 
 from steep._steep import ProviderChoice
 from steep.dynamo.forks import refuse_to_capture
@@ -69,6 +56,22 @@ from steep.lowering.reasons import cut, is_users, noted, operation, place, said,
 from steep.patching.restore import transforms_left, unlogged
 from steep.patching.signals import Held, deliver_signals
 from steep.providers import choices_of
+from steep.torch_internals.dispatch import FakeTensor
+from steep.torch_internals.dynamo import (
+    BackendCompilerFailed,
+    DeletedGuardManagerWrapper,
+    ResumePrologueTracingError,
+    Unsupported,
+    UserError,
+    cached_backends,
+    config,
+    convert_frame,
+    graph_break_reasons,
+    maybe_mark_dynamic,
+    optimize,
+    trace_rules,
+)
+from steep.torch_internals.pytree import tree_leaves
 from steep.verify.verified_graph import VerifiedPiece, bring_in_verified, wanted
 
 log = logging.getLogger("steep")
@@ -103,7 +106,7 @@ def _as_it_is_said(
     return is_causal is True
 
 
-torch._dynamo.substitute_in_graph(transformer._detect_is_causal_mask)(_as_it_is_said)
+torch.compiler.substitute_in_graph(transformer._detect_is_causal_mask)(_as_it_is_said)
 
 # The backward of a graph runs inside of a function that is captured where that asks for gradients.
 trace_rules.add("steep.call")
@@ -257,7 +260,7 @@ class Capture:
             return call(*arguments)
 
         # PyTorch does so itself, but for graphs that it cuts by buckets of gradients.
-        uncaptured: Callable[..., Any] = torch._dynamo.disable(run)
+        uncaptured: Callable[..., Any] = torch.compiler.disable(run)
         return uncaptured
 
 
@@ -306,7 +309,7 @@ class Captured:
             providers=providers,
         )
         # Not torch.compile(): its settings would have to be changed around each call.
-        context = torch._dynamo.optimize(self.capture, nopython=whole, isolate_recompiles=True)
+        context = optimize(self.capture, nopython=whole, isolate_recompiles=True)
         # It would be kept for torch._dynamo.reset(), which finds nothing to reset in it.
         cached_backends.pop(id(self.capture), None)
         make = context.callback
@@ -427,7 +430,7 @@ class Captured:
                 for d, n in enumerate(size)
                 if len(size) < IMAGE or d == 0 or n in lengths or (i, d) in self._changed
             ]
-            torch._dynamo.maybe_mark_dynamic(tensor, varying)
+            maybe_mark_dynamic(tensor, varying)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, bool]:
         """Return the module's result, and whether anything ran in the engine.

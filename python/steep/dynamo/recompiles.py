@@ -16,10 +16,10 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch._dynamo.guards import get_guard_fail_reason
 
 from steep.dynamo.patches.layer_frames import is_layer
 from steep.errors import ModelError
+from steep.torch_internals.dynamo import get_guard_fail_reason
 
 log = logging.getLogger("steep")
 

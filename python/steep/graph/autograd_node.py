@@ -10,7 +10,6 @@ from typing import Any
 
 import onnx
 import torch
-from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
@@ -26,6 +25,20 @@ from steep.errors import DataError, ModelError
 from steep.lowering.ops.index_bounds import indices_as_given
 from steep.onnx_graph.gradient_reach import reached
 from steep.session.training import announce_precision
+from steep.torch_internals.autograd import graph_is_kept
+from steep.torch_internals.dispatch import TorchDispatchModeKey, dispatch_mode
+from steep.torch_internals.functorch import (
+    add_batch_dim,
+    decrement_legacy_vmap,
+    get_unwrapped,
+    increment_legacy_vmap,
+    is_batchedtensor,
+    is_legacy_batchedtensor,
+    legacy_add_batch_dim,
+    legacy_remove_batch_dim,
+    maybe_get_bdim,
+    maybe_get_level,
+)
 
 log = logging.getLogger("steep")
 
@@ -49,7 +62,7 @@ def autocast_precision() -> str:
 
 def is_observed() -> bool:
     """Return whether shapes are propagated, and nothing is computed."""
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+    return dispatch_mode(TorchDispatchModeKey.FAKE) is not None
 
 
 def has_tangents(arguments: Sequence[Any]) -> bool:
@@ -260,7 +273,7 @@ class Autograd(torch.autograd.Function):
         found = _over_batch(
             gradients, lambda each: _plain_backward(ctx, each, aliases, changed=changed)
         )
-        if saved and not torch._C._autograd._get_current_graph_task_keep_graph():
+        if saved and not graph_is_kept():
             # with their copies of inputs: another backward ends at saved_tensors
             ctx.run = ctx.copies = None
         return None, None, *found
@@ -320,20 +333,20 @@ class _Batch:
 def _batch(g: torch.Tensor | None) -> _Batch | None:
     if g is None:
         return None
-    if _functorch.is_batchedtensor(g):
-        level = _functorch.maybe_get_level(g)
+    if is_batchedtensor(g):
+        level = maybe_get_level(g)
         return _Batch(
             level,
-            lambda: _functorch.get_unwrapped(g).unbind(_functorch.maybe_get_bdim(g)),
-            lambda t: _functorch._add_batch_dim(t, 0, level),
+            lambda: get_unwrapped(g).unbind(maybe_get_bdim(g)),
+            lambda t: add_batch_dim(t, 0, level),
         )
-    if _functorch.is_legacy_batchedtensor(g):  # vmap's predecessor
-        level = torch._C._vmapmode_increment_nesting() - 1
-        torch._C._vmapmode_decrement_nesting()
+    if is_legacy_batchedtensor(g):  # vmap's predecessor
+        level = increment_legacy_vmap() - 1
+        decrement_legacy_vmap()
         return _Batch(
             level,
-            lambda: torch._remove_batch_dim(g, level, 0, 0).unbind(),
-            lambda t: torch._add_batch_dim(t, 0, level),
+            lambda: legacy_remove_batch_dim(g, level, 0, 0).unbind(),
+            lambda t: legacy_add_batch_dim(t, 0, level),
         )
     return None
 

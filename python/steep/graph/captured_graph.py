@@ -8,6 +8,8 @@ import torch
 
 from steep.lowering.literal_tensors import literal_for
 from steep.lowering.ops.autograd_function import Interpreter
+from steep.torch_internals.autograd import get_data_attr
+from steep.torch_internals.operators import aten
 
 OF_DATA = "steep.data"
 """Of a ``detach()``: the module calls ``.data``."""
@@ -21,12 +23,12 @@ def copy_graph(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         if node.target is torch.ops.higher_order.tag_activation_checkpoint:
             node.target = _run_checkpointed
             node.kwargs = {}
-        elif node.target is torch._C._autograd._get_data_attr:
+        elif node.target is get_data_attr:
             node.target = torch.detach  # which faithful() sees
             node.meta[OF_DATA] = True
         elif (literal := literal_for(node)) is not None:
             node.target = literal
-        elif node.target is torch.ops.aten._assert_scalar.default:  # of what cannot fail
+        elif node.target is aten._assert_scalar.default:  # of what cannot fail
             graph.erase_node(node)
     return torch.fx.GraphModule(graph_module, graph)
 
@@ -53,7 +55,7 @@ def take_sizes_from_tensors(graph: torch.fx.Graph) -> list[int]:
             if not isinstance(value, torch.SymInt) or str(value) not in where:
                 kept.append(i)
                 continue
-            size = graph.call_function(torch.ops.aten.sym_size.int, where[str(value)])
+            size = graph.call_function(aten.sym_size.int, where[str(value)])
             size.meta["example_value"] = value
             node.replace_all_uses_with(size)
             graph.erase_node(node)

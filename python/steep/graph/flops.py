@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from steep.patching.restore import transforms_left
+from steep.torch_internals.dispatch import FakeTensorMode
 
 log = logging.getLogger("steep")
 

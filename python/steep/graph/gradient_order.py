@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch._ops import HigherOrderOperator
 from torch.nn.parallel import DistributedDataParallel
+
+from steep.torch_internals.operators import HigherOrderOperator
 
 # Calls that are several operations to PyTorch's backward: of their parameters the last has its
 # gradient first. Of one operation that reads several, the first does.

@@ -27,6 +27,7 @@ from steep.lowering.unsupported import (
     refuse_overlaps,
     refuse_writes_of_backward,
 )
+from steep.torch_internals.autograd import set_grad_enabled
 
 
 class NothingToRun(Exception):
@@ -164,7 +165,7 @@ class Lowered:
             raise NothingToRun
         self.model, self.draws, self.cached = made.model, made.draws, made.cached
         self._note(made, fakes, computed)
-        self.changes_modes = any(n.target is torch._C._set_grad_enabled for n in graph.nodes)
+        self.changes_modes = any(n.target is set_grad_enabled for n in graph.nodes)
 
     def _note(
         self, made: OnnxGraph, fakes: list[torch.Tensor], computed: list[torch.fx.Node]

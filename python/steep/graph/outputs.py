@@ -16,6 +16,7 @@ import torch
 from steep.graph.captured_graph import OF_DATA
 from steep.lowering.aliasing import memory_of, written_by
 from steep.lowering.lower import refusal
+from steep.torch_internals.autograd import get_data_attr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +162,7 @@ def _views(
             target = written_by(n)  # what it writes is there by now
             copies[n] = graph.node_copy(n, copy) if target is None else copy(target)
             if n.meta.get(OF_DATA):  # what is written there is unseen by who kept the tensor
-                copies[n].target = torch._C._autograd._get_data_attr
+                copies[n].target = get_data_attr
         return copies[n]
 
     graph.output(copy(node))

@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._higher_order_ops.register_hook import register_hook_op
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.passes.split_module import split_module
-from torch.utils._pytree import tree_leaves
 
 from steep.graph.compiled_graph import Piece, bring_in
 from steep.graph.lowered import NothingToRun
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import in_pytorch, transforms
 from steep.lowering.lower import CannotLower
+from steep.torch_internals.autograd import enter_autocast, exit_autocast, set_grad_enabled
+from steep.torch_internals.dynamo import register_hook_op
+from steep.torch_internals.operators import aten
+from steep.torch_internals.pytree import tree_leaves
 
 Bring = Callable[[torch.fx.GraphModule, Sequence[Any], CaptureContext], Piece]
 
@@ -155,7 +157,7 @@ def _hooked(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 
 def _taken_from(n: torch.fx.Node) -> torch.fx.Node | None:
     """Return the operation that gives several values, or an extent, of which this one takes one."""
-    if n.target is torch.ops.aten.sym_size.int and isinstance(n.args[0], torch.fx.Node):
+    if n.target is aten.sym_size.int and isinstance(n.args[0], torch.fx.Node):
         return n.args[0]
     source = n.args[0] if n.target is operator.getitem else None
     if isinstance(source, torch.fx.Node):
@@ -176,7 +178,7 @@ def _bring_in_all(
         if not isinstance(part, torch.fx.GraphModule):
             continue
         names = {n.name: n.meta[_NAME] for n in part.graph.nodes if n.op.startswith("call_")}
-        modes = {n.name for n in part.graph.nodes if n.target is torch._C._set_grad_enabled}
+        modes = {n.name for n in part.graph.nodes if n.target is set_grad_enabled}
         if refused.intersection(known for n, known in names.items() if n not in modes):
             setattr(parts, name, _Run(_in_its_mode(in_pytorch(part))))
             continue
@@ -242,9 +244,9 @@ def _region_around(graph: torch.fx.Graph, at: str, outside: bool) -> list[str]:
     """
     region: list[str] = []
     for n in graph.nodes:
-        if n.target is torch.amp.autocast_mode._enter_autocast:
+        if n.target is enter_autocast:
             return []
-        changes = n.target is torch._C._set_grad_enabled
+        changes = n.target is set_grad_enabled
         if region or (changes and n.args[0] != outside):
             region += [n.name] if n.op.startswith("call_") else []
             if changes and n.args[0] == outside:
@@ -268,10 +270,10 @@ def _in_regions(graph: torch.fx.Graph, outside: bool) -> set[str]:
     gradients: Any = outside
     depth = 0
     for n in graph.nodes:
-        changes = n.target is torch._C._set_grad_enabled
+        changes = n.target is set_grad_enabled
         gradients = n.args[0] if changes else gradients
-        depth += n.target is torch.amp.autocast_mode._enter_autocast
+        depth += n.target is enter_autocast
         if changes or depth or gradients != outside:
             names.add(n.name)
-        depth -= n.target is torch.amp.autocast_mode._exit_autocast
+        depth -= n.target is exit_autocast
     return names

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from steep.graph.autograd_reach import history
+from steep.torch_internals.pytree import tree_leaves
 
 log = logging.getLogger("steep")
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from steep.errors import ModelError
+from steep.torch_internals.dispatch import FakeTensor
+from steep.torch_internals.functorch import is_functorch_wrapped_tensor
 
 log = logging.getLogger("steep")
 

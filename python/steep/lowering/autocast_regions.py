@@ -13,16 +13,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._guards import detect_fake_mode
-from torch.utils._pytree import tree_leaves
 
 from steep.lowering.aliasing import all_written_by, memory_of
 from steep.lowering.capture_context import CaptureContext
+from steep.torch_internals.autograd import enter_autocast, exit_autocast
+from steep.torch_internals.dispatch import detect_fake_mode
+from steep.torch_internals.operators import OpOverload, aten
+from steep.torch_internals.pytree import tree_leaves
 
-_aten = torch.ops.aten
 _NARROW = (torch.bfloat16, torch.float16)
 _PRODUCTS = {
-    getattr(_aten, name)
+    getattr(aten, name)
     for name in (
         *("addbmm", "addmm", "addmv", "baddbmm", "bmm", "linear", "matmul", "mm", "mv"),
         *("conv1d", "conv2d", "conv3d", "conv_tbc", "convolution", "scaled_dot_product_attention"),
@@ -30,8 +31,8 @@ _PRODUCTS = {
     )
 }
 """Whose operands autocast narrows."""
-_BOUNDS = {torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast}
-_CASTS = {_aten._to_copy, _aten.to, _aten.type_as, _aten.copy, _aten.copy_}
+_BOUNDS = {enter_autocast, exit_autocast}
+_CASTS = {aten._to_copy, aten.to, aten.type_as, aten.copy, aten.copy_}
 
 
 Regions = Mapping[str, torch.dtype | None]
@@ -45,12 +46,12 @@ def regions_of(graph: torch.fx.Graph, context: CaptureContext) -> Regions:
     found: dict[str, torch.dtype | None] = {}
     entered: set[torch.fx.Node] = set()
     for n in graph.nodes:
-        if n.target is torch.amp.autocast_mode._enter_autocast:
+        if n.target is enter_autocast:
             device, dtype, enabled, *_ = n.args
             if device == "cpu":
                 entered.add(n)
                 stack.append((dtype or context.autocast_dtype) if enabled else None)
-        elif n.target is torch.amp.autocast_mode._exit_autocast:
+        elif n.target is exit_autocast:
             if n.args[0] in entered:
                 stack.pop()
         elif n.op.startswith("call_") and stack[-1] != around:
@@ -74,10 +75,10 @@ def spell(
     if not of:
         return
     for n in list(graph.nodes):
-        if n.target is _aten._assert_tensor_metadata.default:  # of what a trace made
+        if n.target is aten._assert_tensor_metadata.default:  # of what a trace made
             graph.erase_node(n)
             continue
-        made_from = origin(n) if isinstance(n.target, torch._ops.OpOverload) else None
+        made_from = origin(n) if isinstance(n.target, OpOverload) else None
         if made_from is None or made_from.name not in of or n.target.overloadpacket in _CASTS:
             continue
         region = of[made_from.name]
@@ -93,7 +94,7 @@ def spell(
 
 def _propagate(graph: torch.fx.Graph) -> None:
     for n in graph.nodes:
-        if isinstance(n.target, torch._ops.OpOverload) or n.target is operator.getitem:
+        if isinstance(n.target, OpOverload) or n.target is operator.getitem:
             args, kwargs = torch.fx.map_arg((n.args, n.kwargs), lambda i: i.meta["val"])
             with detect_fake_mode(args) or contextlib.nullcontext():
                 n.meta["val"] = n.target(*args, **kwargs)
@@ -122,7 +123,7 @@ def _cast_result(n: torch.fx.Node) -> None:
 
 
 def _cast(given: torch.fx.Node, value: Any, dtype: torch.dtype, like: torch.fx.Node) -> Any:
-    cast = like.graph.call_function(_aten._to_copy.default, (given,), {"dtype": dtype})
+    cast = like.graph.call_function(aten._to_copy.default, (given,), {"dtype": dtype})
     with value.fake_mode:
         cast.meta = {**like.meta, "val": value.to(dtype)}
     return cast

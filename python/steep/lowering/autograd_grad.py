@@ -13,16 +13,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._dynamo import config
-from torch._dynamo.exc import Unsupported
-from torch._dynamo.variables import TorchInGraphFunctionVariable as _Function
-from torch.utils._pytree import tree_leaves
 
 from steep.lowering.aliasing import all_written_by
 from steep.lowering.func_transforms import is_operator, path_of, put, region_of, stand_in
 from steep.lowering.lower import refusal
 from steep.lowering.ops.autograd_function import Interpreter
 from steep.patching.substitution import Substitution, substituted
+from steep.torch_internals.dynamo import (
+    TorchInGraphFunctionVariable as _Function,
+    Unsupported,
+    config,
+)
+from steep.torch_internals.pytree import tree_leaves
 
 CALL_FUNCTION = Substitution(
     _Function,

@@ -9,11 +9,10 @@ import dataclasses
 from collections.abc import Sequence
 
 import torch
-from torch._guards import TracingContext
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from steep._steep import ProviderChoice
 from steep.onnx_graph.rewrite_hook import Rewrite, current_rewrite
+from steep.torch_internals.dispatch import FakeTensorMode, TracingContext
 
 
 @dataclasses.dataclass(frozen=True)

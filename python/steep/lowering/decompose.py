@@ -14,12 +14,21 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._decomp import _should_decompose_because_unsafe_op, decomposition_table
-from torch._guards import detect_fake_mode
-from torch._ops import OpOverload
-from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from steep.torch_internals.autograd import DisableTorchFunction, set_grad_enabled
+from steep.torch_internals.dispatch import (
+    FunctionalTensorMode,
+    detect_fake_mode,
+    dispatch_functionalize,
+)
+from steep.torch_internals.operators import (
+    OpOverload,
+    aten,
+    decomposition_table,
+    is_composite_but_unsafe,
+)
+from steep.torch_internals.pytree import tree_flatten, tree_unflatten
 
 log = logging.getLogger("steep")
 
@@ -34,7 +43,7 @@ def decompose(traced: torch.fx.GraphModule, has_word: Callable[[OpOverload], boo
     for module in traced.modules():  # branches are graphs within
         if isinstance(module, torch.fx.GraphModule):
             for node in list(module.graph.nodes):
-                if node.target is torch._C._set_grad_enabled:  # stop_gradient.py has said it
+                if node.target is set_grad_enabled:  # stop_gradient.py has said it
                     module.graph.erase_node(node)
                 else:
                     _take_apart(module, node, has_word)
@@ -55,7 +64,7 @@ def _take_apart(
     def call(*moved: Any) -> Any:
         now = dict(enumerate(values)) | dict(zip(moving, moved, strict=True))
         args, kwargs = tree_unflatten(list(now.values()), spec)
-        with torch._C.DisableTorchFunction():  # it would see the composite operator first
+        with DisableTorchFunction():  # it would see the composite operator first
             results = rule(*args, **kwargs)
         return list(results) if isinstance(results, (list, tuple)) else results
 
@@ -90,7 +99,7 @@ def _rule(target: Any, has_word: Callable[[OpOverload], bool]) -> Callable[..., 
     """Return what computes the same by other operators; None of what stays as it is."""
     if not isinstance(target, OpOverload):
         return None
-    unsafe = _should_decompose_because_unsafe_op(target)  # as dropout: its word draws nothing
+    unsafe = is_composite_but_unsafe(target)  # as dropout: its word draws nothing
     if has_word(target) and not unsafe:
         return None
     if target._can_decompose():
@@ -115,7 +124,7 @@ def _diagonal_scatter(
 
 
 _OWN: dict[Any, Callable[..., Any]] = {
-    torch.ops.aten.diagonal_scatter.default: _diagonal_scatter,
+    aten.diagonal_scatter.default: _diagonal_scatter,
 }
 
 _registered: dict[Any, Callable[..., Any]] = decomposition_table

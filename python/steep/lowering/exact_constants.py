@@ -12,20 +12,20 @@ from typing import Any
 
 from onnx_ir.passes.common import InlinePass
 from onnxscript import ir
-from torch.onnx._internal.exporter import _building
 
 from steep.patching.signals import deliver_signals
 from steep.patching.substitution import Substitution, substituted
+from steep.torch_internals.exporter import building
 
 CREATE_CONSTANT = Substitution(
-    _building,
+    building,
     "_get_or_create_constant",
     "The exporter rounds Python numbers to float32; here their digits are kept.",
 )
 
 _KEY = "steep.digits."
 _CONSTANT = _KEY + "value"  # of a Constant
-_make_constant = _building._get_or_create_constant
+_make_constant = building._get_or_create_constant
 
 
 def constants_with_digits() -> contextlib.AbstractContextManager[None]:

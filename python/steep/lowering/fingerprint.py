@@ -11,12 +11,12 @@ import os
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 from steep.lowering.decompose import is_of_others
 from steep.lowering.ops.training_ops import WITH_BACKWARD
+from steep.torch_internals.dispatch import FakeTensor, disable_current_modes
+from steep.torch_internals.operators import OpOverload
+from steep.torch_internals.pytree import tree_leaves
 
 _NAMESPACES = ("aten", "prim", "prims", "steep")  # operators whose meaning the versions fix
 _WORDS = (
@@ -96,7 +96,7 @@ def _operator(node: torch.fx.Node) -> str:
     target = node.target
     if node.op != "call_function":
         return ""
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         name = str(target)
         known = target.namespace in _NAMESPACES or target._schema.name in WITH_BACKWARD
         known = known and not is_of_others(target)
@@ -115,7 +115,7 @@ def _add_tensor(tensor: torch.Tensor, digest: hashlib._Hash) -> None:
         raise Undetermined(f"a {type(tensor).__name__} that no operator made")
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
         raise Undetermined(f"a constant on {tensor.device}, {tensor.layout}")
-    with _disable_current_modes():
+    with disable_current_modes():
         values = tensor.detach().clone(memory_format=torch.contiguous_format)
         data = values.view(-1).view(torch.uint8).numpy()
         about = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()} {data.nbytes}"

@@ -8,34 +8,53 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C import _autograd, _functorch
-from torch._functorch import eager_transforms, predispatch
-from torch._subclasses.fake_tensor import fake_tensor_tls
 from torch.func import functionalize
-from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_leaves
 
 from steep.lowering.export_mode import quiet
 from steep.lowering.function_rewrites import PRODUCTS, RESTATED
 from steep.lowering.lower import WITHIN, refusal
 from steep.patching.restore import transforms_left
 from steep.patching.substitution import attribute_set
+from steep.torch_internals.autograd import (
+    enter_dual_level,
+    exit_dual_level,
+    saved_tensors_hooks_disable,
+    saved_tensors_hooks_enable,
+)
+from steep.torch_internals.dispatch import fake_tensor_tls
+from steep.torch_internals.functorch import (
+    autograd_grad,
+    grad_decrement_nesting,
+    grad_increment_nesting,
+    lazy_load_decompositions,
+    predispatch_add_batch_dim,
+    predispatch_remove_batch_dim,
+    set_inplace_requires_grad_allowed,
+    set_tensor_requires_grad,
+    unwrap_for_grad,
+    vmap_decrement_nesting,
+    vmap_increment_nesting,
+    wrap_for_grad,
+)
+from steep.torch_internals.fx import LazyGraphModule
+from steep.torch_internals.operators import HigherOrderOperator, aten
+from steep.torch_internals.pytree import tree_leaves
 
-_BEGIN, _END = predispatch._vmap_increment_nesting, predispatch._vmap_decrement_nesting
-_CHECKS = {_autograd._saved_tensors_hooks_disable, _autograd._saved_tensors_hooks_enable}
+_BEGIN, _END = vmap_increment_nesting, vmap_decrement_nesting
+_CHECKS = {saved_tensors_hooks_disable, saved_tensors_hooks_enable}
 _OF_GRADIENTS = {
-    *(_functorch._grad_increment_nesting, _functorch._grad_decrement_nesting, *_CHECKS),
-    *(_functorch._wrap_for_grad, _functorch.set_inplace_requires_grad_allowed),
-    *(predispatch._unwrap_for_grad, eager_transforms._set_tensor_requires_grad),
-    eager_transforms._autograd_grad,
+    *(grad_increment_nesting, grad_decrement_nesting, *_CHECKS),
+    *(wrap_for_grad, set_inplace_requires_grad_allowed),
+    *(unwrap_for_grad, set_tensor_requires_grad),
+    autograd_grad,
 }
 _OF_BATCHES = {
-    *(_BEGIN, _END, predispatch._add_batch_dim, predispatch._remove_batch_dim),
-    predispatch.lazy_load_decompositions,  # of a vmap within another
+    *(_BEGIN, _END, predispatch_add_batch_dim, predispatch_remove_batch_dim),
+    lazy_load_decompositions,  # of a vmap within another
 }
 _KNOWN = _OF_BATCHES | _OF_GRADIENTS
-_LEVELS = {torch._C._enter_dual_level, torch._C._exit_dual_level}  # of forward mode: not known
+_LEVELS = {enter_dual_level, exit_dual_level}  # of forward mode: not known
 # Tracing goes below autograd, where these are not seen, or have lost what training asks for.
 _UNSEEN = {
     *("detach", "detach_", "_get_data_attr", "requires_grad_", "_set_grad_enabled"),
@@ -126,7 +145,7 @@ def _outputs_and_inputs(slope: torch.fx.Node) -> tuple[Any, Any]:
 
 def in_pytorch(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
     """Return what runs a captured graph in PyTorch, where an error leaves no transform open."""
-    _LazyGraphModule.force_recompile(graph_module)  # forward would call all of the module once
+    LazyGraphModule.force_recompile(graph_module)  # forward would call all of the module once
     forward: Callable[..., Any] = graph_module.forward
     if not transforms(graph_module.graph):
         return forward
@@ -140,7 +159,7 @@ def in_pytorch(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
 
 def _is_of_transform(n: torch.fx.Node) -> bool:
     if n.target is operator.getitem:  # several derivatives
-        return n.args[0].target is eager_transforms._autograd_grad
+        return n.args[0].target is autograd_grad
     if n.target in _KNOWN:
         return True
     module = getattr(n.target, "__module__", None) or ""
@@ -157,7 +176,7 @@ def is_operator(n: torch.fx.Node) -> bool:
         n.op.startswith("call_")
         and name not in _UNSEEN
         and (n.target not in RESTATED or n.target in _AS_THEY_ARE)
-        and not isinstance(n.target, torch._ops.HigherOrderOperator)
+        and not isinstance(n.target, HigherOrderOperator)
         and not module.startswith("torch._functorch")
     )
 
@@ -230,7 +249,7 @@ def _traced(function: Callable[..., Any], examples: list[Any]) -> torch.fx.Graph
         if any(map(_writes, traced.graph.nodes)):  # a bias is added in place
             traced = make_fx(functionalize(traced))(*examples)
     for n in list(traced.graph.nodes):
-        if n.target is torch.ops.aten.detach.default:  # of what autograd saves, for itself
+        if n.target is aten.detach.default:  # of what autograd saves, for itself
             n.replace_all_uses_with(n.args[0])
             traced.graph.erase_node(n)
         if _writes(n):

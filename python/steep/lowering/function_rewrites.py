@@ -12,10 +12,12 @@ from typing import Any, NoReturn
 import torch
 import torch.nn.functional as F
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from steep.lowering.ops.ctc import ctc_losses
 from steep.lowering.ops.stop_gradient import stop_gradient
+from steep.torch_internals.nn import legacy_reduction
+from steep.torch_internals.operators import pad
+from steep.torch_internals.pytree import tree_leaves, tree_map_only
 
 
 def lost(what: str) -> NoReturn:
@@ -49,7 +51,7 @@ def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
             return _nll_of_some(F.log_softmax(c.input, 1), c)
         return F.cross_entropy(*args, **kwargs)
     if c.size_average is not None or c.reduce is not None:
-        c.reduction = torch.nn._reduction.legacy_get_string(c.size_average, c.reduce)
+        c.reduction = legacy_reduction(c.size_average, c.reduce)
     classes = c.input.shape[1]
     weight = None
     if c.weight is not None:
@@ -90,7 +92,7 @@ def _nll_loss(*args: Any, **kwargs: Any) -> torch.Tensor:
 def _nll_of_some(log_p: torch.Tensor, c: SimpleNamespace) -> torch.Tensor:
     """Return the loss of labels, whose rows may be none."""
     if c.size_average is not None or c.reduce is not None:
-        c.reduction = torch.nn._reduction.legacy_get_string(c.size_average, c.reduce)
+        c.reduction = legacy_reduction(c.size_average, c.reduce)
     counts = c.target != c.ignore_index
     target = torch.where(counts, c.target, 0)
     losses = -log_p.gather(1, target.unsqueeze(1)).squeeze(1)
@@ -419,6 +421,6 @@ RESTATED: dict[Any, Callable[..., Any]] = {
     F.instance_norm: _instance_norm,
     F.interpolate: _interpolate,
     F.nll_loss: _nll_loss,
-    torch._C._nn.pad: _pad,  # F.pad
+    pad: _pad,  # F.pad
 }
 """By function."""

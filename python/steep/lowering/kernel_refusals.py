@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import torch
 
-_aten = torch.ops.aten
+from steep.torch_internals.operators import aten
 
 _OF_ONE_DTYPE = {
-    *(_aten.mm, _aten.bmm, _aten.mv, _aten.dot, _aten.vdot, _aten.matmul, _aten.linear),
-    *(_aten.addmm, _aten.addbmm, _aten.baddbmm, _aten.addmv, _aten.bilinear),
-    _aten.scaled_dot_product_attention,
+    *(aten.mm, aten.bmm, aten.mv, aten.dot, aten.vdot, aten.matmul, aten.linear),
+    *(aten.addmm, aten.addbmm, aten.baddbmm, aten.addmv, aten.bilinear),
+    aten.scaled_dot_product_attention,
 }
 """Products: their operands, a bias and a mask of floats included, have one dtype."""
 
-_SUBTRACTIONS = {_aten.sub.Tensor, _aten.sub.Scalar, _aten.rsub.Tensor, _aten.rsub.Scalar}
+_SUBTRACTIONS = {aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Tensor, aten.rsub.Scalar}
 
 
 def refused_by_kernels(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, str]]:

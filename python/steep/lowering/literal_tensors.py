@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+
+from steep.torch_internals.operators import tensor_of_refs
+from steep.torch_internals.pytree import tree_leaves
 
 _OLD = {
     torch.FloatTensor: torch.float32,
@@ -30,7 +32,7 @@ def literal_for(node: torch.fx.Node) -> Callable[..., Any] | None:
     """Return what makes the tensor that a call makes of numbers; None for other calls."""
     if node.op != "call_function":
         return None
-    if node.target is torch._refs.tensor:
+    if node.target is tensor_of_refs:
         return _tensor_of
     if node.target not in (*_OLD, torch.Tensor) or node.kwargs or not node.args:
         return None

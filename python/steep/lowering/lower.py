@@ -16,9 +16,7 @@ from typing import Any
 
 import onnx
 import torch
-from torch._functorch.aot_autograd import aot_export_module
 from torch.fx.traceback import preserve_node_meta
-from torch.utils._pytree import tree_leaves
 
 from steep.lowering.aliasing import all_written_by, written_by
 from steep.lowering.autocast_regions import Regions, spell
@@ -32,6 +30,8 @@ from steep.lowering.training_semantics import Watch, faithful
 from steep.patching.restore import transforms_left
 from steep.patching.signals import Held, deliver_signals
 from steep.patching.substitution import attribute_set
+from steep.torch_internals.aot_autograd import aot_export_module
+from steep.torch_internals.pytree import tree_leaves
 
 WITHIN = "steep.within"
 """Of an operation that others were written out in: its name in the captured graph."""

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from steep.lowering.lower import outputs_of
+from steep.torch_internals.dispatch import FakeTensorMode
+from steep.torch_internals.operators import aten
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool}
@@ -147,7 +148,7 @@ def _calculate(
                 given[node] = arguments[node]
             else:
                 given[node] = calculation.call_method("item", (arguments[node.args[0]],))
-        elif node.target is torch.ops.aten.sym_size.int and node.args[0] in arguments:
+        elif node.target is aten.sym_size.int and node.args[0] in arguments:
             of, axis = node.args
             extents[node] = calculation.call_function(_extent, (arguments[of], axis))
         elif (

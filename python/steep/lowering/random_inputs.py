@@ -13,6 +13,8 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch.fx.node import map_aggregate
 
+from steep.torch_internals.operators import OpOverload
+
 # They read of their operand no more than what it is like.
 _OF_THE_LIKE = {
     *("rand_like", "randn_like", "randint_like", "uniform", "normal_functional"),
@@ -106,7 +108,7 @@ def take_draws(traced: torch.fx.GraphModule, fakes: Sequence[torch.Tensor]) -> D
 
 
 def _draws(node: torch.fx.Node) -> bool:
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return False
     name = node.target._schema.name.partition("::")[2]
     random = torch.Tag.nondeterministic_seeded in node.target.tags
@@ -116,7 +118,7 @@ def _draws(node: torch.fx.Node) -> bool:
 def _call(
     node: torch.fx.Node, known: Collection[Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    assert isinstance(node.target, torch._ops.OpOverload)
+    assert isinstance(node.target, OpOverload)
     like = node.target._schema.name.partition("::")[2] in _OF_THE_LIKE
     if node.target._schema.name == "aten::bernoulli":
         like = node.target._overloadname == "p"

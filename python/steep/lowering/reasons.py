@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._dynamo import convert_frame, utils
 
 from steep.patching.substitution import Substitution, substituted
+from steep.torch_internals.dynamo import convert_frame, utils
 
 FORMAT_ERROR = Substitution(
     convert_frame,

@@ -14,7 +14,6 @@ from typing import Any
 import onnx
 import torch
 from google.protobuf.message import DecodeError
-from torch._export.passes.lift_constants_pass import ConstantAttrMap, lift_constants_pass
 from torch.export.exported_program import ExportedProgram, ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
     ExportGraphSignature,
@@ -25,9 +24,6 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
-from torch.onnx._internal.exporter import _core, _fx_passes, _registration
-from torch.onnx._internal.exporter._errors import ConversionError
-from torch.utils._pytree import tree_structure
 
 from steep.lowering import cache
 from steep.lowering.decompose import decompose
@@ -53,6 +49,16 @@ from steep.lowering.ops.recurrent import RECURRENT, keep_whole
 from steep.lowering.ops.stop_gradient import TRANSLATIONS
 from steep.lowering.ops.training_ops import OF_COMPLEX, TRAINED, WITH_BACKWARD
 from steep.patching.torch_versions import CLAMP_IS_FLAT_AT_BOUNDS
+from steep.torch_internals.exporter import (
+    ConstantAttrMap,
+    ConversionError,
+    ONNXRegistry,
+    exported_program_to_onnx_program,
+    insert_type_promotion_nodes,
+    lift_constants_pass,
+)
+from steep.torch_internals.operators import OpOverload, aten
+from steep.torch_internals.pytree import tree_structure
 
 log = logging.getLogger("steep")
 
@@ -109,7 +115,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     program = _as_program(traced)
     _make_first_operands_tensors(program.graph)
     clamps = _clamps_by_numbers(program.graph)
-    _fx_passes.insert_type_promotion_nodes(program.graph_module)
+    insert_type_promotion_nodes(program.graph_module)
     _restore(program.graph, clamps)
     _make_extents_tensors(program.graph)
     for node in list(program.graph.nodes):
@@ -119,7 +125,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     count_in_float64(program.graph)
     try:
         with constants_with_digits():
-            model = _core._exported_program_to_onnx_program(program, registry=_registry())
+            model = exported_program_to_onnx_program(program, registry=_registry())
     except ConversionError as e:
         others = {n.name: str(n.target) for n in _without_words(program.graph)}
         raise CannotSay(e, _origin(e, program.graph), others) from e
@@ -141,15 +147,13 @@ def _say_dtypes(graph: torch.fx.Graph) -> None:
     """
     for node in list(graph.nodes):
         value = node.meta.get("val")
-        if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(
-            value, torch.Tensor
-        ):
+        if not isinstance(node.target, OpOverload) or not isinstance(value, torch.Tensor):
             continue
         operands = [n.meta.get("val") for n in node.all_input_nodes]
-        if node.target is torch.ops.aten.pow.Tensor_Scalar and operands[0].dtype != value.dtype:
+        if node.target is aten.pow.Tensor_Scalar and operands[0].dtype != value.dtype:
             with graph.inserting_before(node):
                 base = graph.call_function(
-                    torch.ops.aten._to_copy.default, node.args[:1], {"dtype": value.dtype}
+                    aten._to_copy.default, node.args[:1], {"dtype": value.dtype}
                 )
             base.meta = {**node.meta, "val": operands[0].to(value.dtype)}
             node.args = (base, *node.args[1:])
@@ -160,10 +164,9 @@ def _say_dtypes(graph: torch.fx.Graph) -> None:
             node.args = tuple(_bound(a) if node.target in _RANGES else a for a in node.args)
 
 
-_aten = torch.ops.aten
 _SUMS = {
-    *(_aten.sum, _aten.mean, _aten.nansum, _aten.prod, _aten.cumsum, _aten.cumprod),
-    *(_aten.norm, _aten.linalg_vector_norm),
+    *(aten.sum, aten.mean, aten.nansum, aten.prod, aten.cumsum, aten.cumprod),
+    *(aten.norm, aten.linalg_vector_norm),
 }
 
 
@@ -178,7 +181,7 @@ def _cast_first(graph: torch.fx.Graph) -> None:
             _cast_operand(graph, node, dtype)
 
 
-_CLAMPS = {_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default}
+_CLAMPS = {aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default}
 
 
 def _promote_clamped(graph: torch.fx.Graph) -> None:
@@ -217,7 +220,7 @@ def _cast_operand(graph: torch.fx.Graph, node: torch.fx.Node, dtype: torch.dtype
     (operand, *others), value = node.args, node.args[0].meta["val"]
     if value.dtype != dtype:
         with graph.inserting_before(node):
-            cast = graph.call_function(_aten._to_copy.default, (operand,), {"dtype": dtype})
+            cast = graph.call_function(aten._to_copy.default, (operand,), {"dtype": dtype})
         cast.meta = {**node.meta, "val": value.to(dtype)}
         node.args = (cast, *others)
 
@@ -226,11 +229,11 @@ _WITH_TENSORS = {
     **{
         packet.Scalar: packet.Tensor
         for packet in (
-            *(_aten.add, _aten.sub, _aten.mul, _aten.div, _aten.remainder),
-            *(_aten.bitwise_and, _aten.bitwise_or, _aten.bitwise_xor),
+            *(aten.add, aten.sub, aten.mul, aten.div, aten.remainder),
+            *(aten.bitwise_and, aten.bitwise_or, aten.bitwise_xor),
         )
     },
-    _aten.pow.Tensor_Scalar: _aten.pow.Tensor_Tensor,
+    aten.pow.Tensor_Scalar: aten.pow.Tensor_Tensor,
 }
 
 
@@ -242,13 +245,13 @@ def _make_extents_tensors(graph: torch.fx.Graph) -> None:
             value = node.meta["val"]
             with graph.inserting_before(node):
                 tensor = graph.call_function(
-                    _aten.scalar_tensor.default, (number,), {"dtype": value.dtype}
+                    aten.scalar_tensor.default, (number,), {"dtype": value.dtype}
                 )
             tensor.meta = {**node.meta, "val": value.new_empty(())}
             node.target, node.args = _WITH_TENSORS[node.target], (node.args[0], tensor)
 
 
-_RANGES = [getattr(torch.ops.aten.arange, o) for o in torch.ops.aten.arange.overloads()]
+_RANGES = [getattr(aten.arange, o) for o in aten.arange.overloads()]
 
 
 def _bound(argument: Any) -> Any:
@@ -263,7 +266,7 @@ def _make_first_operands_tensors(graph: torch.fx.Graph) -> None:
     integers.
     """
     for node in list(graph.nodes):
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        if node.op != "call_function" or not isinstance(node.target, OpOverload):
             continue
         given = node.target._schema.arguments
         value = node.meta.get("val")
@@ -276,7 +279,7 @@ def _make_first_operands_tensors(graph: torch.fx.Graph) -> None:
         ):
             with graph.inserting_before(node):
                 number = graph.call_function(
-                    torch.ops.aten.full.default, ([], node.args[0]), {"dtype": value.dtype}
+                    aten.full.default, ([], node.args[0]), {"dtype": value.dtype}
                 )
             number.meta = {**node.meta, "val": value.new_empty(())}
             node.args = (number, *node.args[1:])
@@ -293,15 +296,15 @@ def _without_words(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     return [
         n
         for n in graph.nodes
-        if isinstance(n.target, torch._ops.OpOverload) and not _registry().is_registered(n.target)
+        if isinstance(n.target, OpOverload) and not _registry().is_registered(n.target)
     ]
 
 
 _ASSERTIONS = {
-    torch.ops.aten._assert_scalar.default,
-    torch.ops.aten._assert_tensor_metadata.default,
-    torch.ops.aten.sym_constrain_range.default,
-    torch.ops.aten.sym_constrain_range_for_size.default,
+    aten._assert_scalar.default,
+    aten._assert_tensor_metadata.default,
+    aten.sym_constrain_range.default,
+    aten.sym_constrain_range_for_size.default,
 }
 
 
@@ -345,7 +348,7 @@ def _registry() -> Any:
 
 @functools.cache
 def _common_registry() -> Any:
-    registry = _registration.ONNXRegistry.from_torchlib()
+    registry = ONNXRegistry.from_torchlib()
     ours = (
         TRANSLATIONS,
         TRAINED,

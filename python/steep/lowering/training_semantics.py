@@ -19,7 +19,6 @@ from typing import Any
 import numpy
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import CheckpointFunction
 
 from steep.lowering.function_rewrites import DETACH, RESTATED, lost
@@ -28,6 +27,12 @@ from steep.lowering.ops.stop_gradient import stop_gradient
 from steep.lowering.ops.training_ops import WITH_BACKWARD
 from steep.patching.signals import Held
 from steep.patching.substitution import Substitution, substituted
+from steep.torch_internals.autograd import (
+    DisableTorchFunction,
+    is_setup_context_defined,
+    set_grad_enabled,
+)
+from steep.torch_internals.pytree import tree_leaves, tree_map_only
 
 SETUP_CONTEXT = Substitution(
     torch.autograd.function,
@@ -99,9 +104,9 @@ class Watch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func is torch._C._set_grad_enabled:
+        if func is set_grad_enabled:
             # torch.export would cut the graph into pieces here.
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 return func(*args)
         kwargs = kwargs or {}
         stops = self.of_histories and not torch.is_grad_enabled()
@@ -185,7 +190,7 @@ def _run_checkpointed(run: Callable[..., Any], preserve: bool, *args: Any) -> An
 
 
 _this_thread = threading.local()
-_is_setup_context_defined = torch.autograd.function._is_setup_context_defined
+_is_setup_context_defined = is_setup_context_defined
 _checkpointed = CheckpointFunction.apply
 # as torch.library calls what it makes of an operator's backward
 _DERIVATIVES = (

@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch._functorch.autograd_function import autograd_function_apply
-from torch.utils._pytree import tree_leaves
 
 from steep.lowering.aliasing import all_written_by, hint, memory_named, memory_of
 from steep.lowering.autocast_regions import Regions
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.function_rewrites import PRODUCTS
 from steep.lowering.lower import outputs_of, refusal
+from steep.torch_internals.functorch import autograd_function_apply
+from steep.torch_internals.operators import aten
+from steep.torch_internals.pytree import tree_leaves
 
 
 def refuse_complex(graph: torch.fx.Graph, computed: Sequence[torch.fx.Node]) -> None:
@@ -41,7 +42,7 @@ def refuse_complex(graph: torch.fx.Graph, computed: Sequence[torch.fx.Node]) -> 
 
 def _readers(n: torch.fx.Node) -> list[torch.fx.Node]:
     """Return the operations that read a tensor, or an extent of it."""
-    extents = [u for u in n.users if u.target is torch.ops.aten.sym_size.int]
+    extents = [u for u in n.users if u.target is aten.sym_size.int]
     readers = [u for u in n.users if u not in extents] + [r for u in extents for r in u.users]
     return [r for r in dict.fromkeys(readers) if r.op != "output"]
 

@@ -14,10 +14,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn.modules.module import _has_any_global_hook
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-from torch.utils._pytree import tree_leaves
 
 from steep.dynamo import forks
 from steep.dynamo.report import ExportReport, Report
@@ -25,6 +21,10 @@ from steep.errors import Error, ModelError, ProviderError
 from steep.graph.autograd_node import autocast_precision
 from steep.module.other_methods import Beside
 from steep.providers import Providers, choices_of
+from steep.torch_internals.dispatch import FakeTensor, dispatch_mode_stack
+from steep.torch_internals.functorch import are_transforms_active
+from steep.torch_internals.nn import has_any_global_hook
+from steep.torch_internals.pytree import tree_leaves
 
 log = logging.getLogger("steep")
 
@@ -211,7 +211,7 @@ class ORTModule(torch.nn.Module):
 
     def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
         """Leave the hooks of all modules to the wrapped one."""
-        if _has_any_global_hook() and not any(map(self.__dict__.__getitem__, _HOOKS)):
+        if has_any_global_hook() and not any(map(self.__dict__.__getitem__, _HOOKS)):
             return self.forward(*args, **kwargs)
         return super()._call_impl(*args, **kwargs)
 
@@ -427,13 +427,13 @@ def _refuse_what_belongs_around(module: torch.nn.Module) -> None:
 
 
 def _refuse_transforms() -> None:
-    if any(not mode.is_infra_mode() for mode in _get_current_dispatch_mode_stack()):
+    if any(not mode.is_infra_mode() for mode in dispatch_mode_stack()):
         raise ModelError(
             "An ORTModule is called within a TorchDispatchMode, such as FlopCounterMode.",
             expected="no mode that is to see the operators of PyTorch: the engine has its own",
             remedy='call what is wrapped, model.module; or fallback="torch"',
         )
-    if torch._C._are_functorch_transforms_active():
+    if are_transforms_active():
         raise ModelError(
             "An ORTModule is called within a transform of torch.func (grad, vmap, jvp, …).",
             expected="the transform within the module, where the engine runs it as well",

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+
+from steep.torch_internals.pytree import tree_leaves
 
 log = logging.getLogger("steep")
 

@@ -7,9 +7,17 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-from torch._C import _autograd
-from torch._C._functorch import (
+from steep.torch_internals.autograd import (
+    enter_dual_level,
+    exit_dual_level,
+    pop_saved_tensors_default_hooks,
+    push_saved_tensors_default_hooks,
+    saved_tensors_hooks_disable,
+    saved_tensors_hooks_enable,
+    saved_tensors_hooks_why_disabled,
+    top_saved_tensors_default_hooks,
+)
+from steep.torch_internals.functorch import (
     get_dynamic_layer_stack_depth,
     pop_dynamic_layer_stack_and_undo_to_depth,
 )
@@ -22,41 +30,41 @@ def transforms_left() -> Iterator[None]:
     Hooks on what autograd saves, which these forbid, are allowed again if they were.
     """
     depth, forward_mode = get_dynamic_layer_stack_depth(), _in_forward_mode()
-    why_no_hooks = _autograd._saved_tensors_hooks_get_disabled_error_message()
+    why_no_hooks = saved_tensors_hooks_why_disabled()
     try:
         yield
     finally:
         if not forward_mode and _in_forward_mode():
-            torch._C._exit_dual_level(level=0)
+            exit_dual_level(level=0)
         pop_dynamic_layer_stack_and_undo_to_depth(depth)
         if why_no_hooks is None:
-            _autograd._saved_tensors_hooks_enable()
+            saved_tensors_hooks_enable()
         else:
-            _autograd._saved_tensors_hooks_disable(why_no_hooks)
+            saved_tensors_hooks_disable(why_no_hooks)
 
 
 @contextlib.contextmanager
 def without_hooks() -> Iterator[None]:
     """Within, what autograd saves passes by this thread's hooks for that."""
     hooks: list[Any] = []
-    top: Any = _autograd._top_saved_tensors_default_hooks
+    top: Any = top_saved_tensors_default_hooks
     try:
         while (pair := top(True)) is not None:
-            _autograd._pop_saved_tensors_default_hooks()
+            pop_saved_tensors_default_hooks()
             hooks.append(pair)
         yield
     finally:
         for pair in reversed(hooks):
-            _autograd._push_saved_tensors_default_hooks(*pair)
+            push_saved_tensors_default_hooks(*pair)
 
 
 def _in_forward_mode() -> bool:
     """Return whether the one level of derivatives in forward mode is taken."""
     try:
-        torch._C._enter_dual_level()
+        enter_dual_level()
     except RuntimeError:  # there is no second one
         return True
-    torch._C._exit_dual_level(level=0)
+    exit_dual_level(level=0)
     return False
 
 

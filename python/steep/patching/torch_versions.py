@@ -2,8 +2,8 @@
 
 Capture uses parts of PyTorch that are not public, and these change with each minor release. The
 tests have run with the releases from ``OLDEST`` to ``NEWEST``. What differs between these stands
-here, so that another release is one place to look at. `make torch-versions` runs the tests with
-each of them.
+here, and the names of those parts in ``torch_internals``, so that another release is one place to
+look at. `make torch-versions` runs the tests with each of them.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._dynamo.exc import TorchRuntimeError
 from torch.utils.dlpack import from_dlpack
 
 from steep import _steep
@@ -33,6 +32,7 @@ from steep.onnx_graph.initializers import with_states
 from steep.providers import choices_of
 from steep.session.processes import require_alone
 from steep.session.training import TrainingSession
+from steep.torch_internals.dynamo import TorchRuntimeError
 from steep.trainers.loss_module import WithLoss, the_loss
 from steep.trainers.optimizer_state import require_counts
 from steep.trainers.parameter_checks import check_apart, check_gradients, check_hooks
@@ -171,7 +171,7 @@ class Trainer:
             self._varies, self._rebuilt_in_a_row = varies, 0
             from steep.dynamo.backend import Captured  # loads a large part of PyTorch
 
-            torch._dynamo.allow_in_graph(the_loss)
+            torch.compiler.allow_in_graph(the_loss)
             self._captured = Captured(
                 innermost(self._net),
                 lambda: self._settings.get("precision", "fp32"),

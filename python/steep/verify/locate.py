@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from steep.graph.captured_graph import copy_graph
@@ -24,6 +22,7 @@ from steep.lowering.aliasing import all_written_by, memory_of
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.lower import line_of, turn
 from steep.lowering.python_numbers import number_of
+from steep.torch_internals.dispatch import FakeTensorMode, TracingContext, tracing
 from steep.verify.compare import (
     LEAST_SCALE,
     Comparison,

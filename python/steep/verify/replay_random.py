@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from steep._steep import ModuleProgram
 from steep.errors import Error
+from steep.torch_internals.dispatch import TorchDispatchMode
+from steep.torch_internals.operators import aten
 
 if TYPE_CHECKING:
     from steep.graph.compiled_graph import Piece
@@ -52,9 +53,9 @@ class Masks(TorchDispatchMode):
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags or func in _DRAWS_ABOVE:
             return func(*args, **kwargs)
-        if func is _aten.bernoulli_.float and self._is_dropout(args):
+        if func is aten.bernoulli_.float and self._is_dropout(args):
             return args[0].copy_(self._mask(args[0], *args[1:2] or (0.5,)))
-        if func is _aten.native_dropout.default:
+        if func is aten.native_dropout.default:
             x, p = args[:2]
             kept = self._mask(x, 1 - p)
             return x * kept / (1 - p), kept.bool()
@@ -138,8 +139,7 @@ def _constants(model: onnx.ModelProto) -> dict[str, float]:
     return {name: float(a) for name, a in arrays.items()}
 
 
-_aten = torch.ops.aten
 _DRAWS_ABOVE = {  # where no dropout is asked for, or operators above have drawn it
-    _aten._scaled_dot_product_flash_attention_for_cpu.default,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
 }

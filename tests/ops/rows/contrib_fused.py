@@ -6,8 +6,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from .contrib import ACTIVATIONS as OF_CONV
-from .contrib import ALONE, OF_GEMM, PARAMETERS, SMOOTH, of_contrib
+from .contrib import ACTIVATIONS as OF_CONV, ALONE, OF_GEMM, PARAMETERS, SMOOTH, of_contrib
 from .row import floats, ints, table
 
 ROWS, _row = table()

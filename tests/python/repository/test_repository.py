@@ -168,6 +168,66 @@ def test_no_two_modules_import_each_other() -> None:
     order.prepare()  # raises CycleError, which names the circle
 
 
+INTERNALS = PACKAGE / "torch_internals"
+
+ORIGINALS = {
+    "dynamo/patches/extra_tracing.py: SetAttrBuiltinVariable._call_setattr",
+    "dynamo/patches/extra_tracing.py: UserDefinedClassVariable._call_cross_entropy_loss",
+    "lowering/exact_constants.py: building._get_or_create_constant",
+}
+"""Private names of PyTorch outside of INTERNALS: what a Substitution, which names it, replaces."""
+
+
+def is_private(parts: list[str]) -> bool:
+    return any(part.startswith("_") and not part.startswith("__") for part in parts)
+
+
+def dotted(node: ast.expr) -> list[str]:
+    """The parts of ``a.b.c``; none where it begins with anything but a name."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return [node.id, *reversed(parts)] if isinstance(node, ast.Name) else []
+
+
+def private_names_of_torch(file: Path) -> set[str]:
+    """What a module uses of PyTorch that is private, or an operator of ``torch.ops.aten``."""
+    tree = ast.parse(file.read_text())
+    found, of_torch = set(), {"torch"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            parts = node.module.split(".")
+            if "torch_internals" in parts:
+                of_torch |= {n.asname or n.name for n in node.names} - {"aten"}  # its operators
+            elif parts[0] == "torch":
+                names = [[*parts, n.name] for n in node.names]
+                found |= {".".join(name) for name in names if is_private(name)}
+        elif isinstance(node, ast.Import):
+            names = [n.name.split(".") for n in node.names if n.name.startswith("torch")]
+            found |= {".".join(name) for name in names if is_private(name)}
+    for node in ast.walk(tree):
+        parts = dotted(node) if isinstance(node, ast.Attribute) else []
+        private = is_private(parts[1:]) or parts[:3] == ["torch", "ops", "aten"]
+        if private and parts[0] in of_torch:
+            found.add(".".join(parts))
+    return found
+
+
+def test_private_names_of_torch_stand_in_one_room() -> None:
+    """Another release of PyTorch is one place to look at, with ``patching/torch_versions.py``."""
+    modules = [f for f in tracked_files() if f.is_relative_to(PACKAGE) and f.suffix == ".py"]
+    inside = [f for f in modules if f.parent == INTERNALS]
+    assert sum(len(private_names_of_torch(f)) for f in inside) > 100
+    found = {
+        f"{f.relative_to(PACKAGE)}: {name}"
+        for f in modules
+        if f.parent != INTERNALS
+        for name in private_names_of_torch(f)
+    }
+    assert found == ORIGINALS
+
+
 TESTS = ROOT / "tests" / "python"
 
 

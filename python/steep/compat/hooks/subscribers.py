@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from steep.compat.notices import say_once
 from steep.errors import DataError
+from steep.torch_internals.pytree import tree_leaves
 
 
 class SubscriberBase:
@@ -162,7 +162,7 @@ class SubscriberManager:
                 tensor.register_hook(_gradient_hook(subscriber, name, step))
 
     def _hook(self, name: str) -> Any:
-        @torch._dynamo.disable  # type: ignore[untyped-decorator]
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
         def hook(_: torch.nn.Module, __: Any, result: Any) -> None:
             tensors = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
             for k, tensor in enumerate(t for t in tensors if t.is_floating_point()):
@@ -190,7 +190,7 @@ def inspect_activation(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-@torch._dynamo.disable  # type: ignore[untyped-decorator]
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _inspect(name: str, tensor: torch.Tensor) -> None:
     GlobalSubscriberManager.tell(name, tensor)
 

@@ -14,8 +14,7 @@ from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
 from steep.compat import state_file
-from steep.compat.onnxblock import losses as block_losses
-from steep.compat.onnxblock import optimizers as block_optimizers
+from steep.compat.onnxblock import losses as block_losses, optimizers as block_optimizers
 from steep.compat.onnxblock.base import Block, base, empty_base
 from steep.compat.onnxblock.blocks import PassThrough
 from steep.compat.onnxblock.models import Parameters, TrainingBlock

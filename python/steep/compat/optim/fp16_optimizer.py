@@ -12,6 +12,7 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from steep.compat.notices import say_once
 from steep.compat.optim.loss_scalers import DynamicLossScaler, LossScaler
+from steep.torch_internals.operators import foreach_mul_
 
 # Of packages whose optimizers do all this themselves.
 _SCALE_THEMSELVES = ("accelerate", "apex", "deepspeed", "megatron")
@@ -82,7 +83,7 @@ class ScaledOptimizer(torch.optim.Optimizer):
         """Add the gradients of the scaled loss; ``options`` are ``Tensor.backward``'s."""
         before = [p.grad for p in self._parameters()]
         if self._divided and before:  # all are to be of one scale
-            torch._foreach_mul_(before, self.loss_scale)
+            foreach_mul_(before, self.loss_scale)
         (loss * self.loss_scale).backward(**options)
         self._divided = False
 
@@ -147,6 +148,6 @@ class ScaledOptimizer(torch.optim.Optimizer):
         # the greatest, which does not overflow where it is summed up
         finite = math.isfinite(float(get_total_norm(gradients, math.inf)))
         if finite and not self._divided:
-            torch._foreach_mul_(gradients, 1 / self.loss_scale)
+            foreach_mul_(gradients, 1 / self.loss_scale)
             self._divided = True
         return finite

@@ -23,6 +23,7 @@ from steep.errors import CheckpointError, DataError, ModelError
 from steep.export.module_to_onnx import export
 from steep.module.ort_module import ORTModule
 from steep.session.processes import require_alone
+from steep.torch_internals.operators import foreach_mul_
 from steep.trainers.base import in_mode
 from steep.trainers.optimizer_state import require_count, require_counts
 
@@ -263,7 +264,7 @@ class ORTTrainer:
         info.all_finite = True
         if self._scaler is not None:
             info.all_finite = math.isfinite(float(get_total_norm(gradients, math.inf)))
-            torch._foreach_mul_(gradients, 1 / self._scale())
+            foreach_mul_(gradients, 1 / self._scale())
             self._scaler.update(info)
         if info.all_finite:
             bound = self.optim_config.max_norm_clip

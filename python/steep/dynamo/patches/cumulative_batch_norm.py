@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from steep.patching.substitution import Substitution, substituted
+from steep.torch_internals.nn import BatchNorm
 
 FORWARD = Substitution(
-    _BatchNorm,
+    BatchNorm,
     "forward",
     "With `momentum=None` PyTorch makes a Python number of the count of batches, which ends "
     "the graph.",
 )
 
-_plain = _BatchNorm.forward
+_plain = BatchNorm.forward
 
 
 @contextlib.contextmanager
@@ -28,7 +28,7 @@ def means_over_batches(module: torch.nn.Module) -> Iterator[None]:
     PyTorch makes a Python number of it, where a graph ends; in a ``Sequential``, whose loop cannot
     be taken up again, all of it.
     """
-    kinds = (m for m in module.modules() if isinstance(m, _BatchNorm))
+    kinds = (m for m in module.modules() if isinstance(m, BatchNorm))
     if any(m.momentum is None for m in kinds):
         with substituted({FORWARD: _forward}):
             yield
@@ -36,7 +36,7 @@ def means_over_batches(module: torch.nn.Module) -> Iterator[None]:
         yield
 
 
-def _forward(self: _BatchNorm, input: torch.Tensor) -> torch.Tensor:
+def _forward(self: BatchNorm, input: torch.Tensor) -> torch.Tensor:
     tracked = self.training and self.track_running_stats and self.num_batches_tracked is not None
     # another thread may run one while this one captures
     captured = torch.compiler.is_dynamo_compiling()

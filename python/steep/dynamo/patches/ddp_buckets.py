@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._dynamo.backends import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from steep.graph.partition import within
 from steep.patching.substitution import Substitution, substituted
+from steep.torch_internals.dynamo import distributed
 
 FIRST_BUCKET = Substitution(
     dist,

@@ -10,23 +10,27 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._dynamo.guards import GuardBuilder, install_guard
-from torch._dynamo.side_effects import SideEffects
-from torch._dynamo.source import AttrSource, GlobalStateSource
-from torch._dynamo.variables import (
+
+from steep.patching.substitution import Substitution, substituted
+from steep.torch_internals.dynamo import (
+    AttributeMutationExisting,
+    AttrSource,
     BaseListVariable,
     CellVariable,
     ConstantVariable,
     ConstDictVariable,
+    GlobalStateSource,
+    Guard,
+    GuardBuilder,
+    SideEffects,
+    SideEffectsProxyDict,
+    Source,
     UnspecializedNNModuleVariable,
     UserDefinedObjectVariable,
+    ValueMutationExisting,
     builder,
+    install_guard,
 )
-from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
-from torch._dynamo.variables.dicts import SideEffectsProxyDict
-from torch._guards import Guard, Source
-
-from steep.patching.substitution import Substitution, substituted
 
 EFFECTS_OF_DICT = Substitution(
     SideEffectsProxyDict,

@@ -9,31 +9,31 @@ from typing import Any
 
 import numpy
 import torch
-from torch._dynamo import variables
-from torch._dynamo.exc import unimplemented
-from torch._dynamo.output_graph import OutputGraph
-from torch._dynamo.source import is_from_defaults
-from torch._dynamo.utils import proxy_args_kwargs
-from torch._dynamo.variables import (
-    LambdaVariable,
-    NumpyVariable,
-    SkipFunctionVariable,
-    SymNodeVariable,
-    TensorVariable,
-    UserDefinedClassVariable,
-    builder,
-)
-from torch._dynamo.variables import TorchInGraphFunctionVariable as _Function
-from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.builtin import SetAttrBuiltinVariable
-from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable as _Apply
-from torch._dynamo.variables.lazy import LazySymNodeFormatString
-from torch._guards import GuardSource
 
 from steep.dynamo.patches.graph_breaks import refuse_if_used
 from steep.dynamo.patches.symbolic_math import function_for, takes_symbols
 from steep.patching.substitution import Substitution, substituted
 from steep.patching.torch_versions import TENSOR_GETATTR
+from steep.torch_internals.dynamo import (
+    AutogradFunctionApplyVariable as _Apply,
+    GuardSource,
+    LambdaVariable,
+    LazySymNodeFormatString,
+    NumpyVariable,
+    OutputGraph,
+    SetAttrBuiltinVariable,
+    SkipFunctionVariable,
+    SymNodeVariable,
+    TensorVariable,
+    TorchInGraphFunctionVariable as _Function,
+    UserDefinedClassVariable,
+    VariableTracker,
+    builder,
+    is_from_defaults,
+    proxy_args_kwargs,
+    unimplemented,
+    variables,
+)
 
 CALL_SKIPPED = Substitution(
     SkipFunctionVariable,

@@ -6,17 +6,21 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from torch._dynamo.exc import Unsupported, unimplemented
-from torch._dynamo.types import ConvertFrameReturn
-from torch._dynamo.variables import RandomVariable, TensorVariable
-from torch._dynamo.variables import TorchInGraphFunctionVariable as _Function
-from torch._dynamo.variables.functions import CollectiveFunctionRewriteVariable
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     PendingUnbackedSymbolNotFound,
 )
 
 from steep.patching.substitution import Substitution, substituted
+from steep.torch_internals.dynamo import (
+    CollectiveFunctionRewriteVariable,
+    ConvertFrameReturn,
+    RandomVariable,
+    TensorVariable,
+    TorchInGraphFunctionVariable as _Function,
+    Unsupported,
+    unimplemented,
+)
 
 CALL_COLLECTIVE = Substitution(
     CollectiveFunctionRewriteVariable,

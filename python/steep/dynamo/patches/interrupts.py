@@ -7,11 +7,10 @@ import dis
 from collections.abc import Iterator
 from typing import Any
 
-from torch._dynamo.symbolic_convert import InliningInstructionTranslator, InstructionTranslator
-
 from steep.dynamo.patches.jump_hook import Step, stepping
 from steep.patching.signals import deliver_signals
 from steep.patching.substitution import Substitution
+from steep.torch_internals.dynamo import InliningInstructionTranslator, InstructionTranslator
 
 _WHY = "Ctrl-C waits while Dynamo changes PyTorch; between two instructions it has changed nothing."
 CALLS = {

@@ -7,9 +7,8 @@ import dis
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from torch._dynamo.symbolic_convert import InliningInstructionTranslator, InstructionTranslator
-
 from steep.patching.substitution import Substitution, substituted
+from steep.torch_internals.dynamo import InliningInstructionTranslator, InstructionTranslator
 
 _WHY = "A conditional jump on a tensor cuts the graph; the branches that a graph can hold do not."
 JUMPS = {

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._dynamo import trace_rules
 
 from steep.patching.substitution import Substitution, substituted
+from steep.torch_internals.dynamo import trace_rules
 
 CHECK = Substitution(
     trace_rules,

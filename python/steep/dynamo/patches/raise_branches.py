@@ -13,12 +13,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._dynamo.variables import BuiltinVariable, ExceptionVariable
-from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 
 from steep.dynamo.patches.jump_hook import Jump, jumping
 from steep.graph.raise_checks import raise_where
 from steep.lowering.aliasing import all_written_by, memory_of
+from steep.torch_internals.dynamo import (
+    AttributeMutationNew,
+    BuiltinVariable,
+    ExceptionVariable,
+    ValueMutationNew,
+)
 
 log = logging.getLogger("steep")
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.sym_node import SymNode
-from torch.utils._sympy.functions import make_opaque_unary_fn
+
+from steep.torch_internals.fx import make_opaque_unary_fn
 
 
 def _opaque(name: str) -> Any:

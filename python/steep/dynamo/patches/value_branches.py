@@ -15,15 +15,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._dynamo.guards import _get_closure_vars
-from torch._dynamo.source import GlobalStateSource
-from torch._dynamo.variables import SymNodeVariable
-from torch._guards import Guard
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from steep.dynamo.patches.jump_hook import Jump, jumping
 from steep.lowering.aliasing import all_written_by, memory_of
+from steep.torch_internals.autograd import DisableTorchFunction
+from steep.torch_internals.dispatch import unset_fake_temporarily
+from steep.torch_internals.dynamo import GlobalStateSource, Guard, SymNodeVariable, get_closure_vars
 
 log = logging.getLogger("steep")
 
@@ -68,13 +66,13 @@ class Condition:
 
     def truth(self, global_scope: dict[str, Any], local_scope: Any) -> bool:
         """Compute it from what the frame of a call holds; nothing of that is changed."""
-        scope, known = {"L": local_scope, "G": global_scope}, _get_closure_vars()
+        scope, known = {"L": local_scope, "G": global_scope}, get_closure_vars()
         given = [s.get_value(scope, known, {}) for s in self.sources]
         copies = [g.clone() if copied else g for g, copied in zip(given, self.copied, strict=True)]
         if any(self.copied) and _overlap(given):
             raise Undecided
         before = torch.get_rng_state()
-        with torch.no_grad(), unset_fake_temporarily(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), unset_fake_temporarily(), DisableTorchFunction():
             result = bool(self.run(*copies))
         if not torch.equal(torch.get_rng_state(), before):
             torch.set_rng_state(before)

@@ -13,16 +13,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._dynamo._trace_wrapped_higher_order_op import ModIndex
-from torch._dynamo.exc import unimplemented
-from torch._dynamo.variables import AutogradFunctionVariable, TensorVariable, higher_order_ops
-from torch._dynamo.variables.base import VariableTracker
-from torch._functorch.autograd_function import autograd_function_apply
 from torch.autograd.function import FunctionCtx
 
 from steep.lowering.ops.steep_nodes import own_node
 from steep.lowering.ops.stop_gradient import stop_gradient
 from steep.patching.substitution import Substitution, substituted
+from steep.torch_internals.dynamo import (
+    AutogradFunctionVariable,
+    ModIndex,
+    TensorVariable,
+    VariableTracker,
+    higher_order_ops,
+    unimplemented,
+)
+from steep.torch_internals.functorch import are_transforms_active, autograd_function_apply
 
 ENABLE_GRAD = Substitution(
     higher_order_ops,
@@ -75,13 +79,13 @@ def whole_backwards() -> Iterator[None]:
         yield
 
 
-_set_materialize_grads = torch._dynamo.disable(FunctionCtx.set_materialize_grads)
+_set_materialize_grads = torch.compiler.disable(FunctionCtx.set_materialize_grads)
 _apply = AutogradFunctionVariable.call_apply
 
 
 def _call_apply(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     # PyTorch's own ModIndex, an index in vmap, has the backward of its forward
-    if torch._C._are_functorch_transforms_active() and self.fn_cls is not ModIndex:
+    if are_transforms_active() and self.fn_cls is not ModIndex:
         unimplemented(
             gb_type="a torch.autograd.Function within a transform of torch.func",
             context=self.fn_cls.__name__,

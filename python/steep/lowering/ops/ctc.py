@@ -16,11 +16,12 @@ from typing import Any
 import onnxscript
 import torch
 from onnxscript import ir, opset18
-from torch._subclasses import fake_impls
-from torch.onnx._internal.exporter._tensors import SymbolicTensor
 
 from steep.lowering.ops.elementwise import fixed, ints, number
 from steep.lowering.ops.stop_gradient import stop_gradient
+from steep.torch_internals.dispatch import fake_impls
+from steep.torch_internals.exporter import SymbolicTensor
+from steep.torch_internals.operators import aten
 
 _NEVER = -1e30  # a logarithm of 0 that has differences
 _OPERATORS = torch.library.Library("steep", "FRAGMENT")
@@ -77,7 +78,7 @@ def known_to_tracers() -> Iterator[None]:
         fake_impls.op_implementations_dict.update(kept)
 
 
-_THEIRS = (torch.ops.aten._ctc_loss.default, torch.ops.aten._ctc_loss.Tensor)
+_THEIRS = (aten._ctc_loss.default, aten._ctc_loss.Tensor)
 
 
 def _empty(mode: Any, operator: Any, log_probs: torch.Tensor, *_: Any, **__: Any) -> Any:

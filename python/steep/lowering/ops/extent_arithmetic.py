@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from onnxscript import ir, opset18
 
+from steep.torch_internals.operators import sym_sqrt
+
 
 def _double(x: Any) -> Any:
     if isinstance(x, ir.Value):
@@ -34,7 +36,7 @@ _WORDS: dict[Any, Any] = {
     operator.mul: opset18.Mul,
     operator.truediv: opset18.Div,
     operator.neg: opset18.Neg,
-    torch._sym_sqrt: opset18.Sqrt,
+    sym_sqrt: opset18.Sqrt,
 }
 
 

@@ -13,40 +13,42 @@ from typing import Any
 
 import torch
 
+from steep.torch_internals.operators import OpOverload, aten
+from steep.torch_internals.pytree import tree_map
+
 _HALVES = (torch.float16, torch.bfloat16)
 _WIDER = (torch.float32, torch.float64)
-_aten = torch.ops.aten
 _CAST = torch.ops.prims.convert_element_type.default
 _WITH_NUMBERS = {
-    *(_aten.mul, _aten.div, _aten.true_divide),
+    *(aten.mul, aten.div, aten.true_divide),
 }
 """Which take a number as it is. Sums, powers and remainders round it to the tensor's type."""
-_SUMS = {_aten.add, _aten.sub, _aten.rsub}
-_ROUND_NUMBERS = _SUMS | {_aten.pow}
+_SUMS = {aten.add, aten.sub, aten.rsub}
+_ROUND_NUMBERS = _SUMS | {aten.pow}
 _IN_STEPS = {
-    *(_aten.var, _aten.std, _aten.var_mean, _aten.std_mean, _aten.norm, _aten.renorm),
-    *(_aten.linalg_vector_norm, _aten.linalg_matrix_norm, _aten.dist, _aten.pairwise_distance),
-    *(_aten.cdist, _aten._cdist_forward, _aten._euclidean_dist, _aten.cosine_similarity),
+    *(aten.var, aten.std, aten.var_mean, aten.std_mean, aten.norm, aten.renorm),
+    *(aten.linalg_vector_norm, aten.linalg_matrix_norm, aten.dist, aten.pairwise_distance),
+    *(aten.cdist, aten._cdist_forward, aten._euclidean_dist, aten.cosine_similarity),
     *(
-        _aten.logsumexp,
-        _aten.logaddexp,
-        _aten.logaddexp2,
-        _aten.scatter_reduce,
-        _aten.index_reduce,
-        _aten.segment_reduce,
+        aten.logsumexp,
+        aten.logaddexp,
+        aten.logaddexp2,
+        aten.scatter_reduce,
+        aten.index_reduce,
+        aten.segment_reduce,
     ),
-    *(_aten.mse_loss, _aten.l1_loss, _aten.smooth_l1_loss, _aten.huber_loss, _aten.kl_div),
-    *(_aten.binary_cross_entropy, _aten.binary_cross_entropy_with_logits, _aten.nanmean),
-    *(_aten.soft_margin_loss, _aten.multi_margin_loss, _aten.cross_entropy_loss),
-    *(_aten._native_batch_norm_legit, _aten._native_batch_norm_legit_functional),
-    *(_aten._native_batch_norm_legit_no_training, _aten.native_layer_norm, _aten.layer_norm),
-    *(_aten.native_group_norm, _aten.group_norm, _aten.instance_norm, _aten.rms_norm),
-    *(_aten.addmm, _aten.addmv, _aten.addbmm, _aten.baddbmm, _aten.floor_divide),
-    *(_aten.addcmul, _aten.addcdiv, _aten.lerp, _aten.pow),
-    *(_aten.elu, _aten.celu, _aten.selu, _aten.softplus, _aten.mish, _aten.silu, _aten.glu),
-    *(_aten.gelu, _aten.log_sigmoid, _aten.expm1),
-    *(_aten.log1p, _aten.sinc, _aten.hypot, _aten.atan2, _aten.deg2rad),
-    *(_aten.special_expm1, _aten.special_log1p, _aten.special_sinc),
+    *(aten.mse_loss, aten.l1_loss, aten.smooth_l1_loss, aten.huber_loss, aten.kl_div),
+    *(aten.binary_cross_entropy, aten.binary_cross_entropy_with_logits, aten.nanmean),
+    *(aten.soft_margin_loss, aten.multi_margin_loss, aten.cross_entropy_loss),
+    *(aten._native_batch_norm_legit, aten._native_batch_norm_legit_functional),
+    *(aten._native_batch_norm_legit_no_training, aten.native_layer_norm, aten.layer_norm),
+    *(aten.native_group_norm, aten.group_norm, aten.instance_norm, aten.rms_norm),
+    *(aten.addmm, aten.addmv, aten.addbmm, aten.baddbmm, aten.floor_divide),
+    *(aten.addcmul, aten.addcdiv, aten.lerp, aten.pow),
+    *(aten.elu, aten.celu, aten.selu, aten.softplus, aten.mish, aten.silu, aten.glu),
+    *(aten.gelu, aten.log_sigmoid, aten.expm1),
+    *(aten.log1p, aten.sinc, aten.hypot, aten.atan2, aten.deg2rad),
+    *(aten.special_expm1, aten.special_log1p, aten.special_sinc),
 }
 
 
@@ -65,7 +67,7 @@ def compute_in_float32(traced: torch.fx.GraphModule) -> None:
 
 
 def _loses(node: torch.fx.Node) -> bool:
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return False
     halves = [v.dtype for v in _tensors(node) if v.dtype in _HALVES]
     packet = node.target.overloadpacket
@@ -73,7 +75,7 @@ def _loses(node: torch.fx.Node) -> bool:
         return bool(node.kwargs.get("alpha", 1) != 1)
     if not halves or packet not in _IN_STEPS | _WITH_NUMBERS:
         return False
-    if packet in {_aten.addmm, _aten.addmv, _aten.addbmm, _aten.baddbmm}:  # products of 16 bits
+    if packet in {aten.addmm, aten.addmv, aten.addbmm, aten.baddbmm}:  # products of 16 bits
         return any(node.kwargs.get(name, 1) != 1 for name in ("alpha", "beta"))
     return (
         packet in _IN_STEPS
@@ -148,7 +150,7 @@ def _widen(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         return narrow(node)
     for item in list(node.users):  # getitem
         narrow(item)
-    node.meta["val"] = torch.utils._pytree.tree_map(
+    node.meta["val"] = tree_map(
         lambda v: v.to(torch.float32) if getattr(v, "dtype", None) in _HALVES else v,
         node.meta["val"],
     )

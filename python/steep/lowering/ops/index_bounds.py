@@ -13,36 +13,35 @@ from collections.abc import Iterator
 import torch
 
 from steep.errors import DataError, OutOfRangeError
-
-_aten = torch.ops.aten
+from steep.torch_internals.operators import aten
 
 _OPERANDS = {
-    _aten.embedding.default: 1,
-    _aten.gather.default: 2,
-    _aten.index_add.default: 2,
-    _aten.index_copy.default: 2,
-    _aten.index_select.default: 2,
-    _aten.bincount.default: 0,
-    _aten.max_unpool2d.default: 1,
-    _aten.max_unpool3d.default: 1,
-    _aten.scatter.reduce: 2,
-    _aten.scatter.src: 2,
-    _aten.scatter.value: 2,
-    _aten.scatter.value_reduce: 2,
-    _aten.scatter_add.default: 2,
-    _aten.scatter_reduce.two: 2,
+    aten.embedding.default: 1,
+    aten.gather.default: 2,
+    aten.index_add.default: 2,
+    aten.index_copy.default: 2,
+    aten.index_select.default: 2,
+    aten.bincount.default: 0,
+    aten.max_unpool2d.default: 1,
+    aten.max_unpool3d.default: 1,
+    aten.scatter.reduce: 2,
+    aten.scatter.src: 2,
+    aten.scatter.value: 2,
+    aten.scatter.value_reduce: 2,
+    aten.scatter_add.default: 2,
+    aten.scatter_reduce.two: 2,
 }
 """By operator, which operand is the index."""
 
-_REPEATS = {_aten.repeat_interleave.Tensor: 0, _aten.repeat_interleave.self_Tensor: 1}
+_REPEATS = {aten.repeat_interleave.Tensor: 0, aten.repeat_interleave.self_Tensor: 1}
 """By operator, which operand says how often."""
 
 _MOST = 2**46 - 1
 """So many repeats are refused: they are larger than any memory."""
 
 _FROM_THE_FRONT = {
-    *(_aten.arange.default, _aten.arange.start, _aten.arange.start_step),
-    *(_aten.argmax.default, _aten.argmin.default, _aten.argsort.default, _aten.nonzero.default),
+    *(aten.arange.default, aten.arange.start, aten.arange.start_step),
+    *(aten.argmax.default, aten.argmin.default, aten.argsort.default, aten.nonzero.default),
 }
 """Whose results are not negative."""
 
@@ -66,7 +65,7 @@ def _refuse_in(graph: torch.fx.Graph) -> None:
         if index not in without:
             largest = torch.iinfo(index.meta["val"].dtype).max
             with graph.inserting_after(index):
-                without[index] = graph.call_function(_aten.bitwise_and.Scalar, (index, largest), {})
+                without[index] = graph.call_function(aten.bitwise_and.Scalar, (index, largest), {})
             without[index].meta = {**index.meta}
         node.update_arg(at, without[index])
 
@@ -77,8 +76,8 @@ def _refuse_negative_repeats(graph: torch.fx.Graph, node: torch.fx.Node, at: int
         return
     value = repeats.meta["val"].to(torch.int64)
     with graph.inserting_before(node):
-        wide = graph.call_function(_aten._to_copy.default, (repeats,), {"dtype": torch.int64})
-        most = graph.call_function(_aten.bitwise_and.Scalar, (wide, _MOST), {})
+        wide = graph.call_function(aten._to_copy.default, (repeats,), {"dtype": torch.int64})
+        most = graph.call_function(aten.bitwise_and.Scalar, (wide, _MOST), {})
     for made in (wide, most):
         made.meta = {**repeats.meta, "val": value}
     node.update_arg(at, most)

@@ -14,6 +14,7 @@ import torch
 from onnxscript import opset18
 
 from steep.lowering.ops.elementwise import ints, number
+from steep.torch_internals.operators import aten
 
 _LIBRARY = torch.library.Library("steep", "FRAGMENT")
 # by PyTorch's name: ONNX's operator, its gates in PyTorch's order, attributes
@@ -50,7 +51,7 @@ def keep_whole(graph: torch.fx.Graph) -> None:
 
 
 def _define(name: str) -> Any:
-    schema = str(getattr(torch.ops.aten, name).input._schema)
+    schema = str(getattr(aten, name).input._schema)
     _LIBRARY.define(schema.replace(f"aten::{name}.input", name))
     _LIBRARY.impl(name, _empty, "Meta")
     # results have a history; nobody walks along it
@@ -141,7 +142,7 @@ def _stacked(of_directions: list[Any]) -> Any:
     return opset18.Concat(*(opset18.Unsqueeze(w, ints(0)) for w in of_directions), axis=0)
 
 
-_OURS = {getattr(torch.ops.aten, name).input: _define(name) for name in _CELLS}
+_OURS = {getattr(aten, name).input: _define(name) for name in _CELLS}
 
 RECURRENT: dict[Any, Any] = {ours: _said(ours._schema.name[7:]) for ours in _OURS.values()}
 """Translations by operator."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import (
     aten_roll,
@@ -16,6 +15,7 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 from steep.lowering.ops.elementwise import fixed, ints, is_nan, logaddexp, number
 from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
 from steep.patching.torch_versions import operators
+from steep.torch_internals.operators import aten
 
 
 def _extreme(find: Any) -> Any:
@@ -281,8 +281,6 @@ def _with_shares(  # noqa: PLR0917, as ATen has it
     )
     return with_gradient_of(result, opset18.ScatterElements(of_self, index, of_src, **add))
 
-
-aten = torch.ops.aten
 
 AS_IN_TORCH: dict[Any, Any] = operators(
     {

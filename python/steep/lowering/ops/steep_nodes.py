@@ -7,7 +7,8 @@ from typing import Any
 
 import onnxscript
 from onnxscript import ir
-from torch.onnx._internal.exporter._tensors import SymbolicTensor
+
+from steep.torch_internals.exporter import SymbolicTensor
 
 
 def own_node(op: str, inputs: Sequence[Any], count: int = 1, **attributes: int) -> list[Any]:

@@ -6,8 +6,7 @@ torch = pytest.importorskip("torch")
 
 import steep  # noqa: E402
 from steep.compat import notices  # noqa: E402
-from steep.compat.hooks import merge_activation_summary  # noqa: E402
-from steep.compat.hooks import subscribers as hooks  # noqa: E402
+from steep.compat.hooks import merge_activation_summary, subscribers as hooks  # noqa: E402
 from steep.compat.ortmodule.ort_module import ORTModule  # noqa: E402
 
 

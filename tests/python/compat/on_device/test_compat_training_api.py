@@ -16,8 +16,7 @@ from steep.compat.on_device.ort_value import OrtValue
 from steep.compat.on_device.training_module import Module
 from steep.compat.on_device.training_optimizer import LinearLRScheduler, Optimizer
 from steep.compat.on_device.training_state import CheckpointState
-from steep.compat.onnxblock import artifacts
-from steep.compat.onnxblock import optimizers as block_optimizers
+from steep.compat.onnxblock import artifacts, optimizers as block_optimizers
 
 PATH = str(ROOT / "python")
 SGD = artifacts.OptimType.SGD

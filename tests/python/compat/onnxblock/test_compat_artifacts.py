@@ -12,8 +12,7 @@ from on_device import NAMES, checked, mlp, opened, write
 import steep
 from steep.compat import NotOffered, state_file
 from steep.compat.on_device.training_state import CheckpointState
-from steep.compat.onnxblock import artifacts, blocks
-from steep.compat.onnxblock import losses as block_losses
+from steep.compat.onnxblock import artifacts, blocks, losses as block_losses
 from steep.compat.onnxblock.models import marked
 
 LossType, OptimType = artifacts.LossType, artifacts.OptimType

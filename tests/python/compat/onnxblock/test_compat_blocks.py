@@ -10,9 +10,7 @@ from onnx import helper
 
 import steep
 from steep import compat
-from steep.compat.onnxblock import blocks
-from steep.compat.onnxblock import losses as block_losses
-from steep.compat.onnxblock import optimizers as block_optimizers
+from steep.compat.onnxblock import blocks, losses as block_losses, optimizers as block_optimizers
 from steep.compat.onnxblock.base import base, custom_op_library, empty_base
 from steep.compat.onnxblock.checkpoints import load_checkpoint_to_model, save_checkpoint
 from steep.compat.onnxblock.models import ForwardBlock, TrainingBlock

@@ -1,0 +1,142 @@
+"""PyTorch's tracer, Dynamo: settings, errors, guards, and the variables that it follows code by.
+
+To import this loads a large part of PyTorch.
+"""
+
+from __future__ import annotations
+
+from torch._dynamo import (
+    config,
+    convert_frame,
+    maybe_mark_dynamic,
+    optimize,
+    trace_rules,
+    utils,
+    variables,
+)
+from torch._dynamo._trace_wrapped_higher_order_op import ModIndex
+from torch._dynamo.backends import distributed
+from torch._dynamo.eval_frame import cached_backends
+from torch._dynamo.exc import (
+    BackendCompilerFailed,
+    ResumePrologueTracingError,
+    TorchRuntimeError,
+    Unsupported,
+    UserError,
+    unimplemented,
+)
+from torch._dynamo.guards import (
+    DeletedGuardManagerWrapper,
+    GuardBuilder,
+    _get_closure_vars as get_closure_vars,
+    get_guard_fail_reason,
+    install_guard,
+)
+from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.side_effects import SideEffects
+from torch._dynamo.source import AttrSource, GlobalStateSource, is_from_defaults
+from torch._dynamo.symbolic_convert import InliningInstructionTranslator, InstructionTranslator
+from torch._dynamo.types import ConvertFrameReturn
+from torch._dynamo.utils import graph_break_reasons, proxy_args_kwargs
+from torch._dynamo.variables import (
+    AutogradFunctionVariable,
+    BaseListVariable,
+    BuiltinVariable,
+    CellVariable,
+    ConstantVariable,
+    ConstDictVariable,
+    ExceptionVariable,
+    LambdaVariable,
+    NumpyVariable,
+    RandomVariable,
+    SkipFunctionVariable,
+    SymNodeVariable,
+    TensorVariable,
+    TorchInGraphFunctionVariable,
+    UnspecializedNNModuleVariable,
+    UserDefinedClassVariable,
+    UserDefinedObjectVariable,
+    builder,
+    higher_order_ops,
+)
+from torch._dynamo.variables.base import (
+    AttributeMutationExisting,
+    AttributeMutationNew,
+    ValueMutationExisting,
+    ValueMutationNew,
+    VariableTracker,
+)
+from torch._dynamo.variables.builtin import SetAttrBuiltinVariable
+from torch._dynamo.variables.dicts import SideEffectsProxyDict
+from torch._dynamo.variables.functions import CollectiveFunctionRewriteVariable
+from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable
+from torch._dynamo.variables.lazy import LazySymNodeFormatString
+from torch._guards import Guard, GuardSource, Source
+from torch._higher_order_ops.register_hook import register_hook_op
+
+__all__ = [
+    "AttrSource",
+    "AttributeMutationExisting",
+    "AttributeMutationNew",
+    "AutogradFunctionApplyVariable",
+    "AutogradFunctionVariable",
+    "BackendCompilerFailed",
+    "BaseListVariable",
+    "BuiltinVariable",
+    "CellVariable",
+    "CollectiveFunctionRewriteVariable",
+    "ConstDictVariable",
+    "ConstantVariable",
+    "ConvertFrameReturn",
+    "DeletedGuardManagerWrapper",
+    "ExceptionVariable",
+    "GlobalStateSource",
+    "Guard",
+    "GuardBuilder",
+    "GuardSource",
+    "InliningInstructionTranslator",
+    "InstructionTranslator",
+    "LambdaVariable",
+    "LazySymNodeFormatString",
+    "ModIndex",
+    "NumpyVariable",
+    "OutputGraph",
+    "RandomVariable",
+    "ResumePrologueTracingError",
+    "SetAttrBuiltinVariable",
+    "SideEffects",
+    "SideEffectsProxyDict",
+    "SkipFunctionVariable",
+    "Source",
+    "SymNodeVariable",
+    "TensorVariable",
+    "TorchInGraphFunctionVariable",
+    "TorchRuntimeError",
+    "UnspecializedNNModuleVariable",
+    "Unsupported",
+    "UserDefinedClassVariable",
+    "UserDefinedObjectVariable",
+    "UserError",
+    "ValueMutationExisting",
+    "ValueMutationNew",
+    "VariableTracker",
+    "builder",
+    "cached_backends",
+    "config",
+    "convert_frame",
+    "distributed",
+    "get_closure_vars",
+    "get_guard_fail_reason",
+    "graph_break_reasons",
+    "higher_order_ops",
+    "install_guard",
+    "is_from_defaults",
+    "maybe_mark_dynamic",
+    "optimize",
+    "proxy_args_kwargs",
+    "register_hook_op",
+    "trace_rules",
+    "unimplemented",
+    "utils",
+    "variables",
+]
