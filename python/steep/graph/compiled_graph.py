@@ -19,8 +19,9 @@ from steep.graph.autograd_node import Autograd, Call
 from steep.graph.captured_graph import copy_graph
 from steep.graph.gradient_order import by_arrival, in_order
 from steep.graph.lowered import Lowered, NothingToRun
-from steep.lowering.aliasing import first_writer, hint
+from steep.lowering.aliasing import first_writer
 from steep.lowering.capture_context import CaptureContext
+from steep.lowering.extents import hint
 from steep.lowering.lower import CannotLower, refusal
 from steep.lowering.python_numbers import reads_number, takes_numbers
 from steep.lowering.unsupported import refuse_sparse, refuse_without_derivative

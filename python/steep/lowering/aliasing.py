@@ -138,9 +138,3 @@ def _reach(t: torch.Tensor) -> tuple[int, int]:
         return start, start + t.nbytes
     last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
     return start, start + (last + 1) * t.element_size()
-
-
-def hint(number: Any) -> int:
-    """Return what an extent was when it was captured, without binding it to that."""
-    known = number.node.hint if isinstance(number, torch.SymInt) else number
-    return 1 if known is None else int(known)  # None: it depends on values

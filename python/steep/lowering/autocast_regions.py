@@ -16,21 +16,13 @@ import torch
 
 from steep.lowering.aliasing import all_written_by, memory_of
 from steep.lowering.capture_context import CaptureContext
+from steep.lowering.products import NARROWED
 from steep.torch_internals.autograd import enter_autocast, exit_autocast
 from steep.torch_internals.dispatch import detect_fake_mode
 from steep.torch_internals.operators import OpOverload, aten
 from steep.torch_internals.pytree import tree_leaves
 
 _NARROW = (torch.bfloat16, torch.float16)
-_PRODUCTS = {
-    getattr(aten, name)
-    for name in (
-        *("addbmm", "addmm", "addmv", "baddbmm", "bmm", "linear", "matmul", "mm", "mv"),
-        *("conv1d", "conv2d", "conv3d", "conv_tbc", "convolution", "scaled_dot_product_attention"),
-        *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-    )
-}
-"""Whose operands autocast narrows."""
 _BOUNDS = {enter_autocast, exit_autocast}
 _CASTS = {aten._to_copy, aten.to, aten.type_as, aten.copy, aten.copy_}
 
@@ -82,7 +74,7 @@ def spell(
         if made_from is None or made_from.name not in of or n.target.overloadpacket in _CASTS:
             continue
         region = of[made_from.name]
-        product = n.target.overloadpacket in _PRODUCTS
+        product = n.target.overloadpacket in NARROWED
         if product:
             _cast_operands(n, torch.float64 if region is None else region)
         elif _is(n, torch.float32) and any(_is(i, *_NARROW) for i in n.all_input_nodes):

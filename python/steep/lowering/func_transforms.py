@@ -12,8 +12,9 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from steep.lowering.export_mode import quiet
-from steep.lowering.function_rewrites import PRODUCTS, RESTATED
+from steep.lowering.function_rewrites import RESTATED
 from steep.lowering.lower import WITHIN, refusal
+from steep.lowering.products import NARROWED_FUNCTIONS
 from steep.patching.restore import transforms_left
 from steep.patching.substitution import attribute_set
 from steep.torch_internals.autograd import (
@@ -60,7 +61,7 @@ _UNSEEN = {
     *("detach", "detach_", "_get_data_attr", "requires_grad_", "_set_grad_enabled"),
     *("_enter_autocast", "_exit_autocast"),
 }
-_AS_THEY_ARE = {torch.stack, *PRODUCTS}  # of functions that are restated elsewhere
+_AS_THEY_ARE = {torch.stack, *NARROWED_FUNCTIONS}  # of functions that are restated elsewhere
 
 
 CAPTURED_AS = "steep.captured_as"

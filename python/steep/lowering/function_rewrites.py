@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 from steep.lowering.ops.ctc import ctc_losses
 from steep.lowering.ops.stop_gradient import stop_gradient
+from steep.lowering.products import NARROWED_FUNCTIONS
 from steep.torch_internals.nn import legacy_reduction
 from steep.torch_internals.operators import pad
 from steep.torch_internals.pytree import tree_leaves, tree_map_only
@@ -370,25 +371,10 @@ def _of_one_width(product: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     return restated
 
 
-_NARROWED_BY_AUTOCAST = (
-    *("matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "addbmm", "baddbmm", "einsum"),
-    *("linear", "conv1d", "conv2d", "conv3d"),
-    *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-    "scaled_dot_product_attention",
-)
-
 DETACH = {torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__}  # type: ignore[attr-defined]
 
-PRODUCTS: dict[Any, Callable[..., torch.Tensor]] = {
-    product: _of_one_width(product)
-    for home in (torch, torch.Tensor, F)
-    for product in (getattr(home, name, None) for name in _NARROWED_BY_AUTOCAST)
-    if product is not None
-}
-"""By function."""
-
 RESTATED: dict[Any, Callable[..., Any]] = {
-    **PRODUCTS,
+    **{product: _of_one_width(product) for product in NARROWED_FUNCTIONS},
     **dict.fromkeys(DETACH, stop_gradient),
     torch.Tensor.detach_: _refused("detach_"),
     torch.Tensor.data.__set__: _refused("an assignment to Tensor.data"),  # type: ignore[attr-defined]

@@ -6,14 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
+from steep.lowering.products import OF_ONE_DTYPE
 from steep.torch_internals.operators import aten
-
-_OF_ONE_DTYPE = {
-    *(aten.mm, aten.bmm, aten.mv, aten.dot, aten.vdot, aten.matmul, aten.linear),
-    *(aten.addmm, aten.addbmm, aten.baddbmm, aten.addmv, aten.bilinear),
-    aten.scaled_dot_product_attention,
-}
-"""Products: their operands, a bias and a mask of floats included, have one dtype."""
 
 _SUBTRACTIONS = {aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Tensor, aten.rsub.Scalar}
 
@@ -26,7 +20,7 @@ def refused_by_kernels(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, s
     for node in graph.nodes:
         dtypes = [_dtype(n) for n in node.all_input_nodes]
         found = {d for d in dtypes if d not in (None, torch.bool)}
-        if getattr(node.target, "overloadpacket", None) in _OF_ONE_DTYPE and len(found) > 1:
+        if getattr(node.target, "overloadpacket", None) in OF_ONE_DTYPE and len(found) > 1:
             yield node, f"a product of {' and '.join(sorted(str(d)[6:] for d in found))}"
         elif node.target in _SUBTRACTIONS and torch.bool in dtypes:
             yield node, "a subtraction of booleans"

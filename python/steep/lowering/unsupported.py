@@ -10,11 +10,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from steep.lowering.aliasing import all_written_by, hint, memory_named, memory_of
+from steep.lowering.aliasing import all_written_by, memory_named, memory_of
 from steep.lowering.autocast_regions import Regions
 from steep.lowering.capture_context import CaptureContext
-from steep.lowering.function_rewrites import PRODUCTS
+from steep.lowering.extents import hint
 from steep.lowering.lower import outputs_of, refusal
+from steep.lowering.products import NARROWED_FUNCTIONS
 from steep.torch_internals.functorch import autograd_function_apply
 from steep.torch_internals.operators import aten
 from steep.torch_internals.pytree import tree_leaves
@@ -155,7 +156,7 @@ def refuse_mixed_products(graph: torch.fx.Graph, of: Regions, context: CaptureCo
 
     ``of`` are the regions of autocast within the graph.
 
-    PyTorch's kernels raise there; ``function_rewrites.PRODUCTS`` would widen the operands.
+    PyTorch's kernels raise there; ``function_rewrites.RESTATED`` would widen the operands.
     """
     refused = [
         refusal(RuntimeError(f"a product of {' and '.join(sorted(types))}"), n)
@@ -171,7 +172,7 @@ def refuse_mixed_products(graph: torch.fx.Graph, of: Regions, context: CaptureCo
 
 def _is_product(n: torch.fx.Node) -> bool:
     target = getattr(torch.Tensor, n.target, None) if n.op == "call_method" else n.target
-    return target is operator.matmul or (n.op.startswith("call_") and target in PRODUCTS)
+    return target is operator.matmul or (n.op.startswith("call_") and target in NARROWED_FUNCTIONS)
 
 
 def _floating_types(n: torch.fx.Node) -> set[str]:

@@ -7,7 +7,7 @@ import dis
 from collections.abc import Iterator
 from typing import Any
 
-from steep.dynamo.patches.jump_hook import Step, stepping
+from steep.dynamo.patches.instructions import Step, stepping
 from steep.patching.signals import deliver_signals
 from steep.patching.substitution import Substitution
 from steep.torch_internals.dynamo import InliningInstructionTranslator, InstructionTranslator

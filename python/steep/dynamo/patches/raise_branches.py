@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from steep.dynamo.patches.jump_hook import Jump, jumping
+from steep.dynamo.patches.instructions import Jump, jumping
 from steep.graph.raise_checks import raise_where
 from steep.lowering.aliasing import all_written_by, memory_of
 from steep.torch_internals.dynamo import (

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from steep.dynamo.patches.jump_hook import Jump, jumping
+from steep.dynamo.patches.instructions import Jump, jumping
 from steep.lowering.aliasing import all_written_by, memory_of
 from steep.torch_internals.autograd import DisableTorchFunction
 from steep.torch_internals.dispatch import unset_fake_temporarily

@@ -1,0 +1,176 @@
+"""Passes over a graph of ATen before PyTorch's exporter, which takes some calls otherwise.
+
+Nodes have their fake results in ``meta["val"]``, before and after.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from steep.patching.torch_versions import CLAMP_IS_FLAT_AT_BOUNDS
+from steep.torch_internals.operators import OpOverload, aten
+
+
+def say_dtypes(graph: torch.fx.Graph) -> None:
+    """Say what PyTorch makes of numbers, where the call leaves it to the default dtype.
+
+    The exporter would make float32 of them, and count the steps of a range in it. A range whose
+    ends are fractions of extents is bound to them.
+    """
+    for node in list(graph.nodes):
+        value = node.meta.get("val")
+        if not isinstance(node.target, OpOverload) or not isinstance(value, torch.Tensor):
+            continue
+        operands = [n.meta.get("val") for n in node.all_input_nodes]
+        if node.target is aten.pow.Tensor_Scalar and operands[0].dtype != value.dtype:
+            with graph.inserting_before(node):
+                base = graph.call_function(
+                    aten._to_copy.default, node.args[:1], {"dtype": value.dtype}
+                )
+            base.meta = {**node.meta, "val": operands[0].to(value.dtype)}
+            node.args = (base, *node.args[1:])
+        takes = any(a.name == "dtype" and a.kwarg_only for a in node.target._schema.arguments)
+        if takes and not any(isinstance(v, torch.Tensor) for v in operands):
+            if node.kwargs.get("dtype") is None:
+                node.update_kwarg("dtype", value.dtype)
+            node.args = tuple(_bound(a) if node.target in _RANGES else a for a in node.args)
+
+
+_SUMS = {
+    *(aten.sum, aten.mean, aten.nansum, aten.prod, aten.cumsum, aten.cumprod),
+    *(aten.norm, aten.linalg_vector_norm),
+}
+
+
+def cast_first(graph: torch.fx.Graph) -> None:
+    """Cast what is summed up to the ``dtype`` that a call names; the exporter casts the sum."""
+    for node in list(graph.nodes):
+        if getattr(node.target, "overloadpacket", None) not in _SUMS:
+            continue
+        named = [a for a in node.target._schema.arguments if a.name == "dtype"]
+        dtype = node.kwargs.get("dtype")
+        if named and dtype is not None:
+            _cast_operand(graph, node, dtype)
+
+
+_CLAMPS = {aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default}
+
+
+def promote_clamped(graph: torch.fx.Graph) -> None:
+    """Cast what is clamped by numbers of another kind, and the numbers: the exporter refuses it."""
+    for node in list(graph.nodes):
+        if node.target in _CLAMPS:
+            dtype = node.meta["val"].dtype
+            kind = float if dtype.is_floating_point else int
+            _cast_operand(graph, node, dtype)
+            operand, *bounds = node.args
+            node.args = (operand, *(_of_kind(kind, b) for b in bounds))
+            node.kwargs = {name: _of_kind(kind, b) for name, b in node.kwargs.items()}
+
+
+def clamps_by_numbers(graph: torch.fx.Graph) -> dict[str, tuple[Any, Any, Any]]:
+    """Return clamps by numbers, by name, where they have other slopes than those by tensors.
+
+    The exporter's pass makes tensors of the numbers. Operands have their types already.
+    """
+    clamps = (n for n in graph.nodes if CLAMP_IS_FLAT_AT_BOUNDS and n.target in _CLAMPS)
+    return {n.name: (n.target, n.args, n.kwargs) for n in clamps}
+
+
+def restore(graph: torch.fx.Graph, calls: dict[str, tuple[Any, Any, Any]]) -> None:
+    """Undo what was done to calls, by name, since ``clamps_by_numbers`` returned them."""
+    for node in graph.nodes:
+        if node.name in calls:
+            node.target, node.args, node.kwargs = calls[node.name]
+
+
+def _of_kind(kind: type, number: Any) -> Any:
+    return kind(number) if isinstance(number, (bool, int, float)) else number
+
+
+def _cast_operand(graph: torch.fx.Graph, node: torch.fx.Node, dtype: torch.dtype) -> None:
+    """Cast the first operand of a call, where it has another dtype."""
+    (operand, *others), value = node.args, node.args[0].meta["val"]
+    if value.dtype != dtype:
+        with graph.inserting_before(node):
+            cast = graph.call_function(aten._to_copy.default, (operand,), {"dtype": dtype})
+        cast.meta = {**node.meta, "val": value.to(dtype)}
+        node.args = (cast, *others)
+
+
+_WITH_TENSORS = {
+    **{
+        packet.Scalar: packet.Tensor
+        for packet in (
+            *(aten.add, aten.sub, aten.mul, aten.div, aten.remainder),
+            *(aten.bitwise_and, aten.bitwise_or, aten.bitwise_xor),
+        )
+    },
+    aten.pow.Tensor_Scalar: aten.pow.Tensor_Tensor,
+}
+
+
+def make_extents_tensors(graph: torch.fx.Graph) -> None:
+    """Put tensors of no dimension into the place of extents where the exporter wants a number."""
+    for node in list(graph.nodes):
+        number = node.args[1] if node.target in _WITH_TENSORS else None
+        if isinstance(number, torch.fx.Node):
+            value = node.meta["val"]
+            with graph.inserting_before(node):
+                tensor = graph.call_function(
+                    aten.scalar_tensor.default, (number,), {"dtype": value.dtype}
+                )
+            tensor.meta = {**node.meta, "val": value.new_empty(())}
+            node.target, node.args = _WITH_TENSORS[node.target], (node.args[0], tensor)
+
+
+_RANGES = [getattr(aten.arange, o) for o in aten.arange.overloads()]
+
+
+def _bound(argument: Any) -> Any:
+    value = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
+    return float(value) if isinstance(value, torch.SymFloat) else argument
+
+
+def make_first_operands_tensors(graph: torch.fx.Graph) -> None:
+    """Put tensors of no dimension into the place of numbers that others are subtracted from.
+
+    What promotes dtypes takes no number there, as ``1.0 - mask`` has it where the mask is of
+    integers.
+    """
+    for node in list(graph.nodes):
+        if node.op != "call_function" or not isinstance(node.target, OpOverload):
+            continue
+        given = node.target._schema.arguments
+        value = node.meta.get("val")
+        if (
+            node.args
+            and type(node.args[0]) in (int, float)
+            and isinstance(given[0].type, torch.TensorType)
+            and isinstance(value, torch.Tensor)
+            and value.dtype != torch.bool
+        ):
+            with graph.inserting_before(node):
+                number = graph.call_function(
+                    aten.full.default, ([], node.args[0]), {"dtype": value.dtype}
+                )
+            number.meta = {**node.meta, "val": value.new_empty(())}
+            node.args = (number, *node.args[1:])
+
+
+_ASSERTIONS = {
+    aten._assert_scalar.default,
+    aten._assert_tensor_metadata.default,
+    aten.sym_constrain_range.default,
+    aten.sym_constrain_range_for_size.default,
+}
+
+
+def drop_assertions(graph: torch.fx.Graph) -> None:
+    """Take out what guards check, or what cannot fail, and what nobody reads."""
+    for node in list(graph.nodes):
+        if node.target in _ASSERTIONS:
+            graph.erase_node(node)
+    graph.eliminate_dead_code()

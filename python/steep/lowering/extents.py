@@ -1,0 +1,11 @@
+"""Extents of a captured graph: numbers, or symbols of those that vary."""
+
+from __future__ import annotations
+
+import torch
+
+
+def hint(number: int | torch.SymInt) -> int:
+    """Return what an extent was when it was captured, without binding it to that."""
+    known = number.node.hint if isinstance(number, torch.SymInt) else number
+    return 1 if known is None else int(known)  # None: it depends on values
