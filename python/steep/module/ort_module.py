@@ -223,7 +223,7 @@ class ORTModule(torch.nn.Module):
         captured = self._captured.get((precision, whole))
         if captured is None:
             with forks.loading:
-                from steep.dynamo.backend import Captured  # loads a large part of PyTorch
+                from steep.dynamo.captured_module import Captured  # loads a large part of PyTorch
 
             captured = self._captured[precision, whole] = Captured(
                 innermost(self._module),

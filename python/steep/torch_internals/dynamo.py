@@ -16,6 +16,7 @@ from torch._dynamo import (
 )
 from torch._dynamo._trace_wrapped_higher_order_op import ModIndex
 from torch._dynamo.backends import distributed
+from torch._dynamo.bytecode_transformation import Instruction
 from torch._dynamo.eval_frame import cached_backends
 from torch._dynamo.exc import (
     BackendCompilerFailed,
@@ -35,8 +36,12 @@ from torch._dynamo.guards import (
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.source import AttrSource, GlobalStateSource, is_from_defaults
-from torch._dynamo.symbolic_convert import InliningInstructionTranslator, InstructionTranslator
-from torch._dynamo.types import ConvertFrameReturn
+from torch._dynamo.symbolic_convert import (
+    InliningInstructionTranslator,
+    InstructionTranslator,
+    InstructionTranslatorBase,
+)
+from torch._dynamo.types import CacheEntry, ConvertFrameReturn
 from torch._dynamo.utils import graph_break_reasons, proxy_args_kwargs
 from torch._dynamo.variables import (
     AutogradFunctionVariable,
@@ -83,6 +88,7 @@ __all__ = [
     "BackendCompilerFailed",
     "BaseListVariable",
     "BuiltinVariable",
+    "CacheEntry",
     "CellVariable",
     "CollectiveFunctionRewriteVariable",
     "ConstDictVariable",
@@ -95,7 +101,9 @@ __all__ = [
     "GuardBuilder",
     "GuardSource",
     "InliningInstructionTranslator",
+    "Instruction",
     "InstructionTranslator",
+    "InstructionTranslatorBase",
     "LambdaVariable",
     "LazySymNodeFormatString",
     "ModIndex",

@@ -38,7 +38,7 @@ from steep.trainers.optimizer_state import require_counts
 from steep.trainers.parameter_checks import check_apart, check_gradients, check_hooks
 
 if TYPE_CHECKING:
-    from steep.dynamo.backend import Captured
+    from steep.dynamo.captured_module import Captured
     from steep.graph.lowered import Lowered
 
 log = logging.getLogger("steep")
@@ -169,7 +169,7 @@ class Trainer:
         if self._captured is None or varies:
             # Once extents vary, a graph of fixed ones would only take turns with the one of any.
             self._varies, self._rebuilt_in_a_row = varies, 0
-            from steep.dynamo.backend import Captured  # loads a large part of PyTorch
+            from steep.dynamo.captured_module import Captured  # loads a large part of PyTorch
 
             torch.compiler.allow_in_graph(the_loss)
             self._captured = Captured(
@@ -236,7 +236,7 @@ class Trainer:
         with self._turn:
             tensors = self._like_the_first(inputs)
             if self._evaluated is None:
-                from steep.dynamo.backend import Captured  # loads a large part of PyTorch
+                from steep.dynamo.captured_module import Captured  # loads a large part of PyTorch
 
                 net = WithLoss(self.model, self._net.criterion, predictions=True)
                 precision = self._settings.get("precision", "fp32")

@@ -1,0 +1,203 @@
+"""A backend of Dynamo: it is handed each graph, and runs it in the engine, else in PyTorch."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any, Protocol
+
+import torch
+from torch.nn.modules import transformer
+
+from steep._steep import ProviderChoice
+from steep.dynamo.forks import refuse_to_capture
+from steep.dynamo.report import ExportReport
+from steep.errors import ModelError
+from steep.graph.autograd_node import has_tangents, is_observed
+from steep.graph.captured_graph import copy_graph
+from steep.graph.compiled_graph import Piece, bring_in, say
+from steep.graph.flops import Arithmetic
+from steep.graph.lowered import Lowered, NothingToRun
+from steep.graph.partition import bring_in_parts
+from steep.lowering.aliasing import told_apart
+from steep.lowering.capture_context import CaptureContext
+from steep.lowering.func_transforms import in_pytorch
+from steep.lowering.lower import CannotLower, turn
+from steep.lowering.reasons import operation
+from steep.patching.signals import deliver_signals
+from steep.torch_internals.dispatch import FakeTensor
+from steep.torch_internals.dynamo import (
+    trace_rules,
+)
+from steep.verify.verified_graph import VerifiedPiece, bring_in_verified, wanted
+
+log = logging.getLogger("steep")
+
+
+# A shortcut that looks at the values of a mask, and would cut PyTorch's encoders to pieces.
+def _as_it_is_said(
+    mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
+) -> bool:
+    return is_causal is True
+
+
+torch.compiler.substitute_in_graph(transformer._detect_is_causal_mask)(_as_it_is_said)
+
+# The backward of a graph runs inside of a function that is captured where that asks for gradients.
+trace_rules.add("steep.call")
+
+
+class Runs(Protocol):
+    """Runs a graph in ONNX on the values of the captured graph's placeholders."""
+
+    lowered: Lowered
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return what the captured graph's output node gives."""
+
+
+class _Call(threading.local):
+    """What a thread's call of a captured module tells the graphs that are made in it, and they it.
+
+    Attributes:
+        arguments: what the module was called with; none after the call.
+        training: the mode of the module that a graph is made of.
+        place: FILE:LINE of the function that a graph is made of.
+        because: the condition of an earlier graph that no longer held.
+        ran: whether anything ran in the engine, or was to.
+        failed: the functions that PyTorch's tracer failed at, and why.
+    """
+
+    arguments: Sequence[Any] = ()
+    training = False
+    place = ""
+    because = ""
+    ran = False
+
+    def __init__(self) -> None:
+        self.failed: list[tuple[CodeType, str]] = []
+
+
+class Capture:
+    """A backend of ``torch.compile``: runs each graph in the engine, else in PyTorch.
+
+    Args:
+        precision: "fp32", "bf16" or "fp16"; by default what autocast says where a graph is made.
+        strict: raise ModelError for a graph that the engine cannot run.
+        record: is told how each graph came about, those of PyTorch too.
+        make: makes of a graph in ONNX what runs it.
+        otherwise: what lets PyTorch run the rest, for errors.
+        verify: compare the first step of each graph that is a ``Piece`` with PyTorch's; None: as
+            ``STEEP_VERIFY`` says.
+        providers: where a ``Piece`` runs.
+    """
+
+    def __init__(
+        self,
+        precision: Callable[[], str],
+        *,
+        strict: bool = False,
+        record: Callable[[ExportReport], None] = lambda report: None,
+        make: Callable[[Lowered], Runs] = Piece,
+        otherwise: str = 'fallback="parts"',
+        verify: bool | None = None,
+        providers: Sequence[ProviderChoice] = (),
+    ) -> None:
+        self.precision = precision
+        self.providers = providers
+        self.make = make
+        self.otherwise = otherwise
+        self.strict = strict
+        self.record = record
+        self.verify = verify
+        self.local = _Call()
+        self.said: set[str] = set()
+        self.pieces: weakref.WeakSet[Runs] = weakref.WeakSet()  # while PyTorch keeps their graphs
+
+    def __call__(
+        self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]
+    ) -> Callable[..., Any]:
+        """Return what runs the graph: a function of its placeholders that gives its outputs."""
+        refuse_to_capture()
+        start = time.perf_counter()
+        refused: list[CannotLower] = []
+        pieces: list[Runs] = []
+        context = CaptureContext.of_this_call(
+            self.precision(), self.providers, verify=self.make is Piece and wanted(self.verify)
+        )
+        bring = bring_in_verified if context.verify else bring_in
+        deliver_signals()
+        captured = copy_graph(graph_module)
+        reason = ""
+        try:
+            with turn():
+                try:
+                    if context.verify:
+                        made: Runs = bring_in_verified(graph_module, examples, context)
+                    else:
+                        made = say(graph_module, examples, context, self.make)
+                    pieces = [made]
+                    call: Callable[..., Any] = made
+                except CannotLower as e:
+                    if self.strict:
+                        raise
+                    call, parts, refused = bring_in_parts(graph_module, examples, context, e, bring)
+                    pieces = [*parts]
+        except NothingToRun:
+            return in_pytorch(graph_module)
+        except CannotLower as e:
+            reason = str(e)
+            if not e.place:
+                reason += f" ({self.local.place}): {operation(reason)}"
+            if self.strict:
+                raise ModelError(
+                    "A part of the module cannot run in the engine.",
+                    received=reason,
+                    remedy=f"change the code named above, or let PyTorch run it: {self.otherwise}",
+                ) from e
+            log.warning("PyTorch runs a graph that cannot be brought in: %s", reason)
+            return in_pytorch(graph_module)
+        finally:
+            if pieces or reason:
+                self.record(
+                    ExportReport(
+                        "PyTorch" if reason else "dynamo",
+                        reason,
+                        self.local.training,
+                        time.perf_counter() - start,
+                        cached=all(piece.lowered.cached for piece in pieces) and not reason,
+                        place=self.local.place,
+                        because=self.local.because,
+                        operators=sum(piece.lowered.operators for piece in pieces),
+                        in_torch=tuple(dict.fromkeys(str(why) for why in refused)),
+                        arithmetic=Arithmetic(
+                            captured, None if reason else {why.node for why in refused}
+                        ),
+                        outcomes=tuple(p.outcome for p in pieces if isinstance(p, VerifiedPiece)),
+                    )
+                )
+        self.pieces.update(pieces)
+        for text in {str(why) for why in refused} - self.said:
+            log.warning("PyTorch runs one operation between two graphs: %s", text)
+            self.said.add(text)
+        call = told_apart(call, graph_module.forward, pieces, examples, self.strict)
+
+        def run(*arguments: Any) -> Any:
+            if is_observed() or FakeTensor in map(type, arguments):
+                return graph_module.forward(*arguments)
+            if has_tangents(arguments):
+                raise ModelError(
+                    "An argument has a tangent, of derivatives in forward mode.",
+                    expected="derivatives by backward",
+                    remedy="leave this call to PyTorch: take it of the module that is wrapped",
+                )
+            self.local.ran = True
+            return call(*arguments)
+
+        # PyTorch does so itself, but for graphs that it cuts by buckets of gradients.
+        uncaptured: Callable[..., Any] = torch.compiler.disable(run)
+        return uncaptured
