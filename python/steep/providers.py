@@ -102,5 +102,5 @@ def choices_of(providers: Providers | None) -> list[_steep.ProviderChoice]:
     ]
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)

@@ -7,6 +7,7 @@ import logging
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -37,6 +38,8 @@ from steep.patching.restore import transforms_left, unlogged
 from steep.patching.signals import Held
 from steep.torch_internals.dynamo import (
     BackendCompilerFailed,
+    CacheEntry,
+    ConvertFrameReturn,
     DeletedGuardManagerWrapper,
     ResumePrologueTracingError,
     Unsupported,
@@ -129,7 +132,7 @@ class Captured:
         weakref.finalize(self, _let_go, self._guards).atexit = False
         me = weakref.ref(self)  # nothing goes round in a circle: a deleted module is freed at once
 
-        def configured(*frame: Any) -> Any:
+        def configured(*frame: Any) -> ConvertFrameReturn:
             with convert_frame.compile_lock:  # what is replaced is replaced for all threads
                 return me()._make(make, *frame)  # type: ignore[union-attr]
 
@@ -142,7 +145,7 @@ class Captured:
         self._recaptures = Recaptures(otherwise if whole else "")
         self._changed: set[tuple[int, int]] = set()  # extents, by argument and dimension
 
-    def _make(self, make: Callable[..., Any], *frame: Any) -> Any:
+    def _make(self, make: Callable[..., Any], *frame: Any) -> ConvertFrameReturn:
         """Have PyTorch's ``make`` capture a frame, under the settings that this asks for."""
         refuse_to_capture()
         self._let_extents_vary()
@@ -179,7 +182,7 @@ class Captured:
             self._guards.append(weakref.ref(made.guarded_code.guard_manager))
         return made
 
-    def _note_why(self, frame: Any, entry: Any) -> str:
+    def _note_why(self, frame: FrameType, entry: CacheEntry | None) -> str:
         """Note, for the report, of which function a graph is made, and why again.
 
         Returns why there is to be none, or "".
@@ -194,7 +197,9 @@ class Captured:
         local.because = reason.condition
         return self._recaptures.add(frame, reason)
 
-    def _note_breaks(self, code: Any, made: Any, reasons: list[Any], left: list[Exception]) -> None:
+    def _note_breaks(
+        self, code: CodeType, made: ConvertFrameReturn, reasons: list[Any], left: list[Exception]
+    ) -> None:
         """Note, and say once, what PyTorch is left to run outside of graphs.
 
         ``left`` are the errors for which the function is left whole.

@@ -12,14 +12,13 @@ import inspect
 import itertools
 import logging
 import re
-from types import CodeType
-from typing import Any
+from types import CodeType, FrameType
 
 import torch
 
 from steep.dynamo.patches.layer_frames import is_layer
 from steep.errors import ModelError
-from steep.torch_internals.dynamo import get_guard_fail_reason
+from steep.torch_internals.dynamo import CacheEntry, get_guard_fail_reason
 
 log = logging.getLogger("steep")
 
@@ -65,7 +64,7 @@ class Reason:
         return f"{self.condition} ({self.line})"
 
 
-def why_again(frame: Any, entry: Any) -> Reason:
+def why_again(frame: FrameType, entry: CacheEntry) -> Reason:
     """Return which condition a call fails, of the latest graph of the function that is called."""
     given = (entry.guard_manager, entry.code, frame.f_locals, entry.compile_id, None, True)
     said = get_guard_fail_reason(*given).strip()  # a number, the condition, its line, a stack
@@ -101,7 +100,7 @@ class Recaptures:
         self._reasons: dict[tuple[CodeType, int], list[Reason]] = {}
         self._said: set[tuple[CodeType, str]] = set()
 
-    def add(self, frame: Any, reason: Reason) -> str:
+    def add(self, frame: FrameType, reason: Reason) -> str:
         """Note one more; return why PyTorch is to run this call, "" where it is to be captured.
 
         Says once, in the log, what is captured for one reason again and again, and what PyTorch
@@ -139,7 +138,7 @@ class Recaptures:
         )
         return f"{name} where no graph of it fits: {reason.subject} changes ({reason.line})"
 
-    def _say(self, frame: Any, reason: Reason, what: str, kind: str = "") -> None:
+    def _say(self, frame: FrameType, reason: Reason, what: str, kind: str = "") -> None:
         said = (frame.f_code, kind or reason.subject)
         if said not in self._said:
             self._said.add(said)

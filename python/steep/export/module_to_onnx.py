@@ -117,7 +117,7 @@ def _nothing_kept(module: torch.nn.Module) -> Iterator[None]:
         raise RuntimeError(f"forward keeps {kept} from one call to the next")
 
 
-def _tensors_in(value: Any) -> list[torch.Tensor]:
+def _tensors_in(value: object) -> list[torch.Tensor]:
     """Return the tensors in lists, tuples, dicts and dataclasses, such as transformers' outputs."""
     if isinstance(value, torch.Tensor):
         return [value]

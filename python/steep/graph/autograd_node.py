@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 import torch
 from torch.autograd import forward_ad
+from torch.autograd.function import FunctionCtx
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from steep._steep import (
@@ -228,7 +229,7 @@ class Autograd(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, call: Call, tensors: list[torch.Tensor], *wanted: torch.Tensor
+        ctx: FunctionCtx, call: Call, tensors: list[torch.Tensor], *wanted: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """Return the results; keep what backward needs."""
         results, ctx.run, read = call.run(tensors, gradients=True)
@@ -253,7 +254,9 @@ class Autograd(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    def backward(
+        ctx: FunctionCtx, *gradients: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
         """Return a gradient, or None, for each argument of apply()."""
         saved, call = ctx.saved_tensors, ctx.call  # raises when one was changed in place, or freed
         if all(g is None for g in gradients):
@@ -280,7 +283,7 @@ class Autograd(torch.autograd.Function):
 
 
 def _plain_backward(
-    ctx: Any, gradients: Gradients, aliases: Sequence[torch.Tensor], changed: bool
+    ctx: FunctionCtx, gradients: Gradients, aliases: Sequence[torch.Tensor], changed: bool
 ) -> list[torch.Tensor | None]:
     call = ctx.call
     arrays = [None if g is None else to_dlpack(g.contiguous()) for g in gradients]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
+from torch.autograd.graph import Node
 
 
 def connected(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> list[set[int]]:
@@ -33,7 +33,7 @@ def connected(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> list
     return [reached_from[history(result)] for result in results]
 
 
-def history(value: object) -> Any:
+def history(value: object) -> Node | None:
     """Return the node of autograd whose gradient a tensor's is; None where it has none."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return None

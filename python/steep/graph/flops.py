@@ -67,7 +67,7 @@ class _Counting(torch.fx.Interpreter):
         return value
 
 
-def _described(value: Any) -> Any:
+def _described(value: object) -> Any:
     """Return a number, or extents and dtype of a tensor, as they were at the capture."""
     if isinstance(value, torch.Tensor):
         return [hint(d) for d in value.shape], [hint(d) for d in value.stride()], value.dtype

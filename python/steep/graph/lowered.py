@@ -176,7 +176,7 @@ class Lowered:
         reach = connected(results, fakes)
         memory = kept_memory(results, fakes)
 
-        def in_place(t: Any) -> bool:
+        def in_place(t: object) -> bool:
             return memory is None or memory_named(t) in memory
 
         names = {v.name for v in made.model.graph.input}
@@ -242,7 +242,7 @@ class Lowered:
         return [arguments[i] for i in self.taken]
 
 
-def _like(value: torch.Tensor, example: Any) -> torch.Tensor:
+def _like(value: torch.Tensor, example: object) -> torch.Tensor:
     """Return a result with the dtype that PyTorch gives it, and a history if it has one there."""
     if not isinstance(example, torch.Tensor):
         return value

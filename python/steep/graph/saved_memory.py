@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import Node
 
 from steep.graph.autograd_reach import history
 from steep.torch_internals.pytree import tree_leaves
@@ -42,7 +43,7 @@ def kept_memory(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> se
     return memory
 
 
-def _kept_by(node: Any) -> Iterator[torch.Tensor]:
+def _kept_by(node: Node) -> Iterator[torch.Tensor]:
     names = set(dir(node))
     # of numbers, which reading would bind, there is no raw one
     saved = [n for n in names if n.startswith("_saved_") and f"_raw{n}" in names]

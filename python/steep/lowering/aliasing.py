@@ -21,7 +21,7 @@ def memory_of(node: torch.fx.Node) -> int | None:
     return memory_named(node.meta.get("example_value"))
 
 
-def memory_named(value: Any) -> int | None:
+def memory_named(value: object) -> int | None:
     """Return what names the memory of a node's example, as ``memory_of``."""
     if not isinstance(value, torch.Tensor) or is_functorch_wrapped_tensor(value):
         return None

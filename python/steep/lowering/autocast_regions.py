@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
@@ -18,7 +17,7 @@ from steep.lowering.aliasing import all_written_by, memory_of
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.products import NARROWED
 from steep.torch_internals.autograd import enter_autocast, exit_autocast
-from steep.torch_internals.dispatch import detect_fake_mode
+from steep.torch_internals.dispatch import FakeTensor, detect_fake_mode
 from steep.torch_internals.operators import OpOverload, aten
 from steep.torch_internals.pytree import tree_leaves
 
@@ -114,7 +113,9 @@ def _cast_result(n: torch.fx.Node) -> None:
     n.replace_all_uses_with(cast, lambda user: user is not cast)
 
 
-def _cast(given: torch.fx.Node, value: Any, dtype: torch.dtype, like: torch.fx.Node) -> Any:
+def _cast(
+    given: torch.fx.Node, value: FakeTensor, dtype: torch.dtype, like: torch.fx.Node
+) -> torch.fx.Node:
     cast = like.graph.call_function(aten._to_copy.default, (given,), {"dtype": dtype})
     with value.fake_mode:
         cast.meta = {**like.meta, "val": value.to(dtype)}

@@ -20,8 +20,10 @@ from steep.lowering.lower import refusal
 from steep.lowering.ops.autograd_function import Interpreter
 from steep.patching.substitution import Substitution, substituted
 from steep.torch_internals.dynamo import (
+    InstructionTranslatorBase,
     TorchInGraphFunctionVariable as _Function,
     Unsupported,
+    VariableTracker,
     config,
 )
 from steep.torch_internals.pytree import tree_leaves
@@ -42,7 +44,9 @@ def slopes() -> Iterator[None]:
     """
     call = _Function.call_function
 
-    def calling(self: Any, tx: Any, *arguments: Any) -> Any:
+    def calling(
+        self: VariableTracker, tx: InstructionTranslatorBase, *arguments: Any
+    ) -> VariableTracker:
         if self.value is not torch.autograd.grad:
             return call(self, tx, *arguments)
         try:

@@ -95,7 +95,7 @@ def _is_said(node: torch.fx.Node, has_word: Callable[[OpOverload], bool]) -> boo
     return known and not node.target._schema.is_mutable
 
 
-def _rule(target: Any, has_word: Callable[[OpOverload], bool]) -> Callable[..., Any] | None:
+def _rule(target: object, has_word: Callable[[OpOverload], bool]) -> Callable[..., Any] | None:
     """Return what computes the same by other operators; None of what stays as it is."""
     if not isinstance(target, OpOverload):
         return None

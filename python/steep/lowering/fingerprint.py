@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Any
 
 import torch
 
@@ -82,7 +81,7 @@ def _add_graph(traced: torch.fx.GraphModule, digest: hashlib._Hash) -> None:
                 raise Undetermined(f"a constant of the class {type(held).__name__}")
 
 
-def _type(value: Any) -> str:
+def _type(value: object) -> str:
     if not isinstance(value, torch.Tensor):
         return str(value)
     if value.layout != torch.strided:
@@ -122,7 +121,7 @@ def _add_tensor(tensor: torch.Tensor, digest: hashlib._Hash) -> None:
         digest.update(about.encode() + b"\x1e" + data.tobytes())
 
 
-def _write(value: Any, line: list[str], numbers: dict[torch.fx.Node, int]) -> None:
+def _write(value: object, line: list[str], numbers: dict[torch.fx.Node, int]) -> None:
     """Add the words for an operand. Raises Undetermined for what is neither a node nor plain."""
     if isinstance(value, torch.fx.Node):
         line.append(f"%{numbers[value]}")

@@ -33,7 +33,9 @@ def _refused(what: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-def _given(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SimpleNamespace:
+def _given(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> SimpleNamespace:
     """Return the arguments of a call by name, defaults included."""
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()

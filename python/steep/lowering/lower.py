@@ -12,10 +12,12 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import onnx
 import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.traceback import preserve_node_meta
 
 from steep.lowering.aliasing import all_written_by, written_by
@@ -39,7 +41,7 @@ WITHIN = "steep.within"
 _turn = threading.RLock()
 
 
-def turn() -> Any:
+def turn() -> AbstractContextManager[bool]:
     """Return a lock, for who lowers: what surrounds it is replaced for the whole process."""
     return _turn
 
@@ -235,7 +237,7 @@ def _without_tokens(graph: torch.fx.Graph, names: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def _own_extents(env: Any) -> Iterator[None]:
+def _own_extents(env: ShapeEnv | None) -> Iterator[None]:
     """Forget extents that depend on values, made within: the next trace would look for them."""
     pending = [] if env is None else env.pending_fresh_unbacked_symbols
     before = list(pending)

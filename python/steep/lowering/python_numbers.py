@@ -190,7 +190,7 @@ def _gives_number(node: torch.fx.Node) -> bool:
     return called and is_number
 
 
-def _kind(value: Any) -> type:
+def _kind(value: object) -> type:
     kind: type = value.node.pytype if isinstance(value, _SYMBOLS) else type(value)
     return kind
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from typing import Any
 
 import onnx
 import torch
@@ -24,6 +23,7 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from steep.lowering import cache
 from steep.lowering.decompose import decompose
@@ -84,7 +84,7 @@ class CannotSay(Exception):
 
 
 def to_onnx(
-    traced: torch.fx.GraphModule, env: Any, *, read_cache: bool = True
+    traced: torch.fx.GraphModule, env: ShapeEnv | None, *, read_cache: bool = True
 ) -> tuple[onnx.ModelProto, bool]:
     """Return the model, and whether the cache had it. Uses up the graph.
 
@@ -189,7 +189,7 @@ def _argument(node: torch.fx.Node) -> TensorArgument | SymIntArgument:
     return SymIntArgument(node.name) if number else TensorArgument(node.name)
 
 
-def _registry() -> Any:
+def _registry() -> ONNXRegistry:
     registry = _common_registry()
     for name, translation in WITH_BACKWARD.items():
         library, _, operator = name.partition("::")
@@ -199,7 +199,7 @@ def _registry() -> Any:
 
 
 @functools.cache
-def _common_registry() -> Any:
+def _common_registry() -> ONNXRegistry:
     registry = ONNXRegistry.from_torchlib()
     ours = (
         TRANSLATIONS,
@@ -256,7 +256,7 @@ def _from_cache(traced: torch.fx.GraphModule, key: str) -> onnx.ModelProto | Non
     return model
 
 
-def _knowledge(env: Any) -> str:
+def _knowledge(env: ShapeEnv | None) -> str:
     """Say all that is known of the extents' symbols: what is decided by it needs no guard."""
     if env is None:
         return ""

@@ -13,7 +13,7 @@ import contextlib
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy
@@ -102,7 +102,11 @@ class Watch(TorchFunctionMode):
         self.aliases: dict[int, torch.Tensor] = {}
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if func is set_grad_enabled:
             # torch.export would cut the graph into pieces here.
@@ -141,7 +145,7 @@ class Watch(TorchFunctionMode):
 
         return tree_map_only(torch.Tensor, stop, result)
 
-    def _check_target(self, targets: Any) -> None:
+    def _check_target(self, targets: object) -> None:
         for target in tree_leaves(targets):
             if isinstance(target, torch.nn.Parameter):
                 lost("a change of a parameter in forward")
@@ -149,7 +153,9 @@ class Watch(TorchFunctionMode):
                 lost("a change in place of a detached tensor")
 
 
-def _write_unseen(func: Any, args: Any, kwargs: Any, targets: Any) -> Any:
+def _write_unseen(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], targets: Any
+) -> Any:
     """Call what writes, where gradients are off, to tensors that keep the history they have."""
     written = [t for t in tree_leaves(targets) if t.is_floating_point()]
     before = [t.clone() for t in written]
@@ -166,14 +172,14 @@ def _stopped_but(given: Any, targets: Any) -> Any:
     return tree_map_only(torch.Tensor, lambda t: t if id(t) in written else stop_gradient(t), given)
 
 
-def _works_in_place(func: Any) -> bool:
+def _works_in_place(func: Callable[..., Any]) -> bool:
     name = getattr(func, "__name__", "")
     if name.endswith("__"):
         return name == "__setitem__" or name in _IN_PLACE
     return name.endswith("_") and name != "requires_grad_"  # which writes no values
 
 
-def _refuse_function(setup: object) -> Any:
+def _refuse_function(setup: object) -> bool:
     if not getattr(_this_thread, "watches", False):
         return _is_setup_context_defined(setup)
     cls = sys._getframe(1).f_locals.get("cls")
@@ -190,7 +196,7 @@ def _run_checkpointed(run: Callable[..., Any], preserve: bool, *args: Any) -> An
 
 
 _this_thread = threading.local()
-_is_setup_context_defined = is_setup_context_defined
+_is_setup_context_defined: Callable[[object], bool] = is_setup_context_defined
 _checkpointed = CheckpointFunction.apply
 # as torch.library calls what it makes of an operator's backward
 _DERIVATIVES = (

@@ -64,11 +64,11 @@ class Beside:
         log.warning("PyTorch runs a method beside forward: %s", text)
 
 
-def _is_of_pytorch(function: Any) -> bool:
+def _is_of_pytorch(function: object) -> bool:
     """Return whether it is a method that every module has, or no function of Python's."""
     known = isinstance(function, types.FunctionType)
     return not known or function.__module__.startswith("torch.nn.modules.module")
 
 
-def _has_tensors(values: Any) -> bool:
+def _has_tensors(values: object) -> bool:
     return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(values))

@@ -29,7 +29,7 @@ class Rewrite:
         self._changes = changes
         self.error: Exception | None = None  # the first
 
-    def __call__(self, model: Any) -> Any:
+    def __call__(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Return a changed copy of a ModelProto; itself where nothing is to be changed."""
         if not self._changes:
             return model

@@ -75,7 +75,9 @@ def substituted(replacements: Mapping[Substitution, Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def attribute_set(owner: Any, name: str, value: Any, *, absent: bool = False) -> Iterator[None]:
+def attribute_set(
+    owner: object, name: str, value: object, *, absent: bool = False
+) -> Iterator[None]:
     """Within, an attribute has a value; for an object of one run, which no table can name.
 
     Raises AttributeError where there is no such attribute, unless it is to be ``absent``.

@@ -17,7 +17,7 @@ _STEP = "step"
 _MASTER = "master"  # of a parameter of 16 bits: one that was not given goes on from the parameter
 
 
-def require_count(value: Any, of: str) -> None:
+def require_count(value: object, of: str) -> None:
     """Raise DataError unless a value is a count of steps: one whole number of at least 0.
 
     Args:

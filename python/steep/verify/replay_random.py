@@ -12,7 +12,7 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 from steep._steep import ModuleProgram
 from steep.errors import Error
 from steep.torch_internals.dispatch import TorchDispatchMode
-from steep.torch_internals.operators import aten
+from steep.torch_internals.operators import OpOverload, aten
 
 if TYPE_CHECKING:
     from steep.graph.compiled_graph import Piece
@@ -48,7 +48,11 @@ class Masks(TorchDispatchMode):
         self._next_drawn, self._next_mask = next(self._drawn, None), next(self._masks, None)
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags or func in _DRAWS_ABOVE:
@@ -91,7 +95,7 @@ class Masks(TorchDispatchMode):
             raise Unmatched(f"PyTorch keeps {p:.3g} of the entries, the engine another share")
         return mask.reshape(like.shape).to(like.dtype)
 
-    def _number(self, func: Any, args: tuple[Any, ...]) -> torch.Tensor:
+    def _number(self, func: OpOverload, args: tuple[Any, ...]) -> torch.Tensor:
         assert self._next_drawn is not None
         numbers, self._next_drawn = self._next_drawn[1], next(self._drawn, None)
         like = args[0] if args and isinstance(args[0], torch.Tensor) else numbers
@@ -103,7 +107,7 @@ class Masks(TorchDispatchMode):
         return numbers.to(torch.float64 if wide else numbers.dtype, copy=True)
 
 
-def _named(func: Any) -> str:
+def _named(func: OpOverload) -> str:
     """Return what an operator draws, be it in place or not."""
     name = str(func._schema.name).partition("::")[2]
     return name.removesuffix("_functional").rstrip("_").removesuffix("_like")

@@ -297,12 +297,12 @@ def _not_a_leaf(value: Any) -> Any:
     return value
 
 
-def _version(value: Any) -> float:
+def _version(value: object) -> float:
     """Return the count of writes to a tensor; NaN, which equals none, where PyTorch counts none."""
     if not isinstance(value, torch.Tensor):
         return 0
     return math.nan if value.is_inference() else value._version
 
 
-def _listed(values: Any) -> list[Any]:
+def _listed(values: object) -> list[Any]:
     return list(values) if isinstance(values, (tuple, list)) else [values]

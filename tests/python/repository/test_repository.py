@@ -168,6 +168,18 @@ def test_no_two_modules_import_each_other() -> None:
     order.prepare()  # raises CycleError, which names the circle
 
 
+MODES = r"is_grad_enabled\(|is_autocast_enabled\(|get_autocast_dtype\(|TracingContext\b"
+
+MAY_ASK_MODES = {"capture_context.py", "training_semantics.py"}
+"""The first hands on what it read; the second watches forward run, which changes modes."""
+
+
+def test_lowering_asks_no_modes() -> None:
+    """A graph is made under one ``CaptureContext``: what else it asked would be a hidden input."""
+    files = [f for f in tracked_files() if f.is_relative_to(PACKAGE / "lowering")]
+    assert {f.name for f in files if re.search(MODES, f.read_text())} == MAY_ASK_MODES
+
+
 INTERNALS = PACKAGE / "torch_internals"
 
 ORIGINALS = {

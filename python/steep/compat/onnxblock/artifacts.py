@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from onnx import numpy_helper
 
 from steep.compat import state_file
@@ -217,7 +217,7 @@ def _loaded(model: Any) -> onnx.ModelProto:
     return model
 
 
-def _tensors(message: Any) -> Iterator[onnx.TensorProto]:
+def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
     """Yield every tensor in a message: of initializers, attributes, bodies, functions."""
     if isinstance(message, onnx.TensorProto):
         yield message

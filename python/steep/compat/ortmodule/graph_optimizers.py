@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import onnx
+
 Function = TypeVar("Function", bound=Callable[[Any], None])
 
 
@@ -53,5 +55,5 @@ def optimizers_of(module: str) -> list[Callable[[Any], Any]]:
     return [functools.partial(_change_graph, r.function) for r in chosen]
 
 
-def _change_graph(function: Callable[[Any], Any], model: Any) -> None:
+def _change_graph(function: Callable[[onnx.GraphProto], Any], model: onnx.ModelProto) -> None:
     function(model.graph)

@@ -100,7 +100,7 @@ def _fallback_policy(ortmodule: Configured, names: list[str] | str) -> None:
     ortmodule.set_fallback_policy(environment.parse_policy(listed, "FallbackPolicy"))
 
 
-def _unknown(key: str, expected: list[str], received: Any) -> DataError:
+def _unknown(key: str, expected: list[str], received: object) -> DataError:
     return DataError(
         "The file asks for what there is not.",
         node=key,

@@ -22,12 +22,14 @@ from steep.torch_internals.dynamo import (
     GlobalStateSource,
     Guard,
     GuardBuilder,
+    InstructionTranslatorBase,
     SideEffects,
     SideEffectsProxyDict,
     Source,
     UnspecializedNNModuleVariable,
     UserDefinedObjectVariable,
     ValueMutationExisting,
+    VariableTracker,
     builder,
     install_guard,
 )
@@ -134,7 +136,9 @@ _has_new = ConstDictVariable.has_new_items
 _class = BaseListVariable.cls_for_instance
 
 
-def _find_in_class(self: Any, tx: Any, name: str) -> Any:
+def _find_in_class(
+    self: VariableTracker, tx: InstructionTranslatorBase, name: str
+) -> VariableTracker:
     source = _find(self, tx, name)
     found = next(vars(c)[name] for c in type(self.value).__mro__ if name in vars(c))
     # what is ours is there while graphs are made, and gone at the next call
@@ -143,7 +147,12 @@ def _find_in_class(self: Any, tx: Any, name: str) -> Any:
     return source
 
 
-def _call_module(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+def _call_module(
+    self: VariableTracker,
+    tx: InstructionTranslatorBase,
+    args: Sequence[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
     of_modules = tx.import_source("torch.nn.modules.module")
     for name in _HOOKS:
         install_guard(AttrSource(of_modules, name).make_guard(GuardBuilder.SEQUENCE_LENGTH))
@@ -157,7 +166,7 @@ def _are_one(source: Source, known: Source | None) -> Any:
     return guard
 
 
-def _write_apart(self: Any, cg: Any) -> None:
+def _write_apart(self: SideEffects, cg: Any) -> None:
     there = [v for v in self.id_to_variable.values() if isinstance(v.mutation_type, _EXISTING)]
     # a variable of functions within functions has no name that a condition could give it
     named = [v for v in there if _has_name(v.source) and not isinstance(v, CellVariable)]
@@ -167,21 +176,21 @@ def _write_apart(self: Any, cg: Any) -> None:
     _write(self, cg)
 
 
-def _match_keys(self: Any) -> None:
+def _match_keys(self: ConstDictVariable) -> None:
     _match(self)
     # PyTorch's condition walks the dict beneath, whose order ``move_to_end`` does not change
     if self.python_type() is collections.OrderedDict and _has_name(self.source):
         install_guard(self.source.make_guard(_has_order))
 
 
-def _is_changed(self: Any) -> Any:
+def _is_changed(self: ConstDictVariable) -> Any:
     before = [*self.original_items]
     if [k.vt for k in self.items][: len(before)] != before:
         self.should_reconstruct_all = True  # cleared, then written in this order
     return _has_new(self)
 
 
-def _has_order(builder: Any, guard: Guard) -> None:
+def _has_order(builder: GuardBuilder, guard: Guard) -> None:
     keys = [*builder.get(guard)]
     if all(ConstantVariable.is_literal(k) for k in keys):
         holds = f"[*{guard.name}] == {keys!r}"
@@ -207,7 +216,9 @@ def _has_name(source: Source | None) -> bool:
         return False
 
 
-def _are_apart(changed: set[Source], there: Sequence[Source], builder: Any, _: Guard) -> None:
+def _are_apart(
+    changed: set[Source], there: Sequence[Source], builder: GuardBuilder, _: Guard
+) -> None:
     """Guard that what is changed is none of the others: a change would be seen there, too."""
     of_type: dict[type, list[Source]] = {}
     for source in there:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy
@@ -17,12 +17,14 @@ from steep.patching.torch_versions import TENSOR_GETATTR
 from steep.torch_internals.dynamo import (
     AutogradFunctionApplyVariable as _Apply,
     GuardSource,
+    InstructionTranslatorBase,
     LambdaVariable,
     LazySymNodeFormatString,
     NumpyVariable,
     OutputGraph,
     SetAttrBuiltinVariable,
     SkipFunctionVariable,
+    Source,
     SymNodeVariable,
     TensorVariable,
     TorchInGraphFunctionVariable as _Function,
@@ -148,7 +150,12 @@ _call_setattr = SetAttrBuiltinVariable._call_setattr
 _call_apply = _Apply.call_function
 
 
-def _warn(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+def _warn(
+    self: VariableTracker,
+    tx: InstructionTranslatorBase,
+    args: Sequence[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
     if self.value is not warnings.warn:
         return _call_skipped(self, tx, args, kwargs)
     if not all(a.is_python_constant() for a in (*args, *kwargs.values())):
@@ -160,7 +167,12 @@ def _warn(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     return variables.ConstantVariable.create(None)
 
 
-def _calculate(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+def _calculate(
+    self: VariableTracker,
+    tx: InstructionTranslatorBase,
+    args: Sequence[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
     if isinstance(self.value, numpy.ufunc) and not kwargs:
         given = [a.as_python_constant() if a.is_python_constant() else None for a in args]
         if all(type(g) in (int, float) for g in given):
@@ -170,8 +182,13 @@ def _calculate(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     return _call_numpy(self, tx, args, kwargs)
 
 
-def _apart(call: Any, whole: bool) -> Any:
-    def apart(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+def _apart(call: Callable[..., VariableTracker], whole: bool) -> Callable[..., VariableTracker]:
+    def apart(
+        self: VariableTracker,
+        tx: InstructionTranslatorBase,
+        args: Sequence[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
         if getattr(self.value, "__module__", "") == "math" and not kwargs:
             args = [a.realize() for a in args]
             if any(isinstance(a, SymNodeVariable) for a in args):
@@ -185,7 +202,13 @@ def _apart(call: Any, whole: bool) -> Any:
     return apart
 
 
-def _of_symbols(self: Any, tx: Any, args: Any, call: Any, whole: bool) -> Any:
+def _of_symbols(
+    self: VariableTracker,
+    tx: InstructionTranslatorBase,
+    args: Sequence[VariableTracker],
+    call: Callable[..., VariableTracker],
+    whole: bool,
+) -> VariableTracker:
     """Calculate with numbers that may change: in a graph all are known when it is called."""
     known = all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in args)
     function = function_for(self.value, len(args))
@@ -202,14 +225,16 @@ def _of_symbols(self: Any, tx: Any, args: Any, call: Any, whole: bool) -> Any:
     return call(self, tx, args, {})
 
 
-def _format(self: Any) -> str:
+def _format(self: VariableTracker) -> str:
     """Format a number, where PyTorch does its text."""
     text: str = self.fmt_var.as_python_constant().format(self.sym_node_var.evaluate_expr())
     return text
 
 
-def _of_truth(kind: type, convert: Any) -> Any:
-    def converted(self: Any, tx: Any) -> Any:
+def _of_truth(
+    kind: type, convert: Callable[..., VariableTracker]
+) -> Callable[..., VariableTracker]:
+    def converted(self: VariableTracker, tx: InstructionTranslatorBase) -> VariableTracker:
         if isinstance(self.sym_num, torch.SymBool):
             return variables.ConstantVariable.create(kind(self.evaluate_expr()))
         return convert(self, tx)
@@ -220,7 +245,7 @@ def _of_truth(kind: type, convert: Any) -> Any:
 _specializes = builder.is_int_specialization_case
 
 
-def _is_constant(value: Any, source: Any) -> bool:
+def _is_constant(value: object, source: Source) -> bool:
     is_global = source.guard_source is GuardSource.GLOBAL and not is_from_defaults(source)
     return not is_global and bool(_specializes(value, source))
 
@@ -228,11 +253,13 @@ def _is_constant(value: Any, source: Any) -> bool:
 class _Loss(LambdaVariable):
     """A loss that Dynamo knows by what it calls, and its options."""
 
-    def __init__(self, fn: Any, known: dict[str, VariableTracker], **kwargs: Any) -> None:
+    def __init__(
+        self, fn: Callable[..., VariableTracker], known: dict[str, VariableTracker], **kwargs: Any
+    ) -> None:
         super().__init__(fn, **kwargs)
         self.known = known
 
-    def _getattr(self, tx: Any, name: str) -> VariableTracker:
+    def _getattr(self, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
         """Return an option, or what else there is."""
         return self.known[name] if name in self.known else _option(self, tx, name)
 
@@ -241,7 +268,12 @@ _option = getattr(LambdaVariable, TENSOR_GETATTR)
 setattr(_Loss, TENSOR_GETATTR, _Loss._getattr)
 
 
-def _make_loss(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+def _make_loss(
+    self: VariableTracker,
+    tx: InstructionTranslatorBase,
+    args: Sequence[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
     made = _call_loss(self, tx, args, kwargs)
     names = ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
     known = {name: variables.ConstantVariable.create(value) for name, value in _OPTIONS.items()}
@@ -252,8 +284,10 @@ def _make_loss(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
 _OPTIONS = {"weight": None, "ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
 
 
-def _attribute_or(whole: bool) -> Any:
-    def attribute(self: Any, tx: Any, name: str) -> Any:
+def _attribute_or(whole: bool) -> Callable[..., VariableTracker]:
+    def attribute(
+        self: VariableTracker, tx: InstructionTranslatorBase, name: str
+    ) -> VariableTracker:
         if name == "retain_grad" and not whole:  # as PyTorch has to call it
             refuse_if_used(self, tx, name)
         return _attribute(self, tx, name)
@@ -261,7 +295,7 @@ def _attribute_or(whole: bool) -> Any:
     return attribute
 
 
-def _attribute(self: Any, tx: Any, name: str) -> Any:
+def _attribute(self: VariableTracker, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
     if name == "persistent":  # of a buffer that the graph is given
         example = self.as_proxy().node.meta.get("example_value")
         for n in tx.output.graph.nodes:
@@ -273,7 +307,13 @@ def _attribute(self: Any, tx: Any, name: str) -> Any:
     return _getattr(self, tx, name)
 
 
-def _set_attribute(self: Any, tx: Any, obj: Any, name: Any, value: Any) -> Any:
+def _set_attribute(
+    self: VariableTracker,
+    tx: InstructionTranslatorBase,
+    obj: VariableTracker,
+    name: VariableTracker,
+    value: VariableTracker,
+) -> VariableTracker:
     if not (
         obj.is_tensor()
         and obj.source is None
@@ -293,7 +333,12 @@ def _set_attribute(self: Any, tx: Any, obj: Any, name: Any, value: Any) -> Any:
     return value
 
 
-def _apply(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+def _apply(
+    self: VariableTracker,
+    tx: InstructionTranslatorBase,
+    args: Sequence[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
     seen: list[Any] = []
     given = []
     for arg in (each.realize() for each in args):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.fx.experimental.symbolic_shapes import (
@@ -15,10 +15,12 @@ from steep.patching.substitution import Substitution, substituted
 from steep.torch_internals.dynamo import (
     CollectiveFunctionRewriteVariable,
     ConvertFrameReturn,
+    InstructionTranslatorBase,
     RandomVariable,
     TensorVariable,
     TorchInGraphFunctionVariable as _Function,
     Unsupported,
+    VariableTracker,
     unimplemented,
 )
 
@@ -69,8 +71,10 @@ def cuts(whole: bool = True) -> Iterator[None]:
         yield
 
 
-def _cut(call: Any) -> Any:
-    def cutting(self: Any, tx: Any, *arguments: Any) -> Any:
+def _cut(call: Callable[..., VariableTracker]) -> Callable[..., VariableTracker]:
+    def cutting(
+        self: VariableTracker, tx: InstructionTranslatorBase, *arguments: Any
+    ) -> VariableTracker:
         try:
             return call(self, tx, *arguments)
         except (GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound) as e:
@@ -85,8 +89,12 @@ def _cut(call: Any) -> Any:
     return cutting
 
 
-def _hooked_in_time(call: Any, whole: bool) -> Any:
-    def calling(self: Any, tx: Any, name: str, *arguments: Any) -> Any:
+def _hooked_in_time(
+    call: Callable[..., VariableTracker], whole: bool
+) -> Callable[..., VariableTracker]:
+    def calling(
+        self: VariableTracker, tx: InstructionTranslatorBase, name: str, *arguments: Any
+    ) -> VariableTracker:
         try:
             return call(self, tx, name, *arguments)
         except Unsupported:
@@ -97,7 +105,7 @@ def _hooked_in_time(call: Any, whole: bool) -> Any:
     return calling
 
 
-def refuse_if_used(tensor: Any, tx: Any, what: str) -> None:
+def refuse_if_used(tensor: VariableTracker, tx: InstructionTranslatorBase, what: str) -> None:
     """Raise RuntimeError if the graph has used a tensor that it makes.
 
     ``what`` is a method that looks at the tensor's gradient, such as "register_hook". PyTorch would
@@ -108,8 +116,10 @@ def refuse_if_used(tensor: Any, tx: Any, what: str) -> None:
         raise RuntimeError(f"{what} of a tensor that was used before ({where}): move it there")
 
 
-def _of_this_call(call: Any) -> Any:
-    def cutting(self: Any, tx: Any, name: str, *arguments: Any) -> Any:
+def _of_this_call(call: Callable[..., VariableTracker]) -> Callable[..., VariableTracker]:
+    def cutting(
+        self: VariableTracker, tx: InstructionTranslatorBase, name: str, *arguments: Any
+    ) -> VariableTracker:
         if self.source is None:
             return call(self, tx, name, *arguments)
         unimplemented(
@@ -122,7 +132,9 @@ def _of_this_call(call: Any) -> Any:
     return cutting
 
 
-def _between_processes(self: Any, tx: Any, *arguments: Any) -> Any:
+def _between_processes(
+    self: VariableTracker, tx: InstructionTranslatorBase, *arguments: Any
+) -> VariableTracker:
     unimplemented(
         gb_type="a collective of torch.distributed",
         context=self.fn.__name__,

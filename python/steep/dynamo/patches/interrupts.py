@@ -10,7 +10,12 @@ from typing import Any
 from steep.dynamo.patches.instructions import Step, stepping
 from steep.patching.signals import deliver_signals
 from steep.patching.substitution import Substitution
-from steep.torch_internals.dynamo import InliningInstructionTranslator, InstructionTranslator
+from steep.torch_internals.dynamo import (
+    InliningInstructionTranslator,
+    Instruction,
+    InstructionTranslator,
+    InstructionTranslatorBase,
+)
 
 _WHY = "Ctrl-C waits while Dynamo changes PyTorch; between two instructions it has changed nothing."
 CALLS = {
@@ -28,7 +33,7 @@ def interruptible_calls() -> Iterator[None]:
 
 
 def _delivering(step: Step) -> Step:
-    def deliver_and_step(translator: Any, instruction: Any) -> Any:
+    def deliver_and_step(translator: InstructionTranslatorBase, instruction: Instruction) -> Any:
         deliver_signals()
         return step(translator, instruction)
 

@@ -21,7 +21,11 @@ from steep.torch_internals.dynamo import (
     AttributeMutationNew,
     BuiltinVariable,
     ExceptionVariable,
+    Instruction,
+    InstructionTranslatorBase,
+    OutputGraph,
     ValueMutationNew,
+    VariableTracker,
 )
 
 log = logging.getLogger("steep")
@@ -35,7 +39,7 @@ def checked() -> Iterator[None]:
 
 
 def _or_check(jump: Jump, jumps_on: bool) -> Jump:
-    def step(tx: Any, inst: Any) -> None:
+    def step(tx: InstructionTranslatorBase, inst: Instruction) -> None:
         if not _may_be_checked(tx):
             jump(tx, inst)
             return
@@ -53,7 +57,7 @@ def _or_check(jump: Jump, jumps_on: bool) -> Jump:
     return step
 
 
-def _may_be_checked(tx: Any) -> bool:
+def _may_be_checked(tx: InstructionTranslatorBase) -> bool:
     """Does a branch look at one tensor, and would no code of forward see the error?"""
     value = tx.stack[-1]
     if not value.is_tensor() or tx.output.current_tracer.parent is not None:
@@ -69,7 +73,7 @@ def _may_be_checked(tx: Any) -> bool:
     return True
 
 
-def _has_written(output: Any) -> bool:
+def _has_written(output: OutputGraph) -> bool:
     """Has forward changed anything that was there before? An error of the graph would undo it."""
     effects = output.side_effects
     changed = [*effects.store_attr_mutations, *effects.id_to_variable.values()]
@@ -80,7 +84,7 @@ def _has_written(output: Any) -> bool:
     return any(memory_of(written) in given for n in nodes for written in all_written_by(n))
 
 
-def _is_new(v: Any) -> bool:
+def _is_new(v: VariableTracker) -> bool:
     return isinstance(v.mutation_type, (AttributeMutationNew, ValueMutationNew))
 
 
@@ -93,7 +97,7 @@ _OF_CONSTANTS = {"BINARY_OP": 2, "BINARY_MODULO": 2, "FORMAT_SIMPLE": 1, "FORMAT
 _LONGEST = 64  # of the code that is looked at, in instructions
 
 
-def _raised(tx: Any, start: int) -> tuple[str, ...] | None:
+def _raised(tx: InstructionTranslatorBase, start: int) -> tuple[str, ...] | None:
     """Return kind and message of the error that code from here on raises, if it does no more."""
     block = _block(tx.instructions[start : start + _LONGEST])
     before = list(tx.stack), tx.instruction_pointer, tx.current_instruction
@@ -129,12 +133,13 @@ def _makes_an_error(stack: list[Any], count: int) -> bool:
     return any(isinstance(v, BuiltinVariable) and _is_error(v.fn) for v in called)
 
 
-def _is_error(kind: Any) -> bool:
-    built_in = isinstance(kind, type) and getattr(builtins, kind.__name__, None) is kind
-    return built_in and issubclass(kind, Exception)
+def _is_error(kind: object) -> bool:
+    if not isinstance(kind, type):
+        return False
+    return issubclass(kind, Exception) and getattr(builtins, kind.__name__, None) is kind
 
 
-def _kind_and_message(raised: Any) -> tuple[str, ...] | None:
+def _kind_and_message(raised: VariableTracker) -> tuple[str, ...] | None:
     kind, message = raised, []
     if isinstance(raised, ExceptionVariable):
         kind, message = raised.exc_type, raised.args

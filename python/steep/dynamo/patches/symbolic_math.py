@@ -83,11 +83,11 @@ _PYTORCHS = {
 }
 
 
-def function_for(called: Any, count: int) -> Callable[..., Any] | None:
+def function_for(called: object, count: int) -> Callable[..., Any] | None:
     """Return what takes symbols in the place of a function of ``math``, of so many arguments."""
     return _OURS.get((called, count))
 
 
-def takes_symbols(called: Any) -> bool:
+def takes_symbols(called: object) -> bool:
     """Return whether PyTorch calculates a function of ``math`` with symbols by itself."""
     return called in _PYTORCHS

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,7 +21,16 @@ from steep.dynamo.patches.instructions import Jump, jumping
 from steep.lowering.aliasing import all_written_by, memory_of
 from steep.torch_internals.autograd import DisableTorchFunction
 from steep.torch_internals.dispatch import unset_fake_temporarily
-from steep.torch_internals.dynamo import GlobalStateSource, Guard, SymNodeVariable, get_closure_vars
+from steep.torch_internals.dynamo import (
+    GlobalStateSource,
+    Guard,
+    GuardBuilder,
+    Instruction,
+    InstructionTranslatorBase,
+    SymNodeVariable,
+    VariableTracker,
+    get_closure_vars,
+)
 
 log = logging.getLogger("steep")
 
@@ -64,7 +73,7 @@ class Condition:
         self.graph.output(copies[node])
         self.run = torch.fx.GraphModule(torch.nn.Module(), self.graph).forward
 
-    def truth(self, global_scope: dict[str, Any], local_scope: Any) -> bool:
+    def truth(self, global_scope: dict[str, Any], local_scope: Mapping[str, object]) -> bool:
         """Compute it from what the frame of a call holds; nothing of that is changed."""
         scope, known = {"L": local_scope, "G": global_scope}, get_closure_vars()
         given = [s.get_value(scope, known, {}) for s in self.sources]
@@ -119,7 +128,7 @@ def branches() -> Iterator[None]:
 
 
 def _or_decide(jump: Jump, jumps_on: bool) -> Jump:
-    def step(tx: Any, inst: Any) -> None:
+    def step(tx: InstructionTranslatorBase, inst: Instruction) -> None:
         truth = _decide(tx, tx.stack[-1])
         if truth is None:
             jump(tx, inst)
@@ -131,7 +140,7 @@ def _or_decide(jump: Jump, jumps_on: bool) -> Jump:
     return step
 
 
-def _decide(tx: Any, value: Any) -> bool | None:
+def _decide(tx: InstructionTranslatorBase, value: VariableTracker) -> bool | None:
     """Return the truth of a value of now, and guard it; None where it is not to be computed."""
     if not _depends_on_values(value) or tx.output.current_tracer.parent is not None:
         return None
@@ -150,17 +159,17 @@ def _decide(tx: Any, value: Any) -> bool | None:
     return truth
 
 
-def _depends_on_values(value: Any) -> bool:
+def _depends_on_values(value: VariableTracker) -> bool:
     if isinstance(value, SymNodeVariable):
         number = value.sym_num
         return hasattr(number, "node") and bool(free_unbacked_symbols(number.node.expr))
     return bool(value.is_tensor())
 
 
-def _guard(condition: Condition, truth: bool, place: str, builder: Any, _: Guard) -> None:
+def _guard(condition: Condition, truth: bool, place: str, builder: GuardBuilder, _: Guard) -> None:
     global_scope = builder.scope["G"]
 
-    def holds(local_scope: Any) -> bool:
+    def holds(local_scope: Mapping[str, object]) -> bool:
         try:
             return condition.truth(global_scope, local_scope) is truth
         except Exception as e:  # noqa: BLE001 - of any operation of forward: another graph is made
