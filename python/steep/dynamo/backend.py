@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from steep.dynamo.capture import Capture
-from steep.graph.autograd_node import autocast_precision
+from steep.lowering.capture_context import autocast_precision
 from steep.providers import choices_of
 
 

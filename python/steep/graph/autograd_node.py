@@ -53,14 +53,6 @@ _SEED_RANGE = 2**63 - 1
 _TIDIED_STEPS = (2, 3, 5, 9, 17)
 
 
-def autocast_precision() -> str:
-    """Return what the region of autocast around this call asks for."""
-    if not torch.is_autocast_enabled("cpu"):
-        return "fp32"
-    dtype = torch.get_autocast_dtype("cpu")
-    return "fp16" if dtype == torch.float16 else "bf16"  # autocast takes no others
-
-
 def is_observed() -> bool:
     """Return whether shapes are propagated, and nothing is computed."""
     return dispatch_mode(TorchDispatchModeKey.FAKE) is not None

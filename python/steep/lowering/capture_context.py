@@ -15,6 +15,14 @@ from steep.onnx_graph.rewrite_hook import Rewrite, current_rewrite
 from steep.torch_internals.dispatch import FakeTensorMode, TracingContext
 
 
+def autocast_precision() -> str:
+    """Return what the region of autocast around this call asks for."""
+    if not torch.is_autocast_enabled("cpu"):
+        return "fp32"
+    dtype = torch.get_autocast_dtype("cpu")
+    return "fp16" if dtype == torch.float16 else "bf16"  # autocast takes no others
+
+
 @dataclasses.dataclass(frozen=True)
 class CaptureContext:
     """The modes and choices that one captured graph is made under.

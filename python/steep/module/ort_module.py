@@ -18,7 +18,7 @@ import torch
 from steep.dynamo import forks
 from steep.dynamo.report import ExportReport, Report
 from steep.errors import Error, ModelError, ProviderError
-from steep.graph.autograd_node import autocast_precision
+from steep.lowering.capture_context import autocast_precision
 from steep.module.other_methods import Beside
 from steep.providers import Providers, choices_of
 from steep.torch_internals.dispatch import FakeTensor, dispatch_mode_stack
