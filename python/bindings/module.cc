@@ -11,6 +11,7 @@
   X(check)                \
   X(inference)            \
   X(gradient)             \
+  X(gradient_session)     \
   X(own_ops)              \
   X(disk)
 

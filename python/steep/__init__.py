@@ -6,6 +6,7 @@ Three doors lead to training:
 * ``ORTTrainer`` and ``trainer(model, criterion, optimizer)`` compile a PyTorch model's whole step.
 * ``TrainingSession("model.onnx", ...)`` trains an ONNX file, without PyTorch.
 
+``GradientSession("layer.onnx", wrt=["x"])`` runs forward and backward of an ONNX file apart.
 ``InferenceSession("model.onnx").run(None, {"x": x})`` runs one, as ONNX Runtime's class does;
 ``grad("model.onnx", wrt=["x"])`` is the ONNX model of its gradients, and
 ``model_for_inference("trained.onnx")`` a smaller one to deploy.
@@ -42,6 +43,7 @@ from steep.providers import get_available_providers, register_provider
 from steep.session.custom_ops import Registration, register_op, register_ops, register_optimizer
 from steep.session.deploy import model_for_inference
 from steep.session.gradient import grad
+from steep.session.gradient_session import GradientSession
 from steep.session.inference import (
     GraphOptimizationLevel,
     InferenceSession,
@@ -72,6 +74,7 @@ __all__ = [
     "CheckpointError",
     "DataError",
     "Error",
+    "GradientSession",
     "GraphOptimizationLevel",
     "IODescription",
     "InferenceSession",

@@ -26,7 +26,10 @@ GradientProgram::GradientProgram(Graph graph, GradientProgramOptions options)
     : id_(next_id()),
       graph_(std::move(graph)),
       input_gradients_(std::move(options.input_gradients)),
-      programs_({.precision = options.precision, .devices = std::move(options.devices)}) {
+      inputs_stay_(options.inputs_stay),
+      programs_({.precision = options.precision,
+                 .limits = options.limits,
+                 .devices = std::move(options.devices)}) {
   recognise(graph_);
   find_differentiable();
   for (size_t i = 0; i < differentiable_.size(); ++i) {
@@ -54,7 +57,7 @@ ForwardResult GradientProgram::forward(GradientRun& run, bool gradients) {
   run.program = id_;
   run.pattern = pattern(gradients);
   run.copies.clear();
-  if (gradients && !foreseen_) {  // forward may have to run again
+  if (gradients && !foreseen_ && !inputs_stay_) {  // forward may have to run again
     for (const Tensor& input : run.inputs) run.copies.push_back(input.clone());
     for (size_t i = 0; i < may_change_.size(); ++i) {
       if (may_change_[i]) run.inputs[i] = run.copies[i];

@@ -21,6 +21,9 @@ struct GradientProgramOptions {
   /// By output: may the caller write to it between forward and backward? Backward then reads bytes
   /// of its own. None, when empty; an output without a gradient always may.
   std::vector<bool> results_may_change{};
+  /// Nobody writes to what forward reads, so that it may run again on that: no copies are made.
+  bool inputs_stay = false;
+  Limits limits{};
   Precision precision = Precision::fp32;
   Devices devices{};
 };
@@ -92,6 +95,7 @@ class GradientProgram {
   const uint64_t id_;
   Graph graph_;
   const std::vector<std::string> input_gradients_;
+  const bool inputs_stay_;
   GradientPattern differentiable_;
   GradientPattern expected_;      // of the next run: as the last one
   bool foreseen_ = false;         // was the last one as expected?

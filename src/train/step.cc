@@ -118,10 +118,6 @@ std::vector<Rate> rates_for(const TrainingModel& model, const TrainingOptions& o
   return rates;
 }
 
-bool trains_statistics(Node n) {
-  return n.op() == "BatchNormalization" && integer_of(n, "training_mode") != 0;
-}
-
 /// The initializers that hold running statistics of training normalisations.
 std::vector<Value> choose_statistics(const Graph& graph, std::span<const std::string> initializers,
                                      const std::vector<std::string>& parameters) {
@@ -180,15 +176,6 @@ void use_statistics(Graph& graph) {
   }
 }
 
-void remove_dropout(Graph& graph) {
-  for (Node n : graph.nodes()) {
-    if (n.op() == "steep.Dropout") graph.replace_uses(n.output(0), n.input(0));
-    if (n.op() == "steep.DropoutMask") {
-      graph.replace_uses(n.output(0), cast(zeros_like(n.input(0)) + 1.0, DType::boolean));
-    }
-  }
-}
-
 void check_loss_scale(const LossScaleOptions& o) {
   const bool ordered = o.min > 0 && o.min <= o.initial && o.initial <= o.max && o.max <= 0x1p64;
   if (ordered && o.growth_interval >= 0) return;
@@ -225,6 +212,19 @@ void check_options(const TrainingOptions& options) {
 }
 
 }  // namespace
+
+bool trains_statistics(Node n) {
+  return n.op() == "BatchNormalization" && integer_of(n, "training_mode") != 0;
+}
+
+void remove_dropout(Graph& graph) {
+  for (Node n : graph.nodes()) {
+    if (n.op() == "steep.Dropout") graph.replace_uses(n.output(0), n.input(0));
+    if (n.op() == "steep.DropoutMask") {
+      graph.replace_uses(n.output(0), cast(zeros_like(n.input(0)) + 1.0, DType::boolean));
+    }
+  }
+}
 
 bool scales_loss(const TrainingOptions& options) { return options.precision == "fp16"; }
 

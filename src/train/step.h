@@ -52,6 +52,12 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options);
 /// label.
 Graph eval_graph(const TrainingModel& model, const TrainingOptions& options, bool with_loss);
 
+/// Dropout, wherever it is, becomes the identity.
+void remove_dropout(Graph& graph);
+
+/// Is it a normalisation in training mode, which makes running statistics?
+bool trains_statistics(Node node);
+
 /// Forward only. Outputs: the loss, then the gradient of each parameter.
 Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options);
 

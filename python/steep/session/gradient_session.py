@@ -1,0 +1,147 @@
+"""``GradientSession``: forward and backward of an ONNX model, apart."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from steep import _steep
+from steep.errors import DataError
+from steep.providers import Providers, choices_of
+from steep.session.source import ModelProto, source_of
+
+Arrays = Mapping[str, Any] | Sequence[Any]
+
+
+class GradientSession(_steep.GradientSession):
+    """An ONNX model whose forward and backward are two calls.
+
+    The gradients of its outputs come from the caller, as does what is done with those of its inputs
+    and weights: for layers, losses and optimizers that are no ONNX file. ``TrainingSession`` runs a
+    whole step. Arrays are NumPy's, PyTorch's or any that speak DLPack, of the model's types;
+    results are ``steep.Tensor``.
+
+    >>> session = GradientSession("layer.onnx", wrt=["x", "weight"])
+    >>> (y,), run = session.forward({"x": x})
+    >>> gradients = session.backward(run, {"y": dy})
+    >>> gradients["weight"]
+
+    Any number of runs may wait for their backward, which each has once. A run holds the memory that
+    its backward reads; it is freed with the backward, or when nobody holds the run. Several threads
+    may call; their calls take turns.
+
+    Forward runs the model as in training: with dropout, and with the statistics of the batch where
+    a normalisation is in training mode. Running statistics stay as the model has them; one that
+    updates them returns them as outputs. ``eval`` runs it without dropout.
+
+    Args:
+        model: path of the file, its bytes, or an ``onnx.ModelProto``.
+        wrt: inputs and initializers whose gradients ``backward`` gives: floats. The initializers
+            among them are the session's weights.
+        outputs: those that ``forward`` returns, in this order; by default all.
+        borrow: copy nothing. What is fed or bound, and the outputs, must then not be written until
+            the run's backward, which reads them where they lie.
+        seed: of dropout.
+        precision: "fp32", or "bf16" or "fp16" for matrix products.
+        limits: a ``steep.Limits``: bounds on memory and nodes.
+        providers: where to run, as for ``InferenceSession``.
+
+    Raises:
+        ModelError: the model is unreadable or has operators that Steep does not know; a name of
+            ``wrt`` is no float input or initializer; an output is unknown; none depends on ``wrt``.
+        IoError: the file cannot be opened.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | ModelProto,
+        wrt: Sequence[str],
+        *,
+        outputs: Sequence[str] | None = None,
+        borrow: bool = False,
+        seed: int = 0,
+        precision: str = "fp32",
+        limits: _steep.Limits | None = None,
+        providers: Providers | None = None,
+    ) -> None:
+        options = _steep.GradientSessionOptions()
+        options.wrt, options.outputs = list(wrt), list(outputs or ())
+        options.borrow, options.seed, options.precision = borrow, seed, precision
+        if limits is not None:
+            options.limits = limits
+        options.providers = choices_of(providers)
+        super().__init__(source_of(model), options)
+        self._inputs = [i.name for i in self.input_info()]
+        self._outputs = [o.name for o in self.output_info()]
+
+    def forward(self, inputs: Arrays) -> tuple[list[_steep.Tensor], _steep.GradientRun]:
+        """Run the model, and keep what its backward needs.
+
+        Args:
+            inputs: an array for each of ``input_info()``: by name, where weights may be replaced
+                for this run, or in its order.
+
+        Returns:
+            The outputs, in the order of ``output_info()``, and the run for ``backward``.
+
+        Raises:
+            DataError: an input is missing, unknown or no array.
+            ShapeError: an array's dtype, rank or extent is not the model's.
+            ProviderError: there is no kernel for a node.
+        """
+        return super().forward(_by_name("forward", self._inputs, inputs))
+
+    def eval(self, inputs: Arrays) -> list[_steep.Tensor]:
+        """Run the model without dropout, for its outputs alone.
+
+        Args:
+            inputs: as for ``forward``.
+
+        Raises:
+            ModelError: a normalisation is in training mode; nothing here updates its statistics.
+            DataError, ShapeError, ProviderError: as ``forward``.
+        """
+        return super().eval(_by_name("eval", self._inputs, inputs))
+
+    def backward(
+        self, run: _steep.GradientRun, output_gradients: Arrays | None = None
+    ) -> dict[str, _steep.Tensor]:
+        """Give the gradients of the sum over outputs ``y`` of ``(output_gradients[y] * y).sum()``.
+
+        Args:
+            run: that ``forward`` returned.
+            output_gradients: by the name of the output, or in the order of ``output_info()``, with
+                None where there is none; of the outputs' shapes and dtypes. By default 1, for a
+                model of one output, of one float32.
+
+        Returns:
+            By name of ``wrt``: its gradient, of its type; zeros where it does not matter.
+
+        Raises:
+            DataError: the run is of another session, or had its backward; an output is unknown, or
+                does not depend on ``wrt``; there is no gradient. The run may then be asked again.
+            ShapeError: a gradient has not the shape or dtype of its output. Likewise.
+            ModelError: an operator on the way has no gradient; all are listed.
+        """
+        given = {} if output_gradients is None else output_gradients
+        named = _by_name("backward", self._outputs, given)
+        return super().backward(run, {k: v for k, v in named.items() if v is not None})
+
+
+def _by_name(call: str, names: Sequence[str], arrays: Arrays) -> dict[str, Any]:
+    if isinstance(arrays, Mapping):
+        return dict(arrays)
+    if isinstance(arrays, (str, bytes)) or not isinstance(arrays, (list, tuple)):
+        raise DataError(
+            f"{call} takes arrays by name, or a list of them.",
+            expected="a mapping or a list",
+            received=type(arrays).__name__,
+        )
+    if len(arrays) != len(names):
+        raise DataError(
+            f"{call} takes one array for each of its names.",
+            expected=", ".join(names),
+            received=f"{len(arrays)} arrays",
+        )
+    return dict(zip(names, arrays, strict=True))
