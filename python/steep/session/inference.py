@@ -150,15 +150,15 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """List what ``run`` must be fed."""
-        return [_node_arg(info) for info in self._session.input_info()]
+        return [node_arg(info) for info in self._session.input_info()]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """List the inputs that have a default, which ``run`` may be fed in its place."""
-        return [_node_arg(info) for info in self._session.default_info()]
+        return [node_arg(info) for info in self._session.default_info()]
 
     def get_outputs(self) -> list[NodeArg]:
         """List the outputs; those that need operators that Steep does not know are not there."""
-        return [_node_arg(info) for info in self._session.output_info()]
+        return [node_arg(info) for info in self._session.output_info()]
 
     def get_providers(self) -> list[str]:
         """Name the providers that this session runs on."""
@@ -184,7 +184,8 @@ class InferenceSession:
         return name
 
 
-def _node_arg(info: _steep.TensorInfo) -> NodeArg:
+def node_arg(info: _steep.TensorInfo) -> NodeArg:
+    """Return it as ONNX Runtime describes a value."""
     dtype = _ONNX_NAMES.get(info.dtype, info.dtype.replace("_", ""))
     kind = f"tensor({dtype})"
     if info.sequence:

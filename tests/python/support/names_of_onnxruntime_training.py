@@ -3,7 +3,8 @@
 NAMES = {
     "onnxruntime": "InferenceSession SessionOptions GraphOptimizationLevel NodeArg ModelMetadata "
     "get_available_providers get_device set_seed set_default_logger_severity __version__ "
-    "OrtValue IOBinding RunOptions SparseTensor OrtDevice is_ortmodule_available",
+    "OrtValue IOBinding RunOptions SparseTensor OrtDevice is_ortmodule_available "
+    "get_all_providers",
     "onnxruntime.training": "ORTModule DebugOptions LogLevel ORTTrainer ORTTrainerOptions "
     "TrainStepInfo TrainingParameters TrainingSession register_graph_optimizer",
     "onnxruntime.training.pytorch": "trainer",
@@ -80,6 +81,11 @@ NAMES = {
     "unregister_python_functions get_optimized_model get_model_after_loading_checkpoint "
     "save_checkpoint load_checkpoint is_ortmodule_available is_triton_enabled "
     "is_torch_interop_default_on clear_training_ep_instances is_dlpack_uint8_tensor",
+    "onnxruntime.capi.onnxruntime_pybind11_state": "OrtValue OrtDevice SessionIOBinding RunOptions "
+    "PropagateCastOpsStrategy Severity set_arena_extend_strategy set_cuda_device_id "
+    "set_cuda_mem_limit ArenaExtendStrategy get_available_providers get_all_providers",
+    "onnxruntime.capi.onnxruntime_inference_collection": "InferenceSession IOBinding OrtValue "
+    "OrtDevice",
     "onnxruntime.capi.training.training_session": "TrainingSession",
     "onnxruntime.capi.training.ort_trainer": "IODescription ModelDescription ORTTrainer LossScaler",
     "onnxruntime.capi.training": "IODescription ModelDescription ORTTrainer LossScaler",

@@ -80,7 +80,7 @@ def refusal(name: str, remedy: str | None) -> NotOffered:
     return NotOffered(
         "The name is one of ONNX Runtime's that Steep does not have.",
         node=name,
-        remedy=remedy or "steep.compat.stock is the onnxruntime that is installed beside Steep",
+        remedy=remedy or "",
     )
 
 

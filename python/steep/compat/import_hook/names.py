@@ -113,13 +113,63 @@ _TYPES = _of(
     "pytorch_scalar_type_to_pytorch_dtype",
     "pytorch_type_to_onnx_dtype",
 )
+_VALUES = {
+    **_of(f"{_COMPAT}.inference.ort_value", "OrtValue", "OrtValueVector"),
+    **_of(f"{_COMPAT}.inference.ort_device", "OrtDevice"),
+    **_of(f"{_COMPAT}.inference.session", "RunOptions", "SessionIOBinding"),
+}
+_INFERENCE = {
+    **_of(f"{_COMPAT}.inference.session", "IOBinding", "InferenceSession", "RunOptions"),
+    **_of(f"{_COMPAT}.inference.ort_value", "OrtValue"),
+    **_of(f"{_COMPAT}.inference.ort_device", "OrtDevice"),
+}
+_PROVIDERS = {
+    **_of("steep", "get_available_providers"),
+    "get_all_providers": "steep:get_available_providers",
+}
+_OLD_SESSION = _of(f"{_COMPAT}.agent.training_session", "TrainingParameters", "TrainingSession")
+_AGENT = {
+    **_VALUES,
+    **_PROVIDERS,
+    **_of(
+        f"{_COMPAT}.agent.graph_builder",
+        "GradientGraphBuilder",
+        "GraphInfo",
+        "OrtModuleGraphBuilder",
+    ),
+    **_of(
+        f"{_COMPAT}.agent.settings",
+        "GradientGraphConfiguration",
+        "OrtModuleGraphBuilderConfiguration",
+        "PropagateCastOpsConfiguration",
+        "PropagateCastOpsStrategy",
+        "Severity",
+        "TrainingGraphTransformerConfiguration",
+    ),
+    **_of(
+        f"{_COMPAT}.agent.training_agent",
+        "OrtValueCache",
+        "PartialGraphExecutionState",
+        "TrainingAgent",
+    ),
+    **_OLD_SESSION,
+    **_of(
+        f"{_COMPAT}.ortmodule.settings",
+        "ArenaExtendStrategy",
+        "set_arena_extend_strategy",
+        "set_cuda_device_id",
+        "set_cuda_mem_limit",
+    ),
+    **_of("steep", "GraphOptimizationLevel", "SessionOptions"),
+    **_of(f"{_COMPAT}.inference.session", "InferenceSession"),
+}
 _INSTALL = f"{_COMPAT}.import_hook.nothing_to_install:main"
 
 MODULES: dict[str, dict[str, str]] = {
     "onnxruntime": {
-        **_of("steep", "GraphOptimizationLevel", "InferenceSession", "NodeArg", "SessionOptions"),
-        **_of("steep", "get_available_providers"),
-        **_of(f"{_COMPAT}.on_device.ort_value", "OrtValue"),
+        **_of("steep", "GraphOptimizationLevel", "NodeArg", "SessionOptions"),
+        **_INFERENCE,
+        **_PROVIDERS,
         **_of(
             f"{_COMPAT}.ortmodule.settings", "get_device", "set_seed", "set_default_logger_severity"
         ),
@@ -132,7 +182,7 @@ MODULES: dict[str, dict[str, str]] = {
         **_TRAINER,
         **_OPTIONS,
         **_REWRITES,
-        **_of("steep", "TrainingSession"),
+        **_OLD_SESSION,
     },
     "onnxruntime.training.pytorch": _of("steep", "trainer"),
     "onnxruntime.training.ortmodule": {
@@ -265,11 +315,17 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime.training.torchdynamo": {},
     "onnxruntime.training.torchdynamo.register_backend": {},
     "onnxruntime.capi": {},
-    "onnxruntime.capi._pybind_state": {},
-    "onnxruntime.capi.onnxruntime_pybind11_state": {},
+    "onnxruntime.capi._pybind_state": _AGENT,
+    "onnxruntime.capi.onnxruntime_pybind11_state": _AGENT,
+    "onnxruntime.capi.onnxruntime_inference_collection": {
+        **_INFERENCE,
+        **_of("steep", "GraphOptimizationLevel", "NodeArg", "SessionOptions"),
+    },
     "onnxruntime.capi.training": _OLDEST,
     "onnxruntime.capi.ort_trainer": _OLDEST,
-    "onnxruntime.capi.training.training_session": _of("steep", "TrainingSession"),
+    "onnxruntime.capi.training.training_session": _of(
+        f"{_COMPAT}.agent.training_session", "TrainingSession"
+    ),
     "onnxruntime.capi.training.ort_trainer": _OLDEST,
     "torch_ort": {
         **_MODULE,
@@ -304,11 +360,6 @@ def _refused(names: Iterable[str], remedy: str) -> dict[str, str]:
 
 
 _STOCK = "steep.compat.stock has it, where an onnxruntime is installed"
-_SESSION = (
-    "steep.TrainingSession(model, loss=…, optimizer=…) trains an ONNX file (docs/training.md)"
-)
-_GRAD = "steep.grad(model, wrt=…) is the ONNX model of the gradients"
-_WRAP = "steep.ORTModule(module) runs forward and backward of a module"
 _OWN = "steep.register_op(function, gradient=…) (docs/your_own.md)"
 _NODES = _refused(
     ["AdamWOptimizer", "SGDOptimizer"],
@@ -316,14 +367,7 @@ _NODES = _refused(
 )
 
 _PYBIND = {
-    **_refused(["TrainingParameters", "get_optimized_model"], _SESSION),
-    **_refused(["OrtModuleGraphBuilder", "OrtModuleGraphBuilderConfiguration", "GraphInfo"], _GRAD),
-    **_refused(
-        ["TrainingGraphTransformerConfiguration", "PropagateCastOpsConfiguration"], _SESSION
-    ),
-    **_refused(["GradientGraphBuilder", "GradientGraphConfiguration"], _GRAD),
-    **_refused(["TrainingAgent", "PartialGraphExecutionState", "OrtValueCache"], _WRAP),
-    **_refused(["OrtValueVector", "OrtValue"], "steep.Tensor, and all that speaks DLPack, is fed"),
+    **_refused(["get_optimized_model"], "steep.TrainingSession.dump() shows the compiled step"),
     **_refused(["GradientNodeDefinition", "GradientNodeAttributeDefinition"], _OWN),
     **_refused(["register_gradient_definition", "register_custom_stop_gradient_edges"], _OWN),
     **_refused(["register_shape_inference_function", "register_input_alias_function"], _OWN),
@@ -346,16 +390,13 @@ _PYBIND = {
 
 REFUSED: dict[str, dict[str, str]] = {
     "onnxruntime": {
-        **_refused(["IOBinding", "SparseTensor", "OrtDevice", "OrtMemoryInfo"], _STOCK),
-        **_refused(["RunOptions", "ExecutionMode", "ExecutionOrder", "OrtAllocatorType"], _STOCK),
+        **_refused(["SparseTensor", "OrtMemoryInfo"], _STOCK),
+        **_refused(["ExecutionMode", "ExecutionOrder", "OrtAllocatorType"], _STOCK),
         **_refused(["AdapterFormat", "LoraAdapter", "preload_dlls", "get_build_info"], _STOCK),
         **_refused(["quantization", "transformers", "backend", "datasets"], _STOCK),
-        **_refused(["get_all_providers", "enable_telemetry_events"], _STOCK),
+        **_refused(["enable_telemetry_events"], _STOCK),
         **_refused(["set_default_logger_verbosity"], 'logging.getLogger("steep")'),
         **_refused(["is_ortmodule_available"], "ask nothing: ORTModule needs nothing but PyTorch"),
-    },
-    "onnxruntime.training": {
-        **_refused(["TrainingParameters"], _SESSION),
     },
     "onnxruntime.tools.convert_onnx_models_to_ort": _refused(
         ["convert_onnx_models_to_ort"], "nothing to convert: files are ONNX models"
@@ -394,6 +435,8 @@ REFUSED_MODULES = {
     ]["ORTPipelineModule"],
     "onnxruntime.training.ort_triton": "nothing to configure: kernels are compiled ahead of time",
     "onnxruntime.training.model_desc_validation": "ORTTrainer checks its model_desc itself",
+    "onnxruntime.training.ortmodule._execution_agent": "TrainingAgent of "
+    "onnxruntime.capi._pybind_state runs a training graph, and steep.GradientSession a model",
     "onnxruntime.training.postprocess": "steep.TrainingSession takes models as they are",
     **{f"onnxruntime.{m}": _STOCK for m in ("quantization", "transformers", "tools", "backend")},
     "onnxruntime.datasets": _STOCK,
@@ -402,12 +445,17 @@ REFUSED_MODULES = {
 
 
 def remedy_of(module: str) -> str | None:
-    """Return what to do in place of a module: by its own name, or by a package that it is of."""
-    own = REFUSED_MODULES.get(module)
+    """Return what to do in place of a module: by its own name, or by a module that it is of.
+
+    None where the tables have neither, as of a name that never was; what is beside training is
+    looked for in the onnxruntime that is installed.
+    """
+    root, _, rest = module.partition(".")
+    own = None
     while own is None and module:
+        own = REFUSED_MODULES.get(module)
         module, _, name = module.rpartition(".")
-        refused = REFUSED.get(module, {})
-        own = REFUSED_MODULES.get(module) or refused.get(name)
-        if own is None and refused and set(MODULES[module]) <= set(refused):
-            own = next(iter(refused.values()))  # the package has nothing else to offer
+        own = own or REFUSED.get(module, {}).get(name)
+    if own is None and root == "onnxruntime" and rest.partition(".")[0] not in ("training", "capi"):
+        own = _STOCK
     return own

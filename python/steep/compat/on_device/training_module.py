@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from steep.compat import state_file
-from steep.compat.on_device.ort_value import OrtValue
+from steep.compat.inference.ort_value import OrtValue
 from steep.compat.on_device.training_state import Array, CheckpointState
 from steep.compat.onnxblock.artifacts import parsed, serialised
 from steep.compat.onnxblock.base import info_of, prune, require_values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import logging
 import random
 from typing import Any
@@ -64,3 +65,28 @@ def set_propagate_cast_ops_optimization(model: Any, **settings: Any) -> None:
 
 
 PROPAGATE_CASTS = "precision and torch.autocast say where products are of 16 bits"
+
+
+class ArenaExtendStrategy(enum.IntEnum):
+    """How an arena grew; the planner says what a run takes."""
+
+    kNextPowerOfTwo = 0
+    kSameAsRequested = 1
+
+
+def set_arena_extend_strategy(strategy: ArenaExtendStrategy) -> None:
+    """Do nothing: a run's memory is planned. It is said once."""
+    say_once("set_arena_extend_strategy", "the memory of a run is planned ahead")
+
+
+def set_cuda_device_id(device_id: int) -> None:
+    """Do nothing: sessions run on the CPU unless ``providers=`` says more. It is said once."""
+    say_once("set_cuda_device_id", CPU_ALONE)
+
+
+def set_cuda_mem_limit(limit: int) -> None:
+    """Do nothing: ``steep.Limits`` bounds memory. It is said once."""
+    say_once("set_cuda_mem_limit", "steep.Limits bounds memory")
+
+
+CPU_ALONE = "sessions run on the CPU, and on the devices that providers= names"

@@ -12,7 +12,7 @@ from checkout import ROOT, SUPPORT
 from on_device import NAMES, batches, opened, write
 
 import steep
-from steep.compat.on_device.ort_value import OrtValue
+from steep.compat.inference.ort_value import OrtValue
 from steep.compat.on_device.training_module import Module
 from steep.compat.on_device.training_optimizer import LinearLRScheduler, Optimizer
 from steep.compat.on_device.training_state import CheckpointState

@@ -1,13 +1,15 @@
-"""``OrtValue``: an array in the shell that scripts pass around."""
+"""``OrtValue``: an array in the shell that scripts pass around, and ``OrtValueVector`` of such."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from onnx import helper
 
+from steep import _steep
+from steep.compat.inference.ort_device import OrtDevice, require_cpu
 from steep.errors import DataError, ShapeError
 
 Array = np.ndarray[Any, Any]
@@ -33,14 +35,14 @@ class OrtValue:
 
     @classmethod
     def ortvalue_from_numpy(
-        cls, numpy_obj: Array, device_type: str = "cpu", device_id: int = 0
+        cls, numpy_obj: Array, device_type: str | OrtDevice = "cpu", device_id: int = 0
     ) -> OrtValue:
         """Return one that shares an array's memory; of a copy if it is not contiguous.
 
         Raises:
             DataError: it is no array of numbers, or the device is not "cpu".
         """
-        _require_cpu(device_type, device_id)
+        require_cpu(device_type, device_id)
         contiguous = isinstance(numpy_obj, np.ndarray) and numpy_obj.flags.c_contiguous
         return cls(numpy_obj if contiguous else np.array(numpy_obj, order="C"))
 
@@ -49,7 +51,7 @@ class OrtValue:
         cls,
         shape: Sequence[int],
         element_type: Any = np.float32,
-        device_type: str = "cpu",
+        device_type: str | OrtDevice = "cpu",
         device_id: int = 0,
     ) -> OrtValue:
         """Return one of zeros: of a NumPy dtype, or of a number of ``onnx.TensorProto``.
@@ -57,7 +59,7 @@ class OrtValue:
         Raises:
             DataError: the device is not "cpu", or there is no such dtype.
         """
-        _require_cpu(device_type, device_id)
+        require_cpu(device_type, device_id)
         try:
             number = isinstance(element_type, int)
             dtype = helper.tensor_dtype_to_np_dtype(element_type) if number else element_type
@@ -68,6 +70,28 @@ class OrtValue:
                 expected="a NumPy dtype, or a number of onnx.TensorProto",
                 received=repr(element_type),
             ) from error
+
+    @classmethod
+    def from_dlpack(cls, data: Any, is_bool_tensor: bool = False) -> OrtValue:
+        """Return one that shares the memory of a DLPack capsule, or of what has ``__dlpack__``.
+
+        Args:
+            data: in CPU memory.
+            is_bool_tensor: its bytes are booleans, which old versions of DLPack have no type for.
+
+        Raises:
+            DataError: it is no array in CPU memory.
+        """
+        array = _steep.Tensor(data).numpy()
+        return cls(array.view(np.bool_) if is_bool_tensor and array.dtype == np.uint8 else array)
+
+    def to_dlpack(self) -> Any:
+        """Return a DLPack capsule that shares the memory."""
+        return _steep.Tensor(self._array).__dlpack__()
+
+    @property
+    def _ortvalue(self) -> OrtValue:  # what Python's class wrapped
+        return self
 
     def numpy(self) -> Array:
         """Return a copy as an array."""
@@ -135,10 +159,64 @@ class OrtValue:
         return f"OrtValue({self.data_type()}, {self.shape()})"
 
 
-def _require_cpu(device_type: str, device_id: int) -> None:
-    if (device_type, device_id) != ("cpu", 0):
-        raise DataError(
-            "An OrtValue is in CPU memory.",
-            expected='device_type "cpu", device_id 0',
-            received=f"{device_type!r}, {device_id}",
-        )
+class OrtValueVector(list[OrtValue]):
+    """A list of OrtValues, as ``TrainingAgent`` takes and fills them.
+
+    >>> feeds = OrtValueVector()
+    >>> feeds.push_back(OrtValue.ortvalue_from_numpy(np.ones((2, 3), np.float32)))
+    >>> len(feeds)
+    1
+    """
+
+    def __init__(self, values: Iterable[OrtValue] = ()) -> None:
+        super().__init__()
+        for value in values:
+            self.push_back(value)
+
+    def push_back(self, value: Any, is_bool_tensor: bool = False) -> None:
+        """Append an OrtValue, or the memory of a DLPack capsule or array.
+
+        Raises:
+            DataError: it is none of these.
+        """
+        if not isinstance(value, OrtValue):
+            value = OrtValue.from_dlpack(value, is_bool_tensor)
+        self.append(value)
+
+    def push_back_batch(
+        self,
+        torch_tensors: Sequence[Any],
+        data_ptrs: Sequence[int] = (),
+        element_types: Sequence[Any] = (),
+        shapes: Sequence[Sequence[int]] = (),
+        devices: Sequence[OrtDevice] = (),
+    ) -> None:
+        """Append the memory of several tensors, which say themselves what the rest repeats."""
+        for device in devices:
+            require_cpu(device)
+        for tensor in torch_tensors:
+            self.push_back(tensor)
+
+    def reserve(self, count: int) -> None:
+        """Do nothing: a list grows by itself."""
+
+    def shrink_to_fit(self) -> None:
+        """Do nothing."""
+
+    def dlpack_at(self, index: int) -> Any:
+        """Return a DLPack capsule of one value's memory."""
+        return self[index].to_dlpack()
+
+    def element_type_at(self, index: int) -> int:
+        """Return ONNX's number for the dtype of one value."""
+        return self[index].element_type()
+
+    def bool_tensor_indices(self) -> list[int]:
+        """Return the places of the booleans."""
+        boolean = int(helper.np_dtype_to_tensor_dtype(np.dtype(np.bool_)))
+        return [i for i, value in enumerate(self) if value.element_type() == boolean]
+
+    def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None = None) -> list[Any]:
+        """Return a DLPack capsule of each, or what ``to_tensor`` makes of it."""
+        capsules = [value.to_dlpack() for value in self]
+        return capsules if to_tensor is None else [to_tensor(capsule) for capsule in capsules]

@@ -1,0 +1,164 @@
+"""``TrainingAgent``: runs a training graph forward and backward, with lists of values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from steep import _steep
+from steep.compat.inference import training_graph
+from steep.compat.inference.ort_device import OrtDevice, require_cpu
+from steep.compat.inference.ort_value import OrtValue
+from steep.compat.inference.session import InferenceSession
+from steep.errors import DataError
+from steep.session.gradient_session import GradientSession
+
+
+class PartialGraphExecutionState:
+    """A forward run that waits for its backward; empty before the one and after the other."""
+
+    def __init__(self) -> None:
+        self.run: _steep.GradientRun | None = None
+
+
+class OrtValueCache(dict[str, OrtValue]):
+    """Values by name. Agents keep nothing in it."""
+
+    def insert(self, name: str, value: OrtValue) -> None:
+        """Add a value."""
+        self[name] = value
+
+    def count(self, name: str) -> int:
+        """Return 1 where there is such a value, else 0."""
+        return int(name in self)
+
+    def remove(self, name: str) -> None:
+        """Drop a value. Raises KeyError."""
+        del self[name]
+
+
+class TrainingAgent:
+    """Runs a training graph of ``OrtModuleGraphBuilder``: forward, then backward, by lists.
+
+    Any number of runs may wait, each in a state of its own. ``steep.GradientSession`` does the same
+    by names.
+
+    Args:
+        session: an ``InferenceSession`` of the training graph.
+        fw_feed_names: names of what ``run_forward`` is fed, in order: the graph's inputs.
+        fw_outputs_device_info: where the outputs go: to CPU memory.
+        bw_fetches_names: names of the gradients that ``run_backward`` gives, in order.
+        bw_outputs_device_info: where they go.
+        local_rank: taken for compatibility.
+
+    Raises:
+        DataError: the session has no training graph; a device is not the CPU; a name is not the
+            graph's, or one of its inputs is missing.
+    """
+
+    def __init__(  # noqa: PLR0917 (the order that users know)
+        self,
+        session: InferenceSession,
+        fw_feed_names: Sequence[str],
+        fw_outputs_device_info: Sequence[OrtDevice],
+        bw_fetches_names: Sequence[str],
+        bw_outputs_device_info: Sequence[OrtDevice],
+        local_rank: int = 0,
+    ) -> None:
+        graph = getattr(session, "training_graph", None)
+        if graph is None:
+            raise DataError(
+                "The session has no training graph.",
+                expected="one of OrtModuleGraphBuilder.get_gradient_model()",
+                received=type(session).__name__,
+                remedy="OrtModuleGraphBuilder, or steep.GradientSession(model, wrt=…)",
+            )
+        for device in [*fw_outputs_device_info, *bw_outputs_device_info]:
+            require_cpu(device)
+        self._feeds, self._fetches = list(fw_feed_names), list(bw_fetches_names)
+        inputs = [i.name for i in graph.graph.input]
+        wrt = training_graph.wrt_of(graph)
+        if sorted(self._feeds) != sorted(inputs):
+            raise DataError(
+                "Forward is fed every input of the training graph, once.",
+                expected=", ".join(inputs),
+                received=", ".join(self._feeds),
+            )
+        unknown = [name for name in self._fetches if name not in wrt]
+        if unknown or not self._fetches:
+            raise DataError(
+                "Backward gives gradients that the training graph has.",
+                node=", ".join(unknown),
+                expected=", ".join(wrt),
+                received=", ".join(self._fetches),
+            )
+        self._wrt = [wrt[name] for name in self._fetches]
+        self._gradients = training_graph.differentiable_of(graph)
+        self._session = GradientSession(
+            training_graph.forward_of(graph),
+            list(dict.fromkeys(self._wrt)),
+            providers=session.providers,
+        )
+
+    def run_forward(
+        self,
+        feeds: Sequence[OrtValue],
+        fetches: list[OrtValue],
+        state: PartialGraphExecutionState,
+        cache: OrtValueCache | None = None,
+    ) -> None:
+        """Run forward.
+
+        Args:
+            feeds: a value for each of ``fw_feed_names``, in their order.
+            fetches: to which the model's outputs are appended.
+            state: which then holds the run.
+            cache: taken for compatibility.
+
+        Raises:
+            DataError, ShapeError, ProviderError: as ``steep.GradientSession.forward``.
+        """
+        inputs = dict(zip(self._feeds, _counted("forward", feeds, self._feeds), strict=True))
+        outputs, state.run = self._session.forward(inputs)
+        fetches.extend(OrtValue(np.asarray(y)) for y in outputs)
+
+    def run_backward(
+        self,
+        feeds: Sequence[OrtValue],
+        fetches: list[OrtValue],
+        state: PartialGraphExecutionState,
+    ) -> None:
+        """Run backward.
+
+        Args:
+            feeds: the gradient of each output that has one, in their order.
+            fetches: to which the gradients are appended, in the order of ``bw_fetches_names``.
+            state: of the forward run; empty afterwards.
+
+        Raises:
+            DataError: the state is empty.
+            DataError, ShapeError, ModelError: as ``steep.GradientSession.backward``.
+        """
+        if state.run is None:
+            raise DataError(
+                "There is no forward run that waits for its backward.",
+                node="PartialGraphExecutionState",
+                expected="a state that run_forward() was given, once",
+                received="an empty one",
+            )
+        values = _counted("backward", feeds, self._gradients)
+        named = dict(zip(self._gradients, values, strict=True))
+        gradients = self._session.backward(state.run, named)
+        state.run = None
+        fetches.extend(OrtValue(np.asarray(gradients[name])) for name in self._wrt)
+
+
+def _counted(call: str, values: Sequence[OrtValue], names: Sequence[str]) -> Sequence[OrtValue]:
+    if len(values) != len(names):
+        raise DataError(
+            f"run_{call} takes one value for each of its names.",
+            expected=", ".join(names),
+            received=f"{len(values)} values",
+        )
+    return values

@@ -1,0 +1,394 @@
+"""``TrainingSession`` of ONNX Runtime up to 1.16, which ``TrainingParameters`` told what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from steep import _steep
+from steep.compat.agent.settings import Settings
+from steep.compat.inference.ort_value import OrtValue
+from steep.compat.inference.session import SessionIOBinding, check_run, with_options
+from steep.compat.notices import say_once
+from steep.errors import DataError, ModelError
+from steep.session import training
+from steep.session.inference import NodeArg, SessionOptions, node_arg
+
+Array = np.ndarray[Any, Any]
+
+_KINDS = {"SGDOptimizer": "sgd", "AdamOptimizer": "adamw", "LambOptimizer": "lamb"}
+_MOMENTS = {"exp_avg": "Moment_1", "exp_avg_sq": "Moment_2", "momentum_buffer": "Momentum"}
+_ONE_PROCESS = (
+    "data_parallel_size",
+    "horizontal_parallel_size",
+    "pipeline_parallel_size",
+    "num_pipeline_micro_batches",
+    "world_size",
+)
+
+
+class TrainingParameters(Settings):
+    """What a ``TrainingSession`` is told.
+
+    Attributes:
+        loss_output_name: the output that is the loss.
+        weights_to_train: initializers; by default every one that acts as a weight.
+        weights_not_to_train, immutable_weights: taken away from these.
+        training_optimizer_name: "SGDOptimizer", "AdamOptimizer" or "LambOptimizer".
+        optimizer_attributes_map: by weight: "alpha", "beta", "lambda", "epsilon", "max_norm_clip".
+        optimizer_int_attributes_map: by weight: "do_bias_correction", "weight_decay_mode" (0).
+        lr_params_feed_name: of the learning rate among what ``run`` is fed.
+        enable_grad_norm_clip: bounds the gradients' norm by "max_norm_clip" (1), but for SGD.
+        gradient_accumulation_steps: 1.
+        use_mixed_precision, loss_scale: float16 products, and the first scale (0: 65536).
+
+    What shards a model over processes is an error unless it says one; the rest changes nothing.
+    """
+
+    _defaults: ClassVar[Mapping[str, Any]] = {
+        "loss_output_name": "",
+        "weights_to_train": set(),
+        "weights_not_to_train": set(),
+        "immutable_weights": {},
+        "training_optimizer_name": "",
+        "optimizer_attributes_map": {},
+        "optimizer_int_attributes_map": {},
+        "optimizer_initial_state": {},
+        "lr_params_feed_name": "Learning_Rate",
+        "enable_grad_norm_clip": True,
+        "gradient_accumulation_steps": 1,
+        "use_mixed_precision": False,
+        "loss_scale": 0.0,
+        **dict.fromkeys(_ONE_PROCESS, 1),
+        "world_rank": 0,
+        "deepspeed_zero_stage": 0,
+        "set_gradients_as_graph_outputs": False,
+        "allreduce_post_accumulation": False,
+        "attn_dropout_recompute": False,
+        "enable_adasum": False,
+        "gelu_recompute": False,
+        "model_after_graph_transforms_path": "",
+        "model_with_gradient_graph_path": "",
+        "model_with_training_graph_path": "",
+        "number_recompute_layers": 0,
+        "pipeline_cut_info_string": "",
+        "propagate_cast_ops_allow": [],
+        "propagate_cast_ops_level": 1,
+        "sliced_axes": {},
+        "sliced_schema": {},
+        "sliced_tensor_names": [],
+        "transformer_layer_recompute": False,
+        "use_fp16_moments": False,
+        "use_memory_efficient_gradient": False,
+    }
+    _idle = frozenset(
+        name
+        for name in list(_defaults)[list(_defaults).index("allreduce_post_accumulation") :]
+        if name != "use_fp16_moments"
+    )
+
+    loss_output_name: str
+    weights_to_train: set[str]
+    weights_not_to_train: set[str]
+    immutable_weights: Mapping[str, Any]
+    training_optimizer_name: str
+    optimizer_attributes_map: Mapping[str, Mapping[str, float]]
+    optimizer_int_attributes_map: Mapping[str, Mapping[str, int]]
+    lr_params_feed_name: str
+    enable_grad_norm_clip: bool
+    gradient_accumulation_steps: int
+    use_mixed_precision: bool
+    loss_scale: float
+
+    def set_optimizer_initial_state(self, state: Mapping[str, Any]) -> None:
+        """Refuse: ``load_state`` of the session takes moments. Raises DataError."""
+        raise DataError(
+            "Parameters take no optimizer state.",
+            node="set_optimizer_initial_state",
+            remedy="session.load_state(…) once the session is made",
+        )
+
+
+class TrainingSession(training.TrainingSession):
+    """A model's step: what ``run`` is fed, with the learning rate; the optimizer is told before.
+
+    Without ``parameters`` it is ``steep.TrainingSession``, with that one's arguments.
+
+    >>> parameters = TrainingParameters()
+    >>> parameters.loss_output_name = "loss"
+    >>> parameters.training_optimizer_name = "SGDOptimizer"
+    >>> session = TrainingSession(model.SerializeToString(), parameters)
+    >>> (loss,) = session.run(["loss"], {"X": x, "label": y, "Learning_Rate": rate})
+
+    Raises:
+        DataError: the parameters ask for an optimizer that is not there, for several processes, or
+            for gradients among the outputs.
+        ModelError: as ``steep.TrainingSession``.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        parameters: TrainingParameters | None = None,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        **arguments: Any,
+    ) -> None:
+        chosen = with_options(providers, provider_options)
+        self._parameters = parameters
+        self._groups: list[tuple[list[str], _steep.OptimizerOptions]] = []
+        if parameters is None:
+            super().__init__(path_or_bytes, providers=chosen, **arguments)
+            return
+        _require_possible(parameters)
+        source = os.fspath(path_or_bytes) if not isinstance(path_or_bytes, bytes) else path_or_bytes
+        arguments = {
+            "output": parameters.loss_output_name,
+            "trainable": sorted(parameters.weights_to_train),
+            "frozen": sorted({*parameters.weights_not_to_train, *parameters.immutable_weights}),
+            "providers": chosen,
+        }
+        if sess_options is not None:
+            arguments |= {"seed": sess_options.seed, "limits": sess_options.limits}
+        # Its outputs are known once it is made; attributes of weights, with the weights.
+        plain = training.TrainingSession(source, **arguments)
+        names = [info.name for info in plain.output_info()]
+        loss = parameters.loss_output_name or (names[0] if len(names) == 1 else "loss")
+        self._names = [name for name in names if name != loss]
+        self._loss = loss
+        arguments |= _optimizer(parameters, plain.parameter_names)
+        self._groups = arguments.get("groups", [])
+        super().__init__(source, step_outputs=self._names, **arguments)
+
+    @property
+    def _sess(self) -> TrainingSession:  # what Python's class wrapped
+        return self
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: object = None,
+    ) -> list[Array]:
+        """Run a step, and update the weights.
+
+        Args:
+            output_names: outputs of the model; None for all.
+            input_feed: the model's inputs, and the learning rate under its name.
+            run_options: with ``only_execute_path_to_fetches``, nothing is updated, and dropout is
+                off.
+
+        Returns:
+            The outputs, as they were before the update.
+
+        Raises:
+            DataError: an output is unknown; the options tell the run to stop; and, as ShapeError,
+                what ``steep.TrainingSession.step`` raises.
+        """
+        parameters = self._require_parameters()
+        check_run(run_options)
+        feed = {name: np.asarray(value) for name, value in input_feed.items()}
+        rate = feed.pop(parameters.lr_params_feed_name, None)
+        for name in output_names or ():
+            if name not in (self._loss, *self._names):
+                raise DataError(
+                    "The model has no such output.",
+                    node=name,
+                    expected=", ".join((self._loss, *self._names)),
+                    received=name,
+                )
+        if getattr(run_options, "only_execute_path_to_fetches", False):
+            values = dict(
+                zip((o.name for o in self.output_info()), self.eval(**feed).outputs, strict=True)
+            )
+        else:
+            if rate is not None:
+                self._set_rate(float(rate.reshape(())))
+            values = self._step(feed)
+        return [np.asarray(values[name]) for name in output_names or (self._loss, *self._names)]
+
+    def _set_rate(self, rate: float) -> None:
+        self.lr = rate
+        for i, (_, options) in enumerate(self._groups):
+            options.lr = rate
+            self.set_group(i, options)
+
+    def _step(self, feed: Mapping[str, Array]) -> dict[str, Any]:
+        result = self.step(**feed)
+        loss = np.array(result.loss, np.float32)
+        return {self._loss: loss, **dict(zip(self._names, result.outputs, strict=True))}
+
+    def run_with_iobinding(self, iobinding: SessionIOBinding, run_options: object = None) -> None:
+        """Run a step on what is bound; the binding then has the outputs. Raises as ``run``."""
+        iobinding.fill(self.run(iobinding.output_names(), iobinding.inputs, run_options))
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: object = None,
+    ) -> list[OrtValue]:
+        """Run a step; results are OrtValues. Raises as ``run``."""
+        results = self.run(output_names, input_dict_ort_values, run_options)
+        return [OrtValue(result) for result in results]
+
+    def io_binding(self) -> SessionIOBinding:
+        """Return an empty binding."""
+        return SessionIOBinding(self)
+
+    def get_inputs(self) -> list[NodeArg]:
+        """List what ``run`` is fed: the model's inputs and the learning rate."""
+        rate = self._require_parameters().lr_params_feed_name
+        return [*map(node_arg, self.input_info()), NodeArg(rate, "tensor(float)", [1])]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """List the outputs of the model."""
+        return [node_arg(info) for info in self.output_info()]
+
+    def get_state(self) -> dict[str, Array]:
+        """Return copies of the weights, and of moments as Moment_1_NAME, Moment_2_NAME."""
+        state = {name: np.array(value) for name, value in self.weights().items()}
+        for name, value in self.optimizer_state().items():
+            state[_moment(name)] = np.array(value)
+        return state
+
+    def load_state(self, state_dict: Mapping[str, Any], strict: bool = False) -> None:
+        """Copy in what ``get_state`` returned.
+
+        Raises:
+            ModelError: with ``strict``, a name is missing; a name is unknown.
+            ShapeError: a value has another type.
+        """
+        moments = {_moment(name): name for name in self.optimizer_state_names}
+        weights = {name: v for name, v in state_dict.items() if name not in moments}
+        missing = sorted({*self.parameter_names, *moments} - set(state_dict))
+        if strict and missing:
+            raise ModelError("The state is not whole.", expected=", ".join(missing))
+        self.set_weights(weights)
+        self.set_optimizer_state({moments[n]: v for n, v in state_dict.items() if n in moments})
+
+    def get_model_state(self, include_mixed_precision_weights: bool = False) -> dict[str, Any]:
+        """Return copies of the weights, under "full_precision"."""
+        return {"full_precision": {n: np.array(v) for n, v in self.weights().items()}}
+
+    def get_optimizer_state(self) -> dict[str, dict[str, Array]]:
+        """Return copies of the moments, by weight and then by name."""
+        state: dict[str, dict[str, Array]] = {name: {} for name in self.parameter_names}
+        for name, value in self.optimizer_state().items():
+            kind, _, weight = name.partition("/")
+            state[weight][_MOMENTS.get(kind, kind)] = np.array(value)
+        return state
+
+    def get_partition_info_map(self) -> dict[str, Any]:
+        """Return nothing: the weights are whole."""
+        return {}
+
+    def is_output_fp32_node(self, name: str) -> bool:
+        """Return whether an output is float32."""
+        return any(o.name == name and o.dtype == "float32" for o in self.output_info())
+
+    def finalize(self) -> None:
+        """Do nothing."""
+
+    def _require_parameters(self) -> TrainingParameters:
+        if self._parameters is None:
+            raise DataError(
+                "The session was made without TrainingParameters.",
+                remedy="session.step(…), or TrainingSession(model, parameters)",
+            )
+        return self._parameters
+
+
+def _moment(name: str) -> str:
+    kind, _, weight = name.partition("/")
+    return f"{_MOMENTS.get(kind, kind)}_{weight}"
+
+
+def _require_possible(parameters: TrainingParameters) -> None:
+    for name in _ONE_PROCESS:
+        if getattr(parameters, name) != 1:
+            raise DataError(
+                "A session trains a whole model in one process.",
+                node=f"TrainingParameters.{name}",
+                expected="1",
+                received=str(getattr(parameters, name)),
+                remedy="DistributedDataParallel around steep.ORTModule",
+            )
+    for name in ("deepspeed_zero_stage", "set_gradients_as_graph_outputs", "use_fp16_moments"):
+        if getattr(parameters, name):
+            raise DataError(
+                "The setting is not to be had.",
+                node=f"TrainingParameters.{name}",
+                received=str(getattr(parameters, name)),
+                remedy="session.gradients(…) returns gradients; moments are whole, and float32",
+            )
+    if parameters.training_optimizer_name not in _KINDS:
+        raise DataError(
+            "There is no such optimizer.",
+            node="TrainingParameters.training_optimizer_name",
+            expected=", ".join(_KINDS),
+            received=repr(parameters.training_optimizer_name),
+        )
+    if parameters.gradient_accumulation_steps != 1:
+        raise DataError(
+            "An update needs a run.",
+            node="TrainingParameters.gradient_accumulation_steps",
+            expected="1",
+            received=str(parameters.gradient_accumulation_steps),
+        )
+
+
+def _optimizer(parameters: TrainingParameters, weights: Sequence[str]) -> dict[str, Any]:
+    kind = _KINDS[parameters.training_optimizer_name]
+    floats, integers = parameters.optimizer_attributes_map, parameters.optimizer_int_attributes_map
+    told = {w: {**floats.get(w, {}), **integers.get(w, {})} for w in weights}
+    groups: dict[tuple[float, ...], tuple[list[str], _steep.OptimizerOptions]] = {}
+    for weight, attributes in told.items():
+        one = _options(kind, attributes)
+        key = (one.beta1, one.beta2, one.weight_decay, one.epsilon or 0.0, one.bias_correction)
+        groups.setdefault(key, ([], one))[0].append(weight)
+    arguments: dict[str, Any] = {"optimizer": kind}
+    if len(groups) == 1:
+        arguments |= {"weight_decay": one.weight_decay, "eps": one.epsilon}
+        arguments |= {"betas": (one.beta1, one.beta2), "bias_correction": one.bias_correction}
+    else:
+        arguments["groups"] = list(groups.values())
+    if parameters.enable_grad_norm_clip and kind != "sgd":
+        bounds = {attributes.get("max_norm_clip", 1.0) for attributes in told.values()}
+        if len(bounds) != 1:
+            raise DataError(
+                "The norm of all gradients has one bound.",
+                node="TrainingParameters.optimizer_attributes_map",
+                expected="one max_norm_clip",
+                received=", ".join(map(str, sorted(bounds))),
+            )
+        arguments["clip_norm"] = bounds.pop()
+    if parameters.use_mixed_precision:
+        arguments |= {"precision": "fp16", "loss_scale": parameters.loss_scale or 2.0**16}
+    return arguments
+
+
+def _options(kind: str, attributes: dict[str, float]) -> _steep.OptimizerOptions:
+    options = _steep.OptimizerOptions()
+    options.kind = kind
+    if kind == "sgd":
+        return options
+    if attributes.get("weight_decay_mode", 0) and attributes.get("lambda", 0):
+        raise DataError(
+            "Weights decay before the update.",
+            node="TrainingParameters.optimizer_int_attributes_map",
+            expected="weight_decay_mode 0",
+            received=str(attributes["weight_decay_mode"]),
+            remedy='optimizer="transformers_adamw" of steep.TrainingSession',
+        )
+    options.beta1, options.beta2 = attributes.get("alpha", 0.9), attributes.get("beta", 0.999)
+    options.weight_decay = attributes.get("lambda", 0.0)
+    options.epsilon = attributes.get("epsilon", 1e-6 if kind == "lamb" else 1e-8)
+    options.bias_correction = bool(attributes.get("do_bias_correction", kind != "lamb"))
+    for name in attributes.keys() & {"ratio_min", "ratio_max"}:
+        say_once(f"the attribute {name!r}", "a ratio has no bounds")
+    return options

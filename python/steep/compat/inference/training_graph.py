@@ -1,0 +1,117 @@
+"""A training graph: forward, a YieldOp that waits for the gradients of outputs, the gradients.
+
+Its inputs are the model's and the weights, its outputs the gradients. Between YieldOp and these is
+one node, ``steep.training.Gradient``: the engine writes backward when it compiles, once for each
+pattern of outputs that have a gradient, so that the file does not say it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+from onnx import helper
+
+DOMAIN = "steep.training"
+_YIELD = "YieldOp"
+
+
+def build(
+    forward: onnx.ModelProto, differentiable: Sequence[str], wrt: Sequence[str]
+) -> onnx.ModelProto:
+    """Return the training graph of a model.
+
+    Args:
+        forward: all that is to have a gradient is an input of it.
+        differentiable: those of its outputs that may have a gradient.
+        wrt: inputs; the outputs of the result are their gradients, NAME_grad.
+    """
+    made = onnx.ModelProto()
+    made.CopyFrom(forward)
+    graph = made.graph
+    outputs = [output.name for output in graph.output]
+    inputs = {info.name: info for info in graph.input}
+    without = [i for i, name in enumerate(outputs) if name not in differentiable]
+    gradients = [f"{name}_grad" for name in outputs if name in differentiable]
+    told = {"full_shape_outputs": list(range(len(outputs)))}
+    if without:
+        told["non_differentiable_outputs"] = without
+    waiting = helper.make_node(_YIELD, outputs, gradients, _YIELD, domain="com.microsoft", **told)
+    names = [f"{name}_grad" for name in wrt]
+    backward = helper.make_node("Gradient", gradients, names, "Gradient", domain=DOMAIN, wrt=wrt)
+    graph.node.extend([waiting, backward])
+    said = {info.name for info in [*graph.value_info, *graph.input]}
+    graph.value_info.extend(info for info in graph.output if info.name not in said)
+    del graph.output[:]
+    for name in wrt:
+        info = graph.output.add()
+        info.CopyFrom(inputs[name])
+        info.name = f"{name}_grad"
+    known = {opset.domain for opset in made.opset_import}
+    made.opset_import.extend(
+        helper.make_opsetid(domain, 1)
+        for domain in ("com.microsoft", DOMAIN)
+        if domain not in known
+    )
+    return made
+
+
+def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto | None:
+    """Return the training graph that a file, or its bytes, holds; None for other models."""
+    if isinstance(source, onnx.ModelProto):
+        model = source
+    elif isinstance(source, bytes):
+        if DOMAIN.encode() not in source:
+            return None
+        model = onnx.load_model_from_string(source)
+    else:
+        path = Path(source)  # that it cannot be read is said by who reads it
+        if not path.is_file() or path.stat().st_size == 0:
+            return None
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if data.find(DOMAIN.encode()) < 0:
+                return None
+        model = onnx.load(path)
+    return model if any(_waits(node) for node in model.graph.node) else None
+
+
+def wrt_of(training: onnx.ModelProto) -> dict[str, str]:
+    """Return, by gradient, the input that it is the gradient of."""
+    (node,) = (n for n in training.graph.node if n.domain == DOMAIN)
+    (names,) = ([s.decode() for s in a.strings] for a in node.attribute if a.name == "wrt")
+    return dict(zip(node.output, names, strict=True))
+
+
+def differentiable_of(training: onnx.ModelProto) -> list[str]:
+    """Return the outputs of forward that wait for a gradient, in order."""
+    waiting = _waiting(training)
+    without = {
+        i for a in waiting.attribute if a.name == "non_differentiable_outputs" for i in a.ints
+    }
+    return [name for i, name in enumerate(waiting.input) if i not in without]
+
+
+def forward_of(training: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model whose outputs wait for their gradients."""
+    made = onnx.ModelProto()
+    made.CopyFrom(training)
+    outputs = list(_waiting(training).input)
+    del made.graph.node[:], made.graph.output[:]
+    made.graph.node.extend(
+        node for node in training.graph.node if not _waits(node) and node.domain != DOMAIN
+    )
+    said = {info.name: info for info in [*training.graph.value_info, *training.graph.input]}
+    made.graph.output.extend(said[name] for name in outputs)
+    return made
+
+
+def _waits(node: onnx.NodeProto) -> bool:
+    return bool(node.op_type == _YIELD and node.domain == "com.microsoft")
+
+
+def _waiting(training: onnx.ModelProto) -> onnx.NodeProto:
+    (node,) = (n for n in training.graph.node if _waits(n))
+    return node
