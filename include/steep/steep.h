@@ -264,6 +264,25 @@ class TrainingSession {
   /// By name; every input must be there and no other.
   StepResult step(const Inputs& inputs);
 
+  /// A step in several parts, for batches that memory does not hold: forward and backward, whose
+  /// gradients are added to those that wait for apply_gradients(). No weight changes; running
+  /// statistics and TrainingOptions::updates do, at each part. `step` of the result is the number
+  /// of steps done; `skipped`, with "fp16", says that these gradients overflowed and were left out.
+  /// While gradients wait, step() and save_checkpoint() throw DataError. Throws as step().
+  StepResult accumulate(std::span<const Tensor> inputs);
+  StepResult accumulate(std::initializer_list<Tensor> inputs) {
+    return accumulate(std::span<const Tensor>(inputs.begin(), inputs.size()));
+  }
+  StepResult accumulate(const Inputs& inputs);
+  /// Clips and updates by the mean of the gradients that wait: as one step() of all their inputs in
+  /// one batch, where parts are of one size and the loss is a mean. Parts count the same, but those
+  /// of a mean cross entropy that ignores labels or weighs classes, which count as
+  /// EvalResult::weight says. `loss` of the result is the mean of the parts'. Throws DataError when
+  /// none waits; otherwise as step().
+  StepResult apply_gradients();
+  int64_t accumulated() const;  ///< parts whose gradients wait
+  void drop_gradients();        ///< forgets them
+
   /// Forward in inference mode: no dropout, no update. The label may be left out; then there is no
   /// loss.
   EvalResult eval(std::span<const Tensor> inputs);

@@ -67,6 +67,31 @@ nb::list to_list(const std::vector<Tensor> &tensors) {
   return out;
 }
 
+StepResult step_or_part(TrainingSession &s, const nb::args &arrays,
+                        const nb::kwargs &named_arrays) {
+  bool part = false;
+  nb::dict rest;
+  for (auto [key, value] : named_arrays) {
+    // A model may have an input of this name, whose array is no bool.
+    if (nb::cast<std::string>(key) == "accumulate" && nb::isinstance<nb::bool_>(value)) {
+      part = nb::cast<bool>(value);
+    } else {
+      rest[key] = value;
+    }
+  }
+  if (arrays.size() != 0 && rest.size() != 0) {
+    throw DataError({.what = "Inputs are given in order or by name, not both.",
+                     .expected = "arrays alone, or names alone",
+                     .received = nb::cast<std::string>(nb::str(rest.keys()))});
+  }
+  if (arrays.size() != 0) {
+    const std::vector<Tensor> inputs = tensors_of(arrays);
+    return unlocked_call([&] { return part ? s.accumulate(inputs) : s.step(inputs); });
+  }
+  const TrainingSession::Inputs inputs = named(rest);
+  return unlocked_call([&] { return part ? s.accumulate(inputs) : s.step(inputs); });
+}
+
 void init_options(nb::module_ &m) {
   nb::class_<OptimizerOptions>(m, "OptimizerOptions")
       .def(nb::init<>())
@@ -256,14 +281,20 @@ void init_session(nb::module_ &m) {
           "fit and floats stay floats. Labels may have a last axis of one element more or less; "
           "those of softmax_cross_entropy may be whole floats or one-hot rows. Raises "
           "ShapeError and DataError before any weight changes.")
-      .def(
-          "step",
-          [](Session &s, const nb::kwargs &arrays) {
-            Session::Inputs inputs = named(arrays);
-            const nb::gil_scoped_release release;
-            return s.step(inputs);
-          },
-          nb::sig("def step(self, **named: object) -> StepResult"))
+      .def("step", &step_or_part,
+           nb::sig("def step(self, *arrays: object, accumulate: bool = False, **named: object) -> "
+                   "StepResult"),
+           "With accumulate=True, a part of a step: its gradients are added to those that wait for "
+           "apply_gradients(), and no weight changes.")
+      .def("apply_gradients", &Session::apply_gradients, unlocked,
+           "Clips and updates by the mean of the gradients that wait: as one step of all their "
+           "inputs, where parts are of one size and the loss is a mean. Parts of a mean cross "
+           "entropy that ignores labels count by their labels. The result's loss is the mean of "
+           "the parts'. Raises DataError when none waits.")
+      .def_prop_ro("accumulated", &Session::accumulated, unlocked,
+                   "Parts whose gradients wait. While they do, step() and save_checkpoint() raise "
+                   "DataError.")
+      .def("drop_gradients", &Session::drop_gradients, unlocked, "Forgets the gradients that wait.")
       .def(
           "eval",
           [](Session &s, const nb::args &arrays) {

@@ -141,30 +141,50 @@ void TrainingSession::Impl::require_whole() const {
                           steps + 1),
       .expected = "weights of one step",
       .received = fmt::format("{} of {} weights and moments replaced since; the cause was: {}",
-                              replaced.size(), programs.states.size(), torn_by),
+                              replaced.size(), assignable(), torn_by),
       .remedy = "Load a checkpoint, or set all weights and all optimizer state."});
 }
 
-std::vector<Tensor> TrainingSession::Impl::update(std::unique_ptr<PendingRun> pending,
+void TrainingSession::Impl::require_applied(const char* call) const {
+  if (accumulated.parts == 0) return;
+  throw DataError(ErrorParts{.what = fmt::format("{} was called while gradients wait.", call),
+                             .expected = "no gradients that wait",
+                             .received = fmt::format("those of {} parts", accumulated.parts),
+                             .remedy = "Call apply_gradients(), or drop_gradients()."});
+}
+
+void TrainingSession::Impl::require_step() const {
+  if (steps != INT64_MAX) return;
+  throw DataError(ErrorParts{.what = "The number of steps is at its limit; nothing was changed.",
+                             .received = fmt::format("{} steps", steps),
+                             .remedy = "Set a smaller step_count."});
+}
+
+void TrainingSession::Impl::tear(const std::string& cause) {
+  torn = true;  // first: memory may be what is missing
+  replaced.clear();
+  torn_by = cause;
+}
+
+std::vector<Tensor> TrainingSession::Impl::update(Program& updating,
+                                                  std::unique_ptr<PendingRun> pending,
                                                   std::span<const Tensor> fed) {
-  auto tear = [&](const std::string& cause) {
-    if (!program->wrote_states()) {  // as if the step had not been tried
-      program->set_run_count(program->run_count() - 1);
+  auto fail = [&](const std::string& cause) {
+    if (!updating.wrote_states()) {  // as if the step had not been tried
+      updating.set_run_count(updating.run_count() - 1);
       count_steps(-1);
       return;
     }
-    torn = true;  // first: memory may be what is missing
-    replaced.clear();
-    torn_by = cause;
+    tear(cause);
   };
   count_steps(1);
   try {
-    return program->backward(std::move(pending), fed);
+    return updating.backward(std::move(pending), fed);
   } catch (const Error& error) {
-    tear(error.parts().what);
+    fail(error.parts().what);
     throw;
   } catch (const std::exception& error) {
-    tear(error.what());
+    fail(error.what());
     throw;
   }
 }
@@ -183,48 +203,141 @@ std::span<const Tensor> TrainingSession::Impl::adopt(std::span<const Tensor> fed
   return made->empty() ? fed : std::span<const Tensor>(*made);
 }
 
+bool TrainingSession::Impl::inspect(ForwardResult& forward, std::span<const Tensor> fed,
+                                    uint64_t run, StepResult* result) {
+  result->loss = read_scalar(forward.outputs[0]);
+  const bool scaled = scales_loss(options);
+  if (options.check_finite || scaled) {
+    // The graph ends its forward phase with the gradients then.
+    result->grad_norm = read_scalar(forward.outputs.back());
+    forward.outputs.pop_back();
+  }
+  result->loss_scale = loss_scale;
+  result->lr = rate();
+  result->step = steps;
+  if (std::isfinite(result->loss) && std::isfinite(result->grad_norm)) return true;
+  forward.pending.reset();
+  if (!scaled || loss_scale <= options.loss_scale.min) {
+    program->set_run_count(run);
+    explain(*result, fed);
+  }
+  adapt_loss_scale(true);
+  result->skipped = true;
+  return false;
+}
+
 StepResult TrainingSession::Impl::step(std::span<const Tensor> arrays) try {
   require_whole();
+  require_applied("step()");
   std::vector<Tensor> made;
   const std::span<const Tensor> fed = adopt(arrays, &made);
-  if (steps == INT64_MAX) {
-    throw DataError(ErrorParts{.what = "The number of steps is at its limit; nothing was changed.",
-                               .received = fmt::format("{} steps", steps),
-                               .remedy = "Set a smaller step_count."});
-  }
+  require_step();
   const uint64_t run = program->run_count();
   write_loss_scale();
   const std::vector<Tensor> fed_later = backward_inputs();  // may fail: before the run is counted
   ForwardResult forward = program->forward(fed);
   StepResult result;
-  result.loss = read_scalar(forward.outputs[0]);
-  const bool scaled = scales_loss(options);
-  if (options.check_finite || scaled) {
-    // The step's graph ends its forward phase with the gradients then.
-    result.grad_norm = read_scalar(forward.outputs.back());
-    forward.outputs.pop_back();
-  }
-  result.loss_scale = loss_scale;
-  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
-    forward.pending.reset();
-    if (scaled && loss_scale > options.loss_scale.min) {
-      adapt_loss_scale(true);
-      result.skipped = true;
-      result.lr = rate();
-      result.step = steps;
-      take_step_outputs(forward, &result);
-      return result;
-    }
-    program->set_run_count(run);
-    explain(result, fed);
-  }
+  const bool fits = inspect(forward, fed, run, &result);
   take_step_outputs(forward, &result);
+  if (!fits) return result;
   // What could be refused has been looked at; from here on weights change.
-  result.lr = rate();
-  const std::vector<Tensor> backward = update(std::move(forward.pending), fed_later);
+  const std::vector<Tensor> backward = update(*program, std::move(forward.pending), fed_later);
   if (options.check_finite) require_finite();
   result.step = ++steps;
-  if (scaled) adapt_loss_scale(false);
+  if (scales_loss(options)) adapt_loss_scale(false);
+  if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);
+  return result;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+Program& TrainingSession::Impl::accumulation() {
+  return programs.get(Kind::accumulation, [&] {
+    Graph graph = accumulation_graph(model, options, &weighs_);
+    for (Value state : graph.states()) {
+      Tensor& bytes = programs.states[state.name()];
+      if (!bytes.defined()) bytes = Tensor::zeros(state.dtype(), state.type().dims());
+    }
+    return graph;
+  });
+}
+
+StepResult TrainingSession::Impl::accumulate(std::span<const Tensor> arrays) try {
+  require_whole();
+  std::vector<Tensor> made;
+  const std::span<const Tensor> fed = adopt(arrays, &made);
+  Program& adding = accumulation();
+  for (const std::string& name : model.parameters) {
+    if (accumulated.parts > 0) break;
+    Tensor& sum = programs.states.at(accumulator_name(name));
+    if (sum.nbytes() > 0) std::memset(sum.data(), 0, sum.nbytes());
+  }
+  const uint64_t run = program->run_count();
+  adding.set_seed(options.seed);
+  adding.set_run_count(run);
+  write_loss_scale();
+  ForwardResult forward = adding.forward(fed);
+  StepResult result;
+  const bool fits = inspect(forward, fed, run, &result);
+  double weight = 1;
+  if (weighs_) {
+    weight = read_scalar(forward.outputs.back());
+    forward.outputs.pop_back();
+  }
+  take_step_outputs(forward, &result);
+  if (!fits) {
+    program->set_run_count(run + 1);
+    return result;
+  }
+  try {
+    adding.backward(std::move(forward.pending), {});
+  } catch (const std::exception& error) {
+    if (adding.wrote_states()) {  // some sums have this part's gradients, and others not
+      accumulated = {};
+      if (!model.statistics.empty()) tear(error.what());
+    }
+    throw;
+  }
+  program->set_run_count(run + 1);
+  accumulated.parts += 1;
+  accumulated.weight += weight;
+  accumulated.loss += result.loss * weight;
+  return result;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+StepResult TrainingSession::Impl::apply_gradients() try {
+  require_whole();
+  if (accumulated.parts == 0) {
+    throw DataError(ErrorParts{.what = "No gradients wait.",
+                               .expected = "gradients of at least one part",
+                               .received = "none",
+                               .remedy = "Call accumulate() first: step(…, accumulate=True)."});
+  }
+  require_step();
+  Program& updating =
+      programs.get(Kind::application, [&] { return application_graph(model, options); });
+  const uint64_t run = program->run_count();
+  updating.set_seed(options.seed);
+  updating.set_run_count(run);
+  std::vector<Tensor> fed = backward_inputs();
+  fed.push_back(Tensor::scalar(static_cast<float>(1 / accumulated.weight)));
+  StepResult result{.loss = accumulated.loss / accumulated.weight, .lr = rate()};
+  result.loss_scale = loss_scale;
+  ForwardResult forward = updating.forward({});
+  const Accumulated kept = std::exchange(accumulated, {});
+  std::vector<Tensor> backward;
+  try {
+    backward = update(updating, std::move(forward.pending), fed);
+  } catch (...) {
+    if (!updating.wrote_states()) accumulated = kept;
+    throw;
+  }
+  program->set_run_count(run + 1);
+  if (options.check_finite) require_finite();
+  result.step = ++steps;
+  if (scales_loss(options)) adapt_loss_scale(false);
   if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);
   return result;
 } catch (const std::bad_alloc&) {
@@ -241,9 +354,7 @@ std::string TrainingSession::Impl::not_finite() const {
 void TrainingSession::Impl::require_finite() {
   const std::string name = not_finite();
   if (name.empty()) return;
-  torn = true;
-  replaced.clear();
-  torn_by = fmt::format("the update of step {} left NaN or infinity in '{}'", steps + 1, name);
+  tear(fmt::format("the update of step {} left NaN or infinity in '{}'", steps + 1, name));
   throw DataError(ErrorParts{
       .what = fmt::format("The update of step {} left a weight that is not finite.", steps + 1),
       .node = name,
@@ -429,8 +540,7 @@ void TrainingSession::Impl::assign(const std::map<std::string, Tensor>& values,
     if (state.nbytes() > 0) std::memmove(state.data(), value.data(), state.nbytes());
     if (torn) replaced.insert(name);
   }
-  torn = torn && replaced.size() + programs.states.count(std::string(kLossScaleState)) <
-                     programs.states.size();
+  torn = torn && replaced.size() < assignable();
 }
 
 std::string TrainingSession::Impl::no_count(const std::map<std::string, Tensor>& values) const {

@@ -20,6 +20,8 @@ struct TrainingSession::Impl {
        std::map<std::string, Tensor> given = {});
 
   StepResult step(std::span<const Tensor> inputs);
+  StepResult accumulate(std::span<const Tensor> inputs);
+  StepResult apply_gradients();
   EvalResult eval(std::span<const Tensor> inputs);
   std::map<std::string, Tensor> gradients(std::span<const Tensor> inputs, double* loss);
 
@@ -40,6 +42,8 @@ struct TrainingSession::Impl {
   /// Of values for states, the first count of steps that is no whole number of at least 0; "" for
   /// none.
   std::string no_count(const std::map<std::string, Tensor>& values) const;
+  /// Throws DataError, for `call`, while gradients wait.
+  void require_applied(const char* call) const;
   /// Throws DataError when an update was cut off and not every state has been replaced since.
   void require_whole() const;
   double rate() const;
@@ -64,10 +68,28 @@ struct TrainingSession::Impl {
   bool torn = false;               ///< an update was cut off: the states may be of two steps
   std::string torn_by;             ///< by what
   std::set<std::string> replaced;  ///< states that were assigned since
+  struct Accumulated {
+    int64_t parts = 0;
+    double weight = 0;  ///< of all parts
+    double loss = 0;    ///< their losses, each times its weight
+  };
+  Accumulated accumulated{};  ///< what the states accumulator_name() hold, if there are parts
 
  private:
   /// The backward phase. Notes which states are torn when it fails after the first update.
-  std::vector<Tensor> update(std::unique_ptr<PendingRun> pending, std::span<const Tensor> fed);
+  std::vector<Tensor> update(Program& updating, std::unique_ptr<PendingRun> pending,
+                             std::span<const Tensor> fed);
+  void tear(const std::string& cause);
+  /// Looks at the loss, and at the norm where forward has it: the last output, which goes. False
+  /// when the gradients overflowed; the loss scale is then smaller. Throws DataError when they are
+  /// not finite otherwise. `run` was the number of the run.
+  bool inspect(ForwardResult& forward, std::span<const Tensor> fed, uint64_t run,
+               StepResult* result);
+  Program& accumulation();
+  /// Throws DataError when there can be no further step.
+  void require_step() const;
+  /// States that assign() can write.
+  size_t assignable() const { return stored().size() + optimizer_states().size(); }
   /// Where the programs read it.
   void write_loss_scale();
   /// What the backward phase is fed, as step_graph() has it.
@@ -89,9 +111,10 @@ struct TrainingSession::Impl {
   std::vector<Tensor> counts_;       // states: the steps of parameters that count for themselves
   std::set<std::string> infinite_;   // weights that were not finite before the first step
   Tensor step_input_ = Tensor::scalar(int64_t{0});
+  bool weighs_ = false;  // has accumulation() an output loss_weight?
 
  public:
-  enum class Kind { step, evaluation, evaluation_with_loss, gradients };
+  enum class Kind { step, accumulation, application, evaluation, evaluation_with_loss, gradients };
   /// On parameters and moments; its turn is of all that reads or writes what a step changes.
   ProgramSet<Kind> programs;
   Program* program = nullptr;  ///< the step

@@ -153,6 +153,26 @@ StepResult TrainingSession::step(const Inputs& inputs) {
   const std::lock_guard turn(impl_->programs.turn);
   return impl_->step(impl_->in_order(inputs, false));
 }
+StepResult TrainingSession::accumulate(std::span<const Tensor> inputs) {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->accumulate(inputs);
+}
+StepResult TrainingSession::accumulate(const Inputs& inputs) {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->accumulate(impl_->in_order(inputs, false));
+}
+StepResult TrainingSession::apply_gradients() {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->apply_gradients();
+}
+int64_t TrainingSession::accumulated() const {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->accumulated.parts;
+}
+void TrainingSession::drop_gradients() {
+  const std::lock_guard turn(impl_->programs.turn);
+  impl_->accumulated = {};
+}
 EvalResult TrainingSession::eval(std::span<const Tensor> inputs) {
   const std::lock_guard turn(impl_->programs.turn);
   return impl_->eval(inputs);
@@ -304,6 +324,7 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path,
   const std::lock_guard turn(impl_->programs.turn);
   const Budget budget(impl_->options.limits);  // it is read back
   impl_->require_whole();
+  impl_->require_applied("save_checkpoint()");
   const ScheduleOptions& s = impl_->options.schedule;
   write_checkpoint(
       path, {.fingerprint = impl_->fingerprint,
@@ -350,6 +371,7 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
   for (std::string& name : impl_->optimizer_states()) names.push_back(std::move(name));
   saved.weights.merge(saved.moments);
   impl_->assign(saved.weights, names, "parameter or moment");  // from here on nothing fails
+  impl_->accumulated = {};
   impl_->steps = saved.step;
   impl_->base_lr = saved.lr;
   impl_->saved_threads = saved.threads;

@@ -291,10 +291,13 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
   return model;
 }
 
-Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
-  Graph graph = model.graph;
-  const bool scaled = scales_loss(options), look_first = options.check_finite || scaled;
-  const bool want_norm = options.clip_norm > 0 || options.grad_norm || look_first;
+namespace {
+
+constexpr const char* kLossWeight = "loss_weight";
+
+/// Of a training step: statistics, the loss and its updates. Outputs: loss, then step_outputs, and
+/// with `weigh` loss_weight() where there is one.
+void begin_step(Graph& graph, const TrainingOptions& options, bool weigh) {
   update_statistics(graph, options.updates);
   const AttachedLoss attached = attach_loss(graph, options);
   add_updates(graph, options);
@@ -303,27 +306,23 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
     outputs.push_back({name, output_named(graph, name)});
   }
   graph.set_outputs(std::move(outputs));
-  compute_counted_rows(graph);
-  const Value loss = graph.outputs()[0].value;
-  const Phase gradient_phase = look_first ? Phase::forward : Phase::backward;
-  // Before the gradients, so that no update has to wait for its rate.
-  const std::vector<Rate> rates = rates_for(model, options, graph);
-  Value seed, scale;  // scale: of the gradients, in the update
-  if (scaled) std::tie(seed, scale) = scale_loss(graph, loss);
-  const std::vector<Value> gradients = gradients_of(model, graph, loss, gradient_phase, seed);
-
-  Value norm;
-  if (want_norm) {
-    Graph::Scope scope(graph, gradient_phase, "clip");
-    norm = steep::apply("steep.GlobalNorm", std::span<const Value>(gradients));
-    if (scaled) norm = norm * scale;
-    graph.add_output("grad_norm", norm, gradient_phase);
-    if (options.clip_norm > 0) {
-      const Value clip =
-          apply("Min", {scalar(graph, 1, DType::f32), options.clip_norm / (norm + 1e-6)});
-      scale = scaled ? scale * clip : clip;
-    }
+  if (weigh) {
+    const Graph::Scope scope(graph, Phase::forward, kLossWeight);
+    if (Value weight = loss_weight(attached.loss)) graph.add_output(kLossWeight, readable(weight));
   }
+  compute_counted_rows(graph);
+}
+
+/// What gradients are to be multiplied by, by their norm: `scale`, or null, and the clipping.
+Value clipped(Graph& graph, Value norm, Value scale, double clip_norm) {
+  if (clip_norm <= 0) return scale;
+  const Value clip = apply("Min", {scalar(graph, 1, DType::f32), clip_norm / (norm + 1e-6)});
+  return scale ? scale * clip : clip;
+}
+
+void add_parameter_updates(Graph& graph, const TrainingModel& model, const TrainingOptions& options,
+                           const std::vector<Value>& gradients, const std::vector<Rate>& rates,
+                           Value scale) {
   for (size_t i = 0; i < gradients.size(); ++i) {
     Graph::Scope scope(graph, Phase::backward, "update/" + model.parameters[i]);
     const Halves halves{options.master_weights, options.stochastic_rounding,
@@ -331,6 +330,81 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
     add_update(graph.find(model.parameters[i]), {gradients[i], rates[i].lr, rates[i].step, scale},
                rates[i].options, halves);
   }
+}
+
+}  // namespace
+
+Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
+  Graph graph = model.graph;
+  const bool scaled = scales_loss(options), look_first = options.check_finite || scaled;
+  const bool want_norm = options.clip_norm > 0 || options.grad_norm || look_first;
+  begin_step(graph, options, false);
+  const Value loss = graph.outputs()[0].value;
+  const Phase gradient_phase = look_first ? Phase::forward : Phase::backward;
+  // Before the gradients, so that no update has to wait for its rate.
+  const std::vector<Rate> rates = rates_for(model, options, graph);
+  Value seed, scale;  // scale: of the gradients, in the update
+  if (scaled) std::tie(seed, scale) = scale_loss(graph, loss);
+  const std::vector<Value> gradients = gradients_of(model, graph, loss, gradient_phase, seed);
+  if (want_norm) {
+    Graph::Scope scope(graph, gradient_phase, "clip");
+    Value norm = steep::apply("steep.GlobalNorm", std::span<const Value>(gradients));
+    if (scaled) norm = norm * scale;
+    graph.add_output("grad_norm", norm, gradient_phase);
+    scale = clipped(graph, norm, scale, options.clip_norm);
+  }
+  add_parameter_updates(graph, model, options, gradients, rates, scale);
+  return graph;
+}
+
+std::string accumulator_name(const std::string& parameter) { return "accumulated/" + parameter; }
+
+Graph accumulation_graph(const TrainingModel& model, const TrainingOptions& options, bool* weighs) {
+  Graph graph = model.graph;
+  const bool scaled = scales_loss(options), look_first = options.check_finite || scaled;
+  begin_step(graph, options, true);
+  *weighs = graph.outputs().size() > 1 + options.step_outputs.size();
+  const Value weight = *weighs ? graph.outputs().back().value : Value();
+  const Value loss = graph.outputs()[0].value;
+  Value seed, scale;
+  if (scaled) std::tie(seed, scale) = scale_loss(graph, loss);
+  const Phase phase = look_first ? Phase::forward : Phase::backward;
+  const std::vector<Value> gradients = gradients_of(model, graph, loss, phase, seed);
+  if (look_first) {
+    Graph::Scope scope(graph, phase, "grad_norm");
+    Value norm = steep::apply("steep.GlobalNorm", std::span<const Value>(gradients));
+    graph.add_output("grad_norm", scaled ? norm * scale : norm, phase);
+  }
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const Graph::Scope scope(graph, Phase::backward, "accumulate/" + model.parameters[i]);
+    const Type& type = graph.find(model.parameters[i]).type();
+    const Value sum = add_optimizer_state(graph, accumulator_name(model.parameters[i]),
+                                          {update_dtype(type), type.shape});
+    Value gradient = cast_like(gradients[i], sum);
+    if (scale) gradient = gradient * cast_like(scale, sum);
+    if (weight) gradient = gradient * cast_like(weight, sum);
+    graph.add_update(sum, sum + gradient);
+  }
+  return graph;
+}
+
+Graph application_graph(const TrainingModel& model, const TrainingOptions& options) {
+  Graph graph;
+  std::vector<Value> sums;
+  for (const std::string& name : model.parameters) {
+    const Type type = model.graph.find(name).type();
+    graph.add_state(name, type);
+    sums.push_back(graph.add_state(accumulator_name(name), {update_dtype(type), type.shape}));
+  }
+  const std::vector<Rate> rates = rates_for(model, options, graph);
+  Value scale = graph.add_input(std::string(kShareInput), {DType::f32, Shape{}}, Phase::backward);
+  if (options.clip_norm > 0 || options.grad_norm || options.check_finite || scales_loss(options)) {
+    Graph::Scope scope(graph, Phase::backward, "clip");
+    const Value norm = steep::apply("steep.GlobalNorm", std::span<const Value>(sums)) * scale;
+    graph.add_output("grad_norm", norm, Phase::backward);
+    scale = clipped(graph, norm, scale, options.clip_norm);
+  }
+  add_parameter_updates(graph, model, options, sums, rates, scale);
   return graph;
 }
 

@@ -47,6 +47,19 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
 /// the others.
 Graph step_graph(const TrainingModel& model, const TrainingOptions& options);
 
+/// A part of a step: as step_graph(), but gradients are added to the states accumulator_name(), and
+/// no optimizer is there. Forward outputs: loss, options.step_outputs, then loss_weight() where
+/// there is one (see *weighs), which the gradients are multiplied by, then, with check_finite or a
+/// loss scale, the gradients' norm.
+Graph accumulation_graph(const TrainingModel& model, const TrainingOptions& options, bool* weighs);
+
+/// The rest of that step: clipping and updates by what these states hold times kShareInput. Nothing
+/// is forward. Backward inputs: as of step_graph(), then kShareInput.
+Graph application_graph(const TrainingModel& model, const TrainingOptions& options);
+
+/// Of the state that sums a parameter's gradients, of the type that updates are calculated in.
+std::string accumulator_name(const std::string& parameter);
+
 /// Without dropout, normalising by the running statistics. Outputs: the model's, then (with_loss)
 /// the loss and, where there is one, loss_weight() of it; inputs: the model's, then (with_loss) the
 /// label.
@@ -69,6 +82,7 @@ inline constexpr std::string_view kLrInput = "steep.lr";
 /// Followed by the number of a group with an optimizer of its own: settings_of() it, float64.
 inline constexpr std::string_view kGroupInput = "steep.group/";
 inline constexpr std::string_view kStepInput = "steep.step";
+inline constexpr std::string_view kShareInput = "steep.share";  ///< float32 scalar
 /// A state, float32 scalar: what the loss is multiplied by before it is differentiated.
 inline constexpr std::string_view kLossScaleState = "steep.loss_scale";
 

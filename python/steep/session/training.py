@@ -223,14 +223,16 @@ class TrainingSession(_steep.TrainingSession):
             log.warning("%s", self.checkpoint_note)
         return user
 
-    def _first_step(self, *arrays: object, **named: object) -> _steep.StepResult:
+    def _first_step(
+        self, *arrays: object, accumulate: bool = False, **named: object
+    ) -> _steep.StepResult:
         """Say what a step will need before it runs."""
         if log.isEnabledFor(logging.INFO):
             inputs = arrays or [named[i.name] for i in self.input_info() if i.name in named]
             with contextlib.suppress(Error):  # the step itself explains it better
                 log.info("step planned: %s", self.plan(*inputs))
         self.__dict__.pop("step", None)  # another thread may have been here
-        return self.step(*arrays, **named)
+        return self.step(*arrays, accumulate=accumulate, **named)
 
 
 def check(

@@ -37,6 +37,8 @@ ELSEWHERE = {
     "digits_mlp/make_model.py": "test_program.py runs it, and the program that reads its files",
     "linear_regression/make_model.py": "test_program.py, too",
     "huggingface/train.py": "test_huggingface_example.py",
+    "linear_regression/two_ways.py": "test_linear_regression_in_two_ways",
+    "linear_regression/picture.py": "imported by two_ways.py",
     **{f"huggingface/{name}.py": "imported by train.py" for name in HUGGINGFACE},
     "transformer_lm/train.py": "test_demo.py",
     "transformer_lm/data.py": "imported by train.py",
@@ -189,3 +191,18 @@ def test_examples_in_python() -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr
+
+
+def test_linear_regression_in_two_ways(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples/linear_regression/two_ways.py", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "weight [0.25 0.5  0.75 1.  ]" in done.stdout
+    if "no picture" not in done.stdout:
+        for name in ("training_session", "gradient_session"):
+            assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -42,7 +42,7 @@ class TrainingParameters(Settings):
         optimizer_int_attributes_map: by weight: "do_bias_correction", "weight_decay_mode" (0).
         lr_params_feed_name: of the learning rate among what ``run`` is fed.
         enable_grad_norm_clip: bounds the gradients' norm by "max_norm_clip" (1), but for SGD.
-        gradient_accumulation_steps: 1.
+        gradient_accumulation_steps: runs whose gradients make one update, by their mean.
         use_mixed_precision, loss_scale: float16 products, and the first scale (0: 65536).
 
     What shards a model over processes is an error unless it says one; the rest changes nothing.
@@ -208,7 +208,7 @@ class TrainingSession(training.TrainingSession):
         else:
             if rate is not None:
                 self._set_rate(float(rate.reshape(())))
-            values = self._step(feed)
+            values = self._step(parameters.gradient_accumulation_steps, feed)
         return [np.asarray(values[name]) for name in output_names or (self._loss, *self._names)]
 
     def _set_rate(self, rate: float) -> None:
@@ -217,8 +217,13 @@ class TrainingSession(training.TrainingSession):
             options.lr = rate
             self.set_group(i, options)
 
-    def _step(self, feed: Mapping[str, Array]) -> dict[str, Any]:
-        result = self.step(**feed)
+    def _step(self, runs: int, feed: Mapping[str, Array]) -> dict[str, Any]:
+        if runs == 1:
+            result = self.step(**feed)
+        else:
+            result = self.step(accumulate=True, **feed)
+            if self.accumulated == runs:
+                self.apply_gradients()
         loss = np.array(result.loss, np.float32)
         return {self._loss: loss, **dict(zip(self._names, result.outputs, strict=True))}
 
@@ -333,11 +338,11 @@ def _require_possible(parameters: TrainingParameters) -> None:
             expected=", ".join(_KINDS),
             received=repr(parameters.training_optimizer_name),
         )
-    if parameters.gradient_accumulation_steps != 1:
+    if parameters.gradient_accumulation_steps < 1:
         raise DataError(
             "An update needs a run.",
             node="TrainingParameters.gradient_accumulation_steps",
-            expected="1",
+            expected="1 or more",
             received=str(parameters.gradient_accumulation_steps),
         )
 

@@ -113,6 +113,17 @@ def test_a_run_without_an_update():
     assert all(np.array_equal(before[n], v) for n, v in made.get_state().items())
 
 
+def test_runs_that_make_one_update():
+    parts, whole = session(gradient_accumulation_steps=3), session()
+    for i in range(3):
+        before = parts.get_state()
+        parts.run(None, feed(0.01, X[i : i + 1], Y[i : i + 1]))
+    whole.run(None, feed(0.01))
+    for name, value in whole.get_state().items():
+        np.testing.assert_allclose(parts.get_state()[name], value, rtol=1e-6)
+        assert not np.array_equal(before[name], value)
+
+
 def test_some_weights_stay():
     made = session(weights_not_to_train={"intercept"})
     assert made.parameter_names == ["coef"]
