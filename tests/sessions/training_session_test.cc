@@ -101,6 +101,34 @@ TEST(Session, TakesInputsByName) {
   EXPECT_NO_THROW(by_name.eval({{"x", b[0]}}));
 }
 
+TEST(Session, PartsAreAStepOfTheirBatch) {
+  TrainingOptions options{.loss = "mse", .optimizer = {.kind = "sgd", .lr = 0.1}};
+  auto whole = session_of(linear_bytes(), options);
+  auto parts = session_of(linear_bytes(), options);
+  const Dims dims = whole.input_info()[0].dims;
+  const Tensor x = random_tensor({4, dims.at(1)}, 1), y = random_tensor({4, 1}, 2);
+  const StepResult step = whole.step({x, y});
+  for (int64_t i = 0; i < 4; ++i) {
+    const auto row = [i](const Tensor& t) {
+      const int64_t width = t.dims()[1];
+      return Tensor::from(
+          std::vector<float>(t.data<float>() + i * width, t.data<float>() + (i + 1) * width),
+          {1, width});
+    };
+    parts.accumulate({row(x), row(y)});
+  }
+  EXPECT_EQ(parts.accumulated(), 4);
+  EXPECT_THROW(parts.step({x, y}), DataError);
+  EXPECT_NEAR(parts.apply_gradients().loss, step.loss, 1e-6);
+  EXPECT_THROW(parts.apply_gradients(), DataError);
+  for (const auto& [name, weight] : whole.weights()) {
+    const Tensor other = parts.weights().at(name);
+    for (int64_t i = 0; i < weight.size(); ++i) {
+      EXPECT_NEAR(other.data<float>()[i], weight.data<float>()[i], 1e-6) << name;
+    }
+  }
+}
+
 TEST(Session, BadInputsLeaveEverythingAsItWas) {
   auto session = session_of(mlp_bytes(false), classifier());
   const auto good = batch(1);

@@ -232,7 +232,7 @@ MODULES: dict[str, dict[str, str]] = {
     },
     "onnxruntime.training.amp": _SCALERS,
     "onnxruntime.training.amp.loss_scaler": _SCALERS,
-    "onnxruntime.training.orttrainer": _TRAINER,
+    "onnxruntime.training.orttrainer": {**_TRAINER, **_OPTIONS},
     "onnxruntime.training.orttrainer_options": _OPTIONS,
     "onnxruntime.training.checkpoint": _of(
         f"{_COMPAT}.trainer.checkpoints",
@@ -271,6 +271,12 @@ MODULES: dict[str, dict[str, str]] = {
         "OptimizationStyle",
         "generate_artifacts",
     ),
+    # where 1.5 had the ORTTrainer of onnxruntime.training
+    "onnxruntime.experimental": {**_TRAINER, **_OPTIONS},
+    "onnxruntime.experimental.orttrainer": {**_TRAINER, **_OPTIONS},
+    "onnxruntime.experimental.orttrainer_options": _OPTIONS,
+    "onnxruntime.experimental.optim": {**_CONFIGS, **_SCHEDULERS},
+    "onnxruntime.experimental.amp": _SCALERS,
     "onnxruntime.tools": {},
     "onnxruntime.tools.convert_onnx_models_to_ort": _of(
         f"{_COMPAT}.onnxblock.artifacts", "OptimizationStyle"
