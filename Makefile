@@ -21,7 +21,7 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build test test-all test-cpp test-py patterns torch-versions op_db wheel sdist install lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators bench growth clean
+.PHONY: help setup build test test-all test-cpp test-py patterns torch-versions op_db wheel sdist install lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators bench growth commands docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -143,6 +143,18 @@ demo: demo-says build-program ## train the transformer language model: DATA=fold
 
 operators: build ## write docs/operators.md: what each of ONNX's operators can do
 	@$(step) build/operators.log "docs/operators.md" $(bin)/python scripts/operators.py
+
+commands: build ## write docs/commands.md: what the program's --help prints
+	@$(bin)/python scripts/commands.py
+
+build/docs-venv/ready: docs/requirements.txt
+	@rm -rf build/docs-venv
+	@$(step) build/docs-venv.log "tools for the site" bash -c '"$(PYTHON)" -m venv build/docs-venv && \
+	  build/docs-venv/bin/pip install -r docs/requirements.txt'
+	@touch $@
+
+docs: build build/docs-venv/ready ## the documents as a site in build/docs; a dead link fails it
+	@$(step) build/docs.log "build/docs/index.html" build/docs-venv/bin/mkdocs build --strict
 
 bench: cmake_flags += -DSTEEP_BUILD_BENCH=ON
 bench: build ## Steep against PyTorch: speed and memory, fp32 and bf16, frameworks (50 minutes)

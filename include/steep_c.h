@@ -69,7 +69,7 @@ typedef enum steep_code {
   STEEP_ERROR_DATA = 3,          /* the values fed are wrong: label out of range, missing input */
   STEEP_ERROR_PROVIDER = 4,      /* no kernel for a node on this provider, or the device failed */
   STEEP_ERROR_CHECKPOINT = 5,    /* a checkpoint is damaged or belongs to another model */
-  STEEP_ERROR_OUT_OF_MEMORY = 6, /* memory could not be had */
+  STEEP_ERROR_OUT_OF_MEMORY = 6, /* memory cannot be allocated */
   STEEP_ERROR_IO = 7,            /* a file could not be read or written */
   STEEP_ERROR_INTERRUPTED = 8,   /* the call was asked to stop: steep_set_interrupt_check() */
   STEEP_ERROR_INTERNAL = 9,      /* a bug in Steep; please report it */

@@ -21,7 +21,7 @@ struct Obstacle {
 
 struct CheckReport {
   std::vector<Obstacle> obstacles;     ///< empty: the model can be trained
-  std::vector<Obstacle> unread{};      ///< why outputs cannot be had that the loss does not read
+  std::vector<Obstacle> unread{};      ///< obstacles to outputs the loss does not read
   std::vector<TensorInfo> parameters;  ///< what would be trained, as far as that is known
   std::vector<LeftOut> left_out;       ///< and what would not; see TrainingSession
   std::vector<std::string> warnings;   ///< as TrainingSession's

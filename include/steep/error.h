@@ -1,7 +1,7 @@
 // Typed errors. Kinds of cause, one base class:
 //   the user's model or data   ModelError, ShapeError, DataError
 //   the environment            ProviderError, CheckpointError, OutOfMemoryError, IoError
-//   the one who waits          InterruptedError
+//   the caller                 InterruptedError
 //   a bug of ours              InternalError
 // Every message names, where they exist, the node, the op, what was expected, what came, and the
 // remedy.
@@ -44,7 +44,7 @@ STEEP_ERROR(ShapeError);        // a shape or dtype disagrees with the model
 STEEP_ERROR(DataError);         // the values fed are wrong: label out of range, missing input
 STEEP_ERROR(ProviderError);     // no kernel for a node on this provider, or the device failed
 STEEP_ERROR(CheckpointError);   // a checkpoint is damaged or belongs to another model
-STEEP_ERROR(OutOfMemoryError);  // memory could not be had
+STEEP_ERROR(OutOfMemoryError);  // memory cannot be allocated
 STEEP_ERROR(IoError);           // a file could not be read or written
 STEEP_ERROR(InterruptedError);  // the call was asked to stop (steep/limits.h)
 STEEP_ERROR(InternalError);     // a bug in Steep; please report it

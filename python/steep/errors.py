@@ -97,7 +97,7 @@ class CheckpointError(Error):
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """Memory could not be had."""
+    """Memory cannot be allocated, or a step needs more than its budget."""
 
 
 class IoError(Error, OSError):

@@ -1,4 +1,4 @@
-"""Where sessions run: the CPU, and devices of plug-ins."""
+"""Where sessions run: the CPU, and devices that plug-ins add."""
 
 from __future__ import annotations
 

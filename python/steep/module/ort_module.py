@@ -70,9 +70,9 @@ class ORTModule(torch.nn.Module):
 
     PyTorch's tracer, Dynamo, captures the module at its first call, and again when a condition of
     its graphs no longer holds: an attribute, a global, a hook, a mode, the structure, dtypes or
-    extents of arguments. From the second extents on a graph is asked for any. What the engine
-    cannot run, and what lies between two graphs where Python decides on values, PyTorch runs; that
-    is said once, by line, and ``report()`` lists it.
+    extents of arguments. At the second extents it captures a graph for any extents. PyTorch runs
+    the operations that the engine cannot run, and the code between two graphs where Python decides
+    on values. A warning names each such line once, and ``report()`` lists them.
 
     The first call that wants gradients makes malloc keep what PyTorch frees, for the whole process:
     a loss outside the module then works in memory that it has touched before. Set

@@ -57,8 +57,8 @@ class TrainingSession(_steep.TrainingSession):
         attributes: numbers for attributes of a registered optimizer's function, by name.
         lr, weight_decay, momentum, dampening, nesterov, betas, eps, bias_correction: its settings,
             of those it has.
-        maximize, amsgrad, decoupled_weight_decay, momentum_decay, lr_decay,
-        initial_accumulator_value, rho, alpha, centered: as ``torch.optim`` has them.
+        maximize, amsgrad, decoupled_weight_decay, momentum_decay, lr_decay: as in ``torch.optim``.
+        initial_accumulator_value, rho, alpha, centered: as in ``torch.optim``.
         groups: pairs of names and settings that differ: ``(names, {"lr_multiplier": 0.1})`` or
             ``(names, {"weight_decay": 0.0})``; or an optimizer of their own, whose numbers
             ``set_group`` may change: ``(names, OptimizerOptions)``. A name is in one group only.
