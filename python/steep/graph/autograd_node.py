@@ -23,7 +23,7 @@ from steep._steep import (
     return_freed_memory,
 )
 from steep.errors import DataError, ModelError
-from steep.lowering.ops.index_bounds import indices_as_given
+from steep.lowering.ops.index_bounds import errors_of_pytorch
 from steep.onnx_graph.gradient_reach import reached
 from steep.session.training import announce_precision
 from steep.torch_internals.autograd import graph_is_kept
@@ -144,7 +144,7 @@ class Call:
             log.info("step planned: %s", self.program.plan(self._arrays(tensors), gradients))
         self.announced = True
         arrays = self._arrays(tensors)
-        with indices_as_given():
+        with errors_of_pytorch():
             capsules, run, read = self.program.forward(arrays, gradients, seed)
         return [from_dlpack(c) for c in capsules], run, read
 

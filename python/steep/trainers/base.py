@@ -26,7 +26,7 @@ from steep import _steep
 from steep.dynamo.report import ExportReport, Report
 from steep.errors import DataError, ModelError, ShapeError
 from steep.export.module_to_onnx import export
-from steep.lowering.ops.index_bounds import indices_as_given
+from steep.lowering.ops.index_bounds import errors_of_pytorch
 from steep.module.ort_module import innermost
 from steep.onnx_graph.initializers import with_states
 from steep.providers import choices_of
@@ -215,7 +215,7 @@ class Trainer:
             raise _Compiled
         check_hooks(tensor for _, tensor, _ in roles.bound)
         self._feed(session := self.session, self._given_lr)
-        with indices_as_given():
+        with errors_of_pytorch():
             result = session.step(*(tensors[i].detach() for i in roles.fed))
         if result.skipped:
             log.info("skipped a step: gradients overflowed at loss scale %g", result.loss_scale)

@@ -84,16 +84,17 @@ def _refuse_negative_repeats(graph: torch.fx.Graph, node: torch.fx.Node, at: int
 
 
 @contextlib.contextmanager
-def indices_as_given() -> Iterator[None]:
-    """Within, an error about an index is one that code for PyTorch catches.
+def errors_of_pytorch() -> Iterator[None]:
+    """Within, an error about values is one that code for PyTorch catches.
 
-    If the index lost its sign, it is about the index that came.
+    An error about an index that lost its sign is about the index that came.
     """
     try:
         yield
     except DataError as e:
         known = re.fullmatch(r"an index in \[-\d+, (\d+)\)", e.expected)
-        if known is None and e.what != _OF_LABELS:
+        error = OutOfRangeError if known else _BY_OP.get(e.op)
+        if error is None:
             raise
         what, parts = e.what, {k: getattr(e, k) for k in _PARTS}
         for end in (1 << 31, 1 << 63):
@@ -101,12 +102,28 @@ def indices_as_given() -> Iterator[None]:
                 what = "An index is negative, which this operator of PyTorch does not take."
                 parts["expected"] = f"an index in [0, {known[1]})"
                 parts["received"] = str(int(e.received) - end)
-        raise OutOfRangeError(what, **parts) from None
+        raise error(what, **parts) from None
 
 
-_OF_LABELS = "A label is not one of the classes."
+class _LinAlgError(DataError, torch.linalg.LinAlgError):  # type: ignore[misc]
+    """A matrix has no inverse or no factor: also PyTorch's error."""
+
+
+class _DivisionError(DataError, RuntimeError):
+    """An integer is divided by zero: a RuntimeError in PyTorch."""
+
+
+_BY_OP: dict[str, type[DataError]] = {
+    "Div": _DivisionError,
+    "Mod": _DivisionError,
+    "steep.Cholesky": _LinAlgError,
+    "steep.LU": _LinAlgError,
+    "steep.SoftmaxCrossEntropy": OutOfRangeError,
+    "steep.SoftmaxCrossEntropyGrad": OutOfRangeError,
+}
+"""By operator whose values are wrong in one way only."""
+
 _PARTS = ("node", "op", "expected", "received", "remedy")
-
 
 _NEAR = 1 << 24
 """More negative indices are not told from those that are too large."""

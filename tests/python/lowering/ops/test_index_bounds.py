@@ -1,4 +1,4 @@
-"""Indices that are negative or too large: each operator of PyTorch refuses what PyTorch refuses."""
+"""Indices out of range, and values without a result: refused as PyTorch refuses them."""
 
 import pytest
 
@@ -62,6 +62,9 @@ OPERATORS = {
     "bincount": lambda x, i, u: torch.bincount(i, minlength=4) * x[:, 0],
     "repeat_interleave": lambda x, i, u: torch.repeat_interleave(x[:2], i, 0),
 }
+
+
+IDS = torch.tensor([1, 7])
 
 
 class Of(torch.nn.Module):
@@ -133,3 +136,42 @@ def test_a_trainer_refuses_it():
     with pytest.raises(steep.DataError, match="negative"):
         trainer.step(torch.tensor([1, -1]), torch.zeros(()))
     assert torch.equal(model.words.weight, before)
+
+
+def factor(x):
+    return torch.linalg.cholesky(x @ x.t() - 9 * torch.eye(2))
+
+
+ONES = torch.ones(2, 2)
+# a function, what it is given, and what PyTorch raises
+WITHOUT_RESULT = {
+    "inverse": (torch.linalg.inv, (ONES,)),
+    "solve": (lambda x: torch.linalg.solve(x, x[0]), (ONES,)),
+    "cholesky": (factor, (ONES,)),
+    "floor_divide": (lambda i, j: i // j, (IDS, IDS - IDS)),
+    "in the middle": (lambda i, j: ((i + 1) // j + 3) * 2, (IDS, IDS - IDS)),
+    "remainder": (lambda i, j: i % j, (IDS, IDS - IDS)),
+    "fmod": (torch.fmod, (IDS, IDS - IDS)),
+    "truncated": (lambda i, j: torch.div(i, j, rounding_mode="trunc"), (IDS, IDS - IDS)),
+    "label": (lambda x, i: F.cross_entropy(x * 2, i), (ONES, IDS)),
+    "label of log-probabilities": (lambda x, i: F.nll_loss(x * 2, i), (ONES, IDS)),
+}
+
+
+class Applied(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *given):
+        return self.function(*given)
+
+
+@pytest.mark.parametrize("name", WITHOUT_RESULT)
+def test_what_has_no_result_raises_an_error_of_pytorch(name):
+    function, given = WITHOUT_RESULT[name]
+    with pytest.raises((RuntimeError, IndexError)) as expected:
+        function(*given)
+    with pytest.raises(expected.type) as found:
+        ORTModule(Applied(function))(*given)
+    assert isinstance(found.value, steep.DataError)
