@@ -22,6 +22,7 @@ from steep.dynamo.patches.extra_tracing import widened
 from steep.dynamo.patches.graph_breaks import cuts, left_this_time, left_to_pytorch
 from steep.dynamo.patches.interrupts import interruptible_calls
 from steep.dynamo.patches.layer_frames import layers_too
+from steep.dynamo.patches.numpy_arrays import arrays
 from steep.dynamo.patches.raise_branches import checked
 from steep.dynamo.patches.value_branches import branches
 from steep.dynamo.recompiles import Recaptures, why_again
@@ -159,7 +160,7 @@ class Captured:
         ours = [kept_whole(), autograd_function.whole_backwards(), known_to_tracers()]
         ours += [buckets(), cuts(self._whole), means_over_batches(self._module), noticed()]
         ours += [widened(self._whole), layers_too(), transforms_left(), slopes()]
-        ours += [interruptible_calls()]
+        ours += [interruptible_calls(), arrays()]
         ours += [branches()] if self._whole else []
         ours += [checked()]  # before branches(): an error is no side that a graph is made for
         with Held() as held, settings, chatter, contextlib.ExitStack() as stack:

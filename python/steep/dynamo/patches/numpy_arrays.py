@@ -1,0 +1,63 @@
+"""Tensors that NumPy does not take: PyTorch refuses what its tracer brings into a graph.
+
+The tracer takes ``Tensor.numpy`` for a view, whatever the tensor is, and lets functions of NumPy
+take any. Of a tensor that requires gradients or is bfloat16 both are errors, which PyTorch's own
+call raises where the graph is cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._dynamo import config
+from torch._dynamo.variables.misc import NumpyVariable
+from torch._dynamo.variables.tensor import NumpyNdarrayVariable, TensorVariable
+
+from steep.patching.substitution import Substitution, substituted
+
+METHOD_NUMPY = Substitution(
+    TensorVariable,
+    "method_numpy",
+    "`Tensor.numpy` of a tensor that NumPy does not take is left to PyTorch, which raises.",
+)
+CALL_NUMPY = Substitution(
+    NumpyVariable,
+    "call_function",
+    "A function of NumPy that is given a tensor which NumPy does not take is left to PyTorch.",
+)
+
+
+@contextlib.contextmanager
+def arrays() -> Iterator[None]:
+    """Within, a graph ends before NumPy is given a tensor that PyTorch may refuse to give."""
+    with substituted({METHOD_NUMPY: _numpy, CALL_NUMPY: _call}):
+        yield
+
+
+def _numpy(self: Any, *args: Any, **kwargs: Any) -> Any:
+    force = kwargs.get("force", False)
+    forced = force if isinstance(force, bool) else bool(force.as_python_constant())
+    with _left(_refused(self, forced)):
+        return _method_numpy(self, *args, **kwargs)
+
+
+def _call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    with _left(any(_refused(a) for a in (*args, *kwargs.values()))):
+        return _call_numpy(self, tx, args, kwargs)
+
+
+def _refused(variable: Any, forced: bool = False) -> bool:
+    if not isinstance(variable, TensorVariable) or isinstance(variable, NumpyNdarrayVariable):
+        return False
+    return variable.dtype == torch.bfloat16 or (bool(variable.requires_grad) and not forced)
+
+
+def _left(refused: bool) -> contextlib.AbstractContextManager[Any]:
+    return config.patch(trace_numpy=False) if refused else contextlib.nullcontext()
+
+
+_method_numpy = TensorVariable.method_numpy
+_call_numpy = NumpyVariable.call_function
