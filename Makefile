@@ -21,7 +21,7 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build test test-all test-cpp test-py patterns torch-versions op_db wheel sdist install lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators bench growth commands docs clean
+.PHONY: help setup build test test-all test-cpp test-py patterns torch-versions op_db wheel sdist install lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators options bench growth commands docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -143,6 +143,9 @@ demo: demo-says build-program ## train the transformer language model: DATA=fold
 
 operators: build ## write docs/operators.md: what each of ONNX's operators can do
 	@$(step) build/operators.log "docs/operators.md" $(bin)/python scripts/operators.py
+
+options: build ## write docs/options.md: the options of training
+	@$(bin)/python scripts/options.py
 
 commands: build ## write docs/commands.md: what the program's --help prints
 	@$(bin)/python scripts/commands.py

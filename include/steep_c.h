@@ -193,9 +193,9 @@ typedef enum steep_options_kind {
  *     integers  ignore_index, warmup_steps, total_steps, seed, loss_scale_window
  *     0 or 1    maximize, nesterov, amsgrad, decoupled_weight_decay, centered, bias_correction,
  *               grad_norm, master_weights, stochastic_rounding, check_finite, bound_to_graph
- *     lists     trainable, frozen, step_outputs
+ *     lists     trainable, frozen, step_outputs, disabled_passes
  *   inference  InferenceOptions (steep/inference.h)
- *     integers  threads, seed;  0 or 1  optimize, check_finite
+ *     integers  threads, seed;  0 or 1  optimize, check_finite;  lists  disabled_passes
  *   gradient   GradientOptions (steep/gradient.h)
  *     lists     wrt, outputs;  0 or 1  scalar_gradients
  *   group      ParameterGroup

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "steep/datum.h"
+#include "steep/dump.h"
 #include "steep/error.h"
 #include "steep/steep.h"
 #include "steep/tensor.h"
@@ -24,7 +25,9 @@
 namespace steep {
 
 struct InferenceOptions {
-  bool optimize = true;       ///< rewrite the graph (fusion and the like) before it is planned
+  bool optimize = true;  ///< rewrite the graph (fusion and the like) before it is planned
+  /// Of these, those that are left out, by name; one that does not exist is a ModelError.
+  std::vector<std::string> disabled_passes{};
   int threads = 0;            ///< at most so many; 0: as many as OpenMP gives the caller
   uint64_t seed = 0;          ///< of random operators
   bool check_finite = false;  ///< DataError names the first node that makes NaN or infinity; slow
@@ -79,6 +82,9 @@ class InferenceSession {
   std::vector<TensorInfo> output_info() const;
   const ModelMetadata& metadata() const;
 
+  /// The graph of all outputs, compiled for inputs like these, whose values are not looked at.
+  /// Throws as run() does.
+  std::string dump(const Inputs& inputs, DumpFormat format = DumpFormat::text);
   /// Records one event per kernel from now on, until write_profile().
   void start_profile();
   /// Writes a Chrome/Perfetto trace (ui.perfetto.dev) and stops recording. Throws IoError.

@@ -25,6 +25,7 @@
 #include "steep/compile_stage.h"
 #include "steep/data.h"
 #include "steep/dtype.h"
+#include "steep/dump.h"
 #include "steep/error.h"
 #include "steep/export.h"
 #include "steep/limits.h"
@@ -157,6 +158,9 @@ struct TrainingOptions {
   /// A checkpoint is for a model of these operators; without it, for one of these parameters, kind
   /// of loss and moments. For graphs that are captured anew, which may spell a model otherwise.
   bool bound_to_graph = true;
+  /// Rewrites of the graph that are left out, by name (docs/look_inside.md has them): results then
+  /// differ by rounding, if at all. A name that is no pass is a ModelError.
+  std::vector<std::string> disabled_passes{};
   Limits limits{};
   /// Where steps run, in the order in which a node is offered; what none of these takes runs on the
   /// CPU. Weights, moments and all that is fed and returned stay in the host's memory. Empty: the
@@ -382,8 +386,8 @@ class TrainingSession {
   /// The most memory that parameters, moments and steps took at one time so far. Evaluation has
   /// memory of its own.
   size_t peak_bytes() const;
-  /// Text of the compiled step: graph, kernels, memory plan.
-  std::string dump(std::span<const Tensor> inputs);
+  /// The compiled step: graph, kernels, memory plan.
+  std::string dump(std::span<const Tensor> inputs, DumpFormat format = DumpFormat::text);
   /// Text of the step's graph before shapes are bound.
   std::string dump() const;
   /// Records one event per kernel from now on, until write_profile().

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include "steep/datum.h"
+#include "steep/dump.h"
 #include "steep/tensor.h"
 
 namespace steep::python {
@@ -28,6 +29,9 @@ nb::object to_object(const Datum& datum);
 
 /// Sets the Python error of the signal that ended a call with InterruptedError. Needs the GIL.
 void raise_interrupt();
+
+/// From "text", "passes" or "html". Throws DataError.
+DumpFormat dump_format(const std::string& name);
 
 /// Dtype from its name as NumPy spells it. Throws DataError.
 DType dtype_from(const std::string& name);

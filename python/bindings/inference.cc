@@ -17,6 +17,7 @@ void init_inference(nb::module_& m) {
   nb::class_<InferenceOptions>(m, "InferenceOptions", "See include/steep/inference.h.")
       .def(nb::init<>())
       .def_rw("optimize", &InferenceOptions::optimize)
+      .def_rw("disabled_passes", &InferenceOptions::disabled_passes)
       .def_rw("threads", &InferenceOptions::threads)
       .def_rw("seed", &InferenceOptions::seed)
       .def_rw("check_finite", &InferenceOptions::check_finite)
@@ -70,6 +71,21 @@ void init_inference(nb::module_& m) {
       .def("output_info", &Session::output_info,
            nb::sig("def output_info(self) -> list[TensorInfo]"))
       .def_prop_ro("metadata", &Session::metadata, nb::rv_policy::reference_internal)
+      .def(
+          "dump",
+          [](Session& s, const nb::dict& arrays, const std::string& format) {
+            InferenceSession::Inputs inputs;
+            for (auto [key, value] : arrays) {
+              const auto name = nb::cast<std::string>(key);
+              inputs[name] = to_tensor(value, name.c_str());
+            }
+            const DumpFormat how = dump_format(format);
+            const nb::gil_scoped_release release;
+            return s.dump(inputs, how);
+          },
+          nb::arg("inputs"), nb::arg("format") = "text",
+          nb::sig("def dump(self, inputs: dict[str, object], format: str = 'text') -> str"),
+          "The graph, compiled for these: \"text\", \"passes\" or \"html\".")
       .def("start_profile", &Session::start_profile, unlocked)
       .def("write_profile", &Session::write_profile, nb::arg("path"), unlocked,
            "Writes a trace for ui.perfetto.dev.");

@@ -13,7 +13,8 @@
   X(gradient)             \
   X(gradient_session)     \
   X(own_ops)              \
-  X(disk)
+  X(disk)                 \
+  X(logs)
 
 #ifdef STEEP_FOR_TESTS
 #define STEEP_MORE_BINDINGS(X) X(for_tests)

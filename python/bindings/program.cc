@@ -104,10 +104,11 @@ class ModuleProgram {
     return step_plan(program_->plan(types, gradients));
   }
 
-  std::string dump(const NamedTypes& types, bool gradients) {
+  std::string dump(const NamedTypes& types, bool gradients, const std::string& format) {
     const std::vector<Type> concrete = types_from(types);
+    const DumpFormat how = dump_format(format);
     const nb::gil_scoped_release release;
-    return program_->dump(concrete, gradients);
+    return program_->dump(concrete, gradients, how);
   }
 
   nb::bytes compiled_model(const NamedTypes& types, bool gradients) {
@@ -124,6 +125,15 @@ class ModuleProgram {
     const std::vector<Type> concrete = types_from(types);
     const nb::gil_scoped_release release;
     return step_plan(program_->plan(concrete, gradients));
+  }
+
+  void start_profile() {
+    const nb::gil_scoped_release release;
+    program_->start_profile();
+  }
+  std::string end_profile() {
+    const nb::gil_scoped_release release;
+    return program_->end_profile();
   }
 
   size_t peak_bytes() {
@@ -179,27 +189,32 @@ void init_program(nb::module_& m) {
           [](ModuleProgram* self, const nb::bytes& model, const Names& inputs,
              Names input_gradients, const std::string& precision,
              const std::vector<ProviderChoice>& providers, Names may_change,
-             std::vector<bool> results_may_change) {
-            new (self) ModuleProgram(model, inputs,
-                                     {.input_gradients = std::move(input_gradients),
-                                      .may_change = std::move(may_change),
-                                      .results_may_change = std::move(results_may_change),
-                                      .precision = precision_from(precision),
-                                      .devices = Devices::of(providers)});
+             std::vector<bool> results_may_change, const Names& disabled_passes) {
+            new (self)
+                ModuleProgram(model, inputs,
+                              {.input_gradients = std::move(input_gradients),
+                               .may_change = std::move(may_change),
+                               .results_may_change = std::move(results_may_change),
+                               .precision = precision_from(precision),
+                               .disabled_passes = {disabled_passes.begin(), disabled_passes.end()},
+                               .devices = Devices::of(providers)});
           },
           nb::arg("model"), nb::arg("inputs"), nb::arg("input_gradients"),
           nb::arg("precision") = "fp32", nb::arg("providers") = std::vector<ProviderChoice>(),
           nb::arg("may_change") = Names(), nb::arg("results_may_change") = std::vector<bool>(),
+          nb::arg("disabled_passes") = Names(),
           nb::sig("def __init__(self, model: bytes, inputs: collections.abc.Sequence[str], "
                   "input_gradients: collections.abc.Sequence[str], precision: str = 'fp32', "
                   "providers: collections.abc.Sequence[ProviderChoice] = (), "
                   "may_change: collections.abc.Sequence[str] = (), "
-                  "results_may_change: collections.abc.Sequence[bool] = ()) -> None"),
+                  "results_may_change: collections.abc.Sequence[bool] = (), "
+                  "disabled_passes: collections.abc.Sequence[str] = ()) -> None"),
           "model: serialised ONNX. inputs: names that forward() is fed, in order. "
           "input_gradients: names whose gradients backward() returns. precision: \"fp32\", "
           "\"bf16\" or \"fp16\". may_change: names of inputs that may be written to between "
           "forward and backward, which then reads copies. results_may_change: by output, may it "
-          "be written to likewise? One without a gradient always may. Raises ModelError.")
+          "be written to likewise? One without a gradient always may. "
+          "disabled_passes: rewrites that are left out. Raises ModelError.")
       .def("forward", &ModuleProgram::forward, nb::arg("arrays"), nb::arg("gradients"),
            nb::arg("seed") = 0,
            nb::sig("def forward(self, arrays: list[object], gradients: bool, seed: int = 0) -> "
@@ -215,7 +230,10 @@ void init_program(nb::module_& m) {
            "Returns DLPack capsules, None where no gradient flows, for `input_gradients`. Raises "
            "DataError where it would need what was written over.")
       .def("dump", &ModuleProgram::dump, nb::arg("types"), nb::arg("gradients"),
-           "Text of graph and plan for inputs of these (dtype, shape) pairs.")
+           nb::arg("format") = "text",
+           "Graph and plan for inputs of these (dtype, shape) pairs, as \"text\"; \"passes\", one "
+           "by "
+           "one; or \"html\".")
       .def("compiled_model", &ModuleProgram::compiled_model, nb::arg("types"), nb::arg("gradients"),
            "Serialised ONNX of the compiled graph, to look at: Steep's own operators are in the "
            "domain \"steep\", large constants are inputs. No runtime can run it.")
@@ -224,6 +242,9 @@ void init_program(nb::module_& m) {
       .def("plan", &ModuleProgram::plan, nb::arg("arrays"), nb::arg("gradients"),
            nb::sig("def plan(self, arrays: list[object], gradients: bool) -> StepPlan"),
            "Compiles for arrays like these, without running. Outputs include gradients.")
+      .def("start_profile", &ModuleProgram::start_profile, "Records all runs, from now on.")
+      .def("end_profile", &ModuleProgram::end_profile,
+           "Ends it. Returns the events as JSON, for ui.perfetto.dev.")
       .def_prop_ro("peak_bytes", &ModuleProgram::peak_bytes,
                    "The most memory that runs took at one time so far.")
       .def_prop_ro("random", &ModuleProgram::random, "Does the graph draw random numbers?")

@@ -1,16 +1,22 @@
 // TrainingSession: arrays in, arrays out. step() with positional arrays is the
 // path that small models pay for at every step, so it builds nothing but its
 // result.
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
+#include <string>
+#include <vector>
+
 #include "bindings.h"
 #include "device/device.h"
 #include "steep/error.h"
 #include "steep/steep.h"
+#include "train/option_rows.h"
 
 namespace steep::python {
 namespace {
@@ -92,71 +98,61 @@ StepResult step_or_part(TrainingSession &s, const nb::args &arrays,
   return unlocked_call([&] { return part ? s.accumulate(inputs) : s.step(inputs); });
 }
 
+/// Makes each row that it is called with an attribute of a class.
+template <typename Class>
+auto into(Class &made) {
+  return [&made](const OptionRow &row, auto member) {
+    made.def_rw(row.field.data(), member, row.help.data());
+  };
+}
+
 void init_options(nb::module_ &m) {
-  nb::class_<OptimizerOptions>(m, "OptimizerOptions")
-      .def(nb::init<>())
-      .def_rw("kind", &OptimizerOptions::kind)
-      .def_rw("lr", &OptimizerOptions::lr)
-      .def_rw("weight_decay", &OptimizerOptions::weight_decay)
-      .def_rw("momentum", &OptimizerOptions::momentum)
-      .def_rw("dampening", &OptimizerOptions::dampening)
-      .def_rw("nesterov", &OptimizerOptions::nesterov)
-      .def_rw("beta1", &OptimizerOptions::beta1)
-      .def_rw("beta2", &OptimizerOptions::beta2)
-      .def_rw("epsilon", &OptimizerOptions::epsilon)
-      .def_rw("bias_correction", &OptimizerOptions::bias_correction)
-      .def_rw("maximize", &OptimizerOptions::maximize)
-      .def_rw("amsgrad", &OptimizerOptions::amsgrad)
-      .def_rw("decoupled_weight_decay", &OptimizerOptions::decoupled_weight_decay)
-      .def_rw("momentum_decay", &OptimizerOptions::momentum_decay)
-      .def_rw("lr_decay", &OptimizerOptions::lr_decay)
-      .def_rw("initial_accumulator_value", &OptimizerOptions::initial_accumulator_value)
-      .def_rw("rho", &OptimizerOptions::rho)
-      .def_rw("alpha", &OptimizerOptions::alpha)
-      .def_rw("centered", &OptimizerOptions::centered)
-      .def_rw("attributes", &OptimizerOptions::attributes);
+  nb::class_<OptimizerOptions> optimizer(m, "OptimizerOptions");
+  optimizer.def(nb::init<>()).def_rw("attributes", &OptimizerOptions::attributes);
+  visit_optimizer_options(into(optimizer));
   nb::class_<ParameterGroup>(m, "ParameterGroup")
       .def(nb::init<>())
       .def_rw("names", &ParameterGroup::names)
       .def_rw("lr_multiplier", &ParameterGroup::lr_multiplier)
       .def_rw("weight_decay", &ParameterGroup::weight_decay)
       .def_rw("optimizer", &ParameterGroup::optimizer);
-  nb::class_<ScheduleOptions>(m, "ScheduleOptions")
-      .def(nb::init<>())
-      .def_rw("kind", &ScheduleOptions::kind)
-      .def_rw("warmup_steps", &ScheduleOptions::warmup_steps)
-      .def_rw("total_steps", &ScheduleOptions::total_steps)
-      .def_rw("min_lr_ratio", &ScheduleOptions::min_lr_ratio);
-  nb::class_<LossScaleOptions>(m, "LossScaleOptions")
-      .def(nb::init<>())
-      .def_rw("initial", &LossScaleOptions::initial)
-      .def_rw("growth_interval", &LossScaleOptions::growth_interval)
-      .def_rw("min", &LossScaleOptions::min)
-      .def_rw("max", &LossScaleOptions::max);
-  nb::class_<TrainingOptions>(m, "TrainingOptions", "See include/steep/steep.h for the fields.")
-      .def(nb::init<>())
-      .def_rw("loss", &TrainingOptions::loss)
-      .def_rw("output", &TrainingOptions::output)
-      .def_rw("label", &TrainingOptions::label)
-      .def_rw("ignore_index", &TrainingOptions::ignore_index)
-      .def_rw("trainable", &TrainingOptions::trainable)
-      .def_rw("frozen", &TrainingOptions::frozen)
+  nb::class_<ScheduleOptions> schedule(m, "ScheduleOptions");
+  schedule.def(nb::init<>());
+  visit_schedule_options(into(schedule));
+  nb::class_<LossScaleOptions> loss_scale(m, "LossScaleOptions");
+  loss_scale.def(nb::init<>());
+  visit_loss_scale_options(into(loss_scale));
+  nb::class_<TrainingOptions> training(m, "TrainingOptions",
+                                       "See include/steep/steep.h for the fields.");
+  training.def(nb::init<>())
       .def_rw("groups", &TrainingOptions::groups)
       .def_rw("optimizer", &TrainingOptions::optimizer)
       .def_rw("schedule", &TrainingOptions::schedule)
-      .def_rw("clip_norm", &TrainingOptions::clip_norm)
-      .def_rw("grad_norm", &TrainingOptions::grad_norm)
-      .def_rw("step_outputs", &TrainingOptions::step_outputs)
-      .def_rw("updates", &TrainingOptions::updates)
-      .def_rw("seed", &TrainingOptions::seed)
-      .def_rw("precision", &TrainingOptions::precision)
       .def_rw("loss_scale", &TrainingOptions::loss_scale)
-      .def_rw("check_finite", &TrainingOptions::check_finite)
-      .def_rw("master_weights", &TrainingOptions::master_weights)
-      .def_rw("stochastic_rounding", &TrainingOptions::stochastic_rounding)
-      .def_rw("bound_to_graph", &TrainingOptions::bound_to_graph)
+      .def_rw("updates", &TrainingOptions::updates)
       .def_rw("limits", &TrainingOptions::limits)
       .def_rw("providers", &TrainingOptions::providers);
+  visit_model_options(into(training));
+  visit_step_options(into(training));
+}
+
+/// (part of TrainingOptions or "", field, key, flag, help) of each row.
+using Row = std::array<std::string, 5>;
+
+std::vector<Row> option_rows() {
+  std::vector<Row> rows;
+  const auto of = [&](std::string part) {
+    return [&rows, part](const OptionRow &row, auto) {
+      rows.push_back({part, std::string(row.field), std::string(row.key), std::string(row.flag),
+                      std::string(row.help)});
+    };
+  };
+  visit_model_options(of(""));
+  visit_optimizer_options(of("optimizer"));
+  visit_schedule_options(of("schedule"));
+  visit_loss_scale_options(of("loss_scale"));
+  visit_step_options(of(""));
+  return rows;
 }
 
 void init_results(nb::module_ &m) {
@@ -231,6 +227,10 @@ void init_results(nb::module_ &m) {
 
 void init_session(nb::module_ &m) {
   init_options(m);
+  m.def("option_rows", &option_rows,
+        nb::sig("def option_rows() -> list[tuple[str, str, str, str, str]]"),
+        "The table of the options of training (train/option_rows.h), a row each: the part of "
+        "TrainingOptions that has it, or \"\"; its field there; its keyword; its flag; its help.");
   init_results(m);
   m.def(
       "has_products",
@@ -429,13 +429,16 @@ void init_session(nb::module_ &m) {
       .def_prop_ro("peak_bytes", &Session::peak_bytes, unlocked,
                    "The most memory that parameters, moments and steps took at one time so far.")
       .def(
-          "dump",
-          [](Session &s, const nb::args &arrays) {
+          "dump_as",
+          [](Session &s, const std::string &format, const nb::args &arrays) {
             const std::vector<Tensor> inputs = tensors_of(arrays);
-            return unlocked_call([&] { return inputs.empty() ? s.dump() : s.dump(inputs); });
+            const DumpFormat how = dump_format(format);
+            return unlocked_call([&] { return inputs.empty() ? s.dump() : s.dump(inputs, how); });
           },
-          nb::sig("def dump(self, *arrays: object) -> str"),
-          "Text of the step's graph; with arrays, of the compiled step.")
+          nb::sig("def dump_as(self, format: str, *arrays: object) -> str"),
+          "The step's graph as text; with arrays, the compiled step as \"text\", its \"passes\" "
+          "one "
+          "by one, or \"html\".")
       .def("start_profile", &Session::start_profile, unlocked)
       .def("write_profile", &Session::write_profile, nb::arg("path"), unlocked,
            "Writes a trace for ui.perfetto.dev.");

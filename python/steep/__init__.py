@@ -24,7 +24,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from steep import backends, extension
-from steep._steep import Limits, Tensor
+from steep._steep import Limits, Tensor, logs, pass_names, set_logs
 from steep.errors import (
     CheckpointError,
     DataError,
@@ -54,6 +54,7 @@ from steep.session.training import TrainingSession, check
 
 if TYPE_CHECKING:
     from steep.module.ort_module import ORTModule
+    from steep.trainers.base import Trainer
     from steep.trainers.optimizer import Optimizer
     from steep.trainers.ort_trainer import IODescription, ModelDescription, ORTTrainer
     from steep.trainers.trainer import trainer
@@ -67,6 +68,7 @@ _LAZY = {
     "ORTModule": "steep.module.ort_module",
     "ORTTrainer": "steep.trainers.ort_trainer",
     "Optimizer": "steep.trainers.optimizer",
+    "Trainer": "steep.trainers.base",
     "trainer": "steep.trainers.trainer",
 }
 
@@ -95,20 +97,25 @@ __all__ = [
     "SessionOptions",
     "ShapeError",
     "Tensor",
+    "Trainer",
     "TrainingSession",
     "VerificationError",
     "check",
     "get_available_providers",
     "grad",
     "model_for_inference",
+    "pass_names",
     "register_op",
     "register_ops",
     "register_optimizer",
     "register_provider",
+    "set_logs",
     "trainer",
 ]
 
 backends.announce()
+logs("graphs")  # raises DataError now where STEEP_LOGS names what there is not
+del logs
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "c_api/call.h"
+#include "train/option_rows.h"
 
 namespace steep::c_api {
 namespace {
@@ -28,27 +29,14 @@ static_assert(std::is_same_v<size_t, uint64_t>);
 
 constexpr std::string_view kAttributes = "attributes.";
 
-Fields fields_of(OptimizerOptions& o) {
-  return {{"optimizer", &o.kind},
-          {"lr", &o.lr},
-          {"weight_decay", &o.weight_decay},
-          {"maximize", &o.maximize},
-          {"momentum", &o.momentum},
-          {"dampening", &o.dampening},
-          {"nesterov", &o.nesterov},
-          {"beta1", &o.beta1},
-          {"beta2", &o.beta2},
-          {"epsilon", &o.epsilon},
-          {"amsgrad", &o.amsgrad},
-          {"decoupled_weight_decay", &o.decoupled_weight_decay},
-          {"momentum_decay", &o.momentum_decay},
-          {"lr_decay", &o.lr_decay},
-          {"initial_accumulator_value", &o.initial_accumulator_value},
-          {"rho", &o.rho},
-          {"alpha", &o.alpha},
-          {"centered", &o.centered},
-          {"bias_correction", &o.bias_correction}};
+template <typename Options>
+Fields fields_of_rows(Options& o) {
+  Fields fields;
+  visit_fields(o, [&](const OptionRow& row, auto& field) { fields.emplace(row.key, &field); });
+  return fields;
 }
+
+Fields fields_of(OptimizerOptions& o) { return fields_of_rows(o); }
 
 Fields fields_of(Limits& l) {
   return {{"max_bytes", &l.max_bytes},           {"max_nodes", &l.max_nodes},
@@ -57,36 +45,14 @@ Fields fields_of(Limits& l) {
 }
 
 Fields fields_of(TrainingOptions& o) {
-  Fields fields = {{"loss", &o.loss},
-                   {"output", &o.output},
-                   {"label", &o.label},
-                   {"ignore_index", &o.ignore_index},
-                   {"trainable", &o.trainable},
-                   {"frozen", &o.frozen},
-                   {"schedule", &o.schedule.kind},
-                   {"warmup_steps", &o.schedule.warmup_steps},
-                   {"total_steps", &o.schedule.total_steps},
-                   {"min_lr_ratio", &o.schedule.min_lr_ratio},
-                   {"clip_norm", &o.clip_norm},
-                   {"grad_norm", &o.grad_norm},
-                   {"step_outputs", &o.step_outputs},
-                   {"seed", &o.seed},
-                   {"precision", &o.precision},
-                   {"loss_scale", &o.loss_scale.initial},
-                   {"loss_scale_window", &o.loss_scale.growth_interval},
-                   {"loss_scale_min", &o.loss_scale.min},
-                   {"loss_scale_max", &o.loss_scale.max},
-                   {"check_finite", &o.check_finite},
-                   {"master_weights", &o.master_weights},
-                   {"stochastic_rounding", &o.stochastic_rounding},
-                   {"bound_to_graph", &o.bound_to_graph}};
-  fields.merge(fields_of(o.optimizer));
+  Fields fields = fields_of_rows(o);
   fields.merge(fields_of(o.limits));
   return fields;
 }
 
 Fields fields_of(InferenceOptions& o) {
   Fields fields = {{"optimize", &o.optimize},
+                   {"disabled_passes", &o.disabled_passes},
                    {"threads", &o.threads},
                    {"seed", &o.seed},
                    {"check_finite", &o.check_finite}};

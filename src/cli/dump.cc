@@ -9,6 +9,7 @@
 #include "ir/seed.h"
 #include "model/import/import.h"
 #include "program/engine.h"
+#include "runtime/disk.h"
 
 namespace steep::cli {
 namespace {
@@ -17,6 +18,8 @@ struct DumpChoice {
   ModelChoice model;
   std::vector<std::string> shapes;
   bool step = false;
+  bool passes = false;
+  std::string html;
 };
 
 std::vector<TensorInfo> infos(const Graph& graph) {
@@ -34,27 +37,42 @@ std::vector<TensorInfo> infos(const Graph& graph) {
   return result;
 }
 
-int dump(const DumpChoice& choice) {
+Program program_of(const DumpChoice& choice, const TrainingOptions& options) {
+  Graph graph =
+      import_model(std::filesystem::path(choice.model.path), {.limits = options.limits}).graph;
+  return Program(std::move(graph), {.disabled_passes = {options.disabled_passes.begin(),
+                                                        options.disabled_passes.end()},
+                                    .limits = options.limits,
+                                    .devices = Devices::of(options.providers)});
+}
+
+/// The graph as it is; compiled, where shapes, --passes or --html ask for that.
+std::string dump(const DumpChoice& choice, bool compiled, DumpFormat format) {
   const auto shapes = parse_shapes(choice.shapes);
   const TrainingOptions options = training_options(choice.model);
   if (choice.step || !options.loss.empty()) {
     TrainingSession session(choice.model.path, options);
-    fmt::print(
-        "{}", shapes.empty() ? session.dump() : session.dump(shells(session.input_info(), shapes)));
-    return kDone;
+    return compiled ? session.dump(shells(session.input_info(), shapes), format) : session.dump();
   }
-  Program program(
-      import_model(std::filesystem::path(choice.model.path), {.limits = options.limits}).graph,
-      {.limits = options.limits, .devices = Devices::of(options.providers)});
-  if (shapes.empty()) {
-    fmt::print("{}", to_text(program.graph()));
-    return kDone;
-  }
+  Program program = program_of(choice, options);
+  if (!compiled) return to_text(program.graph());
   std::vector<Type> types;
   for (const Tensor& t : shells(infos(program.graph()), shapes)) {
     types.push_back({t.dtype(), to_shape(t.dims())});
   }
-  fmt::print("{}", program.dump(types));
+  return program.dump(types, format);
+}
+
+int run_dump(const DumpChoice& choice) {
+  if (!choice.html.empty()) {
+    check_destination(choice.html);
+    const std::string page = dump(choice, true, DumpFormat::html);
+    write_file(choice.html, [&](FileWriter& file) { file.write(page); });
+    fmt::print("wrote {}\n", choice.html);
+    return kDone;
+  }
+  const bool compiled = choice.passes || !choice.shapes.empty();
+  fmt::print("{}", dump(choice, compiled, choice.passes ? DumpFormat::passes : DumpFormat::text));
   return kDone;
 }
 
@@ -68,11 +86,19 @@ Command add_dump(CLI::App& parent) {
   add_optimizer_option(app, choice->model, "Of the training step");
   app.add_option("--shape", choice->shapes, "input=8,128: bind shapes and show the plan");
   app.add_flag("--step", choice->step, "The training step, for a model that has its loss inside");
+  add_pass_option(app, choice->model.options);
+  CLI::Option* passes =
+      app.add_flag("--passes", choice->passes,
+                   "The graph before the first pass, and after each that changed it");
+  app.add_option("--html", choice->html,
+                 "Write one page: the steps as a table, the memory as a picture")
+      ->excludes(passes);
   app.footer(
       "Examples:\n"
       "  steep dump model.onnx\n"
       "  steep dump model.onnx --shape x=8,128\n"
-      "  steep dump model.onnx --loss mse --optimizer sgd --shape x=8,128");
+      "  steep dump model.onnx --loss mse --optimizer sgd --shape x=8,128\n"
+      "  steep dump model.onnx --loss mse --shape x=8,128 --html plan.html");
   return [choice, &app] {
     const bool step = choice->step || !choice->model.options.loss.empty();
     only_with(app, step, "--loss or --step",
@@ -80,7 +106,7 @@ Command add_dump(CLI::App& parent) {
     check_usage(app, choice->model);
     load_ops(choice->model.ops, choice->model.options.limits);
     check_optimizer_usage(app, choice->model.options.optimizer);
-    return dump(*choice);
+    return run_dump(*choice);
   };
 }
 

@@ -181,7 +181,9 @@ int evaluate(const EvalChoice& choice) {
   const TrainingOptions options = training_options(choice.model);
   if (options.loss.empty() && options.output.empty() && choice.checkpoint.empty()) {
     InferenceSession session(std::filesystem::path(choice.model.path),
-                             {.limits = options.limits, .providers = options.providers});
+                             {.disabled_passes = options.disabled_passes,
+                              .limits = options.limits,
+                              .providers = options.providers});
     if (!has_loss(session.output_info())) return write_outputs(choice, session);
   }
   TrainingSession session(choice.model.path, options);
@@ -197,6 +199,7 @@ Command add_eval(CLI::App& parent) {
   add_model_options(app, choice->model);
   add_data_options(app, choice->data);
   add_provider_option(app, choice->model.providers);
+  add_pass_option(app, choice->model.options);
   choice->data.limits = &choice->model.options.limits;
   app.add_flag("--drop-last", choice->drop_last, "Leave out a last batch that is not full");
   add_optimizer_option(app, choice->model, "The optimizer of the run that wrote --checkpoint");

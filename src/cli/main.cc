@@ -17,6 +17,7 @@
 
 #include "cli/command_line.h"
 #include "cli/commands.h"
+#include "runtime/logs.h"
 #include "steep/error.h"
 #include "steep/limits.h"
 
@@ -125,6 +126,11 @@ int finish(int code) {
 int main(int argc, char** argv) {
   try {
     default_max_bytes();  // the options' defaults; fails where STEEP_MAX_BYTES cannot be read
+    if (const char* names = std::getenv("STEEP_LOGS"); names && std::string_view(names) == "help") {
+      fmt::print("{}", logs_help());
+      return finish(kDone);
+    }
+    logs(Log::graphs);  // fails where STEEP_LOGS cannot be read
   } catch (const Error& error) {
     return report(error, kUsage);
   }

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "cli/command_line.h"
+#include "cli/option_flags.h"
+#include "passes/pipeline.h"
 #include "steep/error.h"
 #include "steep/ops.h"
 #include "train/optimizer.h"
@@ -65,24 +67,20 @@ void add_limit_options(CLI::App& app, Limits& limits) {
 }
 
 void add_model_options(CLI::App& app, ModelChoice& choice) {
-  TrainingOptions& o = choice.options;
   app.add_option("model", choice.path, "The .onnx file")->required();
   add_ops_option(app, choice.ops);
-  app.add_option("--loss", o.loss,
-                 "mse, softmax_cross_entropy or binary_cross_entropy_with_logits;\n"
-                 "without it the loss is an output of the model");
-  app.add_option(
-      "--output", o.output,
-      "Output, or float value within, that is the loss or that the loss reads (default: the only\n"
-      "output, or 'loss')");
-  app.add_option("--label", o.label, "Name of the label input")->capture_default_str();
-  app.add_option("--ignore-index", choice.ignore_index, "Label that softmax_cross_entropy skips")
-      ->expected(1)
-      ->transform(whole(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()));
-  app.add_option("--train", o.trainable, "Initializers to train (default: all that act as weights)")
-      ->delimiter(',');
-  app.add_option("--freeze", o.frozen, "Initializers to leave alone")->delimiter(',');
-  add_limit_options(app, o.limits);
+  visit_model_options([&](const OptionRow& row, auto member) {
+    auto& field = choice.options.*member;
+    if constexpr (std::is_same_v<decltype(field), std::optional<int64_t>&>) {
+      app.add_option(std::string(row.flag), choice.ignore_index, std::string(row.help))
+          ->expected(1)
+          ->transform(
+              whole(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()));
+    } else {
+      add_flag_of(app, row, field);
+    }
+  });
+  add_limit_options(app, choice.options.limits);
 }
 
 void add_provider_option(CLI::App& app, std::vector<std::string>& providers) {
@@ -92,6 +90,18 @@ void add_provider_option(CLI::App& app, std::vector<std::string>& providers) {
       ->type_name("LIBRARY[,OPTION=VALUE]")
       ->allow_extra_args(false)
       ->take_all();
+}
+
+void add_pass_option(CLI::App& app, TrainingOptions& options) {
+  std::vector<std::string> names;
+  for (const Pass& pass : passes()) names.emplace_back(pass.name);
+  visit_step_options([&](const OptionRow& row, auto member) {
+    if (row.key != kDisabledPasses) return;
+    add_flag_of(app, row, options.*member)
+        ->allow_extra_args(false)
+        ->take_all()
+        ->check(CLI::IsMember(names));
+  });
 }
 
 std::vector<ProviderChoice> providers_of(const std::vector<std::string>& given) {

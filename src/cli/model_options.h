@@ -4,12 +4,16 @@
 #include <CLI/CLI.hpp>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "steep/steep.h"
 
 namespace steep::cli {
+
+/// The key of --disable-pass, which not only `steep train` has.
+constexpr std::string_view kDisabledPasses = "disabled_passes";
 
 /// MODEL, --ops, --loss, --output, --label, --ignore-index, --train, --freeze; --provider.
 struct ModelChoice {
@@ -26,6 +30,8 @@ void add_model_options(CLI::App& app, ModelChoice& choice);
 void add_provider_option(CLI::App& app, std::vector<std::string>& providers);
 /// What it was given. Loads the plug-ins; throws ProviderError and DataError.
 std::vector<ProviderChoice> providers_of(const std::vector<std::string>& given);
+/// --disable-pass.
+void add_pass_option(CLI::App& app, TrainingOptions& options);
 /// --ops: files of operators and optimizers.
 void add_ops_option(CLI::App& app, std::vector<std::string>& files);
 /// Registers what is in them. Throws what register_ops() throws.

@@ -12,93 +12,25 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/command_line.h"
 #include "cli/keep.h"
+#include "cli/option_flags.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
 
 namespace steep::cli {
 namespace {
 
-void add_optimizer_options(CLI::App& app, ModelChoice& choice) {
+void add_step_options(CLI::App& app, ModelChoice& choice) {
   TrainingOptions& o = choice.options;
   add_optimizer_option(app, choice, "How weights are updated");
-  app.add_option("--weight-decay", o.optimizer.weight_decay, "Weight decay")
-      ->capture_default_str()
-      ->transform(real(0));
-  app.add_option("--momentum", o.optimizer.momentum, "Momentum (sgd, rmsprop)")
-      ->capture_default_str()
-      ->transform(real(0));
-  app.add_option("--dampening", o.optimizer.dampening, "Dampening (sgd)")
-      ->capture_default_str()
-      ->transform(real(std::numeric_limits<double>::lowest()));
-  app.add_flag("--nesterov", o.optimizer.nesterov, "Nesterov's momentum (sgd)");
-  app.add_option("--beta1", o.optimizer.beta1, "Decay of the first moment")
-      ->capture_default_str()
-      ->transform(real(0, 1));
-  app.add_option("--beta2", o.optimizer.beta2, "Decay of the second moment")
-      ->capture_default_str()
-      ->transform(real(0, 1));
-  app.add_option("--epsilon", o.optimizer.epsilon,
-                 "Added to the denominator (default: 1e-8; adagrad 1e-10, adadelta 1e-6)")
-      ->transform(real(0));
-  app.add_option("--momentum-decay", o.optimizer.momentum_decay, "Of the momentum (nadam)")
-      ->capture_default_str()
-      ->transform(real(0));
-  app.add_option("--lr-decay", o.optimizer.lr_decay, "Of the learning rate (adagrad)")
-      ->capture_default_str()
-      ->transform(real(0));
-  app.add_option("--initial-accumulator", o.optimizer.initial_accumulator_value,
-                 "Where sums of squares begin (adagrad)")
-      ->capture_default_str()
-      ->transform(real(0));
-  app.add_option("--rho", o.optimizer.rho, "Decay of the averages (adadelta)")
-      ->capture_default_str()
-      ->transform(real(0, 1));
-  app.add_option("--alpha", o.optimizer.alpha, "Decay of the average of squares (rmsprop)")
-      ->capture_default_str()
-      ->transform(real(0));
-  app.add_flag("--centered", o.optimizer.centered, "Divide by the variance (rmsprop)");
-  app.add_flag("--amsgrad", o.optimizer.amsgrad,
-               "Divide by the greatest second moment so far (adam, adamw)");
-  app.add_flag("--decoupled-weight-decay", o.optimizer.decoupled_weight_decay,
-               "Shrink weights, not gradients (adam, nadam, radam)");
-  app.add_flag("--maximize", o.optimizer.maximize, "Go up");
-  app.add_option("--clip-norm", o.clip_norm, "Bound on the gradients' global norm")
-      ->transform(real(0));
-  app.add_flag("--grad-norm", o.grad_norm, "Record the gradients' global norm");
-  app.add_option("--schedule", o.schedule.kind, "constant, linear or cosine")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"constant", "linear", "cosine"}));
-  app.add_option("--warmup-steps", o.schedule.warmup_steps, "Steps of linear warm-up")
-      ->transform(whole(0));
-  app.add_option("--total-steps", o.schedule.total_steps,
-                 "Length of the schedule (default: the run)")
-      ->transform(whole(1));
-  app.add_option("--min-lr-ratio", o.schedule.min_lr_ratio, "Final learning rate / --lr")
-      ->transform(real(0, 1));
-  app.add_option("--precision", o.precision,
-                 "fp32, or bf16 or fp16: matrix products in 16 bits, weights in float32")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  app.add_option("--loss-scale", o.loss_scale.initial, "Initial loss scale (fp16)")
-      ->capture_default_str()
-      ->transform(real(1, o.loss_scale.max));
-  app.add_option("--loss-scale-window", o.loss_scale.growth_interval,
-                 "Double the loss scale after so many steps without overflow (fp16)")
-      ->capture_default_str()
-      ->transform(whole(0));
-  app.add_option("--seed", o.seed, "Of shuffling and dropout")
-      ->capture_default_str()
-      ->transform(whole(0, std::numeric_limits<int64_t>::max()));
-  app.add_flag("--check-finite", o.check_finite,
-               "Stop before a step with NaN or infinite gradients, and after one that leaves such "
-               "weights; without it at such a loss only");
-  app.add_flag(
-      "!--no-master-weights", o.master_weights,
-      "Train weights of float16 and bfloat16 without a float32 copy: small updates are lost");
-  app.add_flag(
-      "--stochastic-rounding", o.stochastic_rounding,
-      "With --no-master-weights: round bfloat16 weights at random, to keep small updates on "
-      "average");
+  visit_optimizer_options(
+      [&](const OptionRow& row, auto member) { add_flag_of(app, row, o.optimizer.*member); });
+  visit_schedule_options(
+      [&](const OptionRow& row, auto member) { add_flag_of(app, row, o.schedule.*member); });
+  visit_loss_scale_options(
+      [&](const OptionRow& row, auto member) { add_flag_of(app, row, o.loss_scale.*member); });
+  visit_step_options([&](const OptionRow& row, auto member) {
+    if (row.key != kDisabledPasses) add_flag_of(app, row, o.*member);
+  });
 }
 
 }  // namespace
@@ -117,12 +49,10 @@ std::string TrainChoice::failed_folder() const {
 void add_train_options(CLI::App& app, TrainChoice& choice) {
   add_model_options(app, choice.model);
   add_provider_option(app, choice.model.providers);
+  add_pass_option(app, choice.model.options);
   add_data_options(app, choice.data);
   choice.data.limits = &choice.model.options.limits;
-  app.add_option("--lr", choice.model.options.optimizer.lr, "Learning rate")
-      ->capture_default_str()
-      ->transform(real(0));
-  add_optimizer_options(app, choice.model);
+  add_step_options(app, choice.model);
   app.add_option("--epochs", choice.epochs, "Passes over the data")
       ->capture_default_str()
       ->transform(whole(1));

@@ -316,6 +316,20 @@ std::string Segment::text() const {
   return all;
 }
 
+std::vector<const Plan*> Segment::plans() const {
+  std::vector<const Plan*> all;
+  for (const auto& cut : cuts_) {
+    if (cut->planned) all.push_back(&cut->planned->plan());
+    const std::vector<const Plan*> later = cut->next->plans();
+    all.insert(all.end(), later.begin(), later.end());
+  }
+  if (next_phase_) {
+    const std::vector<const Plan*> later = next_phase_->plans();
+    all.insert(all.end(), later.begin(), later.end());
+  }
+  return all;
+}
+
 size_t Segment::size() const {
   size_t count = cuts_.size();
   for (const auto& cut : cuts_) count += cut->next->size();

@@ -43,6 +43,8 @@ class Segment {
   const Graph& graph() const { return graph_; }
   /// Text of the parts known so far.
   std::string text() const;
+  /// Their plans, in the order of text().
+  std::vector<const Plan*> plans() const;
   /// Cuts below this segment.
   size_t size() const;
   void forget() { cuts_.clear(); }

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "runtime/budget.h"
+#include "runtime/logs.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -34,22 +36,28 @@ constexpr Pass kPasses[] = {
 
 std::span<const Pass> passes() { return kPasses; }
 
-void run_passes(Graph& graph, const PassOptions& options) {
-  for (const std::string& name : options.disabled) {
-    if (std::none_of(std::begin(kPasses), std::end(kPasses),
-                     [&](const Pass& p) { return p.name == name; })) {
-      std::string known;
-      for (const Pass& p : kPasses) known += fmt::format("{}{}", known.empty() ? "" : ", ", p.name);
-      throw ModelError(
-          {.what = "A pass to be disabled does not exist.", .expected = known, .received = name});
-    }
+void check_passes(const std::set<std::string>& names) {
+  for (const std::string& name : names) {
+    if (std::any_of(std::begin(kPasses), std::end(kPasses),
+                    [&](const Pass& p) { return p.name == name; }))
+      continue;
+    std::string known;
+    for (const Pass& p : kPasses) known += fmt::format("{}{}", known.empty() ? "" : ", ", p.name);
+    throw ModelError(
+        {.what = "A pass to be disabled does not exist.", .expected = known, .received = name});
   }
+}
+
+void run_passes(Graph& graph, const PassOptions& options) {
+  check_passes(options.disabled);
   const Devices devices = options.devices != nullptr ? *options.devices : Devices::host_alone();
   for (const Pass& pass : kPasses) {
     if (options.disabled.count(std::string(pass.name)) != 0) continue;
     if (pass.at != nullptr && !pass.at(options.precision)) continue;
     if (!devices.want_pass(pass.name) || (pass.elsewhere && devices.only_host())) continue;
     poll();
+    const size_t before = graph.node_count();
+    const auto start = Profiler::Clock::now();
     TimedStage stage(options.profiler, options.stages, pass.name);
     if (pass.run_for != nullptr) {
       pass.run_for(graph, devices);
@@ -59,6 +67,12 @@ void run_passes(Graph& graph, const PassOptions& options) {
     graph.prune();
     verify(graph, pass.name);
     stage.done(graph.nodes().size());
+    if (logs(Log::passes)) {
+      const std::chrono::duration<double, std::milli> took = Profiler::Clock::now() - start;
+      log(Log::passes, fmt::format("{:<20} {:5} → {:5} nodes {:9.3f} ms", pass.name, before,
+                                   graph.node_count(), took.count()));
+    }
+    if (options.after) options.after(pass.name, graph);
   }
 }
 

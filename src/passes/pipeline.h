@@ -1,6 +1,7 @@
 // The list of rewrites that every specialised graph goes through.
 #pragma once
 
+#include <functional>
 #include <set>
 #include <span>
 #include <string>
@@ -30,13 +31,18 @@ struct PassOptions {
   const Devices* devices = nullptr;             ///< which may refuse a pass; null: the host
   Profiler* profiler = nullptr;                 ///< gets an event for each pass
   std::vector<CompileStage>* stages = nullptr;  ///< gets a row for each pass
+  /// Is shown the graph after each pass.
+  std::function<void(std::string_view pass, const Graph& graph)> after{};
 };
 
 /// In the order in which they run.
 std::span<const Pass> passes();
 
-/// Runs every pass that is not disabled, prunes and verifies after each. Throws ModelError when
-/// `disabled` names a pass that does not exist.
+/// Throws ModelError, listing the passes, when one of `names` is none.
+void check_passes(const std::set<std::string>& names);
+
+/// Runs every pass that is not disabled, prunes and verifies after each. Throws as
+/// check_passes() for those disabled.
 void run_passes(Graph& graph, const PassOptions& options);
 
 // One file each.

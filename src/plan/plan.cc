@@ -10,6 +10,7 @@
 #include "plan/lower.h"
 #include "plan/place.h"
 #include "runtime/budget.h"
+#include "runtime/logs.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -412,8 +413,43 @@ class Planner {
 
 }  // namespace
 
+namespace {
+
+/// What STEEP_LOGS asks to be told of a plan.
+void tell(const Plan& plan) {
+  if (logs(Log::plan)) log(Log::plan, to_text(*plan.graph) + "\n" + to_text(plan));
+  if (logs(Log::memory)) {
+    const auto sum = [&](Storage storage) {
+      size_t bytes = 0;
+      for (const Buffer& b : plan.buffers) bytes += b.storage == storage ? b.bytes : 0;
+      return bytes_text(bytes);
+    };
+    log(Log::memory,
+        fmt::format("arena {} for {} of values, results {}, constants {}, states {}",
+                    bytes_text(plan.arena_bytes), sum(Storage::arena), sum(Storage::output),
+                    sum(Storage::constant), sum(Storage::state)));
+  }
+  if (!logs(Log::kernels)) return;
+  std::map<std::string, size_t> counts;
+  for (const Step& step : plan.steps) {
+    const std::string_view device =
+        (step.device == 0 ? plan.devices.host()
+                          : *plan.devices.others()[static_cast<size_t>(step.device) - 1])
+            .provider();
+    ++counts[fmt::format("{}[{}] {}", step.node ? step.node.op() : "copy", step.candidate, device)];
+  }
+  for (const auto& [kernel, count] : counts)
+    log(Log::kernels, fmt::format("{:5} × {}", count, kernel));
+  for (const Declined& d : plan.declined)
+    log(Log::kernels, fmt::format("{} left {} ({}): {}", d.device, d.node, d.op, d.reason));
+}
+
+}  // namespace
+
 Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts) {
-  return Planner(std::move(graph), devices, std::move(in_parts)).run();
+  Plan plan = Planner(std::move(graph), devices, std::move(in_parts)).run();
+  tell(plan);
+  return plan;
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include "program/check_inputs.h"
 #include "program/program.h"
 #include "runtime/budget.h"
+#include "runtime/logs.h"
 #include "runtime/threads.h"
 #include "steep/error.h"
 
@@ -37,6 +38,7 @@ PendingRun::~PendingRun() = default;
 bool PendingRun::in_segments() const { return state_->segmented.has_value(); }
 
 Program::Program(Graph graph, ProgramOptions options) : impl_(std::make_unique<Impl>()) {
+  check_passes(options.disabled_passes);
   impl_->graph = std::move(graph);
   impl_->options = std::move(options);
   impl_->pool = MemoryPool::create(impl_->options.limits.max_bytes);
@@ -46,6 +48,7 @@ Program::Program(Graph graph, ProgramOptions options) : impl_(std::make_unique<I
   // Of the numbers of rows that computed_rows() gives, one shape meets a few.
   if (impl_->whole) impl_->options.cache_size *= 4;
   impl_->index();
+  if (logs(Log::graphs)) log(Log::graphs, to_text(impl_->graph));
 }
 
 Program::~Program() = default;
@@ -109,12 +112,9 @@ PlanInfo Program::plan(std::span<const Type> inputs) {
   return info;
 }
 
-std::string Program::dump(std::span<const Type> inputs) {
+std::string Program::dump(std::span<const Type> inputs, DumpFormat format) {
   const Budget budget(impl_->options.limits);
-  const auto s = impl_->specialisation_for(inputs);
-  if (!s) return to_text(impl_->graph) + "\n" + impl_->segments->text();
-  const Plan& plan = s->executable.plan();
-  return to_text(*plan.graph) + "\n" + to_text(plan);
+  return impl_->dump(inputs, format);
 }
 
 std::string Program::compiled_model(std::span<const Type> inputs) {

@@ -19,6 +19,7 @@
 #include "ir/graph.h"
 #include "passes/precision.h"
 #include "runtime/profiler.h"
+#include "steep/dump.h"
 
 namespace steep {
 
@@ -126,9 +127,9 @@ class Program {
   /// The specialised graph after its passes as a model to look at: see write_compiled(). Of a graph
   /// that runs in segments, as it was before these.
   std::string compiled_model(std::span<const Type> inputs);
-  /// Text of the specialised graph, its kernels and the memory plan; of a graph that runs in
-  /// segments, those of the runs so far.
-  std::string dump(std::span<const Type> inputs);
+  /// The specialised graph, its kernels and the memory plan. A graph that runs in segments is
+  /// planned as it runs: these are then the plans of the runs so far, and no passes are shown.
+  std::string dump(std::span<const Type> inputs, DumpFormat format = DumpFormat::text);
   /// Types of the outputs for inputs of these types; of a graph that runs in segments, as far as
   /// they are known before.
   std::vector<Type> output_types(std::span<const Type> inputs);

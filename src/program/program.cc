@@ -7,8 +7,11 @@
 #include <chrono>
 
 #include "ir/seed.h"
+#include "passes/specialise.h"
+#include "plan/html.h"
 #include "program/check_inputs.h"
 #include "runtime/budget.h"
+#include "runtime/logs.h"
 #include "runtime/threads.h"
 #include "steep/error.h"
 
@@ -98,6 +101,11 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Te
     dtypes.push_back(t.dtype());
   }
   std::vector<Type> types = all_types(fed);
+  if (!cache.empty() && logs(Log::recompiles)) {
+    std::string text = fmt::format("planned once more ({} plans before), for", cache.size());
+    for (const Type& type : fed) text += " " + to_string(type);
+    log(Log::recompiles, text);
+  }
   std::vector<CompileStage> stages;
   PassOptions passes = pass_options();
   passes.stages = &stages;
@@ -122,6 +130,36 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation_for(std::span<cons
   check_count(shells, forward_inputs);
   for (Tensor& t : rows.expect(fed)) shells.push_back(std::move(t));
   return specialisation(shells);
+}
+
+std::string Program::Impl::dump(std::span<const Type> inputs, DumpFormat format) {
+  const auto s = specialisation_for(inputs);
+  const std::string_view note =
+      "This graph runs in segments, which are planned as it runs: see the plans of the runs so "
+      "far.";
+  if (!s && format == DumpFormat::html) return to_html(segments->plans(), note);
+  if (!s && format == DumpFormat::passes) return fmt::format("# {}\n{}", note, to_text(graph));
+  if (!s) return to_text(graph) + "\n" + segments->text();
+  const Plan& plan = s->executable.plan();
+  if (format == DumpFormat::html) return to_html(plan);
+  if (format == DumpFormat::passes) return dump_passes(s->types);
+  return to_text(*plan.graph) + "\n" + to_text(plan);
+}
+
+std::string Program::Impl::dump_passes(std::span<const Type> types) const {
+  const EngineCall call;
+  Graph concrete = specialise_known(graph, types, options.devices).graph;
+  std::string last = to_text(concrete);
+  std::string text = "# specialised\n" + last;
+  PassOptions settings = pass_options();
+  settings.after = [&](std::string_view pass, const Graph& now) {
+    std::string after = to_text(now);
+    text += fmt::format("# {}{}\n", pass, after == last ? ": changed nothing" : "\n" + after);
+    last = std::move(after);
+  };
+  run_passes(concrete, settings);
+  for (const std::string& name : options.disabled_passes) text += "# " + name + ": switched off\n";
+  return text;
 }
 
 size_t Program::Impl::state_index(const std::string& name) const {

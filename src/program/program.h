@@ -83,6 +83,10 @@ struct Program::Impl {
 
   std::shared_ptr<Specialisation> specialisation_for(std::span<const Type> fed);
 
+  std::string dump(std::span<const Type> inputs, DumpFormat format);
+  /// Of a graph that does not run in segments; `types` are those of all of its inputs.
+  std::string dump_passes(std::span<const Type> types) const;
+
   size_t state_index(const std::string& name) const;
 
   PassOptions pass_options() const;

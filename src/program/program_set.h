@@ -63,14 +63,21 @@ class ProgramSet {
   void start_profile() { watch(std::make_unique<Profiler>()); }
   /// Ends it. Throws DataError when it was not started, IoError.
   void write_profile(const std::filesystem::path& path) {
-    if (!profiler_) {
-      throw DataError({.what = "Nothing was recorded.", .remedy = "Call start_profile() first."});
-    }
-    profiler_->write(path.string());
+    recorded().write(path.string());
     watch(nullptr);
+  }
+  /// Ends it, and returns what write_profile() writes. Throws DataError when it was not started.
+  std::string end_profile() {
+    std::string events = recorded().to_json();
+    watch(nullptr);
+    return events;
   }
 
  private:
+  Profiler& recorded() const {
+    if (profiler_) return *profiler_;
+    throw DataError({.what = "Nothing was recorded.", .remedy = "Call start_profile() first."});
+  }
   void watch(std::unique_ptr<Profiler> profiler) {
     for (auto& [key, program] : programs_) program.set_profiler(profiler.get());
     profiler_ = std::move(profiler);

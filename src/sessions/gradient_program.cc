@@ -10,6 +10,7 @@
 #include "ir/seed.h"
 #include "ops/build.h"
 #include "ops/op_def.h"
+#include "passes/pipeline.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -27,9 +28,11 @@ GradientProgram::GradientProgram(Graph graph, GradientProgramOptions options)
       graph_(std::move(graph)),
       input_gradients_(std::move(options.input_gradients)),
       inputs_stay_(options.inputs_stay),
-      programs_({.precision = options.precision,
+      programs_({.disabled_passes = std::move(options.disabled_passes),
+                 .precision = options.precision,
                  .limits = options.limits,
                  .devices = std::move(options.devices)}) {
+  check_passes(programs_.options().disabled_passes);
   recognise(graph_);
   find_differentiable();
   for (size_t i = 0; i < differentiable_.size(); ++i) {
@@ -108,14 +111,24 @@ PlanInfo GradientProgram::plan(std::span<const Type> inputs, bool gradients) {
   return compile(pattern(gradients)).plan(inputs);
 }
 
-std::string GradientProgram::dump(std::span<const Type> inputs, bool gradients) {
+std::string GradientProgram::dump(std::span<const Type> inputs, bool gradients, DumpFormat format) {
   const std::lock_guard turn(programs_.turn);
-  return compile(pattern(gradients)).dump(inputs);
+  return compile(pattern(gradients)).dump(inputs, format);
 }
 
 std::string GradientProgram::compiled_model(std::span<const Type> inputs, bool gradients) {
   const std::lock_guard turn(programs_.turn);
   return compile(pattern(gradients)).compiled_model(inputs);
+}
+
+void GradientProgram::start_profile() {
+  const std::lock_guard turn(programs_.turn);
+  programs_.start_profile();
+}
+
+std::string GradientProgram::end_profile() {
+  const std::lock_guard turn(programs_.turn);
+  return programs_.end_profile();
 }
 
 size_t GradientProgram::peak_bytes() {

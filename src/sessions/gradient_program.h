@@ -4,6 +4,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ struct GradientProgramOptions {
   bool inputs_stay = false;
   Limits limits{};
   Precision precision = Precision::fp32;
+  std::set<std::string> disabled_passes{};  ///< by name
   Devices devices{};
 };
 
@@ -51,7 +53,7 @@ struct GradientRun {
 /// and whoever waits for one must not hold Python's interpreter lock.
 class GradientProgram {
  public:
-  /// Throws ModelError.
+  /// Throws ModelError, also for a pass that does not exist.
   explicit GradientProgram(Graph graph, GradientProgramOptions options = {});
   GradientProgram(const GradientProgram&) = delete;
   GradientProgram& operator=(const GradientProgram&) = delete;
@@ -75,10 +77,15 @@ class GradientProgram {
 
   /// Compiles for inputs of these types, without running.
   PlanInfo plan(std::span<const Type> inputs, bool gradients);
-  /// Text of graph and plan for inputs of these types.
-  std::string dump(std::span<const Type> inputs, bool gradients);
+  /// Graph and plan for inputs of these types (Program::dump).
+  std::string dump(std::span<const Type> inputs, bool gradients,
+                   DumpFormat format = DumpFormat::text);
   /// The compiled graph as a model to look at (Program::compiled_model).
   std::string compiled_model(std::span<const Type> inputs, bool gradients);
+  /// Records all runs, from now on.
+  void start_profile();
+  /// Ends it; returns the events (Profiler::to_json). Throws DataError when it was not started.
+  std::string end_profile();
   /// The most that runs took at one time so far.
   size_t peak_bytes();
   /// Programs compiled so far.

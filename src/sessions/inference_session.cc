@@ -34,6 +34,8 @@ ProgramOptions program_options(const InferenceOptions& options) {
                           .seed = options.seed,
                           .limits = options.limits,
                           .devices = Devices::of(options.providers)};
+  settings.disabled_passes = {options.disabled_passes.begin(), options.disabled_passes.end()};
+  check_passes(settings.disabled_passes);
   if (!options.optimize) {
     for (const Pass& pass : passes()) settings.disabled_passes.emplace(pass.name);
   }
@@ -280,6 +282,22 @@ std::vector<TensorInfo> InferenceSession::input_info() const { return impl_->inp
 std::vector<TensorInfo> InferenceSession::default_info() const { return impl_->with_default; }
 std::vector<TensorInfo> InferenceSession::output_info() const { return impl_->outputs; }
 const ModelMetadata& InferenceSession::metadata() const { return impl_->metadata; }
+
+std::string InferenceSession::dump(const Inputs& inputs, DumpFormat format) try {
+  Impl& s = *impl_;
+  const std::lock_guard lock(s.programs.turn);
+  const std::map<std::string, Datum> given(inputs.begin(), inputs.end());
+  const Impl& own = s.fed_with(given);
+  std::vector<Type> types;
+  for (const Datum& d : own.in_order(given)) {
+    types.push_back({d.tensor().dtype(), to_shape(d.tensor().dims())});
+  }
+  const Impl::Chosen chosen = own.choose({});
+  const ThreadBound threads(s.options.threads);
+  return s.programs.get({&own, chosen}, [&] { return own.part(chosen); }).dump(types, format);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
 
 void InferenceSession::start_profile() {
   const std::lock_guard lock(impl_->programs.turn);

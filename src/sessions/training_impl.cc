@@ -69,11 +69,13 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
       options(std::move(model_options)),
       base_lr(options.optimizer.lr),
       loss_scale(scales_loss(options) ? options.loss_scale.initial : 1),
-      programs({.precision = precision_from(options.precision),
+      programs({.disabled_passes = {options.disabled_passes.begin(), options.disabled_passes.end()},
+                .precision = precision_from(options.precision),
                 .seed = options.seed,
                 .limits = options.limits,
                 .devices = Devices::of(options.providers)}) {
   const Budget budget(options.limits);
+  check_passes(programs.options().disabled_passes);
   hold_own_optimizers(&options);
   std::set<std::string> changing;
   for (const auto& update : options.updates) changing.insert(update.first);

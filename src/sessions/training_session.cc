@@ -442,10 +442,10 @@ size_t TrainingSession::peak_bytes() const {
   return impl_->programs.state_bytes() + impl_->program->peak_bytes();
 }
 
-std::string TrainingSession::dump(std::span<const Tensor> inputs) {
+std::string TrainingSession::dump(std::span<const Tensor> inputs, DumpFormat format) {
   const std::lock_guard turn(impl_->programs.turn);
   std::vector<Tensor> made;
-  return impl_->program->dump(types_of(impl_->adopt(inputs, &made)));
+  return impl_->program->dump(types_of(impl_->adopt(inputs, &made)), format);
 }
 std::string TrainingSession::dump() const {
   const std::lock_guard turn(impl_->programs.turn);

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from steep._steep import check_passes
 from steep.dynamo.capture import Capture
 from steep.lowering.capture_context import autocast_precision
 from steep.providers import choices_of
@@ -30,20 +31,29 @@ def backend(
     """Run a graph of ``torch.compile(module, backend="steep")``; PyTorch runs what cannot be.
 
     ``options={"verify": True}`` compares the first step of each graph with PyTorch's,
-    ``options={"providers": [...]}`` runs them there, as ``ORTModule``'s ``providers`` does.
+    ``options={"providers": [...]}`` runs them there, and ``options={"disabled_passes": [...]}``
+    without these, as the arguments of ``ORTModule`` do.
 
     Guards are those that ``torch.compile`` is configured to make: by default it does not notice
     hooks that are added later.
     """
     known = options or {}
-    if unknown := {*known} - {"verify", "providers"}:
+    if unknown := {*known} - {"verify", "providers", "disabled_passes"}:
         raise ValueError(
-            f'the backend "steep" has the options "verify" and "providers", not {sorted(unknown)}'
+            'the backend "steep" has the options "verify", "providers" and "disabled_passes", '
+            f"not {sorted(unknown)}"
         )
     verify, providers = known.get("verify"), known.get("providers")
-    if providers is None:
+    disabled = known.get("disabled_passes", ())
+    if providers is None and not disabled:
         return _defaults[verify](graph_module, examples)
-    chosen = Capture(autocast_precision, verify=verify, providers=choices_of(providers))
+    check_passes(disabled)
+    chosen = Capture(
+        autocast_precision,
+        verify=verify,
+        providers=choices_of(providers),
+        disabled_passes=disabled,
+    )
     return chosen(graph_module, examples)
 
 

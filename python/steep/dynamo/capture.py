@@ -23,6 +23,7 @@ from steep.graph.compiled_graph import Piece, bring_in, say
 from steep.graph.flops import Arithmetic
 from steep.graph.lowered import Lowered, NothingToRun
 from steep.graph.partition import bring_in_parts
+from steep.inside import tell
 from steep.lowering.aliasing import told_apart
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import in_pytorch
@@ -94,6 +95,7 @@ class Capture:
         verify: compare the first step of each graph that is a ``Piece`` with PyTorch's; None: as
             ``STEEP_VERIFY`` says.
         providers: where a ``Piece`` runs.
+        disabled_passes: rewrites that are left out of its graph.
     """
 
     def __init__(
@@ -106,7 +108,9 @@ class Capture:
         otherwise: str = 'fallback="parts"',
         verify: bool | None = None,
         providers: Sequence[ProviderChoice] = (),
+        disabled_passes: Sequence[str] = (),
     ) -> None:
+        self.disabled_passes = tuple(disabled_passes)
         self.precision = precision
         self.providers = providers
         self.make = make
@@ -116,7 +120,8 @@ class Capture:
         self.verify = verify
         self.local = _Call()
         self.said: set[str] = set()
-        self.pieces: weakref.WeakSet[Runs] = weakref.WeakSet()  # while PyTorch keeps their graphs
+        # In the order in which they came, while PyTorch keeps their graphs.
+        self.pieces: weakref.WeakKeyDictionary[Runs, None] = weakref.WeakKeyDictionary()
 
     def __call__(
         self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]
@@ -127,7 +132,10 @@ class Capture:
         refused: list[CannotLower] = []
         pieces: list[Runs] = []
         context = CaptureContext.of_this_call(
-            self.precision(), self.providers, verify=self.make is Piece and wanted(self.verify)
+            self.precision(),
+            self.providers,
+            self.disabled_passes,
+            verify=self.make is Piece and wanted(self.verify),
         )
         bring = bring_in_verified if context.verify else bring_in
         deliver_signals()
@@ -159,11 +167,12 @@ class Capture:
                     received=reason,
                     remedy=f"change the code named above, or let PyTorch run it: {self.otherwise}",
                 ) from e
+            tell("breaks", f"PyTorch runs a graph that cannot be brought in: {reason}")
             log.warning("PyTorch runs a graph that cannot be brought in: %s", reason)
             return in_pytorch(graph_module)
         finally:
             if pieces or reason:
-                self.record(
+                self._record(
                     ExportReport(
                         "PyTorch" if reason else "dynamo",
                         reason,
@@ -180,7 +189,9 @@ class Capture:
                         outcomes=tuple(p.outcome for p in pieces if isinstance(p, VerifiedPiece)),
                     )
                 )
-        self.pieces.update(pieces)
+        self.pieces.update(dict.fromkeys(pieces))
+        for why in refused:
+            tell("breaks", f"PyTorch runs one operation between two graphs: {why}")
         for text in {str(why) for why in refused} - self.said:
             log.warning("PyTorch runs one operation between two graphs: %s", text)
             self.said.add(text)
@@ -201,3 +212,7 @@ class Capture:
         # PyTorch does so itself, but for graphs that it cuts by buckets of gradients.
         uncaptured: Callable[..., Any] = torch.compiler.disable(run)
         return uncaptured
+
+    def _record(self, report: ExportReport) -> None:
+        tell("graphs", str(report))
+        self.record(report)

@@ -30,6 +30,7 @@ from steep.dynamo.report import ExportReport
 from steep.errors import Error, ModelError
 from steep.graph.compiled_graph import Piece
 from steep.graph.lowered import Lowered
+from steep.inside import tell
 from steep.lowering.autograd_grad import slopes
 from steep.lowering.ops import autograd_function
 from steep.lowering.ops.ctc import known_to_tracers
@@ -95,7 +96,7 @@ class Captured:
             PyTorch runs what lies between graphs, and graphs that the engine cannot run.
         make, otherwise: as for ``Capture``.
         first: the shapes of the arguments of an earlier call, of which there is a graph already.
-        verify, providers: as for ``Capture``.
+        verify, providers, disabled_passes: as for ``Capture``.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Captured:
         first: Sequence[torch.Size] | None = None,
         verify: bool | None = None,
         providers: Sequence[ProviderChoice] = (),
+        disabled_passes: Sequence[str] = (),
     ) -> None:
         self._module = module
         self._whole = whole
@@ -123,6 +125,7 @@ class Captured:
             otherwise=otherwise,
             verify=verify,
             providers=providers,
+            disabled_passes=disabled_passes,
         )
         # Not torch.compile(): its settings would have to be changed around each call.
         context = optimize(self.capture, nopython=whole, isolate_recompiles=True)
@@ -196,6 +199,7 @@ class Captured:
             return ""
         reason = why_again(frame, entry)
         local.because = reason.condition
+        tell("recompiles", f"{local.place} is captured again: not {reason}")
         return self._recaptures.add(frame, reason)
 
     def _note_breaks(
@@ -220,6 +224,7 @@ class Captured:
 
     def _say_breaks(self, breaks: list[str]) -> None:
         for text in dict.fromkeys(breaks):
+            tell("breaks", f"PyTorch runs what lies between two graphs: {text}")
             if text not in self.breaks:
                 log.warning("PyTorch runs what lies between two graphs: %s", text)
                 self.breaks.append(text)

@@ -77,6 +77,7 @@ class Call:
             gradient reaches, since the histories of others may have been freed.
         precision: "fp32", "bf16" or "fp16".
         providers: where it runs.
+        disabled_passes: rewrites of the graph that are left out, by name.
         connected: for each result, the tensors of a call that PyTorch's autograd reaches from it:
             their gradients are zero where the graph has none.
         kept_inputs, kept_results: by tensor of a call, and by result: does PyTorch's autograd keep
@@ -96,6 +97,7 @@ class Call:
         *,
         precision: str,
         providers: Sequence[ProviderChoice] = (),
+        disabled_passes: Sequence[str] = (),
         connected: Sequence[set[int]] = (),
         kept_inputs: Sequence[bool] = (),
         kept_results: Sequence[bool] = (),
@@ -109,6 +111,7 @@ class Call:
         self.wanted_inputs = wanted_inputs
         self.precision = precision
         self.providers = list(providers)
+        self.disabled_passes = tuple(disabled_passes)
         self._differentiated: dict[tuple[tuple[int, ...], tuple[int, ...]], Call] = {}
         named = dict(zip(inputs, names, strict=True))
         self.program = ModuleProgram(
@@ -119,6 +122,7 @@ class Call:
             providers=self.providers,
             may_change=[named[i] for i in self.may_change if i in named],
             results_may_change=[not kept for kept in kept_results],
+            disabled_passes=disabled_passes,
         )
         announce_precision(precision)
         self.announced = False
@@ -205,6 +209,7 @@ class Call:
             tuple(i for i in wanted if i in known),
             precision=self.precision,
             providers=self.providers,
+            disabled_passes=self.disabled_passes,
         )
         return call
 

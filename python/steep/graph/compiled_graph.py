@@ -130,6 +130,7 @@ class Piece:
             tuple(by_arrival(lowered.graph, wanted)),
             precision=context.precision,
             providers=context.providers,
+            disabled_passes=context.disabled_passes,
             connected=connected if wanted else (),
             kept_inputs=[tensor.in_place for tensor in lowered.tensors],
             # what is written is copied at once
@@ -192,6 +193,9 @@ class Piece:
                 arguments[write.argument].copy_(value)
         return lowered.results(arguments, values)
 
-    def dump(self, gradients: bool = True) -> str:
-        """Return the text of graph and plan, for arguments of the extents that it was made for."""
-        return self.call.program.dump(self.types, gradients)
+    def dump(self, gradients: bool = True, form: str = "text") -> str:
+        """Return graph and plan, for arguments of the extents that it was made for.
+
+        ``form`` is "text", "passes" or "html".
+        """
+        return self.call.program.dump(self.types, gradients, form)

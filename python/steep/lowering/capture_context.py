@@ -34,6 +34,7 @@ class CaptureContext:
         grad_mode: whether PyTorch notes histories, so that backward may come.
         fake_mode: what Dynamo makes tensors without values under; it has the extents' symbols.
         providers: where the graph runs.
+        disabled_passes: rewrites that are left out of its plan.
         rewrite: what the user lets rewrite the model; None: nothing.
         verify: whether the first step is compared with PyTorch's.
         read_cache: whether a model of the cache will do; one that is made is stored in any case.
@@ -45,13 +46,19 @@ class CaptureContext:
     grad_mode: bool
     fake_mode: FakeTensorMode
     providers: tuple[ProviderChoice, ...] = ()
+    disabled_passes: tuple[str, ...] = ()
     rewrite: Rewrite | None = None
     verify: bool = False
     read_cache: bool = True
 
     @classmethod
     def of_this_call(
-        cls, precision: str, providers: Sequence[ProviderChoice] = (), *, verify: bool = False
+        cls,
+        precision: str,
+        providers: Sequence[ProviderChoice] = (),
+        disabled_passes: Sequence[str] = (),
+        *,
+        verify: bool = False,
     ) -> CaptureContext:
         """Return that of the call whose graph Dynamo, in this thread, is making."""
         tracing = TracingContext.try_get()
@@ -63,6 +70,7 @@ class CaptureContext:
             torch.is_grad_enabled(),
             tracing.fake_mode,
             tuple(providers),
+            tuple(disabled_passes),
             current_rewrite(),
             verify,
         )

@@ -8,16 +8,19 @@ import inspect
 import logging
 import os
 import threading
+import time
 import types
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from steep import _steep
 from steep.dynamo import forks
-from steep.dynamo.report import ExportReport, Report
+from steep.dynamo.report import Report
 from steep.errors import Error, ModelError, ProviderError
+from steep.inside import StrPath, dumped, one_page, trace_of
 from steep.lowering.capture_context import autocast_precision
 from steep.module.other_methods import Beside
 from steep.providers import Providers, choices_of
@@ -25,6 +28,9 @@ from steep.torch_internals.dispatch import FakeTensor, dispatch_mode_stack
 from steep.torch_internals.functorch import are_transforms_active
 from steep.torch_internals.nn import has_any_global_hook
 from steep.torch_internals.pytree import tree_leaves
+
+if TYPE_CHECKING:
+    from steep.graph.compiled_graph import Piece
 
 log = logging.getLogger("steep")
 
@@ -105,6 +111,7 @@ class ORTModule(torch.nn.Module):
             By default what ``STEEP_VERIFY`` says.
         providers: where graphs run, as for ``InferenceSession``. Parameters, arguments and results
             stay in the host's memory.
+        disabled_passes: rewrites of graphs that are left out, by name (docs/look_inside.md).
 
     Raises (when called):
         ModelError: nothing of the module can run in the engine, or not all that was asked for, or
@@ -117,16 +124,17 @@ class ORTModule(torch.nn.Module):
         VerificationError: a result, or a gradient in backward, is not PyTorch's.
     """
 
-    _OWN = frozenset({"export_reports", "fallback", "fallback_calls", "precision", "training"})
+    _OWN = frozenset({"fallback", "fallback_calls", "precision", "training"})
     # Made anew with every object; frameworks put hooks and the like beside them.
     _MADE = _OWN | {
-        *("_module", "_verify", "_providers", "_captured", "_beside", "_mixed"),
+        *("_module", "_verify", "_providers", "_disabled_passes"),
+        *("_captured", "_beside", "_mixed", "_reports"),
         *_SHARED,
     }
 
     def __new__(cls, module: torch.nn.Module, *_: Any, **__: Any) -> ORTModule:
         """Make an object of a class whose ``forward`` has the signature of the module's."""
-        made: ORTModule = super().__new__(_with_signature(cls, type(module)))
+        made: ORTModule = super().__new__(_with_signature(cls, module))
         return made
 
     def __init__(
@@ -137,6 +145,7 @@ class ORTModule(torch.nn.Module):
         precision: str | None = None,
         verify: bool | None = None,
         providers: Providers | None = None,
+        disabled_passes: Sequence[str] = (),
     ) -> None:
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"ORTModule wraps a torch.nn.Module, not a {type(module).__name__}")
@@ -144,6 +153,7 @@ class ORTModule(torch.nn.Module):
             raise ValueError(f'fallback must be None, "parts" or "torch", not {fallback!r}')
         if precision not in (None, "fp32", "bf16", "fp16"):
             raise ValueError(f'precision must be None, "fp32", "bf16" or "fp16", not {precision!r}')
+        _steep.check_passes(disabled_passes)
         _refuse_what_belongs_around(module)
         super().__init__()
         own = self.__dict__
@@ -151,10 +161,11 @@ class ORTModule(torch.nn.Module):
         own["training"] = module.training
         own["fallback"] = fallback
         own["fallback_calls"] = 0
-        own["export_reports"] = []
+        own["_reports"] = []
         own["precision"] = precision
         own["_verify"] = verify
         own["_providers"] = providers
+        own["_disabled_passes"] = tuple(disabled_passes)
         own["_captured"] = {}  # by precision, and by whether it is to be one graph
         own["_beside"] = Beside(module)
 
@@ -163,20 +174,70 @@ class ORTModule(torch.nn.Module):
         """The wrapped module."""
         return self._module
 
-    @property
-    def export_report(self) -> ExportReport | None:
-        """How the latest graph came about; None before the first call."""
-        return self.export_reports[-1] if self.export_reports else None
-
     def report(self) -> Report:
         """Return what became of the module so far: graphs, why several, what PyTorch runs."""
         return Report(
             type(self._module).__name__,
-            tuple(self.export_reports),
+            tuple(self._reports),
             tuple(why for captured in self._captured.values() for why in captured.breaks),
             self.fallback_calls,
             tuple(self._beside.called),
         )
+
+    # A module's own methods and attributes of these three names come first: _with_signature.
+
+    def plan(self) -> tuple[_steep.StepPlan, ...]:
+        """Return what a step of each graph so far takes, for the extents of its first call."""
+        return tuple(
+            piece.call.program.plan_for(piece.types, piece.call.gradients)
+            for piece in self._pieces()
+        )
+
+    def dump(self, *, html: StrPath | None = None, passes: bool = False) -> str:
+        """Return the text of graphs and plans so far, for the extents of their first calls.
+
+        Args:
+            html: file to which they are written as one page, with their memory as pictures.
+            passes: return each graph before the first pass and after each that changed it.
+
+        Raises:
+            ModelError: nothing has run in the engine yet.
+            IoError: the page cannot be written.
+        """
+
+        def dump(form: str) -> str:
+            shown = [p.dump(p.call.gradients, form) for p in self._pieces()]
+            if not shown:
+                raise ModelError("Nothing is compiled yet.", remedy="call the module first")
+            if form == "html":
+                return one_page(shown)
+            return "\n".join(f"# graph {i} of {len(shown)}\n{t}" for i, t in enumerate(shown, 1))
+
+        return dumped(dump, html, passes)
+
+    @contextlib.contextmanager
+    def profile(self, path: StrPath) -> Iterator[None]:
+        """Within, record every kernel of the graphs so far; write a trace for ui.perfetto.dev.
+
+        A graph that is captured within is not in it: call the module once before.
+
+        Raises:
+            ModelError: nothing has run in the engine yet.
+            IoError: the trace cannot be written.
+        """
+        recorded = []
+        for piece in self._pieces():
+            piece.call.program.start_profile()
+            recorded.append((piece.call.program, time.perf_counter()))
+        if not recorded:
+            raise ModelError("Nothing is compiled yet.", remedy="call the module first")
+        try:
+            yield
+        finally:
+            _steep.write_file(os.fspath(path), trace_of(recorded).encode())
+
+    def _pieces(self) -> list[Piece]:
+        return [piece for captured in self._captured.values() for piece in captured.capture.pieces]
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -228,10 +289,11 @@ class ORTModule(torch.nn.Module):
             captured = self._captured[precision, whole] = Captured(
                 innermost(self._module),
                 lambda: precision or autocast_precision(),
-                self.export_reports.append,
+                self._reports.append,
                 whole=whole,
                 verify=self._verify,
                 providers=choices_of(self._providers),
+                disabled_passes=self._disabled_passes,
             )
         try:
             _refuse_transforms()
@@ -246,7 +308,7 @@ class ORTModule(torch.nn.Module):
 
     def _allow_nothing(self, breaks: list[str]) -> None:
         """Raise ModelError where PyTorch ran it all; there may have been nothing to compute."""
-        left = [*(r.reason for r in self.export_reports if r.reason), *breaks]
+        left = [*(r.reason for r in self._reports if r.reason), *breaks]
         if left:
             if any(type(p).__name__ == "DTensor" for p in self._module.parameters()):
                 left.insert(0, "weights are DTensors (parallelize_module), which PyTorch runs")
@@ -329,6 +391,7 @@ class ORTModule(torch.nn.Module):
             "precision": self.precision,
             "verify": self._verify,
             "providers": self._providers,
+            "disabled_passes": self._disabled_passes,
         }
         return _rebuild, (self._module, options)
 
@@ -393,17 +456,22 @@ def innermost(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
-_classes: weakref.WeakKeyDictionary[type, dict[type, type]] = weakref.WeakKeyDictionary()
+_Classes = dict[tuple[type, frozenset[str]], type]
+_classes: weakref.WeakKeyDictionary[type, _Classes] = weakref.WeakKeyDictionary()
+_MODULES_FIRST = ("plan", "dump", "profile")
 
 
-def _with_signature(cls: type, wrapped: type) -> type:
+def _with_signature(cls: type, module: Any) -> type:
     """Return a class of ORTModules around modules of one class.
 
     Frameworks pick the columns of a batch by the names of what ``forward`` takes, and a method's
-    signature is its function's.
+    signature is its function's. What a module calls ``plan``, ``dump`` or ``profile`` is
+    its own.
     """
+    wrapped = type(module)
     classes = _classes.setdefault(wrapped, {})
-    if cls not in classes:
+    key = cls, frozenset(name for name in _MODULES_FIRST if hasattr(module, name))
+    if key not in classes:
 
         def forward(self: ORTModule, *args: Any, **kwargs: Any) -> Any:
             return cls.forward(self, *args, **kwargs)  # type: ignore[attr-defined]
@@ -412,8 +480,14 @@ def _with_signature(cls: type, wrapped: type) -> type:
         with contextlib.suppress(AttributeError, TypeError, ValueError):
             forward.__signature__ = inspect.signature(wrapped.forward)  # type: ignore[attr-defined]
         forward.__doc__ = cls.forward.__doc__  # type: ignore[attr-defined]
-        classes[cls] = type(cls.__name__, (cls,), {"forward": forward, "__module__": __name__})
-    return classes[cls]
+        names = {name: _modules_own(name) for name in key[1]}
+        names |= {"forward": forward, "__module__": __name__}
+        classes[key] = type(cls.__name__, (cls,), names)
+    return classes[key]
+
+
+def _modules_own(name: str) -> Any:
+    return property(lambda self: ORTModule.__getattr__(self, name))
 
 
 def _refuse_what_belongs_around(module: torch.nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
 import os
@@ -12,6 +13,7 @@ from typing import Any
 
 from steep import _steep
 from steep.errors import DataError
+from steep.inside import StrPath, dumped, profiled
 from steep.providers import choices_of
 from steep.session.source import ModelProto, source_of
 
@@ -44,6 +46,7 @@ class SessionOptions:
         seed: of operators that draw random numbers.
         check_finite: raise DataError at the first node that makes NaN or infinity; slow.
         limits: a ``steep.Limits``: bounds on memory, nodes and loops.
+        disabled_passes: rewrites of the graph that are left out, by name (docs/look_inside.md).
     """
 
     def __init__(self) -> None:
@@ -55,6 +58,7 @@ class SessionOptions:
         self.seed = 0
         self.check_finite = False
         self.limits = _steep.Limits()
+        self.disabled_passes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,8 @@ class InferenceSession:
             one with options: ``("MirrorExecutionProvider", {"device_id": 0})``. By default the CPU.
 
     Raises:
-        ModelError: the model cannot be read, or has operators that Steep does not know.
+        ModelError: the model cannot be read, or has operators that Steep does not know; or a pass
+            to be disabled does not exist.
         ProviderError: none of ``providers`` is there.
         IoError: the file cannot be opened.
     """
@@ -111,6 +116,7 @@ class InferenceSession:
         options.optimize = (
             settings.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL
         )
+        options.disabled_passes = list(settings.disabled_passes)
         options.threads = settings.intra_op_num_threads
         options.seed = settings.seed
         options.check_finite = settings.check_finite
@@ -147,6 +153,29 @@ class InferenceSession:
             ModelError: an output needs an operator that Steep does not know.
         """
         return self._session.run_data(list(output_names or ()), dict(input_feed))
+
+    def dump(
+        self,
+        input_feed: Mapping[str, Any],
+        *,
+        html: StrPath | None = None,
+        passes: bool = False,
+    ) -> str:
+        """Return the text of the graph of all outputs, compiled for such inputs.
+
+        Args:
+            input_feed: as for ``run``; values are not looked at.
+            html: file to which it is written as a page, with its memory as a picture.
+            passes: return the graph before the first pass and after each that changed it.
+
+        Raises as ``run``, and IoError: the page cannot be written.
+        """
+        feed = dict(input_feed)
+        return dumped(lambda form: self._session.dump(feed, form), html, passes)
+
+    def profile(self, path: StrPath) -> contextlib.AbstractContextManager[None]:
+        """Within, record every kernel; write a trace for ui.perfetto.dev. Raises IoError."""
+        return profiled(self._session.start_profile, self._session.write_profile, path)
 
     def get_inputs(self) -> list[NodeArg]:
         """List what ``run`` must be fed."""

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steep import _steep
-from steep.errors import Error
+from steep.errors import DataError, Error
+from steep.inside import StrPath, dumped, profiled
 from steep.providers import Providers, choices_of
 from steep.session.processes import require_alone
 from steep.session.source import ModelProto, source_of
@@ -64,8 +65,8 @@ class TrainingSession(_steep.TrainingSession):
             ``set_group`` may change: ``(names, OptimizerOptions)``. A name is in one group only.
         updates: what else a step writes: initializers, each with the output of the model that it
             becomes, such as a moving average or a counter.
-        schedule: "constant", "linear" or "cosine", after ``warmup_steps`` and up to
-            ``total_steps``, down to ``min_lr_ratio`` of the rate.
+        schedule, warmup_steps, total_steps, min_lr_ratio: "constant", "linear" or "cosine", after
+            ``warmup_steps`` and up to ``total_steps``, down to ``min_lr_ratio`` of the rate.
         clip_norm: bound of the gradients' global norm; 0 for none.
         grad_norm: report that norm even without clipping.
         step_outputs: outputs that ``step`` returns beside the loss.
@@ -87,6 +88,7 @@ class TrainingSession(_steep.TrainingSession):
             down at random, so that small updates count on average.
         bound_to_graph: a checkpoint is for a model of these operators; else for one of these
             parameters, kind of loss and moments.
+        disabled_passes: rewrites of the graph that are left out, by name (docs/look_inside.md).
         limits: a ``steep.Limits``: bounds on memory, nodes and loops.
         providers: where steps run, as for ``InferenceSession``. Weights stay in the host's memory.
         weights: arrays that hold initializers' data, by name, so that ``model`` (given as bytes or
@@ -151,51 +153,24 @@ class TrainingSession(_steep.TrainingSession):
         master_weights: bool = True,
         stochastic_rounding: bool = False,
         bound_to_graph: bool = True,
+        disabled_passes: Sequence[str] = (),
         limits: _steep.Limits | None = None,
         providers: Providers | None = None,
         weights: Mapping[str, Any] | None = None,
     ) -> None:
+        given = dict(locals())
         if self._in_one_process:
             require_alone("TrainingSession")
-        options = _steep.TrainingOptions()
-        options.loss, options.output, options.label = loss, output, label
-        options.ignore_index = ignore_index
-        options.trainable, options.frozen = list(trainable), list(frozen)
-        options.clip_norm, options.grad_norm = clip_norm, grad_norm
-        options.step_outputs = list(step_outputs)
-        options.seed, options.check_finite = seed, check_finite
-        options.master_weights = master_weights
-        options.stochastic_rounding = stochastic_rounding
-        options.bound_to_graph = bound_to_graph
-        options.precision = precision
+        options = _options_of(given)
         if limits is not None:
             options.limits = limits
         options.providers = choices_of(providers)
         announce_precision(precision)
-        scaling = _steep.LossScaleOptions()
-        scaling.initial, scaling.growth_interval = loss_scale, loss_scale_window
+        scaling = options.loss_scale
         scaling.min, scaling.max = min(scaling.min, loss_scale), max(scaling.max, loss_scale)
-        options.loss_scale = scaling
         options.updates = dict(updates or {})
         options.groups = [_group(names, settings) for names, settings in groups]
-
-        settings = _steep.OptimizerOptions()
-        settings.kind, settings.lr, settings.weight_decay = optimizer, lr, weight_decay
-        settings.momentum, settings.dampening, settings.nesterov = momentum, dampening, nesterov
-        settings.beta1, settings.beta2 = betas
-        settings.epsilon, settings.bias_correction = eps, bias_correction
-        settings.maximize, settings.amsgrad, settings.centered = maximize, amsgrad, centered
-        settings.decoupled_weight_decay = decoupled_weight_decay
-        settings.momentum_decay, settings.lr_decay = momentum_decay, lr_decay
-        settings.initial_accumulator_value = initial_accumulator_value
-        settings.rho, settings.alpha = rho, alpha
-        settings.attributes = dict(attributes or {})
-        options.optimizer = settings
-
-        plan = _steep.ScheduleOptions()
-        plan.kind, plan.warmup_steps, plan.total_steps = schedule, warmup_steps, total_steps
-        plan.min_lr_ratio = min_lr_ratio
-        options.schedule = plan
+        options.optimizer.attributes = dict(attributes or {})
         source = source_of(model)
         if weights:
             super().__init__(source, options, dict(weights))
@@ -222,6 +197,35 @@ class TrainingSession(_steep.TrainingSession):
         if self.checkpoint_note:
             log.warning("%s", self.checkpoint_note)
         return user
+
+    def dump(self, *arrays: object, html: StrPath | None = None, passes: bool = False) -> str:
+        """Return the text of the step's graph; with arrays, of the step compiled for such.
+
+        Args:
+            arrays: as ``step`` is fed; their values are not looked at.
+            html: file to which the compiled step is written as a page, its memory as a picture.
+            passes: return the graph before the first pass and after each that changed it.
+
+        Raises:
+            DataError: ``html`` or ``passes`` without arrays.
+            ShapeError: they do not fit.
+            IoError: the page cannot be written.
+        """
+        if not arrays and (html is not None or passes):
+            raise DataError(
+                "Nothing is compiled before the extents of inputs are known.",
+                expected="arrays as step() is fed",
+                received="none",
+            )
+        return dumped(lambda form: self.dump_as(form, *arrays), html, passes)
+
+    def profile(self, path: StrPath) -> contextlib.AbstractContextManager[None]:
+        """Within, record every kernel; write a trace for ui.perfetto.dev. Raises IoError.
+
+        >>> with session.profile("step.json"):
+        ...     session.step(x, y)
+        """
+        return profiled(self.start_profile, self.write_profile, path)
 
     def _first_step(
         self, *arrays: object, accumulate: bool = False, **named: object
@@ -270,6 +274,20 @@ def check(
     if limits is not None:
         options.limits = limits
     return _steep.check(source_of(model), options)
+
+
+def _options_of(given: Mapping[str, Any]) -> _steep.TrainingOptions:
+    """Return options with the keywords that are in the table of options; see option_rows.h."""
+    beta1, beta2 = given["betas"]
+    values = {**given, "beta1": beta1, "beta2": beta2, "epsilon": given["eps"]}
+    options = _steep.TrainingOptions()
+    for part, field, keyword, _, _ in _steep.option_rows():
+        if keyword not in values:
+            continue
+        value = values[keyword]
+        owner = getattr(options, part) if part else options
+        setattr(owner, field, list(value) if isinstance(getattr(owner, field), list) else value)
+    return options
 
 
 def _group(

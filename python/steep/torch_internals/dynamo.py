@@ -76,6 +76,7 @@ from torch._dynamo.variables.dicts import SideEffectsProxyDict
 from torch._dynamo.variables.functions import CollectiveFunctionRewriteVariable
 from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable
 from torch._dynamo.variables.lazy import LazySymNodeFormatString
+from torch._dynamo.variables.tensor import NumpyNdarrayVariable
 from torch._guards import Guard, GuardSource, Source
 from torch._higher_order_ops.register_hook import register_hook_op
 
@@ -107,6 +108,7 @@ __all__ = [
     "LambdaVariable",
     "LazySymNodeFormatString",
     "ModIndex",
+    "NumpyNdarrayVariable",
     "NumpyVariable",
     "OutputGraph",
     "RandomVariable",

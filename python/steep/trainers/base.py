@@ -26,6 +26,7 @@ from steep import _steep
 from steep.dynamo.report import ExportReport, Report
 from steep.errors import DataError, ModelError, ShapeError
 from steep.export.module_to_onnx import export
+from steep.inside import StrPath
 from steep.lowering.ops.index_bounds import errors_of_pytorch
 from steep.module.ort_module import innermost
 from steep.onnx_graph.initializers import with_states
@@ -51,11 +52,6 @@ Groups = Sequence[tuple[Sequence[str], Mapping[str, float] | _steep.OptimizerOpt
 _SEED_MASK = 2**63 - 1
 _REBUILT_IN_A_ROW = 3  # steps before each of which what is compiled in was another
 _CONVERTED = {(torch.float64, torch.float32), (torch.int32, torch.int64)}  # data, as sessions do
-# of a trainer that go to its session as they are
-SESSION_OPTIONS = (
-    *("clip_norm", "check_finite", "precision", "loss_scale", "loss_scale_window"),
-    *("master_weights", "stochastic_rounding", "providers"),
-)
 
 
 class _Compiled(Exception):
@@ -116,6 +112,7 @@ class Trainer:
         predictions: bool = True,
     ) -> None:
         require_alone("trainer")
+        _steep.check_passes(settings.get("disabled_passes", ()))
         self.model = model
         self._net = WithLoss(model, criterion, predictions)
         self._settings = dict(settings)
@@ -247,6 +244,7 @@ class Trainer:
                     whole=True,
                     otherwise="ORTModule",
                     providers=choices_of(self._settings.get("providers")),
+                    disabled_passes=self._settings.get("disabled_passes", ()),
                 )
                 self._evaluated = net, captured
             net, captured = self._evaluated
@@ -257,9 +255,29 @@ class Trainer:
         """Return what a step takes, with inputs of the extents that it was compiled for."""
         return self.session.plan(*_zeros(self._roles.types))
 
-    def dump(self) -> str:
-        """Return the text of a step's graph and plan, for these extents."""
-        return self.session.dump(*_zeros(self._roles.types))
+    def dump(self, *, html: StrPath | None = None, passes: bool = False) -> str:
+        """Return the text of a step's graph and plan, for these extents.
+
+        Args:
+            html: file to which it is written as a page, with its memory as a picture.
+            passes: return the graph before the first pass and after each that changed it.
+
+        Raises:
+            ModelError: nothing is compiled yet.
+            IoError: the page cannot be written.
+        """
+        return self.session.dump(*_zeros(self._roles.types), html=html, passes=passes)
+
+    def profile(self, path: StrPath) -> contextlib.AbstractContextManager[None]:
+        """Within, record every kernel of steps; write a trace for ui.perfetto.dev.
+
+        A step that compiles anew within has another session, which is not recorded.
+
+        Raises:
+            ModelError: nothing is compiled yet.
+            IoError: the trace cannot be written.
+        """
+        return self.session.profile(path)
 
     def report(self) -> Report:
         """Return what became of the model so far: its graphs, and why there are several."""

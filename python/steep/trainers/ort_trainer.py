@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from steep.errors import DataError, ModelError
-from steep.trainers.base import SESSION_OPTIONS, Trainer
+from steep.providers import Providers
+from steep.trainers.base import Trainer
 
 
 @dataclasses.dataclass
@@ -60,6 +61,8 @@ class ORTTrainer(Trainer):
         learning_rate_description: the learning rate is ``train_step``'s last argument.
         device: CPU.
         use_mixed_precision: matrix products in bfloat16, as ``precision="bf16"``.
+        clip_norm, predictions, precision, loss_scale, loss_scale_window, seed, check_finite,
+        master_weights, stochastic_rounding, disabled_passes, providers: as for ``steep.trainer``.
         _opset_version: ONNX opset of ``save_as_onnx``; at least 18.
     """
 
@@ -75,7 +78,17 @@ class ORTTrainer(Trainer):
         *,
         use_mixed_precision: bool = False,
         _opset_version: int | None = None,
-        **options: Any,
+        clip_norm: float = 0.0,
+        predictions: bool = True,
+        precision: str | None = None,
+        loss_scale: float = 2.0**16,
+        loss_scale_window: int = 2000,
+        seed: int | None = None,
+        check_finite: bool = False,
+        master_weights: bool = True,
+        stochastic_rounding: bool = False,
+        disabled_passes: Sequence[str] = (),
+        providers: Providers | None = None,
     ) -> None:
         if training_optimizer_name not in _OPTIMIZERS:
             raise ModelError(
@@ -94,12 +107,22 @@ class ORTTrainer(Trainer):
         self._attributes = map_optimizer_attributes
         settings: dict[str, Any] = dict(_OPTIMIZERS[training_optimizer_name])
         settings |= _attribute_settings(self._for_parameter(""))
-        more: dict[str, Any] = {k: options.pop(k) for k in SESSION_OPTIONS if k in options}
-        if use_mixed_precision:
-            more.setdefault("precision", "bf16")
+        if precision is None:
+            precision = "bf16" if use_mixed_precision else "fp32"
+        settings |= {
+            "clip_norm": clip_norm,
+            "precision": precision,
+            "loss_scale": loss_scale,
+            "loss_scale_window": loss_scale_window,
+            "check_finite": check_finite,
+            "master_weights": master_weights,
+            "stochastic_rounding": stochastic_rounding,
+            "disabled_passes": disabled_passes,
+            "providers": providers,
+        }
         # Older opsets lack operators that the exporter now writes.
         opset = max(_opset_version, 18) if _opset_version is not None else None
-        super().__init__(model, loss_fn, {**settings, **more}, opset=opset, **options)
+        super().__init__(model, loss_fn, settings, seed=seed, opset=opset, predictions=predictions)
 
     def train_step(self, *inputs: torch.Tensor) -> Any:
         """One step: the described inputs, then the learning rate. Returns the described outputs."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from steep import _steep
 from steep.errors import ModelError
+from steep.providers import Providers
 from steep.session.training import TrainingSession
 from steep.trainers.base import (
     LOSS_SCALE,
     OPTIMIZER,
-    SESSION_OPTIONS,
     STEP,
     Groups,
     Trainer,
@@ -125,14 +125,23 @@ class _OptimTrainer(Trainer):
         model: torch.nn.Module,
         criterion: Callable[..., Any] | None,
         optimizer: torch.optim.Optimizer,
-        **options: Any,
+        settings: Mapping[str, Any],
+        *,
+        seed: int | None,
+        opset: int | None,
+        predictions: bool,
     ) -> None:
         self._optimizer = optimizer
         self._state: SharedState | None = None
         self._updates = read_updates(optimizer)
-        settings: dict[str, Any] = {k: options.pop(k) for k in SESSION_OPTIONS if k in options}
-        settings.update(self._updates[0].of_session())
-        super().__init__(model, criterion, settings, **options)
+        super().__init__(
+            model,
+            criterion,
+            {**settings, **self._updates[0].of_session()},
+            seed=seed,
+            opset=opset,
+            predictions=predictions,
+        )
         self._check_groups()
 
     def _check_groups(self) -> None:
@@ -243,7 +252,19 @@ def trainer(
     model: torch.nn.Module,
     criterion: Callable[[Any, torch.Tensor], torch.Tensor] | None,
     optimizer: torch.optim.Optimizer,
-    **options: Any,
+    *,
+    clip_norm: float = 0.0,
+    predictions: bool = True,
+    precision: str = "fp32",
+    loss_scale: float = 2.0**16,
+    loss_scale_window: int = 2000,
+    seed: int | None = None,
+    check_finite: bool = False,
+    master_weights: bool = True,
+    stochastic_rounding: bool = False,
+    disabled_passes: Sequence[str] = (),
+    providers: Providers | None = None,
+    opset: int | None = None,
 ) -> Trainer:
     """Compile a PyTorch model's whole step: forward, loss, backward and update.
 
@@ -261,12 +282,15 @@ def trainer(
             anew.
             It is not stepped itself. Its ``state`` has the moments, the very tensors that steps
             write, so that its ``state_dict`` is whole; what is loaded into it counts.
-        options: ``clip_norm`` (bound of the gradients' global norm), ``predictions=False`` (return
-            the loss alone), ``precision="bf16"`` or ``"fp16"`` (matrix products in 16 bits, weights
-            in float32), ``loss_scale`` and ``loss_scale_window`` (with "fp16"),
-            ``seed`` (of dropout), ``check_finite``, ``master_weights`` and ``stochastic_rounding``
-            (of parameters of 16 bits, as for ``TrainingSession``), ``providers`` (where steps run,
-            as for ``InferenceSession``); ``opset`` of ``save_as_onnx``.
+        clip_norm: bound of the gradients' global norm; 0 for none.
+        predictions: steps return the model's result beside the loss.
+        precision: "fp32", or "bf16" or "fp16": matrix products in 16 bits, weights in float32.
+        loss_scale, loss_scale_window: with "fp16", as for ``TrainingSession``.
+        seed: of dropout; by default PyTorch's.
+        check_finite, master_weights, stochastic_rounding, disabled_passes: as for
+            ``TrainingSession``.
+        providers: where steps run, as for ``InferenceSession``.
+        opset: of the files of ``save_as_onnx``.
 
     PyTorch's tracer, Dynamo, captures model and criterion as one graph, and again when a condition
     of it no longer holds: an attribute, a global, a hook, a mode, types. Parameters that the
@@ -282,4 +306,17 @@ def trainer(
         ProviderError: a launcher (torchrun, mpirun, srun) or a process group of PyTorch has several
             processes, of which each would train alone; ``STEEP_ALONE=1`` says that this is meant.
     """
-    return _OptimTrainer(model, criterion, optimizer, **options)
+    settings = {
+        "clip_norm": clip_norm,
+        "precision": precision,
+        "loss_scale": loss_scale,
+        "loss_scale_window": loss_scale_window,
+        "check_finite": check_finite,
+        "master_weights": master_weights,
+        "stochastic_rounding": stochastic_rounding,
+        "disabled_passes": disabled_passes,
+        "providers": providers,
+    }
+    return _OptimTrainer(
+        model, criterion, optimizer, settings, seed=seed, opset=opset, predictions=predictions
+    )

@@ -17,7 +17,7 @@ from patterns import assert_same  # noqa: E402
 from torch import nn  # noqa: E402
 
 from steep import ModelError, ORTModule  # noqa: E402
-from steep.dynamo import backend, recompiles  # noqa: E402
+from steep.dynamo import captured_module, recompiles  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -178,7 +178,7 @@ def test_threads_capture_one_after_the_other(monkeypatch):
         yield
         inside.pop()
 
-    monkeypatch.setattr(backend, "kept_whole", kept_whole)
+    monkeypatch.setattr(captured_module, "kept_whole", kept_whole)
     nets = [ORTModule(Fn(lambda m, x: torch.tanh(m.layer(x)))) for _ in range(4)]
     x = torch.randn(3, WIDTH)
     with ThreadPoolExecutor(4) as pool:
@@ -204,4 +204,4 @@ def test_numbers_of_a_list_may_change():
     for value in (0.5, 1.5, -2.5, 7.0):
         module.shift = net.module.shift = value
         torch.testing.assert_close(net(x), module(x))
-    assert len(net.export_reports) == 2
+    assert len(net.report().graphs) == 2

@@ -210,7 +210,7 @@ def test_a_decision_about_an_argument_is_taken_at_each_call():
         mask = torch.ones(3, 1)
         mask[turn % 2] = turn % 2
         compare(torch_net, net, torch.randn(3, 4), mask)
-    assert len(net.export_reports) == 2
+    assert len(net.report().graphs) == 2
 
 
 @pytest.mark.parametrize("norm", [torch.nn.BatchNorm1d, torch.nn.BatchNorm2d])
@@ -300,7 +300,7 @@ def test_shape_propagation_computes_nothing():
     with FakeTensorMode(allow_non_fake_inputs=True):
         y = net(torch.empty(2, 4))
     assert isinstance(y, FakeTensor) and y.shape == (2, 5)
-    assert not net.export_reports
+    assert not net.report().graphs
 
 
 def test_shape_propagation_through_the_backend():

@@ -139,7 +139,7 @@ def test_a_module_in_threads():
         for a, b in zip(found, gradients(module, i), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
     # by rank, by whether x wants a gradient, of any extents and of those that a thread met first
-    assert len(model.export_reports) <= 12
+    assert len(model.report().graphs) <= 12
 
 
 def test_backward_refuses_the_run_of_another_program():

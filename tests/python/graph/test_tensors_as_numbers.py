@@ -69,6 +69,6 @@ def test_backend(name):
 def test_the_layer_stays_in_the_engine(name):
     net = steep.ORTModule(Fn(lambda m, x, t: FUNCTIONS[name](m.layer(x), t)))
     net(torch.randn(6, WIDTH), torch.tensor(1))
-    (graph,) = net.export_reports
+    (graph,) = net.report().graphs
     assert graph.operators
     assert graph.in_torch

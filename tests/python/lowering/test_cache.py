@@ -51,7 +51,7 @@ def run(module, x=None, **options):
 
 
 def hit(module, x=None, **options):
-    return run(module, x, **options).export_report.cached
+    return run(module, x, **options).report().graphs[-1].cached
 
 
 # --- hits and misses ------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ PROCESS = """
     layers = torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Linear(8, 3)
     net = ORTModule(torch.nn.Sequential(*layers))
     net(torch.randn(4, 6)).sum().backward()
-    print(net.export_report.cached, float(net.module[0].weight.grad.sum()))
+    print(net.report().graphs[-1].cached, float(net.module[0].weight.grad.sum()))
 """
 
 

@@ -75,7 +75,7 @@ def test_what_is_written_without_gradients_is_left_to_pytorch(name):
             [None if t is None else t.detach() for t in found],
             [None if t is None else t.detach() for t in expected],
         )
-    assert any(r.operators for r in net.export_reports)
+    assert any(r.operators for r in net.report().graphs)
 
 
 def test_the_mode_of_gradients_is_as_before_where_pytorchs_part_raises():

@@ -456,7 +456,7 @@ def test_the_cache_tells_a_detached_module_from_another(monkeypatch, tmp_path):
             net(x).sum().backward()
             module(x).sum().backward()
             assert_same_gradients(module, net)
-            assert net.export_report.cached == cached
+            assert net.report().graphs[-1].cached == cached
 
 
 def test_trainers_smooth_labels():

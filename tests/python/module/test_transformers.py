@@ -130,7 +130,7 @@ def test_transformers(make, size, steps):
     expected, result = (m(input_ids=ids, labels=labels) for m in (torch_net, net))
     torch.testing.assert_close(result.logits, expected.logits, rtol=1e-3, atol=1e-3)
     net(input_ids=batches[0][0][:3, :11])
-    assert len(net.export_reports) <= 3 and net.report().whole
+    assert len(net.report().graphs) <= 3 and net.report().whole
 
 
 @pytest.mark.parametrize("make", [bert, gpt2, t5])

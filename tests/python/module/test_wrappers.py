@@ -371,7 +371,7 @@ def test_fifty_wraps_leave_nothing_behind(tmp_path, monkeypatch):
         model = ORTModule(nn.Sequential(nn.Linear(2048, 2048), nn.Tanh()))  # 16 MiB
         model(torch.ones(1, 2048)).sum().backward()
         kept.extend(map(weakref.ref, (model, model.module, *pieces(model))))
-        kept.append(weakref.ref(model.export_report.arithmetic))
+        kept.append(weakref.ref(model.report().graphs[-1].arithmetic))
 
     for count in range(50):
         wrap()

@@ -100,7 +100,7 @@ class ORTModule(ours.ORTModule):
             with ours._counting:
                 self.__dict__["fallback_calls"] += 1
             return self._module(*args, **kwargs)
-        before = len(self.export_reports)
+        before = len(self._reports)
         rewrite = Rewrite(optimizers_of(type(self._module).__name__))
         try:
             with rewriting(rewrite):
@@ -112,7 +112,7 @@ class ORTModule(ours.ORTModule):
             self.__dict__["_gave_up"] = not self._retry
             return self._run_in_torch(e, args, kwargs)
         self._raise_of(rewrite)
-        if len(self.export_reports) > before:
+        if len(self._reports) > before:
             self._say_and_write()
         return result
 

@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._dynamo import config
-from torch._dynamo.variables.misc import NumpyVariable
-from torch._dynamo.variables.tensor import NumpyNdarrayVariable, TensorVariable
 
 from steep.patching.substitution import Substitution, substituted
+from steep.torch_internals.dynamo import (
+    NumpyNdarrayVariable,
+    NumpyVariable,
+    TensorVariable,
+    config,
+)
 
 METHOD_NUMPY = Substitution(
     TensorVariable,

@@ -104,7 +104,7 @@ def test_a_policy_says_which_failures(monkeypatch):
     monkeypatch.setenv("ORTMODULE_FALLBACK_POLICY", "FALLBACK_FORCE_TORCH_FORWARD")
     forced = ORTModule(net())
     forced(torch.randn(3, 4))
-    assert forced.fallback_calls == 1 and not forced.export_reports
+    assert forced.fallback_calls == 1 and not forced.report().graphs
     monkeypatch.setenv("ORTMODULE_FALLBACK_POLICY", "FALLBACK_SOMETIMES")
     with pytest.raises(steep.DataError, match="FALLBACK_SOMETIMES"):
         ORTModule(net())

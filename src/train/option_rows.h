@@ -1,0 +1,315 @@
+// The table of the options of training: one row for each field of the structs in steep/steep.h that
+// users set by name. The Python module's attributes, the keys in C, the flags of `steep train` with
+// their help, and docs/options.md come from these rows; the types and the defaults are the
+// structs'. tests/python/program/test_options.py compares what is written by hand, Python's
+// signatures among them, and finds a field without a row.
+//
+// To add an option, give the struct a field and this table a row.
+#pragma once
+
+#include <limits>
+#include <string_view>
+
+#include "steep/steep.h"
+
+namespace steep {
+
+struct OptionRow {
+  std::string_view field;      ///< of the struct, and of its class in Python
+  std::string_view key;        ///< in C, and as keyword in Python
+  std::string_view flag = "";  ///< of the program; "": it has none
+  std::string_view help = "";
+  /// Bounds of what the program takes for a number.
+  double low = std::numeric_limits<double>::lowest();
+  double high = std::numeric_limits<double>::max();
+  std::string_view choices = "";  ///< "a,b,c", where the program takes these alone
+  bool says_default = true;       ///< in the program's help; not where `help` does
+};
+
+/// Calls visit(row, member) for each; `member` is a pointer to a field of OptimizerOptions.
+template <typename Visit>
+void visit_optimizer_options(Visit&& visit) {
+  using O = OptimizerOptions;
+  visit(OptionRow{.field = "kind",
+                  .key = "optimizer",
+                  .help = "How weights are updated: a built-in optimizer, or a registered one"},
+        &O::kind);
+  visit(OptionRow{.field = "lr", .key = "lr", .flag = "--lr", .help = "Learning rate", .low = 0},
+        &O::lr);
+  visit(OptionRow{.field = "weight_decay",
+                  .key = "weight_decay",
+                  .flag = "--weight-decay",
+                  .help = "Weight decay",
+                  .low = 0},
+        &O::weight_decay);
+  visit(OptionRow{.field = "momentum",
+                  .key = "momentum",
+                  .flag = "--momentum",
+                  .help = "Momentum (sgd, rmsprop)",
+                  .low = 0},
+        &O::momentum);
+  visit(OptionRow{.field = "dampening",
+                  .key = "dampening",
+                  .flag = "--dampening",
+                  .help = "Dampening (sgd)"},
+        &O::dampening);
+  visit(OptionRow{.field = "nesterov",
+                  .key = "nesterov",
+                  .flag = "--nesterov",
+                  .help = "Nesterov's momentum (sgd)"},
+        &O::nesterov);
+  visit(OptionRow{.field = "beta1",
+                  .key = "beta1",
+                  .flag = "--beta1",
+                  .help = "Decay of the first moment",
+                  .low = 0,
+                  .high = 1},
+        &O::beta1);
+  visit(OptionRow{.field = "beta2",
+                  .key = "beta2",
+                  .flag = "--beta2",
+                  .help = "Decay of the second moment",
+                  .low = 0,
+                  .high = 1},
+        &O::beta2);
+  visit(OptionRow{.field = "epsilon",
+                  .key = "epsilon",
+                  .flag = "--epsilon",
+                  .help = "Added to the denominator (default: 1e-8; adagrad 1e-10, adadelta 1e-6)",
+                  .low = 0},
+        &O::epsilon);
+  visit(OptionRow{.field = "momentum_decay",
+                  .key = "momentum_decay",
+                  .flag = "--momentum-decay",
+                  .help = "Of the momentum (nadam)",
+                  .low = 0},
+        &O::momentum_decay);
+  visit(OptionRow{.field = "lr_decay",
+                  .key = "lr_decay",
+                  .flag = "--lr-decay",
+                  .help = "Of the learning rate (adagrad)",
+                  .low = 0},
+        &O::lr_decay);
+  visit(OptionRow{.field = "initial_accumulator_value",
+                  .key = "initial_accumulator_value",
+                  .flag = "--initial-accumulator",
+                  .help = "Where sums of squares begin (adagrad)",
+                  .low = 0},
+        &O::initial_accumulator_value);
+  visit(OptionRow{.field = "rho",
+                  .key = "rho",
+                  .flag = "--rho",
+                  .help = "Decay of the averages (adadelta)",
+                  .low = 0,
+                  .high = 1},
+        &O::rho);
+  visit(OptionRow{.field = "alpha",
+                  .key = "alpha",
+                  .flag = "--alpha",
+                  .help = "Decay of the average of squares (rmsprop)",
+                  .low = 0},
+        &O::alpha);
+  visit(OptionRow{.field = "centered",
+                  .key = "centered",
+                  .flag = "--centered",
+                  .help = "Divide by the variance (rmsprop)"},
+        &O::centered);
+  visit(OptionRow{.field = "amsgrad",
+                  .key = "amsgrad",
+                  .flag = "--amsgrad",
+                  .help = "Divide by the greatest second moment so far (adam, adamw)"},
+        &O::amsgrad);
+  visit(OptionRow{.field = "decoupled_weight_decay",
+                  .key = "decoupled_weight_decay",
+                  .flag = "--decoupled-weight-decay",
+                  .help = "Shrink weights, not gradients (adam, nadam, radam)"},
+        &O::decoupled_weight_decay);
+  visit(OptionRow{.field = "bias_correction",
+                  .key = "bias_correction",
+                  .help = "Correct moments for their beginning at zero (adam, adamw, lamb)"},
+        &O::bias_correction);
+  visit(OptionRow{.field = "maximize", .key = "maximize", .flag = "--maximize", .help = "Go up"},
+        &O::maximize);
+}
+
+/// The same for ScheduleOptions.
+template <typename Visit>
+void visit_schedule_options(Visit&& visit) {
+  using O = ScheduleOptions;
+  visit(OptionRow{.field = "kind",
+                  .key = "schedule",
+                  .flag = "--schedule",
+                  .help = "constant, linear or cosine",
+                  .choices = "constant,linear,cosine"},
+        &O::kind);
+  visit(OptionRow{.field = "warmup_steps",
+                  .key = "warmup_steps",
+                  .flag = "--warmup-steps",
+                  .help = "Steps of linear warm-up",
+                  .low = 0,
+                  .says_default = false},
+        &O::warmup_steps);
+  visit(OptionRow{.field = "total_steps",
+                  .key = "total_steps",
+                  .flag = "--total-steps",
+                  .help = "Length of the schedule (default: the run)",
+                  .low = 1,
+                  .says_default = false},
+        &O::total_steps);
+  visit(OptionRow{.field = "min_lr_ratio",
+                  .key = "min_lr_ratio",
+                  .flag = "--min-lr-ratio",
+                  .help = "Final learning rate / --lr",
+                  .low = 0,
+                  .high = 1,
+                  .says_default = false},
+        &O::min_lr_ratio);
+}
+
+/// The same for LossScaleOptions.
+template <typename Visit>
+void visit_loss_scale_options(Visit&& visit) {
+  using O = LossScaleOptions;
+  visit(OptionRow{.field = "initial",
+                  .key = "loss_scale",
+                  .flag = "--loss-scale",
+                  .help = "Initial loss scale (fp16)",
+                  .low = 1,
+                  .high = O{}.max},
+        &O::initial);
+  visit(OptionRow{.field = "growth_interval",
+                  .key = "loss_scale_window",
+                  .flag = "--loss-scale-window",
+                  .help = "Double the loss scale after so many steps without overflow (fp16)",
+                  .low = 0},
+        &O::growth_interval);
+  visit(OptionRow{.field = "min",
+                  .key = "loss_scale_min",
+                  .help = "At this loss scale an overflow is an error (fp16)"},
+        &O::min);
+  visit(
+      OptionRow{
+          .field = "max", .key = "loss_scale_max", .help = "The loss scale goes no higher (fp16)"},
+      &O::max);
+}
+
+/// The same for those fields of TrainingOptions that say what is trained.
+template <typename Visit>
+void visit_model_options(Visit&& visit) {
+  using O = TrainingOptions;
+  visit(OptionRow{.field = "loss",
+                  .key = "loss",
+                  .flag = "--loss",
+                  .help = "mse, softmax_cross_entropy or binary_cross_entropy_with_logits;\n"
+                          "without it the loss is an output of the model",
+                  .says_default = false},
+        &O::loss);
+  visit(OptionRow{.field = "output",
+                  .key = "output",
+                  .flag = "--output",
+                  .help = "Output, or float value within, that is the loss or that the loss reads "
+                          "(default: the only\noutput, or 'loss')",
+                  .says_default = false},
+        &O::output);
+  visit(
+      OptionRow{
+          .field = "label", .key = "label", .flag = "--label", .help = "Name of the label input"},
+      &O::label);
+  visit(OptionRow{.field = "ignore_index",
+                  .key = "ignore_index",
+                  .flag = "--ignore-index",
+                  .help = "Label that softmax_cross_entropy skips"},
+        &O::ignore_index);
+  visit(OptionRow{.field = "trainable",
+                  .key = "trainable",
+                  .flag = "--train",
+                  .help = "Initializers to train (default: all that act as weights)"},
+        &O::trainable);
+  visit(OptionRow{.field = "frozen",
+                  .key = "frozen",
+                  .flag = "--freeze",
+                  .help = "Initializers to leave alone"},
+        &O::frozen);
+}
+
+/// The same for those that say how a step is made and run.
+template <typename Visit>
+void visit_step_options(Visit&& visit) {
+  using O = TrainingOptions;
+  visit(OptionRow{.field = "clip_norm",
+                  .key = "clip_norm",
+                  .flag = "--clip-norm",
+                  .help = "Bound on the gradients' global norm",
+                  .low = 0,
+                  .says_default = false},
+        &O::clip_norm);
+  visit(OptionRow{.field = "grad_norm",
+                  .key = "grad_norm",
+                  .flag = "--grad-norm",
+                  .help = "Record the gradients' global norm"},
+        &O::grad_norm);
+  visit(OptionRow{.field = "step_outputs",
+                  .key = "step_outputs",
+                  .help = "Outputs that a step returns beside the loss"},
+        &O::step_outputs);
+  visit(OptionRow{.field = "precision",
+                  .key = "precision",
+                  .flag = "--precision",
+                  .help = "fp32, or bf16 or fp16: matrix products in 16 bits, weights in float32",
+                  .choices = "fp32,bf16,fp16"},
+        &O::precision);
+  visit(OptionRow{.field = "seed",
+                  .key = "seed",
+                  .flag = "--seed",
+                  .help = "Of shuffling and dropout",
+                  .low = 0},
+        &O::seed);
+  visit(OptionRow{.field = "check_finite",
+                  .key = "check_finite",
+                  .flag = "--check-finite",
+                  .help = "Stop before a step with NaN or infinite gradients, and after one that "
+                          "leaves such weights; without it at such a loss only"},
+        &O::check_finite);
+  visit(OptionRow{.field = "master_weights",
+                  .key = "master_weights",
+                  .flag = "!--no-master-weights",
+                  .help = "Train weights of float16 and bfloat16 without a float32 copy: small "
+                          "updates are lost"},
+        &O::master_weights);
+  visit(OptionRow{.field = "stochastic_rounding",
+                  .key = "stochastic_rounding",
+                  .flag = "--stochastic-rounding",
+                  .help = "With --no-master-weights: round bfloat16 weights at random, to keep "
+                          "small updates on average"},
+        &O::stochastic_rounding);
+  visit(
+      OptionRow{.field = "bound_to_graph",
+                .key = "bound_to_graph",
+                .help = "A checkpoint is for a model of these operators; else of these parameters"},
+      &O::bound_to_graph);
+  visit(OptionRow{.field = "disabled_passes",
+                  .key = "disabled_passes",
+                  .flag = "--disable-pass",
+                  .help = "Leave out a rewrite of the graph; may be given several times, or with "
+                          "commas"},
+        &O::disabled_passes);
+}
+
+/// Calls visit(row, field) with every field of `options`, those of its parts too.
+template <typename Visit>
+void visit_fields(OptimizerOptions& o, Visit&& visit) {
+  visit_optimizer_options([&](const OptionRow& row, auto member) { visit(row, o.*member); });
+}
+template <typename Visit>
+void visit_fields(TrainingOptions& o, Visit&& visit) {
+  const auto own = [&](const OptionRow& row, auto member) { visit(row, o.*member); };
+  visit_model_options(own);
+  visit_fields(o.optimizer, visit);
+  visit_schedule_options(
+      [&](const OptionRow& row, auto member) { visit(row, o.schedule.*member); });
+  visit_loss_scale_options(
+      [&](const OptionRow& row, auto member) { visit(row, o.loss_scale.*member); });
+  visit_step_options(own);
+}
+
+}  // namespace steep
