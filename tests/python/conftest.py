@@ -17,6 +17,8 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the full-size models too")
+    rewrite = "write what tests/golden is to hold (test_golden_plans.py)"
+    parser.addoption("--rewrite-golden", action="store_true", help=rewrite)
 
 
 def pytest_configure(config):
