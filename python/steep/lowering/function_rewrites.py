@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -249,6 +250,71 @@ def _stack(tensors: Any, dim: int = 0, **options: Any) -> torch.Tensor:
     return torch.stack([t.to(kind) for t in tensors], dim, **options)
 
 
+def _einsum(equation: Any, *operands: Any) -> torch.Tensor:
+    """``torch.einsum``: of one tensor of which it sums nothing it is a view."""
+    listed = len(operands) == 1 and isinstance(operands[0], (list, tuple))
+    x, *others = operands[0] if listed else operands
+    if not isinstance(equation, str) and len(operands) in (1, 2):  # tensor, axes, axes kept
+        view = _reordered(equation, *(["..." if i is ... else i for i in a] for a in operands))
+    elif isinstance(equation, str) and not others:
+        left, arrow, right = equation.replace(" ", "").partition("->")
+        view = _reordered(
+            x, *(re.findall(r"\.\.\.|.", s) for s in (left, right)[: 1 + bool(arrow)])
+        )
+    else:
+        view = None
+    return _of_one_width(torch.einsum)(equation, *operands) if view is None else view
+
+
+def _reordered(x: torch.Tensor, axes: list[Any], kept: list[Any] | None = None) -> Any:
+    """Return the view of ``x`` that has the axes ``kept``; None if some are to be summed."""
+    if "..." in axes:
+        at = axes.index("...")
+        rest = [("...", i) for i in range(x.dim() - len(axes) + 1)]
+        axes = [*axes[:at], *rest, *axes[at + 1 :]]
+    else:
+        rest = []
+    if kept is None:
+        kept = ["...", *sorted(a for a in axes if a not in rest and axes.count(a) == 1)]
+    if "..." in kept:
+        at = kept.index("...")
+        kept = [*kept[:at], *rest, *kept[at + 1 :]]
+    if set(kept) != set(axes):
+        return None
+    for label in kept:
+        while axes.count(label) > 1:
+            first = axes.index(label)
+            second = axes.index(label, first + 1)
+            x = x.diagonal(0, first, second)
+            axes = [*axes[:first], *axes[first + 1 : second], *axes[second + 1 :], label]
+    return x.permute([axes.index(label) for label in kept])
+
+
+def _meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[torch.Tensor, ...]:
+    """``torch.meshgrid``, whose results are views."""
+    if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
+        tensors = tuple(tensors[0])
+    order = list(range(len(tensors)))
+    if indexing == "xy" and len(tensors) > 1:
+        order[:2] = 1, 0
+    shape = [tensors[i].numel() for i in order]
+    return tuple(
+        t.view([-1 if i == order[at] else 1 for i in range(len(shape))]).expand(shape)
+        for at, t in enumerate(tensors)
+    )
+
+
+def _channel_shuffle(input: torch.Tensor, groups: int) -> torch.Tensor:
+    """``F.channel_shuffle``, which copies what it leaves in order."""
+    return input.clone() if groups == 1 else torch.channel_shuffle(input, groups)
+
+
+def _sum_to_size(self: torch.Tensor, *size: Any) -> torch.Tensor:
+    """``Tensor.sum_to_size``: of that size already it is the tensor itself."""
+    shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+    return self if tuple(shape) == tuple(self.shape) else self.sum_to_size(*size)
+
+
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """``F.one_hot``: an index that is out of range is an error of the engine."""
     if num_classes <= 0:  # as many as the largest says
@@ -388,6 +454,10 @@ RESTATED: dict[Any, Callable[..., Any]] = {
     torch.cross: _cross,
     torch.Tensor.cross: _cross,
     torch.stack: _stack,
+    torch.channel_shuffle: _channel_shuffle,
+    torch.einsum: _einsum,
+    torch.meshgrid: _meshgrid,
+    torch.Tensor.sum_to_size: _sum_to_size,
     F.dropout: _dropout,
     **{d: _dropping(d, trains=True) for d in (F.dropout1d, F.dropout2d, F.dropout3d)},
     **{d: _dropping(d, trains=False) for d in (F.alpha_dropout, F.feature_alpha_dropout)},

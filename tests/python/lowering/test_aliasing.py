@@ -113,12 +113,27 @@ THROUGH_A_VIEW = {
     "flatten": written(lambda y: y.flatten(), fill),
     "narrow": written(lambda y: y.narrow(0, 1, 4), fill),
     "expand": written(lambda y: y.expand(6, 8), fill),
+    "sum_to_size": written(lambda y: y.sum_to_size(6, 8), fill),
+    "einsum": written(lambda y: torch.einsum("ij->ji", y), fill),
+    "einsum, implicit": written(lambda y: torch.einsum("...ba", [y]), fill),
+    "einsum of lists": written(lambda y: torch.einsum(y, [0, ...], [..., 0]), fill),
+    "einsum, a diagonal": written(lambda y: torch.einsum("ii->i", y[:4, :4]), fill),
+    "einsum, a sum": written(lambda y: torch.einsum("ij->i", y), fill),
+    "meshgrid": written(lambda y: torch.meshgrid(y[0], indexing="xy")[0], fill),
+    "channel_shuffle": written(lambda y: F.channel_shuffle(y.view(6, 8, 1), 1), fill),
     "split": written(lambda y: y.tensor_split(2)[0], lambda v, x: v.mul_(x[:3])),
     "slice by mask": written(lambda y: y[:3], lambda v, x: v.__setitem__(x[:3] > 0, -1.0)),
     "slice by index": written(
         lambda y: y[1:], lambda v, x: v.index_put_((torch.tensor([0, 2]),), x[:2])
     ),
     "late slice": read_late(lambda y: y[1:3]),
+    "late meshgrid": lambda y, x: (
+        (
+            torch.meshgrid(y[0], x[0], x[1, :2], indexing="xy"),
+            y[0].mul_(2),
+        )[0][0]
+        * 3
+    ),
     "late sibling": lambda y, x: (y[1:3], y[1:3].zero_())[0] * x[:2],
 }
 

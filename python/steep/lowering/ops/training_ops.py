@@ -280,6 +280,7 @@ TRAINED: dict[Any, Any] = operators(
         "aten.conv3d.default": _convolution_of_volumes,
         "aten.copy.default": _copied,
         "aten.masked_select.default": _masked_select,
+        "aten.squeeze.dim": lambda self, dim: _squeezed(self, [dim] if self.shape else []),
         "aten.squeeze.dims": _squeezed,
     }
 )
