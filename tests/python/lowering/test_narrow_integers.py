@@ -1,5 +1,7 @@
 """Booleans and small integers: every function of them is PyTorch's, by value and dtype."""
 
+import math
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -115,3 +117,24 @@ def test_functions_of_integers(dtype):
             )
     left = [o for g in ours.report().graphs for o in g.in_torch]
     assert ours.report().graphs and not left, left
+
+
+NOT_HELD = (
+    *(math.nan, -math.inf, math.inf, -1e30, 1e30, -1.5, -0.5, -200.0, 255.0, 256.0, 300.0, -129.0),
+    *(40000.0, 70000.0, -(2.0**31), 2.0**31, -2147483904.0, 3e9, 2.0**63, -1e19),
+)
+
+
+class Cast(torch.nn.Module):
+    def forward(self, x):
+        written = torch.ones(len(x), dtype=torch.int16)
+        written[1:] = x[1:]
+        return [*(x.to(kind) * 1 for kind in DTYPES), x.long(), x.type(torch.int32), written]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_numbers_that_an_integer_does_not_hold_are_pytorchs(dtype):
+    x = torch.tensor(NOT_HELD, dtype=torch.float64).to(dtype)
+    for given in (x, x[:3], x.repeat(5)[:97]):
+        ours = ORTModule(Cast(), fallback=None)
+        torch.testing.assert_close(ours(given), Cast()(given), rtol=0, atol=0)

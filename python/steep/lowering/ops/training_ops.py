@@ -14,7 +14,7 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 )
 from onnxscript.function_libs.torch_lib.ops.nn import aten_col2im
 
-from steep.lowering.ops.elementwise import fixed
+from steep.lowering.ops.elementwise import cast, fixed
 from steep.lowering.ops.steep_nodes import with_gradient_of
 from steep.patching.torch_versions import operators
 
@@ -206,7 +206,7 @@ def _convolution_of_volumes(  # noqa: PLR0917, as ATen has it
 def _copied(self: Any, src: Any, non_blocking: bool = False) -> Any:
     """Return what one tensor becomes when another is written to it, which may have to grow."""
     same = self.shape is not None and self.shape == src.shape
-    copy = opset18.CastLike(src, self)
+    copy = opset18.CastLike(src, self) if self.dtype is None else cast(src, self.dtype)
     return copy if same else opset18.Expand(copy, opset18.Shape(self))
 
 
