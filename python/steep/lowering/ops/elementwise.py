@@ -21,6 +21,7 @@ from onnxscript.function_libs.torch_lib.ops.core import (
     aten_isfinite,
     aten_isinf,
     aten_linspace,
+    aten_pow_tensor_scalar,
     aten_trunc,
 )
 
@@ -247,6 +248,16 @@ def _expm1(self: Any) -> Any:
         opset18.Mul(slope, opset18.Add(opset18.Exp(near), one)),
         opset18.Sub(opset18.Exp(far), one),
     )
+
+
+def _power(self: Any, exponent: Any) -> Any:
+    """A power by a number: of ±0.5 it is a root, of which -∞ has none and -0 has one."""
+    if exponent == 0.5 and self.dtype is not None and self.dtype.is_floating_point():
+        return opset18.Sqrt(self)
+    power = aten_pow_tensor_scalar(self, exponent)
+    if exponent == -0.5 and self.dtype is not None and self.dtype.is_floating_point():
+        return with_gradient_of(fixed(opset18.Reciprocal(opset18.Sqrt(self))), power)
+    return power
 
 
 def _sinc(self: Any) -> Any:
@@ -588,6 +599,7 @@ AS_IN_TORCH: dict[Any, Any] = operators(
         "aten.isnan.default": _asked(opset18.IsNaN, is_nan),
         "aten.isinf.default": _asked(aten_isinf, is_nan),
         "aten.isfinite.default": _asked(aten_isfinite, lambda self: opset18.Equal(self, self)),
+        "aten.pow.Tensor_Scalar": _power,
         "aten.sinc.default": _sinc,
         "aten.special_sinc.default": _sinc,
         "aten.atan2.default": _atan2,

@@ -132,8 +132,9 @@ def test_a_matrix_that_is_not_positive():
     with torch.no_grad():
         net.matrix.copy_(torch.diag(torch.tensor([3.0, 4.0, 5.0])))
     net(torch.ones(2, 1, 1, dtype=torch.float64))
-    with pytest.raises(DataError, match=r"minor 1 of matrix \[1\]"):
-        net(torch.tensor([1.0, -1.0], dtype=torch.float64).view(2, 1, 1))
+    for kind in (DataError, LA.LinAlgError):
+        with pytest.raises(kind, match=r"minor 1 of matrix \[1\]"):
+            net(torch.tensor([1.0, -1.0], dtype=torch.float64).view(2, 1, 1))
 
 
 @each(GENERAL, "right", "vectors", "inv_ex", "slogdet", "logdet of a negative one")
@@ -145,5 +146,6 @@ def test_systems(name):
 def test_a_matrix_that_is_singular(function):
     net = ORTModule(Fn(lambda a, b: function(a * b)), fallback=None)
     net(torch.ones(SIZE, SIZE, dtype=torch.float64))
-    with pytest.raises(DataError, match="pivot 1 of the matrix is zero"):
-        net(torch.zeros(SIZE, SIZE, dtype=torch.float64))
+    for kind in (DataError, LA.LinAlgError):
+        with pytest.raises(kind, match="pivot 1 of the matrix is zero"):
+            net(torch.zeros(SIZE, SIZE, dtype=torch.float64))

@@ -45,6 +45,7 @@ OF_ONE = {
     "logsigmoid": F.logsigmoid,
     "softsign": F.softsign,
     "silu": F.silu,
+    "roots": lambda x: [x**0.5, x**-0.5, x.pow(-0.5), torch.pow(x, 0.5)],
     "abs": torch.abs,
     "logit": torch.logit,
     "logit, eps": lambda x: torch.logit(x, 0.1),
