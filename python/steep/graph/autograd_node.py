@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +26,7 @@ from steep._steep import (
 )
 from steep.errors import DataError, ModelError
 from steep.lowering.ops.index_bounds import errors_of_pytorch
-from steep.onnx_graph.gradient_reach import reached
+from steep.onnx_graph.gradient_reach import reached, results_of_results
 from steep.session.training import announce_precision
 from steep.torch_internals.autograd import graph_is_kept
 from steep.torch_internals.dispatch import TorchDispatchModeKey, dispatch_mode
@@ -130,10 +132,23 @@ class Call:
         self.is_differentiated_again = False  # create_graph=True: runs keep copies of their inputs
         self.last = threading.local()  # of each thread's last run: the seed
         self.constant_results = [not d for d in self.program.differentiable]
+        self.later_results = self._results_of_results()
         self.gradients = bool(wanted_inputs) and not all(self.constant_results)
         if self.gradients:  # a loop follows that allocates the same arrays at every step
             keep_freed_memory()
             return_freed_memory()  # of the capture
+
+    def _results_of_results(self) -> dict[int, list[int]]:
+        """Return, by result that has a history, which others with one are computed from it."""
+        if self.constant_results.count(False) < 2:
+            return {}
+        found = results_of_results(onnx.load_from_string(self.model).graph)
+        constant = self.constant_results
+        return {
+            i: some
+            for i, later in found.items()
+            if not constant[i] and (some := [j for j in later if not constant[j]])
+        }
 
     def run(
         self, tensors: list[torch.Tensor], gradients: bool
@@ -258,6 +273,7 @@ class Autograd(torch.autograd.Function):
         saved, call = ctx.saved_tensors, ctx.call  # raises when one was changed in place, or freed
         if all(g is None for g in gradients):
             return (None,) * (2 + len(call.wanted_inputs))
+        _refuse_late_hooks(ctx, gradients)
         aliases = call.in_order(saved, ctx.others)
         changed = [t._version for t in ctx.others] != ctx.versions
         if torch.is_grad_enabled():  # create_graph=True
@@ -277,6 +293,42 @@ class Autograd(torch.autograd.Function):
             # with their copies of inputs: another backward ends at saved_tensors
             ctx.run = ctx.copies = None
         return None, None, *found
+
+
+def differentiable(
+    call: Call, tensors: list[torch.Tensor], wanted: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Return the results of a call that is a node of autograd, which sees hooks on them."""
+    results = list(Autograd.apply(call, tensors, *wanted))
+    for i in call.later_results:
+        result = results[i]
+        if (node := result.grad_fn) is not None:
+            # as Tensor.register_hook makes it: it outlives the tensor
+            result._backward_hooks = collections.OrderedDict()
+            node._register_hook_dict(result)
+            watched = node.__dict__.setdefault("watched", {})
+            watched[i] = weakref.ref(result), result._backward_hooks
+    return results
+
+
+def _refuse_late_hooks(ctx: Any, gradients: Gradients) -> None:
+    """Refuse hooks on a result for whose gradient another result counts: it stays in the node.
+
+    Those that forward registers are known when it is captured; others come too late.
+    """
+    for i, (watched, hooks) in getattr(ctx, "watched", {}).items():
+        result = watched()
+        if not hooks and (result is None or not result.retains_grad):
+            continue
+        if any(gradients[j] is not None for j in ctx.call.later_results[i]):
+            raise ModelError(
+                "A hook or retain_grad() after forward is on a result of which another result is "
+                "computed: it would see a part of the gradient.",
+                expected="register_hook() or retain_grad() within forward",
+                received=f"a hook on result {i} of a graph",
+                remedy="register it within forward, or give the module's parts to ORTModule "
+                "each by itself",
+            )
 
 
 def _plain_backward(

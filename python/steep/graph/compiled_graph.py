@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from steep.graph.autograd_node import Autograd, Call
+from steep.graph.autograd_node import Call, differentiable
 from steep.graph.captured_graph import copy_graph
 from steep.graph.gradient_order import by_arrival, in_order
 from steep.graph.lowered import Lowered, NothingToRun
@@ -179,7 +179,7 @@ class Piece:
         call = self.call
         if call.gradients and torch.is_grad_enabled():
             wanted = in_order([tensors[i] for i in call.wanted_inputs])
-            return list(Autograd.apply(call, tensors, *wanted))
+            return differentiable(call, tensors, wanted)
         return call.run(tensors, gradients=False)[0]
 
     def give(self, arguments: Sequence[Any], made: list[torch.Tensor]) -> Any:

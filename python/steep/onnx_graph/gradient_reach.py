@@ -25,6 +25,28 @@ def reached(graph: onnx.GraphProto) -> set[str]:
     return needed
 
 
+def results_of_results(graph: onnx.GraphProto) -> dict[int, list[int]]:
+    """Return, by result, which later ones are computed from it, but for what stops gradients.
+
+    One too many may be among them: this looks at names, at no types.
+    """
+    own = {output.name: 1 << i for i, output in enumerate(graph.output)}
+    before: dict[str, int] = {}  # of a value, the results that it is computed from, as bits
+    for node in graph.node:
+        bits = 0
+        if not _stops(node):
+            for name in read_by(node):
+                bits |= before.get(name, 0) | own.get(name, 0)
+        before.update(dict.fromkeys(node.output, bits))
+    later: dict[int, list[int]] = {}
+    for j, output in enumerate(graph.output):
+        bits = before.get(output.name, 0)
+        for i in range(len(graph.output)):
+            if bits >> i & 1:
+                later.setdefault(i, []).append(j)
+    return later
+
+
 def _stops(node: onnx.NodeProto) -> bool:
     standard = node.domain in ("", "ai.onnx")
     if standard and node.op_type in _WITHOUT_GRADIENT:

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steep import ORTModule  # noqa: E402
+from steep import ModelError, ORTModule  # noqa: E402
 
 
 def some_before(net, x):
@@ -150,3 +150,60 @@ def test_what_a_hook_keeps_is_the_gradient_by_all_uses(function):
         assert (value[0] is None) is (function is removed)
         torch.testing.assert_close(value[value[0] is None :], right[right[0] is None :])
     assert any(r.operators for r in ours.report().graphs)
+
+
+class Pair(torch.nn.Module):
+    """Two results, the second of which may be computed from the first."""
+
+    def __init__(self, second):
+        super().__init__()
+        self.first = torch.nn.Linear(3, 4)
+        self.second = second
+
+    def forward(self, x):
+        y = self.first(x)
+        return y, self.second(y, x)
+
+
+def hooked(y):
+    y.register_hook(lambda g: None)
+
+
+@pytest.mark.parametrize("wrap", [ORTModule, lambda m: torch.compile(m, backend="steep")])
+@pytest.mark.parametrize("watch", [hooked, torch.Tensor.retain_grad])
+def test_a_late_hook_that_would_see_a_part_is_refused(wrap, watch):
+    torch._dynamo.reset()
+    net = wrap(Pair(lambda y, x: y.sin()))
+    for alive in (True, False):
+        y, z = net(torch.ones(2, 3))
+        watch(y)
+        if not alive and watch is hooked:
+            del y
+        with pytest.raises(ModelError, match="see a part of the gradient"):
+            z.sum().backward()
+    y, _ = net(torch.ones(2, 3))
+    watch(y)
+    y.sum().backward()  # by which the other has no gradient
+
+
+SECONDS = {
+    "of the argument": lambda y, x: x.sin() * 2,
+    "of what is detached": lambda y, x: y.detach() * x.sum(),
+    "of what is rounded": lambda y, x: (y > 0) * x.sum(),
+}
+
+
+@pytest.mark.parametrize("name", SECONDS)
+def test_a_late_hook_that_sees_all_is_called(name):
+    torch.manual_seed(0)
+    net = Pair(SECONDS[name])
+    found = []
+    for module in (net, ORTModule(copy.deepcopy(net))):
+        x = torch.linspace(-1, 2, 6).view(2, 3).requires_grad_()
+        y, z = module(x)
+        y.register_hook(lambda g: g * 2)
+        z.register_hook(lambda g: g * 3)
+        y.retain_grad()
+        (y * 5 + z.sum()).sum().backward()
+        found.append([y.grad, x.grad, *(p.grad for p in module.parameters())])
+    torch.testing.assert_close(*found)
