@@ -87,7 +87,8 @@ GET_ATTRIBUTE = Substitution(
 SET_ATTRIBUTE = Substitution(
     SetAttrBuiltinVariable,
     "_call_setattr",
-    "`requires_grad = True` of a tensor made in forward would cut the graph.",
+    "`requires_grad = True` of a tensor made in forward would cut the graph. And a graph with "
+    "`p.data = …` of a parameter fails as a whole.",
 )
 APPLY_FUNCTION = Substitution(
     _Apply,
@@ -314,6 +315,18 @@ def _set_attribute(
     name: VariableTracker,
     value: VariableTracker,
 ) -> VariableTracker:
+    if (
+        obj.is_tensor()
+        and obj.source is not None
+        and name.is_python_constant()
+        and name.as_python_constant() == "data"
+    ):
+        unimplemented(
+            gb_type="an assignment to the data of a tensor that is there before the call",
+            context=str(obj.source),
+            explanation="a graph writes to memory, and hands out no other",
+            hints=[],
+        )
     if not (
         obj.is_tensor()
         and obj.source is None

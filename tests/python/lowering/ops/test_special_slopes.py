@@ -27,6 +27,10 @@ OF_ONE = {
     "clamp": lambda x: x.clamp(-1, 1),
     "clamp_min": lambda x: x.clamp(min=0),
     "clamp_max": lambda x: x.clamp(max=1),
+    "clamp, an end is NaN": lambda x: [
+        *(torch.clamp(x, NAN, 1.0), x.clamp(0, NAN), x.clamp(min=NAN), x.clamp(max=NAN)),
+        (x * 1).clamp_(NAN, 1.0),
+    ],
     "clamp, ends crossed": lambda x: x.clamp(1, -1),
     "softshrink": F.softshrink,
     "hardshrink": F.hardshrink,
