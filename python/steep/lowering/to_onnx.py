@@ -43,9 +43,11 @@ from steep.lowering.kernel_refusals import refused_by_kernels
 from steep.lowering.narrow_integers import widen_integers
 from steep.lowering.ops import (
     autograd_function,
+    casts,
     elementwise,
     extent_arithmetic,
     linear_algebra,
+    powers,
     reductions,
     resize,
     sort_and_index,
@@ -207,6 +209,8 @@ def _common_registry() -> ONNXRegistry:
         RECURRENT,
         CTC,
         ATTENTION,
+        casts.AS_IN_TORCH,
+        powers.AS_IN_TORCH,
         elementwise.AS_IN_TORCH,
         linear_algebra.AS_IN_TORCH,
         reductions.AS_IN_TORCH,

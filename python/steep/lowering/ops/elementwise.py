@@ -7,28 +7,23 @@ its ends, at ties, at zero or where a number is small: in values or, more often,
 from __future__ import annotations
 
 import math
-import platform
 from typing import Any
 
 import onnx
 import torch
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import (
-    aten__to_copy,
     aten_div_mode,
     aten_floor_divide,
     aten_isclose,
     aten_isfinite,
     aten_isinf,
     aten_linspace,
-    aten_pow_tensor_scalar,
     aten_trunc,
 )
 
 from steep.lowering.ops.steep_nodes import with_gradient_of
 from steep.patching.torch_versions import CLAMP_IS_FLAT_AT_BOUNDS, operators
-
-_IS_X86 = platform.machine() in ("x86_64", "AMD64")
 
 
 def number(value: float, like: Any) -> Any:
@@ -250,16 +245,6 @@ def _expm1(self: Any) -> Any:
     )
 
 
-def _power(self: Any, exponent: Any) -> Any:
-    """A power by a number: of ±0.5 it is a root, of which -∞ has none and -0 has one."""
-    if exponent == 0.5 and self.dtype is not None and self.dtype.is_floating_point():
-        return opset18.Sqrt(self)
-    power = aten_pow_tensor_scalar(self, exponent)
-    if exponent == -0.5 and self.dtype is not None and self.dtype.is_floating_point():
-        return with_gradient_of(fixed(opset18.Reciprocal(opset18.Sqrt(self))), power)
-    return power
-
-
 def _sinc(self: Any) -> Any:
     """sin(πx) / (πx); 1 at 0, with slope 0."""
     zero = opset18.Equal(self, number(0, self))
@@ -423,33 +408,6 @@ def _signbit(self: Any) -> Any:
     return opset18.Or(below, opset18.Less(opset18.Reciprocal(self), zero))
 
 
-_TRUNCATED = {
-    *(ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32),
-    ir.DataType.INT64,
-}
-
-
-def cast(x: Any, kind: Any) -> Any:
-    """Cast to a dtype. A number that an integer cannot hold, NaN too, is what PyTorch makes of it.
-
-    ONNX leaves it open. Compiled for x86, PyTorch makes it the least int32 or int64; of that
-    smaller integers have the last bits.
-    """
-    real = x.dtype is not None and x.dtype.is_floating_point()
-    if kind not in _TRUNCATED or not real or not _IS_X86:
-        return aten__to_copy(x, kind)
-    wide = kind if kind == ir.DataType.INT64 else ir.DataType.INT32
-    end = 2.0**63 if kind == ir.DataType.INT64 else 2.0**31
-    least = number(-end, x)
-    holds = opset18.And(opset18.GreaterOrEqual(x, least), opset18.Less(x, number(end, x)))
-    whole = opset18.Cast(opset18.Where(holds, x, least), to=wide)
-    return whole if kind == wide else opset18.Cast(whole, to=kind)
-
-
-def _to_copy(self: Any, dtype: int = -1, **options: Any) -> Any:
-    return opset18.Identity(self) if dtype in (-1, None) else cast(self, dtype)
-
-
 def _angle(self: Any) -> Any:
     """π below 0, else 0; NaN of NaN. Of integers it is a float."""
     real = self.dtype is None or self.dtype.is_floating_point()
@@ -599,7 +557,6 @@ AS_IN_TORCH: dict[Any, Any] = operators(
         "aten.isnan.default": _asked(opset18.IsNaN, is_nan),
         "aten.isinf.default": _asked(aten_isinf, is_nan),
         "aten.isfinite.default": _asked(aten_isfinite, lambda self: opset18.Equal(self, self)),
-        "aten.pow.Tensor_Scalar": _power,
         "aten.sinc.default": _sinc,
         "aten.special_sinc.default": _sinc,
         "aten.atan2.default": _atan2,
@@ -626,8 +583,6 @@ AS_IN_TORCH: dict[Any, Any] = operators(
         "aten.special_entr.default": _entr,
         "aten.hardshrink.default": _hardshrink,
         "aten.softshrink.default": _softshrink,
-        "aten._to_copy.default": _to_copy,
-        "prims.convert_element_type.default": _to_copy,
         "aten._local_scalar_dense.default": _item,
         "aten.sign.default": _sign,
         "aten.signbit.default": _signbit,

@@ -14,7 +14,8 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 )
 from onnxscript.function_libs.torch_lib.ops.nn import aten_col2im
 
-from steep.lowering.ops.elementwise import cast, fixed
+from steep.lowering.ops.casts import cast
+from steep.lowering.ops.elementwise import fixed
 from steep.lowering.ops.steep_nodes import with_gradient_of
 from steep.patching.torch_versions import operators
 

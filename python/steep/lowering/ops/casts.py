@@ -1,0 +1,45 @@
+"""Casts of numbers that an integer does not hold, which ONNX leaves open."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+from onnxscript import ir, opset18
+from onnxscript.function_libs.torch_lib.ops.core import aten__to_copy
+
+from steep.lowering.ops.elementwise import number
+from steep.patching.torch_versions import operators
+
+_IS_X86 = platform.machine() in ("x86_64", "AMD64")
+_TRUNCATED = {
+    *(ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32),
+    ir.DataType.INT64,
+}
+
+
+def cast(x: Any, kind: Any) -> Any:
+    """Cast to a dtype. A number that an integer cannot hold, NaN too, is what PyTorch makes of it.
+
+    ONNX leaves it open. Compiled for x86, PyTorch makes it the least int32 or int64; of that
+    smaller integers have the last bits.
+    """
+    real = x.dtype is not None and x.dtype.is_floating_point()
+    if kind not in _TRUNCATED or not real or not _IS_X86:
+        return aten__to_copy(x, kind)
+    wide = kind if kind == ir.DataType.INT64 else ir.DataType.INT32
+    end = 2.0**63 if kind == ir.DataType.INT64 else 2.0**31
+    least = number(-end, x)
+    holds = opset18.And(opset18.GreaterOrEqual(x, least), opset18.Less(x, number(end, x)))
+    whole = opset18.Cast(opset18.Where(holds, x, least), to=wide)
+    return whole if kind == wide else opset18.Cast(whole, to=kind)
+
+
+def _to_copy(self: Any, dtype: int = -1, **options: Any) -> Any:
+    return opset18.Identity(self) if dtype in (-1, None) else cast(self, dtype)
+
+
+AS_IN_TORCH: dict[Any, Any] = operators(
+    {"aten._to_copy.default": _to_copy, "prims.convert_element_type.default": _to_copy}
+)
+"""Translations by operator."""

@@ -1,0 +1,26 @@
+"""Powers by a number, of which PyTorch computes some as roots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnxscript import opset18
+from onnxscript.function_libs.torch_lib.ops.core import aten_pow_tensor_scalar
+
+from steep.lowering.ops.elementwise import fixed
+from steep.lowering.ops.steep_nodes import with_gradient_of
+from steep.patching.torch_versions import operators
+
+
+def _power(self: Any, exponent: Any) -> Any:
+    """A power by a number: of ±0.5 it is a root, of which -∞ has none and -0 has one."""
+    if exponent == 0.5 and self.dtype is not None and self.dtype.is_floating_point():
+        return opset18.Sqrt(self)
+    power = aten_pow_tensor_scalar(self, exponent)
+    if exponent == -0.5 and self.dtype is not None and self.dtype.is_floating_point():
+        return with_gradient_of(fixed(opset18.Reciprocal(opset18.Sqrt(self))), power)
+    return power
+
+
+AS_IN_TORCH: dict[Any, Any] = operators({"aten.pow.Tensor_Scalar": _power})
+"""Translations by operator."""
