@@ -52,6 +52,10 @@ FLOW = {
 # What the rows cannot say, and why.
 WITHOUT_ROWS = {
     **dict.fromkeys(
+        ["steep.CheckedRows", "steep.CountedRows"],
+        "which rows count: tests/autodiff/counted_rows_test.cc",
+    ),
+    **dict.fromkeys(
         (
             "Bernoulli",
             "Multinomial",

@@ -13,7 +13,10 @@ import steep
 from steep._steep import __file__ as EXTENSION
 
 SOURCES = Path(steep.__file__).parent
-FILES = ("__init__.py", "backends.py", "errors.py", "extension.py", "providers.py", "session")
+FILES = (
+    *("__init__.py", "backends.py", "errors.py", "extension.py", "inside.py", "providers.py"),
+    "session",
+)
 
 
 @pytest.fixture
