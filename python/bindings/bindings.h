@@ -2,6 +2,11 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/filesystem.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
 
 #include "steep/datum.h"
 #include "steep/dump.h"
@@ -32,6 +37,22 @@ void raise_interrupt();
 
 /// From "text", "passes" or "html". Throws DataError.
 DumpFormat dump_format(const std::string& name);
+
+/// Constructors of a session, from a model's bytes and from the path of its file.
+template <typename Options, typename Session>
+void def_constructors(nb::class_<Session>& made) {
+  // Bytes first: they would pass for a path.
+  made.def(
+      "__init__",
+      [](Session* self, const nb::bytes& model, const Options& options) {
+        const std::span data(reinterpret_cast<const std::byte*>(model.c_str()), model.size());
+        const nb::gil_scoped_release release;
+        new (self) Session(data, options);
+      },
+      nb::arg("model"), nb::arg("options"));
+  made.def(nb::init<const std::filesystem::path&, Options>(), nb::arg("model"), nb::arg("options"),
+           nb::call_guard<nb::gil_scoped_release>());
+}
 
 /// Dtype from its name as NumPy spells it. Throws DataError.
 DType dtype_from(const std::string& name);

@@ -88,7 +88,6 @@ nb::dict backward(Session& s, Session::Run& run, const nb::dict& arrays) {
 }  // namespace
 
 void init_gradient_session(nb::module_& m) {
-  const nb::call_guard<nb::gil_scoped_release> unlocked;
   nb::class_<GradientSessionOptions>(m, "GradientSessionOptions",
                                      "See include/steep/gradient_session.h.")
       .def(nb::init<>())
@@ -102,18 +101,9 @@ void init_gradient_session(nb::module_& m) {
   nb::class_<Session::Run>(m, "GradientRun",
                            "One forward of a GradientSession, for one backward. Holds memory until "
                            "then, or until nobody holds it.");
-  nb::class_<Session>(m, "GradientSession")
-      // Bytes first: they would pass for a path.
-      .def(
-          "__init__",
-          [](Session* self, const nb::bytes& model, const GradientSessionOptions& options) {
-            const std::span data(reinterpret_cast<const std::byte*>(model.c_str()), model.size());
-            const nb::gil_scoped_release release;
-            new (self) Session(data, options);
-          },
-          nb::arg("model"), nb::arg("options"))
-      .def(nb::init<const std::filesystem::path&, GradientSessionOptions>(), nb::arg("model"),
-           nb::arg("options"), unlocked)
+  nb::class_<Session> session(m, "GradientSession");
+  def_constructors<GradientSessionOptions>(session);
+  session
       .def("forward", &forward, nb::arg("inputs"),
            nb::sig("def forward(self, inputs: dict[str, object]) -> "
                    "tuple[list[Tensor], GradientRun]"))

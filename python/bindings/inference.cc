@@ -31,18 +31,9 @@ void init_inference(nb::module_& m) {
       .def_ro("description", &ModelMetadata::description)
       .def_ro("version", &ModelMetadata::version)
       .def_ro("custom_metadata_map", &ModelMetadata::custom);
-  nb::class_<Session>(m, "InferenceSession")
-      // Bytes first: they would pass for a path.
-      .def(
-          "__init__",
-          [](Session* self, const nb::bytes& model, const InferenceOptions& options) {
-            const std::span data(reinterpret_cast<const std::byte*>(model.c_str()), model.size());
-            const nb::gil_scoped_release release;
-            new (self) Session(data, options);
-          },
-          nb::arg("model"), nb::arg("options"))
-      .def(nb::init<const std::filesystem::path&, InferenceOptions>(), nb::arg("model"),
-           nb::arg("options"), unlocked)
+  nb::class_<Session> session(m, "InferenceSession");
+  def_constructors<InferenceOptions>(session);
+  session
       .def(
           "run_data",
           [](Session& s, const std::vector<std::string>& outputs, const nb::dict& values) {

@@ -84,6 +84,14 @@ std::vector<Type> Program::Impl::all_types(std::span<const Type> fed) const {
   return types;
 }
 
+std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Tensor> inputs,
+                                                              std::span<const Tensor> counted) {
+  if (counted.empty()) return specialisation(inputs);
+  std::vector<Tensor> fed(inputs.begin(), inputs.end());
+  fed.insert(fed.end(), counted.begin(), counted.end());
+  return specialisation(fed);
+}
+
 std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Tensor> inputs) {
   for (auto it = cache.begin(); it != cache.end(); ++it) {
     if (!(*it)->matches(inputs)) continue;
@@ -128,8 +136,7 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation_for(std::span<cons
   std::vector<Tensor> shells;
   for (const Type& t : fed) shells.push_back(Tensor::wrap(t.dtype, t.dims(), nullptr, nullptr));
   check_count(shells, forward_inputs);
-  for (Tensor& t : rows.expect(fed)) shells.push_back(std::move(t));
-  return specialisation(shells);
+  return specialisation(shells, rows.expect(fed));
 }
 
 std::string Program::Impl::dump(std::span<const Type> inputs, DumpFormat format) {
@@ -250,13 +257,11 @@ std::vector<std::optional<Type>> Program::Impl::gradient_types(
   return types;
 }
 
-DataResult Program::Impl::forward_in_segments(std::span<const Datum> inputs) {
+DataResult Program::Impl::forward_in_segments(std::span<const Datum> inputs,
+                                              std::span<const Tensor> counted) {
   if (!segments) segments = Segment::whole(graph);
   if (segments->size() > 4 * std::max<size_t>(options.cache_size, 1)) segments->forget();
   Progress at{segments, std::vector<Datum>(backward_inputs.size())};
-  std::vector<Tensor> fed;
-  for (const Datum& d : inputs) fed.push_back(d.is_tensor() ? d.tensor() : Tensor());
-  const std::vector<Tensor> counted = rows.compute(fed);
   size_t next = 0, next_rows = 0;
   for (size_t i = 0; i < graph.inputs().size(); ++i) {
     const Value v = graph.inputs()[i];
@@ -303,19 +308,13 @@ ForwardResult Program::Impl::forward(std::span<const Tensor> inputs,
   check_count(inputs, forward_inputs);
   check_states();
   const std::vector<Tensor> counted = rows.compute(inputs);
-  std::vector<Tensor> all;
-  if (!counted.empty()) {
-    all.assign(inputs.begin(), inputs.end());
-    all.insert(all.end(), counted.begin(), counted.end());
-  }
-  std::shared_ptr<Specialisation> s =
-      specialisation(counted.empty() ? inputs : std::span<const Tensor>(all));
+  std::shared_ptr<Specialisation> s = specialisation(inputs, counted);
   if (!s) {
     std::vector<Tensor> fed(inputs.begin(), inputs.end());
     for (size_t i = 0; has_backward && i < may_change.size(); ++i) {
       if (may_change[i]) fed[i] = copy_of(fed[i]);  // a segment may read any of them
     }
-    DataResult result = forward_in_segments(to_data(fed));
+    DataResult result = forward_in_segments(to_data(fed), counted);
     std::vector<Tensor> outputs = to_tensors(result.outputs);
     std::vector<bool> read(outputs.size(), has_backward);  // any of them may be
     size_t i = 0;
@@ -363,16 +362,20 @@ DataResult Program::Impl::forward_data(std::span<const Datum> inputs) {
       std::all_of(inputs.begin(), inputs.end(), [](const Datum& d) { return d.is_tensor(); });
   if (tensors && inputs.size() == forward_inputs.size() && !deals_in_sequences()) {
     const std::vector<Tensor> fed = to_tensors(inputs);
-    std::vector<Tensor> all = fed;
-    for (Tensor& t : rows.compute(fed)) all.push_back(std::move(t));
-    if (specialisation(all)) {
+    if (!rows.empty() || specialisation(fed)) {
       ForwardResult result = forward(fed);
       return {to_data(result.outputs), std::move(result.pending)};
     }
   }
   require_count(graph, forward_inputs, inputs.size());
   check_states();
-  return forward_in_segments(inputs);
+  std::vector<Tensor> counted;
+  if (!rows.empty()) {
+    std::vector<Tensor> fed;
+    for (const Datum& d : inputs) fed.push_back(d.is_tensor() ? d.tensor() : Tensor());
+    counted = rows.compute(fed);
+  }
+  return forward_in_segments(inputs, counted);
 }
 
 void Program::Impl::rebind(PendingRun& run, std::span<const Tensor> inputs) {

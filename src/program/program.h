@@ -79,7 +79,10 @@ struct Program::Impl {
 
   std::vector<Type> all_types(std::span<const Type> fed) const;
 
-  std::shared_ptr<Specialisation> specialisation(std::span<const Tensor> inputs);
+  /// `fed`: the caller's forward inputs, then the rows that count in them.
+  std::shared_ptr<Specialisation> specialisation(std::span<const Tensor> fed);
+  std::shared_ptr<Specialisation> specialisation(std::span<const Tensor> inputs,
+                                                 std::span<const Tensor> counted);
 
   std::shared_ptr<Specialisation> specialisation_for(std::span<const Type> fed);
 
@@ -104,7 +107,7 @@ struct Program::Impl {
   /// The gradient of output i has its type.
   std::vector<std::optional<Type>> gradient_types(std::span<const Datum> outputs) const;
 
-  DataResult forward_in_segments(std::span<const Datum> inputs);
+  DataResult forward_in_segments(std::span<const Datum> inputs, std::span<const Tensor> counted);
 
   std::vector<Tensor> backward_in_segments(Progress at, std::span<const Tensor> inputs);
 };

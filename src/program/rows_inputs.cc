@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "autodiff/read_rows.h"
 #include "flow/rows.h"
 #include "ir/part.h"
 #include "ir/seed.h"
@@ -13,29 +14,6 @@
 #include "program/program.h"
 
 namespace steep {
-namespace {
-
-/// By id: the nodes on which `v` depends. Nothing where one of them reads a state or chance, or
-/// cannot be planned.
-std::optional<std::unordered_set<uint32_t>> makers_of(Value v) {
-  std::unordered_set<uint32_t> makers;
-  std::vector<Value> open{v};
-  while (!open.empty()) {
-    const Value x = open.back();
-    open.pop_back();
-    if (!x || x.role() == Role::constant) continue;
-    if (x.role() == Role::state || (x.role() == Role::input && is_seed(x))) return {};
-    const Node n = x.producer();
-    if (!n || !makers.insert(n.id()).second) continue;
-    const OpDef* def = find_op(n.op());
-    if (def == nullptr || def->dynamic || n.phase() != Phase::forward) return {};
-    for (int i = 0; i < n.input_count(); ++i) open.push_back(n.input(i));
-  }
-  return makers;
-}
-
-}  // namespace
-
 CountedRowsInputs::CountedRowsInputs() = default;
 CountedRowsInputs::~CountedRowsInputs() = default;
 
@@ -51,7 +29,7 @@ std::optional<Graph> CountedRowsInputs::split_off(Graph& graph, const ProgramOpt
   for (Node n : graph.nodes()) {
     if (n.op() != "steep.CountedRows" || n.phase() != Phase::forward) continue;
     const Value x = n.input(0);
-    const auto of_it = makers_of(x);
+    const auto of_it = makers_of_labels(x);
     if (!of_it) continue;
     const int64_t ignored = integer_of(n, "ignore_index");
     if (const auto fed = place.find(x.id()); fed != place.end()) {
@@ -113,7 +91,8 @@ std::vector<Tensor> CountedRowsInputs::expect(std::span<const Type> fed) {
   for (const Rows& r : rows_) {
     int64_t labels = 1;
     for (const int64_t extent : (r.fed ? fed : made)[r.place].dims()) labels *= extent;
-    const int64_t rows = labels == r.labels ? r.computed : labels;
+    const bool as_before = labels == r.labels || labels < 0;  // unknown before they are computed
+    const int64_t rows = as_before ? r.computed : labels;
     shells.push_back(Tensor::wrap(DType::i64, {rows}, nullptr, nullptr));
   }
   return shells;

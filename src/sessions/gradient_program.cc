@@ -4,8 +4,8 @@
 #include <mutex>
 #include <utility>
 
-#include "autodiff/counted_rows.h"
 #include "autodiff/gradient.h"
+#include "autodiff/read_rows.h"
 #include "autodiff/recognise.h"
 #include "ir/seed.h"
 #include "ops/build.h"
@@ -181,7 +181,7 @@ Program& GradientProgram::compile(const GradientPattern& pattern) {
 
 Graph GradientProgram::with_gradients(const GradientPattern& pattern) {
   Graph g = graph_;
-  if (std::count(pattern.begin(), pattern.end(), true) != 0) compute_counted_rows(g);
+  if (std::count(pattern.begin(), pattern.end(), true) != 0) compute_read_rows(g);
   GradientPattern flows;
   std::vector<Value> wrt;
   for (const std::string& name : input_gradients_) {

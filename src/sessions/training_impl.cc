@@ -573,7 +573,7 @@ std::unique_ptr<DetachedModel> TrainingSession::Impl::detached(bool for_inferenc
   if (!for_inference) return made;
   if (!model.loss_output.empty()) {
     made->set_skeleton(
-        without_loss(std::as_bytes(std::span(made->skeleton())), model.loss_output, options.label));
+        strip_loss(std::as_bytes(std::span(made->skeleton())), model.loss_output, options.label));
   }
   rewrite_for_inference(*made);
   return made;

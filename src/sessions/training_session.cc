@@ -1,4 +1,4 @@
-// TrainingSession's public face: each member forwards to session.cc.
+// TrainingSession's public face: each member forwards to training_impl.cc.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <omp.h>

@@ -8,8 +8,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "autodiff/counted_rows.h"
 #include "autodiff/gradient.h"
+#include "autodiff/read_rows.h"
 #include "autodiff/recognise.h"
 #include "ops/defs/batch_norm.h"
 #include "ops/wide.h"
@@ -310,7 +310,7 @@ void begin_step(Graph& graph, const TrainingOptions& options, bool weigh) {
     const Graph::Scope scope(graph, Phase::forward, kLossWeight);
     if (Value weight = loss_weight(attached.loss)) graph.add_output(kLossWeight, readable(weight));
   }
-  compute_counted_rows(graph);
+  compute_read_rows(graph);
 }
 
 /// What gradients are to be multiplied by, by their norm: `scale`, or null, and the clipping.
@@ -427,7 +427,7 @@ Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options)
   const AttachedLoss attached = attach_loss(graph, options);
   graph.set_outputs({});
   graph.add_output("loss", readable(attached.loss));
-  compute_counted_rows(graph);
+  compute_read_rows(graph);
   Value loss = graph.outputs()[0].value;
   Value seed, scale;
   if (scales_loss(options)) std::tie(seed, scale) = scale_loss(graph, loss);

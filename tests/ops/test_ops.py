@@ -53,7 +53,7 @@ FLOW = {
 WITHOUT_ROWS = {
     **dict.fromkeys(
         ["steep.CheckedRows", "steep.CountedRows"],
-        "which rows count: tests/autodiff/counted_rows_test.cc",
+        "which rows count: tests/autodiff/read_rows_test.cc",
     ),
     **dict.fromkeys(
         (

@@ -69,8 +69,8 @@ void erase_if(List* list, F&& gone) {
 
 }  // namespace
 
-std::string without_loss(std::span<const std::byte> model, const std::string& loss,
-                         const std::string& label) {
+std::string strip_loss(std::span<const std::byte> model, const std::string& loss,
+                       const std::string& label) {
   onnx::ModelProto proto;
   if (model.size() > INT_MAX ||
       !proto.ParseFromArray(model.data(), static_cast<int>(model.size()))) {

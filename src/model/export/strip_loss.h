@@ -10,7 +10,7 @@ namespace steep {
 /// input `label`, and without the nodes, initializers and inputs that only these read. Inputs that
 /// nothing read before stay. Throws ModelError when no output is left, and when the bytes are no
 /// ONNX model.
-std::string without_loss(std::span<const std::byte> model, const std::string& loss,
-                         const std::string& label);
+std::string strip_loss(std::span<const std::byte> model, const std::string& loss,
+                       const std::string& label);
 
 }  // namespace steep

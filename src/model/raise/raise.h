@@ -16,7 +16,7 @@ std::vector<Binding> raise(const Call& call);
 // Each throws ModelError where the old form has no equal in the new one.
 using Bindings = std::vector<Binding>;
 
-// raise_shape.cc
+// shape.cc
 Bindings raise_axes_attribute(
     const Call& call);  // Squeeze, Unsqueeze, Reduce*: `axes` became an input
 Bindings raise_center_crop_pad(const Call& call);
@@ -30,7 +30,7 @@ Bindings raise_upsample(const Call& call);
 Bindings raise_scatter(const Call& call);
 Bindings raise_dft(const Call& call);
 
-// raise_math.cc
+// math.cc
 Bindings raise_clip(const Call& call);
 Bindings raise_gemm(const Call& call);
 Bindings raise_softmax(const Call& call);  // Softmax, LogSoftmax, Hardmax
@@ -41,7 +41,7 @@ Bindings raise_constant_of_shape(const Call& call);
 Bindings raise_identity(const Call& call);
 Bindings raise_range(const Call& call);
 
-// raise_nn.cc
+// nn.cc
 Bindings raise_batch_normalization(const Call& call);
 Bindings raise_dropout(const Call& call);
 Bindings raise_layer_normalization(const Call& call);
@@ -50,16 +50,16 @@ Bindings raise_group_normalization(const Call& call);
 Bindings raise_grid_sample(const Call& call);
 Bindings raise_roi_align(const Call& call);
 
-// raise_quantize.cc
+// quantize.cc
 Bindings raise_dequantize_linear(const Call& call);
 
-// raise_random.cc
+// random.cc
 Bindings raise_random(const Call& call);
 Bindings raise_random_like(const Call& call);
 Bindings raise_bernoulli(const Call& call);
 Bindings raise_multinomial(const Call& call);
 
-// raise_sequence.cc
+// sequence.cc
 Bindings raise_split_to_sequence(const Call& call);
 Bindings raise_sequence_construct(const Call& call);
 Bindings raise_sequence_empty(const Call& call);
@@ -72,7 +72,7 @@ Bindings raise_optional(const Call& call);
 Bindings raise_optional_get_element(const Call& call);
 Bindings raise_optional_has_element(const Call& call);
 
-// raise_training.cc
+// training.cc
 Bindings raise_adam(const Call& call);
 Bindings raise_adagrad(const Call& call);
 Bindings raise_momentum(const Call& call);

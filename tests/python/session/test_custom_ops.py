@@ -10,8 +10,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from onnx.reference import ReferenceEvaluator
-from own_functions import (
+from custom_functions import (
     F32,
     HEAD,
     ROUND,
@@ -23,6 +22,7 @@ from own_functions import (
     rounded_layer,
     run,
 )
+from onnx.reference import ReferenceEvaluator
 
 import steep
 

@@ -13,7 +13,7 @@ import onnx
 import onnx.parser
 import pytest
 from checkout import ROOT
-from own_functions import (
+from custom_functions import (
     F32,
     LION,
     ROUND,

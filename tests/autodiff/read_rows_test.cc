@@ -1,6 +1,6 @@
 // Rows that a loss ignores are not computed, and nothing changes by it.
 
-#include "autodiff/counted_rows.h"
+#include "autodiff/read_rows.h"
 
 #include <gtest/gtest.h>
 
@@ -50,8 +50,8 @@ std::vector<Tensor> run(const Graph& graph, std::vector<Tensor> inputs, bool ign
   for (Value v : g.inputs()) {
     if (is_float(v.dtype())) wrt.push_back(v);
   }
-  if (ignoring) compute_counted_rows(g);
-  verify(g, "compute_counted_rows");
+  if (ignoring) compute_read_rows(g);
+  verify(g, "compute_read_rows");
   const std::vector<Value> losses{g.outputs()[0].value};
   for (Value gradient : add_gradients(g, losses, {}, wrt, Phase::forward)) {
     if (gradient) g.add_output("gradient", gradient);
@@ -176,7 +176,7 @@ TEST(CountedRows, ChangeNoResult) {
 TEST(CountedRows, AreTakenWhereSomethingIsSaved) {
   for (const Case& c : kCases) {
     Graph g = graph_of(c);
-    compute_counted_rows(g);
+    compute_read_rows(g);
     const auto names = ops(g);
     EXPECT_EQ(std::count(names.begin(), names.end(), "steep.CountedRows"), c.applies ? 1 : 0)
         << c.name;
@@ -189,7 +189,7 @@ TEST(CountedRows, LabelsOfWeightsAreComputedInOrder) {
                          "s = MatMul(x, w) label = ArgMax<axis = 1, keepdims = 0>(s) t = Tanh(s)"
                          "loss = SoftmaxCrossEntropyLoss<ignore_index = 2>(t, label)}")
                 .graph;
-  compute_counted_rows(g);
+  compute_read_rows(g);
   const auto names = ops(g);
   EXPECT_EQ(std::count(names.begin(), names.end(), "steep.CountedRows"), 0);
 }
@@ -202,7 +202,7 @@ TEST(CountedRows, OneTokenOfASequenceLeavesTheOthers) {
                    "  c = Gather<axis = 1>(h, first) y = MatMul(c, v) }")
           .graph;
   Graph some = g;
-  compute_counted_rows(some);
+  compute_read_rows(some);
   const std::vector<Tensor> inputs{normal({3, 7, 8}, 1), normal({8, 8}, 2), normal({8, 3}, 3)};
   const Tensor want = evaluate(g, inputs)[0], got = evaluate(some, inputs)[0];
   ASSERT_EQ(got.dims(), want.dims());
@@ -221,7 +221,7 @@ TEST(CountedRows, ScoresAndLabelsOfOtherShapesAreRefused) {
           "{ s = MatMul(x, v) loss = SoftmaxCrossEntropyLoss<ignore_index = -100>(s, label)}")
           .graph;
   Graph some = g;
-  compute_counted_rows(some);
+  compute_read_rows(some);
   Program program(some);
   for (const int64_t labels : {99, 101, 1}) {
     const std::vector<Tensor> inputs{normal({100, 8}, 1), normal({8, 12}, 2),

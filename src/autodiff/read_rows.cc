@@ -1,9 +1,11 @@
-#include "autodiff/counted_rows.h"
+#include "autodiff/read_rows.h"
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "ir/seed.h"
@@ -101,6 +103,9 @@ std::optional<std::vector<Operand>> by_rows(Node n) {
   return any ? std::optional(operands) : std::nullopt;
 }
 
+/// Of each value, by id: Graph::users().
+using Readers = std::vector<std::vector<Node>>;
+
 bool is_product(Node n) { return n.op() == "MatMul" || n.op() == "Gemm"; }
 
 /// Writes nodes anew, for some rows. What others read, too (scores that a model returns), is
@@ -108,9 +113,8 @@ bool is_product(Node n) { return n.op() == "MatMul" || n.op() == "Gemm"; }
 /// where all count.
 class SomeRows {
  public:
-  /// `from`: rows of which `reader` alone reads some.
-  SomeRows(Graph& graph, Value from, Node reader) : graph_(graph) {
-    const std::vector<std::vector<Node>> users = graph.users();
+  /// `from`: rows of which `reader` alone reads some. `users`: those of the graph as it is.
+  SomeRows(Graph& graph, const Readers& users, Value from, Node reader) : graph_(graph) {
     std::unordered_set<uint32_t> read{from.id()};
     inside_.insert(reader.id());
     const std::vector<Node> nodes = graph.nodes();
@@ -190,7 +194,7 @@ class SomeRows {
 
  private:
   /// Notes what is to be written twice.
-  bool may_be_written(Node n, const std::vector<std::vector<Node>>& users) {
+  bool may_be_written(Node n, const Readers& users) {
     for (int i = 1; i < n.output_count(); ++i) {
       const Value y = n.output(i);
       if (y && (graph_.is_output(y) || !users[y.id()].empty())) return false;
@@ -248,28 +252,6 @@ class SomeRows {
   std::unordered_map<uint64_t, Value> taken_;  // by value and rows
 };
 
-/// Whether labels are there before anything runs but what moves integers.
-bool known_early(Value labels) {
-  std::vector<Value> open{labels};
-  std::unordered_set<uint32_t> seen;
-  while (!open.empty()) {
-    const Value v = open.back();
-    open.pop_back();
-    if (!v || v.role() == Role::constant || !seen.insert(v.id()).second) continue;
-    if (v.role() == Role::state || (v.role() == Role::input && is_seed(v))) return false;
-    const Node n = v.producer();
-    if (!n) continue;
-    const OpDef* def = find_op(n.op());
-    if (def == nullptr || def->dynamic || seen.size() > kMostOfLabels) return false;
-    // Extents of floats are as early; their values would be another matter.
-    if (!def->dataless && is_float(v.dtype())) return false;
-    for (int i = 0; i < n.input_count(); ++i) {
-      if (!def->dataless) open.push_back(n.input(i));
-    }
-  }
-  return true;
-}
-
 /// A cross entropy with its scores, the classes along their last axis.
 struct Loss {
   Value scores;
@@ -297,7 +279,7 @@ bool ignores_labels(Node n) {
 }
 
 /// Nothing where its rows cannot be told apart, or have other readers. REQUIRES: ignores_labels(n).
-std::optional<Loss> find_loss(Node n, const std::vector<std::vector<Node>>& users) {
+std::optional<Loss> find_loss(Node n, const Readers& users) {
   const bool rows = n.op() == "steep.SoftmaxCrossEntropy";
   const bool likelihood = n.op() == "NegativeLogLikelihoodLoss";
   const auto unread = [&](Value v) {
@@ -331,7 +313,7 @@ std::optional<Loss> find_loss(Node n, const std::vector<std::vector<Node>>& user
   }
   if (!rows && rank > 2 && !step_back(before_classes_moved(loss.scores))) return {};
   const bool integers = loss.labels.dtype() == DType::i64 || loss.labels.dtype() == DType::i32;
-  return integers && known_early(loss.labels) ? std::optional(loss) : std::nullopt;
+  return integers && makers_of_labels(loss.labels) ? std::optional(loss) : std::nullopt;
 }
 
 /// Labels before what only changes their shape.
@@ -362,10 +344,12 @@ bool takes_few_rows(Node n) {
 
 /// One token of a sequence: what makes the others is not computed.
 void compute_taken_rows(Graph& g) {
+  Readers users = g.users();
   for (Node n : g.nodes()) {
     if (!takes_few_rows(n)) continue;
     const Value x = n.input(0), y = n.output(0);
-    SomeRows some(g, x, n);
+    if (users[x.id()].size() != 1 || !x.producer()) continue;
+    SomeRows some(g, users, x, n);
     if (some.products() == 0 || some.any_twice()) continue;
     const Graph::Scope scope(g, n.phase(), n.name());
     const Value numbers = some.numbers_taken(n);
@@ -374,17 +358,18 @@ void compute_taken_rows(Graph& g) {
     g.place_like(taken.producer(), n);
     g.replace_uses(y, taken);
     g.prune();
+    users = g.users();
   }
 }
 
-}  // namespace
-
+/// Only the rows whose labels count.
 void compute_counted_rows(Graph& g) {
   for (Node n : g.nodes()) {
     if (!ignores_labels(n)) continue;
-    const auto loss = find_loss(n, g.users());
+    const Readers users = g.users();
+    const auto loss = find_loss(n, users);
     if (!loss) continue;
-    SomeRows some(g, loss->scores, loss->reader);
+    SomeRows some(g, users, loss->scores, loss->reader);
     if (some.products() == 0) continue;
     const Graph::Scope scope(g, n.phase(), n.name());
     const Value counted = apply("steep.CountedRows", {in_order(loss->labels)},
@@ -403,7 +388,34 @@ void compute_counted_rows(Graph& g) {
     some.serve_others();
     g.prune();
   }
-  compute_taken_rows(g);
+}
+
+}  // namespace
+
+std::optional<std::unordered_set<uint32_t>> makers_of_labels(Value labels) {
+  std::unordered_set<uint32_t> makers;
+  std::vector<std::pair<Value, bool>> open{{labels, true}};  // and whether its data is read
+  std::set<std::pair<uint32_t, bool>> seen;
+  while (!open.empty()) {
+    const auto [v, read] = open.back();
+    open.pop_back();
+    if (!v || v.role() == Role::constant) continue;
+    if (v.role() == Role::state || is_seed(v)) return {};
+    const Node n = v.producer();
+    if (!n || !seen.emplace(n.id(), read).second) continue;
+    makers.insert(n.id());
+    const OpDef* def = find_op(n.op());
+    if (def == nullptr || def->dynamic || n.phase() != Phase::forward) return {};
+    const bool reads = read && !def->dataless;
+    if (makers.size() > kMostOfLabels || (reads && is_float(v.dtype()))) return {};
+    for (int i = 0; i < n.input_count(); ++i) open.emplace_back(n.input(i), reads);
+  }
+  return makers;
+}
+
+void compute_read_rows(Graph& graph) {
+  compute_counted_rows(graph);
+  compute_taken_rows(graph);
 }
 
 }  // namespace steep

@@ -1,0 +1,31 @@
+// Rows that nobody reads are not computed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <unordered_set>
+
+#include "ir/graph.h"
+
+namespace steep {
+
+/// Computes only the rows that are read, where something reads some of the rows of what row-wise
+/// nodes make (products with weights, elementwise operators, dropout, normalisation over the last
+/// axis) and nothing else reads these. Results stay the same, and so do gradients, which are zeros
+/// for other rows (rows are summed in another order). Nothing is done where there is no product to
+/// gain by. Two kinds of readers:
+///
+/// - A cross entropy that ignores labels reads the rows whose labels count; a mean is over these
+///   anyway. Scores with other readers (a model that returns them) are computed for all rows, too,
+///   but not differentiated there for the loss. Labels must be makers_of_labels() ones.
+/// - Gather by one number, or Slice by bounds that the model says: one token of a sequence.
+///
+/// For the graph of a model with its loss, before it is differentiated. REQUIRES: types inferred.
+void compute_read_rows(Graph& graph);
+
+/// By id: the nodes that make `labels` of forward inputs and constants, by moving, cutting, padding
+/// and comparing them, so that they are known before anything else runs. Nothing for other labels:
+/// those made of states, by chance, by what cannot be planned, of data of floats, or by many nodes.
+std::optional<std::unordered_set<uint32_t>> makers_of_labels(Value labels);
+
+}  // namespace steep
