@@ -5,8 +5,8 @@
 
 BERT of 4 layers of 512 over 30,522 words, 8 rows of 128 tokens, fused AdamW. Contestants take one
 step each in turn, in one process: ORTModule with all labels, with a part of them, and with that
-part where the model returns all scores; PyTorch on that part as it comes, and with the rows gathered
-by hand before the head. Medians in milliseconds.
+part where the model returns all scores; PyTorch on that part as it comes, and with the rows
+gathered by hand before the head. Medians in milliseconds.
 """
 
 from __future__ import annotations

@@ -194,6 +194,23 @@ TEST(CountedRows, LabelsOfWeightsAreComputedInOrder) {
   EXPECT_EQ(std::count(names.begin(), names.end(), "steep.CountedRows"), 0);
 }
 
+TEST(CountedRows, LabelsCutToWhatStatesMakeAreComputedInOrder) {
+  const std::string text =
+      "g (float[b, 8] x, int64[n] given) => (float loss) <float[8, 3] w = {"
+      "1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, "
+      "1.0, 2.0, 3.0, 4.0, 5.0, 6.0}, int64[1] zero = {0}> {"
+      "s = MatMul(x, w) t = MatMul(x, w) e = Shape<end = 1>(t) label = Slice(given, zero, e, zero)"
+      "loss = SoftmaxCrossEntropyLoss<ignore_index = 2>(s, label)}";
+  for (const bool trained : {false, true}) {
+    Graph g = import_graph(18, text).graph;
+    if (trained) g.make_state(g.find("w"));
+    EXPECT_EQ(makers_of_labels(g.find("label")).has_value(), !trained);
+    compute_read_rows(g);
+    const auto names = ops(g);
+    EXPECT_EQ(std::count(names.begin(), names.end(), "steep.CountedRows"), trained ? 0 : 1);
+  }
+}
+
 TEST(CountedRows, OneTokenOfASequenceLeavesTheOthers) {
   const Graph g =
       import_graph(18,
