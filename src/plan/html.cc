@@ -136,10 +136,10 @@ class Page {
     }
     const size_t steps = plan_.steps.size();
     for (size_t i = 0; i <= 4; ++i) {
-      const double x =
-          left + width * static_cast<double>(steps * i / 4) / static_cast<double>(steps);
+      const size_t step = steps * i / 4;
+      const double x = left + width * static_cast<double>(step) / static_cast<double>(steps);
       out += fmt::format("<text x=\"{:.2f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", x,
-                         top + height + 16, steps * i / 4);
+                         top + height + 16, step);
     }
     out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">step</text>\n",
                        left + width / 2, top + height + 30);
