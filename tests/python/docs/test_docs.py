@@ -23,15 +23,11 @@ import steep
 import steep.compat
 
 LION = ROOT / "docs" / "your_own.md"
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ADD_AN_OP = ROOT / "docs" / "add_an_op.md"  # shows parts of files: see its own test
+DOCUMENTS = [ROOT / "README.md", *sorted(set((ROOT / "docs").glob("*.md")) - {ADD_AN_OP})]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 INLINE = re.compile(r"`(steep (?:check|train|eval|dump|grad) [^`…]*)`")
 
-# By their first line.
-NOT_RUN = {
-    "void register_cumulative(std::vector<Candidate>& list) {": "a part of a file of kernels",
-    "row(": "a row of tests/ops/rows, where it runs",
-}
 HUGGINGFACE = ("contestant", "picture", "race", "texts")
 ELSEWHERE = {
     "digits_mlp/make_model.py": "test_program.py runs it, and the program that reads its files",
@@ -143,8 +139,6 @@ def check_cpp(code: str) -> None:
 def test_code_of_the_documents(
     language: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if code.splitlines()[0] in NOT_RUN:
-        return
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path, code)
     if language == "sh":
@@ -161,6 +155,31 @@ def test_code_of_the_documents(
             for name in steep._steep.registered_ops():
                 steep._steep.unregister_op(name)
             steep.compat.uninstall()
+
+
+def test_code_of_add_an_op_is_that_of_the_files() -> None:
+    """Each block stands in the file that the heading above it names."""
+    sections = re.split(r"^## ", ADD_AN_OP.read_text(), flags=re.M)
+    shown = []
+    for section in sections:
+        named = re.search(r"`([\w/]+\.\w+)`$", section.splitlines()[0])
+        for _, code in FENCED.findall(section):
+            assert named, f"no file is named above\n{code}"
+            assert code in (ROOT / named[1]).read_text(), f"{named[1]} no longer has\n{code}"
+            shown.append(named[1])
+    assert len(shown) == 5
+    assert shown[0] == "src/ops/defs/cum_sum.cc"
+
+
+def test_add_an_op_explains_every_field() -> None:
+    header = (ROOT / "src/ops/op_def.h").read_text()
+    struct = re.search(r"^struct OpDef \{\n(.*?)^\};", header, re.M | re.S)
+    assert struct
+    fields = set(re.findall(r"(\w+)(?: = [^;]+|\{\})?;", re.sub(r"//.*", "", struct[1])))
+    text = ADD_AN_OP.read_text()
+    rows = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", text, re.M))))
+    in_code = set(re.findall(r"\.(\w+) = ", text))
+    assert rows | in_code == fields
 
 
 @pytest.mark.parametrize("command", ["check", "train", "eval", "dump", "grad"])
