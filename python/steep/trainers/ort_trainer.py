@@ -61,8 +61,9 @@ class ORTTrainer(Trainer):
         learning_rate_description: the learning rate is ``train_step``'s last argument.
         device: CPU.
         use_mixed_precision: matrix products in bfloat16, as ``precision="bf16"``.
-        clip_norm, predictions, precision, loss_scale, loss_scale_window, seed, check_finite,
-        master_weights, stochastic_rounding, disabled_passes, providers: as for ``steep.trainer``.
+        clip_norm, predictions, precision, loss_scale, loss_scale_window: as for ``steep.trainer``.
+        seed, check_finite, master_weights, stochastic_rounding: as for ``steep.trainer``.
+        disabled_passes, providers: as for ``steep.trainer``.
         _opset_version: ONNX opset of ``save_as_onnx``; at least 18.
     """
 
