@@ -13,7 +13,8 @@ std::vector<Tensor> run_compress(const NodeSpec& node, std::span<const Tensor> i
   Dims dims = flat ? Dims{x.size()} : x.dims();
   const int64_t extent = dims[static_cast<size_t>(axis)];
   if (condition.dims().size() != 1) {
-    throw_misfit(node, "The condition is no vector.", "one dimension", to_string(condition.dims()));
+    throw_misfit(node, "The condition is not a vector.", "one dimension",
+                 to_string(condition.dims()));
   }
   std::vector<int64_t> kept;
   const auto* holds = static_cast<const uint8_t*>(condition.data());

@@ -164,7 +164,7 @@ Convert with_type(DType dtype, F&& f) {
     case DType::i2: return f(Small<2, true>{});
     default: break;
   }
-  throw InternalError({.what = "A conversion of an unknown dtype was asked for."});
+  throw InternalError({.what = "A conversion to or from an unknown dtype was requested."});
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ class Builder {
     const bool u64 = any([](DType t) { return t == DType::u64; });
     if (u64 && any([](DType t) { return t == DType::i64; })) return fail("mixes uint64 and int64");
     if (any([](DType t) { return bits_of(t) < 8 || is_narrow_float(t); }))
-      return fail("a dtype is of 8 bits or less and no number but for conversions");
+      return fail("a dtype of 8 bits or less supports conversions only");
     if (!floats) {
       program_.type = u64 ? DType::u64 : DType::i64;
     } else if (integers || any([](DType t) { return t == DType::f64; })) {

@@ -35,7 +35,7 @@ std::unique_ptr<Kernel> make_tile(const NodeSpec& node, std::string* why_not) {
   for (size_t i = 0; i < x.dims.size(); ++i) {
     const int64_t repeats = x.dims[i] == 0 ? 0 : y.dims[i] / x.dims[i];
     if (repeats * x.dims[i] != y.dims[i])
-      return decline(why_not, "the output is no multiple of the input");
+      return decline(why_not, "the output is not a multiple of the input");
     dims.insert(dims.end(), {repeats, x.dims[i]});
     src_strides.insert(src_strides.end(), {0, strides[i]});
   }

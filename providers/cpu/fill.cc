@@ -32,7 +32,7 @@ std::unique_ptr<Kernel> make_range(const NodeSpec& node, std::string* why_not) {
       const T start = *args.input<T>(0);
       const T delta = *args.input<T>(2);
       if (delta == T{0})
-        id.data_error("A range has steps of nothing.", "a delta that is not 0", "0");
+        id.data_error("The step of a range is zero.", "a delta that is not 0", "0");
       auto* dst = args.output<T>(0);
       // Unsigned arithmetic, because hostile integers may wrap.
       using Step = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;

@@ -20,7 +20,7 @@ void limit_isa() {
     if (name == "scalar") best = HWY_SCALAR;
     if (best == 0) {
       throw ProviderError(
-          {.what = "The environment variable STEEP_MAX_ISA names no instruction set.",
+          {.what = "The environment variable STEEP_MAX_ISA does not name an instruction set.",
            .expected = "avx512, avx2, sse4 or scalar",
            .received = name});
     }

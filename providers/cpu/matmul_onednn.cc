@@ -442,7 +442,7 @@ std::unique_ptr<Kernel> make_onednn_matmul(const NodeSpec& node, std::string* wh
   if (problem->multiplications() == 0) return decline(why_not, "empty product");
   if (problem->addend &&
       (problem->y_dtype != DType::f32 || problem->alpha != 1 || problem->bias || problem->relu)) {
-    return decline(why_not, "only a plain float32 sum can start from something else than 0");
+    return decline(why_not, "only a plain float32 product can be added to existing values");
   }
   // A transposed output is outside oneDNN's fast path; the transposed product is inside.
   if (problem->y_n != 1 && problem->y_m == 1) problem = problem->swap();

@@ -142,7 +142,7 @@ std::optional<MatMulProblem> read_matmul(const NodeSpec& node, std::string* why_
   auto a = permuted(a_in.dims, node.attrs.ints("perm_a"));
   auto b = permuted(b_in.dims, node.attrs.ints("perm_b"));
   auto y = unpermuted(node.out(0).dims, node.attrs.ints("perm_y"));
-  if (!a || !b || !y) return decline("perm_a, perm_b or perm_y is no permutation");
+  if (!a || !b || !y) return decline("perm_a, perm_b or perm_y is not a permutation");
   if (b->dims.size() == 1) {
     insert_axis(&*b, 1);
     insert_axis(&*y, y->dims.size());

@@ -62,11 +62,12 @@ struct MelWeightMatrix {
 
 std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
   const Operand& y = node.out(0);
-  if (y.rank() != 2 || node.inputs.size() != 5) return decline(why_not, "the result is no matrix");
+  if (y.rank() != 2 || node.inputs.size() != 5)
+    return decline(why_not, "the result is not a matrix");
   MelWeightMatrix kernel{NodeId(node), {},        find_convert(DType::f64, y.dtype),
                          y.dims[0],    y.dims[1], size_of(y.dtype)};
   for (size_t i = 0; i < 5; ++i) {
-    if (node.in(i).size() != 1) return decline(why_not, "input {} is no scalar", i);
+    if (node.in(i).size() != 1) return decline(why_not, "input {} is not a scalar", i);
     kernel.read[i] = find_convert(node.in(i).dtype, DType::f64);
   }
   return kernel_from(kernel);

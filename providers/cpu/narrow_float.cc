@@ -41,7 +41,7 @@ const Format& format_of(DType dtype) {
     default: break;
   }
   throw InternalError(
-      {.what = "A dtype is no narrow float.", .received = std::string(name_of(dtype))});
+      {.what = "A dtype is not a narrow float.", .received = std::string(name_of(dtype))});
 }
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();

@@ -31,7 +31,7 @@ template <typename T>
 T scalar_or(const NodeSpec& node, const Tensor& t, T otherwise) {
   if (!t.defined()) return otherwise;
   if (t.size() != 1) {
-    throw_misfit(node, "A setting is no single number.", "one element", to_string(t.dims()));
+    throw_misfit(node, "A setting is not a single number.", "one element", to_string(t.dims()));
   }
   return *t.data<T>();
 }

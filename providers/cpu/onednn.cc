@@ -38,7 +38,7 @@ void throw_onednn(const dnnl::error& error, const char* primitive) {
                        .op = primitive,
                        .expected = "success",
                        .received = error.what(),
-                       .remedy = "free memory or lower the number of threads, then try again"});
+                       .remedy = "free some memory or use fewer threads, then try again"});
 }
 
 }  // namespace steep::cpu

@@ -97,7 +97,7 @@ std::unique_ptr<Kernel> make_pad(const NodeSpec& node, std::string* why_not) {
       const int64_t kept =
           x.dims[a] + std::min<int64_t>(before[a], 0) + std::min<int64_t>(after[a], 0);
       if (kept <= 0 && y.size() != 0)
-        return decline(why_not, "nothing is left of axis {} to repeat", a);
+        return decline(why_not, "after cropping, axis {} has no elements to repeat", a);
     }
     return make_gather_pad(node, mode, before, after);
   }

@@ -141,7 +141,7 @@ Attr attr_of(const SteepAttr& raw) {
     case STEEP_ATTR_BODY: return body_of(raw.body);
     case STEEP_ATTR_NONE: break;
   }
-  throw InternalError({.what = "An attribute is of no known kind.", .node = raw.name});
+  throw InternalError({.what = "An attribute has an unknown kind.", .node = raw.name});
 }
 
 Attrs attrs_of(const SteepNode* node) {
@@ -376,7 +376,7 @@ void require_bytes(size_t bytes, const std::string& received) {
       {.what = "A value exceeds the memory budget.",
        .expected = fmt::format("at most {} bytes", most),
        .received = fmt::format("{}: {} bytes", received, bytes),
-       .remedy = "If this is meant, raise Limits::max_bytes (max_bytes= in Python, --max-bytes, "
+       .remedy = "If this is intended, raise Limits::max_bytes (max_bytes= in Python, --max-bytes, "
                  "STEEP_MAX_BYTES); else use smaller shapes."});
 }
 

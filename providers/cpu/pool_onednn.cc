@@ -147,7 +147,8 @@ std::unique_ptr<Kernel> make_onednn_pool(const NodeSpec& node, std::string* why_
   const bool count_pads = !max && node.attrs.integer("count_include_pad") != 0;
   const DType dtype = node.in(0).dtype;
   if (dtype != DType::f32) return decline(why_not, "dtype is {}", name_of(dtype));
-  if (node.out(1).present()) return decline(why_not, "the places of the maxima are wanted");
+  if (node.out(1).present())
+    return decline(why_not, "the positions of the maxima (Indices) are used");
   const auto pool = read_pool(node, why_not);
   if (!pool) return nullptr;
   const Dims& x = backward ? node.out(0).dims : node.in(0).dims;

@@ -52,13 +52,13 @@ std::unique_ptr<Kernel> fill(const NodeSpec& node, Draw draw) {
 }
 
 std::unique_ptr<Kernel> make_uniform(const NodeSpec& node, std::string* why_not) {
-  if (!is_float(node.out(0).dtype)) return decline(why_not, "the result is no float");
+  if (!is_float(node.out(0).dtype)) return decline(why_not, "the result is not a float");
   const double low = node.attrs.real("low");
   return fill(node, Uniform{low, node.attrs.real("high") - low});
 }
 
 std::unique_ptr<Kernel> make_normal(const NodeSpec& node, std::string* why_not) {
-  if (!is_float(node.out(0).dtype)) return decline(why_not, "the result is no float");
+  if (!is_float(node.out(0).dtype)) return decline(why_not, "the result is not a float");
   return fill(node, Normal{node.attrs.real("mean"), node.attrs.real("scale")});
 }
 

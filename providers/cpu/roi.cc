@@ -102,7 +102,7 @@ std::vector<int64_t> images(const NodeId& id, const Geometry& g, const T* indice
   for (int64_t r = 0; r < g.rois; ++r) {
     const T image = indices[r * step];
     if (!(image >= 0 && image < static_cast<T>(g.batch))) {  // nor if it is not a number
-      id.data_error("A region lies in an image that is not there.",
+      id.data_error("The image number of a region is out of range.",
                     fmt::format("0 to {}", g.batch - 1), fmt::format("{}", image));
     }
     result.push_back(static_cast<int64_t>(image));

@@ -53,7 +53,7 @@ std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);
   const Attrs& attrs = node.attrs;
   if (x.rank() < 1 || x.rank() > 2) return decline(why_not, "the input is neither 1-D nor 2-D");
-  if (node.out(0).dtype != DType::f32) return decline(why_not, "the result is no float32");
+  if (node.out(0).dtype != DType::f32) return decline(why_not, "the result is not float32");
   const Ints pool = attrs.ints("pool_int64s"), starts = attrs.ints("ngram_counts");
   const std::string mode = attrs.string("mode");
   constexpr int64_t kMost = 1 << 20;

@@ -101,7 +101,7 @@ struct SelectAsTorch {
 };
 
 std::unique_ptr<Kernel> make_top_k(const NodeSpec& node, std::string* why_not) {
-  if (node.outputs.size() != 2) return decline(why_not, "it has no two outputs");
+  if (node.outputs.size() != 2) return decline(why_not, "it does not have two outputs");
   const Operand& x = node.in(0);
   const Operand& y = node.out(0).present() ? node.out(0) : node.out(1);
   const auto axis = axis_from_front(node.attrs.integer("axis"), x.rank());

@@ -87,13 +87,13 @@ def choices_of(providers: Providers | None) -> list[_steep.ProviderChoice]:
     missing = [name for name, _ in pairs if name not in there]
     if len(missing) == len(pairs):
         raise ProviderError(
-            "None of the providers asked for is there.",
+            "None of the requested providers is available.",
             expected=", ".join(there),
             received=", ".join(missing) or "an empty list",
             remedy="Load its plug-in, steep.register_provider(path), or leave `providers` out.",
         )
     for name in missing:
-        log.warning("there is no %s here, only %s", name, ", ".join(there))
+        log.warning("the provider %s is not available here, only %s", name, ", ".join(there))
     # The CPU takes whatever comes, and its options are those of other runtimes.
     return [
         _steep.ProviderChoice(name, {} if name == there[-1] else options)

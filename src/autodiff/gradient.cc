@@ -112,11 +112,12 @@ class Sweep {
 
   void seed(Value output, Value gradient) {
     if (!gradient && output.type().kind != Kind::tensor) {
-      throw ShapeError({.what = "Only tensors are differentiated without a gradient to start from.",
-                        .node = output.name(),
-                        .expected = "a tensor",
-                        .received = to_string(output.type()),
-                        .remedy = "Name another output."});
+      throw ShapeError(
+          {.what = "Only tensor outputs can be differentiated without a given output gradient.",
+           .node = output.name(),
+           .expected = "a tensor",
+           .received = to_string(output.type()),
+           .remedy = "Name another output."});
     }
     if (!gradient) gradient = expand_like(scalar(g_, 1, output.dtype()), output);
     add(output, gradient);
@@ -181,13 +182,14 @@ std::vector<Value> add_gradients(Graph& g, std::span<const Value> outputs,
     std::string all;
     for (const Obstacle& o : obstacles)
       all += fmt::format("\n    {} ({}): {}", o.node, o.op, o.path);
-    throw ModelError({.what = fmt::format("{} node(s) on the way to the loss have no gradient:{}",
-                                          obstacles.size(), all),
-                      .node = obstacles.front().node,
-                      .op = obstacles.front().op,
-                      .expected = "operators with a gradient",
-                      .received = obstacles.front().op,
-                      .remedy = obstacles.front().remedy});
+    throw ModelError(
+        {.what = fmt::format("{} node(s) between the parameters and the loss have no gradient:{}",
+                             obstacles.size(), all),
+         .node = obstacles.front().node,
+         .op = obstacles.front().op,
+         .expected = "operators with a gradient",
+         .received = obstacles.front().op,
+         .remedy = obstacles.front().remedy});
   }
   Sweep sweep(g, path, phase);
   {

@@ -92,7 +92,7 @@ std::vector<Tensor> Fed::ordered(const std::vector<TensorInfo>& wanted) const {
       throw DataError({.what = "An input is missing.",
                        .node = info.name,
                        .expected = info.text(),
-                       .received = "nothing of this name"});
+                       .received = "no value of this name"});
     }
     result.push_back(found->second);
     left.erase(found);
@@ -118,7 +118,7 @@ void give_tensors(steep_tensors** result, const std::vector<std::string>& names,
                   const std::vector<Tensor>& outputs, const Fed& fed) {
   if (result == nullptr) return;
   if (names.size() != outputs.size())
-    throw InternalError("There are not as many outputs as names.");
+    throw InternalError("The number of outputs differs from the number of names.");
   Tensors::Items items;
   for (size_t i = 0; i < names.size(); ++i) items.emplace_back(names[i], fed.own(outputs[i]));
   give(result, std::make_shared<Tensors>(std::move(items)));
@@ -202,7 +202,7 @@ steep_code steep_tensors_get(const steep_tensors* tensors, size_t i, steep_array
     const auto own = object<Tensors>(tensors);
     require(array, "array");
     if (i >= own->items.size()) {
-      throw ArgumentError({.what = "There are not so many arrays.",
+      throw ArgumentError({.what = "The index of an array is out of range.",
                            .expected = fmt::format("an index below {}", own->items.size()),
                            .received = std::to_string(i)});
     }

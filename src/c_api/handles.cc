@@ -68,10 +68,10 @@ void throw_wrong_handle(const void* handle, std::string_view kind) {
     } else if (number > kMark && number <= t.last) {
       received = "a handle that was freed";
     } else {
-      received = "an address that is no handle";
+      received = "an address that is not a handle";
     }
   }
-  throw ArgumentError({.what = "A handle is wrong.",
+  throw ArgumentError({.what = "A handle is not valid.",
                        .expected = fmt::format("a {}", kind),
                        .received = std::move(received)});
 }

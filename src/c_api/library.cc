@@ -105,7 +105,7 @@ steep_code steep_report_obstacle(const steep_report* report, size_t i, steep_obs
     require(obstacle, "obstacle");
     const std::vector<steep::Obstacle>& all = own->report.obstacles;
     if (i >= all.size()) {
-      throw ArgumentError({.what = "There are not so many obstacles.",
+      throw ArgumentError({.what = "The index of an obstacle is out of range.",
                            .expected = fmt::format("an index below {}", all.size()),
                            .received = std::to_string(i)});
     }
@@ -185,7 +185,7 @@ steep_code steep_unregister_op(const char* name, steep_error** error) {
   return call(error, [&] {
     const std::string wanted = text(name, "name");
     if (steep::unregister_op(wanted)) return;
-    throw steep::DataError({.what = "There is nothing registered of this name.", .node = wanted});
+    throw steep::DataError({.what = "Nothing is registered under this name.", .node = wanted});
   });
 }
 

@@ -87,7 +87,7 @@ std::map<std::string, double>* attributes_of(Options::Of& of) {
 }
 
 [[noreturn]] void refuse_value(const std::string& key, std::string expected, std::string received) {
-  throw ArgumentError({.what = "An option cannot be set to this.",
+  throw ArgumentError({.what = "The value of an option is not valid.",
                        .node = key,
                        .expected = std::move(expected),
                        .received = std::move(received)});
@@ -237,7 +237,7 @@ std::string kind_of(const Options::Of& of) {
 }
 
 void throw_wrong_options(const Options::Of& of, const Options::Of& wanted) {
-  throw ArgumentError({.what = "Options are of another kind.",
+  throw ArgumentError({.what = "The options are of the wrong kind.",
                        .expected = kind_of(wanted),
                        .received = kind_of(of)});
 }

@@ -334,7 +334,7 @@ steep_code steep_training_set_group(steep_training* session, size_t i, const ste
     const auto own = session_of(session);
     const steep::ParameterGroup given = options<GroupOptions>(group).group();
     if (!given.optimizer) {
-      throw ArgumentError({.what = "A group's settings are of an optimizer of its own.",
+      throw ArgumentError({.what = "set_group needs options that name an optimizer for the group.",
                            .expected = "steep_options of groups with the key `optimizer`",
                            .received = "none"});
     }

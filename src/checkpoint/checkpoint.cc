@@ -302,7 +302,7 @@ Checkpoint read_checkpoint(const fs::path& path) {
     ++nothing;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  refuse(target, "there is no such folder", "check the path");
+  refuse(target, "the folder does not exist", "check the path");
 }
 
 }  // namespace steep

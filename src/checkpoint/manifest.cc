@@ -156,7 +156,8 @@ void read_manifest(const ByteSource& source, Checkpoint* checkpoint,
   }
 
   const Json json = parse(text, kMaxDepth + 1, "the manifest");
-  if (get_text(json, "format") != "steep checkpoint") throw DataError("it is no Steep checkpoint");
+  if (get_text(json, "format") != "steep checkpoint")
+    throw DataError("it is not a Steep checkpoint");
   if (const uint64_t version = get_count(json, "version"); version != kVersion) {
     throw DataError(ErrorParts{.what = "the checkpoint's format version is unknown",
                                .expected = std::to_string(kVersion),

@@ -212,16 +212,17 @@ int64_t batch_size_for(const DataChoice& choice, const Feed& feed,
   const int64_t batch = fixed > 0 && !choice.batch_given ? fixed : choice.batch;
   const int64_t last = rows % batch;
   if (rows < batch && drop_last) {
-    throw DataError(
-        ErrorParts{.what = fmt::format("{} has too few rows for one batch", feed.path),
-                   .expected = fmt::format("{} rows, as --drop-last leaves out less", batch),
-                   .received = fmt::format("{} rows", rows),
-                   .remedy = fmt::format("give --batch {}, or leave --drop-last out", rows)});
+    throw DataError(ErrorParts{
+        .what = fmt::format("{} has too few rows for one batch", feed.path),
+        .expected =
+            fmt::format("{} rows or more, since --drop-last leaves out a smaller batch", batch),
+        .received = fmt::format("{} rows", rows),
+        .remedy = fmt::format("give --batch {}, or leave --drop-last out", rows)});
   }
   if (fixed == 0) return batch;
   if (rows >= batch && batch != fixed) {
     throw ShapeError(
-        ErrorParts{.what = fmt::format("the model takes batches of {} rows alone", fixed),
+        ErrorParts{.what = fmt::format("the model takes only batches of {} rows", fixed),
                    .expected = fmt::format("--batch {}", fixed),
                    .received = fmt::format("--batch {}", batch),
                    .remedy = fmt::format("give --batch {}, or {}", fixed, kRelax)});

@@ -172,7 +172,7 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
   if (not_finite.empty()) return kDone;
   throw DataError(ErrorParts{.what = "the loss is not finite",
                              .received = not_finite,
-                             .remedy = "look at these rows, and at the model's weights"});
+                             .remedy = "check these rows, and the model's weights"});
 }
 
 int evaluate(const EvalChoice& choice) {

@@ -237,7 +237,7 @@ class Run {
     if (!choice_.resume.empty()) {
       progress.line(fmt::format("resumed {} after step {}", choice_.resume, session_.step_count()));
       if (position_.epoch >= choice_.epochs) {
-        progress.line(fmt::format("nothing is left of --epochs {}", choice_.epochs));
+        progress.line(fmt::format("all {} epochs of --epochs are done already", choice_.epochs));
       }
       if (const std::string note = session_.checkpoint_note(); !note.empty()) {
         progress.line("warning: " + note);

@@ -24,7 +24,7 @@ Ints sizes(const ContribCall& c) {
       std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) == columns) {
     return sizes;
   }
-  c.fail("Columns of weights do not make whole heads of queries, keys and values.",
+  c.fail("The columns of the weights do not divide into whole heads of queries, keys and values.",
          "three parts, of which the first two are equal, each of num_heads heads",
          fmt::format("{} columns, num_heads = {}, qkv_hidden_sizes = [{}]", columns, heads,
                      fmt::join(c.attrs.ints("qkv_hidden_sizes"), ", ")),

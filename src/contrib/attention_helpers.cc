@@ -74,7 +74,7 @@ bool add_padding(const ContribCall& c, ContribBody& f, const MaskInputs& masks, 
   const size_t rank = c.rank(at);
   const std::string name(c.op.inputs[at].substr(0, c.op.inputs[at].size() - 1));
   auto refuse = [&] {
-    c.fail("A mask is of a form that Steep does not know.",
+    c.fail("The shape of a mask is not supported.",
            fmt::format("{} of shape [batch], [2 · batch], [3 · batch + 2], [batch, keys], [batch, "
                        "queries, keys] or [batch, 1, most, most]",
                        name),

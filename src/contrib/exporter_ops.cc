@@ -14,7 +14,7 @@ Results cdist(const ContribCall& c, ContribBody& f) {
   const std::string metric = c.text("metric");
   if (metric != "euclidean" && metric != "sqeuclidean") {
     c.fail("An attribute is not supported.", "metric euclidean or sqeuclidean",
-           metric.substr(0, 40), "Say the distance by operators of ONNX.");
+           metric.substr(0, 40), "Write the distance with operators of ONNX.");
   }
   f.ints("rows", {1});
   f.ints("columns", {0});

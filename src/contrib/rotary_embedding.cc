@@ -19,7 +19,7 @@ Results rotary_embedding(const ContribCall& c, ContribBody& f) {
     // Without a number of heads the whole head is rotated, and the caches have half its size.
     const int64_t size = 2 * c.extent(2, -1), hidden = c.extent(0, 2);
     if (rotated != 0 || size == 0 || hidden % size != 0) {
-      c.fail("The number of heads cannot be told.",
+      c.fail("The number of heads is not known.",
              "num_heads, or a last axis of whole heads of twice the size of cos_cache's rows",
              to_string(c.inputs[0]), "Give the node num_heads.");
     }

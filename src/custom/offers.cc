@@ -41,8 +41,8 @@ onnx::FunctionProto function_of(const Offer& offer, const char* data, size_t siz
     try {
       return parse_function(std::as_bytes(std::span(data, size)));
     } catch (const ModelError& e) {
-      offer.refuse(fmt::format("The {} of an operator is no function.", which), e.parts().expected,
-                   e.parts().received);
+      offer.refuse(fmt::format("The {} of an operator is not a function.", which),
+                   e.parts().expected, e.parts().received);
     }
   }
   onnx::FunctionProto f;
@@ -69,7 +69,7 @@ void add_attribute(const Offer& offer, const SteepAttr& a, onnx::FunctionProto& 
   const bool many =
       a.kind == STEEP_ATTR_STRING || a.kind == STEEP_ATTR_INTS || a.kind == STEEP_ATTR_REALS;
   if (many && values == nullptr && a.count > 0)
-    offer.refuse("An attribute of an operator has no default where one is due.", "values", "NULL");
+    offer.refuse("An attribute of an operator needs a default value.", "values", "NULL");
   Attr value;
   switch (a.kind) {
     case STEEP_ATTR_INT: value = a.integer; break;
@@ -78,7 +78,7 @@ void add_attribute(const Offer& offer, const SteepAttr& a, onnx::FunctionProto& 
     case STEEP_ATTR_INTS: value = Ints(a.ints, a.ints + a.count); break;
     case STEEP_ATTR_REALS: value = Floats(a.reals, a.reals + a.count); break;
     default:
-      offer.refuse("An attribute of an operator has a default that it cannot have.",
+      offer.refuse("The default value of an operator's attribute has the wrong type.",
                    "an integer, a number, a text, or a list of numbers", quote(a.name));
   }
   *f.add_attribute_proto() = to_proto(a.name, value);
@@ -94,7 +94,7 @@ onnx::FunctionProto signature_of(const Offer& offer) {
   for (int32_t i = 0; i < offer.op.outputs; ++i) f.add_output(fmt::format("y{}", i));
   const auto* bytes = reinterpret_cast<const std::byte*>(offer.op.attributes);
   if (bytes == nullptr && offer.op.attribute_count > 0)
-    offer.refuse("An operator's table of attributes is not there.", "a table", "NULL");
+    offer.refuse("An operator's table of attributes is missing.", "a table", "NULL");
   if (bytes != nullptr && offer.op.attribute_count > 0) {
     table_stride(offer.provider.name, "attributes", offer.op.attributes->size,
                  offsetof(SteepAttr, tensor), offer.op.attribute_count);
@@ -111,11 +111,11 @@ onnx::FunctionProto signature_of(const Offer& offer) {
 /// Throws ProviderError where `f`, its decomposition, is another operator's.
 void check_decomposition(const Offer& offer, const onnx::FunctionProto& f) {
   if (f.domain() != offer.op.domain || f.name() != offer.op.name) {
-    offer.refuse("The decomposition of an operator is that of another.", offer.name(),
+    offer.refuse("The decomposition has the name of another operator.", offer.name(),
                  quote(qualified(f)));
   }
   if (f.input_size() != offer.op.inputs || f.output_size() != offer.op.outputs) {
-    offer.refuse("The decomposition of an operator takes or returns another number of values.",
+    offer.refuse("The decomposition of an operator has the wrong number of inputs or outputs.",
                  fmt::format("{} inputs, {} outputs", offer.op.inputs, offer.op.outputs),
                  fmt::format("{} inputs, {} outputs", f.input_size(), f.output_size()));
   }
@@ -133,14 +133,14 @@ void add(const Offer& offer, Registrar& registrar) {
     offer.refuse("An operator of a provider lacks a name.", "a domain and a name", "none");
   if (op.inputs < 0 || op.outputs < 1 || op.version < 1) {
     offer.refuse(
-        "An operator of a provider cannot be so.",
+        "An operator of a provider is declared with invalid numbers.",
         "inputs, at least one output, and a version of 1 or later",
         fmt::format("{} inputs, {} outputs, version {}", op.inputs, op.outputs, op.version));
   }
   const bool in_parts = op.decomposition != nullptr;
   if (!in_parts && op.infer == nullptr) {
-    offer.refuse("An operator of a provider does not say what it makes.",
-                 "a function for types, a decomposition, or both", "neither");
+    offer.refuse("An operator of a provider does not define the types of its outputs.",
+                 "a type function, a decomposition, or both", "neither");
   }
   onnx::FunctionProto f =
       in_parts ? function_of(offer, op.decomposition, op.decomposition_size, "decomposition")
@@ -171,11 +171,10 @@ void take_offers(const Provider& provider) {
   size_t count = 0;
   const SteepOp* first = nullptr;
   const auto refuse = [&](std::string received) {
-    throw ProviderError(
-        {.what = "A provider threw an exception when it was asked for its operators.",
-         .node = provider.name,
-         .received = std::move(received),
-         .remedy = "Ask the plug-in's author."});
+    throw ProviderError({.what = "A provider threw an exception while it listed its operators.",
+                         .node = provider.name,
+                         .received = std::move(received),
+                         .remedy = "Ask the plug-in's author."});
   };
   try {
     first = provider.table.ops(&count);
@@ -201,7 +200,7 @@ void take_offers(const Provider& provider) {
     } catch (const ModelError& e) {
       ErrorParts parts = e.parts();
       parts.received = parts.what + (parts.received.empty() ? "" : " " + parts.received);
-      parts.what = "A provider offers an operator that cannot be one.";
+      parts.what = "A provider offers an operator that is not valid.";
       if (parts.op.empty()) parts.op = std::move(parts.node);
       parts.node = provider.name;
       parts.remedy = "Ask the plug-in's author.";

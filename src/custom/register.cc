@@ -40,12 +40,12 @@ std::vector<std::string> register_ops(const std::filesystem::path& file, const L
     const std::string bytes = read_file(file, limits.max_bytes);
     const onnx::ModelProto model = parse_model(std::as_bytes(std::span(bytes)), limits);
     if (model.functions().empty()) {
-      throw ModelError({.what = "The file has no function to register.",
-                        .node = quote(file.string()),
-                        .expected = "a model whose `functions` are operators or optimizers",
-                        .received = "none",
-                        .remedy = "onnx.parser.parse_model reads functions that stand behind an "
-                                  "empty graph."});
+      throw ModelError(
+          {.what = "The file has no function to register.",
+           .node = quote(file.string()),
+           .expected = "a model whose `functions` are operators or optimizers",
+           .received = "none",
+           .remedy = "onnx.parser.parse_model reads functions that follow an empty graph."});
     }
     std::map<std::pair<std::string, std::string>, const onnx::FunctionProto*> named;
     for (const auto& f : model.functions()) named[{f.domain(), f.name()}] = &f;

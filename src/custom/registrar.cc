@@ -80,7 +80,7 @@ void check_domain(const onnx::FunctionProto& f) {
 void check_body(const onnx::FunctionProto& f) {
   check_names(f);
   if (!f.overload().empty()) {
-    refuse_function(f, "A function is an overload of a name.", "one function of a name",
+    refuse_function(f, "Overloads of a function are not supported.", "one function of a name",
                     quote(f.overload()), "Give it a name of its own.");
   }
   std::set<std::string> declared(f.attribute().begin(), f.attribute().end());
@@ -101,7 +101,8 @@ void check_body(const onnx::FunctionProto& f) {
   for (const auto& name : f.output()) {
     if (made.count(name) != 0) continue;
     refuse_function(f, "An output of a function has a name that nothing defines.",
-                    "a result of its nodes", quote(name), "Name what a node of its body makes.");
+                    "a result of its nodes", quote(name),
+                    "Name a value that a node of its body computes.");
   }
 }
 
@@ -109,16 +110,17 @@ void check_gradient(const onnx::FunctionProto& f, const onnx::FunctionProto& gra
   const int n = f.input_size(), m = f.output_size();
   if (gradient.input_size() != n + 2 * m) {
     refuse_function(
-        f, "The gradient of an operator takes another number of values.",
+        f, "The gradient of an operator has the wrong number of inputs.",
         fmt::format("{}: {} inputs, {} outputs, {} gradients of outputs", n + 2 * m, n, m, m),
         fmt::format("{}: {}", gradient.input_size(),
                     quote(fmt::format("{}", fmt::join(gradient.input(), ", ")))),
-        "Let it take them all, whether it reads them or not.");
+        "Declare all of them as inputs, including those that it does not read.");
   }
   if (gradient.output_size() > n) {
-    refuse_function(f, "The gradient of an operator returns too many values.",
+    refuse_function(f, "The gradient of an operator has too many outputs.",
                     fmt::format("at most {}, one for each input", n),
-                    fmt::format("{}", gradient.output_size()), "Leave out what no input gets.");
+                    fmt::format("{}", gradient.output_size()),
+                    "Remove the outputs that belong to no input.");
   }
   std::set<std::string> declared(f.attribute().begin(), f.attribute().end());
   for (const auto& attribute : f.attribute_proto()) declared.insert(attribute.name());
@@ -138,16 +140,16 @@ void check_optimizer_function(const onnx::FunctionProto& f) {
     refuse_function(f, "An optimizer is of another domain.",
                     fmt::format("\"{}\"", kOptimizerDomain),
                     fmt::format("\"{}\"", quote(f.domain())),
-                    "Give its function this domain: so are optimizers told from operators.");
+                    "Give the function this domain: it marks a function as an optimizer.");
   }
   const std::vector<std::string> ours = built_in_optimizers();
   if (std::find(ours.begin(), ours.end(), f.name()) != ours.end()) {
-    refuse_function(f, "An optimizer of Steep's has this name.", "another name", f.name(),
+    refuse_function(f, "A built-in optimizer has this name.", "another name", f.name(),
                     "Rename it.");
   }
   if (f.input_size() < kBeside + 1 || f.output_size() != f.input_size() - kBeside) {
     refuse_function(
-        f, "An optimizer takes or returns another number of values.",
+        f, "An optimizer has the wrong number of inputs or outputs.",
         "(parameter, gradient, states…, lr, step) => (new parameter, new states…)",
         fmt::format("({}) => ({})", quote(fmt::format("{}", fmt::join(f.input(), ", "))),
                     quote(fmt::format("{}", fmt::join(f.output(), ", ")))),
@@ -173,7 +175,7 @@ void check_optimizer_function(const onnx::FunctionProto& f) {
 [[noreturn]] void refuse_twice(const onnx::FunctionProto& f) {
   refuse_function(f, "A name is registered already, with another body or gradient.",
                   "the same function, or another name", "a function that differs",
-                  "Take the registered one back first, or rename this one.");
+                  "Unregister the registered function first, or rename this one.");
 }
 
 std::string without_name(onnx::FunctionProto f) {
@@ -214,10 +216,11 @@ onnx::FunctionProto parse_function(std::span<const std::byte> bytes) {
       !function.name().empty()) {
     return function;
   }
-  throw ModelError({.what = "The bytes are no function.",
-                    .expected = "a serialised FunctionProto with a name",
-                    .received = fmt::format("{} bytes", bytes.size()),
-                    .remedy = "onnx.parser.parse_function(text).SerializeToString() makes such."});
+  throw ModelError(
+      {.what = "The bytes are not a function.",
+       .expected = "a serialised FunctionProto with a name",
+       .received = fmt::format("{} bytes", bytes.size()),
+       .remedy = "onnx.parser.parse_function(text).SerializeToString() returns them."});
 }
 
 void Registrar::add_op(onnx::FunctionProto f, std::optional<onnx::FunctionProto> gradient) {
@@ -323,10 +326,10 @@ void Registrar::check_recursion(const CustomFunctions& all) const {
           if (called == start) {
             refuse_function(
                 first->body, "A function calls itself.",
-                "a body and a gradient that do not come back to it",
+                "a body and a gradient that do not call the function",
                 fmt::format("{} in {}{}", quote(display_name(node)),
                             gradient ? "the gradient of " : "", quote(qualified(at->body))),
-                gradient ? "Read the operator's outputs, which its gradient is given."
+                gradient ? "Read the operator's outputs, which are inputs of its gradient."
                          : "ONNX functions must not be recursive.");
           }
           const auto next = all.ops.find(called);

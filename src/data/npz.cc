@@ -222,7 +222,7 @@ Tensor read_member(const ByteSource& source, const Member& member) {
   MemberReader reader(source, member);
   uint8_t magic[8];
   reader.read(magic, sizeof magic);
-  if (std::memcmp(magic, "\x93NUMPY", 6) != 0) refuse(source, "it is no .npy file", member.name);
+  if (std::memcmp(magic, "\x93NUMPY", 6) != 0) refuse(source, "it is not a .npy file", member.name);
   if (magic[6] < 1 || magic[6] > 3) refuse(source, "its .npy version is unknown", member.name);
   const int width = magic[6] == 1 ? 2 : 4;
   uint8_t length_bytes[4];
@@ -295,10 +295,10 @@ std::map<std::string, Tensor> read_npz(const ByteSource& source, const Limits& l
     find_data(source, &member);
     if (__builtin_add_overflow(total, member.unpacked, &total) || total > limits.max_bytes) {
       throw DataError(ErrorParts{
-          .what = source.name() + " is larger than this process is to read",
+          .what = source.name() + " is larger than the limit of this process",
           .expected = fmt::format("at most {} of arrays, unpacked", bytes_text(limits.max_bytes)),
           .received = "more",
-          .remedy = "if it is meant to be so large, raise Limits::max_bytes (max_bytes= in "
+          .remedy = "if this size is intended, raise Limits::max_bytes (max_bytes= in "
                     "Python, --max-bytes, STEEP_MAX_BYTES)"});
     }
   }
@@ -308,7 +308,7 @@ std::map<std::string, Tensor> read_npz(const ByteSource& source, const Limits& l
     std::string name = member.name;
     if (name.ends_with(".npy")) name.resize(name.size() - 4);
     if (!arrays.emplace(name, read_member(source, member)).second) {
-      refuse(source, "its name stands there twice", member.name);
+      refuse(source, "its name appears twice", member.name);
     }
   }
   return arrays;

@@ -115,7 +115,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool key(string_t& name) override {
     key_ = name;
     if (place_ == Place::file) {
-      if (!names_.insert(name).second) return fail("the name '" + name + "' stands there twice");
+      if (!names_.insert(name).second) return fail("the name '" + name + "' appears twice");
       if (names_.size() > max_entries_) return fail("there are too many tensors");
       entry_ = {};
       entry_.name = name;
@@ -125,9 +125,9 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       if (name != "dtype" && name != "shape" && name != "data_offsets") {
         return fail("the field '" + name + "' is unknown");
       }
-      if (!fields_.insert(name).second) return fail("the field '" + name + "' stands there twice");
+      if (!fields_.insert(name).second) return fail("the field '" + name + "' appears twice");
     } else if (header.metadata.contains(name)) {
-      return fail("the metadata key '" + name + "' stands there twice");
+      return fail("the metadata key '" + name + "' appears twice");
     }
     return true;
   }
@@ -169,7 +169,9 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     why = std::move(reason);
     return false;
   }
-  bool bad(const char* what) { return fail(fmt::format("{} stands where none belongs", what)); }
+  bool bad(const char* what) {
+    return fail(fmt::format("{} is at a place where it is not allowed", what));
+  }
 
   Place place_ = Place::start;
   std::string key_;
@@ -193,7 +195,7 @@ SafetensorsHeader read_safetensors_header(const ByteSource& source, const Limits
   if (length > source.size() - 8) refuse(source.name(), "its header exceeds the file");
   text.resize(static_cast<size_t>(length));
   source.read(8, text.data(), text.size());
-  if (text.empty() || text.front() != '{') refuse(source.name(), "its header is no JSON object");
+  if (text.empty() || text.front() != '{') refuse(source.name(), "its header is not a JSON object");
 
   HeaderReader reader(limits.max_arrays);
   if (!Json::sax_parse(text, &reader)) refuse(source.name(), reader.why, reader.tensor());
@@ -205,10 +207,10 @@ SafetensorsHeader read_safetensors_header(const ByteSource& source, const Limits
   const uint64_t data_bytes = source.size() - 8 - length;
   if (data_bytes > limits.max_bytes) {
     throw DataError(ErrorParts{
-        .what = source.name() + " is larger than this process is to read",
+        .what = source.name() + " is larger than the limit of this process",
         .expected = fmt::format("at most {} of tensors", bytes_text(limits.max_bytes)),
         .received = bytes_text(data_bytes),
-        .remedy = "if it is meant to be so large, raise Limits::max_bytes (max_bytes= in Python, "
+        .remedy = "if this size is intended, raise Limits::max_bytes (max_bytes= in Python, "
                   "--max-bytes, STEEP_MAX_BYTES)"});
   }
   uint64_t end = 0;

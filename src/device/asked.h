@@ -57,7 +57,7 @@ inline size_t table_stride(std::string_view provider, const char* table, size_t 
                            size_t count) {
   constexpr size_t kLongest = 4096;  // of an entry, or of a table
   if (size < least || size > kLongest || count > kLongest) {
-    blame(provider, std::string("A provider's table of ") + table + " cannot be one.",
+    blame(provider, std::string("A provider's table of ") + table + " is not valid.",
           "at most 4096 entries, each of " + std::to_string(least) + " to 4096 bytes",
           std::to_string(count) + " of " + std::to_string(size) + " bytes");
   }

@@ -263,8 +263,9 @@ SteepError* new_output(SteepNode* n, int i, int32_t rank, const int64_t* dims, v
   try {
     const auto index = static_cast<size_t>(i);
     if (n->spec == nullptr || i < 0 || !n->spec->out(index).present() || rank < 0) {
-      throw InternalError(
-          {.what = "A kernel gave an output that nobody wants.", .node = n->name, .op = n->op});
+      throw InternalError({.what = "A kernel allocated an output that nothing reads.",
+                           .node = n->name,
+                           .op = n->op});
     }
     n->made.resize(std::max(n->made.size(), index + 1));
     Dims extents(dims, dims + rank);
@@ -286,14 +287,16 @@ SteepError* set_output(SteepNode* n, int i, int32_t dtype, int32_t rank, const i
                            .remedy = "Ask the plug-in's author."});
     };
     if (n->open == nullptr || i < 0 || i >= output_count(n))
-      refuse("A provider tells the type of an output that is not there.", std::to_string(i));
+      refuse("A provider gives a type for an output that does not exist.", std::to_string(i));
     Type type{static_cast<DType>(dtype)};
     if (size_of(type.dtype) == 0)
-      refuse("A provider tells a dtype that there is not.", std::to_string(dtype));
+      refuse("A provider gives a dtype that does not exist.", std::to_string(dtype));
     if (rank >= 0) type.shape.emplace();
     for (int32_t axis = 0; axis < rank; ++axis) {
       const std::optional<Dim> d = n->open->dim_of(dims[axis]);
-      if (!d) refuse("A provider tells an extent that no operand has.", std::to_string(dims[axis]));
+      if (!d)
+        refuse("A provider gives a symbolic extent that no operand has.",
+               std::to_string(dims[axis]));
       type.shape->push_back(d.value_or(Dim()));
     }
     n->open->told[static_cast<size_t>(i)] = std::move(type);
@@ -382,7 +385,7 @@ std::vector<Type> infer_by(SteepError* (*infer)(SteepNode*), const std::string& 
   std::vector<Type> types;
   for (const auto& told : open.told) {
     if (!told || (known && !told->concrete())) {
-      throw ProviderError({.what = "A provider does not tell the type of a result.",
+      throw ProviderError({.what = "A provider does not give the type of a result.",
                            .node = n.name(),
                            .op = n.op(),
                            .expected = "a dtype, and extents once those of the operands are known",

@@ -40,9 +40,10 @@ Device::~Device() {
 
 void Device::require_process() const {
   if (process_ == getpid()) return;
-  throw ProviderError({.what = "A device cannot be used by a process forked since it was opened.",
-                       .node = provider_.execution_name(),
-                       .remedy = "Open the session in the child, or start it by \"spawn\"."});
+  throw ProviderError(
+      {.what = "A forked process cannot use a device that its parent process opened.",
+       .node = provider_.execution_name(),
+       .remedy = "Open the session in the child, or start it by \"spawn\"."});
 }
 
 Candidates Device::candidates(std::string_view op) const {
@@ -56,7 +57,8 @@ Candidates Device::candidates(std::string_view op) const {
   const Candidates all(first, count);
   for (size_t i = 0; i < count; ++i) {
     if (all[i].make != nullptr && all[i].name != nullptr && is_utf8(all[i].name)) continue;
-    blame(provider_.name, "A candidate of a provider cannot be one.", "a name in UTF-8 and `make`",
+    blame(provider_.name, "A kernel candidate of a provider is not valid.",
+          "a name in UTF-8 and `make`",
           "candidate " + std::to_string(i) + " for " + std::string(op));
   }
   return all;
@@ -104,7 +106,7 @@ std::shared_ptr<void> Device::allocate(SteepMemory kind, size_t bytes) {
     asked(provider_.name, "allocate",
           [&] { check(provider_.table.allocate(handle_, kind, bytes, &data)); });
     if (data == nullptr) {
-      blame(provider_.name, "A provider allocates nothing, and reports no error.",
+      blame(provider_.name, "A provider returned no memory and reported no error.",
             std::to_string(bytes) + " bytes", "NULL");
     }
   }

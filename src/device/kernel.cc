@@ -26,7 +26,7 @@ NodeSpec spec_of(Node n) {
   auto operand = [&](Value v) {
     if (!v) return Operand{};
     if (!v.type().concrete()) {
-      throw InternalError({.what = "A node was planned before its types are known.",
+      throw InternalError({.what = "A node was planned before its types were known.",
                            .node = n.name(),
                            .op = n.op(),
                            .received = to_string(v.type()) + " " + v.name()});

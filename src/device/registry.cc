@@ -107,11 +107,11 @@ Provider load(const std::string& path) {
   }
   const int major = major_of(library.handle);
   if (major < 0) {
-    refuse(path, "A library is no provider.", "no such symbol",
+    refuse(path, "A library is not a provider.", "no such symbol",
            "Give the path of a plug-in for Steep.");
   }
   if (major != STEEP_PROVIDER_MAJOR) {
-    refuse(path, "A provider is of another version of the boundary.",
+    refuse(path, "A provider was built for another version of the provider interface.",
            fmt::format("steep_provider_{}", major),
            major > STEEP_PROVIDER_MAJOR ? "Install a newer Steep, or an older plug-in."
                                         : "Install a newer plug-in, or an older Steep.");
@@ -125,8 +125,8 @@ Provider load(const std::string& path) {
     refuse(path, "A provider threw an exception while it was loaded.", thrown, "Ask its author.");
   }
   if (given == nullptr) {
-    refuse(path, "A provider says that it cannot work here.", "no provider",
-           "Look for what it needs: a driver, a device.");
+    refuse(path, "A provider reports that it cannot work on this machine.", "no provider",
+           "Check what it needs: a driver, a device.");
   }
   Provider p = known_fields(*given);
   const SteepProvider& t = p.table;
@@ -135,13 +135,13 @@ Provider load(const std::string& path) {
       t.close == nullptr || t.devices == nullptr ||
       (!host && (t.allocate == nullptr || t.release == nullptr || t.copy == nullptr ||
                  t.stream == nullptr || t.drop_stream == nullptr || t.sync == nullptr))) {
-    refuse(path, "A provider lacks a name, or functions that every provider has.", as_utf8(p.name),
-           "Ask its author.");
+    refuse(path, "A provider has no name, or lacks functions that every provider needs.",
+           as_utf8(p.name), "Ask its author.");
   }
   library.keep = true;
   if (std::string failed = failure_of([&] { device_count(p); }); !failed.empty()) {
-    refuse(path, "A provider cannot say which devices it has.", failed,
-           "Look for what it needs: a driver, a device.");
+    refuse(path, "A provider cannot list its devices.", failed,
+           "Check what it needs: a driver, a device.");
   }
   return p;
 }
@@ -167,8 +167,8 @@ const Provider& linked() {
     if (p->table.ops != nullptr) {
       throw ProviderError({.what = "STEEP_HOST_PROVIDER offers operators of its own.",
                            .node = p->name,
-                           .expected = "kernels of known operators: others are for plug-ins, which "
-                                       "are registered"});
+                           .expected = "kernels of known operators; plug-ins with operators of "
+                                       "their own are loaded by register_provider"});
     }
     return p;
   }();
@@ -216,13 +216,13 @@ std::shared_ptr<Device> open(const ProviderChoice& choice) {
          .node = p->execution_name(),
          .expected = fmt::format("a device_id below {}", count),
          .received = choice.options.contains("device_id") ? choice.options.at("device_id") : "0",
-         .remedy = count == 0 ? "No device of it is in this machine: run on "
-                                "another provider."
-                              : "Give another device_id."});
+         .remedy = count == 0
+                       ? "This machine has no device of the provider: run on another provider."
+                       : "Give another device_id."});
   }
   if (p == &linked()) {
     if (!options.empty()) {
-      throw ProviderError({.what = "The provider does not take an option.",
+      throw ProviderError({.what = "The provider has no such option.",
                            .node = p->execution_name(),
                            .expected = "no options",
                            .received = options[0],
@@ -251,7 +251,7 @@ std::string load_provider(const std::filesystem::path& library,
     throw ProviderError({.what = "There is a provider of this name already.",
                          .node = path,
                          .received = p.execution_name(),
-                         .remedy = "Load one of the two."});
+                         .remedy = "Load only one of the two."});
   }
   accept(p);
   all.files[path] = &all.plugins.emplace_back(std::move(p));

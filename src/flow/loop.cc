@@ -64,10 +64,10 @@ class Loop {
 
  private:
   [[noreturn]] void too_long(int64_t trips) const {
-    c_.fail("A loop does not end.",
+    c_.fail("A loop runs too many iterations.",
             fmt::format("at most {} iterations", c_.context.limits.max_iterations),
             trips < 0 ? "more" : fmt::format("{}", trips),
-            "If it is meant to run so long, raise Limits::max_iterations.");
+            "If so many iterations are intended, raise Limits::max_iterations.");
   }
 
   int64_t find_trips() const {
@@ -131,9 +131,9 @@ class Loop {
   void keep(const Datum& d) {
     kept_ += d.nbytes();
     if (kept_ <= c_.context.limits.max_bytes) return;
-    c_.fail("A loop gathers too much.",
+    c_.fail("The results that a loop collects are too large.",
             fmt::format("at most {}", bytes_text(c_.context.limits.max_bytes)), "more",
-            "If it is meant to, raise Limits::max_bytes.");
+            "If this is intended, raise Limits::max_bytes.");
   }
 
   Datum stacked(size_t k) {
@@ -159,7 +159,8 @@ class Loop {
     const auto rank = static_cast<int64_t>(items[0].tensor().dims().size());
     for (const Datum& d : items) {
       if (static_cast<int64_t>(d.tensor().dims().size()) != rank) {
-        c_.fail("What a loop gathers changes its shape.", items[0].text(), d.text());
+        c_.fail("A result that a loop collects changes its rank between iterations.",
+                items[0].text(), d.text());
       }
       parts.push_back(with_axis(d.tensor(), axis));
     }

@@ -66,14 +66,14 @@ Datum sum_of(const DynamicCall& c, const Datum& a, const Datum& b) {
   const Tensor& x = a.tensor();
   const Tensor& y = b.tensor();
   if (x.dims() != y.dims() || x.dtype() != y.dtype())
-    c.fail("Gradients of a sequence do not fit.", a.text(), b.text());
+    c.fail("The gradients of a sequence do not match.", a.text(), b.text());
   Tensor sum = Tensor::empty(x.dtype(), x.dims());
   if (x.dtype() == DType::f32) {
     add<float>(x, y, sum);
   } else if (x.dtype() == DType::f64) {
     add<double>(x, y, sum);
   } else {
-    c.fail("Gradients of a sequence are in a type that cannot be added.", "float32 or float64",
+    c.fail("The gradients of a sequence have a type that cannot be added.", "float32 or float64",
            a.text(), "Cast to float32 before the sequence.");
   }
   return {sum};
@@ -125,12 +125,12 @@ std::vector<Datum> run_split_to_sequence(const DynamicCall& c) {
       if (total < 0 || total > extent) break;
     }
     if (total != extent)
-      c.fail("The pieces of a split do not make up the axis.", fmt::format("{} in all", extent),
-             fmt::format("{}", total));
+      c.fail("The sizes of a split do not add up to the extent of the axis.",
+             fmt::format("{} in all", extent), fmt::format("{}", total));
   } else {
     const int64_t piece = c.has(1) ? c.integer(1) : 1;
     if (piece < 1)
-      c.fail("The pieces of a split have no size.", "at least 1", fmt::format("{}", piece));
+      c.fail("The size of a split's parts is less than 1.", "at least 1", fmt::format("{}", piece));
     if (extent / piece >= static_cast<int64_t>(kLongest)) sequence(c, Datum::Items(kLongest + 1));
     for (int64_t left = extent; left > 0; left -= piece) sizes.push_back(std::min(piece, left));
   }
@@ -154,7 +154,7 @@ std::vector<Datum> run_concat_from_sequence(const DynamicCall& c) {
   std::vector<Tensor> parts;
   for (const Datum& d : items) {
     if (d.tensor().dims().size() != rank)
-      c.fail("The tensors of a sequence do not fit.", items[0].text(), d.text());
+      c.fail("The tensors of a sequence do not match.", items[0].text(), d.text());
     parts.push_back(fresh ? with_axis(d.tensor(), axis) : d.tensor());
   }
   return {concat(parts, axis)};

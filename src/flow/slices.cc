@@ -42,7 +42,7 @@ Tensor slice(const Tensor& x, int64_t axis, int64_t begin, int64_t count) {
 
 Tensor concat(std::span<const Tensor> parts, int64_t axis) {
   if (parts.empty()) {
-    throw DataError({.what = "There is nothing to put together.",
+    throw DataError({.what = "An empty sequence cannot be concatenated.",
                      .expected = "at least one tensor",
                      .received = "an empty sequence"});
   }
@@ -57,12 +57,12 @@ Tensor concat(std::span<const Tensor> parts, int64_t axis) {
       other[at] = dims[at];
     }
     if (!ranks || other != dims || total < 0) {
-      throw ShapeError({.what = "Tensors cannot be put together: their shapes do not fit.",
+      throw ShapeError({.what = "Tensors cannot be concatenated: their shapes do not match.",
                         .expected = fmt::format("{} but for axis {}", to_string(dims), axis),
                         .received = to_string(t.dims())});
     }
     if (t.dtype() != parts[0].dtype()) {
-      throw DataError({.what = "Tensors cannot be put together: their types differ.",
+      throw DataError({.what = "Tensors cannot be concatenated: their types differ.",
                        .expected = std::string(name_of(parts[0].dtype())),
                        .received = std::string(name_of(t.dtype()))});
     }

@@ -167,9 +167,10 @@ Node Graph::add_node(std::string op, std::span<const Value> inputs, int output_c
                      std::string name) {
   poll();
   if (nodes_.size() >= node_limit) {
-    throw ModelError({.what = "The graph has too many nodes.",
-                      .expected = "at most " + std::to_string(node_limit),
-                      .remedy = "Raise the node limit if the model is meant to be this large."});
+    throw ModelError(
+        {.what = "The graph has too many nodes.",
+         .expected = "at most " + std::to_string(node_limit),
+         .remedy = "If this size is intended, raise the limit of nodes (Limits::max_nodes)."});
   }
   NodeData data;
   data.op = std::move(op);

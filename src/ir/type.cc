@@ -19,7 +19,7 @@ bool Type::concrete() const {
 Dims Type::dims() const {
   if (!concrete()) {
     throw InternalError(
-        {.what = "A symbolic shape was used as numbers.", .received = to_string(*this)});
+        {.what = "A symbolic shape was read as numbers.", .received = to_string(*this)});
   }
   Dims out;
   for (const Dim& d : *shape) out.push_back(d.value());

@@ -22,7 +22,7 @@ void verify(const Graph& graph, std::string_view after) {
       if (x.id() >= graph.value_count())
         fail("A node reads a value that does not exist", n.name(), n.op());
       if (x.role() == Role::temp && made.count(x.id()) == 0) {
-        fail(fmt::format("A node reads {}, which nothing before it makes", x.name()), n.name(),
+        fail(fmt::format("A node reads {}, which no node before it computes", x.name()), n.name(),
              n.op());
       }
       if (x.role() == Role::input && n.phase() == Phase::forward &&
@@ -42,12 +42,12 @@ void verify(const Graph& graph, std::string_view after) {
   }
   auto exists = [&](Value v) { return v.role() != Role::temp || made.count(v.id()) != 0; };
   for (const Output& o : graph.outputs()) {
-    if (!exists(o.value)) fail("An output reads a value that nothing makes", o.name, "");
+    if (!exists(o.value)) fail("An output reads a value that no node computes", o.name, "");
   }
   for (const Update& u : graph.updates()) {
     if (u.state.role() != Role::state)
-      fail("An update writes what is no state", u.state.name(), "");
-    if (!exists(u.value)) fail("An update reads a value that nothing makes", u.state.name(), "");
+      fail("An update writes a value that is not a state", u.state.name(), "");
+    if (!exists(u.value)) fail("An update reads a value that no node computes", u.state.name(), "");
   }
 }
 

@@ -26,7 +26,7 @@ template <typename T>
 T whole(double value) {
   constexpr auto kEnd = -static_cast<double>(std::numeric_limits<T>::min());
   if (std::trunc(value) >= -kEnd && std::trunc(value) < kEnd) return static_cast<T>(value);
-  throw ModelError({.what = "A number is no integer that the dtype beside it holds.",
+  throw ModelError({.what = "A constant is not an integer that its dtype can hold.",
                     .expected = fmt::format("{} to {}", std::numeric_limits<T>::min(),
                                             std::numeric_limits<T>::max()),
                     .received = fmt::format("{}", value),

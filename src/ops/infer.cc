@@ -162,7 +162,7 @@ void infer_onnx(Node n) {
     if (schema->has_data_propagation_function() && ctx.makes_vector() && !strides_far(n))
       schema->GetDataPropagationFunction()(ctx);
   } catch (const onnx::InferenceError& e) {
-    throw ShapeError({.what = "The inputs of a node do not fit its operator.",
+    throw ShapeError({.what = "The inputs of a node do not match its operator.",
                       .node = n.name(),
                       .op = n.op(),
                       .expected = e.what(),

@@ -101,7 +101,7 @@ void require_agreement(Node n, int i, const Type& said, const Type& parts) {
   }
   if (agree) return;
   throw ProviderError(
-      {.what = "A provider says another type of a result than its decomposition gives.",
+      {.what = "A provider's type function and its decomposition give different types.",
        .node = n.name(),
        .op = n.op(),
        .expected = fmt::format("{} as output {}", to_string(parts), i),

@@ -17,7 +17,7 @@
 namespace steep {
 namespace {
 
-constexpr const char* kCast = "Put a Cast in front, or export the model again.";
+constexpr const char* kCast = "Insert a Cast before it, or export the model again.";
 
 using Parameter = onnx::OpSchema::FormalParameter;
 
@@ -81,7 +81,7 @@ void check_dtypes(Node n, const onnx::OpSchema& schema) {
     const Value x = n.input(static_cast<int>(i));
     if (!x || !parameter.GetIsHomogeneous()) continue;
     if (is_float(x.dtype()) && !takes_floats(parameter)) {
-      throw ShapeError({.what = "An operand has to be integers.",
+      throw ShapeError({.what = "An operand has to have an integer type.",
                         .node = n.name(),
                         .op = n.op(),
                         .expected = parameter.GetTypeStr() + " " + parameter.GetName(),
@@ -229,7 +229,7 @@ void check_texts(Node n) {
     const Attr* attribute = n.attrs().find(name);
     const auto* text = attribute != nullptr ? std::get_if<std::string>(attribute) : nullptr;
     if (text == nullptr || has_word(words, *text)) continue;
-    throw ModelError({.what = "An attribute says what its operator does not know.",
+    throw ModelError({.what = "An attribute has a value that its operator does not know.",
                       .node = n.name(),
                       .op = n.op(),
                       .expected = fmt::format("{}: one of {}", name, words),

@@ -82,7 +82,7 @@ void require_rank(Node n, int i, int64_t rank) {
 
 void require_operands(Node n, int inputs, int outputs) {
   if (n.input_count() == inputs && n.output_count() <= outputs) return;
-  throw_shape_error(n, "A node has another number of operands than its operator.",
+  throw_shape_error(n, "A node has the wrong number of operands.",
                     fmt::format("{} inputs, {} outputs", inputs, outputs),
                     fmt::format("{} inputs, {} outputs", n.input_count(), n.output_count()));
 }

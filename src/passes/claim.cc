@@ -16,7 +16,7 @@ namespace {
 
 [[noreturn]] void refuse(const GraphView::Claim& claim, Node n, const char* why,
                          std::string_view device) {
-  throw ProviderError({.what = "A provider claims nodes that cannot be one.",
+  throw ProviderError({.what = "A provider claims nodes that cannot become one node.",
                        .node = n.name(),
                        .op = n.op(),
                        .received = fmt::format("{}, of {} nodes, by {}: {}", claim.name,
@@ -62,7 +62,7 @@ class Claimer {
         outputs.push_back(y);
       }
     }
-    if (outputs.empty()) refuse(claim, nodes[0], "nobody reads a result", device_);
+    if (outputs.empty()) refuse(claim, nodes[0], "no node reads a result", device_);
     Graph::Scope scope(g_, nodes.back().phase(), nodes.back().name());
     const auto made = apply_n("steep.Claimed", inputs, static_cast<int>(outputs.size()),
                               {{"name", claim.name}, {"body", Body(body)}});
@@ -93,7 +93,9 @@ class Claimer {
         if (!n.output(i)) continue;
         for (Node user : users_[n.output(i).id()]) {
           if (within.count(user.id()) != 0) {
-            if (!inside) refuse(claim, user, "one depends on another by way of a third", device_);
+            if (!inside)
+              refuse(claim, user, "one depends on another through a node outside of the claim",
+                     device_);
           } else if (seen.insert(user.id()).second) {
             stack.push_back(user);
           }

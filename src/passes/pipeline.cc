@@ -44,7 +44,7 @@ void check_passes(const std::set<std::string>& names) {
     std::string known;
     for (const Pass& p : kPasses) known += fmt::format("{}{}", known.empty() ? "" : ", ", p.name);
     throw ModelError(
-        {.what = "A pass to be disabled does not exist.", .expected = known, .received = name});
+        {.what = "There is no pass of this name to disable.", .expected = known, .received = name});
   }
 }
 

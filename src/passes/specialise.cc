@@ -253,7 +253,8 @@ class Specialiser {
     if (find_offered(n.op()) == nullptr) return !shaped || !is_known(n.op());
     std::vector<Declined> said;
     if (shaped && has_kernel(n, said)) return false;
-    if (!shaped) said.push_back(declined(n, host_, "its shape is known by its parts alone"));
+    if (!shaped)
+      said.push_back(declined(n, host_, "its output shape is known only from its decomposition"));
     std::move(said.begin(), said.end(), std::back_inserter(in_parts_));
     return true;
   }

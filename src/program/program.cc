@@ -110,7 +110,7 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Te
   }
   std::vector<Type> types = all_types(fed);
   if (!cache.empty() && logs(Log::recompiles)) {
-    std::string text = fmt::format("planned once more ({} plans before), for", cache.size());
+    std::string text = fmt::format("planned again ({} plans before), for", cache.size());
     for (const Type& type : fed) text += " " + to_string(type);
     log(Log::recompiles, text);
   }
@@ -390,8 +390,8 @@ void Program::Impl::rebind(PendingRun& run, std::span<const Tensor> inputs) {
     if (i < state.copied.size() && state.copied[i]) continue;
     const size_t index = forward_inputs[i];
     const Tensor& bound = state.frame->inputs[index];
-    require_type("An input is not what forward was given.", graph.inputs()[index].name(),
-                 {bound.dtype(), to_shape(bound.dims())}, inputs[i]);
+    require_type("An input of backward differs from the input of forward.",
+                 graph.inputs()[index].name(), {bound.dtype(), to_shape(bound.dims())}, inputs[i]);
     state.specialisation->executable.bind_input(*state.frame, index, inputs[i]);
   }
 }
@@ -409,8 +409,9 @@ std::vector<Tensor> Program::Impl::backward(std::unique_ptr<PendingRun> run,
                      .remedy = "Call backward of the program that ran forward."});
   }
   if (state.threads > settle_threads(state.threads)) {
-    throw ProviderError({.what = "Backward cannot have its run's threads (lost by a fork?).",
-                         .remedy = "Run forward again; start processes by \"spawn\"."});
+    throw ProviderError(
+        {.what = "The threads of the forward run no longer exist (was the process forked?).",
+         .remedy = "Run forward again; start processes by \"spawn\"."});
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Value input = graph.inputs()[backward_inputs[i]];

@@ -21,7 +21,7 @@ thread_local const Limits* present = nullptr;
 thread_local int uninterrupted = 0;
 
 constexpr const char* kRemedy =
-    "If this is meant, raise Limits::max_bytes (max_bytes= in Python, --max-bytes, "
+    "If this is intended, raise Limits::max_bytes (max_bytes= in Python, --max-bytes, "
     "STEEP_MAX_BYTES); else use smaller shapes.";
 
 /// Bytes as people write them; 0 when they cannot be read.

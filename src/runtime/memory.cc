@@ -23,10 +23,9 @@ constexpr size_t kHugePage = size_t{2} << 20;
 AllocationHook allocation_hook = nullptr;
 
 /// Made while there was memory.
-const std::exception_ptr out_of_memory = std::make_exception_ptr(
-    OutOfMemoryError({.what = "There is not enough memory.",
-                      .remedy = "Use a smaller model, batch or sequence length; what was asked for "
-                                "was not done."}));
+const std::exception_ptr out_of_memory = std::make_exception_ptr(OutOfMemoryError(
+    {.what = "There is not enough memory.",
+     .remedy = "Use a smaller model, batch or sequence length; the operation was not done."}));
 
 size_t capacity_for(size_t bytes) {
   const size_t unit = bytes >= kMapped ? 4096 : 64;
@@ -154,7 +153,7 @@ std::shared_ptr<void> MemoryPool::allocate(size_t bytes) {
   }
   if (block == nullptr) {
     forget();
-    throw OutOfMemoryError({.what = "Memory for the step could not be had.",
+    throw OutOfMemoryError({.what = "Memory for the step could not be allocated.",
                             .received = fmt::format("a request for {} bytes", bytes),
                             .remedy = "Use a smaller batch or sequence length."});
   }

@@ -162,7 +162,7 @@ Tensor Tensor::empty(DType dtype, Dims dims) {
   const size_t bytes = std::max<size_t>((t.nbytes() + 63) / 64 * 64, 64);
   void* p = allocation_allowed(bytes) ? std::aligned_alloc(64, bytes) : nullptr;
   if (p == nullptr) {
-    throw OutOfMemoryError({.what = "Memory for a tensor could not be had.",
+    throw OutOfMemoryError({.what = "Memory for a tensor could not be allocated.",
                             .received = fmt::format("{} of {}: {} bytes", to_string(t.dims_),
                                                     name_of(dtype), t.nbytes())});
   }

@@ -21,7 +21,7 @@ Tensor untouched_zeros(DType dtype, Dims dims) {
                 : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) {
     throw OutOfMemoryError(
-        {.what = "Memory for a tensor could not be had.",
+        {.what = "Memory for a tensor could not be allocated.",
          .received = fmt::format("{} of {}: {} bytes", to_string(dims), name_of(dtype), bytes)});
   }
   return Tensor::wrap(dtype, std::move(dims), p,

@@ -86,10 +86,10 @@ std::vector<Tensor> GradientProgram::backward(GradientRun& run, std::span<const 
   Program& program = compile(pattern);
   if (!foreseen_) {
     if (run.changed && run.copies.empty()) {
-      throw DataError({.what = "What forward read was written to since, and this backward needs "
-                               "all of it: gradients come from other results than in the last "
+      throw DataError({.what = "Values that forward read were changed since, and this backward "
+                               "needs them: gradients come from other results than in the last "
                                "call, or backward runs a second time.",
-                       .remedy = "Write after backward, or hand on a clone()."});
+                       .remedy = "Change them after backward, or pass a clone()."});
     }
     run.pending.reset();
     run.pattern = pattern;

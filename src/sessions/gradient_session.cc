@@ -173,14 +173,14 @@ GradientSession::Impl::Impl(ImportedModel model, GradientSessionOptions with)
   program = std::make_unique<GradientProgram>(std::move(g), std::move(how));
   const GradientPattern& reached = program->differentiable();
   if (std::find(reached.begin(), reached.end(), true) != reached.end()) return;
-  throw ModelError({.what = "No output depends differentiably on what is to have a gradient.",
+  throw ModelError({.what = "No output depends differentiably on the values in `wrt`.",
                     .expected = "an output that depends on " + names_of(options.wrt),
                     .received = names_of(names_of(outputs))});
 }
 
 void GradientSession::Impl::find_sources(Graph& g, const std::vector<std::string>& initializers) {
   if (options.wrt.empty()) {
-    throw ModelError({.what = "Nothing is to have a gradient.",
+    throw ModelError({.what = "There is nothing to differentiate with respect to.",
                       .expected = "names of inputs or initializers in `wrt`"});
   }
   std::set<std::string> seen;
@@ -229,7 +229,7 @@ std::vector<Tensor> GradientSession::Impl::in_order(const Tensors& fed, bool cop
       throw DataError({.what = "An input is missing.",
                        .node = name,
                        .expected = wanted.text(),
-                       .received = "nothing of this name",
+                       .received = "no value of this name",
                        .remedy = fmt::format("Feed an array for '{}'.", name)});
     }
     check_type(weight != nullptr ? "A weight" : "An input", wanted, found->second);
@@ -254,7 +254,7 @@ void GradientSession::Impl::check_weights(const Tensors& given) const {
 
 DType GradientSession::Impl::weight_dtype() const {
   if (weight_infos.empty()) {
-    throw ShapeError({.what = "The session has no weights to lay side by side.",
+    throw ShapeError({.what = "The session has no weights to put into one buffer.",
                       .expected = "an initializer in `wrt`",
                       .received = names_of(options.wrt)});
   }
@@ -327,12 +327,13 @@ GradientSession::Forward GradientSession::forward(const Tensors& inputs) try {
 std::vector<Tensor> GradientSession::eval(const Tensors& inputs) try {
   Impl& s = *impl_;
   if (!s.statistics.empty()) {
-    throw ModelError({.what = "Running statistics that training would keep up to date are not.",
-                      .node = s.statistics,
-                      .op = "BatchNormalization",
-                      .expected = "normalisations with training_mode 0",
-                      .remedy = "Evaluate a copy of the model with training_mode 0 and statistics "
-                                "of your own, or use a TrainingSession."});
+    throw ModelError(
+        {.what = "eval() would not update the running statistics of a model in training mode.",
+         .node = s.statistics,
+         .op = "BatchNormalization",
+         .expected = "normalisations with training_mode 0",
+         .remedy = "Evaluate a copy of the model with training_mode 0 and statistics "
+                   "of your own, or use a TrainingSession."});
   }
   GradientRun run{.inputs = s.in_order(inputs, false)};
   run.seed = next_seed(s.options.seed, s.runs++);
@@ -349,7 +350,7 @@ void check_run(bool own, bool done, uint64_t number) {
                      .expected = "a run that forward() of this session returned"});
   }
   if (!done) return;
-  throw DataError({.what = "The run's backward was done already; its memory is freed.",
+  throw DataError({.what = "Backward of this run was done already; its memory is freed.",
                    .node = fmt::format("run {}", number),
                    .expected = "one backward for each forward",
                    .received = "a second one",
@@ -383,10 +384,12 @@ std::vector<Tensor> gradients_by_output(const std::vector<TensorInfo>& outputs,
   }
   if (!given.empty()) return ordered;
   if (outputs.size() != 1 || element_count(dims[0]) != 1 || outputs[0].dtype != DType::f32) {
-    throw DataError({.what = "No output has a gradient.",
-                     .expected = "gradients of some of: " + names_of(possible),
-                     .received = "none",
-                     .remedy = "Leave them out only where the one output is a single float32."});
+    throw DataError(
+        {.what = "No output has a gradient.",
+         .expected = "gradients of some of: " + names_of(possible),
+         .received = "none",
+         .remedy =
+             "Output gradients can be left out only if the single output is one float32 number."});
   }
   ordered[0] = Tensor::empty(DType::f32, dims[0]);
   *ordered[0].data<float>() = 1;
@@ -467,7 +470,7 @@ Tensor GradientSession::flatten(const Tensors& tensors) const {
       throw DataError({.what = "A weight's tensor is missing.",
                        .node = info.name,
                        .expected = info.text(),
-                       .received = "nothing of this name"});
+                       .received = "no value of this name"});
     }
     check_type("A weight's tensor", info, found->second);
     if (found->second.nbytes() != 0) std::memcpy(to, found->second.data(), found->second.nbytes());

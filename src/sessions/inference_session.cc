@@ -174,7 +174,7 @@ struct InferenceSession::Impl {
         throw DataError({.what = "An input is missing.",
                          .node = info.name,
                          .expected = info.text(),
-                         .received = "nothing of this name",
+                         .received = "no value of this name",
                          .remedy = fmt::format("Feed an array for '{}'.", info.name)});
       }
       check_input(info, found->second);

@@ -138,8 +138,8 @@ double TrainingSession::Impl::rate() const {
 void TrainingSession::Impl::require_whole() const {
   if (!torn) return;
   throw DataError(ErrorParts{
-      .what = fmt::format("The weights are no longer whole: the update of step {} was cut off, so "
-                          "that some are of that step and some of the one before.",
+      .what = fmt::format("The weights are inconsistent: the update of step {} was interrupted, so "
+                          "that some weights are of that step and some of the step before.",
                           steps + 1),
       .expected = "weights of one step",
       .received = fmt::format("{} of {} weights and moments replaced since; the cause was: {}",
@@ -149,10 +149,11 @@ void TrainingSession::Impl::require_whole() const {
 
 void TrainingSession::Impl::require_applied(const char* call) const {
   if (accumulated.parts == 0) return;
-  throw DataError(ErrorParts{.what = fmt::format("{} was called while gradients wait.", call),
-                             .expected = "no gradients that wait",
-                             .received = fmt::format("those of {} parts", accumulated.parts),
-                             .remedy = "Call apply_gradients(), or drop_gradients()."});
+  throw DataError(ErrorParts{
+      .what = fmt::format("{} was called while accumulated gradients wait to be applied.", call),
+      .expected = "no accumulated gradients",
+      .received = fmt::format("those of {} parts", accumulated.parts),
+      .remedy = "Call apply_gradients(), or drop_gradients()."});
 }
 
 void TrainingSession::Impl::require_step() const {
@@ -312,8 +313,8 @@ StepResult TrainingSession::Impl::accumulate(std::span<const Tensor> arrays) try
 StepResult TrainingSession::Impl::apply_gradients() try {
   require_whole();
   if (accumulated.parts == 0) {
-    throw DataError(ErrorParts{.what = "No gradients wait.",
-                               .expected = "gradients of at least one part",
+    throw DataError(ErrorParts{.what = "There are no accumulated gradients to apply.",
+                               .expected = "gradients of at least one step",
                                .received = "none",
                                .remedy = "Call accumulate() first: step(…, accumulate=True)."});
   }
@@ -404,10 +405,10 @@ void TrainingSession::Impl::explain(const StepResult& result, std::span<const Te
   const bool loss_is_bad = !std::isfinite(result.loss);
   if (const std::string name = not_finite(); !name.empty()) {
     throw DataError(ErrorParts{
-        .what = fmt::format("The {} of step {} is {}, since the weights have not been finite from "
-                            "before this step on.",
-                            loss_is_bad ? "loss" : "gradients' norm", steps + 1,
-                            loss_is_bad ? result.loss : result.grad_norm),
+        .what = fmt::format(
+            "The {} of step {} is {}, since the weights were not finite before this step.",
+            loss_is_bad ? "loss" : "gradients' norm", steps + 1,
+            loss_is_bad ? result.loss : result.grad_norm),
         .node = name,
         .expected = "finite weights",
         .received = fmt::format("NaN or infinity in {}", describe(programs.states.at(name))),

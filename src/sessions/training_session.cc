@@ -75,13 +75,13 @@ void compare(const std::map<std::string, Tensor>& saved, const std::map<std::str
   };
   for (const auto& [name, tensor] : own) {
     const auto found = saved.find(name);
-    if (found == saved.end()) refuse(name, text(tensor), "nothing of this name");
+    if (found == saved.end()) refuse(name, text(tensor), "no value of this name");
     if (found->second.dtype() != tensor.dtype() || found->second.dims() != tensor.dims()) {
       refuse(name, text(tensor), text(found->second));
     }
   }
   for (const auto& [name, tensor] : saved) {
-    if (own.find(name) == own.end()) refuse(name, "nothing of this name", text(tensor));
+    if (own.find(name) == own.end()) refuse(name, "no value of this name", text(tensor));
   }
 }
 
@@ -228,7 +228,7 @@ void TrainingSession::set_weights(const std::map<std::string, Tensor>& weights) 
 void TrainingSession::set_optimizer_state(const std::map<std::string, Tensor>& moments) {
   const std::lock_guard turn(impl_->programs.turn);
   if (const std::string name = impl_->no_count(moments); !name.empty()) {
-    throw DataError(ErrorParts{.what = "A count of steps is none; nothing was changed.",
+    throw DataError(ErrorParts{.what = "A count of steps is not valid; nothing was changed.",
                                .node = name,
                                .expected = "a whole number of at least 0",
                                .received = fmt::format("{}", moments.at(name).data<float>()[0])});
@@ -280,7 +280,7 @@ void TrainingSession::set_group(size_t i, const OptimizerOptions& optimizer) {
   check_optimizer(now);
   if (!same_update(now, *groups[i].optimizer)) {
     throw ModelError(ErrorParts{
-        .what = "What is compiled in cannot change between steps.",
+        .what = "Options that are compiled into the step cannot change between steps.",
         .expected = fmt::format("the flags of before, and the momentum: {}, momentum {}",
                                 groups[i].optimizer->kind, groups[i].optimizer->momentum),
         .received = fmt::format("{}, momentum {}", optimizer.kind, optimizer.momentum)});
@@ -357,7 +357,7 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
     throw CheckpointError(ErrorParts{.what = fmt::format("{} is damaged.", path.string()),
                                      .node = name,
                                      .expected = "a count of steps",
-                                     .received = "a number that is none"});
+                                     .received = "an invalid number"});
   }
   if (saved.fingerprint != impl_->fingerprint) {
     throw CheckpointError(ErrorParts{

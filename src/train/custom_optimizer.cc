@@ -148,7 +148,7 @@ void check_attributes(const CustomOptimizer& optimizer, const OptimizerOptions& 
         (whole || type == onnx::AttributeProto::FLOAT || type == onnx::AttributeProto::UNDEFINED)) {
       continue;
     }
-    refuse(optimizer, fmt::format("The optimizer's attribute {} cannot be set to this.", name),
+    refuse(optimizer, fmt::format("The value of the optimizer's attribute {} is not valid.", name),
            whole ? "a whole number" : "a finite number, of an attribute that is a number",
            fmt::format("{}", number), "");
   }
@@ -199,7 +199,8 @@ void add_own_update(const CustomOptimizer& optimizer, const Weight& weight,
     const Type& type = updated[i].type();
     if (type.kind != Kind::tensor || type.dtype != dtype || !type.shape ||
         !provably_equal(*type.shape, *expected.shape)) {
-      refuse(optimizer, "An optimizer returns a value of another type than it replaces.",
+      refuse(optimizer,
+             "A result of an optimizer has another type than the value that it replaces.",
              fmt::format("{} as {}, the new {}", to_string(expected),
                          optimizer.body.output(static_cast<int>(i)), written[i].name()),
              to_string(type), "Correct the function that is registered.");

@@ -59,7 +59,7 @@ Tensor whole_numbers(const Tensor& labels, const LabelForm& form) {
   each_part(labels, 1, form.input.name, [&](const double* p, int64_t begin, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       if (std::trunc(p[i]) != p[i] || !(std::fabs(p[i]) <= kMost)) {
-        throw DataError(ErrorParts{.what = "A label is no number of a class.",
+        throw DataError(ErrorParts{.what = "A label is not a class number.",
                                    .node = form.input.name,
                                    .expected = "integers, or floats that are whole",
                                    .received = fmt::format("{} at element {}", p[i], begin + i),
@@ -114,7 +114,8 @@ Tensor as_labels(const Tensor& labels, const LabelForm& form) {
   const bool known = converts(labels.dtype(), DType::f64);
   if (form.broadcasts && (less || (more && dims.back() == 1))) {
     throw ShapeError(ErrorParts{
-        .what = "Labels have another rank than the output that they are compared with.",
+        .what = "The rank of the labels differs from the rank of the output that they are compared "
+                "with.",
         .node = form.input.name,
         .expected = form.input.text(),
         .received = fmt::format("{}[{}]", name_of(labels.dtype()), fmt::join(labels.dims(), ", ")),
@@ -160,7 +161,7 @@ void check_classes(const Tensor& labels, const LabelForm& form, const std::strin
   }
   if (count_labels(labels, form) == 0) {
     throw DataError(ErrorParts{
-        .what = "No label counts: each is the one that is ignored.",
+        .what = "All labels have the ignored value.",
         .node = name,
         .received = fmt::format("{} labels, all {}", labels.size(), form.ignored.value_or(0)),
         .remedy = "Give other data, or another --ignore-index."});

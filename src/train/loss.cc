@@ -224,7 +224,7 @@ AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options) {
   if (options.loss.empty()) {
     if (!may_be_scalar(y.type())) {
       throw ShapeError(ErrorParts{
-          .what = "The output is no loss.",
+          .what = "The output is not a loss.",
           .node = y.name(),
           .expected = "one element",
           .received = to_string(y.type()),

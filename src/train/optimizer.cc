@@ -155,7 +155,7 @@ void check_optimizer(const OptimizerOptions& o) {
         std::find(flags.begin(), flags.end(), std::string_view(name)) != flags.end()) {
       continue;
     }
-    throw ModelError(ErrorParts{.what = fmt::format("The optimizer has no choice of {}.", name),
+    throw ModelError(ErrorParts{.what = fmt::format("The optimizer has no option {}.", name),
                                 .expected = fmt::format("{}", fmt::join(flags, ", ")),
                                 .received = fmt::format("{} with {} = {}", o.kind, name, o.*flag)});
   }

@@ -61,7 +61,7 @@ void refuse_other_inputs(const Graph& graph) {
   for (Value v : graph.inputs()) {
     if (v.type().kind == Kind::tensor) continue;
     throw ModelError(ErrorParts{
-        .what = "A training session feeds tensors, and the model has an input that is none.",
+        .what = "A training session takes tensors only, and an input of the model is not a tensor.",
         .node = v.name(),
         .expected = "tensors",
         .received = to_string(v.type()),
@@ -103,13 +103,13 @@ Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
                      .node = name,
                      .expected = "each name once, in one group",
                      .received = fmt::format("groups {} and {}, counted from 0", before->second, i),
-                     .remedy = "Leave it in the group whose settings it is to have."});
+                     .remedy = "Keep it in the group whose settings it needs."});
     }
   }
 
   if (losses.empty()) {
     throw ModelError(
-        ErrorParts{.what = "The model has no float output from which to train.",
+        ErrorParts{.what = "The model has no float output that can be trained on.",
                    .expected = "an output that a loss can be computed from",
                    .remedy = "Export the scores, before they are rounded or compared."});
   }
@@ -150,7 +150,7 @@ Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
   }
   if (choice.parameters.empty()) {
     throw ModelError(ErrorParts{
-        .what = "No trained parameter is on the way to the loss.",
+        .what = "The loss does not depend on any trained parameter.",
         .node = losses[0].name(),
         .expected = "a float initializer on which the loss depends",
         .received = what_was_found(path, known, choice.left_out, options),

@@ -199,7 +199,7 @@ void check_options(const TrainingOptions& options) {
     check_optimizer(own);
   }
   if (options.stochastic_rounding && options.master_weights) {
-    throw ModelError(ErrorParts{.what = "Weights with master weights are not rounded at random.",
+    throw ModelError(ErrorParts{.what = "Stochastic rounding cannot be used with master weights.",
                                 .expected = "stochastic_rounding without master_weights",
                                 .received = "both",
                                 .remedy = "Leave one of them out: master weights lose nothing."});

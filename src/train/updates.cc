@@ -45,16 +45,17 @@ void check_updates(const Graph& graph, std::span<const std::string> initializers
                                   .received = name});
     }
     if (std::find(trained.begin(), trained.end(), name) != trained.end()) {
-      throw ModelError(ErrorParts{.what = "What the optimizer writes has no other update.",
+      throw ModelError(ErrorParts{.what = "A value that the optimizer writes has a second update.",
                                   .node = name,
                                   .received = "a name in both `trainable` and `updates`"});
     }
     const Type before = graph.find(name).type(), after = output_named(graph, output).type();
     if (!may_be_equal(before, after)) {
-      throw ModelError(ErrorParts{.what = "An update has another type than what it writes.",
-                                  .node = name,
-                                  .expected = to_string(before),
-                                  .received = to_string(after)});
+      throw ModelError(
+          ErrorParts{.what = "An update has another type than the value that it writes.",
+                     .node = name,
+                     .expected = to_string(before),
+                     .received = to_string(after)});
     }
   }
 }

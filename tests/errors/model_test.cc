@@ -252,7 +252,7 @@ TEST(BadModel, LoopsThatDoNotFitTheirBodies) {
       y = Loop (t, , x) < body = b (int64 i, bool c) => (bool on, float[2] z) {
         on = Identity(c)  z = Relu(x) } > })");
   });
-  EXPECT_TRUE(has(e.what, "do not fit each other"));
+  EXPECT_TRUE(has(e.what, "do not match"));
   EXPECT_EQ(e.op, "Loop");
 }
 
@@ -354,7 +354,7 @@ TEST(BadModel, InputsThatAreNoTensors) {
       ->mutable_elem_type()
       ->mutable_tensor_type()
       ->set_elem_type(1);
-  EXPECT_TRUE(has(refused(to_bytes(m)).what, "given no tensor"));
+  EXPECT_TRUE(has(refused(to_bytes(m)).what, "is not a tensor"));
   auto* map = m.mutable_graph()->mutable_input(0)->mutable_type()->mutable_map_type();
   map->set_key_type(onnx::TensorProto::INT64);
   map->mutable_value_type()->mutable_tensor_type()->set_elem_type(onnx::TensorProto::FLOAT);

@@ -112,7 +112,7 @@ TEST(Operands, NumbersThatIntegersCannotHoldAreRefused) {
            <int64[2, 2] w = {1, 2, 3, 4}> { y = Gemm<alpha = 2.0>(x, w) })");
     model.mutable_graph()->mutable_node(0)->mutable_attribute(0)->set_f(std::stof(alpha));
     const ErrorParts error = testing::refused([&] { import_bytes(to_bytes(model)); });
-    EXPECT_TRUE(has(error.what, "no integer")) << error.what;
+    EXPECT_TRUE(has(error.what, "not an integer")) << error.what;
     EXPECT_EQ(error.op, "Gemm");
   }
 }

@@ -240,23 +240,24 @@ TEST(Offers, ThatCannotBeAreRefusedByName) {
     EXPECT_TRUE(has(text, what) && has(text, "Bad")) << text;
   };
   expect(offered_as("Bad", FUNCTION("Bad (x) => (y) { y = ")), "cannot be parsed");
-  expect(offered_as("Bad", "nonsense"), "no function");
-  expect(offered_as("Bad", FUNCTION("Other (x) => (y) { y = Neg (x) }")), "that of another");
-  expect(offered_as("Bad", FUNCTION("Bad (a, b) => (y) { y = Add (a, b) }")), "another number");
+  expect(offered_as("Bad", "nonsense"), "not a function");
+  expect(offered_as("Bad", FUNCTION("Other (x) => (y) { y = Neg (x) }")),
+         "the name of another operator");
+  expect(offered_as("Bad", FUNCTION("Bad (a, b) => (y) { y = Add (a, b) }")), "the wrong number");
   expect(offered_as("Bad", FUNCTION("Bad (x) => (y) { y = test.Bad (x) }")), "calls itself");
   expect(offered_as("Bad", FUNCTION("Bad (x) => (y) { y = NoSuch (x) }")), "NoSuch");
   expect(offered_as("Bad", FUNCTION("Bad <body: int = 1> (x) => (y) { y = Neg (x) }")), "reserved");
   expect(offered_as("Bad", kFine, FUNCTION("BadGrad (x, dy) => (dx) { dx = Neg (dy) }")),
-         "another number");
+         "the wrong number");
   expect(offered_as("Bad", kFine, FUNCTION("BadGrad (x, y, dy) => (dx) { dx = test.Bad (dy) }")),
          "calls itself");
-  expect(offered_as("Bad", nullptr), "what it makes");
+  expect(offered_as("Bad", nullptr), "does not define the types");
   SteepOp op = offered_as("Bad", kFine);
   op.version = 0;
   expect(op, "version 0");
   op = offered_as("Bad", kFine);
   op.domain = "ai.onnx";
-  EXPECT_TRUE(has(refusal(op), "that of another"));
+  EXPECT_TRUE(has(refusal(op), "the name of another operator"));
   op = offered_as("Relu",
                   "<domain: \"\", opset_import: [\"\" : 18]> Relu (x) => (y) { y = Neg (x) }");
   op.domain = "";
@@ -432,7 +433,7 @@ TEST(Offers, WhoseTypesAreWrongAreRefusedWhereTheyAreCalled) {
                                 return host_table().set_output(n, 0, 7, 2, dims);
                               })
                       .what,
-                  "another type"));
+                  "different types"));
   EXPECT_TRUE(
       has(wrong_types("NoDtype",
                       [](SteepNode* n) { return host_table().set_output(n, 0, 999, 0, nullptr); })
@@ -451,7 +452,7 @@ TEST(Offers, WhoseTypesAreWrongAreRefusedWhereTheyAreCalled) {
               .what,
           "not there"));
   EXPECT_TRUE(has(wrong_types("Silent", [](SteepNode*) -> SteepError* { return nullptr; }).what,
-                  "does not tell"));
+                  "does not give the type"));
   EXPECT_TRUE(has(wrong_types("Complains",
                               [](SteepNode*) {
                                 SteepErrorText text{};

@@ -77,7 +77,7 @@ TEST_F(Whole, AFailureAfterTheFirstUpdateIsRemembered) {
   EXPECT_NE(*impl->programs.states.at("weight").data<float>(), *before.data<float>());
   EXPECT_EQ(impl->steps, kGoodSteps);
   const std::string text = refusal([&] { impl->step(batch()); });
-  EXPECT_NE(text.find("no longer whole: the update of step 3"), std::string::npos) << text;
+  EXPECT_NE(text.find("inconsistent: the update of step 3"), std::string::npos) << text;
   EXPECT_NE(text.find("Load a checkpoint"), std::string::npos) << text;
   refusal([&] { impl->eval(batch()); });
   refusal([&] { impl->gradients(batch(), nullptr); });

@@ -346,8 +346,10 @@ TEST(CustomOptimizer, RefusesFunctionsThatAreNone) {
     return refused([&] { const Optimizer bad(text); }).what;
   };
   EXPECT_TRUE(has(what("sgd (w, g, lr, step) => (v) { v = Neg (w) }"), "has this name"));
-  EXPECT_TRUE(has(what("o (w, g, m, lr, step) => (v) { v = Neg (w) }"), "number of values"));
-  EXPECT_TRUE(has(what("o (w, lr, step) => (v) { v = Neg (w) }"), "number of values"));
+  EXPECT_TRUE(has(what("o (w, g, m, lr, step) => (v) { v = Neg (w) }"),
+                  "wrong number of inputs or outputs"));
+  EXPECT_TRUE(
+      has(what("o (w, lr, step) => (v) { v = Neg (w) }"), "wrong number of inputs or outputs"));
   EXPECT_TRUE(has(what("o (w, g, step, lr, t) => (v, u) { v = Neg (w)  u = Neg (g) }"), "name"));
   EXPECT_TRUE(has(what("o <weight_decay: float = 0.1> (w, g, lr, step) => (v) { v = Neg (w) }"),
                   "default"));

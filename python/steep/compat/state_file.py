@@ -209,14 +209,14 @@ def read(uri: str | os.PathLike[str]) -> bytes:
                 remedy="TrainingSession.load_checkpoint loads it",
             )
         if not stat.S_ISREG(mode):
-            raise _broken(str(path), "no regular file")
+            raise _broken(str(path), "not a regular file")
         return path.read_bytes()
     except OSError as error:
         raise IoError(
             "A file cannot be read.",
             node=str(path),
             received=error.strerror or str(error),
-            remedy="look at the path; generate_artifacts writes the files of training",
+            remedy="check the path; generate_artifacts writes the training artifacts",
         ) from error
 
 
@@ -302,7 +302,7 @@ def _property(pair: list[str]) -> Property:
 
 def _broken(where: str, received: str) -> CheckpointError:
     return CheckpointError(
-        "The file is no checkpoint of training.",
+        "The file is not a training checkpoint.",
         node=where,
         expected="a file of CheckpointState",
         received=received,

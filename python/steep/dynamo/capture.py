@@ -167,8 +167,8 @@ class Capture:
                     received=reason,
                     remedy=f"change the code named above, or let PyTorch run it: {self.otherwise}",
                 ) from e
-            tell("breaks", f"PyTorch runs a graph that cannot be brought in: {reason}")
-            log.warning("PyTorch runs a graph that cannot be brought in: %s", reason)
+            tell("breaks", f"PyTorch runs a graph that cannot be lowered to ONNX: {reason}")
+            log.warning("PyTorch runs a graph that cannot be lowered to ONNX: %s", reason)
             return in_pytorch(graph_module)
         finally:
             if pieces or reason:
@@ -202,9 +202,9 @@ class Capture:
                 return graph_module.forward(*arguments)
             if has_tangents(arguments):
                 raise ModelError(
-                    "An argument has a tangent, of derivatives in forward mode.",
-                    expected="derivatives by backward",
-                    remedy="leave this call to PyTorch: take it of the module that is wrapped",
+                    "An argument has a tangent: forward-mode derivatives are not supported.",
+                    expected="reverse-mode derivatives (backward)",
+                    remedy="leave this call to PyTorch: call the wrapped module",
                 )
             self.local.ran = True
             return call(*arguments)

@@ -322,12 +322,14 @@ def _refuse_late_hooks(ctx: Any, gradients: Gradients) -> None:
             continue
         if any(gradients[j] is not None for j in ctx.call.later_results[i]):
             raise ModelError(
-                "A hook or retain_grad() after forward is on a result of which another result is "
-                "computed: it would see a part of the gradient.",
+                "A hook or retain_grad() after forward is on a result from which another "
+                "result is computed: it would see only a part of the gradient.",
                 expected="register_hook() or retain_grad() within forward",
                 received=f"a hook on result {i} of a graph",
-                remedy="register it within forward, or give the module's parts to ORTModule "
-                "each by itself",
+                remedy=(
+                    "register it within forward, or wrap each part of the module in its own "
+                    "ORTModule"
+                ),
             )
 
 
@@ -421,9 +423,9 @@ def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _changed() -> DataError:
     return DataError(
-        "What forward read was written to since, and derivatives of gradients read it again.",
+        "Values that forward read were changed since, and derivatives of gradients need them.",
         expected="the values that forward read",
-        remedy="write after backward, or hand on a clone()",
+        remedy="change them after backward, or pass a clone()",
     )
 
 

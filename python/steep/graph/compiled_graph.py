@@ -70,7 +70,7 @@ def say(
                 raise
             else:
                 fixed = None
-            log.debug("a graph is said anew, with its numbers as constants: %s", refused)
+            log.debug("a graph is lowered again, with its numbers as constants: %s", refused)
 
 
 def _make(

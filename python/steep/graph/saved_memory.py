@@ -37,7 +37,7 @@ def kept_memory(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> se
         try:
             memory.update(int(t.untyped_storage()._cdata) for t in _kept_by(node))
         except RuntimeError as e:  # as for what was written to since
-            log.debug("backward reads copies of all that a graph is given: %s", e)
+            log.debug("backward reads copies of all inputs of a graph: %s", e)
             return None
         stack += [before for before, _ in getattr(node, "next_functions", ())]
     return memory

@@ -125,7 +125,7 @@ def _read(path: Path) -> bytes | None:
         with open(handle, "rb") as file:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode) or status.st_size > _limit():
-                log.warning("ignoring what is no file of the cache: %s", path)
+                log.warning("ignoring a path that is not a file of the cache: %s", path)
                 return None
             return file.read(status.st_size) if _ours(path, status) else None
     except (OSError, ValueError):
@@ -137,7 +137,9 @@ def _ours(path: Path, status: os.stat_result) -> bool:
     if status.st_uid != os.geteuid():
         _say_once(f"the cache does not use {path}: it belongs to user {status.st_uid}")
     elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        _say_once(f"the cache does not use {path}: others may write it; chmod go-w mends that")
+        _say_once(
+            f"the cache does not use {path}: other users may write to it; chmod go-w corrects that"
+        )
     else:
         return True
     return False
@@ -156,7 +158,7 @@ def _limit() -> float:
     except ValueError:
         mib = math.nan
     if not mib >= 0:
-        _say_once(f"STEEP_CACHE_MIB is no number of MiB: {given!r}; {_DEFAULT_MIB} are taken")
+        _say_once(f"STEEP_CACHE_MIB is not a number of MiB: {given!r}; {_DEFAULT_MIB} are taken")
         mib = _DEFAULT_MIB
     return mib * 2**20
 

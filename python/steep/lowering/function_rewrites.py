@@ -23,8 +23,8 @@ from steep.torch_internals.pytree import tree_leaves, tree_map_only
 
 
 def lost(what: str) -> NoReturn:
-    """Raise RuntimeError: this would get lost."""
-    raise RuntimeError(f"{what} cannot be said in ONNX")
+    """Raise RuntimeError: this would be lost."""
+    raise RuntimeError(f"{what} cannot be expressed in ONNX")
 
 
 def _refused(what: str) -> Callable[..., NoReturn]:
@@ -401,7 +401,7 @@ def _instance_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _ctc_loss(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """``F.ctc_loss``, which ONNX has no word for."""
+    """``F.ctc_loss``, which ONNX has no operator for."""
     c = _given(F.ctc_loss, args, kwargs)
     single = c.log_probs.dim() == 2
     if single:

@@ -60,7 +60,7 @@ def outputs_of(end: torch.fx.Node) -> list[Any]:
     return list(values) if isinstance(values, (tuple, list)) else [values]
 
 
-_NO_WORD = "ONNX has no word for"
+_NO_WORD = "ONNX has no operator for"
 
 
 class CannotLower(Exception):
@@ -77,7 +77,7 @@ class CannotLower(Exception):
 
     @property
     def without_word(self) -> bool:
-        """Whether ONNX has no word for the operation, on whatever values."""
+        """Whether ONNX has no operator for the operation, on whatever values."""
         return str(self).startswith(_NO_WORD)
 
 

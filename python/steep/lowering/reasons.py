@@ -90,7 +90,7 @@ _CALLS = {
 
 # What to do about an operation, by what is said of it.
 _OPERATIONS = {
-    r"ONNX has no word for": "write it in operators of docs/operators.md",
+    r"ONNX has no operator for": "write it in operators of docs/operators.md",
     r"complex numbers": "take and return torch.view_as_real(…)",
     r"shares memory with another": "clone() one of the two",
     r"the gradient of .* gets lost": "detach() what needs no gradient",

@@ -255,7 +255,7 @@ def _from_cache(traced: torch.fx.GraphModule, key: str) -> onnx.ModelProto | Non
         }:
             raise ValueError("it is not of this graph")
     except (DecodeError, ValueError) as e:  # bytes may be anything, under the right digest too
-        log.warning("ignoring what is no model in the cache: %s (%s)", key, e)
+        log.warning("ignoring a cached file that is not a model: %s (%s)", key, e)
         return None
     return model
 

@@ -1,7 +1,7 @@
 """What ONNX exporters lose of a module on the way, said in operators that they keep.
 
 They take a module for inference: ``detach`` and ``no_grad`` vanish, and with them the gradients
-that the module asked for; so do options of operators that ONNX has no word for, such as the
+that the module asked for; so do options of operators that ONNX has no operator for, such as the
 smoothing of labels. While a module runs inside of ``faithful()`` its calls of PyTorch are watched:
 a tensor without history becomes the result of ``steep::stop_gradient``, an option that would get
 lost is written out, and what cannot be written out raises RuntimeError.

@@ -59,7 +59,7 @@ def refuse_histories(
     """Raise CannotLower where a gradient is asked for that a call here could not give."""
     for n in graph.nodes:
         if n.target == "requires_grad_" and n.args[0].op == "placeholder":
-            raise refusal(RuntimeError("what is given is to have a gradient"), n)
+            raise refusal(RuntimeError("an input needs a gradient"), n)
     if context.grad_mode:
         return
     for n in computed:
@@ -75,7 +75,7 @@ def refuse_sparse(graph: torch.fx.Graph) -> None:
     The engine's are whole, which optimizers for sparse gradients do not take.
     """
     refused = [
-        refusal(RuntimeError("the gradient of a table is to be sparse"), n)
+        refusal(RuntimeError("the gradient of a table has to be sparse"), n)
         for n in graph.nodes
         if n.target in (F.embedding, F.embedding_bag) and _gives_sparse(n)
     ]

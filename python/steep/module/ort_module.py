@@ -313,7 +313,7 @@ class ORTModule(torch.nn.Module):
             if any(type(p).__name__ == "DTensor" for p in self._module.parameters()):
                 left.insert(0, "weights are DTensors (parallelize_module), which PyTorch runs")
             raise ModelError(
-                f"Nothing of the module {type(self._module).__name__} ran in the engine.",
+                f"No part of the module {type(self._module).__name__} ran in the engine.",
                 received="; ".join(left),
                 remedy='change the code named above, or let PyTorch run it: fallback="torch"',
             )
@@ -504,8 +504,8 @@ def _refuse_transforms() -> None:
     if any(not mode.is_infra_mode() for mode in dispatch_mode_stack()):
         raise ModelError(
             "An ORTModule is called within a TorchDispatchMode, such as FlopCounterMode.",
-            expected="no mode that is to see the operators of PyTorch: the engine has its own",
-            remedy='call what is wrapped, model.module; or fallback="torch"',
+            expected="no mode that observes PyTorch operators: the engine has its own",
+            remedy='call the wrapped module, model.module; or fallback="torch"',
         )
     if are_transforms_active():
         raise ModelError(

@@ -61,7 +61,7 @@ class Beside:
             "forward"
         )
         self.called.append(text)
-        log.warning("PyTorch runs a method beside forward: %s", text)
+        log.warning("PyTorch runs a method other than forward: %s", text)
 
 
 def _is_of_pytorch(function: object) -> bool:

@@ -50,7 +50,7 @@ class Rewrite:
             onnx.checker.check_model(changed)
         except onnx.checker.ValidationError as e:
             self.error = self.error or ModelError(
-                "A rewrite left a graph that is not ONNX.",
+                "A rewrite made a graph that is not valid ONNX.",
                 received=str(e).strip(),
                 remedy="replace nodes by nodes of ONNX's operators",
             )

@@ -161,7 +161,7 @@ def _serialised(function: Any) -> bytes:
         function = function.to_function_proto()
     if not hasattr(function, "SerializeToString"):
         raise ModelError(
-            "This is no function.",
+            "The argument is not a function.",
             expected="text, bytes, an onnx.FunctionProto or a function of onnxscript",
             received=type(function).__name__,
         )

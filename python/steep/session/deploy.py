@@ -44,7 +44,7 @@ def model_for_inference(
 
     if path is not None:
         if not isinstance(model, str | os.PathLike):
-            raise TypeError("model_for_inference(model, path): the model is a path, too")
+            raise TypeError("model_for_inference(model, path): the model is also a path")
         return _steep.write_for_inference(model, path, external_data)
     source = source_of(model)
     folder = "" if isinstance(source, bytes) else str(Path(source).parent)

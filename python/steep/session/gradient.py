@@ -49,7 +49,7 @@ def grad(
 
     Raises:
         ModelError: a name is unknown, an operator on the way has no gradient (all are listed), or
-            one cannot be said in ONNX.
+            one cannot be expressed in ONNX.
     """
     import onnx  # here: the package is imported in half of the time without it
 

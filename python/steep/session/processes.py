@@ -49,7 +49,7 @@ def require_alone(what: str) -> None:
     received = launched(os.environ) or _group()
     if received:
         raise ProviderError(
-            "Several processes were started, and each would train by itself and write over the "
+            "Several processes were started, and each would train alone and overwrite the "
             "files of the others.",
             node=what,
             expected="one process",

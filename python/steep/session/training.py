@@ -213,7 +213,7 @@ class TrainingSession(_steep.TrainingSession):
         """
         if not arrays and (html is not None or passes):
             raise DataError(
-                "Nothing is compiled before the extents of inputs are known.",
+                "A plan needs the shapes of the inputs.",
                 expected="arrays as step() is fed",
                 received="none",
             )

@@ -377,7 +377,7 @@ class Trainer:
         self._rebuilt_in_a_row += 1
         if self._rebuilt_in_a_row > _REBUILT_IN_A_ROW:
             raise ModelError(
-                "What is compiled in changes at every step.",
+                "An option that is compiled into the step changes at every step.",
                 expected="numbers that change, and now and then which parameters are trained, or "
                 "the modes of the model's parts",
                 remedy="ORTModule works with any optimizer",
@@ -482,7 +482,7 @@ class Trainer:
     def _example(self) -> list[torch.Tensor]:
         if not self._first:
             raise ModelError(
-                "There is no example to export with.", remedy="pass one, or step first"
+                "There is no example input to export with.", remedy="pass one, or step first"
             )
         first = self._first if self._net.criterion is None else self._first[:-1]
         return _zeros(first)

@@ -27,7 +27,7 @@ def require_count(value: object, of: str) -> None:
     told = torch.as_tensor(value)
     if told.numel() != 1 or not (told >= 0 and told.isfinite() and told == told.trunc()):
         raise DataError(
-            "A count of steps is none.",
+            "A count of steps is not valid.",
             node=of,
             expected="one whole number of at least 0",
             received=str(value),

@@ -76,7 +76,7 @@ def check_hooks(parameters: Iterable[torch.Tensor]) -> None:
     for p in parameters:
         if p._backward_hooks or p._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
             raise ModelError(
-                "A parameter has a hook on its gradient, which nobody would call.",
+                "A parameter has a hook on its gradient, which would not be called.",
                 received=f"a parameter of shape {list(p.shape)}",
                 remedy="remove the hook, or use ORTModule, which calls it",
             )

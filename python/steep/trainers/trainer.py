@@ -152,11 +152,11 @@ class _OptimTrainer(Trainer):
             for p in group["params"]:
                 if id(p) in group_of:
                     raise ModelError(
-                        "The optimizer has a parameter twice.",
+                        "The optimizer lists a parameter twice.",
                         node=names.get(id(p), f"a parameter of shape {list(p.shape)}"),
                         expected="each in one of its param_groups, once",
                         received=f"param_groups {group_of[id(p)]} and {i}, counted from 0",
-                        remedy="leave it in the group whose settings it is to have",
+                        remedy="keep it in the group whose settings it needs",
                     )
                 group_of[id(p)] = i
 
@@ -183,7 +183,7 @@ class _OptimTrainer(Trainer):
     def _set_lr(self, lr: float) -> None:
         if len(self._optimizer.param_groups) != 1:
             raise ModelError(
-                "One rate is given for several groups of parameters.",
+                "One learning rate is given for several parameter groups.",
                 expected="a rate for each group",
                 received=str(lr),
                 remedy='set group["lr"] of the optimizer\'s param_groups',

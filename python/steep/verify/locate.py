@@ -56,7 +56,10 @@ def find(comparison: Comparison, incoming: Sequence[Any] | None) -> Place:
         ):
             return _find(comparison, incoming)
     except Exception as e:  # noqa: BLE001 - the difference is raised, with this beside it
-        return Place(f"Where it begins could not be found ({type(e).__name__}: {e})."[:300])
+        text = (
+            f"The place where the difference begins could not be found ({type(e).__name__}: {e})."
+        )
+        return Place(text[:300])
 
 
 def _find(comparison: Comparison, incoming: Sequence[Any] | None) -> Place:
@@ -94,7 +97,7 @@ def _find_value(
     for n, mine in zip(watched, received, strict=True):
         found = comparison.difference(mine, expected[n.name])
         if found is not None and found.relative > comparison.tolerance:
-            return _place(n, "It begins at a value that this operator computes.", found)
+            return _place(n, "The difference begins at a value that this operator computes.", found)
     return _place_of_write(comparison, graph_module)
 
 
@@ -107,8 +110,8 @@ def _place_of_write(comparison: Comparison, graph_module: torch.fx.GraphModule) 
         buffers = {n for n in placeholders if not n.meta["example_value"].requires_grad}
         writers = [n for n in graph.nodes if "norm" in _name(n) and buffers & {*n.all_input_nodes}]
     if comparison.piece.lowered.written and writers:
-        return _place(writers[0], "It is in what this operator writes.", None)
-    return Place("It is gone where values between operators are looked at.")
+        return _place(writers[0], "The difference is in a value that this operator writes.", None)
+    return Place("The difference disappears when values between operators are returned.")
 
 
 def _find_gradient(
@@ -145,8 +148,10 @@ def _find_gradient(
             or_zero(mine, zero), or_zero(theirs, zero), LEAST_SCALE * largest
         )
         if found is not None and found.relative > comparison.tolerance:
-            return _place(user, "It begins at a gradient that this operator gives back.", found)
-    return Place("It is gone where gradients between operators are looked at.")
+            return _place(
+                user, "The difference begins at a gradient that this operator returns.", found
+            )
+    return Place("The difference disappears when gradients between operators are returned.")
 
 
 def _add_zeros(

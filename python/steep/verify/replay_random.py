@@ -39,7 +39,7 @@ class Masks(TorchDispatchMode):
             try:
                 self.masks = _masks_of(piece, fed)
             except Error as e:
-                raise Unmatched(f"the engine does not give its masks: {e.what}") from e
+                raise Unmatched(f"the engine does not return its masks: {e.what}") from e
         self.rewind()
 
     def rewind(self) -> None:

@@ -46,7 +46,7 @@ def wanted(verify: bool | None) -> bool:
     chosen = os.environ.get("STEEP_VERIFY", "")
     if chosen not in ("", "0", "1"):
         raise ModelError(
-            "The environment asks for what there is not.",
+            "An environment variable has a value that is not supported.",
             node="STEEP_VERIFY",
             expected="0 or 1",
             received=chosen,
@@ -275,7 +275,7 @@ def _gradients(
         found = torch.autograd.grad(of, leaves, given, allow_unused=True)
     except RuntimeError as e:
         if "modified by an inplace operation" in str(e):
-            what = "PyTorch refuses this backward: what it saved was changed in place"
+            what = "PyTorch refuses this backward: a saved value was changed in place"
             raise Unmatched(what) from e
         raise
     return [or_zero(g, leaf) for g, leaf in zip(found, leaves, strict=True)]

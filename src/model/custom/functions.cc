@@ -96,8 +96,8 @@ class Renamer {
                     .op = quote(qualified(f)),
                     .expected = std::move(expected),
                     .received = std::move(received),
-                    .remedy = "Make the node fit the function that is registered, or register "
-                              "another one."});
+                    .remedy = "Change the node so that it matches the registered function, or "
+                              "register another function."});
 }
 
 /// Does the node call the function as it is? Inputs that are left out are for the body to miss.
@@ -170,11 +170,12 @@ class Adder {
     if (there == there_.end()) {
       *model_->add_functions() = op.body;
     } else if (identity_of(*there->second) != identity_of(op.body)) {
-      throw ModelError({.what = "The model has a function that is registered otherwise.",
-                        .node = quote(qualified(op.body)),
-                        .expected = "the function that is registered, or another name",
-                        .received = "one with other nodes, attributes or opset",
-                        .remedy = "Take the registered one back, or rename one of them."});
+      throw ModelError(
+          {.what = "A function of the model differs from the registered function of the same name.",
+           .node = quote(qualified(op.body)),
+           .expected = "the function that is registered, or another name",
+           .received = "one with other nodes, attributes or opset",
+           .remedy = "Unregister the registered function, or rename one of the two."});
     }
     if (!op.gradient) return;
     onnx::FunctionProto& gradient = *model_->add_functions();

@@ -86,11 +86,11 @@ void check_same_type(const std::string& name, const onnx::TensorProto& old, cons
   const Dims dims(old.dims().begin(), old.dims().end());
   if (old.data_type() == static_cast<int32_t>(data.dtype()) && dims == data.dims()) return;
   const auto dtype = static_cast<DType>(old.data_type());
-  throw ModelError({.what = "A weight does not fit its initializer.",
+  throw ModelError({.what = "A weight does not match its initializer.",
                     .node = quote(name),
                     .expected = fmt::format("{}{}", name_of(dtype), to_string(dims)),
                     .received = fmt::format("{}{}", name_of(data.dtype()), to_string(data.dims())),
-                    .remedy = "Give the weights of this very model."});
+                    .remedy = "Give the weights of this model."});
 }
 
 [[noreturn]] void throw_missing(const std::set<std::string>& missing) {
@@ -100,7 +100,7 @@ void check_same_type(const std::string& name, const onnx::TensorProto& old, cons
                     .node = quote(*missing.begin()),
                     .expected = "names of initializers of the model's graph",
                     .received = list.size() > 2000 ? list.substr(0, 2000) + " …" : list,
-                    .remedy = "Check the names; give the weights of this very model."});
+                    .remedy = "Check the names; give the weights of this model."});
 }
 
 /// Cheaper than parsing every node.

@@ -235,7 +235,7 @@ class Writer {
 
   void add_node(Node n) {
     if (is_inner(n) && reader_ == Reader::runtime) {
-      refuse("An operator of Steep's own cannot be written as ONNX.", n.name(), n.op(),
+      refuse("A Steep operator cannot be written as ONNX.", n.name(), n.op(),
              "Replace the operator that it came from.");
     }
     // What a body reads has to be made before the node; so has the name that it reads.
@@ -476,7 +476,7 @@ void expand_steep_ops(Graph& g) {
   if (without.empty()) return;
   std::string all;
   for (const std::string& text : without) all += (all.empty() ? "" : ", ") + text;
-  throw ModelError({.what = "The model cannot be written with ONNX's operators alone.",
+  throw ModelError({.what = "The model cannot be written with ONNX's operators only.",
                     .expected = "operators that have a decomposition",
                     .received = all,
                     .remedy = "Replace the operators that these came from."});

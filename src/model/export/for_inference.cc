@@ -182,14 +182,14 @@ class Rewriter {
       if (outputs[i].empty() || (counted && readers(outputs[i]) == 0)) continue;
       if (i > 2 && !counted) continue;
       if (i > 2 || inputs.size() < 5) {
-        throw ModelError({.what = "The statistics of a batch are read, and running the model "
-                                  "makes none.",
-                          .node = quote(name),
-                          .op = "BatchNormalization",
-                          .expected = "readers of the result and the running statistics alone",
-                          .received = fmt::format("output {}, {}", i, quote(outputs[i])),
-                          .remedy = "Export the model without what reads these, or as it is: "
-                                    "for_inference=False."});
+        throw ModelError(
+            {.what = "A node reads batch statistics, which an inference model does not compute.",
+             .node = quote(name),
+             .op = "BatchNormalization",
+             .expected = "readers of the result and the running statistics alone",
+             .received = fmt::format("output {}, {}", i, quote(outputs[i])),
+             .remedy = "Export the model without what reads these, or as it is: "
+                       "for_inference=False."});
       }
       onnx::NodeProto& same = *frozen.Add();
       same.set_op_type("Identity");

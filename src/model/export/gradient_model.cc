@@ -52,7 +52,7 @@ void keep_outputs(Graph& g, const std::vector<std::string>& names) {
 std::vector<Value> find_sources(Graph& g, const GradientOptions& options,
                                 const std::vector<std::string>& initializers) {
   if (options.wrt.empty()) {
-    throw ModelError({.what = "Nothing is to be differentiated.",
+    throw ModelError({.what = "There is nothing to differentiate.",
                       .expected = "names of inputs or initializers in `wrt`"});
   }
   std::vector<Value> sources;

@@ -257,8 +257,8 @@ bool leave_out(onnx::ModelProto* model, std::map<std::string, ErrorParts>* left_
     read.insert(output.name());
     if (gone.count(output.name()) == 0) continue;
     ErrorParts parts = error;
-    parts.what =
-        fmt::format("The output '{}' needs what Steep does not know.", quote(output.name()));
+    parts.what = fmt::format("The output '{}' depends on operators that Steep does not know.",
+                             quote(output.name()));
     left_out->emplace(output.name(), std::move(parts));
   }
   for (const auto& tensor : graph.initializer()) read.insert(tensor.name());

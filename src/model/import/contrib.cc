@@ -88,7 +88,7 @@ std::vector<Binding> Importer::import_contrib(const onnx::NodeProto& node,
                    .wanted = {}};
   for (const Binding& b : inputs) {
     if (b.items() != nullptr || (b && b.value().type().kind != Kind::tensor)) {
-      call.fail("An operator on tensors is given no tensor.",
+      call.fail("An input of a tensor operator is not a tensor.",
                 fmt::format("a tensor as input {}", call.inputs.size()),
                 b.items() != nullptr ? "a sequence" : to_string(b.value().type()),
                 "Export the model again; its types do not fit.");

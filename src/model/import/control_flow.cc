@@ -49,7 +49,7 @@ size_t integer_of(const onnx::NodeProto& node, const char* name) {
 
 void require_inputs(bool enough, const std::string& expected) {
   if (enough) return;
-  throw ModelError({.what = "A loop and its body do not fit each other.",
+  throw ModelError({.what = "A loop and its body do not match.",
                     .expected = expected,
                     .remedy = "Export the model again; its file does not follow the ONNX "
                               "standard."});
@@ -125,7 +125,7 @@ Binding Importer::here(const Binding& binding) {
 Value Importer::materialise(const Binding& binding) {
   const Binding b = here(binding);
   if (!b) {
-    throw ModelError({.what = "A value that control flow needs is missing.",
+    throw ModelError({.what = "A value that a branch or loop reads is missing.",
                       .remedy = "Export the model again; its file does not follow the ONNX "
                                 "standard."});
   }

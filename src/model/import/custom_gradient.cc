@@ -55,7 +55,7 @@ std::vector<Binding> Importer::import_function(const onnx::NodeProto& node,
     const Graph::Scope scope(*graph_, Phase::forward, name);
     for (Binding& result : results) {
       if (result.items() != nullptr || (result && result.value().type().kind != Kind::tensor)) {
-        fail("An operator with a gradient of its own has a result that is no tensor.", "tensors",
+        fail("An operator with a custom gradient has a result that is not a tensor.", "tensors",
              told(result));
       }
       if (has_gradient(result)) {

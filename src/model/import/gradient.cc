@@ -21,7 +21,7 @@ std::vector<Binding> Importer::import_gradient(const onnx::NodeProto& node,
   }
   const Binding* y = find(of, scope);
   if (y == nullptr || !y->value() || inputs.size() < count) {
-    throw ModelError({.what = "A Gradient differentiates what is not there.",
+    throw ModelError({.what = "A Gradient node names a value that does not exist.",
                       .expected = "y, and one input for each of xs and zs",
                       .received = quote(of),
                       .remedy = "Name values that are computed before the node."});
@@ -30,10 +30,11 @@ std::vector<Binding> Importer::import_gradient(const onnx::NodeProto& node,
   for (size_t i = 0; i < count; ++i) {
     const Binding* x = find(names[i], scope);
     if (x == nullptr || !x->value() || inputs[i].value() != x->value()) {
-      throw ModelError({.what = "A Gradient is asked for at another place than its function's.",
-                        .expected = "the values named by xs as inputs",
-                        .received = quote(names[i]),
-                        .remedy = "Feed the model with the values at which to differentiate."});
+      throw ModelError(
+          {.what = "A Gradient node evaluates the gradient at other values than the forward pass.",
+           .expected = "the values named by xs as inputs",
+           .received = quote(names[i]),
+           .remedy = "Feed the model with the values at which to differentiate."});
     }
     wrt.push_back(x->value());
   }

@@ -41,7 +41,7 @@ Type type_from_onnx(const onnx::ValueInfoProto& value, bool ranked) {
       if (!(*type.shape)[i].known()) (*type.shape)[i] = Dim();
     }
     if (size_of(type.dtype) != 0) return type;
-    throw ModelError({.what = "An input is of a type that Steep does not hold.",
+    throw ModelError({.what = "The type of an input is not supported.",
                       .node = quote(value.name()),
                       .expected = "dense tensors, sequences or optionals of them",
                       .remedy = "Export the model with one input for each tensor."});
@@ -195,19 +195,19 @@ void Importer::count_inlined(size_t nodes) {
   inlined_ += nodes;
   if (inlined_ <= limits_.max_inlined) return;
   throw ModelError(
-      {.what = "The model's functions, branches and loops are too many once they are inlined.",
-       .expected = fmt::format("at most {} nodes, a branch or body being {}", limits_.max_inlined,
-                               kBodyNodes),
+      {.what = "The model's functions, branches and loops are too many after inlining.",
+       .expected = fmt::format("at most {} nodes, where each branch or loop body counts as {}",
+                               limits_.max_inlined, kBodyNodes),
        .received = "more",
-       .remedy = "If the model is meant to be so, raise Limits::max_inlined."});
+       .remedy = "If this is intended, raise Limits::max_inlined."});
 }
 
 void Importer::import_node(const onnx::NodeProto& node, Scope& scope, const Frame& frame) {
   if (++imported_ > limits_.max_nodes) {
-    throw ModelError({.what = "The model has too many nodes once its functions are inlined.",
+    throw ModelError({.what = "The model has too many nodes after its functions are inlined.",
                       .expected = fmt::format("at most {}", limits_.max_nodes),
                       .received = "more",
-                      .remedy = "If the model is meant to be so, raise Limits::max_nodes."});
+                      .remedy = "If this is intended, raise Limits::max_nodes."});
   }
   if (frame.function != nullptr) count_inlined(1);
   poll();
@@ -266,9 +266,9 @@ void Importer::bind(const onnx::NodeProto& node, const std::vector<Binding>& res
     const auto at = static_cast<size_t>(i);
     if (at >= results.size() || !results[at]) {
       if (read_.count(name) == 0) continue;
-      throw ModelError({.what = "An output of a node cannot be had.",
+      throw ModelError({.what = "A node has more outputs than Steep supports.",
                         .expected = fmt::format("at most {} outputs", std::min(results.size(), at)),
-                        .received = fmt::format("output {} asked for, as {}", i, quote(name)),
+                        .received = fmt::format("output {}, named {}, is read", i, quote(name)),
                         .remedy = "Export the model without this output."});
     }
     const Value v = results[at].value();
@@ -374,8 +374,8 @@ std::vector<Value> Importer::emit(const Call& call, const std::string& op, std::
   for (int i = 0; i < outputs; ++i) {
     values.push_back(node.output(i));
     if (size_of(values.back().dtype()) == 0) {
-      call.fail("The type of a node's output cannot be held.", "tensors of float, integer or bool",
-                fmt::format("output {} of another type", i),
+      call.fail("The type of a node's output is not supported.",
+                "tensors of float, integer or bool", fmt::format("output {} of another type", i),
                 "Export the model without this operator.");
     }
   }

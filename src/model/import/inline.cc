@@ -104,7 +104,7 @@ std::vector<Binding> Importer::import_call(const onnx::NodeProto& node,
     throw ModelError(
         {.what = "The model's functions are nested too deep.",
          .expected = fmt::format("at most {} calls within one another", limits_.max_depth),
-         .remedy = "If the model is meant to be so, raise Limits::max_depth."});
+         .remedy = "If this is intended, raise Limits::max_depth."});
   }
   if (inputs.size() > static_cast<size_t>(function.input_size())) {
     throw ModelError({.what = "A function is called with too many inputs.",

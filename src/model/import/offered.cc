@@ -21,7 +21,7 @@ std::vector<Binding> Importer::import_offered(const onnx::NodeProto& node,
   const std::string op = qualified(function);
   auto require_tensor = [&](const Binding& b, const char* what) {
     if (!b || (b.items() == nullptr && b.value().type().kind == Kind::tensor)) return;
-    throw ModelError({.what = "An operator that a provider offers deals in tensors alone.",
+    throw ModelError({.what = "An operator of a provider takes and returns tensors only.",
                       .node = quote(name),
                       .op = quote(op),
                       .expected = "a tensor",
@@ -66,8 +66,7 @@ std::vector<Binding> Importer::import_offered(const onnx::NodeProto& node,
       if (y) body.graph->add_output("", y.value());
     }
     if (!whole || body.graph->inputs().size() != count) {
-      throw ProviderError({.what = "The decomposition of an operator that a provider offers is "
-                                   "none.",
+      throw ProviderError({.what = "The decomposition of a provider's operator is not valid.",
                            .node = quote(name),
                            .op = quote(op),
                            .expected = "every result, from operands and attributes alone",

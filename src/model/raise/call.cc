@@ -13,7 +13,7 @@ Value Call::any(size_t i) const { return has(i) ? writer.materialise(inputs[i]) 
 Value Call::in(size_t i) const {
   if (!has(i)) return {};
   if (inputs[i].items() != nullptr || inputs[i].value().type().kind != Kind::tensor) {
-    fail("An operator on tensors is given no tensor.", fmt::format("a tensor as input {}", i),
+    fail("An input of a tensor operator is not a tensor.", fmt::format("a tensor as input {}", i),
          inputs[i].items() != nullptr ? "a sequence" : to_string(inputs[i].value().type()),
          "Export the model again; its types do not fit.");
   }

@@ -87,7 +87,7 @@ Bindings raise_constant(const Call& c) {
     value = Tensor::from(values, {static_cast<int64_t>(values.size())});
   }
   if (!value.defined()) {
-    c.fail("A constant holds no tensor of numbers.", "value, value_int(s) or value_float(s)",
+    c.fail("A constant is not a tensor of numbers.", "value, value_int(s) or value_float(s)",
            "another attribute", "Export the model without string constants.");
   }
   return {c.graph.add_constant(value, c.name)};
@@ -102,7 +102,8 @@ Bindings raise_constant_of_shape(const Call& c) {
   int64_t bytes = 0;
   const auto width = static_cast<int64_t>(size_of(value.dtype()));
   if (value.size() != 1 || __builtin_mul_overflow(element_count(*shape), width, &bytes)) {
-    c.fail("A constant cannot be made.", "one value, and a shape that fits memory",
+    c.fail("A ConstantOfShape node has an invalid value or shape.",
+           "one value, and a shape that fits memory",
            fmt::format("{} values, shape {}", value.size(), to_string(*shape)),
            "Export the model again.");
   }

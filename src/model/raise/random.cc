@@ -25,7 +25,7 @@ DType dtype_attribute(const Call& c, DType otherwise) {
 /// Numbers of `shape` by ONNX's attributes of `op`.
 Value draw(const Call& c, std::string_view op, Value shape, DType dtype) {
   if (!is_float(dtype)) {
-    c.fail("Random numbers are asked for in a type that holds none.", "a float type",
+    c.fail("Random numbers are requested in a type that cannot hold them.", "a float type",
            std::string(name_of(dtype)), "Cast the numbers after they are drawn.");
   }
   Attrs attrs{{"stream", stream_of(c)}, {"dtype", static_cast<int64_t>(dtype)}};

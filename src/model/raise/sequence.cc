@@ -30,8 +30,8 @@ const std::vector<Value>* items(const Call& c) {
     if (kind == Kind::sequence || kind == Kind::optional_sequence) return nullptr;
   }
   if (!c.has(0) || c.inputs[0].items() == nullptr) {
-    c.fail("An operator on sequences is given no sequence.", "a sequence as input 0", "a tensor",
-           "Export the model again.");
+    c.fail("An input of a sequence operator is not a sequence.", "a sequence as input 0",
+           "a tensor", "Export the model again.");
   }
   return c.inputs[0].items();
 }
@@ -86,7 +86,7 @@ Bindings raise_split_to_sequence(const Call& c) {
     if (!known || known->size() != 1 || !extent.known()) return at_run_time(c);
     const int64_t piece = (*known)[0];
     if (piece < 1) {
-      c.fail("The pieces of a split have no size.", "at least 1", fmt::format("{}", piece),
+      c.fail("The size of a split's parts is less than 1.", "at least 1", fmt::format("{}", piece),
              "Export again.");
     }
     if (extent.value() / piece > static_cast<int64_t>(kLongest)) {
@@ -110,7 +110,8 @@ Bindings raise_sequence_construct(const Call& c) {
   std::vector<Value> values;
   for (size_t i = 0; i < c.inputs.size(); ++i) values.push_back(c.need(i));
   if (values.empty())
-    c.fail("A sequence of nothing.", "at least one input", "none", "Export again.");
+    c.fail("A SequenceConstruct node has no inputs.", "at least one input", "none",
+           "Export again.");
   const DType dtype = values[0].dtype();
   for (Value v : values) {
     if (v.dtype() != dtype) {

@@ -89,8 +89,9 @@ Ints join_unnamed(const Call& c, Ints sizes, size_t named) {
   int64_t rest = 0;
   for (size_t i = named; i < sizes.size(); ++i) {
     if (sizes[i] < 0 || __builtin_add_overflow(rest, sizes[i], &rest)) {
-      c.fail("Split has a size that no axis has.", "sizes of a sum that is an extent",
-             fmt::format("{}", sizes[i]), "Export the model again.");
+      c.fail("The sizes of a Split are not valid.",
+             "sizes that are not negative and add up to the extent", fmt::format("{}", sizes[i]),
+             "Export the model again.");
     }
   }
   if (sizes.size() > named) {
@@ -166,7 +167,7 @@ Bindings raise_resize(const Call& c) {
     return {c.emit1("Resize", {x, Value(), c.need(1)}, attrs)};
   }
   if (attrs.string("coordinate_transformation_mode", "") == "tf_half_pixel_for_nn") {
-    c.fail("A way of resizing was removed from ONNX.", "another coordinate_transformation_mode",
+    c.fail("This mode of resizing was removed from ONNX.", "another coordinate_transformation_mode",
            "tf_half_pixel_for_nn", "Export with opset 13 or newer.");
   }
   // Opset 11 wrote an empty tensor where newer ones leave the input out.

@@ -43,7 +43,7 @@ std::string read_file(const std::filesystem::path& path, size_t max_bytes) {
                       .node = quote(path.string()),
                       .expected = fmt::format("at most {} bytes", max_bytes),
                       .received = fmt::format("{} bytes", size),
-                      .remedy = "If the model is meant to be so large, raise Limits::max_bytes."});
+                      .remedy = "If this size is intended, raise Limits::max_bytes."});
   }
   std::string bytes(size, '\0');
   for (size_t done = 0; done < size;) {

@@ -19,11 +19,10 @@ struct Level {
 };
 
 [[noreturn]] void over_limit(const char* what, size_t limit, const char* option) {
-  throw ModelError(
-      {.what = what,
-       .expected = fmt::format("at most {}", limit),
-       .received = "more",
-       .remedy = fmt::format("If the model is meant to be so, raise Limits::{}.", option)});
+  throw ModelError({.what = what,
+                    .expected = fmt::format("at most {}", limit),
+                    .received = "more",
+                    .remedy = fmt::format("If this is intended, raise Limits::{}.", option)});
 }
 
 }  // namespace

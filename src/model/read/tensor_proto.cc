@@ -134,7 +134,7 @@ Dims dims_of(const onnx::TensorProto& proto, const std::string& name, DType dtyp
     throw ModelError(
         {.what = "The shape of a tensor is impossible.",
          .node = quote(name),
-         .expected = "extents that are not negative and whose product fits 63 bits",
+         .expected = "extents that are not negative, with a product below 2^63",
          .received = to_string(Dims(dims.begin(), dims.begin() + static_cast<int64_t>(shown))) +
                      (shown < dims.size() ? fmt::format(" and {} more", dims.size() - shown) : ""),
          .remedy = kExportAgain});
@@ -147,7 +147,7 @@ DType dtype_from_onnx(int32_t number, const std::string& name) {
   if (size_of(dtype) != 0) return dtype;
   const bool known = onnx::TensorProto_DataType_IsValid(number);
   throw ModelError(
-      {.what = "A tensor has an element type that Steep does not hold.",
+      {.what = "The element type of a tensor is not supported.",
        .node = quote(name),
        .expected = "a float of 4 to 64 bits, an integer of 2 to 64 bits or bool",
        .received = known ? onnx::TensorProto_DataType_Name(number)
@@ -191,7 +191,7 @@ void TensorTable::count(const onnx::TensorProto& proto, const std::string& name)
     throw ModelError({.what = "The model's tensors are too large.",
                       .node = quote(name),
                       .expected = fmt::format("at most {} bytes in all", max_bytes_),
-                      .remedy = "If the model is meant to be so large, raise Limits::max_bytes."});
+                      .remedy = "If this size is intended, raise Limits::max_bytes."});
   }
   bytes_ += size;
 }
@@ -265,11 +265,11 @@ void TensorTable::take_initializer(onnx::TensorProto* proto) {
   const Dims dims = dims_of(*proto, name, dtype);
   if (tensor.dtype() != dtype || tensor.dims() != dims) {
     throw ModelError(
-        {.what = "What was given for an initializer has another type.",
+        {.what = "The tensor given for an initializer has the wrong type or shape.",
          .node = quote(name),
          .expected = fmt::format("{}{}", name_of(dtype), to_string(dims)),
          .received = fmt::format("{}{}", name_of(tensor.dtype()), to_string(tensor.dims())),
-         .remedy = "Give the weights of this very model."});
+         .remedy = "Give the weights of this model."});
   }
   keep(proto, tensor);
 }

@@ -11,10 +11,11 @@ constexpr const char* kRemedy =
     "Check that the whole file was copied, and that it is an .onnx file.";
 
 [[noreturn]] void fail(std::string what, size_t at) {
-  throw ModelError({.what = std::move(what),
-                    .expected = "an ONNX model (a protobuf message)",
-                    .received = fmt::format("bytes that make no sense at byte {} of a message", at),
-                    .remedy = kRemedy});
+  throw ModelError(
+      {.what = std::move(what),
+       .expected = "an ONNX model (a protobuf message)",
+       .received = fmt::format("bytes that cannot be decoded, at byte {} of a message", at),
+       .remedy = kRemedy});
 }
 
 }  // namespace

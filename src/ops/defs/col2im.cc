@@ -32,7 +32,7 @@ std::vector<Type> col2im_infer(Node n) {
   const int64_t taps = element_count(constant_extents(n, 2));
   const Dim& columns = (*x)[1];
   if (taps < 1 || (columns.known() && columns.value() % taps != 0)) {
-    throw_shape_error(n, "The columns do not make up whole blocks.",
+    throw_shape_error(n, "The columns do not divide into whole blocks.",
                       "a multiple of " + std::to_string(taps), to_string(x));
   }
   type.shape = Shape{(*x)[0], columns.known() ? Dim(columns.value() / taps) : Dim()};

@@ -23,7 +23,7 @@ int64_t axis_of(Node n) {
   const Tensor* given = constant(n.input(1));
   if (given == nullptr || given->size() != 1) {
     throw ModelError(
-        {.what = "A running product needs to know its axis to be differentiated or written out.",
+        {.what = "A CumProd node needs a constant axis to be differentiated or exported.",
          .node = n.name(),
          .op = n.op(),
          .expected = "a constant axis",

@@ -13,7 +13,8 @@ namespace {
 int64_t known(Node n, Value v, int64_t axis) {
   const Dim& d = v.shape()[static_cast<size_t>(axis)];
   if (!d.known()) {
-    throw_shape_error(n, "A deformable convolution needs known extents but for the batch.",
+    throw_shape_error(n,
+                      "A deformable convolution needs known extents for all axes except the batch.",
                       "numbers", to_string(v.type()));
   }
   return d.value();
@@ -51,7 +52,7 @@ Value positions(Node n, int axis, const Ints& kernel, const Ints& out) {
 std::vector<Value> deform_conv_decompose(Node n) {
   Value x = n.input(0), w = n.input(1), offset = n.input(2), bias = n.input(3), mask = n.input(4);
   if (x.rank() != 4) {
-    throw_shape_error(n, "Only images can be convolved with moving taps.", "4 dimensions",
+    throw_shape_error(n, "A deformable convolution supports images only.", "4 dimensions",
                       to_string(x.type()));
   }
   const int64_t groups = integer_of(n, "group"), moved = integer_of(n, "offset_group");

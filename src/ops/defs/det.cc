@@ -20,7 +20,7 @@ std::vector<Value> cofactors_decompose(Node n) {
   const int64_t rank = x.rank();
   const Dim& extent = x.shape().back();
   if (!extent.known()) {
-    throw ModelError({.what = "The second derivative of a determinant needs to know its size.",
+    throw ModelError({.what = "The second derivative of a determinant needs a fixed matrix size.",
                       .node = n.name(),
                       .op = n.op(),
                       .expected = "square matrices of a fixed size",

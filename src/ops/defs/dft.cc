@@ -33,7 +33,7 @@ int64_t axis_of(Node n) {
   if (!n.input(2)) return normal_axis(n, -2, n.input(0).rank());
   const Tensor* given = constant(n.input(2));
   if (given == nullptr || given->size() != 1) {
-    throw ModelError({.what = "A Fourier transform needs to know its axis.",
+    throw ModelError({.what = "A Fourier transform needs a constant axis.",
                       .node = n.name(),
                       .op = n.op(),
                       .expected = "a constant axis",

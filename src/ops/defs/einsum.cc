@@ -43,8 +43,7 @@ Labels labels_of(Node n, std::string_view term, int64_t hidden) {
     } else if (std::isalpha(static_cast<unsigned char>(term[i])) != 0) {
       labels.push_back(term[i]);
     } else {
-      refuse(n, "An equation has a character that is no label.",
-             "letters, commas, \"...\", \"->\"");
+      refuse(n, "An equation has an invalid character.", "letters, commas, \"...\", \"->\"");
     }
   }
   return labels;
@@ -77,7 +76,7 @@ Equation parse(Node n) {
     }
   }
   if (terms.size() != static_cast<size_t>(n.input_count()))
-    refuse(n, "An equation has another number of terms than inputs.",
+    refuse(n, "The number of terms of an equation differs from the number of inputs.",
            std::to_string(n.input_count()) + " terms");
   Equation equation;
   int64_t most_hidden = 0;
@@ -87,7 +86,7 @@ Equation parse(Node n) {
     const int64_t hidden = hides ? rank - static_cast<int64_t>(terms[i].size()) + 3 : 0;
     equation.inputs.push_back(labels_of(n, terms[i], std::max<int64_t>(hidden, 0)));
     if (static_cast<int64_t>(equation.inputs.back().size()) != rank)
-      refuse(n, "A term of an equation does not fit its input.",
+      refuse(n, "A term of an equation does not match its input.",
              "one label for each axis of " + to_string(n.input(static_cast<int>(i)).type()));
     most_hidden = std::max(most_hidden, hidden);
   }
@@ -98,7 +97,7 @@ Equation parse(Node n) {
     const bool known = std::any_of(equation.inputs.begin(), equation.inputs.end(),
                                    [&](const Labels& in) { return has(in, label); });
     if (!known || std::count(equation.output.begin(), equation.output.end(), label) != 1)
-      refuse(n, "The output of an equation is impossible.", "labels of inputs, each once");
+      refuse(n, "The output term of an equation is not valid.", "labels of inputs, each once");
   }
   return equation;
 }

@@ -27,7 +27,7 @@ std::vector<Type> group_normalization_infer(Node n) {
   const int64_t groups = integer_of(n, "num_groups");
   const bool known = x.shape && x.shape->size() > 1 && (*x.shape)[1].known();
   if (groups < 1 || (known && (*x.shape)[1].value() % groups != 0)) {
-    throw_shape_error(n, "The channels do not make up whole groups.",
+    throw_shape_error(n, "The channels do not divide into whole groups.",
                       "a multiple of num_groups = " + std::to_string(groups) + ", at least 1",
                       to_string(x));
   }

@@ -31,7 +31,7 @@ Value repeated_back(Node n, Value dy, const std::string& mode) {
   Value x = n.input(0), pads = n.input(1);
   const Tensor* axes = constant(n.input(3));
   if (n.input(3) && axes == nullptr) {
-    throw ModelError({.what = "The gradient of padding needs to know its axes.",
+    throw ModelError({.what = "The gradient of Pad needs constant axes.",
                       .node = n.name(),
                       .op = n.op(),
                       .expected = "constant axes",

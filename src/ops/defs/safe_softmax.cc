@@ -12,8 +12,8 @@ std::vector<Type> safe_softmax_infer(Node n) {
   require_operands(n, 1, 1);
   const Value x = n.input(0);
   if (!x || x.type().kind != Kind::tensor || !is_float(x.dtype())) {
-    throw_shape_error(n, "An operator on numbers is given none.", "a tensor of a float type",
-                      x ? to_string(x.type()) : "nothing");
+    throw_shape_error(n, "An input of a numeric operator is not numeric.",
+                      "a tensor of a float type", x ? to_string(x.type()) : "nothing");
   }
   return {x.type()};
 }

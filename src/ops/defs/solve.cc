@@ -38,18 +38,18 @@ void require_decomposed(Node n, int inputs) {
   if (a.dtype == lu.dtype && pivots && pivots.type().kind == Kind::tensor &&
       pivots.dtype() == DType::i64)
     return;
-  throw_shape_error(n, "A decomposition is not of the types that it has.",
+  throw_shape_error(n, "The types of a matrix decomposition are wrong.",
                     to_string(a) + ", and int64 pivots",
                     to_string(lu) + (pivots ? ", " + to_string(pivots.type()) : ""));
 }
 
 /// What reads the decomposition is differentiated with respect to the matrices themselves.
 Grads lu_vjp(Node n, const Grads&) {
-  throw ModelError({.what = "A decomposition of matrices has no gradient of its own.",
+  throw ModelError({.what = "A matrix decomposition has no gradient.",
                     .node = n.name(),
                     .op = n.op(),
-                    .expected = "steep.LUSolve and steep.LUSlogDet alone to read it",
-                    .remedy = "Say it by steep.Solve or steep.SlogDet."});
+                    .expected = "that only steep.LUSolve and steep.LUSlogDet read it",
+                    .remedy = "Use steep.Solve or steep.SlogDet."});
 }
 
 // --- steep.LUSolve -------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ namespace {
 Shape permuted(Node n, const Shape& shape, const Ints& perm) {
   if (perm.empty()) return shape;
   if (perm.size() != shape.size()) {
-    throw_shape_error(n, "A permutation does not fit its operand.",
+    throw_shape_error(n, "A permutation does not match its operand.",
                       std::to_string(perm.size()) + " dimensions", to_string(shape));
   }
   Shape result;

@@ -22,7 +22,7 @@ std::vector<Type> sum_to_infer(Node n) {
       fits = !have.known() || !want.known() || want.value() == 1 || want.value() == have.value();
     }
     if (!fits) {
-      throw_shape_error(n, "A sum over broadcast axes cannot reach the wanted shape.",
+      throw_shape_error(n, "A sum over broadcast axes cannot give the requested shape.",
                         to_string(to), to_string(x.type()));
     }
   }

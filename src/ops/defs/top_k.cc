@@ -20,7 +20,7 @@ std::vector<Type> steep_top_k_infer(Node n) {
     throw_shape_error(n, "A node lacks an output.", "values and indices", "one output");
   const Value x = n.input(0);
   if (!x || x.type().kind != Kind::tensor || x.dtype() == DType::boolean) {
-    throw_shape_error(n, "An operator on numbers is given none.", "a tensor of numbers",
+    throw_shape_error(n, "An input of a numeric operator is not numeric.", "a tensor of numbers",
                       x ? to_string(x.type()) : "nothing");
   }
   std::optional<Shape> shape = shape_if_known(x);

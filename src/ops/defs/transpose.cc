@@ -29,7 +29,7 @@ void check_permutation(Node n) {
   std::sort(axes.begin(), axes.end());
   std::iota(wanted.begin(), wanted.end(), 0);
   if (axes == wanted) return;
-  throw ShapeError({.what = "The axes of a transposition do not fit its operand.",
+  throw ShapeError({.what = "The axes of a transposition do not match its operand.",
                     .node = n.name(),
                     .op = n.op(),
                     .expected = fmt::format("each of the {} axes once in perm", wanted.size()),

@@ -82,7 +82,7 @@ class Replay {
 };
 
 [[noreturn]] void refuse_operands(Node n) {
-  throw_shape_error(n, "A gradient of its own has other operands than it needs.",
+  throw_shape_error(n, "The operands of a custom gradient do not match its attributes.",
                     "as many results, operands and gradients as its attribute says",
                     fmt::format("{} operands, {} results", n.input_count(), n.output_count()));
 }

@@ -206,7 +206,7 @@ TEST(CustomFunctions, OfTheModelHaveTheRegisteredGradientIfTheyAreTheSame) {
   const Registered mine(round_op(), straight_through());
   EXPECT_EQ(gradient(file("Round"), {row({0.4F, 1.6F, -2.4F})}), (std::vector<float>{0, 4, -4}));
   const ErrorParts parts = refused([&] { import_bytes(file("Floor")); });
-  EXPECT_TRUE(has(parts.what, "registered otherwise"));
+  EXPECT_TRUE(has(parts.what, "differs from the registered function"));
   EXPECT_EQ(parts.node, "my.Round");
 }
 
@@ -245,7 +245,7 @@ TEST(CustomFunctions, RefuseGradientsOfAnotherType) {
 }
 
 TEST(CustomFunctions, RefuseWhatIsNoFunction) {
-  EXPECT_TRUE(has(refusal("nonsense"), "no function"));
+  EXPECT_TRUE(has(refusal("nonsense"), "not a function"));
   EXPECT_TRUE(has(refusal(function("F (x) => (y) { y = Nothing (x) }")), "Nothing"));
   EXPECT_TRUE(has(refusal(function("F (x) => (y) { y = my.Nothing (x) }")), "my.Nothing"));
   EXPECT_TRUE(has(refusal(function("F (x) => (y) { z = Neg (x) }")), "nothing defines"));

@@ -48,7 +48,7 @@ def test_what_decides_on_values_is_no_one_graph():
 
 def test_nothing_in_the_engine_is_an_error():
     net = ORTModule(Fn(lambda m, x: x.tolist()), fallback="parts")
-    with pytest.raises(ModelError, match="Nothing of the module Fn ran in the engine"):
+    with pytest.raises(ModelError, match="No part of the module Fn ran in the engine"):
         net(torch.ones(2, WIDTH))
     whole = ORTModule(Fn(lambda m, x: x.tolist()), fallback="torch")
     assert whole(torch.ones(1, 2)) == [[1, 1]]

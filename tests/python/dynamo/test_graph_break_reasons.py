@@ -89,7 +89,7 @@ REASONS = {
     branches_in_a_loop: r"a branch on the values of a tensor \(HERE\): write torch\.where",
     takes_a_number: r"a Python number taken from a tensor.* \(HERE\): keep it a tensor",
     opens: r"a call of open \(HERE\): move it out of forward",
-    of_eigenvalues: r"ONNX has no word for aten\.linalg_eig.* \(HERE\): write it in operators",
+    of_eigenvalues: r"ONNX has no operator for aten\.linalg_eig.* \(HERE\): write it in operators",
     gives_a_distribution: r"shares memory with another \(HERE\): clone\(\) one",
     of_a_slope: r"Function within a transform of torch\.func \(HERE\): write what its backward",
 }
@@ -155,7 +155,7 @@ def test_a_method_beside_forward_is_said_once(caplog):
         for _ in range(2):
             torch.testing.assert_close(ours.act(x), agent.act(x))
     (said,) = [r.getMessage() for r in caplog.records]
-    assert "PyTorch runs a method beside forward: Agent.act" in said and __file__ in said
+    assert "PyTorch runs a method other than forward: Agent.act" in said and __file__ in said
     report = ours.report()
     assert len(report.beside) == 1 and not report.whole
     assert "Agent.act" in str(report)

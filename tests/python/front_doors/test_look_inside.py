@@ -239,7 +239,7 @@ def test_nothing_is_compiled_yet(model: str, tmp_path: Path) -> None:
         module.dump()
     with pytest.raises(steep.ModelError, match="Nothing is compiled yet"), module.profile("x"):
         pass
-    with pytest.raises(steep.DataError, match="extents"):
+    with pytest.raises(steep.DataError, match="needs the shapes"):
         steep.TrainingSession(model, loss="mse").dump(html=tmp_path / "plan.html")
     assert not any(tmp_path.iterdir())
 

@@ -198,11 +198,11 @@ def test_the_program(tmp_path):
 @pytest.mark.parametrize(
     ("plugin", "message"),
     [
-        ("libno_symbol.so", "is no provider"),
+        ("libno_symbol.so", "is not a provider"),
         ("libanother_version.so", r"another version(.|\n)*newer Steep"),
         ("libthrows.so", r"threw an exception(.|\n)*the driver is too old"),
-        ("libnot_here.so", "cannot work here"),
-        ("libnameless.so", "lacks a name"),
+        ("libnot_here.so", "cannot work on this machine"),
+        ("libnameless.so", "has no name"),
         ("libbad_operator.so", r"cannot be parsed(.|\n)*bad.Half"),
         ("missing.so", "cannot be loaded"),
     ],
@@ -231,7 +231,7 @@ def test_two_plugins_of_one_name_are_refused(tmp_path):
 
 
 def test_choices_that_are_refused(caplog):
-    with pytest.raises(steep.ProviderError, match="None of the providers"):
+    with pytest.raises(steep.ProviderError, match="None of the requested providers"):
         digits_session(["CUDAExecutionProvider"])
     with pytest.raises(steep.ProviderError, match="an empty list"):
         digits_session([])

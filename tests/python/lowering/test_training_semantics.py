@@ -1,4 +1,4 @@
-"""What a module says about gradients, and what ONNX has no word for, survives the export."""
+"""What a module says about gradients, and what ONNX has no operator for, survives the export."""
 
 import copy
 import io

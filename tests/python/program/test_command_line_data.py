@@ -114,7 +114,7 @@ ARRAYS: dict[str, tuple[dict[str, Any], tuple[object, ...], int, str]] = {
         examples() | {"label": np.full(ROWS, -1)},
         ("--ignore-index", -1),
         3,
-        "No label counts",
+        "All labels have the ignored value",
     ),
     "weights alone": (
         {"x": examples()["x"], "sample_weight": np.ones(ROWS)},

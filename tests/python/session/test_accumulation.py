@@ -131,7 +131,7 @@ def test_no_weight_changes_before():
 def test_steps_and_checkpoints_wait(tmp_path):
     session, other = sessions(loss="mse", optimizer="sgd", lr=0.1)
     session.save_checkpoint(tmp_path / "before")
-    with pytest.raises(steep.DataError, match="No gradients wait"):
+    with pytest.raises(steep.DataError, match="no accumulated gradients to apply"):
         session.apply_gradients()
     session.step(X, Y, accumulate=True)
     with pytest.raises(steep.DataError, match="step"):

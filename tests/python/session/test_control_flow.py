@@ -343,7 +343,7 @@ def test_a_loop_without_end_is_stopped():
         }
       >
     }""")
-    with pytest.raises(DataError, match="does not end"):
+    with pytest.raises(DataError, match="too many iterations"):
         _steep.run_model(text, [np.ones(2)], max_iterations=100)
 
 
@@ -357,7 +357,7 @@ def test_a_loop_that_does_not_fit_its_body_is_refused():
         }
       >
     }""")
-    with pytest.raises(ModelError, match="do not fit"):
+    with pytest.raises(ModelError, match="do not match"):
         _steep.run_model(text, [np.ones(2), np.array(2)])
 
 

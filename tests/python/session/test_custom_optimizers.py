@@ -151,7 +151,7 @@ ITS_NAME = "steep.optimizer.bad"
         ("(w, g, lr, step) => (v) { [n] v = Nothing (w) }", ITS_NAME, "n", "Nothing"),
         ("(w, g, lr, step) => (v) { v = my.Nothing (w) }", ITS_NAME, "v", "my.Nothing"),
         ("(w, g, lr, step) => (v) { [n] v = my.Round (w, g) }", ITS_NAME, "n", "my.Round"),
-        ("(w, g, lr) => (v) { v = Sub (w, g) }", "number of values", ITS_NAME, ""),
+        ("(w, g, lr) => (v) { v = Sub (w, g) }", "wrong number of inputs or outputs", ITS_NAME, ""),
         ("(w, g, lr, step) => (v, u) { v = Neg (w)  u = Neg (w) }", "of values", ITS_NAME, ""),
         ("(w, g, lr, step) => (v) { u = Neg (w) }", "nothing defines", ITS_NAME, ""),
         ("(w, g, lr, step) => (v) { v = Elu <alpha: float = @k> (w) }", "declare", ITS_NAME, ""),

@@ -256,7 +256,7 @@ def test_statistics_of_a_batch_that_are_read_are_refused() -> None:
         ["y", "m", "v", "saved_mean", "saved_variance"],
     )
     proto = model([node], X, statistics(2), opset=9, outputs=("y", "saved_mean"))
-    with pytest.raises(steep.ModelError, match="statistics of a batch"):
+    with pytest.raises(steep.ModelError, match="reads batch statistics"):
         steep.model_for_inference(proto)
 
 

@@ -158,7 +158,7 @@ def test_one_backward_for_each_run():
     session.forward([X])
     _, run = session.forward([X])
     session.backward(run, [ones])
-    with pytest.raises(steep.DataError, match="backward was done already") as error:
+    with pytest.raises(steep.DataError, match="Backward of this run was done already") as error:
         session.backward(run, [ones])
     assert error.value.node == "run 1" and "forward()" in error.value.remedy
 

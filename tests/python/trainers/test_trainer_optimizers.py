@@ -295,7 +295,7 @@ def test_evaluation_has_a_graph_of_its_own():
 def test_one_rate_for_several_groups_is_refused():
     net = Net()
     trainer = steep.trainer(net, torch.nn.MSELoss(), in_groups(net, torch.optim.SGD))
-    with pytest.raises(steep.ModelError, match="several groups"):
+    with pytest.raises(steep.ModelError, match="several parameter groups"):
         trainer.step(*batches()[0], lr=0.1)
 
 

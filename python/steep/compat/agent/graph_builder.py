@@ -80,7 +80,7 @@ class OrtModuleGraphBuilder:
         try:
             model = onnx.load_model_from_string(serialized_model)
         except Exception as error:  # whichever kind protobuf has for it
-            raise ModelError("These bytes are no ONNX model.", received=str(error)) from error
+            raise ModelError("These bytes are not an ONNX model.", received=str(error)) from error
         graph = model.graph
         initializers = {i.name: i for i in graph.initializer}
         names = list(config.initializer_names)
@@ -133,7 +133,7 @@ class OrtModuleGraphBuilder:
         wrt = [*inputs, *info.initializer_names_to_train]
         if not wrt:
             raise DataError(
-                "Nothing is to have a gradient.",
+                "There is nothing to differentiate with respect to.",
                 expected="names in input_names_require_grad or initializer_names_to_train",
             )
         session = GradientSession(self._forward, wrt)
@@ -201,7 +201,7 @@ class GradientGraphBuilder:
     ) -> None:
         if set(y_node_arg_names) != {loss_node_arg_name}:
             raise DataError(
-                "One output is differentiated, the loss.",
+                "Only one output can be differentiated, the loss.",
                 expected=loss_node_arg_name,
                 received=", ".join(sorted(y_node_arg_names)),
                 remedy="steep.grad(model, wrt=…, outputs=…) takes several",
@@ -238,7 +238,7 @@ def _require_known(setting: str, names: Sequence[str], known: Sequence[str]) -> 
     for name in names:
         if name not in known:
             raise ModelError(
-                f"The model has not what {setting} names.",
+                f"The model has no value that {setting} names.",
                 node=name,
                 expected=", ".join(known) or "none is there",
                 received=name,

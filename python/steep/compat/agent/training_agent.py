@@ -81,14 +81,14 @@ class TrainingAgent:
         wrt = training_graph.wrt_of(graph)
         if sorted(self._feeds) != sorted(inputs):
             raise DataError(
-                "Forward is fed every input of the training graph, once.",
+                "Forward needs every input of the training graph, once.",
                 expected=", ".join(inputs),
                 received=", ".join(self._feeds),
             )
         unknown = [name for name in self._fetches if name not in wrt]
         if unknown or not self._fetches:
             raise DataError(
-                "Backward gives gradients that the training graph has.",
+                "The training graph does not compute one of the gradients.",
                 node=", ".join(unknown),
                 expected=", ".join(wrt),
                 received=", ".join(self._fetches),

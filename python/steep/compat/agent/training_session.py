@@ -106,7 +106,7 @@ class TrainingParameters(Settings):
     def set_optimizer_initial_state(self, state: Mapping[str, Any]) -> None:
         """Refuse: ``load_state`` of the session takes moments. Raises DataError."""
         raise DataError(
-            "Parameters take no optimizer state.",
+            "TrainingParameters cannot hold the state of an optimizer.",
             node="set_optimizer_initial_state",
             remedy="session.load_state(…) once the session is made",
         )
@@ -272,7 +272,7 @@ class TrainingSession(training.TrainingSession):
         weights = {name: v for name, v in state_dict.items() if name not in moments}
         missing = sorted({*self.parameter_names, *moments} - set(state_dict))
         if strict and missing:
-            raise ModelError("The state is not whole.", expected=", ".join(missing))
+            raise ModelError("The state is incomplete.", expected=", ".join(missing))
         self.set_weights(weights)
         self.set_optimizer_state({moments[n]: v for n, v in state_dict.items() if n in moments})
 
@@ -326,7 +326,7 @@ def _require_possible(parameters: TrainingParameters) -> None:
     for name in ("deepspeed_zero_stage", "set_gradients_as_graph_outputs", "use_fp16_moments"):
         if getattr(parameters, name):
             raise DataError(
-                "The setting is not to be had.",
+                "The setting is not supported.",
                 node=f"TrainingParameters.{name}",
                 received=str(getattr(parameters, name)),
                 remedy="session.gradients(…) returns gradients; moments are whole, and float32",
@@ -340,7 +340,7 @@ def _require_possible(parameters: TrainingParameters) -> None:
         )
     if parameters.gradient_accumulation_steps < 1:
         raise DataError(
-            "An update needs a run.",
+            "The number of accumulation steps is out of range.",
             node="TrainingParameters.gradient_accumulation_steps",
             expected="1 or more",
             received=str(parameters.gradient_accumulation_steps),
@@ -366,7 +366,7 @@ def _optimizer(parameters: TrainingParameters, weights: Sequence[str]) -> dict[s
         bounds = {attributes.get("max_norm_clip", 1.0) for attributes in told.values()}
         if len(bounds) != 1:
             raise DataError(
-                "The norm of all gradients has one bound.",
+                "Different bounds of the gradient norm are not supported.",
                 node="TrainingParameters.optimizer_attributes_map",
                 expected="one max_norm_clip",
                 received=", ".join(map(str, sorted(bounds))),
@@ -384,7 +384,7 @@ def _options(kind: str, attributes: dict[str, float]) -> _steep.OptimizerOptions
         return options
     if attributes.get("weight_decay_mode", 0) and attributes.get("lambda", 0):
         raise DataError(
-            "Weights decay before the update.",
+            "Weight decay after the update is not supported.",
             node="TrainingParameters.optimizer_int_attributes_map",
             expected="weight_decay_mode 0",
             received=str(attributes["weight_decay_mode"]),

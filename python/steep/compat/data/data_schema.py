@@ -133,7 +133,7 @@ def unflatten_data_using_schema(data: Sequence[torch.Tensor], schema: Any) -> An
         place = schema.tensor_idx
         if not 0 <= place < len(data) or not isinstance(data[place], torch.Tensor):
             raise DataError(
-                "A place of a schema has no tensor.",
+                "A schema entry has no tensor.",
                 node=schema.name or "",
                 expected=f"a tensor as number {place} of the list",
                 received=f"{len(data)} entries: {', '.join(type(t).__name__ for t in data)}",

@@ -128,13 +128,11 @@ class SubscriberManager:
             DataError: one is no ``SubscriberBase``, or there are subscribers already.
         """
         if self._subscribers:
-            raise DataError(
-                "There are subscribers already.", remedy="use another SubscriberManager"
-            )
+            raise DataError("Subscribers are set already.", remedy="use another SubscriberManager")
         for subscriber in subscribers:
             if not isinstance(subscriber, SubscriberBase):
                 raise DataError(
-                    "This is no subscriber.",
+                    "The object is not a subscriber.",
                     expected="a SubscriberBase",
                     received=type(subscriber).__name__,
                 )

@@ -70,7 +70,7 @@ class Finder(MetaPathFinder, Loader):
         """Return what ``python -m`` runs: only for modules that are made to be run so."""
         place = names.RUN.get(fullname)
         if place is None:
-            raise ImportError(f"{fullname} is not made to be run", name=fullname)
+            raise ImportError(f"{fullname} cannot be run as a program", name=fullname)
         module, _, function = place.partition(":")
         return compile(f"from {module} import {function}\n{function}()", fullname, "exec")
 

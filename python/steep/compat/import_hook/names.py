@@ -389,7 +389,7 @@ _PYBIND = {
     ),
     **_refused(
         ["is_ortmodule_available", "is_triton_enabled", "is_torch_interop_default_on"],
-        "ask nothing: ORTModule needs nothing but PyTorch",
+        "remove the check: ORTModule needs only PyTorch",
     ),
     **_refused(["is_dlpack_uint8_tensor"], "steep.Tensor.dtype"),
 }
@@ -402,7 +402,7 @@ REFUSED: dict[str, dict[str, str]] = {
         **_refused(["quantization", "transformers", "backend", "datasets"], _STOCK),
         **_refused(["enable_telemetry_events"], _STOCK),
         **_refused(["set_default_logger_verbosity"], 'logging.getLogger("steep")'),
-        **_refused(["is_ortmodule_available"], "ask nothing: ORTModule needs nothing but PyTorch"),
+        **_refused(["is_ortmodule_available"], "remove the check: ORTModule needs only PyTorch"),
     },
     "onnxruntime.tools.convert_onnx_models_to_ort": _refused(
         ["convert_onnx_models_to_ort"], "nothing to convert: files are ONNX models"

@@ -74,7 +74,7 @@ def require_cpu(device: OrtDevice | str, device_id: int = 0) -> None:
         here, text = (str(device).lower(), device_id) == ("cpu", 0), f"{device!r}, {device_id}"
     if not here:
         raise DataError(
-            "Values are in CPU memory.",
+            "Values can be in CPU memory only.",
             expected='device_type "cpu", device_id 0',
             received=text,
             remedy='OrtDevice.make("cpu", 0)',

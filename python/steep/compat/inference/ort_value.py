@@ -26,7 +26,7 @@ class OrtValue:
     def __init__(self, array: Array) -> None:
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
             raise DataError(
-                "An OrtValue holds a tensor of numbers.",
+                "An OrtValue can hold only a tensor of numbers.",
                 expected="a NumPy array",
                 received=str(getattr(array, "dtype", type(array).__name__)),
                 remedy="OrtValue.ortvalue_from_numpy(array)",
@@ -140,7 +140,7 @@ class OrtValue:
         array = np.asarray(np_arr)
         if array.dtype != self._array.dtype or array.shape != self._array.shape:
             raise ShapeError(
-                "An OrtValue keeps its type.",
+                "The type of an OrtValue cannot change.",
                 expected=f"{self._array.dtype}{self.shape()}",
                 received=f"{array.dtype}{list(array.shape)}",
             )

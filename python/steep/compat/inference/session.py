@@ -46,7 +46,7 @@ class RunOptions:
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Keep a setting; it is said once that it changes nothing."""
         self._entries[key] = value
-        say_once(f"the run's setting {key!r}", "runs have no settings by name")
+        say_once(f"the run's setting {key!r}", "settings of a run by name are not supported")
 
     def get_run_config_entry(self, key: str) -> str:
         """Return a setting that was kept. Raises KeyError."""
@@ -56,7 +56,7 @@ class RunOptions:
 def check_run(options: object) -> None:
     """Raise DataError for a run that is to stop."""
     if getattr(options, "terminate", False):
-        raise DataError("The run's options tell it to stop.", node="RunOptions.terminate")
+        raise DataError("The run options ask the run to terminate.", node="RunOptions.terminate")
 
 
 def with_options(
@@ -67,7 +67,7 @@ def with_options(
         return providers
     if providers is None or len(providers) != len(provider_options):
         raise DataError(
-            "Each provider has its options.",
+            "The number of options differs from the number of providers.",
             expected=f"{len(provider_options)} providers",
             received=f"{len(providers or ())}",
         )
@@ -130,12 +130,12 @@ class InferenceSession(inference.InferenceSession):
         check_run(run_options)
         if self.training_graph is not None:
             raise DataError(
-                "A training graph waits in the middle for the gradients of its outputs.",
+                "A training graph needs gradients of its outputs between forward and backward.",
                 remedy="TrainingAgent(session, …).run_forward and run_backward",
             )
         if getattr(run_options, "training_mode", False):
             raise DataError(
-                "An InferenceSession runs a model as in evaluation.",
+                "An InferenceSession cannot run a model in training mode.",
                 node="RunOptions.training_mode",
                 expected="False",
                 received="True",
@@ -287,7 +287,7 @@ def _at(*place: Any) -> Array:
     wanted = 5 if names else 4
     if len(place) != wanted or any(part is None for part in place):
         raise DataError(
-            "Memory is bound by device, dtype, shape and address, all of them.",
+            "Bound memory needs all of device, dtype, shape and address.",
             received=str(place),
         )
     element_type, shape, address = place[-3:]

@@ -79,13 +79,15 @@ class Module:
     ) -> None:
         if not isinstance(state, CheckpointState):
             raise DataError(
-                "A module trains a state.",
+                "A Module needs a CheckpointState.",
                 expected="a CheckpointState",
                 received=type(state).__name__,
                 remedy="CheckpointState.load_checkpoint(path)",
             )
         if device not in ("cpu", "cpu:0"):
-            raise DataError("A module is on the CPU.", expected='"cpu"', received=repr(device))
+            raise DataError(
+                "A Module runs on the CPU only.", expected='"cpu"', received=repr(device)
+            )
         self.training = True
         self._state = state
         self._options = session_options or SessionOptions()
@@ -94,7 +96,7 @@ class Module:
         self._trained = [name for name in self._names if name in state._held.trained]
         if not self._trained:
             raise CheckpointError(
-                "Nothing of the state is trained by the model.",
+                "The model trains no parameter of the state.",
                 node=os.fspath(train_model_uri),
                 expected=", ".join(i.name for i in train.graph.input),
                 received="trained: " + ", ".join(state._held.trained),
@@ -209,7 +211,7 @@ class Module:
         model.CopyFrom(self._evaluated())
         if isinstance(graph_output_names, str) or not graph_output_names:
             raise DataError(
-                "An exported model has outputs.",
+                "The names of the outputs to export are not valid.",
                 expected="a list of names",
                 received=repr(graph_output_names),
             )
@@ -317,7 +319,7 @@ class Module:
         """Return the sums of gradients. Raises DataError where no call has begun them."""
         if self._begins:
             raise DataError(
-                "There are no gradients to learn from.",
+                "There are no gradients to apply.",
                 expected="a call of the module in training mode before optimizer.step()",
                 received="lazy_reset_grad() since the last one" if self._called else "none so far",
                 remedy="module.train(); module(…); optimizer.step(); module.lazy_reset_grad()",
@@ -358,16 +360,18 @@ def _read(uri: Path, kind: str, state: CheckpointState) -> onnx.ModelProto:
         )
     if told.get("kind", kind) != kind:
         raise ModelError(
-            "The file is another artifact.",
+            "The file is a different training artifact.",
             node=where,
             expected=f"the model of {kind}",
             received=f"the model of {told['kind']}",
-            remedy="look at the order: Module(train_model_uri, state, eval_model_uri)",
+            remedy=(
+                "check the order of the arguments: Module(train_model_uri, state, eval_model_uri)"
+            ),
         )
     missing = [name for name in told.get("parameters", ()) if name not in state.parameters]
     if missing:
         raise CheckpointError(
-            "The state is of another model: it lacks parameters.",
+            "The state belongs to another model: parameters are missing.",
             node=where,
             expected=", ".join(told["parameters"]),
             received="no " + ", ".join(missing),
@@ -388,7 +392,7 @@ def _require_like(value: onnx.ValueInfoProto, held: Array, where: str) -> None:
     )
     if held.dtype != dtype or not known:
         raise CheckpointError(
-            "The state is of another model: a parameter has another type.",
+            "The state belongs to another model: a parameter has another type.",
             node=value.name,
             expected=f"{dtype}{shape} in {where}",
             received=f"{held.dtype}{list(held.shape)}",

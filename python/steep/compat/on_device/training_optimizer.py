@@ -38,7 +38,7 @@ class Optimizer:
     def __init__(self, optimizer_uri: str | os.PathLike[str], module: Module) -> None:
         if not isinstance(module, Module):
             raise DataError(
-                "An optimizer updates a module.",
+                "An Optimizer needs a Module.",
                 expected="Optimizer(optimizer_uri, module)",
                 received=type(module).__name__,
             )
@@ -54,7 +54,7 @@ class Optimizer:
         known = {RATE, STEP, *trained, *gradients, *moments}
         if set(inputs) - known or set(self._targets.values()) - set(inputs):
             raise ModelError(
-                "The file is no model of an optimizer's step.",
+                "The file is not a model of an optimizer's step.",
                 node=where,
                 expected=f"inputs {RATE}, {STEP}, P, P_grad and moments; outputs {UPDATED}…",
                 received=", ".join(inputs),

@@ -145,9 +145,9 @@ def generate_artifacts(  # noqa: PLR0917 (the order that users know)
     folder = Path(os.fsdecode(artifact_directory or "."))
     if not folder.is_dir():
         raise IoError(
-            "The folder for the files of training is not there.",
+            "The folder for the training artifacts does not exist.",
             node=str(folder),
-            remedy="make it, or name another by artifact_directory",
+            remedy="create it, or name another with artifact_directory",
         )
     for name in files:  # before the first is written
         state_file.require_writable(folder / f"{prefix}{name}")
@@ -194,7 +194,7 @@ def _loaded(model: Any) -> onnx.ModelProto:
             ) from error
     if not isinstance(model, onnx.ModelProto):
         raise DataError(
-            "Files of training are made from a model.",
+            "Training artifacts are made from a model.",
             expected="an onnx.ModelProto or the path of one",
             received=type(model).__name__,
         )
@@ -235,17 +235,19 @@ def parsed(path: str | os.PathLike[str]) -> onnx.ModelProto:
         model = onnx.load_model_from_string(content)
     except DecodeError as error:
         raise ModelError(
-            "The file is no ONNX model.", node=os.fspath(path), received=str(error)
+            "The file is not an ONNX model.", node=os.fspath(path), received=str(error)
         ) from error
     if not model.HasField("graph"):
-        raise ModelError("The file is no ONNX model.", node=os.fspath(path), received="no graph")
+        raise ModelError(
+            "The file is not an ONNX model.", node=os.fspath(path), received="no graph"
+        )
     return model
 
 
 def _refuse(ort_format: bool, custom_op_library: Any) -> None:
     if ort_format:
         raise NotOffered(
-            "There is no ORT format here.",
+            "The ORT format is not supported.",
             node="ort_format",
             expected="False",
             received=repr(ort_format),
@@ -294,7 +296,7 @@ def _optimizer(optimizer: Any) -> Any:
 def _name_list(argument: str, given: Sequence[str] | None) -> list[str]:
     if isinstance(given, (str, bytes)) or not all(isinstance(name, str) for name in given or ()):
         raise DataError(
-            "An argument is a list of names.",
+            "An argument is not a list of names.",
             node=argument,
             expected="a list of str",
             received=repr(given),

@@ -71,7 +71,7 @@ def base(model: onnx.ModelProto, model_path: Path | None = None) -> Iterator[Mod
     """
     if not isinstance(model, onnx.ModelProto):
         raise DataError(
-            "Blocks build on a model.",
+            "A block needs a model.",
             expected="an onnx.ModelProto",
             received=type(model).__name__,
             remedy="onnx.load reads one; empty_base begins without",

@@ -211,7 +211,7 @@ class LabelEncoder(Block):
         super().__init__()
         if keys_strings is not None or values_strings is not None:
             raise NotOffered(
-                "Graphs here have no text.",
+                "Strings in a model are not supported.",
                 node="LabelEncoder",
                 expected="int64 or float32 keys and values",
                 received="strings",
@@ -221,7 +221,7 @@ class LabelEncoder(Block):
         self._values = _one_of("values", values_floats, values_int64s)
         if self._keys.size != self._values.size:
             raise DataError(
-                "A LabelEncoder has a value for each key.",
+                "A LabelEncoder needs one value for each key.",
                 expected=f"{self._keys.size} values",
                 received=f"{self._values.size}",
             )
@@ -294,7 +294,7 @@ def _one_of(
 ) -> np.ndarray[Any, Any]:
     if (floats is None) == (integers is None):
         raise DataError(
-            f"A LabelEncoder has {what} of one kind.",
+            f"A LabelEncoder needs {what} of exactly one type.",
             expected=f"{what}_floats or {what}_int64s",
             received="none" if floats is None else "both",
         )

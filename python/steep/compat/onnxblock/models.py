@@ -157,7 +157,7 @@ class TrainingBlock(Block):
         for name in self._requires_grad:
             if name not in there:
                 raise ModelError(
-                    "A parameter is no initializer of the model.",
+                    "A parameter is not an initializer of the model.",
                     node=name,
                     expected=", ".join(floats[:20]) or "initializers",
                     received=name,
@@ -166,7 +166,7 @@ class TrainingBlock(Block):
         trained = [name for name, value in self._requires_grad.items() if value]
         if not set(trained) - set(statistics(graph, trained)):
             raise DataError(
-                "No parameter is to be trained.",
+                "There is no parameter to train.",
                 expected="names of initializers in requires_grad",
                 received=", ".join(trained) + ": running statistics" if trained else "none",
                 remedy=f"name some of: {', '.join(floats[:20])}",
@@ -251,7 +251,7 @@ def _require_scalar(loss: onnx.ValueInfoProto) -> None:
     if known and any(d.HasField("dim_param") or d.dim_value != 1 for d in shape.dim):
         extents = [d.dim_param or d.dim_value for d in shape.dim]
         raise ShapeError(
-            "The first output is no loss: it is not one element.",
+            "The first output is not a loss: it does not have exactly one element.",
             node=loss.name,
             expected="a scalar",
             received=str(extents),
@@ -266,7 +266,7 @@ def _require_path(model: onnx.ModelProto, trained: Sequence[str]) -> None:
     for name in trained:
         if name not in needed:
             raise ModelError(
-                "The loss does not depend on a parameter that is to be trained.",
+                "The loss does not depend on a parameter that is trained.",
                 node=name,
                 expected=f"a way to {graph.output[0].name}",
                 received="none",

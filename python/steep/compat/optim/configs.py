@@ -32,7 +32,9 @@ class _OptimizerConfig:
         if not self.lr >= 0:
             raise _wrong("The learning rate is negative.", "at least 0", str(self.lr))
         if not isinstance(params, (list, tuple)):
-            raise _wrong("Groups are no list.", '[{"params": […], …}, …]', repr(params))
+            raise _wrong(
+                "The parameter groups are not a list.", '[{"params": […], …}, …]', repr(params)
+            )
         for group in params:
             self._check(group)
         self.params = [dict(group) for group in params]
@@ -45,7 +47,9 @@ class _OptimizerConfig:
         if not isinstance(group, dict) or not isinstance(group.get("params"), (list, tuple)):
             raise _wrong("A group has no list of names.", '{"params": […], …}', repr(group))
         if "lr" in group:
-            raise _wrong("A group has a rate of its own.", "one rate for all", repr(group))
+            raise _wrong(
+                "A parameter group has its own learning rate.", "one rate for all", repr(group)
+            )
         for key in group:
             if key != "params" and key not in self.defaults:
                 raise _wrong("A group has an unknown number.", ", ".join(self.defaults), key)
@@ -131,7 +135,7 @@ class AdamConfig(_OptimizerConfig):
     ) -> None:
         if weight_decay_mode != AdamConfig.DecayMode.BEFORE_WEIGHT_UPDATE and lambda_coef:
             raise DataError(
-                "Weights decay before the update here.",
+                "Weight decay after the update is not supported.",
                 expected="BEFORE_WEIGHT_UPDATE",
                 received=repr(weight_decay_mode),
                 remedy="FusedAdam has transformers' order, in a loop with ORTModule",

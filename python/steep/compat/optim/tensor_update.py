@@ -48,10 +48,10 @@ class TensorUpdate:
             _check(name, parameter)
         if len({id(p) for p in self.parameters.values()}) != sum(len(g) for g, _ in groups):
             raise DataError(
-                "A parameter is in two places of the groups.",
-                expected="each in one group, once",
+                "A parameter is in the groups twice.",
+                expected="each parameter in one group, once",
                 received=", ".join(self.parameters),
-                remedy="leave it in the group whose settings it is to have",
+                remedy="keep it in the group whose settings it needs",
             )
         with _registering, register_op(_LOSS, _GRADIENT):
             self.session = _Update(

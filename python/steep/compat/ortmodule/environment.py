@@ -38,10 +38,10 @@ _CASES = "graphs are captured with the conditions under which they hold"
 _PASSES = "passes over the graph that keep its results are always on"
 _MEMORY = "the planner orders and reuses memory by itself; docs/performance.md says what it keeps"
 _DENSITY = "there is no pass that depends on the density of inputs"
-_GPU = "it concerns kernels of GPUs, and there are none"
+_GPU = "it concerns GPU kernels only"
 _TUNED = "kernels are chosen when a graph is compiled, for the shapes that it gets"
 _SHARDED = "parameters are read where they are at each call, gathered or not"
-_OPSET = "the engine reads every opset, and PyTorch's exporter writes the one that it has words for"
+_OPSET = "the engine reads every opset, and PyTorch's exporter chooses the one that it writes"
 _COPIED = "a capture copies nothing, and leaves the module as it was"
 
 VARIABLES: tuple[Variable, ...] = (
@@ -86,7 +86,7 @@ def _get(name: str, environ: Mapping[str, str] | None = None) -> str | None:
 
 def _wrong(name: str, expected: str, received: str) -> DataError:
     return DataError(
-        "A setting is one that there is not.",
+        "An environment variable asks for a setting that does not exist.",
         node=name,
         expected=expected,
         received=received,

@@ -17,7 +17,7 @@ from steep.errors import DataError
 
 _WITHOUT_MEANING = {
     "PropagateCastOps": settings.PROPAGATE_CASTS,
-    "UseExternalGPUAllocator": "there is no GPU whose memory could be another's",
+    "UseExternalGPUAllocator": "Steep does not run on GPUs",
     "EnableCustomAutogradFunction": settings.CUSTOM_AUTOGRAD,
     "EnableGradAccOptimization": "gradients are added up by PyTorch",
     "RunSymbolicShapeInference": "shapes are inferred, symbolic where they vary, always",
@@ -60,9 +60,9 @@ def load_from_json(ortmodule: Configured, path: str | os.PathLike[str] | None = 
     try:
         given = json.loads(Path(chosen).read_text(encoding="utf-8"))
     except json.JSONDecodeError as e:
-        raise DataError("The file is no JSON.", node=str(chosen), received=str(e)) from e
+        raise DataError("The file is not JSON.", node=str(chosen), received=str(e)) from e
     if not isinstance(given, dict):
-        raise DataError("The file has no JSON object.", node=str(chosen))
+        raise DataError("The file does not contain a JSON object.", node=str(chosen))
     known: dict[str, Callable[[Configured, Any], None]] = {
         "DebugOptions": _debug_options,
         "FallbackPolicy": _fallback_policy,
@@ -102,7 +102,7 @@ def _fallback_policy(ortmodule: Configured, names: list[str] | str) -> None:
 
 def _unknown(key: str, expected: list[str], received: object) -> DataError:
     return DataError(
-        "The file asks for what there is not.",
+        "The file has a setting that is not supported.",
         node=key,
         expected=", ".join(expected),
         received=str(received),

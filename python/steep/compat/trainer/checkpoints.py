@@ -87,9 +87,9 @@ def experimental_save_checkpoint(
     _deprecated("experimental_save_checkpoint", "save_checkpoint", ort_trainer)
     if not Path(checkpoint_dir).is_dir():
         raise IoError(
-            "The folder for a checkpoint is not there.",
+            "The folder for a checkpoint does not exist.",
             node=os.fspath(checkpoint_dir),
-            remedy="make it first",
+            remedy="create it first",
         )
     content = ort_trainer._checkpoint(checkpoint_state_dict, include_optimizer_state)
     _steep.write_file(str(_file(checkpoint_dir, checkpoint_prefix)), content)

@@ -196,7 +196,7 @@ class ORTTrainer:
             IoError: it cannot be written; then there is none.
         """
         if os.path.exists(path):
-            raise CheckpointError("The file is there already.", node=os.fspath(path))
+            raise CheckpointError("The file exists already.", node=os.fspath(path))
         _steep.write_file(os.fspath(path), self._checkpoint(user_dict, include_optimizer_states))
 
     def load_checkpoint(
@@ -235,7 +235,7 @@ class ORTTrainer:
         named = dict(zip(self._inputs, args, strict=False)) | kwargs
         if len(args) + len(kwargs) != len(self._inputs) or set(named) != set(self._inputs):
             raise DataError(
-                "The inputs are not those that are described.",
+                "The inputs differ from those in model_desc.",
                 expected=", ".join(self._inputs),
                 received=f"{len(args)} by position; {', '.join(kwargs) or 'none'} by name",
             )
@@ -245,7 +245,7 @@ class ORTTrainer:
         outputs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
         if len(outputs) < len(self._outputs):
             raise ModelError(
-                "The model returns fewer outputs than are described.",
+                "The model returns fewer outputs than model_desc describes.",
                 expected=", ".join(self._outputs),
                 received=f"{len(outputs)} outputs",
             )
@@ -328,7 +328,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
     """
     file = Path(path)
     if file.exists() and not file.is_file():
-        raise _not_a_checkpoint(path, "no regular file")
+        raise _not_a_checkpoint(path, "not a regular file")
     content = io.BytesIO(file.read_bytes())
     try:
         saved = torch.load(content, weights_only=True)
@@ -340,7 +340,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
 
 def _not_a_checkpoint(path: str | os.PathLike[str], received: str) -> CheckpointError:
     return CheckpointError(
-        "The file is no checkpoint of an ORTTrainer, or damaged.",
+        "The file is not a checkpoint of an ORTTrainer, or it is damaged.",
         node=os.fspath(path),
         received=received,
         remedy="load one that save_checkpoint wrote",
@@ -359,11 +359,11 @@ def _description(model_desc: Mapping[str, Any]) -> tuple[list[str], list[str], i
         return DataError(f"Invalid model_desc: {why}.", expected='{"inputs": […], "outputs": […]}')
 
     if not isinstance(model_desc, Mapping) or set(model_desc) != {"inputs", "outputs"}:
-        raise wrong("it has not the keys inputs and outputs")
+        raise wrong("it does not have the keys inputs and outputs")
     for key, most in (("inputs", 2), ("outputs", 3)):
         entries = model_desc[key]
         if not isinstance(entries, (list, tuple)) or not entries:
-            raise wrong(f"{key} is no list, or empty")
+            raise wrong(f"{key} is not a list, or is empty")
         for entry in entries:
             fits = isinstance(entry, (list, tuple)) and 2 <= len(entry) <= most
             if not fits or not isinstance(entry[0], str) or not isinstance(entry[1], (list, tuple)):

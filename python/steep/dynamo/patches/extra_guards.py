@@ -37,7 +37,7 @@ from steep.torch_internals.dynamo import (
 EFFECTS_OF_DICT = Substitution(
     SideEffectsProxyDict,
     "side_effects",
-    "Attributes that forward writes after `torch.cond` or a tensor's hook would get lost.",
+    "Attributes that forward writes after `torch.cond` or a tensor's hook would be lost.",
     until=(2, 15),
     absent=True,
 )
@@ -49,12 +49,12 @@ KEYS_GUARD = Substitution(
 HAS_NEW_ITEMS = Substitution(
     ConstDictVariable,
     "has_new_items",
-    "The order that forward gives the keys of an OrderedDict would get lost.",
+    "The order that forward gives the keys of an OrderedDict would be lost.",
 )
 CLASS_OF_LIST = Substitution(
     BaseListVariable,
     "cls_for_instance",
-    "Dynamo takes a deque of a greatest length for one without.",
+    "Dynamo ignores the `maxlen` of a deque.",
 )
 FIND_IN_CLASS = Substitution(
     UserDefinedObjectVariable,
@@ -69,12 +69,12 @@ CALL_MODULE = Substitution(
 DUPLICATE_GUARD = Substitution(
     builder,
     "make_dupe_guard",
-    "Dynamo has no guard on an argument that is a global's object.",
+    "Dynamo has no guard that an argument is the object of a global variable.",
 )
 SAVE_EFFECTS = Substitution(
     SideEffects,
     "codegen_save_tempvars",
-    "Dynamo has no guard on two objects that are two, of which one is changed.",
+    "Dynamo has no guard that two objects stay distinct when one of them is changed.",
 )
 
 _HOOKS = tuple(

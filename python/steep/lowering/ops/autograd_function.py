@@ -89,7 +89,7 @@ def _call_apply(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         unimplemented(
             gb_type="a torch.autograd.Function within a transform of torch.func",
             context=self.fn_cls.__name__,
-            explanation="the tracer sees its forward alone there",
+            explanation="the tracer sees only its forward there",
             hints=[],
         )
 

@@ -1,6 +1,6 @@
 """The loss of connectionist temporal classification, as a Scan over time.
 
-PyTorch's tracers know it as one operator, which ONNX has no word for. ``steep::ctc_losses`` takes
+PyTorch's tracers know it as one operator, which ONNX does not have. ``steep::ctc_losses`` takes
 its place, with the recursion of Graves et al. (2006), "Connectionist Temporal Classification":
 α[s] is the logarithm of how likely it is to be at the s-th of blank, label, blank, …, blank.
 """

@@ -120,10 +120,10 @@ def test_mistakes_with_checkpoints_are_named(tmp_path):
     with pytest.raises(FileNotFoundError):
         trainer_checkpoints.aggregate_checkpoints([tmp_path / "a.pt"])
     (tmp_path / "a.pt").write_bytes(b"no archive")
-    with pytest.raises(steep.CheckpointError, match="no checkpoint"):
+    with pytest.raises(steep.CheckpointError, match="not a checkpoint of an ORTTrainer"):
         trainer_checkpoints.aggregate_checkpoints([tmp_path / "a.pt"])
     with (
         pytest.warns(DeprecationWarning, match="save_checkpoint"),
-        pytest.raises(steep.IoError, match="make it first"),
+        pytest.raises(steep.IoError, match="create it first"),
     ):
         trainer_checkpoints.experimental_save_checkpoint(trainer(), tmp_path / "none")

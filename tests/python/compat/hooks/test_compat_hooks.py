@@ -56,7 +56,7 @@ def test_what_is_wrong_is_said(tmp_path):
         hooks.StatisticsSubscriber(str(tmp_path))
     kept = hooks.StatisticsSubscriber(str(tmp_path), override_output_dir=True)
     manager = hooks.SubscriberManager()
-    with pytest.raises(steep.DataError, match="no subscriber"):
+    with pytest.raises(steep.DataError, match="not a subscriber"):
         manager.subscribe(net(), [3])
     manager.subscribe(net(), [kept])
     with pytest.raises(steep.DataError, match="already"):

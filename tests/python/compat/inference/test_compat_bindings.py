@@ -95,7 +95,7 @@ def test_memory_is_bound(by_name):
     binding.bind_output("y", *place, TensorProto.FLOAT, list(y.shape), y.ctypes.data)
     made._sess.run_with_iobinding(binding, None)
     np.testing.assert_array_equal(y, 2 * X)
-    with pytest.raises(steep.DataError, match="all of them"):
+    with pytest.raises(steep.DataError, match="needs all of"):
         binding.bind_input("x", *place, np.float32, None, x.ctypes.data)
     away = ("cuda", 0) if by_name else (OrtDevice.make("cuda"),)
     with pytest.raises(steep.DataError, match="CPU"):

@@ -426,11 +426,11 @@ def test_files_that_do_not_belong_together(tmp_path):
     state, less = load(tmp_path / "checkpoint"), load(tmp_path / "less/checkpoint")
     with pytest.raises(steep.CheckpointError, match="no fc1"):
         Module(training, less)
-    with pytest.raises(steep.ModelError, match="look at the order"):
+    with pytest.raises(steep.ModelError, match="check the order"):
         Module(tmp_path / "eval_model.onnx", state)
     with pytest.raises(steep.IoError, match="nothing"):
         Module(tmp_path / "nothing.onnx", state)
-    with pytest.raises(steep.ModelError, match="no ONNX model"):
+    with pytest.raises(steep.ModelError, match="not an ONNX model"):
         Module(tmp_path / "checkpoint", state)
     with pytest.raises(steep.DataError, match="CheckpointState"):
         Module(training, str(tmp_path / "checkpoint"))
@@ -443,7 +443,7 @@ def test_files_that_do_not_belong_together(tmp_path):
         Optimizer(training, module)
     with pytest.raises(steep.ModelError, match=r"no fc1\.weight"):
         Optimizer(tmp_path / "less/optimizer_model.onnx", module)
-    with pytest.raises(steep.DataError, match="module"):
+    with pytest.raises(steep.DataError, match="needs a Module"):
         Optimizer(tmp_path / "optimizer_model.onnx", state)
     _, module, optimizer = opened(tmp_path)
     with pytest.raises(steep.DataError, match="out of range"):

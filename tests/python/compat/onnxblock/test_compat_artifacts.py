@@ -105,7 +105,7 @@ def test_without_a_loss_the_first_output_is_it(tmp_path):
     _, module, _ = opened(tmp_path)
     assert module.input_names() == ["x"]
     assert module(np.ones((2, 8), np.float32)).shape == ()
-    with pytest.raises(steep.ShapeError, match="not one element"):
+    with pytest.raises(steep.ShapeError, match="exactly one element"):
         write(tmp_path, loss=None)
 
 
@@ -306,7 +306,7 @@ def test_files_that_are_no_checkpoint(tmp_path):
     with pytest.raises(steep.CheckpointError, match="generate_artifacts once more"):
         load(tmp_path / "old")
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(steep.CheckpointError, match="no regular file"):
+    with pytest.raises(steep.CheckpointError, match="not a regular file"):
         load(tmp_path / "fifo")
     (tmp_path / "session").mkdir()
     (tmp_path / "session/manifest.json").write_text("{}")

@@ -317,7 +317,7 @@ def test_settings_from_a_file(tmp_path, monkeypatch, caplog):
     with pytest.raises(steep.DataError, match="LOUD"):
         load(DebugOptions={"LogLevel": "LOUD"})
     path.write_text("{")
-    with pytest.raises(steep.DataError, match="no JSON"):
+    with pytest.raises(steep.DataError, match="not JSON"):
         load_from_json(module, path)
     with pytest.raises(steep.DataError, match="No file"):
         load_from_json(module)

@@ -191,9 +191,9 @@ def test_what_is_wrong_is_said():
         with pytest.raises(steep.DataError, match="one process"):
             trainer(SGDConfig()).load_checkpoint(*several)
     ((x, y),) = batches(1)
-    with pytest.raises(steep.DataError, match="described"):
+    with pytest.raises(steep.DataError, match="model_desc"):
         trainer(SGDConfig()).train_step(x)
-    with pytest.raises(steep.DataError, match="described"):
+    with pytest.raises(steep.DataError, match="model_desc"):
         trainer(SGDConfig()).train_step(x, x=y)
 
 
