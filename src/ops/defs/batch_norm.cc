@@ -1,7 +1,6 @@
-// steep.BatchNorm(x, scale, bias){epsilon} → y, mean, variance: y = (x - mean) scale /
-// sqrt(variance
-// + epsilon) + bias, with the statistics of each channel (axis 1) over all other axes. The variance
-// is the population's.
+// steep.BatchNorm(x, scale, bias){epsilon} → y, mean, variance:
+// y = (x - mean) scale / sqrt(variance + epsilon) + bias, with the statistics of each channel
+// (axis 1) over all other axes. The variance is the population's.
 #include "ops/defs/batch_norm.h"
 
 #include "ops/defs/reduce.h"
