@@ -23,21 +23,22 @@ _GROUP = "steep.providers"
 def register_provider(path: str | os.PathLike[str]) -> str:
     """Load a plug-in for the rest of the process.
 
-    Its code runs: load only what you trust. A plug-in that is installed as a package needs no such
-    call: an entry point of the group ``steep.providers`` names its library.
+    A plug-in is code that runs in this process: load only plug-ins that you trust. A plug-in that
+    is installed as a package does not need this call: an entry point of the group
+    ``steep.providers`` names its library.
 
     >>> register_provider("libmirror.so")
     'MirrorExecutionProvider'
 
     Args:
-        path: of the shared library (docs/providers.md tells how one is written).
+        path: path of the shared library (docs/providers.md shows how to write one).
 
     Returns:
         The name of its provider, for ``providers=[...]``.
 
     Raises:
-        ProviderError: the file is no library, no plug-in, or one of another version; it threw, or
-            says that it cannot work here. The process is as before.
+        ProviderError: the file is not a library or not a plug-in, or is for another version; it
+            threw an exception, or reports that it cannot work on this machine. Nothing is loaded.
     """
     return _steep.register_provider(os.fspath(path))
 
@@ -45,8 +46,8 @@ def register_provider(path: str | os.PathLike[str]) -> str:
 def get_available_providers() -> list[str]:
     """Name the providers that have a device here; "CPUExecutionProvider" is the last.
 
-    Those of installed packages (entry points of the group ``steep.providers``) are loaded by the
-    first call; one that cannot be is said by a warning of the logger ``steep``.
+    The first call loads the plug-ins of installed packages (entry points of the group
+    ``steep.providers``). If one cannot be loaded, the logger ``steep`` warns.
     """
     _load_installed()
     return _steep.available_providers()

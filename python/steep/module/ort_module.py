@@ -74,51 +74,52 @@ class ORTModule(torch.nn.Module):
     submodules are those of the wrapped module, under its names; optimizers, losses, ``train()``,
     ``eval()``, ``state_dict()``, ``requires_grad_()`` and gradient accumulation work as before.
 
-    PyTorch's tracer, Dynamo, captures the module at its first call, and again when a condition of
-    its graphs no longer holds: an attribute, a global, a hook, a mode, the structure, dtypes or
-    extents of arguments. At the second extents it captures a graph for any extents. PyTorch runs
-    the operations that the engine cannot run, and the code between two graphs where Python decides
-    on values. A warning names each such line once, and ``report()`` lists them.
+    PyTorch's tracer, Dynamo, captures the module at its first call. It captures it again when a
+    condition of its graphs no longer holds: an attribute, a global, a hook, a mode, the structure,
+    the dtypes or the extents of arguments. When extents change for the first time, it captures a
+    graph for any extents. PyTorch runs the operations that the engine cannot run, and the code
+    between two graphs, where Python branches on values. A warning names each such line once, and
+    ``report()`` lists them.
 
-    The first call that wants gradients makes malloc keep what PyTorch frees, for the whole process:
-    a loss outside the module then works in memory that it has touched before. Set
-    ``STEEP_MALLOC=system`` in the environment to leave malloc as it is.
+    The first call with gradients makes malloc keep the memory that PyTorch frees, for the whole
+    process, so that a loss outside of the module reuses memory. Set ``STEEP_MALLOC=system`` in the
+    environment to leave malloc unchanged.
 
-    Inside ``torch.autocast("cpu", torch.bfloat16)`` matrix products run in bfloat16; weights and
-    their gradients stay float32, and results have the dtypes that autocast gives them.
-    ``precision="bf16"`` asks for bfloat16 products in every call, and leaves the types of all
-    results alone. float16 works in the same way; the loss is then to be scaled, by PyTorch's
-    ``GradScaler`` for instance:
+    Inside ``torch.autocast("cpu", torch.bfloat16)`` matrix products run in bfloat16. Weights and
+    their gradients stay float32, and results have the dtypes that autocast gives them. With
+    ``precision="bf16"`` products run in bfloat16 in every call, and the dtypes of all results stay
+    as they are. float16 works in the same way; the loss then has to be scaled, for example by
+    PyTorch's ``GradScaler``:
 
     >>> model = ORTModule(model, precision="bf16")
 
     Gradients stop where the module stops them (``detach``, ``no_grad``). ``create_graph=True``
-    gives second derivatives. A tensor that forward writes in place after an operation kept it for
-    backward is no error, as in ``torch.compile``: the gradient is that of the value it had. Between
-    forward and backward, whatever PyTorch's own backward does not read may be written to; a write
-    to what it keeps in place is its error.
+    gives second derivatives. As in ``torch.compile``, forward may change a tensor in place after an
+    operation saved it for backward: the gradient is that of the saved value. Between forward and
+    backward you may change all values except those that PyTorch's own backward saves without a
+    copy; a change of these is PyTorch's error.
 
-    Dropout draws its seeds from PyTorch's generator: ``torch.manual_seed`` makes runs repeatable.
+    The seeds of dropout come from PyTorch's generator: ``torch.manual_seed`` makes runs repeatable.
 
     Args:
         module: any module with parameters in CPU memory, contiguous.
-        fallback: ``"parts"``: PyTorch runs what the engine cannot, and functions that would become
-            too many graphs; it is an error if nothing ever runs here. None: one graph, all of it
-            here, or an error. ``"torch"``: as None, but PyTorch runs such a call, whole;
-            ``fallback_calls`` counts them.
-        precision: "fp32", "bf16" or "fp16"; by default what ``torch.autocast`` says at each call.
+        fallback: ``"parts"``: PyTorch runs what the engine cannot run, and functions that would
+            become too many graphs; it is an error if no part ever runs in the engine. None: the
+            engine runs everything as one graph, or raises an error. ``"torch"``: as None, but
+            instead of the error PyTorch runs the whole call; ``fallback_calls`` counts them.
+        precision: "fp32", "bf16" or "fp16"; by default ``torch.autocast`` decides at each call.
         verify: run the first step of each graph in PyTorch as well, and compare (docs/verify.md).
-            By default what ``STEEP_VERIFY`` says.
+            The default is the value of ``STEEP_VERIFY``.
         providers: where graphs run, as for ``InferenceSession``. Parameters, arguments and results
             stay in the host's memory.
         disabled_passes: rewrites of graphs that are left out, by name (docs/look_inside.md).
 
     Raises (when called):
-        ModelError: nothing of the module can run in the engine, or not all that was asked for, or
-            there would be too many graphs; or an operator has no gradient (all are named); or the
-            call is within a transform of ``torch.func``. At once where the module is a
-            DistributedDataParallel or the like, which belongs around an ORTModule.
-        ShapeError, DataError: an argument does not fit, or holds wrong values, such as a label out
+        ModelError: no part of the module can run in the engine, or with ``fallback=None`` not all
+            of it; there would be too many graphs; an operator has no gradient (all are named); or
+            the call is within a transform of ``torch.func``. The constructor raises it for a
+            DistributedDataParallel and similar modules, which belong around an ORTModule.
+        ShapeError, DataError: an argument does not fit, or has wrong values, such as a label out
             of range.
         ProviderError: an operator has no kernel.
         VerificationError: a result, or a gradient in backward, is not PyTorch's.

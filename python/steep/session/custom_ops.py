@@ -18,20 +18,20 @@ class _Serialisable(Protocol):
 
 
 class Registration:
-    """What one call has registered, to be taken back by ``unregister`` or at the end of a ``with``.
+    """What one call registered: ``unregister``, or the end of a ``with`` block, removes it.
 
-    Models and sessions that were made meanwhile keep it. What had been registered before the call
-    is not taken back.
+    Models and sessions that were made in the meantime keep it. Functions that were registered
+    before the call stay registered.
 
     Attributes:
-        names: "domain.Name" of each that is new.
+        names: "domain.Name" of each new function.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
 
     def unregister(self) -> None:
-        """Take it back. A second time does nothing."""
+        """Remove the functions. A second call does nothing."""
         names, self.names = self.names, ()
         for name in names:
             _steep.unregister_op(name)
@@ -47,11 +47,10 @@ class Registration:
 
 
 def register_op(function: Function, gradient: Function | None = None) -> Registration:
-    """Register an operator: a node of its domain and name means the function's body.
+    """Register an operator: a node with its domain and name stands for the function's body.
 
-    It is then imported, differentiated, exported and run as any other operator is, by everything
-    in this process that reads a model later on. A model that ``export_onnx`` writes keeps the node
-    as it was.
+    All models that this process reads afterwards can use it. It is imported, differentiated,
+    exported and run as any other operator. A model that ``export_onnx`` writes keeps the node.
 
     >>> steep.register_op(
     ...     '<domain: "my", opset_import: ["": 18]> Round (x) => (y) { y = Round (x) }',
@@ -61,32 +60,33 @@ def register_op(function: Function, gradient: Function | None = None) -> Registr
 
     Args:
         function: text of ``onnx.parser``, an ``onnx.FunctionProto``, its bytes, or a function of
-            onnxscript. Its domain is neither ONNX's ("", "ai.onnx…") nor Steep's ("steep…"); its
-            nodes are ONNX's operators and operators that are registered already.
-        gradient: a function likewise, whatever its name. It takes the operator's inputs, its
-            outputs, and the gradients of its outputs (each of its output's dtype and shape), and
-            returns the gradients of the inputs, in their order: each of its input's dtype, and of
-            its shape or of what that broadcasts to; "" for one that gets none. The gradient of an
-            output that is not float is absent, that of one that nobody reads is zeros. Attributes
-            are the operator's. Second derivatives differentiate its body. Without it the body of
-            ``function`` is differentiated.
+            onnxscript. Its domain must not be one of ONNX ("", "ai.onnx…") or Steep ("steep…"). Its
+            nodes are operators of ONNX and operators that are registered already.
+        gradient: a function in one of these forms, with any name. Its inputs are the operator's
+            inputs, its outputs, and the gradients of its outputs (with the dtypes and shapes of the
+            outputs). Its outputs are the gradients of the operator's inputs, in order: each has the
+            dtype of its input, and its shape or a shape to which it broadcasts; "" means no
+            gradient. The gradient of an output that is not float is absent; the gradient of an
+            output that nothing reads is zeros. It may have attributes of the operator. Second
+            derivatives differentiate its body. Without it, the body of ``function`` is
+            differentiated.
 
     Returns:
-        A ``Registration``, which takes the operator back.
+        A ``Registration``, which can remove the operator.
 
     Raises:
-        ModelError: the function cannot be read, calls an operator that is not known, or itself; the
-            gradient takes or returns another number of values; the domain is reserved; or the name
-            is registered with another body or gradient. Registering the same again does nothing. A
-            model raises it for a node that the function does not fit, and for a gradient of another
-            dtype or shape than its input.
+        ModelError: the function cannot be read, calls an unknown operator, or calls itself; the
+            gradient has the wrong number of inputs or outputs; the domain is reserved; or the name
+            is registered with another body or gradient. To register the same function again does
+            nothing. Later, a model raises it for a node that does not match the function, and for a
+            gradient that does not match the dtype or shape of its input.
     """
     own = b"" if gradient is None else _serialised(gradient)
     return Registration(_steep.register_op(_serialised(function), own))
 
 
 def register_optimizer(function: Function) -> Registration:
-    """Register an optimizer, to be asked for by its function's name: ``optimizer="lion"``.
+    """Register an optimizer; the function's name selects it: ``optimizer="lion"``.
 
     >>> steep.register_optimizer('''
     ...     <domain: "steep.optimizer", opset_import: ["": 18]>
@@ -103,15 +103,15 @@ def register_optimizer(function: Function) -> Registration:
         function: as for ``register_op``, of the domain "steep.optimizer". It takes the parameter,
             its gradient, the states, the rate ``lr`` (a scalar) and ``step`` (int64, from 1), and
             returns the new parameter and the new states. All but ``step`` are float32, or float64
-            with parameters of float64. States have the parameter's shape, begin as zeros, and are
-            named as the inputs are. Its attributes are set by ``attributes``; one that is called
-            ``weight_decay`` by ``weight_decay``.
+            for parameters of float64. States have the parameter's shape and start as zeros; their
+            names are those of the inputs. The option ``attributes`` sets its attributes, except
+            ``weight_decay``, which the option of that name sets.
 
     Returns:
-        A ``Registration``, which takes the optimizer back.
+        A ``Registration``, which can remove the optimizer.
 
     Raises:
-        ModelError: as for ``register_op``; or an optimizer of Steep's has the name.
+        ModelError: as for ``register_op``; or a built-in optimizer has the name.
     """
     return Registration(_steep.register_optimizer(_serialised(function)))
 
@@ -124,16 +124,16 @@ def register_ops(
     >>> steep.register_ops("ops.onnx")
 
     Args:
-        file: an ONNX model, of which only ``functions`` are read. Those of the domain
-            "steep.optimizer" are optimizers, the others operators; NAMEGrad is the gradient of the
-            operator NAME of its domain. They may call each other.
+        file: an ONNX model; only its ``functions`` are read. Functions of the domain
+            "steep.optimizer" are optimizers, all others are operators; NAMEGrad is the gradient of
+            the operator NAME in the same domain. They may call each other.
         limits: a ``steep.Limits``: bounds on bytes and nodes.
 
     Returns:
-        A ``Registration``, which takes them all back.
+        A ``Registration``, which can remove all of them.
 
     Raises:
-        ModelError: one of them cannot be registered, and so none is; or there is none.
+        ModelError: one of them cannot be registered, and then none is; or the file has none.
         IoError: the file cannot be opened.
     """
     return Registration(_steep.register_ops(os.fspath(file), limits))

@@ -16,29 +16,31 @@ def model_for_inference(
     *,
     external_data: bool = False,
 ) -> Any:
-    """Copy a model that will run and not train on, with less to compute.
+    """Copy a model for inference, with less to compute.
 
-    BatchNormalization in training mode uses its running statistics, which stay as they are, and
-    Dropout is the identity; so in branches, loops and functions.
-    A BatchNormalization that alone reads a Conv, Gemm or MatMul is folded into the weights of that,
-    where these and its own are constants in single or double precision. All else stays.
+    BatchNormalization leaves training mode: it uses its running statistics, which do not change.
+    Dropout becomes the identity. Both hold in branches, loops and functions too.
+    If only a BatchNormalization reads a Conv, Gemm or MatMul, it is folded into the weights of that
+    node; the weights of both must be constants in single or double precision. The rest of the model
+    does not change.
 
     >>> session.export_onnx("trained.onnx")
     >>> onnx.save(model_for_inference("trained.onnx"), "deployed.onnx")
 
     Args:
         model: path of the file, its bytes, or an ``onnx.ModelProto``.
-        path: write it there instead of returning it; for a model of more than 2 GiB, its data is
-            in ``PATH.data`` beside it. ``model`` is a path, too, then.
-        external_data: have its data there in any case.
+        path: file to write instead of returning the model. The data of a model of more than 2 GiB
+            is written to ``PATH.data`` beside it. With ``path``, ``model`` has to be a path too.
+        external_data: write the data to ``PATH.data`` for every size.
 
     Returns:
-        An ``onnx.ModelProto``, external data brought in if ``model`` is a path; None with ``path``.
+        An ``onnx.ModelProto``, which includes external data if ``model`` is a path; None with
+        ``path``.
 
     Raises:
-        ModelError: it is no ONNX model, or one of more than 2 GiB without ``path``.
-        IoError: it cannot be written; then what was at ``path`` is as it was.
-        TypeError: ``path`` with a model that is none.
+        ModelError: it is not an ONNX model, or it has more than 2 GiB and ``path`` is missing.
+        IoError: it cannot be written; a file that was at ``path`` does not change.
+        TypeError: ``path`` is given, and ``model`` is not a path.
     """
     import onnx  # here: the package is imported in half of the time without it
 

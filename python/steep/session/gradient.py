@@ -19,13 +19,13 @@ def grad(
 ) -> Any:
     """Differentiate a model; the result is a model of standard operators that any runtime can run.
 
-    Its inputs are those of the model and then, for each differentiated output ``y`` that is not a
-    scalar, ``grad_y``, of y's shape: the gradient that reaches it. A scalar's is 1. Its outputs are
-    the differentiated ones and then, for each name ``x`` in ``wrt``, ``grad_x``: the gradient of
-    the sum over outputs of ``(grad_y * y).sum()``. A name that is taken gets a number, as in
-    ``grad_x_2``. Dynamic shapes stay dynamic; dropout is the identity. Where an operator has a
-    gradient of its own (``register_op``), the model holds functions of the domain "steep", too, in
-    which other runtimes see identities.
+    Inputs of the result: the inputs of the model, then ``grad_y`` for each differentiated output
+    ``y`` that is not a scalar: the gradient of y, with the shape of y. For a scalar it is 1.
+    Outputs of the result: the differentiated outputs, then ``grad_x`` for each name ``x`` in
+    ``wrt``: the gradient of the sum over outputs of ``(grad_y * y).sum()``. If a name is taken, the
+    new one gets a number, as in ``grad_x_2``. Dynamic shapes stay dynamic; dropout is the identity.
+    If an operator has a custom gradient (``register_op``), the result also contains functions of
+    the domain "steep", which are identities for other runtimes.
 
     >>> gradients = grad("model.onnx", wrt=["x", "weight"], outputs=["loss"])
     >>> session = InferenceSession(gradients)

@@ -17,19 +17,19 @@ Arrays = Mapping[str, Any] | Sequence[Any]
 class GradientSession(_steep.GradientSession):
     """An ONNX model whose forward and backward are two calls.
 
-    The gradients of its outputs come from the caller, as does what is done with those of its inputs
-    and weights: for layers, losses and optimizers that are no ONNX file. ``TrainingSession`` runs a
-    whole step. Arrays are NumPy's, PyTorch's or any that speak DLPack, of the model's types;
-    results are ``steep.Tensor``.
+    The caller gives the gradients of the outputs, and gets those of inputs and weights. Use it for
+    layers, losses and optimizers that are not part of an ONNX file. ``TrainingSession`` runs a
+    whole step. Arrays are those of NumPy, PyTorch or any library with DLPack, with the model's
+    types; results are ``steep.Tensor``.
 
     >>> session = GradientSession("layer.onnx", wrt=["x", "weight"])
     >>> (y,), run = session.forward({"x": x})
     >>> gradients = session.backward(run, {"y": dy})
     >>> gradients["weight"]
 
-    Any number of runs may wait for their backward, which each has once. A run holds the memory that
-    its backward reads; it is freed with the backward, or when nobody holds the run. Several threads
-    may call; their calls take turns.
+    Any number of runs may wait for their backward; each run has one. A run holds the memory that
+    its backward reads. Backward frees it, or the end of the last reference to the run. Several
+    threads may call; their calls run one after the other.
 
     Forward runs the model as in training: with dropout, and with the statistics of the batch where
     a normalisation is in training mode. Running statistics stay as the model has them; one that
@@ -79,21 +79,21 @@ class GradientSession(_steep.GradientSession):
         """Run the model, and keep what its backward needs.
 
         Args:
-            inputs: an array for each of ``input_info()``: by name, where weights may be replaced
-                for this run, or in its order.
+            inputs: an array for each of ``input_info()``, in order or by name. By name you may also
+                give weights, which then replace the session's weights in this run.
 
         Returns:
             The outputs, in the order of ``output_info()``, and the run for ``backward``.
 
         Raises:
-            DataError: an input is missing, unknown or no array.
-            ShapeError: an array's dtype, rank or extent is not the model's.
+            DataError: an input is missing, unknown or not an array.
+            ShapeError: the dtype, rank or extent of an array differs from the model's.
             ProviderError: there is no kernel for a node.
         """
         return super().forward(_by_name("forward", self._inputs, inputs))
 
     def eval(self, inputs: Arrays) -> list[_steep.Tensor]:
-        """Run the model without dropout, for its outputs alone.
+        """Run the model without dropout, only for its outputs.
 
         Args:
             inputs: as for ``forward``.
@@ -107,21 +107,23 @@ class GradientSession(_steep.GradientSession):
     def backward(
         self, run: _steep.GradientRun, output_gradients: Arrays | None = None
     ) -> dict[str, _steep.Tensor]:
-        """Give the gradients of the sum over outputs ``y`` of ``(output_gradients[y] * y).sum()``.
+        """Return gradients of the sum over outputs ``y`` of ``(output_gradients[y] * y).sum()``.
 
         Args:
-            run: that ``forward`` returned.
-            output_gradients: by the name of the output, or in the order of ``output_info()``, with
-                None where there is none; of the outputs' shapes and dtypes. By default 1, for a
-                model of one output, of one float32.
+            run: a run that ``forward`` returned.
+            output_gradients: by the name of the output, or in the order of ``output_info()`` with
+                None for an output without a gradient; with the shapes and dtypes of the outputs. If
+                the model has a single output of one float32 number, the default is 1.
 
         Returns:
-            By name of ``wrt``: its gradient, of its type; zeros where it does not matter.
+            For each name in ``wrt``, its gradient, with its type; zeros if the outputs do not
+            depend on it.
 
         Raises:
             DataError: the run is of another session, or had its backward; an output is unknown, or
-                does not depend on ``wrt``; there is no gradient. The run may then be asked again.
-            ShapeError: a gradient has not the shape or dtype of its output. Likewise.
+                does not depend on ``wrt``; there is no gradient. You may call again with the run.
+            ShapeError: a gradient does not have the shape or dtype of its output. You may call
+                again with the run.
             ModelError: an operator on the way has no gradient; all are listed.
         """
         given = {} if output_gradients is None else output_gradients

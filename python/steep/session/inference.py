@@ -25,7 +25,7 @@ _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.
 
 
 class GraphOptimizationLevel(enum.IntEnum):
-    """How much a session rewrites the graph: not at all, or (every other level) all it can."""
+    """How much a session rewrites the graph: not at all, or fully (every other level)."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -35,16 +35,16 @@ class GraphOptimizationLevel(enum.IntEnum):
 
 
 class SessionOptions:
-    """How a session is made.
+    """Options of an ``InferenceSession``.
 
     Attributes:
-        intra_op_num_threads: at most so many threads in a run; 0 for as many as OpenMP has.
-        graph_optimization_level: ``ORT_DISABLE_ALL`` runs the operators as the model has them.
+        intra_op_num_threads: greatest number of threads in a run; 0: the number of OpenMP.
+        graph_optimization_level: ``ORT_DISABLE_ALL`` runs the model's operators unchanged.
         enable_profiling: record every kernel; ``end_profiling()`` writes the trace.
-        profile_file_prefix: of the trace's file.
-        log_severity_level: of the logger ``steep``, 0 (all) to 4 (fatal only); None leaves it.
-        seed: of operators that draw random numbers.
-        check_finite: raise DataError at the first node that makes NaN or infinity; slow.
+        profile_file_prefix: first part of the name of the trace's file.
+        log_severity_level: of the logger ``steep``, 0 (all) to 4 (fatal only); None: unchanged.
+        seed: seed of operators that draw random numbers.
+        check_finite: raise DataError at the first node that produces NaN or infinity; slow.
         limits: a ``steep.Limits``: bounds on memory, nodes and loops.
         disabled_passes: rewrites of the graph that are left out, by name (docs/look_inside.md).
     """
@@ -66,10 +66,10 @@ class NodeArg:
     """An input or output of a model.
 
     Attributes:
-        name: of the value.
+        name: name of the value.
         type: as ONNX writes it: "tensor(float)", "tensor(int64)".
-        shape: extents: a number, the name of one that varies, or None; None when the rank is not
-            known.
+        shape: the extents: a number, the name of a dynamic extent, or None if it has no name. None
+            instead of a list if the rank is unknown.
     """
 
     name: str
@@ -78,11 +78,12 @@ class NodeArg:
 
 
 class InferenceSession:
-    """An ONNX model, compiled for each set of input shapes at its first run.
+    """An ONNX model, compiled for each set of input shapes when it is first used.
 
-    ``run`` takes and returns NumPy arrays; types that NumPy lacks (bfloat16, 8- and 4-bit ones) are
-    those of the package ``ml_dtypes``. PyTorch's arrays, and all that speak DLPack, are taken too.
-    Dropout is the identity. Several threads may call ``run``; their runs take turns.
+    ``run`` takes and returns NumPy arrays. Types that NumPy lacks (bfloat16, types of 8 and 4 bits)
+    are those of the package ``ml_dtypes``. It also takes PyTorch tensors and arrays of any library
+    with DLPack. Dropout is the identity. Several threads may call ``run``; runs are one after the
+    other.
 
     >>> session = InferenceSession("model.onnx")
     >>> [i.name for i in session.get_inputs()]
@@ -141,14 +142,15 @@ class InferenceSession:
             output_names: outputs to compute, in this order; None or empty for all.
             input_feed: an array for each input, by name; a list of arrays for a sequence, None
                 for an empty optional.
-            run_options: taken for compatibility; it has no members that matter here.
+            run_options: accepted for compatibility; its members have no effect.
 
         Returns:
-            One NumPy array per output, or a list of such, or None. They own their memory.
+            For each output a NumPy array, a list of arrays (a sequence), or None (an empty
+            optional). The arrays own their memory.
 
         Raises:
-            DataError: an input is missing, unknown or no array; an output is unknown.
-            ShapeError: an input's element type, rank or extent is not the model's.
+            DataError: an input is missing, unknown or not an array; an output is unknown.
+            ShapeError: the element type, rank or extent of an input differs from the model's.
             ProviderError: there is no kernel for a node.
             ModelError: an output needs an operator that Steep does not know.
         """
@@ -161,12 +163,12 @@ class InferenceSession:
         html: StrPath | None = None,
         passes: bool = False,
     ) -> str:
-        """Return the text of the graph of all outputs, compiled for such inputs.
+        """Return the text of the graph of all outputs, compiled for these input shapes.
 
         Args:
-            input_feed: as for ``run``; values are not looked at.
-            html: file to which it is written as a page, with its memory as a picture.
-            passes: return the graph before the first pass and after each that changed it.
+            input_feed: as for ``run``; only dtypes and shapes are used.
+            html: file for the compiled graph as a page, with its memory as a picture.
+            passes: return the graph before the first pass and after each pass that changed it.
 
         Raises as ``run``, and IoError: the page cannot be written.
         """
@@ -174,15 +176,18 @@ class InferenceSession:
         return dumped(lambda form: self._session.dump(feed, form), html, passes)
 
     def profile(self, path: StrPath) -> contextlib.AbstractContextManager[None]:
-        """Within, record every kernel; write a trace for ui.perfetto.dev. Raises IoError."""
+        """Record every kernel in the ``with`` block; write a trace for ui.perfetto.dev.
+
+        Raises IoError.
+        """
         return profiled(self._session.start_profile, self._session.write_profile, path)
 
     def get_inputs(self) -> list[NodeArg]:
-        """List what ``run`` must be fed."""
+        """List the inputs that ``run`` requires."""
         return [node_arg(info) for info in self._session.input_info()]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """List the inputs that have a default, which ``run`` may be fed in its place."""
+        """List the inputs that have a default value; ``run`` may get another value for them."""
         return [node_arg(info) for info in self._session.default_info()]
 
     def get_outputs(self) -> list[NodeArg]:
