@@ -139,12 +139,12 @@ void add_data_options(CLI::App& app, DataChoice& choice) {
   app.add_option("--data", choice.path, ".npz or .safetensors file; rows along the first axis")
       ->required();
   app.add_option("--map", choice.map,
-                 "input=array, where an array has another name than the input it is for");
+                 "input=array, if the array does not have the name of the input");
   app.add_option("--label-array", choice.label_array,
                  "Array with the labels (default: the label's name; or the only one left over, if\n"
                  "it is named label, labels, target, targets, y or y_true)");
   app.add_option("--batch", choice.batch,
-                 "Rows per step (default where the model fixes their number: that)")
+                 "Rows per step (if the model fixes their number, that is the default)")
       ->capture_default_str()
       ->each([&choice](const std::string&) { choice.batch_given = true; })
       ->transform(whole(1));

@@ -83,13 +83,13 @@ Command add_dump(CLI::App& parent) {
   CLI::App& app = *parent.add_subcommand("dump", "Print graph, kernels and memory plan");
   add_model_options(app, choice->model);
   add_provider_option(app, choice->model.providers);
-  add_optimizer_option(app, choice->model, "Of the training step");
+  add_optimizer_option(app, choice->model, "The optimizer of the training step");
   app.add_option("--shape", choice->shapes, "input=8,128: bind shapes and show the plan");
-  app.add_flag("--step", choice->step, "The training step, for a model that has its loss inside");
+  app.add_flag("--step", choice->step, "Show the training step of a model that contains its loss");
   add_pass_option(app, choice->model.options);
   CLI::Option* passes =
       app.add_flag("--passes", choice->passes,
-                   "The graph before the first pass, and after each that changed it");
+                   "The graph before the first pass, and after each pass that changed it");
   app.add_option("--html", choice->html,
                  "Write one page: the steps as a table, the memory as a picture")
       ->excludes(passes);

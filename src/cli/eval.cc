@@ -215,10 +215,11 @@ Command add_eval(CLI::App& parent) {
                    : "expected a name that ends in .npz or .safetensors, received '" + name + "'";
       });
   app.footer(
-      "The loss is the mean over rows; with --ignore-index, as the accuracy, over the labels that\n"
-      "count. Without labels, and without --loss where the model has no loss, outputs are all "
+      "The loss is the mean over rows. With --ignore-index, loss and accuracy are over the labels "
       "that\n"
-      "there is.\n"
+      "count. Without labels, or if there is neither --loss nor a loss in the model, the command "
+      "only\n"
+      "writes the outputs.\n"
       "Examples:\n"
       "  steep eval trained.onnx --data test.npz --loss softmax_cross_entropy --label-array y\n"
       "  steep eval trained.onnx --data test.npz --out outputs.npz");

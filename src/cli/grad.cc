@@ -32,22 +32,23 @@ int grad(const GradChoice& choice) {
 
 Command add_grad(CLI::App& parent) {
   auto choice = std::make_shared<GradChoice>();
-  CLI::App& app = *parent.add_subcommand("grad", "Write the model of a model's gradients");
+  CLI::App& app = *parent.add_subcommand("grad", "Write a model that computes a model's gradients");
   app.add_option("model", choice->model, "The ONNX file")->required();
   app.add_option("-o,--out", choice->out, "The file to write")->required();
   app.add_option("--wrt", choice->options.wrt, "Inputs and initializers: a,b,…")
       ->required()
       ->delimiter(',');
-  app.add_option("--output", choice->options.outputs, "Outputs to differentiate; else all")
+  app.add_option("--output", choice->options.outputs, "Outputs to differentiate (default: all)")
       ->delimiter(',');
   add_ops_option(app, choice->ops);
   add_provider_option(app, choice->providers);
   add_limit_options(app, choice->options.limits);
   app.footer(
-      "The result has standard operators only, and for gradients of operators of your own "
-      "functions\n"
-      "that are identities to other runtimes. It takes, for each output y that is no scalar, the\n"
-      "gradient that reaches it as input grad_y, and returns grad_x for each x in --wrt.\n"
+      "The result has standard operators only; for custom gradients it also has functions that "
+      "are\n"
+      "identities for other runtimes. For each output y that is not a scalar, it has an input "
+      "grad_y,\n"
+      "the gradient of y. It returns grad_x for each x in --wrt.\n"
       "Example:\n"
       "  steep grad model.onnx -o gradients.onnx --wrt x,weight --output loss");
   return [choice] { return grad(*choice); };

@@ -57,11 +57,12 @@ std::pair<std::string, std::string> split_pair(const std::string& text, const ch
 
 void add_limit_options(CLI::App& app, Limits& limits) {
   app.add_option("--max-bytes", limits.max_bytes,
-                 "Memory that model, step and data may take, each, as in 8G\n"
-                 "(default: three quarters of what the process may have, or STEEP_MAX_BYTES)")
+                 "Greatest memory for the model, the step and the data, each, as in 8G\n"
+                 "(default: STEEP_MAX_BYTES, or three quarters of the memory of the process)")
       ->transform(CLI::AsSizeValue(false))
       ->transform(positive_size());  // looked at first: -1 would be read as all that there is
-  app.add_option("--max-nodes", limits.max_nodes, "Nodes of the model and of what is made of it")
+  app.add_option("--max-nodes", limits.max_nodes,
+                 "Greatest number of nodes of the model and of each graph made from it")
       ->capture_default_str()
       ->transform(whole(1));
 }
@@ -111,8 +112,7 @@ std::vector<ProviderChoice> providers_of(const std::vector<std::string>& given) 
 }
 
 void add_ops_option(CLI::App& app, std::vector<std::string>& files) {
-  app.add_option("--ops", files,
-                 "Operators and optimizers of your own: an .onnx file with functions")
+  app.add_option("--ops", files, "Custom operators and optimizers: an .onnx file with functions")
       ->allow_extra_args(false)
       ->take_all();
 }

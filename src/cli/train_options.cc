@@ -59,37 +59,41 @@ void add_train_options(CLI::App& app, TrainChoice& choice) {
   app.add_flag("--no-shuffle", choice.no_shuffle, "Keep the order of the rows");
   app.add_flag(
       "--drop-last", choice.drop_last,
-      "Leave out a last batch that is not full; of --validation where the model fixes the rows");
+      "Leave out a last batch that is not full; also of --validation, if the model fixes the rows");
   app.add_option("--validation", choice.validation,
-                 "Data for a validation loss after each epoch; tried before the first step");
+                 "Data for a validation loss after each epoch; tested before the first step");
   CLI::Option* checkpoint = app.add_option(
       "--checkpoint", choice.checkpoint,
       "Folder to save to: after each epoch, on Ctrl-C, SIGTERM and SIGHUP, and when\n"
-      "standard output is closed. Without it these four save MODEL.checkpoint");
-  app.add_option("--checkpoint-every", choice.checkpoint_every, "Also after so many steps")
+      "standard output is closed. Without it, the last four save to MODEL.checkpoint");
+  app.add_option("--checkpoint-every", choice.checkpoint_every,
+                 "Also save after this number of steps")
       ->needs(checkpoint)
       ->transform(whole(1));
   app.add_option("--resume", choice.resume,
-                 "Continue from this checkpoint; with as many threads, bit for bit");
+                 "Continue from this checkpoint: with the same number of threads, bit for bit");
   CLI::Option* out = app.add_option(
       "--out", choice.out,
       "Write a copy of the model with the trained weights. Without --out and --checkpoint\n"
-      "they are not kept, which is then said before and after training");
+      "the weights are lost; a warning says so before and after training");
   app.add_flag("--for-inference", choice.for_inference,
-               "Write it for running: batch normalisations folded into weights, no dropout")
+               "Write it for inference: batch normalisations folded into weights, no dropout")
       ->needs(out);
   app.add_flag("--external-data", choice.external_data,
-               "Write its tensors beside it, in OUT.data; without, that is done for a model of\n"
-               "more than 2 GiB. Copy both files")
+               "Write the tensors to OUT.data beside it, as is always done for a model of more\n"
+               "than 2 GiB. Copy both files")
       ->needs(out);
-  app.add_option("--metrics", choice.metrics, "Write a CSV with one row a step");
+  app.add_option("--metrics", choice.metrics, "Write a CSV file with one row for each step");
   app.add_option("--profile", choice.profile, "Write a Chrome/Perfetto trace");
   app.footer(
-      "Epochs' losses are means over rows, with --ignore-index over the labels that count; a "
-      "batch\n"
-      "without any is left out. Files, arrays, labels, batches and space are looked at before the\n"
-      "first step. What cannot be written where it was to go is written elsewhere, which is said;\n"
-      "what was trained when an error ends the run is in CHECKPOINT.failed.\n"
+      "The loss of an epoch is the mean over rows, or with --ignore-index over the labels that "
+      "count; a\n"
+      "batch without such labels is left out. Before the first step, files, arrays, labels, "
+      "batches and\n"
+      "disk space are checked. If a file cannot be written to its place, it is written elsewhere "
+      "and the\n"
+      "program prints where. If an error ends the run, CHECKPOINT.failed has the weights trained "
+      "so far.\n"
       "Examples:\n"
       "  steep train model.onnx --data train.npz --loss mse --optimizer sgd --lr 0.1 --out "
       "trained.onnx\n"

@@ -81,19 +81,19 @@ void visit_optimizer_options(Visit&& visit) {
   visit(OptionRow{.field = "momentum_decay",
                   .key = "momentum_decay",
                   .flag = "--momentum-decay",
-                  .help = "Of the momentum (nadam)",
+                  .help = "Decay of the momentum (nadam)",
                   .low = 0},
         &O::momentum_decay);
   visit(OptionRow{.field = "lr_decay",
                   .key = "lr_decay",
                   .flag = "--lr-decay",
-                  .help = "Of the learning rate (adagrad)",
+                  .help = "Decay of the learning rate (adagrad)",
                   .low = 0},
         &O::lr_decay);
   visit(OptionRow{.field = "initial_accumulator_value",
                   .key = "initial_accumulator_value",
                   .flag = "--initial-accumulator",
-                  .help = "Where sums of squares begin (adagrad)",
+                  .help = "Initial value of the sums of squares (adagrad)",
                   .low = 0},
         &O::initial_accumulator_value);
   visit(OptionRow{.field = "rho",
@@ -126,9 +126,12 @@ void visit_optimizer_options(Visit&& visit) {
         &O::decoupled_weight_decay);
   visit(OptionRow{.field = "bias_correction",
                   .key = "bias_correction",
-                  .help = "Correct moments for their beginning at zero (adam, adamw, lamb)"},
+                  .help = "Correct moments for their start at zero (adam, adamw, lamb)"},
         &O::bias_correction);
-  visit(OptionRow{.field = "maximize", .key = "maximize", .flag = "--maximize", .help = "Go up"},
+  visit(OptionRow{.field = "maximize",
+                  .key = "maximize",
+                  .flag = "--maximize",
+                  .help = "Maximise the loss"},
         &O::maximize);
 }
 
@@ -177,20 +180,19 @@ void visit_loss_scale_options(Visit&& visit) {
                   .low = 1,
                   .high = O{}.max},
         &O::initial);
-  visit(OptionRow{.field = "growth_interval",
-                  .key = "loss_scale_window",
-                  .flag = "--loss-scale-window",
-                  .help = "Double the loss scale after so many steps without overflow (fp16)",
-                  .low = 0},
-        &O::growth_interval);
+  visit(
+      OptionRow{.field = "growth_interval",
+                .key = "loss_scale_window",
+                .flag = "--loss-scale-window",
+                .help = "Double the loss scale after this number of steps without overflow (fp16)",
+                .low = 0},
+      &O::growth_interval);
   visit(OptionRow{.field = "min",
                   .key = "loss_scale_min",
                   .help = "At this loss scale an overflow is an error (fp16)"},
         &O::min);
-  visit(
-      OptionRow{
-          .field = "max", .key = "loss_scale_max", .help = "The loss scale goes no higher (fp16)"},
-      &O::max);
+  visit(OptionRow{.field = "max", .key = "loss_scale_max", .help = "Greatest loss scale (fp16)"},
+        &O::max);
 }
 
 /// The same for those fields of TrainingOptions that say what is trained.
@@ -228,7 +230,7 @@ void visit_model_options(Visit&& visit) {
   visit(OptionRow{.field = "frozen",
                   .key = "frozen",
                   .flag = "--freeze",
-                  .help = "Initializers to leave alone"},
+                  .help = "Initializers not to train"},
         &O::frozen);
 }
 
@@ -261,14 +263,14 @@ void visit_step_options(Visit&& visit) {
   visit(OptionRow{.field = "seed",
                   .key = "seed",
                   .flag = "--seed",
-                  .help = "Of shuffling and dropout",
+                  .help = "Seed of shuffling and dropout",
                   .low = 0},
         &O::seed);
   visit(OptionRow{.field = "check_finite",
                   .key = "check_finite",
                   .flag = "--check-finite",
-                  .help = "Stop before a step with NaN or infinite gradients, and after one that "
-                          "leaves such weights; without it at such a loss only"},
+                  .help = "Stop before a step with NaN or infinite gradients, and after a step "
+                          "with such weights; without it, only such a loss stops"},
         &O::check_finite);
   visit(OptionRow{.field = "master_weights",
                   .key = "master_weights",
@@ -279,14 +281,14 @@ void visit_step_options(Visit&& visit) {
   visit(OptionRow{.field = "stochastic_rounding",
                   .key = "stochastic_rounding",
                   .flag = "--stochastic-rounding",
-                  .help = "With --no-master-weights: round bfloat16 weights at random, to keep "
-                          "small updates on average"},
+                  .help = "With --no-master-weights: round bfloat16 weights at random, so that "
+                          "small updates count on average"},
         &O::stochastic_rounding);
-  visit(
-      OptionRow{.field = "bound_to_graph",
-                .key = "bound_to_graph",
-                .help = "A checkpoint is for a model of these operators; else of these parameters"},
-      &O::bound_to_graph);
+  visit(OptionRow{.field = "bound_to_graph",
+                  .key = "bound_to_graph",
+                  .help = "A checkpoint loads only for a model with the same operators; without "
+                          "it, for one with the same parameters"},
+        &O::bound_to_graph);
   visit(OptionRow{.field = "disabled_passes",
                   .key = "disabled_passes",
                   .flag = "--disable-pass",
