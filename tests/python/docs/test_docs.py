@@ -171,6 +171,17 @@ def test_code_of_add_an_op_is_that_of_the_files() -> None:
     assert shown[0] == "src/ops/defs/cum_sum.cc"
 
 
+def test_readme_shows_measured_numbers() -> None:
+    """Rounded to whole milliseconds or microseconds, in the first table of docs/benchmarks.md."""
+    table = re.search(r"^\| work \|.*\n(?:\|.*\n)+", (ROOT / "README.md").read_text(), re.M)
+    measured = (ROOT / "docs" / "benchmarks.md").read_text().partition("\n## ")[0]
+    known = {f"{round(float(n))} {unit}" for n, unit in re.findall(r"([\d.]+) (ms|µs)", measured)}
+    assert table
+    shown = re.findall(r"([\d,]+) (ms|µs)", table[0])
+    assert len(shown) == 12
+    assert {f"{number.replace(',', '')} {unit}" for number, unit in shown} <= known
+
+
 def test_add_an_op_explains_every_field() -> None:
     header = (ROOT / "src/ops/op_def.h").read_text()
     struct = re.search(r"^struct OpDef \{\n(.*?)^\};", header, re.M | re.S)
