@@ -1,9 +1,9 @@
-// What Steep knows of one operator. Each op has one file, ops/defs/<name>.cc, which defines one
-// constant OpDef; ops/registry.cc lists them. Kernels live with their provider under the same file
-// stem.
+// What Steep knows of one operator. A file ops/defs/<name>.cc defines a constant OpDef for one
+// operator, or for each of a family that shares a rule; ops/registry.cc lists them. src/README.md
+// says where kernels are.
 //
 //   // ops/defs/tanh.cc
-//   Grads tanh_vjp(Node n, Grads dy) { Value y = n.output(0); return {dy[0] * (1.0 - y * y)}; }
+//   Grads tanh_vjp(Node n, const Grads& dy) { … return {dy[0] * (1.0 - y * y)}; }
 //   extern const OpDef kTanh = {.name = "Tanh", .elementwise = true, .vjp = tanh_vjp};
 #pragma once
 

@@ -27,6 +27,9 @@ def test_one_version() -> None:
     wheel = re.search(r'^version = "([\d.]+)"', (ROOT / "pyproject.toml").read_text(), re.M)
     assert cmake and wheel
     assert cmake[1] == wheel[1] == steep.__version__
+    compat = (ROOT / "packaging" / "steep-compat" / "pyproject.toml").read_text()
+    named = re.findall(r'^version = "([\d.]+)"|steep\[torch\]==([\d.]+)', compat, re.M)
+    assert [own or needed for own, needed in named] == [steep.__version__] * 2
 
 
 def test_one_entry_point() -> None:
@@ -307,6 +310,18 @@ def test_kernels_name_no_defaults() -> None:
 
 
 def test_every_page_says_whom_it_is_for():
-    for page in (ROOT / "docs").glob("*.md"):
+    others = [
+        ROOT / folder / "README.md" for folder in ("src", "python/steep", "examples/huggingface")
+    ]
+    for page in [*(ROOT / "docs").rglob("*.md"), *others]:
         title, empty, whom = page.read_text().split("\n")[:3]
-        assert title.startswith("# ") and empty == "" and whom.startswith("For "), page.name
+        assert title.startswith("# ") and empty == "" and whom.startswith("For "), page
+
+
+def test_the_changelog_has_the_version() -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert headings[0] == "Unreleased"
+    dated = [re.fullmatch(r"([\d.]+) \(\d{4}-\d\d-\d\d\)", heading) for heading in headings[1:]]
+    versions = [found[1] for found in dated if found]
+    assert len(versions) == len(dated)
+    assert versions[0] == steep.__version__
