@@ -13,14 +13,14 @@
 namespace steep {
 
 /// Every array of an .npz (stored or deflated; pickled objects are refused) or .safetensors file,
-/// told apart by content. Throws DataError naming the file and the array when it is damaged or
-/// exceeds a limit, IoError when it cannot be read.
+/// recognised by content. Throws DataError that names the file and the array if it is damaged or
+/// exceeds a limit, IoError if it cannot be read.
 std::map<std::string, Tensor> load_arrays(const std::filesystem::path& path,
                                           const Limits& limits = {});
 
-/// Writes an uncompressed .npz that numpy.load reads, or .safetensors, as the file's extension
-/// says. Written beside and renamed: an older file stays whole until the new one is. Throws
-/// IoError.
+/// Writes an uncompressed .npz file that numpy.load reads, or a .safetensors file, depending on the
+/// extension. It is written under another name and then renamed: an older file stays complete until
+/// the new one is. Throws IoError.
 void save_arrays(const std::filesystem::path& path, const std::map<std::string, Tensor>& arrays);
 
 /// Rows [begin, end) along the first axis; shares the bytes. Throws ShapeError when out of range.

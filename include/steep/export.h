@@ -1,4 +1,4 @@
-// A trained model as one runs it.
+// Trained models, written for inference.
 #pragma once
 
 #include <climits>
@@ -11,33 +11,32 @@ namespace steep {
 
 /// How a model is written to a file.
 struct ExportOptions {
-  bool for_inference = false;  ///< as model_for_inference() rewrites it
-  /// Tensors of 1 KiB and more lie beside the file PATH, in PATH.data (PATH.data-2, … where there
-  /// is a file of that name): ONNX's external data. The two belong together; copy both. Without it
-  /// that is done only for a model that would be larger than `max_file_bytes`.
+  bool for_inference = false;  ///< rewrite it by model_for_inference()
+  /// Write tensors of 1 KiB and more to PATH.data beside the file PATH (PATH.data-2, … if a file
+  /// has that name): ONNX's external data. The two files belong together; copy both. Without this
+  /// option, that is done only for a model that would be larger than `max_file_bytes`.
   bool external_data = false;
   size_t max_file_bytes = INT_MAX;  ///< protobuf's own limit is INT_MAX
 };
 
-/// Copies a serialised model for running it, not training it on:
+/// Copies a serialised model for inference:
 ///
-/// - BatchNormalization in training mode normalises by its running statistics, as it does in
-///   evaluation, and leaves them as they are for whoever reads them; Dropout is the identity. So
-///   they are in bodies and functions.
+/// - BatchNormalization leaves training mode: it uses its running statistics, and does not change
+///   them. Dropout becomes the identity. Both hold in bodies and functions too.
 /// - A BatchNormalization that is the only reader of a Conv, Gemm or MatMul with constant weights
-///   is folded into these weights and gone. Others stay: of computed statistics, of other weights
-///   than float32 and float64, inside of bodies and functions, or after a value that somebody else
-///   reads.
+/// is
+///   folded into these weights. It stays if its statistics are computed, if the weights are not
+///   float32 or float64, inside of bodies and functions, or if another node reads the same value.
 ///
-/// Everything else is kept. Tensors whose data is external, wherever they stand, are brought in if
-/// `folder` is given, else they stay outside and are not folded. Throws ModelError when the bytes
-/// are no ONNX model or the copy would exceed protobuf's 2 GiB: then write_for_inference().
+/// The rest does not change. If `folder` is given, the copy includes external data; else such
+/// tensors stay external and are not folded. Throws ModelError if the bytes are not an ONNX model,
+/// or if the copy would exceed protobuf's 2 GiB: then use write_for_inference().
 std::string model_for_inference(std::span<const std::byte> model,
                                 const std::filesystem::path& folder = {});
 
-/// The same from file to file, of any size: `options` says whether data lies beside it. In the
-/// model's own folder, external data that did not change stays where it is. Throws ModelError,
-/// IoError; then what was at `path` is as it was.
+/// The same from file to file, for any size; `options` sets where the data is written. If `path` is
+/// in the model's folder, external data that does not change stays where it is. Throws ModelError,
+/// IoError; then a file that was at `path` does not change.
 void write_for_inference(const std::filesystem::path& model, const std::filesystem::path& path,
                          const ExportOptions& options = {});
 

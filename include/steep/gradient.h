@@ -1,4 +1,4 @@
-// Gradients as a model: an ONNX model in, the ONNX model of its gradients out.
+// Gradients as a model: takes an ONNX model, and returns the ONNX model of its gradients.
 #pragma once
 
 #include <filesystem>
@@ -21,20 +21,20 @@ struct GradientOptions {
   Limits limits{};
 };
 
-/// A serialised ONNX model of standard operators that any runtime can run, dynamic shapes kept.
-/// Where an operator has a gradient of its own (steep/ops.h) there are functions of the domain
-/// "steep", too, which the model holds: other runtimes see identities in them.
+/// Returns a serialised ONNX model of standard operators that any runtime can run. Dynamic shapes
+/// stay dynamic. If an operator has a custom gradient (steep/ops.h), the model also contains
+/// functions of the domain "steep", which are identities for other runtimes.
 ///
 /// - Inputs: those of the model; then, for each differentiated output y that is not a scalar,
-///   `grad_y`, of its type: the gradient that reaches it. A scalar's is 1.
-/// - Outputs: the differentiated ones; then for each name x in `wrt`, in that order, `grad_x`: the
-///   gradient of the sum over outputs of <grad_y, y>. Zeros where x does not matter.
+///   `grad_y`, of its type: the gradient of y. For a scalar it is 1.
+/// - Outputs: the differentiated outputs; then for each name x in `wrt`, in that order, `grad_x`:
+///   the gradient of the sum over outputs of <grad_y, y>. It is zeros if no output depends on x.
 ///
-/// A name that is taken gets a number: `grad_x_2`. Dropout is the identity. Differentiating the
-/// result once more gives second derivatives.
+/// If a name is taken, the new one gets a number: `grad_x_2`. Dropout is the identity. To get
+/// second derivatives, differentiate the result again.
 ///
-/// Throws ModelError: an unreadable model; a name that is no float input, initializer or output; an
-/// operator on the way that has no gradient, all of them listed; one that ONNX cannot say.
+/// Throws ModelError: the model cannot be read; a name is not a float input, initializer or output;
+/// operators without a gradient, all listed; an operator that ONNX cannot express.
 std::string gradient_model(const std::filesystem::path& model, const GradientOptions& options);
 /// From a serialised model. External data is refused unless `folder` says where it lies.
 std::string gradient_model(std::span<const std::byte> model, const GradientOptions& options,

@@ -5,7 +5,7 @@
 //   steep::InferenceSession session("model.onnx");
 //   std::vector<steep::Tensor> results = session.run({{"x", x}});
 //
-// Everything that fails throws a steep::Error (steep/error.h).
+// A call that fails throws a steep::Error (steep/error.h).
 #pragma once
 
 #include <cstdint>
@@ -26,18 +26,18 @@ namespace steep {
 
 struct InferenceOptions {
   bool optimize = true;  ///< rewrite the graph (fusion and the like) before it is planned
-  /// Of these, those that are left out, by name; one that does not exist is a ModelError.
+  /// Rewrites to turn off, by name; a name that is not a pass is a ModelError.
   std::vector<std::string> disabled_passes{};
-  int threads = 0;            ///< at most so many; 0: as many as OpenMP gives the caller
-  uint64_t seed = 0;          ///< of random operators
-  bool check_finite = false;  ///< DataError names the first node that makes NaN or infinity; slow
+  int threads = 0;            ///< greatest number of threads; 0: the number of OpenMP
+  uint64_t seed = 0;          ///< seed of random operators
+  bool check_finite = false;  ///< DataError at the first node with NaN or infinity; slow
   Limits limits{};
-  /// Where to run, in the order in which a node is offered; what none of these takes runs on the
-  /// CPU. Empty: there alone.
+  /// Where to run. A node runs on the first of these that has a kernel for it, else on the CPU.
+  /// Empty: only the CPU.
   std::vector<ProviderChoice> providers{};
 };
 
-/// What a model says about itself.
+/// The metadata of a model.
 struct ModelMetadata {
   std::string producer;
   std::string graph_name;
@@ -48,13 +48,13 @@ struct ModelMetadata {
   std::map<std::string, std::string> custom{};
 };
 
-/// A model, compiled for each set of input shapes at its first run. Dropout is the identity.
-/// run() may be called from several threads; runs take turns.
+/// A model, compiled at the first run for each set of input shapes. Dropout is the identity. run()
+/// may be called from several threads; runs are one after the other.
 class InferenceSession {
  public:
   using Inputs = std::map<std::string, Tensor>;
 
-  /// Throws ModelError (unreadable, unknown operators), IoError.
+  /// Throws ModelError (the model cannot be read, or has unknown operators), IoError.
   explicit InferenceSession(const std::filesystem::path& model, InferenceOptions options = {});
   /// From a serialised model. External data is refused unless `folder` says where it lies.
   explicit InferenceSession(std::span<const std::byte> model, InferenceOptions options = {},
@@ -63,27 +63,27 @@ class InferenceSession {
   InferenceSession(InferenceSession&&) noexcept;
   InferenceSession& operator=(InferenceSession&&) noexcept;
 
-  /// The outputs named, in that order; none named: all, in the order of output_info(). What no
-  /// named output needs is not computed. Throws DataError (an input missing or unknown, an output
-  /// unknown, bad values), ShapeError (dtype, rank or extent of an input), ProviderError (no kernel
-  /// for a node).
+  /// Returns the named outputs, in that order; if none is named, all, in the order of
+  /// output_info(). Nodes that no named output needs do not run. Throws DataError (an input is
+  /// missing or unknown, an output is unknown, bad values), ShapeError (dtype, rank or extent of an
+  /// input), ProviderError (no kernel for a node).
   std::vector<Tensor> run(const Inputs& inputs, std::span<const std::string> outputs = {});
 
   /// As run(), for inputs and outputs of any kind: sequences, optionals.
   std::vector<Datum> run_data(const std::map<std::string, Datum>& inputs,
                               std::span<const std::string> outputs = {});
 
-  std::vector<TensorInfo> input_info() const;  ///< what run() must be fed
-  /// What run() may be fed, too: inputs with a default (initializers of the same name, in files of
-  /// ir_version 4 and up). For each choice of them the model is read and compiled anew.
+  std::vector<TensorInfo> input_info() const;  ///< the inputs that run() requires
+  /// Optional inputs of run(): those with a default (an initializer of the same name, in files of
+  /// ir_version 4 and up). For each set of them that is given, the model is read and compiled
+  /// again.
   std::vector<TensorInfo> default_info() const;
-  /// The model's outputs, but those that need operators that Steep does not know: naming one of
-  /// these, or none where there is one, throws ModelError.
+  /// The model's outputs, except those that depend on operators that Steep does not know. To name
+  /// one of these in run(), or to name none if there is one, throws ModelError.
   std::vector<TensorInfo> output_info() const;
   const ModelMetadata& metadata() const;
 
-  /// The graph of all outputs, compiled for inputs like these, whose values are not looked at.
-  /// Throws as run() does.
+  /// The graph of all outputs, compiled for the dtypes and shapes of these inputs. Throws as run().
   std::string dump(const Inputs& inputs, DumpFormat format = DumpFormat::text);
   /// Records one event per kernel from now on, until write_profile().
   void start_profile();

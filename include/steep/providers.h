@@ -1,9 +1,9 @@
-// Where sessions run: providers, the one that Steep comes with and those of plug-ins.
+// Where sessions run: the built-in provider (the CPU) and those of plug-ins.
 //
 //   steep::register_provider("libmirror.so");
 //   steep::TrainingSession session("model.onnx", {.loss = "mse", .providers = {{"Mirror"}}});
 //
-// steep/provider.h is what a plug-in implements; docs/providers.md tells how.
+// A plug-in implements steep/provider.h; docs/providers.md describes how.
 #pragma once
 
 #include <filesystem>
@@ -13,24 +13,23 @@
 
 namespace steep {
 
-/// A provider to run on, by its name ("Mirror" or "MirrorExecutionProvider"), and what it is opened
-/// with: "device_id" is the number of its device, by default 0; other options are the provider's
-/// own.
+/// A provider to run on, by name ("Mirror" or "MirrorExecutionProvider"), with its options:
+/// "device_id" is the number of its device, by default 0; all others are defined by the provider.
 struct ProviderChoice {
   std::string name{};
   std::map<std::string, std::string> options{};
 };
 
 /// Loads a plug-in for the rest of the process, and returns the name of its provider
-/// ("MirrorExecutionProvider"). Code of the plug-in runs: load only what you trust. Loading a file
-/// again changes nothing. Thread-safe. Throws ProviderError where the file is no library, lacks the
-/// symbol, is of another major version, throws, or says that it cannot work here, where another
-/// plug-in has taken the name, and where an operator that it offers cannot be one or has the name
-/// of one that is registered (steep/ops.h); the process then stays as it was.
+/// ("MirrorExecutionProvider"). A plug-in is code: load only plug-ins that you trust. To load a
+/// file again changes nothing. Thread-safe. Throws ProviderError if the file is not a library,
+/// lacks the symbol, is for another major version, throws an exception, or reports that it cannot
+/// work on this machine; if another plug-in has the name; and if one of its operators is not valid
+/// or has the name of a registered operator (steep/ops.h). Then nothing is loaded.
 std::string register_provider(const std::filesystem::path& library);
 
-/// Names of the providers that have a device here, the one that Steep comes with
-/// ("CPUExecutionProvider") last. Thread-safe.
+/// Names of the providers that have a device on this machine; the built-in "CPUExecutionProvider"
+/// is the last. Thread-safe.
 std::vector<std::string> available_providers();
 
 }  // namespace steep
