@@ -30,11 +30,12 @@ def announce_precision(precision: str) -> None:
 class TrainingSession(_steep.TrainingSession):
     """An ONNX model, its loss and its optimizer as one compiled step.
 
-    Arrays are NumPy's, PyTorch's or any that speak DLPack; results are ``steep.Tensor``. Data of
-    another type than the model's inputs is converted: float64 and float16 to float32 and the
-    reverse, int32 labels to int64. Numbers that do not fit, and floats for integers, are refused.
-    Labels may be [n] for [n, 1] and the reverse, but not those of "mse", which would broadcast;
-    those of softmax cross entropy may also be floats that are whole, or one-hot rows.
+    Arrays are those of NumPy, PyTorch or any library with DLPack; results are ``steep.Tensor``. If
+    the type of an array differs from the model's input, it is converted: float64 and float16 to
+    float32 and the reverse, int32 labels to int64. Numbers that do not fit, and floats for
+    integers, are refused. Labels may be [n] for [n, 1] and the reverse, except those of "mse",
+    which would broadcast. Labels of softmax cross entropy may also be floats with whole values, or
+    one-hot rows.
 
     >>> session = TrainingSession("model.onnx", loss="mse", optimizer="sgd", lr=0.1)
     >>> session.step(x, y).loss
@@ -43,63 +44,65 @@ class TrainingSession(_steep.TrainingSession):
         model: path of the file, its bytes, or an ``onnx.ModelProto``.
         loss: "mse", "softmax_cross_entropy", "binary_cross_entropy_with_logits", or "" when an
             output of the model is the loss.
-        output: the output that is the loss or to which it is attached; by default the only one, or
-            "loss".
+        output: the output that is the loss, or that the added loss reads; by default the only
+            output, or "loss".
         label: name of the input for labels; the last positional array of ``step``.
         ignore_index: label that softmax cross entropy skips.
         trainable: initializers to train, and Constant nodes by the name of their output; by default
-            every float initializer on the loss's path that acts as a weight. ``left_out`` lists the
-            others, each with its reason. One that is an input too, as all are in old files, may be
-            a weight, and is not fed.
-        frozen: taken away from ``trainable``.
+            every float initializer that the loss depends on and that acts as a weight. ``left_out``
+            lists the others, each with its reason. If an initializer is also an input, as in old
+            files, it may be a weight; it is then not an input of ``step``.
+        frozen: names that are not trained, even if they are in ``trainable``.
         optimizer: "sgd", "adam", "adamw", "nadam", "radam", "adagrad", "adadelta", "rmsprop",
             "adamax" or "lamb", with the conventions of ``torch.optim``; "transformers_adamw"; or
-            one that is registered (``steep.register_optimizer``).
-        attributes: numbers for attributes of a registered optimizer's function, by name.
-        lr, weight_decay, momentum, dampening, nesterov, betas, eps, bias_correction: its settings,
-            of those it has.
+            a registered optimizer (``steep.register_optimizer``).
+        attributes: values of the attributes of a registered optimizer, by name.
+        lr, weight_decay, momentum, dampening, nesterov, betas, eps, bias_correction: settings of
+            the optimizer, if it has them.
         maximize, amsgrad, decoupled_weight_decay, momentum_decay, lr_decay: as in ``torch.optim``.
         initial_accumulator_value, rho, alpha, centered: as in ``torch.optim``.
-        groups: pairs of names and settings that differ: ``(names, {"lr_multiplier": 0.1})`` or
-            ``(names, {"weight_decay": 0.0})``; or an optimizer of their own, whose numbers
-            ``set_group`` may change: ``(names, OptimizerOptions)``. A name is in one group only.
-        updates: what else a step writes: initializers, each with the output of the model that it
-            becomes, such as a moving average or a counter.
-        schedule, warmup_steps, total_steps, min_lr_ratio: "constant", "linear" or "cosine", after
-            ``warmup_steps`` and up to ``total_steps``, down to ``min_lr_ratio`` of the rate.
+        groups: parameters with other settings, as pairs of names and settings:
+            ``(names, {"lr_multiplier": 0.1})`` or ``(names, {"weight_decay": 0.0})``; or with an
+            optimizer of their own, whose numbers ``set_group`` may change: ``(names,
+            OptimizerOptions)``. A name may be in one group only.
+        updates: other initializers that a step writes, each with the output of the model that gives
+            its new value, such as a moving average or a counter.
+        schedule, warmup_steps, total_steps, min_lr_ratio: "constant", "linear" or "cosine", from
+            ``warmup_steps`` to ``total_steps``, down to ``min_lr_ratio`` times the rate.
         clip_norm: bound of the gradients' global norm; 0 for none.
         grad_norm: report that norm even without clipping.
         step_outputs: outputs that ``step`` returns beside the loss.
-        seed: of dropout.
+        seed: seed of dropout.
         precision: "fp32", or "bf16" or "fp16": matrix products read bfloat16 or float16, everything
             else (weights, moments, norms, softmax, losses, sums, updates) stays float32.
         loss_scale: initial scale of the loss with "fp16". A step whose gradients overflow is
-            skipped (``result.skipped``) and halves it.
-        loss_scale_window: steps without a skip after which it doubles; 0 for never.
-        check_finite: look at gradients before, and at weights after an update too: no step is then
-            reported as done where these are not finite. The error names the first node that made
-            NaN or infinity. Without it the loss alone is looked at: a step may leave weights that
-            are not finite, and the next one says so. Slow.
-        master_weights: weights of float16 and bfloat16 are trained through a float32 copy of each,
-            ``master/NAME`` of the optimizer's state; their own type is what runs, and is exported.
-            With False an update of less than half a unit in a weight's last place is lost. Moments
-            of such weights are float32 either way.
-        stochastic_rounding: without ``master_weights``, updated bfloat16 weights are rounded up or
-            down at random, so that small updates count on average.
-        bound_to_graph: a checkpoint is for a model of these operators; else for one of these
-            parameters, kind of loss and moments.
-        disabled_passes: rewrites of the graph that are left out, by name (docs/look_inside.md).
+            skipped (``result.skipped``), and the scale is halved.
+        loss_scale_window: number of steps without a skip after which the scale doubles; 0 for
+            never.
+        check_finite: check the gradients before an update, and the weights after it. If they are
+            not finite, the step is an error, which names the first node that produced NaN or
+            infinity. Without this option only the loss is checked: a step may leave weights that
+            are not finite, and the next step reports it. Slow.
+        master_weights: train weights of float16 and bfloat16 through a float32 copy of each,
+            ``master/NAME`` in the optimizer's state. Forward, backward and exports use the weights
+            in their own type. With False, an update of less than half a unit in a weight's last
+            place is lost. Moments of such weights are always float32.
+        stochastic_rounding: without ``master_weights``, round updated bfloat16 weights up or down
+            at random, so that small updates count on average.
+        bound_to_graph: a checkpoint loads only into a session whose model has the same operators.
+            With False, parameters, kind of loss and moments have to be the same.
+        disabled_passes: rewrites of the graph to turn off, by name (docs/look_inside.md).
         limits: a ``steep.Limits``: bounds on memory, nodes and loops.
         providers: where steps run, as for ``InferenceSession``. Weights stay in the host's memory.
-        weights: arrays that hold initializers' data, by name, so that ``model`` (given as bytes or
-            a proto) need not; those that are trained are updated in place, so they must be
-            contiguous and writable.
+        weights: arrays with the data of initializers, by name; ``model`` (bytes or a proto) then
+            need not contain it. Trained arrays are updated in place, so they must be contiguous and
+            writable.
 
     Raises:
-        ModelError: the model is unreadable or cannot be trained; every obstacle is listed.
+        ModelError: the model cannot be read or trained; all obstacles are listed.
         DataError: a trained array of ``weights`` cannot be updated in place.
         ProviderError: a launcher (torchrun, mpirun, srun) or PyTorch's process group has several
-            processes, of which each would train alone; ``STEEP_ALONE=1`` says that this is meant.
+            processes, and each would train alone; set ``STEEP_ALONE=1`` if this is intended.
 
     Warns:
         UserWarning: the loss normalises scores that the model has normalised already.
@@ -185,13 +188,13 @@ class TrainingSession(_steep.TrainingSession):
         self.__dict__["step"] = self._first_step
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> str:
-        """Verify everything, then load; return ``user``.
+        """Verify a checkpoint completely, then load it; return ``user``.
 
-        Warns, by the logger ``steep``, of a checkpoint that was saved with another number of
-        threads: results may then differ in bits from those of a run that was not interrupted.
+        The logger ``steep`` warns if it was saved with another number of threads: results may then
+        differ in their last bits from those of an uninterrupted run.
 
         Raises:
-            CheckpointError: it is damaged or of another model; nothing has changed.
+            CheckpointError: it is damaged, or of another model; nothing has changed.
         """
         user = super().load_checkpoint(path)
         if self.checkpoint_note:
@@ -199,16 +202,16 @@ class TrainingSession(_steep.TrainingSession):
         return user
 
     def dump(self, *arrays: object, html: StrPath | None = None, passes: bool = False) -> str:
-        """Return the text of the step's graph; with arrays, of the step compiled for such.
+        """Return the text of the step's graph; with arrays, of the step compiled for their shapes.
 
         Args:
-            arrays: as ``step`` is fed; their values are not looked at.
-            html: file to which the compiled step is written as a page, its memory as a picture.
-            passes: return the graph before the first pass and after each that changed it.
+            arrays: as for ``step``; only dtypes and shapes are used.
+            html: file for the compiled step as a page, with its memory as a picture.
+            passes: return the graph before the first pass and after each pass that changed it.
 
         Raises:
-            DataError: ``html`` or ``passes`` without arrays.
-            ShapeError: they do not fit.
+            DataError: ``html`` or ``passes`` is given without arrays.
+            ShapeError: the arrays do not fit the model.
             IoError: the page cannot be written.
         """
         if not arrays and (html is not None or passes):
@@ -220,7 +223,9 @@ class TrainingSession(_steep.TrainingSession):
         return dumped(lambda form: self.dump_as(form, *arrays), html, passes)
 
     def profile(self, path: StrPath) -> contextlib.AbstractContextManager[None]:
-        """Within, record every kernel; write a trace for ui.perfetto.dev. Raises IoError.
+        """Record every kernel in the ``with`` block; write a trace for ui.perfetto.dev.
+
+        Raises IoError.
 
         >>> with session.profile("step.json"):
         ...     session.step(x, y)
@@ -249,12 +254,11 @@ def check(
     providers: Providers | None = None,
     limits: _steep.Limits | None = None,
 ) -> list[_steep.Obstacle]:
-    """List every obstacle to training a model; empty when it can be trained.
+    """List every obstacle to training a model; the list is empty if the model can be trained.
 
-    Obstacles are operators without a gradient between the parameters and the loss (or, without
-    ``loss`` and ``output``, any float output), operators that no provider has a kernel for, and
-    what the importer refuses. Each has ``op``, ``node``, ``path`` (to the loss), ``what`` and
-    ``remedy``.
+    Obstacles are operators without a gradient between the parameters and the loss (without ``loss``
+    and ``output``: any float output), operators for which no provider has a kernel, and errors of
+    the importer. Each has ``op``, ``node``, ``path`` (to the loss), ``what`` and ``remedy``.
 
     >>> for obstacle in check("model.onnx", loss="mse"):
     ...     print(obstacle)
@@ -265,7 +269,7 @@ def check(
 
     Raises:
         IoError: the file cannot be opened.
-        ProviderError: a provider is not there, or does not take an option.
+        ProviderError: there is no such provider, or it has no such option.
     """
     options = _steep.TrainingOptions()
     options.loss, options.output = loss, output

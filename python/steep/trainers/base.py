@@ -96,9 +96,10 @@ class _Step:
 class Trainer:
     """Trains a model with a loss and an optimizer as one compiled step.
 
-    The base of both front doors. Nothing is compiled before the first step. A step compiles anew
-    when a condition of its graph no longer holds: an attribute, a global, a hook, a mode, types or,
-    where forward decides by them, extents. Calls from several threads take turns.
+    The base class of ``steep.trainer`` and ``ORTTrainer``. The first step compiles. A later step
+    compiles again if a condition of its graph no longer holds: an attribute, a global, a hook, a
+    mode, types, or extents that forward branches on. Calls from several threads run one after the
+    other.
     """
 
     def __init__(
@@ -150,8 +151,8 @@ class Trainer:
         """One training step: ``loss, y_pred = trainer.step(x, y)``.
 
         The last input is the label; the others go to the model. ``lr`` replaces the rate from this
-        step on. Returns the loss (a scalar) and the model's result, or the loss alone when the
-        trainer was made with ``predictions=False``. Raises ShapeError and DataError before any
+        step on. Returns the loss (a scalar) and the model's result, or only the loss if the trainer
+        was made with ``predictions=False``. Raises ShapeError and DataError before any
         weight changes.
         """
         with self._turn:
@@ -269,9 +270,9 @@ class Trainer:
         return self.session.dump(*_zeros(self._roles.types), html=html, passes=passes)
 
     def profile(self, path: StrPath) -> contextlib.AbstractContextManager[None]:
-        """Within, record every kernel of steps; write a trace for ui.perfetto.dev.
+        """Record every kernel of steps in the ``with`` block; write a trace for ui.perfetto.dev.
 
-        A step that compiles anew within has another session, which is not recorded.
+        A step that compiles again has another session, which is not recorded.
 
         Raises:
             ModelError: nothing is compiled yet.

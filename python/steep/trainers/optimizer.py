@@ -9,21 +9,22 @@ import torch
 
 
 class Optimizer(torch.optim.Optimizer):
-    """Parameters and settings of an optimizer of one's own (``steep.register_optimizer``).
+    """Parameters and settings of a registered optimizer (``steep.register_optimizer``).
 
-    It has parameter groups, schedulers and a ``state_dict`` as those of ``torch.optim`` have; its
-    steps are those of ``steep.trainer``. A change of anything but ``lr`` compiles anew.
+    It has parameter groups and a ``state_dict`` and works with schedulers, like those of
+    ``torch.optim``. ``steep.trainer`` does its steps. If a setting other than ``lr`` changes, the
+    step is compiled again.
 
     >>> optimizer = steep.Optimizer("lion", model.parameters(), lr=1e-4)
     >>> t = steep.trainer(model, torch.nn.MSELoss(), optimizer)
 
     Args:
-        name: that of the function.
+        name: name of the registered function.
         params: as for ``torch.optim``: parameters, or groups of them.
         lr: the rate.
         weight_decay: for an optimizer that has such an attribute.
-        maximize: go along the gradient.
-        attributes: numbers for the function's attributes.
+        maximize: maximise the loss.
+        attributes: values of the function's attributes.
     """
 
     def __init__(

@@ -276,35 +276,36 @@ def trainer(
         criterion: called with the model's result and the label; None when the model returns its
             loss first.
         optimizer: ``torch.optim.SGD``, ``Adam``, ``AdamW``, ``NAdam``, ``RAdam``, ``Adagrad``,
-            ``Adadelta``, ``RMSprop`` or ``Adamax``, or a ``steep.Optimizer``; read before every
-            step: rates, betas, momentum, weight decay of each group, which may change at each step,
-            which parameters it has and which of them want a gradient, for which a change compiles
-            anew.
-            It is not stepped itself. Its ``state`` has the moments, the very tensors that steps
-            write, so that its ``state_dict`` is whole; what is loaded into it counts.
+            ``Adadelta``, ``RMSprop`` or ``Adamax``, or a ``steep.Optimizer``. It is read before
+            every step. Rates, betas, momentum and weight decay of each group may change at each
+            step. If its parameters change, or which of them need a gradient, the step is compiled
+            again.
+            Do not call its ``step``. Its ``state`` has the moments, which are the tensors that the
+            trainer writes: its ``state_dict`` is complete, and a state that is loaded into it is
+            used.
         clip_norm: bound of the gradients' global norm; 0 for none.
-        predictions: steps return the model's result beside the loss.
+        predictions: whether steps return the model's result beside the loss.
         precision: "fp32", or "bf16" or "fp16": matrix products in 16 bits, weights in float32.
         loss_scale, loss_scale_window: with "fp16", as for ``TrainingSession``.
-        seed: of dropout; by default PyTorch's.
+        seed: seed of dropout; by default PyTorch's.
         check_finite, master_weights, stochastic_rounding, disabled_passes: as for
             ``TrainingSession``.
         providers: where steps run, as for ``InferenceSession``.
-        opset: of the files of ``save_as_onnx``.
+        opset: opset of the files of ``save_as_onnx``.
 
-    PyTorch's tracer, Dynamo, captures model and criterion as one graph, and again when a condition
-    of it no longer holds: an attribute, a global, a hook, a mode, types. Parameters that the
-    optimizer has are trained, those of the criterion too. ``train()`` and ``eval()`` of the model
-    and its parts count as in a loop of PyTorch; buffers that forward writes are written by the
-    step, and are in checkpoints.
+    PyTorch's tracer, Dynamo, captures model and criterion as one graph. It captures them again when
+    a condition of the graph no longer holds: an attribute, a global, a hook, a mode, types. The
+    parameters of the optimizer are trained, also those of the criterion. ``train()`` and ``eval()``
+    of the model and its parts work as in a PyTorch loop. A step also writes the buffers that
+    forward writes; checkpoints contain them.
 
     Raises:
-        ModelError: at a step, when model and criterion do not become one graph in the engine (it
-            names the line), no parameter in it is trained, or the optimizer changed in a way that
-            the compiled step cannot follow; or when a parameter that is trained shares its memory
-            with another tensor, has a hook on its gradient, or a gradient that is always zero.
+        ModelError: at a step, if model and criterion do not become one graph in the engine (the
+            error names the line), if no parameter in it is trained, or if the optimizer changed in
+            a way that needs another compiled step; or if a trained parameter shares its memory with
+            another tensor, has a hook on its gradient, or a gradient that is always zero.
         ProviderError: a launcher (torchrun, mpirun, srun) or a process group of PyTorch has several
-            processes, of which each would train alone; ``STEEP_ALONE=1`` says that this is meant.
+            processes, and each would train alone; set ``STEEP_ALONE=1`` if this is intended.
     """
     settings = {
         "clip_norm": clip_norm,
