@@ -15,12 +15,12 @@ namespace {
 
 constexpr std::array<LogKind, 7> kKinds{{
     {"graphs", "each graph, as it was captured or read, before shapes are bound"},
-    {"breaks", "what PyTorch runs of a module, and why (ORTModule)"},
-    {"recompiles", "why a module is captured, or a graph planned, once more"},
+    {"breaks", "the parts of a module that PyTorch runs, and why (ORTModule)"},
+    {"recompiles", "why a module is captured, or a graph planned, again"},
     {"passes", "each pass over a graph: nodes before and after, milliseconds"},
-    {"plan", "each planned graph, its steps with their kernels and places in memory"},
+    {"plan", "each planned graph: its steps with their kernels and memory"},
     {"memory", "bytes of each plan: arena, results, constants"},
-    {"kernels", "how often a plan runs each kernel, and what a device left to others"},
+    {"kernels", "how often a plan runs each kernel, and the nodes that a device left to others"},
 }};
 
 constexpr uint32_t kUnread = uint32_t{1} << 31;

@@ -1,4 +1,4 @@
-"""Trust on request: the first step of a captured graph runs in PyTorch as well, and is compared.
+"""``verify=True``: the first step of a captured graph runs in PyTorch as well, and is compared.
 
 PyTorch runs the captured graph itself on copies of its arguments, with the random numbers of the
 engine's run; results, arguments that forward wrote, and what backward returns must agree.
