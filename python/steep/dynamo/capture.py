@@ -19,7 +19,7 @@ from steep.dynamo.report import ExportReport
 from steep.errors import ModelError
 from steep.graph.autograd_node import has_tangents, is_observed
 from steep.graph.captured_graph import copy_graph
-from steep.graph.compiled_graph import Piece, bring_in, say
+from steep.graph.compiled_graph import CompiledGraph, bring_in, say
 from steep.graph.flops import Arithmetic
 from steep.graph.lowered import Lowered, NothingToRun
 from steep.graph.partition import bring_in_parts
@@ -34,7 +34,7 @@ from steep.torch_internals.dispatch import FakeTensor
 from steep.torch_internals.dynamo import (
     trace_rules,
 )
-from steep.verify.verified_graph import VerifiedPiece, bring_in_verified, wanted
+from steep.verify.verified_graph import VerifiedGraph, bring_in_verified, wanted
 
 log = logging.getLogger("steep")
 
@@ -52,7 +52,7 @@ torch.compiler.substitute_in_graph(transformer._detect_is_causal_mask)(_as_it_is
 trace_rules.add("steep.call")
 
 
-class Runs(Protocol):
+class RunnableGraph(Protocol):
     """Runs a graph in ONNX on the values of the captured graph's placeholders."""
 
     lowered: Lowered
@@ -92,9 +92,9 @@ class Capture:
         record: is told how each graph came about, those of PyTorch too.
         make: makes of a graph in ONNX what runs it.
         otherwise: what lets PyTorch run the rest, for errors.
-        verify: compare the first step of each graph that is a ``Piece`` with PyTorch's; None: as
+        verify: compare the first step of each ``CompiledGraph`` with PyTorch's; None: as
             ``STEEP_VERIFY`` says.
-        providers: where a ``Piece`` runs.
+        providers: where a ``CompiledGraph`` runs.
         disabled_passes: rewrites that are left out of its graph.
     """
 
@@ -104,7 +104,7 @@ class Capture:
         *,
         strict: bool = False,
         record: Callable[[ExportReport], None] = lambda report: None,
-        make: Callable[[Lowered], Runs] = Piece,
+        make: Callable[[Lowered], RunnableGraph] = CompiledGraph,
         otherwise: str = 'fallback="parts"',
         verify: bool | None = None,
         providers: Sequence[ProviderChoice] = (),
@@ -121,7 +121,7 @@ class Capture:
         self.local = _Call()
         self.said: set[str] = set()
         # In the order in which they came, while PyTorch keeps their graphs.
-        self.pieces: weakref.WeakKeyDictionary[Runs, None] = weakref.WeakKeyDictionary()
+        self.pieces: weakref.WeakKeyDictionary[RunnableGraph, None] = weakref.WeakKeyDictionary()
 
     def __call__(
         self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]
@@ -130,12 +130,12 @@ class Capture:
         refuse_to_capture()
         start = time.perf_counter()
         refused: list[CannotLower] = []
-        pieces: list[Runs] = []
+        pieces: list[RunnableGraph] = []
         context = CaptureContext.of_this_call(
             self.precision(),
             self.providers,
             self.disabled_passes,
-            verify=self.make is Piece and wanted(self.verify),
+            verify=self.make is CompiledGraph and wanted(self.verify),
         )
         bring = bring_in_verified if context.verify else bring_in
         deliver_signals()
@@ -145,7 +145,7 @@ class Capture:
             with turn():
                 try:
                     if context.verify:
-                        made: Runs = bring_in_verified(graph_module, examples, context)
+                        made: RunnableGraph = bring_in_verified(graph_module, examples, context)
                     else:
                         made = say(graph_module, examples, context, self.make)
                     pieces = [made]
@@ -186,7 +186,7 @@ class Capture:
                         arithmetic=Arithmetic(
                             captured, None if reason else {why.node for why in refused}
                         ),
-                        outcomes=tuple(p.outcome for p in pieces if isinstance(p, VerifiedPiece)),
+                        outcomes=tuple(p.outcome for p in pieces if isinstance(p, VerifiedGraph)),
                     )
                 )
         self.pieces.update(dict.fromkeys(pieces))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from steep._steep import ProviderChoice
-from steep.dynamo.capture import Capture, Runs
+from steep.dynamo.capture import Capture, RunnableGraph
 from steep.dynamo.forks import refuse_to_capture
 from steep.dynamo.patches.cumulative_batch_norm import means_over_batches
 from steep.dynamo.patches.ddp_buckets import buckets
@@ -28,7 +28,7 @@ from steep.dynamo.patches.value_branches import branches
 from steep.dynamo.recompiles import Recaptures, why_again
 from steep.dynamo.report import ExportReport
 from steep.errors import Error, ModelError
-from steep.graph.compiled_graph import Piece
+from steep.graph.compiled_graph import CompiledGraph
 from steep.graph.lowered import Lowered
 from steep.inside import tell
 from steep.lowering.autograd_grad import slopes
@@ -106,7 +106,7 @@ class Captured:
         record: Callable[[ExportReport], None],
         *,
         whole: bool,
-        make: Callable[[Lowered], Runs] = Piece,
+        make: Callable[[Lowered], RunnableGraph] = CompiledGraph,
         otherwise: str = 'fallback="parts"',
         first: Sequence[torch.Size] | None = None,
         verify: bool | None = None,

@@ -35,14 +35,14 @@ log = logging.getLogger("steep")
 
 def bring_in(
     graph_module: torch.fx.GraphModule, examples: Sequence[Any], context: CaptureContext
-) -> Piece:
+) -> CompiledGraph:
     """Return what runs a captured graph on the values of its placeholders.
 
     Raises:
         NothingToRun: it computes nothing.
         CannotLower: it cannot be brought in.
     """
-    return say(graph_module, examples, context, Piece)
+    return say(graph_module, examples, context, CompiledGraph)
 
 
 def say(
@@ -106,7 +106,7 @@ def _errors_refuse() -> Iterator[None]:
         raise refusal(e) from e
 
 
-class Piece:
+class CompiledGraph:
     """A captured graph in the engine."""
 
     def __init__(self, lowered: Lowered) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.passes.split_module import split_module
 
-from steep.graph.compiled_graph import Piece, bring_in
+from steep.graph.compiled_graph import CompiledGraph, bring_in
 from steep.graph.lowered import NothingToRun
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import in_pytorch, transforms
@@ -20,7 +20,7 @@ from steep.torch_internals.dynamo import register_hook_op
 from steep.torch_internals.operators import aten
 from steep.torch_internals.pytree import tree_leaves
 
-Bring = Callable[[torch.fx.GraphModule, Sequence[Any], CaptureContext], Piece]
+Bring = Callable[[torch.fx.GraphModule, Sequence[Any], CaptureContext], CompiledGraph]
 
 _ROUNDS = 16  # of looking for what cannot be brought in
 _HOOKS = {"register_hook", torch.Tensor.register_hook, register_hook_op}
@@ -35,7 +35,7 @@ def bring_in_parts(
     context: CaptureContext,
     first: CannotLower,
     bring: Bring = bring_in,
-) -> tuple[Callable[..., Any], list[Piece], list[CannotLower]]:
+) -> tuple[Callable[..., Any], list[CompiledGraph], list[CannotLower]]:
     """Return what runs a graph whose whole cannot be brought in, its parts, and why not the rest.
 
     ``first`` is what was said about the whole; ``bring`` brings in a part. Raises CannotLower where
@@ -171,7 +171,7 @@ def _bring_in_all(
     context: CaptureContext,
     refused: frozenset[str],
     bring: Bring,
-) -> tuple[list[Piece], list[CannotLower]]:
+) -> tuple[list[CompiledGraph], list[CannotLower]]:
     """Put into the place of each graph that is not refused what runs it; and why not."""
     pieces, found = [], []
     for name, part in list(parts.named_children()):

@@ -30,7 +30,7 @@ from steep.torch_internals.nn import has_any_global_hook
 from steep.torch_internals.pytree import tree_leaves
 
 if TYPE_CHECKING:
-    from steep.graph.compiled_graph import Piece
+    from steep.graph.compiled_graph import CompiledGraph
 
 log = logging.getLogger("steep")
 
@@ -237,7 +237,7 @@ class ORTModule(torch.nn.Module):
         finally:
             _steep.write_file(os.fspath(path), trace_of(recorded).encode())
 
-    def _pieces(self) -> list[Piece]:
+    def _pieces(self) -> list[CompiledGraph]:
         return [piece for captured in self._captured.values() for piece in captured.capture.pieces]
 
     @property  # type: ignore[misc]

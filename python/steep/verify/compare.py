@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from steep.graph.compiled_graph import Piece
+from steep.graph.compiled_graph import CompiledGraph
 from steep.patching.restore import transforms_left, without_hooks
 from steep.verify.replay_random import Masks
 
@@ -29,7 +29,7 @@ _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclasses.dataclass
 class Outcome:
-    """What the comparison of a piece found so far; None before it, or where there is none."""
+    """What the comparison of a graph found so far; None before it, or where there is none."""
 
     largest: float | None = None
 
@@ -52,7 +52,7 @@ class Comparison:
 
     def __init__(
         self,
-        piece: Piece,
+        piece: CompiledGraph,
         reference: torch.fx.GraphModule,
         arguments: Sequence[Any],
     ) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from steep.graph.captured_graph import copy_graph
-from steep.graph.compiled_graph import Piece
+from steep.graph.compiled_graph import CompiledGraph
 from steep.graph.lowered import Lowered
 from steep.lowering.aliasing import all_written_by, memory_of
 from steep.lowering.capture_context import CaptureContext
@@ -88,7 +88,7 @@ def _find_value(
             seen.add(memory_of(n))
             watched.append(n)
     _set_outputs(graph_module, watched)
-    piece = Piece(Lowered(copy_graph(graph_module), arguments, context))
+    piece = CompiledGraph(Lowered(copy_graph(graph_module), arguments, context))
     given = copies_of(arguments)
     fed = piece.feed(given)
     received = piece.give(given, piece.make(fed))
@@ -131,7 +131,7 @@ def _find_gradient(
     examples = [zero.meta["example_value"] for _, zero in edges]
     real = [torch.zeros(e.shape, dtype=e.dtype, requires_grad=True) for e in examples]
     given = [*arguments, *real]
-    piece = Piece(Lowered(copy_graph(graph_module), given, context))
+    piece = CompiledGraph(Lowered(copy_graph(graph_module), given, context))
     gradients = [g for _, g in pairs]
     given = [*copies_of(arguments), *real]
     fed = piece.feed(given)

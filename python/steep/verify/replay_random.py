@@ -15,7 +15,7 @@ from steep.torch_internals.dispatch import TorchDispatchMode
 from steep.torch_internals.operators import OpOverload, aten
 
 if TYPE_CHECKING:
-    from steep.graph.compiled_graph import Piece
+    from steep.graph.compiled_graph import CompiledGraph
 
 
 class Unmatched(Exception):
@@ -29,7 +29,7 @@ class Masks(TorchDispatchMode):
     run, and the masks of dropouts. Each come in the order of the captured graph.
     """
 
-    def __init__(self, piece: Piece, fed: Sequence[torch.Tensor]) -> None:
+    def __init__(self, piece: CompiledGraph, fed: Sequence[torch.Tensor]) -> None:
         super().__init__()
         calls = piece.lowered.draws.calls
         numbers = fed[len(fed) - len(calls) :]
@@ -113,7 +113,7 @@ def _named(func: OpOverload) -> str:
     return name.removesuffix("_functional").rstrip("_").removesuffix("_like")
 
 
-def _masks_of(piece: Piece, fed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _masks_of(piece: CompiledGraph, fed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Run the graph once more with the seed of its last run; return the masks of its dropouts."""
     call = piece.call
     model = onnx.load_from_string(call.model)

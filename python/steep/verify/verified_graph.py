@@ -18,7 +18,7 @@ import torch.fx
 
 from steep.errors import ModelError, VerificationError
 from steep.graph.captured_graph import copy_graph
-from steep.graph.compiled_graph import Piece, say
+from steep.graph.compiled_graph import CompiledGraph, say
 from steep.graph.lowered import Lowered
 from steep.lowering.aliasing import all_written_by
 from steep.lowering.capture_context import CaptureContext
@@ -56,14 +56,14 @@ def wanted(verify: bool | None) -> bool:
 
 def bring_in_verified(
     graph_module: torch.fx.GraphModule, examples: Sequence[Any], context: CaptureContext
-) -> VerifiedPiece:
+) -> VerifiedGraph:
     """Do as ``bring_in``, and compare the first step."""
     reference = copy_graph(graph_module)
-    return say(graph_module, examples, context, lambda said: VerifiedPiece(said, reference))
+    return say(graph_module, examples, context, lambda said: VerifiedGraph(said, reference))
 
 
-class VerifiedPiece(Piece):
-    """A piece whose first step is compared; one that differs is compared at every step."""
+class VerifiedGraph(CompiledGraph):
+    """A compiled graph whose first step is compared; while it differs, later steps are too."""
 
     def __init__(self, lowered: Lowered, reference: torch.fx.GraphModule) -> None:
         super().__init__(lowered)
@@ -102,10 +102,10 @@ class VerifiedPiece(Piece):
 
 
 class Step(Comparison):
-    """One step of a piece, which PyTorch makes as well."""
+    """One step of a compiled graph, which PyTorch runs as well."""
 
     def __init__(
-        self, piece: VerifiedPiece, reference: torch.fx.GraphModule, arguments: Sequence[Any]
+        self, piece: VerifiedGraph, reference: torch.fx.GraphModule, arguments: Sequence[Any]
     ) -> None:
         self.expected: list[Any] = []  # what waits for backward
         super().__init__(piece, reference, arguments)

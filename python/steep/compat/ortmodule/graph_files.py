@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steep._steep import gradient_model, write_file
-from steep.graph.compiled_graph import Piece
+from steep.graph.compiled_graph import CompiledGraph
 
 
 class GraphFiles:
@@ -21,17 +21,17 @@ class GraphFiles:
     def __init__(self, folder: Path, prefix: str) -> None:
         self._folder = folder
         self._prefix = prefix
-        self._written: weakref.WeakSet[Piece] = weakref.WeakSet()
+        self._written: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
         self._count = 0
 
-    def write(self, pieces: Sequence[Piece]) -> None:
+    def write(self, pieces: Sequence[CompiledGraph]) -> None:
         """Write those that are new. Raises IoError."""
         for piece in pieces:
             if piece not in self._written:
                 self._written.add(piece)
                 self._write(piece)
 
-    def _write(self, piece: Piece) -> None:
+    def _write(self, piece: CompiledGraph) -> None:
         self._count += 1
         number = "" if self._count == 1 else f"_{self._count}"
         call = piece.call
@@ -60,7 +60,7 @@ class GraphFiles:
             put(f"execution_model_{mode}.onnx", content)
 
 
-def stage_table(piece: Piece) -> str:
+def stage_table(piece: CompiledGraph) -> str:
     """Say what each stage of a graph's compiler took and did, for the extents of its first call."""
     plan = piece.call.program.plan_for(piece.types, piece.call.gradients)
     lines = [f"{'stage':<20}{'ms':>8}{'nodes':>8}{'change':>8}"]
@@ -73,7 +73,7 @@ def stage_table(piece: Piece) -> str:
     return "\n".join(lines)
 
 
-def memory_line(pieces: Sequence[Piece]) -> str:
+def memory_line(pieces: Sequence[CompiledGraph]) -> str:
     """Say the most memory that each graph's runs took at one time so far."""
     peaks = [p.call.program.peak_bytes for p in pieces]
     return "steep: peak of each graph so far: " + ", ".join(f"{b / 2**20:.1f} MiB" for b in peaks)
