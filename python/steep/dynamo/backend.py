@@ -2,8 +2,8 @@
 
 Dynamo follows a module's Python code, cuts it where that code decides on values, and guards every
 graph by what it read: extents, attributes, globals, hooks, modes, which tensors are one.
-graph/compiled_graph.py brings a graph into the engine; PyTorch runs what lies between graphs, and
-graphs that cannot be brought in.
+graph/compiled_graph.py compiles a graph for the engine; PyTorch runs the code between graphs, and
+graphs that cannot be lowered.
 
 This uses parts of PyTorch that are not public: patching/torch_versions.py has the releases that are
 known.

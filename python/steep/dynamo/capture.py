@@ -19,10 +19,10 @@ from steep.dynamo.report import ExportReport
 from steep.errors import ModelError
 from steep.graph.autograd_node import has_tangents, is_observed
 from steep.graph.captured_graph import copy_graph
-from steep.graph.compiled_graph import CompiledGraph, bring_in, say
+from steep.graph.compiled_graph import CompiledGraph, compile_captured, lower_captured
 from steep.graph.flops import Arithmetic
 from steep.graph.lowered import Lowered, NothingToRun
-from steep.graph.partition import bring_in_parts
+from steep.graph.partition import compile_parts
 from steep.inside import tell
 from steep.lowering.aliasing import told_apart
 from steep.lowering.capture_context import CaptureContext
@@ -34,7 +34,7 @@ from steep.torch_internals.dispatch import FakeTensor
 from steep.torch_internals.dynamo import (
     trace_rules,
 )
-from steep.verify.verified_graph import VerifiedGraph, bring_in_verified, wanted
+from steep.verify.verified_graph import VerifiedGraph, compile_verified, wanted
 
 log = logging.getLogger("steep")
 
@@ -137,7 +137,7 @@ class Capture:
             self.disabled_passes,
             verify=self.make is CompiledGraph and wanted(self.verify),
         )
-        bring = bring_in_verified if context.verify else bring_in
+        compile_part = compile_verified if context.verify else compile_captured
         deliver_signals()
         captured = copy_graph(graph_module)
         reason = ""
@@ -145,15 +145,17 @@ class Capture:
             with turn():
                 try:
                     if context.verify:
-                        made: RunnableGraph = bring_in_verified(graph_module, examples, context)
+                        made: RunnableGraph = compile_verified(graph_module, examples, context)
                     else:
-                        made = say(graph_module, examples, context, self.make)
+                        made = lower_captured(graph_module, examples, context, self.make)
                     pieces = [made]
                     call: Callable[..., Any] = made
                 except CannotLower as e:
                     if self.strict:
                         raise
-                    call, parts, refused = bring_in_parts(graph_module, examples, context, e, bring)
+                    call, parts, refused = compile_parts(
+                        graph_module, examples, context, e, compile_part
+                    )
                     pieces = [*parts]
         except NothingToRun:
             return in_pytorch(graph_module)

@@ -33,25 +33,27 @@ Made = TypeVar("Made")
 log = logging.getLogger("steep")
 
 
-def bring_in(
+def compile_captured(
     graph_module: torch.fx.GraphModule, examples: Sequence[Any], context: CaptureContext
 ) -> CompiledGraph:
     """Return what runs a captured graph on the values of its placeholders.
 
     Raises:
         NothingToRun: it computes nothing.
-        CannotLower: it cannot be brought in.
+        CannotLower: it cannot be lowered to ONNX.
     """
-    return say(graph_module, examples, context, CompiledGraph)
+    return lower_captured(graph_module, examples, context, CompiledGraph)
 
 
-def say(
+def lower_captured(
     graph_module: torch.fx.GraphModule,
     examples: Sequence[Any],
     context: CaptureContext,
     make: Callable[[Lowered], Made],
 ) -> Made:
-    """Return what ``make`` makes of a captured graph in ONNX; raise as ``bring_in``.
+    """Lower a captured graph to ONNX, and return what ``make`` makes of it.
+
+    Raises as ``compile_captured``.
 
     Numbers of Python are inputs of it, but for those of operations that take no tensor in their
     place, such as the rate of a dropout.
@@ -80,7 +82,7 @@ def _make(
     fixed: frozenset[str] | None,
     make: Callable[[Lowered], Made],
 ) -> Made:
-    """Say a captured graph in ONNX, and make something of it; anew where the cache's is no use."""
+    """Lower a captured graph, and call ``make``; again if the graph of the cache is not usable."""
     with _errors_refuse():
         lowered = Lowered(copy_graph(graph_module), examples, context, fixed)
     try:

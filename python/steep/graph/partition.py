@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.passes.split_module import split_module
 
-from steep.graph.compiled_graph import CompiledGraph, bring_in
+from steep.graph.compiled_graph import CompiledGraph, compile_captured
 from steep.graph.lowered import NothingToRun
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import in_pytorch, transforms
@@ -20,26 +20,26 @@ from steep.torch_internals.dynamo import register_hook_op
 from steep.torch_internals.operators import aten
 from steep.torch_internals.pytree import tree_leaves
 
-Bring = Callable[[torch.fx.GraphModule, Sequence[Any], CaptureContext], CompiledGraph]
+CompilePart = Callable[[torch.fx.GraphModule, Sequence[Any], CaptureContext], CompiledGraph]
 
-_ROUNDS = 16  # of looking for what cannot be brought in
+_ROUNDS = 16  # of looking for nodes that cannot be lowered
 _HOOKS = {"register_hook", torch.Tensor.register_hook, register_hook_op}
 _NAME = "steep.name"  # of an operation in the whole graph, where parts have names of their own
 # what reads memory: where a part gives a slice, nothing lies between its rows
 _OF_MEMORY = {"as_strided", "as_strided_copy", "as_strided_scatter", "resize", "set"}
 
 
-def bring_in_parts(
+def compile_parts(
     graph_module: torch.fx.GraphModule,
     examples: Sequence[Any],
     context: CaptureContext,
     first: CannotLower,
-    bring: Bring = bring_in,
+    compile_part: CompilePart = compile_captured,
 ) -> tuple[Callable[..., Any], list[CompiledGraph], list[CannotLower]]:
-    """Return what runs a graph whose whole cannot be brought in, its parts, and why not the rest.
+    """Return what runs a graph that cannot be lowered as a whole, its parts, and why not the rest.
 
-    ``first`` is what was said about the whole; ``bring`` brings in a part. Raises CannotLower where
-    nothing can be.
+    ``first`` is the error of the whole graph; ``compile_part`` compiles a part. Raises
+    CannotLower where nothing can be.
     """
     refused: dict[str, CannotLower] = {}
     known = dict(zip(_placeholders(graph_module), examples, strict=True))
@@ -55,7 +55,7 @@ def bring_in_parts(
             for name in (*around, *_of_unnamed_extents(graph_module.graph)):
                 refused.setdefault(name, _as_of(e, name))
         parts = _split(graph_module, frozenset(refused))
-        pieces, found = _bring_in_all(parts, known, context, frozenset(refused), bring)
+        pieces, found = _compile_all(parts, known, context, frozenset(refused), compile_part)
         if found:
             continue
         if not pieces:
@@ -165,12 +165,12 @@ def _taken_from(n: torch.fx.Node) -> torch.fx.Node | None:
     return None
 
 
-def _bring_in_all(
+def _compile_all(
     parts: torch.fx.GraphModule,
     known: dict[str, Any],
     context: CaptureContext,
     refused: frozenset[str],
-    bring: Bring,
+    compile_part: CompilePart,
 ) -> tuple[list[CompiledGraph], list[CannotLower]]:
     """Put into the place of each graph that is not refused what runs it; and why not."""
     pieces, found = [], []
@@ -185,7 +185,7 @@ def _bring_in_all(
         given = [n for n in part.graph.nodes if n.op == "placeholder"]
         examples = [known.get(n.name, n.meta["example_value"]) for n in given]
         try:
-            pieces.append(bring(part, examples, context))
+            pieces.append(compile_part(part, examples, context))
         except NothingToRun:
             setattr(parts, name, _Run(in_pytorch(part)))
             continue

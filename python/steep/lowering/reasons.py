@@ -125,7 +125,7 @@ def cut(reason: str, stack: Sequence[Any] | None, otherwise: str = "") -> str:
 
 
 def operation(reason: str) -> str:
-    """Return what to do about an operation that cannot be brought in for a reason."""
+    """Return what to do about an operation that cannot be lowered for a reason."""
     found = (instead for pattern, instead in _OPERATIONS.items() if re.search(pattern, reason))
     return next(found, "write it in other operators, or move it out of forward")
 

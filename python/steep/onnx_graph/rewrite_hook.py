@@ -15,7 +15,7 @@ _local = threading.local()
 
 
 class Rewrite:
-    """Changes each ONNX model that a thread brings in, within ``rewriting``.
+    """Changes each ONNX model that a thread lowers, within ``rewriting``.
 
     What goes wrong is kept: the capture takes any error for one of the graph's, and would let
     PyTorch run it.
@@ -63,7 +63,7 @@ class Rewrite:
 
 @contextlib.contextmanager
 def rewriting(rewrite: Rewrite) -> Iterator[None]:
-    """Within, graphs that this thread brings in are rewritten, before anything else is done."""
+    """Within, graphs that this thread lowers are rewritten, before anything else is done."""
     before = current_rewrite()
     _local.rewrite = rewrite
     try:

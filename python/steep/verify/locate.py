@@ -1,6 +1,6 @@
 """Where a graph begins to differ from PyTorch's: its values, or gradients, operation by operation.
 
-Asked for once something differs: the graph is brought in again, with all that lies within as
+Asked for once something differs: the graph is lowered again, with all that lies within as
 results, for the shapes of the step that differed.
 """
 

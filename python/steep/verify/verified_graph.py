@@ -18,7 +18,7 @@ import torch.fx
 
 from steep.errors import ModelError, VerificationError
 from steep.graph.captured_graph import copy_graph
-from steep.graph.compiled_graph import CompiledGraph, say
+from steep.graph.compiled_graph import CompiledGraph, lower_captured
 from steep.graph.lowered import Lowered
 from steep.lowering.aliasing import all_written_by
 from steep.lowering.capture_context import CaptureContext
@@ -54,12 +54,14 @@ def wanted(verify: bool | None) -> bool:
     return chosen == "1"
 
 
-def bring_in_verified(
+def compile_verified(
     graph_module: torch.fx.GraphModule, examples: Sequence[Any], context: CaptureContext
 ) -> VerifiedGraph:
-    """Do as ``bring_in``, and compare the first step."""
+    """Do as ``compile_captured``, and compare the first step."""
     reference = copy_graph(graph_module)
-    return say(graph_module, examples, context, lambda said: VerifiedGraph(said, reference))
+    return lower_captured(
+        graph_module, examples, context, lambda said: VerifiedGraph(said, reference)
+    )
 
 
 class VerifiedGraph(CompiledGraph):
