@@ -24,7 +24,7 @@ from steep.graph.flops import Arithmetic
 from steep.graph.lowered import Lowered, NothingToRun
 from steep.graph.partition import compile_parts
 from steep.inside import tell
-from steep.lowering.aliasing import told_apart
+from steep.lowering.aliasing import guard_aliasing
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import in_pytorch
 from steep.lowering.lower import CannotLower, turn
@@ -197,7 +197,7 @@ class Capture:
         for text in {str(why) for why in refused} - self.said:
             log.warning("PyTorch runs one operation between two graphs: %s", text)
             self.said.add(text)
-        call = told_apart(call, graph_module.forward, pieces, examples, self.strict)
+        call = guard_aliasing(call, graph_module.forward, pieces, examples, self.strict)
 
         def run(*arguments: Any) -> Any:
             if is_observed() or FakeTensor in map(type, arguments):

@@ -58,24 +58,24 @@ def first_writer(graph: torch.fx.Graph, tensor: torch.Tensor) -> torch.fx.Node |
     return next((n for n, places in written if memory in places), None)
 
 
-def told_apart(
+def guard_aliasing(
     call: Callable[..., Any],
     captured: Callable[..., Any],
     pieces: Sequence[Any],
     examples: Sequence[Any],
     strict: bool,
 ) -> Callable[..., Any]:
-    """Return ``call``, but where an argument that it writes shares its memory with another.
+    """Return ``call``, with a check: no argument that it writes shares its memory with another.
 
-    Dynamo captures a graph for tensors that are apart, and guards nothing of it. What is captured
-    for those that are not says so itself.
+    Dynamo captures a graph for tensors with memory of their own, and adds no guard for that. If
+    arguments shared memory when the graph was captured, the graph says so itself.
 
     Args:
-        call: what runs a graph.
-        captured: the same by PyTorch.
-        pieces: what of the graph runs in the engine: ``call`` itself, or parts of it.
+        call: runs a graph.
+        captured: runs the same graph in PyTorch; it is called if arguments share memory.
+        pieces: the parts of the graph that run in the engine: ``call`` itself, or parts of it.
         examples: the arguments that it was captured for.
-        strict: raise ModelError, in place of calling ``captured``.
+        strict: raise ModelError instead of calling ``captured``.
     """
     if not any(piece.lowered.written for piece in pieces):
         return call
