@@ -27,7 +27,7 @@ from steep.inside import tell
 from steep.lowering.aliasing import guard_aliasing
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import in_pytorch
-from steep.lowering.lower import CannotLower, turn
+from steep.lowering.lower import CannotLower, lowering_lock
 from steep.lowering.reasons import operation
 from steep.patching.signals import deliver_signals
 from steep.torch_internals.dispatch import FakeTensor
@@ -142,7 +142,7 @@ class Capture:
         captured = copy_graph(graph_module)
         reason = ""
         try:
-            with turn():
+            with lowering_lock():
                 try:
                     if context.verify:
                         made: RunnableGraph = compile_verified(graph_module, examples, context)

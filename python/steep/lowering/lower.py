@@ -38,17 +38,17 @@ from steep.torch_internals.pytree import tree_leaves
 WITHIN = "steep.within"
 """Of an operation that others were written out in: its name in the captured graph."""
 
-_turn = threading.RLock()
+_lock = threading.RLock()
 
 
-def turn() -> AbstractContextManager[bool]:
-    """Return a lock, for who lowers: what surrounds it is replaced for the whole process."""
-    return _turn
+def lowering_lock() -> AbstractContextManager[bool]:
+    """Return the lock for lowering, which replaces functions of PyTorch for the whole process."""
+    return _lock
 
 
 def _enter_child() -> None:
     """Leave behind a lock whose holder may be gone."""
-    globals()["_turn"] = threading.RLock()
+    globals()["_lock"] = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_enter_child)

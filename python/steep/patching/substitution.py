@@ -59,11 +59,12 @@ class Substitution:
 
 @contextlib.contextmanager
 def substituted(replacements: Mapping[Substitution, Any]) -> Iterator[None]:
-    """Within, each replacement that applies stands in the place of its target, for all threads.
+    """Put each replacement that applies in the place of its target, for all threads.
 
-    On every way out, what stood there before stands there again, the last one first. Threads: the
-    caller holds the lock of PyTorch's compiler or ``lower.turn()``, or a replacement asks in which
-    thread it is called. Signals: ``signals.Held`` keeps Ctrl-C from coming in between.
+    On every way out of the ``with`` block, the targets are restored in reverse order. Threads:
+    the caller holds the lock of PyTorch's compiler or ``lower.lowering_lock()``, or a replacement
+    checks in which thread it is called. Signals: ``signals.Held`` keeps Ctrl-C from coming in
+    between.
 
     Raises:
         AttributeError: this version of PyTorch has no such target.

@@ -119,7 +119,7 @@ class Trainer:
         self._settings = dict(settings)
         self._seed = torch.initial_seed() & _SEED_MASK if seed is None else seed
         self._opset = opset  # of files
-        self._turn = threading.RLock()
+        self._lock = threading.RLock()
         self._captured: Captured | None = None
         self._evaluated: tuple[torch.nn.Module, Captured] | None = None
         self._reports: list[ExportReport] = []
@@ -137,7 +137,7 @@ class Trainer:
 
     def compile(self, *inputs: torch.Tensor) -> None:
         """Capture and compile for inputs like these, as the first step otherwise does."""
-        with self._turn:
+        with self._lock:
             if self._session is None:
                 self._only_compile = True
                 try:
@@ -155,7 +155,7 @@ class Trainer:
         was made with ``predictions=False``. Raises ShapeError and DataError before any
         weight changes.
         """
-        with self._turn:
+        with self._lock:
             self._believe()
             self._given_lr = lr
             return self._call(inputs)
@@ -231,7 +231,7 @@ class Trainer:
 
         The model is captured once more, with all of its parts in evaluation mode.
         """
-        with self._turn:
+        with self._lock:
             tensors = self._like_the_first(inputs)
             if self._evaluated is None:
                 from steep.dynamo.captured_module import Captured  # loads a large part of PyTorch

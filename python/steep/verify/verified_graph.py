@@ -71,7 +71,7 @@ class VerifiedGraph(CompiledGraph):
         super().__init__(lowered)
         self.outcome = Outcome()
         self.reference: torch.fx.GraphModule | None = reference  # until it was compared
-        self._turn = threading.Lock()  # held by who compares, and for good by who has
+        self._lock = threading.Lock()  # held by who compares, and for good by who has
 
     def __call__(self, *arguments: Any) -> Any:
         """Run it; compare, if nobody has.
@@ -80,7 +80,7 @@ class VerifiedGraph(CompiledGraph):
             VerificationError: it differs. Arguments are written by then.
         """
         reference = self.reference
-        if reference is None or not self._turn.acquire(blocking=False):
+        if reference is None or not self._lock.acquire(blocking=False):
             return super().__call__(*arguments)
         try:
             step = Step(self, reference, arguments)
@@ -89,7 +89,7 @@ class VerifiedGraph(CompiledGraph):
             results = self.give(arguments, made)
             compared = step.compare_forward(fed, results, made)
         except BaseException:  # also another's: then nothing was compared
-            self._turn.release()
+            self._lock.release()
             raise
         if not compared:
             self.reference = None
@@ -98,7 +98,7 @@ class VerifiedGraph(CompiledGraph):
     def settle(self, again: bool) -> None:
         """End a comparison; there will be no other, unless there is to be one ``again``."""
         if again:
-            self._turn.release()
+            self._lock.release()
         else:
             self.reference = None
 

@@ -132,7 +132,7 @@ class Module:
         """
         self._state._require_values()
         step = self._train_step if self.training else self._eval_step
-        with self._state._turn:
+        with self._state._lock:
             outputs: list[Any] = step(user_inputs)
         if user_inputs and all(isinstance(given, OrtValue) for given in user_inputs):
             outputs = [OrtValue(output) for output in outputs]

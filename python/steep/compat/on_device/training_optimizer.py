@@ -80,7 +80,7 @@ class Optimizer:
         Raises:
             DataError: no call of the module in training mode has begun them.
         """
-        with self._state._turn:
+        with self._state._lock:
             self._update(self._module._require_gradients())
 
     def _update(self, gradients: dict[str, Array]) -> None:

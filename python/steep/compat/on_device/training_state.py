@@ -145,7 +145,7 @@ class CheckpointState:
                 f"CheckpointState.load_checkpoint makes a state, not {type(state).__name__}"
             )
         self._held = state
-        self._turn = threading.RLock()  # of calls of modules and steps of optimizers
+        self._lock = threading.RLock()  # of calls of modules and steps of optimizers
         self._gradient: Callable[[str], Array | None] = lambda name: None
         self.parameters = Parameters(self)
         self.properties = Properties(state.properties)
