@@ -126,7 +126,7 @@ class SomeRows {
       if (!operands || !may_be_written(n, users)) continue;
       inside_.insert(n.id());
       products_ += is_product(n) ? 1 : 0;
-      if (is_product(n) && twice_.count(n.id()) != 0) continue;
+      if (is_product(n) && computed_twice_.count(n.id()) != 0) continue;
       for (size_t i = 0; i < operands->size(); ++i) {
         if ((*operands)[i] == Operand::rows) read.insert(n.input(static_cast<int>(i)).id());
       }
@@ -134,10 +134,10 @@ class SomeRows {
   }
 
   size_t products() const { return products_; }
-  bool any_twice() const { return !twice_.empty(); }
+  bool any_computed_twice() const { return !computed_twice_.empty(); }
 
-  /// To be called once the reader reads some rows: others read what is made of all.
-  void serve_others() {
+  /// Call when the reader reads the taken rows: other readers of shared values get all rows again.
+  void restore_shared_values() {
     for (const Value v : shared_) {
       const Value shape = concat({leads(v), ints(graph_, {v.shape().back().value()})}, 0);
       const Value all = take(v, Value());
@@ -203,11 +203,11 @@ class SomeRows {
     bool others = graph_.is_output(y), twice = others;
     for (Node user : users[y.id()]) {
       others = others || inside_.count(user.id()) == 0;
-      twice = twice || others || twice_.count(user.id()) != 0;
+      twice = twice || others || computed_twice_.count(user.id()) != 0;
     }
     if (!twice) return true;
     if (products_ > 0 || cut_axes(n) || !y.shape().back().known()) return false;
-    twice_.insert(n.id());
+    computed_twice_.insert(n.id());
     if (others) shared_.push_back(y);
     return true;
   }
@@ -245,9 +245,9 @@ class SomeRows {
   Value number(int64_t value) { return graph_.add_constant(Tensor::scalar(value)); }
 
   Graph& graph_;
-  std::unordered_set<uint32_t> inside_;  // ids of nodes
-  std::unordered_set<uint32_t> twice_;   // those of them that stay, too
-  std::vector<Value> shared_;            // what others read of them
+  std::unordered_set<uint32_t> inside_;          // ids of nodes
+  std::unordered_set<uint32_t> computed_twice_;  // those that also run on all rows
+  std::vector<Value> shared_;                    // values that nodes outside read, too
   size_t products_ = 0;
   std::unordered_map<uint64_t, Value> taken_;  // by value and rows
 };
@@ -350,7 +350,7 @@ void compute_taken_rows(Graph& g) {
     const Value x = n.input(0), y = n.output(0);
     if (users[x.id()].size() != 1 || !x.producer()) continue;
     SomeRows some(g, users, x, n);
-    if (some.products() == 0 || some.any_twice()) continue;
+    if (some.products() == 0 || some.any_computed_twice()) continue;
     const Graph::Scope scope(g, n.phase(), n.name());
     const Value numbers = some.numbers_taken(n);
     const Value shape = concat({shape_of(numbers), ints(g, {x.shape().back().value()})}, 0);
@@ -385,7 +385,7 @@ void compute_counted_rows(Graph& g) {
     const Value y = apply_n("steep.SoftmaxCrossEntropy", inputs, 3, std::move(attrs))[0];
     g.place_like(y.producer(), n);
     g.replace_uses(n.output(0), y);
-    some.serve_others();
+    some.restore_shared_values();
     g.prune();
   }
 }
