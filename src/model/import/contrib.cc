@@ -6,18 +6,16 @@
 #include <onnx/defs/schema.h>
 
 #include <algorithm>
-#include <array>
 #include <unordered_set>
 
-#include "model/import/importer.h"
+#include "model/import/handlers.h"
+#include "model/import/inline.h"
 #include "model/read/attributes.h"
 #include "model/read/quote.h"
 #include "steep/error.h"
 
 namespace steep {
 namespace {
-
-using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
 
 /// Moves nodes that ONNX Runtime writes in ONNX's own domain into its own.
 class Mover {
@@ -28,7 +26,7 @@ class Mover {
 
   /// Of a model or function, which import domains.
   template <typename Holder>
-  void move(Nodes* nodes, Holder* holder) {
+  void move(NodeProtos* nodes, Holder* holder) {
     opset_ = static_cast<int>(default_opset(holder->opset_import()));
     if (!look_at(nodes)) return;
     const auto& imports = holder->opset_import();
@@ -42,7 +40,7 @@ class Mover {
 
  private:
   /// True if it has moved any.
-  bool look_at(Nodes* nodes) {
+  bool look_at(NodeProtos* nodes) {
     bool moved = false;
     for (auto& node : *nodes) {
       for (auto& attribute : *node.mutable_attribute()) {
@@ -65,6 +63,34 @@ class Mover {
   int opset_ = 0;
 };
 
+/// While it lives, what a call's function reads is read: of its outputs, those that the call wants.
+/// Its names are nobody's else.
+class FunctionReads {
+ public:
+  FunctionReads(NamesRead& names, const ContribCall& call, const onnx::FunctionProto& function)
+      : names_(names) {
+    for (int i = 0; i < function.output_size(); ++i) {
+      if (call.wants(static_cast<size_t>(i))) add(function.output(i));
+    }
+    for (const auto& node : function.node()) {
+      for (const std::string& name : node.input()) add(name);
+    }
+  }
+  ~FunctionReads() {
+    for (const std::string& name : added_) names_.erase(name);
+  }
+  FunctionReads(const FunctionReads&) = delete;
+  FunctionReads& operator=(const FunctionReads&) = delete;
+
+ private:
+  void add(const std::string& name) {
+    if (names_.insert(name)) added_.push_back(name);
+  }
+
+  NamesRead& names_;
+  std::vector<std::string> added_;
+};
+
 }  // namespace
 
 bool is_contrib(const onnx::NodeProto& node) {
@@ -77,16 +103,14 @@ void move_contrib(onnx::ModelProto* model) {
   for (auto& function : *model->mutable_functions()) mover.move(function.mutable_node(), &function);
 }
 
-std::vector<Binding> Importer::import_contrib(const onnx::NodeProto& node,
-                                              const std::vector<Binding>& inputs,
-                                              const Frame& frame) {
-  const std::string name = frame.prefix + display_name(node);
-  ContribCall call{.op = *find_contrib(node.op_type()),
+Bindings import_contrib(Importer& importer, FileNode& node) {
+  const std::string name = node.name();
+  ContribCall call{.op = *find_contrib(node.proto.op_type()),
                    .node = quote(name),
                    .inputs = {},
                    .attrs = {},
                    .wanted = {}};
-  for (const Binding& b : inputs) {
+  for (const Binding& b : node.inputs) {
     if (b.items() != nullptr || (b && b.value().type().kind != Kind::tensor)) {
       call.fail("An input of a tensor operator is not a tensor.",
                 fmt::format("a tensor as input {}", call.inputs.size()),
@@ -95,31 +119,23 @@ std::vector<Binding> Importer::import_contrib(const onnx::NodeProto& node,
     }
     call.inputs.push_back(b ? b.value().type() : Type());
   }
-  for (const auto& proto : node.attribute()) {
-    const onnx::AttributeProto* attribute = resolve(proto, frame);
+  for (const auto& proto : node.proto.attribute()) {
+    const onnx::AttributeProto* attribute = node.frame.resolve(proto);
     if (attribute == nullptr) continue;
-    Attr value = attr_from_onnx(*attribute, call.node, *model_.tensors);
+    Attr value = attr_from_onnx(*attribute, call.node, *importer.model().tensors);
     if (auto* text = std::get_if<std::string>(&value)) *text = quote(*text);  // for messages
     call.attrs.set(proto.name(), std::move(value));
   }
-  for (const auto& output : node.output()) {
-    call.wanted.push_back(!output.empty() && read_.count(output) != 0);
+  for (const auto& output : node.proto.output()) {
+    call.wanted.push_back(!output.empty() && importer.names_read().contains(output));
   }
   const onnx::FunctionProto function = contrib_function(call);
-  // Its names are read while it is inlined, and are nobody's else.
-  std::vector<std::string> added;
-  auto read = [&](const auto& names) {
-    for (const std::string& n : names) {
-      if (read_.insert(n).second) added.push_back(n);
-    }
-  };
-  for (int i = 0; i < function.output_size(); ++i) {
-    if (call.wants(static_cast<size_t>(i))) read(std::array{function.output(i)});
-  }
-  for (const auto& inner : function.node()) read(inner.input());
-  std::vector<Binding> results = import_call(node, function, inputs, frame, name + "/");
-  for (const std::string& n : added) read_.erase(n);
-  return results;
+  const FunctionReads reads(importer.names_read(), call, function);
+  return inline_function(importer, {.node = node.proto,
+                                    .function = function,
+                                    .inputs = node.inputs,
+                                    .frame = node.frame,
+                                    .prefix = name + "/"});
 }
 
 }  // namespace steep

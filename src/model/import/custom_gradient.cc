@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "model/custom/functions.h"
-#include "model/import/importer.h"
+#include "model/import/inline.h"
 #include "model/read/quote.h"
 #include "ops/build.h"
 #include "ops/defs/with_gradient.h"
@@ -27,16 +27,20 @@ std::string told(const Binding& b) {
 
 }  // namespace
 
-std::vector<Binding> Importer::import_function(const onnx::NodeProto& node,
-                                               const onnx::FunctionProto& function,
-                                               const std::vector<Binding>& inputs,
-                                               const Frame& frame) {
-  const std::string name = frame.prefix + display_name(node);
+std::vector<Binding> call_function(Importer& importer, const FileNode& node,
+                                   const onnx::FunctionProto& function) {
+  const std::string name = node.name();
+  const std::vector<Binding>& inputs = node.inputs;
   std::vector<Binding> results = find_offered(qualified(function)) != nullptr
-                                     ? import_offered(node, function, inputs, frame)
-                                     : import_call(node, function, inputs, frame, name + "/");
-  const auto own = model_.gradients.find(function_id(function));
-  if (own == model_.gradients.end()) return results;
+                                     ? call_offered(importer, node, function)
+                                     : inline_function(importer, {.node = node.proto,
+                                                                  .function = function,
+                                                                  .inputs = inputs,
+                                                                  .frame = node.frame,
+                                                                  .prefix = name + "/"});
+  const auto& gradients_of = importer.model().gradients;
+  const auto own = gradients_of.find(function_id(function));
+  if (own == gradients_of.end()) return results;
   auto fail = [&](std::string what, std::string expected, std::string received) {
     throw ModelError({.what = std::move(what),
                       .node = quote(name),
@@ -52,7 +56,7 @@ std::vector<Binding> Importer::import_function(const onnx::NodeProto& node,
   given.resize(static_cast<size_t>(function.input_size()));
   std::vector<Value> y, x, dx, dy;
   {
-    const Graph::Scope scope(*graph_, Phase::forward, name);
+    const Graph::Scope scope(importer.graph(), Phase::forward, name);
     for (Binding& result : results) {
       if (result.items() != nullptr || (result && result.value().type().kind != Kind::tensor)) {
         fail("An operator with a custom gradient has a result that is not a tensor.", "tensors",
@@ -73,21 +77,24 @@ std::vector<Binding> Importer::import_function(const onnx::NodeProto& node,
   }
   if (y.empty()) return results;
 
-  const auto of_gradient = functions_.find(own->second.function);
-  if (of_gradient == functions_.end()) {
+  const onnx::FunctionProto* gradient = importer.find_function(own->second.function);
+  if (gradient == nullptr) {
     fail("The gradient of an operator needs operators that Steep does not know.",
          "operators of the ONNX standard, or registered ones", "a call of one that is not");
   }
-  onnx::NodeProto call = node;
+  onnx::NodeProto call = node.proto;
   for (const auto& attribute : function.attribute_proto()) {
-    const auto& there = node.attribute();
+    const auto& there = node.proto.attribute();
     if (std::none_of(there.begin(), there.end(),
                      [&](const auto& a) { return a.name() == attribute.name(); }))
       *call.add_attribute() = attribute;
   }
-  const std::vector<Binding> gradients =
-      import_call(call, *of_gradient->second, given, frame, name + "/gradient/");
-  const Graph::Scope scope(*graph_, Phase::forward, name);
+  const std::vector<Binding> gradients = inline_function(importer, {.node = call,
+                                                                    .function = *gradient,
+                                                                    .inputs = given,
+                                                                    .frame = node.frame,
+                                                                    .prefix = name + "/gradient/"});
+  const Graph::Scope scope(importer.graph(), Phase::forward, name);
   for (size_t k = 0; k < gradients.size(); ++k) {
     const auto i = static_cast<size_t>(own->second.wrt[k]);
     if (!gradients[k] || i >= inputs.size() || !has_gradient(inputs[i])) continue;

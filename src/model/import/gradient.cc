@@ -1,26 +1,26 @@
 // ai.onnx.preview.training.Gradient: the gradient of a value that was computed before, by others.
 #include "autodiff/gradient.h"
 
-#include "model/import/importer.h"
+#include "model/import/handlers.h"
 #include "model/read/quote.h"
 #include "ops/build.h"
 #include "steep/error.h"
 
 namespace steep {
 
-std::vector<Binding> Importer::import_gradient(const onnx::NodeProto& node,
-                                               const std::vector<Binding>& inputs, Scope& scope) {
+Bindings import_gradient(Importer& importer, FileNode& node) {
+  Graph& graph = importer.graph();
   std::vector<std::string> names;  // of xs, then of zs
   size_t count = 0;
   std::string of;
-  for (const auto& attribute : node.attribute()) {
+  for (const auto& attribute : node.proto.attribute()) {
     if (attribute.name() == "y") of = attribute.s();
     if (attribute.name() != "xs") continue;
     names.insert(names.begin(), attribute.strings().begin(), attribute.strings().end());
     count = names.size();
   }
-  const Binding* y = find(of, scope);
-  if (y == nullptr || !y->value() || inputs.size() < count) {
+  const Binding* y = node.scope.find(of);
+  if (y == nullptr || !y->value() || node.inputs.size() < count) {
     throw ModelError({.what = "A Gradient node names a value that does not exist.",
                       .expected = "y, and one input for each of xs and zs",
                       .received = quote(of),
@@ -28,8 +28,8 @@ std::vector<Binding> Importer::import_gradient(const onnx::NodeProto& node,
   }
   std::vector<Value> wrt;
   for (size_t i = 0; i < count; ++i) {
-    const Binding* x = find(names[i], scope);
-    if (x == nullptr || !x->value() || inputs[i].value() != x->value()) {
+    const Binding* x = node.scope.find(names[i]);
+    if (x == nullptr || !x->value() || node.inputs[i].value() != x->value()) {
       throw ModelError(
           {.what = "A Gradient node evaluates the gradient at other values than the forward pass.",
            .expected = "the values named by xs as inputs",
@@ -39,18 +39,18 @@ std::vector<Binding> Importer::import_gradient(const onnx::NodeProto& node,
     wrt.push_back(x->value());
   }
   // Differentiating replaces composite nodes; while the names are outputs, they follow.
-  const std::vector<Output> kept = graph_->outputs();
+  const std::vector<Output> kept = graph.outputs();
   std::vector<Binding*> named;
-  for (auto& [name, binding] : scope.names) {
+  for (auto& [name, binding] : node.scope.names) {
     if (!binding.value() || !binding.value().producer()) continue;
     named.push_back(&binding);
-    graph_->add_output(name, binding.value());
+    graph.add_output(name, binding.value());
   }
   const std::vector<Value> targets{y->value()};
-  std::vector<Value> gradients = add_gradients(*graph_, targets, {}, wrt, Phase::forward);
-  const std::vector<Output>& outputs = graph_->outputs();
+  std::vector<Value> gradients = add_gradients(graph, targets, {}, wrt, Phase::forward);
+  const std::vector<Output>& outputs = graph.outputs();
   for (size_t i = 0; i < named.size(); ++i) *named[i] = outputs[kept.size() + i].value;
-  graph_->set_outputs({outputs.begin(), outputs.begin() + static_cast<int64_t>(kept.size())});
+  graph.set_outputs({outputs.begin(), outputs.begin() + static_cast<int64_t>(kept.size())});
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i]) gradients[i] = zeros_like(wrt[i]);
   }

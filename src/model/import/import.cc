@@ -63,9 +63,10 @@ ImportedModel to_graph(const CheckedModel& checked, const ImportOptions& options
   for (const auto& tensor : checked.proto.graph().initializer()) {
     if (checked.sparse.count(tensor.name()) == 0) model.initializers.push_back(tensor.name());
   }
-  model.initializers.insert(model.initializers.end(), importer.lifted().begin(),
-                            importer.lifted().end());
-  model.inside.assign(importer.inside().begin(), importer.inside().end());
+  model.initializers.insert(model.initializers.end(), importer.weights().lifted().begin(),
+                            importer.weights().lifted().end());
+  const std::map<std::string, std::string>& inside = importer.weights().inside();
+  model.inside.assign(inside.begin(), inside.end());
   for (const std::string& name : checked.sparse)
     model.inside.emplace_back(name, "is a sparse tensor");
   for (const auto& node : checked.proto.graph().node()) {

@@ -1,12 +1,12 @@
-// Functions (the model's own and those by which ONNX defines its composite operators), imported
-// where they are called.
+#include "model/import/inline.h"
 
 #include <fmt/format.h>
 #include <onnx/defs/schema.h>
 
 #include <algorithm>
 
-#include "model/import/importer.h"
+#include "model/import/handlers.h"
+#include "model/read/node_names.h"
 #include "model/read/quote.h"
 #include "ops/onnx_proto.h"
 #include "ops/op_def.h"
@@ -48,14 +48,17 @@ void guard_blind_rows(onnx::FunctionProto* body) {
 
 }  // namespace
 
-bool Importer::function_body(const Call& call, const std::string& op, const std::vector<Value>& in,
-                             const Attrs& attrs, int outputs, onnx::NodeProto* node,
-                             onnx::FunctionProto* body) const {
-  if (find_op(op) != nullptr) return false;
+std::optional<Composite> composite_of(const Call& call, const std::string& op,
+                                      const std::vector<Value>& in, const Attrs& attrs,
+                                      int outputs) {
+  if (find_op(op) != nullptr) return std::nullopt;
   const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(op);
   if (schema == nullptr || (!schema->HasFunction() && !schema->HasContextDependentFunction()))
-    return false;
+    return std::nullopt;
 
+  Composite made;
+  onnx::NodeProto* node = &made.call;
+  onnx::FunctionProto* body = &made.function;
   node->set_name(call.name);
   node->set_op_type(op);
   std::vector<onnx::TypeProto> types;
@@ -68,11 +71,11 @@ bool Importer::function_body(const Call& call, const std::string& op, const std:
   for (const auto& [key, value] : attrs) *node->add_attribute() = to_proto(key, value);
   if (schema->HasFunction()) {
     const onnx::FunctionProto* found = schema->GetFunction();
-    if (found == nullptr) return false;
+    if (found == nullptr) return std::nullopt;
     *body = *found;
   } else {
     const onnx::FunctionBodyBuildContextImpl context(*node, types);
-    if (!schema->BuildContextDependentFunction(context, *body)) return false;
+    if (!schema->BuildContextDependentFunction(context, *body)) return std::nullopt;
     if (op == "Attention") guard_blind_rows(body);
   }
   // Attributes that the call leaves out have the schema's defaults inside the body.
@@ -80,85 +83,78 @@ bool Importer::function_body(const Call& call, const std::string& op, const std:
     if (!attribute.default_value.name().empty() && !attrs.has(key))
       *node->add_attribute() = attribute.default_value;
   }
-  return true;
+  return made;
 }
 
-std::vector<Binding> Importer::import_call(const onnx::NodeProto& node,
-                                           const onnx::FunctionProto& function,
-                                           const std::vector<Binding>& inputs, const Frame& frame,
-                                           std::string prefix, const Scope* around) {
-  Frame inner;
-  inner.opset = default_opset(function.opset_import());
-  inner.prefix = std::move(prefix);
-  inner.function = &function;
-  inner.caller = &frame;
-  inner.depth = frame.depth + 1;
-  for (const Frame* f = &frame; f != nullptr; f = f->caller) {
+std::vector<Binding> inline_function(Importer& importer, const FunctionCall& call) {
+  const onnx::FunctionProto& function = call.function;
+  CallFrame inner{.opset = default_opset(function.opset_import()),
+                  .prefix = call.prefix,
+                  .function = &function,
+                  .caller = &call.frame,
+                  .depth = call.frame.depth + 1};
+  for (const CallFrame* f = &call.frame; f != nullptr; f = f->caller) {
     if (f->function == &function) {
       throw ModelError({.what = "A function of the model calls itself.",
                         .received = quote(function.name()),
                         .remedy = "Export the model again; ONNX functions must not be recursive."});
     }
   }
-  if (inner.depth > limits_.max_depth) {
-    throw ModelError(
-        {.what = "The model's functions are nested too deep.",
-         .expected = fmt::format("at most {} calls within one another", limits_.max_depth),
-         .remedy = "If this is intended, raise Limits::max_depth."});
+  if (inner.depth > importer.limits().max_depth) {
+    throw ModelError({.what = "The model's functions are nested too deep.",
+                      .expected = fmt::format("at most {} calls within one another",
+                                              importer.limits().max_depth),
+                      .remedy = "If this is intended, raise Limits::max_depth."});
   }
-  if (inputs.size() > static_cast<size_t>(function.input_size())) {
+  if (call.inputs.size() > static_cast<size_t>(function.input_size())) {
     throw ModelError({.what = "A function is called with too many inputs.",
                       .expected = fmt::format("at most {}", function.input_size()),
-                      .received = fmt::format("{}", inputs.size()),
+                      .received = fmt::format("{}", call.inputs.size()),
                       .remedy = "Export the model again."});
   }
   for (const auto& attribute : function.attribute_proto())
     inner.arguments[attribute.name()] = &attribute;
-  for (const auto& attribute : node.attribute()) {
-    if (const auto* resolved = resolve(attribute, frame))
+  for (const auto& attribute : call.node.attribute()) {
+    if (const auto* resolved = call.frame.resolve(attribute))
       inner.arguments[attribute.name()] = resolved;
   }
-  const InBody in_function(*this, node, nullptr);
-  Scope scope;
-  scope.outer = around;
+  const Weights::InBody in_function(importer.weights(), call.node, nullptr);
+  NameScope scope{.outer = call.around};
   for (int i = 0; i < function.input_size(); ++i) {
     const auto at = static_cast<size_t>(i);
-    scope.names[function.input(i)] = at < inputs.size() ? inputs[at] : Binding();
+    scope.names[function.input(i)] = at < call.inputs.size() ? call.inputs[at] : Binding();
   }
-  import_nodes(function.node(), scope, inner);
+  importer.import_nodes(function.node(), scope, inner);
   std::vector<Binding> results;
   for (const auto& name : function.output()) {
-    const Binding* b = find(name, scope);
+    const Binding* b = scope.find(name);
     results.push_back(b != nullptr ? *b : Binding());
   }
   return results;
 }
 
-// --- SequenceMap, FlexAttention ------------------------------------------------------------------
-
-// ONNX defines them by functions into which it copies their bodies; these may read what lies around
-// the node.
-std::vector<Binding> Importer::import_with_bodies(const onnx::NodeProto& node,
-                                                  const std::vector<Binding>& inputs,
-                                                  const Scope& scope, const Frame& frame) {
-  const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(node.op_type(), node.domain());
-  onnx::NodeProto call = node;
+// SequenceMap, FlexAttention: ONNX defines them by functions into which it copies their bodies;
+// these may read what lies around the node.
+Bindings import_with_bodies(Importer& importer, FileNode& node) {
+  const onnx::NodeProto& proto = node.proto;
+  const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(proto.op_type(), proto.domain());
+  onnx::NodeProto call = proto;
   onnx::FunctionProto function;
   std::vector<Binding> values;
   std::vector<onnx::TypeProto> types;
-  for (const Binding& b : inputs) {
-    values.emplace_back(b ? materialise(b) : Value());
+  for (const Binding& b : node.inputs) {
+    values.emplace_back(b ? importer.materialise(b) : Value());
     types.push_back(b ? to_proto(values.back().value().type()) : onnx::TypeProto());
   }
   call.clear_attribute();
-  for (const auto& attribute : node.attribute()) {
-    const onnx::AttributeProto* known = resolve(attribute, frame);
+  for (const auto& attribute : proto.attribute()) {
+    const onnx::AttributeProto* known = node.frame.resolve(attribute);
     if (known == nullptr) continue;
     onnx::AttributeProto& copy = *call.add_attribute();
     copy = *known;
     copy.set_name(attribute.name());
   }
-  if (node.op_type() == "SequenceMap") body_of(node, "body", frame);
+  if (proto.op_type() == "SequenceMap") node.body("body");
   const onnx::FunctionBodyBuildContextImpl context(call, types);
   if (schema == nullptr || !schema->BuildContextDependentFunction(context, function)) {
     throw ModelError({.what = "An operator with bodies cannot be expanded.",
@@ -167,9 +163,13 @@ std::vector<Binding> Importer::import_with_bodies(const onnx::NodeProto& node,
   }
   function.clear_opset_import();
   auto* import = function.add_opset_import();
-  import->set_version(frame.opset);
-  return import_call(call, function, values, frame, frame.prefix + display_name(node) + "/",
-                     &scope);
+  import->set_version(node.frame.opset);
+  return inline_function(importer, {.node = call,
+                                    .function = function,
+                                    .inputs = std::move(values),
+                                    .frame = node.frame,
+                                    .prefix = node.name() + "/",
+                                    .around = &node.scope});
 }
 
 }  // namespace steep

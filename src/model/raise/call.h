@@ -1,4 +1,4 @@
-// What a rule of raise.h works on: one node of the file, its operands, and the graph to write to.
+// What a rule of rules.h works on: one node of the file, its operands, and the graph to write to.
 #pragma once
 
 #include <memory>
@@ -52,12 +52,11 @@ class GraphWriter {
   virtual Value materialise(const Binding& binding) = 0;
 };
 
-/// One node of the file on its way into the graph: what a rule of raise.h reads, and writes with.
+/// One node of the file on its way into the graph: what a rule of rules.h reads, and writes with.
 struct Call {
   GraphWriter& writer;
   Graph& graph;
   std::string op;
-  int64_t opset;  ///< for which the node was written
   std::string name;
   std::vector<Binding> inputs;
   Attrs attrs;

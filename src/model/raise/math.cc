@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "model/raise/raise.h"
+#include "model/raise/rules.h"
 #include "model/read/tensor_proto.h"
 #include "ops/build.h"
 #include "ops/wide.h"
@@ -11,7 +11,6 @@
 namespace steep {
 
 Bindings raise_clip(const Call& c) {
-  if (c.opset >= 11) return c.as_is();
   const Value x = c.need(0);
   auto bound = [&](const char* name) {
     return c.attrs.has(name) ? scalar(c.graph, c.attrs.real(name, 0), x.dtype()) : Value();
@@ -43,7 +42,6 @@ Bindings raise_gemm(const Call& c) {
 // Before opset 13 these flattened their input to two dimensions at `axis` (default 1) and
 // normalised rows.
 Bindings raise_softmax(const Call& c) {
-  if (c.opset >= 13) return c.as_is();
   const Value x = c.need(0);
   int64_t axis = c.attrs.integer("axis", 1);
   if (axis < 0) axis += x.rank();

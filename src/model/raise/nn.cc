@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "ir/seed.h"
-#include "model/raise/raise.h"
+#include "model/raise/rules.h"
 #include "ops/build.h"
 #include "ops/defs/batch_norm.h"
 #include "ops/wide.h"
@@ -11,32 +11,21 @@
 namespace steep {
 namespace {
 
-/// ratio and training mode as they were attributes (opset < 12) and as they are inputs. NaN: not a
-/// constant.
+double default_ratio() { return default_real("steep.Dropout", "ratio"); }
+
+/// The ratio as an input.
 double dropout_ratio(const Call& c) {
-  const double unsaid = default_real("steep.Dropout", "ratio");
-  if (c.opset < 12) return c.attrs.real("ratio", unsaid);
   const Value ratio = c.in(1);
-  if (!ratio) return unsaid;
+  if (!ratio) return default_ratio();
   if (const auto known = scalar_constant(ratio); known && is_float(ratio.dtype())) return *known;
   c.fail("The ratio of a dropout is not a constant of float32 or float64.", "a constant",
          "a computed value", "Export the model with a fixed dropout ratio.");
 }
 
-}  // namespace
-
-// Dropout(data, ratio, training_mode) → steep.Dropout(data, seed). Before opset 12 the mode was the
-// runtime's to choose, so the importer's caller chooses; since then the model says it, and its
-// default is inference. But PyTorch's exporters write the dropout inside
-// scaled_dot_product_attention with a ratio and no mode, and they write it in training only (in
-// inference the ratio is 0): there a ratio means training.
-Bindings raise_dropout(const Call& c) {
+/// Input 0 without a share of its elements, where `switched` holds when the plan runs; always where
+/// that is null.
+Bindings drop(const Call& c, double ratio, Value switched) {
   const Value x = c.need(0);
-  const Value mode = c.opset < 12 ? Value() : c.in(2);
-  const auto known = known_ints(mode);
-  const bool unsaid = c.opset >= 12 && !mode && !(c.from_pytorch && c.has(1));
-  const bool off = !c.training || unsaid || (known && known->size() == 1 && (*known)[0] == 0);
-  const double ratio = off ? 0 : dropout_ratio(c);
   if (!(ratio >= 0 && ratio < 1)) {
     c.fail("The ratio of a dropout is out of range.", "0 to 1, without 1", fmt::format("{}", ratio),
            "Give a smaller ratio.");
@@ -51,11 +40,30 @@ Bindings raise_dropout(const Call& c) {
   const Value seed = seed_of(c.graph);
   Value y = c.emit1("steep.Dropout", {x, seed}, attrs);
   Value mask = c.wants(1) ? c.emit1("steep.DropoutMask", {x, seed}, attrs) : Value();
-  if (mode && !known) {  // switched at run time
-    y = where(mode, y, x);
-    if (mask) mask = apply("Or", {mask, apply("Not", {mode})});
+  if (switched) {
+    y = where(switched, y, x);
+    if (mask) mask = apply("Or", {mask, apply("Not", {switched})});
   }
   return {y, mask};
+}
+
+}  // namespace
+
+// Dropout(data, ratio, training_mode) → steep.Dropout(data, seed). Before opset 12 the mode was the
+// runtime's to choose, so the importer's caller chooses.
+Bindings raise_dropout_without_mode(const Call& c) {
+  return drop(c, c.training ? c.attrs.real("ratio", default_ratio()) : 0, Value());
+}
+
+// Since then the model says the mode, and its default is inference. But PyTorch's exporters write
+// the dropout inside scaled_dot_product_attention with a ratio and no mode, and they write it in
+// training only (in inference the ratio is 0): there a ratio means training.
+Bindings raise_dropout(const Call& c) {
+  const Value mode = c.in(2);
+  const auto known = known_ints(mode);
+  const bool unsaid = !mode && !(c.from_pytorch && c.has(1));
+  const bool off = !c.training || unsaid || (known && known->size() == 1 && (*known)[0] == 0);
+  return drop(c, off ? 0 : dropout_ratio(c), known ? Value() : mode);
 }
 
 Bindings raise_layer_normalization(const Call& c) {
@@ -76,14 +84,16 @@ Bindings raise_rms_normalization(const Call& c) {
 
 Bindings raise_batch_normalization(const Call& c) {
   Attrs attrs = c.attrs;
-  if (c.opset >= 14) {
-    const bool trains = attrs.integer("training_mode", 0) != 0;
-    if (trains && c.sample_variance) attrs.set(kSampleVariance, int64_t{1});
-    const std::vector<Value> y =
-        c.emit("BatchNormalization", {c.need(0), c.need(1), c.need(2), c.need(3), c.need(4)}, attrs,
-               trains ? 3 : 1);
-    return {y.begin(), y.end()};
-  }
+  const bool trains = attrs.integer("training_mode", 0) != 0;
+  if (trains && c.sample_variance) attrs.set(kSampleVariance, int64_t{1});
+  const std::vector<Value> y =
+      c.emit("BatchNormalization", {c.need(0), c.need(1), c.need(2), c.need(3), c.need(4)}, attrs,
+             trains ? 3 : 1);
+  return {y.begin(), y.end()};
+}
+
+Bindings raise_batch_normalization_without_mode(const Call& c) {
+  Attrs attrs = c.attrs;
   if (attrs.integer("spatial", 1) == 0) {
     c.fail("BatchNormalization over single elements was removed from ONNX.", "spatial = 1",
            "spatial = 0", "Export with opset 9 or newer.");
@@ -109,7 +119,6 @@ Bindings raise_batch_normalization(const Call& c) {
 
 // Before opset 21 there was one scale and one bias for each group, not for each channel.
 Bindings raise_group_normalization(const Call& c) {
-  if (c.opset >= 21) return c.as_is();
   const Value x = c.need(0);
   const int64_t groups = c.attrs.integer("num_groups", 1);
   const Value channels = apply("Shape", {x}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
@@ -120,7 +129,6 @@ Bindings raise_group_normalization(const Call& c) {
 }
 
 Bindings raise_grid_sample(const Call& c) {
-  if (c.opset >= 20) return c.as_is();
   Attrs attrs = c.attrs;
   const std::string mode = attrs.string("mode", "bilinear");
   if (mode == "bilinear") attrs.set("mode", std::string("linear"));
@@ -129,7 +137,6 @@ Bindings raise_grid_sample(const Call& c) {
 }
 
 Bindings raise_roi_align(const Call& c) {
-  if (c.opset >= 16) return c.as_is();
   Attrs attrs = c.attrs;
   attrs.set("coordinate_transformation_mode", std::string("output_half_pixel"));
   return {c.emit1("RoiAlign", {c.need(0), c.need(1), c.need(2)}, attrs)};

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "model/raise/raise.h"
+#include "model/raise/rules.h"
 #include "ops/build.h"
 
 namespace steep {

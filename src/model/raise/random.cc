@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "ir/seed.h"
-#include "model/raise/raise.h"
+#include "model/raise/rules.h"
 #include "model/read/tensor_proto.h"
 #include "ops/positions.h"
 

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "model/raise/raise.h"
+#include "model/raise/rules.h"
 #include "ops/build.h"
 #include "steep/error.h"
 

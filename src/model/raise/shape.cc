@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "model/raise/raise.h"
+#include "model/raise/rules.h"
 #include "ops/build.h"
 
 namespace steep {
@@ -69,7 +69,6 @@ Bindings raise_center_crop_pad(const Call& c) {
 }
 
 Bindings raise_pad(const Call& c) {
-  if (c.opset >= 11) return c.as_is();
   const Value x = c.need(0);
   const Value fill = scalar(c.graph, c.attrs.real("value", 0), x.dtype());
   return {
@@ -77,7 +76,6 @@ Bindings raise_pad(const Call& c) {
 }
 
 Bindings raise_slice(const Call& c) {
-  if (c.opset >= 10) return c.as_is();
   const Value axes = c.attrs.has("axes") ? c.ints(c.attrs.ints("axes")) : Value();
   return {c.emit1("Slice",
                   {c.need(0), c.ints(c.attrs.ints("starts")), c.ints(c.attrs.ints("ends")), axes},
@@ -101,7 +99,8 @@ Ints join_unnamed(const Call& c, Ints sizes, size_t named) {
   return sizes;
 }
 
-Bindings raise_split(const Call& c) {
+/// `equal`: without sizes, all parts are as long as each other; else the last may be shorter.
+Bindings split(const Call& c, bool equal) {
   const Value x = c.need(0);
   const int outputs = c.outputs();
   Attrs attrs = without(c.attrs, {"split", "num_outputs"});
@@ -130,9 +129,8 @@ Bindings raise_split(const Call& c) {
     if (axis < 0) axis += x.rank();
     if (axis >= 0 && axis < x.rank() && x.shape()[static_cast<size_t>(axis)].known()) {
       const int64_t extent = x.shape()[static_cast<size_t>(axis)].value();
-      // the last one may be smaller
       const int64_t piece = extent / count + (extent % count == 0 ? 0 : 1);
-      if (c.opset < 18 && extent % count != 0) {
+      if (equal && extent % count != 0) {
         c.fail("Split cannot cut an axis into equal parts.", fmt::format("a multiple of {}", count),
                fmt::format("{}", extent), "Give the sizes (`split`).");
       }
@@ -152,20 +150,25 @@ Bindings raise_split(const Call& c) {
   return bind(c.emit("Split", {x}, attrs, static_cast<int>(count)));
 }
 
+Bindings raise_equal_split(const Call& c) { return split(c, true); }
+Bindings raise_split(const Call& c) { return split(c, false); }
+
 Bindings raise_top_k(const Call& c) {
-  if (c.opset >= 10) return c.as_is();
   return bind(
       c.emit("TopK", {c.need(0), c.ints({c.attrs.integer("k", 0)})}, without(c.attrs, {"k"}), 2));
+}
+
+// Only the asymmetric transformation existed, with nearest rounding down.
+Bindings raise_asymmetric_resize(const Call& c) {
+  Attrs attrs = c.attrs;
+  attrs.set("coordinate_transformation_mode", std::string("asymmetric"));
+  attrs.set("nearest_mode", std::string("floor"));
+  return {c.emit1("Resize", {c.need(0), Value(), c.need(1)}, attrs)};
 }
 
 Bindings raise_resize(const Call& c) {
   const Value x = c.need(0);
   Attrs attrs = c.attrs;
-  if (c.opset < 11) {  // only the asymmetric transformation existed, with nearest rounding down
-    attrs.set("coordinate_transformation_mode", std::string("asymmetric"));
-    attrs.set("nearest_mode", std::string("floor"));
-    return {c.emit1("Resize", {x, Value(), c.need(1)}, attrs)};
-  }
   if (attrs.string("coordinate_transformation_mode", "") == "tf_half_pixel_for_nn") {
     c.fail("This mode of resizing was removed from ONNX.", "another coordinate_transformation_mode",
            "tf_half_pixel_for_nn", "Export with opset 13 or newer.");
@@ -200,7 +203,6 @@ Bindings raise_scatter(const Call& c) {
 }
 
 Bindings raise_dft(const Call& c) {
-  if (c.opset >= 20) return c.as_is();
   const Tensor axis = Tensor::scalar(c.attrs.integer("axis", 1));
   return {c.emit1("DFT", {c.need(0), c.in(1), c.graph.add_constant(axis, c.name + "/axis")},
                   without(c.attrs, {"axis"}))};

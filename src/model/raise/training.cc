@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "model/raise/raise.h"
+#include "model/raise/rules.h"
 #include "model/read/quote.h"
 #include "ops/build.h"
 #include "steep/error.h"

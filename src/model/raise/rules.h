@@ -1,7 +1,7 @@
-// One rule per operator whose meaning, attributes or inputs changed between opset 7 and the newest,
-// or for which Steep's canonical form differs from ONNX's. Operators without a rule go into the
-// graph as they are. Source: the "Versions of this operator" of ONNX's docs/Operators.md and
-// docs/Changelog.md.
+// The rules for operators whose meaning, attributes or inputs changed between opset 7 and the
+// newest, or for which Steep's canonical form differs from ONNX's. From which version to which each
+// holds, the table of model/import/handlers.cc says. Source: the "Versions of this operator" of
+// ONNX's docs/Operators.md and docs/Changelog.md.
 #pragma once
 
 #include <vector>
@@ -10,10 +10,8 @@
 
 namespace steep {
 
-/// The outputs of the node, in order; those that were not asked for may be missing.
-std::vector<Binding> raise(const Call& call);
-
-// Each throws ModelError where the old form has no equal in the new one.
+// Each returns the outputs of the node, in order; those that were not asked for may be missing. It
+// throws ModelError where the old form has no equal in the new one.
 using Bindings = std::vector<Binding>;
 
 // shape.cc
@@ -23,8 +21,10 @@ Bindings raise_center_crop_pad(const Call& call);
 Bindings raise_flatten(const Call& call);
 Bindings raise_pad(const Call& call);
 Bindings raise_slice(const Call& call);
+Bindings raise_equal_split(const Call& call);  // all parts as long as each other
 Bindings raise_split(const Call& call);
 Bindings raise_top_k(const Call& call);
+Bindings raise_asymmetric_resize(const Call& call);
 Bindings raise_resize(const Call& call);
 Bindings raise_upsample(const Call& call);
 Bindings raise_scatter(const Call& call);
@@ -42,7 +42,9 @@ Bindings raise_identity(const Call& call);
 Bindings raise_range(const Call& call);
 
 // nn.cc
+Bindings raise_batch_normalization_without_mode(const Call& call);
 Bindings raise_batch_normalization(const Call& call);
+Bindings raise_dropout_without_mode(const Call& call);
 Bindings raise_dropout(const Call& call);
 Bindings raise_layer_normalization(const Call& call);
 Bindings raise_rms_normalization(const Call& call);

@@ -1,0 +1,131 @@
+#include "model/import/handlers.h"
+
+#include <algorithm>
+#include <climits>
+#include <tuple>
+
+#include "contrib/contrib.h"
+#include "model/raise/rules.h"
+#include "model/read/node_names.h"
+
+namespace steep {
+namespace {
+
+constexpr std::string_view kOnnx = "";
+
+// Sources of the versions: "Versions of this operator" in ONNX's docs/Operators.md, and its
+// docs/Changelog.md. An operator's first row is of a version that opset 7, the oldest that is read,
+// has; or of its first version.
+constexpr HandlerRow kRows[] = {
+    {kOnnx, "BatchNormalization", 7, raised<raise_batch_normalization_without_mode>},
+    {kOnnx, "BatchNormalization", 14, raised<raise_batch_normalization>},
+    {kOnnx, "Bernoulli", 15, raised<raise_bernoulli>},
+    {kOnnx, "Cast", 6, raised<raise_cast>},
+    {kOnnx, "CastLike", 15, raised<raise_cast_like>},
+    {kOnnx, "CenterCropPad", 18, raised<raise_center_crop_pad>},
+    {kOnnx, "Clip", 6, raised<raise_clip>},
+    {kOnnx, "Clip", 11, import_as_is},
+    {kOnnx, "ConcatFromSequence", 11, raised<raise_concat_from_sequence>},
+    {kOnnx, "Constant", 1, raised<raise_constant>},
+    {kOnnx, "ConstantOfShape", 9, raised<raise_constant_of_shape>},
+    {kOnnx, "DFT", 17, raised<raise_dft>},
+    {kOnnx, "DFT", 20, import_as_is},
+    {kOnnx, "DequantizeLinear", 10, raised<raise_dequantize_linear>},
+    {kOnnx, "Dropout", 7, raised<raise_dropout_without_mode>},
+    {kOnnx, "Dropout", 12, raised<raise_dropout>},
+    {kOnnx, "Flatten", 1, raised<raise_flatten>},
+    {kOnnx, "Gemm", 7, raised<raise_gemm>},
+    {kOnnx, "GridSample", 16, raised<raise_grid_sample>},
+    {kOnnx, "GridSample", 20, import_as_is},
+    {kOnnx, "GroupNormalization", 18, raised<raise_group_normalization>},
+    {kOnnx, "GroupNormalization", 21, import_as_is},
+    {kOnnx, "Hardmax", 1, raised<raise_softmax>},
+    {kOnnx, "Hardmax", 13, import_as_is},
+    {kOnnx, "Identity", 1, raised<raise_identity>},
+    {kOnnx, "If", 1, import_if},
+    {kOnnx, "LayerNormalization", 17, raised<raise_layer_normalization>},
+    {kOnnx, "LogSoftmax", 1, raised<raise_softmax>},
+    {kOnnx, "LogSoftmax", 13, import_as_is},
+    {kOnnx, "Loop", 1, import_loop},
+    {kOnnx, "Multinomial", 7, raised<raise_multinomial>},
+    {kOnnx, "Optional", 15, raised<raise_optional>},
+    {kOnnx, "OptionalGetElement", 15, raised<raise_optional_get_element>},
+    {kOnnx, "OptionalHasElement", 15, raised<raise_optional_has_element>},
+    {kOnnx, "Pad", 2, raised<raise_pad>},
+    {kOnnx, "Pad", 11, import_as_is},
+    {kOnnx, "RMSNormalization", 23, raised<raise_rms_normalization>},
+    {kOnnx, "RandomNormal", 1, raised<raise_random>},
+    {kOnnx, "RandomNormalLike", 1, raised<raise_random_like>},
+    {kOnnx, "RandomUniform", 1, raised<raise_random>},
+    {kOnnx, "RandomUniformLike", 1, raised<raise_random_like>},
+    {kOnnx, "Range", 11, raised<raise_range>},
+    {kOnnx, "ReduceL1", 1, raised<raise_axes_attribute>},
+    {kOnnx, "ReduceL2", 1, raised<raise_axes_attribute>},
+    {kOnnx, "ReduceLogSum", 1, raised<raise_axes_attribute>},
+    {kOnnx, "ReduceLogSumExp", 1, raised<raise_axes_attribute>},
+    {kOnnx, "ReduceMax", 1, raised<raise_axes_attribute>},
+    {kOnnx, "ReduceMean", 1, raised<raise_axes_attribute>},
+    {kOnnx, "ReduceMin", 1, raised<raise_axes_attribute>},
+    {kOnnx, "ReduceProd", 1, raised<raise_axes_attribute>},
+    {kOnnx, "ReduceSum", 1, raised<raise_axes_attribute>},
+    {kOnnx, "ReduceSumSquare", 1, raised<raise_axes_attribute>},
+    {kOnnx, "Resize", 10, raised<raise_asymmetric_resize>},
+    {kOnnx, "Resize", 11, raised<raise_resize>},
+    {kOnnx, "RoiAlign", 10, raised<raise_roi_align>},
+    {kOnnx, "RoiAlign", 16, import_as_is},
+    {kOnnx, "Scan", 8, import_batched_scan},
+    {kOnnx, "Scan", 9, import_scan},
+    {kOnnx, "Scatter", 9, raised<raise_scatter>},
+    {kOnnx, "SequenceAt", 11, raised<raise_sequence_at>},
+    {kOnnx, "SequenceConstruct", 11, raised<raise_sequence_construct>},
+    {kOnnx, "SequenceEmpty", 11, raised<raise_sequence_empty>},
+    {kOnnx, "SequenceErase", 11, raised<raise_sequence_erase>},
+    {kOnnx, "SequenceInsert", 11, raised<raise_sequence_insert>},
+    {kOnnx, "SequenceLength", 11, raised<raise_sequence_length>},
+    {kOnnx, "SequenceMap", 17, import_with_bodies},
+    {kOnnx, "Slice", 1, raised<raise_slice>},
+    {kOnnx, "Slice", 10, import_as_is},
+    {kOnnx, "Softmax", 1, raised<raise_softmax>},
+    {kOnnx, "Softmax", 13, import_as_is},
+    {kOnnx, "Split", 2, raised<raise_equal_split>},
+    {kOnnx, "Split", 18, raised<raise_split>},
+    {kOnnx, "SplitToSequence", 11, raised<raise_split_to_sequence>},
+    {kOnnx, "Squeeze", 1, raised<raise_axes_attribute>},
+    {kOnnx, "TopK", 1, raised<raise_top_k>},
+    {kOnnx, "TopK", 10, import_as_is},
+    {kOnnx, "Unsqueeze", 1, raised<raise_axes_attribute>},
+    {kOnnx, "Upsample", 7, raised<raise_upsample>},
+    {kPreviewDomain, "FlexAttention", 1, import_with_bodies},
+    {kTrainingDomain, "Adagrad", 1, raised<raise_adagrad>},
+    {kTrainingDomain, "Adam", 1, raised<raise_adam>},
+    {kTrainingDomain, "Gradient", 1, import_gradient},
+    {kTrainingDomain, "Momentum", 1, raised<raise_momentum>},
+};
+
+auto key_of(const HandlerRow& row) { return std::tie(row.domain, row.op, row.since); }
+bool before(const HandlerRow& a, const HandlerRow& b) { return key_of(a) < key_of(b); }
+
+}  // namespace
+
+std::span<const HandlerRow> handler_rows() {
+  static const std::vector<HandlerRow> sorted = [] {
+    std::vector<HandlerRow> rows(std::begin(kRows), std::end(kRows));
+    for (const ContribOp* op : contrib_ops())
+      rows.push_back({kContribDomain, op->name, 1, import_contrib});
+    std::sort(rows.begin(), rows.end(), before);
+    return rows;
+  }();
+  return sorted;
+}
+
+Handler find_handler(std::string_view domain, std::string_view op, int64_t version) {
+  const std::span<const HandlerRow> rows = handler_rows();
+  const int newest = static_cast<int>(std::min<int64_t>(version, INT_MAX));
+  const HandlerRow wanted{domain, op, newest, nullptr};
+  const auto behind = std::upper_bound(rows.begin(), rows.end(), wanted, before);
+  if (behind == rows.begin()) return import_as_is;
+  const HandlerRow& row = *(behind - 1);
+  return row.domain == domain && row.op == op ? row.import : import_as_is;
+}
+
+}  // namespace steep

@@ -1,0 +1,70 @@
+// Which constants are weights: the model's initializers, and what stands in bodies of control flow.
+// The latter become constants of the model's graph, which the bodies read: so they are trained,
+// named and exported as others are.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "ir/graph.h"
+#include "model/import/check.h"
+
+namespace steep {
+
+class Weights {
+ public:
+  /// `graph`: the model's. `named`: ImportOptions::named. Both must outlive it, and the model.
+  Weights(const CheckedModel& model, Graph& graph, const std::set<std::string>& named);
+
+  /// While the body that is this attribute of the node is imported. A null attribute: a function.
+  class InBody {
+   public:
+    InBody(Weights& weights, const onnx::NodeProto& node, const char* attribute);
+    ~InBody() { weights_.path_ = std::move(before_); }
+    InBody(const InBody&) = delete;
+    InBody& operator=(const InBody&) = delete;
+
+   private:
+    Weights& weights_;
+    std::optional<std::string> before_;
+  };
+
+  bool contains(Value v) const { return ids_.count(v.id()) != 0; }
+  /// REQUIRES: a constant of the model's graph.
+  void add(Value v) { ids_.insert(v.id()); }
+  /// What an initializer or Constant node of the body that is being imported is to the model: a
+  /// constant of the model's graph, under the name by which users know it. Null: it stays within.
+  Value lift(const std::string& name, const Tensor& tensor, bool constant_node);
+  /// A Constant node of the model's graph, which is a weight where ImportOptions::named has it.
+  void note_constant(const std::string& name, Value v);
+  bool within_body() const { return path_ && !path_->empty(); }
+
+  /// ImportedModel::initializers of bodies, in order, and ImportedModel::inside.
+  const std::vector<std::string>& lifted() const { return lifted_; }
+  const std::map<std::string, std::string>& inside() const { return inside_; }
+
+ private:
+  /// Which names bodies read as settings of operators.
+  void note_settings(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes);
+  /// Why a constant that users know as `shown` stays within its body; "" where it is lifted.
+  std::string why_not(const std::string& shown, const std::string& name, const Tensor& tensor,
+                      bool constant_node) const;
+
+  const CheckedModel& model_;
+  Graph& graph_;
+  const std::set<std::string>& named_;
+  std::unordered_set<uint32_t> ids_;
+  /// Of the body being imported, see model/read/body_names.h; none in functions.
+  std::optional<std::string> path_ = "";
+  std::unordered_map<std::string, Value> by_name_;  // lifted
+  std::vector<std::string> lifted_;
+  std::map<std::string, std::string> inside_;
+  std::unordered_map<std::string, std::string> settings_;  // names that bodies' settings read: why
+};
+
+}  // namespace steep
