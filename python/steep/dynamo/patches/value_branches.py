@@ -18,7 +18,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from steep.dynamo.patches.instructions import Jump, jumping
-from steep.lowering.aliasing import all_written_by, memory_of
+from steep.lowering.aliasing import all_written_by, memory_of, shares
 from steep.torch_internals.autograd import DisableTorchFunction
 from steep.torch_internals.dispatch import unset_fake_temporarily
 from steep.torch_internals.dynamo import (
@@ -78,7 +78,7 @@ class Condition:
         scope, known = {"L": local_scope, "G": global_scope}, get_closure_vars()
         given = [s.get_value(scope, known, {}) for s in self.sources]
         copies = [g.clone() if copied else g for g, copied in zip(given, self.copied, strict=True)]
-        if any(self.copied) and _overlap(given):
+        if shares(given, {i for i, copied in enumerate(self.copied) if copied}):
             raise Undecided
         before = torch.get_rng_state()
         with torch.no_grad(), unset_fake_temporarily(), DisableTorchFunction():
@@ -87,12 +87,6 @@ class Condition:
             torch.set_rng_state(before)
             raise Undecided
         return result
-
-
-def _overlap(given: list[Any]) -> bool:
-    """Do two tensors share memory?"""
-    memory = [t.untyped_storage().data_ptr() for t in given if isinstance(t, torch.Tensor)]
-    return len({*memory}) < len(memory)
 
 
 def _all_before(node: torch.fx.Node) -> list[torch.fx.Node]:

@@ -78,6 +78,34 @@ def test_what_forward_writes_is_written_once():
         assert torch.equal(left, right)
 
 
+class OnWhatIsWritten(nn.Module):
+    """Its branch reads one argument that it writes before, and one that it does not write."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x, z):
+        x.add_(1)
+        return self.weight * 2 * z if (x + z).min() > 0 else self.weight.sin() * z
+
+
+def test_halves_of_one_tensor_share_nothing():
+    eager = OnWhatIsWritten()
+    ours = ORTModule(copy.deepcopy(eager), fallback=None)
+    for sign in (1, -5):
+        left, right = (sign * torch.ones(2, WIDTH) for _ in range(2))
+        torch.testing.assert_close(ours(left[0], left[1]), eager(right[0], right[1]))
+        assert torch.equal(left, right)
+
+
+def test_what_is_written_and_read_under_another_name_is_no_condition():
+    net = ORTModule(OnWhatIsWritten(), fallback=None)
+    both = torch.ones(2 * WIDTH)
+    with pytest.raises(ModelError):
+        net(both[:WIDTH], both[1 : WIDTH + 1])
+
+
 class Averages(nn.Module):
     """Begins its average with the first batch."""
 
