@@ -9,6 +9,7 @@
 #include <map>
 #include <span>
 
+#include "device/caught.h"
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/isa.h"
 #include "steep/error.h"
@@ -32,31 +33,8 @@ SteepError* report(SteepErrorKind kind, const ErrorParts& p) {
 
 /// The error that stands for what is being caught.
 SteepError* caught() {
-  try {
-    throw;
-  } catch (const ModelError& e) {
-    return report(STEEP_MODEL, e.parts());
-  } catch (const ShapeError& e) {
-    return report(STEEP_SHAPE, e.parts());
-  } catch (const DataError& e) {
-    return report(STEEP_DATA, e.parts());
-  } catch (const ProviderError& e) {
-    return report(STEEP_PROVIDER, e.parts());
-  } catch (const OutOfMemoryError& e) {
-    return report(STEEP_MEMORY, e.parts());
-  } catch (const InterruptedError& e) {
-    return report(STEEP_INTERRUPTED, e.parts());
-  } catch (const Error& e) {
-    return report(STEEP_BUG, e.parts());
-  } catch (const std::bad_alloc&) {
-    return report(STEEP_MEMORY, {.what = "There is not enough memory for a node."});
-  } catch (const std::length_error&) {  // a table longer than a vector can be
-    return report(STEEP_MEMORY, {.what = "There is not enough memory for a node."});
-  } catch (const std::exception& e) {
-    return report(STEEP_BUG, {.what = "A kernel failed.", .received = e.what()});
-  } catch (...) {
-    return report(STEEP_BUG, {.what = "A kernel failed."});
-  }
+  const auto [kind, parts] = caught_error("A kernel failed.");
+  return report(kind, parts);
 }
 
 SteepOperand asked() {

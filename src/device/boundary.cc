@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <optional>
 
+#include "device/caught.h"
 #include "ops/op_def.h"
 #include "runtime/budget.h"
 #include "runtime/utf8.h"
@@ -60,7 +62,7 @@ struct SteepNode {
   std::string name, op;  // zero-terminated
   std::vector<Tensor> made{};
   // What attributes point to, once they were asked for.
-  mutable std::deque<SteepGraph> bodies{};
+  mutable std::map<const Graph*, std::shared_ptr<SteepGraph>> bodies{};
   mutable std::deque<std::vector<const char*>> texts{};
   mutable std::deque<std::vector<size_t>> lengths{};
   mutable std::deque<Ints> dims{};
@@ -193,7 +195,9 @@ void attr(const SteepNode* n, int i, SteepAttr* to) {
     raw_attr.tensor.dims = tensor->dims().data();
   } else if (const auto* body = std::get_if<Body>(&value); body != nullptr && *body) {
     raw_attr.kind = STEEP_ATTR_BODY;
-    raw_attr.body = &n->bodies.emplace_back(**body);
+    auto [at, fresh] = n->bodies.try_emplace(body->get());
+    if (fresh) at->second = std::make_shared<SteepGraph>(**body);
+    raw_attr.body = at->second.get();
   }
   raw_attr.tensor.size = sizeof(SteepOperand);
   fill(to, raw_attr);
@@ -219,29 +223,14 @@ const SteepNode* node_at(const SteepGraph* g, int i) {
 
 /// The error that stands for what is being caught.
 SteepError* caught() {
-  const auto from = [](SteepErrorKind kind, const Error& e) {
-    const ErrorParts& p = e.parts();
-    return new SteepError{kind, p.what, p.node, p.op, p.expected, p.received, p.remedy};
-  };
-  try {
-    throw;
-  } catch (const InterruptedError& e) {
-    return from(STEEP_INTERRUPTED, e);
-  } catch (const OutOfMemoryError& e) {
-    return from(STEEP_MEMORY, e);
-  } catch (const ShapeError& e) {
-    return from(STEEP_SHAPE, e);
-  } catch (const DataError& e) {
-    return from(STEEP_DATA, e);
-  } catch (const ProviderError& e) {
-    return from(STEEP_PROVIDER, e);
-  } catch (const std::bad_alloc&) {
-    return new SteepError{STEEP_MEMORY, "There is not enough memory.", "", "", "", "", ""};
-  } catch (const Error& e) {
-    return from(STEEP_BUG, e);
-  } catch (const std::exception& e) {
-    return new SteepError{STEEP_BUG, e.what(), "", "", "", "", ""};
-  }
+  auto [kind, p] = caught_error("A function of the engine failed.");
+  return new SteepError{kind,
+                        std::move(p.what),
+                        std::move(p.node),
+                        std::move(p.op),
+                        std::move(p.expected),
+                        std::move(p.received),
+                        std::move(p.remedy)};
 }
 
 SteepError* claim(SteepGraph* g, const SteepNode* const* nodes, size_t count, const char* name) {

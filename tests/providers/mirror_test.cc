@@ -237,6 +237,25 @@ TEST(Boundary, AttributesThatANodeLeavesOutHaveTheirDefaults) {
             (std::map<std::string, double>{{"axis", -1}, {"epsilon", 0.25}, {"stash_type", 1}}));
 }
 
+TEST(Boundary, ABodyCrossesOnceForAllCandidates) {
+  const auto body = std::make_shared<Graph>();
+  body->add_output("y", apply("Relu", {body->add_input("x", {DType::f32, Shape{2}})}));
+  const Attrs attrs{{"body", Body(body)}};
+  const NodeSpec spec{
+      .name = "n", .op = "steep.Fused", .attrs = attrs, .inputs = {}, .outputs = {}};
+  const NodeView view(spec);
+  const auto crossed = [&] {
+    SteepAttr a{};
+    a.size = sizeof(a);
+    host_table().attr(view.get(), 0, &a);
+    return a.body;
+  };
+  const SteepGraph* first = crossed();
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(host_table().node_count(first), 1);
+  EXPECT_EQ(crossed(), first);
+}
+
 // --- claims that are wrong: a device of the test's own, which claims what it is told
 
 std::vector<std::string> wanted;  // operators, one of each
