@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "checkpoint/checkpoint.h"
-#include "data/files.h"
 #include "model/import/import.h"
+#include "model/read/model_file.h"
 #include "runtime/budget.h"
 #include "runtime/memory.h"
 #include "sessions/training_impl.h"
@@ -20,21 +20,6 @@
 
 namespace steep {
 namespace {
-
-std::string read_model(const std::filesystem::path& path, const TrainingOptions& options) {
-  const FileSource source(path);
-  if (source.size() > options.limits.max_bytes) {
-    throw ModelError(ErrorParts{.what = "The model exceeds the limit of bytes.",
-                                .node = path.string(),
-                                .expected = fmt::format("at most {}", options.limits.max_bytes),
-                                .received = std::to_string(source.size()),
-                                .remedy = "Raise Limits::max_bytes (max_bytes= in Python, "
-                                          "--max-bytes)."});
-  }
-  std::string bytes(static_cast<size_t>(source.size()), '\0');
-  source.read(0, bytes.data(), bytes.size());
-  return bytes;
-}
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
@@ -117,7 +102,7 @@ std::string StepPlan::text() const {
 }
 
 TrainingSession::TrainingSession(const std::filesystem::path& model, TrainingOptions options) try
-    : impl_(std::make_unique<Impl>(read_model(model, options), folder_of(model),
+    : impl_(std::make_unique<Impl>(read_file(model, options.limits.max_bytes), folder_of(model),
                                    std::move(options))) {
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();

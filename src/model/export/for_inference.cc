@@ -6,7 +6,6 @@
 #include <onnx/shape_inference/implementation.h>
 
 #include <algorithm>
-#include <climits>
 #include <cmath>
 #include <new>
 #include <optional>
@@ -407,12 +406,7 @@ class Rewriter {
 }  // namespace
 
 void rewrite_for_inference(DetachedModel& model) {
-  onnx::ModelProto proto;
-  if (model.skeleton().size() > INT_MAX || !proto.ParseFromString(model.skeleton())) {
-    throw ModelError({.what = "The model cannot be parsed.",
-                      .expected = "an ONNX model",
-                      .remedy = "Export the model again."});
-  }
+  onnx::ModelProto proto = parse_known(model.skeleton());
   Rewriter(proto, model).run();
   std::string bytes;
   if (!proto.SerializeToString(&bytes)) throw ModelError("The model cannot be written.");

@@ -2,11 +2,11 @@
 
 #include <onnx/onnx_pb.h>
 
-#include <climits>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "model/read/model_file.h"
 #include "model/read/quote.h"
 #include "steep/error.h"
 
@@ -71,13 +71,7 @@ void erase_if(List* list, F&& gone) {
 
 std::string strip_loss(std::span<const std::byte> model, const std::string& loss,
                        const std::string& label) {
-  onnx::ModelProto proto;
-  if (model.size() > INT_MAX ||
-      !proto.ParseFromArray(model.data(), static_cast<int>(model.size()))) {
-    throw ModelError({.what = "The model cannot be parsed.",
-                      .expected = "an ONNX model",
-                      .remedy = "Export the model again."});
-  }
+  onnx::ModelProto proto = parse_known({reinterpret_cast<const char*>(model.data()), model.size()});
   onnx::GraphProto& graph = *proto.mutable_graph();
   const Reader reader(graph);
   NameSet kept, gone;

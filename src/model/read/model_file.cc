@@ -43,7 +43,8 @@ std::string read_file(const std::filesystem::path& path, size_t max_bytes) {
                       .node = quote(path.string()),
                       .expected = fmt::format("at most {} bytes", max_bytes),
                       .received = fmt::format("{} bytes", size),
-                      .remedy = "If this size is intended, raise Limits::max_bytes."});
+                      .remedy = "If this size is intended, raise Limits::max_bytes "
+                                "(max_bytes= in Python, --max-bytes)."});
   }
   std::string bytes(size, '\0');
   for (size_t done = 0; done < size;) {
@@ -85,6 +86,17 @@ onnx::ModelProto parse_model(std::span<const std::byte> bytes, const Limits& lim
          .remedy = "Check that the whole file was copied, or export the model again."});
   }
   return std::move(*model);
+}
+
+onnx::ModelProto parse_known(std::string_view bytes) {
+  onnx::ModelProto model;
+  if (bytes.size() > static_cast<size_t>(INT_MAX) ||
+      !model.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    throw ModelError({.what = "The model cannot be parsed.",
+                      .expected = "an ONNX model",
+                      .remedy = "Export the model again."});
+  }
+  return model;
 }
 
 }  // namespace steep

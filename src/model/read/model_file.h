@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "steep/limits.h"
 
@@ -14,6 +15,9 @@ namespace steep {
 
 /// A model as it stands in its bytes, within the limits. Throws ModelError.
 onnx::ModelProto parse_model(std::span<const std::byte> bytes, const Limits& limits);
+/// The same of bytes that have passed parse_model() before, or that Steep wrote: without limits.
+/// Throws ModelError.
+onnx::ModelProto parse_known(std::string_view bytes);
 /// The bytes of a regular file. Throws IoError; ModelError for more than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, size_t max_bytes);
 
