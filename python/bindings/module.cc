@@ -1,4 +1,5 @@
 #include "bindings.h"
+#include "ops/metadata_keys.h"
 
 // One line a file.
 #define STEEP_BINDINGS(X) \
@@ -32,6 +33,10 @@ STEEP_MORE_BINDINGS(STEEP_DECLARE)
 NB_MODULE(_steep, m) {
   m.doc() = "Steep's engine. Use the package `steep`; this module is its compiled part.";
   m.attr("__version__") = STEEP_VERSION;  // steep/extension.py compares
+  // What captures write into the metadata of nodes (src/ops/metadata_keys.h).
+  m.attr("STOP_GRADIENT_KEY") = steep::kStopGradientKey;
+  m.attr("DIGITS_KEY") = steep::kDigitsKey;
+  m.attr("SAMPLE_VARIANCE_KEY") = steep::kSampleVarianceKey;
   // PyTorch keeps the graph of a loss that is still in use when the process ends, and with it
   // objects of ours; nanobind would tell the user of leaks.
   nanobind::set_leak_warnings(false);

@@ -11,14 +11,6 @@
 
 namespace steep {
 
-/// Metadata of an Identity (any value): gradients stop at it. Other runtimes read past it.
-inline constexpr char kStopGradientKey[] = "steep.stop_gradient";
-/// With an attribute's name behind it, as a node's metadata: the attribute in decimal, where
-/// float32, ONNX's type for it, has too few digits. float64 tensors want them.
-inline constexpr char kDigitsKey[] = "steep.digits.";
-/// Metadata of a BatchNormalization in training: kSampleVariance of ops/defs/batch_norm.h.
-inline constexpr char kSampleVarianceKey[] = "steep.sample_variance";
-
 /// Appends the dims; unknown ones stay empty.
 void to_proto(const Shape& shape, onnx::TensorShapeProto* proto);
 /// Without a shape where the rank is not known.

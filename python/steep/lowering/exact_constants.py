@@ -13,6 +13,7 @@ from typing import Any
 from onnx_ir.passes.common import InlinePass
 from onnxscript import ir
 
+from steep._steep import DIGITS_KEY
 from steep.patching.signals import deliver_signals
 from steep.patching.substitution import Substitution, substituted
 from steep.torch_internals.exporter import building
@@ -23,8 +24,7 @@ CREATE_CONSTANT = Substitution(
     "The exporter rounds Python numbers to float32; here their digits are kept.",
 )
 
-_KEY = "steep.digits."
-_CONSTANT = _KEY + "value"  # of a Constant
+_CONSTANT = DIGITS_KEY + "value"  # of a Constant
 _make_constant = building._get_or_create_constant
 
 
@@ -56,7 +56,7 @@ def keep_digits(model: ir.Model) -> None:
             node.replace_input_with(0, exact.outputs[0])
         for name, attribute in node.attributes.items():
             if attribute.type == ir.AttributeType.FLOAT and _is_rounded(attribute.value):
-                node.metadata_props[_KEY + name] = repr(attribute.value)
+                node.metadata_props[DIGITS_KEY + name] = repr(attribute.value)
 
 
 def _number(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 
+from steep._steep import STOP_GRADIENT_KEY
 from steep.onnx_graph.traverse import read_by
 
 _WITHOUT_GRADIENT = {
@@ -51,4 +52,4 @@ def _stops(node: onnx.NodeProto) -> bool:
     standard = node.domain in ("", "ai.onnx")
     if standard and node.op_type in _WITHOUT_GRADIENT:
         return True
-    return any(p.key == "steep.stop_gradient" for p in node.metadata_props)
+    return any(p.key == STOP_GRADIENT_KEY for p in node.metadata_props)

@@ -14,6 +14,7 @@
 #include "ops/build.h"
 #include "ops/defs/batch_norm.h"
 #include "ops/defs/loop.h"
+#include "ops/metadata_keys.h"
 #include "ops/offered.h"
 #include "ops/onnx_proto.h"
 #include "ops/steep_types.h"

@@ -9,6 +9,7 @@
 #include "model/read/attributes.h"
 #include "model/read/node_names.h"
 #include "model/read/quote.h"
+#include "ops/metadata_keys.h"
 #include "ops/onnx_proto.h"
 #include "steep/error.h"
 

@@ -17,8 +17,8 @@ import onnxscript
 import torch
 from onnxscript import ir, opset18
 
-from steep.lowering.ops.elementwise import fixed, ints, number
-from steep.lowering.ops.stop_gradient import stop_gradient
+from steep.lowering.ops.elementwise import ints, number
+from steep.lowering.ops.stop_gradient import fixed, stop_gradient
 from steep.torch_internals.dispatch import fake_impls
 from steep.torch_internals.exporter import SymbolicTensor
 from steep.torch_internals.operators import aten

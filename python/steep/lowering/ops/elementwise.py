@@ -23,6 +23,7 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 )
 
 from steep.lowering.ops.steep_nodes import with_gradient_of
+from steep.lowering.ops.stop_gradient import fixed
 from steep.patching.torch_versions import CLAMP_IS_FLAT_AT_BOUNDS, operators
 
 
@@ -36,13 +37,6 @@ def number(value: float, like: Any) -> Any:
 def ints(*values: int) -> Any:
     """Return a constant of one dimension, of int64."""
     return opset18.Constant(value_ints=list(values))
-
-
-def fixed(x: Any) -> Any:
-    """Return the values of a tensor, which no gradient reaches."""
-    y = opset18.Identity(x)
-    y.producer().metadata_props["steep.stop_gradient"] = ""
-    return y
 
 
 def _infinite(x: Any) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 from onnxscript import opset18
 from onnxscript.function_libs.torch_lib.ops.core import aten_pow_tensor_scalar
 
-from steep.lowering.ops.elementwise import fixed
 from steep.lowering.ops.steep_nodes import with_gradient_of
+from steep.lowering.ops.stop_gradient import fixed
 from steep.patching.torch_versions import operators
 
 

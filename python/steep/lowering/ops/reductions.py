@@ -7,8 +7,9 @@ from typing import Any
 
 from onnxscript import ir, opset18
 
-from steep.lowering.ops.elementwise import fixed, is_nan, log1p, number
+from steep.lowering.ops.elementwise import is_nan, log1p, number
 from steep.lowering.ops.steep_nodes import with_gradient_of
+from steep.lowering.ops.stop_gradient import fixed
 from steep.patching.torch_versions import operators
 
 

@@ -10,7 +10,8 @@ from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops import nn
 from onnxscript.function_libs.torch_lib.ops.core import aten_grid_sampler
 
-from steep.lowering.ops.elementwise import fixed, ints, number
+from steep.lowering.ops.elementwise import ints, number
+from steep.lowering.ops.stop_gradient import fixed
 from steep.patching.torch_versions import operators
 
 _FLOAT = ir.DataType.FLOAT

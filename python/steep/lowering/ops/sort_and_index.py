@@ -12,8 +12,9 @@ from onnxscript.function_libs.torch_lib.ops.core import (
     aten_topk,
 )
 
-from steep.lowering.ops.elementwise import fixed, ints, is_nan, logaddexp, number
+from steep.lowering.ops.elementwise import ints, is_nan, logaddexp, number
 from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
+from steep.lowering.ops.stop_gradient import fixed
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import aten
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from onnxscript import opset18
 
-_KEY = "steep.stop_gradient"
+from steep._steep import STOP_GRADIENT_KEY
+
 _OPERATORS = torch.library.Library("steep", "DEF")
 _OPERATORS.define("stop_gradient(Tensor x) -> Tensor")
 _OPERATORS.impl("stop_gradient", lambda x: x.detach().clone(), "CompositeExplicitAutograd")
@@ -23,12 +24,12 @@ def stop_gradient(input: torch.Tensor) -> torch.Tensor:
     return stopped
 
 
-def _translated(x: Any) -> Any:
-    """Say it in standard ONNX: an Identity with metadata."""
+def fixed(x: Any) -> Any:
+    """Return an ONNX value that no gradient reaches: an Identity with metadata, standard ONNX."""
     y = opset18.Identity(x)
-    y.producer().metadata_props[_KEY] = ""
+    y.producer().metadata_props[STOP_GRADIENT_KEY] = ""
     return y
 
 
-TRANSLATIONS: dict[Any, Any] = {torch.ops.steep.stop_gradient.default: _translated}
+TRANSLATIONS: dict[Any, Any] = {torch.ops.steep.stop_gradient.default: fixed}
 """For torch.onnx.export of what torch.export captured."""

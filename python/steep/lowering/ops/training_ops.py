@@ -14,12 +14,11 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 )
 from onnxscript.function_libs.torch_lib.ops.nn import aten_col2im
 
+from steep._steep import SAMPLE_VARIANCE_KEY
 from steep.lowering.ops.casts import cast
-from steep.lowering.ops.elementwise import fixed
 from steep.lowering.ops.steep_nodes import with_gradient_of
+from steep.lowering.ops.stop_gradient import fixed
 from steep.patching.torch_versions import operators
-
-_SAMPLE_VARIANCE = "steep.sample_variance"
 
 
 def _like(tensor: Any, value: float) -> Any:
@@ -53,7 +52,7 @@ def _batch_norm(  # noqa: PLR0917, as ATen has it
     y, mean, variance = opset18.BatchNormalization(
         input, weight, bias, running_mean, running_var, training_mode=1, **kept
     )
-    y.producer().metadata_props[_SAMPLE_VARIANCE] = ""
+    y.producer().metadata_props[SAMPLE_VARIANCE_KEY] = ""
     axes = [axis for axis in range(len(input.shape)) if axis != 1]
     of_batch = opset18.ReduceMean(input, opset18.Constant(value_ints=axes), keepdims=1)
     centred = opset18.Sub(input, of_batch)
