@@ -42,20 +42,23 @@ void enter_child() {
 
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, enter_child);
 
-/// How many of `wanted` threads the system lets live beside the caller's team of `proven`.
+/// How many of `wanted` threads the system lets live beside the caller's team of `proven`. Where it
+/// lets no more, an eighth of these is left to it: a thread that was joined still counts for a
+/// moment, and others start some too.
 int startable(int proven, int wanted) {
   std::vector<std::thread> started;
   std::latch all(1);
+  int left = 0;
   try {
     while (proven + static_cast<int>(started.size()) < wanted) {
       started.emplace_back([&all] { all.wait(); });
     }
   } catch (const std::system_error&) {
-    // As many as there are.
+    left = static_cast<int>(started.size() + 7) / 8;
   }
   all.count_down();
   for (std::thread& t : started) t.join();
-  return proven + static_cast<int>(started.size());
+  return proven + static_cast<int>(started.size()) - left;
 }
 
 /// Starts the team while there is memory for it; each thread with a heap of its own, if that is
