@@ -333,6 +333,52 @@ def _points(between: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
     return restated
 
 
+def _full(size: Any, fill_value: Any, **options: Any) -> torch.Tensor:
+    """``torch.full``, also of a number that changes from call to call, which comes as a tensor."""
+    if not isinstance(fill_value, torch.Tensor) or options.keys() - {"dtype", "device"}:
+        return torch.full(size, fill_value, **options)
+    kind = fill_value.dtype
+    kind = torch.get_default_dtype() if kind.is_floating_point else kind
+    filling = stop_gradient(fill_value.to(options.get("dtype") or kind))
+    return filling.expand(size).clone()
+
+
+def _full_like(input: torch.Tensor, fill_value: Any, **options: Any) -> torch.Tensor:
+    """``torch.full_like``, as ``_full``."""
+    if not isinstance(fill_value, torch.Tensor):
+        return torch.full_like(input, fill_value, **options)
+    return _full(input.shape, fill_value, **{"dtype": input.dtype} | options)
+
+
+def _new_full(self: torch.Tensor, size: Any, fill_value: Any, **options: Any) -> torch.Tensor:
+    """``Tensor.new_full``, as ``_full``."""
+    if not isinstance(fill_value, torch.Tensor):
+        return self.new_full(size, fill_value, **options)
+    return _full(size, fill_value, **{"dtype": self.dtype} | options)
+
+
+def _scaled(function: Callable[..., torch.Tensor], factor: str) -> Callable[..., torch.Tensor]:
+    """A sum whose second operand has a factor: one that changes from call to call is a tensor."""
+
+    def restated(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if not isinstance(kwargs.get(factor), torch.Tensor) or len(args) < 2:
+            return function(*args, **kwargs)
+        scale = kwargs.pop(factor)
+        input, scaled, *others = args
+        return function(input, scaled * scale, *others, **kwargs)
+
+    return restated
+
+
+def _leaky_relu(
+    input: torch.Tensor, negative_slope: Any = 0.01, inplace: bool = False
+) -> torch.Tensor:
+    """``F.leaky_relu``, also of a slope that changes from call to call, which is a tensor."""
+    if inplace or not isinstance(negative_slope, torch.Tensor):
+        return F.leaky_relu(input, negative_slope, inplace)
+    return torch.where(input > 0, input, input * negative_slope)
+
+
 def _gumbel_softmax(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.gumbel_softmax``, whose ``hard`` detaches within."""
     c = _given(F.gumbel_softmax, args, kwargs)
@@ -451,6 +497,20 @@ RESTATED: dict[Any, Callable[..., Any]] = {
     torch.as_strided: _as_strided,
     torch.linspace: _points(torch.linspace),
     torch.logspace: _points(torch.logspace),
+    torch.full: _full,
+    torch.full_like: _full_like,
+    torch.Tensor.new_full: _new_full,
+    **{
+        sum_of: _scaled(sum_of, factor)
+        for factor, names in (("alpha", ("add", "sub")), ("value", ("addcmul", "addcdiv")))
+        for name in names
+        for sum_of in (
+            getattr(torch, name),
+            getattr(torch.Tensor, name),
+            getattr(torch.Tensor, f"{name}_"),
+        )
+    },
+    F.leaky_relu: _leaky_relu,
     torch.cross: _cross,
     torch.Tensor.cross: _cross,
     torch.stack: _stack,

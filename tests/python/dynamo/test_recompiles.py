@@ -95,6 +95,17 @@ def tempered(m, y, step):
     return torch.log_softmax(y / max(0.5, 1 - step / 60), 0)
 
 
+def filled(m, y, step):
+    ones = torch.full_like(y, step / 9) * y.new_full((3,), step) * torch.full((3,), step * 0.5)
+    return y * ones + torch.full((3,), step) + torch.full((3,), step, dtype=torch.float64).float()
+
+
+def scaled(m, y, step):
+    total = torch.add(y, m.weight, alpha=step) - y.sub(m.weight, alpha=step * 0.1)
+    total = total.clone().add_(y, alpha=1 / step)
+    return torch.addcmul(total, y, y, value=step / 7) + total.addcdiv(y, y.abs() + 1, value=step)
+
+
 def large(m, y, step):
     return y * ((2**40 + step) % 1000) + (10**15 + step - 10**15)
 
@@ -128,6 +139,9 @@ STATE = {
     "tensor of it": (counted(lambda m, y, n: y * torch.tensor(n / 10.0)), 2),
     "clamp": (counted(lambda m, y, n: y.clamp(min=0.01 * n)), 2),
     "large": (counted(large), 2),
+    "filled with it": (counted(filled), 2),
+    "factor of a sum": (counted(scaled), 2),
+    "slope": (counted(lambda m, y, n: nn.functional.leaky_relu(y, n / 99)), 2),
     "temperature": (counted(tempered), 2),
     "warm-up": (counted(warmed), 3),
     "every fifth": (counted(alternating), 3),

@@ -230,7 +230,9 @@ OF_NUMBERS = {
     "masked_fill": lambda x, v: x.masked_fill(x > 0, v),
     "clamp": lambda x, v: x.clamp(-v, v),
     "powers": lambda x, v: x.abs() ** v + v**x,
-    "alpha": lambda x, v: torch.add(x, x, alpha=v),
+    "alpha": lambda x, v: torch.add(x, x, alpha=v) + x.clone().sub_(x[0], alpha=v),
+    "value": lambda x, v: torch.addcmul(x, x, x, value=v) + x.addcdiv(x, x + 1, value=v),
+    "slope": lambda x, v: F.leaky_relu(x - 0.5, v),
     "linspace": lambda x, v: torch.linspace(0, v, 4, dtype=x.dtype) * x,
     "remainder": lambda x, v: x % v + x // v,
 }
