@@ -7,6 +7,7 @@
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <latch>
 #include <system_error>
 #include <vector>
@@ -40,6 +41,15 @@ void enter_child() {
   if (caller.lost > 1) omp_set_num_threads(1);
 }
 
+/// Asks for this thread's thread-local data, of which a lack ends the process later: what a running
+/// process loads has them made when they are first read, those of exceptions when one is thrown.
+int ask_for_thread_local_data() {
+  volatile int read = caller.calls;
+  read = std::uncaught_exceptions();  // which is pure: a compiler drops it where nobody reads it
+  return read;
+}
+
+[[maybe_unused]] const int asked = ask_for_thread_local_data();
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, enter_child);
 
 /// How many of `wanted` threads the system lets live beside the caller's team of `proven`. Where it
@@ -68,6 +78,7 @@ void start_team(int threads) {
   {
     void* volatile block = std::malloc(64);
     std::free(block);
+    ask_for_thread_local_data();
   }
 }
 
