@@ -37,6 +37,7 @@ enum class Code : uint8_t {
   scale,
   // functions
   sqrt,
+  root,
   exp,
   log,
   erf,

@@ -346,7 +346,7 @@ class Builder {
       if (e == 1) return instruct(Code::copy, {in[0]}, dtype, y);
       if (e == 2) return instruct(Code::square, {in[0]}, dtype, y);
       if (e == 3) return instruct(Code::cube, {in[0]}, dtype, y);
-      if (e == 0.5) return instruct(Code::sqrt, {in[0]}, dtype, y);
+      if (e == 0.5) return instruct(Code::root, {in[0]}, dtype, y);
       if (e == -1) return instruct(Code::reciprocal, {in[0]}, dtype, y);
     }
     return instruct(Code::pow, {in[0], in[1]}, dtype, y);

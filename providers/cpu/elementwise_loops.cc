@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "providers/cpu/elementwise.h"
@@ -22,6 +23,13 @@ T sigmoid(T x) {
   return (x >= 0 ? T{1} : e) / (1 + e);
 }
 
+/// √x; of -∞ it is ∞, and of -0 it is 0: a power of 0.5.
+template <typename T>
+T root(T x) {
+  constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  return std::sqrt((x == -kInfinity ? kInfinity : x) + T{0});
+}
+
 /// x * tanh(softplus(x)), with e = exp(x): tanh(log(1 + e)) = e(e + 2) / (e(e + 2) + 2).
 template <typename T>
 T mish(T x) {
@@ -36,20 +44,18 @@ T cdf(T x) {
   return T{0.5} * std::erfc(x * T{-0.70710678118654752440});
 }
 
-/// The slope of x Φ(x). Past 40 it is its limit, which inf * 0 would miss.
+/// The slope of x Φ(x).
 template <typename T>
 T gelu_slope(T x) {
-  x = std::clamp(x, T{-40}, T{40});
   return cdf(x) + x * T{0.39894228040143267794} * std::exp(T{-0.5} * x * x);
 }
 
 /// The slope of x sigmoid(k (x + 0.044715 x³)).
 template <typename T>
 T gelu_tanh_slope(T x) {
-  x = std::clamp(x, T{-40}, T{40});
   constexpr T k{1.5957691216057307117}, cubic{0.044715};
   const T s = sigmoid(k * (x + cubic * x * x * x));
-  return s + x * s * (1 - s) * k * (1 + 3 * cubic * x * x);
+  return s + x * s * (1 - s) * k * (1 + 3 * cubic * (x * x));
 }
 
 /// The remainder with the divisor's sign.
@@ -82,6 +88,7 @@ inline T evaluate(T a, [[maybe_unused]] T b, [[maybe_unused]] T c,
   else if constexpr (k == cube) return a * a * a;
   else if constexpr (k == scale) return a * p0;
   else if constexpr (k == Code::sqrt) return std::sqrt(a);
+  else if constexpr (k == Code::root) return cpu::root(a);
   else if constexpr (k == Code::exp) return std::exp(a);
   else if constexpr (k == Code::log) return std::log(a);
   else if constexpr (k == Code::erf) return std::erf(a);

@@ -24,7 +24,7 @@ constexpr bool has_simd(Code k) {
   using enum Code;
   // clang-format off
   constexpr Code kKnown[] = {
-      add, sub, mul, div, min, max, neg, abs, square, cube, scale, sqrt, exp, log, erf, tanh, sign,
+      add, sub, mul, div, min, max, neg, abs, square, cube, scale, sqrt, root, exp, log, erf, tanh, sign,
       floor, ceil, round, reciprocal, sigmoid, relu, leaky_relu, prelu, elu, selu, celu, softplus,
       softsign, hard_sigmoid, hard_swish, thresholded_relu, mish, gelu, gelu_grad, gelu_tanh,
       gelu_tanh_grad, where, equal, greater, greater_equal, less, less_equal, logic_and, logic_or,
@@ -46,12 +46,20 @@ HWY_INLINE V max_nan(V a, V b) {
   return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(a)), a, b);
 }
 
+/// √x; of -∞ it is ∞, and of -0 it is 0: a power of 0.5.
+template <class D, class V>
+HWY_INLINE V root(D d, V x) {
+  const V infinity = hn::Set(d, std::numeric_limits<float>::infinity());
+  const V at_end = hn::IfThenElse(hn::Eq(x, hn::Neg(infinity)), infinity, x);
+  return hn::Sqrt(hn::Add(at_end, hn::Zero(d)));
+}
+
 template <class D, class V>
 HWY_INLINE V mish(D d, V x) {
   const V two = hn::Set(d, 2.0F);
   const V e = exp_bounded(d, hn::Min(x, hn::Set(d, 20.0F)));
   const V n = hn::Mul(e, hn::Add(e, two));
-  const V y = hn::Mul(hn::Max(x, hn::Set(d, -120.0F)), hn::Div(n, hn::Add(n, two)));
+  const V y = hn::Mul(x, hn::Div(n, hn::Add(n, two)));  // NaN at -∞
   return keep_nan(x, hn::IfThenElse(hn::Gt(x, two + hn::Set(d, 18.0F)), x, y));
 }
 
@@ -76,6 +84,7 @@ HWY_INLINE V evaluate(D d, V a, [[maybe_unused]] V b, [[maybe_unused]] V c, [[ma
   else if constexpr (k == cube) return hn::Mul(hn::Mul(a, a), a);
   else if constexpr (k == scale) return hn::Mul(a, p0);
   else if constexpr (k == Code::sqrt) return hn::Sqrt(a);
+  else if constexpr (k == Code::root) return HWY_NAMESPACE::root(d, a);
   else if constexpr (k == Code::exp) return exp_f32(d, a);
   else if constexpr (k == Code::log) return log_f32(d, a);
   else if constexpr (k == Code::erf) return erf_f32(d, a);

@@ -138,46 +138,45 @@ HWY_INLINE V normal_tail(D d, V x, V e) {
   return hn::Mul(hn::Set(d, 0.5F), erfc_positive(d, hn::Mul(x, hn::Set(d, 0.70710678F)), e));
 }
 
-/// x Φ(x), accurate in the left tail as well.
+/// x Φ(x), accurate in the left tail as well. At -∞ it is -∞ · 0: NaN, as ONNX's formula has it.
 template <class D, class V>
 HWY_INLINE V gelu_f32(D d, V x) {
   const V magnitude = hn::Min(hn::Abs(x), hn::Set(d, 15.0F));
   const V tail = normal_tail(d, magnitude, exp_minus_square(d, magnitude, 0.5F));
   const V share = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(hn::Set(d, 1.0F), tail));
-  // The limit at minus infinity is 0, not inf * 0.
-  return keep_nan(x, hn::Mul(hn::Max(x, hn::Set(d, -100.0F)), share));
+  return keep_nan(x, hn::Mul(x, share));
 }
 
-/// Φ(x) + x φ(x), to 1e-6.
+/// Φ(x) + x φ(x), to 1e-6. At both infinities it is NaN, by ∞ · 0.
 template <class D, class V>
 HWY_INLINE V gelu_slope_f32(D d, V x) {
   const V magnitude = hn::Min(hn::Abs(x), hn::Set(d, 15.0F));
   const V e = exp_minus_square(d, magnitude, 0.5F);
   const V density = hn::Mul(e, hn::Set(d, 0.39894228F));
-  const V left = hn::NegMulAdd(magnitude, density, normal_tail(d, magnitude, e));
+  const V left = hn::NegMulAdd(hn::Abs(x), density, normal_tail(d, magnitude, e));
   return keep_nan(x, hn::IfThenElse(hn::Lt(x, hn::Zero(d)), left, hn::Sub(hn::Set(d, 1.0F), left)));
 }
 
-/// The tanh approximation of x Φ(x): x sigmoid(k (x + c x³)).
+/// The tanh approximation of x Φ(x): x sigmoid(k (x + c x³)). NaN at -∞, as above.
 template <class D, class V>
 HWY_INLINE V gelu_tanh_f32(D d, V x) {
   const V cubic = hn::MulAdd(hn::Mul(hn::Mul(x, x), x), hn::Set(d, 0.044715F), x);
   const V share = sigmoid_f32(d, hn::Mul(cubic, hn::Set(d, 1.5957691F)));
-  return keep_nan(x, hn::Mul(hn::Max(x, hn::Set(d, -100.0F)), share));
+  return keep_nan(x, hn::Mul(x, share));
 }
 
-/// Its slope, s + x s (1 - s) k (1 + 3 c x²) with s = sigmoid(…), to 1e-6.
+/// Its slope, s + x s (1 - s) k (1 + 3 c x²) with s = sigmoid(…), to 1e-6. NaN, by 0 · ∞, where the
+/// square is infinite.
 template <class D, class V>
 HWY_INLINE V gelu_tanh_slope_f32(D d, V x) {
   const V one = hn::Set(d, 1.0F);
-  const V near = hn::Min(hn::Max(x, hn::Set(d, -40.0F)), hn::Set(d, 40.0F));
-  const V line = hn::Mul(near, hn::Set(d, 1.5957691F));
-  const V square = hn::Mul(hn::Mul(near, near), hn::Set(d, 0.044715F));
+  const V line = hn::Mul(x, hn::Set(d, 1.5957691F));
+  const V square = hn::Mul(hn::Mul(x, x), hn::Set(d, 0.044715F));
   const V e = exp_bounded(d, hn::Neg(hn::Abs(hn::MulAdd(line, square, line))));
   const V far = hn::Div(one, hn::Add(one, e)), tail = hn::Mul(e, far);
   const V s = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, far);
-  const V inner = hn::MulAdd(hn::Mul(line, square), hn::Set(d, 3.0F), line);
-  return keep_nan(x, hn::MulAdd(hn::Mul(tail, far), inner, s));
+  const V inner = hn::MulAdd(square, hn::Set(d, 3.0F), one);
+  return keep_nan(x, hn::MulAdd(hn::Mul(hn::Mul(tail, far), line), inner, s));
 }
 
 template <class D, class V>

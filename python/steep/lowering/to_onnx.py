@@ -50,6 +50,7 @@ from steep.lowering.ops import (
     powers,
     reductions,
     resize,
+    slopes,
     sort_and_index,
 )
 from steep.lowering.ops.attention import ATTENTION
@@ -211,6 +212,7 @@ def _common_registry() -> ONNXRegistry:
         ATTENTION,
         casts.AS_IN_TORCH,
         powers.AS_IN_TORCH,
+        slopes.AS_IN_TORCH,
         elementwise.AS_IN_TORCH,
         linear_algebra.AS_IN_TORCH,
         reductions.AS_IN_TORCH,

@@ -1,4 +1,6 @@
 // y = xᵉ, of x's type. Where 0⁰ makes a formula undefined the gradient is 0, as in PyTorch.
+#include <limits>
+
 #include "ops/build.h"
 
 namespace steep {
@@ -19,10 +21,12 @@ Grads pow_vjp(Node n, const Grads& dy) {
     return {dy[0] * (*e * power(x, *e - 1))};
   }
   Value e = cast_like(n.input(1), x);
-  // 0 times what a power of -1 gives at 0, or of what is no number. Elsewhere the product is 0 by
-  // itself, and its slope in e is not.
-  Value undefined = apply("Not", {greater(apply("Abs", {x}), 0)});
-  Value slope = where(apply("And", {equal(e, 0), undefined}), 0, e * apply("Pow", {x, e - 1.0}));
+  // 0 times what a power of -1 gives at 0, beside it, or of what is no number. Elsewhere the
+  // product is 0 by itself, and its slope in e is not.
+  Value rest = apply("Pow", {x, e - 1.0});
+  Value undefined =
+      apply("Not", {less(apply("Abs", {rest}), std::numeric_limits<double>::infinity())});
+  Value slope = where(apply("And", {equal(e, 0), undefined}), 0, e * rest);
   if (!is_float(n.input(1).dtype())) return {dy[0] * slope};
   Value flat = apply("And", {equal(x, 0), apply("GreaterOrEqual", {e, zeros_like(e)})});
   return {dy[0] * slope, cast_like(dy[0] * where(flat, 0, y * log(x)), n.input(1))};

@@ -5,12 +5,14 @@ namespace steep {
 namespace {
 
 Grads selu_vjp(Node n, const Grads& dy) {
-  Value x = n.input(0), y = n.output(0);
+  Value x = n.input(0);
   const double alpha = real_of(n, "alpha");
   const double gamma = real_of(n, "gamma");
-  // At 0 the slope has none of its own, and at NaN it is gamma, as in PyTorch.
-  return {where(less_or_equal(x, 0), dy[0] * where(equal(x, 0), alpha * gamma, y + alpha * gamma),
-                dy[0] * gamma)};
+  // Of x, as that of Elu. At 0 the slope has none of its own, and at NaN it is gamma, as in
+  // PyTorch.
+  Value slope = alpha * gamma * exp(where(less(x, 0), x, 0));
+  return {
+      where(less_or_equal(x, 0), dy[0] * where(equal(x, 0), alpha * gamma, slope), dy[0] * gamma)};
 }
 
 }  // namespace

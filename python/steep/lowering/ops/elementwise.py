@@ -17,12 +17,11 @@ from onnxscript.function_libs.torch_lib.ops.core import (
     aten_floor_divide,
     aten_isclose,
     aten_isfinite,
-    aten_isinf,
     aten_linspace,
     aten_trunc,
 )
 
-from steep.lowering.ops.steep_nodes import with_gradient_of
+from steep.lowering.ops.steep_nodes import with_gradient_of, with_slopes
 from steep.lowering.ops.stop_gradient import fixed
 from steep.patching.torch_versions import CLAMP_IS_FLAT_AT_BOUNDS, operators
 
@@ -239,18 +238,12 @@ def _expm1(self: Any) -> Any:
     )
 
 
-def _sinc(self: Any) -> Any:
-    """sin(πx) / (πx); 1 at 0, with slope 0."""
-    zero = opset18.Equal(self, number(0, self))
-    angle = opset18.Mul(opset18.Where(zero, number(1, self), self), number(math.pi, self))
-    return opset18.Where(zero, number(1, self), opset18.Div(opset18.Sin(angle), angle))
-
-
 def _atan2(self: Any, other: Any) -> Any:
-    """Return the angle of (x, y) = (other, self); 0 at the origin, with slopes 0.
+    """Return the angle of (x, y) = (other, self); 0 at the origin.
 
-    The quotient is the one that is no larger than 1: -x / y beside the axis of y. Of two that are
-    infinite, the signs count.
+    Slopes are those of PyTorch's formula, also where squares are 0 or infinite. The quotient is the
+    one that is no larger than 1: -x / y beside the axis of y. Of two that are infinite, the signs
+    count.
     """
     diagonal = opset18.And(_infinite(self), _infinite(other))
     y, x = (opset18.Where(diagonal, opset18.Sign(v), v) for v in (self, other))
@@ -266,19 +259,33 @@ def _atan2(self: Any, other: Any) -> Any:
     turn = opset18.Where(behind, opset18.Add(half, half), zero)
     over = opset18.Where(flat, opset18.Where(origin, zero, y), opset18.Neg(x))
     under = opset18.Where(flat, opset18.Where(origin, one, x), y)
-    return opset18.Add(opset18.Where(flat, turn, half), opset18.Atan(opset18.Div(over, under)))
+    angle = opset18.Add(opset18.Where(flat, turn, half), opset18.Atan(opset18.Div(over, under)))
+    square = opset18.Add(opset18.Mul(self, self), opset18.Mul(other, other))
+    none = opset18.Equal(square, zero)
+    share = opset18.Where(none, zero, opset18.Reciprocal(opset18.Where(none, one, square)))
+    return with_slopes(
+        fixed(angle),
+        (self, opset18.Mul(other, share)),
+        (other, opset18.Mul(opset18.Neg(self), share)),
+    )
 
 
 def _hypot(self: Any, other: Any) -> Any:
-    """√(x² + y²), without overflow; no slopes at the origin. Infinite beside NaN too."""
+    """√(x² + y²), without overflow; infinite beside NaN too.
+
+    Slopes are quotients by it: none at the origin, none of what is infinite.
+    """
     infinite = opset18.Or(_infinite(self), _infinite(other))
-    largest = fixed(opset18.Max(opset18.Abs(self), opset18.Abs(other)))
+    largest = opset18.Max(opset18.Abs(self), opset18.Abs(other))
     none = opset18.Or(opset18.Equal(largest, number(0, self)), infinite)
     scale = opset18.Where(none, number(1, self), largest)
     x, y = opset18.Div(self, scale), opset18.Div(other, scale)
     square = opset18.Add(opset18.Mul(x, x), opset18.Mul(y, y))
     length = opset18.Mul(scale, opset18.Sqrt(square))
-    return opset18.Where(infinite, number(math.inf, self), length)
+    length = fixed(opset18.Where(infinite, number(math.inf, self), length))
+    return with_slopes(
+        length, (self, opset18.Div(self, length)), (other, opset18.Div(other, length))
+    )
 
 
 def _item(self: Any) -> Any:
@@ -324,21 +331,6 @@ def _root_where(where: Any, x: Any) -> Any:
     return opset18.Sqrt(opset18.Where(where, positive, one))
 
 
-def _entr(self: Any) -> Any:
-    """-x ln x; 0 with an infinite slope at 0, -∞ without a slope below."""
-    zero, one = number(0, self), number(1, self)
-    at_zero, below = opset18.Equal(self, zero), opset18.Less(self, zero)
-    at_end = opset18.Equal(self, number(math.inf, self))
-    x = opset18.Where(opset18.Or(opset18.Or(at_zero, below), at_end), one, self)
-    y = opset18.Neg(opset18.Mul(x, opset18.Log(x)))
-    end = opset18.Mul(opset18.Where(at_end, self, one), number(-math.inf, self))
-    y = opset18.Where(at_end, end, y)
-    y = opset18.Where(at_zero, _root_where(at_zero, self), y)
-    x = opset18.Where(below, self, number(-1, self))
-    nothing = opset18.Where(_infinite(x), opset18.Reciprocal(x), opset18.Mul(x, zero))  # -0
-    return opset18.Where(below, opset18.Log(nothing), y)
-
-
 def _logit(self: Any, eps: float | None = None) -> Any:
     """ln(x / (1 - x)); where it is none, neither is the slope, which is infinite at 0 and 1."""
     one = number(1, self)
@@ -380,6 +372,14 @@ def _asked(word: Any, of_integers: Any) -> Any:
         return word(self) if of_floats else of_integers(self)
 
     return asked
+
+
+def _is(value: float) -> Any:
+    """Return the question whether numbers equal ``value``, in the tensor's own type.
+
+    The exporter's words cast float64 to float32 first, of which 1e39 is infinite.
+    """
+    return lambda self: opset18.Equal(self, number(value, self))
 
 
 def _whole(word: Any) -> Any:
@@ -432,8 +432,11 @@ def _heaviside(self: Any, values: Any) -> Any:
 
 
 def logaddexp(self: Any, other: Any) -> Any:
-    """ln(eˣ + eʸ), by the difference to the larger one; that one where it is infinite."""
-    larger = fixed(opset18.Max(self, other))
+    """ln(eˣ + eʸ), by the difference to the larger one; that one where it is infinite.
+
+    Slopes are 1 / (1 + e^(y - x)): none where both are infinite.
+    """
+    larger, one = opset18.Max(self, other), number(1, self)
     infinite, zero = _infinite(larger), number(0, self)
     parts = [
         opset18.Exp(
@@ -443,12 +446,15 @@ def logaddexp(self: Any, other: Any) -> Any:
     ]
     sum_ = opset18.Add(larger, opset18.Log(opset18.Add(*parts)))
     at_end = opset18.Where(opset18.GreaterOrEqual(self, other), self, other)
-    return opset18.Where(infinite, at_end, sum_)
 
+    def share(x: Any, y: Any) -> Any:
+        return opset18.Reciprocal(opset18.Add(one, opset18.Exp(opset18.Sub(y, x))))
 
-def _logaddexp2(self: Any, other: Any) -> Any:
-    base = number(math.log(2), self)
-    return opset18.Div(logaddexp(opset18.Mul(self, base), opset18.Mul(other, base)), base)
+    return with_slopes(
+        fixed(opset18.Where(infinite, at_end, sum_)),
+        (self, share(self, other)),
+        (other, share(other, self)),
+    )
 
 
 def _tensors(self: Any, other: Any) -> tuple[Any, Any, Any]:
@@ -549,15 +555,14 @@ AS_IN_TORCH: dict[Any, Any] = operators(
         "aten.round.default": _whole(opset18.Round),
         "aten.trunc.default": _whole(aten_trunc),
         "aten.isnan.default": _asked(opset18.IsNaN, is_nan),
-        "aten.isinf.default": _asked(aten_isinf, is_nan),
+        "aten.isinf.default": _asked(opset18.IsInf, is_nan),
+        "aten.isposinf.default": _asked(_is(math.inf), is_nan),
+        "aten.isneginf.default": _asked(_is(-math.inf), is_nan),
         "aten.isfinite.default": _asked(aten_isfinite, lambda self: opset18.Equal(self, self)),
-        "aten.sinc.default": _sinc,
-        "aten.special_sinc.default": _sinc,
         "aten.atan2.default": _atan2,
         "aten.hypot.default": _hypot,
         "aten.linspace.default": _linspace,
         "aten.logaddexp.default": logaddexp,
-        "aten.logaddexp2.default": _logaddexp2,
         "aten.div.Tensor_mode": _divide,
         "aten.div.Scalar_mode": _divide,
         "aten.floor_divide.default": _floor_divide,
@@ -574,7 +579,6 @@ AS_IN_TORCH: dict[Any, Any] = operators(
         "aten.special_xlog1py.default": _xlog1py,
         "aten.special_xlog1py.self_scalar": _xlog1py,
         "aten.special_xlog1py.other_scalar": _xlog1py,
-        "aten.special_entr.default": _entr,
         "aten.hardshrink.default": _hardshrink,
         "aten.softshrink.default": _softshrink,
         "aten._local_scalar_dense.default": _item,

@@ -33,6 +33,7 @@ _IN_STEPS = {
         aten.logsumexp,
         aten.logaddexp,
         aten.logaddexp2,
+        aten.logcumsumexp,
         aten.scatter_reduce,
         aten.index_reduce,
         aten.segment_reduce,
@@ -48,7 +49,7 @@ _IN_STEPS = {
     *(aten.elu, aten.celu, aten.selu, aten.softplus, aten.mish, aten.silu, aten.glu),
     *(aten.gelu, aten.log_sigmoid, aten.expm1),
     *(aten.log1p, aten.sinc, aten.hypot, aten.atan2, aten.deg2rad),
-    *(aten.special_expm1, aten.special_log1p, aten.special_sinc),
+    *(aten.special_entr, aten.special_expm1, aten.special_log1p, aten.special_sinc),
 }
 
 
@@ -62,6 +63,7 @@ def compute_in_float32(traced: torch.fx.GraphModule) -> None:
             for node in list(module.graph.nodes):
                 if _loses(node):
                     _round_numbers(node)
+                    _keep_powers(node)
                     _widen(module.graph, node)
             module.recompile()
 
@@ -103,6 +105,18 @@ def _round_numbers(node: torch.fx.Node) -> None:
 
     node.args = tuple(map(rounded, node.args))
     node.kwargs = {name: rounded(x) for name, x in node.kwargs.items()}
+
+
+def _keep_powers(node: torch.fx.Node) -> None:
+    """Make the exponent of a float16 power a tensor: PyTorch has no roots there, as of others."""
+    if node.target is not aten.pow.Tensor_Scalar or _tensors(node)[0].dtype != torch.float16:
+        return
+    if node.args[1] in (0.5, -0.5, 1.5):
+        with node.graph.inserting_before(node):
+            options = {"dtype": torch.float32}
+            exponent = node.graph.call_function(aten.full.default, ([], node.args[1]), options)
+        exponent.meta = {**node.meta, "val": torch.full([], node.args[1])}
+        node.target, node.args = aten.pow.Tensor_Tensor, (node.args[0], exponent)
 
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:

@@ -7,18 +7,24 @@ from typing import Any
 from onnxscript import opset18
 from onnxscript.function_libs.torch_lib.ops.core import aten_pow_tensor_scalar
 
-from steep.lowering.ops.steep_nodes import with_gradient_of
+from steep.lowering.ops.elementwise import number
+from steep.lowering.ops.steep_nodes import with_gradient_of, with_slopes
 from steep.lowering.ops.stop_gradient import fixed
 from steep.patching.torch_versions import operators
 
 
 def _power(self: Any, exponent: Any) -> Any:
-    """A power by a number: of ±0.5 it is a root, of which -∞ has none and -0 has one."""
+    """A power by a number: of ±0.5 it is a root, of which -∞ has none and -0 has one.
+
+    So it is in the slope of a power of 1.5.
+    """
     if exponent == 0.5 and self.dtype is not None and self.dtype.is_floating_point():
         return opset18.Sqrt(self)
     power = aten_pow_tensor_scalar(self, exponent)
     if exponent == -0.5 and self.dtype is not None and self.dtype.is_floating_point():
         return with_gradient_of(fixed(opset18.Reciprocal(opset18.Sqrt(self))), power)
+    if exponent == 1.5 and self.dtype is not None and self.dtype.is_floating_point():
+        return with_slopes(fixed(power), (self, opset18.Mul(number(1.5, self), opset18.Sqrt(self))))
     return power
 
 

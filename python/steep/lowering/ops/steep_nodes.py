@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import onnxscript
-from onnxscript import ir
+from onnxscript import ir, opset18
 
 from steep.torch_internals.exporter import SymbolicTensor
 
@@ -24,3 +24,16 @@ def with_gradient_of(value: Any, source: Any) -> Any:
     """Return ``value``, fixed, whose gradient is that of ``source``: one of its shape."""
     (gradient,) = own_node("GradientOf", [value])
     return own_node("WithGradient", [value, source, gradient, gradient], outputs=1)[0]
+
+
+def with_slopes(value: Any, *parts: tuple[Any, Any]) -> Any:
+    """Return ``value``, fixed, whose gradients are those of tensors times their slopes.
+
+    ``parts``: (tensor, slope), each broadcast to the shape of ``value``. Second derivatives are
+    those of the slopes.
+    """
+    (gradient,) = own_node("GradientOf", [value])
+    shape = opset18.Shape(value)
+    tensors = [opset18.Expand(x, shape) for x, _ in parts]
+    changes = [opset18.Mul(gradient, slope) for _, slope in parts]
+    return own_node("WithGradient", [value, *tensors, *changes, gradient], outputs=1)[0]

@@ -49,6 +49,23 @@ OF_ONE = {
     "logsigmoid": F.logsigmoid,
     "softsign": F.softsign,
     "silu": F.silu,
+    # at ∞ some of PyTorch's vectors give NaN, and others do not
+    "gelu": lambda x: F.gelu(x.clamp(max=9)),
+    "gelu, tanh": lambda x: F.gelu(x.clamp(max=9), approximate="tanh"),
+    "mish": F.mish,
+    "sinc": torch.sinc,
+    "erf": torch.erf,
+    "expm1": torch.expm1,
+    "powers": lambda x: [x**1.5, x**2.5, x**-1.5, x**0, x**-1, x**3],
+    "powers by tensors": lambda x: [
+        torch.pow(x, torch.full_like(x, e)) for e in (0.5, -0.5, 0, 1, 1.5, 2)
+    ],
+    "nan_to_num": torch.nan_to_num,
+    "nan_to_num, others": lambda x: torch.nan_to_num(x, 3, 4, -5),
+    "asked": lambda x: [
+        torch.where(a, x, 7)
+        for a in (x.isinf(), x.isposinf(), x.isneginf(), x.isfinite(), x.isnan())
+    ],
     "roots": lambda x: [x**0.5, x**-0.5, x.pow(-0.5), torch.pow(x, 0.5)],
     "abs": torch.abs,
     "logit": torch.logit,
@@ -80,6 +97,10 @@ OF_TWO = {
     "smooth_l1, beta": lambda x, y: F.smooth_l1_loss(x, y, beta=0.5, reduction="sum"),
     "huber": lambda x, y: F.huber_loss(x, y, reduction="none"),
     "huber, delta": lambda x, y: F.huber_loss(x, y, delta=2.0, reduction="sum"),
+    "atan2": torch.atan2,
+    "hypot": torch.hypot,
+    "logaddexp": torch.logaddexp,
+    "logaddexp2": torch.logaddexp2,
     "xlogy": torch.xlogy,
     "xlog1py": lambda x, y: torch.special.xlog1py(x.clamp(-3, 3), y),
 }
