@@ -148,8 +148,7 @@ std::unique_ptr<Kernel> make_slog_det(const NodeSpec& node, std::string* why_not
         for (int64_t i = 0; i < n; ++i) {
           const auto pivot = static_cast<double>(lu[i * n + i]);
           if ((pivot < 0) != (pivots[i] != i)) sign = -sign;
-          if (pivot == 0) sign = 0;
-          if (std::isnan(pivot)) sign = NAN;
+          if (pivot == 0 || std::isnan(pivot)) sign = 0;  // a sign of NaN is 0, as in PyTorch
           sum += std::log(std::abs(pivot));
         }
         if (args.out[0] != nullptr) args.output<T>(0)[at] = static_cast<T>(sign);

@@ -80,8 +80,9 @@ std::vector<Type> lu_slog_det_infer(Node n) {
 Grads lu_slog_det_vjp(Node n, const Grads& dy) {
   if (!dy[1]) return {};
   const Value a = n.input(0);
-  const Value inverse = solve_with(a, n.input(1), n.input(2), identity_for(a), true);
-  return {unsqueeze(dy[1], {-2, -1}) * inverse};
+  // Solved for the matrix as it is: of singular ones, which slopes are infinite follows from it.
+  const Value inverse = solve_with(a, n.input(1), n.input(2), identity_for(a), false);
+  return {unsqueeze(dy[1], {-2, -1}) * swap_last(inverse)};
 }
 
 // --- what captures say ---------------------------------------------------------------------------

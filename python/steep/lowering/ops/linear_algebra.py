@@ -7,8 +7,8 @@ from typing import Any
 
 from onnxscript import ir, opset18
 
-from steep.lowering.ops.elementwise import number
-from steep.lowering.ops.steep_nodes import own_node
+from steep.lowering.ops.elementwise import fixed, number
+from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
 from steep.patching.torch_versions import operators
 
 
@@ -117,9 +117,32 @@ def _inverse_ex(A: Any, check_errors: bool = False) -> tuple[Any, Any]:
 
 
 def _slogdet(A: Any) -> tuple[Any, Any]:
-    """Return the signs of determinants, and the logarithms of their magnitudes."""
-    sign, logarithm = own_node("SlogDet", [A], 2)
+    """Return the signs of determinants, and the logarithms of their magnitudes.
+
+    PyTorch decomposes the transposes, as LAPACK reads rows as columns: of singular matrices the
+    infinite slopes follow from the order.
+    """
+    sign, logarithm = own_node("SlogDet", [_turned(A)], 2)
     return sign, logarithm
+
+
+def _det(A: Any) -> Any:
+    """Return determinants; their slopes are the determinant times the transposed inverse.
+
+    They are 0 where a pivot is 0, as in PyTorch's backward, though the cofactors need not be, and
+    none where the determinant is not finite. Of one number it is 1.
+    """
+    if A.shape[-1] == 1:
+        return opset18.Det(A)
+    transposed = _turned(A)
+    info = own_node("LU", [transposed], 3, check=False)[2]
+    info.dtype = ir.DataType.INT32
+    zero, none = number(0.0, A), number(math.nan, A)
+    singular = opset18.Not(opset18.Equal(info, number(0, info)))
+    det = opset18.Where(singular, zero, fixed(opset18.Det(transposed)))
+    finite = opset18.Less(opset18.Abs(det), number(math.inf, A))
+    scale = opset18.Where(singular, zero, opset18.Where(finite, number(1.0, A), none))
+    return with_gradient_of(fixed(det), opset18.Mul(opset18.Det(A), fixed(scale)))
 
 
 def _logdet(self: Any) -> Any:
@@ -135,7 +158,10 @@ AS_IN_TORCH: dict[Any, Any] = operators(
         "aten.cholesky_solve.default": _cholesky_solve,
         "aten.linalg_cholesky.default": _cholesky,
         "aten.linalg_cholesky_ex.default": _cholesky_ex,
+        "aten.det.default": _det,
         "aten.inverse.default": _inverse,
+        "aten.linalg_det.default": _det,
+        "aten._linalg_det.default": lambda A: (_det(A), A, A),
         "aten.linalg_inv.default": _inverse,
         "aten.linalg_inv_ex.default": _inverse_ex,
         "aten.linalg_slogdet.default": _slogdet,

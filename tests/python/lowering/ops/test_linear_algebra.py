@@ -149,3 +149,46 @@ def test_a_matrix_that_is_singular(function):
     for kind in (DataError, LA.LinAlgError):
         with pytest.raises(kind, match="pivot 1 of the matrix is zero"):
             net(torch.zeros(SIZE, SIZE, dtype=torch.float64))
+
+
+SINGULAR = {
+    "of one": [[0]],
+    "zeros": [[0, 0], [0, 0]],
+    "rank 1": [[1, 2], [2, 4]],
+    "a row of zeros": [[0, 0], [1, 2]],
+    "a column of zeros": [[0, 1], [0, 2]],
+    "a zero on the diagonal": [[1, 0, 0], [0, 0, 0], [0, 0, 2]],
+    "rank 2": [[1, 2, 3], [4, 5, 6], [7, 8, 9]],
+    "none is a number": [[torch.nan, 1], [1, 2]],
+    "regular": [[4, 1], [1, 3]],
+}
+
+
+class OfEach(nn.Module):
+    """A function of each of several matrices: one capture for all."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *matrices):
+        return [self.function(a) for a in matrices]
+
+
+def slopes(module, matrices):
+    """Return results, and the gradients of matrices."""
+    given = [a.clone().requires_grad_() for a in matrices]
+    results = [y for ys in module(*given) for y in (ys if isinstance(ys, tuple) else (ys,))]
+    sum((y * 2.5).sum() for y in results if y.requires_grad).backward()
+    return results, [a.grad for a in given]
+
+
+@pytest.mark.parametrize("function", [torch.det, torch.logdet, torch.slogdet])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_slopes_at_singular_matrices_are_pytorchs(function, dtype):
+    matrices = [torch.tensor(rows, dtype=dtype) for rows in SINGULAR.values()]
+    right = slopes(OfEach(function), matrices)
+    found = slopes(ORTModule(OfEach(function), fallback=None), matrices)
+    torch.testing.assert_close(found[0], right[0], equal_nan=True)
+    for name, a, b in zip(SINGULAR, found[1], right[1], strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}")
