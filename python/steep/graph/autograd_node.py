@@ -26,7 +26,7 @@ from steep._steep import (
 )
 from steep.errors import DataError, ModelError
 from steep.lowering.ops.index_bounds import errors_of_pytorch
-from steep.onnx_graph.gradient_reach import reached, results_of_results
+from steep.onnx_graph.gradient_reach import last_results_first, reached, results_of_results
 from steep.session.training import announce_precision
 from steep.torch_internals.autograd import graph_is_kept
 from steep.torch_internals.dispatch import TorchDispatchModeKey, dispatch_mode
@@ -132,23 +132,27 @@ class Call:
         self.is_differentiated_again = False  # create_graph=True: runs keep copies of their inputs
         self.last = threading.local()  # of each thread's last run: the seed
         self.constant_results = [not d for d in self.program.differentiable]
-        self.later_results = self._results_of_results()
+        self.later_results, self.hook_order = self._order_of_results()
         self.gradients = bool(wanted_inputs) and not all(self.constant_results)
         if self.gradients:  # a loop follows that allocates the same arrays at every step
             keep_freed_memory()
             return_freed_memory()  # of the capture
 
-    def _results_of_results(self) -> dict[int, list[int]]:
-        """Return, by result that has a history, which others with one are computed from it."""
+    def _order_of_results(self) -> tuple[dict[int, list[int]], list[int]]:
+        """Return, by result that has a history, which others with one are computed from it.
+
+        And the results whose hooks have an order, in that order: none where there is one alone.
+        """
         if self.constant_results.count(False) < 2:
-            return {}
-        found = results_of_results(onnx.load_from_string(self.model).graph)
+            return {}, []
+        graph = onnx.load_from_string(self.model).graph
         constant = self.constant_results
-        return {
+        later_results = {
             i: some
-            for i, later in found.items()
+            for i, later in results_of_results(graph).items()
             if not constant[i] and (some := [j for j in later if not constant[j]])
         }
+        return later_results, [i for i in last_results_first(graph) if not constant[i]]
 
     def run(
         self, tensors: list[torch.Tensor], gradients: bool
@@ -300,15 +304,31 @@ def differentiable(
 ) -> list[torch.Tensor]:
     """Return the results of a call that is a node of autograd, which sees hooks on them."""
     results = list(Autograd.apply(call, tensors, *wanted))
-    for i in call.later_results:
+    for i in call.hook_order:
         result = results[i]
         if (node := result.grad_fn) is not None:
             # as Tensor.register_hook makes it: it outlives the tensor
-            result._backward_hooks = collections.OrderedDict()
+            result._backward_hooks = _Hooks()
             node._register_hook_dict(result)
-            watched = node.__dict__.setdefault("watched", {})
-            watched[i] = weakref.ref(result), result._backward_hooks
+            if i in call.later_results:
+                watched = node.__dict__.setdefault("watched", {})
+                watched[i] = weakref.ref(result), result._backward_hooks
     return results
+
+
+class _Hooks(collections.OrderedDict[int, Callable[[torch.Tensor], torch.Tensor | None]]):
+    """Hooks on a result, which are called where it has a gradient.
+
+    Where other results of the node have one alone, PyTorch calls them with None; the node of a
+    result by itself, as eager PyTorch has it, would not run. PyTorch's own hook of several tensors
+    counts the results of a node, and is called for each.
+    """
+
+    def __setitem__(self, key: int, hook: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
+        if getattr(hook, "__module__", "") != torch.autograd.graph.__name__:
+            super().__setitem__(key, lambda g: None if g is None else hook(g))
+        else:
+            super().__setitem__(key, hook)
 
 
 def _refuse_late_hooks(ctx: Any, gradients: Gradients) -> None:

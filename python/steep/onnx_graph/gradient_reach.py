@@ -48,6 +48,17 @@ def results_of_results(graph: onnx.GraphProto) -> dict[int, list[int]]:
     return later
 
 
+def last_results_first(graph: onnx.GraphProto) -> list[int]:
+    """Return the results in the order of PyTorch's backward: what is computed last comes first."""
+    places: dict[str, int] = {}
+    for place, node in enumerate(graph.node):
+        copied = node.op_type == "Identity" and node.input[0] in places
+        at = places[node.input[0]] if copied else place
+        places.update(dict.fromkeys(node.output, at))
+    names = [output.name for output in graph.output]
+    return sorted(range(len(names)), key=lambda i: (-places.get(names[i], -1), -i))
+
+
 def _stops(node: onnx.NodeProto) -> bool:
     standard = node.domain in ("", "ai.onnx")
     if standard and node.op_type in _WITHOUT_GRADIENT:

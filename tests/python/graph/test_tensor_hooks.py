@@ -207,3 +207,33 @@ def test_a_late_hook_that_sees_all_is_called(name):
         (y * 5 + z.sum()).sum().backward()
         found.append([y.grad, x.grad, *(p.grad for p in module.parameters())])
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("second", SECONDS)
+def test_late_hooks_are_called_as_those_of_eager(second):
+    """Not where a result has no gradient; of the result that is computed last first."""
+    net, found = Pair(SECONDS[second]), []
+    for module in (net, ORTModule(copy.deepcopy(net))):
+        for wanted in ((0,), (1,), (0, 1)):
+            calls = []
+            results = module(torch.linspace(-1, 2, 6).view(2, 3).requires_grad_())
+            for k in (0, 1, 0):
+                if results[k].requires_grad:
+                    results[k].register_hook(lambda g, k=k, calls=calls: calls.append((k, g.sum())))
+                    results[k].register_hook(lambda g: g * 2)
+            if any(results[k].requires_grad for k in wanted):
+                sum(results[k].sum() for k in wanted).backward()
+            found.append(calls)
+    assert found[0] and found[:3] == found[3:]
+
+
+def test_a_hook_of_several_tensors_is_called_once():
+    net, found = Pair(SECONDS["of the argument"]), []
+    for module in (net, ORTModule(copy.deepcopy(net))):
+        results = module(torch.linspace(-1, 2, 6).view(2, 3).requires_grad_())
+        calls = []
+        torch.autograd.graph.register_multi_grad_hook(results, calls.append)
+        results[1].sum().backward()
+        found.append(calls)
+    torch.testing.assert_close(*found)
+    assert found[0][0][0] is None
