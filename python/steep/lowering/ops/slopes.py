@@ -7,8 +7,9 @@ from typing import Any
 
 from onnxscript import opset18
 
-from steep.lowering.ops.elementwise import fixed, logaddexp, number
+from steep.lowering.ops.elementwise import logaddexp, number
 from steep.lowering.ops.steep_nodes import with_slopes
+from steep.lowering.ops.stop_gradient import fixed
 from steep.patching.torch_versions import operators
 
 
