@@ -13,11 +13,12 @@
 namespace steep {
 namespace {
 
-constexpr std::array<LogKind, 7> kKinds{{
+constexpr std::array<LogKind, 8> kKinds{{
     {"graphs", "each graph, as it was captured or read, before shapes are bound"},
     {"breaks", "the parts of a module that PyTorch runs, and why (ORTModule)"},
     {"recompiles", "why a module is captured, or a graph planned, again"},
     {"passes", "each pass over a graph: nodes before and after, milliseconds"},
+    {"patterns", "each row of a pass that matches, and at which node"},
     {"plan", "each planned graph: its steps with their kernels and memory"},
     {"memory", "bytes of each plan: arena, results, constants"},
     {"kernels", "how often a plan runs each kernel, and the nodes that a device left to others"},

@@ -1,0 +1,270 @@
+// How passes read graphs: a pattern is the text of the expression that it matches.
+//
+//   constexpr Pattern kSum("Add{base, slices: only steep.GatherGrad(dy, indices, shape)}");
+//
+//   if (const auto m = match(kSum, node, Match(readers))) add_to((*m)["base"], m->node("slices"));
+//
+//   Op(a, b)     a node of this operator, with these operands and no further ones
+//   Op(a, ...)   further operands, if any
+//   Op{a, b}     two operands in any order; as they stand is tried first
+//   A|B(a)       a node of either operator
+//   name: Op(a)  the same, captured: the node, and its first output
+//   name         any value, captured. Where a name stands twice, both are one value
+//   _            any value
+//   0.5          a constant of one element, of that number
+//   only Op(a)   a value that is read once, by the match, and is no output of the graph
+//
+// An operand that is a node stands for the node's first output, and absent operands match nothing.
+// Constants of one element and the same number are one value, for exporters write each anew. Text
+// is read by the compiler, which stops at a pattern that it cannot read.
+//
+// LLVM's PatternMatch.h and XLA's pattern_matcher.h compose such patterns of templates, which bind
+// captures to variables. As text they are data: passes have tables of them (Row), and a table can
+// be printed, logged and tested row by row, as MLIR's declarative rewrite rules are.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+#include "ir/readers.h"
+
+namespace steep {
+
+/// A part of a pattern.
+struct Term {
+  enum class Kind : uint8_t { value, number, node };
+
+  Kind kind = Kind::value;
+  bool only = false;
+  bool any_order = false;
+  bool more = false;        ///< ends in "..."
+  uint8_t operands = 0;     ///< of a node: so many terms, with what is below each, follow
+  uint8_t order = 0;        ///< of a node with operands in any order: its bit of an order
+  double number = 0;        ///< of a number
+  std::string_view op{};    ///< of a node: operators, separated by "|"
+  std::string_view name{};  ///< under which it is captured; empty: it is not
+};
+
+class Pattern {
+ public:
+  static constexpr size_t kMaxTerms = 24;
+
+  consteval Pattern(const char* text) : text_(text) {
+    const char* at = text;
+    read_term(at);
+    if (*at != '\0' || terms_[0].kind != Term::Kind::node) cannot_read("an operator is expected");
+    for (Term& term : terms_) {  // the first operands change places last
+      if (term.any_order) term.order = static_cast<uint8_t>(orders_of_operands_ - 1 - term.order);
+    }
+  }
+
+  std::string_view text() const { return text_; }
+  /// In the order of the text. The first one is a node.
+  std::span<const Term> terms() const { return {terms_.data(), size_}; }
+  /// In how many orders operands may stand.
+  unsigned orders() const { return 1U << orders_of_operands_; }
+
+ private:
+  /// Not constexpr: compilation stops here, and says at which pattern.
+  static void cannot_read(const char* why);
+
+  static constexpr bool is_letter(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '.' || c == '|';
+  }
+  static constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+  static constexpr void skip_blanks(const char*& at) {
+    while (*at == ' ' || *at == '\n') ++at;
+  }
+
+  static constexpr bool take(const char*& at, char c) {
+    skip_blanks(at);
+    if (*at != c) return false;
+    ++at;
+    return true;
+  }
+
+  static constexpr std::string_view word(const char*& at) {
+    skip_blanks(at);
+    const char* from = at;
+    while (is_letter(*at)) ++at;
+    return {from, at};
+  }
+
+  static constexpr double number(std::string_view digits) {
+    double value = 0, place = 0;
+    for (const char c : digits) {
+      if (c == '.' && place == 0) {
+        place = 1;
+      } else if (is_digit(c)) {
+        value = value * 10 + (c - '0');
+        place *= 10;
+      } else {
+        cannot_read("a number has digits and at most one point");
+      }
+    }
+    return place == 0 ? value : value / place;
+  }
+
+  constexpr void read_term(const char*& at) {
+    if (size_ == kMaxTerms) cannot_read("too many terms");
+    Term& term = terms_[size_++];
+    std::string_view said = word(at);
+    if (said == "only") {
+      term.only = true;
+      said = word(at);
+    }
+    if (take(at, ':')) {
+      term.name = said;
+      said = word(at);
+      if (*at != '(' && *at != '{') cannot_read("after a colon an operator is expected");
+    }
+    if (said.empty()) cannot_read("a term is expected");
+    if (take(at, '(')) {
+      term.op = said;
+      read_operands(at, term, ')');
+    } else if (take(at, '{')) {
+      term.op = said;
+      term.any_order = true;
+      term.order = orders_of_operands_++;
+      read_operands(at, term, '}');
+      if (term.operands != 2 || term.more) cannot_read("two operands are expected");
+    } else if (is_digit(said[0])) {
+      term.kind = Term::Kind::number;
+      term.number = number(said);
+    } else if (said != "_") {
+      term.name = said;
+    }
+  }
+
+  constexpr void read_operands(const char*& at, Term& term, char end) {
+    term.kind = Term::Kind::node;
+    while (!term.more) {
+      skip_blanks(at);
+      if (std::string_view(at).starts_with("...")) {
+        at += 3;
+        term.more = true;
+      } else {
+        read_term(at);
+        ++term.operands;
+      }
+      if (!take(at, ',')) break;
+    }
+    if (!take(at, end)) cannot_read("the operands have no end");
+  }
+
+  std::string_view text_;
+  std::array<Term, kMaxTerms> terms_{};
+  uint8_t size_ = 0, orders_of_operands_ = 0;
+};
+
+/// What names stand for: those given before, and those that a pattern captured.
+class Match {
+ public:
+  static constexpr size_t kMaxNames = 12;
+
+  Match() = default;
+  /// For patterns that say "only". `readers` must outlive it.
+  explicit Match(const Readers& readers) : readers_(&readers) {}
+
+  /// The same with one name more: where a pattern says it, it has to be `v`.
+  Match with(std::string_view name, Value v) const;
+
+  /// Throws InternalError where the pattern has no such name, as the next ones do.
+  Value operator[](std::string_view name) const { return find(name).value; }
+  /// The node; null of a value that none makes.
+  Node node(std::string_view name) const { return find(name).node; }
+  /// scalar_constant() of the value.
+  std::optional<double> number(std::string_view name) const;
+
+ private:
+  friend class Matching;
+
+  struct Capture {
+    std::string_view name{};
+    Value value{};
+    Node node{};
+  };
+
+  const Capture& find(std::string_view name) const;
+  /// False where the name stands for something else.
+  bool capture(std::string_view name, Value v, Node n);
+
+  const Readers* readers_ = nullptr;
+  std::array<Capture, kMaxNames> captures_{};
+  size_t size_ = 0;
+};
+
+/// Whether a node of this operator may be the first of the pattern.
+bool begins(const Pattern& pattern, Node n);
+
+/// `given` with what the pattern captures at `n`, with operands in the given one of
+/// pattern.orders(); nothing where it does not match.
+std::optional<Match> match_in_order(const Pattern& pattern, Node n, const Match& given,
+                                    unsigned order);
+
+/// Tries the orders of operands until the pattern matches and `accept` returns true of the Match.
+template <typename Accept>
+bool match(const Pattern& pattern, Node n, const Match& given, Accept&& accept) {
+  if (!n || !begins(pattern, n)) return false;
+  for (unsigned order = 0; order < pattern.orders(); ++order) {
+    const std::optional<Match> m = match_in_order(pattern, n, given, order);
+    if (m && accept(*m)) return true;
+  }
+  return false;
+}
+
+/// The first match.
+std::optional<Match> match(const Pattern& pattern, Node n, const Match& given = Match());
+/// Of the node whose first output `v` is; nothing where there is none.
+std::optional<Match> match(const Pattern& pattern, Value v, const Match& given = Match());
+
+/// A row of a pass's table.
+template <typename... Args>
+struct Row {
+  std::string_view name;    ///< "pass/what it finds"
+  std::string_view reason;  ///< what it is good for, in one sentence
+  Pattern pattern;
+  /// Does what is to be done with a match, or returns false and leaves all as it was: then the next
+  /// order of operands is tried, and the next row.
+  bool (*then)(const Match& m, Args... args);
+};
+
+/// A row without what it does.
+struct RowInfo {
+  std::string_view name, reason, pattern;
+};
+
+/// The rows of tables, whose rows have name, reason and pattern at least.
+template <typename... Tables>
+std::vector<RowInfo> list_rows(const Tables&... tables) {
+  std::vector<RowInfo> list;
+  const auto add = [&](const auto& rows) {
+    for (const auto& row : rows) list.push_back({row.name, row.reason, row.pattern.text()});
+  };
+  (add(tables), ...);
+  return list;
+}
+
+/// Tells of it under STEEP_LOGS=patterns.
+void log_row(std::string_view name, Node n);
+
+/// The first row of a table that matches at `n` and takes the match; null where none does.
+template <typename AnyRow, size_t kCount, typename... Args>
+const AnyRow* apply_rows(const AnyRow (&rows)[kCount], Node n, const Match& given, Args&&... args) {
+  for (const AnyRow& row : rows) {
+    if (match(row.pattern, n, given, [&](const Match& m) { return row.then(m, args...); })) {
+      log_row(row.name, n);
+      return &row;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace steep
