@@ -13,10 +13,11 @@ class Readers {
  public:
   explicit Readers(const Graph& graph) : graph_(&graph), by_value_(graph.users()) {}
 
-  /// A node that reads the value twice stands there twice. Outputs and updates are no nodes.
+  /// A node that reads the value twice stands there twice. Outputs and updates are no nodes. None
+  /// of a null value.
   const std::vector<Node>& of(Value v) const {
     static const std::vector<Node> kNone;
-    return v.id() < by_value_.size() ? by_value_[v.id()] : kNone;
+    return v && v.id() < by_value_.size() ? by_value_[v.id()] : kNone;
   }
 
   /// The one node that reads `v`, once, where no output or update is `v`; null otherwise.

@@ -220,7 +220,7 @@ bool match(const Pattern& pattern, Node n, const Match& given, Accept&& accept) 
   return false;
 }
 
-/// The first match.
+/// The first match. A null node matches nothing.
 std::optional<Match> match(const Pattern& pattern, Node n, const Match& given = Match());
 /// Of the node whose first output `v` is; nothing where there is none.
 std::optional<Match> match(const Pattern& pattern, Value v, const Match& given = Match());
@@ -232,8 +232,8 @@ struct Row {
   std::string_view reason;  ///< what it is good for, in one sentence
   Pattern pattern;
   /// Does what is to be done with a match, or returns false and leaves all as it was: then the next
-  /// order of operands is tried, and the next row.
-  bool (*then)(const Match& m, Args... args);
+  /// order of operands is tried, and the next row. Null where a match is all that is asked for.
+  bool (*then)(const Match& m, Args... args) = nullptr;
 };
 
 /// A row without what it does.
@@ -259,7 +259,8 @@ void log_row(std::string_view name, Node n);
 template <typename AnyRow, size_t kCount, typename... Args>
 const AnyRow* apply_rows(const AnyRow (&rows)[kCount], Node n, const Match& given, Args&&... args) {
   for (const AnyRow& row : rows) {
-    if (match(row.pattern, n, given, [&](const Match& m) { return row.then(m, args...); })) {
+    const auto taken = [&](const Match& m) { return row.then == nullptr || row.then(m, args...); };
+    if (match(row.pattern, n, given, taken)) {
       log_row(row.name, n);
       return &row;
     }

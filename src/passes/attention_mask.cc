@@ -38,19 +38,61 @@ bool counts_along(Value v, size_t axis) {
   return dims.size() > axis && v.tensor()->size() > 1;
 }
 
+constexpr Row<> kRepeated[] = {
+    {.name = "fuse_attention/repeated_mask",
+     .reason = "What only repeats a mask along batch and heads says nothing new.",
+     .pattern = "y: Expand(x, _)",
+     .then = [](const Match& m) {
+       const Dims from = m["x"].type().dims(), to = m["y"].type().dims();
+       return from.size() >= 2 && to.size() >= 2 && from.back() == to.back() &&
+              from[from.size() - 2] == to[to.size() - 2];
+     }}};
+
 /// Without what only repeats it along leading axes.
 Value unexpanded(Value v) {
-  while (Node n = v.producer()) {
-    if (n.op() != "Expand") break;
-    const Dims from = n.input(0).type().dims(), to = v.type().dims();
-    if (from.size() < 2 || to.size() < 2 || from.back() != to.back() ||
-        from[from.size() - 2] != to[to.size() - 2]) {
-      break;
-    }
-    v = n.input(0);
-  }
+  while (apply_rows(kRepeated, v.producer(), Match())) v = v.producer().input(0);
   return v;
 }
+
+constexpr size_t kColumns = 0, kRows = 1;
+
+bool compares_positions(const Match& m) {
+  return counts_along(m["columns"], kColumns) && counts_along(m["rows"], kRows);
+}
+
+/// A causal mask that is too large to be folded: row and column numbers compared.
+constexpr Row<> kCausal[] = {
+    {.name = "fuse_attention/causal_keep",
+     .reason = "A causal mask is an attribute; as an operand it is as large as a head's scores.",
+     .pattern = "LessOrEqual(columns, rows)",
+     .then = compares_positions},
+    {.name = "fuse_attention/causal_keep_turned",
+     .reason = "The same, the other way round.",
+     .pattern = "GreaterOrEqual(rows, columns)",
+     .then = compares_positions}};
+
+/// What it shuts out.
+constexpr Row<> kCausalInverted[] = {{.name = "fuse_attention/causal_mask",
+                                      .reason = "The same where the mask says what is shut out.",
+                                      .pattern = "Greater(columns, rows)",
+                                      .then = compares_positions},
+                                     {.name = "fuse_attention/causal_mask_turned",
+                                      .reason = "The same, the other way round.",
+                                      .pattern = "Less(rows, columns)",
+                                      .then = compares_positions}};
+
+constexpr Row<MaskKind&> kBias[] = {
+    {.name = "fuse_attention/bias_of_mask",
+     .reason = "Models add -inf where a mask shuts out, and 0 elsewhere.",
+     .pattern = "Where(keep, yes, no)",
+     .then = [](const Match& m, MaskKind& kind) {
+       const auto yes = m.number("yes"), no = m.number("no");
+       if (!yes || !no) return false;
+       const bool inverted = *yes <= kShutOut && *no == 0;
+       if (!inverted && !(*yes == 0 && *no <= kShutOut)) return false;
+       kind = kind_of_keep(m["keep"], inverted);
+       return true;
+     }}};
 
 }  // namespace
 
@@ -62,25 +104,10 @@ MaskKind kind_of_keep(Value keep, bool inverted) {
         keep.type().dims(), [&](int64_t i) { return x[i] != inverted; },
         [&](int64_t i) { return x[i] == inverted; });
   }
-  // Too large to be folded: row and column numbers compared.
-  Node n = keep.producer();
-  if (!n || n.input_count() != 2) return MaskKind::other;
-  constexpr size_t kColumns = 0, kRows = 1;
-  Value columns = n.input(0), rows = n.input(1);
-  std::string op = n.op();
-  if (counts_along(rows, kColumns)) {
-    std::swap(columns, rows);
-    if (op == "GreaterOrEqual") {
-      op = "LessOrEqual";
-    } else if (op == "Less") {
-      op = "Greater";
-    } else {
-      return MaskKind::other;
-    }
-  }
-  const bool fits = op == (inverted ? "Greater" : "LessOrEqual");
-  return fits && counts_along(columns, kColumns) && counts_along(rows, kRows) ? MaskKind::causal
-                                                                              : MaskKind::other;
+  const Node n = keep.producer();
+  const bool causal = inverted ? apply_rows(kCausalInverted, n, Match()) != nullptr
+                               : apply_rows(kCausal, n, Match()) != nullptr;
+  return causal ? MaskKind::causal : MaskKind::other;
 }
 
 MaskKind kind_of_bias(Value bias) {
@@ -91,13 +118,13 @@ MaskKind kind_of_bias(Value bias) {
         bias.type().dims(), [&](int64_t i) { return x[i] == 0; },
         [&](int64_t i) { return x[i] <= kShutOut; });
   }
-  Node n = bias.producer();
-  if (!n || n.op() != "Where") return MaskKind::other;
-  const auto yes = scalar_constant(n.input(1)), no = scalar_constant(n.input(2));
-  if (!yes || !no) return MaskKind::other;
-  const bool inverted = *yes <= kShutOut && *no == 0;
-  if (!inverted && !(*yes == 0 && *no <= kShutOut)) return MaskKind::other;
-  return kind_of_keep(n.input(0), inverted);
+  MaskKind kind = MaskKind::other;
+  apply_rows(kBias, bias.producer(), Match(), kind);
+  return kind;
+}
+
+std::vector<RowInfo> attention_mask_rows() {
+  return list_rows(kRepeated, kCausal, kCausalInverted, kBias);
 }
 
 }  // namespace steep

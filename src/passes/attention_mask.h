@@ -1,7 +1,9 @@
 // What a mask of attention scores says, where constants tell.
 #pragma once
 
-#include "ir/graph.h"
+#include <vector>
+
+#include "ops/pattern.h"
 
 namespace steep {
 
@@ -19,5 +21,8 @@ MaskKind kind_of_bias(Value bias);
 
 /// Of a mask that says which scores are kept (`inverted`: which are not).
 MaskKind kind_of_keep(Value keep, bool inverted);
+
+/// What masks are recognised by.
+std::vector<RowInfo> attention_mask_rows();
 
 }  // namespace steep

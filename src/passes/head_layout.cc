@@ -47,13 +47,49 @@ bool is_reshape(Node n) {
   return def != nullptr && def->view;
 }
 
-/// x * c or x / c: the factor; nothing otherwise.
-std::optional<double> factor_of(Node n, Value x) {
-  if ((n.op() != "Mul" && n.op() != "Div") || n.input(0) != x) return {};
-  const auto c = scalar_constant(n.input(1));
-  if (!c || *c == 0 || n.output(0).rank() != x.rank()) return {};
-  return n.op() == "Mul" ? *c : 1 / *c;
+/// A node between two layouts of the same heads: what the layout of x is, seen from that of y, and
+/// the other way round.
+struct LayoutStep {
+  std::string_view name, reason;
+  Pattern pattern;
+  /// From x to y if `down`, else from y to x. False where it cannot be told.
+  bool (*then)(const Match& m, HeadLayout& layout, bool down);
+};
+
+template <bool kDivides>
+bool take_factor(const Match& m, HeadLayout& layout, bool) {
+  const auto c = m.number("factor");
+  if (!c || *c == 0 || m["y"].rank() != m["x"].rank()) return false;
+  layout.scale *= kDivides ? 1 / *c : *c;
+  return true;
 }
+
+bool take_transpose(const Match& m, HeadLayout& layout, bool down) {
+  const Value x = m["x"], y = m["y"];
+  const Ints perm = perm_of(m.node("y"), x.rank());
+  const Ints inner = row_major(x.type().dims()), outer = row_major(y.type().dims());
+  Ints to(perm.size());
+  for (size_t i = 0; i < perm.size(); ++i) {
+    const auto from = static_cast<size_t>(perm[i]);
+    (down ? to[from] : to[i]) = down ? outer[i] : inner[from];
+  }
+  return restride(layout, (down ? x : y).type().dims(), to);
+}
+
+constexpr LayoutStep kSteps[] = {
+    {.name = "fuse_attention/multiplied_heads",
+     .reason = "A constant factor of queries or keys is one of the scores.",
+     .pattern = "y: Mul(x, factor)",
+     .then = take_factor<false>},
+    {.name = "fuse_attention/divided_heads",
+     .reason = "So is a constant divisor.",
+     .pattern = "y: Div(x, factor)",
+     .then = take_factor<true>},
+    {.name = "fuse_attention/transposed_heads",
+     .reason = "The operator reads and writes heads by strides, where they lie.",
+     .pattern = "y: Transpose(x)",
+     .then = take_transpose},
+};
 
 }  // namespace
 
@@ -110,37 +146,22 @@ Ints HeadLayout::ordered_extents() const {
 }
 
 std::optional<HeadLayout> HeadLayout::before() const {
-  Node n = value.producer();
-  if (!n || !n.input(0)) return {};
+  const Node n = value.producer();
+  if (!n || !n.input(0) || n.output(0) != value) return {};
   HeadLayout result = *this;
   result.value = n.input(0);
-  if (is_reshape(n)) return n.output(0) == value ? std::optional(result) : std::nullopt;
-  if (const auto factor = factor_of(n, n.input(0))) {
-    result.scale *= *factor;
-    return result;
-  }
-  if (n.op() != "Transpose") return {};
-  const Ints inner = row_major(n.input(0).type().dims());
-  Ints to;
-  for (int64_t axis : perm_of(n, value.rank())) to.push_back(inner[static_cast<size_t>(axis)]);
-  return restride(result, value.type().dims(), to) ? std::optional(result) : std::nullopt;
+  const bool found = is_reshape(n) || apply_rows(kSteps, n, Match(), result, false) != nullptr;
+  return found ? std::optional(result) : std::nullopt;
 }
 
 std::optional<HeadLayout> HeadLayout::after(Node user) const {
   HeadLayout result = *this;
   result.value = user.output(0);
   if (user.input(0) != value || !result.value) return {};
-  if (is_reshape(user)) return result;
-  if (const auto factor = factor_of(user, value)) {
-    result.scale *= *factor;
-    return result;
-  }
-  if (user.op() != "Transpose") return {};
-  const Ints outer = row_major(result.value.type().dims());
-  const Ints perm = perm_of(user, value.rank());
-  Ints to(perm.size());
-  for (size_t i = 0; i < perm.size(); ++i) to[static_cast<size_t>(perm[i])] = outer[i];
-  return restride(result, value.type().dims(), to) ? std::optional(result) : std::nullopt;
+  const bool found = is_reshape(user) || apply_rows(kSteps, user, Match(), result, true) != nullptr;
+  return found ? std::optional(result) : std::nullopt;
 }
+
+std::vector<RowInfo> head_layout_rows() { return list_rows(kSteps); }
 
 }  // namespace steep

@@ -4,8 +4,9 @@
 
 #include <array>
 #include <optional>
+#include <vector>
 
-#include "ir/graph.h"
+#include "ops/pattern.h"
 
 namespace steep {
 
@@ -38,5 +39,8 @@ struct HeadLayout {
   /// The same heads in the result of `user`, which reads the value.
   std::optional<HeadLayout> after(Node user) const;
 };
+
+/// What lets a layout be followed from value to value, beside views.
+std::vector<RowInfo> head_layout_rows();
 
 }  // namespace steep

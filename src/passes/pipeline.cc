@@ -19,7 +19,10 @@ constexpr bool only(Precision p) {
 
 constexpr Pass kPasses[] = {
     {"remove_duplicates", remove_duplicates},
-    {"fuse_attention", fuse_attention, only<Precision::fp32, Precision::fp16>},
+    {.name = "fuse_attention",
+     .run = fuse_attention,
+     .at = only<Precision::fp32, Precision::fp16>,
+     .rows = fuse_attention_rows},
     {"fuse_long_attention", fuse_long_attention, only<Precision::bf16>},
     {"fuse_matmul", fuse_matmul},
     {"precision_bf16", nullptr, only<Precision::bf16>, precision_bf16},

@@ -10,6 +10,7 @@
 
 #include "device/device.h"
 #include "ir/graph.h"
+#include "ops/pattern.h"
 #include "passes/precision.h"
 #include "runtime/profiler.h"
 
@@ -23,6 +24,8 @@ struct Pass {
   /// Instead of `run`, of a pass that asks the devices.
   void (*run_for)(Graph& graph, const Devices& devices) = nullptr;
   bool elsewhere = false;  ///< runs where there are other devices than the host
+  /// Lists what it recognises; null: it follows no patterns.
+  std::vector<RowInfo> (*rows)() = nullptr;
 };
 
 struct PassOptions {
@@ -58,5 +61,8 @@ void recompute(Graph& graph);         // in backward, what forward need not keep
 void claim(Graph& graph, const Devices& devices);  // what devices fuse themselves
 void fuse_elementwise(Graph& graph);               // chains of elementwise nodes into steep.Fused
 void write_through(Graph& graph);                  // updates without the copy of steep.Assign
+
+// What they recognise.
+std::vector<RowInfo> fuse_attention_rows();
 
 }  // namespace steep
