@@ -29,14 +29,18 @@ namespace {
 
 bool has_bit(uint64_t mask, int i) { return (mask >> i & 1) != 0; }
 
+constexpr Row<> kMoves[] = {
+    {.name = "precision/move",
+     .reason = "Elements at other places are as good in one type as in another.",
+     .pattern = "Transpose|Gather|Slice|Expand(x, ...)"}};
+
 /// Input 0's elements at other places: as good in one type as in another.
 bool moves(Node n) {
   if (n.output_count() != 1 || !n.input(0) || n.output(0).dtype() != n.input(0).dtype()) {
     return false;
   }
   const OpDef* def = find_op(n.op());
-  if (def != nullptr && def->view) return true;
-  return n.op() == "Transpose" || n.op() == "Gather" || n.op() == "Slice" || n.op() == "Expand";
+  return (def != nullptr && def->view) || apply_rows(kMoves, n, Match());
 }
 
 /// A mover before which it is no more work to narrow than behind it.
@@ -45,10 +49,19 @@ bool narrows_as_well_before(Node n) {
          element_count(n.input(0).type().dims()) <= element_count(n.output(0).type().dims());
 }
 
-/// What hands a gradient on to an update: a sum of several, or a scaled one.
-bool passes_on(Node n) {
-  return n.op() == "Add" || n.op() == "Sum" || n.op() == "Mul" || n.op() == "Div" || moves(n);
-}
+/// What hands a gradient on to an update, beside moves.
+constexpr Row<> kPassOn[] = {
+    {.name = "precision/sum",
+     .reason = "A sum of gradients, or a scaled one, is the gradient that an update reads.",
+     .pattern = "Add|Sum|Mul|Div(...)"}};
+
+/// What an update reads a number of.
+constexpr Row<> kSinks[] = {
+    {.name = "precision/norm",
+     .reason = "The norm by which gradients are clipped is that of all digits.",
+     .pattern = "steep.GlobalNorm(...)"}};
+
+bool passes_on(Node n) { return moves(n) || apply_rows(kPassOn, n, Match()); }
 
 /// As bfloat16, rounded to nearest even; NaN stays NaN.
 Tensor narrowed(const Tensor& wide) {
@@ -70,29 +83,48 @@ bool adds_bias_late(Node n) {
   return n.input(2) && !perm.empty() && perm.back() != static_cast<int64_t>(perm.size()) - 1;
 }
 
-/// Products as steep.MatMul without ReLU, which costs nothing in a chain of elementwise nodes
-/// behind the widening Cast.
+/// A product, and what is to be taken out of it.
+struct Product {
+  bool relu = false, turn = false;
+};
+
+constexpr Row<Product&> kProducts[] = {
+    {.name = "precision/product",
+     .reason = "steep.MatMul says which type it writes.",
+     .pattern = "MatMul(a, b)",
+     .then = [](const Match& m, Product&) { return m["a"].rank() >= 2 && m["b"].rank() >= 2; }},
+    {.name = "precision/epilogue",
+     .reason = "ReLU costs nothing in a chain of elementwise nodes behind the widening Cast.",
+     .pattern = "product: steep.MatMul(...)",
+     .then =
+         [](const Match& m, Product& p) {
+           const Node n = m.node("product");
+           p.relu = n.attrs().string("activation", "") == "Relu";
+           p.turn = adds_bias_late(n);
+           return p.relu || p.turn;
+         }},
+};
+
+/// Products as steep.MatMul without ReLU.
 void normalise_products(Graph& g) {
   for (Node n : g.nodes()) {
     Value y = n.output(0);
     if (!y || y.dtype() != DType::f32) continue;
-    const bool relu = n.attrs().string("activation", "") == "Relu";
-    const bool plain = n.op() == "MatMul" && n.input(0).rank() >= 2 && n.input(1).rank() >= 2;
-    const bool turn = n.op() == "steep.MatMul" && adds_bias_late(n);
-    if (!plain && !turn && !(n.op() == "steep.MatMul" && relu)) continue;
+    Product product;
+    if (!apply_rows(kProducts, n, Match(), product)) continue;
     std::vector<Value> inputs;
     for (int i = 0; i < n.input_count(); ++i) inputs.push_back(n.input(i));
     Attrs attrs = n.attrs();
-    if (relu) attrs.set("activation", std::string());
-    if (turn) attrs.set("perm_y", Ints());
+    if (product.relu) attrs.set("activation", std::string());
+    if (product.turn) attrs.set("perm_y", Ints());
     Graph::Scope scope(g, n.phase(), n.name());
     auto placed = [&](Value v) {
       g.place_like(v.producer(), n);
       return v;
     };
     Value made = placed(apply("steep.MatMul", inputs, std::move(attrs)));
-    if (turn) made = placed(transpose(made, n.attrs().ints("perm_y")));
-    if (relu) made = placed(apply("Relu", {made}));
+    if (product.turn) made = placed(transpose(made, n.attrs().ints("perm_y")));
+    if (product.relu) made = placed(apply("Relu", {made}));
     g.replace_uses(y, made);
   }
   g.prune();
@@ -114,6 +146,8 @@ class Narrower {
     g_.set_outputs(std::move(outputs));
   }
 
+  static std::vector<RowInfo> rows() { return list_rows(kNarrow, kWidened); }
+
  private:
   struct Known {
     Value narrow;              // the same in the narrow type
@@ -132,8 +166,6 @@ class Narrower {
     return it->second ? &*it->second : nullptr;
   }
 
-  bool narrows(Node n) const { return n.op() == "Cast" && n.output(0).dtype() == type_; }
-
   /// Values that end, perhaps added to others, in an update or an output: 16 bits would lose what
   /// the weights keep.
   void find_wide() {
@@ -143,7 +175,7 @@ class Narrower {
       Node n = order_[k];
       const OpDef* def = find_op(n.op());
       const bool sink =
-          (def != nullptr && !def->updates_input.empty()) || n.op() == "steep.GlobalNorm";
+          (def != nullptr && !def->updates_input.empty()) || apply_rows(kSinks, n, Match());
       if (!sink && !(passes_on(n) && known(n.output(0)).wide)) continue;
       for (int i = 0; i < n.input_count(); ++i) {
         if (n.input(i)) known(n.input(i)).wide = true;
@@ -168,25 +200,13 @@ class Narrower {
     if (const SteepNarrow* op = find(n); op != nullptr && n.output(0).dtype() == DType::f32) {
       return read_narrow(n, *op);
     }
-    if (narrows(n) && known(n.input(0)).narrow) {
-      return g_.replace_uses(n.output(0), known(n.input(0)).narrow);
-    }
     if (moves(n) && known(n.input(0)).only_narrow) {
       Known& y = known(n.output(0));
       y.narrow = moved(n, n);
       y.only_narrow = true;
       return;
     }
-    if (n.op() == "Split" && known(n.input(0)).only_narrow) {
-      return replace_narrow(n, {known(n.input(0)).narrow, n.input(1)});
-    }
-    if (n.op() == "Concat") {
-      std::vector<Value> parts;
-      for (int i = 0; i < n.input_count(); ++i) {
-        if (known(n.input(i)).only_narrow) parts.push_back(known(n.input(i)).narrow);
-      }
-      if (static_cast<int>(parts.size()) == n.input_count()) return replace_narrow(n, parts);
-    }
+    if (apply_rows(kNarrow, n, Match(), *this)) return;
     for (int i = 0; i < n.input_count(); ++i) {
       Value x = n.input(i);
       if (!x || !known(x).only_narrow) continue;
@@ -195,6 +215,28 @@ class Narrower {
         if (n.input(k) == x) n.set_input(k, wide);
       }
     }
+  }
+
+  bool reuse_twin(Value x, Value y) {
+    if (y.dtype() != type_ || !known(x).narrow) return false;
+    g_.replace_uses(y, known(x).narrow);
+    return true;
+  }
+
+  bool split(Node n) {
+    if (!known(n.input(0)).only_narrow) return false;
+    replace_narrow(n, {known(n.input(0)).narrow, n.input(1)});
+    return true;
+  }
+
+  bool concatenate(Node n) {
+    std::vector<Value> parts;
+    for (int i = 0; i < n.input_count(); ++i) {
+      if (!known(n.input(i)).only_narrow) return false;
+      parts.push_back(known(n.input(i)).narrow);
+    }
+    replace_narrow(n, parts);
+    return true;
   }
 
   /// The same node on narrow values.
@@ -253,7 +295,7 @@ class Narrower {
     Value& twin = known(x).narrow;
     if (twin) return twin;
     Node from = x.producer();
-    if (from && from.op() == "Cast" && from.input(0).dtype() == type_) {
+    if (from && apply_rows(kWidened, from, Match(), type_)) {
       twin = from.input(0);
     } else if (x.role() == Role::constant && type_ == DType::bf16) {
       twin = g_.add_constant(narrowed(*x.tensor()), x.name());
@@ -286,6 +328,9 @@ class Narrower {
     return made;
   }
 
+  static const Row<Narrower&> kNarrow[3];
+  static const Row<DType> kWidened[1];
+
   Graph& g_;
   DType type_;
   const Devices& devices_;
@@ -293,6 +338,30 @@ class Narrower {
   std::vector<Node> order_;
   std::unordered_map<uint32_t, Known> known_;  // by id of a value
 };
+
+/// What is done once on narrow values, though no kernel asks for them.
+constexpr Row<Narrower&> Narrower::kNarrow[] = {
+    {.name = "precision/narrowing_cast",
+     .reason = "A value that products read has one narrow twin, for a model's own casts, too.",
+     .pattern = "y: Cast(x)",
+     .then = [](const Match& m,
+                Narrower& narrower) { return narrower.reuse_twin(m["x"], m["y"]); }},
+    {.name = "precision/split",
+     .reason = "Parts of a narrow value are narrow: joint projections of queries, keys and values.",
+     .pattern = "split: Split(x, ...)",
+     .then = [](const Match& m, Narrower& narrower) { return narrower.split(m.node("split")); }},
+    {.name = "precision/concat",
+     .reason = "Narrow parts make a narrow whole.",
+     .pattern = "concat: Concat(_, ...)",
+     .then = [](const Match& m,
+                Narrower& narrower) { return narrower.concatenate(m.node("concat")); }},
+};
+
+constexpr Row<DType> Narrower::kWidened[] = {
+    {.name = "precision/widened",
+     .reason = "What was narrow before it was widened is there, and nothing is rounded anew.",
+     .pattern = "Cast(x)",
+     .then = [](const Match& m, DType narrow) { return m["x"].dtype() == narrow; }}};
 
 /// Convolutions bring their operands into layouts of their own, and can narrow them on the way: no
 /// Cast of the graph would be cheaper.
@@ -322,6 +391,13 @@ void precision_bf16(Graph& g, const Devices& devices) {
 void precision_fp16(Graph& g, const Devices& devices) {
   normalise_products(g);
   Narrower(g, DType::f16, devices).run();
+}
+
+std::vector<RowInfo> precision_rows() {
+  std::vector<RowInfo> rows = list_rows(kProducts, kMoves, kPassOn, kSinks);
+  const std::vector<RowInfo> of_narrower = Narrower::rows();
+  rows.insert(rows.end(), of_narrower.begin(), of_narrower.end());
+  return rows;
 }
 
 }  // namespace steep
