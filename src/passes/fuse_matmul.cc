@@ -7,14 +7,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "ops/build.h"
 #include "passes/pipeline.h"
 
 namespace steep {
 namespace {
-
-using Users = std::vector<std::vector<Node>>;
 
 std::optional<double> scalar_of(Value v) {
   if (!v || !is_float(v.dtype()) || v.rank() > 1) return {};
@@ -40,107 +39,166 @@ bool keeps_unit_stride(const Ints& perm) {
   return perm[perm.size() - 1] == last || perm[perm.size() - 2] == last;
 }
 
+/// The value of an operand, seen through what the product takes in.
 struct Operand {
   Value value;
   Ints perm;
 };
 
+/// What follows a product, as far as it is taken in.
+struct Result {
+  Value product, last;
+  Phase phase;
+  double alpha;
+  Value bias{};
+  bool relu = false;
+  Ints perm{};  ///< if it is transposed: nothing is taken in behind that
+};
+
+bool take_transpose(const Match& m, Operand& operand, Phase, double&) {
+  Ints perm = m.node("transpose").attrs().ints("perm");
+  if (perm.empty()) {
+    perm = identity_perm(operand.value.rank());
+    std::reverse(perm.begin(), perm.end());
+  }
+  const Ints combined = compose(perm, operand.perm);
+  if (!keeps_unit_stride(combined)) return false;
+  operand = {m["x"], combined};
+  return true;
+}
+
+template <bool kDivides>
+bool take_factor(const Match& m, Operand& operand, Phase phase, double& alpha) {
+  const auto c = scalar_of(m["factor"]);
+  // What forward made for backward is there already.
+  if (m.node("y").phase() != phase || !c || m["x"].rank() != operand.value.rank()) return false;
+  alpha = kDivides ? alpha / *c : alpha * *c;
+  operand.value = m["x"];
+  return true;
+}
+
+constexpr Row<Operand&, Phase, double&> kOperandRows[] = {
+    {.name = "fuse_matmul/transposed_operand",
+     .reason = "Kernels read by strides, so that no transposed copy is made.",
+     .pattern = "transpose: Transpose(x)",
+     .then = take_transpose},
+    {.name = "fuse_matmul/multiplied_operand",
+     .reason = "A constant factor of an operand is one of the product.",
+     .pattern = "y: Mul(x, factor)",
+     .then = take_factor<false>},
+    {.name = "fuse_matmul/divided_operand",
+     .reason = "So is a constant divisor.",
+     .pattern = "y: Div(x, factor)",
+     .then = take_factor<true>},
+};
+
+template <bool kDivides>
+bool take_scale(const Match& m, Result& r) {
+  const auto c = scalar_of(m["factor"]);
+  if (r.bias || r.relu || !c || m["y"].rank() != r.last.rank()) return false;
+  r.alpha = kDivides ? r.alpha / *c : r.alpha * *c;
+  return true;
+}
+
+bool take_bias(const Match& m, Result& r) {
+  const Value bias = m["bias"];
+  if (r.bias || r.relu || bias == r.last || bias.rank() != 1 || r.last.rank() < 1) return false;
+  if (!provably_equal(bias.shape()[0], r.last.shape().back()) || bias.dtype() != r.last.dtype())
+    return false;
+  r.bias = bias;
+  return true;
+}
+
+/// The result's last axis must be one of the product's last two.
+bool take_result_transpose(const Match& m, Result& r) {
+  const Ints perm = m.node("transpose").attrs().ints("perm");
+  const int64_t rank = r.product.rank();
+  if (rank < 2 || perm.empty() || perm.back() < rank - 2) return false;
+  r.perm = perm;
+  return true;
+}
+
+/// Readers of what is taken in so far.
+constexpr Row<Result&> kResultRows[] = {
+    {.name = "fuse_matmul/multiplied_result",
+     .reason = "The product's alpha costs nothing.",
+     .pattern = "y: Mul(last, factor)",
+     .then = take_scale<false>},
+    {.name = "fuse_matmul/divided_result",
+     .reason = "So it is with a divisor.",
+     .pattern = "y: Div(last, factor)",
+     .then = take_scale<true>},
+    {.name = "fuse_matmul/bias",
+     .reason = "A vector is added to each row while the row is in a register.",
+     .pattern = "Add{last, bias}",
+     .then = take_bias},
+    {.name = "fuse_matmul/relu",
+     .reason = "ReLU is applied there, too.",
+     .pattern = "Relu(last)",
+     .then = [](const Match&, Result& r) { return !std::exchange(r.relu, true); }},
+    {.name = "fuse_matmul/transposed_result",
+     .reason = "Kernels write by strides.",
+     .pattern = "transpose: Transpose(last)",
+     .then = take_result_transpose},
+};
+
 /// Walks up through transposes and constant factors.
-Operand absorb_operand(Value v, Phase phase, double* alpha) {
-  Operand op{v, identity_perm(v.rank())};
-  while (Node p = op.value.producer()) {
-    if (p.phase() != phase) {
-      // What forward made for backward is there already, in the layout that it has.
-      if (p.op() != "Transpose") break;
-    }
-    if (p.op() == "Transpose") {
-      Ints perm = p.attrs().ints("perm");
-      if (perm.empty()) {
-        perm = identity_perm(op.value.rank());
-        std::reverse(perm.begin(), perm.end());
-      }
-      const Ints combined = compose(perm, op.perm);
-      if (!keeps_unit_stride(combined)) break;
-      op = {p.input(0), combined};
-    } else if (p.op() == "Mul" || p.op() == "Div") {
-      const auto c = scalar_of(p.input(1));
-      if (!c || p.input(0).rank() != op.value.rank()) break;
-      *alpha = p.op() == "Mul" ? *alpha * *c : *alpha / *c;
-      op.value = p.input(0);
-    } else {
-      break;
-    }
+Operand absorb_operand(Value v, Phase phase, double& alpha) {
+  Operand operand{v, identity_perm(v.rank())};
+  while (apply_rows(kOperandRows, operand.value.producer(), Match(), operand, phase, alpha)) {
   }
-  return op;
+  return operand;
 }
 
-Node only_user(const Graph& g, const Users& users, Value v, Phase phase) {
-  if (users[v.id()].size() != 1 || users[v.id()][0].phase() != phase) return {};
-  if (g.is_output(v)) return {};
-  return users[v.id()][0];
-}
-
-Value bias_of(Node add, Value product) {
-  Value other = add.input(0) == product ? add.input(1) : add.input(0);
-  const bool vector = other && other != product && other.rank() == 1 && product.rank() >= 1 &&
-                      provably_equal(other.shape()[0], product.shape().back()) &&
-                      other.dtype() == product.dtype();
-  return vector ? other : Value();
-}
-
-void fuse(Graph& g, const Users& users, Node n) {
-  Value y = n.output(0);
-  if (!is_float(y.dtype()) || n.input(0).rank() < 2 || n.input(1).rank() < 2) return;
-  double alpha = 1;
-  const Phase phase = n.phase();
-  const Operand a = absorb_operand(n.input(0), phase, &alpha);
-  const Operand b = absorb_operand(n.input(1), phase, &alpha);
-
-  Value bias;
-  Ints perm_y = identity_perm(y.rank());
-  bool relu = false, transposed = false;
-  Value last = y;
-  while (Node user = only_user(g, users, last, phase)) {
-    if (transposed) break;
-    if ((user.op() == "Mul" || user.op() == "Div") && !bias && !relu && user.input(0) == last &&
-        scalar_of(user.input(1)) && user.output(0).rank() == last.rank()) {
-      const double c = *scalar_of(user.input(1));
-      alpha = user.op() == "Mul" ? alpha * c : alpha / c;
-    } else if (user.op() == "Add" && !bias && !relu && bias_of(user, last)) {
-      bias = bias_of(user, last);
-    } else if (user.op() == "Relu" && !relu) {
-      relu = true;
-    } else if (user.op() == "Transpose" && y.rank() >= 2) {
-      const Ints perm = user.attrs().ints("perm");
-      // The result's last axis must be one of the product's last two.
-      if (perm.empty() || perm.back() < y.rank() - 2) break;
-      perm_y = perm;
-      transposed = true;
-    } else {
-      break;
-    }
-    last = user.output(0);
+/// Walks down the readers, as long as there is one, of the same phase.
+void absorb_readers(const Readers& readers, Result& r) {
+  while (r.perm.empty()) {
+    const Node reader = readers.only(r.last);
+    if (!reader || reader.phase() != r.phase) return;
+    if (!apply_rows(kResultRows, reader, Match().with("last", r.last), r)) return;
+    r.last = reader.output(0);
   }
-  if (a.value == n.input(0) && b.value == n.input(1) && last == y) return;
+}
 
+/// Whether there is anything to take in.
+bool fuse(Node n, const Readers& readers) {
+  const Value y = n.output(0), left = n.input(0), right = n.input(1);
+  if (!is_float(y.dtype()) || left.rank() < 2 || right.rank() < 2) return false;
+  Result r{.product = y, .last = y, .phase = n.phase(), .alpha = 1};
+  const Operand a = absorb_operand(left, r.phase, r.alpha);
+  const Operand b = absorb_operand(right, r.phase, r.alpha);
+  absorb_readers(readers, r);
+  if (a.value == left && b.value == right && r.last == y) return false;
+
+  const Ints perm_y = r.perm.empty() ? identity_perm(y.rank()) : r.perm;
   Attrs attrs{{"perm_a", a.perm}, {"perm_b", b.perm}, {"perm_y", perm_y}};
-  if (alpha != 1) attrs.set("alpha", alpha);
-  if (relu) attrs.set("activation", std::string("Relu"));
-  Graph::Scope scope(g, phase, n.name());
+  if (r.alpha != 1) attrs.set("alpha", r.alpha);
+  if (r.relu) attrs.set("activation", std::string("Relu"));
+  Graph& g = n.graph();
+  const Graph::Scope scope(g, r.phase, n.name());
   std::vector<Value> inputs{a.value, b.value};
-  if (bias) inputs.push_back(bias);
-  Value fused = apply("steep.MatMul", inputs, std::move(attrs));
+  if (r.bias) inputs.push_back(r.bias);
+  const Value fused = apply("steep.MatMul", inputs, std::move(attrs));
   g.place_like(fused.producer(), n);
-  g.replace_uses(last, fused);
+  g.replace_uses(r.last, fused);
+  return true;
 }
+
+constexpr Row<const Readers&> kRows[] = {
+    {.name = "fuse_matmul/product",
+     .reason = "What surrounds a product would each be a pass through memory.",
+     .pattern = "product: MatMul(_, _)",
+     .then = [](const Match& m, const Readers& readers) {
+       return fuse(m.node("product"), readers);
+     }}};
 
 }  // namespace
 
 void fuse_matmul(Graph& g) {
-  const Users users = g.users();
-  for (Node n : g.nodes()) {
-    if (n.op() == "MatMul") fuse(g, users, n);
-  }
+  const Readers readers(g);
+  for (Node n : g.nodes()) apply_rows(kRows, n, Match(), readers);
 }
+
+std::vector<RowInfo> fuse_matmul_rows() { return list_rows(kRows, kOperandRows, kResultRows); }
 
 }  // namespace steep
