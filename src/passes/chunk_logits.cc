@@ -23,16 +23,12 @@
 namespace steep {
 namespace {
 
-using Users = std::vector<std::vector<Node>>;
-
 /// A chunk has so many rows at least: enough to multiply with each weight that is read.
 constexpr int64_t kRows = 256;
 /// Each adds some six nodes to the plan.
 constexpr int64_t kMostChunks = 16;
 /// Smaller scores are not worth reading the weight and its gradient several times.
 constexpr size_t kLeastBytes = size_t{96} << 20;
-
-bool is_product(Node n) { return n && (n.op() == "MatMul" || n.op() == "steep.MatMul"); }
 
 /// Last two entries of a permutation that leaves the others where they are: whether they change
 /// places. Nothing for any other permutation.
@@ -44,9 +40,9 @@ std::optional<bool> swaps_last(const Ints& perm) {
   return rank >= 2 && perm.back() == rank - 2;
 }
 
-/// Rows of one matrix times a matrix: `a` […, k], `b` of rank 2.
+/// Does a product multiply the rows of one matrix with a matrix, `a` […, k] and `b` of rank 2?
 bool multiplies_rows(Node n) {
-  if (!is_product(n) || n.input(3)) return false;
+  if (n.input(3)) return false;
   const auto a = swaps_last(n.attrs().ints("perm_a")), y = swaps_last(n.attrs().ints("perm_y"));
   return n.input(0).rank() >= 2 && n.input(1).rank() == 2 && a == false && y == false;
 }
@@ -54,36 +50,38 @@ bool multiplies_rows(Node n) {
 /// Loss and gradients of scores that a product makes, and what reads their gradient.
 class ChunkedLoss {
  public:
-  ChunkedLoss(Graph& g, const Users& users, Node loss) : g_(g), users_(users), loss_(loss) {}
+  ChunkedLoss(Graph& g, const Readers& readers, Node loss)
+      : g_(g), readers_(readers), loss_(loss) {}
 
   /// Whether the pattern is there.
   bool find() {
     logits_ = loss_.input(0);
     reduction_ = text_of(loss_, "reduction");
-    if (logits_.dtype() != DType::f32 || loss_.input(2) || reduction_ == "none" ||
-        !loss_.output(0) || !loss_.output(1) || !loss_.output(2))
+    if (logits_.dtype() != DType::f32 || reduction_ == "none" || !loss_.output(0) ||
+        !loss_.output(1) || !loss_.output(2))
       return false;
     const Value scores = behind_views(logits_);
-    product_ = scores.producer();
-    if (!multiplies_rows(product_) || scores.type().dims().back() != logits_.type().dims()[1])
-      return false;
+    if (!apply_rows(kScores, scores.producer(), Match(), *this)) return false;
+    if (scores.type().dims().back() != logits_.type().dims()[1]) return false;
     std::vector<Node> readers;
     if (!add_readers(scores, &readers)) return false;
+    const Match given = Match()
+                            .with("logits", logits_)
+                            .with("labels", loss_.input(1))
+                            .with("largest", loss_.output(1))
+                            .with("sums", loss_.output(2));
     for (Node n : readers) {
-      if (n == loss_) continue;
-      if (n.op() != "steep.SoftmaxCrossEntropyGrad" || gradient_) return false;
-      gradient_ = n;
+      if (n != loss_ && !apply_rows(kGradient, n, given, *this)) return false;
     }
-    if (!gradient_ || gradient_.input(1) != logits_ || gradient_.input(2) != loss_.input(1) ||
-        gradient_.input(3) != loss_.output(1) || gradient_.input(4) != loss_.output(2))
-      return false;
+    if (!gradient_) return false;
     for (const int k : {1, 2}) {
-      const Value sums = loss_.output(k);
-      if (users_[sums.id()].size() != 1 || g_.is_output(sums)) return false;
+      if (!readers_.only(loss_.output(k))) return false;
     }
     rows_ = logits_.type().dims()[0];
     return in_forward(gradient_.input(0)) && find_products();
   }
+
+  static std::vector<RowInfo> rows() { return list_rows(kScores, kGradient, kReaders); }
 
   /// At least two, or 0 where it does not pay.
   int64_t chunks() const {
@@ -157,7 +155,7 @@ class ChunkedLoss {
   /// What reads `v`, through views; false if `v` or a view leaves the graph.
   bool add_readers(Value v, std::vector<Node>* readers) const {
     if (g_.is_output(v)) return false;
-    for (Node n : users_[v.id()]) {
+    for (Node n : readers_.of(v)) {
       if (behind_views(n.output(0)) != n.output(0) && n.input(0) == v) {
         if (!add_readers(n.output(0), readers)) return false;
       } else {
@@ -172,21 +170,8 @@ class ChunkedLoss {
     std::vector<Node> readers;
     if (!add_readers(gradient_.output(0), &readers)) return false;
     for (Node n : readers) {
-      const bool plain = is_product(n) && n.attrs().real("alpha", 1) == 1 && !n.input(2) &&
-                         !n.attrs().has("activation") && !n.input(3);
-      const bool first = is_gradient(n.input(0)), second = is_gradient(n.input(1));
-      if (first == second) return false;
-      if (plain && first && multiplies_rows(n) && in_forward(n.input(1))) {
-        row_products_.push_back(n);
-      } else if (plain && n.input(0).rank() == 2 && n.input(1).rank() == 2 &&
-                 (first ? swaps_last(n.attrs().ints("perm_a")) == true
-                        : swaps_last(n.attrs().ints("perm_b")) == false)) {
-        weight_products_.push_back({n, behind_views(n.input(first ? 1 : 0)), first});
-      } else if (n.op() == "steep.SumTo" && first && n.output(0).rank() == 1) {
-        bias_sums_.push_back(n);
-      } else {
-        return false;
-      }
+      if (is_gradient(n.input(0)) == is_gradient(n.input(1))) return false;
+      if (!apply_rows(kReaders, n, Match(), *this)) return false;
     }
     return std::all_of(weight_products_.begin(), weight_products_.end(),
                        [&](const WeightProduct& p) { return in_forward(p.other); });
@@ -215,11 +200,10 @@ class ChunkedLoss {
       const bool swapped = swaps_last(attrs.ints(perm)) == true;
       attrs.set(perm, swapped ? Ints{1, 0} : Ints{0, 1});
     }
-    if (!addend && like.op() == "MatMul") return apply("MatMul", {a, b}, attrs);
     std::vector<Value> inputs{a, b};
     if (like.input(2) || addend) inputs.push_back(like.input(2));
     if (addend) inputs.push_back(addend);
-    return apply("steep.MatMul", inputs, attrs);
+    return apply(addend ? "steep.MatMul" : like.op(), inputs, attrs);
   }
 
   static Attrs summed(Node n) {
@@ -237,8 +221,43 @@ class ChunkedLoss {
     return cast(sum(cast(counts, DType::i64), {}, false), dtype);
   }
 
+  bool take_scores(Node product) {
+    product_ = product;
+    return multiplies_rows(product);
+  }
+
+  bool take_gradient(Node gradient) {
+    if (gradient_) return false;
+    gradient_ = gradient;
+    return true;
+  }
+
+  /// dlogits · other, or other · dlogits (`first`: the former), as it stands.
+  bool take_product(Node n, Value d, bool first) {
+    if (!is_gradient(d) || n.attrs().real("alpha", 1) != 1 || n.attrs().has("activation"))
+      return false;
+    if (first && multiplies_rows(n) && in_forward(n.input(1))) {
+      row_products_.push_back(n);
+      return true;
+    }
+    const Attrs& attrs = n.attrs();
+    const bool sums_rows = first ? swaps_last(attrs.ints("perm_a")) == true
+                                 : swaps_last(attrs.ints("perm_b")) == false;
+    if (n.input(0).rank() != 2 || n.input(1).rank() != 2 || !sums_rows) return false;
+    weight_products_.push_back({n, behind_views(n.input(first ? 1 : 0)), first});
+    return true;
+  }
+
+  bool take_bias_sum(Node n) {
+    if (!is_gradient(n.input(0)) || n.output(0).rank() != 1) return false;
+    bias_sums_.push_back(n);
+    return true;
+  }
+
+  static const Row<ChunkedLoss&> kScores[1], kGradient[1], kReaders[3];
+
   Graph& g_;
-  const Users& users_;
+  const Readers& readers_;
   Node loss_, product_{}, gradient_{};
   Value logits_{};
   std::string reduction_{};
@@ -247,16 +266,62 @@ class ChunkedLoss {
   std::vector<WeightProduct> weight_products_{};
 };
 
+constexpr Row<ChunkedLoss&> ChunkedLoss::kScores[] = {
+    {.name = "chunk_logits/scores",
+     .reason = "The scores of a chunk of rows are the product of a chunk of its left operand.",
+     .pattern = "product: MatMul|steep.MatMul(x, w, ...)",
+     .then = [](const Match& m, ChunkedLoss& c) { return c.take_scores(m.node("product")); }}};
+
+constexpr Row<ChunkedLoss&> ChunkedLoss::kGradient[] = {
+    {.name = "chunk_logits/gradient",
+     .reason = "A chunk's gradient is written over the chunk, so that no more scores are held.",
+     .pattern =
+         "gradient: steep.SoftmaxCrossEntropyGrad(dloss, logits, labels, largest, sums, ...)",
+     .then = [](const Match& m, ChunkedLoss& c) { return c.take_gradient(m.node("gradient")); }}};
+
+/// Of the gradient of the scores.
+constexpr Row<ChunkedLoss&> ChunkedLoss::kReaders[] = {
+    {.name = "chunk_logits/left_product",
+     .reason = "Rows of the gradient give the same rows of dx, or a part of the sum that is dwᵀ.",
+     .pattern = "product: MatMul|steep.MatMul(d, _)",
+     .then = [](const Match& m,
+                ChunkedLoss& c) { return c.take_product(m.node("product"), m["d"], true); }},
+    {.name = "chunk_logits/right_product",
+     .reason = "Rows of the gradient give a part of the sum that is dw.",
+     .pattern = "product: MatMul|steep.MatMul(_, d)",
+     .then = [](const Match& m,
+                ChunkedLoss& c) { return c.take_product(m.node("product"), m["d"], false); }},
+    {.name = "chunk_logits/bias_sum",
+     .reason = "So it is with the gradient of the bias.",
+     .pattern = "sum: steep.SumTo(d, shape)",
+     .then = [](const Match& m, ChunkedLoss& c) { return c.take_bias_sum(m.node("sum")); }},
+};
+
+constexpr Row<const Readers&> kLosses[] = {
+    {.name = "chunk_logits/loss",
+     .reason = "Scores over a vocabulary are the largest array of a step, and chunks need a part.",
+     .pattern = "loss: steep.SoftmaxCrossEntropy(logits, labels)",
+     .then = [](const Match& m, const Readers& readers) {
+       const Node loss = m.node("loss");
+       ChunkedLoss chunked(loss.graph(), readers, loss);
+       if (!chunked.find()) return false;
+       const int64_t count = chunked.chunks();
+       if (count > 0) chunked.split(count);
+       return count > 0;
+     }}};
+
 }  // namespace
 
 void chunk_logits(Graph& g) {
-  const Users users = g.users();
-  for (Node n : g.nodes()) {
-    if (n.op() != "steep.SoftmaxCrossEntropy") continue;
-    ChunkedLoss chunked(g, users, n);
-    if (!chunked.find()) continue;
-    if (const int64_t count = chunked.chunks(); count > 0) chunked.split(count);
-  }
+  const Readers readers(g);
+  for (Node n : g.nodes()) apply_rows(kLosses, n, Match(), readers);
+}
+
+std::vector<RowInfo> chunk_logits_rows() {
+  std::vector<RowInfo> rows = list_rows(kLosses);
+  const std::vector<RowInfo> parts = ChunkedLoss::rows();
+  rows.insert(rows.end(), parts.begin(), parts.end());
+  return rows;
 }
 
 }  // namespace steep
