@@ -12,12 +12,6 @@ namespace {
 
 constexpr int kDepth = 6;  // of the expressions that are looked through
 
-/// Whose operator is `op`; a null node otherwise.
-Node producer(Value v, std::string_view op) {
-  const Node n = v ? v.producer() : Node();
-  return n && n.op() == op ? n : Node();
-}
-
 /// A constant that changes no shape beside any other value.
 std::optional<double> factor(Value v) {
   const Tensor* t = constant(v);
@@ -62,111 +56,157 @@ std::optional<Term> sum(const Term& a, const Term& b) {
   return y;
 }
 
+std::optional<Term> term(Value v, Value x, Value gate, int depth = kDepth);
+
+/// The expression in which terms are looked for.
+struct Expression {
+  Value x, gate;
+  int depth;  ///< that is left
+  Term found{};
+
+  std::optional<Term> of(Value v) const { return term(v, x, gate, depth - 1); }
+
+  bool take(const std::optional<Term>& t) {
+    if (t) found = *t;
+    return t.has_value();
+  }
+};
+
+bool take_power(const Match& m, Expression& e) {
+  const auto exponent = factor(m["exponent"]);
+  if (exponent != 2.0 && exponent != 3.0) return false;
+  const auto base = e.of(m["base"]);
+  const auto square = base ? product(*base, *base) : base;
+  return e.take(square && exponent == 3.0 ? product(*square, *base) : square);
+}
+
+bool take_quotient(const Match& m, Expression& e) {
+  const auto divisor = factor(m["b"]);
+  const auto dividend = divisor && *divisor != 0 ? e.of(m["a"]) : std::nullopt;
+  return e.take(dividend ? product(*dividend, Term{{1 / *divisor, 0, 0, 0}}) : dividend);
+}
+
+template <std::optional<Term> (*kCombine)(const Term&, const Term&)>
+bool take_both(const Match& m, Expression& e) {
+  const auto a = e.of(m["a"]), b = a ? e.of(m["b"]) : a;
+  return b && e.take(kCombine(*a, *b));
+}
+
+/// Cubics are written in many ways: they are multiplied out.
+constexpr Row<Expression&> kTerms[] = {
+    {.name = "recognise/power",
+     .reason = "Exporters write a cube as a power.",
+     .pattern = "Pow(base, exponent)",
+     .then = take_power},
+    {.name = "recognise/quotient",
+     .reason = "A division by a constant is a factor.",
+     .pattern = "Div(a, b)",
+     .then = take_quotient},
+    {.name = "recognise/product",
+     .reason = "Factors come in any order and nesting.",
+     .pattern = "Mul(a, b)",
+     .then = take_both<product>},
+    {.name = "recognise/sum",
+     .reason = "So do summands.",
+     .pattern = "Add(a, b)",
+     .then = take_both<sum>},
+};
+
 /// What products, sums and powers make of x and the gate; nothing where that is no Term.
-std::optional<Term> term(Value v, Value x, Value gate, int depth = kDepth) {
+std::optional<Term> term(Value v, Value x, Value gate, int depth) {
   if (v == x) return Term{{0, 1, 0, 0}};
   if (v == gate) return Term{{1, 0, 0, 0}, true};
   if (const auto c = factor(v)) return Term{{*c, 0, 0, 0}};
-  const Node n = v.producer();
-  if (!n || depth == 0) return {};
-  const auto operand = [&](int i) { return term(n.input(i), x, gate, depth - 1); };
-  if (n.op() == "Pow") {
-    const auto exponent = factor(n.input(1));
-    if (exponent != 2.0 && exponent != 3.0) return {};
-    const auto base = operand(0);
-    const auto square = base ? product(*base, *base) : base;
-    return square && exponent == 3.0 ? product(*square, *base) : square;
-  }
-  if (n.op() == "Div") {
-    const auto divisor = factor(n.input(1));
-    const auto dividend = divisor && *divisor != 0 ? operand(0) : std::nullopt;
-    return dividend ? product(*dividend, Term{{1 / *divisor, 0, 0, 0}}) : dividend;
-  }
-  if (n.op() != "Mul" && n.op() != "Add") return {};
-  const auto a = operand(0), b = a ? operand(1) : a;
-  if (!b) return {};
-  return n.op() == "Mul" ? product(*a, *b) : sum(*a, *b);
+  if (depth == 0) return {};
+  Expression e{.x = x, .gate = gate, .depth = depth};
+  return apply_rows(kTerms, v.producer(), Match(), e) ? std::optional(e.found) : std::nullopt;
 }
 
 /// The factors of a product that may be a GELU: a gate, and what else is met on the way to it, of
 /// which one is x.
 struct Factors {
-  Value gate;
-  Node curve;  ///< Erf or Tanh
-  std::vector<Value> others;
+  Value gate, inner{};  ///< inner: what the gate's curve is of
+  bool exact = false;   ///< the curve is Erf, not Tanh
+  std::vector<Value> others{};
 };
 
-Node curve_of_gate(Value v) {
-  const Node n = producer(v, "Add");
-  for (int i : {0, 1}) {
-    if (!n || factor(n.input(1 - i)) != 1.0) continue;
-    if (const Node erf = producer(n.input(i), "Erf")) return erf;
-    if (const Node tanh = producer(n.input(i), "Tanh")) return tanh;
-  }
-  return {};
+template <bool kExact>
+bool take_gate(const Match& m, Factors& found) {
+  if (factor(m["one"]) != 1.0) return false;
+  found.gate = m["gate"];
+  found.inner = m["inner"];
+  found.exact = kExact;
+  return true;
 }
 
-void find_factors(Value v, int depth, Factors* found) {
-  if (constant(v) != nullptr) return;
-  if (const Node curve = curve_of_gate(v)) {
-    found->gate = v;
-    found->curve = curve;
-    return;
-  }
-  found->others.push_back(v);
-  const Node n = v.producer();
-  if (!n || depth == 0 || (n.op() != "Mul" && n.op() != "Div")) return;
-  find_factors(n.input(0), depth - 1, found);
-  if (n.op() == "Mul") find_factors(n.input(1), depth - 1, found);
+constexpr Row<Factors&> kGates[] = {
+    {.name = "recognise/exact_gate",
+     .reason = "GELU is x Φ(x), and Φ is (1 + erf) / 2 of x / √2.",
+     .pattern = "gate: Add{Erf(inner), one}",
+     .then = take_gate<true>},
+    {.name = "recognise/tanh_gate",
+     .reason = "Older models approximate Φ by tanh of a cubic.",
+     .pattern = "gate: Add{Tanh(inner), one}",
+     .then = take_gate<false>},
+};
+
+void find_factors(Value v, int depth, Factors& found);
+
+/// Where the factors of a product are.
+constexpr Row<Factors&, int> kFactors[] = {
+    {.name = "recognise/factors",
+     .reason = "The gate, x and ½ are multiplied in any order.",
+     .pattern = "Mul(a, b)",
+     .then =
+         [](const Match& m, Factors& found, int depth) {
+           find_factors(m["a"], depth, found);
+           find_factors(m["b"], depth, found);
+           return true;
+         }},
+    {.name = "recognise/divided_factors",
+     .reason = "A division by 2 stands for ½.",
+     .pattern = "Div(a, _)",
+     .then =
+         [](const Match& m, Factors& found, int depth) {
+           find_factors(m["a"], depth, found);
+           return true;
+         }},
+};
+
+void find_factors(Value v, int depth, Factors& found) {
+  if (constant(v) != nullptr || apply_rows(kGates, v.producer(), Match(), found)) return;
+  found.others.push_back(v);
+  if (depth > 0) apply_rows(kFactors, v.producer(), Match(), found, depth - 1);
 }
 
 /// Hendrycks & Gimpel 2016: x Φ(x) = x (1 + erf(x / √2)) / 2, or nearly
 /// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2.
-Value gelu(Node last) {
-  const Value y = last.output(0);
-  if ((last.op() != "Mul" && last.op() != "Div") || !is_float(y.dtype())) return {};
+bool make_gelu(const Match& m, Value& made) {
+  const Value y = m["y"];
+  if (!is_float(y.dtype())) return false;
   Factors f;
-  find_factors(y, 2, &f);
-  if (!f.gate) return {};
-  const bool exact = f.curve.op() == "Erf";
-  const double c = exact ? std::numbers::sqrt2 / 2 : std::sqrt(2 / std::numbers::pi);
+  find_factors(y, 2, f);
+  if (!f.gate) return false;
+  const double c = f.exact ? std::numbers::sqrt2 / 2 : std::sqrt(2 / std::numbers::pi);
   for (Value x : f.others) {
     const auto outer = term(y, x, f.gate);
     if (!outer || !outer->gated || !outer->is({0, 0.5, 0, 0}, y.dtype())) continue;
-    const auto inner = term(f.curve.input(0), x, Value());
-    if (!inner || !inner->is({0, c, 0, exact ? 0 : 0.044715 * c}, y.dtype())) continue;
-    return apply("Gelu", {x}, {{"approximate", std::string(exact ? "none" : "tanh")}});
+    const auto inner = term(f.inner, x, Value());
+    if (!inner || !inner->is({0, c, 0, f.exact ? 0 : 0.044715 * c}, y.dtype())) continue;
+    made = apply("Gelu", {x}, {{"approximate", std::string(f.exact ? "none" : "tanh")}});
+    return true;
   }
-  return {};
+  return false;
 }
 
-/// x of mean(x) over the last axis, which is kept; null otherwise.
-Value averaged(Value mean) {
-  const Node n = producer(mean, "ReduceMean");
-  const Tensor* axes = n ? constant(n.input(1)) : nullptr;
-  if (axes == nullptr || axes->size() != 1 || integer_of(n, "keepdims") == 0) return {};
-  const Value x = n.input(0);
-  if (!x.type().shape || x.rank() == 0) return {};
+/// Is it over the last axis, which is kept?
+bool averages_last_axis(Node mean) {
+  const Tensor* axes = constant(mean.input(1));
+  if (axes == nullptr || axes->size() != 1 || integer_of(mean, "keepdims") == 0) return false;
+  const Value x = mean.input(0);
+  if (!x.type().shape || x.rank() == 0) return false;
   const int64_t axis = axes->to_ints()[0];
-  return axis == -1 || axis == x.rank() - 1 ? x : Value();
-}
-
-/// x of x - mean(x); null otherwise.
-Value centred(Value difference) {
-  const Node n = producer(difference, "Sub");
-  const Value x = n ? averaged(n.input(1)) : Value();
-  return x && x == n.input(0) ? x : Value();
-}
-
-/// x of mean((x - mean(x))²); null otherwise.
-Value of_variance(Value v) {
-  const Value square = averaged(v);
-  if (!square) return {};
-  if (const Node n = producer(square, "Pow")) {
-    return factor(n.input(1)) == 2.0 ? centred(n.input(0)) : Value();
-  }
-  const Node n = producer(square, "Mul");
-  return n && n.input(0) == n.input(1) ? centred(n.input(0)) : Value();
+  return axis == -1 || axis == x.rank() - 1;
 }
 
 /// As long as the last axis of x.
@@ -177,41 +217,52 @@ bool is_row_of(Value row, Value x) {
 }
 
 /// Ba et al. 2016: (x - mean(x)) / √(variance(x) + ε) · scale + bias.
-Value layer_normalization(Node add) {
-  if (add.op() != "Add" || add.output(0).dtype() != DType::f32) return {};
-  for (int i : {0, 1}) {
-    const Value bias = add.input(1 - i);
-    const Node mul = producer(add.input(i), "Mul");
-    for (int j : {0, 1}) {
-      const Node div = mul ? producer(mul.input(j), "Div") : Node();
-      const Node root = div ? producer(div.input(1), "Sqrt") : Node();
-      const Node sum = root ? producer(root.input(0), "Add") : Node();
-      const Value x = sum ? centred(div.input(0)) : Value();
-      const auto epsilon = x ? factor(sum.input(1)) : std::nullopt;
-      if (!epsilon || of_variance(sum.input(0)) != x) continue;
-      const Value scale = mul.input(1 - j);
-      if (!is_row_of(scale, x) || !is_row_of(bias, x)) continue;
-      const Attrs attrs = {{"axis", int64_t{-1}}, {"epsilon", *epsilon}};
-      return apply_n("LayerNormalization", std::vector{x, scale, bias}, 3, attrs)[0];
-    }
+bool make_layer_normalization(const Match& m, Value& made) {
+  const Value x = m["x"], scale = m["scale"], bias = m["bias"];
+  const auto epsilon = factor(m["epsilon"]);
+  if (m["y"].dtype() != DType::f32 || !epsilon || !is_row_of(scale, x) || !is_row_of(bias, x))
+    return false;
+  for (const char* mean : {"mean", "mean_again", "variance"}) {
+    if (!averages_last_axis(m.node(mean))) return false;
   }
-  return {};
+  const Attrs attrs = {{"axis", int64_t{-1}}, {"epsilon", *epsilon}};
+  made = apply_n("LayerNormalization", std::vector{x, scale, bias}, 3, attrs)[0];
+  return true;
 }
+
+constexpr Row<Value&> kRows[] = {
+    {.name = "recognise/gelu",
+     .reason = "Gelu has a kernel, and a gradient that reads x alone.",
+     .pattern = "y: Mul|Div(_, _)",
+     .then = make_gelu},
+    {.name = "recognise/layer_normalization_by_power",
+     .reason = "LayerNormalization has a kernel, and a gradient in few passes over x.",
+     .pattern = "y: Add{Mul{Div(Sub(x, mean: ReduceMean(x, _)), Sqrt(Add(variance: ReduceMean("
+                "Pow(Sub(x, mean_again: ReduceMean(x, _)), two), _), epsilon))), scale}, bias}",
+     .then =
+         [](const Match& m, Value& made) {
+           return factor(m["two"]) == 2.0 && make_layer_normalization(m, made);
+         }},
+    {.name = "recognise/layer_normalization_by_product",
+     .reason = "The same where the square is a product.",
+     .pattern = "y: Add{Mul{Div(Sub(x, mean: ReduceMean(x, _)), Sqrt(Add(variance: ReduceMean("
+                "Mul(d, d: Sub(x, mean_again: ReduceMean(x, _))), _), epsilon))), scale}, bias}",
+     .then = make_layer_normalization},
+};
 
 }  // namespace
 
 void recognise(Graph& g) {
   for (Node n : g.nodes()) {
     const Graph::Scope scope(g, n.phase(), n.name());
-    for (auto* find : {gelu, layer_normalization}) {
-      const Value whole = find(n);
-      if (!whole) continue;
-      g.place_like(whole.producer(), n);
-      g.replace_uses(n.output(0), whole);
-      break;
-    }
+    Value whole;
+    if (!apply_rows(kRows, n, Match(), whole)) continue;
+    g.place_like(whole.producer(), n);
+    g.replace_uses(n.output(0), whole);
   }
   g.prune();
 }
+
+std::vector<RowInfo> recognise_rows() { return list_rows(kRows, kTerms, kGates, kFactors); }
 
 }  // namespace steep

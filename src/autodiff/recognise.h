@@ -1,6 +1,9 @@
 #pragma once
 
+#include <vector>
+
 #include "ir/graph.h"
+#include "ops/pattern.h"
 
 namespace steep {
 
@@ -11,5 +14,8 @@ namespace steep {
 /// flow stay as they are.
 /// REQUIRES: types inferred; what is trained is a state, for only constants are taken as such.
 void recognise(Graph& graph);
+
+/// What it recognises.
+std::vector<RowInfo> recognise_rows();
 
 }  // namespace steep
