@@ -25,17 +25,23 @@ bool is_scalar_constant(Value v) { return v.role() == Role::constant && v.tensor
 bool is_narrow(DType t) { return t == DType::bf16 || t == DType::f16; }
 
 /// Between f32 and a 16-bit float: free at the border of a group, whose loads and stores convert.
-bool is_border_cast(Node n) {
-  if (n.op() != "Cast") return false;
-  const DType from = n.input(0).dtype(), to = n.output(0).dtype();
+bool crosses_border(const Match& m) {
+  const DType from = m["x"].dtype(), to = m["y"].dtype();
   return (from == DType::f32 && is_narrow(to)) || (is_narrow(from) && to == DType::f32);
 }
+
+constexpr Row<> kBorderCasts[] = {
+    {.name = "fuse_elementwise/border_cast",
+     .reason = "Loads and stores of a fused node convert 16-bit floats at no cost.",
+     .pattern = "y: Cast(x)",
+     .then = crosses_border}};
+
+bool is_border_cast(Node n) { return apply_rows(kBorderCasts, n, Match()) != nullptr; }
 
 /// Elementwise, in one float type (f32 or f64) and bool. The seed of a random op is read whole.
 bool can_fuse(Node n) {
   const OpDef* def = find_op(n.op());
-  if (def == nullptr || !def->elementwise || n.output_count() != 1 || n.op() == "CastLike")
-    return false;
+  if (def == nullptr || !def->elementwise || n.output_count() != 1) return false;
   if (is_border_cast(n)) return true;
   DType real = DType::undefined;
   auto fits = [&real](Value v) {
@@ -202,5 +208,7 @@ class Fuser {
 }  // namespace
 
 void fuse_elementwise(Graph& g) { Fuser(g).run(); }
+
+std::vector<RowInfo> fuse_elementwise_rows() { return list_rows(kBorderCasts); }
 
 }  // namespace steep

@@ -6,31 +6,38 @@
 // A vocabulary's embedding that is also the output layer gets its two gradients so. They are as
 // large as the weight; the sum touches only the rows of the words that occur.
 
-#include <algorithm>
-
 #include "ops/build.h"
 #include "passes/pipeline.h"
 
 namespace steep {
+namespace {
+
+bool add_in_place(const Match& m) {
+  const Node add = m.node("sum"), slices = m.node("slices");
+  if (!provably_equal(add.input(0).shape(), add.input(1).shape())) return false;
+  if (slices.phase() != add.phase()) return false;
+  Graph& g = add.graph();
+  const Graph::Scope scope(g, add.phase(), add.name());
+  const Value sum =
+      apply("steep.GatherGrad", {m["dy"], m["indices"], m["shape"], m["base"]}, slices.attrs());
+  g.place_like(sum.producer(), add);
+  g.replace_uses(m["sum"], sum);
+  return true;
+}
+
+constexpr Row<> kRows[] = {
+    {.name = "fuse_gather_grad/sum",
+     .reason = "The sum of two gradients of a vocabulary's size touches only the rows that occur.",
+     .pattern = "sum: Add{base, only slices: steep.GatherGrad(dy, indices, shape)}",
+     .then = add_in_place}};
+
+}  // namespace
 
 void fuse_gather_grad(Graph& g) {
-  const auto users = g.users();
-  for (Node add : g.nodes()) {
-    if (add.op() != "Add" || !provably_equal(add.input(0).shape(), add.input(1).shape())) continue;
-    for (int i : {1, 0}) {
-      Value slices = add.input(i), base = add.input(1 - i);
-      Node gather = slices.producer();
-      if (!gather || gather.op() != "steep.GatherGrad" || gather.input(3)) continue;
-      if (users[slices.id()].size() != 1 || g.is_output(slices) || gather.phase() != add.phase())
-        continue;
-      const Graph::Scope scope(g, add.phase(), add.name());
-      Value sum = apply("steep.GatherGrad",
-                        {gather.input(0), gather.input(1), gather.input(2), base}, gather.attrs());
-      g.place_like(sum.producer(), add);
-      g.replace_uses(add.output(0), sum);
-      break;
-    }
-  }
+  const Readers readers(g);
+  for (Node n : g.nodes()) apply_rows(kRows, n, Match(readers));
 }
+
+std::vector<RowInfo> fuse_gather_grad_rows() { return list_rows(kRows); }
 
 }  // namespace steep

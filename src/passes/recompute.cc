@@ -27,6 +27,13 @@ bool is_elementwise(Node n) {
   return def != nullptr && def->elementwise && n.output_count() == 1;
 }
 
+/// What is made again though it is not elementwise.
+constexpr Row<> kRows[] = {
+    {.name = "recompute/layer_normalization",
+     .reason =
+         "Its gradient keeps the input anyway, and normalising that again is one pass over it.",
+     .pattern = "LayerNormalization(x, ...)"}};
+
 class Recomputer {
  public:
   explicit Recomputer(Graph& g) : g_(g), order_(g.nodes()) {
@@ -124,9 +131,9 @@ class Recomputer {
   bool is_kept_norm(Value x) const {
     constexpr size_t kLeastBytes = size_t{1} << 20;
     Node p = x.producer();
-    if (!p || p.op() != "LayerNormalization" || p.phase() != Phase::forward) return false;
-    if (x != p.output(0) || x.type().nbytes() < kLeastBytes || !stays(p.input(0))) return false;
-    return !g_.is_output(x);
+    if (!p || p.phase() != Phase::forward || x != p.output(0)) return false;
+    if (x.type().nbytes() < kLeastBytes || g_.is_output(x)) return false;
+    return apply_rows(kRows, p, Match()) && stays(p.input(0));
   }
 
   /// x made once more, for `reader` and whoever comes after it, out of repetitions of what is not
@@ -174,5 +181,7 @@ class Recomputer {
 }  // namespace
 
 void recompute(Graph& g) { Recomputer(g).run(); }
+
+std::vector<RowInfo> recompute_rows() { return list_rows(kRows); }
 
 }  // namespace steep

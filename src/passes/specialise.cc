@@ -13,6 +13,7 @@
 #include "ops/build.h"
 #include "ops/offered.h"
 #include "ops/op_def.h"
+#include "ops/pattern.h"
 #include "ops/shape_arithmetic.h"
 #include "ops/wide.h"
 #include "runtime/budget.h"
@@ -73,6 +74,8 @@ bool lacks_values(Node n, const OpDef& def) {
   }
   return false;
 }
+
+constexpr Pattern kBranch("If(condition, ...)");
 
 /// Decisions about nodes that cannot be planned yet are final for one call: what reads their
 /// results waits as they do.
@@ -152,7 +155,8 @@ class Specialiser {
       waits = waits || (n.input(i) && is_withheld(n.input(i)));
     }
     if (waits) return wait(n);
-    if (n.op() == "If" && constant(n.input(0)) != nullptr) return take_branch(n);
+    if (const auto m = match(kBranch, n); m && constant((*m)["condition"]) != nullptr)
+      return take_branch(n);
     const OpDef* def = find_op(n.op());
     if (def != nullptr && def->dynamic) {
       if (host_.data_shaped(n.op()) == nullptr || !foldable(n)) return wait(n);

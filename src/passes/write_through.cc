@@ -11,11 +11,6 @@
 namespace steep {
 namespace {
 
-bool computes(Node n) {
-  const OpDef* def = find_op(n.op());
-  return n.op() == "steep.Fused" || (def != nullptr && def->elementwise && !def->view);
-}
-
 bool reads(Node n, Value v) {
   for (int i = 0; i < n.input_count(); ++i) {
     if (n.input(i) == v) return true;
@@ -23,26 +18,45 @@ bool reads(Node n, Value v) {
   return false;
 }
 
+constexpr Row<> kMakers[] = {
+    {.name = "write_through/fused",
+     .reason = "A chain of elementwise nodes reads a block of a state before it writes that block.",
+     .pattern = "steep.Fused(...)"}};
+
+/// Element by element, so that it may write over what it reads.
+bool computes(Node n) {
+  const OpDef* def = find_op(n.op());
+  return (def != nullptr && def->elementwise && !def->view) ||
+         apply_rows(kMakers, n, Match()) != nullptr;
+}
+
+bool write_there(const Match& m, Update& update) {
+  const Value v = m["v"];
+  const Node maker = m.node("v");
+  if (!maker || maker.phase() != m.node("assign").phase() || !computes(maker) ||
+      !reads(maker, update.state) || v.dtype() != update.state.dtype() ||
+      !provably_equal(v.shape(), update.state.shape()))
+    return false;
+  update.value = v;
+  return true;
+}
+
+constexpr Row<Update&> kRows[] = {
+    {.name = "write_through/assign",
+     .reason = "A value that is made for a state alone needs no copy.",
+     .pattern = "assign: steep.Assign(state, only v)",
+     .then = write_there}};
+
 }  // namespace
 
 void write_through(Graph& g) {
-  const auto users = g.users();
+  const Readers readers(g);
   std::vector<Update> updates = g.updates();
-  for (Update& u : updates) {
-    const Node assign = u.value.producer();
-    if (!assign || assign.op() != "steep.Assign" || assign.input(0) != u.state) continue;
-    const Value v = assign.input(1);
-    const Node maker = v.producer();
-    if (!maker || maker.phase() != assign.phase() || !computes(maker) || !reads(maker, u.state)) {
-      continue;
-    }
-    if (users[v.id()].size() != 1 || g.is_output(v) || v.dtype() != u.state.dtype() ||
-        !provably_equal(v.shape(), u.state.shape())) {
-      continue;
-    }
-    u.value = v;
-  }
+  for (Update& u : updates)
+    apply_rows(kRows, u.value.producer(), Match(readers).with("state", u.state), u);
   g.set_updates(std::move(updates));
 }
+
+std::vector<RowInfo> write_through_rows() { return list_rows(kRows, kMakers); }
 
 }  // namespace steep
