@@ -57,13 +57,8 @@ void init_logs(nb::module_& m) {
       },
       nb::sig("def log_kinds() -> list[tuple[str, str]]"), "Names, and what each tells.");
   m.def(
-      "pass_names",
-      [] {
-        std::vector<std::string> names;
-        for (const Pass& pass : passes()) names.emplace_back(pass.name);
-        return names;
-      },
-      nb::sig("def pass_names() -> list[str]"), "In the order in which they run.");
+      "pass_names", [] { return pass_names(); }, nb::sig("def pass_names() -> list[str]"),
+      "In the order in which they run.");
   m.def(
       "check_passes",
       [](const std::vector<std::string>& names) {

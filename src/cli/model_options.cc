@@ -94,8 +94,7 @@ void add_provider_option(CLI::App& app, std::vector<std::string>& providers) {
 }
 
 void add_pass_option(CLI::App& app, TrainingOptions& options) {
-  std::vector<std::string> names;
-  for (const Pass& pass : passes()) names.emplace_back(pass.name);
+  const std::vector<std::string> names = pass_names();
   visit_step_options([&](const OptionRow& row, auto member) {
     if (row.key != kDisabledPasses) return;
     add_flag_of(app, row, options.*member)

@@ -1,10 +1,13 @@
 #include "passes/pipeline.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 
+#include "autodiff/read_rows.h"
+#include "autodiff/recognise.h"
 #include "runtime/budget.h"
 #include "runtime/logs.h"
 #include "steep/error.h"
@@ -17,6 +20,11 @@ constexpr bool only(Precision p) {
   return ((p == kThese) || ...);
 }
 
+constexpr Pass kEarlyPasses[] = {
+    {.name = "recognise", .run = recognise, .rows = recognise_rows},
+    {.name = "compute_read_rows", .run = compute_read_rows},
+};
+
 constexpr Pass kPasses[] = {
     {"remove_duplicates", remove_duplicates},
     {.name = "fuse_attention",
@@ -24,31 +32,78 @@ constexpr Pass kPasses[] = {
      .at = only<Precision::fp32, Precision::fp16>,
      .rows = fuse_attention_rows},
     {"fuse_long_attention", fuse_long_attention, only<Precision::bf16>},
-    {"fuse_matmul", fuse_matmul},
-    {"precision_bf16", nullptr, only<Precision::bf16>, precision_bf16},
+    {.name = "fuse_matmul", .run = fuse_matmul, .rows = fuse_matmul_rows},
+    {.name = "precision_bf16",
+     .run = nullptr,
+     .at = only<Precision::bf16>,
+     .run_for = precision_bf16,
+     .rows = precision_rows},
     {"precision_fp16", nullptr, only<Precision::fp16>, precision_fp16},
-    {"chunk_logits", chunk_logits, only<Precision::fp32>},
-    {"fuse_gather_grad", fuse_gather_grad},
-    {"recompute", recompute},
+    {.name = "chunk_logits",
+     .run = chunk_logits,
+     .at = only<Precision::fp32>,
+     .rows = chunk_logits_rows},
+    {.name = "fuse_gather_grad", .run = fuse_gather_grad, .rows = fuse_gather_grad_rows},
+    {.name = "recompute", .run = recompute, .rows = recompute_rows},
     {.name = "claim", .run = nullptr, .run_for = claim, .elsewhere = true},
-    {"fuse_elementwise", fuse_elementwise},
-    {"write_through", write_through},
+    {.name = "fuse_elementwise", .run = fuse_elementwise, .rows = fuse_elementwise_rows},
+    {.name = "write_through", .run = write_through, .rows = write_through_rows},
+};
+
+/// Tells of a pass under STEEP_LOGS=passes.
+class Told {
+ public:
+  Told(std::string_view name, const Graph& graph)
+      : name_(name), graph_(graph), before_(graph.node_count()) {}
+
+  void done() const {
+    if (!logs(Log::passes)) return;
+    const std::chrono::duration<double, std::milli> took = Profiler::Clock::now() - start_;
+    log(Log::passes, fmt::format("{:<20} {:5} → {:5} nodes {:9.3f} ms", name_, before_,
+                                 graph_.node_count(), took.count()));
+  }
+
+ private:
+  std::string_view name_;
+  const Graph& graph_;
+  size_t before_;
+  Profiler::Clock::time_point start_ = Profiler::Clock::now();
 };
 
 }  // namespace
 
 std::span<const Pass> passes() { return kPasses; }
 
-void check_passes(const std::set<std::string>& names) {
-  for (const std::string& name : names) {
-    if (std::any_of(std::begin(kPasses), std::end(kPasses),
-                    [&](const Pass& p) { return p.name == name; }))
-      continue;
-    std::string known;
-    for (const Pass& p : kPasses) known += fmt::format("{}{}", known.empty() ? "" : ", ", p.name);
-    throw ModelError(
-        {.what = "There is no pass of this name to disable.", .expected = known, .received = name});
+std::span<const Pass> early_passes() { return kEarlyPasses; }
+
+std::vector<std::string> pass_names() {
+  std::vector<std::string> names;
+  for (const auto& list : {early_passes(), passes()}) {
+    for (const Pass& pass : list) names.emplace_back(pass.name);
   }
+  return names;
+}
+
+void check_passes(const std::set<std::string>& names) {
+  const std::vector<std::string> known = pass_names();
+  for (const std::string& name : names) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    throw ModelError({.what = "There is no pass of this name to disable.",
+                      .expected = fmt::format("{}", fmt::join(known, ", ")),
+                      .received = name});
+  }
+}
+
+void run_early_pass(Graph& graph, std::string_view name, const std::set<std::string>& disabled) {
+  const auto* pass = std::find_if(std::begin(kEarlyPasses), std::end(kEarlyPasses),
+                                  [&](const Pass& p) { return p.name == name; });
+  if (pass == std::end(kEarlyPasses))
+    throw InternalError(
+        {.what = "There is no early pass of this name.", .node = std::string(name)});
+  if (disabled.count(std::string(name)) != 0) return;
+  const Told told(name, graph);
+  pass->run(graph);
+  told.done();
 }
 
 void run_passes(Graph& graph, const PassOptions& options) {
@@ -59,8 +114,7 @@ void run_passes(Graph& graph, const PassOptions& options) {
     if (pass.at != nullptr && !pass.at(options.precision)) continue;
     if (!devices.want_pass(pass.name) || (pass.elsewhere && devices.only_host())) continue;
     poll();
-    const size_t before = graph.node_count();
-    const auto start = Profiler::Clock::now();
+    const Told told(pass.name, graph);
     TimedStage stage(options.profiler, options.stages, pass.name);
     if (pass.run_for != nullptr) {
       pass.run_for(graph, devices);
@@ -70,11 +124,7 @@ void run_passes(Graph& graph, const PassOptions& options) {
     graph.prune();
     verify(graph, pass.name);
     stage.done(graph.nodes().size());
-    if (logs(Log::passes)) {
-      const std::chrono::duration<double, std::milli> took = Profiler::Clock::now() - start;
-      log(Log::passes, fmt::format("{:<20} {:5} → {:5} nodes {:9.3f} ms", pass.name, before,
-                                   graph.node_count(), took.count()));
-    }
+    told.done();
     if (options.after) options.after(pass.name, graph);
   }
 }

@@ -38,11 +38,21 @@ struct PassOptions {
   std::function<void(std::string_view pass, const Graph& graph)> after{};
 };
 
-/// In the order in which they run.
+/// Those that run_passes() runs, in this order.
 std::span<const Pass> passes();
+
+/// Those that the graph of a model goes through once, before it is differentiated and before shapes
+/// are bound.
+std::span<const Pass> early_passes();
+
+/// The names of all: those that may be disabled.
+std::vector<std::string> pass_names();
 
 /// Throws ModelError, listing the passes, when one of `names` is none.
 void check_passes(const std::set<std::string>& names);
+
+/// Runs one of early_passes() unless it is disabled. Throws InternalError if it is none of them.
+void run_early_pass(Graph& graph, std::string_view name, const std::set<std::string>& disabled);
 
 /// Runs every pass that is not disabled, prunes and verifies after each. Throws as
 /// check_passes() for those disabled.
@@ -64,5 +74,12 @@ void write_through(Graph& graph);                  // updates without the copy o
 
 // What they recognise.
 std::vector<RowInfo> fuse_attention_rows();
+std::vector<RowInfo> fuse_matmul_rows();
+std::vector<RowInfo> precision_rows();
+std::vector<RowInfo> chunk_logits_rows();
+std::vector<RowInfo> fuse_gather_grad_rows();
+std::vector<RowInfo> recompute_rows();
+std::vector<RowInfo> fuse_elementwise_rows();
+std::vector<RowInfo> write_through_rows();
 
 }  // namespace steep

@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "autodiff/gradient.h"
-#include "autodiff/read_rows.h"
-#include "autodiff/recognise.h"
 #include "ir/seed.h"
 #include "ops/build.h"
 #include "ops/op_def.h"
@@ -33,7 +31,7 @@ GradientProgram::GradientProgram(Graph graph, GradientProgramOptions options)
                  .limits = options.limits,
                  .devices = std::move(options.devices)}) {
   check_passes(programs_.options().disabled_passes);
-  recognise(graph_);
+  run_early_pass(graph_, "recognise", programs_.options().disabled_passes);
   find_differentiable();
   for (size_t i = 0; i < differentiable_.size(); ++i) {
     const auto& those = options.results_may_change;
@@ -181,7 +179,8 @@ Program& GradientProgram::compile(const GradientPattern& pattern) {
 
 Graph GradientProgram::with_gradients(const GradientPattern& pattern) {
   Graph g = graph_;
-  if (std::count(pattern.begin(), pattern.end(), true) != 0) compute_read_rows(g);
+  if (std::count(pattern.begin(), pattern.end(), true) != 0)
+    run_early_pass(g, "compute_read_rows", programs_.options().disabled_passes);
   GradientPattern flows;
   std::vector<Value> wrt;
   for (const std::string& name : input_gradients_) {

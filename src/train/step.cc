@@ -3,16 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "autodiff/gradient.h"
-#include "autodiff/read_rows.h"
-#include "autodiff/recognise.h"
 #include "ops/defs/batch_norm.h"
 #include "ops/wide.h"
+#include "passes/pipeline.h"
 #include "steep/error.h"
 #include "train/custom_optimizer.h"
 #include "train/loss.h"
@@ -30,6 +30,10 @@ std::vector<Value> parameter_values(const TrainingModel& model, const Graph& gra
   std::vector<Value> values;
   for (const std::string& name : model.parameters) values.push_back(graph.find(name));
   return values;
+}
+
+std::set<std::string> disabled(const TrainingOptions& options) {
+  return {options.disabled_passes.begin(), options.disabled_passes.end()};
 }
 
 /// The host reads the loss as float or double.
@@ -285,7 +289,7 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
       (*initial)[model.moments.back()] = initial_of(moment, graph.find(name).type());
     }
   }
-  recognise(graph);
+  run_early_pass(graph, "recognise", disabled(options));
   model.parameters = std::move(chosen);
   model.graph = std::move(graph);
   return model;
@@ -310,7 +314,7 @@ void begin_step(Graph& graph, const TrainingOptions& options, bool weigh) {
     const Graph::Scope scope(graph, Phase::forward, kLossWeight);
     if (Value weight = loss_weight(attached.loss)) graph.add_output(kLossWeight, readable(weight));
   }
-  compute_read_rows(graph);
+  run_early_pass(graph, "compute_read_rows", disabled(options));
 }
 
 /// What gradients are to be multiplied by, by their norm: `scale`, or null, and the clipping.
@@ -427,7 +431,7 @@ Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options)
   const AttachedLoss attached = attach_loss(graph, options);
   graph.set_outputs({});
   graph.add_output("loss", readable(attached.loss));
-  compute_read_rows(graph);
+  run_early_pass(graph, "compute_read_rows", disabled(options));
   Value loss = graph.outputs()[0].value;
   Value seed, scale;
   if (scales_loss(options)) std::tie(seed, scale) = scale_loss(graph, loss);
