@@ -1,0 +1,317 @@
+// Each row of each pass matches in a small graph: STEEP_LOGS=patterns tells its name.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numbers>
+#include <set>
+
+#include "autodiff/gradient.h"
+#include "ir/seed.h"
+#include "ops/build.h"
+#include "passes/pipeline.h"
+#include "runtime/logs.h"
+
+namespace steep {
+namespace {
+
+using Names = std::vector<std::string>;
+using Maskers = std::function<Value(Graph&, Value)>;
+
+struct Case {
+  Names rows;
+  std::function<void(Graph&)> build;
+};
+
+Type matrix(int64_t rows, int64_t columns) { return {DType::f32, Shape{rows, columns}}; }
+
+Value power(Value x, double exponent) {
+  return apply("Pow", {x, scalar(x.graph(), exponent, DType::f32)});
+}
+
+void gelu(Graph& g, bool exact) {
+  const Value x = g.add_input("x", matrix(3, 4));
+  const Value curve = exact ? erf(x / std::numbers::sqrt2)
+                            : tanh((x + power(x, 3) * 0.044715) * std::sqrt(2 / std::numbers::pi));
+  g.add_output("y", exact ? x * (curve + 1.0) * 0.5 : x / 2.0 * (curve + 1.0));
+}
+
+void layer_normalization(Graph& g, bool by_power) {
+  const Value x = g.add_input("x", matrix(3, 4));
+  const Value scale = g.add_input("scale", {DType::f32, Shape{4}});
+  const Value d = x - mean(x, {-1}, true);
+  const Value variance = mean(by_power ? power(d, 2) : d * d, {-1}, true);
+  g.add_output("y", d / sqrt(variance + 1e-5) * scale + scale);
+}
+
+/// An attention with its gradients; `of_scores` and `of_weights` change what their names say.
+void attention(Graph& g, const Maskers& of_scores = {}, const Maskers& of_weights = {},
+               const char* softmax = "Softmax", bool turned = false) {
+  const Type heads{DType::f32, turned ? Shape{2, 5, 3, 4} : Shape{2, 3, 5, 4}};
+  const Value q = g.add_input("q", heads), k = g.add_input("k", heads), v = g.add_input("v", heads);
+  const auto split = [&](Value x) { return turned ? transpose(x, {0, 2, 1, 3}) : x; };
+  Value scores = matmul(turned ? split(q) * 0.5 : q, swap_last(turned ? split(k) / 3.0 : k));
+  if (of_scores) scores = of_scores(g, scores);
+  Value weights = apply(softmax, {scores}, {{"axis", int64_t{-1}}});
+  if (of_weights) weights = of_weights(g, weights);
+  const Value y = matmul(weights, split(v));
+  g.add_output("y", y);
+  const std::vector<Value> dy{g.add_input("dy", y.type())};
+  const std::vector<Value> outputs{y}, wrt{q, k, v};
+  for (Value d : add_gradients(g, outputs, dy, wrt, Phase::forward)) g.add_output(d.name(), d);
+  g.prune();
+}
+
+/// 0, 1, 2, … along the rows or the columns of scores.
+Value numbers(Graph& g, const Dims& dims) {
+  return g.add_constant(Tensor::from<int64_t>({0, 1, 2, 3, 4}, dims));
+}
+Value columns(Graph& g) { return numbers(g, {1, 5}); }
+Value rows(Graph& g) { return numbers(g, {5, 1}); }
+
+constexpr double kShut = -std::numeric_limits<double>::infinity();
+
+/// Attention under a mask of comparisons.
+std::function<void(Graph&)> under(const char* op, bool rows_first, bool inverted) {
+  return [=](Graph& g) {
+    attention(g, [=](Graph& graph, Value s) {
+      const Value a = rows_first ? rows(graph) : columns(graph);
+      const Value b = rows_first ? columns(graph) : rows(graph);
+      const Value keep = apply(op, {a, b});
+      return inverted ? where(keep, kShut, s) : where(keep, s, kShut);
+    });
+  };
+}
+
+void surrounded_product(Graph& g) {
+  const Value x = g.add_input("x", matrix(5, 7)), w = g.add_input("w", matrix(5, 3));
+  const Value bias = g.add_input("bias", {DType::f32, Shape{3}});
+  const Value y = matmul(transpose(x * 0.5, {1, 0}), w / 3.0) * 2.0 / 7.0 + bias;
+  g.add_output("y", transpose(apply("Relu", {y}), {1, 0}));
+}
+
+void vocabulary(Graph& g) {
+  const Value x = g.add_input("x", matrix(520, 24)), w = g.add_input("w", matrix(24, 52000));
+  const Value bias = g.add_input("bias", {DType::f32, Shape{52000}});
+  const Value labels = g.add_input("labels", {DType::i64, Shape{520}});
+  const Attrs sum{{"reduction", std::string("sum")}};
+  const Value logits = apply("steep.MatMul", {x, w, bias});
+  const auto loss = apply_n("steep.SoftmaxCrossEntropy", std::vector{logits, labels}, 3, sum);
+  g.add_output("loss", loss[0]);
+  const Graph::Scope backward(g, Phase::backward, "grad");
+  const Value d = apply("steep.SoftmaxCrossEntropyGrad",
+                        {scalar(g, 1, DType::f32), logits, labels, loss[1], loss[2]}, sum);
+  g.add_output("dx", apply("steep.MatMul", {d, w}, {{"perm_b", Ints{1, 0}}}), Phase::backward);
+  g.add_output("dw", apply("steep.MatMul", {x, d}, {{"perm_a", Ints{1, 0}}}), Phase::backward);
+  g.add_output("db", apply("steep.SumTo", {d, ints(g, {52000})}), Phase::backward);
+}
+
+void sum_with_gather(Graph& g) {
+  const Value table = g.add_input("table", matrix(6, 4)), dy = g.add_input("dy", matrix(3, 4));
+  const Value slices =
+      apply("steep.GatherGrad", {dy, ints(g, {5, 0, 5}), ints(g, {6, 4})}, {{"axis", int64_t{0}}});
+  g.add_output("y", tanh(table) + slices);
+}
+
+void large_normalisation(Graph& g) {
+  const Value x = g.add_input("x", matrix(512, 512)),
+              w = g.add_input("w", {DType::f32, Shape{512}});
+  const Value y =
+      apply_n("LayerNormalization", std::vector{x, w, w}, 3, {{"axis", int64_t{-1}}})[0];
+  g.add_output("y", sum(y, {}, false));
+  const Graph::Scope backward(g, Phase::backward, "grad");
+  g.add_output("dw", matmul(transpose(y, {1, 0}), x), Phase::backward);
+}
+
+void cast_before_chain(Graph& g) {
+  const Value x = g.add_input("x", {DType::bf16, Shape{3, 4}});
+  g.add_output("y", tanh(cast(x, DType::f32)) + 1.0);
+}
+
+void assigned_state(Graph& g) {
+  const Value state = g.add_state("state", matrix(3, 4)), x = g.add_input("x", matrix(3, 4));
+  g.add_update(state, apply("steep.Assign", {state, state * 0.5 + x}));
+  fuse_elementwise(g);
+}
+
+void products(Graph& g) {
+  const Value x = g.add_input("x", matrix(4, 4)), w = g.add_input("w", matrix(4, 4));
+  const Value narrow = g.add_input("narrow", {DType::bf16, Shape{4, 4}});
+  const Value h = matmul(transpose(x, {1, 0}), w);
+  const auto halves =
+      apply_n("Split", std::vector{h}, 2, {{"axis", int64_t{0}}, {"num_outputs", int64_t{2}}});
+  const Value whole = apply("Concat", {halves[0], halves[1]}, {{"axis", int64_t{0}}});
+  g.add_output("y", tanh(whole));
+  g.add_output("relu", apply("steep.MatMul", {x, w}, {{"activation", std::string("Relu")}}));
+  g.add_output("twin", cast(w, DType::bf16));
+  g.add_output("widened", matmul(cast(narrow, DType::f32), w) + x);
+  g.add_output("norm", apply("steep.GlobalNorm", {x, w}));
+}
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> kCases = {
+      {{"recognise/gelu", "recognise/exact_gate", "recognise/factors", "recognise/product",
+        "recognise/quotient"},
+       [](Graph& g) { gelu(g, true); }},
+      {{"recognise/tanh_gate", "recognise/power", "recognise/sum", "recognise/divided_factors"},
+       [](Graph& g) { gelu(g, false); }},
+      {{"recognise/layer_normalization_by_power"}, [](Graph& g) { layer_normalization(g, true); }},
+      {{"recognise/layer_normalization_by_product"},
+       [](Graph& g) { layer_normalization(g, false); }},
+      {{"fuse_attention/softmax", "fuse_attention/scores", "fuse_attention/product",
+        "fuse_attention/softmax_gradient", "fuse_attention/values_gradient",
+        "fuse_attention/queries_gradient", "fuse_attention/keys_gradient"},
+       [](Graph& g) { attention(g); }},
+      {{"fuse_attention/safe_softmax", "fuse_attention/bias", "fuse_attention/keep",
+        "fuse_attention/divide", "fuse_attention/dropout"},
+       [](Graph& g) {
+         attention(
+             g,
+             [](Graph& graph, Value s) {
+               const Value keep = graph.add_input("keep", {DType::boolean, Shape{5, 5}});
+               return where(keep, s / 2.0, -3.0) + graph.add_input("bias", matrix(5, 5));
+             },
+             [](Graph& graph, Value p) {
+               return apply("steep.Dropout", {p, seed_of(graph)},
+                            {{"ratio", 0.5}, {"stream", int64_t{1}}});
+             },
+             "steep.SafeSoftmax");
+       }},
+      {{"fuse_attention/mask", "fuse_attention/multiply", "fuse_attention/zero_nan"},
+       [](Graph& g) {
+         attention(
+             g,
+             [](Graph& graph, Value s) {
+               return where(graph.add_input("gone", {DType::boolean, Shape{5, 5}}), -3.0, s * 0.5);
+             },
+             [](Graph&, Value p) { return where(apply("IsNaN", {p}), 0, p); });
+       }},
+      {{"fuse_attention/multiplied_heads", "fuse_attention/divided_heads",
+        "fuse_attention/transposed_heads"},
+       [](Graph& g) { attention(g, {}, {}, "Softmax", true); }},
+      {{"fuse_attention/causal_keep"}, under("LessOrEqual", false, false)},
+      {{"fuse_attention/causal_keep_turned"}, under("GreaterOrEqual", true, false)},
+      {{"fuse_attention/causal_mask"}, under("Greater", false, true)},
+      {{"fuse_attention/causal_mask_turned"}, under("Less", true, true)},
+      {{"fuse_attention/bias_of_mask", "fuse_attention/repeated_mask"},
+       [](Graph& g) {
+         attention(g, [](Graph& graph, Value s) {
+           const Value keep = apply("LessOrEqual", {columns(graph), rows(graph)});
+           const Value all = apply("Expand", {keep, ints(graph, {2, 1, 5, 5})});
+           return s + where(all, scalar(graph, 0, DType::f32), kShut);
+         });
+       }},
+      {{"fuse_matmul/product", "fuse_matmul/transposed_operand", "fuse_matmul/multiplied_operand",
+        "fuse_matmul/divided_operand", "fuse_matmul/multiplied_result",
+        "fuse_matmul/divided_result", "fuse_matmul/bias", "fuse_matmul/relu",
+        "fuse_matmul/transposed_result"},
+       surrounded_product},
+      {{"precision/product", "precision/epilogue", "precision/move", "precision/sum",
+        "precision/norm", "precision/narrowing_cast", "precision/split", "precision/concat",
+        "precision/widened"},
+       products},
+      {{"chunk_logits/loss", "chunk_logits/scores", "chunk_logits/gradient",
+        "chunk_logits/left_product", "chunk_logits/right_product", "chunk_logits/bias_sum"},
+       vocabulary},
+      {{"fuse_gather_grad/sum"}, sum_with_gather},
+      {{"recompute/layer_normalization"}, large_normalisation},
+      {{"fuse_elementwise/border_cast"}, cast_before_chain},
+      {{"write_through/assign", "write_through/fused"}, assigned_state},
+  };
+  return kCases;
+}
+
+/// All passes that have rows.
+std::vector<Pass> passes_with_rows() {
+  std::vector<Pass> found;
+  for (const auto& list : {early_passes(), passes()}) {
+    for (const Pass& pass : list) {
+      if (pass.rows != nullptr) found.push_back(pass);
+    }
+  }
+  return found;
+}
+
+/// The pass whose rows have this name.
+Pass pass_of(const std::string& row) {
+  for (const Pass& pass : passes_with_rows()) {
+    for (const RowInfo& info : pass.rows()) {
+      if (info.name == row) return pass;
+    }
+  }
+  throw std::invalid_argument("no pass has the row " + row);
+}
+
+/// What STEEP_LOGS=patterns tells of a pass.
+std::string told(const Pass& pass, Graph& g) {
+  set_logs("patterns");
+  ::testing::internal::CaptureStderr();
+  if (pass.run_for != nullptr) {
+    pass.run_for(g, Devices::host_alone());
+  } else {
+    pass.run(g);
+  }
+  std::string text = ::testing::internal::GetCapturedStderr();
+  set_logs("");
+  return text;
+}
+
+/// The operators that a pattern names.
+Names operators_in(std::string_view pattern) {
+  const auto is_letter = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_';
+  };
+  Names names{""};
+  for (const char c : pattern) {
+    if (is_letter(c)) {
+      names.back() += c;
+    } else if (c == '(' || c == '{' || c == '|') {
+      names.emplace_back();
+    } else {
+      names.back().clear();
+    }
+  }
+  names.pop_back();
+  return names;
+}
+
+TEST(PassRows, EachMatchesInItsGraph) {
+  for (const Case& c : cases()) {
+    Graph g;
+    c.build(g);
+    const std::string before = to_text(g);
+    const std::string text = told(pass_of(c.rows[0]), g);
+    g.prune();
+    verify(g, c.rows[0]);
+    for (const std::string& row : c.rows) {
+      EXPECT_NE(text.find("[patterns] " + row + " "), std::string::npos)
+          << row << " does not match in\n"
+          << before << "which has\n"
+          << text;
+    }
+  }
+}
+
+TEST(PassRows, EachHasAGraphAReasonAndKnownOperators) {
+  std::set<std::string> listed, tested;
+  for (const Pass& pass : passes_with_rows()) {
+    for (const RowInfo& row : pass.rows()) {
+      SCOPED_TRACE(row.name);
+      EXPECT_TRUE(listed.emplace(row.name).second) << "two rows have one name";
+      EXPECT_TRUE(pass.name.starts_with(row.name.substr(0, row.name.find('/'))));
+      EXPECT_TRUE(row.reason.size() > 10 && row.reason.ends_with('.')) << row.reason;
+      EXPECT_FALSE(operators_in(row.pattern).empty());
+      for (const std::string& op : operators_in(row.pattern))
+        EXPECT_NE(find_op(op), nullptr) << op << " is no operator";
+    }
+  }
+  for (const Case& c : cases()) tested.insert(c.rows.begin(), c.rows.end());
+  EXPECT_EQ(listed, tested);
+}
+
+}  // namespace
+}  // namespace steep
