@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -43,11 +44,11 @@ struct Member {
   std::string name;
   uint16_t flags = 0;
   uint16_t method = 0;
-  uint32_t crc = 0;
-  uint64_t packed = 0;    ///< bytes in the archive
-  uint64_t unpacked = 0;  ///< bytes of the .npy file
-  uint64_t offset = 0;    ///< of the local header, then of the data
-  uint64_t header = 0;    ///< of the local header
+  std::optional<uint32_t> crc{};  ///< none of a file that is no archive
+  uint64_t packed = 0;            ///< bytes in the archive
+  uint64_t unpacked = 0;          ///< bytes of the .npy file
+  uint64_t offset = 0;            ///< of the local header, then of the data
+  uint64_t header = 0;            ///< of the local header
 };
 
 struct Directory {
@@ -186,7 +187,8 @@ class MemberReader {
   }
   void finish() {
     if (done_ != member_.unpacked) refuse(source_, "bytes follow the array", member_.name);
-    if (crc_ != member_.crc) refuse(source_, "its checksum does not match", member_.name);
+    if (member_.crc && crc_ != member_.crc)
+      refuse(source_, "its checksum does not match", member_.name);
   }
 
  private:
@@ -286,6 +288,17 @@ void refuse_overlaps(const ByteSource& source, const std::vector<Member>& member
 }
 
 }  // namespace
+
+Tensor read_npy(const ByteSource& source, const std::string& name, const Limits& limits) {
+  const Budget budget(limits);
+  if (source.size() > limits.max_bytes) {
+    throw DataError(ErrorParts{.what = source.name() + " is larger than this process is to read",
+                               .expected = fmt::format("at most {}", bytes_text(limits.max_bytes)),
+                               .received = fmt::format("{} bytes", source.size()),
+                               .remedy = "raise --max-bytes (Limits::max_bytes)"});
+  }
+  return read_member(source, {.name = name, .packed = source.size(), .unpacked = source.size()});
+}
 
 std::map<std::string, Tensor> read_npz(const ByteSource& source, const Limits& limits) {
   const Budget budget(limits);

@@ -16,6 +16,10 @@ namespace steep {
 /// taken, CRC-32 after reading. Throws DataError naming file, array and reason; IoError.
 std::map<std::string, Tensor> read_npz(const ByteSource& source, const Limits& limits = {});
 
+/// The one array of an .npy file, as those of an archive are read; `name` is for messages. Throws
+/// DataError, also past the limit of bytes; IoError.
+Tensor read_npy(const ByteSource& source, const std::string& name, const Limits& limits = {});
+
 /// Stored (not deflated) members of format 1.0, dated 1980-01-01 so that equal arrays make equal
 /// files. Throws DataError for bfloat16, which NumPy lacks, and for arrays past zip's 4 GiB.
 void write_npz(FileWriter& file, const std::map<std::string, Tensor>& arrays);

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "data/csv.h"
 #include "data/files.h"
 #include "data/npz.h"
 #include "data/safetensors.h"
@@ -53,21 +54,19 @@ void need_rows(const Tensor& tensor) {
 
 /// For a file of neither kind: says what it looks like.
 [[noreturn]] void refuse_kind(const FileSource& source, std::string_view start) {
-  constexpr std::pair<std::string_view, const char*> kKinds[] = {
-      {"\x93NUMPY", "one array without a name (.npy)"},
-      {"\x89HDF\r\n", "HDF5"},
-      {"PAR1", "Parquet"},
-      {"ARROW1", "Arrow"},
-      {"\x1f\x8b", "a gzip file"},
-      {"\x80\x04", "a Python pickle"}};
+  constexpr std::pair<std::string_view, const char*> kKinds[] = {{"\x89HDF\r\n", "HDF5"},
+                                                                 {"PAR1", "Parquet"},
+                                                                 {"ARROW1", "Arrow"},
+                                                                 {"\x1f\x8b", "a gzip file"},
+                                                                 {"\x80\x04", "a Python pickle"}};
   const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds),
                                  [&](const auto& k) { return start.starts_with(k.first); });
   const bool text = std::all_of(start.begin(), start.end(), [](char c) {
     return c == '\t' || c == '\n' || c == '\r' || static_cast<unsigned char>(c) >= ' ';
   });
   throw DataError(ErrorParts{
-      .what = source.name() + " is neither an .npz nor a .safetensors file",
-      .expected = "arrays by name, in one of these two formats, whatever the file's name",
+      .what = source.name() + " is neither an .npz, .npy nor a .safetensors file",
+      .expected = "arrays in one of these formats, whatever the file's name; or a name in .csv",
       .received = source.size() < start.size() ? fmt::format("a file of {} bytes", source.size())
                   : kind != std::end(kKinds)   ? kind->second
                   : text                       ? "text, for instance CSV"
@@ -81,6 +80,11 @@ void need_rows(const Tensor& tensor) {
 std::map<std::string, Tensor> load_arrays(const std::filesystem::path& path, const Limits& limits) {
   const Budget budget(limits);
   FileSource source(path);
+  if (is_csv(path.string())) {
+    std::map<std::string, Tensor> columns;
+    for (CsvColumn& c : read_csv(source, limits)) columns[c.name] = std::move(c.values);
+    return columns;
+  }
   // Both kinds begin with eight bytes. Those of safetensors, a length of at most 100 MB, end in
   // zeros; a zip file's go on with the version that its first member needs, or with the counts of
   // an empty archive.
@@ -89,6 +93,10 @@ std::map<std::string, Tensor> load_arrays(const std::filesystem::path& path, con
   const bool member = std::memcmp(magic, "PK\3\4", 4) == 0 && (magic[4] | magic[5]) != 0;
   const bool empty = std::memcmp(magic, "PK\5\6", 4) == 0;
   if (member || empty) return read_npz(source, limits);
+  if (std::memcmp(magic, "\x93NUMPY", 6) == 0) {
+    const std::string name = path.stem().string();
+    return {{name, read_npy(source, name, limits)}};
+  }
   if (source.size() < sizeof magic || magic[4] != 0 || magic[5] != 0 || magic[6] != 0 ||
       magic[7] != 0) {
     refuse_kind(source, {reinterpret_cast<const char*>(magic), sizeof magic});

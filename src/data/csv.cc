@@ -1,0 +1,208 @@
+#include "data/csv.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "runtime/budget.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+std::string_view trimmed(std::string_view text) {
+  const auto blank = [](char c) { return c == ' ' || c == '\t'; };
+  while (!text.empty() && blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && blank(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+/// Of a text that may be long, and of any bytes.
+std::string shown(std::string_view text) {
+  constexpr size_t kMost = 40;
+  std::string part(text.substr(0, kMost));
+  for (char& c : part) c = static_cast<unsigned char>(c) < ' ' ? '?' : c;
+  return "'" + part + (text.size() > kMost ? "…'" : "'");
+}
+
+class Table {
+ public:
+  Table(const ByteSource& source, const Limits& limits) : source_(source), limits_(limits) {}
+
+  void read(std::string_view text) {
+    constexpr std::string_view kMark = "\xef\xbb\xbf";  // UTF-8's, as spreadsheets write it
+    if (text.starts_with(kMark)) text.remove_prefix(kMark.size());
+    while (!text.empty()) {
+      const size_t end = std::min(text.find('\n'), text.size());
+      std::string_view line = text.substr(0, end);
+      text.remove_prefix(std::min(end + 1, text.size()));
+      if (line.ends_with('\r')) line.remove_suffix(1);
+      ++line_;
+      if (columns_.empty()) {
+        read_names(line);
+      } else if (!line.empty() || text.find_first_not_of("\r\n") != std::string_view::npos) {
+        read_row(line);
+      }
+      if (line_ % 4096 == 0) poll();
+    }
+    if (rows_ == 0) refuse("has no rows", "a first row of names, and rows of numbers", "", "");
+  }
+
+  std::vector<CsvColumn> columns() {
+    std::vector<CsvColumn> made;
+    for (Column& c : columns_) {
+      const bool whole = c.numbers.empty();
+      Tensor values =
+          whole ? Tensor::empty(DType::i64, {rows_}) : Tensor::empty(DType::f64, {rows_});
+      if (whole) {
+        std::copy(c.integers.begin(), c.integers.end(), values.data<int64_t>());
+      } else {
+        std::copy(c.numbers.begin(), c.numbers.end(), values.data<double>());
+      }
+      made.push_back({std::move(c.name), std::move(values)});
+      c = {};
+    }
+    return made;
+  }
+
+ private:
+  /// One of the two is empty.
+  struct Column {
+    std::string name{};
+    std::vector<int64_t> integers{};
+    std::vector<double> numbers{};
+  };
+
+  [[noreturn]] void refuse(const std::string& why, const std::string& expected,
+                           const std::string& received, const std::string& remedy) const {
+    throw DataError(ErrorParts{.what = fmt::format("{} {}", source_.name(), why),
+                               .expected = expected,
+                               .received = received,
+                               .remedy = remedy});
+  }
+
+  /// Takes the next cell off the line. `more`: another follows.
+  std::string_view cell(std::string_view* line, bool* more) const {
+    std::string_view rest = trimmed(*line);
+    if (!rest.starts_with('"')) {
+      const size_t end = std::min(line->find(','), line->size());
+      const std::string_view text = trimmed(line->substr(0, end));
+      *more = end < line->size();
+      line->remove_prefix(std::min(end + 1, line->size()));
+      return text;
+    }
+    const size_t end = rest.find('"', 1);
+    if (end == std::string_view::npos) {
+      refuse(fmt::format("has a quote in row {} that does not end", line_),
+             "quotes that end in their row", shown(rest), "");
+    }
+    const std::string_view text = rest.substr(1, end - 1);
+    rest = trimmed(rest.substr(end + 1));
+    *more = rest.starts_with(',');
+    if (!rest.empty() && !*more) {
+      refuse(fmt::format("has text behind a quote in row {}", line_), "a comma, or the row's end",
+             shown(rest), "");
+    }
+    *line = *more ? rest.substr(1) : std::string_view();
+    return text;
+  }
+
+  void read_names(std::string_view line) {
+    std::set<std::string, std::less<>> names;
+    for (bool more = true; more;) {
+      const std::string_view name = cell(&line, &more);
+      if (name.empty() || !names.emplace(name).second) {
+        refuse(fmt::format("has {} in row {}, column {}", name.empty() ? "no name" : "a name twice",
+                           line_, columns_.size() + 1),
+               "a first row with a name for each column", shown(name), "");
+      }
+      if (columns_.size() == limits_.max_arrays) {
+        refuse("has too many columns", fmt::format("at most {}", limits_.max_arrays), "more", "");
+      }
+      columns_.push_back({.name = std::string(name)});
+    }
+  }
+
+  void read_row(std::string_view line) {
+    size_t at = 0;
+    for (bool more = true; more; ++at) {
+      const std::string_view text = cell(&line, &more);
+      const bool many = at == columns_.size();
+      if (many || (!more && at + 1 < columns_.size())) {
+        refuse(fmt::format("has {} cells in row {}", many ? "too many" : "too few", line_),
+               fmt::format("{} cells, as many as names", columns_.size()),
+               fmt::format("{}{}", many ? "more than " : "", many ? at : at + 1), "");
+      }
+      add(&columns_[at], text);
+    }
+    ++rows_;
+    constexpr uint64_t kCell = 8;
+    if (static_cast<uint64_t>(rows_) > limits_.max_bytes / kCell / columns_.size()) {
+      refuse("is larger than this process is to read",
+             fmt::format("at most {} bytes of numbers", limits_.max_bytes), "more",
+             "raise --max-bytes (Limits::max_bytes)");
+    }
+  }
+
+  void add(Column* column, std::string_view text) const {
+    const char* end = text.data() + text.size();
+    int64_t whole = 0;
+    if (column->numbers.empty()) {
+      const auto [stop, error] = std::from_chars(text.data(), end, whole);
+      if (error == std::errc{} && stop == end) return column->integers.push_back(whole);
+    }
+    double number = 0;
+    const auto [stop, error] = std::from_chars(text.data(), end, number);
+    if (error != std::errc{} || stop != end) {
+      refuse(fmt::format("has {} in row {}, column '{}'",
+                         text.empty() ? "an empty cell" : "a cell that is no number", line_,
+                         column->name),
+             "numbers, as in 1 or -2.5e-3", shown(text),
+             text.find(';') != std::string_view::npos
+                 ? "separate cells with commas"
+                 : "leave out rows with missing values, and give texts numbers");
+    }
+    if (column->numbers.empty()) {
+      column->numbers.assign(column->integers.begin(), column->integers.end());
+      column->integers = {};
+    }
+    column->numbers.push_back(number);
+  }
+
+  const ByteSource& source_;
+  const Limits& limits_;
+  std::vector<Column> columns_;
+  int64_t rows_ = 0;
+  int64_t line_ = 0;
+};
+
+}  // namespace
+
+std::vector<CsvColumn> read_csv(const ByteSource& source, const Limits& limits) {
+  const Budget budget(limits);
+  if (source.size() > limits.max_bytes) {
+    throw DataError(ErrorParts{.what = source.name() + " is larger than this process is to read",
+                               .expected = fmt::format("at most {} bytes", limits.max_bytes),
+                               .received = fmt::format("{} bytes", source.size()),
+                               .remedy = "raise --max-bytes (Limits::max_bytes)"});
+  }
+  std::string text(static_cast<size_t>(source.size()), '\0');
+  source.read(0, text.data(), text.size());
+  Table table(source, limits);
+  table.read(text);
+  return table.columns();
+}
+
+bool is_csv(const std::string& path) {
+  std::string end = path.size() < 4 ? "" : path.substr(path.size() - 4);
+  std::transform(end.begin(), end.end(), end.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return end == ".csv";
+}
+
+}  // namespace steep
