@@ -188,7 +188,8 @@ typedef enum steep_options_kind {
  *     strings   loss, output, label, optimizer ("adamw"), schedule ("constant"), precision ("fp32")
  *     numbers   lr (1e-3), weight_decay, momentum, dampening, beta1, beta2, epsilon,
  * momentum_decay, lr_decay, initial_accumulator_value, rho, alpha, min_lr_ratio, clip_norm,
- *               loss_scale, loss_scale_min, loss_scale_max; attributes.NAME of a registered
+ *               loss_scale, loss_scale_min, loss_scale_max, huber_delta, label_smoothing,
+ * clip_value, ema_decay, class_weights (each call adds one); attributes.NAME of a registered
  *               optimizer
  *     integers  ignore_index, warmup_steps, total_steps, seed, loss_scale_window
  *     0 or 1    maximize, nesterov, amsgrad, decoupled_weight_decay, centered, bias_correction,

@@ -107,9 +107,10 @@ struct LossScaleOptions {
 };
 
 struct TrainingOptions {
-  /// "" (the loss is an output of the model), "mse" (mean over all elements),
-  /// "softmax_cross_entropy" (classes on the last axis, integer labels, mean over labels) or
-  /// "binary_cross_entropy_with_logits" (mean).
+  /// "" (the loss is an output of the model); "mse", "l1" or "huber" (means over all elements);
+  /// "softmax_cross_entropy", or "nll" of log-probabilities (classes on the last axis, integer
+  /// labels, mean over labels); "binary_cross_entropy_with_logits", or "binary_cross_entropy" of
+  /// probabilities (means). Each is PyTorch's loss of that name.
   std::string loss{};
   /// The output that is the loss, or that the added loss reads. "": the only output, or the output
   /// named "loss".
@@ -117,7 +118,14 @@ struct TrainingOptions {
   /// Name of the input that is added for the labels; the last positional input. If the model has an
   /// input of this name, that is used.
   std::string label = "label";
-  std::optional<int64_t> ignore_index{};  ///< label that softmax_cross_entropy skips
+  std::optional<int64_t> ignore_index{};  ///< label that softmax_cross_entropy and nll skip
+  double huber_delta = 1;                 ///< of huber: from this distance on it is linear; > 0
+  /// Of softmax_cross_entropy: the label's class counts 1 - label_smoothing, and all classes,
+  /// itself included, share the rest. 0 to 1.
+  double label_smoothing = 0;
+  /// Of softmax_cross_entropy and nll: one for each class, at least 0. A row counts as much as its
+  /// label's class, and the mean is over what counts. Empty: 1 for each.
+  std::vector<double> class_weights{};
 
   /// Initializers to train, and Constant nodes by the name of their output. Empty: every float
   /// initializer on which the loss depends differentiably and which acts as a weight; see
@@ -133,6 +141,13 @@ struct TrainingOptions {
   OptimizerOptions optimizer{};
   ScheduleOptions schedule{};
   double clip_norm = 0;  ///< > 0: gradients are scaled by min(1, clip_norm / (global norm + 1e-6))
+  /// > 0: each element of a gradient is bounded to [-clip_value, clip_value], and NaN stays. Not
+  /// together with clip_norm.
+  double clip_value = 0;
+  /// > 0: a moment "ema/NAME" is the moving average of each trained parameter, decay · itself +
+  /// (1 - decay) · the weight after each step, and begins at the weight. eval() and what is
+  /// exported have the averages instead of the weights. Below 1.
+  double ema_decay = 0;
   bool grad_norm = false;                   ///< report the global norm even without clipping
   std::vector<std::string> step_outputs{};  ///< outputs of the model that step() returns
 

@@ -21,9 +21,9 @@ struct Attribute {
   std::string name;
 };
 
-using Field =
-    std::variant<std::string*, double*, std::optional<double>*, bool*, int*, int64_t*, uint64_t*,
-                 std::optional<int64_t>*, std::vector<std::string>*, Attribute>;
+using Field = std::variant<std::string*, double*, std::optional<double>*, bool*, int*, int64_t*,
+                           uint64_t*, std::optional<int64_t>*, std::vector<std::string>*, Attribute,
+                           std::vector<double>*>;
 using Fields = std::map<std::string, Field>;
 static_assert(std::is_same_v<size_t, uint64_t>);
 
@@ -105,7 +105,8 @@ constexpr std::array kTypes{"a string",
                             "an integer of at least 0",
                             "an integer",
                             "strings, one at a time",
-                            "a number"};
+                            "a number",
+                            "numbers, one at a time"};
 
 Field field_of(Options::Of& of, const std::string& key) {
   Fields fields = std::visit([](auto& o) { return fields_of(o); }, of);
@@ -150,6 +151,7 @@ void set(const std::string& key, const Field& field, int64_t value) {
             [&](double* to) { *to = static_cast<double>(value); },
             [&](std::optional<double>* to) { *to = static_cast<double>(value); },
             [&](const Attribute& to) { (*to.all)[to.name] = static_cast<double>(value); },
+            [&](std::vector<double>* to) { to->push_back(static_cast<double>(value)); },
             [&](const auto&) { refuse(); }},
       field);
 }
@@ -158,6 +160,7 @@ void set(const std::string& key, const Field& field, double value) {
   std::visit(
       Cases{[&](double* to) { *to = value; }, [&](std::optional<double>* to) { *to = value; },
             [&](const Attribute& to) { (*to.all)[to.name] = value; },
+            [&](std::vector<double>* to) { to->push_back(value); },
             [&](const auto&) {
               refuse_value(key, kTypes.at(field.index()), fmt::format("the number {}", value));
             }},

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <charconv>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "train/names.h"
@@ -89,6 +91,28 @@ CLI::Validator real(double low, double high) {
                                 ? fmt::format("{} or more", low)
                                 : fmt::format("{} to {}", low, high);
   return number(low, high, "a finite number, " + range, range);
+}
+
+CLI::Validator one_of(std::vector<std::string> words) {
+  const std::string list = fmt::format("{{{}}}", fmt::join(words, ","));
+  return {[words = std::move(words), list](const std::string& word) {
+            if (std::find(words.begin(), words.end(), word) != words.end()) return std::string();
+            const std::string near = closest_name(word, words);
+            return fmt::format("{} not in {}{}", word, list,
+                               near.empty() ? "" : fmt::format(": did you mean '{}'?", near));
+          },
+          list};
+}
+
+void add_threads_option(CLI::App& app, int64_t& threads) {
+  constexpr int64_t kMostThreads = 1024;
+  app.add_option("--threads", threads,
+                 "Threads that compute (default: the cores there are, or OMP_NUM_THREADS)")
+      ->transform(whole(1, kMostThreads));
+}
+
+void use_threads(int64_t threads) {
+  if (threads > 0) omp_set_num_threads(static_cast<int>(threads));
 }
 
 void refuse_empty_words(CLI::App& app) {

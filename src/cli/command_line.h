@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <limits>
 #include <string>
+#include <vector>
 
 namespace steep::cli {
 
@@ -16,6 +17,13 @@ constexpr int64_t kMost = 1'000'000'000;
 CLI::Validator whole(int64_t low, int64_t high = kMost);
 /// The same for finite numbers.
 CLI::Validator real(double low, double high = std::numeric_limits<double>::max());
+
+/// For CLI::Option::check: one of these words; what is none is told the nearest.
+CLI::Validator one_of(std::vector<std::string> words);
+
+/// --threads, of which use_threads() makes use; 0 leaves them as they are.
+void add_threads_option(CLI::App& app, int64_t& threads);
+void use_threads(int64_t threads);
 
 /// Every option of `app` refuses an empty word: `--out "$UNSET"` is no way to say nothing.
 void refuse_empty_words(CLI::App& app);

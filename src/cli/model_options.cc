@@ -12,6 +12,7 @@
 #include "passes/pipeline.h"
 #include "steep/error.h"
 #include "steep/ops.h"
+#include "train/loss.h"
 #include "train/optimizer.h"
 
 namespace steep::cli {
@@ -100,7 +101,7 @@ void add_pass_option(CLI::App& app, TrainingOptions& options) {
     add_flag_of(app, row, options.*member)
         ->allow_extra_args(false)
         ->take_all()
-        ->check(CLI::IsMember(names));
+        ->check(one_of(names));
   });
 }
 
@@ -143,8 +144,8 @@ void check_optimizer_usage(const CLI::App& app, const OptimizerOptions& optimize
   const std::string& kind = optimizer.kind;
   const std::vector<std::string> known = optimizer_kinds();
   if (std::find(known.begin(), known.end(), kind) == known.end()) {
-    throw CLI::ValidationError("--optimizer",
-                               fmt::format("{} not in {{{}}}", kind, fmt::join(known, ",")));
+    const std::string why = one_of(known)(kind);
+    throw CLI::ValidationError("--optimizer", why);
   }
   const std::vector<std::string> ours = built_in_optimizers();
   only_with(app, std::find(ours.begin(), ours.end(), kind) == ours.end(), "an optimizer of --ops",
@@ -169,8 +170,16 @@ void check_optimizer_usage(const CLI::App& app, const OptimizerOptions& optimize
 
 void check_usage(const CLI::App& app, const ModelChoice& choice) {
   const std::string& loss = choice.options.loss;
+  if (!loss.empty()) {
+    if (const std::string why = one_of(loss_names())(loss); !why.empty()) {
+      throw CLI::ValidationError("--loss", why);
+    }
+  }
+  only_with(app, takes_classes(loss), "--loss softmax_cross_entropy or nll",
+            {"--ignore-index", "--class-weights"});
   only_with(app, loss == "softmax_cross_entropy", "--loss softmax_cross_entropy",
-            {"--ignore-index"});
+            {"--label-smoothing"});
+  only_with(app, loss == "huber", "--loss huber", {"--huber-delta"});
   only_with(app, !loss.empty(), "--loss", {"--label", "--label-array"});
 }
 

@@ -24,6 +24,8 @@ CLI::Option* add_flag_of(CLI::App& app, const OptionRow& row, Field& field) {
     CLI::Option* option = app.add_option(flag, field, help);
     if constexpr (std::is_same_v<Field, std::vector<std::string>>) {
       return option->delimiter(',');
+    } else if constexpr (std::is_same_v<Field, std::vector<double>>) {
+      return option->delimiter(',')->transform(real(row.low, row.high));
     } else if constexpr (std::is_same_v<Field, double> ||
                          std::is_same_v<Field, std::optional<double>>) {
       option->transform(real(row.low, row.high));
@@ -34,7 +36,7 @@ CLI::Option* add_flag_of(CLI::App& app, const OptionRow& row, Field& field) {
     } else {
       static_assert(std::is_same_v<Field, std::string>);
       if (!row.choices.empty()) {
-        option->check(CLI::IsMember(CLI::detail::split(std::string(row.choices), ',')));
+        option->check(one_of(CLI::detail::split(std::string(row.choices), ',')));
       }
     }
     if constexpr (!std::is_same_v<Field, std::optional<double>>) {

@@ -96,6 +96,7 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
                                 .expected = nearest_names(name, known),
                                 .received = name});
   }
+  expand_groups(&options.groups, known, imported.constants);
   std::map<std::string, Tensor> initial;
   model = prepare_model(std::move(imported.graph), imported.initializers, imported.constants,
                         left_inside(imported.inside), options, given, &initial);
@@ -558,6 +559,18 @@ std::string TrainingSession::Impl::no_count(const std::map<std::string, Tensor>&
   return {};
 }
 
+void TrainingSession::Impl::set_averages(const std::map<std::string, Tensor>& weights) {
+  if (options.ema_decay == 0) return;
+  std::map<std::string, Tensor> averages;
+  for (const std::string& name : model.parameters) {
+    const auto weight = weights.find(name);
+    if (weight == weights.end()) continue;
+    const std::string average = moment_name(kAverage, name);
+    averages[average] = convert(weight->second, programs.states.at(average).dtype(), name);
+  }
+  assign(averages, optimizer_states(), "optimizer moment");
+}
+
 std::map<std::string, Tensor> TrainingSession::Impl::shared(
     const std::vector<std::string>& names) const {
   std::map<std::string, Tensor> result;
@@ -568,6 +581,11 @@ std::map<std::string, Tensor> TrainingSession::Impl::shared(
 std::unique_ptr<DetachedModel> TrainingSession::Impl::detached(bool for_inference) const {
   require_whole();
   std::map<std::string, Tensor> weights = shared(stored());
+  for (const std::string& name : model.parameters) {
+    if (options.ema_decay == 0) break;
+    Tensor& weight = weights.at(name);
+    weight = convert(programs.states.at(moment_name(kAverage, name)), weight.dtype(), name);
+  }
   weights.insert(given.begin(), given.end());  // those that are not trained
   auto made = std::make_unique<DetachedModel>(std::as_bytes(std::span(bytes)), weights, folder,
                                               options.limits);

@@ -34,6 +34,8 @@ struct TrainingSession::Impl {
   /// Copies values into states of which `names` are allowed; checks all first.
   void assign(const std::map<std::string, Tensor>& values, const std::vector<std::string>& names,
               const char* kind);
+  /// The moving averages, if there are any, begin anew at these weights.
+  void set_averages(const std::map<std::string, Tensor>& weights);
   std::map<std::string, Tensor> shared(const std::vector<std::string>& names) const;
   /// What a checkpoint and an exported model hold: parameters and running statistics.
   std::vector<std::string> stored() const;

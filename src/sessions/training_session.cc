@@ -209,6 +209,7 @@ Tensor TrainingSession::state(const std::string& name) const {
 void TrainingSession::set_weights(const std::map<std::string, Tensor>& weights) {
   const std::lock_guard turn(impl_->programs.turn);
   impl_->assign(weights, impl_->stored(), "trained parameter");
+  impl_->set_averages(weights);
 }
 void TrainingSession::set_optimizer_state(const std::map<std::string, Tensor>& moments) {
   const std::lock_guard turn(impl_->programs.turn);

@@ -9,6 +9,7 @@
 #include "data/convert.h"
 #include "steep/data.h"
 #include "steep/error.h"
+#include "train/loss.h"
 
 namespace steep {
 namespace {
@@ -89,8 +90,8 @@ std::optional<LabelForm> label_form(const TrainingOptions& options,
   const auto label = named(inputs, options.label);
   if (label == inputs.end()) return {};
   LabelForm form{.input = *label, .ignored = options.ignore_index};
-  form.classes = options.loss == "softmax_cross_entropy";
-  form.broadcasts = options.loss == "mse";
+  form.classes = takes_classes(options.loss);
+  form.broadcasts = compares_elements(options.loss);
   const std::string wanted = options.output.empty() ? "loss" : options.output;
   const auto scores = outputs.size() == 1 ? outputs.begin() : named(outputs, wanted);
   if (form.classes && scores != outputs.end() && scores->has_rank && !scores->dims.empty()) {

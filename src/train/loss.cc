@@ -1,14 +1,19 @@
 #include "train/loss.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <string_view>
+#include <utility>
 
 #include "ops/build.h"
 #include "ops/defs/losses.h"
 #include "ops/op_def.h"
-#include "ops/wide.h"
 #include "steep/error.h"
+#include "train/losses.h"
 #include "train/names.h"
 
 namespace steep {
@@ -89,11 +94,102 @@ bool makes_probabilities(Node n) {
          before_moves(sum.input(0)) == before_moves(n.input(0));
 }
 
+/// What labels are compared with.
+enum class Of { elements, broadcast_elements, classes };
+
+struct Loss {
+  std::string_view name;
+  Of of;
+  std::string_view makes = "";  ///< what the loss itself makes of scores
+  ClassLoss (*build)(Value y, Value labels, const TrainingOptions&);
+};
+
+template <Value (*kFormula)(Value, Value)>
+ClassLoss of_elements(Value y, Value labels, const TrainingOptions& /*options*/) {
+  const Value loss = kFormula(y, labels);
+  return {loss, loss};
+}
+
+ClassLoss huber(Value y, Value labels, const TrainingOptions& options) {
+  const Value loss = huber_loss(y, labels, options.huber_delta);
+  return {loss, loss};
+}
+
+/// Throws ShapeError unless there is one weight for each class.
+Value class_weights(Value scores, const TrainingOptions& options) {
+  if (options.class_weights.empty()) return {};
+  const auto count = static_cast<int64_t>(options.class_weights.size());
+  const Dim& classes = scores.shape().back();
+  if (!classes.known() || classes.value() != count) {
+    throw ShapeError(ErrorParts{.what = "There is not one weight for each class.",
+                                .node = scores.name(),
+                                .expected = classes.known()
+                                                ? fmt::format("{} class weights", classes.value())
+                                                : "a model whose number of classes is fixed",
+                                .received = fmt::format("{} class weights", count),
+                                .remedy = "Correct class_weights (--class-weights)."});
+  }
+  Tensor weights = Tensor::empty(DType::f32, {count});
+  std::transform(options.class_weights.begin(), options.class_weights.end(), weights.data<float>(),
+                 [](double w) { return static_cast<float>(w); });
+  return scores.graph().add_constant(std::move(weights));
+}
+
+template <ClassLoss (*kFormula)(Value, Value, const ClassOptions&)>
+ClassLoss of_classes(Value y, Value labels, const TrainingOptions& options) {
+  return kFormula(y, labels,
+                  {.ignore_index = options.ignore_index,
+                   .weights = class_weights(y, options),
+                   .smoothing = options.label_smoothing});
+}
+
+constexpr Loss kLosses[] = {
+    {"mse", Of::broadcast_elements, "", of_elements<mse_loss>},
+    {"l1", Of::broadcast_elements, "", of_elements<l1_loss>},
+    {"huber", Of::broadcast_elements, "", huber},
+    {"softmax_cross_entropy", Of::classes, "Softmax", of_classes<softmax_cross_entropy_loss>},
+    {"nll", Of::classes, "", of_classes<nll_loss>},
+    {"binary_cross_entropy", Of::elements, "", of_elements<binary_cross_entropy_loss>},
+    {"binary_cross_entropy_with_logits", Of::elements, "Sigmoid",
+     of_elements<binary_cross_entropy_with_logits_loss>},
+};
+
+const Loss* find_loss(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kLosses), std::end(kLosses),
+                                   [&](const Loss& loss) { return loss.name == name; });
+  return found == std::end(kLosses) ? nullptr : found;
+}
+
+const Loss& loss_of(const TrainingOptions& options) {
+  if (const Loss* found = find_loss(options.loss)) return *found;
+  const std::string near = closest_name(options.loss, loss_names());
+  throw ModelError(ErrorParts{.what = "The loss is unknown.",
+                              .expected = fmt::format("{}, or none", fmt::join(loss_names(), ", ")),
+                              .received = options.loss,
+                              .remedy = near.empty() ? "" : fmt::format("Did you mean {}?", near)});
+}
+
 /// What the loss itself makes of scores.
 std::string_view makes_of_scores(const std::string& loss) {
-  if (loss == "softmax_cross_entropy") return "Softmax";
-  if (loss == "binary_cross_entropy_with_logits") return "Sigmoid";
-  return "";
+  const Loss* found = find_loss(loss);
+  return found != nullptr ? found->makes : "";
+}
+
+[[noreturn]] void refuse_number(const char* name, const std::string& expected, double received) {
+  throw ModelError(ErrorParts{.what = fmt::format("{} is out of range.", name),
+                              .expected = expected,
+                              .received = fmt::format("{}", received)});
+}
+
+/// An option of the losses `with` that would change nothing.
+void only_of(const TrainingOptions& options, bool given, const char* name,
+             std::initializer_list<std::string_view> with) {
+  if (!given || std::find(with.begin(), with.end(), options.loss) != with.end()) return;
+  throw ModelError(
+      ErrorParts{.what = fmt::format("The loss has no {}.", name),
+                 .expected = fmt::format("the loss {}", fmt::join(with, " or ")),
+                 .received = options.loss.empty() ? "none: the model's own" : options.loss,
+                 .remedy = fmt::format("Leave {} out, or choose another loss.", name)});
 }
 
 /// The scores of which `y` is what the loss makes of scores itself; `y` where it is not.
@@ -109,6 +205,37 @@ Value scores_of(Value y, const std::string& loss) {
 }
 
 }  // namespace
+
+std::vector<std::string> loss_names() {
+  std::vector<std::string> names;
+  for (const Loss& loss : kLosses) names.emplace_back(loss.name);
+  return names;
+}
+
+bool takes_classes(const std::string& loss) {
+  const Loss* found = find_loss(loss);
+  return found != nullptr && found->of == Of::classes;
+}
+
+bool compares_elements(const std::string& loss) {
+  const Loss* found = find_loss(loss);
+  return found != nullptr && found->of == Of::broadcast_elements;
+}
+
+void check_loss(const TrainingOptions& options) {
+  const double delta = options.huber_delta, smoothing = options.label_smoothing;
+  if (!(delta > 0) || std::isinf(delta)) refuse_number("huber_delta", "a positive number", delta);
+  if (!(smoothing >= 0 && smoothing <= 1)) refuse_number("label_smoothing", "0 to 1", smoothing);
+  for (const double weight : options.class_weights) {
+    if (!(weight >= 0) || std::isinf(weight)) {
+      refuse_number("class_weights", "finite numbers of at least 0", weight);
+    }
+  }
+  only_of(options, delta != 1, "huber_delta", {"huber"});
+  only_of(options, smoothing != 0, "label_smoothing", {"softmax_cross_entropy"});
+  only_of(options, !options.class_weights.empty(), "class_weights",
+          {"softmax_cross_entropy", "nll"});
+}
 
 void offer_output(Graph& graph, const TrainingOptions& options) {
   const auto& outputs = graph.outputs();
@@ -138,36 +265,6 @@ const Output& find_output(const Graph& graph, const TrainingOptions& options) {
                               .expected = nearest_names(options.output, output_names(graph)) +
                                           ", or another float value of the model",
                               .received = options.output});
-}
-
-/// Losses, their sums and counts are of float32 at least.
-Value wide(Value v) { return is_half(v.dtype()) ? cast(v, DType::f32) : v; }
-
-Value mse_loss(Value y, Value target) {
-  Value d = wide(y) - wide(target);
-  return mean(d * d, {}, false);
-}
-
-Value softmax_cross_entropy_loss(Value logits, Value labels, std::optional<int64_t> ignore_index) {
-  if (logits.rank() > 2) {
-    const Dim& classes = logits.shape().back();
-    logits = classes.known() ? reshape(logits, Ints{-1, classes.value()})
-                             : apply("Flatten", {logits}, {{"axis", logits.rank() - 1}});
-    labels = reshape(labels, Ints{-1});
-  }
-  Attrs attrs{{"reduction", std::string("mean")}};
-  if (ignore_index) attrs.set("ignore_index", *ignore_index);
-  const Value operands[] = {wide(logits), labels};
-  return apply_n("steep.SoftmaxCrossEntropy", operands, 3, std::move(attrs))[0];
-}
-
-Value binary_cross_entropy_with_logits_loss(Value logits, Value target) {
-  // max(x, 0) - x·t + log(1 + exp(-|x|)) is as stable, but its parts have no derivative at 0, where
-  // the logits of a model that starts with zero weights are.
-  logits = wide(logits);
-  target = wide(target);
-  Value positive = apply("Softplus", {-logits}), negative = apply("Softplus", {logits});
-  return mean(target * positive + (1.0 - target) * negative, {}, false);
 }
 
 Value loss_weight(Value loss) {
@@ -210,52 +307,48 @@ std::string doubts(const Graph& graph, const TrainingOptions& options) {
                   n.name(), n.op());
 }
 
+bool reads_scores_within(const Graph& graph, const TrainingOptions& options) {
+  const Value y = find_output(graph, options).value;
+  return scores_of(y, options.loss) != y;
+}
+
 AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options) {
   Value y = scores_of(find_output(graph, options).value, options.loss);
   Graph::Scope scope(graph, Phase::forward, "loss");
-  AttachedLoss attached;
   if (!is_float(y.dtype()) || y.type().kind != Kind::tensor) {
     throw ShapeError(ErrorParts{.what = "Only a float output can be trained on.",
                                 .node = y.name(),
                                 .expected = "a tensor of a float dtype",
                                 .received = to_string(y.type())});
   }
-  const Type like{y.dtype(), y.type().shape};
+  AttachedLoss attached;
   if (options.loss.empty()) {
     if (!may_be_scalar(y.type())) {
-      throw ShapeError(ErrorParts{
-          .what = "The output is not a loss.",
-          .node = y.name(),
-          .expected = "one element",
-          .received = to_string(y.type()),
-          .remedy =
-              "Choose a loss: mse, softmax_cross_entropy, binary_cross_entropy_with_logits."});
+      throw ShapeError(
+          ErrorParts{.what = "The output is not a loss.",
+                     .node = y.name(),
+                     .expected = "one element",
+                     .received = to_string(y.type()),
+                     .remedy = fmt::format("Choose a loss: {}.", fmt::join(loss_names(), ", "))});
     }
-    attached.loss = y;
-  } else if (options.loss == "mse") {
-    attached.label = label_input(graph, options.label, like, &attached.label_added);
-    attached.loss = mse_loss(y, attached.label);
-  } else if (options.loss == "binary_cross_entropy_with_logits") {
-    attached.label = label_input(graph, options.label, like, &attached.label_added);
-    attached.loss = binary_cross_entropy_with_logits_loss(y, attached.label);
-  } else if (options.loss == "softmax_cross_entropy") {
+    attached.loss = attached.mean = y;
+    return attached;
+  }
+  const Loss& loss = loss_of(options);
+  Type labels{y.dtype(), y.type().shape};
+  if (loss.of == Of::classes) {
     if (y.rank() < 2) {
-      throw ShapeError(ErrorParts{.what = "softmax_cross_entropy needs rows of class scores.",
+      throw ShapeError(ErrorParts{.what = fmt::format("{} needs rows of class scores.", loss.name),
                                   .node = y.name(),
                                   .expected = "[rows, classes], or more axes before the classes",
                                   .received = to_string(y.type())});
     }
-    Shape rows(y.shape().begin(), y.shape().end() - 1);
-    attached.label =
-        label_input(graph, options.label, {DType::i64, std::move(rows)}, &attached.label_added);
-    attached.loss = softmax_cross_entropy_loss(y, attached.label, options.ignore_index);
-  } else {
-    const std::vector<std::string> losses{"mse", "softmax_cross_entropy",
-                                          "binary_cross_entropy_with_logits"};
-    throw ModelError(ErrorParts{.what = "The loss is unknown.",
-                                .expected = list_names(losses) + ", or none",
-                                .received = options.loss});
+    labels = {DType::i64, Shape(y.shape().begin(), y.shape().end() - 1)};
   }
+  attached.label = label_input(graph, options.label, std::move(labels), &attached.label_added);
+  const ClassLoss made = loss.build(y, attached.label, options);
+  attached.loss = made.loss;
+  attached.mean = made.mean;
   return attached;
 }
 

@@ -1,6 +1,9 @@
 // Losses, built from graph operators and attached to an output of a model.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "ir/graph.h"
 #include "steep/steep.h"
 
@@ -8,15 +11,30 @@ namespace steep {
 
 struct AttachedLoss {
   Value loss;                ///< one float element
+  Value mean;                ///< what loss_weight() is asked about: the loss, or a part of it
   Value label;               ///< null when the loss is an output of the model
   bool label_added = false;  ///< the label is an input that was added at the end
 };
+
+/// Those of TrainingOptions::loss.
+std::vector<std::string> loss_names();
+
+/// Of what these losses' labels are: numbers of classes.
+bool takes_classes(const std::string& loss);
+/// Do these compare every element with one of the labels, which would broadcast?
+bool compares_elements(const std::string& loss);
+
+/// Throws ModelError for a number that is out of range, and for one that the loss does not have.
+void check_loss(const TrainingOptions& options);
 
 /// Makes options.output an output of `graph`, where it is a float value within.
 void offer_output(Graph& graph, const TrainingOptions& options);
 
 /// The output of `graph` that options.output means. Throws ModelError naming the outputs there are.
 const Output& find_output(const Graph& graph, const TrainingOptions& options);
+
+/// Is the loss attached to scores within, since the output is what it makes of them itself?
+bool reads_scores_within(const Graph& graph, const TrainingOptions& options);
 
 /// Adds the loss of options.loss to `graph`, forward phase; graph outputs stay as they are. A loss
 /// of scores on an output of probabilities (the Softmax or Sigmoid of scores, as classifiers are
@@ -31,13 +49,5 @@ Value loss_weight(Value loss);
 
 /// What is wrong with the output to which options.loss is attached, with the remedy; "" as a rule.
 std::string doubts(const Graph& graph, const TrainingOptions& options);
-
-/// mean((y - t)²) over all elements.
-Value mse_loss(Value y, Value target);
-/// Mean over rows of -log softmax(logits)[label]; logits [.., C], labels int64 [..].
-Value softmax_cross_entropy_loss(Value logits, Value labels, std::optional<int64_t> ignore_index);
-/// Mean of t·softplus(-x) + (1-t)·softplus(x): no overflow, no cancellation, and differentiable at
-/// 0.
-Value binary_cross_entropy_with_logits_loss(Value logits, Value target);
 
 }  // namespace steep

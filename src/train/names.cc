@@ -52,6 +52,21 @@ std::string nearest_names(const std::string& wanted, std::span<const std::string
          fmt::format("{}", fmt::join(shown, ", "));
 }
 
+bool matches(std::string_view pattern, std::string_view name) {
+  size_t at = pattern.find('*');
+  if (at == std::string_view::npos) return pattern == name;
+  if (!name.starts_with(pattern.substr(0, at))) return false;
+  name.remove_prefix(at);
+  for (;;) {  // pieces between two stars, each where it comes first
+    pattern.remove_prefix(at + 1);
+    at = pattern.find('*');
+    if (at == std::string_view::npos) return name.ends_with(pattern);
+    const size_t found = name.find(pattern.substr(0, at));
+    if (found == std::string_view::npos) return false;
+    name.remove_prefix(found + at);
+  }
+}
+
 std::string closest_name(const std::string& wanted, std::span<const std::string> names) {
   size_t best = std::min<size_t>(3, wanted.size() / 2) + 1;
   std::string closest;

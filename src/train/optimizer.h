@@ -45,6 +45,10 @@ struct Halves {
 /// step, when the copy is zeros.
 inline constexpr const char* kMaster = "master";
 
+/// The moment that is the moving average of a weight, TrainingOptions::ema_decay: of its shape, and
+/// float32 where it has 16 bits.
+inline constexpr const char* kAverage = "ema";
+
 /// "exp_avg/encoder.weight"
 std::string moment_name(const std::string& kind, const std::string& parameter);
 

@@ -202,8 +202,9 @@ void visit_model_options(Visit&& visit) {
   visit(OptionRow{.field = "loss",
                   .key = "loss",
                   .flag = "--loss",
-                  .help = "mse, softmax_cross_entropy or binary_cross_entropy_with_logits;\n"
-                          "without it the loss is an output of the model",
+                  .help = "mse, l1, huber, softmax_cross_entropy, nll, binary_cross_entropy or\n"
+                          "binary_cross_entropy_with_logits; without it the loss is an output of "
+                          "the model",
                   .says_default = false},
         &O::loss);
   visit(OptionRow{.field = "output",
@@ -220,17 +221,40 @@ void visit_model_options(Visit&& visit) {
   visit(OptionRow{.field = "ignore_index",
                   .key = "ignore_index",
                   .flag = "--ignore-index",
-                  .help = "Label that softmax_cross_entropy skips"},
+                  .help = "Label that softmax_cross_entropy and nll skip"},
         &O::ignore_index);
-  visit(OptionRow{.field = "trainable",
-                  .key = "trainable",
-                  .flag = "--train",
-                  .help = "Initializers to train (default: all that act as weights)"},
-        &O::trainable);
+  visit(OptionRow{.field = "huber_delta",
+                  .key = "huber_delta",
+                  .flag = "--huber-delta",
+                  .help = "Distance from which huber is linear",
+                  .low = std::numeric_limits<double>::min()},
+        &O::huber_delta);
+  visit(OptionRow{.field = "label_smoothing",
+                  .key = "label_smoothing",
+                  .flag = "--label-smoothing",
+                  .help = "Part of a label that all classes share (softmax_cross_entropy)",
+                  .low = 0,
+                  .high = 1,
+                  .says_default = false},
+        &O::label_smoothing);
+  visit(OptionRow{.field = "class_weights",
+                  .key = "class_weights",
+                  .flag = "--class-weights",
+                  .help = "What each class counts, as in 1,2,0.5 (softmax_cross_entropy, nll)",
+                  .low = 0},
+        &O::class_weights);
+  visit(
+      OptionRow{
+          .field = "trainable",
+          .key = "trainable",
+          .flag = "--train",
+          .help =
+              "Initializers to train, or patterns as 'head.*' (default: all that act as weights)"},
+      &O::trainable);
   visit(OptionRow{.field = "frozen",
                   .key = "frozen",
                   .flag = "--freeze",
-                  .help = "Initializers not to train"},
+                  .help = "Initializers not to train, or patterns as 'encoder.*'"},
         &O::frozen);
 }
 
@@ -245,6 +269,22 @@ void visit_step_options(Visit&& visit) {
                   .low = 0,
                   .says_default = false},
         &O::clip_norm);
+  visit(OptionRow{.field = "clip_value",
+                  .key = "clip_value",
+                  .flag = "--clip-value",
+                  .help = "Bound on each element of the gradients",
+                  .low = 0,
+                  .says_default = false},
+        &O::clip_value);
+  visit(OptionRow{.field = "ema_decay",
+                  .key = "ema_decay",
+                  .flag = "--ema",
+                  .help = "Decay, as in 0.999, of averages of the weights, which are validated and "
+                          "exported instead",
+                  .low = 0,
+                  .high = 1,
+                  .says_default = false},
+        &O::ema_decay);
   visit(OptionRow{.field = "grad_norm",
                   .key = "grad_norm",
                   .flag = "--grad-norm",

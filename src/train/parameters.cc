@@ -56,6 +56,44 @@ std::string what_was_found(const Path& path, const std::vector<std::string>& kno
   return text;
 }
 
+/// What a list of the options names.
+struct Named {
+  std::set<std::string> exact{}, by_pattern{};
+  bool has(const std::string& name) const {
+    return exact.count(name) != 0 || by_pattern.count(name) != 0;
+  }
+  std::set<std::string> names() const {
+    std::set<std::string> names = exact;
+    names.insert(by_pattern.begin(), by_pattern.end());
+    return names;
+  }
+};
+
+/// A name with a * that none of `all` has is a pattern. The `shown` first of them are told of in
+/// errors.
+Named named_by(std::span<const std::string> given, std::span<const std::string> all, size_t shown) {
+  const std::set<std::string> there(all.begin(), all.end());
+  Named named;
+  for (const std::string& name : given) {
+    const bool pattern = there.count(name) == 0 && name.find('*') != std::string::npos;
+    if (!pattern) named.exact.insert(name);
+    bool found = there.count(name) != 0;
+    for (size_t i = 0; pattern && i < all.size(); ++i) {
+      if (!matches(name, all[i])) continue;
+      found = true;
+      named.by_pattern.insert(all[i]);
+    }
+    if (found) continue;
+    throw ModelError(
+        ErrorParts{.what = pattern ? "There is no such initializer: no name has this pattern."
+                                   : "There is no such initializer.",
+                   .node = name,
+                   .expected = nearest_names(name, all.first(shown)),
+                   .received = name});
+  }
+  return named;
+}
+
 /// Batches are tensors.
 void refuse_other_inputs(const Graph& graph) {
   for (Value v : graph.inputs()) {
@@ -80,23 +118,13 @@ Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
   const std::vector<std::string> known(initializers.begin(), initializers.end());
   std::vector<std::string> all = known;
   all.insert(all.end(), constants.begin(), constants.end());
-  const std::set<std::string> there(all.begin(), all.end());
-  auto check = [&](const std::string& name) {
-    if (there.count(name) == 0) {
-      throw ModelError(ErrorParts{.what = "There is no such initializer.",
-                                  .node = name,
-                                  .expected = nearest_names(name, known),
-                                  .received = name});
-    }
-    return name;
-  };
-  std::set<std::string> trainable, frozen;
-  for (const std::string& name : options.trainable) trainable.insert(check(name));
-  for (const std::string& name : options.frozen) frozen.insert(check(name));
+  const Named trainable = named_by(options.trainable, all, known.size());
+  const Named frozen = named_by(options.frozen, all, known.size());
   std::map<std::string, size_t> group_of;
   for (size_t i = 0; i < options.groups.size(); ++i) {
+    named_by(options.groups[i].names, all, known.size());
     for (const std::string& name : options.groups[i].names) {
-      const auto [before, first] = group_of.emplace(check(name), i);
+      const auto [before, first] = group_of.emplace(name, i);
       if (first) continue;
       throw ModelError(
           ErrorParts{.what = "A parameter is named twice by the groups.",
@@ -119,8 +147,8 @@ Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
   for (size_t i = 0; i < all.size(); ++i) {
     const std::string& name = all[i];
     const Value v = graph.find(name);
-    const bool named = trainable.count(name) != 0;
-    if ((!trainable.empty() && !named) || frozen.count(name) != 0) continue;
+    const bool named = trainable.exact.count(name) != 0;
+    if ((!options.trainable.empty() && !trainable.has(name)) || frozen.has(name)) continue;
     if (!v || v.role() != Role::constant) continue;  // nothing reads it any more
     if (!is_float(v.dtype())) {
       if (!named) continue;
@@ -146,7 +174,7 @@ Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
     }
   }
   for (const LeftOut& l : inside) {
-    if (trainable.empty() && frozen.count(l.name) == 0) choice.left_out.push_back(l);
+    if (options.trainable.empty() && !frozen.has(l.name)) choice.left_out.push_back(l);
   }
   if (choice.parameters.empty()) {
     throw ModelError(ErrorParts{
@@ -157,6 +185,19 @@ Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
         .remedy = "Name other parameters, or check that they were exported as initializers."});
   }
   return choice;
+}
+
+void expand_groups(std::vector<ParameterGroup>* groups, std::span<const std::string> initializers,
+                   std::span<const std::string> constants) {
+  std::vector<std::string> all(initializers.begin(), initializers.end());
+  all.insert(all.end(), constants.begin(), constants.end());
+  for (ParameterGroup& group : *groups) {
+    const std::set<std::string> names = named_by(group.names, all, initializers.size()).names();
+    // As they are where there is no pattern: a name that is there twice is an error.
+    const bool patterns = std::any_of(group.names.begin(), group.names.end(),
+                                      [&](const auto& name) { return names.count(name) == 0; });
+    if (patterns) group.names = std::vector<std::string>(names.begin(), names.end());
+  }
 }
 
 std::set<std::string> named_in(const TrainingOptions& options) {

@@ -21,14 +21,19 @@ struct Choice {
 /// The constants of `graph` that TrainingOptions selects and on which one of `losses` depends
 /// differentiably. Names in `trainable` are taken as they are, and nothing else is. Without, it is
 /// every float initializer of rank 1 or more that acts as a weight, as train/roles.h has it; less
-/// `frozen`. `constants`: the Constant nodes of the file, by the names of their outputs. `inside`:
-/// what stays in bodies and cannot be trained, which is then left out, too. Throws
-/// ModelError: an unknown name (with those most like it), a name that is no float initializer,
-/// nothing left to train.
+/// `frozen`. A name with a * that no initializer has stands for all that it matches; in
+/// `trainable`, for those of them that act as weights. `constants`: the Constant nodes of the file,
+/// by the names of their outputs. `inside`: what stays in bodies and cannot be trained, which is
+/// then left out, too. Throws ModelError: an unknown name (with those most like it), a name that is
+/// no float initializer, nothing left to train.
 Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
                          std::span<const std::string> initializers,
                          std::span<const std::string> constants, const TrainingOptions& options,
                          std::span<const LeftOut> inside = {});
+
+/// Replaces patterns in the names of groups by what they match. Throws ModelError as above.
+void expand_groups(std::vector<ParameterGroup>* groups, std::span<const std::string> initializers,
+                   std::span<const std::string> constants);
 
 /// What the options name: ImportOptions::named.
 std::set<std::string> named_in(const TrainingOptions& options);

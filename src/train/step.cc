@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <tuple>
 #include <unordered_map>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "autodiff/gradient.h"
+#include "data/convert.h"
 #include "ops/defs/batch_norm.h"
 #include "ops/wide.h"
 #include "passes/pipeline.h"
@@ -190,7 +192,16 @@ void check_loss_scale(const LossScaleOptions& o) {
                                          o.initial, o.max, o.growth_interval)});
 }
 
+/// In [0, high).
+void check_in(const char* name, double value, double high, const char* expected) {
+  if (value >= 0 && value < high) return;
+  throw ModelError(ErrorParts{.what = fmt::format("{} is out of range.", name),
+                              .expected = expected,
+                              .received = fmt::format("{}", value)});
+}
+
 void check_options(const TrainingOptions& options) {
+  check_loss(options);
   check_loss_scale(options.loss_scale);
   check_optimizer(options.optimizer);
   check_schedule(options.schedule);
@@ -208,10 +219,14 @@ void check_options(const TrainingOptions& options) {
                                 .received = "both",
                                 .remedy = "Leave one of them out: master weights lose nothing."});
   }
-  if (!(options.clip_norm >= 0)) {
-    throw ModelError(ErrorParts{.what = "clip_norm is out of range.",
-                                .expected = "a positive number, or 0 for no clipping",
-                                .received = fmt::format("{}", options.clip_norm)});
+  check_in("clip_norm", options.clip_norm, INFINITY, "a positive number, or 0 for no clipping");
+  check_in("clip_value", options.clip_value, INFINITY, "a positive number, or 0 for no clipping");
+  check_in("ema_decay", options.ema_decay, 1, "a number below 1, or 0 for no averages");
+  if (options.clip_norm > 0 && options.clip_value > 0) {
+    throw ModelError(ErrorParts{.what = "Gradients are clipped by norm or by value.",
+                                .expected = "clip_norm or clip_value",
+                                .received = "both",
+                                .remedy = "Leave one of them out."});
   }
 }
 
@@ -288,6 +303,13 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
       model.moments.push_back(moment_name(moment.kind, name));
       (*initial)[model.moments.back()] = initial_of(moment, graph.find(name).type());
     }
+    if (options.ema_decay > 0) {
+      const Tensor& weight = initial->at(name);
+      const DType dtype = update_dtype(graph.find(name).type());
+      model.moments.push_back(moment_name(kAverage, name));
+      (*initial)[model.moments.back()] =
+          weight.dtype() == dtype ? weight.clone() : convert(weight, dtype, name);
+    }
   }
   run_early_pass(graph, "recognise", disabled(options));
   model.parameters = std::move(chosen);
@@ -312,7 +334,7 @@ void begin_step(Graph& graph, const TrainingOptions& options, bool weigh) {
   graph.set_outputs(std::move(outputs));
   if (weigh) {
     const Graph::Scope scope(graph, Phase::forward, kLossWeight);
-    if (Value weight = loss_weight(attached.loss)) graph.add_output(kLossWeight, readable(weight));
+    if (Value weight = loss_weight(attached.mean)) graph.add_output(kLossWeight, readable(weight));
   }
   run_early_pass(graph, "compute_read_rows", disabled(options));
 }
@@ -324,6 +346,27 @@ Value clipped(Graph& graph, Value norm, Value scale, double clip_norm) {
   return scale ? scale * clip : clip;
 }
 
+/// Of a gradient times `scale` (null: 1), in the precision of its weight's update.
+Value bounded(Value gradient, Value scale, const Type& weight, double bound) {
+  gradient = cast(gradient, update_dtype(weight));
+  if (scale) gradient = gradient * cast_like(scale, gradient);
+  Graph& g = gradient.graph();
+  const DType dtype = gradient.dtype();
+  return apply("Clip", {gradient, scalar(g, -bound, dtype), scalar(g, bound, dtype)});
+}
+
+/// The moving average of a weight that has been updated, and its update.
+void average(Value weight, double decay) {
+  Graph& graph = weight.graph();
+  const Type type{update_dtype(weight.type()), weight.type().shape};
+  const Value before = add_optimizer_state(graph, moment_name(kAverage, weight.name()), type);
+  const auto& updates = graph.updates();
+  const auto updated = std::find_if(updates.begin(), updates.end(),
+                                    [&](const Update& u) { return u.state == weight; });
+  const Value now = cast(updated->value, type.dtype);
+  graph.add_update(before, before * decay + now * (1 - decay));
+}
+
 void add_parameter_updates(Graph& graph, const TrainingModel& model, const TrainingOptions& options,
                            const std::vector<Value>& gradients, const std::vector<Rate>& rates,
                            Value scale) {
@@ -331,8 +374,13 @@ void add_parameter_updates(Graph& graph, const TrainingModel& model, const Train
     Graph::Scope scope(graph, Phase::backward, "update/" + model.parameters[i]);
     const Halves halves{options.master_weights, options.stochastic_rounding,
                         kRoundingStreams - static_cast<int64_t>(i)};
-    add_update(graph.find(model.parameters[i]), {gradients[i], rates[i].lr, rates[i].step, scale},
+    const Value weight = graph.find(model.parameters[i]);
+    const bool bounds = options.clip_value > 0;
+    const Value gradient =
+        bounds ? bounded(gradients[i], scale, weight.type(), options.clip_value) : gradients[i];
+    add_update(weight, {gradient, rates[i].lr, rates[i].step, bounds ? Value() : scale},
                rates[i].options, halves);
+    if (options.ema_decay > 0) average(weight, options.ema_decay);
   }
 }
 
@@ -412,13 +460,30 @@ Graph application_graph(const TrainingModel& model, const TrainingOptions& optio
   return graph;
 }
 
+namespace {
+
+/// Instead of the weights.
+void read_averages(Graph& graph, const std::vector<std::string>& parameters) {
+  for (const std::string& name : parameters) {
+    const Graph::Scope scope(graph, Phase::forward, name);
+    const Value weight = graph.find(name);
+    const Type type{update_dtype(weight.type()), weight.type().shape};
+    const Value mean = add_optimizer_state(graph, moment_name(kAverage, name), type);
+    graph.replace_uses(weight, cast(mean, weight.dtype()));
+  }
+}
+
+}  // namespace
+
 Graph eval_graph(const TrainingModel& model, const TrainingOptions& options, bool with_loss) {
   Graph graph = model.graph;
+  if (options.ema_decay > 0) read_averages(graph, model.parameters);
   if (with_loss) {
-    const Value loss = attach_loss(graph, options).loss;
-    graph.add_output("loss", readable(loss));
+    const AttachedLoss attached = attach_loss(graph, options);
+    graph.add_output("loss", readable(attached.loss));
     const Graph::Scope scope(graph, Phase::forward, "loss_weight");
-    if (Value weight = loss_weight(loss)) graph.add_output("loss_weight", readable(weight));
+    if (Value weight = loss_weight(attached.mean))
+      graph.add_output("loss_weight", readable(weight));
   }
   remove_dropout(graph);
   use_statistics(graph);

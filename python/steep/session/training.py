@@ -42,12 +42,16 @@ class TrainingSession(_steep.TrainingSession):
 
     Args:
         model: path of the file, its bytes, or an ``onnx.ModelProto``.
-        loss: "mse", "softmax_cross_entropy", "binary_cross_entropy_with_logits", or "" when an
-            output of the model is the loss.
+        loss: "mse", "l1", "huber", "softmax_cross_entropy", "nll" (of log-probabilities),
+            "binary_cross_entropy" (of probabilities), "binary_cross_entropy_with_logits", or ""
+            when an output of the model is the loss. Each is PyTorch's of that name.
         output: the output that is the loss, or that the added loss reads; by default the only
             output, or "loss".
         label: name of the input for labels; the last positional array of ``step``.
-        ignore_index: label that softmax cross entropy skips.
+        ignore_index: label that softmax cross entropy and nll skip.
+        huber_delta: distance from which "huber" is linear.
+        label_smoothing: of softmax cross entropy: the part of a label that all classes share.
+        class_weights: of softmax cross entropy and nll: what each class counts.
         trainable: initializers to train, and Constant nodes by the name of their output; by default
             every float initializer that the loss depends on and that acts as a weight. ``left_out``
             lists the others, each with its reason. If an initializer is also an input, as in old
@@ -70,6 +74,9 @@ class TrainingSession(_steep.TrainingSession):
         schedule, warmup_steps, total_steps, min_lr_ratio: "constant", "linear" or "cosine", from
             ``warmup_steps`` to ``total_steps``, down to ``min_lr_ratio`` times the rate.
         clip_norm: bound of the gradients' global norm; 0 for none.
+        clip_value: bound of each element of the gradients; 0 for none.
+        ema_decay: decay of the moving averages of the weights, ``ema/NAME`` of the optimizer's
+            state, which ``eval`` and ``export_onnx`` then have instead of the weights.
         grad_norm: report that norm even without clipping.
         step_outputs: outputs that ``step`` returns beside the loss.
         seed: seed of dropout.
@@ -118,6 +125,9 @@ class TrainingSession(_steep.TrainingSession):
         output: str = "",
         label: str = "label",
         ignore_index: int | None = None,
+        huber_delta: float = 1.0,
+        label_smoothing: float = 0.0,
+        class_weights: Sequence[float] = (),
         trainable: Sequence[str] = (),
         frozen: Sequence[str] = (),
         optimizer: str = "adamw",
@@ -146,6 +156,8 @@ class TrainingSession(_steep.TrainingSession):
         total_steps: int = 0,
         min_lr_ratio: float = 0.0,
         clip_norm: float = 0.0,
+        clip_value: float = 0.0,
+        ema_decay: float = 0.0,
         grad_norm: bool = False,
         step_outputs: Sequence[str] = (),
         seed: int = 0,

@@ -61,7 +61,8 @@ class ORTTrainer(Trainer):
         learning_rate_description: the learning rate is ``train_step``'s last argument.
         device: CPU.
         use_mixed_precision: matrix products in bfloat16, as ``precision="bf16"``.
-        clip_norm, predictions, precision, loss_scale, loss_scale_window: as for ``steep.trainer``.
+        clip_norm, clip_value, predictions, precision: as for ``steep.trainer``.
+        loss_scale, loss_scale_window: as for ``steep.trainer``.
         seed, check_finite, master_weights, stochastic_rounding: as for ``steep.trainer``.
         disabled_passes, providers: as for ``steep.trainer``.
         _opset_version: ONNX opset of ``save_as_onnx``; at least 18.
@@ -80,6 +81,7 @@ class ORTTrainer(Trainer):
         use_mixed_precision: bool = False,
         _opset_version: int | None = None,
         clip_norm: float = 0.0,
+        clip_value: float = 0.0,
         predictions: bool = True,
         precision: str | None = None,
         loss_scale: float = 2.0**16,
@@ -112,6 +114,7 @@ class ORTTrainer(Trainer):
             precision = "bf16" if use_mixed_precision else "fp32"
         settings |= {
             "clip_norm": clip_norm,
+            "clip_value": clip_value,
             "precision": precision,
             "loss_scale": loss_scale,
             "loss_scale_window": loss_scale_window,

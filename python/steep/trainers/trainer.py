@@ -254,6 +254,7 @@ def trainer(
     optimizer: torch.optim.Optimizer,
     *,
     clip_norm: float = 0.0,
+    clip_value: float = 0.0,
     predictions: bool = True,
     precision: str = "fp32",
     loss_scale: float = 2.0**16,
@@ -284,6 +285,7 @@ def trainer(
             trainer writes: its ``state_dict`` is complete, and a state that is loaded into it is
             used.
         clip_norm: bound of the gradients' global norm; 0 for none.
+        clip_value: bound of each element of the gradients; 0 for none.
         predictions: whether steps return the model's result beside the loss.
         precision: "fp32", or "bf16" or "fp16": matrix products in 16 bits, weights in float32.
         loss_scale, loss_scale_window: with "fp16", as for ``TrainingSession``.
@@ -309,6 +311,7 @@ def trainer(
     """
     settings = {
         "clip_norm": clip_norm,
+        "clip_value": clip_value,
         "precision": precision,
         "loss_scale": loss_scale,
         "loss_scale_window": loss_scale_window,

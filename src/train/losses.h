@@ -1,0 +1,39 @@
+// The formulas of losses, in operators of the graph: each is PyTorch's of that name, its gradient
+// included. Halves are computed in float32.
+#pragma once
+
+#include <optional>
+
+#include "ir/graph.h"
+
+namespace steep {
+
+/// Of y and the labels, of one shape: the mean over all elements of (y - t)².
+Value mse_loss(Value y, Value target);
+/// … of |y - t|, whose slope at 0 is 0.
+Value l1_loss(Value y, Value target);
+/// … of (y - t)²/2, and from |y - t| = delta on delta·(|y - t| - delta/2).
+Value huber_loss(Value y, Value target, double delta);
+/// … of t·softplus(-x) + (1-t)·softplus(x): no overflow, no cancellation, and differentiable at 0.
+Value binary_cross_entropy_with_logits_loss(Value logits, Value target);
+/// … of -t·ln p - (1-t)·ln(1-p). Logarithms are at least -100, and the gradient is
+/// (p - t) / max(p (1-p), 1e-12).
+Value binary_cross_entropy_loss(Value p, Value target);
+
+/// How rows of classes count.
+struct ClassOptions {
+  std::optional<int64_t> ignore_index{};
+  Value weights{};  ///< [C], float32; null: 1 for each class
+  double smoothing = 0;
+};
+struct ClassLoss {
+  Value loss;  ///< one element
+  Value mean;  ///< the cross entropy of the labels, whose loss_weight() is that of `loss`
+};
+/// Mean over rows of -log softmax(logits)[label]; logits [.., C], labels int64 [..]. With
+/// smoothing s, (1-s) of that and s of the mean over classes, each as heavy as it is.
+ClassLoss softmax_cross_entropy_loss(Value logits, Value labels, const ClassOptions& options);
+/// Mean over rows of -log_p[label].
+ClassLoss nll_loss(Value log_p, Value labels, const ClassOptions& options);
+
+}  // namespace steep
