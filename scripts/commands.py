@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "build" / "release" / "steep"
 FILE = ROOT / "docs" / "commands.md"
-COMMANDS = ("train", "eval", "check", "dump", "grad")
+COMMANDS = ("train", "eval", "predict", "check", "dump", "grad", "info", "diff")
 HEAD = """# Commands
 
 For users of the `steep` program: what each command's `--help` prints.

@@ -11,7 +11,7 @@ namespace steep::cli {
 /// Exit codes, also named in `steep --help`.
 enum ExitCode : int {
   kDone = 0,
-  kObstacles = 1,    ///< `steep check` found some
+  kObstacles = 1,    ///< `steep check` found some; `steep diff` found differences
   kUsage = 2,        ///< the command line
   kUser = 3,         ///< the model or the data
   kEnvironment = 4,  ///< files, memory, device, checkpoint
@@ -24,8 +24,11 @@ using Command = std::function<int()>;
 
 Command add_train(CLI::App& app, std::vector<std::string> command_line);
 Command add_eval(CLI::App& app);
+Command add_predict(CLI::App& app);
 Command add_check(CLI::App& app);
 Command add_dump(CLI::App& app);
 Command add_grad(CLI::App& app);
+Command add_info(CLI::App& app);
+Command add_diff(CLI::App& app);
 
 }  // namespace steep::cli

@@ -5,11 +5,15 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
+#include <cstring>
 #include <map>
 
 #include "cli/command_line.h"
 #include "cli/model_options.h"
 #include "data/convert.h"
+#include "data/csv.h"
+#include "data/files.h"
 #include "steep/error.h"
 #include "train/names.h"
 
@@ -22,6 +26,102 @@ std::vector<std::string> names_of(const Arrays& arrays) {
   std::vector<std::string> names;
   for (const auto& [name, array] : arrays) names.push_back(name);
   return names;
+}
+
+/// Whole columns of one file may be others in the next.
+std::vector<Tensor> of_one_dtype(std::vector<Tensor> parts) {
+  const bool mixed = std::any_of(parts.begin(), parts.end(), [&](const Tensor& part) {
+    return part.dtype() != parts[0].dtype();
+  });
+  for (Tensor& part : parts) {
+    const bool numbers = part.dtype() == DType::i64 || part.dtype() == DType::f64;
+    if (mixed && numbers) part = convert(part, DType::f64, "column");
+  }
+  return parts;
+}
+
+/// What is in the files of --data.
+struct Loaded {
+  std::string text;  ///< their names
+  Arrays arrays{};
+  std::vector<std::string> columns{};  ///< those of CSV files, in their order
+  bool is_column(const std::string& name) const {
+    return std::find(columns.begin(), columns.end(), name) != columns.end();
+  }
+};
+
+bool same_names(const Arrays& a, const Arrays& b) {
+  return a.size() == b.size() &&
+         std::equal(a.begin(), a.end(), b.begin(),
+                    [](const auto& x, const auto& y) { return x.first == y.first; });
+}
+
+Loaded load(const std::vector<std::string>& paths, const Limits& limits) {
+  Loaded loaded{.text = paths[0]};
+  if (paths.size() > 1) loaded.text += fmt::format(" and {} more", paths.size() - 1);
+  std::vector<std::vector<Arrays>> groups;  // of the same names
+  for (const std::string& path : paths) {
+    Arrays arrays;
+    if (is_csv(path)) {
+      for (CsvColumn& column : read_csv(FileSource(path), limits)) {
+        if (!loaded.is_column(column.name)) loaded.columns.push_back(column.name);
+        arrays[column.name] = std::move(column.values);
+      }
+    } else {
+      arrays = load_arrays(path, limits);
+    }
+    auto group = std::find_if(groups.begin(), groups.end(),
+                              [&](const auto& g) { return same_names(g[0], arrays); });
+    for (const auto& g : groups) {
+      for (const auto& [name, array] : arrays) {
+        if (group != groups.end() || g[0].count(name) == 0) continue;
+        throw DataError(ErrorParts{
+            .what = fmt::format("{} shares some arrays with another file of --data", path),
+            .node = name,
+            .expected = "the same arrays in each file, or none that another has",
+            .received = list_names(names_of(arrays)),
+            .remedy = "leave arrays out, or rename them"});
+      }
+    }
+    if (group == groups.end()) group = groups.insert(group, std::vector<Arrays>());
+    group->push_back(std::move(arrays));
+  }
+  for (std::vector<Arrays>& group : groups) {
+    for (const std::string& name : names_of(group[0])) {
+      std::vector<Tensor> parts;
+      for (Arrays& arrays : group) parts.push_back(std::move(arrays.at(name)));
+      loaded.arrays[name] = parts.size() == 1 ? parts[0] : join_rows(of_one_dtype(parts), name);
+    }
+  }
+  return loaded;
+}
+
+/// "a,b" → a and b, where it is no array's name itself; else the name alone.
+std::vector<std::string> parts_of(const std::string& name, const Arrays& arrays) {
+  if (arrays.count(name) != 0) return {name};
+  return CLI::detail::split(name, ',');
+}
+
+/// [n] each → [n, their number], as the input has it; a single one stays [n] for an input of such.
+Tensor columns_as_rows(const std::vector<std::string>& names, const Arrays& arrays,
+                       const TensorInfo& input) {
+  if (names.size() == 1 && input.has_rank && input.dims.size() == 1) return arrays.at(names[0]);
+  std::vector<Tensor> columns;
+  for (const std::string& name : names)
+    columns.push_back(convert(arrays.at(name), input.dtype, name));
+  const int64_t rows = columns[0].size();
+  const auto width = static_cast<int64_t>(columns.size());
+  Tensor made = Tensor::empty(input.dtype, {rows, width});
+  const size_t size = size_of(input.dtype);
+  auto* to = static_cast<char*>(made.data());
+  for (int64_t i = 0; i < rows; ++i) {
+    for (const Tensor& column : columns) {
+      std::memcpy(to, static_cast<const char*>(column.data()) + static_cast<size_t>(i) * size,
+                  size);
+      to += size;
+    }
+  }
+  return made;
 }
 
 /// Names that people give to labels. One array is left over in files of weights of samples, too.
@@ -72,33 +172,70 @@ std::map<std::string, std::string> named_arrays(const DataChoice& choice,
   return named;
 }
 
+bool is_there(const std::string& array, const Loaded& loaded) {
+  const std::vector<std::string> parts = parts_of(array, loaded.arrays);
+  return std::all_of(parts.begin(), parts.end(), [&](const auto& part) {
+    return loaded.arrays.count(part) != 0 && (parts.size() == 1 || loaded.is_column(part));
+  });
+}
+
+/// The columns that are left over go to the one input that lacks an array.
+void give_columns(Assignment* made, std::span<const TensorInfo> inputs, const std::string& label,
+                  const Loaded& loaded) {
+  const TensorInfo* lacking = nullptr;
+  for (const TensorInfo& input : inputs) {
+    if (input.name == label || is_there(made->array_of.at(input.name), loaded)) continue;
+    if (lacking != nullptr) return;
+    lacking = &input;
+  }
+  std::vector<std::string> left;
+  for (const std::string& name : loaded.columns) {
+    const auto& over = made->left_over;
+    if (std::find(over.begin(), over.end(), name) != over.end()) left.push_back(name);
+  }
+  const bool named = lacking != nullptr && made->array_of.at(lacking->name) != lacking->name;
+  if (lacking == nullptr || named || left.empty()) return;
+  made->array_of[lacking->name] = fmt::format("{}", fmt::join(left, ","));
+  std::erase_if(made->left_over, [&](const std::string& name) { return loaded.is_column(name); });
+}
+
 Assignment assign(const DataChoice& choice, std::span<const TensorInfo> inputs,
-                  const std::string& label, bool needs_label, const Arrays& arrays) {
+                  const std::string& label, bool needs_label, const Loaded& loaded) {
+  const Arrays& arrays = loaded.arrays;
   Assignment made{.array_of = named_arrays(choice, inputs, label)};
   const bool label_named = made.array_of.count(label) != 0;
   for (const TensorInfo& input : inputs) made.array_of.emplace(input.name, input.name);
   const std::vector<std::string> names = names_of(arrays);
   auto left_over = [&] {
     std::vector<std::string> left = names;
-    for (const auto& [input, array] : made.array_of) std::erase(left, array);
+    for (const auto& [input, array] : made.array_of) {
+      for (const std::string& part : parts_of(array, arrays)) std::erase(left, part);
+    }
     return left;
   };
   made.left_over = left_over();
   if (!label.empty() && !label_named && arrays.count(label) == 0) {
-    if (made.left_over.size() == 1 && names_labels(made.left_over[0])) {
-      made.array_of[label] = made.left_over[0];
-      made.left_over.clear();
+    const auto named = std::find_if(made.left_over.begin(), made.left_over.end(), names_labels);
+    const bool found = named != made.left_over.end();
+    const bool only =
+        found && std::all_of(made.left_over.begin(), made.left_over.end(), [&](const auto& a) {
+          return a == *named || (loaded.is_column(a) && !names_labels(a));
+        });
+    if (only) {
+      made.array_of[label] = *named;
+      made.left_over.erase(named);
     } else if (made.left_over.empty() && !needs_label && inputs.back().name == label) {
       made.array_of.erase(label);
       made.labelled = false;
     }
   }
+  give_columns(&made, inputs, label, loaded);
   for (const TensorInfo& input : inputs) {
     const auto array = made.array_of.find(input.name);
-    if (array == made.array_of.end() || arrays.count(array->second) != 0) continue;
+    if (array == made.array_of.end() || is_there(array->second, loaded)) continue;
     const bool is_label = input.name == label;
     throw DataError(
-        ErrorParts{.what = fmt::format("{} has no array for input '{}'", choice.path, input.name),
+        ErrorParts{.what = fmt::format("{} has no array for input '{}'", loaded.text, input.name),
                    .expected = array->second,
                    .received = list_names(names),
                    .remedy = is_label ? "name it: --label-array ARRAY"
@@ -135,14 +272,23 @@ void check_extents(const Tensor& array, const std::string& name, const std::stri
 
 }  // namespace
 
-void add_data_options(CLI::App& app, DataChoice& choice) {
-  app.add_option("--data", choice.path, ".npz or .safetensors file; rows along the first axis")
+void add_data_options(CLI::App& app, DataChoice& choice, bool labels) {
+  app.add_option(
+         "--data", choice.paths,
+         ".npz, .safetensors, .npy (called as the file) or .csv files; rows along the first\n"
+         "axis. Files of the same arrays are one behind the other")
       ->required();
   app.add_option("--map", choice.map,
-                 "input=array, if the array does not have the name of the input");
-  app.add_option("--label-array", choice.label_array,
-                 "Array with the labels (default: the label's name; or the only one left over, if\n"
-                 "it is named label, labels, target, targets, y or y_true)");
+                 "input=array, if the array does not have the name of the input;\n"
+                 "input=a,b,c for columns of a .csv (default: all that are left over)")
+      ->allow_extra_args(false)
+      ->take_all();
+  if (labels) {
+    app.add_option(
+        "--label-array", choice.label_array,
+        "Array with the labels (default: the label's name; or the only one left over, if\n"
+        "it is named label, labels, target, targets, y or y_true)");
+  }
   app.add_option("--batch", choice.batch,
                  "Rows per step (if the model fixes their number, that is the default)")
       ->capture_default_str()
@@ -150,18 +296,44 @@ void add_data_options(CLI::App& app, DataChoice& choice) {
       ->transform(whole(1));
 }
 
+Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name) {
+  Dims dims = parts[0].dims();
+  int64_t rows = 0;
+  for (const Tensor& part : parts) {
+    if (part.dtype() != parts[0].dtype() || part.dims().empty() || dims.empty() ||
+        !std::equal(part.dims().begin() + 1, part.dims().end(), dims.begin() + 1, dims.end())) {
+      throw ShapeError(ErrorParts{.what = "arrays cannot be put one behind the other",
+                                  .node = name,
+                                  .expected = describe(parts[0]) + ", but for the first extent",
+                                  .received = describe(part)});
+    }
+    rows += part.dims()[0];
+  }
+  dims[0] = rows;
+  Tensor joined = Tensor::empty(parts[0].dtype(), dims);
+  auto* to = static_cast<char*>(joined.data());
+  for (const Tensor& part : parts) {
+    if (part.nbytes() > 0) std::memcpy(to, part.data(), part.nbytes());
+    to += part.nbytes();
+  }
+  return joined;
+}
+
 Feed feed_from(const DataChoice& choice, std::span<const TensorInfo> inputs,
                const std::optional<LabelForm>& labels, bool needs_label) {
-  Arrays arrays = load_arrays(choice.path, choice.limits != nullptr ? *choice.limits : Limits{});
+  const Loaded loaded = load(choice.paths, choice.limits != nullptr ? *choice.limits : Limits{});
+  const std::string& path = loaded.text;
   const std::string label = labels ? labels->input.name : "";
-  const Assignment assigned = assign(choice, inputs, label, needs_label, arrays);
-  Feed feed{.path = choice.path, .labelled = assigned.labelled};
+  const Assignment assigned = assign(choice, inputs, label, needs_label, loaded);
+  Feed feed{.path = path, .labelled = assigned.labelled};
   std::vector<std::string> pairs;
   for (const TensorInfo& input : inputs) {
     const auto found = assigned.array_of.find(input.name);
     if (found == assigned.array_of.end()) continue;
     const std::string& name = found->second;
-    const Tensor& array = arrays.at(name);
+    const std::vector<std::string> parts = parts_of(name, loaded.arrays);
+    const Tensor array = loaded.is_column(parts[0]) ? columns_as_rows(parts, loaded.arrays, input)
+                                                    : loaded.arrays.at(name);
     pairs.push_back(fmt::format("{} from '{}' {}", input.name, name, describe(array)));
     const bool is_label = labels && input.name == label;
     feed.names.push_back(name);
@@ -169,30 +341,52 @@ Feed feed_from(const DataChoice& choice, std::span<const TensorInfo> inputs,
     if (feed.arrays.back().dtype() != input.dtype) {
       feed.arrays.back() = convert(feed.arrays.back(), input.dtype, name);
     }
-    check_extents(feed.arrays.back(), name, choice.path, input);
+    check_extents(feed.arrays.back(), name, path, input);
     const int64_t count = feed.arrays.back().dims()[0];
     if (count != feed.rows()) {
-      throw ShapeError(ErrorParts{
-          .what = fmt::format("arrays of {} have different numbers of rows", choice.path),
-          .expected = fmt::format("{} rows, as '{}' has", feed.rows(), feed.names[0]),
-          .received = fmt::format("{} rows in '{}'", count, name)});
+      throw ShapeError(
+          ErrorParts{.what = fmt::format("arrays of {} have different numbers of rows", path),
+                     .expected = fmt::format("{} rows, as '{}' has", feed.rows(), feed.names[0]),
+                     .received = fmt::format("{} rows in '{}'", count, name)});
     }
     if (count == 0) {
-      throw DataError(
-          ErrorParts{.what = fmt::format("array '{}' of {} has no rows", name, choice.path),
-                     .received = describe(array)});
+      throw DataError(ErrorParts{.what = fmt::format("array '{}' of {} has no rows", name, path),
+                                 .received = describe(array)});
     }
     if (is_label) {
-      check_classes(feed.arrays.back(), *labels,
-                    fmt::format("array '{}' of {}", name, choice.path));
+      check_classes(feed.arrays.back(), *labels, fmt::format("array '{}' of {}", name, path));
     }
   }
-  feed.text = fmt::format("{}: {}", choice.path, fmt::join(pairs, ", "));
+  feed.text = fmt::format("{}: {}", path, fmt::join(pairs, ", "));
   if (!assigned.labelled) feed.text += "; no labels, so no loss";
   if (!assigned.left_over.empty()) {
     feed.text += "; not used: '" + fmt::format("{}", fmt::join(assigned.left_over, "', '")) + "'";
   }
   return feed;
+}
+
+Feed split_off(Feed* feed, double part, bool shuffle, uint64_t seed) {
+  const int64_t all = feed->rows();
+  const auto count = static_cast<int64_t>(std::llround(part * static_cast<double>(all)));
+  if (count < 1 || count >= all) {
+    throw DataError(ErrorParts{.what = "--validation-split leaves no rows",
+                               .node = feed->path,
+                               .expected = "a row to train on, and one to validate on",
+                               .received = fmt::format("{} of {} rows", count, all),
+                               .remedy = "give another part, or --validation FILE"});
+  }
+  if (shuffle) {
+    Batches drawn(feed->arrays, {.batch_size = all, .shuffle = true, .seed = seed});
+    feed->arrays = drawn.get(0, 0);
+  }
+  Feed held = *feed;
+  for (size_t i = 0; i < feed->arrays.size(); ++i) {
+    held.arrays[i] = rows(feed->arrays[i], all - count, all);
+    feed->arrays[i] = rows(feed->arrays[i], 0, all - count);
+  }
+  held.text = fmt::format("{} rows of {}, {}", count, feed->path,
+                          shuffle ? "drawn by the seed" : "the last ones");
+  return held;
 }
 
 int64_t fixed_rows(std::span<const TensorInfo> inputs) {

@@ -14,18 +14,19 @@ namespace steep::cli {
 
 /// --data, --map, --label-array, --batch.
 struct DataChoice {
-  std::string path;
-  std::vector<std::string> map;  ///< "input=array"
+  std::vector<std::string> paths;
+  std::vector<std::string> map;  ///< "input=array", or "input=column,column"
   std::string label_array;
   int64_t batch = 32;
   bool batch_given = false;
   const Limits* limits = nullptr;  ///< null: the defaults
 };
-void add_data_options(CLI::App& app, DataChoice& choice);
+/// `labels`: also --label-array.
+void add_data_options(CLI::App& app, DataChoice& choice, bool labels = true);
 
-/// A file's arrays for a session's inputs.
+/// Files' arrays for a session's inputs.
 struct Feed {
-  std::string path;
+  std::string path;                  ///< the first of them, "and 2 more"
   std::vector<std::string> names{};  ///< of the arrays, in the order of the inputs
   std::vector<Tensor> arrays{};      ///< as the inputs have them
   bool labelled = true;              ///< else the label, the last input, is left out
@@ -33,12 +34,23 @@ struct Feed {
   int64_t rows() const { return arrays[0].dims()[0]; }
 };
 
-/// `labels`: of the input that is the label; none without a loss. A label without an array is an
-/// error where `needs_label`, and where arrays are left over that may be it. Throws DataError that
-/// names the arrays there are: an input without one, two for one input, a label that no name
-/// tells; a number or class that does not fit. ShapeError: rows or extents that differ.
+/// One behind the other, along the first axis. Throws ShapeError, naming `name`, for parts of other
+/// extents or dtypes.
+Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name);
+
+/// Files of the same arrays are one behind the other; files of others, as .npy files each for an
+/// input, beside each other. An input of rows, for which there is no array but columns of a CSV
+/// that nothing else needs, is made of these, in their order. `labels`: of the input that is the
+/// label; none without a loss. A label without an array is an error where `needs_label`, and where
+/// arrays are left over that may be it. Throws DataError that names the arrays there are: an input
+/// without one, two for one input, a label that no name tells; a number or class that does not fit.
+/// ShapeError: rows or extents that differ.
 Feed feed_from(const DataChoice& choice, std::span<const TensorInfo> inputs,
                const std::optional<LabelForm>& labels, bool needs_label);
+
+/// Takes `part` of the rows out of `feed`, rounded, and returns them: drawn by `seed`, or without
+/// `shuffle` the last ones. Throws DataError where either would have no row.
+Feed split_off(Feed* feed, double part, bool shuffle, uint64_t seed);
 
 /// How the rows of `feed` are cut for inputs that may fix their number: --batch, or without it what
 /// they fix. `can_drop`: is there an option --drop-last? Throws ShapeError and DataError for a

@@ -3,14 +3,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <map>
 #include <memory>
 
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/data.h"
 #include "cli/model_options.h"
+#include "cli/progress.h"
+#include "cli/results.h"
+#include "cli/scores.h"
 #include "runtime/budget.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
@@ -25,31 +26,10 @@ struct EvalChoice {
   bool drop_last = false;
   std::string checkpoint;
   std::string out;
+  std::vector<std::string> scores;  ///< --metric
+  bool json = false;
+  int64_t threads = 0;
 };
-
-/// Rows of one output, gathered over batches.
-Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name) {
-  Dims dims = parts[0].dims();
-  int64_t rows = 0;
-  for (const Tensor& part : parts) {
-    if (part.dims().empty() ||
-        !std::equal(part.dims().begin() + 1, part.dims().end(), dims.begin() + 1, dims.end())) {
-      throw ShapeError(ErrorParts{.what = "an output has no rows to write",
-                                  .node = name,
-                                  .received = to_string(part.dims()),
-                                  .remedy = "use a --batch that holds all rows"});
-    }
-    rows += part.dims()[0];
-  }
-  dims[0] = rows;
-  Tensor joined = Tensor::empty(parts[0].dtype(), dims);
-  auto* to = static_cast<char*>(joined.data());
-  for (const Tensor& part : parts) {
-    if (part.nbytes() > 0) std::memcpy(to, part.data(), part.nbytes());
-    to += part.nbytes();
-  }
-  return joined;
-}
 
 /// How many rows of `scores` [.., C] have their largest entry at a label that counts.
 int64_t count_right(const Tensor& scores, const Tensor& labels, const LabelForm& form) {
@@ -67,34 +47,9 @@ int64_t count_right(const Tensor& scores, const Tensor& labels, const LabelForm&
   return right;
 }
 
-/// What the batches' outputs become: the file of --out.
-class Results {
- public:
-  Results(std::string path, const std::vector<TensorInfo>& outputs)
-      : path_(std::move(path)), outputs_(outputs), parts_(outputs.size()) {}
-  void add(const std::vector<Tensor>& outputs) {
-    if (path_.empty()) return;
-    for (size_t k = 0; k < parts_.size(); ++k) parts_[k].push_back(outputs[k]);
-  }
-  void write() const {
-    if (path_.empty()) return;
-    std::map<std::string, Tensor> arrays;
-    for (size_t k = 0; k < parts_.size(); ++k) {
-      arrays[outputs_[k].name] = join_rows(parts_[k], outputs_[k].name);
-    }
-    save_arrays(path_, arrays);
-    fmt::print("wrote {}\n", path_);
-  }
-
- private:
-  std::string path_;
-  std::vector<TensorInfo> outputs_;
-  std::vector<std::vector<Tensor>> parts_;
-};
-
 Batches batches_of(const EvalChoice& choice, const Feed& feed, std::span<const TensorInfo> inputs) {
   const int64_t batch = batch_size_for(choice.data, feed, inputs, choice.drop_last);
-  fmt::print("{}\n", feed.text);
+  if (!choice.json) fmt::print("{}\n", feed.text);
   return {feed.arrays, {.batch_size = batch, .shuffle = false, .drop_last = choice.drop_last}};
 }
 
@@ -109,21 +64,21 @@ bool has_loss(const std::vector<TensorInfo>& outputs) {
                                          [](int64_t extent) { return extent == 1; }));
 }
 
+/// One line of JSON, or of names and numbers.
+void print_report(const EvalChoice& choice, const Fields& fields, const std::string& text) {
+  fmt::print("{}\n", choice.json ? to_line(fields) : text);
+}
+
 /// Of a model without a loss.
 int write_outputs(const EvalChoice& choice, InferenceSession& session) {
-  const std::vector<TensorInfo> inputs = session.input_info();
-  Batches batches = batches_of(choice, feed_from(choice.data, inputs, {}, false), inputs);
+  const Feed feed = feed_from(choice.data, session.input_info(), {}, false);
+  Batches batches = batches_of(choice, feed, session.input_info());
   Results results(choice.out, session.output_info());
-  int64_t rows = 0;
-  for (int64_t i = 0; i < batches.count(); ++i) {
-    const std::vector<Tensor> batch = batches.get(0, i);
-    InferenceSession::Inputs named;
-    for (size_t k = 0; k < inputs.size(); ++k) named[inputs[k].name] = batch[k];
-    results.add(session.run(named));
-    rows += batch[0].dims()[0];
-  }
-  fmt::print("rows {}  no loss: the model has none, and --loss is not given\n", rows);
-  results.write();
+  const int64_t rows = run_batches(session, batches, &results);
+  constexpr const char* kNone = "no loss: the model has none, and --loss is not given";
+  print_report(choice, {{"report", "eval"}, {"rows", rows}, {"text", kNone}},
+               fmt::format("rows {}  {}", rows, kNone));
+  results.write(!choice.json);
   return kDone;
 }
 
@@ -133,17 +88,19 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
   const Feed feed = feed_from(choice.data, session.input_info(), labels, false);
   Batches batches = batches_of(choice, feed, session.input_info());
   const std::vector<TensorInfo> info = session.output_info();
-  const std::string wanted = session.options().output.empty() ? "loss" : session.options().output;
-  size_t scores = info.size();
-  for (size_t i = 0; i < info.size(); ++i) {
-    if (info[i].name == wanted || info.size() == 1) scores = i;
-  }
-  const bool classify = labels && labels->classes && feed.labelled && scores < info.size() &&
+  const size_t scores = scored_output(session);
+  const bool classify = choice.scores.empty() && labels && labels->classes && feed.labelled &&
+                        scores < info.size() &&
                         (info[scores].dtype == DType::f32 || info[scores].dtype == DType::f64);
   LossMean mean;
   int64_t rows = 0, right = 0, counted = 0, of = 0;
   std::string not_finite;
   Results results(choice.out, info);
+  Scores metric(choice.scores, session, labels,
+                holds_probabilities(choice.model.path, session.options(), choice.scores));
+  if (metric.any() && !feed.labelled) {
+    throw DataError(ErrorParts{.what = "--metric needs labels", .node = feed.path});
+  }
   for (int64_t i = 0; i < batches.count(); ++i) {
     const std::vector<Tensor> batch = batches.get(0, i);
     const EvalResult result = session.eval(batch);
@@ -159,16 +116,29 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
       counted += count_labels(batch[weight.at()], *labels);
       of += batch[weight.at()].size();
     }
+    if (metric.any()) metric.add(result, batch[weight.at()]);
     results.add(result.outputs);
   }
-  fmt::print("rows {}", rows);
-  if (feed.labelled) fmt::print("  loss {:.8g}", mean.value());
-  if (classify && counted > 0) {
-    fmt::print("  accuracy {:.4f}", static_cast<double>(right) / static_cast<double>(counted));
+  std::string text = fmt::format("rows {}", rows);
+  Fields fields{{"report", "eval"}, {"rows", rows}};
+  if (feed.labelled) {
+    text += fmt::format("  loss {:.8g}", mean.value());
+    fields["loss"] = mean.value();
   }
-  if (counted < of) fmt::print("  labels {}, without {} ignored", counted, of - counted);
-  fmt::print("\n");
-  results.write();
+  std::vector<std::pair<std::string, double>> values = metric.values();
+  if (classify && counted > 0) {
+    values.emplace_back("accuracy", static_cast<double>(right) / static_cast<double>(counted));
+  }
+  for (const auto& [name, value] : values) {
+    text += fmt::format("  {} {:.4f}", name, value);
+    fields[name] = value;
+  }
+  if (counted < of) {
+    text += fmt::format("  labels {}, without {} ignored", counted, of - counted);
+    fields["labels_ignored"] = of - counted;
+  }
+  print_report(choice, fields, text);
+  results.write(!choice.json);
   if (not_finite.empty()) return kDone;
   throw DataError(ErrorParts{.what = "the loss is not finite",
                              .received = not_finite,
@@ -208,12 +178,10 @@ Command add_eval(CLI::App& parent) {
   app.add_flag("--amsgrad", optimizer.amsgrad, "As --optimizer");
   app.add_flag("--centered", optimizer.centered, "As --optimizer");
   app.add_option("--checkpoint", choice->checkpoint, "Take the weights from this checkpoint");
-  app.add_option("--out", choice->out, "Write every output to this .npz or .safetensors file")
-      ->check([](const std::string& name) {
-        return name.ends_with(".npz") || name.ends_with(".safetensors")
-                   ? std::string()
-                   : "expected a name that ends in .npz or .safetensors, received '" + name + "'";
-      });
+  add_results_option(app, choice->out);
+  add_metric_option(app, choice->scores, "print");
+  app.add_flag("--json", choice->json, "Print the result as one line of JSON");
+  add_threads_option(app, choice->threads);
   app.footer(
       "The loss is the mean over rows. With --ignore-index, loss and accuracy are over the labels "
       "that\n"
@@ -222,11 +190,13 @@ Command add_eval(CLI::App& parent) {
       "writes the outputs.\n"
       "Examples:\n"
       "  steep eval trained.onnx --data test.npz --loss softmax_cross_entropy --label-array y\n"
+      "  steep eval trained.onnx --data test.npz --loss mse --metric r2 --json\n"
       "  steep eval trained.onnx --data test.npz --out outputs.npz");
   return [choice, &app] {
     check_usage(app, choice->model);
     load_ops(choice->model.ops, choice->model.options.limits);
     check_optimizer_usage(app, choice->model.options.optimizer);
+    use_threads(choice->threads);
     return evaluate(*choice);
   };
 }

@@ -93,12 +93,19 @@ int parse_and_run(int argc, char** argv) {
   app.require_subcommand(1);
   app.failure_message(explain);
   app.footer(
-      "Exit codes: 0 done; 1 `check` found obstacles; 2 command line; 3 model or data; 4 files, "
-      "memory,\n"
-      "device or checkpoint; 5 a bug in Steep; 130 interrupted.");
+      "Exit codes: 0 done; 1 `check` found obstacles, or `diff` differences; 2 command line; 3 "
+      "model "
+      "or\n"
+      "data; 4 files, memory, device or checkpoint; 5 a bug in Steep; 130 interrupted.");
   const std::vector<std::string> command_line(argv, argv + argc);
-  const std::vector<Command> commands{add_train(app, command_line), add_eval(app), add_check(app),
-                                      add_dump(app), add_grad(app)};
+  const std::vector<Command> commands{add_train(app, command_line),
+                                      add_eval(app),
+                                      add_predict(app),
+                                      add_check(app),
+                                      add_dump(app),
+                                      add_grad(app),
+                                      add_info(app),
+                                      add_diff(app)};
   const auto subcommands = app.get_subcommands({});
   for (CLI::App* subcommand : subcommands) refuse_empty_words(*subcommand);
   try {

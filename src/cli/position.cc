@@ -14,11 +14,8 @@ namespace {
 using Json = nlohmann::json;
 
 Json to_json(const Setting& s) {
-  return {{"rows", s.rows},
-          {"batch", s.batch},
-          {"seed", s.seed},
-          {"shuffle", s.shuffle},
-          {"drop_last", s.drop_last}};
+  return {{"rows", s.rows},       {"batch", s.batch},         {"seed", s.seed},
+          {"shuffle", s.shuffle}, {"drop_last", s.drop_last}, {"accumulate", s.accumulate}};
 }
 
 /// One JSON object of a checkpoint, whose bytes may be anything.
@@ -26,6 +23,7 @@ class Reader {
  public:
   Reader(const Json& json, std::string folder) : json_(json), folder_(std::move(folder)) {}
 
+  bool has(const char* key) const { return json_.contains(key); }
   int64_t count(const char* key, int64_t most) const {
     const auto value = get<uint64_t>(key, "a whole number", &Json::is_number_unsigned);
     if (value > static_cast<uint64_t>(most)) refuse(key, fmt::format("at most {}", most));
@@ -61,19 +59,21 @@ Setting setting_from(const Reader& reader) {
           .batch = reader.count("batch", kAny),
           .seed = reader.get<uint64_t>("seed", "a whole number", &Json::is_number_unsigned),
           .shuffle = reader.get<bool>("shuffle", "true or false", &Json::is_boolean),
-          .drop_last = reader.get<bool>("drop_last", "true or false", &Json::is_boolean)};
+          .drop_last = reader.get<bool>("drop_last", "true or false", &Json::is_boolean),
+          // Checkpoints of before had none.
+          .accumulate = reader.has("accumulate") ? reader.count("accumulate", kMost) : 1};
 }
 
 }  // namespace
 
 std::string to_text(const Setting& setting, const Position& position) {
-  return Json{{"run",
-               {{"setting", to_json(setting)},
-                {"epoch", position.epoch},
-                {"next_batch", position.batch},
-                {"loss_sum", position.loss_sum},
-                {"loss_rows", position.loss_rows}}}}
-      .dump();
+  Json run{{"setting", to_json(setting)},
+           {"epoch", position.epoch},
+           {"next_batch", position.batch},
+           {"loss_sum", position.loss_sum},
+           {"loss_rows", position.loss_rows}};
+  if (position.best) run["best"] = {{"loss", *position.best}, {"epoch", position.best_epoch}};
+  return Json{{"run", std::move(run)}}.dump();
 }
 
 Position position_from(const std::string& user, const std::string& folder, const Setting& setting,
@@ -99,6 +99,11 @@ Position position_from(const std::string& user, const std::string& folder, const
                     .loss_sum = reader.get<double>("loss_sum", "a number", &Json::is_number),
                     .loss_rows = reader.count("loss_rows", kAny)};
   if (!std::isfinite(position.loss_sum)) reader.refuse("loss_sum", "a finite number");
+  if (!reader.has("best")) return position;
+  if (!(*run)["best"].is_object()) reader.refuse("best", "an object");
+  const Reader best((*run)["best"], folder);
+  position.best = best.get<double>("loss", "a number", &Json::is_number);
+  position.best_epoch = best.count("epoch", kMost);
   return position;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace steep::cli {
@@ -13,6 +14,7 @@ struct Setting {
   uint64_t seed = 0;
   bool shuffle = true;
   bool drop_last = false;
+  int64_t accumulate = 1;
   bool operator==(const Setting&) const = default;
 };
 
@@ -20,7 +22,9 @@ struct Position {
   int64_t epoch = 0;
   int64_t batch = 0;  ///< of the next step
   double loss_sum = 0;
-  int64_t loss_rows = 0;  ///< what loss_sum is a sum over: rows, or labels that count
+  int64_t loss_rows = 0;         ///< what loss_sum is a sum over: rows, or labels that count
+  std::optional<double> best{};  ///< the least validation loss so far, with --early-stopping
+  int64_t best_epoch = 0;        ///< of that, counted from 1
 };
 
 /// JSON.

@@ -17,8 +17,22 @@ void put(const std::string& text, std::FILE* file) {
 
 }  // namespace
 
-Progress::Progress(double total, double done)
-    : total_(total), before_(done), terminal_(::isatty(STDOUT_FILENO) != 0), shown_(start_) {}
+std::string to_line(const Fields& fields) {
+  return fields.dump(-1, ' ', false, Fields::error_handler_t::replace);
+}
+
+Progress::Progress(double total, double done, bool json)
+    : total_(total),
+      before_(done),
+      json_(json),
+      terminal_(!json && ::isatty(STDOUT_FILENO) != 0),
+      shown_(start_) {}
+
+void Progress::put_report(const char* kind, const Fields& fields) {
+  Fields report{{"report", kind}};
+  report.update(fields);
+  put(to_line(report) + "\n", lost() ? stderr : stdout);
+}
 
 double Progress::samples_per_second() const {
   const std::chrono::duration<double> took = Clock::now() - start_;
@@ -34,13 +48,15 @@ std::string Progress::rate_and_time_left() const {
                      left % 60);
 }
 
-void Progress::step(int64_t samples, const std::string& text) {
+void Progress::step(int64_t samples, const std::string& text, const Fields& fields) {
   done_ += samples;
   const auto now = Clock::now();
   if (now - shown_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::seconds(10)))
     return;
   shown_ = now;
-  if (terminal_) {
+  if (json_) {
+    if (!fields.is_null()) put_report("step", fields);
+  } else if (terminal_) {
     put(fmt::format("\r\x1b[K{}  {}", text, rate_and_time_left()), stdout);
     drawn_ = true;
   } else {
@@ -49,9 +65,16 @@ void Progress::step(int64_t samples, const std::string& text) {
 }
 
 void Progress::line(const std::string& text) {
+  if (json_) return put_report("note", {{"text", text}});
   if (drawn_) put("\r\x1b[K", stdout);
   drawn_ = false;
   put(text + "\n", lost() ? stderr : stdout);
+}
+
+void Progress::epoch(const std::string& text, Fields fields) {
+  if (!json_) return line(text + fmt::format("  {:.0f} samples/s", samples_per_second()));
+  fields["samples_per_second"] = samples_per_second();
+  put_report("epoch", fields);
 }
 
 bool Progress::lost() const { return std::ferror(stdout) != 0; }

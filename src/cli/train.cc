@@ -3,13 +3,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <set>
 
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/data.h"
 #include "cli/interrupts.h"
@@ -18,6 +21,7 @@
 #include "cli/metrics.h"
 #include "cli/position.h"
 #include "cli/progress.h"
+#include "cli/scores.h"
 #include "cli/train_options.h"
 #include "runtime/budget.h"
 #include "runtime/disk.h"
@@ -36,11 +40,14 @@ class Run {
         session_(open()),
         weight_(session_),
         feed_(feed_from(choice.data, session_.input_info(), weight_.labels(), true)),
+        held_(hold_out()),
         batch_(batch_size_for(choice.data, feed_, session_.input_info(), choice.drop_last)),
-        batches_(feed_.arrays, batch_options()) {
+        batches_(feed_.arrays, batch_options()),
+        scores_(choice.scores, session_, weight_.labels(),
+                holds_probabilities(choice.model.path, session_.options(), choice.scores)) {
     if (length_is_open()) set_length();
     check_room(choice_, session_);
-    if (!choice_.validation.empty()) open_validation();
+    if (choice_.validates()) open_validation();
   }
 
   int go() {
@@ -52,11 +59,14 @@ class Run {
     const int64_t rows = batches_.row_count();
     Progress progress(static_cast<double>(choice_.epochs) * static_cast<double>(rows),
                       static_cast<double>(position_.epoch) * static_cast<double>(rows) +
-                          static_cast<double>(position_.batch * batch_));
+                          static_cast<double>(position_.batch * batch_),
+                      choice_.json);
     Metrics metrics(choice_.metrics, session_.step_count());
     announce(progress);
-    if (position_.epoch < choice_.epochs && position_.batch < batches_.count()) {
-      progress.line("step planned: " + plan_batches());
+    if (position_.epoch < choice_.epochs && position_.batch < batches_.count() && !is_enough()) {
+      const bool parts = choice_.accumulate > 1;
+      progress.line((parts ? "step planned, without the sums of gradients: " : "step planned: ") +
+                    plan_batches());
       if (validation_) try_validation();
     }
     catch_interrupts();
@@ -79,16 +89,32 @@ class Run {
   /// False: to be stopped between two steps.
   bool run_epochs(Progress& progress, Metrics& metrics) {
     for (; position_.epoch < choice_.epochs; next_epoch()) {
+      if (is_enough()) return true;
       for (; position_.batch < batches_.count(); ++position_.batch) {
-        if (interrupted() || progress.lost()) return false;
-        one_step(progress, metrics);
+        if (session_.accumulated() == 0) {
+          if (interrupted() || progress.lost()) return false;
+          applied_ = position_;
+        }
+        one_batch(progress, metrics);
       }
-      progress.line(epoch_summary(progress));
+      end_epoch(progress);
       if (!choice_.checkpoint.empty() && position_.epoch + 1 < choice_.epochs) {
         save_after_epoch(progress);
       }
     }
     return true;
+  }
+
+  /// Has --early-stopping seen enough epochs without a better one?
+  bool is_enough() const {
+    return choice_.early_stopping > 0 && position_.best &&
+           position_.epoch - position_.best_epoch >= choice_.early_stopping;
+  }
+
+  std::optional<Feed> hold_out() {
+    if (choice_.validation_split == 0) return {};
+    return split_off(&feed_, choice_.validation_split, !choice_.no_shuffle,
+                     choice_.model.options.seed);
   }
 
   bool length_is_open() const {
@@ -97,7 +123,7 @@ class Run {
   }
 
   TrainingSession open() const {
-    TrainingOptions options = training_options(choice_.model);
+    TrainingOptions options = options_of(choice_);
     // Until set_length(): the session says which arrays are fed, and these how many rows there are.
     if (length_is_open()) options.schedule.total_steps = options.schedule.warmup_steps + 1;
     return TrainingSession(choice_.model.path, options);
@@ -107,17 +133,21 @@ class Run {
   void set_length() {
     ScheduleOptions schedule = session_.options().schedule;
     const double total =
-        static_cast<double>(batches_.count()) * static_cast<double>(choice_.epochs);
+        static_cast<double>(steps_an_epoch()) * static_cast<double>(choice_.epochs);
     schedule.total_steps =
         std::max(static_cast<int64_t>(std::min(total, 1e18)), schedule.warmup_steps + 1);
     session_.set_schedule(schedule);
   }
 
+  int64_t steps_an_epoch() const {
+    return (batches_.count() + choice_.accumulate - 1) / choice_.accumulate;
+  }
+
   void open_validation() {
     DataChoice data = choice_.data;
-    data.path = choice_.validation;
+    if (!held_) data.paths = choice_.validation;
     const std::vector<TensorInfo>& inputs = session_.input_info();
-    const Feed feed = feed_from(data, inputs, weight_.labels(), true);
+    const Feed feed = held_ ? *held_ : feed_from(data, inputs, weight_.labels(), true);
     // A model that takes any number of rows is validated on all of them.
     const bool drop_last = choice_.drop_last && fixed_rows(inputs) > 0;
     const int64_t batch = batch_size_for(data, feed, inputs, drop_last);
@@ -161,13 +191,59 @@ class Run {
             .batch = batch_,
             .seed = choice_.model.options.seed,
             .shuffle = !choice_.no_shuffle,
-            .drop_last = choice_.drop_last};
+            .drop_last = choice_.drop_last,
+            .accumulate = choice_.accumulate};
   }
 
   void resume() {
+    if (choice_.early_stopping > 0) {
+      const std::string best = choice_.best_folder(choice_.resume);
+      if (std::filesystem::exists(best)) {
+        session_.load_checkpoint(best);
+        remember();
+      }
+    }
     position_ = position_from(session_.load_checkpoint(choice_.resume), choice_.resume, setting(),
                               batches_.count());
     if (choice_.lr_given) session_.set_lr(choice_.model.options.optimizer.lr);
+    if (best_.empty()) position_.best.reset();  // counted from here on
+  }
+
+  /// Of this epoch: what is exported, with --early-stopping.
+  void remember() {
+    best_.clear();
+    const auto keep = [&](const std::vector<std::string>& names) {
+      for (const std::string& name : names) best_[name] = session_.state(name).clone();
+    };
+    keep(session_.parameter_names());
+    keep(session_.statistic_names());
+    best_averages_.clear();
+    for (const std::string& name : session_.optimizer_state_names()) {
+      if (name.starts_with("ema/")) best_averages_[name] = session_.state(name).clone();
+    }
+  }
+
+  /// A better epoch than those before?
+  void look_at(double loss, Progress& progress) {
+    if (position_.best && !(loss < *position_.best)) return;
+    if (!std::isfinite(loss)) return;
+    position_.best = loss;
+    position_.best_epoch = position_.epoch + 1;
+    remember();
+    if (choice_.checkpoint.empty()) return;
+    const Position here = position_;
+    next_epoch();
+    save(choice_.best_folder(choice_.checkpoint), progress);
+    position_ = here;
+  }
+
+  /// Puts the weights of the best epoch in place.
+  void restore_best(Progress& progress) {
+    if (best_.empty()) return;
+    session_.set_weights(best_);
+    if (!best_averages_.empty()) session_.set_optimizer_state(best_averages_);
+    progress.line(fmt::format("the best epoch was {}, with a validation loss of {:.6g}",
+                              position_.best_epoch, position_.best.value_or(0)));
   }
 
   /// Nothing good is overwritten by what no run can go on from. Throws DataError.
@@ -218,14 +294,17 @@ class Run {
     position_ = here;
   }
 
-  void next_epoch() { position_ = {.epoch = position_.epoch + 1}; }
+  void next_epoch() {
+    position_ = {
+        .epoch = position_.epoch + 1, .best = position_.best, .best_epoch = position_.best_epoch};
+  }
 
   void announce(Progress& progress) const {
     int64_t count = 0;
     for (const std::string& name : session_.parameter_names()) count += session_.state(name).size();
     progress.line(fmt::format("training {} parameters in {} tensors on {} rows, {} steps an epoch",
                               count, session_.parameter_names().size(), batches_.row_count(),
-                              batches_.count()));
+                              steps_an_epoch()));
     progress.line(feed_.text);
     if (validation_) progress.line("validation, " + validation_text_);
     if (batch_ != choice_.data.batch) {
@@ -249,32 +328,54 @@ class Run {
     }
   }
 
-  void one_step(Progress& progress, Metrics& metrics) {
+  /// A step, or with --accumulate a part of one.
+  void one_batch(Progress& progress, Metrics& metrics) {
     const std::vector<Tensor> batch = batches_.get(position_.epoch, position_.batch);
     const int64_t rows = batch[0].dims()[0], weight = weight_.of(batch);
+    const int64_t next = position_.batch + 1;
+    const bool last = next == batches_.count() || next % choice_.accumulate == 0;
+    std::optional<StepResult> done;
     if (weight == 0) {  // its loss would be 0/0
       ++left_out_;
       progress.step(rows, "no label counts");
-      return;
+    } else {
+      done = one_part(batch, weight, rows, progress);
     }
-    const StepResult result = session_.step(batch);
-    if (result.skipped) {
-      progress.line(fmt::format("skipped a batch: gradients overflowed at loss scale {:g}",
-                                result.loss_scale));
-      progress.step(rows, fmt::format("loss scale {:g}", session_.loss_scale()));
-      return;
+    if (choice_.accumulate > 1) {
+      done.reset();
+      if (last && session_.accumulated() > 0) done = session_.apply_gradients();
     }
-    position_.loss_sum += result.loss * static_cast<double>(weight);
-    position_.loss_rows += weight;
-    add_row(metrics, result, progress);
-    progress.step(rows, fmt::format("epoch {}/{}  step {}/{}  loss {:.6g}  lr {:.3g}",
-                                    position_.epoch + 1, choice_.epochs, position_.batch + 1,
-                                    batches_.count(), result.loss, result.lr));
-    if (choice_.checkpoint_every > 0 && result.step % choice_.checkpoint_every == 0) {
+    if (!done) return;
+    add_row(metrics, *done, progress);
+    const int64_t step = (next + choice_.accumulate - 1) / choice_.accumulate;
+    progress.step(
+        rows,
+        fmt::format("epoch {}/{}  step {}/{}  loss {:.6g}  lr {:.3g}", position_.epoch + 1,
+                    choice_.epochs, step, steps_an_epoch(), done->loss, done->lr),
+        {{"epoch", position_.epoch + 1},
+         {"step", done->step},
+         {"loss", done->loss},
+         {"lr", done->lr}});
+    if (choice_.checkpoint_every > 0 && done->step % choice_.checkpoint_every == 0) {
       ++position_.batch;
       save(choice_.checkpoint, progress);
       --position_.batch;
     }
+  }
+
+  /// Nothing where the gradients overflowed.
+  std::optional<StepResult> one_part(const std::vector<Tensor>& batch, int64_t weight, int64_t rows,
+                                     Progress& progress) {
+    StepResult result = choice_.accumulate > 1 ? session_.accumulate(batch) : session_.step(batch);
+    if (result.skipped) {
+      progress.line(fmt::format("skipped a batch: gradients overflowed at loss scale {:g}",
+                                result.loss_scale));
+      progress.step(rows, fmt::format("loss scale {:g}", session_.loss_scale()));
+      return {};
+    }
+    position_.loss_sum += result.loss * static_cast<double>(weight);
+    position_.loss_rows += weight;
+    return result;
   }
 
   void add_row(Metrics& metrics, const StepResult& result, Progress& progress) {
@@ -288,18 +389,30 @@ class Run {
     }
   }
 
-  std::string epoch_summary(const Progress& progress) {
-    std::string text = fmt::format(
-        "epoch {}/{}  loss {:.6g}", position_.epoch + 1, choice_.epochs,
-        position_.loss_sum / static_cast<double>(std::max<int64_t>(position_.loss_rows, 1)));
+  void end_epoch(Progress& progress) {
+    const double loss =
+        position_.loss_sum / static_cast<double>(std::max<int64_t>(position_.loss_rows, 1));
+    std::string text =
+        fmt::format("epoch {}/{}  loss {:.6g}", position_.epoch + 1, choice_.epochs, loss);
+    Fields fields{{"epoch", position_.epoch + 1}, {"step", session_.step_count()}, {"loss", loss}};
     if (validation_) {
       std::vector<int64_t> all(static_cast<size_t>(validation_->count()));
       std::iota(all.begin(), all.end(), int64_t{0});
-      text += fmt::format("  validation loss {:.6g}", validate(all));
+      const double held = validate(all);
+      text += fmt::format("  validation loss {:.6g}", held);
+      fields["validation_loss"] = held;
+      for (const auto& [name, value] : scores_.values()) {
+        text += fmt::format("  {} {:.4f}", name, value);
+        fields[name] = value;
+      }
+      if (choice_.early_stopping > 0) look_at(held, progress);
     }
-    if (left_out_ > 0) text += fmt::format("  batches left out, as no label counts: {}", left_out_);
+    if (left_out_ > 0) {
+      text += fmt::format("  batches left out, as no label counts: {}", left_out_);
+      fields["batches_left_out"] = left_out_;
+    }
     left_out_ = 0;
-    return text + fmt::format("  {:.0f} samples/s", progress.samples_per_second());
+    progress.epoch(text, std::move(fields));
   }
 
   /// The first batch and the last one: those of another size.
@@ -310,15 +423,25 @@ class Run {
 
   double validate(const std::vector<int64_t>& batches) {
     LossMean mean;
+    scores_.clear();
     for (const int64_t i : batches) {
       const std::vector<Tensor> batch = validation_->get(0, i);
       const EvalResult result = session_.eval(batch);
+      if (scores_.any()) scores_.add(result, batch[weight_.at()]);
       mean.add(result.loss.value_or(0), weight_of(result, batch));
     }
     return mean.value();
   }
 
+  /// Back to where the last step ended, when one in parts was cut off.
+  void leave_parts() {
+    if (session_.accumulated() == 0) return;
+    session_.drop_gradients();
+    position_ = applied_;
+  }
+
   int stop(Progress& progress) {
+    leave_parts();
     std::string folder = choice_.interrupted_folder();
     if (session_.step_count() == first_step_ && std::filesystem::exists(folder)) {
       progress.line("stopped before the first step; " + folder + " stays as it was");
@@ -344,6 +467,7 @@ class Run {
   /// An error ends the run: what was trained before it is kept.
   void rescue(Progress& progress) {
     if (session_.step_count() == first_step_) return;
+    leave_parts();
     try {
       progress.line("what was trained is in " + save(choice_.failed_folder(), progress));
     } catch (const std::exception& error) {
@@ -355,6 +479,7 @@ class Run {
     if (!choice_.checkpoint.empty()) {
       progress.line("wrote " + save(choice_.checkpoint, progress));
     }
+    restore_best(progress);
     if (!choice_.out.empty()) {
       require_finite();
       const std::string path =
@@ -381,11 +506,15 @@ class Run {
   TrainingSession session_;
   LossWeight weight_;
   Feed feed_;
+  std::optional<Feed> held_;  ///< of --validation-split
   int64_t batch_;
   Batches batches_;
+  Scores scores_;
   std::unique_ptr<Batches> validation_;
   std::string validation_text_;
   Position position_;
+  Position applied_;                                    ///< where the last step ended
+  std::map<std::string, Tensor> best_, best_averages_;  ///< weights of the best epoch
   std::set<std::string> infinite_;  ///< weights that the file, or the checkpoint, has so
   int64_t first_step_ = 0;          ///< the session's count before this run
   int64_t left_out_ = 0;            ///< batches of this epoch without a label that counts
@@ -406,6 +535,7 @@ Command add_train(CLI::App& parent, std::vector<std::string> command_line) {
     refuse_several_processes();
     check_destinations(*choice);
     outlive_failing_writes();
+    use_threads(choice->threads);
     const Budget budget(choice->model.options.limits);  // of the data, too
     return Run(*choice).go();
   };

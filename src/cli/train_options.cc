@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -13,6 +15,7 @@
 #include "cli/command_line.h"
 #include "cli/keep.h"
 #include "cli/option_flags.h"
+#include "cli/scores.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
 
@@ -33,6 +36,22 @@ void add_step_options(CLI::App& app, ModelChoice& choice) {
   });
 }
 
+void add_validation_options(CLI::App& app, TrainChoice& choice) {
+  CLI::Option* file =
+      app.add_option("--validation", choice.validation,
+                     "Data for a validation loss after each epoch; tested before the first step");
+  app.add_option("--validation-split", choice.validation_split,
+                 "Part of the rows of --data, as in 0.1, to validate on instead of training on "
+                 "them:\ndrawn by --seed; the last ones with --no-shuffle")
+      ->excludes(file)
+      ->transform(real(0, 1));
+  app.add_option("--early-stopping", choice.early_stopping,
+                 "Stop after so many epochs without a smaller validation loss; --out gets the\n"
+                 "weights of the best epoch, and CHECKPOINT.best is that epoch's checkpoint")
+      ->transform(whole(1));
+  add_metric_option(app, choice.scores, "on the validation data");
+}
+
 }  // namespace
 
 std::string TrainChoice::interrupted_folder() const {
@@ -40,10 +59,42 @@ std::string TrainChoice::interrupted_folder() const {
   return std::filesystem::path(model.path).stem().string() + ".checkpoint";
 }
 
-std::string TrainChoice::failed_folder() const {
-  std::filesystem::path folder = interrupted_folder();
+namespace {
+
+std::string beside(std::filesystem::path folder, const char* ending) {
   if (!folder.has_filename()) folder = folder.parent_path();
-  return folder.string() + ".failed";
+  return folder.string() + ending;
+}
+
+}  // namespace
+
+std::string TrainChoice::failed_folder() const { return beside(interrupted_folder(), ".failed"); }
+
+std::string TrainChoice::best_folder(const std::string& of) const { return beside(of, ".best"); }
+
+TrainingOptions options_of(const TrainChoice& choice) {
+  TrainingOptions options = training_options(choice.model);
+  for (const std::string& text : choice.rates) {
+    const size_t at = text.rfind('=');
+    double rate = 0;
+    const char* end = text.data() + text.size();
+    const char* number = at == std::string::npos ? end : text.data() + at + 1;
+    const auto [stop, error] = std::from_chars(number, end, rate);
+    if (at == 0 || error != std::errc{} || stop != end || !(rate >= 0) || std::isinf(rate)) {
+      throw DataError(ErrorParts{.what = "--rate cannot be read",
+                                 .expected = "PATTERN=X, a pattern of names and a learning rate, "
+                                             "as in 'encoder.*=1e-5'",
+                                 .received = text});
+    }
+    if (options.optimizer.lr == 0) {
+      throw DataError(ErrorParts{.what = "--rate needs an --lr that is not 0",
+                                 .expected = "a learning rate of which rates are a part",
+                                 .received = "--lr 0"});
+    }
+    options.groups.push_back(
+        {.names = {text.substr(0, at)}, .lr_multiplier = rate / options.optimizer.lr});
+  }
+  return options;
 }
 
 void add_train_options(CLI::App& app, TrainChoice& choice) {
@@ -53,6 +104,15 @@ void add_train_options(CLI::App& app, TrainChoice& choice) {
   add_data_options(app, choice.data);
   choice.data.limits = &choice.model.options.limits;
   add_step_options(app, choice.model);
+  app.add_option("--rate", choice.rates,
+                 "PATTERN=X: the learning rate of the weights that a pattern matches, as in\n"
+                 "'encoder.*=1e-5'; --schedule holds for it, too")
+      ->allow_extra_args(false)
+      ->take_all();
+  app.add_option("--accumulate", choice.accumulate,
+                 "Batches a step: their gradients are added up, then weights change")
+      ->capture_default_str()
+      ->transform(whole(1));
   app.add_option("--epochs", choice.epochs, "Passes over the data")
       ->capture_default_str()
       ->transform(whole(1));
@@ -60,8 +120,7 @@ void add_train_options(CLI::App& app, TrainChoice& choice) {
   app.add_flag(
       "--drop-last", choice.drop_last,
       "Leave out a last batch that is not full; also of --validation, if the model fixes the rows");
-  app.add_option("--validation", choice.validation,
-                 "Data for a validation loss after each epoch; tested before the first step");
+  add_validation_options(app, choice);
   CLI::Option* checkpoint = app.add_option(
       "--checkpoint", choice.checkpoint,
       "Folder to save to: after each epoch, on Ctrl-C, SIGTERM and SIGHUP, and when\n"
@@ -83,6 +142,9 @@ void add_train_options(CLI::App& app, TrainChoice& choice) {
                "Write the tensors to OUT.data beside it, as is always done for a model of more\n"
                "than 2 GiB. Copy both files")
       ->needs(out);
+  app.add_flag("--json", choice.json,
+               "Print each report as a line of JSON: {\"report\": \"epoch\", \"loss\": …}");
+  add_threads_option(app, choice.threads);
   app.add_option("--metrics", choice.metrics, "Write a CSV file with one row for each step");
   app.add_option("--profile", choice.profile, "Write a Chrome/Perfetto trace");
   app.footer(
@@ -101,7 +163,12 @@ void add_train_options(CLI::App& app, TrainChoice& choice) {
       "      --optimizer adam --epochs 20 --batch 64 --schedule cosine --checkpoint run --out "
       "mlp2.onnx\n"
       "  steep train model.onnx --data tokens.npz --loss softmax_cross_entropy --precision bf16\n"
-      "  steep train mlp.onnx --data digits.npz … --resume run");
+      "  steep train mlp.onnx --data digits.npz … --resume run\n"
+      "  steep train mlp.onnx --data digits.npz --loss softmax_cross_entropy --label-smoothing 0.1 "
+      "\\\n"
+      "      --validation-split 0.1 --early-stopping 3 --metric accuracy,top5 --out mlp2.onnx\n"
+      "  steep train model.onnx --data train.npz --loss huber --freeze 'encoder.*' \\\n"
+      "      --rate 'head.*=0.01' --accumulate 4 --clip-value 1 --ema 0.999 --out trained.onnx");
 }
 
 void check_train_usage(const CLI::App& app, TrainChoice& choice) {
@@ -113,6 +180,8 @@ void check_train_usage(const CLI::App& app, TrainChoice& choice) {
             {"--total-steps", "--min-lr-ratio"});
   only_with(app, o.precision == "fp16", "--precision fp16",
             {"--loss-scale", "--loss-scale-window"});
+  only_with(app, choice.validates(), "--validation or --validation-split",
+            {"--early-stopping", "--metric"});
   choice.lr_given = app.count("--lr") > 0;
 }
 
@@ -124,8 +193,8 @@ void check_destinations(const TrainChoice& choice) {
     const fs::path real = fs::weakly_canonical(path, error);
     return taken.emplace(error ? path : real, name).first->second;
   };
-  take("--data", choice.data.path);
-  if (!choice.validation.empty()) take("--validation", choice.validation);
+  for (const std::string& path : choice.data.paths) take("--data", path);
+  for (const std::string& path : choice.validation) take("--validation", path);
   if (choice.out != choice.model.path) take("the model", choice.model.path);
   const std::pair<std::string, std::string> results[] = {{"--checkpoint", choice.checkpoint},
                                                          {"--out", choice.out},

@@ -13,7 +13,14 @@ namespace steep::cli {
 struct TrainChoice {
   ModelChoice model;
   DataChoice data;
-  std::string validation;
+  std::vector<std::string> validation;
+  double validation_split = 0;
+  int64_t early_stopping = 0;
+  std::vector<std::string> scores;  ///< --metric
+  std::vector<std::string> rates;   ///< "PATTERN=X"
+  int64_t accumulate = 1;
+  bool json = false;
+  int64_t threads = 0;
   int64_t epochs = 1;
   bool no_shuffle = false;
   bool drop_last = false;
@@ -28,12 +35,18 @@ struct TrainChoice {
   bool lr_given = false;
   std::vector<std::string> command_line;
 
+  bool validates() const { return !validation.empty() || validation_split > 0; }
   bool keeps_weights() const { return !out.empty() || !checkpoint.empty(); }
   /// Where an interrupted run is saved.
   std::string interrupted_folder() const;
   /// Where one that an error ended is: beside, as what it reached may be what went wrong.
   std::string failed_folder() const;
+  /// Of the best epoch, with --early-stopping: beside `checkpoint`.
+  std::string best_folder(const std::string& checkpoint) const;
 };
+
+/// model.options with --rate. Throws DataError.
+TrainingOptions options_of(const TrainChoice& choice);
 
 void add_train_options(CLI::App& app, TrainChoice& choice);
 

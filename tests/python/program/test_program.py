@@ -25,7 +25,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_help_names_every_command() -> None:
     text = steep("--help")
-    for command in ("train", "eval", "check", "dump"):
+    for command in ("train", "eval", "predict", "check", "dump", "info", "diff"):
         assert command in text
         assert "Example" in steep(command, "--help")
     assert steep("--version").startswith("steep ")

@@ -1,0 +1,328 @@
+"""The program's options of training, its data of all kinds, and `predict`, `info` and `diff`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from steep_program import steep, weights
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(0, 1, (60, 3)).astype(np.float32)
+LABELS = np.argmax(X @ RNG.normal(0, 1, (3, 4)), axis=1)
+Y = (X @ np.array([[1], [-2], [0.5]]) + 1).astype(np.float32)
+
+
+def save(path: Path, outputs: int, tail: str = "Identity", rows: str | int = "n") -> Path:
+    arrays = {
+        "w": np.random.default_rng(1).normal(0, 0.1, (3, outputs)).astype(np.float32),
+        "b": np.zeros(outputs, np.float32),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["s"]),
+        helper.make_node(tail, ["s"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, outputs])],
+        [numpy_helper.from_array(v, k) for k, v in arrays.items()],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    return path
+
+
+@pytest.fixture
+def classifier(tmp_path: Path) -> Path:
+    np.savez(tmp_path / "d.npz", x=X, label=LABELS)
+    return save(tmp_path / "classes.onnx", 4)
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Path:
+    np.savez(tmp_path / "d.npz", x=X, label=Y)
+    return save(tmp_path / "line.onnx", 1)
+
+
+SGD = ("--optimizer", "sgd", "--lr", 0.1)
+
+
+def train(model: Path, *words: object, code: int = 0) -> str:
+    loss = () if "--loss" in words else ("--loss", "mse")
+    data = () if "--data" in words else ("--data", model.with_name("d.npz"))
+    return steep("train", model, *data, *loss, *SGD, *words, code=code)
+
+
+def reports(text: str, kind: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [line for line in lines if line["report"] == kind]
+
+
+def outputs_of(model: Path, x: np.ndarray = X) -> np.ndarray:
+    return ReferenceEvaluator(onnx.load(model)).run(None, {"x": x})[0]
+
+
+def test_reports_in_json(classifier: Path) -> None:
+    words = ("--loss", "softmax_cross_entropy", "--validation-split", 0.25, "--epochs", 3)
+    text = train(classifier, *words, "--metric", "accuracy,f1,top2", "--json")
+    epochs = reports(text, "epoch")
+    assert [e["epoch"] for e in epochs] == [1, 2, 3]
+    assert all(0 <= e[k] <= 1 for e in epochs for k in ("accuracy", "f1", "top2"))
+    assert all(e["accuracy"] <= e["top2"] and e["validation_loss"] > 0 for e in epochs)
+    notes = " ".join(n["text"] for n in reports(text, "note"))
+    assert "on 45 rows" in notes and "15 rows of" in notes
+
+
+def test_the_split_is_the_seeds_and_the_last_rows_without_shuffling(line: Path) -> None:
+    words = ("--validation-split", 0.5, "--epochs", 1, "--json")
+    losses = [
+        reports(train(line, *words, *more), "epoch")[0]["validation_loss"]
+        for more in ((), (), ("--seed", 1))
+    ]
+    assert losses[0] == losses[1] != losses[2]
+    out = line.with_name("o.onnx")
+    text = train(line, *words, "--no-shuffle", "--out", out)
+    expected = float(np.mean((outputs_of(out, X[30:]) - Y[30:]) ** 2))
+    assert reports(text, "epoch")[0]["validation_loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_split_that_leaves_no_rows(line: Path) -> None:
+    for part in (0, 0.001, 0.999, 1):
+        code = 0 if part == 0 else 3
+        text = train(line, "--validation-split", part, code=code)
+        assert code == 0 or "leaves no rows" in text
+    words = ("--validation", line.with_name("d.npz"), "--validation-split", 0.5)
+    assert "excludes" in train(line, *words, code=2)
+
+
+def test_early_stopping_exports_the_best_epoch(line: Path, tmp_path: Path) -> None:
+    noise = np.random.default_rng(2).normal(0, 1, Y.shape).astype(np.float32)
+    np.savez(tmp_path / "v.npz", x=X, label=Y + 2 * noise)
+    words = ("--validation", tmp_path / "v.npz", "--epochs", 200, "--json", "--batch", 4)
+    run, out = tmp_path / "run", tmp_path / "best.onnx"
+    text = train(line, *words, "--early-stopping", 3, "--checkpoint", run, "--out", out)
+    held = [e["validation_loss"] for e in reports(text, "epoch")]
+    best = int(np.argmin(held))
+    assert len(held) == best + 4 < 200
+    assert f"the best epoch was {best + 1}," in text
+    plain = tmp_path / "plain.onnx"
+    train(line, *words[:2], "--epochs", best + 1, "--batch", 4, "--out", plain)
+    for name, value in weights(plain).items():
+        np.testing.assert_array_equal(value, weights(out)[name])
+    again = tmp_path / "again.onnx"  # from the checkpoint of the best epoch, too
+    train(line, "--epochs", best + 1, "--batch", 4, "--resume", f"{run}.best", "--out", again)
+    for name, value in weights(plain).items():
+        np.testing.assert_array_equal(value, weights(again)[name])
+    text = train(line, *words, "--early-stopping", 3, "--resume", run, "--out", again)
+    assert not reports(text, "epoch")
+    for name, value in weights(plain).items():
+        np.testing.assert_array_equal(value, weights(again)[name])
+
+
+def test_options_that_need_others(line: Path) -> None:
+    for words in (("--early-stopping", 2), ("--metric", "r2")):
+        assert "requires" in train(line, *words, code=2)
+    for words in (("--label-smoothing", 0.1), ("--class-weights", "1,2"), ("--huber-delta", 2)):
+        assert "requires" in train(line, *words, code=2)
+
+
+def test_metrics_of_eval(classifier: Path, tmp_path: Path) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    scores = outputs_of(classifier)
+    words = ("--data", tmp_path / "d.npz", "--json", "--loss")
+    text = steep(
+        "eval", classifier, *words, "softmax_cross_entropy", "--metric", "accuracy,f1,top2"
+    )
+    (report,) = reports(text, "eval")
+    said = scores.argmax(1)
+    assert report["accuracy"] == pytest.approx(metrics.accuracy_score(LABELS, said))
+    assert report["f1"] == pytest.approx(metrics.f1_score(LABELS, said, average="macro"))
+    top = metrics.top_k_accuracy_score(LABELS, scores, k=2)
+    assert report["top2"] == pytest.approx(top)
+    target = RNG.normal(0, 1, (60, 4)).astype(np.float32)
+    np.savez(tmp_path / "d.npz", x=X, label=target)
+    (report,) = reports(steep("eval", classifier, *words, "l1", "--metric", "r2"), "eval")
+    assert report["r2"] == pytest.approx(metrics.r2_score(target, scores), rel=1e-4)
+
+
+@pytest.mark.parametrize("tail", ["Identity", "Sigmoid"])
+def test_binary_metrics_know_probabilities(tmp_path: Path, tail: str) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    model = save(tmp_path / "m.onnx", 1, tail)
+    labels = (Y > 1).astype(np.float32)
+    np.savez(tmp_path / "d.npz", x=X, label=labels)
+    said = outputs_of(model) > (0.5 if tail == "Sigmoid" else 0)
+    losses = ["binary_cross_entropy_with_logits"]
+    losses += ["binary_cross_entropy"] if tail == "Sigmoid" else []
+    for loss in losses:
+        words = ("--data", tmp_path / "d.npz", "--loss", loss, "--metric", "accuracy,f1", "--json")
+        (report,) = reports(steep("eval", model, *words), "eval")
+        assert report["accuracy"] == pytest.approx(metrics.accuracy_score(labels, said))
+        assert report["f1"] == pytest.approx(metrics.f1_score(labels, said))
+
+
+def test_metrics_that_do_not_suit(line: Path, tmp_path: Path) -> None:
+    words = ("eval", line, "--data", tmp_path / "d.npz")
+    assert "does not suit" in steep(*words, "--loss", "mse", "--metric", "accuracy", code=3)
+    assert "expected accuracy" in steep(*words, "--loss", "mse", "--metric", "acuracy", code=2)
+    assert "expected accuracy" in steep(*words, "--loss", "mse", "--metric", "top0", code=2)
+
+
+def test_accumulated_batches_are_a_larger_batch(line: Path, tmp_path: Path) -> None:
+    common = ("--no-shuffle", "--epochs", 3, "--momentum", 0.9, "--schedule", "linear")
+    train(line, *common, "--batch", 20, "--out", tmp_path / "a.onnx")
+    words = ("--batch", 5, "--accumulate", 4, "--metrics", tmp_path / "m.csv")
+    text = train(line, *common, *words, "--out", tmp_path / "b.onnx")
+    assert "3 steps an epoch" in text
+    assert len((tmp_path / "m.csv").read_text().splitlines()) == 1 + 9
+    for name, value in weights(tmp_path / "a.onnx").items():
+        np.testing.assert_allclose(value, weights(tmp_path / "b.onnx")[name], rtol=1e-4, atol=1e-6)
+
+
+def test_the_last_step_of_an_epoch_has_fewer_parts(line: Path, tmp_path: Path) -> None:
+    words = ("--batch", 8, "--accumulate", 3, "--epochs", 4)  # 8 batches: 3, 3 and 2
+    whole, parts, run = (tmp_path / n for n in ("whole.onnx", "parts.onnx", "run"))
+    assert "3 steps an epoch" in train(line, *words, "--out", whole)
+    train(line, *words[:-1], 2, "--checkpoint", run)
+    train(line, *words, "--resume", run, "--out", parts)
+    for name, value in weights(whole).items():
+        np.testing.assert_array_equal(value, weights(parts)[name])
+    other = ("--batch", 8, "--accumulate", 2, "--epochs", 4)
+    assert "other data or batches" in train(line, *other, "--resume", run, code=4)
+
+
+def test_rates_and_frozen_weights_by_pattern(line: Path, tmp_path: Path) -> None:
+    out, before = tmp_path / "o.onnx", weights(line)
+    train(line, "--freeze", "w*", "--out", out)
+    np.testing.assert_array_equal(weights(out)["w"], before["w"])
+    assert np.any(weights(out)["b"] != before["b"])
+    train(line, "--rate", "w*=0", "--out", out)
+    np.testing.assert_array_equal(weights(out)["w"], before["w"])
+    train(line, "--rate", "*=0.01", "--out", out)
+    other = tmp_path / "p.onnx"
+    steep(
+        *("train", line, "--data", tmp_path / "d.npz", "--loss", "mse", "--optimizer", "sgd"),
+        *("--lr", 0.01, "--out", other),
+    )
+    for name, value in weights(other).items():
+        np.testing.assert_allclose(value, weights(out)[name], rtol=1e-6)
+    for wrong in ("w", "=0.1", "w=", "w=x", "w=-1", "w=nan"):
+        assert "--rate cannot be read" in train(line, "--rate", wrong, code=3)
+    assert "no such initializer" in train(line, "--rate", "q*=0.1", code=3)
+
+
+def test_averages_are_exported(line: Path, tmp_path: Path) -> None:
+    train(line, "--ema", 0.99, "--out", tmp_path / "a.onnx")
+    train(line, "--out", tmp_path / "b.onnx")
+    assert np.any(weights(tmp_path / "a.onnx")["w"] != weights(tmp_path / "b.onnx")["w"])
+
+
+def test_threads(line: Path) -> None:
+    assert "epoch 1/1" in train(line, "--threads", 1)
+    assert "--threads" in train(line, "--threads", 0, code=2)
+
+
+def table(path: Path, rows: slice = slice(None)) -> Path:
+    lines = ["a,b,c,y"]
+    for x, y in zip(X[rows], Y[rows], strict=True):
+        lines.append(",".join(repr(float(v)) for v in (*x, *y)))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_csv_and_several_files(line: Path, tmp_path: Path) -> None:
+    train(line, "--out", tmp_path / "a.onnx")
+    whole = table(tmp_path / "t.csv")
+    one, two = table(tmp_path / "1.csv", slice(25)), table(tmp_path / "2.csv", slice(25, None))
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "label.npy", np.asfortranarray(Y))
+    np.savez(tmp_path / "1.npz", x=X[:25], label=Y[:25])
+    np.savez(tmp_path / "2.npz", x=X[25:], label=Y[25:])
+    for words in (
+        (whole,),
+        (whole, "--map", "x=a,b,c", "--label-array", "y"),
+        (one, two),
+        (tmp_path / "x.npy", tmp_path / "label.npy"),
+        (tmp_path / "1.npz", tmp_path / "2.npz"),
+    ):
+        train(line, "--data", *words, "--out", tmp_path / "b.onnx")
+        for name, value in weights(tmp_path / "a.onnx").items():
+            np.testing.assert_array_equal(value, weights(tmp_path / "b.onnx")[name], str(words))
+
+
+def test_files_that_do_not_go_together(line: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "1.npz", x=X, label=Y)
+    np.savez(tmp_path / "2.npz", x=X)
+    np.savez(tmp_path / "3.npz", x=X[:, :2], label=Y)
+    first = tmp_path / "1.npz"
+    assert "shares some arrays" in train(line, "--data", first, tmp_path / "2.npz", code=3)
+    assert "one behind the other" in train(line, "--data", first, tmp_path / "3.npz", code=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,b,c,y\n1,2,3,4\n1,,3,4\n", "an empty cell in row 3, column 'b'"),
+        ("a,b,c,y\n1,2,three,4\n", "no number in row 2, column 'c'"),
+        ("a,b,c,y\n1,2,3\n", "too few cells in row 2"),
+        ("a,b,c,y\n1,2,3,4,5\n", "too many cells in row 2"),
+        ("a,b,b,y\n1,2,3,4\n", "a name twice in row 1, column 3"),
+        ("a,b,,y\n1,2,3,4\n", "no name in row 1, column 3"),
+        ("a,b,c,y\n", "has no rows"),
+        ("", "has no rows"),
+        ('a,b,c,y\n1,2,"3,4\n', "a quote in row 2 that does not end"),
+        ("a;b\n1;2\n", "separate cells with commas"),
+    ],
+)
+def test_tables_that_cannot_be_read(line: Path, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    received = train(line, "--data", tmp_path / "t.csv", code=3)
+    assert said in received and "t.csv" in received
+
+
+def test_predict(line: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "new.npz", x=X, unused=Y)
+    words = ("--data", tmp_path / "new.npz", "--out", tmp_path / "y.npz", "--batch", 7)
+    text = steep("predict", line, *words)
+    assert "rows 60" in text and "not used: 'unused'" in text
+    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], outputs_of(line), rtol=1e-5)
+    assert "--out" in steep("predict", line, *words[:2], code=2)
+
+
+def test_info_and_diff(line: Path, classifier: Path, tmp_path: Path) -> None:
+    text = steep("info", line)
+    for said in ("input   x", "output  y", "2 initializers of 4 elements", "MatMul", "opset 17"):
+        assert said in text
+    assert "no difference" in steep("diff", line, line)
+    train(line, "--data", table(tmp_path / "t.csv"), "--freeze", "b", "--out", tmp_path / "t.onnx")
+    text = steep("diff", line, tmp_path / "t.onnx", code=1)
+    assert "! initializer w  differs by" in text and "of 3 elements" in text
+    assert "initializer b" not in text
+    text = steep("diff", line, classifier, code=1)
+    assert "! output y" in text and "! initializer w  float32[3, 1] and float32[3, 4]" in text
+    steep("diff", line, tmp_path / "none.onnx", code=4)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--loss", "softmax_crossentropy"), "did you mean 'softmax_cross_entropy'"),
+        (("--optimizer", "adm"), "did you mean 'adam'"),
+        (("--precision", "bf61"), "did you mean 'bf16'"),
+        (("--schedule", "cosin"), "did you mean 'cosine'"),
+        (("--disable-pass", "recompyte"), "did you mean 'recompute'"),
+    ],
+)
+def test_values_that_are_misspelt(line: Path, words: tuple[str, str], said: str) -> None:
+    command = ("train", line, "--data", line.with_name("d.npz"))
+    loss = () if words[0] == "--loss" else ("--loss", "mse")
+    assert said in steep(*command, *loss, *words, code=2)
