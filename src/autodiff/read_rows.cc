@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "autodiff/real_rows.h"
+#include "autodiff/row_wise.h"
 #include "ir/seed.h"
 #include "ops/build.h"
 
@@ -15,98 +18,7 @@ namespace steep {
 namespace {
 
 constexpr size_t kMostOfLabels = 64;  // nodes that make labels of inputs
-
-/// What a node does with each of its operands.
-enum class Operand : uint8_t {
-  rows,   ///< row i of the result is made of its row i
-  whole,  ///< every row is made of it
-};
-
-bool provably_equal_leads(const Shape& a, const Shape& b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i + 1 < a.size(); ++i) {
-    if (!provably_equal(a[i], b[i])) return false;
-  }
-  return true;
-}
-
-bool has_rows(Value v) { return v && v.type().shape && v.rank() >= 2; }
-
-/// Reshape and its like, of rows to as many rows of the same length.
-bool keeps_rows(Node n) {
-  if (n.op() == "Identity") return true;
-  if (n.op() != "Reshape" && n.op() != "Flatten") return false;
-  return has_rows(n.input(0)) &&
-         provably_equal(n.input(0).shape().back(), n.output(0).shape().back());
-}
-
-/// Axes of a Slice that leaves the last axis alone and keeps the order of what it takes; counted
-/// from the front. Nothing for others.
-std::optional<Ints> cut_axes(Node n) {
-  if (n.op() != "Slice" || constant(n.input(3)) == nullptr) return {};
-  if (n.input(4)) {
-    const Tensor* steps = constant(n.input(4));
-    if (steps == nullptr) return {};
-    const Ints values = steps->to_ints();
-    if (std::any_of(values.begin(), values.end(), [](int64_t s) { return s < 1; })) return {};
-  }
-  Ints axes = n.input(3).tensor()->to_ints();
-  const int64_t rank = n.input(0).rank();
-  for (int64_t& axis : axes) {
-    axis = normal_axis(n, axis, rank);
-    if (axis == rank - 1) return {};
-  }
-  return axes;
-}
-
-/// By operand, of a node that makes each row of output 0 of one row; nothing of others.
-std::optional<std::vector<Operand>> by_rows(Node n) {
-  const Value y = n.output(0);
-  if (!has_rows(y)) return {};
-  std::vector<Operand> operands(static_cast<size_t>(n.input_count()), Operand::whole);
-  const auto of_rows = [&](Value x) {
-    return has_rows(x) && provably_equal_leads(x.shape(), y.shape());
-  };
-  const auto of_one_axis = [](Value x) { return !x || (x.type().shape && x.rank() <= 1); };
-  const std::string& op = n.op();
-  if (op == "MatMul" || op == "Gemm") {
-    const Value b = n.input(1);
-    if (!of_rows(n.input(0)) || !b.type().shape || b.rank() != 2) return {};
-    if (op == "Gemm" && (integer_of(n, "transA") != 0 || !of_one_axis(n.input(2)))) return {};
-    operands[0] = Operand::rows;
-    return operands;
-  }
-  if (op == "LayerNormalization" || op == "RMSNormalization") {
-    const int64_t axis = integer_of(n, "axis");
-    if (!of_rows(n.input(0)) || (axis != -1 && axis != y.rank() - 1)) return {};
-    if (!of_one_axis(n.input(1)) || !of_one_axis(n.input(2))) return {};
-    operands[0] = Operand::rows;
-    return operands;
-  }
-  if (keeps_rows(n) || (has_rows(n.input(0)) && cut_axes(n))) {
-    operands[0] = Operand::rows;
-    return operands;
-  }
-  if (op == "steep.Dropout") {
-    operands[0] = Operand::rows;
-    return operands;
-  }
-  const OpDef* def = find_op(op);
-  if (def == nullptr || !def->elementwise || def->seed >= 0) return {};
-  bool any = false;
-  for (int i = 0; i < n.input_count(); ++i) {
-    if (of_one_axis(n.input(i))) continue;
-    if (!of_rows(n.input(i))) return {};
-    operands[static_cast<size_t>(i)] = Operand::rows;
-    any = true;
-  }
-  return any ? std::optional(operands) : std::nullopt;
-}
-
-/// Of each value, by id: Graph::users().
-using Readers = std::vector<std::vector<Node>>;
-
-bool is_product(Node n) { return n.op() == "MatMul" || n.op() == "Gemm"; }
+constexpr size_t kMostOfRows = 4096;  // those of masks, which each attention may make for itself
 
 /// Writes nodes anew, for some rows. What others read, too (scores that a model returns), is
 /// written twice, down from the last product; the other time for all rows, so that the two are one
@@ -220,21 +132,9 @@ class SomeRows {
     }
     if (keeps_rows(n)) return take(n.input(0), rows);
     if (cut_axes(n)) return take(n.input(0), before_cut(n, rows));
-    const auto operands = by_rows(n);
-    std::vector<Value> inputs;
-    for (int i = 0; i < n.input_count(); ++i) {
-      const bool some = operands->at(static_cast<size_t>(i)) == Operand::rows;
-      inputs.push_back(some ? take(n.input(i), rows) : n.input(i));
-    }
-    Attrs attrs = n.attrs();
-    if (attrs.has("axis")) attrs.set("axis", int64_t{-1});
-    const Graph::Scope scope(graph_, n.phase(), n.name());
     const bool drops = rows && n.op() == "steep.Dropout";
-    if (drops) inputs = {inputs[0], rows, leads(v), n.input(1)};
-    const std::string op = drops ? "steep.DropoutRows" : n.op();
-    const Value y = apply_n(op, inputs, n.output_count(), std::move(attrs))[0];
-    graph_.place_like(y.producer(), n);
-    return y;
+    return write_for_rows(n, rows, drops ? leads(v) : Value(),
+                          [&](Value x) { return take(x, rows); });
   }
 
   /// Rows of what a Slice cuts, as rows of what it cuts them from.
@@ -390,32 +290,58 @@ void compute_counted_rows(Graph& g) {
   }
 }
 
-}  // namespace
-
-std::optional<std::unordered_set<uint32_t>> makers_of_labels(Value labels) {
-  std::unordered_set<uint32_t> makers;
-  std::vector<std::pair<Value, bool>> open{{labels, true}};  // and whether its data is read
+/// Nodes that make `v` of inputs and constants, up to `most`, where each `fits`: is given a node
+/// and whether its data is read.
+template <typename Fits>
+std::optional<Makers> find_makers(Value v, size_t most, Fits&& fits) {
+  Makers makers;
+  std::vector<std::pair<Value, bool>> open{{v, true}};
   std::set<std::pair<uint32_t, bool>> seen;
   while (!open.empty()) {
-    const auto [v, read] = open.back();
+    const auto [made, read] = open.back();
     open.pop_back();
-    if (!v || v.role() == Role::constant) continue;
-    if (v.role() == Role::state || is_seed(v)) return {};
-    const Node n = v.producer();
+    if (!made || made.role() == Role::constant) continue;
+    if (made.role() == Role::state || is_seed(made)) return {};
+    const Node n = made.producer();
     if (!n || !seen.emplace(n.id(), read).second) continue;
     makers.insert(n.id());
     const OpDef* def = find_op(n.op());
-    if (def == nullptr || def->dynamic || n.phase() != Phase::forward) return {};
+    if (def == nullptr || n.phase() != Phase::forward || makers.size() > most) return {};
     const bool reads = read && !def->dataless;
-    if (makers.size() > kMostOfLabels || (reads && is_float(v.dtype()))) return {};
+    if (!fits(n, reads)) return {};
     for (int i = 0; i < n.input_count(); ++i) open.emplace_back(n.input(i), reads);
   }
   return makers;
 }
 
+/// Does it no more to data of floats than to move, compare and add numbers?
+bool is_cheap(const OpDef& def) {
+  static const std::unordered_set<std::string_view> kMoves = {
+      "Expand",         "Transpose", "Slice", "Concat",        "Split",     "Trilu",    "Gather",
+      "GatherElements", "GatherND",  "Tile",  "steep.PutRows", "ReduceMax", "ReduceMin"};
+  return def.elementwise || def.view || kMoves.count(def.name) != 0;
+}
+
+}  // namespace
+
+std::optional<Makers> makers_of_labels(Value labels) {
+  return find_makers(labels, kMostOfLabels, [](Node n, bool reads) {
+    return !find_op(n.op())->dynamic && !(reads && is_float(n.output(0).dtype()));
+  });
+}
+
+std::optional<Makers> makers_of_rows(Value rows) {
+  return find_makers(rows, kMostOfRows, [](Node n, bool reads) {
+    const OpDef* def = find_op(n.op());
+    if (n.op() == "steep.CountedRows") return true;
+    return !def->dynamic && (!reads || !is_float(n.output(0).dtype()) || is_cheap(*def));
+  });
+}
+
 void compute_read_rows(Graph& graph) {
   compute_counted_rows(graph);
   compute_taken_rows(graph);
+  compute_real_rows(graph);
 }
 
 }  // namespace steep

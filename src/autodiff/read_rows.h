@@ -13,19 +13,27 @@ namespace steep {
 /// nodes make (products with weights, elementwise operators, dropout, normalisation over the last
 /// axis) and nothing else reads these. Results stay the same, and so do gradients, which are zeros
 /// for other rows (rows are summed in another order). Nothing is done where there is no product to
-/// gain by. Two kinds of readers:
+/// gain by. Three kinds of readers:
 ///
 /// - A cross entropy that ignores labels reads the rows whose labels count; a mean is over these
 ///   anyway. Scores with other readers (a model that returns them) are computed for all rows, too,
 ///   but not differentiated there for the loss. Labels must be makers_of_labels() ones.
 /// - Gather by one number, or Slice by bounds that the model says: one token of a sequence.
+/// - Attention whose mask hides tokens (autodiff/real_rows.h).
 ///
 /// For the graph of a model with its loss, before it is differentiated. REQUIRES: types inferred.
 void compute_read_rows(Graph& graph);
 
-/// By id: the nodes that make `labels` of forward inputs and constants, by moving, cutting, padding
-/// and comparing them, so that they are known before anything else runs. Nothing for other labels:
+/// By id.
+using Makers = std::unordered_set<uint32_t>;
+
+/// The nodes that make `labels` of forward inputs and constants, by moving, cutting, padding and
+/// comparing them, so that they are known before anything else runs. Nothing for other labels:
 /// those made of states, by chance, by what cannot be planned, of data of floats, or by many nodes.
-std::optional<std::unordered_set<uint32_t>> makers_of_labels(Value labels);
+std::optional<Makers> makers_of_labels(Value labels);
+
+/// The same of what says which rows count: of more nodes, of masks that are floats, and of other
+/// rows that count.
+std::optional<Makers> makers_of_rows(Value rows);
 
 }  // namespace steep

@@ -29,13 +29,14 @@ std::optional<Graph> CountedRowsInputs::split_off(Graph& graph, const ProgramOpt
   for (Node n : graph.nodes()) {
     if (n.op() != "steep.CountedRows" || n.phase() != Phase::forward) continue;
     const Value x = n.input(0);
-    const auto of_it = makers_of_labels(x);
+    const auto of_it = makers_of_rows(x);
     if (!of_it) continue;
     const int64_t ignored = integer_of(n, "ignore_index");
+    const bool even = integer_of(n, "even") != 0;
     if (const auto fed = place.find(x.id()); fed != place.end()) {
-      rows_.push_back({true, fed->second, ignored});
+      rows_.push_back({true, fed->second, ignored, even});
     } else if (x.producer()) {
-      rows_.push_back({false, labels.size(), ignored});
+      rows_.push_back({false, labels.size(), ignored, even});
       labels.push_back(x);
       makers.insert(of_it->begin(), of_it->end());
     } else {
@@ -73,7 +74,8 @@ std::vector<Tensor> CountedRowsInputs::compute(std::span<const Tensor> fed) {
     const Tensor& labels = r.fed ? fed[r.place] : made[r.place];
     // Labels of another type are refused with the other inputs.
     const bool fit = labels.dtype() == DType::i32 || labels.dtype() == DType::i64;
-    results.push_back(fit ? counted_rows(labels, r.ignore_index) : Tensor::empty(DType::i64, {0}));
+    results.push_back(fit ? counted_rows(labels, r.ignore_index, r.even)
+                          : Tensor::empty(DType::i64, {0}));
     r.labels = labels.size();
     r.computed = results.back().size();
   }

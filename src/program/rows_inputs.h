@@ -42,6 +42,7 @@ class CountedRowsInputs {
     bool fed;      ///< labels are the caller's; else the labels program's
     size_t place;  ///< among its inputs, or the program's results
     int64_t ignore_index;
+    bool even;
     int64_t labels = -1;  ///< their number in the last run
     int64_t computed = 0;
   };

@@ -22,6 +22,7 @@ constexpr std::array<LogKind, 8> kKinds{{
     {"plan", "each planned graph: its steps with their kernels and memory"},
     {"memory", "bytes of each plan: arena, results, constants"},
     {"kernels", "how often a plan runs each kernel, and the nodes that a device left to others"},
+    {"rows", "whether tokens that masks hide are left out, or who reads them"},
 }};
 
 constexpr uint32_t kUnread = uint32_t{1} << 31;

@@ -1,4 +1,4 @@
-// steep.CountedRows(labels[…]){ignore_index} → rows int64[p]: places of labels, counted in
+// steep.CountedRows(labels[…]){ignore_index, even} → rows int64[p]: places of labels, counted in
 // row-major order, ascending and distinct. Every label other than ignore_index has its place among
 // them, and some of the others may, so that p takes few values (flow/rows.cc): what is computed of
 // these rows alone is planned for each p.
@@ -31,7 +31,7 @@ Value rows_of(Node n) { return n.input(0); }
 }  // namespace
 
 extern const OpDef kSteepCountedRows = {.name = "steep.CountedRows",
-                                        .attributes = {{"ignore_index", -100}},
+                                        .attributes = {{"even", 0}, {"ignore_index", -100}},
                                         .stops_gradient = true,
                                         .dynamic = true,
                                         .infer = counted_rows_infer};

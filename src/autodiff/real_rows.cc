@@ -1,0 +1,681 @@
+#include "autodiff/real_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "autodiff/read_rows.h"
+#include "autodiff/row_wise.h"
+#include "autodiff/token_axes.h"
+#include "ops/build.h"
+#include "runtime/logs.h"
+
+namespace steep {
+namespace {
+
+constexpr double kHides = -1e30;     // from here on a finite mask hides a key, if there is another
+constexpr size_t kMostOfMask = 128;  // nodes that make a mask of inputs
+constexpr double kMostOfElements = double{1 << 24};
+
+bool equal_extents(Value a, int64_t i, Value b, int64_t j) {
+  return provably_equal(a.shape()[static_cast<size_t>(i)], b.shape()[static_cast<size_t>(j)]);
+}
+
+bool has_axes(Value v, int64_t rank) { return v && v.type().shape && v.rank() == rank; }
+
+/// What shuts keys out of scores: a number is added, or stands where `keep` is false.
+struct Mask {
+  Value added{};
+  Value keep{}, otherwise{};
+  bool inverted = false;
+};
+
+/// scores = left right (MatMul), masked; Softmax; dropout; product = … values (MatMul). Heads are
+/// [sequences, heads, tokens, k].
+struct Attention {
+  Node softmax, scores, product;
+  std::vector<Mask> masks;
+  Value seen;  ///< float32[sequences, keys]: 1 where some query sees the key; null if not known
+  int queries = -1, keys = -1;                       ///< spaces
+  bool left = false, right = false, values = false;  ///< are these operands' axes known?
+};
+
+class Matcher {
+ public:
+  Matcher(const Graph& g, const Readers& users) : g_(g), users_(users) {}
+
+  std::optional<Attention> match(Node softmax) const {
+    Attention a;
+    a.softmax = softmax;
+    const Value p = softmax.output(0);
+    if (!has_axes(p, 4) || p.dtype() != DType::f32) return {};
+    const int64_t axis = integer_of(softmax, "axis");
+    if ((axis != -1 && axis != 3) || !climb(softmax.input(0), p, a, true)) return {};
+    Node reader = only_reader(p);
+    if (reader && reader.op() == "steep.Dropout") reader = only_reader(reader.output(0));
+    if (!reader || reader.op() != "MatMul" || !has_axes(reader.input(1), 4)) return {};
+    a.product = reader;
+    // A Where that comes after another mask may show again what that hides.
+    for (size_t i = 0; i + 1 < a.masks.size(); ++i) {
+      if (a.masks[i].keep) return {};
+    }
+    return fits(a) ? std::optional(a) : std::nullopt;
+  }
+
+ private:
+  Node only_reader(Value v) const {
+    return !g_.is_output(v) && users_[v.id()].size() == 1 ? users_[v.id()][0] : Node();
+  }
+
+  /// From the softmax's operand up to the scores. `masks`: may masks still come?
+  bool climb(Value x, Value p, Attention& a, bool masks) const {
+    const Node n = x.producer();
+    if (!n || !only_reader(x) || !has_axes(x, 4)) return false;
+    if (n.op() == "MatMul") {
+      a.scores = n;
+      return has_axes(n.input(0), 4) && has_axes(n.input(1), 4);
+    }
+    const auto through = [&](Value side, Mask mask) {
+      a.masks.push_back(mask);
+      if (climb(side, p, a, masks)) return true;
+      a.masks.pop_back();
+      return false;
+    };
+    if (n.op() == "Add" && masks && n.input(0) != n.input(1))
+      return through(n.input(0), {n.input(1), {}, {}}) || through(n.input(1), {n.input(0), {}, {}});
+    if (n.op() == "Where" && masks) {
+      return through(n.input(1), {{}, n.input(0), n.input(2)}) ||
+             through(n.input(2), {{}, n.input(0), n.input(1), true});
+    }
+    const Value by = n.input(1);
+    const bool scales = (n.op() == "Mul" || n.op() == "Div") && by.type().shape && by.rank() <= 1;
+    return scales && climb(n.input(0), p, a, false);
+  }
+
+  /// Operands of the same sequences, keys and values of the same tokens.
+  static bool fits(const Attention& a) {
+    const Value q = a.scores.input(0), k = a.scores.input(1), v = a.product.input(1);
+    return equal_extents(q, 0, k, 0) && equal_extents(q, 0, v, 0) && equal_extents(k, 3, v, 2) &&
+           q != k && has_axes(a.product.output(0), 4) && a.product.input(0) != v;
+  }
+
+  const Graph& g_;
+  const Readers& users_;
+};
+
+/// Would it take long, next to the step, to look at all of it?
+bool is_long(Value mask) {
+  double size = 1;
+  for (const Dim& d : mask.shape()) size *= d.known() ? static_cast<double>(d.value()) : 1;
+  return size > kMostOfElements;
+}
+
+/// float32[sequences, keys] of what a mask of [sequences, heads or 1, queries or 1, keys] lets a
+/// query see; null where it is not known before the run. `alone`: other masks hide nothing.
+Value seen_through(const Mask& mask, Value keys, bool alone) {
+  Graph& g = keys.graph();
+  const Value given = mask.added ? mask.added : mask.keep;
+  if (!has_axes(given, 4) || !equal_extents(given, 0, keys, 0) || !equal_extents(given, 3, keys, 3))
+    return {};
+  Value m = mask.added;
+  if (mask.keep) {
+    const Value other = mask.otherwise;
+    if (!other.type().shape || other.rank() > 1) return {};
+    const bool one = other.rank() == 0 || provably_equal(other.shape()[0], Dim(1));
+    if (!one || other.dtype() != DType::f32) return {};
+    const Value zero = scalar(g, 0, DType::f32);
+    m = mask.inverted ? where(mask.keep, other, zero) : where(mask.keep, zero, other);
+  }
+  if (m.dtype() != DType::f32 || is_long(m)) return {};
+  const auto makers = makers_of_rows(m);
+  if (!makers || makers->size() > kMostOfMask) return {};
+  const auto any = [&](Value x, const Ints& axes, int64_t keepdims) {
+    return apply("ReduceMax", {x, ints(g, axes)}, {{"keepdims", keepdims}});
+  };
+  const double infinity = std::numeric_limits<double>::infinity();
+  Value hidden = equal(m, -infinity);
+  if (alone) {  // NaN hides nothing
+    const Value low = less_or_equal(m, kHides);
+    const Value sees = any(cast(apply("Not", {low}), DType::f32), {-1}, 1);
+    hidden = apply("Or", {hidden, apply("And", {low, greater(sees, 0.5)})});
+  }
+  return any(cast(apply("Not", {hidden}), DType::f32), {1, 2}, 0);
+}
+
+/// May it differ from batch to batch? Is it made of numbers or truth values that are fed, or of
+/// floats for each sequence, and not only of extents or weights?
+bool reads_inputs(Value v, const Dim& sequences) {
+  std::vector<Value> open{v};
+  std::unordered_set<uint32_t> seen;
+  while (!open.empty()) {
+    const Value x = open.back();
+    open.pop_back();
+    if (!x || x.role() == Role::constant || !seen.insert(x.id()).second) continue;
+    const Node n = x.producer();
+    if (!n) {
+      const bool weight = is_float(x.dtype()) && (!x.type().shape || x.shape().empty() ||
+                                                  !provably_equal(x.shape()[0], sequences));
+      if (!weight) return true;
+      continue;
+    }
+    const OpDef* def = find_op(n.op());
+    if (def != nullptr && def->dataless) continue;
+    for (int i = 0; i < n.input_count(); ++i) open.push_back(n.input(i));
+  }
+  return false;
+}
+
+/// A row for each token of a space, in one of two orders.
+struct Tokens {
+  int space;
+  bool by_place;
+};
+
+/// Tokens that can be hidden together: those of one batch of sequences.
+struct Space {
+  Dim sequences, tokens;
+  int joined = -1;  ///< with this one; -1: it stands for itself
+  Value seen{};     ///< as Attention::seen, by some query of some attention
+  std::vector<std::pair<Value, bool>>
+      taken{};                           ///< rows that are read, too, and if they are by place
+  std::array<Value, 2> rows{}, leads{};  ///< by Tokens::by_place
+};
+
+class RealRows {
+ public:
+  explicit RealRows(Graph& g) : g_(g), users_(g.users()) {}
+
+  void run() {
+    find_attentions();
+    if (attentions_.empty()) return;
+    for (Attention& a : attentions_) trace(a);
+    spread();
+    if (conflict_) {
+      say("Tokens stay: two attentions number the rows of a value in different orders.");
+      return;
+    }
+    find_spaces();
+    find_unread();
+    find_inside();
+    tell_why();
+    if (!inside_.empty() && number_rows()) write();
+  }
+
+ private:
+  static void say(const std::string& text) {
+    if (logs(Log::rows)) log(Log::rows, text);
+  }
+
+  void find_attentions() {
+    const Matcher matcher(g_, users_);
+    bool any = false;
+    for (Node n : g_.nodes()) {
+      if (n.phase() != Phase::forward || (n.op() != "Softmax" && n.op() != "steep.SafeSoftmax"))
+        continue;
+      auto a = matcher.match(n);
+      if (!a) continue;
+      const Graph::Scope scope(g_, Phase::forward, n.name());
+      for (const Mask& mask : a->masks) {
+        const Value seen = seen_through(mask, a->scores.input(1), a->masks.size() == 1);
+        if (!seen || !reads_inputs(seen, seen.shape()[0])) continue;
+        a->seen = a->seen ? apply("Min", {a->seen, seen}) : seen;
+        any = true;
+      }
+      attentions_.push_back(std::move(*a));
+    }
+    if (!any) attentions_.clear();
+    for (size_t i = 0; i < attentions_.size(); ++i) {
+      reads_[attentions_[i].scores.id()] = i;
+      reads_[attentions_[i].product.id()] = i;
+    }
+  }
+
+  // --- which rows are whose ---------------------------------------------------------------------
+
+  int root(int space) const {
+    while (spaces_[static_cast<size_t>(space)].joined >= 0)
+      space = spaces_[static_cast<size_t>(space)].joined;
+    return space;
+  }
+  Space& space(int any) { return spaces_[static_cast<size_t>(root(any))]; }
+
+  int new_space(const Dim& sequences, const Dim& tokens) {
+    spaces_.push_back({sequences, tokens});
+    return static_cast<int>(spaces_.size()) - 1;
+  }
+
+  void join(int a, int b) {
+    a = root(a), b = root(b);
+    if (a == b) return;
+    Space &x = space(a), &y = space(b);
+    const bool alike =
+        provably_equal(x.sequences, y.sequences) && provably_equal(x.tokens, y.tokens);
+    if (!alike) conflict_ = true;
+    y.joined = a;
+  }
+
+  void assign(Value v, Tokens tokens) {
+    const auto [at, added] = tokens_.emplace(v.id(), tokens);
+    if (added) {
+      fresh_.push_back(v);
+      return;
+    }
+    join(at->second.space, tokens.space);
+    if (at->second.by_place != tokens.by_place) conflict_ = true;
+  }
+
+  void trace(Attention& a) {
+    const Value q = a.scores.input(0), k = a.scores.input(1), v = a.product.input(1);
+    const Value y = a.product.output(0);
+    const auto part = [](Value x, int64_t axis, Counts counts) {
+      return std::vector<AxisPart>{{counts, x.shape()[static_cast<size_t>(axis)]}};
+    };
+    const auto heads = [&](Value x) {
+      return TokenAxes{part(x, 0, Counts::sequences), part(x, 1, Counts::other),
+                       part(x, 2, Counts::tokens), part(x, 3, Counts::other)};
+    };
+    a.queries = new_space(q.shape()[0], q.shape()[2]);
+    a.keys = new_space(k.shape()[0], k.shape()[3]);
+    a.left = trace_up(q, heads(q), a.queries);
+    a.right = trace_up(k,
+                       {part(k, 0, Counts::sequences), part(k, 1, Counts::other),
+                        part(k, 2, Counts::other), part(k, 3, Counts::tokens)},
+                       a.keys);
+    a.values = trace_up(v, heads(v), a.keys);
+    trace_down(y, heads(y), a.queries);
+  }
+
+  /// Gives the value its tokens, if its rows are those of tokens.
+  bool settle(Value v, const TokenAxes& axes, int of) {
+    const auto order = by_place(axes, space(of).sequences, space(of).tokens);
+    if (order) assign(v, {of, *order});
+    return order.has_value();
+  }
+
+  /// Up to the farthest value whose rows are tokens.
+  bool trace_up(Value v, TokenAxes axes, int of) {
+    bool found = false;
+    std::vector<uint32_t> moves;
+    while (Node n = v.producer()) {
+      auto before = axes_before(n, v, axes);
+      if (!before) break;
+      moves.push_back(n.id());
+      v = n.input(before->first);
+      axes = std::move(before->second);
+      if (!settle(v, axes, of)) continue;
+      found = true;
+      moves_.insert(moves.begin(), moves.end());
+    }
+    return found;
+  }
+
+  void trace_down(Value v, const TokenAxes& axes, int of) {
+    if (settle(v, axes, of)) return;
+    for (Node n : users_[v.id()]) {
+      const auto after = axes_after(n, axes);
+      if (!after || n.input(0) != v) continue;
+      moves_.insert(n.id());
+      trace_down(n.output(0), *after, of);
+    }
+  }
+
+  /// By operand, of a node that makes each row of one row in the same place.
+  static std::optional<std::vector<Operand>> row_wise(Node n) {
+    if (n.op() == "Slice") return {};
+    return by_rows(n);
+  }
+
+  /// Transpose of [sequences, tokens, k] or [tokens, sequences, k] to the other.
+  bool turns(Node n, Tokens tokens) {
+    return n.op() == "Transpose" && n.attrs().ints("perm", {}) == Ints{1, 0, 2} &&
+           is_batch(n.input(0), tokens);
+  }
+
+  Tokens turned(Tokens tokens) {
+    const Dim one(1);
+    const Space& s = space(tokens.space);
+    const bool alike = provably_equal(s.sequences, one) || provably_equal(s.tokens, one);
+    return {tokens.space, alike ? tokens.by_place : !tokens.by_place};
+  }
+
+  /// Through what works row by row.
+  void spread() {
+    while (!fresh_.empty() && !conflict_) {
+      const Value v = fresh_.back();
+      fresh_.pop_back();
+      const Tokens tokens = tokens_.at(v.id());
+      if (const Node n = v.producer(); n && v == n.output(0)) {
+        assign_operands(n, tokens);
+        const Tokens before = turned(tokens);
+        if (turns(n, before)) {
+          moves_.insert(n.id());
+          assign(n.input(0), before);
+        }
+      }
+      for (Node n : users_[v.id()]) {
+        const auto operands = row_wise(n);
+        for (int i = 0; operands && i < n.input_count(); ++i) {
+          if (n.input(i) == v && operands->at(static_cast<size_t>(i)) == Operand::rows)
+            assign(n.output(0), tokens);
+        }
+        if (turns(n, tokens)) {
+          moves_.insert(n.id());
+          assign(n.output(0), turned(tokens));
+        }
+      }
+    }
+  }
+
+  void assign_operands(Node n, Tokens tokens) {
+    const auto operands = row_wise(n);
+    for (int i = 0; operands && i < n.input_count(); ++i) {
+      if (operands->at(static_cast<size_t>(i)) == Operand::rows) assign(n.input(i), tokens);
+    }
+  }
+
+  /// Which keys are seen, of each space.
+  void find_spaces() {
+    for (const Attention& a : attentions_) {
+      if (!a.seen) continue;
+      Space& s = space(a.keys);
+      const Graph::Scope scope(g_, Phase::forward, a.softmax.name());
+      s.seen = s.seen ? apply("Max", {s.seen, a.seen}) : a.seen;
+    }
+  }
+
+  // --- whose rows nobody reads ------------------------------------------------------------------
+
+  bool is_unread(Value v) const { return unread_.count(v.id()) != 0; }
+
+  void find_unread() {
+    const std::vector<Node> nodes = g_.nodes();
+    for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
+      for (int i = 0; i < it->output_count(); ++i) {
+        const Value y = it->output(i);
+        if (y && y.id() < users_.size()) decide(y);
+      }
+    }
+  }
+
+  /// Are rows of hidden tokens of no account to all readers?
+  void decide(Value v) {
+    if (g_.is_output(v)) {
+      why_[v.id()] = fmt::format("{} is an output", v.name());
+      return;
+    }
+    for (Node n : users_[v.id()]) {
+      if (ignores(n, v)) continue;
+      const auto read = reads_.find(n.id());
+      const Value y = read != reads_.end() ? attentions_[read->second].product.output(0)
+                      : moves_.count(n.id()) != 0 || row_wise(n) ? n.output(0)
+                                                                 : Value();
+      const auto further = y ? why_.find(y.id()) : why_.end();
+      why_[v.id()] = further != why_.end()
+                         ? further->second
+                         : fmt::format("{} is read by {} ({})", v.name(), n.name(), n.op());
+      return;
+    }
+    unread_.insert(v.id());
+  }
+
+  bool ignores(Node n, Value v) {
+    const OpDef* def = find_op(n.op());
+    if (def != nullptr && def->dataless) return true;
+    if (const auto at = reads_.find(n.id()); at != reads_.end()) {
+      const Attention& a = attentions_[at->second];
+      if (n == a.product) return n.input(0) != v && a.values && a.seen;
+      const bool queries = n.input(0) == v;
+      return queries ? a.left && is_unread(a.product.output(0)) : a.right && a.seen;
+    }
+    const auto tokens = tokens_.find(v.id());
+    if (moves_.count(n.id()) != 0) return v.rank() > 1 && all_unread(n);
+    if (tokens == tokens_.end()) return false;
+    if (n.op() == "steep.TakeRows" && n.input(0) == v && v.rank() == 2)
+      return take_rows(n.input(1), tokens->second);
+    const auto operands = row_wise(n);
+    if (!operands || tokens_.count(n.output(0).id()) == 0 || !is_writable(n.output(0)))
+      return false;
+    for (int i = 0; i < n.input_count(); ++i) {
+      if (n.input(i) == v && operands->at(static_cast<size_t>(i)) != Operand::rows) return false;
+    }
+    for (int i = 1; i < n.output_count(); ++i) {
+      const Value y = n.output(i);
+      if (y && (g_.is_output(y) || !users_[y.id()].empty())) return false;
+    }
+    return is_unread(n.output(0));
+  }
+
+  /// Can its rows be put back, its shape being known without it?
+  bool is_writable(Value v) {
+    if (!v.shape().back().known()) return false;
+    return v.rank() == 2 || v.type().concrete() || is_batch(v, tokens_.at(v.id()));
+  }
+
+  /// Is it [sequences, tokens, k], or [tokens, sequences, k] of rows by place?
+  bool is_batch(Value x, Tokens tokens) {
+    const Space& s = space(tokens.space);
+    return has_axes(x, 3) &&
+           provably_equal(x.shape()[0], tokens.by_place ? s.tokens : s.sequences) &&
+           provably_equal(x.shape()[1], tokens.by_place ? s.sequences : s.tokens);
+  }
+
+  bool all_unread(Node n) const {
+    for (int i = 0; i < n.output_count(); ++i) {
+      if (n.output(i) && !is_unread(n.output(i))) return false;
+    }
+    return true;
+  }
+
+  /// Rows that are read by number are computed, too, if the numbers are known beforehand.
+  bool take_rows(Value rows, Tokens tokens) {
+    Space& s = space(tokens.space);
+    if (!s.seen) return false;
+    std::unordered_map<uint32_t, Value> copies;
+    const Graph::Scope scope(g_, Phase::forward, rows.name());
+    const Value known = without_extents(rows, copies);
+    if (!known || !makers_of_rows(known)) return false;
+    s.taken.emplace_back(known, tokens.by_place);
+    return true;
+  }
+
+  /// `v` with the extents of masks in the place of those of what is computed of tokens; null where
+  /// it is made of something else.
+  Value without_extents(Value v, std::unordered_map<uint32_t, Value>& copies) {
+    const Node n = v.producer();
+    if (!n) return v.role() == Role::state ? Value() : v;
+    if (const auto made = copies.find(v.id()); made != copies.end()) return made->second;
+    Value copy;
+    if (n.op() == "steep.CountedRows") {
+      copy = v;
+    } else if (n.op() == "Shape") {
+      const Value x = n.input(0);
+      const auto tokens = tokens_.find(x.id());
+      if (tokens != tokens_.end()) copy = extents(n, tokens->second);
+    } else {
+      if (copies.size() > kMostOfMask || is_float(v.dtype())) return {};
+      std::vector<Value> inputs;
+      for (int i = 0; i < n.input_count(); ++i) {
+        inputs.push_back(n.input(i) ? without_extents(n.input(i), copies) : Value());
+        if (n.input(i) && !inputs.back()) return {};
+      }
+      copy = apply_n(n.op(), inputs, n.output_count(), n.attrs())
+                 .at(static_cast<size_t>(v.output_index()));
+    }
+    if (copy) copies.emplace(v.id(), copy);
+    return copy;
+  }
+
+  /// Of Shape(x), x with the rows of tokens; null where it says more than their numbers.
+  Value extents(Node shape, Tokens tokens) {
+    const Value x = shape.input(0);
+    const bool of_rows =
+        integer_of(shape, "start") == 0 && shape.attrs().integer("end", x.rank()) == x.rank() - 1;
+    const Space& s = space(tokens.space);
+    if (!of_rows) return {};
+    if (x.rank() == 2) return apply("ReduceProd", {shape_of(s.seen)}, {{"keepdims", int64_t{1}}});
+    return is_batch(x, tokens) ? shape_of(by_order(s.seen, tokens.by_place)) : Value();
+  }
+
+  static Value by_order(Value seen, bool by_place) {
+    return by_place ? transpose(seen, {1, 0}) : seen;
+  }
+
+  // --- the rewriting ----------------------------------------------------------------------------
+
+  bool is_inside(Node n) const { return n && inside_.count(n.id()) != 0; }
+
+  /// Row-wise nodes of which rows are left out, where a product is among those that hang together.
+  void find_inside() {
+    std::unordered_set<uint32_t> may, reached;
+    std::vector<Node> open;
+    for (Node n : g_.nodes()) {
+      const Value y = n.output(0);
+      if (!y || y.id() >= users_.size() || !is_unread(y)) continue;
+      const auto tokens = tokens_.find(y.id());
+      if (tokens == tokens_.end() || !space(tokens->second.space).seen) continue;
+      if (!row_wise(n) || !is_writable(y)) continue;
+      may.insert(n.id());
+      if (is_product(n)) open.push_back(n);
+    }
+    while (!open.empty()) {
+      const Node n = open.back();
+      open.pop_back();
+      if (!n || may.count(n.id()) == 0 || !inside_.insert(n.id()).second) continue;
+      const auto operands = row_wise(n);
+      for (int i = 0; i < n.input_count(); ++i) {
+        if (operands->at(static_cast<size_t>(i)) == Operand::rows)
+          open.push_back(n.input(i).producer());
+      }
+      for (Node user : users_[n.output(0).id()]) {
+        if (tokens_.count(user.output(0).id()) != 0) open.push_back(user);
+      }
+    }
+  }
+
+  /// The rows to compute. False where they depend on what is computed of them.
+  bool number_rows() {
+    for (Space& s : spaces_) {
+      if (s.joined >= 0 || !s.seen) continue;
+      const Graph::Scope scope(g_, Phase::forward, "real tokens");
+      Value real = s.seen;
+      for (const auto& [rows, by_place] : s.taken) {
+        const Value ordered = by_order(s.seen, by_place);
+        const Value shape = shape_of(ordered);
+        const Value all = apply("ReduceProd", {shape}, {{"keepdims", int64_t{1}}});
+        const Value ones = apply("Expand", {scalar(g_, 1, DType::f32), shape_of(rows)});
+        const Value read = reshape(apply("steep.PutRows", {ones, rows, all}), shape);
+        real = apply("Max", {real, by_order(read, by_place)});
+      }
+      real = cast(real, DType::i64);
+      const auto makers = makers_of_rows(real);
+      if (!makers || std::any_of(makers->begin(), makers->end(),
+                                 [&](uint32_t id) { return inside_.count(id) != 0; })) {
+        say("Tokens stay: which are hidden depends on what is computed of them.");
+        return false;
+      }
+      for (const bool by_place : {false, true}) {
+        const Value ordered = by_order(real, by_place);
+        s.rows.at(by_place) = apply("steep.CountedRows", {ordered},
+                                    {{"even", int64_t{1}}, {"ignore_index", int64_t{0}}});
+        s.leads.at(by_place) = shape_of(ordered);
+      }
+    }
+    return true;
+  }
+
+  void write() {
+    std::vector<Value> results;  // of inside, that others read
+    for (Node n : g_.nodes()) {
+      if (!is_inside(n)) continue;
+      const auto& users = users_[n.output(0).id()];
+      if (std::any_of(users.begin(), users.end(), [&](Node u) { return !is_inside(u); }))
+        results.push_back(n.output(0));
+    }
+    size_t products = 0;
+    for (const uint32_t id : inside_) products += is_product(Node(&g_, id)) ? 1 : 0;
+    for (const Value v : results) take(v);  // before readers are given other operands
+    for (const Value v : results) {
+      const Tokens tokens = tokens_.at(v.id());
+      const Space& s = space(tokens.space);
+      const Graph::Scope scope(g_, Phase::forward, v.producer().name());
+      const Value some = take(v), leads = s.leads.at(tokens.by_place);
+      const Value all = apply("ReduceProd", {leads}, {{"keepdims", int64_t{1}}});
+      const Value row = ints(g_, {v.shape().back().value()});
+      Value whole =
+          apply("steep.PutRows", {some, s.rows.at(tokens.by_place), concat({all, row}, 0)});
+      if (v.rank() != 2) whole = reshape(whole, shape_of_rows(v, leads, row));
+      g_.set_type(whole, v.type());
+      g_.replace_uses(v, whole);
+    }
+    g_.prune();
+    say(fmt::format("Tokens that masks hide are left out of {} products.", products));
+  }
+
+  /// The shape of `v`, without it. REQUIRES: is_writable(v).
+  Value shape_of_rows(Value v, Value leads, Value row) {
+    return v.type().concrete() ? ints(g_, v.type().dims()) : concat({leads, row}, 0);
+  }
+
+  Value take(Value v) {
+    if (const auto found = taken_.find(v.id()); found != taken_.end()) return found->second;
+    const Tokens tokens = tokens_.at(v.id());
+    const Space& s = space(tokens.space);
+    const Value rows = s.rows.at(tokens.by_place);
+    const Node n = v.producer();
+    Value some;
+    if (!is_inside(n)) {
+      const Value joined = v.rank() == 2 ? v : apply("Flatten", {v}, {{"axis", v.rank() - 1}});
+      some = apply("steep.TakeRows", {joined, rows});
+    } else if (keeps_rows(n)) {
+      some = take(n.input(0));
+    } else {
+      some = write_for_rows(n, rows, s.leads.at(tokens.by_place), [&](Value x) { return take(x); });
+    }
+    taken_.emplace(v.id(), some);
+    return some;
+  }
+
+  /// Of what is computed although a mask hides it.
+  void tell_why() const {
+    if (!logs(Log::rows)) return;
+    for (const Attention& a : attentions_) {
+      if (!a.seen) continue;
+      const bool traced = a.left && a.right && a.values;
+      const auto why = why_.find(a.product.output(0).id());
+      if (!traced || why != why_.end()) {
+        say(fmt::format("Queries that the mask of {} hides as keys are computed: {}.",
+                        a.softmax.name(),
+                        traced ? why->second : "its operands are not made row by row"));
+      }
+    }
+    if (inside_.empty()) say("No product has rows that nobody reads.");
+  }
+
+  Graph& g_;
+  const Readers users_;
+  std::vector<Attention> attentions_;
+  std::unordered_map<uint32_t, size_t> reads_;  // by node: scores and products of attentions
+  std::vector<Space> spaces_;
+  std::unordered_map<uint32_t, Tokens> tokens_;  // by value
+  std::vector<Value> fresh_;                     // of them, those whose neighbours are to be seen
+  bool conflict_ = false;
+  std::unordered_set<uint32_t> moves_;   // nodes that move tokens to and from attention
+  std::unordered_set<uint32_t> unread_;  // values
+  std::unordered_map<uint32_t, std::string> why_;
+  std::unordered_set<uint32_t> inside_;  // nodes
+  std::unordered_map<uint32_t, Value> taken_;
+};
+
+}  // namespace
+
+void compute_real_rows(Graph& graph) {
+  RealRows(graph).run();
+  graph.prune();
+}
+
+}  // namespace steep
