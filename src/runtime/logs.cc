@@ -13,7 +13,7 @@
 namespace steep {
 namespace {
 
-constexpr std::array<LogKind, 8> kKinds{{
+constexpr std::array<LogKind, 9> kKinds{{
     {"graphs", "each graph, as it was captured or read, before shapes are bound"},
     {"breaks", "the parts of a module that PyTorch runs, and why (ORTModule)"},
     {"recompiles", "why a module is captured, or a graph planned, again"},
