@@ -10,7 +10,17 @@
 namespace steep {
 
 /// In the order of log_kinds().
-enum class Log : uint8_t { graphs, breaks, recompiles, passes, patterns, plan, memory, kernels, rows };
+enum class Log : uint8_t {
+  graphs,
+  breaks,
+  recompiles,
+  passes,
+  patterns,
+  plan,
+  memory,
+  kernels,
+  rows
+};
 
 struct LogKind {
   std::string_view name;
