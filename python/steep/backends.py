@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
-GROUP, NAME, VALUE = "torch_dynamo_backends", "steep", "steep.dynamo.backend:backend"
+GROUP, NAME, VALUE = "torch_dynamo_backends", "steep", "steep.module.torch_compile:backend"
 
 _DISTRIBUTION = "steep-sources"  # beside what is installed, whose name is steep
 _REGISTRY = "torch._dynamo.backends.registry"
@@ -48,7 +48,8 @@ def announce() -> None:
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())  # type: ignore[arg-type]
     registry = sys.modules.get(_REGISTRY)
-    if registry is not None and NAME not in registry._BACKENDS:
+    known = getattr(registry, "_BACKENDS", None)  # there may be none in releases to come
+    if isinstance(known, dict) and NAME not in known:
         from importlib.metadata import EntryPoint
 
-        registry._BACKENDS[NAME] = EntryPoint(NAME, VALUE, GROUP)
+        known[NAME] = EntryPoint(NAME, VALUE, GROUP)

@@ -34,7 +34,8 @@ from steep.torch_internals.dispatch import FakeTensor
 from steep.torch_internals.dynamo import (
     trace_rules,
 )
-from steep.verify.verified_graph import VerifiedGraph, compile_verified, wanted
+from steep.verify.difference import wanted
+from steep.verify.verified_graph import VerifiedGraph, compile_verified
 
 log = logging.getLogger("steep")
 

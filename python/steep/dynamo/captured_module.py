@@ -6,7 +6,7 @@ import contextlib
 import logging
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -148,6 +148,11 @@ class Captured:
         self._first = first  # None until a graph was made
         self._recaptures = Recaptures(otherwise if whole else "")
         self._changed: set[tuple[int, int]] = set()  # extents, by argument and dimension
+
+    @property
+    def pieces(self) -> Iterable[RunnableGraph]:
+        """What runs its graphs, in the order in which they were made."""
+        return self.capture.pieces
 
     def _make(self, make: Callable[..., Any], *frame: Any) -> ConvertFrameReturn:
         """Have PyTorch's ``make`` capture a frame, under the settings that this asks for."""

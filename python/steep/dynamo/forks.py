@@ -67,7 +67,7 @@ def _enter_child() -> None:
     if loading not in held:
         globals()["loading"] = threading.RLock()
         _fork.torn = True
-    if tracer is not None and tracer.compile_lock not in held:
+    if hasattr(tracer, "compile_lock") and tracer.compile_lock not in held:
         tracer.compile_lock = threading.RLock()
         _fork.torn = True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import inspect
 import logging
 import os
@@ -17,22 +18,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from steep import _steep
-from steep.dynamo import forks
 from steep.dynamo.report import Report
 from steep.errors import Error, ModelError, ProviderError
 from steep.inside import StrPath, dumped, one_page, trace_of
-from steep.lowering.capture_context import autocast_precision
 from steep.module.other_methods import Beside
-from steep.providers import Providers, choices_of
-from steep.torch_internals.dispatch import FakeTensor, dispatch_mode_stack
-from steep.torch_internals.functorch import are_transforms_active
-from steep.torch_internals.nn import has_any_global_hook
-from steep.torch_internals.pytree import tree_leaves
+from steep.patching.torch_versions import is_tested
+from steep.providers import Providers
 
 if TYPE_CHECKING:
     from steep.graph.compiled_graph import CompiledGraph
 
 log = logging.getLogger("steep")
+
+# How a call is captured: beside a release that the tests have not run with, by public interfaces.
+_ROOM = "steep.module" if is_tested() else "steep.public_capture"
+surroundings: Any = importlib.import_module(f"{_ROOM}.surroundings")
 
 # Over a count that calls from several threads change.
 _counting = threading.Lock()
@@ -238,7 +238,7 @@ class ORTModule(torch.nn.Module):
             _steep.write_file(os.fspath(path), trace_of(recorded).encode())
 
     def _pieces(self) -> list[CompiledGraph]:
-        return [piece for captured in self._captured.values() for piece in captured.capture.pieces]
+        return [piece for captured in self._captured.values() for piece in captured.pieces]
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -273,31 +273,28 @@ class ORTModule(torch.nn.Module):
 
     def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
         """Leave the hooks of all modules to the wrapped one."""
-        if has_any_global_hook() and not any(map(self.__dict__.__getitem__, _HOOKS)):
+        if surroundings.has_any_global_hook() and not any(map(self.__dict__.__getitem__, _HOOKS)):
             return self.forward(*args, **kwargs)
         return super()._call_impl(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run as the wrapped module's ``forward`` would, whose signature this has."""
-        if torch.compiler.is_dynamo_compiling() or _only_observed(args, kwargs):
+        if torch.compiler.is_dynamo_compiling() or surroundings.only_observed(args, kwargs):
             return self._module(*args, **kwargs)
         precision, whole = self.precision, self.fallback != "parts"
         captured = self._captured.get((precision, whole))
         if captured is None:
-            with forks.loading:
-                from steep.dynamo.captured_module import Captured  # loads a large part of PyTorch
-
-            captured = self._captured[precision, whole] = Captured(
+            captured = self._captured[precision, whole] = surroundings.Captured(
                 innermost(self._module),
-                lambda: precision or autocast_precision(),
+                precision,
                 self._reports.append,
                 whole=whole,
                 verify=self._verify,
-                providers=choices_of(self._providers),
+                providers=self._providers,
                 disabled_passes=self._disabled_passes,
             )
         try:
-            _refuse_transforms()
+            surroundings.refuse_transforms()
             result, ran = captured(*args, **kwargs)
         except (ModelError, ProviderError) as e:
             if self.fallback != "torch":
@@ -499,34 +496,6 @@ def _refuse_what_belongs_around(module: torch.nn.Module) -> None:
                 received=type(module).__name__,
                 remedy=f"wrap the module within: {kind.__name__}(ORTModule(module))",
             )
-
-
-def _refuse_transforms() -> None:
-    if any(not mode.is_infra_mode() for mode in dispatch_mode_stack()):
-        raise ModelError(
-            "An ORTModule is called within a TorchDispatchMode, such as FlopCounterMode.",
-            expected="no mode that observes PyTorch operators: the engine has its own",
-            remedy='call the wrapped module, model.module; or fallback="torch"',
-        )
-    if are_transforms_active():
-        raise ModelError(
-            "An ORTModule is called within a transform of torch.func (grad, vmap, jvp, …).",
-            expected="the transform within the module, where the engine runs it as well",
-            remedy="wrap a module whose forward has the transform; or leave this one to PyTorch: "
-            'functional_call(model.module, …), or fallback="torch"',
-        )
-
-
-def _only_observed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether this call computes nothing: an exporter, or shape propagation, looks on.
-
-    What looks on wants the operators of the module; an ORTModule within another becomes part of
-    the graph of the outer one.
-    """
-    # Not torch.compiler.is_exporting(): it is true for other threads, too.
-    return torch.jit.is_tracing() or any(
-        isinstance(t, FakeTensor) for t in tree_leaves((args, kwargs))
-    )
 
 
 def _rebuild(module: torch.nn.Module, options: dict[str, Any]) -> ORTModule:

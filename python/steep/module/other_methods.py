@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-from steep.torch_internals.pytree import tree_leaves
-
 log = logging.getLogger("steep")
 
 
@@ -71,4 +69,8 @@ def _is_of_pytorch(function: object) -> bool:
 
 
 def _has_tensors(values: object) -> bool:
-    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(values))
+    if isinstance(values, dict):
+        values = tuple(values.values())
+    if isinstance(values, (tuple, list)):
+        return any(map(_has_tensors, values))
+    return isinstance(values, torch.Tensor)

@@ -32,8 +32,21 @@ RELEASE = release_of(torch.__version__)
 """Of the PyTorch that is loaded."""
 
 
+def window() -> str:
+    """Say which releases the tests have run with: "2.13 to 2.15"."""
+    return "{}.{} to {}.{}".format(*OLDEST, *NEWEST)
+
+
+def is_tested(version: str = torch.__version__) -> bool:
+    """Return whether the tests have run with a release, by default that which is loaded.
+
+    Beside others ``public_capture`` uses public interfaces alone.
+    """
+    return OLDEST <= release_of(version) <= NEWEST
+
+
 def require_tested(version: str = torch.__version__) -> None:
-    """Refuse a release of PyTorch that the tests have not run with.
+    """Refuse a release of PyTorch that the tests have not run with, for what needs its internals.
 
     Its tracer may ask for other guards, or give a graph another meaning: results could be wrong
     without an error.
@@ -42,11 +55,11 @@ def require_tested(version: str = torch.__version__) -> None:
         ModelError: ``version``, by default that of the PyTorch that is loaded, is outside the
             window.
     """
-    if OLDEST <= release_of(version) <= NEWEST:
+    if is_tested(version):
         return
     raise ModelError(
         "Steep has not been tested with this release of PyTorch.",
-        expected="PyTorch {}.{} to {}.{}".format(*OLDEST, *NEWEST),
+        expected=f"PyTorch {window()}",
         received=f"PyTorch {version}",
         remedy='pip install "torch>={}.{},<{}.{}"'.format(*OLDEST, NEWEST[0], NEWEST[1] + 1),
     )

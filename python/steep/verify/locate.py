@@ -23,14 +23,8 @@ from steep.lowering.capture_context import CaptureContext
 from steep.lowering.lower import line_of, lowering_lock
 from steep.lowering.python_numbers import number_of
 from steep.torch_internals.dispatch import FakeTensorMode, TracingContext, tracing
-from steep.verify.compare import (
-    LEAST_SCALE,
-    Comparison,
-    Difference,
-    copies_of,
-    or_zero,
-    run_in_torch,
-)
+from steep.verify.compare import Comparison, copies_of, or_zero, run_in_torch
+from steep.verify.difference import LEAST_SCALE, Difference
 from steep.verify.replay_random import Masks
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -16,42 +15,25 @@ from typing import Any, NoReturn
 import torch
 import torch.fx
 
-from steep.errors import ModelError, VerificationError
+from steep.errors import VerificationError
 from steep.graph.captured_graph import copy_graph
 from steep.graph.compiled_graph import CompiledGraph, lower_captured
 from steep.graph.lowered import Lowered
 from steep.lowering.aliasing import all_written_by
 from steep.lowering.capture_context import CaptureContext
 from steep.verify.compare import (
-    LEAST_SCALE,
     ROUNDINGS,
     Comparison,
-    Difference,
     Outcome,
     copies_of,
-    largest_of,
     or_zero,
     run_in_torch,
 )
+from steep.verify.difference import LEAST_SCALE, Difference, largest_of
 from steep.verify.locate import find
 from steep.verify.replay_random import Masks, Unmatched
 
 log = logging.getLogger("steep")
-
-
-def wanted(verify: bool | None) -> bool:
-    """Return what was asked for: by an argument, else by ``STEEP_VERIFY``. Raises ModelError."""
-    if verify is not None:
-        return verify
-    chosen = os.environ.get("STEEP_VERIFY", "")
-    if chosen not in ("", "0", "1"):
-        raise ModelError(
-            "An environment variable has a value that is not supported.",
-            node="STEEP_VERIFY",
-            expected="0 or 1",
-            received=chosen,
-        )
-    return chosen == "1"
 
 
 def compile_verified(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from steep._steep import gradient_model, write_file
-from steep.graph.compiled_graph import CompiledGraph
+
+if TYPE_CHECKING:
+    from steep.graph.compiled_graph import CompiledGraph
 
 
 class GraphFiles:

@@ -18,6 +18,9 @@ from steep.compat.ortmodule.json_config import load_from_json
 from steep.errors import Error
 from steep.module import ort_module as ours
 from steep.onnx_graph.rewrite_hook import Rewrite, rewriting
+from steep.patching.torch_versions import require_tested
+
+require_tested()  # it promises more than public interfaces of PyTorch give
 
 log = logging.getLogger("steep")
 

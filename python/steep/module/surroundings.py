@@ -1,0 +1,77 @@
+"""What ``ORTModule`` asks of PyTorch at a call: whether it is only observed, or transformed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from steep.dynamo import forks
+from steep.dynamo.report import ExportReport
+from steep.errors import ModelError
+from steep.lowering.capture_context import autocast_precision
+from steep.providers import Providers, choices_of
+from steep.torch_internals.dispatch import FakeTensor, dispatch_mode_stack
+from steep.torch_internals.functorch import are_transforms_active
+from steep.torch_internals.nn import has_any_global_hook
+from steep.torch_internals.pytree import tree_leaves
+
+if TYPE_CHECKING:
+    from steep.dynamo.captured_module import Captured as _Captured
+
+__all__ = ["Captured", "has_any_global_hook", "only_observed", "refuse_transforms"]
+
+
+def Captured(
+    module: torch.nn.Module,
+    precision: str | None,
+    record: Callable[[ExportReport], None],
+    *,
+    whole: bool,
+    verify: bool | None,
+    providers: Providers | None,
+    disabled_passes: Sequence[str],
+) -> _Captured:
+    """Return a module whose calls Dynamo captures; None is the precision that autocast says."""
+    with forks.loading:
+        from steep.dynamo import captured_module  # loads a large part of PyTorch
+
+    return captured_module.Captured(
+        module,
+        lambda: precision or autocast_precision(),
+        record,
+        whole=whole,
+        verify=verify,
+        providers=choices_of(providers),
+        disabled_passes=disabled_passes,
+    )
+
+
+def refuse_transforms() -> None:
+    """Raise ModelError within a mode or transform that is to see PyTorch's own operators."""
+    if any(not mode.is_infra_mode() for mode in dispatch_mode_stack()):
+        raise ModelError(
+            "An ORTModule is called within a TorchDispatchMode, such as FlopCounterMode.",
+            expected="no mode that observes PyTorch operators: the engine has its own",
+            remedy='call the wrapped module, model.module; or fallback="torch"',
+        )
+    if are_transforms_active():
+        raise ModelError(
+            "An ORTModule is called within a transform of torch.func (grad, vmap, jvp, …).",
+            expected="the transform within the module, where the engine runs it as well",
+            remedy="wrap a module whose forward has the transform; or leave this one to PyTorch: "
+            'functional_call(model.module, …), or fallback="torch"',
+        )
+
+
+def only_observed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether this call computes nothing: an exporter, or shape propagation, looks on.
+
+    What looks on wants the operators of the module; an ORTModule within another becomes part of
+    the graph of the outer one.
+    """
+    # Not torch.compiler.is_exporting(): it is true for other threads, too.
+    return torch.jit.is_tracing() or any(
+        isinstance(t, FakeTensor) for t in tree_leaves((args, kwargs))
+    )

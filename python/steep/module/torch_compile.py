@@ -1,0 +1,28 @@
+"""What ``torch.compile(module, backend="steep")`` calls, beside any release of PyTorch."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from steep.patching.torch_versions import is_tested
+
+if TYPE_CHECKING:
+    import torch
+
+
+def backend(
+    graph_module: torch.fx.GraphModule,
+    examples: Sequence[Any],
+    *,
+    options: dict[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Run a graph of ``torch.compile``: see ``steep.dynamo.backend.backend``.
+
+    Beside a release of PyTorch that the tests have not run with it is that of ``public_capture``.
+    """
+    room = "dynamo" if is_tested() else "public_capture"
+    chosen = importlib.import_module(f"steep.{room}.backend")
+    run: Callable[..., Any] = chosen.backend(graph_module, examples, options=options)
+    return run

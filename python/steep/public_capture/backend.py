@@ -1,0 +1,85 @@
+"""``torch.compile(module, backend="steep")`` beside a PyTorch that the tests have not run with."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from functorch.compile import (  # type: ignore[import-untyped]
+    aot_module_simplified,
+    make_boxed_func,
+)
+
+from steep._steep import check_passes
+from steep.patching.torch_versions import window
+from steep.providers import choices_of
+from steep.public_capture.functional_graph import VERIFIED_STEPS, Choices, FunctionalGraph
+from steep.verify.difference import wanted
+
+log = logging.getLogger("steep")
+
+
+@functools.cache
+def say_what_is_lost() -> None:
+    """Warn, once in a process, that this release is outside of the window."""
+    log.warning(
+        "PyTorch %s is outside of the releases that Steep has been tested with (%s). Only its "
+        'public interfaces are used: ORTModule and torch.compile(backend="steep") work, with a '
+        "graph for each set of extents. PyTorch runs what draws random numbers and what ONNX has "
+        "no word for, such as the backward of convolutions. There are no second derivatives, no "
+        "precision=, no fallback=None, no plan(), dump() or profile(), and no cache of graphs; "
+        "trainers refuse. The first %d steps of each graph are compared with PyTorch's, unless "
+        "verify=False.",
+        torch.__version__,
+        window(),
+        VERIFIED_STEPS,
+    )
+
+
+def choices(verify: bool | None, providers: Any, disabled_passes: Sequence[str]) -> Choices:
+    """Return what a caller asks for. Raises ModelError, ProviderError, TypeError."""
+    check_passes(disabled_passes)
+    steps = VERIFIED_STEPS if wanted(verify, unasked=True) else 0
+    return Choices(steps, choices_of(providers), tuple(disabled_passes))
+
+
+def compiled(
+    graph_module: torch.fx.GraphModule, examples: Sequence[Any], chosen: Choices
+) -> Callable[..., Any]:
+    """Return what runs a graph of ``torch.compile``: forward and backward are a graph each."""
+
+    def make(functional: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        boxed: Callable[..., Any] = make_boxed_func(FunctionalGraph(functional, chosen))
+        return boxed
+
+    run: Callable[..., Any] = aot_module_simplified(
+        graph_module,
+        examples,
+        fw_compiler=make,
+        decompositions=torch.export.default_decompositions(),
+    )
+    return run
+
+
+def backend(
+    graph_module: torch.fx.GraphModule,
+    examples: Sequence[Any],
+    *,
+    options: dict[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Run a graph of ``torch.compile(module, backend="steep", dynamic=False)``.
+
+    The options are those of ``steep.dynamo.backend.backend``; ``verify`` is True by default.
+    """
+    say_what_is_lost()
+    known = options or {}
+    if unknown := {*known} - {"verify", "providers", "disabled_passes"}:
+        raise ValueError(
+            'the backend "steep" has the options "verify", "providers" and "disabled_passes", '
+            f"not {sorted(unknown)}"
+        )
+    chosen = choices(known.get("verify"), known.get("providers"), known.get("disabled_passes", ()))
+    return compiled(graph_module, examples, chosen)

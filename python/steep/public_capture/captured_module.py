@@ -1,0 +1,109 @@
+"""A module whose calls ``torch.compile`` captures, for ``ORTModule``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from steep.dynamo.report import ExportReport
+from steep.errors import ModelError
+from steep.patching.torch_versions import window
+from steep.providers import Providers
+from steep.public_capture.backend import choices, compiled, say_what_is_lost
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Captured:
+    """A module, called as ever, whose graphs run in the engine as far as it can.
+
+    Args:
+        module: what is captured when it is called.
+        precision: None; ``torch.autocast`` chooses one.
+        record: is told how each graph came about.
+        whole: whether all of it is to run in the engine, which is not to be had.
+        verify, providers, disabled_passes: as for ``ORTModule``.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        precision: str | None,
+        record: Callable[[ExportReport], None],
+        *,
+        whole: bool,
+        verify: bool | None,
+        providers: Providers | None,
+        disabled_passes: Sequence[str],
+    ) -> None:
+        say_what_is_lost()
+        self._module, self._precision, self._whole = module, precision, whole
+        self._choices = choices(verify, providers, disabled_passes)
+        self._choices.record = record
+        self._choices.training = lambda: module.training
+        self._structure: tuple[int, ...] | None = None
+        self._call: Callable[..., Any] | None = None
+        self.breaks: list[str] = []  # torch.compile does not tell them
+
+    @property
+    def has_run(self) -> bool:
+        """Whether anything of it ran in the engine."""
+        return self._choices.has_run
+
+    @property
+    def pieces(self) -> list[Any]:
+        """Raise ModelError: what a graph's parts are planned as is not kept."""
+        raise ModelError(
+            "Graphs and plans are not shown beside this release of PyTorch.",
+            expected=f"PyTorch {window()}",
+            received=f"PyTorch {torch.__version__}",
+            remedy="print(model.report())",
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, bool]:
+        """Return the module's result, and whether anything has run in the engine.
+
+        Raises:
+            ModelError: more is asked for than public interfaces give.
+            VerificationError: in one of the first steps, a value is not PyTorch's.
+        """
+        if self._whole or self._precision is not None:
+            raise ModelError(
+                "Steep has not been tested with this release of PyTorch.",
+                expected=f'PyTorch {window()}, or fallback="parts" and precision=None',
+                received=f"PyTorch {torch.__version__}",
+                remedy="let PyTorch run what the engine cannot, and choose the precision by "
+                "torch.autocast",
+            )
+        # torch.compile does not look at all of it: another structure is captured anew.
+        structure = self._read_structure()
+        if self._call is None or structure != self._structure:
+            self._structure, self._call = structure, self._compile()
+        return self._call(*args, **kwargs), self.has_run
+
+    def _compile(self) -> Callable[..., Any]:
+        module, chosen = self._module, self._choices
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return module(*args, **kwargs)
+
+        def run(graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Any:
+            return compiled(graph_module, examples, chosen)
+
+        # torch.compile counts graphs by code, and gives up after some: each module has its own.
+        own = FunctionType(
+            call.__code__.replace(), call.__globals__, "call", None, call.__closure__
+        )
+        compiled_call: Callable[..., Any] = torch.compile(own, backend=run, dynamic=False)
+        return compiled_call
+
+    def _read_structure(self) -> tuple[int, ...]:
+        """Identify hooks, and which parameters are one."""
+        found = [id(p) for _, p in self._module.named_parameters(remove_duplicate=False)]
+        for module in self._module.modules():
+            for table in _HOOKS:
+                found += map(id, vars(module).get(table, {}).values())
+        return tuple(found)

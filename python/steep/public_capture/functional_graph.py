@@ -1,0 +1,305 @@
+"""A functional graph, forward or backward, in parts: the engine's, and PyTorch's."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import operator
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx.passes.split_module import split_module
+
+from steep._steep import ProviderChoice
+from steep.dynamo.report import ExportReport
+from steep.errors import ModelError, ProviderError, VerificationError
+from steep.public_capture.onnx_part import CannotExport, OnnxPart
+from steep.verify.difference import LEAST_SCALE, TOLERANCES, difference, largest_of
+
+log = logging.getLogger("steep")
+
+VERIFIED_STEPS = 3
+"""So many first steps of each graph are compared with PyTorch's."""
+
+_MOVES_ONLY = frozenset(
+    {
+        *("alias", "clone", "detach", "expand", "permute", "select"),
+        *("slice", "squeeze", "t", "transpose", "unsqueeze", "view"),
+    }
+)
+"""Not worth a part of the engine's."""
+
+_LEFT = frozenset(
+    {
+        "as_strided",  # looks at memory
+        "max_pool2d_with_indices",  # its indices are for PyTorch's own backward
+        "max_pool3d_with_indices",
+        "_native_batch_norm_legit_functional",  # the exporter keeps the running statistics
+    }
+)
+"""Operators that PyTorch runs, beside those that draw random numbers from its generator."""
+
+_DTYPES = frozenset(
+    {
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int32,
+        torch.int64,
+        torch.bfloat16,
+        torch.float16,
+        torch.float32,
+        torch.float64,
+    }
+)
+
+
+@dataclasses.dataclass
+class Choices:
+    """What the graphs of a module have in common.
+
+    Attributes:
+        steps: how many first steps of each graph are compared with PyTorch's.
+        providers, disabled_passes: as for ``ORTModule``.
+        record: is told how each graph came about.
+        training: the mode of the module, for ``record``.
+        has_run: whether anything ran in the engine.
+        refused: names of operators that ONNX turned out to have no word for.
+    """
+
+    steps: int
+    providers: Sequence[ProviderChoice] = ()
+    disabled_passes: Sequence[str] = ()
+    record: Callable[[ExportReport], None] = lambda report: None
+    training: Callable[[], bool] = lambda: False
+    has_run: bool = False
+    refused: set[str] = dataclasses.field(default_factory=set)
+
+
+class FunctionalGraph:
+    """A graph of ATen operators of which none writes to its arguments, with fixed extents.
+
+    It is brought into the engine at its first call, where no trace is under way. Calls from several
+    threads are safe.
+
+    Args:
+        graph_module: with an example of each value in ``meta["val"]``.
+        choices: those of its module.
+    """
+
+    def __init__(self, graph_module: torch.fx.GraphModule, choices: Choices) -> None:
+        self.graph_module = graph_module
+        self.choices = choices
+        self.steps = 0
+        self.parts = _Parts(graph_module, choices)
+        self._first = threading.RLock()
+        self._reported = False
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return what the graph's output node gives.
+
+        Raises:
+            VerificationError: in one of the first steps, a result is not PyTorch's.
+            DataError: an argument holds wrong values, such as an index out of range.
+        """
+        if self.steps >= self.choices.steps and self._reported:
+            return self.parts(*arguments)
+        with self._first:
+            start = time.perf_counter()
+            if self.steps < self.choices.steps:
+                results = self._verified(arguments)
+                self.steps += 1
+            else:
+                results = self.parts(*arguments)
+            if not self._reported:
+                self._reported = True
+                self._report(time.perf_counter() - start)
+        return results
+
+    def _verified(self, arguments: Sequence[Any]) -> Any:
+        """Have PyTorch run it too, with the same random numbers, and compare."""
+        state = torch.get_rng_state()
+        expected = self.graph_module(*arguments)
+        torch.set_rng_state(state)
+        results = self.parts(*arguments)
+        values = (n.meta.get("val") for n in self.graph_module.graph.nodes)
+        dtypes = {v.dtype for v in values if isinstance(v, torch.Tensor)}
+        tolerance = max((TOLERANCES.get(d, 0.0) for d in dtypes), default=0.0)
+        floats = [t for t in expected if isinstance(t, torch.Tensor) and t.is_floating_point()]
+        least = LEAST_SCALE * max(map(largest_of, floats), default=0.0)
+        for i, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
+            found = difference(ours, theirs, least, overflows=torch.float16 in dtypes)
+            if found is not None and found.relative > tolerance:
+                raise VerificationError(
+                    f"The engine computes a value that differs from PyTorch's by "
+                    f"{found.relative:.2g} of its largest entry, where {tolerance:.0e} is allowed.",
+                    node=f"result {i} of a functional graph",
+                    expected=found.expected,
+                    received=found.received,
+                    remedy="use a release of PyTorch that Steep has been tested with, or run this "
+                    "module in PyTorch",
+                )
+        return results
+
+    def _report(self, seconds: float) -> None:
+        reasons = tuple(dict.fromkeys(self.parts.reasons()))
+        count = self.parts.operators()
+        self.choices.record(
+            ExportReport(
+                "torch.compile" if count else "PyTorch",
+                "" if count else "; ".join(reasons) or "it computes nothing",
+                self.choices.training(),
+                seconds,
+                operators=count,
+                in_torch=reasons,
+            )
+        )
+
+
+class _Parts(torch.nn.Module):
+    """A graph that is split into what the engine can run, as far as is known, and the rest."""
+
+    def __init__(self, graph_module: torch.fx.GraphModule, choices: Choices) -> None:
+        super().__init__()
+        self.choices = choices
+        numbers, why = _number(graph_module.graph, choices.refused)
+        self.why = why
+        self.split = graph_module
+        if any(numbers.values()):
+            self.split = split_module(graph_module, graph_module, numbers.__getitem__)
+            for number in {n for n in numbers.values() if n % 2}:
+                part = getattr(self.split, f"submod_{number}")
+                setattr(self.split, f"submod_{number}", _Part(part, choices))
+
+    def forward(self, *arguments: Any) -> Any:
+        return self.split(*arguments)
+
+    def _inner(self) -> list[_Part]:
+        return [part for part in self.split.children() if isinstance(part, _Part)]
+
+    def operators(self) -> int:
+        """Count the operators of ONNX."""
+        return sum(part.operators() for part in self._inner())
+
+    def reasons(self) -> list[str]:
+        """Say what PyTorch runs, and why."""
+        return self.why + [reason for part in self._inner() for reason in part.reasons()]
+
+
+class _Part(torch.nn.Module):
+    """A part that its first call brings into the engine; where that fails, PyTorch runs it."""
+
+    def __init__(self, graph_module: torch.fx.GraphModule, choices: Choices) -> None:
+        super().__init__()
+        self.graph_module = graph_module
+        self.choices = choices
+        self.run: Any = None
+        self.reason = ""
+
+    def forward(self, *arguments: Any) -> Any:
+        if self.run is not None:
+            return self.run(*arguments)
+        try:
+            made = OnnxPart(
+                self.graph_module,
+                arguments,
+                self.choices.providers,
+                self.choices.disabled_passes,
+            )
+            results = made(*arguments)
+        except CannotExport as e:
+            known = {str(n.target) for n in self.graph_module.graph.nodes}
+            if e.operator in known - self.choices.refused:
+                self.choices.refused.add(e.operator)
+                self.run = _Parts(self.graph_module, self.choices)
+            else:
+                self._leave(str(e))
+        except (ModelError, ProviderError) as e:
+            self._leave(str(e))
+        else:
+            self.run = made
+            self.choices.has_run = True
+            return results
+        return self.forward(*arguments)
+
+    def _leave(self, reason: str) -> None:
+        count = sum(n.op == "call_function" for n in self.graph_module.graph.nodes)
+        self.reason = f"a part of {count} operators: {reason}"
+        log.warning("PyTorch runs %s", self.reason)
+        self.run = self.graph_module
+
+    def operators(self) -> int:
+        """Count the operators of ONNX."""
+        if isinstance(self.run, OnnxPart):
+            return self.run.operators
+        return self.run.operators() if isinstance(self.run, _Parts) else 0
+
+    def reasons(self) -> list[str]:
+        """Say what PyTorch runs, and why."""
+        inner = self.run.reasons() if isinstance(self.run, _Parts) else []
+        return inner + ([self.reason] if self.reason else [])
+
+
+def _number(graph: torch.fx.Graph, refused: set[str]) -> tuple[dict[torch.fx.Node, int], list[str]]:
+    """Number the parts of a graph in their order: the engine's are odd. Say what PyTorch runs."""
+    calls = [n for n in graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
+    why: dict[torch.fx.Node, str] = {}
+    for node in calls:
+        if node.target is operator.getitem:  # belongs to the call whose results it picks from
+            why[node] = why[node.args[0]]
+        else:
+            why[node] = _why_not(node, refused)
+    numbers: dict[torch.fx.Node, int] = {}
+    last = 0
+    for is_left, run in itertools.groupby(calls, key=lambda node: bool(why[node])):
+        nodes = list(run)
+        ours = not is_left and any(map(_computes, nodes))
+        last += 1 if ours != last % 2 else 0
+        numbers.update(dict.fromkeys(nodes, last))
+    for node in calls:
+        if node.target is operator.getitem:
+            numbers[node] = numbers[node.args[0]]
+    said = [reason for node, reason in why.items() if node.target is not operator.getitem]
+    return numbers, [reason for reason in said if reason]
+
+
+def _why_not(node: torch.fx.Node, refused: set[str]) -> str:
+    """Return why the engine is not given an operator, or ""."""
+    name = str(node.target)
+    if node.op != "call_function" or not name.startswith("aten."):
+        return f"{name} is no operator of ATen"
+    if name in refused:
+        return f"ONNX has no word for {name}"
+    if _packet(node) in _LEFT:
+        return f"{name} is left to PyTorch"
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        return f"{name} draws random numbers"
+    what = _unknown_type(node)
+    return f"{name} has {what}" if what else ""
+
+
+def _unknown_type(node: torch.fx.Node) -> str:
+    """Return which value of an operator the engine does not have, or ""."""
+    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    flat = [v for value in values for v in (value if isinstance(value, (tuple, list)) else [value])]
+    tensors = [v for v in flat if isinstance(v, torch.Tensor)]
+    if len(tensors) < sum(v is not None for v in flat):
+        return "an extent that changes: compile with dynamic=False"
+    if not all(t.dtype in _DTYPES and t.device.type == "cpu" for t in tensors):
+        return "a type or a device that the engine does not have"
+    return ""
+
+
+def _packet(node: torch.fx.Node) -> str:
+    """Return the operator's name alone: "mm" of "aten.mm.default"."""
+    parts = str(node.target).split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def _computes(node: torch.fx.Node) -> bool:
+    return node.target is not operator.getitem and _packet(node) not in _MOVES_ONLY

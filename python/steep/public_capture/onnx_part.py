@@ -1,0 +1,127 @@
+"""A part of a functional graph in the engine, by way of PyTorch's exporters."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+import torch.fx
+from torch.utils.dlpack import from_dlpack, to_dlpack
+
+from steep._steep import ModuleProgram, ProviderChoice
+
+_UNSAID = re.compile(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", re.S)
+
+
+class CannotExport(Exception):
+    """Why a part has no model.
+
+    ``operator`` is the one at fault, such as "aten.mm.default"; "" where none is known.
+    """
+
+    def __init__(self, reason: str, operator: str = "") -> None:
+        super().__init__(reason)
+        self.operator = operator
+
+
+class OnnxPart:
+    """A part of a graph, compiled for the extents of its first arguments.
+
+    Args:
+        graph_module: functional ATen operators; its arguments and results are tensors.
+        arguments: of the first call.
+        providers, disabled_passes: as for ``ORTModule``.
+
+    Raises:
+        CannotExport: ONNX has no word for an operator, or the exporter fails.
+        ModelError, ProviderError: the engine cannot run it.
+    """
+
+    def __init__(
+        self,
+        graph_module: torch.fx.GraphModule,
+        arguments: Sequence[torch.Tensor],
+        providers: Sequence[ProviderChoice] = (),
+        disabled_passes: Sequence[str] = (),
+    ) -> None:
+        given = [t.detach() for t in arguments]
+        # A thread of its own has none of the modes that surround the call.
+        with ThreadPoolExecutor(1) as pool:
+            model = pool.submit(_model_of, graph_module, given).result()
+        self.operators = len(model.graph.node)
+        inputs = [value.name for value in model.graph.input]
+        if len(inputs) != len(given):
+            raise CannotExport(f"the exporter keeps {len(inputs)} of {len(given)} arguments")
+        self.program = ModuleProgram(
+            model.SerializeToString(),
+            inputs=inputs,
+            input_gradients=[""] * len(inputs),
+            providers=list(providers),
+            disabled_passes=disabled_passes,
+        )
+        (end,) = (n for n in graph_module.graph.nodes if n.op == "output")
+        self.is_list = isinstance(end.args[0], (tuple, list))
+        values = end.args[0] if self.is_list else end.args
+        self.like = [node.meta["val"] for node in values]
+
+    def __call__(self, *arguments: torch.Tensor) -> Any:
+        """Return the results, each laid out in memory as PyTorch's would be.
+
+        Raises ModelError and ProviderError at the first call; DataError.
+        """
+        given = [to_dlpack(t.detach().contiguous()) for t in arguments]
+        capsules, *_ = self.program.forward(given, False)
+        results = [_laid_out(from_dlpack(c), v) for c, v in zip(capsules, self.like, strict=True)]
+        return tuple(results) if self.is_list else results[0]
+
+
+def _laid_out(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a result with the strides that the graph's other operators count on.
+
+    Where entries share memory they count on none: no such operator is in the engine's parts.
+    """
+    shared = any(s == 0 and n > 1 for s, n in zip(like.stride(), like.shape, strict=True))
+    if shared or result.stride() == like.stride():
+        return result
+    laid_out = torch.empty_strided(like.shape, like.stride(), dtype=result.dtype)
+    return laid_out.copy_(result)
+
+
+def _model_of(graph_module: torch.fx.GraphModule, arguments: Sequence[torch.Tensor]) -> Any:
+    """Return the ``onnx.ModelProto``. Raises CannotExport."""
+    try:
+        with torch.no_grad(), _quiet("torch.onnx", "torch.export"):
+            program = torch.export.export(graph_module, tuple(arguments), strict=False)
+            exported = torch.onnx.export(program, dynamo=True, verbose=False, optimize=False)
+        assert exported is not None  # since it is given no file
+        return exported.model_proto
+    except Exception as e:
+        causes = [str(cause) for cause in _causes(e)]
+        unsaid = next((m.group(1) for text in causes if (m := _UNSAID.search(text))), "")
+        reason = f"ONNX has no word for {unsaid}" if unsaid else causes[-1].strip().split("\n")[0]
+        raise CannotExport(reason, unsaid) from e
+
+
+def _causes(e: BaseException | None) -> Iterator[BaseException]:
+    while e is not None:
+        yield e
+        e = e.__cause__
+
+
+@contextlib.contextmanager
+def _quiet(*names: str) -> Iterator[None]:
+    """Within, these loggers write errors only, and not which packages are missing."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
