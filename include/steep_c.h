@@ -109,6 +109,8 @@ typedef struct steep_error steep_error;
 typedef struct steep_options steep_options;     /* of a session, a group, an export, … */
 typedef struct steep_training steep_training;   /* a model, its loss and optimizer */
 typedef struct steep_inference steep_inference; /* a model to run forward */
+typedef struct steep_gradients steep_gradients; /* a model to run forward and backward, apart */
+typedef struct steep_run steep_run;             /* a forward that waits for its backward */
 typedef struct steep_tensors steep_tensors;     /* arrays with names */
 typedef struct steep_bytes steep_bytes;         /* a serialised model, or a text */
 typedef struct steep_strings steep_strings;     /* a list of names */
@@ -178,7 +180,8 @@ typedef enum steep_options_kind {
   STEEP_OPTIONS_INFERENCE = 2,
   STEEP_OPTIONS_GRADIENT = 3, /* steep_gradient_model() */
   STEEP_OPTIONS_GROUP = 4,    /* parameters that differ: steep_options_add_group() */
-  STEEP_OPTIONS_EXPORT = 5    /* how a model is written to a file */
+  STEEP_OPTIONS_EXPORT = 5,   /* how a model is written to a file */
+  STEEP_OPTIONS_GRADIENTS = 6 /* steep_gradients_open() */
 } steep_options_kind;
 
 /* Options with their defaults. Keys are the fields of the C++ API's options, whose headers (named
@@ -204,9 +207,12 @@ typedef enum steep_options_kind {
  *               own: lr and the rest of its settings, as above
  *   export     ExportOptions (steep/export.h)
  *     0 or 1    for_inference, external_data;  integers  max_file_bytes
+ *   gradients  GradientSessionOptions (steep/gradient_session.h)
+ *     lists     wrt, outputs;  strings  precision;  integers  seed
  *
- * The first three have limits too (steep/limits.h), as integers: max_bytes, max_nodes, max_inlined,
- * max_depth, max_iterations, max_arrays. Values are looked at where the options are used. */
+ * The first three and the last have limits too (steep/limits.h), as integers: max_bytes, max_nodes,
+ * max_inlined, max_depth, max_iterations, max_arrays. Values are looked at where the options are
+ * used. */
 STEEP_API steep_code steep_options_new(int32_t kind, steep_options** options, steep_error** error);
 STEEP_API steep_code steep_options_free(steep_options* options);
 
@@ -229,8 +235,8 @@ STEEP_API steep_code steep_options_add_group(steep_options* options, const char*
 /* Training: what else a step writes, an initializer that becomes an output of the model. */
 STEEP_API steep_code steep_options_add_update(steep_options* options, const char* initializer,
                                               const char* output, steep_error** error);
-/* Training, inference: where to run, before the CPU. `keys` and `values`: `count` options of the
- * provider. */
+/* Training, inference, gradients: where to run, before the CPU. `keys` and `values`: `count`
+ * options of the provider. */
 STEEP_API steep_code steep_options_add_provider(steep_options* options, const char* name,
                                                 const char* const* keys, const char* const* values,
                                                 size_t count, steep_error** error);
@@ -312,6 +318,20 @@ STEEP_API steep_code steep_training_eval(steep_training* session, const steep_ar
 STEEP_API steep_code steep_training_gradients(steep_training* session, const steep_array* inputs,
                                               size_t count, double* loss, steep_tensors** gradients,
                                               steep_error** error);
+
+/* A part of a step: its gradients are added to those that wait for
+ * steep_training_apply_gradients(). No weight changes. Otherwise as steep_training_step(). */
+STEEP_API steep_code steep_training_accumulate(steep_training* session, const steep_array* inputs,
+                                               size_t count, steep_step* step,
+                                               steep_tensors** outputs, steep_error** error);
+/* The step of the parts since the last one, of the mean of their gradients; `step` may be NULL.
+ * STEEP_ERROR_DATA where there are none. */
+STEEP_API steep_code steep_training_apply_gradients(steep_training* session, steep_step* step,
+                                                    steep_error** error);
+/* How many parts wait; forgetting them. */
+STEEP_API steep_code steep_training_accumulated(const steep_training* session, int64_t* parts,
+                                                steep_error** error);
+STEEP_API steep_code steep_training_drop_gradients(steep_training* session, steep_error** error);
 
 /* `count` values or names, which live as long as the session. Inputs are those of a step: the
  * model's, then the label. Parameters are those that are trained; statistics the running ones of
@@ -466,6 +486,53 @@ STEEP_API steep_code steep_inference_metadata(const steep_inference* session,
 STEEP_API steep_code steep_inference_start_profile(steep_inference* session, steep_error** error);
 STEEP_API steep_code steep_inference_write_profile(steep_inference* session, const char* path,
                                                    steep_error** error);
+
+/* --- forward and backward apart --------------------------------------------------------------- */
+
+/* As steep_training_open() and _open_bytes(). `options`, of STEEP_OPTIONS_GRADIENTS, name in `wrt`
+ * at least one input or initializer; the initializers among them are the session's weights. */
+STEEP_API steep_code steep_gradients_open(const char* path, const steep_options* options,
+                                          steep_gradients** session, steep_error** error);
+STEEP_API steep_code steep_gradients_open_bytes(const void* model, size_t size, const char* folder,
+                                                const steep_options* options,
+                                                steep_gradients** session, steep_error** error);
+STEEP_API steep_code steep_gradients_free(steep_gradients* session);
+
+/* Runs the model as in training. Inputs by name, weights that are to be others in this run too; or
+ * all names NULL, in order. They are copied, as far as backward reads them. `outputs`, in order,
+ * may be NULL. Any number of runs may wait for their backward; a run may outlive the session. */
+STEEP_API steep_code steep_gradients_forward(steep_gradients* session, const steep_array* inputs,
+                                             size_t count, steep_tensors** outputs, steep_run** run,
+                                             steep_error** error);
+/* Runs it without dropout, and keeps nothing. */
+STEEP_API steep_code steep_gradients_eval(steep_gradients* session, const steep_array* inputs,
+                                          size_t count, steep_tensors** outputs,
+                                          steep_error** error);
+/* The gradient of the outputs, each weighted by the array of its name, for each name of `wrt`. None
+ * (0): 1, where there is one output, of one element. STEEP_ERROR_DATA for a run of another session,
+ * for one whose backward was done, and for an output that is unknown or has no gradient. */
+STEEP_API steep_code steep_gradients_backward(steep_gradients* session, steep_run* run,
+                                              const steep_array* output_gradients, size_t count,
+                                              steep_tensors** gradients, steep_error** error);
+STEEP_API steep_code steep_run_free(steep_run* run);
+
+/* Values, which live as long as the session; `weights` are the initializers of `wrt`. */
+STEEP_API steep_code steep_gradients_inputs(const steep_gradients* session,
+                                            const steep_value** inputs, size_t* count,
+                                            steep_error** error);
+STEEP_API steep_code steep_gradients_outputs(const steep_gradients* session,
+                                             const steep_value** outputs, size_t* count,
+                                             steep_error** error);
+STEEP_API steep_code steep_gradients_weight_values(const steep_gradients* session,
+                                                   const steep_value** weights, size_t* count,
+                                                   steep_error** error);
+/* Copies of the weights; copying values in, all of which are looked at first. Those left out stay,
+ * and runs that wait keep the weights that they ran with. */
+STEEP_API steep_code steep_gradients_weights(const steep_gradients* session,
+                                             steep_tensors** weights, steep_error** error);
+STEEP_API steep_code steep_gradients_set_weights(steep_gradients* session,
+                                                 const steep_array* weights, size_t count,
+                                                 steep_error** error);
 
 /* --- models ----------------------------------------------------------------------------------- */
 

@@ -82,6 +82,18 @@ std::map<std::string, Tensor> Fed::named() const {
   return result;
 }
 
+std::map<std::string, Tensor> Fed::named(const std::vector<TensorInfo>& wanted) const {
+  if (!in_order_) return named();
+  if (tensors_.size() != wanted.size()) {
+    throw DataError({.what = "The number of inputs is wrong.",
+                     .expected = fmt::format("{} inputs", wanted.size()),
+                     .received = fmt::format("{} inputs", tensors_.size())});
+  }
+  std::map<std::string, Tensor> result;
+  for (size_t i = 0; i < wanted.size(); ++i) result[wanted[i].name] = tensors_[i];
+  return result;
+}
+
 std::vector<Tensor> Fed::ordered(const std::vector<TensorInfo>& wanted) const {
   if (in_order_) return tensors_;
   std::map<std::string, Tensor> left = named();

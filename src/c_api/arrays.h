@@ -54,6 +54,9 @@ class Fed {
   const std::vector<Tensor>& tensors() const { return tensors_; }
   /// By name. Throws ArgumentError for arrays without names, and for two of a name.
   std::map<std::string, Tensor> named() const;
+  /// By name; those without names by the places of `wanted`. Throws as named(), and DataError for
+  /// another number of them.
+  std::map<std::string, Tensor> named(const std::vector<TensorInfo>& wanted) const;
   /// In the order of `wanted`, those behind the last that is there left out. Throws DataError for
   /// one that is missing before that, and for another name.
   std::vector<Tensor> ordered(const std::vector<TensorInfo>& wanted) const;

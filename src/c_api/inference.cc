@@ -1,8 +1,6 @@
 // steep_inference_…: InferenceSession.
 #include "steep/inference.h"
 
-#include <fmt/format.h>
-
 #include <memory>
 
 #include "c_api/arrays.h"
@@ -48,19 +46,6 @@ std::shared_ptr<Inference> session_of(const steep_inference* handle) {
   return object<Inference>(handle);
 }
 
-/// By name, those without names by their place.
-std::map<std::string, Tensor> named(const Fed& fed, const std::vector<TensorInfo>& inputs) {
-  if (!fed.in_order()) return fed.named();
-  if (fed.tensors().size() != inputs.size()) {
-    throw DataError({.what = "The number of inputs is wrong.",
-                     .expected = fmt::format("{} inputs", inputs.size()),
-                     .received = fmt::format("{} inputs", fed.tensors().size())});
-  }
-  std::map<std::string, Tensor> result;
-  for (size_t i = 0; i < inputs.size(); ++i) result[inputs[i].name] = fed.tensors()[i];
-  return result;
-}
-
 }  // namespace
 }  // namespace steep::c_api
 
@@ -99,7 +84,7 @@ steep_code steep_inference_run(steep_inference* session, const steep_array* inpu
     require(outputs, "outputs");
     const Fed fed(inputs, count);
     const std::vector<std::string> chosen = texts(names, name_count, "names");
-    const auto results = own->session.run(named(fed, own->inputs.infos()), chosen);
+    const auto results = own->session.run(fed.named(own->inputs.infos()), chosen);
     give_tensors(outputs, chosen.empty() ? own->outputs.names() : chosen, results, fed);
   });
 }

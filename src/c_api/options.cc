@@ -79,6 +79,13 @@ Fields fields_of(ExportOptions& o) {
           {"max_file_bytes", &o.max_file_bytes}};
 }
 
+Fields fields_of(GradientSessionOptions& o) {
+  Fields fields = {
+      {"wrt", &o.wrt}, {"outputs", &o.outputs}, {"precision", &o.precision}, {"seed", &o.seed}};
+  fields.merge(fields_of(o.limits));
+  return fields;
+}
+
 /// Attributes of a registered optimizer, or null where there is no optimizer.
 std::map<std::string, double>* attributes_of(Options::Of& of) {
   if (auto* training = std::get_if<TrainingOptions>(&of)) return &training->optimizer.attributes;
@@ -93,7 +100,8 @@ std::map<std::string, double>* attributes_of(Options::Of& of) {
                        .received = std::move(received)});
 }
 
-constexpr std::array kNames{"training", "inference", "gradients", "groups", "exports"};
+constexpr std::array kNames{"training", "inference", "gradients",
+                            "groups",   "exports",   "sessions of gradients"};
 
 /// What a field takes, by the place of its type in Field.
 constexpr std::array kTypes{"a string",
@@ -207,6 +215,7 @@ Options::Of defaults(int32_t kind) {
     case STEEP_OPTIONS_GRADIENT: return GradientOptions{};
     case STEEP_OPTIONS_GROUP: return GroupOptions{};
     case STEEP_OPTIONS_EXPORT: return ExportOptions{};
+    case STEEP_OPTIONS_GRADIENTS: return GradientSessionOptions{};
     default: break;
   }
   throw ArgumentError({.what = "There are no options of this kind.",
@@ -327,6 +336,8 @@ steep_code steep_options_add_provider(steep_options* options, const char* name,
     for (size_t i = 0; i < count; ++i) choice.options[set[i]] = to[i];
     if (auto* inference = std::get_if<steep::InferenceOptions>(&own->of)) {
       inference->providers.push_back(std::move(choice));
+    } else if (auto* session = std::get_if<steep::GradientSessionOptions>(&own->of)) {
+      session->providers.push_back(std::move(choice));
     } else {
       kept<steep::TrainingOptions>(*own).providers.push_back(std::move(choice));
     }

@@ -9,6 +9,7 @@
 #include "c_api/handles.h"
 #include "steep/export.h"
 #include "steep/gradient.h"
+#include "steep/gradient_session.h"
 #include "steep/inference.h"
 #include "steep/steep.h"
 #include "steep_c.h"
@@ -29,8 +30,8 @@ struct GroupOptions {
 class Options : public Object {
  public:
   static constexpr std::string_view kKind = "steep_options";
-  using Of =
-      std::variant<TrainingOptions, InferenceOptions, GradientOptions, GroupOptions, ExportOptions>;
+  using Of = std::variant<TrainingOptions, InferenceOptions, GradientOptions, GroupOptions,
+                          ExportOptions, GradientSessionOptions>;
   explicit Options(Of given) : of(std::move(given)) {}
   std::string_view kind() const override { return kKind; }
 

@@ -83,6 +83,17 @@ void give_chosen(steep_tensors** result, const char* const* names, size_t count,
   give(result, std::make_shared<Tensors>(std::move(items)));
 }
 
+/// Writes what a step was, unless `step` is null.
+void put_step(steep_step* step, const StepResult& done) {
+  if (step == nullptr) return;
+  *step = {.loss = done.loss,
+           .lr = done.lr,
+           .grad_norm = done.grad_norm,
+           .loss_scale = done.loss_scale,
+           .step = done.step,
+           .skipped = done.skipped};
+}
+
 void give_session(steep_training** result, TrainingSession session) {
   give(result, std::make_shared<Training>(std::move(session)));
 }
@@ -128,14 +139,39 @@ steep_code steep_training_step(steep_training* session, const steep_array* input
     const steep::StepResult done =
         run(fed, [&](const auto& arrays) { return own->session.step(arrays); });
     give_tensors(outputs, own->step_outputs, done.outputs, fed);
-    if (step == nullptr) return;
-    *step = {.loss = done.loss,
-             .lr = done.lr,
-             .grad_norm = done.grad_norm,
-             .loss_scale = done.loss_scale,
-             .step = done.step,
-             .skipped = done.skipped};
+    put_step(step, done);
   });
+}
+
+steep_code steep_training_accumulate(steep_training* session, const steep_array* inputs,
+                                     size_t count, steep_step* step, steep_tensors** outputs,
+                                     steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    const Fed fed(inputs, count);
+    const steep::StepResult done =
+        run(fed, [&](const auto& arrays) { return own->session.accumulate(arrays); });
+    give_tensors(outputs, own->step_outputs, done.outputs, fed);
+    put_step(step, done);
+  });
+}
+
+steep_code steep_training_apply_gradients(steep_training* session, steep_step* step,
+                                          steep_error** error) {
+  return call(error, [&] { put_step(step, session_of(session)->session.apply_gradients()); });
+}
+
+steep_code steep_training_accumulated(const steep_training* session, int64_t* parts,
+                                      steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(parts, "parts");
+    *parts = own->session.accumulated();
+  });
+}
+
+steep_code steep_training_drop_gradients(steep_training* session, steep_error** error) {
+  return call(error, [&] { session_of(session)->session.drop_gradients(); });
 }
 
 steep_code steep_training_eval(steep_training* session, const steep_array* inputs, size_t count,

@@ -23,7 +23,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 HEADER = Path(__file__).resolve().parents[2] / "include" / "steep_c.h"
-KINDS = ("error", "options", "training", "inference", "tensors", "bytes", "strings", "report")
+KINDS = (
+    *("error", "options", "training", "inference", "gradients", "run"),
+    *("tensors", "bytes", "strings", "report"),
+)
 ARGUMENT = 10  # STEEP_ERROR_ARGUMENT
 LEFT_ALONE = {
     "steep_set_interrupt_check",  # takes a function
@@ -39,12 +42,18 @@ TEXTS = """
 mse softmax_cross_entropy adamw sgd linear fp16 x w y label exp_avg/w none a/b
 model.onnx out.onnx arrays.npz checkpoint folder trace.json {"a":1} steep.optimizer.x
 """.split()  # noqa: SIM905
-OPTIONS_OF = {"inference": 2, "gradient": 3, "write": 5}  # by the second word of a function
+OPTIONS_OF = {
+    "inference": 2,
+    "gradient": 3,
+    "gradients": 6,
+    "write": 5,
+}  # by the second word of a function
 GOOD_TEXTS = {"path": b"model.onnx", "model": b"model.onnx", "user": b"{}"}  # by the parameter
 GOOD_OPTIONS = {  # by their kind
     1: ((b"loss", b"mse"), (b"output", b"y")),
     3: ((b"wrt", b"x"), (b"outputs", b"y")),
     4: ((b"optimizer", b"sgd"),),
+    6: ((b"wrt", b"w"), (b"outputs", b"y")),
 }
 
 
@@ -139,12 +148,13 @@ class Caller:
         self.model = Path("model.onnx").read_bytes()
         self.session()
         self.make("steep_inference_open", "inference", b"model.onnx", None)
-        for kind in (1, 2, 3, 4, 5):
+        for kind in (1, 2, 3, 4, 5, 6):
             options = h(self.make("steep_options_new", "options", kind))
             self.fitting[kind] = options
             for key, value in GOOD_OPTIONS.get(kind, ()):
-                put = "steep_options_add" if kind == 3 else "steep_options_set_string"
+                put = "steep_options_add" if kind in (3, 6) else "steep_options_set_string"
                 assert self.call(put, options, key, value, None) == 0
+        self.make("steep_gradients_open", "gradients", b"model.onnx", self.fitting[6])
 
     def session(self) -> int:
         options = h(self.make("steep_options_new", "options", 1))
@@ -196,7 +206,9 @@ class Caller:
         if rng.random() < 0.2:
             return [self.odd_array() for _ in range(rng.randrange(4))]
         states = {"weights": b"w", "state": b"exp_avg/w"}
-        if parameter in states:
+        if parameter == "output_gradients":
+            made = [self.array(b"y", [2, 3])]
+        elif parameter in states:
             made = [self.array(states[parameter], [4, 3])]
         else:
             made = self.batch()[: rng.choice([1, 2, 2])]

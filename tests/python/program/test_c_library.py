@@ -81,6 +81,7 @@ def test_find_package_trains_and_runs(prefix: Path, model: Path, tmp_path: Path)
     np.testing.assert_allclose([float(v) for v in lines[0].split()], expected, atol=2e-4)
     assert lines[1].split() == ["x", "grad_logits"]
     assert lines[2].startswith("IoError: ") and "there/is/no.onnx" in "".join(lines[2:])
+    assert output_of(build / "gradients", model) == "gradients agree\n"
 
 
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not there")
@@ -126,7 +127,8 @@ import ctypes, sys
 library = ctypes.CDLL(sys.argv[1])
 names = sys.argv[2:]
 # of the others the first argument is a text, a number or where a result goes
-kinds = ("options", "training", "inference", "tensors", "bytes", "strings", "report", "error")
+kinds = ("options", "training", "inference", "gradients", "run", "tensors", "bytes", "strings",
+         "report", "error")
 of_handles = [
     n for n in names
     if n.split("_")[1] in kinds and not n.endswith(("_new", "_open", "_open_bytes"))

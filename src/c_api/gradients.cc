@@ -1,0 +1,153 @@
+// steep_gradients_… and steep_run_…: GradientSession.
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "c_api/arrays.h"
+#include "c_api/call.h"
+#include "c_api/options.h"
+#include "steep/gradient_session.h"
+
+namespace steep::c_api {
+namespace {
+
+class Gradients : public Object {
+ public:
+  static constexpr std::string_view kKind = "steep_gradients";
+  explicit Gradients(GradientSession made)
+      : session(std::move(made)),
+        inputs(session.input_info()),
+        outputs(session.output_info()),
+        weights(session.weight_info()) {}
+  std::string_view kind() const override { return kKind; }
+
+  GradientSession session;
+  const Values inputs;
+  const Values outputs;
+  const Values weights;
+};
+
+class Run : public Object {
+ public:
+  static constexpr std::string_view kKind = "steep_run";
+  explicit Run(GradientSession::Run made) : run(std::move(made)) {}
+  std::string_view kind() const override { return kKind; }
+
+  std::mutex mutex;  ///< of `run`, which two threads may ask for its backward
+  GradientSession::Run run;
+};
+
+std::shared_ptr<Gradients> session_of(const steep_gradients* handle) {
+  return object<Gradients>(handle);
+}
+
+void give_session(steep_gradients** result, GradientSession session) {
+  give(result, std::make_shared<Gradients>(std::move(session)));
+}
+
+}  // namespace
+}  // namespace steep::c_api
+
+using namespace steep::c_api;  // NOLINT: the functions of C stand in no namespace
+
+extern "C" {
+
+steep_code steep_gradients_open(const char* path, const steep_options* options,
+                                steep_gradients** session, steep_error** error) {
+  return call(error, [&] {
+    require(session, "session");
+    const std::string file = text(path, "path");
+    give_session(session, steep::GradientSession(
+                              file, options_or_defaults<steep::GradientSessionOptions>(options)));
+  });
+}
+
+steep_code steep_gradients_open_bytes(const void* model, size_t size, const char* folder,
+                                      const steep_options* options, steep_gradients** session,
+                                      steep_error** error) {
+  return call(error, [&] {
+    require(session, "session");
+    give_session(session,
+                 steep::GradientSession(bytes_of(model, size),
+                                        options_or_defaults<steep::GradientSessionOptions>(options),
+                                        folder == nullptr ? "" : folder));
+  });
+}
+
+steep_code steep_gradients_free(steep_gradients* session) { return release<Gradients>(session); }
+
+steep_code steep_gradients_forward(steep_gradients* session, const steep_array* inputs,
+                                   size_t count, steep_tensors** outputs, steep_run** run,
+                                   steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(run, "run");
+    const Fed fed(inputs, count);
+    auto done = own->session.forward(fed.named(own->inputs.infos()));
+    const auto made = std::make_shared<Run>(std::move(done.run));
+    give_tensors(outputs, own->outputs.names(), done.outputs, fed);
+    give(run, made);
+  });
+}
+
+steep_code steep_gradients_eval(steep_gradients* session, const steep_array* inputs, size_t count,
+                                steep_tensors** outputs, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(outputs, "outputs");
+    const Fed fed(inputs, count);
+    const auto done = own->session.eval(fed.named(own->inputs.infos()));
+    give_tensors(outputs, own->outputs.names(), done, fed);
+  });
+}
+
+steep_code steep_gradients_backward(steep_gradients* session, steep_run* run,
+                                    const steep_array* output_gradients, size_t count,
+                                    steep_tensors** gradients, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    const auto waiting = object<Run>(run);
+    require(gradients, "gradients");
+    const Fed fed(output_gradients, count);
+    const std::lock_guard lock(waiting->mutex);
+    auto found = own->session.backward(
+        waiting->run, count == 0 ? steep::GradientSession::Tensors{} : fed.named());
+    for (auto& [name, gradient] : found) gradient = fed.own(gradient);
+    give_tensors(gradients, std::move(found));
+  });
+}
+
+steep_code steep_run_free(steep_run* run) { return release<Run>(run); }
+
+steep_code steep_gradients_inputs(const steep_gradients* session, const steep_value** inputs,
+                                  size_t* count, steep_error** error) {
+  return call(error, [&] { session_of(session)->inputs.put(inputs, count); });
+}
+
+steep_code steep_gradients_outputs(const steep_gradients* session, const steep_value** outputs,
+                                   size_t* count, steep_error** error) {
+  return call(error, [&] { session_of(session)->outputs.put(outputs, count); });
+}
+
+steep_code steep_gradients_weight_values(const steep_gradients* session,
+                                         const steep_value** weights, size_t* count,
+                                         steep_error** error) {
+  return call(error, [&] { session_of(session)->weights.put(weights, count); });
+}
+
+steep_code steep_gradients_weights(const steep_gradients* session, steep_tensors** weights,
+                                   steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(weights, "weights");
+    give_tensors(weights, own->session.weights());
+  });
+}
+
+steep_code steep_gradients_set_weights(steep_gradients* session, const steep_array* weights,
+                                       size_t count, steep_error** error) {
+  return call(error,
+              [&] { session_of(session)->session.set_weights(Fed(weights, count).named()); });
+}
+
+}  // extern "C"
