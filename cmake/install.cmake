@@ -9,9 +9,13 @@ include(CMakePackageConfigHelpers)
 set(private_libraries ${CMAKE_INSTALL_LIBDIR}/steep)
 get_target_property(dnnl_file DNNL::dnnl LOCATION)
 file(REAL_PATH ${dnnl_file} dnnl_file)
+set(dnnl_item dnnl)
+set(dnnl_flags -ldnnl)
 if(dnnl_wheel AND dnnl_wheel STREQUAL dnnl_DIR)
   string(REGEX MATCH "lib[^/]+\\.so\\.[0-9]+" dnnl_name ${dnnl_file})  # as the loader looks it up
   install(FILES ${dnnl_file} DESTINATION ${private_libraries} RENAME ${dnnl_name})
+  set(dnnl_item "\${_prefix}/${private_libraries}/${dnnl_name}")
+  set(dnnl_flags "-L\${libdir}/steep -l:${dnnl_name} -Wl,-rpath,\${libdir}/steep")
   cmake_path(GET dnnl_file PARENT_PATH dnnl_root)
   install(DIRECTORY ${dnnl_root}/../share/doc/onednn DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL
           FILES_MATCHING PATTERN LICENSE PATTERN THIRD-PARTY-PROGRAMS)
@@ -30,13 +34,25 @@ install(TARGETS steep_c EXPORT steep LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 set_target_properties(steep_c PROPERTIES EXPORT_NAME steep INSTALL_RPATH "$ORIGIN/steep")
 
-# find_package(steep): the target steep::steep.
+# The static library needs what the shared one was linked with, by the names of this system.
+set(static_libraries protobuf-lite hwy fmt z ${OpenMP_CXX_LIB_NAMES} dl stdc++ m)
+list(REMOVE_DUPLICATES static_libraries)
+install(FILES $<TARGET_FILE:steep_static> DESTINATION ${CMAKE_INSTALL_LIBDIR})
+
+# find_package(steep): the targets steep::steep and steep::static.
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/steep)
-install(EXPORT steep NAMESPACE steep:: DESTINATION ${package} FILE steepConfig.cmake)
+install(EXPORT steep NAMESPACE steep:: DESTINATION ${package} FILE steepTargets.cmake)
+file(RELATIVE_PATH from_package /${package} /)
+configure_file(cmake/steepConfig.cmake.in steepConfig.cmake @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/steepConfig.cmake DESTINATION ${package})
 write_basic_package_version_file(
   ${PROJECT_BINARY_DIR}/steepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/steepConfigVersion.cmake DESTINATION ${package})
 
 file(RELATIVE_PATH from_pkgconfig /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-configure_file(cmake/steep.pc.in steep.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/steep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+list(TRANSFORM static_libraries PREPEND -l OUTPUT_VARIABLE static_flags)
+list(JOIN static_flags " " static_flags)
+foreach(name steep steep-static)
+  configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()

@@ -82,6 +82,8 @@ def test_find_package_trains_and_runs(prefix: Path, model: Path, tmp_path: Path)
     assert lines[1].split() == ["x", "grad_logits"]
     assert lines[2].startswith("IoError: ") and "there/is/no.onnx" in "".join(lines[2:])
     assert output_of(build / "gradients", model) == "gradients agree\n"
+    said = output_of(build / "train_static", model, tmp_path / "other", tmp_path / "other.onnx")
+    assert "trained: " in said and "libsteep" not in output_of("ldd", build / "train_static")
 
 
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not there")
@@ -92,6 +94,17 @@ def test_one_line_with_pkg_config(prefix: Path, model: Path, tmp_path: Path) -> 
     output_of("bash", "-euo", "pipefail", "-c", line, cwd=tmp_path, env=found)
     libraries = {**os.environ, "LD_LIBRARY_PATH": str(library(prefix).parent)}
     output_of(tmp_path / "train", model, tmp_path / "c", tmp_path / "t.onnx", env=libraries)
+
+
+@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not there")
+def test_the_static_library_with_pkg_config(prefix: Path, model: Path, tmp_path: Path) -> None:
+    (folder,) = prefix.glob("lib*/**/pkgconfig")
+    found = {**os.environ, "PKG_CONFIG_PATH": str(folder)}
+    flags = "$(pkg-config --static --cflags --libs steep-static)"
+    line = f"cc -std=c99 {CONSUMER}/gradients.c {flags} -o gradients"
+    output_of("bash", "-euo", "pipefail", "-c", line, cwd=tmp_path, env=found)
+    assert "libsteep" not in output_of("ldd", tmp_path / "gradients")
+    assert output_of(tmp_path / "gradients", model) == "gradients agree\n"
 
 
 @pytest.mark.parametrize(
