@@ -65,7 +65,7 @@ net = torch.nn.Linear(3, 2)
 compiled = torch.compile(net, backend="steep")
 torch.testing.assert_close(compiled(torch.ones(1, 3)), net(torch.ones(1, 3)))
 assert "steep" in torch._dynamo.list_backends()
-from steep.dynamo.backend import backend
+from steep.module.torch_compile import backend
 assert torch._dynamo.lookup_backend("steep") is backend
 """
 
