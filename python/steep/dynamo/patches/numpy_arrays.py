@@ -8,7 +8,7 @@ call raises where the graph is cut.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,9 +21,9 @@ from steep.torch_internals.dynamo import (
     config,
 )
 
-METHOD_NUMPY = Substitution(
+CALL_METHOD = Substitution(
     TensorVariable,
-    "method_numpy",
+    "call_method",
     "`Tensor.numpy` of a tensor that NumPy does not take is left to PyTorch, which raises.",
 )
 CALL_NUMPY = Substitution(
@@ -36,15 +36,24 @@ CALL_NUMPY = Substitution(
 @contextlib.contextmanager
 def arrays() -> Iterator[None]:
     """Within, a graph ends before NumPy is given a tensor that PyTorch may refuse to give."""
-    with substituted({METHOD_NUMPY: _numpy, CALL_NUMPY: _call}):
+    with substituted(
+        {CALL_METHOD: _left_to_pytorch(TensorVariable.call_method), CALL_NUMPY: _call}
+    ):
         yield
 
 
-def _numpy(self: Any, *args: Any, **kwargs: Any) -> Any:
-    force = kwargs.get("force", False)
-    forced = force if isinstance(force, bool) else bool(force.as_python_constant())
-    with _left(_refused(self, forced)):
-        return _method_numpy(self, *args, **kwargs)
+def _left_to_pytorch(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``call_method``, which others may have replaced as well, with ``numpy`` guarded."""
+
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name != "numpy":
+            return method(self, tx, name, args, kwargs)
+        force = kwargs.get("force", False)
+        forced = force if isinstance(force, bool) else bool(force.as_python_constant())
+        with _left(_refused(self, forced)):
+            return method(self, tx, name, args, kwargs)
+
+    return call_method
 
 
 def _call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
@@ -62,5 +71,4 @@ def _left(refused: bool) -> contextlib.AbstractContextManager[Any]:
     return config.patch(trace_numpy=False) if refused else contextlib.nullcontext()
 
 
-_method_numpy = TensorVariable.method_numpy
 _call_numpy = NumpyVariable.call_function
