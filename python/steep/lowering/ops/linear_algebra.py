@@ -7,8 +7,9 @@ from typing import Any
 
 from onnxscript import ir, opset18
 
-from steep.lowering.ops.elementwise import fixed, number
+from steep.lowering.ops.elementwise import number
 from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
+from steep.lowering.ops.stop_gradient import fixed
 from steep.patching.torch_versions import operators
 
 
