@@ -26,7 +26,7 @@ constexpr size_t kMostOfRows = 4096;  // those of masks, which each attention ma
 class SomeRows {
  public:
   /// `from`: rows of which `reader` alone reads some. `users`: those of the graph as it is.
-  SomeRows(Graph& graph, const Readers& users, Value from, Node reader) : graph_(graph) {
+  SomeRows(Graph& graph, const Users& users, Value from, Node reader) : graph_(graph) {
     std::unordered_set<uint32_t> read{from.id()};
     inside_.insert(reader.id());
     const std::vector<Node> nodes = graph.nodes();
@@ -40,7 +40,7 @@ class SomeRows {
       products_ += is_product(n) ? 1 : 0;
       if (is_product(n) && computed_twice_.count(n.id()) != 0) continue;
       for (size_t i = 0; i < operands->size(); ++i) {
-        if ((*operands)[i] == Operand::rows) read.insert(n.input(static_cast<int>(i)).id());
+        if ((*operands)[i] == RowOperand::rows) read.insert(n.input(static_cast<int>(i)).id());
       }
     }
   }
@@ -68,7 +68,7 @@ class SomeRows {
       if (cut_axes(n)) return shape_of(numbers_taken(n));
       const auto operands = by_rows(n);
       for (int i = 0; i < n.input_count(); ++i) {
-        if (operands->at(static_cast<size_t>(i)) == Operand::rows) return leads(n.input(i));
+        if (operands->at(static_cast<size_t>(i)) == RowOperand::rows) return leads(n.input(i));
       }
     }
     return apply("Shape", {v}, {{"start", int64_t{0}}, {"end", v.rank() - 1}});
@@ -106,7 +106,7 @@ class SomeRows {
 
  private:
   /// Notes what is to be written twice.
-  bool may_be_written(Node n, const Readers& users) {
+  bool may_be_written(Node n, const Users& users) {
     for (int i = 1; i < n.output_count(); ++i) {
       const Value y = n.output(i);
       if (y && (graph_.is_output(y) || !users[y.id()].empty())) return false;
@@ -179,7 +179,7 @@ bool ignores_labels(Node n) {
 }
 
 /// Nothing where its rows cannot be told apart, or have other readers. REQUIRES: ignores_labels(n).
-std::optional<Loss> find_loss(Node n, const Readers& users) {
+std::optional<Loss> find_loss(Node n, const Users& users) {
   const bool rows = n.op() == "steep.SoftmaxCrossEntropy";
   const bool likelihood = n.op() == "NegativeLogLikelihoodLoss";
   const auto unread = [&](Value v) {
@@ -244,7 +244,7 @@ bool takes_few_rows(Node n) {
 
 /// One token of a sequence: what makes the others is not computed.
 void compute_taken_rows(Graph& g) {
-  Readers users = g.users();
+  Users users = g.users();
   for (Node n : g.nodes()) {
     if (!takes_few_rows(n)) continue;
     const Value x = n.input(0), y = n.output(0);
@@ -266,7 +266,7 @@ void compute_taken_rows(Graph& g) {
 void compute_counted_rows(Graph& g) {
   for (Node n : g.nodes()) {
     if (!ignores_labels(n)) continue;
-    const Readers users = g.users();
+    const Users users = g.users();
     const auto loss = find_loss(n, users);
     if (!loss) continue;
     SomeRows some(g, users, loss->scores, loss->reader);

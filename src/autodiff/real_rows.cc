@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "autodiff/masked_attention.h"
 #include "autodiff/read_rows.h"
 #include "autodiff/row_wise.h"
 #include "autodiff/token_axes.h"
@@ -18,157 +18,7 @@
 namespace steep {
 namespace {
 
-constexpr double kHides = -1e30;     // from here on a finite mask hides a key, if there is another
-constexpr size_t kMostOfMask = 128;  // nodes that make a mask of inputs
-constexpr double kMostOfElements = double{1 << 24};
-
-bool equal_extents(Value a, int64_t i, Value b, int64_t j) {
-  return provably_equal(a.shape()[static_cast<size_t>(i)], b.shape()[static_cast<size_t>(j)]);
-}
-
-bool has_axes(Value v, int64_t rank) { return v && v.type().shape && v.rank() == rank; }
-
-/// What shuts keys out of scores: a number is added, or stands where `keep` is false.
-struct Mask {
-  Value added{};
-  Value keep{}, otherwise{};
-  bool inverted = false;
-};
-
-/// scores = left right (MatMul), masked; Softmax; dropout; product = … values (MatMul). Heads are
-/// [sequences, heads, tokens, k].
-struct Attention {
-  Node softmax, scores, product;
-  std::vector<Mask> masks;
-  Value seen;  ///< float32[sequences, keys]: 1 where some query sees the key; null if not known
-  int queries = -1, keys = -1;                       ///< spaces
-  bool left = false, right = false, values = false;  ///< are these operands' axes known?
-};
-
-class Matcher {
- public:
-  Matcher(const Graph& g, const Readers& users) : g_(g), users_(users) {}
-
-  std::optional<Attention> match(Node softmax) const {
-    Attention a;
-    a.softmax = softmax;
-    const Value p = softmax.output(0);
-    if (!has_axes(p, 4) || p.dtype() != DType::f32) return {};
-    const int64_t axis = integer_of(softmax, "axis");
-    if ((axis != -1 && axis != 3) || !climb(softmax.input(0), p, a, true)) return {};
-    Node reader = only_reader(p);
-    if (reader && reader.op() == "steep.Dropout") reader = only_reader(reader.output(0));
-    if (!reader || reader.op() != "MatMul" || !has_axes(reader.input(1), 4)) return {};
-    a.product = reader;
-    // A Where that comes after another mask may show again what that hides.
-    for (size_t i = 0; i + 1 < a.masks.size(); ++i) {
-      if (a.masks[i].keep) return {};
-    }
-    return fits(a) ? std::optional(a) : std::nullopt;
-  }
-
- private:
-  Node only_reader(Value v) const {
-    return !g_.is_output(v) && users_[v.id()].size() == 1 ? users_[v.id()][0] : Node();
-  }
-
-  /// From the softmax's operand up to the scores. `masks`: may masks still come?
-  bool climb(Value x, Value p, Attention& a, bool masks) const {
-    const Node n = x.producer();
-    if (!n || !only_reader(x) || !has_axes(x, 4)) return false;
-    if (n.op() == "MatMul") {
-      a.scores = n;
-      return has_axes(n.input(0), 4) && has_axes(n.input(1), 4);
-    }
-    const auto through = [&](Value side, Mask mask) {
-      a.masks.push_back(mask);
-      if (climb(side, p, a, masks)) return true;
-      a.masks.pop_back();
-      return false;
-    };
-    if (n.op() == "Add" && masks && n.input(0) != n.input(1))
-      return through(n.input(0), {n.input(1), {}, {}}) || through(n.input(1), {n.input(0), {}, {}});
-    if (n.op() == "Where" && masks) {
-      return through(n.input(1), {{}, n.input(0), n.input(2)}) ||
-             through(n.input(2), {{}, n.input(0), n.input(1), true});
-    }
-    const Value by = n.input(1);
-    const bool scales = (n.op() == "Mul" || n.op() == "Div") && by.type().shape && by.rank() <= 1;
-    return scales && climb(n.input(0), p, a, false);
-  }
-
-  /// Operands of the same sequences, keys and values of the same tokens.
-  static bool fits(const Attention& a) {
-    const Value q = a.scores.input(0), k = a.scores.input(1), v = a.product.input(1);
-    return equal_extents(q, 0, k, 0) && equal_extents(q, 0, v, 0) && equal_extents(k, 3, v, 2) &&
-           q != k && has_axes(a.product.output(0), 4) && a.product.input(0) != v;
-  }
-
-  const Graph& g_;
-  const Readers& users_;
-};
-
-/// Would it take long, next to the step, to look at all of it?
-bool is_long(Value mask) {
-  double size = 1;
-  for (const Dim& d : mask.shape()) size *= d.known() ? static_cast<double>(d.value()) : 1;
-  return size > kMostOfElements;
-}
-
-/// float32[sequences, keys] of what a mask of [sequences, heads or 1, queries or 1, keys] lets a
-/// query see; null where it is not known before the run. `alone`: other masks hide nothing.
-Value seen_through(const Mask& mask, Value keys, bool alone) {
-  Graph& g = keys.graph();
-  const Value given = mask.added ? mask.added : mask.keep;
-  if (!has_axes(given, 4) || !equal_extents(given, 0, keys, 0) || !equal_extents(given, 3, keys, 3))
-    return {};
-  Value m = mask.added;
-  if (mask.keep) {
-    const Value other = mask.otherwise;
-    if (!other.type().shape || other.rank() > 1) return {};
-    const bool one = other.rank() == 0 || provably_equal(other.shape()[0], Dim(1));
-    if (!one || other.dtype() != DType::f32) return {};
-    const Value zero = scalar(g, 0, DType::f32);
-    m = mask.inverted ? where(mask.keep, other, zero) : where(mask.keep, zero, other);
-  }
-  if (m.dtype() != DType::f32 || is_long(m)) return {};
-  const auto makers = makers_of_rows(m);
-  if (!makers || makers->size() > kMostOfMask) return {};
-  const auto any = [&](Value x, const Ints& axes, int64_t keepdims) {
-    return apply("ReduceMax", {x, ints(g, axes)}, {{"keepdims", keepdims}});
-  };
-  const double infinity = std::numeric_limits<double>::infinity();
-  Value hidden = equal(m, -infinity);
-  if (alone) {  // NaN hides nothing
-    const Value low = less_or_equal(m, kHides);
-    const Value sees = any(cast(apply("Not", {low}), DType::f32), {-1}, 1);
-    hidden = apply("Or", {hidden, apply("And", {low, greater(sees, 0.5)})});
-  }
-  return any(cast(apply("Not", {hidden}), DType::f32), {1, 2}, 0);
-}
-
-/// May it differ from batch to batch? Is it made of numbers or truth values that are fed, or of
-/// floats for each sequence, and not only of extents or weights?
-bool reads_inputs(Value v, const Dim& sequences) {
-  std::vector<Value> open{v};
-  std::unordered_set<uint32_t> seen;
-  while (!open.empty()) {
-    const Value x = open.back();
-    open.pop_back();
-    if (!x || x.role() == Role::constant || !seen.insert(x.id()).second) continue;
-    const Node n = x.producer();
-    if (!n) {
-      const bool weight = is_float(x.dtype()) && (!x.type().shape || x.shape().empty() ||
-                                                  !provably_equal(x.shape()[0], sequences));
-      if (!weight) return true;
-      continue;
-    }
-    const OpDef* def = find_op(n.op());
-    if (def != nullptr && def->dataless) continue;
-    for (int i = 0; i < n.input_count(); ++i) open.push_back(n.input(i));
-  }
-  return false;
-}
+constexpr size_t kMostToCopy = 128;  // nodes that make what a value is made of
 
 /// A row for each token of a space, in one of two orders.
 struct Tokens {
@@ -180,7 +30,7 @@ struct Tokens {
 struct Space {
   Dim sequences, tokens;
   int joined = -1;  ///< with this one; -1: it stands for itself
-  Value seen{};     ///< as Attention::seen, by some query of some attention
+  Value seen{};     ///< as MaskedAttention::seen, by some query of some attention
   std::vector<std::pair<Value, bool>>
       taken{};                           ///< rows that are read, too, and if they are by place
   std::array<Value, 2> rows{}, leads{};  ///< by Tokens::by_place
@@ -193,7 +43,7 @@ class RealRows {
   void run() {
     find_attentions();
     if (attentions_.empty()) return;
-    for (Attention& a : attentions_) trace(a);
+    for (MaskedAttention& a : attentions_) trace(a);
     spread();
     if (conflict_) {
       say("Tokens stay: two attentions number the rows of a value in different orders.");
@@ -212,15 +62,14 @@ class RealRows {
   }
 
   void find_attentions() {
-    const Matcher matcher(g_, users_);
     bool any = false;
     for (Node n : g_.nodes()) {
       if (n.phase() != Phase::forward || (n.op() != "Softmax" && n.op() != "steep.SafeSoftmax"))
         continue;
-      auto a = matcher.match(n);
+      auto a = match_masked_attention(users_, n);
       if (!a) continue;
       const Graph::Scope scope(g_, Phase::forward, n.name());
-      for (const Mask& mask : a->masks) {
+      for (const ScoreMask& mask : a->masks) {
         const Value seen = seen_through(mask, a->scores.input(1), a->masks.size() == 1);
         if (!seen || !reads_inputs(seen, seen.shape()[0])) continue;
         a->seen = a->seen ? apply("Min", {a->seen, seen}) : seen;
@@ -269,7 +118,7 @@ class RealRows {
     if (at->second.by_place != tokens.by_place) conflict_ = true;
   }
 
-  void trace(Attention& a) {
+  void trace(MaskedAttention& a) {
     const Value q = a.scores.input(0), k = a.scores.input(1), v = a.product.input(1);
     const Value y = a.product.output(0);
     const auto part = [](Value x, int64_t axis, Counts counts) {
@@ -325,7 +174,7 @@ class RealRows {
   }
 
   /// By operand, of a node that makes each row of one row in the same place.
-  static std::optional<std::vector<Operand>> row_wise(Node n) {
+  static std::optional<std::vector<RowOperand>> row_wise(Node n) {
     if (n.op() == "Slice") return {};
     return by_rows(n);
   }
@@ -360,7 +209,7 @@ class RealRows {
       for (Node n : users_[v.id()]) {
         const auto operands = row_wise(n);
         for (int i = 0; operands && i < n.input_count(); ++i) {
-          if (n.input(i) == v && operands->at(static_cast<size_t>(i)) == Operand::rows)
+          if (n.input(i) == v && operands->at(static_cast<size_t>(i)) == RowOperand::rows)
             assign(n.output(0), tokens);
         }
         if (turns(n, tokens)) {
@@ -374,13 +223,13 @@ class RealRows {
   void assign_operands(Node n, Tokens tokens) {
     const auto operands = row_wise(n);
     for (int i = 0; operands && i < n.input_count(); ++i) {
-      if (operands->at(static_cast<size_t>(i)) == Operand::rows) assign(n.input(i), tokens);
+      if (operands->at(static_cast<size_t>(i)) == RowOperand::rows) assign(n.input(i), tokens);
     }
   }
 
   /// Which keys are seen, of each space.
   void find_spaces() {
-    for (const Attention& a : attentions_) {
+    for (const MaskedAttention& a : attentions_) {
       if (!a.seen) continue;
       Space& s = space(a.keys);
       const Graph::Scope scope(g_, Phase::forward, a.softmax.name());
@@ -427,7 +276,7 @@ class RealRows {
     const OpDef* def = find_op(n.op());
     if (def != nullptr && def->dataless) return true;
     if (const auto at = reads_.find(n.id()); at != reads_.end()) {
-      const Attention& a = attentions_[at->second];
+      const MaskedAttention& a = attentions_[at->second];
       if (n == a.product) return n.input(0) != v && a.values && a.seen;
       const bool queries = n.input(0) == v;
       return queries ? a.left && is_unread(a.product.output(0)) : a.right && a.seen;
@@ -441,7 +290,7 @@ class RealRows {
     if (!operands || tokens_.count(n.output(0).id()) == 0 || !is_writable(n.output(0)))
       return false;
     for (int i = 0; i < n.input_count(); ++i) {
-      if (n.input(i) == v && operands->at(static_cast<size_t>(i)) != Operand::rows) return false;
+      if (n.input(i) == v && operands->at(static_cast<size_t>(i)) != RowOperand::rows) return false;
     }
     for (int i = 1; i < n.output_count(); ++i) {
       const Value y = n.output(i);
@@ -459,7 +308,7 @@ class RealRows {
   /// Is it [sequences, tokens, k], or [tokens, sequences, k] of rows by place?
   bool is_batch(Value x, Tokens tokens) {
     const Space& s = space(tokens.space);
-    return has_axes(x, 3) &&
+    return x.type().shape && x.rank() == 3 &&
            provably_equal(x.shape()[0], tokens.by_place ? s.tokens : s.sequences) &&
            provably_equal(x.shape()[1], tokens.by_place ? s.sequences : s.tokens);
   }
@@ -497,7 +346,7 @@ class RealRows {
       const auto tokens = tokens_.find(x.id());
       if (tokens != tokens_.end()) copy = extents(n, tokens->second);
     } else {
-      if (copies.size() > kMostOfMask || is_float(v.dtype())) return {};
+      if (copies.size() > kMostToCopy || is_float(v.dtype())) return {};
       std::vector<Value> inputs;
       for (int i = 0; i < n.input_count(); ++i) {
         inputs.push_back(n.input(i) ? without_extents(n.input(i), copies) : Value());
@@ -548,7 +397,7 @@ class RealRows {
       if (!n || may.count(n.id()) == 0 || !inside_.insert(n.id()).second) continue;
       const auto operands = row_wise(n);
       for (int i = 0; i < n.input_count(); ++i) {
-        if (operands->at(static_cast<size_t>(i)) == Operand::rows)
+        if (operands->at(static_cast<size_t>(i)) == RowOperand::rows)
           open.push_back(n.input(i).producer());
       }
       for (Node user : users_[n.output(0).id()]) {
@@ -643,7 +492,7 @@ class RealRows {
   /// Of what is computed although a mask hides it.
   void tell_why() const {
     if (!logs(Log::rows)) return;
-    for (const Attention& a : attentions_) {
+    for (const MaskedAttention& a : attentions_) {
       if (!a.seen) continue;
       const bool traced = a.left && a.right && a.values;
       const auto why = why_.find(a.product.output(0).id());
@@ -657,8 +506,8 @@ class RealRows {
   }
 
   Graph& g_;
-  const Readers users_;
-  std::vector<Attention> attentions_;
+  const Users users_;
+  std::vector<MaskedAttention> attentions_;
   std::unordered_map<uint32_t, size_t> reads_;  // by node: scores and products of attentions
   std::vector<Space> spaces_;
   std::unordered_map<uint32_t, Tokens> tokens_;  // by value

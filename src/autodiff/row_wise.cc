@@ -44,10 +44,10 @@ std::optional<Ints> cut_axes(Node n) {
   return axes;
 }
 
-std::optional<std::vector<Operand>> by_rows(Node n) {
+std::optional<std::vector<RowOperand>> by_rows(Node n) {
   const Value y = n.output(0);
   if (!has_rows(y)) return {};
-  std::vector<Operand> operands(static_cast<size_t>(n.input_count()), Operand::whole);
+  std::vector<RowOperand> operands(static_cast<size_t>(n.input_count()), RowOperand::whole);
   const auto of_rows = [&](Value x) {
     return has_rows(x) && provably_equal_leads(x.shape(), y.shape());
   };
@@ -57,22 +57,22 @@ std::optional<std::vector<Operand>> by_rows(Node n) {
     const Value b = n.input(1);
     if (!of_rows(n.input(0)) || !b.type().shape || b.rank() != 2) return {};
     if (op == "Gemm" && (integer_of(n, "transA") != 0 || !of_one_axis(n.input(2)))) return {};
-    operands[0] = Operand::rows;
+    operands[0] = RowOperand::rows;
     return operands;
   }
   if (op == "LayerNormalization" || op == "RMSNormalization") {
     const int64_t axis = integer_of(n, "axis");
     if (!of_rows(n.input(0)) || (axis != -1 && axis != y.rank() - 1)) return {};
     if (!of_one_axis(n.input(1)) || !of_one_axis(n.input(2))) return {};
-    operands[0] = Operand::rows;
+    operands[0] = RowOperand::rows;
     return operands;
   }
   if (keeps_rows(n) || (has_rows(n.input(0)) && cut_axes(n))) {
-    operands[0] = Operand::rows;
+    operands[0] = RowOperand::rows;
     return operands;
   }
   if (op == "steep.Dropout") {
-    operands[0] = Operand::rows;
+    operands[0] = RowOperand::rows;
     return operands;
   }
   const OpDef* def = find_op(op);
@@ -81,7 +81,7 @@ std::optional<std::vector<Operand>> by_rows(Node n) {
   for (int i = 0; i < n.input_count(); ++i) {
     if (of_one_axis(n.input(i))) continue;
     if (!of_rows(n.input(i))) return {};
-    operands[static_cast<size_t>(i)] = Operand::rows;
+    operands[static_cast<size_t>(i)] = RowOperand::rows;
     any = true;
   }
   return any ? std::optional(operands) : std::nullopt;
@@ -94,7 +94,7 @@ Value write_for_rows(Node n, Value rows, Value leads, const std::function<Value(
   Graph& g = n.graph();
   std::vector<Value> inputs;
   for (int i = 0; i < n.input_count(); ++i) {
-    const bool some = operands->at(static_cast<size_t>(i)) == Operand::rows;
+    const bool some = operands->at(static_cast<size_t>(i)) == RowOperand::rows;
     inputs.push_back(some ? take(n.input(i)) : n.input(i));
   }
   Attrs attrs = n.attrs();

@@ -14,13 +14,13 @@
 namespace steep {
 
 /// What a node does with each of its operands.
-enum class Operand : uint8_t {
+enum class RowOperand : uint8_t {
   rows,   ///< row i of the result is made of its row i
   whole,  ///< every row is made of it
 };
 
 /// Of each value, by id: Graph::users().
-using Readers = std::vector<std::vector<Node>>;
+using Users = std::vector<std::vector<Node>>;
 
 /// Is the shape's rank known, and at least 2?
 bool has_rows(Value v);
@@ -34,7 +34,7 @@ std::optional<Ints> cut_axes(Node n);
 
 /// By operand, of a node that makes each row of output 0 of one row; nothing of others. A Slice of
 /// cut_axes() is among them.
-std::optional<std::vector<Operand>> by_rows(Node n);
+std::optional<std::vector<RowOperand>> by_rows(Node n);
 
 /// Has it so much to compute that leaving out rows pays?
 bool is_product(Node n);

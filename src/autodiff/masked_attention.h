@@ -1,0 +1,40 @@
+// Attention whose scores are masked, and the keys that its masks hide.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "autodiff/row_wise.h"
+#include "ir/graph.h"
+
+namespace steep {
+
+/// What shuts keys out of scores: a number is added, or stands where `keep` is false.
+struct ScoreMask {
+  Value added{};
+  Value keep{}, otherwise{};
+  bool inverted = false;
+};
+
+/// scores = left right (MatMul), masked; Softmax; dropout; product = … values (MatMul). Heads are
+/// [sequences, heads, tokens, k].
+struct MaskedAttention {
+  Node softmax, scores, product;
+  std::vector<ScoreMask> masks;
+  Value seen;  ///< float32[sequences, keys]: 1 where some query sees the key; null if not known
+  int queries = -1, keys = -1;                       ///< spaces
+  bool left = false, right = false, values = false;  ///< are these operands' axes known?
+};
+
+/// The attention of a Softmax, or nothing where it is none of this form. `users`: Graph::users().
+std::optional<MaskedAttention> match_masked_attention(const Users& users, Node softmax);
+
+/// float32[sequences, keys] of what a mask of [sequences, heads or 1, queries or 1, keys] lets a
+/// query see; null where it is not known before the run. `alone`: other masks hide nothing.
+Value seen_through(const ScoreMask& mask, Value keys, bool alone);
+
+/// May it differ from batch to batch? Is it made of numbers or truth values that are fed, or of
+/// floats for each sequence, and not only of extents or weights?
+bool reads_inputs(Value v, const Dim& sequences);
+
+}  // namespace steep

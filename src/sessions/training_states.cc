@@ -1,0 +1,77 @@
+// What a TrainingSession keeps from step to step, by name, and the model that it makes of it.
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include "data/convert.h"
+#include "model/export/for_inference.h"
+#include "model/export/strip_loss.h"
+#include "sessions/training_impl.h"
+#include "train/optimizer.h"
+
+namespace steep {
+
+std::string TrainingSession::Impl::no_count(const std::map<std::string, Tensor>& values) const {
+  for (const std::string& name : model.counts) {
+    const auto found = values.find(name);
+    if (found == values.end()) continue;
+    const Tensor& value = found->second;
+    if (value.dtype() != DType::f32 || value.size() != 1) continue;  // assign() says so
+    const float count = value.data<float>()[0];
+    if (!(count >= 0) || std::isinf(count) || count != std::trunc(count)) return name;
+  }
+  return {};
+}
+
+void TrainingSession::Impl::set_averages(const std::map<std::string, Tensor>& weights) {
+  if (options.ema_decay == 0) return;
+  std::map<std::string, Tensor> averages;
+  for (const std::string& name : model.parameters) {
+    const auto weight = weights.find(name);
+    if (weight == weights.end()) continue;
+    const std::string average = moment_name(kAverage, name);
+    averages[average] = convert(weight->second, programs.states.at(average).dtype(), name);
+  }
+  assign(averages, optimizer_states(), "optimizer moment");
+}
+
+std::map<std::string, Tensor> TrainingSession::Impl::shared(
+    const std::vector<std::string>& names) const {
+  std::map<std::string, Tensor> result;
+  for (const std::string& name : names) result[name] = programs.states.at(name);
+  return result;
+}
+
+std::unique_ptr<DetachedModel> TrainingSession::Impl::detached(bool for_inference) const {
+  require_whole();
+  std::map<std::string, Tensor> weights = shared(stored());
+  for (const std::string& name : model.parameters) {
+    if (options.ema_decay == 0) break;
+    Tensor& weight = weights.at(name);
+    weight = convert(programs.states.at(moment_name(kAverage, name)), weight.dtype(), name);
+  }
+  weights.insert(given.begin(), given.end());  // those that are not trained
+  auto made = std::make_unique<DetachedModel>(std::as_bytes(std::span(bytes)), weights, folder,
+                                              options.limits);
+  if (!for_inference) return made;
+  if (!model.loss_output.empty()) {
+    made->set_skeleton(
+        strip_loss(std::as_bytes(std::span(made->skeleton())), model.loss_output, options.label));
+  }
+  rewrite_for_inference(*made);
+  return made;
+}
+
+std::vector<std::string> TrainingSession::Impl::stored() const {
+  std::vector<std::string> names = model.parameters;
+  names.insert(names.end(), model.statistics.begin(), model.statistics.end());
+  return names;
+}
+
+std::vector<std::string> TrainingSession::Impl::optimizer_states() const {
+  std::vector<std::string> names = model.moments;
+  names.insert(names.end(), model.counts.begin(), model.counts.end());
+  return names;
+}
+
+}  // namespace steep
