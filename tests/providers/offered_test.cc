@@ -450,7 +450,7 @@ TEST(Offers, WhoseTypesAreWrongAreRefusedWhereTheyAreCalled) {
       has(wrong_types("NoOutput",
                       [](SteepNode* n) { return host_table().set_output(n, 1, 1, 0, nullptr); })
               .what,
-          "not there"));
+          "does not exist"));
   EXPECT_TRUE(has(wrong_types("Silent", [](SteepNode*) -> SteepError* { return nullptr; }).what,
                   "does not give the type"));
   EXPECT_TRUE(has(wrong_types("Complains",

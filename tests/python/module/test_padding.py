@@ -291,4 +291,4 @@ def test_few_plans_for_many_masks(capfd):
     for count in range(1, LENGTH, 2):
         inputs = batch(lengths(*[count] * ROWS), 1.0)
         assert_close(gradients(ours, module, inputs), gradients(module, module, inputs))
-    assert 4 <= 1 + capfd.readouterr().err.count("planned once more") <= 8
+    assert 4 <= 1 + capfd.readouterr().err.count("planned again") <= 8

@@ -203,7 +203,7 @@ def test_a_model_that_fixes_its_rows(folder: Path) -> None:
         text = run(*words, code=3)
         assert "the last batch of t.npz is short" in text and "--drop-last" in text
     text = run("--batch", 5, code=3)
-    assert "batches of 4 rows alone" in text and "give --batch 4" in text
+    assert "takes only batches of 4 rows" in text and "give --batch 4" in text
     text = run("--drop-last", "--validation", "t.npz")
     assert "batches of 4 rows, which the model fixes" in text and "2 rows left out" in text
     data = ("--data", "t.npz", *CROSS_ENTROPY)

@@ -170,7 +170,7 @@ def test_averages_of_halves_are_float32():
         ({"trainable": ["*.c"]}, "no such initializer"),
         ({"groups": [(["decoder.*"], {"lr_multiplier": 0.1})]}, "no such initializer"),
         ({"groups": [(["head.*"], {}), (["*.b"], {})]}, "named twice"),
-        ({"frozen": ["*"]}, "No trained parameter"),
+        ({"frozen": ["*"]}, "does not depend on any trained parameter"),
     ],
 )
 def test_options_that_do_not_fit(options, text):
