@@ -190,7 +190,7 @@ Command add_eval(CLI::App& parent) {
       "writes the outputs.\n"
       "Examples:\n"
       "  steep eval trained.onnx --data test.npz --loss softmax_cross_entropy --label-array y\n"
-      "  steep eval trained.onnx --data test.npz --loss mse --metric r2 --json\n"
+      "  steep eval trained.onnx --data validation.npz --loss mse --metric r2 --json\n"
       "  steep eval trained.onnx --data test.npz --out outputs.npz");
   return [choice, &app] {
     check_usage(app, choice->model);

@@ -242,8 +242,8 @@ class ChunkedLoss {
     }
     const Attrs& attrs = n.attrs();
     // The sum runs over the rows of both operands: dᵀ x, or xᵀ d.
-    const bool sums_rows = swaps_last(attrs.ints("perm_a")) == true &&
-                           swaps_last(attrs.ints("perm_b")) == false;
+    const bool sums_rows =
+        swaps_last(attrs.ints("perm_a")) == true && swaps_last(attrs.ints("perm_b")) == false;
     if (n.input(0).rank() != 2 || n.input(1).rank() != 2 || !sums_rows) return false;
     weight_products_.push_back({n, behind_views(n.input(first ? 1 : 0)), first});
     return true;

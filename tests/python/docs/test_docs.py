@@ -75,6 +75,21 @@ def model(with_loss: bool, features: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
+def network() -> onnx.ModelProto:
+    """Two layers: weights `encoder.weight` and `head.weight`."""
+    made = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 18]>
+        network (float[rows, 4] x) => (float[rows, 3] y)
+        { h = MatMul(x, e) a = Tanh(h) y = MatMul(a, w) }"""
+    )
+    random = np.random.default_rng(0)
+    for node, name, shape in ((0, "encoder", (4, 4)), (2, "head", (4, 3))):
+        made.graph.node[node].input[1] = f"{name}.weight"
+        weight = random.normal(size=shape).astype(np.float32)
+        made.graph.initializer.append(numpy_helper.from_array(weight, f"{name}.weight"))
+    return made
+
+
 def write_files(folder: Path, code: str) -> None:
     """All that the documents name: models and data for them."""
     random = np.random.default_rng(1)
@@ -85,7 +100,10 @@ def write_files(folder: Path, code: str) -> None:
     shape = re.search(r"--shape x=\d+,(\d+)", code)
     for name in ("model.onnx", "mlp.onnx", "trained.onnx"):
         onnx.save(model(with_loss, int(shape[1]) if shape else 4), folder / name)
-    np.savez(folder / "train.npz", **values)
+    onnx.save(network(), folder / "network.onnx")
+    for name in ("train.npz", "validation.npz"):
+        np.savez(folder / name, **values)
+    np.savetxt(folder / "new.csv", x, delimiter=",", header="a,b,c,d", comments="")
     np.savez(folder / "tokens.npz", x=x, label=classes)
     if "libmirror.so" in code:
         library = ROOT / "build" / "release" / "mirror" / "libmirror.so"
@@ -193,7 +211,9 @@ def test_add_an_op_explains_every_field() -> None:
     assert rows | in_code == fields
 
 
-@pytest.mark.parametrize("command", ["check", "train", "eval", "dump", "grad"])
+@pytest.mark.parametrize(
+    "command", ["check", "train", "eval", "predict", "info", "diff", "dump", "grad"]
+)
 def test_examples_of_the_program(command: str, tmp_path: Path) -> None:
     text = subprocess.run(
         [built("steep"), command, "--help"], capture_output=True, text=True, check=True
