@@ -61,7 +61,7 @@ def test_an_operation_that_pytorch_runs_is_said_once(caplog):
         for rows in (4, 5, 6):
             net(torch.randn(rows, 3)).backward()
     (said,) = [r.getMessage() for r in caplog.records]
-    assert re.search(r"no word for aten\.linalg_matrix_exp.* \(.*test_report\.py:35\)", said)
+    assert re.search(r"no operator for aten\.linalg_matrix_exp.* \(.*test_report\.py:35\)", said)
     first, again = net.report().graphs
     assert first.in_torch and first.operators > 3 and not first.because
     assert "size mismatch at index 0. expected 4, actual 5" in again.because
