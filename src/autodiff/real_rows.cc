@@ -42,7 +42,10 @@ class RealRows {
 
   void run() {
     find_attentions();
-    if (attentions_.empty()) return;
+    if (attentions_.empty()) {
+      say("All tokens are computed: no input says which ones attention hides.");
+      return;
+    }
     for (MaskedAttention& a : attentions_) trace(a);
     spread();
     if (conflict_) {

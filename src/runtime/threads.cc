@@ -64,7 +64,7 @@ int startable(int proven, int wanted) {
       started.emplace_back([&all] { all.wait(); });
     }
   } catch (const std::system_error&) {
-    left = static_cast<int>(started.size() + 7) / 8;
+    left = static_cast<int>(started.size()) / 8;
   }
   all.count_down();
   for (std::thread& t : started) t.join();

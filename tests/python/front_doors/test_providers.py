@@ -245,7 +245,7 @@ def test_choices_that_are_refused(caplog):
         digits_session([("MirrorExecutionProvider", {"colour": "red"})])
     with caplog.at_level("WARNING", "steep"):
         digits_session(["CUDAExecutionProvider", "CPUExecutionProvider"])
-    assert "there is no CUDAExecutionProvider here" in caplog.text
+    assert "the provider CUDAExecutionProvider is not available here" in caplog.text
 
 
 def test_an_index_out_of_range_is_the_callers_error():

@@ -152,7 +152,7 @@ ITS_NAME = "steep.optimizer.bad"
         ("(w, g, lr, step) => (v) { v = my.Nothing (w) }", ITS_NAME, "v", "my.Nothing"),
         ("(w, g, lr, step) => (v) { [n] v = my.Round (w, g) }", ITS_NAME, "n", "my.Round"),
         ("(w, g, lr) => (v) { v = Sub (w, g) }", "wrong number of inputs or outputs", ITS_NAME, ""),
-        ("(w, g, lr, step) => (v, u) { v = Neg (w)  u = Neg (w) }", "of values", ITS_NAME, ""),
+        ("(w, g, lr, step) => (v, u) { v = Neg (w)  u = Neg (w) }", "wrong number of inputs or outputs", ITS_NAME, ""),
         ("(w, g, lr, step) => (v) { u = Neg (w) }", "nothing defines", ITS_NAME, ""),
         ("(w, g, lr, step) => (v) { v = Elu <alpha: float = @k> (w) }", "declare", ITS_NAME, ""),
         ("<weight_decay: float = 0.1> (w, g, lr, step) => (v) { v = Neg (w) }", "default",

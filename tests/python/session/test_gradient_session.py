@@ -221,7 +221,7 @@ def test_inputs_that_do_not_fit(inputs, kind, text):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"wrt": []}, "Nothing"),
+        ({"wrt": []}, "There is nothing"),
         ({"wrt": ["v"]}, "no such float input"),
         ({"wrt": ["w", "w"]}, "twice"),
         ({"wrt": ["w"], "outputs": ["t"]}, "no such output"),
