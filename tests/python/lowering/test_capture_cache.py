@@ -99,4 +99,4 @@ def test_what_is_no_model_is_made_anew(conversions, monkeypatch, caplog):
     cache.store(entry.stem, b"")
     agree(nn.Linear(2, 2), (3, 2))
     assert len(conversions) == 2
-    assert "no model" in caplog.text
+    assert "not a model" in caplog.text

@@ -431,12 +431,12 @@ def _heaviside(self: Any, values: Any) -> Any:
     return opset18.Where(opset18.Equal(self, zero), values, step)
 
 
-def logaddexp(self: Any, other: Any) -> Any:
+def log_of_sum(self: Any, other: Any) -> Any:
     """ln(eˣ + eʸ), by the difference to the larger one; that one where it is infinite.
 
-    Slopes are 1 / (1 + e^(y - x)): none where both are infinite.
+    An infinite result has a slope of 1 to the operand it is, and of 0 to the other.
     """
-    larger, one = opset18.Max(self, other), number(1, self)
+    larger = fixed(opset18.Max(self, other))
     infinite, zero = _infinite(larger), number(0, self)
     parts = [
         opset18.Exp(
@@ -446,12 +446,18 @@ def logaddexp(self: Any, other: Any) -> Any:
     ]
     sum_ = opset18.Add(larger, opset18.Log(opset18.Add(*parts)))
     at_end = opset18.Where(opset18.GreaterOrEqual(self, other), self, other)
+    return opset18.Where(infinite, at_end, sum_)
+
+
+def logaddexp(self: Any, other: Any) -> Any:
+    """ln(eˣ + eʸ), whose slopes are 1 / (1 + e^(y - x)): NaN where both are infinite."""
+    one = number(1, self)
 
     def share(x: Any, y: Any) -> Any:
         return opset18.Reciprocal(opset18.Add(one, opset18.Exp(opset18.Sub(y, x))))
 
     return with_slopes(
-        fixed(opset18.Where(infinite, at_end, sum_)),
+        fixed(log_of_sum(self, other)),
         (self, share(self, other)),
         (other, share(other, self)),
     )

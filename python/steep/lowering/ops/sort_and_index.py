@@ -12,7 +12,7 @@ from onnxscript.function_libs.torch_lib.ops.core import (
     aten_topk,
 )
 
-from steep.lowering.ops.elementwise import ints, is_nan, logaddexp, number
+from steep.lowering.ops.elementwise import ints, is_nan, log_of_sum, number
 from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
 from steep.lowering.ops.stop_gradient import fixed
 from steep.patching.torch_versions import operators
@@ -151,7 +151,7 @@ def _logcumsumexp(self: Any, dim: int) -> Any:
         return opset18.Identity(self)
     x, length, step = self, _length(self, dim), 1
     while step < length:
-        x, step = logaddexp(x, _shifted(x, step, dim, number(-math.inf, x))), 2 * step
+        x, step = log_of_sum(x, _shifted(x, step, dim, number(-math.inf, x))), 2 * step
     return x
 
 
