@@ -1,4 +1,4 @@
-/* Steep's C API, of libsteep.so: train and run ONNX models from C and from whatever calls C.
+/* The C API of libsteep.so: train and run ONNX models from C and from languages that call C.
  *
  *   steep_options* options = NULL;
  *   steep_training* session = NULL;
@@ -9,41 +9,41 @@
  *     fprintf(stderr, "%s\n", steep_error_message(error));
  *   }
  *
- * docs/c_library.md is the quickstart. C99; from C++ it is the same. What is not here: weights that
- * stay in the caller's memory, sequences and optionals as inputs and outputs (DataError).
+ * docs/c_library.md is the quickstart. The header is C99, and C++ may include it. It does not offer
+ * weights in the caller's memory, nor sequences and optionals as inputs and outputs (DataError).
  *
- * Errors     Functions that can fail return a steep_code, STEEP_OK (0) upon success, and take a
- *            `steep_error** error` at the end, which may be NULL. Where it is not, *error is set:
- *            to NULL upon success, else to an error of the caller's, for steep_error_free(). What
- *            was there before is overwritten, not freed. Upon failure other results are not
- *            written. No C++ exception crosses.
+ * Errors     A function that can fail returns a steep_code: STEEP_OK (0) on success. Its last
+ *            argument is `steep_error** error`, which may be NULL. If it is not NULL, the function
+ *            sets *error: to NULL on success, otherwise to an error that the caller owns and frees
+ *            by steep_error_free(). The previous value of *error is overwritten, not freed. On
+ *            failure no other result is written. No C++ exception leaves the library.
  *
- * Handles    steep_training*, steep_options* and the like are names of objects, not addresses: the
- *            library looks each up and never follows it. NULL, a handle that was freed, one of
- *            another kind and any other address is STEEP_ERROR_ARGUMENT. No number is given twice,
- *            so that a freed handle stays one. (Pointers to anything else are followed: those must
- *            be NULL or good.)
+ * Handles    steep_training*, steep_options* and the other opaque pointers are handles: the library
+ *            looks each up in a table and never dereferences it. NULL, a freed handle, a handle of
+ *            another kind or any other address gives STEEP_ERROR_ARGUMENT. A number is never used
+ *            twice, so a freed handle stays invalid. (All other pointers are dereferenced: they
+ *            must be NULL or valid.)
  *
- * Ownership  What a function gives by a handle belongs to the caller, who frees it once by the
- *            function of its kind. Freeing NULL does nothing. An object that another thread's call
- *            works with goes when that call returns. `const` pointers that point into an object
- *            (names, extents, data) are good until its handle is freed. Strings and arrays that are
- *            passed in are copied, or read during the call only, and are the caller's.
+ * Ownership  The caller owns each handle that a function returns, and frees it once by the function
+ *            of its kind. Freeing NULL does nothing. If another thread's call uses the object, it
+ *            is destroyed when that call returns. `const` pointers into an object (names, extents,
+ *            data) are valid until its handle is freed. The caller keeps the strings and arrays
+ *            that it passes: they are copied, or read during the call only.
  *
- * Threads    Any function may be called from any thread. Calls on one session take turns; calls on
- *            different ones run side by side. Options must not be set while another thread uses
- *            them. Arrays that are passed in must not be written meanwhile. OpenMP's settings
- *            (OMP_NUM_THREADS, omp_set_num_threads) say how many threads compute.
+ * Threads    Any function may be called from any thread. Calls on one session run one after the
+ *            other; calls on different sessions run in parallel. Do not set options while another
+ *            thread uses them. Do not write to arrays that a running call reads. The settings of
+ *            OpenMP (OMP_NUM_THREADS, omp_set_num_threads) determine the number of threads.
  *
- * Arrays     Dense and row-major. Extents outermost first, none for a scalar. An element type is a
- *            steep_dtype, the number of ONNX's TensorProto.DataType. bool is a byte, 0 or 1.
- *            Elements narrower than a byte have a byte each, their bits the low ones. Data is
- *            aligned to its element.
+ * Arrays     Dense and row-major; the outermost extent comes first, and a scalar has none. The
+ *            element type is a steep_dtype, the number of ONNX's TensorProto.DataType. A bool is
+ *            one byte, 0 or 1. An element narrower than a byte takes the low bits of one byte. Data
+ *            is aligned to the element.
  *
- * Strings    UTF-8, ended by a NUL. Those that are given are never NULL; "" where there is nothing.
+ * Strings    UTF-8, terminated by NUL. A returned string is never NULL; it is "" if there is none.
  *
- * Versions   SOVERSION 0, symbols STEEP_0.1. Structs never change; what is new comes as new
- *            functions. Enumerations may get further values. */
+ * Versions   SOVERSION 0, symbols STEEP_0.1. Structs never change; new features are new functions.
+ *            Enumerations may get more values. */
 #pragma once
 
 #include <stddef.h>
@@ -110,13 +110,13 @@ typedef struct steep_options steep_options;     /* of a session, a group, an exp
 typedef struct steep_training steep_training;   /* a model, its loss and optimizer */
 typedef struct steep_inference steep_inference; /* a model to run forward */
 typedef struct steep_gradients steep_gradients; /* a model to run forward and backward, apart */
-typedef struct steep_run steep_run;             /* a forward that waits for its backward */
+typedef struct steep_run steep_run;             /* a forward whose backward has not run yet */
 typedef struct steep_tensors steep_tensors;     /* arrays with names */
 typedef struct steep_bytes steep_bytes;         /* a serialised model, or a text */
 typedef struct steep_strings steep_strings;     /* a list of names */
 typedef struct steep_report steep_report;       /* what steep_check_model() found */
 
-/* An array: what is fed, borrowed during the call; or what a steep_tensors holds. */
+/* An array: an input, read during the call only; or an array of a steep_tensors. */
 typedef struct steep_array {
   const char* name;    /* of an input; see steep_training_step() for NULL */
   int32_t dtype;       /* steep_dtype */
@@ -133,44 +133,44 @@ typedef struct steep_value {
   int32_t rank;               /* -1: any */
   const int64_t* dims;        /* -1: varies */
   const char* const* symbols; /* for each extent: the name of one that varies, else "" */
-  int32_t is_sequence;        /* of tensors of that type */
-  int32_t is_optional;        /* or nothing */
+  int32_t is_sequence;        /* 1: a sequence of tensors of that type */
+  int32_t is_optional;        /* 1: may be absent */
 } steep_value;
 
 /* --- the library ------------------------------------------------------------------------------ */
 
 /* "0.1.0" */
 STEEP_API const char* steep_version(void);
-/* "ModelError", "ArgumentError", …; "OK" for 0; "" for a number that is no code. */
+/* "ModelError", "ArgumentError", …; "OK" for 0; "" for an unknown number. */
 STEEP_API const char* steep_code_name(int32_t code);
-/* "float32", as NumPy spells it; "undefined" for a number that is no type. */
+/* The name as in NumPy, such as "float32"; "undefined" for an unknown number. */
 STEEP_API const char* steep_dtype_name(int32_t dtype);
-/* Bytes of an element in memory; 0 for a number that is no type. */
+/* Bytes of an element in memory; 0 for an unknown number. */
 STEEP_API size_t steep_dtype_size(int32_t dtype);
 
-/* Asks `stop` ten times a second, on the thread that called, wherever a call may take long;
- * anything but 0 ends the call with STEEP_ERROR_INTERRUPTED, a step only before any weight has
- * changed. Of the whole process. NULL: nobody is asked. `stop` must return: no longjmp, no
+/* Long calls call `stop` ten times a second, on the thread of the call. If it returns anything but
+ * 0, the call ends with STEEP_ERROR_INTERRUPTED; a step ends only before any weight has changed.
+ * The setting applies to the whole process; NULL removes it. `stop` must return: no longjmp, no
  * exception. */
 STEEP_API void steep_set_interrupt_check(int (*stop)(void));
 
 /* --- errors ----------------------------------------------------------------------------------- */
 
-/* STEEP_OK for NULL, STEEP_ERROR_ARGUMENT for what is no error (any more). */
+/* STEEP_OK for NULL, STEEP_ERROR_ARGUMENT for an invalid or freed handle. */
 STEEP_API steep_code steep_error_code(const steep_error* error);
-/* The whole text, as C++'s what(). Like all of these "" for NULL and for what is no error. */
+/* The whole text, as C++'s what(). This and the next functions return "" for NULL and for an
+ * invalid handle. */
 STEEP_API const char* steep_error_message(const steep_error* error);
-/* Its parts, "" where unknown: one sentence that says what went wrong; the node, or the value or
- * file where there is no node; its operator; what would have been right; what was found; what the
- * user can do. */
+/* The parts of the text, "" if unknown: a sentence that says what went wrong; the node (or value,
+ * or file); its operator; what was expected; what was received; what the user can do. */
 STEEP_API const char* steep_error_what(const steep_error* error);
 STEEP_API const char* steep_error_node(const steep_error* error);
 STEEP_API const char* steep_error_op(const steep_error* error);
 STEEP_API const char* steep_error_expected(const steep_error* error);
 STEEP_API const char* steep_error_received(const steep_error* error);
 STEEP_API const char* steep_error_remedy(const steep_error* error);
-/* This and the other functions that free return STEEP_OK, for NULL too, or STEEP_ERROR_ARGUMENT
- * for what is no such handle, and then free nothing. */
+/* All functions that free return STEEP_OK, also for NULL. For an invalid handle they return
+ * STEEP_ERROR_ARGUMENT and free nothing. */
 STEEP_API steep_code steep_error_free(steep_error* error);
 
 /* --- options ---------------------------------------------------------------------------------- */
@@ -179,21 +179,21 @@ typedef enum steep_options_kind {
   STEEP_OPTIONS_TRAINING = 1,
   STEEP_OPTIONS_INFERENCE = 2,
   STEEP_OPTIONS_GRADIENT = 3, /* steep_gradient_model() */
-  STEEP_OPTIONS_GROUP = 4,    /* parameters that differ: steep_options_add_group() */
+  STEEP_OPTIONS_GROUP = 4,    /* settings of some parameters: steep_options_add_group() */
   STEEP_OPTIONS_EXPORT = 5,   /* how a model is written to a file */
   STEEP_OPTIONS_GRADIENTS = 6 /* steep_gradients_open() */
 } steep_options_kind;
 
-/* Options with their defaults. Keys are the fields of the C++ API's options, whose headers (named
- * here) say what each means, as does docs/training.md:
+/* Creates options with their default values. The keys are the fields of the options of the C++ API;
+ * the headers named here and docs/training.md explain each:
  *
  *   training   TrainingOptions (steep/steep.h)
  *     strings   loss, output, label, optimizer ("adamw"), schedule ("constant"), precision ("fp32")
  *     numbers   lr (1e-3), weight_decay, momentum, dampening, beta1, beta2, epsilon,
- * momentum_decay, lr_decay, initial_accumulator_value, rho, alpha, min_lr_ratio, clip_norm,
- *               loss_scale, loss_scale_min, loss_scale_max, huber_delta, label_smoothing,
- * clip_value, ema_decay, class_weights (each call adds one); attributes.NAME of a registered
- *               optimizer
+ *               momentum_decay, lr_decay, initial_accumulator_value, rho, alpha, min_lr_ratio,
+ *               clip_norm, clip_value, loss_scale, loss_scale_min, loss_scale_max, huber_delta,
+ *               label_smoothing, ema_decay, class_weights (each call adds one);
+ *               attributes.NAME of a registered optimizer
  *     integers  ignore_index, warmup_steps, total_steps, seed, loss_scale_window
  *     0 or 1    maximize, nesterov, amsgrad, decoupled_weight_decay, centered, bias_correction,
  *               grad_norm, master_weights, stochastic_rounding, check_finite, bound_to_graph
@@ -210,14 +210,14 @@ typedef enum steep_options_kind {
  *   gradients  GradientSessionOptions (steep/gradient_session.h)
  *     lists     wrt, outputs;  strings  precision;  integers  seed
  *
- * The first three and the last have limits too (steep/limits.h), as integers: max_bytes, max_nodes,
- * max_inlined, max_depth, max_iterations, max_arrays. Values are looked at where the options are
- * used. */
+ * Training, inference, gradient and gradients also have limits (steep/limits.h), as integers:
+ * max_bytes, max_nodes, max_inlined, max_depth, max_iterations, max_arrays. A value is checked when
+ * the options are used. */
 STEEP_API steep_code steep_options_new(int32_t kind, steep_options** options, steep_error** error);
 STEEP_API steep_code steep_options_free(steep_options* options);
 
-/* STEEP_ERROR_ARGUMENT for an unknown key, naming those that there are, and for one of another
- * type. */
+/* STEEP_ERROR_ARGUMENT for a key of another type and for an unknown key; the error lists the known
+ * keys. */
 STEEP_API steep_code steep_options_set_string(steep_options* options, const char* key,
                                               const char* value, steep_error** error);
 STEEP_API steep_code steep_options_set_number(steep_options* options, const char* key, double value,
@@ -228,38 +228,39 @@ STEEP_API steep_code steep_options_set_integer(steep_options* options, const cha
 /* Appends to a list. */
 STEEP_API steep_code steep_options_add(steep_options* options, const char* key, const char* value,
                                        steep_error** error);
-/* Training: parameters that differ from the rest, as `group` (of STEEP_OPTIONS_GROUP) says. */
+/* Training: gives the `count` parameters in `names` the settings of `group` (STEEP_OPTIONS_GROUP).
+ */
 STEEP_API steep_code steep_options_add_group(steep_options* options, const char* const* names,
                                              size_t count, const steep_options* group,
                                              steep_error** error);
-/* Training: what else a step writes, an initializer that becomes an output of the model. */
+/* Training: at each step, also write the value of `output` of the model to `initializer`. */
 STEEP_API steep_code steep_options_add_update(steep_options* options, const char* initializer,
                                               const char* output, steep_error** error);
-/* Training, inference, gradients: where to run, before the CPU. `keys` and `values`: `count`
- * options of the provider. */
+/* Training, inference, gradients: use this provider before the CPU. `keys` and `values` are the
+ * `count` options of the provider. */
 STEEP_API steep_code steep_options_add_provider(steep_options* options, const char* name,
                                                 const char* const* keys, const char* const* values,
                                                 size_t count, steep_error** error);
 
 /* --- results ---------------------------------------------------------------------------------- */
 
-/* 0 for NULL and for what is no such handle. */
+/* 0 for NULL and for an invalid handle. */
 STEEP_API size_t steep_tensors_count(const steep_tensors* tensors);
-/* The i-th array, or the one of a name (STEEP_ERROR_DATA when there is none). *array points into
- * `tensors`. */
+/* The i-th array, or the array with this name (STEEP_ERROR_DATA if there is none). *array points
+ * into `tensors`. */
 STEEP_API steep_code steep_tensors_get(const steep_tensors* tensors, size_t i, steep_array* array,
                                        steep_error** error);
 STEEP_API steep_code steep_tensors_find(const steep_tensors* tensors, const char* name,
                                         steep_array* array, steep_error** error);
 STEEP_API steep_code steep_tensors_free(steep_tensors* tensors);
 
-/* The bytes, followed by a NUL that does not count. "" and 0 for NULL and for what is no such
- * handle. */
+/* The bytes, followed by a NUL that is not counted. "" and 0 for NULL and for an invalid handle. */
 STEEP_API const char* steep_bytes_data(const steep_bytes* bytes);
 STEEP_API size_t steep_bytes_size(const steep_bytes* bytes);
 STEEP_API steep_code steep_bytes_free(steep_bytes* bytes);
 
-/* 0 for what is no such handle; "" for that, and where there are no `i` + 1 strings. */
+/* The count is 0 and a string is "" for an invalid handle; a string is "" too if `i` is too large.
+ */
 STEEP_API size_t steep_strings_count(const steep_strings* strings);
 STEEP_API const char* steep_strings_get(const steep_strings* strings, size_t i);
 STEEP_API steep_code steep_strings_free(steep_strings* strings);
@@ -277,40 +278,40 @@ typedef struct steep_step {
 
 typedef struct steep_evaluation {
   double loss;        /* NaN without a label */
-  double weight;      /* what a mean cross entropy was divided by; NaN where each row counts once */
+  double weight;      /* divisor of a mean cross entropy; NaN if each row counts once */
   int32_t has_loss;   /* 0 or 1 */
   int32_t has_weight; /* 0 or 1 */
 } steep_evaluation;
 
-typedef struct steep_plan { /* what a step costs at one set of input shapes; bytes */
+typedef struct steep_plan { /* memory of a step at one set of input shapes, in bytes */
   uint64_t arena_bytes, parameter_bytes, optimizer_bytes, output_bytes, constant_bytes, peak_bytes;
   uint64_t kernels;
   double specialise_ms;
 } steep_plan;
 
-/* `options` NULL: the defaults, for a model whose output is the loss. STEEP_ERROR_MODEL for what
- * cannot be read or trained (all obstacles are listed), SHAPE, IO; ARGUMENT for options of another
- * kind. */
+/* `options` NULL: the defaults, for a model whose output is the loss. Errors: MODEL if the model
+ * cannot be read or trained (the text lists all obstacles), SHAPE, IO; ARGUMENT for options of
+ * another kind. */
 STEEP_API steep_code steep_training_open(const char* path, const steep_options* options,
                                          steep_training** session, steep_error** error);
-/* From a serialised model, which is copied. External data is refused unless `folder` (or NULL) says
- * where it lies. */
+/* Opens a serialised model and copies it. `folder` is the folder of its external data; if it is
+ * NULL, a model with external data is refused. */
 STEEP_API steep_code steep_training_open_bytes(const void* model, size_t size, const char* folder,
                                                const steep_options* options,
                                                steep_training** session, steep_error** error);
 STEEP_API steep_code steep_training_free(steep_training* session);
 
-/* Forward, backward, update. Inputs by name, every one that steep_training_inputs() lists and no
- * other; or, where all names are NULL, in its order. Other dtypes and forms of labels are converted
- * as TrainingSession::step() says. `step` and `outputs` (the step_outputs, in order) may be NULL.
- * STEEP_ERROR_SHAPE or _DATA before any weight changes. A failure after the first update leaves
- * weights of two steps mixed: what reads them is STEEP_ERROR_DATA then, until a checkpoint is
- * loaded, or all weights and optimizer state are set. */
+/* Runs forward, backward and the update. Pass exactly the inputs that steep_training_inputs()
+ * lists: by name, or in that order if all names are NULL. Other dtypes and forms of labels are
+ * converted as in TrainingSession::step(). `step` and `outputs` (the step_outputs, in order) may be
+ * NULL. STEEP_ERROR_SHAPE and _DATA come before any weight changes. After a failure during the
+ * update the weights belong to two steps: functions that read them return STEEP_ERROR_DATA until a
+ * checkpoint is loaded, or all weights and the optimizer state are set. */
 STEEP_API steep_code steep_training_step(steep_training* session, const steep_array* inputs,
                                          size_t count, steep_step* step, steep_tensors** outputs,
                                          steep_error** error);
-/* Forward in inference mode. The label may be left out; then there is no loss. `evaluation` and
- * `outputs` (all of the model's, in order) may be NULL. */
+/* Runs forward in inference mode. Without the label there is no loss. `evaluation` and `outputs`
+ * (all outputs of the model, in order) may be NULL. */
 STEEP_API steep_code steep_training_eval(steep_training* session, const steep_array* inputs,
                                          size_t count, steep_evaluation* evaluation,
                                          steep_tensors** outputs, steep_error** error);
@@ -319,23 +320,23 @@ STEEP_API steep_code steep_training_gradients(steep_training* session, const ste
                                               size_t count, double* loss, steep_tensors** gradients,
                                               steep_error** error);
 
-/* A part of a step: its gradients are added to those that wait for
- * steep_training_apply_gradients(). No weight changes. Otherwise as steep_training_step(). */
+/* Runs forward and backward of a part of a step. Its gradients are added up until
+ * steep_training_apply_gradients(); no weight changes. Otherwise as steep_training_step(). */
 STEEP_API steep_code steep_training_accumulate(steep_training* session, const steep_array* inputs,
                                                size_t count, steep_step* step,
                                                steep_tensors** outputs, steep_error** error);
-/* The step of the parts since the last one, of the mean of their gradients; `step` may be NULL.
- * STEEP_ERROR_DATA where there are none. */
+/* Updates the weights by the mean of the gradients of all parts since the last update. `step` may
+ * be NULL. STEEP_ERROR_DATA if there are no parts. */
 STEEP_API steep_code steep_training_apply_gradients(steep_training* session, steep_step* step,
                                                     steep_error** error);
-/* How many parts wait; forgetting them. */
+/* The number of parts since the last update; and dropping their gradients. */
 STEEP_API steep_code steep_training_accumulated(const steep_training* session, int64_t* parts,
                                                 steep_error** error);
 STEEP_API steep_code steep_training_drop_gradients(steep_training* session, steep_error** error);
 
-/* `count` values or names, which live as long as the session. Inputs are those of a step: the
- * model's, then the label. Parameters are those that are trained; statistics the running ones of
- * normalisations; the state is the optimizer's, "exp_avg/NAME" and so on. */
+/* `count` values or names, valid as long as the session. The inputs are those of a step: the inputs
+ * of the model, then the label. The parameters are the trained ones. The statistics are the running
+ * statistics of normalisations. State names are those of the optimizer, such as "exp_avg/NAME". */
 STEEP_API steep_code steep_training_inputs(const steep_training* session,
                                            const steep_value** inputs, size_t* count,
                                            steep_error** error);
@@ -351,30 +352,30 @@ STEEP_API steep_code steep_training_statistics(const steep_training* session,
 STEEP_API steep_code steep_training_state_names(const steep_training* session,
                                                 const char* const** names, size_t* count,
                                                 steep_error** error);
-/* Float constants that are not trained, each with the reason. */
+/* The float constants that are not trained, each with the reason. */
 STEEP_API steep_code steep_training_left_out(const steep_training* session,
                                              const char* const** names, const char* const** reasons,
                                              size_t* count, steep_error** error);
-/* What can be trained but is hardly meant, one text each; as a rule none. */
+/* One text for each suspicious thing in the model, such as a softmax before a cross entropy. */
 STEEP_API steep_code steep_training_warnings(const steep_training* session,
                                              const char* const** texts, size_t* count,
                                              steep_error** error);
 
-/* Copies of the trained parameters, or of the optimizer's state: of all in one consistent state, or
- * where `names` is not NULL of `count` of them, in that order (STEEP_ERROR_MODEL for an unknown
- * one). */
+/* Copies the trained parameters, or the optimizer's state, as they are between two steps. `names`
+ * NULL: all; otherwise the `count` named ones, in that order (STEEP_ERROR_MODEL for an unknown
+ * name). */
 STEEP_API steep_code steep_training_weights(const steep_training* session, const char* const* names,
                                             size_t count, steep_tensors** weights,
                                             steep_error** error);
 STEEP_API steep_code steep_training_optimizer_state(const steep_training* session,
                                                     const char* const* names, size_t count,
                                                     steep_tensors** state, steep_error** error);
-/* One parameter, statistic or moment. Its bytes are shared, not copied: they change with each step,
- * and must not be read during one. */
+/* One parameter, statistic or moment. Its memory is shared, not copied: each step changes it, and
+ * it must not be read during a step. */
 STEEP_API steep_code steep_training_state(const steep_training* session, const char* name,
                                           steep_tensors** state, steep_error** error);
-/* Copies values in, of trained parameters and statistics, or of the optimizer's state. All are
- * looked at first: names, dtypes and shapes must be the session's. Those left out stay. */
+/* Copies values into trained parameters and statistics, or into the optimizer's state. All names,
+ * dtypes and shapes are checked before the first copy. Values that are not passed stay. */
 STEEP_API steep_code steep_training_set_weights(steep_training* session, const steep_array* weights,
                                                 size_t count, steep_error** error);
 STEEP_API steep_code steep_training_set_optimizer_state(steep_training* session,
@@ -386,45 +387,46 @@ STEEP_API steep_code steep_training_set_optimizer_state(steep_training* session,
 STEEP_API steep_code steep_training_lr(const steep_training* session, double* lr,
                                        steep_error** error);
 STEEP_API steep_code steep_training_set_lr(steep_training* session, double lr, steep_error** error);
-/* As bias correction and the schedule count. */
+/* The number of steps done, which bias correction and the schedule use. */
 STEEP_API steep_code steep_training_step_count(const steep_training* session, int64_t* count,
                                                steep_error** error);
 STEEP_API steep_code steep_training_set_step_count(steep_training* session, int64_t count,
                                                    steep_error** error);
-/* Of the next step; can be set with the precision "fp16" only. */
+/* The loss scale of the next step. Only sessions of precision "fp16" can set it. */
 STEEP_API steep_code steep_training_loss_scale(const steep_training* session, double* scale,
                                                steep_error** error);
 STEEP_API steep_code steep_training_set_loss_scale(steep_training* session, double scale,
                                                    steep_error** error);
-/* With the seed, the number of runs so far keys every random draw. */
+/* The number of runs so far. It and the seed determine every random number. */
 STEEP_API steep_code steep_training_run_count(const steep_training* session, uint64_t* count,
                                               steep_error** error);
 STEEP_API steep_code steep_training_set_run_count(steep_training* session, uint64_t count,
                                                   steep_error** error);
 STEEP_API steep_code steep_training_set_seed(steep_training* session, uint64_t seed,
                                              steep_error** error);
-/* From the next step on; kind "constant", "linear" or "cosine" (ScheduleOptions). */
+/* Sets the schedule from the next step on; `kind` is "constant", "linear" or "cosine"
+ * (ScheduleOptions). */
 STEEP_API steep_code steep_training_set_schedule(steep_training* session, const char* kind,
                                                  int64_t warmup_steps, int64_t total_steps,
                                                  double min_lr_ratio, steep_error** error);
-/* From the next step on, other settings for the i-th group, which has an optimizer of its own. */
+/* Changes the settings of the i-th group with an optimizer of its own, from the next step on. */
 STEEP_API steep_code steep_training_set_group(steep_training* session, size_t i,
                                               const steep_options* group, steep_error** error);
 
-/* Writes parameters, moments, counters and `user` (JSON; NULL: "{}") to the folder `path`. A
- * checkpoint there is replaced once the new one is whole and on disk. */
+/* Writes parameters, moments, counters and `user` (JSON; NULL: "{}") to the folder `path`. An older
+ * checkpoint there is replaced after the new one is complete and on disk. */
 STEEP_API steep_code steep_training_save_checkpoint(const steep_training* session, const char* path,
                                                     const char* user, steep_error** error);
-/* Verifies everything, then loads. `user` may be NULL. STEEP_ERROR_CHECKPOINT: nothing has
- * changed. */
+/* Verifies the whole checkpoint, then loads it. `user` may be NULL. After STEEP_ERROR_CHECKPOINT
+ * nothing has changed. */
 STEEP_API steep_code steep_training_load_checkpoint(steep_training* session, const char* path,
                                                     steep_bytes** user, steep_error** error);
-/* That the checkpoint loaded last was saved with another number of threads, so that results may
- * differ in bits; else empty. */
+/* A text if the last loaded checkpoint was saved with another number of threads, so that results
+ * may differ in the last bits; otherwise empty. */
 STEEP_API steep_code steep_training_checkpoint_note(const steep_training* session,
                                                     steep_bytes** note, steep_error** error);
-/* A copy of the model with the trained weights. `options` (of STEEP_OPTIONS_EXPORT) may be NULL.
- * STEEP_ERROR_IO: what was at `path` is as it was. */
+/* Writes a copy of the model with the trained weights. `options` (STEEP_OPTIONS_EXPORT) may be
+ * NULL. After STEEP_ERROR_IO the old file at `path` is unchanged. */
 STEEP_API steep_code steep_training_export(const steep_training* session, const char* path,
                                            const steep_options* options, steep_error** error);
 /* The same in memory, up to 2 GiB; `for_inference` 0 or 1. */
@@ -435,14 +437,15 @@ STEEP_API steep_code steep_training_export_bytes(const steep_training* session,
 /* Compiles for inputs of these types and shapes, without running. */
 STEEP_API steep_code steep_training_plan(steep_training* session, const steep_array* inputs,
                                          size_t count, steep_plan* plan, steep_error** error);
-/* The most memory that parameters, moments and steps took at one time so far. */
+/* The peak so far of the memory of parameters, moments and steps, in bytes. */
 STEEP_API steep_code steep_training_peak_bytes(const steep_training* session, uint64_t* bytes,
                                                steep_error** error);
-/* Text of the compiled step: graph, kernels, memory plan; without inputs (0) of its graph before
- * shapes are bound. */
+/* The compiled step as text: graph, kernels, memory plan. With `count` 0: the graph before shapes
+ * are bound. */
 STEEP_API steep_code steep_training_dump(steep_training* session, const steep_array* inputs,
                                          size_t count, steep_bytes** text, steep_error** error);
-/* Records one event per kernel from now on; writes a Chrome/Perfetto trace and stops recording. */
+/* The first starts to record one event per kernel. The second writes them as a Chrome/Perfetto
+ * trace and stops. */
 STEEP_API steep_code steep_training_start_profile(steep_training* session, steep_error** error);
 STEEP_API steep_code steep_training_write_profile(steep_training* session, const char* path,
                                                   steep_error** error);
@@ -452,7 +455,7 @@ STEEP_API steep_code steep_training_write_profile(steep_training* session, const
 typedef struct steep_metadata {
   const char *producer, *graph_name, *graph_description, *domain, *description;
   int64_t version;
-  size_t custom_count; /* of the two: keys and values of the model's own */
+  size_t custom_count; /* length of both lists: the metadata properties of the model */
   const char* const* custom_keys;
   const char* const* custom_values;
 } steep_metadata;
@@ -465,12 +468,12 @@ STEEP_API steep_code steep_inference_open_bytes(const void* model, size_t size, 
                                                 steep_inference** session, steep_error** error);
 STEEP_API steep_code steep_inference_free(steep_inference* session);
 
-/* Runs the model. Inputs by name, or all names NULL, as of a step; but dtypes are not converted.
- * `names`: `name_count` outputs to compute, in that order; NULL and 0: all. */
+/* Runs the model. Inputs are passed as to a step, but dtypes are not converted. `names`: the
+ * `name_count` outputs to compute, in that order; NULL and 0: all. */
 STEEP_API steep_code steep_inference_run(steep_inference* session, const steep_array* inputs,
                                          size_t count, const char* const* names, size_t name_count,
                                          steep_tensors** outputs, steep_error** error);
-/* Which live as long as the session. `defaults`: what may be fed, too, inputs with a default. */
+/* Values, valid as long as the session. The defaults are inputs that have a default value. */
 STEEP_API steep_code steep_inference_inputs(const steep_inference* session,
                                             const steep_value** inputs, size_t* count,
                                             steep_error** error);
@@ -480,7 +483,7 @@ STEEP_API steep_code steep_inference_defaults(const steep_inference* session,
 STEEP_API steep_code steep_inference_outputs(const steep_inference* session,
                                              const steep_value** outputs, size_t* count,
                                              steep_error** error);
-/* What the model says about itself. */
+/* The metadata of the model file. */
 STEEP_API steep_code steep_inference_metadata(const steep_inference* session,
                                               steep_metadata* metadata, steep_error** error);
 STEEP_API steep_code steep_inference_start_profile(steep_inference* session, steep_error** error);
@@ -498,25 +501,27 @@ STEEP_API steep_code steep_gradients_open_bytes(const void* model, size_t size, 
                                                 steep_gradients** session, steep_error** error);
 STEEP_API steep_code steep_gradients_free(steep_gradients* session);
 
-/* Runs the model as in training. Inputs by name, weights that are to be others in this run too; or
- * all names NULL, in order. They are copied, as far as backward reads them. `outputs`, in order,
- * may be NULL. Any number of runs may wait for their backward; a run may outlive the session. */
+/* Runs forward in training mode. Pass inputs by name, and also weights that have other values in
+ * this run; or inputs in order if all names are NULL. Arrays that backward reads are copied.
+ * `outputs` (all, in order) may be NULL. Any number of runs may exist; a run may outlive the
+ * session. */
 STEEP_API steep_code steep_gradients_forward(steep_gradients* session, const steep_array* inputs,
                                              size_t count, steep_tensors** outputs, steep_run** run,
                                              steep_error** error);
-/* Runs it without dropout, and keeps nothing. */
+/* Runs forward in inference mode, without a later backward. */
 STEEP_API steep_code steep_gradients_eval(steep_gradients* session, const steep_array* inputs,
                                           size_t count, steep_tensors** outputs,
                                           steep_error** error);
-/* The gradient of the outputs, each weighted by the array of its name, for each name of `wrt`. None
- * (0): 1, where there is one output, of one element. STEEP_ERROR_DATA for a run of another session,
- * for one whose backward was done, and for an output that is unknown or has no gradient. */
+/* Runs backward: gives the gradient for each name of `wrt`. `output_gradients` has the gradient of
+ * each output, by name; `count` may be 0 if the only output has one element, whose gradient is then
+ * 1. STEEP_ERROR_DATA for a run of another session, for a run whose backward was done, and for an
+ * output that is unknown or has no gradient. */
 STEEP_API steep_code steep_gradients_backward(steep_gradients* session, steep_run* run,
                                               const steep_array* output_gradients, size_t count,
                                               steep_tensors** gradients, steep_error** error);
 STEEP_API steep_code steep_run_free(steep_run* run);
 
-/* Values, which live as long as the session; `weights` are the initializers of `wrt`. */
+/* Values, valid as long as the session. The weights are the initializers among `wrt`. */
 STEEP_API steep_code steep_gradients_inputs(const steep_gradients* session,
                                             const steep_value** inputs, size_t* count,
                                             steep_error** error);
@@ -526,8 +531,8 @@ STEEP_API steep_code steep_gradients_outputs(const steep_gradients* session,
 STEEP_API steep_code steep_gradients_weight_values(const steep_gradients* session,
                                                    const steep_value** weights, size_t* count,
                                                    steep_error** error);
-/* Copies of the weights; copying values in, all of which are looked at first. Those left out stay,
- * and runs that wait keep the weights that they ran with. */
+/* The first copies the weights out, the second copies values in, after it has checked all. Weights
+ * that are not passed stay. Existing runs keep the weights of their forward. */
 STEEP_API steep_code steep_gradients_weights(const steep_gradients* session,
                                              steep_tensors** weights, steep_error** error);
 STEEP_API steep_code steep_gradients_set_weights(steep_gradients* session,
@@ -543,7 +548,7 @@ typedef struct steep_obstacle {
 /* Can this model be trained? `options` as of steep_training_open(). */
 STEEP_API steep_code steep_check_model(const char* path, const steep_options* options,
                                        steep_report** report, steep_error** error);
-/* 0 where it can be trained; and for what is no such handle. */
+/* 0 if the model can be trained, and for an invalid handle. */
 STEEP_API size_t steep_report_obstacle_count(const steep_report* report);
 STEEP_API steep_code steep_report_obstacle(const steep_report* report, size_t i,
                                            steep_obstacle* obstacle, steep_error** error);
@@ -563,25 +568,25 @@ STEEP_API steep_code steep_write_for_inference(const char* model, const char* pa
 
 /* --- arrays in files -------------------------------------------------------------------------- */
 
-/* Every array of an .npz or .safetensors file; writing one, as the extension says. */
+/* Reads all arrays of an .npz or .safetensors file; writes one, in the format of the extension. */
 STEEP_API steep_code steep_load_arrays(const char* path, steep_tensors** arrays,
                                        steep_error** error);
 STEEP_API steep_code steep_save_arrays(const char* path, const steep_array* arrays, size_t count,
                                        steep_error** error);
 
-/* --- plug-ins, operators and optimizers of one's own -------------------------------------------
- */
+/* --- your own providers, operators and optimizers --------------------------------------------- */
 
-/* Loads a plug-in (steep/provider.h) for the rest of the process. Its code runs: load only what you
- * trust. `name`, the provider's, may be NULL. */
+/* Loads a plug-in (steep/provider.h) for the rest of the process. This runs its code: load only
+ * plug-ins that you trust. `name` receives the name of the provider and may be NULL. */
 STEEP_API steep_code steep_register_provider(const char* library, steep_bytes** name,
                                              steep_error** error);
-/* Names of the providers that have a device here. */
+/* The names of the providers that have a device on this machine. */
 STEEP_API steep_code steep_available_providers(steep_strings** names, steep_error** error);
-/* Registers the functions of a model file (steep/ops.h). `names`, of the new ones, may be NULL. */
+/* Registers the functions of a model file (steep/ops.h). `names` receives their names and may be
+ * NULL. */
 STEEP_API steep_code steep_register_ops(const char* path, steep_strings** names,
                                         steep_error** error);
-/* STEEP_ERROR_DATA when there is none of that name. */
+/* STEEP_ERROR_DATA if there is no operator of that name. */
 STEEP_API steep_code steep_unregister_op(const char* name, steep_error** error);
 STEEP_API steep_code steep_registered_ops(steep_strings** names, steep_error** error);
 
