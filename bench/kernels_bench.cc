@@ -26,19 +26,10 @@ struct Run {
   std::string only{};  ///< the candidate to time, where not the first that accepts
 };
 
-cpu::ChosenKernel choose(const Run& run, const NodeSpec& spec, std::string* why_not) {
-  if (run.only.empty()) return cpu::choose_kernel(spec, why_not);
-  for (const cpu::Candidate& c : cpu::candidates(run.op)) {
-    if (c.name == run.only) return {c.make(spec, why_not), c.name};
-  }
-  *why_not = "no such candidate";
-  return {};
-}
-
 /// Builds the kernels once and times one execute() of each in turn. The label names the candidates.
 void time_kernels(benchmark::State& state, std::vector<Run> runs) {
   struct Ready {
-    cpu::ChosenKernel chosen;
+    cpu::MadeKernel made;
     std::vector<const void*> in;
     std::vector<void*> out;
     Tensor scratch;
@@ -57,16 +48,16 @@ void time_kernels(benchmark::State& state, std::vector<Run> runs) {
       ready.out.push_back(t.data());
     }
     std::string why_not;
-    ready.chosen = choose(run, spec, &why_not);
-    if (!ready.chosen.kernel) return state.SkipWithError(why_not.c_str());
+    ready.made = cpu::make_kernel(spec, run.only, &why_not);
+    if (!ready.made.kernel) return state.SkipWithError(why_not.c_str());
     ready.scratch =
-        Tensor::zeros(DType::u8, {static_cast<int64_t>(ready.chosen.kernel->scratch_bytes)});
-    label += (label.empty() ? "" : ", ") + std::string(ready.chosen.candidate);
+        Tensor::zeros(DType::u8, {static_cast<int64_t>(ready.made.kernel->scratch_bytes)});
+    label += (label.empty() ? "" : ", ") + std::string(ready.made.candidate);
     all.push_back(std::move(ready));
   }
   auto execute = [&] {
     for (Ready& r : all) {
-      r.chosen.kernel->execute({r.in.data(), r.out.data(), r.scratch.data()});
+      r.made.kernel->execute({r.in.data(), r.out.data(), r.scratch.data()});
     }
   };
   execute();

@@ -99,9 +99,10 @@ std::vector<std::string_view> known_ops() {
   return ops;
 }
 
-ChosenKernel choose_kernel(const NodeSpec& node, std::string* why_not) {
+MadeKernel make_kernel(const NodeSpec& node, std::string_view only, std::string* why_not) {
   std::string reasons = "no kernel";
   for (const Candidate& c : candidates(node.op)) {
+    if (!only.empty() && c.name != only) continue;
     std::string reason;
     if (auto kernel = c.make(node, &reason)) return {std::move(kernel), c.name};
     reasons += fmt::format("; {}: {}", c.name, reason);

@@ -58,16 +58,19 @@ struct Candidate {
   std::unique_ptr<Kernel> (*make)(const NodeSpec& node, std::string* why_not);
 };
 
-struct ChosenKernel {
-  std::unique_ptr<Kernel> kernel;
-  std::string_view candidate;
-};
-
 /// Candidates for `op`, fastest first; empty when there are none. Thread-safe.
 const std::vector<Candidate>& candidates(std::string_view op);
 
-/// First candidate that accepts; a null kernel with all reasons in *why_not when none does.
-ChosenKernel choose_kernel(const NodeSpec& node, std::string* why_not);
+/// A kernel, and the name of the candidate that made it.
+struct MadeKernel {
+  std::unique_ptr<Kernel> kernel{};
+  std::string_view candidate{};
+};
+
+/// Makes the kernel of the first candidate that accepts; with `only`, of the candidate of that
+/// name. A null kernel with all reasons in *why_not when none does. For tests and benchmarks: the
+/// engine asks the candidates one by one, through the provider's table.
+MadeKernel make_kernel(const NodeSpec& node, std::string_view only, std::string* why_not);
 
 // What the engine is asked, through the table that it gave this provider (steep/provider.h).
 

@@ -38,16 +38,16 @@ NodeSpec spec_of(Node n) {
   return spec;
 }
 
-Kernel::Kernel(const SteepKernel& raw) : raw_(raw) {
+ProviderKernel::ProviderKernel(const SteepKernel& raw) : raw_(raw) {
   for (size_t i = 0; i < raw.may_share_count; ++i)
     may_share_.emplace_back(raw.may_share[i][0], raw.may_share[i][1]);
 }
 
-Kernel::~Kernel() {
+ProviderKernel::~ProviderKernel() {
   if (raw_.destroy != nullptr) told_to_end([&] { raw_.destroy(raw_.self); });
 }
 
-void Kernel::fail(SteepError* error) { throw_error(error); }
+void ProviderKernel::fail(SteepError* error) { throw_error(error); }
 
 namespace {
 
@@ -92,7 +92,7 @@ ChosenKernel choose_kernel(const Device& device, const NodeSpec& node, std::stri
       };
       std::unique_ptr<SteepKernel, decltype(destroy)> unowned(&raw, destroy);
       require_whole(device, node, raw);
-      ChosenKernel chosen{std::make_unique<Kernel>(raw), c.name};
+      ChosenKernel chosen{std::make_unique<ProviderKernel>(raw), c.name};
       std::ignore = unowned.release();
       return chosen;
     }
@@ -122,7 +122,7 @@ std::vector<Tensor> run_node(const Device& host, Node n, std::span<const Tensor>
     out.push_back(outputs.back().data());
   }
   Tensor scratch = Tensor::empty(DType::u8, {static_cast<int64_t>(chosen.kernel->scratch_bytes())});
-  chosen.kernel->execute({in.data(), out.data(), scratch.data()});
+  chosen.kernel->execute(in.data(), out.data(), scratch.data());
   return outputs;
 }
 

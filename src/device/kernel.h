@@ -45,34 +45,24 @@ struct NodeSpec {
 /// What a candidate sees of `n`. REQUIRES: concrete types. The spec borrows the node's strings.
 NodeSpec spec_of(Node n);
 
-/// Pointers for one execution, in the order of the node's inputs and outputs; null where absent.
-/// They are of the kernel's device, but for inputs that it wants on the host. Scratch is aligned to
-/// 64 bytes.
-struct KernelArgs {
-  const void* const* in;
-  void* const* out;
-  void* scratch;
-  SteepStream stream = nullptr;
-};
-
-/// A provider's kernel. Immutable; execute() may run in several threads at once with different
+/// The kernel of one node, behind the provider's table. Immutable; execute() may run in several threads at once with different
 /// arguments.
-class Kernel {
+class ProviderKernel {
  public:
-  explicit Kernel(const SteepKernel& raw);
-  ~Kernel();
-  Kernel(const Kernel&) = delete;
-  Kernel& operator=(const Kernel&) = delete;
+  explicit ProviderKernel(const SteepKernel& raw);
+  ~ProviderKernel();
+  ProviderKernel(const ProviderKernel&) = delete;
+  ProviderKernel& operator=(const ProviderKernel&) = delete;
 
-  /// Throws DataError for values that the data's owner got wrong (an index out of range), before
-  /// writing. With a stream it enqueues only, and such errors come from Device::sync().
-  void execute(const KernelArgs& args) const {
-    const SteepArgs raw{.size = sizeof(SteepArgs),
-                        .in = args.in,
-                        .out = args.out,
-                        .scratch = args.scratch,
-                        .stream = args.stream};
-    if (SteepError* error = raw_.execute(raw_.self, &raw); error != nullptr) [[unlikely]]
+  /// Runs on the node's inputs and outputs, in order; null pointers where absent. They are in the
+  /// memory of the kernel's device, except inputs that it wants on the host. Scratch is aligned to
+  /// 64 bytes. Throws DataError for wrong values (an index out of range), before writing. With a
+  /// stream it enqueues only, and such errors come from Device::sync().
+  void execute(const void* const* in, void* const* out, void* scratch,
+               SteepStream stream = nullptr) const {
+    const SteepArgs args{
+        .size = sizeof(args), .in = in, .out = out, .scratch = scratch, .stream = stream};
+    if (SteepError* error = raw_.execute(raw_.self, &args); error != nullptr) [[unlikely]]
       fail(error);
   }
 
@@ -93,7 +83,7 @@ class Kernel {
 class Device;
 
 struct ChosenKernel {
-  std::unique_ptr<Kernel> kernel;
+  std::unique_ptr<ProviderKernel> kernel;
   std::string_view candidate;
 };
 

@@ -11,7 +11,7 @@ namespace steep {
 
 /// A node's kernel, and the device that it is for: 0 is the host.
 struct Lowered {
-  std::unique_ptr<Kernel> kernel;
+  std::unique_ptr<ProviderKernel> kernel;
   std::string_view candidate;
   int device = 0;
 };

@@ -178,7 +178,7 @@ class Planner {
 
   /// The operand whose bytes output `o` may take over: it dies here, fills its buffer, and no other
   /// operand of the node lies in that buffer in a way the kernel did not agree to.
-  bool take_over(Node n, const Kernel& kernel, int k, int o, Place* place) {
+  bool take_over(Node n, const ProviderKernel& kernel, int k, int o, Place* place) {
     Value y = n.output(o);
     for (auto [i, out] : kernel.may_share()) {
       if (out != o) continue;

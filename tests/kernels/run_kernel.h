@@ -59,15 +59,7 @@ inline std::vector<Tensor> run_kernel(std::string_view op, std::vector<Tensor> i
   for (const Out& o : outputs) spec.outputs.push_back({o.dtype, o.dims, nullptr});
 
   std::string why_not;
-  cpu::ChosenKernel chosen;
-  if (options.only.empty()) {
-    chosen = cpu::choose_kernel(spec, &why_not);
-  } else {
-    why_not = "no such candidate";
-    for (const cpu::Candidate& c : cpu::candidates(op)) {
-      if (c.name == options.only) chosen = {c.make(spec, &why_not), c.name};
-    }
-  }
+  const cpu::MadeKernel chosen = cpu::make_kernel(spec, options.only, &why_not);
   if (!chosen.kernel) throw ProviderError({.what = why_not, .op = std::string(op)});
   if (!options.candidate.empty()) {
     EXPECT_EQ(chosen.candidate, options.candidate);
