@@ -409,23 +409,26 @@ def write_docs(known: dict[str, Any], page: Path) -> None:
     images = " and ".join(str(rows) for rows in ROWS.values())
     text = f"""{HEADING}
 
-**Of {trained} that PyTorch trained, {ends["whole"]} are whole
-({ends["whole"] / max(trained, 1):.1%}), {ends["in parts"]} agree in parts,
-{ends["**differs**"]} differ and {ends["refused"]} are refused.** {ends["left out"]} more were left
-out, since PyTorch does not train what the small configuration makes of them.
-{sum(ends.values())} were run, of the {sum(map(len, KINDS.values()))} names that these auto classes
-of transformers {transformers.__version__} know; nothing is said of the others.
+**PyTorch trained {trained} of the small configurations. Of these {ends["whole"]} are whole
+({ends["whole"] / max(trained, 1):.1%}), {ends["in parts"]} agree in parts, {ends["**differs**"]}
+differ and {ends["refused"]} are refused.** {ends["left out"]} more were left out, because PyTorch
+itself does not train them. {sum(ends.values())} were run, of the {sum(map(len, KINDS.values()))}
+names that these auto classes of transformers {transformers.__version__} know; the others were not
+tried.
 
-Made by `scripts/architectures.py` with PyTorch {torch.__version__}: random weights, two layers
-where the configuration allows, no dropout, words padded on the right, one thread, after a step in
-PyTorch. *Whole* is one
-graph in the engine and nothing in PyTorch (`fallback=None`), with a loss within 1e-5 of PyTorch's
-and every gradient within 1e-4 of its largest entry (of a thousandth of the model's largest, where
-that is more), for {sizes} words, or {images} images. Where a gradient is further off, PyTorch in
-float64 is the measure: no gradient may be more than twice as far from it as PyTorch's own float32
-is; or their median error no more than twice that of PyTorch's, where our own float64 is within 1e-7
-of it in each. *In parts* is the same where PyTorch runs some of it (`fallback="parts"`), for the
-reason beside it. *Refused* is an error, or no end within {SECONDS} s; the reason stands beside it.
+`scripts/architectures.py` made the tables with PyTorch {torch.__version__}. It uses random
+weights, two layers if the configuration allows it, no dropout, words padded on the right, and one
+thread. It compares loss and gradients after one step in PyTorch, for {sizes} words, or {images}
+images.
+
+- *Whole*: the engine runs the model as one graph, without PyTorch (`fallback=None`). The loss is
+  within 1e-5 of PyTorch's. Each gradient is within 1e-4 of its largest entry, or of a thousandth
+  of the largest entry of all gradients if that is more. A gradient that is further off is
+  compared with PyTorch in float64: its error is at most twice that of PyTorch in float32. Or the
+  median error is at most twice that of PyTorch, and our float64 gradients are within 1e-7.
+- *In parts*: the same, but PyTorch runs some parts (`fallback="parts"`), for the reason beside
+  it.
+- *Refused*: an error, or no end within {SECONDS} s, for the reason beside it.
 
 """
     above = page.read_text().split(HEADING)[0].rstrip()
