@@ -203,6 +203,19 @@ struct EvalResult {
   std::vector<Tensor> outputs{};  ///< every output of the model, in the order of output_info()
 };
 
+/// Gradients that wait for apply_gradients().
+struct AccumulatedGradients {
+  int64_t parts = 0;  ///< calls of accumulate()
+  /// What apply_gradients() divides the sums by: the sum of EvalResult::weight over the parts where
+  /// the loss has such a weight, else the number of parts.
+  double weight = 0;
+  bool weighs = false;  ///< has the loss such a weight?
+  double loss = 0;      ///< of the parts: the sum of loss · weight
+  /// By parameter, of its shape and of the type in which it is updated: the sum of gradient ·
+  /// weight. The memory itself, shared.
+  std::map<std::string, Tensor> sums{};
+};
+
 /// Name and type of an input or output. Dynamic extents are -1; `symbols` has their names, and ""
 /// for all others.
 struct TensorInfo {
@@ -289,8 +302,8 @@ class TrainingSession {
   /// adds the gradients to those that wait for apply_gradients(). No weight changes. Running
   /// statistics and TrainingOptions::updates change at each part. In the result, `step` is the
   /// number of steps done, and `skipped` means that with "fp16" these gradients overflowed and were
-  /// left out. Until apply_gradients(), step() and save_checkpoint() throw DataError. Throws as
-  /// step().
+  /// left out. A part of which no label counts adds nothing; its loss is NaN. Until
+  /// apply_gradients(), step() and save_checkpoint() throw DataError. Throws as step().
   StepResult accumulate(std::span<const Tensor> inputs);
   StepResult accumulate(std::initializer_list<Tensor> inputs) {
     return accumulate(std::span<const Tensor>(inputs.begin(), inputs.size()));
@@ -304,6 +317,13 @@ class TrainingSession {
   StepResult apply_gradients();
   int64_t accumulated() const;  ///< number of parts whose gradients wait
   void drop_gradients();        ///< discards these gradients
+  /// These gradients, to combine them with those of other processes: the caller may write to the
+  /// sums, and then says by set_accumulated() what they are. If there are none, the sums are set to
+  /// zero.
+  AccumulatedGradients accumulated_gradients();
+  /// The sums hold gradients of this weight and of this sum of loss · weight: apply_gradients()
+  /// divides both by the weight. Throws DataError unless the weight is positive and finite.
+  void set_accumulated(double weight, double loss);
 
   /// Forward in inference mode: no dropout, no update. Without the label there is no loss.
   EvalResult eval(std::span<const Tensor> inputs);

@@ -157,6 +157,15 @@ std::vector<Row> option_rows() {
 
 void init_results(nb::module_ &m) {
   nb::class_<StepResult>(m, "StepResult", "What one training step did.")
+      .def(
+          "__init__",
+          [](StepResult *self, double loss, double lr, double grad_norm, int64_t step, bool skipped,
+             double loss_scale, const std::vector<Tensor> &outputs) {
+            new (self) StepResult{loss, lr, grad_norm, step, skipped, loss_scale, outputs};
+          },
+          nb::kw_only(), nb::arg("loss"), nb::arg("lr"), nb::arg("grad_norm"), nb::arg("step"),
+          nb::arg("skipped"), nb::arg("loss_scale"), nb::arg("outputs"),
+          "Of a step whose parts ran apart.")
       .def_ro("loss", &StepResult::loss)
       .def_ro("lr", &StepResult::lr, "The learning rate that this step used.")
       .def_ro("grad_norm", &StepResult::grad_norm,
@@ -169,6 +178,16 @@ void init_results(nb::module_ &m) {
           "outputs", [](const StepResult &r) { return to_list(r.outputs); },
           nb::sig("def outputs(self) -> list[Tensor]"), "The outputs named by `step_outputs`.")
       .def("__float__", [](const StepResult &r) { return r.loss; });
+  nb::class_<AccumulatedGradients>(m, "AccumulatedGradients", "Gradients that wait.")
+      .def_ro("parts", &AccumulatedGradients::parts)
+      .def_ro("weight", &AccumulatedGradients::weight, "What the sums are divided by.")
+      .def_ro("weighs", &AccumulatedGradients::weighs,
+              "Is the weight that of labels, as EvalResult.weight? Else each part counts once.")
+      .def_ro("loss", &AccumulatedGradients::loss, "Sum of the parts' losses times weights.")
+      .def_prop_ro(
+          "sums", [](const AccumulatedGradients &a) { return to_dict(a.sums); },
+          nb::sig("def sums(self) -> dict[str, Tensor]"),
+          "By parameter, the sum of gradients times weights; the memory itself, shared.");
   nb::class_<EvalResult>(m, "EvalResult", "What one evaluation gave.")
       .def_ro("loss", &EvalResult::loss, "None when no label was given.")
       .def_ro("weight", &EvalResult::weight,
@@ -281,11 +300,12 @@ void init_session(nb::module_ &m) {
           "fit and floats stay floats. Labels may have a last axis of one element more or less; "
           "those of softmax_cross_entropy may be whole floats or one-hot rows. Raises "
           "ShapeError and DataError before any weight changes.")
-      .def("step", &step_or_part,
-           nb::sig("def step(self, *arrays: object, accumulate: bool = False, **named: object) -> "
-                   "StepResult"),
-           "With accumulate=True, a part of a step: its gradients are added to those that wait for "
-           "apply_gradients(), and no weight changes.")
+      .def(
+          "step", &step_or_part,
+          nb::sig("def step(self, *arrays: object, accumulate: bool = False, **named: object) -> "
+                  "StepResult"),
+          "With accumulate=True, a part of a step: its gradients are added to those that wait for "
+          "apply_gradients(), and no weight changes. A part of which no label counts adds nothing.")
       .def("apply_gradients", &Session::apply_gradients, unlocked,
            "Clips and updates by the mean of the gradients that wait: as one step of all their "
            "inputs, where parts are of one size and the loss is a mean. Parts of a mean cross "
@@ -295,6 +315,14 @@ void init_session(nb::module_ &m) {
                    "Parts whose gradients wait. While they do, step() and save_checkpoint() raise "
                    "DataError.")
       .def("drop_gradients", &Session::drop_gradients, unlocked, "Forgets the gradients that wait.")
+      .def("accumulated_gradients", &Session::accumulated_gradients, unlocked,
+           "The gradients that wait, shared, to combine them with those of other processes: the "
+           "sums may be written, and set_accumulated() says what they then are. If there are "
+           "none, the sums are set to zero.")
+      .def("set_accumulated", &Session::set_accumulated, nb::arg("weight"), nb::arg("loss"),
+           unlocked,
+           "Says of what weight, and of what sum of losses times weights, the sums are. Raises "
+           "DataError unless the weight is positive and finite.")
       .def(
           "eval",
           [](Session &s, const nb::args &arrays) {
@@ -384,6 +412,8 @@ void init_session(nb::module_ &m) {
       .def_prop_rw("run_count", &Session::run_count, &Session::set_run_count, unlocked,
                    "With the seed, the key of every random draw.")
       .def("set_seed", &Session::set_seed, nb::arg("seed"), unlocked)
+      .def_prop_ro(
+          "seed", [](const Session &s) { return s.options().seed; }, "Of dropout.")
       .def("save_checkpoint", &Session::save_checkpoint, nb::arg("path"), nb::arg("user") = "{}",
            unlocked,
            "Replaces a checkpoint only once the new one is whole. Raises "

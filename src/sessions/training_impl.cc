@@ -264,28 +264,72 @@ Program& TrainingSession::Impl::accumulation() {
   });
 }
 
-StepResult TrainingSession::Impl::accumulate(std::span<const Tensor> arrays) try {
-  require_whole();
-  std::vector<Tensor> made;
-  const std::span<const Tensor> fed = adopt(arrays, &made);
+Program& TrainingSession::Impl::begin_accumulation() {
   Program& adding = accumulation();
   for (const std::string& name : model.parameters) {
     if (accumulated.parts > 0) break;
     Tensor& sum = programs.states.at(accumulator_name(name));
     if (sum.nbytes() > 0) std::memset(sum.data(), 0, sum.nbytes());
   }
+  return adding;
+}
+
+AccumulatedGradients TrainingSession::Impl::accumulated_gradients() try {
+  begin_accumulation();
+  AccumulatedGradients result{.parts = accumulated.parts,
+                              .weight = accumulated.weight,
+                              .weighs = weighs_,
+                              .loss = accumulated.loss};
+  for (const std::string& name : model.parameters) {
+    result.sums[name] = programs.states.at(accumulator_name(name));
+  }
+  return result;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+void TrainingSession::Impl::set_accumulated(double weight, double loss) try {
+  if (!(weight > 0) || std::isinf(weight)) {
+    throw DataError(ErrorParts{.what = "The weight of accumulated gradients is out of range.",
+                               .expected = "a positive, finite number",
+                               .received = fmt::format("{}", weight)});
+  }
+  accumulation();  // without setting the sums to zero: the caller has written them
+  accumulated = {.parts = std::max<int64_t>(accumulated.parts, 1), .weight = weight, .loss = loss};
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+StepResult TrainingSession::Impl::accumulate(std::span<const Tensor> arrays) try {
+  require_whole();
+  std::vector<Tensor> made;
+  const std::span<const Tensor> fed = adopt(arrays, &made);
+  Program& adding = begin_accumulation();
   const uint64_t run = program->run_count();
   adding.set_seed(options.seed);
   adding.set_run_count(run);
   write_loss_scale();
   ForwardResult forward = adding.forward(fed);
-  StepResult result;
-  const bool fits = inspect(forward, fed, run, &result);
   double weight = 1;
-  if (weighs_) {
-    weight = read_scalar(forward.outputs.back());
-    forward.outputs.pop_back();
+  if (weighs_) {  // a norm may follow
+    const auto at =
+        forward.outputs.begin() + static_cast<ptrdiff_t>(1 + options.step_outputs.size());
+    weight = read_scalar(*at);
+    forward.outputs.erase(at);
   }
+  StepResult result;
+  if (weight == 0) {  // no label counts: loss and gradients are 0 / 0, and add nothing
+    forward.pending.reset();
+    forward.outputs.resize(1 + options.step_outputs.size());
+    take_step_outputs(forward, &result);
+    result.loss = std::nan("");
+    result.lr = rate();
+    result.step = steps;
+    result.loss_scale = loss_scale;
+    program->set_run_count(run + 1);
+    return result;
+  }
+  const bool fits = inspect(forward, fed, run, &result);
   take_step_outputs(forward, &result);
   if (!fits) {
     program->set_run_count(run + 1);

@@ -22,6 +22,8 @@ struct TrainingSession::Impl {
   StepResult step(std::span<const Tensor> inputs);
   StepResult accumulate(std::span<const Tensor> inputs);
   StepResult apply_gradients();
+  AccumulatedGradients accumulated_gradients();
+  void set_accumulated(double weight, double loss);
   EvalResult eval(std::span<const Tensor> inputs);
   std::map<std::string, Tensor> gradients(std::span<const Tensor> inputs, double* loss);
 
@@ -88,6 +90,8 @@ struct TrainingSession::Impl {
   bool inspect(ForwardResult& forward, std::span<const Tensor> fed, uint64_t run,
                StepResult* result);
   Program& accumulation();
+  /// The program, and zeros in the states accumulator_name() unless there are parts.
+  Program& begin_accumulation();
   /// Throws DataError when there can be no further step.
   void require_step() const;
   /// States that assign() can write.

@@ -158,6 +158,14 @@ void TrainingSession::drop_gradients() {
   const std::lock_guard turn(impl_->programs.turn);
   impl_->accumulated = {};
 }
+AccumulatedGradients TrainingSession::accumulated_gradients() {
+  const std::lock_guard turn(impl_->programs.turn);
+  return impl_->accumulated_gradients();
+}
+void TrainingSession::set_accumulated(double weight, double loss) {
+  const std::lock_guard turn(impl_->programs.turn);
+  impl_->set_accumulated(weight, loss);
+}
 EvalResult TrainingSession::eval(std::span<const Tensor> inputs) {
   const std::lock_guard turn(impl_->programs.turn);
   return impl_->eval(inputs);

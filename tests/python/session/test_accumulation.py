@@ -91,6 +91,43 @@ def test_labels_that_are_ignored_do_not_count():
     same_weights(whole, parts)
 
 
+def test_a_part_whose_labels_are_all_ignored_adds_nothing():
+    options = {"loss": "softmax_cross_entropy", "ignore_index": -1, "optimizer": "sgd", "lr": 0.5}
+    for more in ({}, {"check_finite": True}, {"step_outputs": ["y"]}):
+        whole, parts = sessions(**options, **more)
+        expected = whole.step(X, IGNORED)
+        nothing = parts.step(X[:2], IGNORED[:2], accumulate=True)
+        assert np.isnan(nothing.loss) and not nothing.skipped
+        assert [o.shape for o in nothing.outputs] == ([(2, 3)] if "step_outputs" in more else [])
+        assert parts.accumulated == 0
+        parts.step(X[2:], IGNORED[2:], accumulate=True)
+        assert parts.apply_gradients().loss == pytest.approx(expected.loss, abs=1e-6)
+        same_weights(whole, parts)
+
+
+def test_sums_of_two_sessions_can_be_combined():
+    whole, one = sessions(loss="mse", optimizer="sgd", lr=0.1)
+    other = steep.TrainingSession(model(), loss="mse", optimizer="sgd", lr=0.1)
+    none = one.accumulated_gradients()
+    assert (none.parts, none.weight, none.weighs) == (0, 0, False)
+    assert not any(np.asarray(s).any() for s in none.sums.values())
+    expected = whole.step(X, Y)
+    other.step(X, Y, accumulate=True)
+    theirs = other.accumulated_gradients()
+    assert (theirs.parts, theirs.weight) == (1, 1) and theirs.loss == pytest.approx(expected.loss)
+    for name, gradient in theirs.sums.items():
+        np.asarray(none.sums[name])[...] = 3 * np.asarray(gradient)
+    one.set_accumulated(3, 3 * theirs.loss)
+    assert one.accumulated == 1
+    result = one.apply_gradients()
+    assert result.step == 1 and result.loss == pytest.approx(expected.loss, abs=1e-6)
+    same_weights(whole, one)
+    assert not any(np.asarray(s).any() for s in one.accumulated_gradients().sums.values())
+    for weight in (0, -1, np.nan, np.inf):
+        with pytest.raises(steep.DataError, match="out of range"):
+            one.set_accumulated(weight, 0)
+
+
 def test_float64():
     whole, parts = sessions(np.float64, loss="mse", optimizer="sgd", lr=0.1)
     whole.step(X, Y)
