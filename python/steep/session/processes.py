@@ -54,9 +54,10 @@ def require_alone(what: str) -> None:
             node=what,
             expected="one process",
             received=received,
-            remedy="start one process, which uses all processors; for training that is divided, "
-            "DistributedDataParallel(steep.ORTModule(module)) with torch.distributed; where each "
-            f"is to train a model of its own, to files of its own, set {ALONE}=1",
+            remedy="start one process, which uses all processors; to divide the rows among "
+            'processes, parallel="torch" of steep.trainer and steep.TrainingSession, or '
+            "DistributedDataParallel(steep.ORTModule(module)); where each is to train a model of "
+            f"its own, to files of its own, set {ALONE}=1",
         )
 
 

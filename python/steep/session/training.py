@@ -8,14 +8,17 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steep import _steep
-from steep.errors import DataError, Error
+from steep.errors import DataError, Error, ProviderError
 from steep.inside import StrPath, dumped, profiled
 from steep.providers import Providers, choices_of
 from steep.session.processes import require_alone
 from steep.session.source import ModelProto, source_of
+
+if TYPE_CHECKING:
+    from steep.parallel.data_parallel import DataParallel
 
 log = logging.getLogger("steep")
 
@@ -104,18 +107,25 @@ class TrainingSession(_steep.TrainingSession):
         weights: arrays with the data of initializers, by name; ``model`` (bytes or a proto) then
             need not contain it. Trained arrays are updated in place, so they must be contiguous and
             writable.
+        parallel: "torch": the processes of ``torch.distributed`` train this model together, each
+            with its own rows (docs/parallel.md). All make the same calls. A step's loss and
+            gradients are the means over the rows of all. Only rank 0 writes files.
 
     Raises:
-        ModelError: the model cannot be read or trained; all obstacles are listed.
+        ModelError: the model cannot be read or trained; all obstacles are listed. With
+            ``parallel``, at the first step: the processes train different models.
         DataError: a trained array of ``weights`` cannot be updated in place.
         ProviderError: a launcher (torchrun, mpirun, srun) or PyTorch's process group has several
-            processes, and each would train alone; set ``STEEP_ALONE=1`` if this is intended.
+            processes, and each would train alone: ask for ``parallel="torch"``, or set
+            ``STEEP_ALONE=1`` if this is intended. With ``parallel``: no launcher started this
+            process; at a step: another process ended.
 
     Warns:
         UserWarning: the loss normalises scores that the model has normalised already.
     """
 
     _in_one_process = True  # False where others see to it that processes agree
+    _parallel: DataParallel | None = None
 
     def __init__(
         self,
@@ -172,9 +182,12 @@ class TrainingSession(_steep.TrainingSession):
         limits: _steep.Limits | None = None,
         providers: Providers | None = None,
         weights: Mapping[str, Any] | None = None,
+        parallel: str | DataParallel | None = None,
     ) -> None:
         given = dict(locals())
-        if self._in_one_process:
+        if parallel is not None:
+            self._parallel = joined(parallel)
+        elif self._in_one_process:
             require_alone("TrainingSession")
         options = _options_of(given)
         if limits is not None:
@@ -191,13 +204,93 @@ class TrainingSession(_steep.TrainingSession):
             super().__init__(source, options, dict(weights))
         else:
             super().__init__(source, options)
-        for text in self.warnings:
-            warnings.warn(text, stacklevel=2)
-        log.info("trained: %s", ", ".join(self.parameter_names))
-        for constant in self.left_out:
-            log.info("not trained: %s %s", constant.name, constant.reason)
+        if self._writes:
+            for text in self.warnings:
+                warnings.warn(text, stacklevel=2)
+            log.info("trained: %s", ", ".join(self.parameter_names))
+            for constant in self.left_out:
+                log.info("not trained: %s %s", constant.name, constant.reason)
         # An attribute of the instance comes before the method and costs later steps nothing.
         self.__dict__["step"] = self._first_step
+        if self._parallel is not None:
+            self.__dict__["step"] = functools.partial(self._parallel.step, self)
+            self._parallel.describe(self, given if isinstance(parallel, str) else {}, source)
+
+    @property
+    def _writes(self) -> bool:
+        """Of the processes that train this model, does this one write files?"""
+        return self._parallel is None or self._parallel.rank == 0
+
+    def apply_gradients(self) -> _steep.StepResult:
+        """Clip and update by the mean of the gradients that wait.
+
+        As one step of all their inputs, if the parts have one size and the loss is a mean. Parts of
+        a mean cross entropy that ignores labels count by their labels. The result's loss is the
+        mean of the parts'. With ``parallel``, of the parts of all processes.
+
+        Raises:
+            DataError: no gradients wait.
+        """
+        if self._parallel is None:
+            return super().apply_gradients()
+        return self._parallel.apply_gradients(self)
+
+    def drop_gradients(self) -> None:
+        """Forget the gradients that wait."""
+        super().drop_gradients()
+        if self._parallel is not None:
+            self._parallel.drop()
+
+    def set_weights(self, weights: Mapping[str, object]) -> None:
+        """Copy values in, after all were checked. Names left out keep their values."""
+        super().set_weights(dict(weights))
+        self._changed()
+
+    def set_optimizer_state(self, moments: Mapping[str, object]) -> None:
+        """Copy moments in, after all were checked. Names left out keep their values."""
+        super().set_optimizer_state(dict(moments))
+        self._changed()
+
+    def _changed(self) -> None:
+        if self._parallel is not None:
+            self._parallel.refresh()
+
+    def save_checkpoint(self, path: StrPath, user: str = "{}") -> None:
+        """Write a checkpoint, which replaces one at ``path`` only when it is complete.
+
+        With ``parallel``, rank 0 writes it, and the others return at once.
+
+        Raises:
+            IoError: it cannot be written.
+        """
+        if self._writes:
+            super().save_checkpoint(path, user)
+
+    def export_onnx(
+        self,
+        path: StrPath,
+        for_inference: bool = False,
+        external_data: bool = False,
+        max_file_bytes: int = 2**31 - 1,
+    ) -> None:
+        """Write a copy of the model with the trained weights.
+
+        With ``parallel``, rank 0 writes it, and the others return at once.
+
+        Args:
+            path: of the file.
+            for_inference: rewrite it as ``steep.model_for_inference``, without a loss inside of the
+                model and the labels that it reads.
+            external_data: write tensors of 1 KiB and more into the file PATH.data beside it.
+            max_file_bytes: a larger model is written with external data. External data of the model
+                that is not trained stays where it is when ``path`` is in the model's folder; else
+                it is copied.
+
+        Raises:
+            IoError: it cannot be written.
+        """
+        if self._writes:
+            super().export_onnx(path, for_inference, external_data, max_file_bytes)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> str:
         """Verify a checkpoint completely, then load it; return ``user``.
@@ -205,11 +298,16 @@ class TrainingSession(_steep.TrainingSession):
         The logger ``steep`` warns if it was saved with another number of threads: results may then
         differ in their last bits from those of an uninterrupted run.
 
+        With ``parallel``, every rank loads it; the next step begins with the state of rank 0.
+
         Raises:
             CheckpointError: it is damaged, or of another model; nothing has changed.
         """
         user = super().load_checkpoint(path)
-        if self.checkpoint_note:
+        if self._parallel is not None:
+            self._parallel.drop()
+            self._changed()
+        if self.checkpoint_note and self._writes:
             log.warning("%s", self.checkpoint_note)
         return user
 
@@ -232,7 +330,8 @@ class TrainingSession(_steep.TrainingSession):
                 expected="arrays as step() is fed",
                 received="none",
             )
-        return dumped(lambda form: self.dump_as(form, *arrays), html, passes)
+        page = html if self._writes else None
+        return dumped(lambda form: self.dump_as(form, *arrays), page, passes)
 
     def profile(self, path: StrPath) -> contextlib.AbstractContextManager[None]:
         """Record every kernel in the ``with`` block; write a trace for ui.perfetto.dev.
@@ -242,6 +341,8 @@ class TrainingSession(_steep.TrainingSession):
         >>> with session.profile("step.json"):
         ...     session.step(x, y)
         """
+        if not self._writes:
+            return contextlib.nullcontext()
         return profiled(self.start_profile, self.write_profile, path)
 
     def _first_step(
@@ -290,6 +391,27 @@ def check(
     if limits is not None:
         options.limits = limits
     return _steep.check(source_of(model), options)
+
+
+def joined(parallel: str | DataParallel) -> DataParallel:
+    """Return the part of this process in a training that several share.
+
+    Raises:
+        ProviderError: there is no such way, or no others; or PyTorch is not installed.
+    """
+    if not isinstance(parallel, str):
+        return parallel  # of a trainer, which has one for all of its sessions
+    try:
+        from steep.parallel.data_parallel import join  # needs PyTorch, as nothing else here
+    except ImportError as e:
+        raise ProviderError(
+            "Training in several processes needs PyTorch.",
+            node="parallel",
+            expected="torch, for torch.distributed",
+            received=str(e),
+            remedy="pip install torch",
+        ) from e
+    return join(parallel)
 
 
 def _options_of(given: Mapping[str, Any]) -> _steep.TrainingOptions:

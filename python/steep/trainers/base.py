@@ -32,15 +32,17 @@ from steep.module.ort_module import innermost
 from steep.onnx_graph.initializers import with_states
 from steep.providers import choices_of
 from steep.session.processes import require_alone
-from steep.session.training import TrainingSession
+from steep.session.training import TrainingSession, joined
 from steep.torch_internals.dynamo import TorchRuntimeError
 from steep.trainers.loss_module import WithLoss, the_loss
 from steep.trainers.optimizer_state import require_counts
 from steep.trainers.parameter_checks import check_apart, check_gradients, check_hooks
+from steep.trainers.several_processes import counted, describe, require_mean
 
 if TYPE_CHECKING:
     from steep.dynamo.captured_module import Captured
     from steep.graph.lowered import Lowered
+    from steep.parallel.data_parallel import DataParallel
 
 log = logging.getLogger("steep")
 
@@ -111,8 +113,13 @@ class Trainer:
         seed: int | None = None,
         opset: int | None = None,
         predictions: bool = True,
+        parallel: str | None = None,
     ) -> None:
-        require_alone("trainer")
+        self._parallel: DataParallel | None = None
+        if parallel is None:
+            require_alone("trainer")
+        else:
+            self._parallel = joined(parallel)
         _steep.check_passes(settings.get("disabled_passes", ()))
         self.model = model
         self._net = WithLoss(model, criterion, predictions)
@@ -155,7 +162,10 @@ class Trainer:
         was made with ``predictions=False``. Raises ShapeError and DataError before any
         weight changes.
         """
-        with self._lock:
+        with self._lock, contextlib.ExitStack() as stack:
+            if self._parallel is not None:
+                stack.enter_context(self._parallel.agreed())
+                self._parallel.counted = counted(self._net.criterion, inputs)
             self._believe()
             self._given_lr = lr
             return self._call(inputs)
@@ -215,7 +225,7 @@ class Trainer:
         self._feed(session := self.session, self._given_lr)
         with errors_of_pytorch():
             result = session.step(*(tensors[i].detach() for i in roles.fed))
-        if result.skipped:
+        if result.skipped and self._writes:
             log.info("skipped a step: gradients overflowed at loss scale %g", result.loss_scale)
         outputs = [from_dlpack(o) for o in result.outputs]
         with torch.no_grad():
@@ -324,7 +334,10 @@ class Trainer:
             self._load_moments(moments)
 
     def save_checkpoint(self, path: str | os.PathLike[str], user: Any = None) -> None:
-        """Write weights, moments and counters to a folder; ``user`` is any JSON value."""
+        """Write weights, moments and counters to a folder; ``user`` is any JSON value.
+
+        With ``parallel``, rank 0 writes it, and the others return at once.
+        """
         self._agree()
         self.session.save_checkpoint(os.fspath(path), json.dumps(user))
 
@@ -343,11 +356,18 @@ class Trainer:
 
         ``inputs`` is an example for the model; by default it is made like the first step's.
         """
+        if not self._writes:
+            return
         with in_mode(self.model, False):
             proto = export(self.model, list(inputs) or self._example(), opset=self._opset)
         _steep.write_file(os.fspath(path), proto.SerializeToString())
 
     # --- inside -----------------------------------------------------------------------------------
+
+    @property
+    def _writes(self) -> bool:
+        """Of the processes that train this model, does this one write files?"""
+        return self._parallel is None or self._parallel.rank == 0
 
     def _like_the_first(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """Check the inputs, and convert data as sessions do: float64 to float32, int32 to int64."""
@@ -421,6 +441,10 @@ class Trainer:
         )
         step_outputs = [left[write.tensor] for write in returned] + outputs[count:]
         step_outputs.remove(outputs[count + roles.loss])
+        groups = self._groups({name: name for name in of_graph})
+        if self._parallel is not None:
+            require_mean(lowered.model, outputs[count + roles.loss])
+            describe(self._parallel, self._net, self._settings, groups, set(states.values()))
         session = TrainingSession(
             with_states(lowered.model, {f"arg_{i}": name for i, name in states.items()}),
             output=outputs[count + roles.loss],
@@ -428,8 +452,9 @@ class Trainer:
             updates={name: left[i] for i, name in states.items() if i in left},
             step_outputs=step_outputs,
             seed=self._seed,
-            groups=self._groups({name: name for name in of_graph}),
+            groups=groups,
             weights={name: tensors[i].detach() for i, name in states.items()},
+            parallel=self._parallel,
             bound_to_graph=False,  # another length, or another PyTorch, may spell it otherwise
             **self._settings,
         )

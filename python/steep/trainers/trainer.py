@@ -130,6 +130,7 @@ class _OptimTrainer(Trainer):
         seed: int | None,
         opset: int | None,
         predictions: bool,
+        parallel: str | None,
     ) -> None:
         self._optimizer = optimizer
         self._state: SharedState | None = None
@@ -141,6 +142,7 @@ class _OptimTrainer(Trainer):
             seed=seed,
             opset=opset,
             predictions=predictions,
+            parallel=parallel,
         )
         self._check_groups()
 
@@ -176,6 +178,8 @@ class _OptimTrainer(Trainer):
             if now != fed:
                 session.set_group(i, now.options())
                 self._known[i] = now
+        if self._parallel is not None:
+            self._parallel.settings = str(self._updates)
         rate = dict(self._updates[0].numbers)["lr"]
         if rate != self._lr:
             session.lr = self._lr = rate
@@ -266,6 +270,7 @@ def trainer(
     disabled_passes: Sequence[str] = (),
     providers: Providers | None = None,
     opset: int | None = None,
+    parallel: str | None = None,
 ) -> Trainer:
     """Compile a PyTorch model's whole step: forward, loss, backward and update.
 
@@ -294,6 +299,10 @@ def trainer(
             ``TrainingSession``.
         providers: where steps run, as for ``InferenceSession``.
         opset: opset of the files of ``save_as_onnx``.
+        parallel: "torch": the processes of ``torch.distributed`` train this model together, each
+            with its own rows (docs/parallel.md). All make the same calls. The loss that a step
+            returns, and the gradients, are the means over the rows of all. Only rank 0 writes
+            files.
 
     PyTorch's tracer, Dynamo, captures model and criterion as one graph. It captures them again when
     a condition of the graph no longer holds: an attribute, a global, a hook, a mode, types. The
@@ -307,7 +316,9 @@ def trainer(
             a way that needs another compiled step; or if a trained parameter shares its memory with
             another tensor, has a hook on its gradient, or a gradient that is always zero.
         ProviderError: a launcher (torchrun, mpirun, srun) or a process group of PyTorch has several
-            processes, and each would train alone; set ``STEEP_ALONE=1`` if this is intended.
+            processes, and each would train alone: ask for ``parallel="torch"``, or set
+            ``STEEP_ALONE=1`` if this is intended. With ``parallel``: no launcher started this
+            process; at a step: another process ended.
     """
     settings = {
         "clip_norm": clip_norm,
@@ -322,5 +333,12 @@ def trainer(
         "providers": providers,
     }
     return _OptimTrainer(
-        model, criterion, optimizer, settings, seed=seed, opset=opset, predictions=predictions
+        model,
+        criterion,
+        optimizer,
+        settings,
+        seed=seed,
+        opset=opset,
+        predictions=predictions,
+        parallel=parallel,
     )

@@ -18,7 +18,7 @@ OPTIONS = _steep.TrainingOptions()
 # No single values: each front door has its own way to say them.
 PARTS = {"attributes", "own", "groups", "updates", "optimizer", "schedule", "loss_scale"}
 PARTS |= {"limits", "providers"}
-PYTHONS_OWN = {"attributes", "groups", "updates", "limits", "providers", "weights"}
+PYTHONS_OWN = {"attributes", "groups", "updates", "limits", "providers", "weights", "parallel"}
 IN_C_ALONE = {"loss_scale_min", "loss_scale_max"}
 
 
@@ -77,7 +77,7 @@ def test_trainers(name: str, other: dict[str, Any]) -> None:
     thing = getattr(steep, name)
     given = of_signature(thing if name == "trainer" else thing.__init__)
     table = keywords() | {"providers": None}
-    own = {"predictions", "opset", "use_mixed_precision", "_opset_version"}
+    own = {"predictions", "opset", "parallel", "use_mixed_precision", "_opset_version"}
     assert {k: v for k, v in given.items() if k not in own} == {
         k: other.get(k, v) for k, v in table.items() if k in given
     }

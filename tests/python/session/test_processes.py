@@ -65,6 +65,7 @@ def test_each_door_refuses_and_says_what_to_do(monkeypatch):
             door()
         assert "WORLD_SIZE=2" in raised.value.received
         assert "DistributedDataParallel(steep.ORTModule" in raised.value.remedy
+        assert 'parallel="torch"' in raised.value.remedy
         assert ALONE in raised.value.remedy
     monkeypatch.setenv(ALONE, "1")
     for door in doors():

@@ -1,0 +1,570 @@
+"""Data-parallel training: each process feeds its own rows, and all make the same update.
+
+A step is two small exchanges around forward and backward, then one sum of the gradients::
+
+    open        do all train the same model? may all begin? weights of rank 0, if somebody's are new
+    accumulate  forward and backward of the own rows; gradients wait in the session
+    close       has every process its gradients, and how much do they count?
+    sum         the mean of the gradients over all rows, in buckets
+    apply       clipping and update, which are the same everywhere
+
+An error of one process is known to all before any weight changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import logging
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from steep import _steep, errors, extension
+from steep.errors import DataError, ModelError, ProviderError
+from steep.parallel.peers import Peers, connect
+
+log = logging.getLogger("steep")
+
+# Options of a session that may differ, or that are compared otherwise.
+_APART = ("self", "__class__", "model", "weights", "parallel", "seed", "providers", "limits")
+_WORD = 1 << 32  # two of these are exact in two float64, one of 64 bits is not
+_CALLS = ("step()", "apply_gradients()")  # which begin with the exchanges open and close
+
+
+@dataclasses.dataclass
+class _Opening:
+    """What a process says before a step. Numbers that float64 has exactly."""
+
+    call: float = 0  # of _CALLS
+    failed: float = 0
+    described: float = 0  # of the model and options
+    described_low: float = 0
+    fresh: float = 0  # has its state changed otherwise than by steps?
+    step_count: float = 0
+    run_count: float = 0
+    loss_scale: float = 0
+    seed: float = 0
+    seed_low: float = 0
+
+
+@dataclasses.dataclass
+class _Closing:
+    """What a process says once its gradients wait."""
+
+    call: float = 1
+    failed: float = 0
+    skipped: float = 0  # gradients overflowed at this loss scale
+    weight: float = 0  # of the gradients: rows, or labels that count
+    weighs: float = 0  # are the sums multiplied by it already?
+    loss: float = 0
+    step_count: float = 0
+    run_count: float = 0
+    loss_scale: float = 0
+    settings: float = 0  # of this step's update
+    settings_low: float = 0
+    form: float = 0  # of a row
+    form_low: float = 0
+
+
+class DataParallel:
+    """How the processes of a group train one model. Each has a session of its own.
+
+    Attributes:
+        described: what must be the same everywhere, by names for messages.
+        label: the input of labels, of whose elements the loss is the mean; "": that is not known.
+        settings: likewise, of the next step's update.
+        others: tensors that no session has and that begin as rank 0's.
+        counted: of the next step, what its mean is over, and the form of a row; None: read off the
+            arrays that the session is fed.
+    """
+
+    def __init__(self) -> None:
+        self.described: dict[str, str] = {}
+        self.label = ""
+        self.settings = ""
+        self.others: Sequence[torch.Tensor] = ()
+        self.counted: tuple[float, str] | None = None
+        self._peers: Peers = connect()
+        self._lock = threading.RLock()
+        self._fresh = True
+        self._digest = (0.0, 0.0)  # of described
+        self._opened = False
+        self._exchanges = 0
+        self._forget()
+
+    def describe(
+        self, session: _steep.TrainingSession, options: Mapping[str, Any], model: str | bytes
+    ) -> None:
+        """Note what a new session is, and of which options, to compare it with the others'.
+
+        Args:
+            session: whose parameters are compared.
+            options: keywords of a ``TrainingSession``; none where ``described`` has them already.
+            model: path or bytes of its file.
+        """
+        parameters = {}
+        for name in session.parameter_names:
+            tensor = _tensor(session.state(name))
+            parameters[name] = f"{tensor.dtype} {list(tensor.shape)}"
+        self.described = {k: v for k, v in self.described.items() if not k.startswith("parameter ")}
+        self.described |= {f"parameter {name}": text for name, text in parameters.items()}
+        self.described["moments"] = str(sorted(session.optimizer_state_names))
+        self.described["statistics"] = str(sorted(session.statistic_names))
+        if options:
+            self.label = str(options["label"]) if options["loss"] else ""
+            self.described |= {
+                **describe_versions(),
+                "model": f"sha256 {_hash_of(model)}",
+                **{f"option {k}": plain(v) for k, v in options.items() if k not in _APART},
+            }
+            if set(session.statistic_names) - set(options["updates"] or {}):
+                self.warn_of_statistics()
+        self._digest = _digest(json.dumps(self.described, sort_keys=True))
+
+    def warn_of_statistics(self) -> None:
+        """Say that a batch normalisation sees the rows of one process."""
+        if self.rank == 0:
+            log.warning(
+                "batch normalisation: each process normalises its own rows, and running statistics "
+                "are those of rank 0, as with DistributedDataParallel; results differ from those "
+                "of one process with all rows"
+            )
+
+    @property
+    def rank(self) -> int:
+        """Return the number of this process; the first, 0, writes files."""
+        return self._peers.rank
+
+    def refresh(self) -> None:
+        """Let the others have rank 0's state before the next step: this process's has changed."""
+        self._fresh = True
+
+    def drop(self) -> None:
+        """Forget what waits to be applied; all processes do."""
+        with self._lock:
+            self._opened = False
+            self._forget()
+
+    def step(
+        self,
+        session: _steep.TrainingSession,
+        *arrays: object,
+        accumulate: bool = False,
+        **named: object,
+    ) -> _steep.StepResult:
+        """Run one step, of the rows of all processes; see ``TrainingSession.step``."""
+        with self._lock:
+            if not isinstance(accumulate, bool):
+                raise DataError(
+                    "With parallel, no input can have this name.",
+                    node="accumulate",
+                    remedy="give the arrays in order, or rename the model's input",
+                )
+            if not accumulate and self._parts:
+                raise DataError(
+                    "step() was called while accumulated gradients wait to be applied.",
+                    expected="no accumulated gradients",
+                    received=f"those of {self._parts} parts",
+                    remedy="Call apply_gradients(), or drop_gradients().",
+                )
+            if not self._opened:
+                self._open(session)
+            try:
+                part = self._part(session, arrays, named)
+            except Exception as error:
+                if accumulate:  # the others go on, and hear of it when they apply
+                    raise
+                self._close(session, error)
+                raise
+            if accumulate:
+                return part
+            return self._finish(session, part.outputs)
+
+    def apply_gradients(self, session: _steep.TrainingSession) -> _steep.StepResult:
+        """Update by the gradients of all processes; see ``TrainingSession.apply_gradients``."""
+        with self._lock:
+            if not self._parts:
+                return _steep.TrainingSession.apply_gradients(session)  # an error
+            return self._finish(session, [])
+
+    @contextlib.contextmanager
+    def agreed(self) -> Iterator[None]:
+        """Within is a step: an error before it reaches the session is known to the others."""
+        with self._lock:
+            before = self._exchanges
+            try:
+                yield
+            except Exception as error:
+                if self._exchanges == before:
+                    self._say(_Opening(failed=1), error)
+                raise
+
+    # --- the parts of a step ----------------------------------------------------------------------
+
+    def _open(self, session: _steep.TrainingSession) -> None:
+        described, described_low = self._digest
+        own = _Opening(
+            described=described,
+            described_low=described_low,
+            fresh=self._fresh,
+            step_count=session.step_count,
+            run_count=session.run_count,
+            loss_scale=session.loss_scale,
+            seed=session.seed // _WORD,
+            seed_low=session.seed % _WORD,
+        )
+        every = self._say(own)
+        first = every[0]
+        if any((o.described, o.described_low) != (described, described_low) for o in every):
+            self._explain_difference()
+        if any(o.fresh for o in every):
+            self._peers.copy_from(0, [*_states(session), *self.others])
+            session.step_count = int(first.step_count)
+            session.run_count = int(first.run_count)
+            self._fresh = False
+        if first.loss_scale != session.loss_scale:
+            session.loss_scale = first.loss_scale
+        self._seed = int(first.seed) * _WORD + int(first.seed_low)
+        session.set_seed(self._seed)
+        self._opened = True
+        self._runs, self._loss_scale = session.run_count, session.loss_scale
+        self._kept = {n: _tensor(session.state(n)).clone() for n in session.statistic_names}
+
+    def _part(
+        self, session: _steep.TrainingSession, arrays: Sequence[object], named: Mapping[str, object]
+    ) -> _steep.StepResult:
+        rows, self._form = self.counted or _counted(session, self.label, arrays, named)
+        self.counted = None
+        if rows == 0:
+            self._parts += 1
+            return _result(session, loss=math.nan)
+        # Each process draws its own numbers; between the steps the seed is everybody's.
+        session.set_seed((self._seed + self.rank) % 2**64)
+        try:
+            result = _steep.TrainingSession.step(session, *arrays, accumulate=True, **named)
+        finally:
+            session.set_seed(self._seed)
+        self._parts += 1
+        if result.skipped:
+            self._skipped, self._loss = True, result.loss
+        else:
+            self._rows += rows
+        return result
+
+    def _finish(
+        self, session: _steep.TrainingSession, outputs: Sequence[_steep.Tensor]
+    ) -> _steep.StepResult:
+        every = self._close(session)
+        session.run_count = int(max(c.run_count for c in every))
+        if any(c.skipped for c in every):
+            return self._skip(session, every, outputs)
+        total = sum(c.weight for c in every)
+        if not total > 0:
+            self._undo(session)
+            raise DataError(
+                "A step has no rows; no weight was changed.",
+                expected="rows, or labels that count, on one rank at least",
+                received=f"none on {len(every)} ranks",
+            )
+        waiting = session.accumulated_gradients()
+        own = every[self.rank]
+        # The session's sums are of gradients times their weight where the loss weighs, else plain.
+        factor = (1 if own.weighs else own.weight / max(waiting.parts, 1)) / total
+        try:
+            self._peers.add([_tensor(s) for _, s in sorted(waiting.sums.items())], factor)
+            if self._kept:  # running statistics are those of one process, as with DDP
+                source = next(i for i, c in enumerate(every) if c.weight > 0)
+                self._peers.copy_from(source, _states(session, session.statistic_names))
+        except ProviderError:
+            self._undo(session)
+            raise
+        loss = sum(c.loss * c.weight for c in every if c.weight > 0) / total
+        session.set_accumulated(1.0, loss)
+        self._forget()
+        self._opened = False
+        try:
+            done = _steep.TrainingSession.apply_gradients(session)
+        except Exception:
+            session.drop_gradients()
+            raise
+        return _result(
+            session,
+            loss=done.loss,
+            lr=done.lr,
+            grad_norm=done.grad_norm,
+            loss_scale=done.loss_scale,
+            outputs=outputs,
+        )
+
+    def _close(
+        self, session: _steep.TrainingSession, failure: Exception | None = None
+    ) -> list[_Closing]:
+        """Return what each process has; raises where one failed, or they differ."""
+        own = _Closing(failed=failure is not None, skipped=self._skipped)
+        if failure is None:
+            waiting = session.accumulated_gradients()
+            own.weighs = waiting.weighs
+            own.weight = waiting.weight if waiting.weighs else self._rows
+            own.loss = waiting.loss / waiting.weight if waiting.parts else 0
+            own.step_count, own.run_count = session.step_count, session.run_count
+            own.loss_scale = session.loss_scale
+            own.settings, own.settings_low = _digest(self._settings_of(session))
+            own.form, own.form_low = _digest("" if own.weight == 0 else self._form)
+        try:
+            every = self._say(own, failure)
+            self._compare(session, every)
+        except Exception:
+            self._undo(session)
+            raise
+        return every
+
+    def _settings_of(self, session: _steep.TrainingSession) -> str:
+        return f"learning rate {session.lr!r}, {self.settings or 'no other'}"
+
+    def _compare(self, session: _steep.TrainingSession, every: Sequence[_Closing]) -> None:
+        first = every[0]
+        for i, other in enumerate(every):
+            if other.step_count != first.step_count:
+                raise DataError(
+                    "The processes have done different numbers of steps; no weight was changed.",
+                    node=f"rank {i}",
+                    expected=f"{first.step_count:.0f} steps, as rank 0",
+                    received=f"{other.step_count:.0f} steps",
+                    remedy="load the same checkpoint on every rank",
+                )
+        if any((c.settings, c.settings_low) != (first.settings, first.settings_low) for c in every):
+            said = self._peers.gather_texts(self._settings_of(session))
+            i = next(i for i, text in enumerate(said) if text != said[0])
+            raise DataError(
+                "The processes would update differently; no weight was changed.",
+                node=f"rank {i}",
+                expected=f"as rank 0: {said[0]}",
+                received=said[i],
+                remedy="set rates and the optimizer's numbers alike on every rank",
+            )
+        if len({(c.form, c.form_low) for c in every if c.weight > 0 and not c.weighs}) > 1:
+            raise DataError(
+                "The labels of the processes differ in more than their first extent, so that it is "
+                "not known what the loss is a mean over; no weight was changed.",
+                node=f"rank {self.rank}",
+                expected="labels of equal extents but for the first",
+                received=f"extents {self._form} after the first",
+                remedy="pad the labels of all ranks to one length, or use a loss of torch.nn",
+            )
+
+    def _skip(
+        self,
+        session: _steep.TrainingSession,
+        every: Sequence[_Closing],
+        outputs: Sequence[_steep.Tensor],
+    ) -> _steep.StepResult:
+        """Gradients of some process overflowed: nobody updates, and all scales become smaller."""
+        runs, loss = session.run_count, self._loss
+        self._undo(session)
+        session.run_count = runs
+        session.loss_scale = min(c.loss_scale for c in every)
+        return _result(
+            session, loss=loss, skipped=True, outputs=outputs, loss_scale=self._loss_scale
+        )
+
+    def _undo(self, session: _steep.TrainingSession) -> None:
+        """As if the step had not been tried."""
+        session.run_count = self._runs
+        session.drop_gradients()
+        for name, value in self._kept.items():
+            _tensor(session.state(name)).copy_(value)
+        self._opened = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._parts = 0
+        self._rows = 0.0
+        self._skipped, self._loss = False, math.nan
+        self._form = ""
+
+    # --- what is said -----------------------------------------------------------------------------
+
+    def _say(self, own: Any, failure: Exception | None = None) -> list[Any]:
+        """Exchange what a dataclass has; raise where a process failed or is in another call."""
+        self._exchanges += 1
+        numbers = [float(number) for number in dataclasses.astuple(own)]
+        width = max(len(dataclasses.fields(kind)) for kind in (_Opening, _Closing))
+        every = self._peers.gather(numbers + [0.0] * (width - len(numbers)))
+        if any(said[1] for said in every):
+            self._tell(failure)
+        for i, said in enumerate(every):
+            if said[0] != every[0][0]:
+                raise ProviderError(
+                    "The processes of this training are in different calls.",
+                    node=f"rank {i}",
+                    expected=f"{_CALLS[int(every[0][0])]}, as rank 0",
+                    received=_CALLS[int(said[0])],
+                    remedy="make the same calls in the same order on every rank",
+                )
+        return [type(own)(*said[: len(numbers)]) for said in every]
+
+    def _tell(self, failure: Exception | None) -> NoReturn:
+        """Raise the own failure, or that of another process with its rank."""
+        own = {}
+        if failure is not None:
+            parts = {k: v for k, v in vars(failure).items() if isinstance(v, str)}
+            own = {"kind": type(failure).__name__, "text": str(failure), **parts}
+        said = [json.loads(text) for text in self._peers.gather_texts(json.dumps(own))]
+        if failure is not None:
+            raise failure
+        i = next(i for i, other in enumerate(said) if other)
+        kind, text = said[i]["kind"], said[i].get("what") or said[i]["text"]
+        raised = getattr(errors, kind, ProviderError) if kind in errors.__all__ else ProviderError
+        raise raised(
+            f"Rank {i} failed; no weight was changed.",
+            node=f"rank {i}",
+            op=said[i].get("op", ""),
+            expected=said[i].get("expected", ""),
+            received=f"{kind}: {text}" + "".join(f" ({x})" for x in [said[i].get("received")] if x),
+            remedy=said[i].get("remedy", ""),
+        )
+
+    def _explain_difference(self) -> NoReturn:
+        """Raise: not all processes train the same model."""
+        said = [json.loads(t) for t in self._peers.gather_texts(json.dumps(self.described))]
+        first = said[0]
+        for i, other in enumerate(said):
+            for name in sorted({*first, *other}, key=_causes_first):
+                if first.get(name) != other.get(name):
+                    expected, received = _first_difference(
+                        first.get(name, "none"), other.get(name, "none")
+                    )
+                    raise ModelError(
+                        "The processes do not train the same model; no weight was changed.",
+                        node=f"rank {i}: {name}",
+                        expected=f"{expected}, as rank 0",
+                        received=received,
+                        remedy="give all ranks the same model, options and versions",
+                    )
+        raise AssertionError("described are equal")
+
+
+def join(way: str) -> DataParallel:
+    """Return the part of this process in a training.
+
+    Raises:
+        ProviderError: ``way`` is not "torch"; and see ``connect``.
+    """
+    if way != "torch":
+        raise ProviderError(
+            "There is no such way to train in several processes.",
+            node="parallel",
+            expected='"torch", for the processes of torch.distributed',
+            received=repr(way),
+        )
+    return DataParallel()
+
+
+def describe_versions() -> dict[str, str]:
+    """Return the versions that must be the same in all processes."""
+    return {"version of steep": extension.VERSION, "version of torch": torch.__version__}
+
+
+def plain(value: object) -> str:
+    """Return the text of an option: equal texts are equal options."""
+    if isinstance(value, _steep.OptimizerOptions):
+        names = [name for name in dir(value) if not name.startswith("_")]
+        return plain({name: getattr(value, name) for name in names})
+    if isinstance(value, Mapping):
+        return str({str(k): plain(v) for k, v in sorted(value.items())})
+    if isinstance(value, (list, tuple)):
+        return str([plain(v) for v in value])
+    return repr(value)
+
+
+def _hash_of(model: str | bytes) -> str:
+    """Return the hash of a model's file, without external data."""
+    if isinstance(model, bytes):
+        return hashlib.sha256(model).hexdigest()[:16]
+    found = hashlib.sha256()
+    with open(model, "rb") as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()[:16]
+
+
+def _causes_first(name: str) -> tuple[bool, str]:
+    return name.split(maxsplit=1)[0] not in ("version", "model", "option"), name
+
+
+def _first_difference(one: str, other: str) -> tuple[str, str]:
+    """Return the first lines that differ."""
+    lines = itertools.zip_longest(one.splitlines(), other.splitlines(), fillvalue="nothing more")
+    return next(((a.strip(), b.strip()) for a, b in lines if a != b), (one, other))
+
+
+def _digest(text: str) -> tuple[float, float]:
+    start = hashlib.sha256(text.encode()).digest()[:8]
+    return float(int.from_bytes(start[:4], "big")), float(int.from_bytes(start[4:], "big"))
+
+
+def _tensor(shared: _steep.Tensor) -> torch.Tensor:
+    return torch.from_dlpack(shared)
+
+
+def _states(
+    session: _steep.TrainingSession, names: Sequence[str] | None = None
+) -> list[torch.Tensor]:
+    """Return the memory of these states; by default of all that a step may change."""
+    if names is None:
+        names = [
+            *session.parameter_names,
+            *session.statistic_names,
+            *session.optimizer_state_names,
+        ]
+    return [_tensor(session.state(name)) for name in sorted(names)]
+
+
+def _counted(
+    session: _steep.TrainingSession,
+    label: str,
+    arrays: Sequence[object],
+    named: Mapping[str, object],
+) -> tuple[float, str]:
+    """Return how many elements a mean loss is over, and the form of a row, "" for any.
+
+    Those of the labels; where the loss is in the model, rows along the first axis.
+    """
+    names = [info.name for info in session.input_info()]
+    fed = dict(zip(names, arrays, strict=False)) if arrays else named
+    if label in fed:
+        return float(math.prod(_shape(fed[label]))), ""
+    shapes = [_shape(fed[name]) for name in names if name in fed]
+    return float(next((shape[0] for shape in shapes if shape), 1)), ""
+
+
+def _shape(array: Any) -> tuple[int, ...]:
+    return tuple(array.shape) if hasattr(array, "shape") else tuple(torch.from_dlpack(array).shape)
+
+
+def _result(
+    session: _steep.TrainingSession,
+    *,
+    loss: float,
+    lr: float | None = None,
+    grad_norm: float = 0.0,
+    skipped: bool = False,
+    loss_scale: float | None = None,
+    outputs: Sequence[_steep.Tensor] = (),
+) -> _steep.StepResult:
+    return _steep.StepResult(
+        loss=loss,
+        lr=session.lr if lr is None else lr,
+        grad_norm=grad_norm,
+        step=session.step_count,
+        skipped=skipped,
+        loss_scale=session.loss_scale if loss_scale is None else loss_scale,
+        outputs=list(outputs),
+    )

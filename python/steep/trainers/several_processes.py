@@ -1,0 +1,121 @@
+"""What a trainer tells the processes with which it trains: what it trains, and what its loss is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from steep.errors import DataError, ModelError
+
+if TYPE_CHECKING:
+    import onnx
+
+    from steep.parallel.data_parallel import DataParallel
+    from steep.trainers.loss_module import WithLoss
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+_MOVES = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")  # keep what a loss is
+# Means over all elements of the label, so that extents of a row may differ between processes.
+_OVER_ELEMENTS = (
+    *(torch.nn.MSELoss, torch.nn.L1Loss, torch.nn.SmoothL1Loss, torch.nn.HuberLoss),
+    *(torch.nn.BCELoss, torch.nn.BCEWithLogitsLoss, torch.nn.CrossEntropyLoss, torch.nn.NLLLoss),
+)
+
+
+def describe(
+    parallel: DataParallel,
+    net: WithLoss,
+    settings: Mapping[str, Any],
+    groups: Sequence[tuple[Sequence[str], Any]],
+    in_session: Collection[str],
+) -> None:
+    """Tell what must be the same in all processes.
+
+    Graphs are not compared: those of other extents may be spelt otherwise.
+
+    Args:
+        parallel: is told.
+        net: model and loss.
+        settings: options of the session.
+        groups: names of parameters, and how they learn, which is compared at each step.
+        in_session: names of the parameters and buffers that the session has.
+    """
+    from steep.parallel.data_parallel import describe_versions, plain  # loads torch.distributed
+
+    tensors = dict(sorted((*net.named_parameters(), *net.named_buffers())))
+    others = {name: tensor for name, tensor in tensors.items() if name not in in_session}
+    first = not parallel.described
+    parallel.others = list(others.values())
+    parallel.described = {
+        **describe_versions(),
+        "model": _ADDRESS.sub("0x", f"{net.model}\nloss: {_name_of(net.criterion)}"),
+        **{f"option {k}": plain(v) for k, v in settings.items() if k != "providers"},
+        "groups": str([sorted(names) for names, _ in groups]),
+        **{f"tensor {n}": f"{t.dtype} {list(t.shape)}" for n, t in others.items()},
+    }
+    normalises = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
+    if first and any(isinstance(part, normalises) and part.training for part in net.modules()):
+        parallel.warn_of_statistics()
+
+
+def counted(
+    criterion: Callable[..., Any] | None, inputs: Sequence[torch.Tensor]
+) -> tuple[float, str]:
+    """Return how many elements this process's loss is the mean over, and the form of a row.
+
+    Those of the label; without a criterion, the rows of the first input. The form is "" where it
+    may differ between processes.
+
+    Raises:
+        DataError: there are none.
+    """
+    tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
+    rows, form = 1, ""
+    if criterion is not None and tensors:
+        label = tensors[-1]
+        rows = label.numel()
+        form = "" if isinstance(criterion, _OVER_ELEMENTS) else f"{list(label.shape[1:])}"
+    elif tensors and tensors[0].dim() > 0:
+        rows = tensors[0].shape[0]
+    if rows == 0:
+        raise DataError(
+            "A process has no rows in this step.",
+            expected="a row at least",
+            received=f"inputs of {[list(t.shape) for t in tensors]}",
+            remedy="give each rank a row, or leave this batch out on all ranks",
+        )
+    return float(rows), form
+
+
+def require_mean(model: onnx.ModelProto, loss: str) -> None:
+    """Raise ModelError for a loss that is a sum: gradients are the mean over all processes' rows.
+
+    Args:
+        model: the captured graph.
+        loss: name of its output.
+    """
+    makers = {name: node for node in model.graph.node for name in node.output}
+    node = makers.get(loss)
+    while node is not None and node.op_type in _MOVES:
+        node = makers.get(node.input[0])
+    if node is None:
+        return
+    reductions = [a.s for a in node.attribute if a.name == "reduction"]
+    if node.op_type == "ReduceSum" or b"sum" in reductions:
+        raise ModelError(
+            "The loss is a sum, and processes that train together need a mean.",
+            node=node.name,
+            op=node.op_type,
+            expected="a mean over rows or elements",
+            received="a sum",
+            remedy='use reduction="mean", and a learning rate to match',
+        )
+
+
+def _name_of(criterion: Callable[..., Any] | None) -> str:
+    if isinstance(criterion, torch.nn.Module):
+        return str(criterion)
+    return getattr(criterion, "__qualname__", type(criterion).__name__)
