@@ -321,7 +321,8 @@ STEEP_API steep_code steep_training_gradients(steep_training* session, const ste
                                               steep_error** error);
 
 /* Runs forward and backward of a part of a step. Its gradients are added up until
- * steep_training_apply_gradients(); no weight changes. Otherwise as steep_training_step(). */
+ * steep_training_apply_gradients(); no weight changes. A part of which no label counts adds
+ * nothing; its loss is NaN. Otherwise as steep_training_step(). */
 STEEP_API steep_code steep_training_accumulate(steep_training* session, const steep_array* inputs,
                                                size_t count, steep_step* step,
                                                steep_tensors** outputs, steep_error** error);

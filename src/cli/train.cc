@@ -363,7 +363,7 @@ class Run {
     }
   }
 
-  /// Nothing where the gradients overflowed.
+  /// Nothing where the gradients overflowed, or no label counts.
   std::optional<StepResult> one_part(const std::vector<Tensor>& batch, int64_t weight, int64_t rows,
                                      Progress& progress) {
     StepResult result = choice_.accumulate > 1 ? session_.accumulate(batch) : session_.step(batch);
@@ -371,6 +371,11 @@ class Run {
       progress.line(fmt::format("skipped a batch: gradients overflowed at loss scale {:g}",
                                 result.loss_scale));
       progress.step(rows, fmt::format("loss scale {:g}", session_.loss_scale()));
+      return {};
+    }
+    if (std::isnan(result.loss)) {  // a part whose classes all weigh nothing
+      ++left_out_;
+      progress.step(rows, "no label counts");
       return {};
     }
     position_.loss_sum += result.loss * static_cast<double>(weight);
