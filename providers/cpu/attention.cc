@@ -1,13 +1,15 @@
 // steep.Attention in tiles: running maxima and sums of each row, no score matrix. Dao 2023,
-// FlashAttention-2, algorithm 1. Keys that a mask shuts out for a whole tile are not read.
+// FlashAttention-2, algorithm 1. Tiles that masks hide are left out (attention_masks.h).
 
 #include "providers/cpu/attention.h"
 
 #include <omp.h>
 
+#include <atomic>
 #include <cmath>
 #include <functional>
 
+#include "providers/cpu/attention_masks.h"
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/parallel.h"
 
@@ -22,7 +24,7 @@ namespace steep::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kQueryBlock = 64, kKeyBlock = 64;
+constexpr int64_t kQueryBlock = MaskBlocks::kBlock, kKeyBlock = MaskBlocks::kBlock;
 /// Queries that share one packing of the keys.
 constexpr int64_t kChunk = 256;
 
@@ -61,7 +63,7 @@ struct Buffers {
 
 /// One tile: scores, then probabilities, then their share of the weighted sums.
 void add_tile(const AttentionProblem& p, const AttentionArrays& a, const Buffers& s, const Tile& t,
-              int64_t r0) {
+              int64_t r0, bool open) {
   const Floats d;
   const auto rows = static_cast<size_t>(t.rows), columns = static_cast<size_t>(t.columns);
   const auto at = static_cast<size_t>(r0);
@@ -79,7 +81,7 @@ void add_tile(const AttentionProblem& p, const AttentionArrays& a, const Buffers
   const Keeper keep(p.dropout);
   for (int64_t r = 0; r < t.rows; ++r) {
     float* row = s.scores + static_cast<size_t>(r) * s.scores_row;
-    mask_row(p, a, t, r, row);
+    if (!open) mask_row(p, a, t, r, row);
     float& max = s.maxima[r0 + r];
     const float higher = std::max(max, row_max(d, row, columns));
     // A row that is masked so far: exp(-inf - 0) is the 0 that it needs.
@@ -132,28 +134,45 @@ void finish_chunk(const AttentionProblem& p, const Buffers& s, const AttentionRe
   }
 }
 
-void attend_chunk(const AttentionProblem& p, const AttentionArrays& a, const Buffers& s,
-                  const AttentionResults& to, int64_t b, int64_t h, int64_t first) {
+void pack_keys(const AttentionProblem& p, const AttentionArrays& a, const Buffers& s,
+               const Tile& t) {
+  pack_rows(a.k, static_cast<size_t>(p.k.at(t.b, t.h) + t.j * p.k.row), p.k.row, t.columns, p.width,
+            p.bf16, 1, s.key_rows);
+  transpose_tile(s.key_rows, s.q_row, t.columns, p.width, s.key_columns);
+  pack_rows(a.v, static_cast<size_t>(p.v.at(t.b, t.h) + t.j * p.v.row), p.v.row, t.columns,
+            p.value_width, p.bf16, 1, s.values);
+}
+
+/// Tiles that masks do not hide. Then those that they would hide if their rows had other scores
+/// (`last`): which rows have is known after the others only.
+void add_tiles(const AttentionProblem& p, const AttentionArrays& a, const MaskBlocks& masks,
+               const Buffers& s, int64_t b, int64_t h, int64_t first, int64_t chunk, bool last) {
+  for (int64_t j = 0; j < p.keys; j += kKeyBlock) {
+    bool packed = false;
+    for (int64_t r0 = 0; r0 < chunk; r0 += kQueryBlock) {
+      const Tile t{
+          b, h, first + r0, std::min(kQueryBlock, chunk - r0), j, std::min(kKeyBlock, p.keys - j)};
+      const TileMask mask = masks.of(t);
+      if (mask == TileMask::shut || last != (mask == TileMask::low)) continue;
+      if (last && has_other_scores(t, s.maxima + r0)) continue;
+      if (!packed) pack_keys(p, a, s, t);
+      packed = true;
+      add_tile(p, a, s, t, r0, mask == TileMask::open);
+    }
+  }
+}
+
+void attend_chunk(const AttentionProblem& p, const AttentionArrays& a, const MaskBlocks& masks,
+                  const Buffers& s, const AttentionResults& to, int64_t b, int64_t h,
+                  int64_t first) {
   const int64_t chunk = std::min(kChunk, p.queries - first);
   pack_rows(a.q, static_cast<size_t>(p.q.at(b, h) + first * p.q.row), p.q.row, chunk, p.width,
             p.bf16, p.scale, s.q);
   std::fill_n(s.maxima, chunk, -std::numeric_limits<float>::infinity());
   std::fill_n(s.totals, chunk, 0.0F);
   std::fill_n(s.sums, static_cast<size_t>(chunk) * s.sums_row, 0.0F);
-  for (int64_t j = 0; j < p.keys; j += kKeyBlock) {
-    const int64_t keys = std::min(kKeyBlock, p.keys - j);
-    if (p.causal && j > first + chunk - 1) break;
-    pack_rows(a.k, static_cast<size_t>(p.k.at(b, h) + j * p.k.row), p.k.row, keys, p.width, p.bf16,
-              1, s.key_rows);
-    transpose_tile(s.key_rows, s.q_row, keys, p.width, s.key_columns);
-    pack_rows(a.v, static_cast<size_t>(p.v.at(b, h) + j * p.v.row), p.v.row, keys, p.value_width,
-              p.bf16, 1, s.values);
-    for (int64_t r0 = 0; r0 < chunk; r0 += kQueryBlock) {
-      const Tile t{b, h, first + r0, std::min(kQueryBlock, chunk - r0), j, keys};
-      if (is_masked(p, a, t, s.maxima + r0, true)) continue;
-      add_tile(p, a, s, t, r0);
-    }
-  }
+  add_tiles(p, a, masks, s, b, h, first, chunk, false);
+  add_tiles(p, a, masks, s, b, h, first, chunk, true);
   finish_chunk(p, s, to, b, h, first, chunk);
 }
 
@@ -161,15 +180,12 @@ void attend_chunk(const AttentionProblem& p, const AttentionArrays& a, const Buf
 
 size_t attention_scratch(const AttentionProblem& p) { return Buffers(p, nullptr, nullptr).floats; }
 
-/// Chunks [begin, end) of all heads' queries.
+/// One chunk of the queries of all heads. `masks`: as MaskBlocks has them.
 void attend(const AttentionProblem& p, const AttentionArrays& a, const AttentionResults& to,
-            int64_t begin, int64_t end, float* scratch) {
-  const Buffers buffers(p, a.seed, scratch);
-  const int64_t chunks = (p.queries + kChunk - 1) / kChunk;
-  for (int64_t c = begin; c < end; ++c) {
-    const int64_t pair = c / chunks;
-    attend_chunk(p, a, buffers, to, pair / p.heads, pair % p.heads, c % chunks * kChunk);
-  }
+            const uint8_t* masks, int64_t task, float* scratch) {
+  const int64_t chunks = (p.queries + kChunk - 1) / kChunk, pair = task / chunks;
+  attend_chunk(p, a, MaskBlocks(p, masks), Buffers(p, a.seed, scratch), to, pair / p.heads,
+               pair % p.heads, task % chunks * kChunk);
 }
 
 int64_t attention_tasks(const AttentionProblem& p) {
@@ -195,7 +211,8 @@ class Attention final : public Kernel {
         tasks_(HWY_DYNAMIC_DISPATCH(attention_tasks)(p)),
         slots_(std::min<int64_t>(tasks_, omp_get_max_threads())),
         slot_floats_(static_cast<int64_t>(HWY_DYNAMIC_DISPATCH(attention_scratch)(p))) {
-    scratch_bytes = sizeof(float) * static_cast<size_t>(slots_ * slot_floats_);
+    scratch_bytes = sizeof(float) * static_cast<size_t>(slots_ * slot_floats_) +
+                    static_cast<size_t>(MaskBlocks::bytes(p));
     flops = 2.0 * static_cast<double>(p.pairs() * p.queries * p.keys * (p.width + p.value_width));
   }
 
@@ -207,11 +224,16 @@ class Attention final : public Kernel {
                                  .keep = p_.keep.present ? args.input<uint8_t>(4) : nullptr,
                                  .seed = p_.random ? args.input<int64_t>(5) : nullptr};
     const AttentionResults results{args.out[0], args.output<float>(1), args.output<float>(2)};
+    float* const scratch = static_cast<float*>(args.scratch);
+    auto* const masks = reinterpret_cast<uint8_t*>(scratch + slots_ * slot_floats_);
+    read_masks(p_, arrays, masks);
+    std::atomic<int64_t> next{0};  // masks make tasks of different lengths
     parallel_for(slots_, 1, [&](int64_t begin, int64_t end) {
       for (int64_t slot = begin; slot < end; ++slot) {
-        HWY_DYNAMIC_DISPATCH(attend)
-        (p_, arrays, results, tasks_ * slot / slots_, tasks_ * (slot + 1) / slots_,
-         static_cast<float*>(args.scratch) + slot * slot_floats_);
+        for (int64_t task = next++; task < tasks_; task = next++) {
+          HWY_DYNAMIC_DISPATCH(attend)
+          (p_, arrays, results, masks, task, scratch + slot * slot_floats_);
+        }
       }
     });
   }

@@ -1,13 +1,16 @@
 // steep.AttentionGrad in tiles: scores and probabilities are made anew from q, k and each row's
 // maximum and sum. Dao 2023, FlashAttention-2, algorithm 2. One head at a time by one thread:
 // blocks of keys outside, which gather dk and dv; blocks of queries inside, whose dq waits in
-// scratch memory. So every sum has one order.
+// scratch memory. So every sum has one order. Tiles that masks hide are left out
+// (attention_masks.h).
 
 #include <omp.h>
 
+#include <atomic>
 #include <functional>
 
 #include "providers/cpu/attention.h"
+#include "providers/cpu/attention_masks.h"
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/parallel.h"
 
@@ -22,7 +25,7 @@ namespace steep::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kQueryBlock = 64, kKeyBlock = 64;
+constexpr int64_t kQueryBlock = MaskBlocks::kBlock, kKeyBlock = MaskBlocks::kBlock;
 
 /// A thread's tiles. `row` is the length of a packed row of queries or keys, `value_row` of values.
 struct Buffers {
@@ -94,17 +97,18 @@ void row_deltas(const AttentionProblem& p, const AttentionGradients& g, const Bu
 
 /// Scores to probabilities after dropout, in place, and the gradients of probabilities (after
 /// dropout) to those of scores. Elements behind the last column are left at whatever they become.
+/// `open`: masks do nothing to the tile.
 void differentiate_row(const AttentionProblem& p, const AttentionArrays& a, const Tile& t,
-                       int64_t r, float max, float sum, float delta, const uint32_t* words,
-                       float* s, float* ds) {
+                       int64_t r, bool open, float max, float sum, float delta,
+                       const uint32_t* words, float* s, float* ds) {
   const Floats d;
-  mask_row(p, a, t, r, s);
+  if (!open) mask_row(p, a, t, r, s);
   const Keeper keep(p.dropout);
   const auto scale = hn::Set(d, static_cast<float>(p.random ? p.dropout.scale : 1));
   const auto maxima = hn::Set(d, max), shares = hn::Set(d, 1 / sum);
   const auto deltas = hn::Set(d, delta);
   const auto columns = static_cast<size_t>(t.columns);
-  const uint8_t* mask = p.keep.present ? keep_row(p, a.keep, t, r) : nullptr;
+  const uint8_t* mask = p.keep.present && !open ? keep_row(p, a.keep, t, r) : nullptr;
   for (size_t j = 0; j < columns; j += hn::Lanes(d)) {
     const auto prob = hn::Mul(exp_bounded(d, hn::Sub(hn::LoadU(d, s + j), maxima)), shares);
     auto dprob = hn::LoadU(d, ds + j);
@@ -123,7 +127,7 @@ void differentiate_row(const AttentionProblem& p, const AttentionArrays& a, cons
 }
 
 void add_tile(const AttentionProblem& p, const AttentionArrays& a, const AttentionGradients& g,
-              const Buffers& s, const Tile& t) {
+              const Buffers& s, const Tile& t, bool open) {
   const auto rows = static_cast<size_t>(t.rows), columns = static_cast<size_t>(t.columns);
   const auto width = static_cast<size_t>(p.width), values = static_cast<size_t>(p.value_width);
   pack_rows(a.q, place(p.q, t, t.i), p.q.row, t.rows, p.width, p.bf16, p.scale, s.q);
@@ -146,7 +150,7 @@ void add_tile(const AttentionProblem& p, const AttentionArrays& a, const Attenti
   const int64_t first = (t.b * p.heads + t.h) * p.queries + t.i;
   for (int64_t r = 0; r < t.rows; ++r) {
     const size_t at = static_cast<size_t>(r) * s.scores_row;
-    differentiate_row(p, a, t, r, g.maxima[first + r], g.sums[first + r], s.deltas[t.i + r],
+    differentiate_row(p, a, t, r, open, g.maxima[first + r], g.sums[first + r], s.deltas[t.i + r],
                       p.random ? words.row(r) : nullptr, s.scores + at, s.dscores + at);
   }
   auto down = [&](const float* x, const float* y, size_t y_row, float* to, size_t n) {
@@ -175,23 +179,34 @@ void add_tile(const AttentionProblem& p, const AttentionArrays& a, const Attenti
            rows, width);
 }
 
+void pack_keys(const AttentionProblem& p, const AttentionArrays& a, const Buffers& s,
+               const Tile& t) {
+  pack_rows(a.k, place(p.k, t, t.j), p.k.row, t.columns, p.width, p.bf16, 1, s.keys);
+  transpose_tile(s.keys, s.row, t.columns, p.width, s.key_columns);
+  pack_rows(a.v, place(p.v, t, t.j), p.v.row, t.columns, p.value_width, p.bf16, 1, s.values);
+  transpose_tile(s.values, s.value_row, t.columns, p.value_width, s.value_columns);
+}
+
 void differentiate_head(const AttentionProblem& p, const AttentionArrays& a,
-                        const AttentionGradients& g, const Buffers& s, int64_t b, int64_t h) {
+                        const MaskBlocks& masks, const AttentionGradients& g, const Buffers& s,
+                        int64_t b, int64_t h) {
   row_deltas(p, g, s, b, h);
   std::fill_n(s.dq, static_cast<size_t>(p.queries) * s.row, 0.0F);
   const float* maxima = g.maxima + (b * p.heads + h) * p.queries;
   for (int64_t j = 0; j < p.keys; j += kKeyBlock) {
     Tile t{b, h, 0, 0, j, std::min(kKeyBlock, p.keys - j)};
-    pack_rows(a.k, place(p.k, t, j), p.k.row, t.columns, p.width, p.bf16, 1, s.keys);
-    transpose_tile(s.keys, s.row, t.columns, p.width, s.key_columns);
-    pack_rows(a.v, place(p.v, t, j), p.v.row, t.columns, p.value_width, p.bf16, 1, s.values);
-    transpose_tile(s.values, s.value_row, t.columns, p.value_width, s.value_columns);
     std::fill_n(s.dk, static_cast<size_t>(t.columns) * s.row, 0.0F);
     std::fill_n(s.dv, static_cast<size_t>(t.columns) * s.value_row, 0.0F);
+    bool packed = false;
     for (int64_t i = 0; i < p.queries; i += kQueryBlock) {
       t.i = i;
       t.rows = std::min(kQueryBlock, p.queries - i);
-      if (!is_masked(p, a, t, maxima + i, false)) add_tile(p, a, g, s, t);
+      const TileMask mask = masks.of(t);
+      const bool hidden = mask == TileMask::low || mask == TileMask::shut;
+      if (hidden && has_other_scores(t, maxima + i)) continue;
+      if (!packed) pack_keys(p, a, s, t);
+      packed = true;
+      add_tile(p, a, g, s, t, mask == TileMask::open);
     }
     unpack_rows(s.dk, t.columns, p.width, p.bf16, 1, g.dk, place(p.dk, t, j), p.dk.row);
     unpack_rows(s.dv, t.columns, p.value_width, p.bf16,
@@ -208,13 +223,11 @@ size_t attention_grad_scratch(const AttentionProblem& p) {
   return Buffers(p, nullptr, nullptr).floats;
 }
 
-/// Heads [begin, end) of all batch entries.
+/// One head of one batch entry. `masks`: as MaskBlocks has them.
 void differentiate(const AttentionProblem& p, const AttentionArrays& a, const AttentionGradients& g,
-                   int64_t begin, int64_t end, float* scratch) {
-  const Buffers buffers(p, a.seed, scratch);
-  for (int64_t pair = begin; pair < end; ++pair) {
-    differentiate_head(p, a, g, buffers, pair / p.heads, pair % p.heads);
-  }
+                   const uint8_t* masks, int64_t pair, float* scratch) {
+  differentiate_head(p, a, MaskBlocks(p, masks), g, Buffers(p, a.seed, scratch), pair / p.heads,
+                     pair % p.heads);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -234,7 +247,8 @@ class AttentionGrad final : public Kernel {
       : p_(p),
         slots_(std::min<int64_t>(p.pairs(), omp_get_max_threads())),
         slot_floats_(static_cast<int64_t>(HWY_DYNAMIC_DISPATCH(attention_grad_scratch)(p))) {
-    scratch_bytes = sizeof(float) * static_cast<size_t>(slots_ * slot_floats_);
+    scratch_bytes = sizeof(float) * static_cast<size_t>(slots_ * slot_floats_) +
+                    static_cast<size_t>(MaskBlocks::bytes(p));
     // Scores and dq, dk by the queries' width, the probabilities' gradient and dv by the values'.
     flops = 2.0 *
             static_cast<double>(p.pairs() * p.queries * p.keys * (3 * p.width + 2 * p.value_width));
@@ -250,11 +264,16 @@ class AttentionGrad final : public Kernel {
     const AttentionGradients gradients{args.in[0],           args.in[4],  args.input<float>(5),
                                        args.input<float>(6), args.out[0], args.out[1],
                                        args.out[2]};
+    float* const scratch = static_cast<float*>(args.scratch);
+    auto* const masks = reinterpret_cast<uint8_t*>(scratch + slots_ * slot_floats_);
+    read_masks(p_, arrays, masks);
+    std::atomic<int64_t> next{0};  // masks make heads of different lengths
     parallel_for(slots_, 1, [&](int64_t begin, int64_t end) {
       for (int64_t slot = begin; slot < end; ++slot) {
-        HWY_DYNAMIC_DISPATCH(differentiate)
-        (p_, arrays, gradients, p_.pairs() * slot / slots_, p_.pairs() * (slot + 1) / slots_,
-         static_cast<float*>(args.scratch) + slot * slot_floats_);
+        for (int64_t pair = next++; pair < p_.pairs(); pair = next++) {
+          HWY_DYNAMIC_DISPATCH(differentiate)
+          (p_, arrays, gradients, masks, pair, scratch + slot * slot_floats_);
+        }
       }
     });
   }

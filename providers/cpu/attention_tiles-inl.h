@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "providers/cpu/attention.h"
+#include "providers/cpu/attention_masks.h"
 #include "providers/cpu/philox-inl.h"
 #include "providers/cpu/softmax_rows-inl.h"
 
@@ -228,11 +229,6 @@ HWY_NOINLINE inline void transpose_tile(const float* from, size_t from_row, int6
 
 // --- one tile of scores --------------------------------------------------------------------------
 
-/// Scores of `rows` queries from `i` on and `columns` keys from `j` on, in one head.
-struct Tile {
-  int64_t b, h, i, rows, j, columns;
-};
-
 HWY_INLINE const float* bias_row(const AttentionProblem& p, const float* bias, const Tile& t,
                                  int64_t r) {
   return bias + p.bias.heads.at(t.b, t.h) + (t.i + r) * p.bias.heads.row + t.j * p.bias.column;
@@ -277,40 +273,6 @@ HWY_INLINE void mask_row(const AttentionProblem& p, const AttentionArrays& a, co
       store_n(hn::Add(v, b), d, s + j, count);
     });
   }
-}
-
-/// The most that masks let through in one row of a tile: an upper bound of what they add.
-HWY_INLINE float mask_limit(const AttentionProblem& p, const AttentionArrays& a, const Tile& t,
-                            int64_t r) {
-  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-  if (p.causal && t.j > t.i + r) return kMinusInfinity;
-  float limit = 0;
-  if (p.keep.present) {
-    const uint8_t* keep = keep_row(p, a.keep, t, r);
-    const int64_t n = p.keep.column == 0 ? 1 : t.columns;
-    if (std::none_of(keep, keep + n, [](uint8_t k) { return k != 0; })) limit = p.masked;
-  }
-  if (p.bias.present) {
-    const float* bias = bias_row(p, a.bias, t, r);
-    limit += p.bias.column == 0 ? *bias : row_max(Floats(), bias, static_cast<size_t>(t.columns));
-  }
-  return limit;
-}
-
-/// Are all probabilities of the tile 0 whatever the scores are? `known` holds a score of each row
-/// that is not masked like that (the maximum so far, or at all), so that a mask of large finite
-/// numbers counts as one of infinities. `infinite`: a mask of -inf is enough, whatever is known.
-HWY_INLINE bool is_masked(const AttentionProblem& p, const AttentionArrays& a, const Tile& t,
-                          const float* known, bool infinite) {
-  if (!p.causal && !p.keep.present && !p.bias.present) return false;
-  constexpr float kMasked = -1e30F, kOrdinary = -1e20F;
-  for (int64_t r = 0; r < t.rows; ++r) {
-    const float limit = mask_limit(p, a, t, r);
-    if (!(limit < kMasked)) return false;
-    const bool none = infinite && limit == -std::numeric_limits<float>::infinity();
-    if (!none && !(known[r] > kOrdinary)) return false;
-  }
-  return true;
 }
 
 /// The random words of a tile's elements: steep.Dropout's for the elements of [B, H, Sq, Sk].

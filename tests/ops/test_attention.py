@@ -140,6 +140,79 @@ def test_rows_masked_as_a_whole(shape, how, masked, zero):
         assert_close(grads, gradient(attrs, qkv, masks, dy, *theirs, decomposed=True))
 
 
+def hidden_blocks(queries, keys):
+    """Masks, True where a query sees a key, that hide blocks of 64 × 64 as a whole."""
+    i, j = np.arange(queries)[:, None], np.arange(keys)[None]
+    causal = i >= j
+    documents = i // 50 == j // 50
+    return {
+        "everything is seen": causal | True,
+        "causal": causal,
+        "window": causal & (i - j < 40),
+        "window to both sides": np.abs(i - j) < 70,
+        "documents": documents,
+        "documents, causal": documents & causal,
+        "the first tokens and a window": causal & ((j < 3) | (i - j < 20)),
+        "padded": (j < keys - 100) & (i >= 0),
+        "padded in front": (j >= 100) & (i >= 0),
+        "queries that see nothing": causal & (i // 64 != 1),
+        "nothing is seen": causal & False,
+    }
+
+
+@pytest.mark.parametrize("masked", [-INFINITY, -3.0e38, -1e30, -64.0])
+@pytest.mark.parametrize("how", ["keep", "bias", "both"])
+@pytest.mark.parametrize("queries,keys", [(300, 300), (130, 257), (64, 128)])
+@pytest.mark.parametrize("mask", hidden_blocks(1, 1))
+def test_hidden_blocks(mask, queries, keys, how, masked):
+    """Blocks that are left out count for nothing, and blocks that count are not left out."""
+    shape = (2, 2, queries, keys, 8, 8)
+    seen = hidden_blocks(queries, keys)[mask]
+    attrs, qkv, _, dy = problem(shape, masked=masked, zero_shut=1)
+    added = np.where(seen, 0, masked).astype(np.float32)
+    # Another mask for the second sequence: blocks are told apart by it.
+    keep = np.stack([seen, np.ones_like(seen)])[:, None]
+    masks = {
+        "keep": [None, keep, None],
+        "bias": [added, None, None],
+        "both": [np.stack([added, np.zeros_like(added)])[:, None], seen, None],
+    }[how]
+    theirs = forward(attrs, qkv, masks, decomposed=True)
+    assert_close(forward(attrs, qkv, masks), theirs)
+    grads = gradient(attrs, qkv, masks, dy, *theirs)
+    assert_close(grads, gradient(attrs, qkv, masks, dy, *theirs, decomposed=True))
+
+
+@pytest.mark.parametrize("low", [-INFINITY, -3.0e38])
+def test_hidden_blocks_are_not_read(low):
+    """What is hidden changes no bit, be it NaN: the kernels compute nothing of such blocks."""
+    attrs, (q, k, v), _, dy = problem((1, 2, 256, 256, 16, 16))
+    seen = hidden_blocks(256, 256)["window"]
+    seen[:, 64:128] = False  # keys of a whole block
+    seen[np.arange(256), np.arange(256) // 128 * 128] = True
+    masks = [np.where(seen, 0, low).astype(np.float32), None, None]
+    results = forward(attrs, [q, k, v], masks)
+    grads = gradient(attrs, [q, k, v], masks, dy, *results)
+    for x in (k, v):
+        x[:, :, 64:128] = np.nan
+    for a, b in zip(forward(attrs, [q, k, v], masks), results, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(gradient(attrs, [q, k, v], masks, dy, *results), grads, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert (grads[1][:, :, 64:128] == 0).all() and (grads[2][:, :, 64:128] == 0).all()
+
+
+def test_a_mask_with_nan_hides_nothing():
+    attrs, qkv, *_ = problem((1, 1, 130, 130, 4, 4))
+    bias = np.full((130, 130), -INFINITY, np.float32)
+    bias[:, 0] = 0
+    bias[3, 100] = np.nan
+    masks = [bias, None, None]
+    ours, theirs = forward(attrs, qkv, masks), forward(attrs, qkv, masks, decomposed=True)
+    assert np.isnan(ours[0][0, 0, 3]).all()
+    assert_close(ours[:1], theirs[:1])
+
+
 @pytest.mark.parametrize("zero_shut", [0, 1])
 def test_an_infinite_score_is_nan_as_in_softmax(zero_shut):
     attrs, (q, k, v), masks, _ = problem((1, 1, 3, 4, 2, 2), zero_shut=zero_shut)
