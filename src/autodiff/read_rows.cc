@@ -9,10 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "autodiff/read_queries.h"
 #include "autodiff/real_rows.h"
 #include "autodiff/row_wise.h"
 #include "ir/seed.h"
 #include "ops/build.h"
+#include "runtime/logs.h"
 
 namespace steep {
 namespace {
@@ -25,18 +27,29 @@ constexpr size_t kMostOfRows = 4096;  // those of masks, which each attention ma
 /// where all count.
 class SomeRows {
  public:
-  /// `from`: rows of which `reader` alone reads some. `users`: those of the graph as it is.
-  SomeRows(Graph& graph, const Users& users, Value from, Node reader) : graph_(graph) {
+  /// `from`: rows of which `reader` alone reads some. `users`: those of the graph as it is. `cut`:
+  /// what the reader takes, where it takes the same tokens of each sequence.
+  SomeRows(Graph& graph, const Users& users, Value from, Node reader,
+           std::optional<TokenCut> cut = {})
+      : graph_(graph), from_(from), cut_(cut) {
+    if (cut_) attentions_ = find_read_queries(graph, users, *cut_);
     std::unordered_set<uint32_t> read{from.id()};
     inside_.insert(reader.id());
+    bool cut_again = false;
     const std::vector<Node> nodes = graph.nodes();
     for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
       const Node n = *it;
       const Value y = n.output(0);
       if (!y || read.count(y.id()) == 0) continue;
+      if (!cut_again && attentions_.count(y.id()) != 0) {
+        const Value source = enter_attention(y, users);
+        if (source) read.insert(source.id());
+        continue;
+      }
       const auto operands = by_rows(n);
       if (!operands || !may_be_written(n, users)) continue;
       inside_.insert(n.id());
+      cut_again = cut_again || cut_axes(n);  // rows have other numbers before it
       products_ += is_product(n) ? 1 : 0;
       if (is_product(n) && computed_twice_.count(n.id()) != 0) continue;
       for (size_t i = 0; i < operands->size(); ++i) {
@@ -60,6 +73,8 @@ class SomeRows {
   /// The extents d… of v [d…, k], of what is there without the nodes that are written anew.
   Value leads(Value v) {
     const Node n = v.producer();
+    if (const ReadQueries* a = attention_of(v))
+      return leads_of_result(*a, *cut_, a->source ? leads(a->source) : Value());
     const bool inside = n && inside_.count(n.id()) != 0;
     if (inside && n.op() == "Identity") return leads(n.input(0));
     if (inside && keeps_rows(n) && v.rank() == 2)
@@ -105,6 +120,48 @@ class SomeRows {
   }
 
  private:
+  /// The attention of which `v` is the result, if its queries are left out.
+  const ReadQueries* attention_of(Value v) const {
+    const auto found = entered_.count(v.id()) != 0 ? attentions_.find(v.id()) : attentions_.end();
+    return found == attentions_.end() ? nullptr : &found->second;
+  }
+
+  bool read_inside(Value v, const Users& users) const {
+    return !graph_.is_output(v) &&
+           std::all_of(users[v.id()].begin(), users[v.id()].end(),
+                       [&](Node user) { return inside_.count(user.id()) != 0; });
+  }
+
+  /// Leaves out queries of the attention that makes `result`, if nobody else reads that: what they
+  /// are made of, or null.
+  Value enter_attention(Value result, const Users& users) {
+    if (!read_inside(result, users)) return {};
+    const ReadQueries& a = attentions_.at(result.id());
+    entered_.insert(result.id());
+    inside_.insert(a.attention.scores.id());
+    for (auto move = a.before.rbegin(); move != a.before.rend(); ++move) {
+      bool alone = true;
+      for (int i = 0; i < move->node.output_count(); ++i) {
+        const Value y = move->node.output(i);
+        alone = alone && (!y || read_inside(y, users));
+      }
+      if (!alone) break;
+      inside_.insert(move->node.id());
+    }
+    return a.source;
+  }
+
+  /// The rows of an attention's result that are read.
+  Value make_attention(const ReadQueries& a, Value rows) {
+    if (logs(Log::rows))
+      log(Log::rows, a.attention.softmax.name() + ": queries that nobody reads are left out.");
+    const Value axis = ints(graph_, {cut_->by_place ? int64_t{0} : int64_t{1}});
+    const Value tokens = apply("Gather", {leads(from_), axis}, {{"axis", int64_t{0}}});
+    const Value y = attend_to_read(a, *cut_, tokens, [&](Value x) { return take(x, rows); });
+    graph_.set_type(y, {y.dtype(), Shape{rows.shape()[0], y.shape()[1]}});
+    return y;
+  }
+
   /// Notes what is to be written twice.
   bool may_be_written(Node n, const Users& users) {
     for (int i = 1; i < n.output_count(); ++i) {
@@ -125,6 +182,7 @@ class SomeRows {
   }
 
   Value make(Value v, Value rows) {
+    if (const ReadQueries* a = attention_of(v)) return make_attention(*a, rows);
     const Node n = v.producer();
     if (!n || inside_.count(n.id()) == 0) {
       const Value joined = v.rank() == 2 ? v : apply("Flatten", {v}, {{"axis", v.rank() - 1}});
@@ -145,9 +203,13 @@ class SomeRows {
   Value number(int64_t value) { return graph_.add_constant(Tensor::scalar(value)); }
 
   Graph& graph_;
-  std::unordered_set<uint32_t> inside_;          // ids of nodes
-  std::unordered_set<uint32_t> computed_twice_;  // those that also run on all rows
-  std::vector<Value> shared_;                    // values that nodes outside read, too
+  Value from_;
+  std::optional<TokenCut> cut_;
+  std::unordered_map<uint32_t, ReadQueries> attentions_{};  // by result
+  std::unordered_set<uint32_t> entered_{};                  // of these
+  std::unordered_set<uint32_t> inside_;                     // ids of nodes
+  std::unordered_set<uint32_t> computed_twice_;             // those that also run on all rows
+  std::vector<Value> shared_;                               // values that nodes outside read, too
   size_t products_ = 0;
   std::unordered_map<uint64_t, Value> taken_;  // by value and rows
 };
@@ -249,7 +311,7 @@ void compute_taken_rows(Graph& g) {
     if (!takes_few_rows(n)) continue;
     const Value x = n.input(0), y = n.output(0);
     if (users[x.id()].size() != 1 || !x.producer()) continue;
-    SomeRows some(g, users, x, n);
+    SomeRows some(g, users, x, n, token_cut(n));
     if (some.products() == 0 || some.any_computed_twice()) continue;
     const Graph::Scope scope(g, n.phase(), n.name());
     const Value numbers = some.numbers_taken(n);

@@ -18,7 +18,8 @@ namespace steep {
 /// - A cross entropy that ignores labels reads the rows whose labels count; a mean is over these
 ///   anyway. Scores with other readers (a model that returns them) are computed for all rows, too,
 ///   but not differentiated there for the loss. Labels must be makers_of_labels() ones.
-/// - Gather by one number, or Slice by bounds that the model says: one token of a sequence.
+/// - Gather by one number, or Slice by bounds that the model says: one token of a sequence. Other
+///   queries of the attention before it are left out, too (autodiff/read_queries.h).
 /// - Attention whose mask hides tokens (autodiff/real_rows.h).
 ///
 /// For the graph of a model with its loss, before it is differentiated. REQUIRES: types inferred.

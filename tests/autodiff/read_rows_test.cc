@@ -230,6 +230,107 @@ TEST(CountedRows, OneTokenOfASequenceLeavesTheOthers) {
   EXPECT_NE(Program(some).dump(types).find("float32[3, 8] = MatMul"), std::string::npos);
 }
 
+/// Attention over x[b, t, 8] of two heads, residual, and a token of it. `mask`: what stands between
+/// scores s and softmax operand m; `take`: y of h.
+Graph one_token(const std::string& mask, const std::string& take, bool dropout = false) {
+  return import_graph(
+             18,
+             "g (float[b, t, 8] x, float[8, 8] w, float[8, 8] k, float[8, 3] v, bool[b, 1, t, t] "
+             "keep,"
+             "   float[b, 1, 1, t] added) => (float loss) <int64 first = {0}, int64 last = {-1}, "
+             "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, "
+             "int64[4] heads = {0, 0, 2, 4}, int64[3] joined = {0, 0, 8}, float half = {0.5}, "
+             "float low = {-3e38}, float ratio = {0.4}, bool yes = {1}> {"
+             "qa = MatMul(x, w) ka = MatMul(x, k) qb = Reshape(qa, heads) kb = Reshape(ka, heads)"
+             "vb = Reshape(x, heads) q = Transpose<perm = [0, 2, 1, 3]>(qb)"
+             "kt = Transpose<perm = [0, 2, 3, 1]>(kb) vt = Transpose<perm = [0, 2, 1, 3]>(vb)"
+             "r = MatMul(q, kt) s = Mul(r, half)" +
+                 mask + "p = Softmax<axis = -1>(m)" +
+                 (dropout ? "d = Dropout(p, ratio, yes)" : "d = Identity(p)") +
+                 "a = MatMul(d, vt) c = Transpose<perm = [0, 2, 1, 3]>(a) o = Reshape(c, joined)"
+                 "u = MatMul(o, w) f = Add(u, x) h = Tanh(f)" +
+                 take + "z = MatMul(y, v) n = Mul(z, z) loss = ReduceMean<keepdims = 0>(n) }")
+      .graph;
+}
+
+Tensor truths(const Dims& dims) {
+  Tensor keep = Tensor::empty(DType::boolean, dims);
+  for (int64_t i = 0; i < keep.size(); ++i) keep.data<bool>()[i] = i % 3 != 1;
+  return keep;
+}
+
+TEST(CountedRows, OneTokenLeavesTheOtherQueries) {
+  for (const std::string mask : {"m = Identity(s)", "m = Add(s, added)", "m = Where(keep, s, low)",
+                                 "e = Add(s, added) m = Where(keep, e, low)"}) {
+    for (const std::string take :
+         {"y = Gather<axis = 1>(h, first)", "y = Gather<axis = 1>(h, last)",
+          "y = Slice(h, zero, one, one)", "y = Slice(h, one, two, one)"}) {
+      for (const bool dropout : {false, true}) {
+        SCOPED_TRACE(mask + ", " + take);
+        const Graph g = one_token(mask, take, dropout);
+        for (const int64_t length : {7, 4}) {
+          std::vector<Tensor> inputs;
+          for (Value v : g.inputs()) {
+            const std::string name(v.name());
+            if (name == "x") inputs.push_back(normal({3, length, 8}, 1));
+            if (name == "w") inputs.push_back(normal({8, 8}, 2));
+            if (name == "k") inputs.push_back(normal({8, 8}, 3));
+            if (name == "v") inputs.push_back(normal({8, 3}, 4));
+            if (name == "keep") inputs.push_back(truths({3, 1, length, length}));
+            if (name == "added") inputs.push_back(normal({3, 1, 1, length}, 5));
+          }
+          const std::vector<Tensor> want = run(g, inputs, false), got = run(g, inputs, true);
+          ASSERT_EQ(got.size(), want.size());
+          for (size_t i = 0; i < got.size(); ++i) {
+            ASSERT_EQ(got[i].dims(), want[i].dims());
+            for (int64_t j = 0; j < got[i].size(); ++j) {
+              const float a = got[i].data<float>()[j], b = want[i].data<float>()[j];
+              ASSERT_NEAR(a, b, 1e-5 * (1 + std::abs(b))) << "result " << i;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+/// The type of the probabilities that a plan for 3 sequences of 7 tokens computes.
+std::string type_of_softmax(const Graph& graph) {
+  Graph g = graph;
+  compute_read_rows(g);
+  std::vector<Type> types;
+  for (Value v : g.inputs()) {
+    const std::string name(v.name());
+    if (name == "x") types.push_back({v.dtype(), Shape{3, 7, 8}});
+    if (name == "keep") types.push_back({v.dtype(), Shape{3, 1, 7, 7}});
+    if (name == "added") types.push_back({v.dtype(), Shape{3, 1, 1, 7}});
+    if (v.rank() == 2) types.push_back(v.type());
+  }
+  const std::string text = Program(g, {.disabled_passes = {"fuse_attention"}}).dump(types);
+  const size_t at = text.find(" = Softmax");
+  const size_t line = text.rfind('\n', at);
+  return text.substr(text.find("float32", line), at - text.find("float32", line));
+}
+
+TEST(CountedRows, OneTokenHasOneRowOfScores) {
+  const std::string all = "float32[3, 2, 7, 7]", one = "float32[3, 2, 1, 7]";
+  const std::string first = "y = Gather<axis = 1>(h, first)";
+  EXPECT_EQ(type_of_softmax(one_token("m = Identity(s)", first)), one);
+  EXPECT_EQ(type_of_softmax(one_token("m = Add(s, added)", first)), one);
+  EXPECT_EQ(type_of_softmax(one_token("m = Where(keep, s, low)", first)), one);
+  // Others read the result, or the hidden states.
+  EXPECT_EQ(type_of_softmax(one_token("m = Identity(s)",
+                                      "t = ReduceMax<keepdims = 0>(o)"
+                                      "i = Gather<axis = 1>(h, first)"
+                                      "y = Add(i, t)")),
+            all);
+  EXPECT_EQ(type_of_softmax(one_token("m = Identity(s)",
+                                      "t = ReduceMax<keepdims = 0>(h)"
+                                      "i = Gather<axis = 1>(h, first)"
+                                      "y = Add(i, t)")),
+            all);
+}
+
 TEST(CountedRows, ScoresAndLabelsOfOtherShapesAreRefused) {
   const Graph g =
       import_graph(

@@ -137,6 +137,93 @@ def test_heads_that_read_one_token(token):
         assert_close(gradients(ours, module, inputs), gradients(module, module, inputs))
 
 
+def attend(q, k, v, mask, dropout):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+
+
+def attend_by_hand(q, k, v, mask, dropout):
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(torch.float32).min)
+    return F.dropout(scores.softmax(-1), dropout) @ v
+
+
+def no_mask(ids):
+    return None
+
+
+def causal(ids):
+    return torch.ones(ids.shape[1], ids.shape[1]).tril().bool()
+
+
+def padding(ids):
+    return (ids != 0)[:, None, None, :]
+
+
+def causal_padding(ids):
+    return causal(ids) & padding(ids)
+
+
+class Classifier(nn.Module):
+    """One token of attention over words. ``packed``: one product makes queries, keys, values."""
+
+    def __init__(self, token, attend, mask, packed=False, batch_first=True, dropout=0.0):
+        super().__init__()
+        self.token, self.attend, self.mask, self.packed = token, attend, mask, packed
+        self.batch_first, self.dropout = batch_first, dropout
+        self.words = nn.Embedding(WORDS, WIDTH)
+        widths = [3 * WIDTH] if packed else 3 * [WIDTH]
+        self.qkv = nn.ModuleList(nn.Linear(WIDTH, width) for width in widths)
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH)
+        self.head = nn.Linear(WIDTH, 3)
+
+    def heads(self, x):
+        if self.batch_first:
+            return x.view(x.shape[0], x.shape[1], 2, -1).transpose(1, 2)
+        return x.view(x.shape[0], x.shape[1], 2, -1).permute(1, 2, 0, 3)
+
+    def forward(self, ids, labels):
+        x = self.words(ids if self.batch_first else ids.T)
+        normal = self.first(x)
+        made = [product(normal) for product in self.qkv]
+        made = made[0].chunk(3, -1) if self.packed else made
+        q, k, v = (self.heads(t) for t in made)
+        y = self.attend(q, k, v, self.mask(ids), self.dropout if self.training else 0.0)
+        y = y.transpose(1, 2) if self.batch_first else y.permute(2, 0, 1, 3)
+        x = x + self.out(y.reshape(x.shape))
+        x = x + self.down(F.gelu(self.up(self.second(x))))
+        hidden = x[:, self.token] if self.batch_first else x[self.token]
+        return F.cross_entropy(self.head(hidden).view(-1, 3), labels[:, 0] % 3)
+
+
+@pytest.mark.parametrize(
+    "kind,token,mask,how",
+    [
+        ("separate", 0, no_mask, attend),
+        ("separate", 0, causal, attend),
+        ("separate", 0, padding, attend),
+        ("separate", -1, causal_padding, attend),
+        ("separate", -1, causal, attend_by_hand),
+        ("separate", slice(2, 3), padding, attend_by_hand),
+        ("packed", 0, padding, attend),
+        ("packed", slice(2, 3), causal_padding, attend_by_hand),
+        ("time first", 0, padding, attend),
+        ("time first", slice(2, 3), causal_padding, attend_by_hand),
+    ],
+)
+def test_queries_of_one_token(kind, token, mask, how):
+    torch.manual_seed(0)
+    module = Classifier(token, how, mask, kind == "packed", kind != "time first")
+    ours = steep.ORTModule(module)
+    for rows, length in ((4, 7), (4, 12), (3, 70)):
+        ids = torch.randint(1, WORDS, (rows, length))
+        ids[0, length // 2 :] = 0
+        inputs = ids, torch.randint(0, 9, ids.shape)
+        assert_close(gradients(ours, module, inputs), gradients(module, module, inputs))
+
+
 def test_a_label_that_is_no_class_is_refused():
     module = Words(mean)
     ids, labels = batch(0.1)
