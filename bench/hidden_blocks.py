@@ -1,0 +1,122 @@
+"""Attention that leaves out blocks which masks hide, and heads that read one token.
+
+    python bench/hidden_blocks.py
+    python bench/hidden_blocks.py --length 2048 --document 512 --turns 20
+
+A decoder of 4 layers of 512, one sequence of 1,024 tokens over 1,000 words, fused AdamW. Masks are
+inputs: every token is seen, causal, a causal window, packed documents. Last, a classifier of the
+first token of 8 sequences of 128. Contestants take one step each in turn, in one process:
+ORTModule, and PyTorch as it comes. Medians in milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+from run import KEEP_MEMORY, say
+
+WORDS, WIDTH, HEADS, LAYERS = 1000, 512, 8, 4
+
+
+def contestants(length: int, document: int, window: int) -> dict[str, Callable[[], None]]:
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    import steep
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+            self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+            self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+
+        def forward(self, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+            normal = self.first(x)
+            q, k, v = (
+                made(normal).view(*x.shape[:2], HEADS, -1).transpose(1, 2)
+                for made in (self.q, self.k, self.v)
+            )
+            y = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+            x = x + self.out(y.transpose(1, 2).reshape(x.shape))
+            return x + self.down(functional.gelu(self.up(self.second(x))))
+
+    class Decoder(nn.Module):
+        def __init__(self, one_token: bool) -> None:
+            super().__init__()
+            self.one_token = one_token
+            self.words = nn.Embedding(WORDS, WIDTH)
+            self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+            self.head = nn.Linear(WIDTH, WORDS)
+
+        def forward(self, ids: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+            x = self.words(ids)
+            for layer in self.layers:
+                x = layer(x, seen)
+            if self.one_token:
+                x, ids = x[:, :1], ids[:, :1]
+            return functional.cross_entropy(self.head(x).view(-1, WORDS), ids.reshape(-1))
+
+    def stepping(
+        model: nn.Module, run: nn.Module, rows: int, seen: torch.Tensor
+    ) -> Callable[[], None]:
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            run(torch.randint(0, WORDS, (rows, seen.shape[-1])), seen).backward()
+            optimizer.step()
+
+        return step
+
+    i, j = torch.arange(length)[:, None], torch.arange(length)[None]
+    masks = {
+        "all seen": (i >= 0) & (j >= 0),
+        "causal": i >= j,
+        "window": (i >= j) & (i - j < window),
+        "documents": (i >= j) & (i // document == j // document),
+    }
+    works = {name: (1, mask[None, None], False) for name, mask in masks.items()}
+    works["one token"] = (8, torch.ones(8, 1, 128, 128, dtype=torch.bool), True)
+    found = {}
+    for name, (rows, seen, one_token) in works.items():
+        for engine in ("steep", "torch"):
+            model = Decoder(one_token)
+            run = steep.ORTModule(model) if engine == "steep" else model
+            found[f"{engine}, {name}"] = stepping(model, run, rows, seen)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--length", type=int, default=1024, help="tokens of the sequence")
+    parser.add_argument("--document", type=int, default=128, help="tokens of each document")
+    parser.add_argument("--window", type=int, default=128, help="tokens that each one sees")
+    parser.add_argument("--turns", type=int, default=10)
+    parser.add_argument("--warm-up", type=int, default=3, help="turns that do not count")
+    args = parser.parse_args()
+    if not all(os.environ.get(name) == value for name, value in KEEP_MEMORY.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_MEMORY})
+    steps = contestants(args.length, args.document, args.window)
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(args.turns + args.warm_up):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            if turn >= args.warm_up:
+                times[name].append(1e3 * (time.perf_counter() - start))
+        say(f"turn {turn + 1} of {args.turns + args.warm_up}")
+    for name, taken in times.items():
+        print(f"{name:32} {statistics.median(taken):8.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
