@@ -10,6 +10,7 @@
 #include <array>
 
 #include "bindings.h"
+#include "data/convert.h"
 #include "steep/error.h"
 
 namespace steep::python {
@@ -480,6 +481,19 @@ void init_tensor(nb::module_& m) {
       .def("__repr__", [](const Tensor& t) {
         return fmt::format("steep.Tensor({}{})", name_of(t.dtype()), to_string(t.dims()));
       });
+  m.def(
+      "convert",
+      [](nb::handle array, const std::string& dtype, const std::string& name) {
+        const Tensor tensor = to_tensor(array, name.c_str());
+        const DType wanted = dtype_from(dtype);
+        const nb::gil_scoped_release release;
+        return convert(tensor, wanted, name);
+      },
+      nb::arg("array"), nb::arg("dtype"), nb::arg("name"),
+      "Returns an array in another dtype, by NumPy's name of it, as sessions convert what they are "
+      "fed: floats to floats, rounded to nearest, integers to integers and floats. Shares the "
+      "bytes where it has the dtype. Raises DataError naming `name` for floats as integers, for "
+      "integers that do not fit, and for finite numbers that would become infinite.");
 }
 
 }  // namespace steep::python

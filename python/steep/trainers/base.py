@@ -56,6 +56,13 @@ _REBUILT_IN_A_ROW = 3  # steps before each of which what is compiled in was anot
 _CONVERTED = {(torch.float64, torch.float32), (torch.int32, torch.int64)}  # data, as sessions do
 
 
+def _converted(t: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
+    """Return data in the dtype of the first step's. Raises DataError if a number does not fit."""
+    if (t.dtype, dtype) not in _CONVERTED:
+        return t
+    return torch.from_dlpack(_steep.convert(t.detach(), str(dtype).removeprefix("torch."), name))
+
+
 class _Compiled(Exception):
     """The step is compiled, and was not to run."""
 
@@ -389,8 +396,8 @@ class Trainer:
                 received=f"{len(inputs)} tensors",
             )
         return [
-            t.to(first.dtype) if (t.dtype, first.dtype) in _CONVERTED else t
-            for t, first in zip(inputs, self._first, strict=True)
+            _converted(t, first.dtype, f"input {i}")
+            for i, (t, first) in enumerate(zip(inputs, self._first, strict=True))
         ]
 
     def _build(self, lowered: Lowered, tensors: list[torch.Tensor]) -> _Roles:

@@ -180,6 +180,7 @@ def test_refusals():
         ((x.numpy(), y), steep.DataError),
         ((x[:, :4], y), steep.ShapeError),
         ((x, torch.full_like(y, float("nan"))), steep.DataError),
+        ((x.double() * 1e300, y), steep.DataError),  # infinite in float32
     ]:
         with pytest.raises(kind):
             trainer.step(*bad)

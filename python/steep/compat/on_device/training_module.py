@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from steep import _steep
 from steep.compat import state_file
 from steep.compat.inference.ort_value import OrtValue
 from steep.compat.on_device.training_state import Array, CheckpointState
@@ -410,18 +411,16 @@ def _count(names: Sequence[str], given: Sequence[Any]) -> None:
 
 
 def _like(info: onnx.ValueInfoProto, given: Any) -> Array:
-    """Return an input in the dtype of the model, as a training call converts it."""
+    """Return an input in the dtype of the model, as a training call converts it.
+
+    Raises DataError where a training call does, as for a finite number that becomes infinite.
+    """
     array = np.asarray(given)
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
-    if array.dtype == dtype or array.dtype.kind not in "fiu":
-        return array
-    if array.dtype.kind == dtype.kind == "f":
-        return array.astype(dtype)
-    if array.dtype.kind in "iu" and dtype.kind in "iu":
-        made = array.astype(dtype)
-        if (made == array).all():
-            return cast("Array", made)
-    return array  # the engine says what is wrong with it
+    if array.dtype == dtype or array.dtype.kind not in "fiu" or dtype.kind not in "fiu":
+        return array  # the engine says what is wrong with it
+    made: Array = _steep.convert(array, dtype.name, info.name).numpy()
+    return made
 
 
 def described(values: Mapping[str, Array]) -> str:

@@ -353,6 +353,22 @@ def test_integers_and_floats_of_another_width_are_converted_in_both_modes(tmp_pa
         assert isinstance(module(steep.Tensor(x), y), np.ndarray)
 
 
+@pytest.mark.parametrize("of", ["x", "labels"])
+def test_numbers_that_do_not_fit_are_refused_in_both_modes(tmp_path, of):
+    _, module, _ = opened(write(tmp_path))
+    ((x, y),) = batches(1)
+    if of == "x":
+        x = x.astype(np.float64)
+        x[1, 2] = 1e39
+    else:
+        y = y.astype(np.uint64)
+        y[1] = 2**64 - 1
+    for mode in (True, False):
+        module.train(mode)
+        with pytest.raises(steep.DataError, match="does not suit the model's input"):
+            module(x, y)
+
+
 def test_values_in_a_shell():
     array = np.ones((2, 3), np.float32)
     value = OrtValue.ortvalue_from_numpy(array)
