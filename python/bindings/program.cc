@@ -78,7 +78,7 @@ class ModuleProgram {
   }
 
   nb::list backward(GradientRun& run, const nb::list& gradients, const nb::dict& moved,
-                    bool changed) {
+                    bool changed, bool is_kept) {
     std::vector<Tensor> seeds;
     for (nb::handle g : gradients) {
       seeds.push_back(g.is_none() ? Tensor() : to_tensor(g, "an output's gradient"));
@@ -88,6 +88,7 @@ class ModuleProgram {
       run.moved = true;
     }
     run.changed = changed;
+    run.is_kept = is_kept;
     std::vector<Tensor> results;
     {
       const nb::gil_scoped_release release;
@@ -180,7 +181,10 @@ void init_program(nb::module_& m) {
           },
           nb::sig("def copies(self) -> list[object]"),
           "DLPack capsules of the inputs as forward read them, in order; empty where no copies "
-          "were made, since the run's backward was foreseen.");
+          "were made, since the run's backward was foreseen.")
+      .def("shows_writes", &shows_writes,
+           "Do the inputs of a run without copies show that somebody wrote to them since forward? "
+           "Of large arrays a sample of the elements does.");
   nb::class_<ModuleProgram>(m, "ModuleProgram",
                             "A captured graph, ready for forward and backward. All that it reads, "
                             "parameters too, are inputs.")
@@ -221,14 +225,18 @@ void init_program(nb::module_& m) {
                    "tuple[list[object], ModuleRun | None, list[bool]]"),
            "Runs the graph. Returns DLPack capsules of the outputs, the run when `gradients`, and, "
            "by output, whether backward will read it, so that it must not change before.")
-      .def("backward", &ModuleProgram::backward, nb::arg("run"), nb::arg("gradients"),
-           nb::arg("moved") = nb::dict(), nb::arg("changed") = false,
-           nb::sig("def backward(self, run: ModuleRun, gradients: list[object], "
-                   "moved: dict[int, object] = {}, changed: bool = False) -> list[object | None]"),
-           "One array or None per output; inputs whose memory has moved since forward(), by "
-           "position, which hold the same values; whether one of `may_change` was written to. "
-           "Returns DLPack capsules, None where no gradient flows, for `input_gradients`. Raises "
-           "DataError where it would need what was written over.")
+      .def(
+          "backward", &ModuleProgram::backward, nb::arg("run"), nb::arg("gradients"),
+          nb::arg("moved") = nb::dict(), nb::arg("changed") = false, nb::arg("is_kept") = false,
+          nb::sig("def backward(self, run: ModuleRun, gradients: list[object], "
+                  "moved: dict[int, object] = {}, changed: bool = False, is_kept: bool = False) -> "
+                  "list[object | None]"),
+          "One array or None per output; inputs whose memory has moved since forward(), by "
+          "position, which hold the same values; whether one of `may_change` was written to; "
+          "whether "
+          "another backward of the run may follow. "
+          "Returns DLPack capsules, None where no gradient flows, for `input_gradients`. Raises "
+          "DataError where it would need what was written over.")
       .def("dump", &ModuleProgram::dump, nb::arg("types"), nb::arg("gradients"),
            nb::arg("format") = "text",
            "Graph and plan for inputs of these (dtype, shape) pairs, as \"text\"; \"passes\", one "

@@ -1,6 +1,7 @@
 #include "sessions/gradient_program.h"
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <utility>
 
@@ -19,7 +20,35 @@ uint64_t next_id() {
   return ++last;
 }
 
+/// A number that another content gives another one of, as a rule: of all bytes of small arrays, and
+/// of words that lie evenly in large ones, which takes no time beside a run.
+uint64_t digest(const Tensor& t) {
+  constexpr size_t kWord = sizeof(uint64_t), kMost = 128;
+  const size_t words = t.nbytes() / kWord, read = std::min(words, kMost);
+  const auto* bytes = static_cast<const std::byte*>(t.data());
+  uint64_t sum = 0;
+  const auto add = [&](size_t at, size_t count) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + at, count);
+    sum = (sum ^ word) * 0x9e3779b97f4a7c15;
+    sum ^= sum >> 32;
+  };
+  for (size_t i = 0; i < read; ++i) add(words * i / read * kWord, kWord);
+  if (const size_t rest = t.nbytes() % kWord; rest != 0) add(words * kWord, rest);
+  return sum;
+}
+
+std::vector<uint64_t> digests_of(std::span<const Tensor> tensors) {
+  std::vector<uint64_t> digests;
+  for (const Tensor& t : tensors) digests.push_back(digest(t));
+  return digests;
+}
+
 }  // namespace
+
+bool shows_writes(const GradientRun& run) {
+  return !run.digests.empty() && run.digests != digests_of(run.inputs);
+}
 
 GradientProgram::GradientProgram(Graph graph, GradientProgramOptions options)
     : id_(next_id()),
@@ -58,12 +87,10 @@ ForwardResult GradientProgram::forward(GradientRun& run, bool gradients) {
   run.program = id_;
   run.pattern = pattern(gradients);
   run.copies.clear();
-  if (gradients && !foreseen_ && !inputs_stay_) {  // forward may have to run again
-    for (const Tensor& input : run.inputs) run.copies.push_back(input.clone());
-    for (size_t i = 0; i < may_change_.size(); ++i) {
-      if (may_change_[i]) run.inputs[i] = run.copies[i];
-    }
-  }
+  run.digests.clear();
+  if (gradients && foreseen_ && !inputs_stay_) run.digests = digests_of(run.inputs);
+  // forward may have to run again
+  if (gradients && !foreseen_ && !inputs_stay_) keep_copies(run);
   return start(run, run.inputs);
 }
 
@@ -82,8 +109,11 @@ std::vector<Tensor> GradientProgram::backward(GradientRun& run, std::span<const 
   expected_ = pattern;
   foreseen_ = run.pending && run.pattern == pattern;
   Program& program = compile(pattern);
+  const bool has_copies = inputs_stay_ || !run.copies.empty();
+  const auto changed = [&] { return run.changed || shows_writes(run); };
+  if (run.is_kept && foreseen_ && !has_copies && !changed()) keep_copies(run);
   if (!foreseen_) {
-    if (run.changed && run.copies.empty()) {
+    if (!has_copies && changed()) {
       throw DataError({.what = "Values that forward read were changed since, and this backward "
                                "needs them: gradients come from other results than in the last "
                                "call, or backward runs a second time.",
@@ -96,7 +126,7 @@ std::vector<Tensor> GradientProgram::backward(GradientRun& run, std::span<const 
     run.moved = !run.copies.empty() && !run.pending->in_segments();
   }
   if (run.moved) program.rebind(*run.pending, run.inputs);
-  run.moved = false;
+  run.moved = run.is_kept = false;
   std::vector<Tensor> made = program.backward(std::move(run.pending), seeds);
   std::vector<Tensor> results;
   size_t next = 0;
@@ -209,6 +239,14 @@ Graph GradientProgram::with_gradients(const GradientPattern& pattern) {
   }
   flows_[pattern] = std::move(flows);
   return g;
+}
+
+/// For another forward of `run`, and for a backward that reads what may change.
+void GradientProgram::keep_copies(GradientRun& run) const {
+  for (const Tensor& input : run.inputs) run.copies.push_back(input.clone());
+  for (size_t i = 0; i < may_change_.size(); ++i) {
+    if (may_change_[i]) run.inputs[i] = run.copies[i];
+  }
 }
 
 /// The run that waits for backward goes to `run`.

@@ -42,12 +42,18 @@ struct GradientRun {
   uint64_t program = 0;  ///< which one ran
   GradientPattern pattern{};
   std::vector<Tensor> inputs{};
-  std::vector<Tensor> copies{};  ///< of all inputs, made where forward may have to run again
-  bool moved = false;            ///< set by who put another tensor of the same values into `inputs`
+  std::vector<Tensor> copies{};     ///< of all inputs, made where forward may have to run again
+  std::vector<uint64_t> digests{};  ///< of inputs, by which writes to them show; without copies
+  bool moved = false;    ///< set by who put another tensor of the same values into `inputs`
+  bool is_kept = false;  ///< set by who may ask for another backward: copies of the inputs are made
   bool changed = false;  ///< set by who knows that one that may change did: its values are gone
   uint64_t seed = 0;
   std::unique_ptr<PendingRun> pending{};  ///< null once backward has used it
 };
+
+/// Do the inputs of a run that has no copies show that somebody wrote to them since forward? Of
+/// large arrays a sample of the elements does.
+bool shows_writes(const GradientRun& run);
 
 /// Compiles a Program for each pattern of gradients that it meets. Thread-safe: calls take turns,
 /// and whoever waits for one must not hold Python's interpreter lock.
@@ -73,6 +79,7 @@ class GradientProgram {
   /// those of the outputs, undefined where there is none. Inputs are read where they were, or
   /// in `run.inputs` if `run.moved`. Throws as Program::rebind() and backward(), and DataError for
   /// another program's run, and where forward has to run again and the run's inputs have changed.
+  /// Where nobody says so, shows_writes() does.
   std::vector<Tensor> backward(GradientRun& run, std::span<const Tensor> gradients);
 
   /// Compiles for inputs of these types, without running.
@@ -97,6 +104,7 @@ class GradientProgram {
   GradientPattern pattern(bool gradients) const;
   Program& compile(const GradientPattern& pattern);
   Graph with_gradients(const GradientPattern& pattern);
+  void keep_copies(GradientRun& run) const;
   ForwardResult start(GradientRun& run, std::span<const Tensor> inputs);
 
   const uint64_t id_;

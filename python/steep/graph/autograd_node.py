@@ -83,8 +83,11 @@ class Call:
         connected: for each result, the tensors of a call that PyTorch's autograd reaches from it:
             their gradients are zero where the graph has none.
         kept_inputs, kept_results: by tensor of a call, and by result: does PyTorch's autograd keep
-            it where it lies? All, by default. Backward reads copies of others, which anybody may
-            write to before it.
+            it where it lies? Others anybody may write to before backward. All inputs by default,
+            and the results that backward reads.
+        inputs_in_place, results_in_place: likewise: does backward read its memory? All, by default.
+            It reads copies of others, also of what is kept: writes that no version shows count for
+            nothing.
 
     Raises ModelError. Calls from several threads are safe.
     """
@@ -103,11 +106,14 @@ class Call:
         connected: Sequence[set[int]] = (),
         kept_inputs: Sequence[bool] = (),
         kept_results: Sequence[bool] = (),
+        inputs_in_place: Sequence[bool] = (),
+        results_in_place: Sequence[bool] = (),
     ) -> None:
         self.model = model
         places = range(count)
-        self.in_place = [i for i in places if not kept_inputs or kept_inputs[i]]
-        self.may_change = sorted({*places}.difference(self.in_place))
+        self.kept = [i for i in places if not kept_inputs or kept_inputs[i]]
+        self.may_change = sorted({*places}.difference(self.kept))
+        self.kept_results = kept_results
         self.names, self.inputs, self.count = names, inputs, count
         self.connected = connected
         self.wanted_inputs = wanted_inputs
@@ -122,8 +128,8 @@ class Call:
             input_gradients=[named.get(i, "") for i in wanted_inputs],
             precision=precision,
             providers=self.providers,
-            may_change=[named[i] for i in self.may_change if i in named],
-            results_may_change=[not kept for kept in kept_results],
+            may_change=[named[i] for i in inputs if inputs_in_place and not inputs_in_place[i]],
+            results_may_change=[not in_place for in_place in results_in_place],
             disabled_passes=disabled_passes,
         )
         announce_precision(precision)
@@ -183,10 +189,10 @@ class Call:
         }
 
     def in_order(
-        self, in_place: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
+        self, kept: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Return the tensors of a call: some stay in place, and others may change."""
-        placed = dict(zip(self.in_place, in_place, strict=False))
+        """Return the tensors of a call: some stay as they are, and others may change."""
+        placed = dict(zip(self.kept, kept, strict=False))
         placed.update(zip(self.may_change, others, strict=True))
         return [placed[i] for i in range(self.count)]
 
@@ -229,6 +235,7 @@ class Call:
             precision=self.precision,
             providers=self.providers,
             disabled_passes=self.disabled_passes,
+            inputs_in_place=[False] * count,
         )
         return call
 
@@ -254,14 +261,14 @@ class Autograd(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         # The engine holds the bytes; saving them makes PyTorch notice when they change too early,
         # and refuse a second backward that nobody asked to retain.
-        held = [result for result, is_read in zip(results, read, strict=True) if is_read]
+        held = [r for r, kept in zip(results, call.kept_results or read, strict=True) if kept]
         ctx.mark_non_differentiable(
             *(r for r, constant in zip(results, call.constant_results, strict=True) if constant)
         )
         # Aliases stay where the tensors lay, and have their versions.
         aliases = [t.detach() for t in tensors]
         ctx.tensors = tensors
-        ctx.save_for_backward(*(aliases[i] for i in call.in_place), *held)
+        ctx.save_for_backward(*(aliases[i] for i in call.kept), *held)
         ctx.others = [aliases[i] for i in call.may_change]
         ctx.versions = [t._version for t in ctx.others]
         ctx.shapes = [(t.shape, t.dtype) for t in wanted]
@@ -282,6 +289,8 @@ class Autograd(torch.autograd.Function):
         changed = [t._version for t in ctx.others] != ctx.versions
         if torch.is_grad_enabled():  # create_graph=True
             there = zip(ctx.tensors, aliases, ctx.pointers, strict=True)
+            stays = all(a.data_ptr() == at for a, at in zip(aliases, ctx.pointers, strict=True))
+            changed |= stays and ctx.run.shows_writes()
             if changed or any(t.data_ptr() not in (a.data_ptr(), at) for t, a, at in there):
                 raise _changed()
             # what .data or NumPy writes moves no version
@@ -360,7 +369,7 @@ def _plain_backward(
     arrays = [None if g is None else to_dlpack(g.contiguous()) for g in gradients]
     # freed and gathered anew, in between
     moved = call.moved(aliases, ctx.pointers)
-    capsules = call.program.backward(ctx.run, arrays, moved, changed)
+    capsules = call.program.backward(ctx.run, arrays, moved, changed, graph_is_kept())
     found = [None if c is None else from_dlpack(c) for c in capsules]
     if None in capsules and call.connected:
         _fill_in_zeros(call, found, gradients, ctx.shapes)

@@ -134,9 +134,11 @@ class CompiledGraph:
             providers=context.providers,
             disabled_passes=context.disabled_passes,
             connected=connected if wanted else (),
-            kept_inputs=[tensor.in_place for tensor in lowered.tensors],
+            kept_inputs=[tensor.kept for tensor in lowered.tensors],
+            kept_results=[False for _ in lowered.writes] + [v.kept for v in lowered.values],
+            inputs_in_place=[tensor.in_place for tensor in lowered.tensors],
             # what is written is copied at once
-            kept_results=[True for _ in lowered.writes] + [v.in_place for v in lowered.values],
+            results_in_place=[True for _ in lowered.writes] + [False for _ in lowered.values],
         )
         # as at the capture
         self.types = [(str(fakes[i].dtype)[6:], [hint(d) for d in fakes[i].shape]) for i in inputs]

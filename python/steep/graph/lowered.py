@@ -12,7 +12,7 @@ from steep.graph.autograd_reach import connected
 from steep.graph.captured_graph import take_sizes_from_tensors
 from steep.graph.outputs import Given, Output, outputs_and_values
 from steep.graph.raise_checks import Check, raise_where, take_checks
-from steep.graph.saved_memory import kept_memory
+from steep.graph.saved_memory import kept_memory, operands_of_products
 from steep.lowering.aliasing import memory_named
 from steep.lowering.autocast_regions import narrow_arguments, regions_of, widen
 from steep.lowering.autograd_grad import write_slopes
@@ -40,12 +40,14 @@ class Input:
 
     Attributes:
         fake: dtype, extents and history, without values.
-        in_place: whether PyTorch's autograd keeps it where it lies, so that nobody may write to it
-            before backward. Of others backward reads copies.
+        kept: whether PyTorch's autograd keeps it where it lies, so that nobody may write to it
+            before backward.
+        in_place: whether backward reads it there, too. Of others it reads copies.
         read: whether the model has an input for it.
     """
 
     fake: torch.Tensor
+    kept: bool
     in_place: bool
     read: bool
 
@@ -75,14 +77,14 @@ class Value:
         node: of the lowered graph.
         example: what stood there at the capture: a tensor without values, or a symbolic number.
         name: of the node in the captured graph.
-        in_place: as of an ``Input``.
+        kept: as of an ``Input``.
         connected: as of a ``Write``.
     """
 
     node: torch.fx.Node
     example: Any
     name: str
-    in_place: bool
+    kept: bool
     connected: set[int]
 
 
@@ -175,16 +177,18 @@ class Lowered:
         results = [*(fakes[i] for i in made.written), *examples]
         reach = connected(results, fakes)
         memory = kept_memory(results, fakes)
+        products = operands_of_products(self.graph)
 
-        def in_place(t: object) -> bool:
+        def kept(t: object) -> bool:
             return memory is None or memory_named(t) in memory
 
         names = {v.name for v in made.model.graph.input}
-        self.tensors = [
+        self.tensors = []
+        for i, t in enumerate([*fakes, *made.draws.examples]):
             # the values before a write are a copy, and nobody else has what is drawn
-            Input(t, i >= len(fakes) or i in made.written or in_place(t), f"arg_{i}" in names)
-            for i, t in enumerate([*fakes, *made.draws.examples])
-        ]
+            own = i >= len(fakes) or i in made.written
+            in_place = own or (kept(t) and memory_named(t) in products)
+            self.tensors.append(Input(t, own or kept(t), in_place, f"arg_{i}" in names))
         self.inputs = [i for i, tensor in enumerate(self.tensors) if tensor.read]
         self.writes = [
             Write(self.taken[i], i, fakes[i].requires_grad, connected)
@@ -192,7 +196,7 @@ class Lowered:
         ]
         self.written = [write.argument for write in self.writes]
         self.values = [
-            Value(n, t, n.meta.get(CAPTURED_AS, n.name), in_place(t), connected)
+            Value(n, t, n.meta.get(CAPTURED_AS, n.name), kept(t), connected)
             for n, t, connected in zip(computed, examples, reach[len(made.written) :], strict=True)
         ]
 

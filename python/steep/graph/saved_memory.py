@@ -1,23 +1,50 @@
 """What PyTorch's autograd keeps of a captured graph for backward, and where that lies.
 
 Backward in the engine reads other values than PyTorch's does: the original of a copy, the operands
-of what is computed again. Somebody may write to an argument before backward, if PyTorch's does not
-read it. So it matters whose memory that keeps in place: of all else, backward reads copies.
+of what is computed again, results beside operands. Somebody may write to an argument before
+backward: visibly if PyTorch's does not read it, and by ``.data`` or NumPy in any case. So it
+matters whose memory that keeps in place, and which of it ours reads alike, as the operands of
+products: of all else, backward reads copies.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.autograd.graph import Node
 
 from steep.graph.autograd_reach import history
+from steep.lowering.aliasing import memory_named
 from steep.torch_internals.pytree import tree_leaves
 
 log = logging.getLogger("steep")
+
+# Their gradients are products with the operands, in the engine as in PyTorch.
+_PRODUCTS = {
+    F.linear,
+    torch.addmm,
+    torch.bmm,
+    torch.conv1d,
+    torch.conv2d,
+    torch.conv3d,
+    torch.conv_transpose1d,
+    torch.conv_transpose2d,
+    torch.conv_transpose3d,
+    torch.matmul,
+    torch.mm,
+    torch.mv,
+    operator.matmul,
+    "addmm",
+    "bmm",
+    "matmul",
+    "mm",
+    "mv",
+}
 
 
 def kept_memory(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> set[int] | None:
@@ -52,3 +79,36 @@ def _kept_by(node: Node) -> Iterator[torch.Tensor]:
     for value in tree_leaves(kept):
         if isinstance(value, torch.Tensor):
             yield value
+
+
+def operands_of_products(graph: torch.fx.Graph) -> set[int]:
+    """Return what names the memory that a graph reads as operands of products alone.
+
+    Or as rows of an embedding, whose gradient does not read them.
+    """
+    placed: set[int] = set()
+    others: set[int] = set()
+    for n in graph.nodes:
+        example = n.meta.get("example_value")
+        if n.op == "placeholder":
+            placed |= _memory_of(example)
+        elif n.op == "output" or not (example is None or _has_tensors(example)):
+            continue  # a number, such as an extent
+        elif n.target not in _PRODUCTS:
+            read = set().union(*(_memory_of(t.meta.get("example_value")) for t in _read_by(n)))
+            others |= read - _memory_of(example)  # a view reads nothing
+    return placed - others
+
+
+def _read_by(n: torch.fx.Node) -> Iterable[torch.fx.Node]:
+    if n.target is F.embedding:
+        return [t for t in n.all_input_nodes if t is not n.args[1]]
+    return n.all_input_nodes
+
+
+def _has_tensors(example: object) -> bool:
+    return any(isinstance(t, torch.Tensor) for t in tree_leaves(example))
+
+
+def _memory_of(example: object) -> set[int]:
+    return {m for t in tree_leaves(example) if (m := memory_named(t)) is not None}
