@@ -26,6 +26,7 @@ from steep._steep import (
 )
 from steep.errors import DataError, ModelError
 from steep.lowering.ops.index_bounds import errors_of_pytorch
+from steep.lowering.ops.stop_gradient import take_again
 from steep.onnx_graph.gradient_reach import last_results_first, reached, results_of_results
 from steep.session.training import announce_precision
 from steep.torch_internals.autograd import graph_is_kept
@@ -212,11 +213,13 @@ class Call:
                 expected="create_graph=False, or a module in evaluation mode",
                 remedy="call eval() on the dropouts within, or run this module in PyTorch",
             )
-        outputs = [o.name for o in onnx.load_from_string(self.model).graph.output]
+        model = onnx.load_from_string(self.model)
+        take_again(model.graph)
+        outputs = [o.name for o in model.graph.output]
         named = dict(zip(self.inputs, self.names, strict=True))
         wrt = [named[i] for i in self.wanted_inputs if i in named]
         made = onnx.load_from_string(
-            gradient_model(self.model, wrt, [outputs[i] for i in among], True)
+            gradient_model(model.SerializeToString(), wrt, [outputs[i] for i in among], True)
         )
         del made.graph.output[: len(made.graph.output) - len(wrt)]  # results are there already
         own = set(self.names)

@@ -101,12 +101,13 @@ std::vector<Value> solve_decompose(Node n) {
 
 std::vector<Type> slog_det_infer(Node n) {
   require_operands(n, 1, 2);
+  integer_of(n, "check");
   return logarithm_of(squares_in(n, 0));
 }
 
 std::vector<Value> slog_det_decompose(Node n) {
   const Value a = n.input(0);
-  const std::vector<Value> lu = decompose_lu(a, 0);
+  const std::vector<Value> lu = decompose_lu(a, integer_of(n, "check"));
   return apply_n("steep.LUSlogDet", std::vector<Value>{a, lu[0], lu[1]}, 2);
 }
 
@@ -145,9 +146,10 @@ extern const OpDef kSteepSolve = {.name = "steep.Solve",
                                   .infer = solve_infer,
                                   .decompose = solve_decompose};
 
-/// steep.SlogDet(a): a [.., n, n] → sign [..], log |det a| [..].
+/// steep.SlogDet(a): a [.., n, n] → sign [..], log |det a| [..]. `check` as of steep.LU.
 extern const OpDef kSteepSlogDet = {.name = "steep.SlogDet",
                                     .in_files = true,
+                                    .attributes = {{"check", 0}},
                                     .infer = slog_det_infer,
                                     .decompose = slog_det_decompose};
 

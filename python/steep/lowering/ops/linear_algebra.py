@@ -9,7 +9,7 @@ from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import number
 from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
-from steep.lowering.ops.stop_gradient import fixed
+from steep.lowering.ops.stop_gradient import fixed, slope_or_again
 from steep.patching.torch_versions import operators
 
 
@@ -131,7 +131,8 @@ def _det(A: Any) -> Any:
     """Return determinants; their slopes are the determinant times the transposed inverse.
 
     They are 0 where a pivot is 0, as in PyTorch's backward, though the cofactors need not be, and
-    none where the determinant is not finite. Of one number it is 1.
+    none where the determinant is not finite. If they are differentiated again, they are cofactors
+    in PyTorch, too. Of one number it is 1.
     """
     if A.shape[-1] == 1:
         return opset18.Det(A)
@@ -142,7 +143,8 @@ def _det(A: Any) -> Any:
     singular = opset18.Not(opset18.Equal(info, number(0, info)))
     det = opset18.Where(singular, zero, fixed(opset18.Det(transposed)))
     finite = opset18.Less(opset18.Abs(det), number(math.inf, A))
-    scale = opset18.Where(singular, zero, opset18.Where(finite, number(1.0, A), none))
+    of_cofactors = opset18.Where(finite, number(1.0, A), none)
+    scale = slope_or_again(opset18.Where(singular, zero, of_cofactors), of_cofactors)
     return with_gradient_of(fixed(det), opset18.Mul(opset18.Det(A), fixed(scale)))
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx
 import torch
-from onnxscript import opset18
+from onnxscript import ir, opset18
 
 from steep._steep import STOP_GRADIENT_KEY
 
+_AGAIN = "steep.slope_or_again"
 _OPERATORS = torch.library.Library("steep", "DEF")
 _OPERATORS.define("stop_gradient(Tensor x) -> Tensor")
 _OPERATORS.impl("stop_gradient", lambda x: x.detach().clone(), "CompositeExplicitAutograd")
@@ -29,6 +31,29 @@ def fixed(x: Any) -> Any:
     y = opset18.Identity(x)
     y.producer().metadata_props[STOP_GRADIENT_KEY] = ""
     return y
+
+
+def slope_or_again(slope: Any, again: Any) -> Any:
+    """Return an ONNX value: ``slope``, but ``again`` in a gradient that is differentiated again.
+
+    For slopes of which PyTorch has another formula with ``create_graph=True``.
+    """
+    always = opset18.Cast(opset18.Constant(value_int=1), to=ir.DataType.BOOL)
+    y = opset18.Where(always, slope, again)
+    y.producer().metadata_props[_AGAIN] = ""
+    return y
+
+
+def take_again(graph: onnx.GraphProto) -> None:
+    """Take the other one of each ``slope_or_again``, in place; a singular matrix is an error.
+
+    PyTorch solves systems for the slopes of ``slogdet`` then.
+    """
+    for node in graph.node:
+        if (node.domain, node.op_type) == ("steep", "SlogDet"):
+            node.attribute.append(onnx.helper.make_attribute("check", 1))
+        if any(p.key == _AGAIN for p in node.metadata_props):
+            node.input[1], node.input[2] = node.input[2], node.input[1]
 
 
 TRANSLATIONS: dict[Any, Any] = {torch.ops.steep.stop_gradient.default: fixed}

@@ -192,3 +192,27 @@ def test_slopes_at_singular_matrices_are_pytorchs(function, dtype):
     torch.testing.assert_close(found[0], right[0], equal_nan=True)
     for name, a, b in zip(SINGULAR, found[1], right[1], strict=True):
         torch.testing.assert_close(a, b, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("function", [torch.det, torch.logdet, torch.slogdet])
+def test_slopes_at_singular_matrices_that_are_differentiated_again(function):
+    """Cofactors, or an error: other formulas than without ``create_graph``, in PyTorch too."""
+    for name, rows in SINGULAR.items():
+        matrix = torch.tensor(rows, dtype=torch.float64)
+        torch._dynamo.reset()  # each size is fixed
+        made = []
+        for net in (OfEach(function), ORTModule(OfEach(function), fallback=None)):
+            a = matrix.clone().requires_grad_()
+            (y,) = net(a)
+            y = y[1] if isinstance(y, tuple) else y
+            try:
+                (slope,) = torch.autograd.grad(y * 2.5, a, create_graph=True)
+                made.append(slope.detach())
+            except LA.LinAlgError as e:
+                made.append(e)
+        right, found = made
+        assert isinstance(found, LA.LinAlgError) == isinstance(right, LA.LinAlgError), name
+        if not isinstance(right, LA.LinAlgError):
+            torch.testing.assert_close(
+                found, right, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}"
+            )
