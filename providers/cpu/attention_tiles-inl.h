@@ -320,7 +320,8 @@ class TileWords {
   int64_t keys_ = 0, first_ = 0, row_ = 0;
 };
 
-/// Which elements dropout keeps, from their words.
+/// Which elements dropout keeps, from their words: others become 0, and NaN stays NaN, as in
+/// PyTorch.
 class Keeper {
  public:
   explicit Keeper(const DropoutParams& dropout)
@@ -329,9 +330,9 @@ class Keeper {
 
   HWY_INLINE VecF operator()(VecF x, const uint32_t* words) const {
     const Floats d;
-    if (none_) return hn::Zero(d);
+    if (none_) return hn::Mul(x, hn::Zero(d));
     const auto drop = hn::Lt(hn::LoadU(Words(), words), threshold_);
-    return hn::IfThenZeroElse(hn::RebindMask(d, drop), x);
+    return hn::Mul(x, hn::IfThenZeroElse(hn::RebindMask(d, drop), hn::Set(d, 1.0F)));
   }
 
  private:

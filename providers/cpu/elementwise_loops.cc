@@ -187,7 +187,8 @@ void dropout(const DropoutParams& params, const int64_t* seed, int64_t first, co
         philox_group(seed, params.stream, static_cast<uint64_t>(first + i) / 4);
     for (int64_t lane = 0; lane < 4 && i + lane < n; ++lane) {
       const bool keep = words[static_cast<size_t>(lane)] >= params.threshold;
-      dst[i + lane] = !keep ? 0 : a != nullptr ? a[i + lane] * params.scale : 1;
+      // times 0 where dropped, as PyTorch: NaN stays NaN
+      dst[i + lane] = a != nullptr ? a[i + lane] * (keep ? params.scale : 0) : keep ? 1 : 0;
     }
   }
 }

@@ -170,7 +170,7 @@ const LoopTable<float>& table() {
 void dropout_loop(const DropoutParams& params, const int64_t* seed, int64_t first, const float* a,
                   float* dst, int64_t n) {
   if (params.threshold > 0xFFFFFFFF) {
-    for (int64_t i = 0; i < n; ++i) dst[i] = 0;
+    for (int64_t i = 0; i < n; ++i) dst[i] = a == nullptr ? 0 : a[i] * 0;
     return;
   }
   constexpr int64_t kChunk = 512;
@@ -189,12 +189,13 @@ void dropout_loop(const DropoutParams& params, const int64_t* seed, int64_t firs
       const auto keep = hn::RebindMask(d, hn::Not(hn::Lt(hn::Load(d32, words + i), threshold)));
       const auto left = static_cast<size_t>(std::min(lanes, count - i));
       float* to = dst + chunk + i;
+      // times 0 where dropped, as PyTorch: NaN stays NaN
+      const auto factor = hn::IfThenElseZero(keep, a == nullptr ? one : scale);
       if (left == static_cast<size_t>(lanes)) {
-        const auto x = a == nullptr ? one : hn::Mul(hn::LoadU(d, a + chunk + i), scale);
-        hn::StoreU(hn::IfThenElseZero(keep, x), d, to);
+        hn::StoreU(a == nullptr ? factor : hn::Mul(hn::LoadU(d, a + chunk + i), factor), d, to);
       } else {
-        const auto x = a == nullptr ? one : hn::Mul(load_n(d, a + chunk + i, left), scale);
-        store_n(hn::IfThenElseZero(keep, x), d, to, left);
+        const auto y = a == nullptr ? factor : hn::Mul(load_n(d, a + chunk + i, left), factor);
+        store_n(y, d, to, left);
       }
     }
   }

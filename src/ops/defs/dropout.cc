@@ -1,6 +1,6 @@
-// steep.Dropout(x, seed){ratio, stream}: yᵢ = keep(i) ? xᵢ / (1 - ratio) : 0. Srivastava et al.
-// 2014. keep(i) comes from Philox4x32-10 (Salmon et al. 2011) at (seed, run, stream, i): the
-// gradient draws the same mask.
+// steep.Dropout(x, seed){ratio, stream}: yᵢ = xᵢ (keep(i) ? 1 / (1 - ratio) : 0), NaN where xᵢ is
+// no number, as in PyTorch. Srivastava et al. 2014. keep(i) comes from Philox4x32-10 (Salmon et al.
+// 2011) at (seed, run, stream, i): the gradient draws the same mask.
 //
 // steep.DropoutRows(x[p, k], rows[p], extents, seed){ratio, stream}: rows of steep.Dropout's result
 // for an operand of shape [extents…, k], numbered as steep.TakeRows does.
@@ -11,6 +11,12 @@
 namespace steep {
 namespace {
 
+/// Zeros, and 1 / (1 - ratio) where `keep` is true.
+Value factors(Node n, Value keep) {
+  const double ratio = real_of(n, "ratio");
+  return where(keep, scalar(n.graph(), ratio < 1 ? 1 / (1 - ratio) : 0, n.input(0).dtype()), 0);
+}
+
 Grads dropout_vjp(Node n, const Grads& dy) {
   return {apply("steep.Dropout", {dy[0], n.input(1)}, n.attrs())};
 }
@@ -19,7 +25,7 @@ std::vector<Type> dropout_infer(Node n) { return {n.input(0).type()}; }
 
 std::vector<Value> dropout_decompose(Node n) {
   Value keep = apply("steep.DropoutMask", {n.input(0), n.input(1)}, n.attrs());
-  return {where(keep, n.input(0) / (1.0 - real_of(n, "ratio")), 0)};
+  return {n.input(0) * factors(n, keep)};
 }
 
 Grads dropout_rows_vjp(Node n, const Grads& dy) {
@@ -39,7 +45,7 @@ std::vector<Value> dropout_rows_decompose(Node n) {
   const Value like = apply("Expand", {scalar(g, 0, x.dtype()), concat({rows, row}, 0)});
   const Value mask = apply("steep.DropoutMask", {like, seed}, n.attrs());
   const Value keep = apply("steep.TakeRows", {mask, n.input(1)});
-  return {where(keep, x / (1.0 - real_of(n, "ratio")), 0)};
+  return {x * factors(n, keep)};
 }
 
 std::vector<Type> dropout_mask_infer(Node n) { return {{DType::boolean, n.input(0).type().shape}}; }

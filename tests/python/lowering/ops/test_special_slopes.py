@@ -303,3 +303,48 @@ def test_a_quotient_that_hands_no_gradient_on_is_taken():
     x = torch.tensor([1.0, 5.0, 3.0])
     expected, found = (outcome(m, [[x]]) for m in (net, ORTModule(net, fallback=None)))
     torch.testing.assert_close(found, expected)
+
+
+class OfIt(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def masked_by_hand(x):
+    """Attention whose second query has nothing to attend to, or is saturated, with dropout."""
+    seen = torch.ones(4, 4, dtype=torch.bool)
+    seen[1] = False
+    scores = (x @ x.transpose(-1, -2)).masked_fill(~seen, -INF)
+    return F.dropout(scores.softmax(-1), 0.5) @ x
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 8), (2, 3, 4, 8), (4, 8)], ids=str)
+@pytest.mark.parametrize("size", [1.0, 1e4])
+def test_dropout_of_no_number_is_none(shape, size):
+    """PyTorch multiplies by 0: NaN and infinity stay, whatever is drawn."""
+    torch.manual_seed(0)
+    given = torch.randn(shape) * size
+    found = []
+    for module in (OfIt(masked_by_hand), ORTModule(OfIt(masked_by_hand), fallback=None)):
+        x = given.clone().requires_grad_()
+        y = module(x)
+        y.sum().backward()
+        found.append((y.isnan(), x.grad.isnan()))
+    for ours, right in zip(*found, strict=True):
+        assert torch.equal(ours, right)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("p", [0.5, 1.0])
+def test_dropout_of_infinity(dtype, p):
+    x = torch.tensor([NAN, INF, -INF, 1.0] * 64, dtype=dtype).requires_grad_()
+    y = ORTModule(OfIt(lambda x: F.dropout(x, p)), fallback=None)(x)
+    kinds = y.detach().view(-1, 4)
+    assert kinds[:, 0].isnan().all()
+    assert not kinds[:, 1:3].isfinite().any() and kinds[:, 3].isfinite().all()
+    y.backward(torch.full_like(y, NAN))
+    assert x.grad.isnan().all()
