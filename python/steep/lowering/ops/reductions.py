@@ -143,15 +143,17 @@ def _norm(
 def _deviation(
     self: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Any:
-    """Standard deviation; slopes 0 where it is 0."""
+    """Standard deviation; slopes 0 where it is 0. Squares of float32 fit, as in PyTorch."""
     return _deviation_and_mean(self, dim, correction=correction, keepdim=keepdim)[0]
 
 
 def _deviation_and_mean(
     self: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Any, Any]:
-    variance, mean = _variance_and_mean(self, dim, correction=correction, keepdim=keepdim)
-    return _root(variance), mean
+    wide = opset18.Cast(self, to=ir.DataType.DOUBLE)
+    wide.shape = self.shape
+    variance, mean = _variance_and_mean(wide, dim, correction=correction, keepdim=keepdim)
+    return opset18.CastLike(_root(variance), self), opset18.CastLike(mean, self)
 
 
 def _variance_and_mean(

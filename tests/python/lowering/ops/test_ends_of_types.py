@@ -26,6 +26,7 @@ FUNCTIONS = {
     "softsign": F.softsign,
     "sigmoid": torch.sigmoid,
     "erf": torch.erf,
+    "erfc": torch.erfc,
     "sinc": torch.sinc,
     "entr": torch.special.entr,
     "powers": lambda x: [x**e for e in (0.5, -0.5, 1.5, 2, 3, -1)],
@@ -92,3 +93,30 @@ def test_numbers_at_the_ends_of_a_type(dtype):
                 equal_nan=True,
                 msg=lambda m, n=name, r=right, v=value: f"{n}: {m}\n{x}\n{r}\n{v}",
             )
+
+
+def test_deviations_of_numbers_whose_squares_do_not_fit():
+    rows = [[1e19, 2e19, -1e19, 3e18], [1e30, 2e30, 3e30, -1e30], [1e-30, 3e-30, 2e-30, 0]]
+    functions = [lambda x: x.std(1), lambda x: torch.std_mean(x, 1, correction=0)[0]]
+    x = torch.tensor(rows)
+    expected = outcome(Each(functions), (0, 1), x.double())
+    found = outcome(ORTModule(Each(functions), fallback=None), (0, 1), x)
+    for name, rights in expected.items():
+        for value, right in zip(found[name], rights, strict=True):
+            torch.testing.assert_close(value.double(), right, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str
+)
+def test_the_tail_of_erfc(dtype):
+    """It is to be right beside the result, however small that is; the slopes likewise."""
+    info = torch.finfo(dtype)
+    x = torch.linspace(-4, 9 if dtype.itemsize > 2 else 3, 200).to(dtype)
+    expected = outcome(Each([torch.erfc]), ["erfc"], x.double())["erfc"]
+    found = outcome(ORTModule(Each([torch.erfc]), fallback=None), ["erfc"], x)["erfc"]
+    for value, right in zip(found, expected, strict=True):
+        near = right.abs() > info.tiny
+        torch.testing.assert_close(
+            value.double()[near], right[near], rtol=max(4 * info.eps, 1e-13), atol=0
+        )
