@@ -9,6 +9,7 @@ products: of all else, backward reads copies.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import operator
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,6 +45,15 @@ _PRODUCTS = {
     "matmul",
     "mm",
     "mv",
+}
+
+# What is read of others: of all but these arguments they make products, or copies of rows.
+_READ_OTHERWISE: dict[Any, Sequence[str]] = {
+    F.embedding: ("input",),
+    F.multi_head_attention_forward: (
+        *("bias_k", "bias_v", "static_k", "static_v"),
+        *("attn_mask", "key_padding_mask"),
+    ),
 }
 
 
@@ -101,9 +111,13 @@ def operands_of_products(graph: torch.fx.Graph) -> set[int]:
 
 
 def _read_by(n: torch.fx.Node) -> Iterable[torch.fx.Node]:
-    if n.target is F.embedding:
-        return [t for t in n.all_input_nodes if t is not n.args[1]]
-    return n.all_input_nodes
+    """Return what an operation reads otherwise than as operands of products."""
+    read: list[torch.fx.Node] = n.all_input_nodes
+    names = _READ_OTHERWISE.get(n.target)
+    if names is None:
+        return read
+    given = inspect.signature(n.target).bind(*n.args, **n.kwargs).arguments  # type: ignore[arg-type]
+    return [t for name in names if isinstance(t := given.get(name), torch.fx.Node)]
 
 
 def _has_tensors(example: object) -> bool:

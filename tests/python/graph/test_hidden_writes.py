@@ -14,6 +14,7 @@ from torch import nn
 
 import steep
 from steep import ORTModule
+from steep.graph.compiled_graph import CompiledGraph
 
 ROWS, WIDTH = 4, 6
 IDS = torch.tensor([1, 2, 3, 0])
@@ -89,6 +90,12 @@ FUNCTIONS = {
     "attention": lambda x, w: F.scaled_dot_product_attention(x[None], w[None], w[None] * 1.5),
     "attention to x": lambda x, w: F.scaled_dot_product_attention(x[None], x[None], x[None]),
     "attention by hand": lambda x, w: (x @ w.t() / 2.4).softmax(-1) @ w,
+    "heads": lambda x, w: F.multi_head_attention_forward(
+        *[x[:, None]] * 3,
+        *(WIDTH, 2, None, None, None, None, False, 0.0, w, None),
+        use_separate_proj_weight=True,
+        **dict.fromkeys(["q_proj_weight", "k_proj_weight", "v_proj_weight"], w),
+    )[0],
     "dropout of none": lambda x, w: F.dropout(x, 0.0) * x,
     "losses": lambda x, w: F.mse_loss(x, w[:ROWS]) + F.smooth_l1_loss(x, w[:ROWS]),
     "cross entropy": lambda x, w: F.cross_entropy(x, IDS) + F.cross_entropy(x @ w, IDS),
@@ -180,6 +187,21 @@ def test_operands_of_products_are_read_where_they_lie():
         for write in (None, *WRITES.values()):
             expected = slopes(module, module, xs, write, of)
             assert agree(slopes(net, net.module, xs, write, of)[0], expected[0])
+
+
+def test_weights_of_layers_are_not_copied(monkeypatch):
+    made, make = [], CompiledGraph.__init__
+
+    def noted(self, lowered):
+        make(self, lowered)
+        made.append(lowered)
+
+    monkeypatch.setattr(CompiledGraph, "__init__", noted)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    ORTModule(layer, fallback=None)(torch.randn(2, 3, 8, requires_grad=True)).sum().backward()
+    (lowered,) = made
+    weights = [t for t in lowered.tensors if isinstance(t.fake, nn.Parameter) and t.fake.ndim == 2]
+    assert len(weights) == 4 and all(t.in_place for t in weights)
 
 
 def layers():
