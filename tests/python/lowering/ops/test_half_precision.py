@@ -146,3 +146,54 @@ def test_curves_are_rounded_once(dtype):
     for right, value in zip(*found, strict=True):
         assert (right != value).float().mean() < 0.1
         torch.testing.assert_close(value, right, rtol=2 * unit, atol=1e-5)
+
+
+# of [rows, 8] numbers from -8 to 8, some of them small
+NEAR = {
+    "sinc": torch.sinc,
+    "softsign": F.softsign,
+    "asinh": torch.asinh,
+    "acosh": lambda x: torch.acosh(x.abs() + 1.5),
+    "atanh": lambda x: torch.atanh(x / 9),
+    "norm of order 3": lambda x: x.norm(3, 1),
+    "norm of order 1.5": lambda x: x.norm(1.5, 1),
+    "std": lambda x: x.std(1),
+    "var": lambda x: x.var(1),
+    "soft margin": lambda x: F.soft_margin_loss(x, x.detach().sign(), reduction="none"),
+    "third root": lambda x: x.abs() ** (1 / 3),
+    "power of 2.5": lambda x: x.abs() ** 2.5,
+    "rsqrt": lambda x: x.abs().rsqrt(),
+    "logit": lambda x: torch.logit(x.abs() / 40 + 0.03125),
+    "cumprod": lambda x: x.cumprod(1),
+    "erfc": torch.erfc,
+    "asin": lambda x: torch.asin(x / 9),
+    "logsumexp": lambda x: x.logsumexp(1),
+    "hypot": lambda x: torch.hypot(x, x.detach().flip(1)),
+}
+
+
+class EachOf(torch.nn.Module):
+    def forward(self, *xs):
+        return [f(x) for f, x in zip(NEAR.values(), xs, strict=True)]
+
+
+def slopes_of_each(net, x):
+    given = [x.clone().requires_grad_() for _ in NEAR]
+    results = net(*given)
+    torch.autograd.backward(results, [torch.full_like(y, 0.75) for y in results])
+    return [g.grad for g in given]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_slopes_are_as_near_to_the_exact_ones_as_pytorchs(dtype):
+    torch.manual_seed(0)
+    x = torch.cat([torch.randn(20, 8) * 3, torch.randn(8, 8) * 0.125]).clamp(-8, 8).to(dtype)
+    x[x.abs() < 0.01] = 0.5
+    exact = slopes_of_each(EachOf(), x.double())
+    pytorch = slopes_of_each(EachOf(), x)
+    found = slopes_of_each(ORTModule(EachOf(), fallback=None), x)
+    info = torch.finfo(dtype)
+    for name, right, theirs, ours in zip(NEAR, exact, pytorch, found, strict=True):
+        unit = info.eps * right.abs().clamp(min=0.01)
+        errors = [(((y.double() - right) / unit) ** 2).mean().sqrt() for y in (ours, theirs)]
+        assert errors[0] <= errors[1] * 1.05 + 0.02, (name, errors)
