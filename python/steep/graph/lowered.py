@@ -23,6 +23,7 @@ from steep.lowering.python_numbers import Numbers
 from steep.lowering.unsupported import (
     refuse_complex,
     refuse_histories,
+    refuse_lost_writes,
     refuse_mixed_products,
     refuse_overlaps,
     refuse_writes_of_backward,
@@ -137,6 +138,7 @@ class Lowered:
         self.taken = take_sizes_from_tensors(graph)
         self._numbers = Numbers(graph, fixed, context.fake_mode)
         refuse_overlaps(graph)
+        refuse_lost_writes(graph)
         refuse_mixed_products(graph, regions_of(graph, context), context)
         refuse_writes_of_backward(graph_module)
         write_slopes(graph)

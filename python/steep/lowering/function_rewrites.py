@@ -304,6 +304,36 @@ def _meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[torch.Tensor, ...]:
     )
 
 
+def _broadcast_tensors(*tensors: Any) -> list[torch.Tensor]:
+    """``torch.broadcast_tensors``, whose results are views."""
+    if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
+        tensors = tuple(tensors[0])
+    shape = torch.broadcast_shapes(*(t.shape for t in tensors))
+    return [t.expand(shape) for t in tensors]
+
+
+def _at_least(axes: dict[int, tuple[int, ...]]) -> Callable[..., Any]:
+    """``torch.atleast_…d``, whose results are views: by rank, the axes of extent 1 to add."""
+
+    def of_one(t: torch.Tensor) -> torch.Tensor:
+        for axis in axes.get(t.dim(), ()):
+            t = t.unsqueeze(axis)
+        return t
+
+    def restated(*tensors: Any) -> Any:
+        if len(tensors) != 1:
+            return tuple(map(of_one, tensors))
+        (given,) = tensors
+        return tuple(map(of_one, given)) if isinstance(given, (list, tuple)) else of_one(given)
+
+    return restated
+
+
+def _type_as(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """``Tensor.type_as``: of that dtype already it is the tensor itself."""
+    return self if self.dtype == other.dtype else self.to(other.dtype)
+
+
 def _channel_shuffle(input: torch.Tensor, groups: int) -> torch.Tensor:
     """``F.channel_shuffle``, which copies what it leaves in order."""
     return input.clone() if groups == 1 else torch.channel_shuffle(input, groups)
@@ -514,6 +544,11 @@ RESTATED: dict[Any, Callable[..., Any]] = {
     torch.cross: _cross,
     torch.Tensor.cross: _cross,
     torch.stack: _stack,
+    torch.broadcast_tensors: _broadcast_tensors,
+    torch.atleast_1d: _at_least({0: (0,)}),
+    torch.atleast_2d: _at_least({0: (0, 0), 1: (0,)}),
+    torch.atleast_3d: _at_least({0: (0, 0, 0), 1: (0, 2), 2: (2,)}),
+    torch.Tensor.type_as: _type_as,
     torch.channel_shuffle: _channel_shuffle,
     torch.einsum: _einsum,
     torch.meshgrid: _meshgrid,

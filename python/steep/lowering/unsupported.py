@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from steep.lowering.capture_context import CaptureContext
 from steep.lowering.extents import hint
 from steep.lowering.lower import outputs_of, refusal
 from steep.lowering.products import NARROWED_FUNCTIONS
-from steep.torch_internals.functorch import autograd_function_apply
+from steep.torch_internals.functorch import autograd_function_apply, is_functorch_wrapped_tensor
 from steep.torch_internals.operators import aten
 from steep.torch_internals.pytree import tree_leaves
 
@@ -195,6 +195,56 @@ def refuse_overlaps(graph: torch.fx.Graph) -> None:
     if refused:
         refused[0].others = refused[1:]
         raise refused[0]
+
+
+def refuse_lost_writes(graph: torch.fx.Graph) -> None:
+    """Raise CannotLower at a write through a view that PyTorch's tracer does not invert.
+
+    Of a tensor whose elements share places (``x.expand(3, 4)[0]``) it adds up the old and the new
+    ones, and what lies between windows (``x.unfold(0, 2, 3)``) it sets to zero.
+    """
+    refused = [
+        refusal(RuntimeError("a call writes through a view whose elements overlap or skip some"), n)
+        for n in graph.nodes
+        for written in all_written_by(n)
+        if any(_is_unfold(v) or _has_overlap(v) for v in _seen_through(written))
+    ]
+    if refused:
+        refused[0].others = refused[1:]
+        raise refused[0]
+
+
+def _seen_through(n: torch.fx.Node | None) -> Iterator[torch.fx.Node]:
+    """Give a tensor, and then what it is a view of, and so on."""
+    memory = None if n is None else memory_of(n)
+    while n is not None:
+        yield n
+        sources = [i for i in n.all_input_nodes if i.meta.get("example_value") is not None]
+        of_memory = (i for i in sources if _is_several(i) or memory_of(i) == memory)
+        n = next(of_memory, None)
+
+
+def _is_several(n: torch.fx.Node) -> bool:
+    return isinstance(n.meta.get("example_value"), (tuple, list))
+
+
+def _is_unfold(n: torch.fx.Node) -> bool:
+    return n.target in ("unfold", torch.Tensor.unfold)
+
+
+def _has_overlap(n: torch.fx.Node) -> bool:
+    """Return whether two elements of a tensor may share a place."""
+    t = n.meta.get("example_value")
+    if not isinstance(t, torch.Tensor) or t.layout is not torch.strided:
+        return False
+    if is_functorch_wrapped_tensor(t):
+        return False
+    reach = 0
+    for step, extent in sorted(zip(map(hint, t.stride()), map(hint, t.shape), strict=True)):
+        if extent > 1 and step <= reach:
+            return True
+        reach += step * max(extent - 1, 0)
+    return False
 
 
 def _values_read(n: torch.fx.Node, written: torch.fx.Node) -> list[Any]:

@@ -120,6 +120,11 @@ THROUGH_A_VIEW = {
     "einsum, a diagonal": written(lambda y: torch.einsum("ii->i", y[:4, :4]), fill),
     "einsum, a sum": written(lambda y: torch.einsum("ij->i", y), fill),
     "meshgrid": written(lambda y: torch.meshgrid(y[0], indexing="xy")[0], fill),
+    "broadcast_tensors": written(lambda y: torch.broadcast_tensors(y, y[0])[0], fill),
+    "atleast_1d": written(lambda y: torch.atleast_1d(y[2, 1]), lambda v, x: v.zero_()),
+    "atleast_2d": written(lambda y: torch.atleast_2d(y[2]), lambda v, x: v.copy_(x[:1])),
+    "atleast_3d": written(lambda y: torch.atleast_3d([y[0], y])[1], fill),
+    "type_as": written(lambda y: y.type_as(y[0]), fill),
     "channel_shuffle": written(lambda y: F.channel_shuffle(y.view(6, 8, 1), 1), fill),
     "split": written(lambda y: y.tensor_split(2)[0], lambda v, x: v.mul_(x[:3])),
     "slice by mask": written(lambda y: y[:3], lambda v, x: v.__setitem__(x[:3] > 0, -1.0)),
@@ -136,6 +141,72 @@ THROUGH_A_VIEW = {
     ),
     "late sibling": lambda y, x: (y[1:3], y[1:3].zero_())[0] * x[:2],
 }
+
+
+def double(view, x):
+    view.mul_(2)
+
+
+# Elements share places in memory, or some have none: functional forms of these views do not invert.
+THROUGH_WINDOWS = {
+    "a row of an expanded row": written(lambda y: y[:1].expand(6, 8)[2], double),
+    "a number of an expanded row": written(lambda y: y[1].broadcast_to(3, 8)[2, 1], double),
+    "windows with gaps": written(lambda y: y.unfold(1, 2, 3), double),
+    "windows that leave a rest": written(lambda y: y.unfold(dimension=1, size=3, step=3), double),
+    "windows of windows": written(lambda y: y.unfold(0, 2, 4).unfold(1, 2, 2), double),
+    "one of windows that overlap": written(lambda y: y.unfold(1, 3, 2)[:, 1], double),
+    "a row of strides that overlap": written(lambda y: y.as_strided((3, 8), (4, 1))[1], double),
+    "a row of a slice of expanded rows": written(lambda y: y[:1].expand(6, 8)[2:4][0], double),
+}
+
+
+@pytest.mark.parametrize("name", THROUGH_WINDOWS)
+def test_a_write_through_windows_reaches_what_they_show(name):
+    check(THROUGH_WINDOWS[name], x_of())
+
+
+class Beside(torch.nn.Module):
+    """A function of the argument, beside a layer."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+        self.function = function
+
+    def forward(self, x):
+        return self.layer(x), self.function(x)
+
+
+def test_a_write_to_a_row_of_an_expanded_argument_reaches_all_rows():
+    eager = Beside(lambda x: x[0].mul_(2))
+    wrapped = ORTModule(copy.deepcopy(eager))
+    for make in (x_of, lambda: x_of()[:1].expand(6, 8), x_of):
+        given = make(), make()
+        for net, x in zip((eager, wrapped), given, strict=True):
+            net(x)
+        torch.testing.assert_close(*given)
+
+
+@pytest.mark.parametrize(
+    "dropout",
+    [
+        lambda x: F.dropout(x, 0.1, False),
+        lambda x: F.dropout(x, 0.0),
+        lambda x: F.dropout(x, training=False, inplace=True),
+        lambda x: F.dropout1d(x[None], training=False)[0],
+        lambda x: F.dropout2d(x[None], training=False)[0],
+        F.alpha_dropout,
+        lambda x: F.feature_alpha_dropout(x, 0.5, False),
+        torch.nn.Dropout(0.5).eval(),
+        torch.nn.Dropout3d(0.5).eval(),
+    ],
+)
+def test_the_result_of_a_dropout_that_drops_nothing_is_its_argument(dropout):
+    for make in (lambda m: m, ORTModule):
+        x = x_of() if not isinstance(dropout, torch.nn.Dropout3d) else x_of().view(2, 3, 1, 1, 8)
+        kept = make(Beside(dropout))(x)[1]
+        kept.zero_()
+        assert not x.any()
 
 
 @pytest.mark.parametrize("name", THROUGH_A_SLICE)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy
 import torch
+import torch.nn.functional as F
 
 from steep.dynamo.patches.graph_breaks import refuse_if_used
 from steep.dynamo.patches.symbolic_math import function_for, takes_symbols
@@ -56,7 +57,8 @@ CALL_FUNCTION = Substitution(
     _Function,
     "call_function",
     "A function of `math` would bind the graph to a number that changes; cuDNN's flags cut the "
-    "graph where there is no GPU; and `addcdiv` would become three operators, which round thrice.",
+    "graph where there is no GPU; `addcdiv` would become three operators, which round thrice; and "
+    "a dropout that drops nothing would copy its argument, which PyTorch returns.",
 )
 FORMAT = Substitution(
     LazySymNodeFormatString,
@@ -120,6 +122,7 @@ def widened(whole: bool = True) -> Iterator[None]:
     - a ``Buffer`` is assigned anew, as what moves it to a device does;
     - cuDNN is set for a while, where there is no GPU that it could concern;
     - ``addcdiv`` has a factor (it stays one operator);
+    - a dropout drops nothing (it returns its argument);
     - a tensor made in forward is to have a gradient, as for checkpoints, or is returned;
     - a ``torch.autograd.Function`` is given a tensor twice.
     """
@@ -198,9 +201,39 @@ def _apart(call: Callable[..., VariableTracker], whole: bool) -> Callable[..., V
             return VariableTracker.build(tx, contextlib.nullcontext).call_function(tx, [], {})
         if self.value is torch.addcdiv and "value" in kwargs:
             kwargs = {**kwargs, "out": VariableTracker.build(tx, None)}  # so it stays whole
-        return call(self, tx, args, kwargs)
+        kept = _dropped_nothing(self.value, args, kwargs) if self.value in _TRAINS else None
+        return call(self, tx, args, kwargs) if kept is None else kept
 
     return apart
+
+
+_TRAINS = {
+    **dict.fromkeys((F.dropout, F.dropout1d, F.dropout2d, F.dropout3d), True),
+    **dict.fromkeys((F.alpha_dropout, F.feature_alpha_dropout), False),
+}
+"""By kind of dropout, whether it drops where nobody says so."""
+
+_BATCHED = {F.dropout1d: 3, F.dropout3d: 5}
+"""Dimensions of what is dropped as it is; of others, a view of it."""
+
+
+def _dropped_nothing(
+    dropout: Callable[..., Any], args: Sequence[VariableTracker], kwargs: dict[str, VariableTracker]
+) -> VariableTracker | None:
+    """Return the tensor that a dropout is given, where it returns that; None if it drops."""
+    given = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
+    numbers = [given[n].realize() for n in ("p", "training") if n in given]
+    x = given["input"].realize() if "input" in given else None
+    if not isinstance(x, TensorVariable) or not all(n.is_python_constant() for n in numbers):
+        return None
+    rate = given["p"].as_python_constant() if "p" in given else 0.5
+    trains = _TRAINS[dropout]
+    if "training" in given:
+        trains = given["training"].as_python_constant()
+    if (trains and rate != 0) or not 0 <= rate <= 1:
+        return None
+    dimensions = x.as_proxy().node.meta["example_value"].dim()
+    return x if dimensions == _BATCHED.get(dropout, dimensions) else None
 
 
 def _of_symbols(
