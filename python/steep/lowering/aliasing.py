@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from steep.errors import ModelError
 from steep.torch_internals.dispatch import FakeTensor
 from steep.torch_internals.functorch import is_functorch_wrapped_tensor
+from steep.torch_internals.operators import OpOverload
+from steep.torch_internals.pytree import tree_leaves
 
 log = logging.getLogger("steep")
 
@@ -28,7 +33,10 @@ def memory_named(value: object) -> int | None:
     return int(value.untyped_storage()._cdata)
 
 
-_IN_PLACE = re.compile(r"i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor)|setitem|\w*[a-z0-9]_")
+_IN_PLACE = re.compile(
+    r"(__)?i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor|lshift|rshift)(__)?"
+    r"|(__)?setitem(__)?|\w*[a-z0-9]_"
+)
 
 
 def written_by(n: torch.fx.Node) -> torch.fx.Node | None:
@@ -45,10 +53,42 @@ def all_written_by(n: torch.fx.Node) -> list[torch.fx.Node]:
     given: Any = []
     if "out" in n.kwargs:
         given = n.kwargs["out"]
+    elif isinstance(n.target, OpOverload):
+        given = _written_by_operator(n.target, n.args, n.kwargs)
     elif n.args and _IN_PLACE.fullmatch(name):
         given = n.args[0]
+    elif n.op == "call_function":
+        given = [written_if_asked(n.target, n.args, n.kwargs)]
     targets = given if isinstance(given, (tuple, list)) else [given]
     return [t for t in targets if isinstance(t, torch.fx.Node)]  # or a number
+
+
+def _written_by_operator(
+    operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """Return what an operator of a graph is given, of what its schema says that it writes."""
+    arguments = operator._schema.arguments
+    given = dict(zip((a.name for a in arguments), args, strict=False)) | dict(kwargs)
+    writes = [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+    written: list[Any] = tree_leaves([given.get(name) for name in writes])
+    return written
+
+
+def written_if_asked(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return what a function writes, as it is asked to by ``inplace=True``; None of others."""
+    if (signature := _of_option(function)) is None:
+        return None
+    given = signature.bind(*args, **kwargs).arguments
+    return next(iter(given.values())) if given.get("inplace") else None
+
+
+@functools.cache
+def _of_option(function: Any) -> inspect.Signature | None:
+    """Return the signature of a function that has the option ``inplace``, as ``F.silu``."""
+    if getattr(function, "__module__", None) != F.__name__:
+        return None
+    signature = inspect.signature(function)
+    return signature if "inplace" in signature.parameters else None
 
 
 def first_writer(graph: torch.fx.Graph, tensor: torch.Tensor) -> torch.fx.Node | None:

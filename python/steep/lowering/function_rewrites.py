@@ -18,7 +18,7 @@ from steep.lowering.ops.ctc import ctc_losses
 from steep.lowering.ops.stop_gradient import stop_gradient
 from steep.lowering.products import NARROWED_FUNCTIONS
 from steep.torch_internals.nn import legacy_reduction
-from steep.torch_internals.operators import pad
+from steep.torch_internals.operators import aten, pad
 from steep.torch_internals.pytree import tree_leaves, tree_map_only
 
 
@@ -206,7 +206,7 @@ def _dropout(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.dropout``: where it drops nothing it returns its argument, which tracing copies."""
     c = _given(F.dropout, args, kwargs)
     if c.training and c.p == 1:
-        return c.input * torch.zeros(())
+        return c.input.mul_(torch.zeros(())) if c.inplace else c.input * torch.zeros(())
     return c.input if not c.training or c.p == 0 else F.dropout(*args, **kwargs)
 
 
@@ -515,7 +515,10 @@ def _of_one_width(product: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     return restated
 
 
-DETACH = {torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__}  # type: ignore[attr-defined]
+DETACH = {
+    *(torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__),  # type: ignore[attr-defined]
+    *(aten.detach, aten.detach.default),
+}
 
 RESTATED: dict[Any, Callable[..., Any]] = {
     **{product: _of_one_width(product) for product in NARROWED_FUNCTIONS},

@@ -21,6 +21,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
+from steep.lowering.aliasing import written_if_asked
 from steep.lowering.function_rewrites import DETACH, RESTATED, lost
 from steep.lowering.ops.autograd_function import valued
 from steep.lowering.ops.stop_gradient import stop_gradient
@@ -115,6 +116,8 @@ class Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         stops = self.of_histories and not torch.is_grad_enabled()
         targets = args[:1] if _works_in_place(func) else kwargs.get("out")
+        if targets is None:
+            targets = written_if_asked(func, args, kwargs)
         self._check_target(targets)
         if targets is not None and stops:
             if self.writes_into_history:
@@ -173,7 +176,7 @@ def _stopped_but(given: Any, targets: Any) -> Any:
 
 
 def _works_in_place(func: Callable[..., Any]) -> bool:
-    name = getattr(func, "__name__", "")
+    name = getattr(func, "__name__", "").partition(".")[0]  # of an operator: "mul_.Tensor"
     if name.endswith("__"):
         return name == "__setitem__" or name in _IN_PLACE
     return name.endswith("_") and name != "requires_grad_"  # which writes no values

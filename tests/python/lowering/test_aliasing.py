@@ -316,6 +316,96 @@ def test_longformer_learns_as_in_pytorch():
             torch.testing.assert_close(parameter.grad, theirs[name].grad, rtol=1e-4, atol=1e-4)
 
 
+IN_PLACE = {
+    "celu": lambda v: F.celu(v, 0.5, inplace=True),
+    "dropout of all": lambda v: F.dropout(v, 1.0, True, True),
+    "elu": lambda v: F.elu(v, 0.5, True),
+    "hardsigmoid": lambda v: F.hardsigmoid(input=v, inplace=True),
+    "hardswish": lambda v: F.hardswish(v, True),
+    "hardtanh": lambda v: F.hardtanh(v, -0.5, 0.5, True),
+    "leaky_relu": lambda v: F.leaky_relu(v, 0.5, True),
+    "mish": torch.nn.Mish(inplace=True),
+    "relu": torch.nn.ReLU(inplace=True),
+    "rrelu": lambda v: F.rrelu(v, inplace=True),
+    "selu": torch.nn.SELU(inplace=True),
+    "silu": torch.nn.SiLU(inplace=True),
+    "threshold": lambda v: F.threshold(v, 0.1, -3.0, True),
+    "__iadd__": lambda v: v.__iadd__(1),
+    "operator": lambda v: torch.ops.aten.mul_.Tensor(v, v.detach().clone()),
+    "operator, packet": torch.ops.aten.tanh_,
+}
+
+
+def both(write, layer, x):
+    y = layer(x)
+    return write(y), y[:2], y
+
+
+def of_an_argument(write, layer, x):
+    return layer(x), write(x), x[1]
+
+
+def of_a_slice_of_it(write, layer, x):
+    return layer(x), write(x[:3])
+
+
+def of_what_is_detached(write, layer, x):
+    y = layer(x)
+    return write(y.detach()), y
+
+
+def beside_what_is_detached(write, layer, x):
+    y = layer(x)
+    return write(y * 1), torch.ops.aten.detach.default(y) * y + torch.ops.aten.detach(y) * y
+
+
+def without_gradients(write, layer, x):
+    y = layer(x)
+    with torch.no_grad():
+        write(y)
+    return y * x, y
+
+
+class Writes(torch.nn.Module):
+    """A layer and what writes, as a function has it."""
+
+    def __init__(self, function, write):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+        self.function, self.write = function, write
+
+    def forward(self, x):
+        return self.function(self.write, self.layer, x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(both, of_an_argument, of_a_slice_of_it, of_what_is_detached),
+        *(beside_what_is_detached, without_gradients),
+    ],
+)
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_what_is_asked_to_work_in_place_writes_once(function, name):
+    torch.manual_seed(0)
+    eager = Writes(function, IN_PLACE[name])
+    found = []
+    for net in (eager, ORTModule(copy.deepcopy(eager))):
+        start = x_of().requires_grad_(function is not of_an_argument)
+        x = start * 1
+        results = net(x)
+        parts = [r.square().sum() for r in results if r.requires_grad]
+        try:
+            sum(parts).backward()
+        except RuntimeError as e:  # the engine can do more: it keeps what was there before
+            assert net is eager and "modified by an inplace operation" in str(e)
+            return
+        values = [r.detach() for r in results]
+        found.append([*values, x.detach(), start.grad, *(p.grad for p in net.parameters())])
+    for right, value in zip(*found, strict=True):
+        torch.testing.assert_close(value, right)
+
+
 def shifted(y, x):
     y[1:] += y[:-1]
     return y
