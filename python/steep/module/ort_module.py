@@ -167,7 +167,7 @@ class ORTModule(torch.nn.Module):
         own["_verify"] = verify
         own["_providers"] = providers
         own["_disabled_passes"] = tuple(disabled_passes)
-        own["_captured"] = {}  # by precision, and by whether it is to be one graph
+        own["_captured"] = {}  # by precision, whether it is to be one graph, autocast's dtype
         own["_beside"] = Beside(module)
 
     @property
@@ -282,9 +282,11 @@ class ORTModule(torch.nn.Module):
         if torch.compiler.is_dynamo_compiling() or surroundings.only_observed(args, kwargs):
             return self._module(*args, **kwargs)
         precision, whole = self.precision, self.fallback != "parts"
-        captured = self._captured.get((precision, whole))
+        # what a region of autocast within narrows to: Dynamo has no guard for it
+        held_for = precision, whole, torch.get_autocast_dtype("cpu")
+        captured = self._captured.get(held_for)
         if captured is None:
-            captured = self._captured[precision, whole] = surroundings.Captured(
+            captured = self._captured[held_for] = surroundings.Captured(
                 innermost(self._module),
                 precision,
                 self._reports.append,

@@ -243,6 +243,29 @@ def test_a_result_changed_in_place_before_backward(last):
         assert_close(net.module[0].weight.grad, torch_net[0].weight.grad)
 
 
+class Narrowed(torch.nn.Module):
+    """A layer in a region of autocast that names no dtype."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        with torch.autocast("cpu"):
+            return self.layer(x)
+
+
+def test_the_dtype_that_autocast_has_where_none_is_named():
+    net = ORTModule(Narrowed())
+    before = torch.get_autocast_dtype("cpu")
+    try:
+        for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
+            torch.set_autocast_dtype("cpu", dtype)
+            assert net(torch.randn(3, 4)).dtype == dtype
+    finally:
+        torch.set_autocast_dtype("cpu", before)
+
+
 def test_gradient_penalty():
     torch_net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     net = ORTModule(copy.deepcopy(torch_net))
