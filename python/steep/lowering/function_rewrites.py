@@ -353,6 +353,17 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return rows[torch.where(tensor < 0, num_classes, tensor)]
 
 
+def _place(of_extreme: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``argmax`` or ``argmin``: of booleans PyTorch's kernels have none."""
+
+    def restated(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if args and args[0].dtype == torch.bool:
+            lost("the place of an extreme of booleans")
+        return of_extreme(*args, **kwargs)
+
+    return restated
+
+
 def _points(between: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """``torch.linspace`` or ``logspace``: PyTorch has no gradient for ends that are tensors."""
 
@@ -528,6 +539,10 @@ RESTATED: dict[Any, Callable[..., Any]] = {
     torch.Tensor.register_hook: _refused("a hook on the gradient of a tensor"),
     torch.Tensor.as_strided: _as_strided,
     torch.as_strided: _as_strided,
+    **{
+        place: _place(place)
+        for place in (torch.argmax, torch.argmin, torch.Tensor.argmax, torch.Tensor.argmin)
+    },
     torch.linspace: _points(torch.linspace),
     torch.logspace: _points(torch.logspace),
     torch.full: _full,

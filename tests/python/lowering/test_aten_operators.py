@@ -1,5 +1,6 @@
 """Operators that ONNX's exporter refuses or says otherwise: where each runs, and its gradients."""
 
+import copy
 import math
 import random
 
@@ -12,6 +13,9 @@ from torch._decomp import register_decomposition
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch.nn.utils import parametrizations
+
+import steep
+from steep import ORTModule
 
 
 def square(y):
@@ -169,6 +173,32 @@ ENGINE = {
 def test_operators_in_the_engine(name):
     torch.manual_seed(0)
     check(Fn(ENGINE[name]), calls(torch.float32, 4, 7), "engine")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y, x: y.max() * y,
+        lambda y, x: y + y[x > 9].min(),
+        lambda y, x: y * (x * 8).long()[x > 9].max(),
+        lambda y, x: y * (x > 9).max(),
+        lambda y, x: y * (x > 9).argmax(1)[:, None],  # of booleans it raises, whatever the rows
+    ],
+)
+def test_no_extreme_where_pytorch_has_none(function):
+    torch.manual_seed(0)
+    eager = Fn(function)
+    wrapped = ORTModule(copy.deepcopy(eager))
+    for rows in (4, 0, 3):
+        x = torch.linspace(-1, 40, rows * WIDTH).reshape(rows, WIDTH)
+        for given in (x, x * 0):  # of the latter none is chosen
+            try:
+                expected = eager(given)
+            except RuntimeError:
+                with pytest.raises((RuntimeError, steep.Error)):
+                    wrapped(given)
+            else:
+                torch.testing.assert_close(wrapped(given), expected)
 
 
 class Drawing(nn.Module):

@@ -190,7 +190,11 @@ PATTERNS = {
     "bucketize": of(lambda y, x: (y, torch.bucketize(x, torch.linspace(-1, 1, 5), right=True))),
     "one_hot": of(lambda y, x: y * F.one_hot(x.argmax(1), WIDTH)),
     "no rows at all": of(
-        lambda y, x: (y, y.sum(0), y.prod(0), torch.cat([y, x]), y.softmax(1), (y > 0).all(0)),
+        lambda y, x: (
+            *(y, y.sum(0), y.prod(0), torch.cat([y, x]), y.softmax(1), (y > 0).all(0)),
+            *((y > 0).any(), (y > 0).any(0), (y > 0).any((0, 1)), x.any(1, keepdim=True)),
+            *((y > 0).any(()), (x > 9).any(), y[x > 9].any(), y[0:1].sum().any()),
+        ),
         rows(2, 0, 3),
     ),
     "no columns": of(

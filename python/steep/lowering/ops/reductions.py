@@ -67,15 +67,35 @@ def extreme_in_shares(reduce: Any, x: Any, axes: Any, keepdims: int) -> Any:
     return with_gradient_of(fixed(reduce(x, axes, keepdims=keepdims)), source)
 
 
-def _extreme_of_all(reduce: Any) -> Any:
-    """Return ``max`` or ``min`` of all elements."""
+def _extreme_of_all(reduce: Any, of_two: Any) -> Any:
+    """Return ``max`` or ``min`` of all elements; of none PyTorch raises, and the engine too."""
 
     def extreme(self: Any) -> Any:
-        if self.dtype is None or self.dtype.is_floating_point():
-            return extreme_in_shares(reduce, self, None, 0)
-        return reduce(self, keepdims=0)
+        if 0 in self.shape:
+            raise NotImplementedError("there are no elements")
+        floating = self.dtype is None or self.dtype.is_floating_point()
+        value = extreme_in_shares(reduce, self, None, 0) if floating else reduce(self, keepdims=0)
+        if all(isinstance(n, int) for n in self.shape) or self.dtype == ir.DataType.BOOL:
+            return value
+        flat = opset18.Reshape(self, opset18.Constant(value_ints=[-1]))
+        first = opset18.Gather(flat, opset18.Constant(value_int=0), axis=0)  # refused if none is
+        checked = of_two(value, first)
+        return with_gradient_of(fixed(checked), value) if floating else checked
 
     return extreme
+
+
+def _any(self: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return whether one is true; of no elements none is."""
+    truth = opset18.Cast(self, to=ir.DataType.BOOL)
+    dims = [dim] if isinstance(dim, int) else dim
+    if not self.shape or (dims is not None and len(dims) == 0):
+        return truth
+    axes = opset18.Constant(value_ints=list(dims)) if dims else None
+    greatest = opset18.ReduceMax(
+        opset18.Cast(truth, to=ir.DataType.INT32), axes, keepdims=int(bool(keepdim))
+    )
+    return opset18.Greater(greatest, opset18.Constant(value=ir.tensor(0, ir.DataType.INT32)))
 
 
 _LEAST_SPREAD = 9.999999960041972e-13  # float32's 1e-12
@@ -173,8 +193,11 @@ AS_IN_TORCH: dict[Any, Any] = operators(
     {
         "aten.smooth_l1_loss.default": _of_difference(_smooth_l1),
         "aten.huber_loss.default": _of_difference(_huber),
-        "aten.max.default": _extreme_of_all(opset18.ReduceMax),
-        "aten.min.default": _extreme_of_all(opset18.ReduceMin),
+        "aten.any.default": _any,
+        "aten.any.dim": _any,
+        "aten.any.dims": _any,
+        "aten.max.default": _extreme_of_all(opset18.ReduceMax, opset18.Max),
+        "aten.min.default": _extreme_of_all(opset18.ReduceMin, opset18.Min),
         "aten.binary_cross_entropy.default": _binary_cross_entropy,
         "aten.linalg_vector_norm.default": _norm,
         "aten.std.correction": _deviation,
