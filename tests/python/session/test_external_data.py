@@ -162,6 +162,20 @@ def to_file(**options: bool) -> Callable[[Path, Path], object]:
     return export
 
 
+def resumed(model: Path, to: Path) -> object:
+    checkpoint = model.parent.parent / "checkpoint"
+    session_of(model).save_checkpoint(checkpoint)
+    session = session_of(model)
+    session.load_checkpoint(checkpoint)
+    session.export_onnx(to)
+    return to
+
+
+def gradients_by_program(model: Path, to: Path) -> object:
+    program("grad", model, "-o", to, "--wrt", "x,then", "--output", "y")
+    return to
+
+
 EXPORTERS: dict[str, Callable[[Path, Path], object]] = {
     "export_onnx": written(),
     "export_onnx, for inference": written(for_inference=True),
@@ -174,6 +188,8 @@ EXPORTERS: dict[str, Callable[[Path, Path], object]] = {
     "model_for_inference, to a path": to_file(),
     "model_for_inference, external": to_file(external_data=True),
     "grad": lambda model, _: steep.grad(model, wrt=["x", "then"], outputs=["y"]),
+    "grad, by the program": gradients_by_program,
+    "export_onnx, from a checkpoint": resumed,
 }
 
 
@@ -184,7 +200,7 @@ def test_holds_the_data_of_its_own_model(model: Path, exporter: str, folder: str
     to = model.parent.parent / folder / "t.onnx"
     made = EXPORTERS[exporter](model, to)
     for which in (True, False):
-        if exporter == "grad":
+        if exporter.startswith("grad"):
             got = steep.InferenceSession(made).run(
                 ["grad_then"],
                 {"x": X, "which": np.array(which), "grad_y": np.ones_like(X)},
@@ -198,6 +214,33 @@ def test_holds_the_data_of_its_own_model(model: Path, exporter: str, folder: str
         assert beside == ({"t.onnx", "t.onnx.data"} if far else {"t.onnx"})
         for name, data in DATA.items():  # the others are as they were
             assert (to.parent / name).read_bytes() == (7 * data).astype(F).tobytes()
+
+
+def test_what_the_program_trains_is_of_its_own_folder(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run in a folder that has other data of the same names."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["p"]),
+            helper.make_node("Constant", [], ["c"], value=outside("", CONSTANT, "constant.bin")),
+            helper.make_node("Add", ["p", "c"], ["y"]),
+        ],
+        "g",
+        [info("x", ["n", 4])],
+        [info("y", ["n", 4])],
+        [outside("w", W, "w.bin")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    model.write_bytes(made.SerializeToString())
+    monkeypatch.chdir(model.parent.parent / "to")
+    np.savez("rows.npz", x=X, label=np.zeros_like(X))
+    told = ("--data", "rows.npz", "--loss", "mse", "--optimizer", "sgd", "--lr", "0")
+    program("train", model, *told, "--checkpoint", "run", "--out", "t.onnx")
+    program("train", model, *told, "--resume", "run", "--epochs", "2", "--out", "u.onnx")
+    for name in ("t.onnx", "u.onnx"):
+        (y,) = steep.InferenceSession(name).run(None, {"x": X})
+        np.testing.assert_allclose(y, X @ W + CONSTANT, rtol=1e-5, atol=1e-6)
 
 
 def locations(path: Path) -> list[str]:
