@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <iterator>
 
 #include "ops/build.h"
 #include "ops/op_def.h"
 #include "ops/wide.h"
+#include "plan/plan.h"
 #include "plan/widen.h"
 #include "runtime/budget.h"
 #include "steep/error.h"
@@ -21,31 +21,6 @@ Ints view_offsets(Node n) {
   return def->view_offsets != nullptr ? def->view_offsets(n) : Ints();
 }
 
-namespace {
-
-/// Of the first device that has one; what the others said, for the host, is noted.
-Lowered choose(Node n, const Devices& devices, std::vector<Declined>& declined,
-               std::string* why_not) {
-  const NodeSpec spec = spec_of(n);
-  std::vector<Declined> said;
-  const auto others = devices.others();
-  for (size_t i = 0; i < others.size(); ++i) {
-    std::string reason;
-    ChosenKernel chosen = choose_kernel(*others[i], spec, &reason);
-    if (chosen.kernel) return {std::move(chosen.kernel), chosen.candidate, static_cast<int>(i) + 1};
-    said.push_back({n.name(), n.op(), std::string(others[i]->provider()), std::move(reason)});
-  }
-  ChosenKernel chosen = choose_kernel(devices.host(), spec, why_not);
-  if (chosen.kernel) {
-    std::move(said.begin(), said.end(), std::back_inserter(declined));
-  } else {
-    for (const Declined& d : said) *why_not += fmt::format("; {}: {}", d.device, d.reason);
-  }
-  return {std::move(chosen.kernel), chosen.candidate};
-}
-
-}  // namespace
-
 LoweredGraph lower(Graph& g, const Devices& devices) {
   LoweredGraph result;
   std::string refused;
@@ -54,14 +29,17 @@ LoweredGraph lower(Graph& g, const Devices& devices) {
   for (size_t k = 0; k < work.size(); ++k) {
     Node n = work[k];
     poll();
-    if (!view_offsets(n).empty()) continue;
+    if (Ints offsets = view_offsets(n); !offsets.empty()) {
+      result.views.emplace(n.id(), std::move(offsets));
+      continue;
+    }
     std::string why_not;
     Lowered chosen = at_node(n, [&] {
       for (int i = 0; i < n.output_count(); ++i) {
         const Value y = n.output(i);
         if (y) require_bytes(y.type().nbytes(), to_string(y.type()));
       }
-      return choose(n, devices, result.declined, &why_not);
+      return choose_on(devices, n, result.declined, &why_not);
     });
     if (chosen.kernel) {
       result.kernels.emplace(n.id(), std::move(chosen));
@@ -105,6 +83,13 @@ LoweredGraph lower(Graph& g, const Devices& devices) {
   }
   g.prune();
   return result;
+}
+
+Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts) {
+  LoweredGraph lowered = lower(graph, devices);
+  lowered.declined.insert(lowered.declined.begin(), std::make_move_iterator(in_parts.begin()),
+                          std::make_move_iterator(in_parts.end()));
+  return make_plan(std::move(graph), std::move(lowered), devices);
 }
 
 }  // namespace steep

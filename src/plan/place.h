@@ -3,7 +3,8 @@
 
 #include <string_view>
 
-#include "plan/lower.h"
+#include "ir/graph.h"
+#include "plan/lowered.h"
 
 namespace steep {
 

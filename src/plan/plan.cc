@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 
-#include "ops/op_def.h"
-#include "plan/lower.h"
+#include "plan/lowered.h"
 #include "plan/place.h"
 #include "runtime/budget.h"
 #include "runtime/logs.h"
@@ -26,15 +24,13 @@ bool gives_nothing(Node n) {
 
 class Planner {
  public:
-  Planner(Graph graph, const Devices& devices, std::vector<Declined> in_parts) {
+  Planner(Graph graph, LoweredGraph lowered, const Devices& devices) {
     plan_.devices = devices;
     plan_.graph = std::make_unique<Graph>(std::move(graph));
-    LoweredGraph lowering = lower(g(), devices);
-    device_ = place(g(), lowering);
-    kernels_ = std::move(lowering.kernels);
-    plan_.declined = std::move(in_parts);
-    std::move(lowering.declined.begin(), lowering.declined.end(),
-              std::back_inserter(plan_.declined));
+    device_ = place(g(), lowered);
+    kernels_ = std::move(lowered.kernels);
+    views_ = std::move(lowered.views);
+    plan_.declined = std::move(lowered.declined);
     order_ = schedule(g());
     places_.resize(g().value_count());
   }
@@ -220,7 +216,7 @@ class Planner {
     auto it = kernels_.find(n.id());
     if (it == kernels_.end()) {
       const Place base = place_of_source(n.input(0));
-      const Ints offsets = view_offsets(n);
+      const Ints& offsets = views_.at(n.id());
       for (int i = 0; i < n.output_count(); ++i) {
         if (!n.output(i)) continue;
         places_[n.output(i).id()] = {
@@ -396,6 +392,7 @@ class Planner {
 
   Plan plan_;
   std::unordered_map<uint32_t, Lowered> kernels_;
+  std::unordered_map<uint32_t, Ints> views_;
   std::vector<int> device_;  // by value id
   std::vector<Node> order_;
   std::vector<Place> places_;          // by value id
@@ -446,8 +443,8 @@ void tell(const Plan& plan) {
 
 }  // namespace
 
-Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts) {
-  Plan plan = Planner(std::move(graph), devices, std::move(in_parts)).run();
+Plan make_plan(Graph graph, LoweredGraph lowered, const Devices& devices) {
+  Plan plan = Planner(std::move(graph), std::move(lowered), devices).run();
   tell(plan);
   return plan;
 }

@@ -49,7 +49,7 @@ struct Place {
 
 struct Step {
   Node node{};                       ///< null for a copy that no node stands for
-  std::unique_ptr<Kernel> kernel{};  ///< null for a copy
+  std::unique_ptr<ProviderKernel> kernel{};  ///< null for a copy
   int device = 0;  ///< which one computes; of a copy: the one that is not the host
   std::string_view candidate{};
   std::vector<Place> inputs{};  ///< buffer -1: absent
@@ -98,6 +98,11 @@ size_t place_buffers(std::vector<Buffer>& buffers, int device = 0);
 /// accepts are replaced by their decomposition. `in_parts`: what specialising took apart. Throws
 /// ProviderError listing every node that can run neither way, with the kernels' reasons.
 Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts = {});
+
+struct LoweredGraph;
+
+/// Plans a graph whose nodes have kernels already. Asks nothing of the table of operators.
+Plan make_plan(Graph graph, LoweredGraph lowered, const Devices& devices);
 
 /// Text: one line a step with kernel and places; then the totals; with other devices than the host
 /// what crosses, and what they declined. Stable.

@@ -2,7 +2,6 @@
 #include <tuple>
 #include <utility>
 
-#include "ops/op_def.h"
 #include "plan/plan.h"
 
 namespace steep {

@@ -1,0 +1,30 @@
+#include "plan/lowered.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+namespace steep {
+
+Lowered choose_on(const Devices& devices, Node n, std::vector<Declined>& declined,
+                  std::string* why_not) {
+  const NodeSpec spec = spec_of(n);
+  std::vector<Declined> said;
+  const auto others = devices.others();
+  for (size_t i = 0; i < others.size(); ++i) {
+    std::string reason;
+    ChosenKernel chosen = choose_kernel(*others[i], spec, &reason);
+    if (chosen.kernel) return {std::move(chosen.kernel), chosen.candidate, static_cast<int>(i) + 1};
+    said.push_back({n.name(), n.op(), std::string(others[i]->provider()), std::move(reason)});
+  }
+  ChosenKernel chosen = choose_kernel(devices.host(), spec, why_not);
+  if (chosen.kernel) {
+    std::move(said.begin(), said.end(), std::back_inserter(declined));
+  } else {
+    for (const Declined& d : said) *why_not += fmt::format("; {}: {}", d.device, d.reason);
+  }
+  return {std::move(chosen.kernel), chosen.candidate};
+}
+
+}  // namespace steep
