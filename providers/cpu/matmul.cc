@@ -149,7 +149,7 @@ std::unique_ptr<Kernel> make_wide(const NodeSpec& node, std::string* why_not) {
       if (operand.present()) operand.dtype = DType::f32;
     }
   }
-  for (auto* make : {make_small_matmul, make_onednn_matmul, make_reference}) {
+  for (auto* make : {make_small_matmul, make_onednn_matmul, make_blocked_matmul, make_reference}) {
     if (auto multiply = make(wide, why_not)) {
       return std::make_unique<WideMatMul>(node, std::move(multiply));
     }
@@ -186,6 +186,7 @@ void register_matmul(std::vector<Candidate>& list) {
   for (std::string_view op : {"MatMul", "steep.MatMul"}) {
     list.push_back({op, "small", make_small_matmul});
     list.push_back({op, "onednn", make_onednn_matmul});
+    list.push_back({op, "blocked", make_blocked_matmul});
     list.push_back({op, "reference", make_reference});
   }
 }

@@ -40,6 +40,8 @@ std::optional<MatMulProblem> read_matmul(const NodeSpec& node, std::string* why_
 
 /// Plain loops without threads, for products that cost less than waking a second thread.
 std::unique_ptr<Kernel> make_small_matmul(const NodeSpec& node, std::string* why_not);
+/// Our own loops with threads, for what oneDNN does not take, or where there is no oneDNN.
+std::unique_ptr<Kernel> make_blocked_matmul(const NodeSpec& node, std::string* why_not);
 /// oneDNN primitive on the operands where they lie.
 std::unique_ptr<Kernel> make_onednn_matmul(const NodeSpec& node, std::string* why_not);
 

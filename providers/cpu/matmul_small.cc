@@ -10,113 +10,28 @@
 #define HWY_TARGET_INCLUDE "providers/cpu/matmul_small.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which includes this file again.
-#include "providers/cpu/simd-inl.h"
+#include "providers/cpu/matmul_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace steep::cpu {
 namespace HWY_NAMESPACE {
 
-/// Where b and y have unit stride along n. `b_k` is b's stride along k, `bias` may be null.
-template <typename T>
-struct Tile {
-  const MatMulProblem& p;
-  const T* a;
-  const T* b;
-  int64_t b_k;
-  const T* bias;
-  T* y;
-};
-
-#if HWY_MAX_BYTES >= 64
-constexpr size_t kWidest = 4;  // vectors; with four rows and a factor they fit in 32 registers
-#else
-constexpr size_t kWidest = 2;  // in 16
-#endif
-/// Rows of a block: enough sums for the latency of a multiply-add.
-template <size_t kVectors>
-constexpr int64_t kTall = kVectors == 1 ? 8 : 4;
-
-/// Rows [i, i + kRows) of y, `count` columns from j, which are kVectors vectors at most. Every loop
-/// over sums is unrolled, since an array with a variable index lies in memory.
-template <size_t kRows, size_t kVectors, class D, typename T = hn::TFromD<D>>
-HWY_INLINE void block(D d, const Tile<T>& t, int64_t i, int64_t j, size_t count) {
-  constexpr size_t kLast = kVectors - 1;
-  const MatMulProblem& p = t.p;
-  const size_t lanes = hn::Lanes(d);
-  const size_t rest = count - kLast * lanes;
-  const int64_t a_m = p.a_m, a_k = p.a_k, b_k = t.b_k, depth = p.k;
-  const T* a = t.a + i * a_m;
-  const T* b = t.b + j;
-  hn::Vec<D> sum[kRows][kVectors];
-  HWY_UNROLL(8) for (size_t r = 0; r < kRows; ++r) {
-    HWY_UNROLL(4) for (size_t v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
-  }
-  for (int64_t k = 0; k < depth; ++k, a += a_k, b += b_k) {
-    hn::Vec<D> w[kVectors];
-    HWY_UNROLL(4) for (size_t v = 0; v < kLast; ++v) w[v] = hn::LoadU(d, b + v * lanes);
-    w[kLast] = load_n(d, b + kLast * lanes, rest);
-    HWY_UNROLL(8) for (size_t r = 0; r < kRows; ++r) {
-      const auto factor = hn::Set(d, a[static_cast<int64_t>(r) * a_m]);
-      HWY_UNROLL(4) for (size_t v = 0; v < kVectors; ++v) {
-        sum[r][v] = hn::MulAdd(factor, w[v], sum[r][v]);
-      }
-    }
-  }
-  const auto alpha = hn::Set(d, static_cast<T>(p.alpha));
-  const bool bias_on_rows = p.bias_on_rows, relu = p.relu;
-  HWY_UNROLL(8) for (size_t r = 0; r < kRows; ++r) {
-    const int64_t row = i + static_cast<int64_t>(r);
-    T* y = t.y + row * p.y_m + j;
-    HWY_UNROLL(4) for (size_t v = 0; v < kVectors; ++v) {
-      const size_t n = v == kLast ? rest : lanes;
-      auto value = hn::Mul(alpha, sum[r][v]);
-      if (t.bias != nullptr) {
-        value = hn::Add(
-            value, bias_on_rows ? hn::Set(d, t.bias[row]) : load_n(d, t.bias + j + v * lanes, n));
-      }
-      if (relu) {  // NaN stays NaN
-        value = hn::IfThenElse(hn::Lt(value, hn::Zero(d)), hn::Zero(d), value);
-      }
-      store_n(value, d, y + v * lanes, n);
-    }
-  }
-}
-
-template <size_t kVectors, class D, typename T = hn::TFromD<D>>
-void columns(D d, const Tile<T>& t, int64_t j, size_t count) {
-  constexpr int64_t tall = kTall<kVectors>;
-  int64_t i = 0;
-  for (; i + tall <= t.p.m; i += tall) block<tall, kVectors>(d, t, i, j, count);
-  for (; i < t.p.m; ++i) block<1, kVectors>(d, t, i, j, count);
-}
-
 /// Panels of b stay in the first cache while all rows of a pass over them.
 template <typename T>
 void multiply_rows(const Tile<T>& t) {
   const hn::ScalableTag<T> d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t widest = static_cast<int64_t>(kWidest) * lanes;
-  for (int64_t j = 0; j < t.p.n; j += widest) {
-    const int64_t count = std::min(widest, t.p.n - j);
-    switch ((count + lanes - 1) / lanes) {
-      case 1: columns<1>(d, t, j, count); break;
-      case 2: columns<2>(d, t, j, count); break;
-#if HWY_MAX_BYTES >= 64
-      case 3: columns<3>(d, t, j, count); break;
-      case 4: columns<4>(d, t, j, count); break;
-#endif
-    }
-  }
+  const int64_t widest = panel_width(d);
+  for (int64_t j = 0; j < t.p.n; j += widest) panel(d, t, 0, t.p.m, j, std::min(widest, t.p.n - j));
 }
 
 // Without types of this target: the dispatcher does not know them.
 void multiply_rows_f32(const MatMulProblem& p, const float* a, const float* b, int64_t b_k,
                        const float* bias, float* y) {
-  multiply_rows<float>({p, a, b, b_k, bias, y});
+  multiply_rows<float>({p, a, b, b_k, bias, y, p.k});
 }
 void multiply_rows_f64(const MatMulProblem& p, const double* a, const double* b, int64_t b_k,
                        const double* bias, double* y) {
-  multiply_rows<double>({p, a, b, b_k, bias, y});
+  multiply_rows<double>({p, a, b, b_k, bias, y, p.k});
 }
 
 }  // namespace HWY_NAMESPACE

@@ -249,6 +249,22 @@ TEST(MatMul, LittleProductsByEveryCandidate) {
   }
 }
 
+/// Does a row or a column of the result have its elements side by side?
+bool has_unit_stride(const Case& c) {
+  const auto axis = static_cast<int64_t>(c.y.size()) - 1;
+  return c.perm_y.empty() || c.perm_y.back() >= axis - 1;
+}
+
+TEST(MatMul, ProductsOfAnySizeInBlocks) {
+  for (const auto* cases : {&little_cases(), &middling_cases()}) {
+    for (const Case& c : *cases) {
+      if (!has_unit_stride(c)) continue;
+      check(c, DType::f32, "blocked");
+      check(c, DType::f64, "blocked");
+    }
+  }
+}
+
 TEST(MatMul, MiddlingProductsByOneDnnAndReference) {
   for (const Case& c : middling_cases()) {
     check(c, DType::f32, "onednn");

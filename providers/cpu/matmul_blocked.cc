@@ -1,0 +1,190 @@
+// Products of any size in float32 and float64, without oneDNN: b in panels as wide as registers
+// allow, tasks of some rows and one panel. Goto & van de Geijn, Anatomy of High-Performance Matrix
+// Multiplication, 2008, without the packing of a.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "providers/cpu/build_kernel.h"
+#include "providers/cpu/matmul.h"
+#include "providers/cpu/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "providers/cpu/matmul_blocked.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h, which includes this file again.
+#include "providers/cpu/matmul_tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace steep::cpu {
+namespace HWY_NAMESPACE {
+
+/// Terms of a stretch of the sum: a panel of so many stays in the nearest caches.
+constexpr int64_t kStretch = 256;
+
+template <typename T>
+int64_t width() {
+  return panel_width(hn::ScalableTag<T>());
+}
+
+/// Columns from j of b as [k, width], the missing ones 0.
+template <typename T>
+void pack_panel(const MatMulProblem& p, const T* b, int64_t j, T* to) {
+  const int64_t wide = width<T>(), count = std::min(wide, p.n - j);
+  const T* from = b + j * p.b_n;
+  for (int64_t k = 0; k < p.k; ++k) {
+    for (int64_t c = count; c < wide; ++c) to[k * wide + c] = 0;
+  }
+  if (p.b_n == 1) {
+    for (int64_t k = 0; k < p.k; ++k) std::copy_n(from + k * p.b_k, count, to + k * wide);
+    return;
+  }
+  constexpr int64_t kRows = 16;  // of one line of the cache each
+  for (int64_t first = 0; first < p.k; first += kRows) {
+    const int64_t last = std::min(first + kRows, p.k);
+    for (int64_t c = 0; c < count; ++c) {
+      for (int64_t k = first; k < last; ++k) to[k * wide + c] = from[k * p.b_k + c * p.b_n];
+    }
+  }
+}
+
+/// Rows [begin, end) of the columns from j, at which `b`, `bias` (where it is one of columns) and
+/// `y` point. `b_k` is the stride of b along k.
+template <typename T>
+void multiply_panel(const MatMulProblem& p, const T* a, const T* b, int64_t b_k, const T* bias,
+                    T* y, int64_t begin, int64_t end, int64_t j) {
+  const hn::ScalableTag<T> d;
+  const int64_t count = std::min(panel_width(d), p.n - j);
+  for (int64_t k = 0; k == 0 || k < p.k; k += kStretch) {
+    const Tile<T> tile{
+        p,      a + k * p.a_k,      b + k * b_k, b_k, bias, y, std::min(kStretch, p.k - k),
+        k == 0, k + kStretch >= p.k};
+    panel(d, tile, begin, end, 0, count);
+  }
+}
+
+// Without types of this target: the dispatcher does not know them.
+int64_t width_f32() { return width<float>(); }
+int64_t width_f64() { return width<double>(); }
+void pack_f32(const MatMulProblem& p, const float* b, int64_t j, float* to) {
+  pack_panel(p, b, j, to);
+}
+void pack_f64(const MatMulProblem& p, const double* b, int64_t j, double* to) {
+  pack_panel(p, b, j, to);
+}
+void multiply_f32(const MatMulProblem& p, const float* a, const float* b, int64_t b_k,
+                  const float* bias, float* y, int64_t begin, int64_t end, int64_t j) {
+  multiply_panel(p, a, b, b_k, bias, y, begin, end, j);
+}
+void multiply_f64(const MatMulProblem& p, const double* a, const double* b, int64_t b_k,
+                  const double* bias, double* y, int64_t begin, int64_t end, int64_t j) {
+  multiply_panel(p, a, b, b_k, bias, y, begin, end, j);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace steep::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace steep::cpu {
+namespace {
+
+HWY_EXPORT(width_f32);
+HWY_EXPORT(width_f64);
+HWY_EXPORT(pack_f32);
+HWY_EXPORT(pack_f64);
+HWY_EXPORT(multiply_f32);
+HWY_EXPORT(multiply_f64);
+
+template <typename T>
+int64_t width() {
+  if constexpr (sizeof(T) == 4) return HWY_DYNAMIC_DISPATCH(width_f32)();
+  return HWY_DYNAMIC_DISPATCH(width_f64)();
+}
+
+void pack(const MatMulProblem& p, const float* b, int64_t j, float* to) {
+  HWY_DYNAMIC_DISPATCH(pack_f32)(p, b, j, to);
+}
+void pack(const MatMulProblem& p, const double* b, int64_t j, double* to) {
+  HWY_DYNAMIC_DISPATCH(pack_f64)(p, b, j, to);
+}
+
+void multiply(const MatMulProblem& p, const float* a, const float* b, int64_t b_k,
+              const float* bias, float* y, int64_t begin, int64_t end, int64_t j) {
+  HWY_DYNAMIC_DISPATCH(multiply_f32)(p, a, b, b_k, bias, y, begin, end, j);
+}
+void multiply(const MatMulProblem& p, const double* a, const double* b, int64_t b_k,
+              const double* bias, double* y, int64_t begin, int64_t end, int64_t j) {
+  HWY_DYNAMIC_DISPATCH(multiply_f64)(p, a, b, b_k, bias, y, begin, end, j);
+}
+
+/// Rows of a task: their part of a stretch of a stays in the second cache.
+constexpr int64_t kRows = 64;
+/// So few rows of a read each panel that copying it is not worth it.
+constexpr int64_t kFewRows = 32;
+
+template <typename T>
+class BlockedMatMul final : public Kernel {
+ public:
+  explicit BlockedMatMul(MatMulProblem problem) : p_(std::move(problem)), width_(width<T>()) {
+    packs_ = p_.b_n != 1 || p_.m > kFewRows;
+    panels_ = (p_.n + width_ - 1) / width_;
+    flops = 2.0 * static_cast<double>(p_.multiplications());
+    if (packs_) scratch_bytes = static_cast<size_t>(panels_ * width_ * p_.k) * sizeof(T);
+  }
+
+  void execute(const KernelArgs& args) const override {
+    multiply_batch(args, 0, args.input<T>(p_.swapped ? 1 : 0), args.input<T>(p_.swapped ? 0 : 1),
+                   args.output<T>(0));
+  }
+
+ private:
+  void multiply_batch(const KernelArgs& args, size_t depth, const T* a, const T* b, T* y) const {
+    if (depth == p_.batch.size()) return multiply_one(args, a, b, y);
+    for (int64_t i = 0; i < p_.batch[depth]; ++i) {
+      multiply_batch(args, depth + 1, a + i * p_.a_batch[depth], b + i * p_.b_batch[depth],
+                     y + i * p_.y_batch[depth]);
+    }
+  }
+
+  void multiply_one(const KernelArgs& args, const T* a, const T* b, T* y) const {
+    const T* bias = p_.bias ? args.input<T>(2) : nullptr;
+    T* packed = static_cast<T*>(args.scratch);
+    const int64_t panel = width_ * p_.k;
+    if (packs_) {
+      parallel_for(panels_, grain_of(65536, panel), [&](int64_t begin, int64_t end) {
+        for (int64_t j = begin; j < end; ++j) pack(p_, b, j * width_, packed + j * panel);
+      });
+    }
+    const int64_t chunks = (p_.m + kRows - 1) / kRows;
+    const int64_t cost = std::min(p_.m, kRows) * panel;
+    parallel_for(chunks * panels_, grain_of(1 << 18, cost), [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t j = task / chunks * width_, row = task % chunks * kRows;
+        multiply(p_, a, packs_ ? packed + task / chunks * panel : b + j, packs_ ? width_ : p_.b_k,
+                 bias == nullptr || p_.bias_on_rows ? bias : bias + j, y + j, row,
+                 std::min(row + kRows, p_.m), j);
+      }
+    });
+  }
+
+  MatMulProblem p_;
+  int64_t width_, panels_ = 0;
+  bool packs_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_blocked_matmul(const NodeSpec& node, std::string* why_not) {
+  auto problem = read_matmul(node, why_not);
+  if (!problem) return nullptr;
+  if (problem->y_n != 1) problem = problem->swap();
+  if (problem->y_n != 1) return decline(why_not, "no axis of the result has its elements in a row");
+  if (problem->dtype != problem->y_dtype) return decline(why_not, "the result is of another dtype");
+  if (problem->dtype == DType::f32) return std::make_unique<BlockedMatMul<float>>(*problem);
+  if (problem->dtype == DType::f64) return std::make_unique<BlockedMatMul<double>>(*problem);
+  return decline(why_not, "dtype is neither float32 nor float64");
+}
+
+}  // namespace steep::cpu
+#endif  // HWY_ONCE
