@@ -23,7 +23,7 @@ endif()
 
 install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # provider.h is C, too: what a plug-in implements (docs/providers.md).
-install(FILES include/steep_c.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES include/steep_c.h include/steep_artifact.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES include/steep/provider.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/steep)
 
 install(TARGETS steep RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

@@ -406,6 +406,20 @@ class TrainingSession {
   /// that results may differ in their last bits from those of an uninterrupted run. Else "".
   std::string checkpoint_note() const;
 
+  /// Writes a file that trains and predicts without the model and without ONNX: steep/artifact.h,
+  /// docs/runtime.md. It holds the weights, the optimizer's state, and a compiled step and
+  /// prediction for the shapes of each of `batches`, which are arrays as step() takes them, or only
+  /// a prediction where the label is left out. Throws ModelError where an artifact cannot hold what
+  /// this session does: operators that are not in the list of docs/runtime.md, shapes that depend
+  /// on data, the precision "fp16", moving averages. Throws ShapeError and DataError as step(), and
+  /// IoError; then a file that was at `path` stays.
+  void save_artifact(const std::filesystem::path& path,
+                     std::span<const std::vector<Tensor>> batches) const;
+  void save_artifact(const std::filesystem::path& path,
+                     std::initializer_list<std::vector<Tensor>> batches) const {
+    save_artifact(path, std::span<const std::vector<Tensor>>(batches.begin(), batches.size()));
+  }
+
   /// Writes a copy of the model with the trained weights; the rest of the file does not change. For
   /// inference, model_for_inference() rewrites it (steep/export.h). Then a loss that is an output
   /// of the model is removed, with the outputs that depend on the input TrainingOptions::label, and

@@ -21,7 +21,7 @@
 namespace steep::python {
 namespace {
 
-std::vector<Tensor> tensors_of(const nb::args &args) {
+std::vector<Tensor> tensors_of(const nb::tuple &args) {
   std::vector<Tensor> inputs;
   inputs.reserve(args.size());
   for (nb::handle a : args) inputs.push_back(to_tensor(a));
@@ -424,6 +424,20 @@ void init_session(nb::module_ &m) {
       .def_prop_ro("checkpoint_note", &Session::checkpoint_note, unlocked,
                    "What to know of the checkpoint that was loaded last: that it was saved with "
                    "another number of threads. Else empty.")
+      .def(
+          "save_artifact",
+          [](const Session &s, const std::filesystem::path &path, const nb::args &batches) {
+            std::vector<std::vector<Tensor>> given;
+            for (nb::handle batch : batches) given.push_back(tensors_of(nb::tuple(batch)));
+            const nb::gil_scoped_release release;
+            s.save_artifact(path, given);
+          },
+          nb::sig("def save_artifact(self, path: str | os.PathLike, *batches: "
+                  "collections.abc.Sequence[object]) -> None"),
+          "Writes a file that libsteep.so trains and predicts from without the model and without "
+          "ONNX, on a device for example. It has a step and a prediction for the shapes of each "
+          "batch: arrays as step() takes them, or without the label for a prediction alone. "
+          "Raises ModelError for what an artifact cannot hold, and IoError.")
       .def(
           "export_onnx",
           [](const Session &s, const std::filesystem::path &path, bool for_inference,

@@ -150,6 +150,30 @@ void give_strings(steep_strings** result, std::vector<std::string> strings) {
   if (result != nullptr) give(result, std::make_shared<Strings>(std::move(strings)));
 }
 
+void give_chosen(steep_tensors** result, const char* const* names, size_t count,
+                 const std::map<std::string, Tensor>& all) {
+  if (names == nullptr) return give_tensors(result, all);
+  Tensors::Items items;
+  for (const std::string& name : texts(names, count, "names")) {
+    const auto found = all.find(name);
+    if (found == all.end()) {
+      throw ModelError({.what = "There is no such parameter or moment.", .node = name});
+    }
+    items.emplace_back(name, found->second);
+  }
+  give(result, std::make_shared<Tensors>(std::move(items)));
+}
+
+void put_step(steep_step* step, const StepResult& done) {
+  if (step == nullptr) return;
+  *step = {.loss = done.loss,
+           .lr = done.lr,
+           .grad_norm = done.grad_norm,
+           .loss_scale = done.loss_scale,
+           .step = done.step,
+           .skipped = done.skipped};
+}
+
 Names::Names(std::vector<std::string> names) : names_(std::move(names)) {
   for (const std::string& name : names_) pointers_.push_back(name.c_str());
 }

@@ -77,6 +77,12 @@ void give_tensors(steep_tensors** result, std::map<std::string, Tensor> tensors)
 void give_bytes(steep_bytes** result, std::string bytes);
 void give_strings(steep_strings** result, std::vector<std::string> strings);
 
+/// Those of `names`, in that order; all for null. Throws ModelError for a name that is not there.
+void give_chosen(steep_tensors** result, const char* const* names, size_t count,
+                 const std::map<std::string, Tensor>& all);
+/// Writes what a step was, unless `step` is null.
+void put_step(steep_step* step, const StepResult& done);
+
 /// Names, and pointers to them as C has them. Neither moves.
 class Names {
  public:

@@ -1,20 +1,10 @@
-// What belongs to no session: the library itself, models, files of arrays, what can be registered.
-#include <fmt/format.h>
-
+// The library itself: versions, names, interrupts. Part of the runtime, too.
 #include <array>
 #include <atomic>
-#include <memory>
 
-#include "c_api/arrays.h"
 #include "c_api/call.h"
-#include "c_api/options.h"
-#include "steep/check.h"
-#include "steep/data.h"
-#include "steep/export.h"
-#include "steep/gradient.h"
+#include "steep/dtype.h"
 #include "steep/limits.h"
-#include "steep/ops.h"
-#include "steep/providers.h"
 
 namespace steep::c_api {
 namespace {
@@ -38,15 +28,6 @@ constexpr std::array kCodeNames{"OK",
                                 "InternalError",
                                 "ArgumentError"};
 static_assert(kCodeNames.size() == STEEP_ERROR_ARGUMENT + 1);
-
-class Report : public Object {
- public:
-  static constexpr std::string_view kKind = "steep_report";
-  explicit Report(CheckReport made) : report(std::move(made)) {}
-  std::string_view kind() const override { return kKind; }
-
-  const CheckReport report;
-};
 
 std::atomic<int (*)(void)> asked = nullptr;
 
@@ -79,121 +60,6 @@ size_t steep_dtype_size(int32_t dtype) { return steep::size_of(static_cast<steep
 void steep_set_interrupt_check(int (*stop)(void)) {
   asked = stop;
   steep::set_interrupt_check(stop == nullptr ? nullptr : asks);
-}
-
-// --- models -------------------------------------------------------------------------------------
-
-steep_code steep_check_model(const char* path, const steep_options* options, steep_report** report,
-                             steep_error** error) {
-  return call(error, [&] {
-    require(report, "report");
-    const std::string file = text(path, "path");
-    give(report, std::make_shared<Report>(steep::check_model(
-                     file, options_or_defaults<steep::TrainingOptions>(options))));
-  });
-}
-
-size_t steep_report_obstacle_count(const steep_report* report) {
-  const auto found = find_object<Report>(report);
-  return found ? found->report.obstacles.size() : 0;
-}
-
-steep_code steep_report_obstacle(const steep_report* report, size_t i, steep_obstacle* obstacle,
-                                 steep_error** error) {
-  return call(error, [&] {
-    const auto own = object<Report>(report);
-    require(obstacle, "obstacle");
-    const std::vector<steep::Obstacle>& all = own->report.obstacles;
-    if (i >= all.size()) {
-      throw ArgumentError({.what = "The index of an obstacle is out of range.",
-                           .expected = fmt::format("an index below {}", all.size()),
-                           .received = std::to_string(i)});
-    }
-    *obstacle = {.op = all[i].op.c_str(),
-                 .node = all[i].node.c_str(),
-                 .path = all[i].path.c_str(),
-                 .remedy = all[i].remedy.c_str(),
-                 .what = all[i].what.c_str()};
-  });
-}
-
-steep_code steep_report_free(steep_report* report) { return release<Report>(report); }
-
-steep_code steep_gradient_model(const char* path, const steep_options* options, steep_bytes** model,
-                                steep_error** error) {
-  return call(error, [&] {
-    require(model, "model");
-    const std::string file = text(path, "path");
-    give_bytes(model,
-               steep::gradient_model(file, steep::c_api::options<steep::GradientOptions>(options)));
-  });
-}
-
-steep_code steep_gradient_model_bytes(const void* model, size_t size, const char* folder,
-                                      const steep_options* options, steep_bytes** gradients,
-                                      steep_error** error) {
-  return call(error, [&] {
-    require(gradients, "gradients");
-    give_bytes(gradients,
-               steep::gradient_model(bytes_of(model, size),
-                                     steep::c_api::options<steep::GradientOptions>(options),
-                                     folder == nullptr ? "" : folder));
-  });
-}
-
-steep_code steep_write_for_inference(const char* model, const char* path,
-                                     const steep_options* options, steep_error** error) {
-  return call(error, [&] {
-    const std::string from = text(model, "model");
-    steep::write_for_inference(from, text(path, "path"),
-                               options_or_defaults<steep::ExportOptions>(options));
-  });
-}
-
-// --- arrays in files ----------------------------------------------------------------------------
-
-steep_code steep_load_arrays(const char* path, steep_tensors** arrays, steep_error** error) {
-  return call(error, [&] {
-    require(arrays, "arrays");
-    give_tensors(arrays, steep::load_arrays(text(path, "path")));
-  });
-}
-
-steep_code steep_save_arrays(const char* path, const steep_array* arrays, size_t count,
-                             steep_error** error) {
-  return call(error, [&] { steep::save_arrays(text(path, "path"), Fed(arrays, count).named()); });
-}
-
-// --- plug-ins, operators and optimizers ----------------------------------------------------------
-
-steep_code steep_register_provider(const char* library, steep_bytes** name, steep_error** error) {
-  return call(error, [&] { give_bytes(name, steep::register_provider(text(library, "library"))); });
-}
-
-steep_code steep_available_providers(steep_strings** names, steep_error** error) {
-  return call(error, [&] {
-    require(names, "names");
-    give_strings(names, steep::available_providers());
-  });
-}
-
-steep_code steep_register_ops(const char* path, steep_strings** names, steep_error** error) {
-  return call(error, [&] { give_strings(names, steep::register_ops(text(path, "path"))); });
-}
-
-steep_code steep_unregister_op(const char* name, steep_error** error) {
-  return call(error, [&] {
-    const std::string wanted = text(name, "name");
-    if (steep::unregister_op(wanted)) return;
-    throw steep::DataError({.what = "Nothing is registered under this name.", .node = wanted});
-  });
-}
-
-steep_code steep_registered_ops(steep_strings** names, steep_error** error) {
-  return call(error, [&] {
-    require(names, "names");
-    give_strings(names, steep::registered_ops());
-  });
 }
 
 }  // extern "C"

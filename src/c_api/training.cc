@@ -1,4 +1,7 @@
 // steep_training_…: TrainingSession.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <memory>
 #include <span>
 
@@ -6,6 +9,7 @@
 #include "c_api/call.h"
 #include "c_api/options.h"
 #include "steep/steep.h"
+#include "steep_artifact.h"
 
 namespace steep::c_api {
 namespace {
@@ -66,32 +70,6 @@ void put(const Names& names, const char* const** result, size_t* count) {
   require(count, "count");
   *result = names.data();
   *count = names.size();
-}
-
-/// Those of `names`, in that order; all for null.
-void give_chosen(steep_tensors** result, const char* const* names, size_t count,
-                 const std::map<std::string, Tensor>& all) {
-  if (names == nullptr) return give_tensors(result, all);
-  Tensors::Items items;
-  for (const std::string& name : texts(names, count, "names")) {
-    const auto found = all.find(name);
-    if (found == all.end()) {
-      throw ModelError({.what = "There is no such parameter or moment.", .node = name});
-    }
-    items.emplace_back(name, found->second);
-  }
-  give(result, std::make_shared<Tensors>(std::move(items)));
-}
-
-/// Writes what a step was, unless `step` is null.
-void put_step(steep_step* step, const StepResult& done) {
-  if (step == nullptr) return;
-  *step = {.loss = done.loss,
-           .lr = done.lr,
-           .grad_norm = done.grad_norm,
-           .loss_scale = done.loss_scale,
-           .step = done.step,
-           .skipped = done.skipped};
 }
 
 void give_session(steep_training** result, TrainingSession session) {
@@ -402,6 +380,28 @@ steep_code steep_training_checkpoint_note(const steep_training* session, steep_b
     const auto own = session_of(session);
     require(note, "note");
     give_bytes(note, own->session.checkpoint_note());
+  });
+}
+
+steep_code steep_training_save_artifact(const steep_training* session, const char* path,
+                                        const steep_array* inputs, size_t count, size_t batches,
+                                        steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    const std::string file = text(path, "path");
+    if (batches == 0 || count == 0 || count % batches != 0) {
+      throw ArgumentError({.what = "The batches of an artifact are not of one length.",
+                           .expected = "as many arrays for each of at least one batch",
+                           .received = fmt::format("{} arrays, {} batches", count, batches)});
+    }
+    require(inputs, "inputs");
+    const size_t each = count / batches;
+    std::vector<steep::TensorInfo> wanted = own->inputs.infos();
+    wanted.resize(std::min(wanted.size(), each));  // the label comes last, and may be left out
+    std::vector<std::vector<steep::Tensor>> given;
+    for (size_t i = 0; i < batches; ++i)
+      given.push_back(Fed(inputs + i * each, each).ordered(wanted));
+    own->session.save_artifact(file, given);
   });
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "artifact/artifact.h"
 #include "model/export/detached.h"
 #include "program/program_set.h"
 #include "steep/steep.h"
@@ -51,6 +52,8 @@ struct TrainingSession::Impl {
   /// Throws DataError when an update was cut off and not every state has been replaced since.
   void require_whole() const;
   double rate() const;
+  /// As it is now, with a step and a prediction for each batch.
+  Artifact artifact(std::span<const std::vector<Tensor>> batches) const;
   /// The model with the weights of now.
   std::unique_ptr<DetachedModel> detached(bool for_inference) const;
 

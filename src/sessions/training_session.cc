@@ -72,16 +72,6 @@ void compare(const std::map<std::string, Tensor>& saved, const std::map<std::str
 
 }  // namespace
 
-std::string TensorInfo::text() const {
-  if (!has_rank) return fmt::format("{}[*]", name_of(dtype));
-  std::vector<std::string> extents;
-  for (size_t i = 0; i < dims.size(); ++i) {
-    const bool named = i < symbols.size() && !symbols[i].empty();
-    extents.push_back(dims[i] >= 0 ? std::to_string(dims[i]) : named ? symbols[i] : "?");
-  }
-  return fmt::format("{}[{}]", name_of(dtype), fmt::join(extents, ", "));
-}
-
 std::string StepPlan::text() const {
   const bool kib = peak_bytes < (size_t{1} << 20);
   const double unit = kib ? 1024 : 1 << 20;

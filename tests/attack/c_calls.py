@@ -22,9 +22,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-HEADER = Path(__file__).resolve().parents[2] / "include" / "steep_c.h"
+INCLUDE = Path(__file__).resolve().parents[2] / "include"
+HEADERS = [INCLUDE / "steep_c.h", INCLUDE / "steep_artifact.h"]
 KINDS = (
-    *("error", "options", "training", "inference", "gradients", "run"),
+    *("error", "options", "training", "inference", "gradients", "run", "artifact"),
     *("tensors", "bytes", "strings", "report"),
 )
 ARGUMENT = 10  # STEEP_ERROR_ARGUMENT
@@ -81,7 +82,7 @@ class Array(ctypes.Structure):
 
 def declarations() -> list[tuple[str, str, list[str]]]:
     """Name, type of the result and parameters of each function."""
-    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
+    text = re.sub(r"/\*.*?\*/", "", "".join(header.read_text() for header in HEADERS), flags=re.S)
     found = re.findall(r"^STEEP_API ([\w *]+?)(steep_\w+)\(([^;]*)\);", text, re.M | re.S)
     return [
         (name, result.strip(), [" ".join(p.split()) for p in parameters.split(",")])
@@ -146,7 +147,11 @@ class Caller:
         """What calls need to get somewhere: a model that no call has written over, sessions."""
         write_model(Path("model.onnx"))
         self.model = Path("model.onnx").read_bytes()
-        self.session()
+        session = h(self.session())
+        arrays = (Array * 2)(*self.batch())
+        saved = ("steep_training_save_artifact", session, b"model.steep", arrays, 2, 1, None)
+        assert self.call(*saved) == 0
+        self.make("steep_artifact_open", "artifact", b"model.steep", ctypes.c_uint64(0))
         self.make("steep_inference_open", "inference", b"model.onnx", None)
         for kind in (1, 2, 3, 4, 5, 6):
             options = h(self.make("steep_options_new", "options", kind))

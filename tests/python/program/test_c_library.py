@@ -13,6 +13,8 @@ from checkout import ROOT
 from onnx import TensorProto, helper, numpy_helper
 from steep_program import output_of
 
+import steep
+
 CONSUMER = ROOT / "tests" / "consumer"
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
@@ -55,6 +57,15 @@ def model(prefix: Path) -> Path:
     return path
 
 
+def write_artifact(model: Path, path: Path) -> Path:
+    """For batches of 32 rows."""
+    session = steep.TrainingSession(
+        model, loss="softmax_cross_entropy", optimizer="adamw", lr=0.01, clip_norm=1.0
+    )
+    session.save_artifact(path, (np.zeros((32, 64), np.float32), np.zeros(32, np.int64)))
+    return path
+
+
 def library(prefix: Path) -> Path:
     (found,) = prefix.glob("lib*/**/libsteep.so")
     return found
@@ -82,6 +93,8 @@ def test_find_package_trains_and_runs(prefix: Path, model: Path, tmp_path: Path)
     assert lines[1].split() == ["x", "grad_logits"]
     assert lines[2].startswith("IoError: ") and "there/is/no.onnx" in "".join(lines[2:])
     assert output_of(build / "gradients", model) == "gradients agree\n"
+    artifact = write_artifact(model, tmp_path / "model.steep")
+    assert "trained: " in output_of(build / "device", artifact, tmp_path / "saved.steep")
     said = output_of(build / "train_static", model, tmp_path / "other", tmp_path / "other.onnx")
     assert "trained: " in said and "libsteep" not in output_of("ldd", build / "train_static")
 
@@ -130,8 +143,8 @@ def test_code_of_the_page(
 def test_exported_symbols_are_those_of_the_list(prefix: Path) -> None:
     """A symbol that goes, or comes, is a change of the library's interface: change the list."""
     assert exported(prefix) == (CONSUMER / "steep_c.symbols").read_text().split()
-    header = (ROOT / "include" / "steep_c.h").read_text()
-    declared = re.findall(r"^STEEP_API [^;(]*?(steep_\w+)\(", header, re.M)
+    headers = "".join((ROOT / "include" / f).read_text() for f in ("steep_c.h", "steep_artifact.h"))
+    declared = re.findall(r"^STEEP_API [^;(]*?(steep_\w+)\(", headers, re.M)
     assert sorted(declared) == exported(prefix)
 
 
@@ -140,8 +153,8 @@ import ctypes, sys
 library = ctypes.CDLL(sys.argv[1])
 names = sys.argv[2:]
 # of the others the first argument is a text, a number or where a result goes
-kinds = ("options", "training", "inference", "gradients", "run", "tensors", "bytes", "strings",
-         "report", "error")
+kinds = ("options", "training", "inference", "gradients", "run", "artifact", "tensors", "bytes",
+         "strings", "report", "error")
 of_handles = [
     n for n in names
     if n.split("_")[1] in kinds and not n.endswith(("_new", "_open", "_open_bytes"))
@@ -198,7 +211,12 @@ def test_headers_stand_alone_and_together(compiler: tuple[str, ...], prefix: Pat
         "-I",
         prefix / "include",
     ]
-    for names in (["steep_c"], ["steep/provider"], ["steep_c", "steep/provider"]):
+    for names in (
+        ["steep_c"],
+        ["steep_artifact"],
+        ["steep/provider"],
+        ["steep_c", "steep_artifact", "steep/provider"],
+    ):
         text = "".join(f"#include <{name}.h>\n" for name in names)
         output_of(*compiler, *strict, "-", input=text)
 
