@@ -21,7 +21,7 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build test test-all test-cpp test-py patterns torch-versions op_db wheel sdist install lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators options bench growth commands docs clean
+.PHONY: help setup build runtime test-runtime test test-all test-cpp test-py patterns torch-versions op_db wheel sdist install lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators options bench growth commands docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,7 +51,7 @@ test-cpp: build ## C++ tests
 	  ctest --test-dir build/release --output-on-failure -j$(JOBS)
 
 # As many processes as cores: threads that wait must not spin.
-test-py test-all patterns: export OMP_WAIT_POLICY := passive
+test-py test-all test-runtime patterns: export OMP_WAIT_POLICY := passive
 test-py: build ## Python tests
 	@$(step) -v build/test-py.log "Python tests" $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 
@@ -119,6 +119,13 @@ build-sanitize-thread: setup
 
 sanitize-thread: build-sanitize-thread ## C++ tests with many callers under ThreadSanitizer
 	@$(step) -v build/tsan.log "C++ tests (threads)" ctest --test-dir build/tsan --output-on-failure
+
+runtime: setup ## the library that trains from artifacts alone (docs/runtime.md), in build/runtime
+	@$(step) build/runtime-configure.log "configure" cmake -S . -B build/runtime -G Ninja -DSTEEP_RUNTIME=ON
+	@$(step) build/runtime.log "build" ninja -C build/runtime -j$(JOBS)
+
+test-runtime: build runtime ## a program that trains with it, its size and its memory
+	@$(step) -v build/test-runtime.log "Runtime" $(bin)/python -m pytest -m runtime tests/python/program
 
 fuzz: build-sanitize ## FUZZ_SECONDS of fuzzing, shared between the targets; FUZZ_SEED=N repeats a run
 	@scripts/fuzz build/sanitize $(FUZZ_SECONDS) $(JOBS) $(FUZZ_SEED)

@@ -10,6 +10,19 @@ namespace steep::cpu {
 // One line a kernel file. An explicit list, because linkers drop static initialisers from static
 // libraries.
 // clang-format off
+#ifdef STEEP_RUNTIME  // what artifacts may hold: src/artifact/rules.cc
+#define STEEP_KERNELS(X) \
+  X(adam) \
+  X(cast) \
+  X(elementwise) \
+  X(global_norm) \
+  X(matmul) \
+  X(reduce) \
+  X(sgd) \
+  X(softmax) \
+  X(softmax_cross_entropy) \
+  X(transpose)
+#else
 #define STEEP_KERNELS(X) \
   X(adam) \
   X(arg_extremes) \
@@ -55,15 +68,20 @@ namespace steep::cpu {
   X(transpose) \
   X(triangular_solve) \
   X(trilu)
+#endif
 // clang-format on
 
 // One line an operator whose output shapes depend on data (data_shaped.h).
 // clang-format off
+#ifdef STEEP_RUNTIME
+#define STEEP_DATA_SHAPED(X)
+#else
 #define STEEP_DATA_SHAPED(X) \
   X(Compress, compress) \
   X(NonMaxSuppression, non_max_suppression) \
   X(NonZero, non_zero) \
   X(Unique, unique)
+#endif
 // clang-format on
 
 #define STEEP_DECLARE(stem) void register_##stem(std::vector<Candidate>& list);
@@ -111,7 +129,7 @@ MadeKernel make_kernel(const NodeSpec& node, std::string_view only, std::string*
   return {};
 }
 
-DataShapedKernel data_shaped(std::string_view op) {
+DataShapedKernel data_shaped([[maybe_unused]] std::string_view op) {
 #define STEEP_FIND(name, stem) \
   if (op == #name) return run_##stem;
   STEEP_DATA_SHAPED(STEEP_FIND)

@@ -1,0 +1,14 @@
+// What the runtime (STEEP_RUNTIME) has in place of oneDNN: nothing; our own kernels take its nodes.
+#include "providers/cpu/build_kernel.h"
+#include "providers/cpu/cpu.h"
+#include "providers/cpu/matmul.h"
+
+namespace steep::cpu {
+
+bool has_products(DType) { return false; }
+
+std::unique_ptr<Kernel> make_onednn_matmul(const NodeSpec&, std::string* why_not) {
+  return decline(why_not, "this library is built without oneDNN");
+}
+
+}  // namespace steep::cpu
