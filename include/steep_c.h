@@ -422,6 +422,10 @@ STEEP_API steep_code steep_training_save_checkpoint(const steep_training* sessio
  * nothing has changed. */
 STEEP_API steep_code steep_training_load_checkpoint(steep_training* session, const char* path,
                                                     steep_bytes** user, steep_error** error);
+/* On a number of rows that the file fixes for all its inputs, with the option "loss": that batches
+ * of any size are taken all the same, or why not; else empty. */
+STEEP_API steep_code steep_training_batch_note(const steep_training* session, steep_bytes** note,
+                                               steep_error** error);
 /* A text if the last loaded checkpoint was saved with another number of threads, so that results
  * may differ in the last bits; otherwise empty. */
 STEEP_API steep_code steep_training_checkpoint_note(const steep_training* session,

@@ -347,6 +347,9 @@ class TrainingSession {
   /// or scales of quantisation, single numbers outside of a layer, sparse, or Constant nodes. Names
   /// in TrainingOptions::frozen are not among them.
   std::vector<LeftOut> left_out() const;
+  /// On a number of rows that the file fixes for all its inputs, with TrainingOptions::loss: that
+  /// batches of any size are taken all the same, or why not. Else "".
+  std::string batch_note() const;
   /// Running statistics that training normalisations keep up to date.
   std::vector<std::string> statistic_names() const;
   /// Options that can be trained but are probably wrong: a loss on scores that are normalised

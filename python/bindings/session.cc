@@ -421,6 +421,9 @@ void init_session(nb::module_ &m) {
       .def("load_checkpoint", &Session::load_checkpoint, nb::arg("path"), unlocked,
            "Verifies everything, then loads; returns `user`. Raises "
            "CheckpointError.")
+      .def_prop_ro("batch_note", &Session::batch_note, unlocked,
+                   "On a number of rows that the file fixes for all its inputs, with `loss`: that "
+                   "batches of any size are taken all the same, or why not. Else empty.")
       .def_prop_ro("checkpoint_note", &Session::checkpoint_note, unlocked,
                    "What to know of the checkpoint that was loaded last: that it was saved with "
                    "another number of threads. Else empty.")

@@ -374,6 +374,15 @@ steep_code steep_training_load_checkpoint(steep_training* session, const char* p
   });
 }
 
+steep_code steep_training_batch_note(const steep_training* session, steep_bytes** note,
+                                     steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(note, "note");
+    give_bytes(note, own->session.batch_note());
+  });
+}
+
 steep_code steep_training_checkpoint_note(const steep_training* session, steep_bytes** note,
                                           steep_error** error) {
   return call(error, [&] {

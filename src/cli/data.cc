@@ -399,36 +399,52 @@ int64_t fixed_rows(std::span<const TensorInfo> inputs) {
   return fixed;
 }
 
-int64_t batch_size_for(const DataChoice& choice, const Feed& feed,
-                       std::span<const TensorInfo> inputs, bool drop_last) {
+Cut cut_for(const DataChoice& choice, const Feed& feed, std::span<const TensorInfo> inputs,
+            bool drop_last, bool whole) {
   constexpr const char* kRelax = "export the model with a first axis that varies";
   const int64_t fixed = fixed_rows(inputs), rows = feed.rows();
-  const int64_t batch = fixed > 0 && !choice.batch_given ? fixed : choice.batch;
-  const int64_t last = rows % batch;
-  if (rows < batch && drop_last) {
-    throw DataError(ErrorParts{
-        .what = fmt::format("{} has too few rows for one batch", feed.path),
-        .expected =
-            fmt::format("{} rows or more, since --drop-last leaves out a smaller batch", batch),
-        .received = fmt::format("{} rows", rows),
-        .remedy = fmt::format("give --batch {}, or leave --drop-last out", rows)});
-  }
-  if (fixed == 0) return batch;
-  if (rows >= batch && batch != fixed) {
+  Cut cut{.batch = fixed > 0 && !choice.batch_given ? fixed : choice.batch, .drop_last = drop_last};
+  if (fixed > 0 && cut.batch != fixed && rows >= cut.batch) {
     throw ShapeError(
         ErrorParts{.what = fmt::format("the model takes only batches of {} rows", fixed),
                    .expected = fmt::format("--batch {}", fixed),
-                   .received = fmt::format("--batch {}", batch),
+                   .received = fmt::format("--batch {}", cut.batch),
                    .remedy = fmt::format("give --batch {}, or {}", fixed, kRelax)});
   }
-  if (last != 0 && last != fixed && !drop_last) {
+  if (fixed > 0) {
+    cut.batch = fixed;
+    cut.text =
+        fmt::format("batches of {} row{}, which the model fixes", fixed, fixed == 1 ? "" : "s");
+  }
+  const int64_t rest = rows % cut.batch;
+  if (fixed > 0 && rest != 0 && whole && !drop_last) {
     throw ShapeError(
         ErrorParts{.what = fmt::format("the last batch of {} is short", feed.path),
                    .expected = fmt::format("{} rows, which the model fixes", fixed),
-                   .received = fmt::format("{}, of {} rows with --batch {}", last, rows, batch),
-                   .remedy = fmt::format("leave them out with --drop-last, or {}", kRelax)});
+                   .received = fmt::format("{}, of {} rows", rest, rows),
+                   .remedy = fmt::format("give a multiple of {} rows, or {}", fixed, kRelax)});
   }
-  return batch;
+  if (rows < cut.batch && (drop_last || fixed > 0)) {
+    throw DataError(ErrorParts{
+        .what = fmt::format("{} has too few rows for one batch", feed.path),
+        .expected = fmt::format("{} rows or more, since {}", cut.batch,
+                                fixed > 0 ? "the model takes no smaller batch"
+                                          : "--drop-last leaves out a smaller batch"),
+        .received = fmt::format("{} rows", rows),
+        .remedy = fixed > 0 ? fmt::format("give more rows, or {}", kRelax)
+                            : fmt::format("give --batch {}, or leave --drop-last out", rows)});
+  }
+  if (fixed > 0 && rest != 0) {
+    cut.drop_last = true;
+    cut.left_out = rest;
+    cut.text += cut.left_out_text();
+  }
+  return cut;
+}
+
+std::string Cut::left_out_text() const {
+  return left_out == 0 ? ""
+                       : fmt::format("; {} row{} left out", left_out, left_out == 1 ? "" : "s");
 }
 
 LossWeight::LossWeight(const TrainingSession& session)

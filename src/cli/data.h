@@ -52,11 +52,21 @@ Feed feed_from(const DataChoice& choice, std::span<const TensorInfo> inputs,
 /// `shuffle` the last ones. Throws DataError where either would have no row.
 Feed split_off(Feed* feed, double part, bool shuffle, uint64_t seed);
 
-/// How the rows of `feed` are cut for inputs that may fix their number: --batch, or without it what
-/// they fix. `can_drop`: is there an option --drop-last? Throws ShapeError and DataError for a
-/// batch, the last one included, that does not fit; the remedy names the options.
-int64_t batch_size_for(const DataChoice& choice, const Feed& feed,
-                       std::span<const TensorInfo> inputs, bool drop_last);
+/// How rows are cut into batches.
+struct Cut {
+  int64_t batch = 0;
+  bool drop_last = false;  ///< rows that make no full batch are left out
+  int64_t left_out = 0;    ///< rows, as the model takes no smaller batch
+  std::string text{};      ///< "batches of 8 rows, which the model fixes; 3 rows left out"; or ""
+  std::string left_out_text() const;  ///< "; 3 rows left out", or ""
+};
+
+/// How the rows of `feed` are cut for inputs that may fix their number: by --batch, or without it
+/// by what they fix. The rest, which such a model does not take, is left out, too, unless `whole`:
+/// a result is for each row. Throws ShapeError and DataError for a --batch, or a rest, that does
+/// not fit; the remedy names the options.
+Cut cut_for(const DataChoice& choice, const Feed& feed, std::span<const TensorInfo> inputs,
+            bool drop_last, bool whole = false);
 
 /// The number of rows that all inputs fix which fix one; 0 when none does.
 int64_t fixed_rows(std::span<const TensorInfo> inputs);

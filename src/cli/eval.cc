@@ -47,10 +47,10 @@ int64_t count_right(const Tensor& scores, const Tensor& labels, const LabelForm&
   return right;
 }
 
-Batches batches_of(const EvalChoice& choice, const Feed& feed, std::span<const TensorInfo> inputs) {
-  const int64_t batch = batch_size_for(choice.data, feed, inputs, choice.drop_last);
+Batches batches_of(const EvalChoice& choice, const Feed& feed, const Cut& cut) {
   if (!choice.json) fmt::print("{}\n", feed.text);
-  return {feed.arrays, {.batch_size = batch, .shuffle = false, .drop_last = choice.drop_last}};
+  if (!choice.json && !cut.text.empty()) fmt::print("{}\n", cut.text);
+  return {feed.arrays, {.batch_size = cut.batch, .shuffle = false, .drop_last = cut.drop_last}};
 }
 
 /// Is an output of these the loss, when --loss and --output are left out?
@@ -72,7 +72,8 @@ void print_report(const EvalChoice& choice, const Fields& fields, const std::str
 /// Of a model without a loss.
 int write_outputs(const EvalChoice& choice, InferenceSession& session) {
   const Feed feed = feed_from(choice.data, session.input_info(), {}, false);
-  Batches batches = batches_of(choice, feed, session.input_info());
+  Batches batches = batches_of(
+      choice, feed, cut_for(choice.data, feed, session.input_info(), choice.drop_last, true));
   Results results(choice.out, session.output_info());
   const int64_t rows = run_batches(session, batches, &results);
   constexpr const char* kNone = "no loss: the model has none, and --loss is not given";
@@ -86,7 +87,9 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
   const LossWeight weight(session);
   const std::optional<LabelForm>& labels = weight.labels();
   const Feed feed = feed_from(choice.data, session.input_info(), labels, false);
-  Batches batches = batches_of(choice, feed, session.input_info());
+  const Cut cut =
+      cut_for(choice.data, feed, session.input_info(), choice.drop_last, !choice.out.empty());
+  Batches batches = batches_of(choice, feed, cut);
   const std::vector<TensorInfo> info = session.output_info();
   const size_t scores = scored_output(session);
   const bool classify = choice.scores.empty() && labels && labels->classes && feed.labelled &&
@@ -121,6 +124,7 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
   }
   std::string text = fmt::format("rows {}", rows);
   Fields fields{{"report", "eval"}, {"rows", rows}};
+  if (rows < feed.rows()) fields["rows_left_out"] = feed.rows() - rows;
   if (feed.labelled) {
     text += fmt::format("  loss {:.8g}", mean.value());
     fields["loss"] = mean.value();

@@ -32,9 +32,9 @@ int predict(const PredictChoice& choice) {
                            {.limits = choice.limits, .providers = providers_of(choice.providers)});
   const std::vector<TensorInfo> inputs = session.input_info();
   const Feed feed = feed_from(choice.data, inputs, {}, false);
-  const int64_t batch = batch_size_for(choice.data, feed, inputs, false);
+  const Cut cut = cut_for(choice.data, feed, inputs, false, true);
   fmt::print("{}\n", feed.text);
-  Batches batches(feed.arrays, {.batch_size = batch, .shuffle = false});
+  Batches batches(feed.arrays, {.batch_size = cut.batch, .shuffle = false});
   Results results(choice.out, session.output_info());
   fmt::print("rows {}\n", run_batches(session, batches, &results));
   results.write(true);

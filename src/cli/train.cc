@@ -41,7 +41,7 @@ class Run {
         weight_(session_),
         feed_(feed_from(choice.data, session_.input_info(), weight_.labels(), true)),
         held_(hold_out()),
-        batch_(batch_size_for(choice.data, feed_, session_.input_info(), choice.drop_last)),
+        cut_(cut_for(choice.data, feed_, session_.input_info(), choice.drop_last)),
         batches_(feed_.arrays, batch_options()),
         scores_(choice.scores, session_, weight_.labels(),
                 holds_probabilities(choice.model.path, session_.options(), choice.scores)) {
@@ -59,7 +59,7 @@ class Run {
     const int64_t rows = batches_.row_count();
     Progress progress(static_cast<double>(choice_.epochs) * static_cast<double>(rows),
                       static_cast<double>(position_.epoch) * static_cast<double>(rows) +
-                          static_cast<double>(position_.batch * batch_),
+                          static_cast<double>(position_.batch * cut_.batch),
                       choice_.json);
     Metrics metrics(choice_.metrics, session_.step_count());
     announce(progress);
@@ -148,22 +148,20 @@ class Run {
     if (!held_) data.paths = choice_.validation;
     const std::vector<TensorInfo>& inputs = session_.input_info();
     const Feed feed = held_ ? *held_ : feed_from(data, inputs, weight_.labels(), true);
-    // A model that takes any number of rows is validated on all of them.
-    const bool drop_last = choice_.drop_last && fixed_rows(inputs) > 0;
-    const int64_t batch = batch_size_for(data, feed, inputs, drop_last);
+    const Cut cut = cut_for(data, feed, inputs, false);
     validation_text_ = feed.text;
-    if (drop_last && feed.rows() % batch != 0) {
-      validation_text_ += fmt::format("; {} rows left out", feed.rows() % batch);
-    }
-    validation_ = std::make_unique<Batches>(
-        feed.arrays, BatchOptions{.batch_size = batch, .shuffle = false, .drop_last = drop_last});
+    if (!cut.text.empty()) validation_text_ += "; " + cut.text;
+    validation_ = std::make_unique<Batches>(feed.arrays, BatchOptions{.batch_size = cut.batch,
+                                                                      .shuffle = false,
+                                                                      .drop_last = cut.drop_last,
+                                                                      .rows = feed.chosen});
   }
 
   /// Of each size that there is; what the next one takes.
   std::string plan_batches() {
     const StepPlan next = session_.plan(batches_.get(position_.epoch, position_.batch));
-    const int64_t rows = batches_.row_count(), last = rows % batch_;
-    if (choice_.drop_last || last == 0 || rows < batch_) return next.text();
+    const int64_t rows = batches_.row_count(), last = rows % cut_.batch;
+    if (cut_.drop_last || last == 0 || rows < cut_.batch) return next.text();
     std::vector<Tensor> short_batch;
     for (const Tensor& array : feed_.arrays) short_batch.push_back(steep::rows(array, 0, last));
     try {
@@ -180,18 +178,18 @@ class Run {
   }
 
   BatchOptions batch_options() const {
-    return {.batch_size = batch_,
+    return {.batch_size = cut_.batch,
             .shuffle = !choice_.no_shuffle,
-            .drop_last = choice_.drop_last,
+            .drop_last = cut_.drop_last,
             .seed = choice_.model.options.seed};
   }
 
   Setting setting() const {
     return {.rows = batches_.row_count(),
-            .batch = batch_,
+            .batch = cut_.batch,
             .seed = choice_.model.options.seed,
             .shuffle = !choice_.no_shuffle,
-            .drop_last = choice_.drop_last,
+            .drop_last = cut_.drop_last,
             .accumulate = choice_.accumulate};
   }
 
@@ -307,8 +305,8 @@ class Run {
                               steps_an_epoch()));
     progress.line(feed_.text);
     if (validation_) progress.line("validation, " + validation_text_);
-    if (batch_ != choice_.data.batch) {
-      progress.line(fmt::format("batches of {} rows, which the model fixes", batch_));
+    if (const std::string note = session_.batch_note(); !note.empty() || !cut_.text.empty()) {
+      progress.line(note.empty() ? cut_.text : note + cut_.left_out_text());
     }
     progress.line("trained: " + list_names(session_.parameter_names()));
     for (const std::string& line : describe(session_.left_out())) progress.line(line);
@@ -512,7 +510,7 @@ class Run {
   LossWeight weight_;
   Feed feed_;
   std::optional<Feed> held_;  ///< of --validation-split
-  int64_t batch_;
+  Cut cut_;
   Batches batches_;
   Scores scores_;
   std::unique_ptr<Batches> validation_;

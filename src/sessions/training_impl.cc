@@ -50,6 +50,16 @@ std::string describe(const Tensor& tensor) {
   return fmt::format("{}{}", name_of(tensor.dtype()), to_string(tensor.dims()));
 }
 
+/// TrainingSession::batch_note().
+std::string note_on_rows(const ImportedModel& model) {
+  if (model.fixed_rows == 0) return "";
+  const std::string fixed = fmt::format("the file fixes batches of {} row{}", model.fixed_rows,
+                                        model.fixed_rows == 1 ? "" : "s");
+  return model.rows_stay.empty()
+             ? fixed + ", on which nothing in it depends: batches of any size are taken"
+             : fmt::format("{}, and no others are taken, since {}", fixed, model.rows_stay);
+}
+
 /// Those behind the loss.
 void take_step_outputs(ForwardResult& forward, StepResult* result) {
   for (size_t i = 1; i < forward.outputs.size(); ++i) {
@@ -81,8 +91,10 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
                                         {.limits = options.limits,
                                          .leave_out = true,
                                          .states = std::move(changing),
-                                         .named = named_in(options)},
+                                         .named = named_in(options),
+                                         .open_batch = !options.loss.empty()},
                                         folder, given);
+  batch_note = note_on_rows(imported);
   imported.require(options.output.empty() ? "loss" : options.output);
   for (const std::string& name : options.step_outputs) imported.require(name);
   const auto& known = imported.initializers;

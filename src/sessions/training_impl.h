@@ -65,6 +65,7 @@ struct TrainingSession::Impl {
   std::string fingerprint;
   std::vector<TensorInfo> inputs;
   std::vector<TensorInfo> outputs;
+  std::string batch_note;
   std::optional<LabelForm> labels;  ///< of the loss that was attached
   size_t label_at = 0;              ///< its place among the inputs
   double base_lr = 0;

@@ -180,6 +180,7 @@ std::vector<std::string> TrainingSession::parameter_names() const {
   return impl_->model.parameters;
 }
 std::vector<LeftOut> TrainingSession::left_out() const { return impl_->model.left_out; }
+std::string TrainingSession::batch_note() const { return impl_->batch_note; }
 std::vector<std::string> TrainingSession::statistic_names() const {
   return impl_->model.statistics;
 }

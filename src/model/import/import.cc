@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <new>
+#include <utility>
 
 #include "model/import/check.h"
 #include "model/import/importer.h"
+#include "model/import/open_batch.h"
 #include "model/read/library_errors.h"
 #include "model/read/quote.h"
 #include "runtime/budget.h"
@@ -15,6 +18,8 @@
 
 namespace steep {
 namespace {
+
+using Extent = onnx::TensorShapeProto::Dimension;
 
 constexpr const char* kRefused = "ONNX's library refuses the model.";
 constexpr const char* kExportAgain =
@@ -53,7 +58,7 @@ Type declared_type(const onnx::ValueInfoProto& value) {
   return type;
 }
 
-ImportedModel to_graph(const CheckedModel& checked, const ImportOptions& options) {
+ImportedModel to_fixed_graph(const CheckedModel& checked, const ImportOptions& options) {
   ImportedModel model;
   model.opset = default_opset(checked.proto.opset_import());
   model.metadata = metadata_of(checked.proto);
@@ -91,6 +96,40 @@ ImportedModel to_graph(const CheckedModel& checked, const ImportOptions& options
   return model;
 }
 
+/// The first extent of all inputs that are fed.
+void set_rows(onnx::GraphProto* graph, const std::function<void(Extent*)>& set) {
+  std::set<std::string> initializers;
+  for (const auto& tensor : graph->initializer()) initializers.insert(tensor.name());
+  for (auto& input : *graph->mutable_input()) {
+    if (initializers.count(input.name()) != 0) continue;
+    set(input.mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(0));
+  }
+}
+
+ImportedModel to_graph(CheckedModel& checked, const ImportOptions& options) {
+  onnx::GraphProto* graph = checked.proto.mutable_graph();
+  const int64_t rows = options.open_batch ? fixed_batch(*graph) : 0;
+  if (rows == 0) return to_fixed_graph(checked, options);
+  std::string why;
+  const std::string symbol = batch_symbol(*graph);
+  set_rows(graph, [&](Extent* extent) { extent->set_dim_param(symbol); });
+  try {
+    ImportedModel model = to_fixed_graph(checked, options);
+    model.fixed_rows = rows;
+    why = open_batch(model.graph, symbol, rows);
+    if (why.empty()) return model;
+  } catch (const ModelError& error) {
+    why = error.parts().what;
+  } catch (const ShapeError& error) {
+    why = error.parts().what;
+  }
+  set_rows(graph, [&](Extent* extent) { extent->set_dim_value(rows); });
+  ImportedModel model = to_fixed_graph(checked, options);
+  model.fixed_rows = rows;
+  model.rows_stay = std::move(why);
+  return model;
+}
+
 }  // namespace
 
 void ImportedModel::require(const std::string& output) const {
@@ -103,9 +142,9 @@ ImportedModel import_model(std::span<const std::byte> bytes, const ImportOptions
                            const std::map<std::string, Tensor>& given) {
   const Budget budget(options.limits);
   return with_our_errors(kRefused, kExportAgain, [&] {
-    return to_graph(
-        read_model(bytes, options.limits, options.leave_out, folder, given, options.registered),
-        options);
+    CheckedModel checked =
+        read_model(bytes, options.limits, options.leave_out, folder, given, options.registered);
+    return to_graph(checked, options);
   });
 }
 

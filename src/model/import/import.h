@@ -32,6 +32,8 @@ struct ImportOptions {
   /// values of the graph around them, too, as float initializers there always are.
   std::set<std::string> named{};
   bool registered = true;  ///< operators that are registered (steep/ops.h) are known
+  /// A number of rows that the file fixes for all inputs becomes open where it can (open_batch.h).
+  bool open_batch = false;
 };
 
 struct ImportedModel {
@@ -52,6 +54,10 @@ struct ImportedModel {
   /// Inputs whose default may be replaced by feeding them: from ir_version 4 on, initializers that
   /// are listed as inputs. What the file says of them.
   std::vector<std::pair<std::string, Type>> with_default{};
+  /// ImportOptions::open_batch: the number of rows that the file fixes, or 0; and why it stays so,
+  /// or "".
+  int64_t fixed_rows = 0;
+  std::string rows_stay{};
 
   /// Throws ModelError when the output was left out.
   void require(const std::string& output) const;

@@ -197,20 +197,48 @@ def test_a_schedule_is_as_long_as_what_is_fed(folder: Path) -> None:
 # --- batches of a model that fixes them -----------------------------------------------------------
 
 
+def fixed(rows: int) -> onnx.ModelProto:
+    """A classifier whose rows meet: of what each has, the mean of all is taken away."""
+    model = classifier(str(rows))
+    nodes = """{ p = MatMul(x, w) m = ReduceMean<axes=[0], keepdims=1>(p) q = Sub(p, m)
+                 y = Add(q, b) }"""
+    graph = onnx.parser.parse_graph(f"g (float[{rows},3] x) => (float[{rows},2] y) {nodes}")
+    del model.graph.node[:]
+    model.graph.node.extend(graph.node)
+    return model
+
+
 def test_a_model_that_fixes_its_rows(folder: Path) -> None:
-    onnx.save(classifier("4"), folder / "m.onnx")
-    for words in ((), ("--batch", 4)):
-        text = run(*words, code=3)
-        assert "the last batch of t.npz is short" in text and "--drop-last" in text
+    onnx.save(fixed(4), folder / "m.onnx")
+    for words in ((), ("--batch", 4), ("--drop-last",)):
+        text = run(*words)
+        assert "the file fixes batches of 4 rows, and no others are taken, since ReduceMean" in text
+        assert "mixes rows; 2 rows left out" in text and "2 steps an epoch" in text
     text = run("--batch", 5, code=3)
     assert "takes only batches of 4 rows" in text and "give --batch 4" in text
-    text = run("--drop-last", "--validation", "t.npz")
-    assert "batches of 4 rows, which the model fixes" in text and "2 rows left out" in text
+    text = run("--validation", "t.npz")
+    assert "batches of 4 rows, which the model fixes; 2 rows left out" in text
     data = ("--data", "t.npz", *CROSS_ENTROPY)
-    assert "--drop-last" in steep("eval", "m.onnx", *data, code=3)
-    assert "rows 8" in steep("eval", "m.onnx", *data, "--drop-last")
-    onnx.save(classifier("1"), folder / "m.onnx")  # as many exporters leave it
-    assert "10 steps an epoch" in run()
+    text = steep("eval", "m.onnx", *data)
+    assert "2 rows left out" in text and "rows 8" in text
+    assert '"rows_left_out":2' in steep("eval", "m.onnx", *data, "--json")
+    # Outputs are of each row.
+    assert "is short" in steep("eval", "m.onnx", *data, "--out", "o.npz", code=3)
+    assert "is short" in steep("predict", "m.onnx", "--data", "t.npz", "--out", "o.npz", code=3)
+    np.savez("t.npz", **examples(3))
+    assert "too few rows for one batch" in run(code=3)
+
+
+def test_a_model_whose_fixed_rows_do_not_matter(folder: Path) -> None:
+    run("--out", "o.onnx", "--batch", 3)
+    expected = weights(folder / "o.onnx")
+    for rows in ("1", "4"):  # as exporters leave it
+        onnx.save(classifier(rows), folder / "m.onnx")
+        text = run("--out", "o.onnx", "--batch", 3)
+        assert "batches of any size are taken" in text and "4 steps an epoch" in text
+        for name, value in weights(folder / "o.onnx").items():
+            np.testing.assert_array_equal(value, expected[name])
+        assert "rows 10  loss" in steep("eval", "m.onnx", "--data", "t.npz", *CROSS_ENTROPY)
 
 
 def test_a_last_batch_that_only_nodes_refuse(folder: Path) -> None:
