@@ -7,6 +7,7 @@
 #include <charconv>
 #include <utility>
 
+#include "cli/class_weights.h"
 #include "cli/command_line.h"
 #include "cli/option_flags.h"
 #include "passes/pipeline.h"
@@ -78,6 +79,8 @@ void add_model_options(CLI::App& app, ModelChoice& choice) {
           ->expected(1)
           ->transform(
               whole(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()));
+    } else if (row.key == "class_weights") {
+      add_class_weights_option(app, row, choice.class_weights);
     } else {
       add_flag_of(app, row, field);
     }
@@ -186,6 +189,7 @@ void check_usage(const CLI::App& app, const ModelChoice& choice) {
 TrainingOptions training_options(const ModelChoice& choice) {
   TrainingOptions options = choice.options;
   if (!choice.ignore_index.empty()) options.ignore_index = choice.ignore_index[0];
+  options.class_weights = class_weights_from(choice.class_weights, options.limits);
   options.providers = providers_of(choice.providers);
   for (const std::string& text : choice.attributes) {
     const auto [name, number] = split_pair(text, "--attribute");

@@ -21,6 +21,7 @@ struct ModelChoice {
   std::vector<std::string> ops;
   TrainingOptions options;
   std::vector<int64_t> ignore_index;    ///< none or one
+  std::string class_weights;            ///< numbers, or a file of them
   std::vector<std::string> providers;   ///< "NAME or PATH[,option=value…]"
   std::vector<std::string> attributes;  ///< "name=number"
 };

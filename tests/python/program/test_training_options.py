@@ -135,6 +135,45 @@ def test_options_that_need_others(line: Path) -> None:
         assert "requires" in train(line, *words, code=2)
 
 
+def test_class_weights_of_a_list_or_a_file(classifier: Path, tmp_path: Path) -> None:
+    def trained(words: object, code: int = 0) -> Any:
+        loss = ("--loss", "softmax_cross_entropy", "--class-weights", words)
+        text = train(classifier, *loss, "--out", tmp_path / "o.onnx", code=code)
+        return text if code else weights(tmp_path / "o.onnx")
+
+    expected = trained("1,2,0.5,0")
+    (tmp_path / "w.txt").write_text("1 2\r\n.5, 0\n")
+    np.save(tmp_path / "w.npy", np.array([1, 2, 0.5, 0]))
+    for file in ("w.txt", "w.npy"):
+        for name, value in trained(tmp_path / file).items():
+            np.testing.assert_array_equal(value, expected[name])
+    train(classifier, "--loss", "softmax_cross_entropy", "--out", tmp_path / "p.onnx")
+    assert not np.array_equal(weights(tmp_path / "p.onnx")["w"], expected["w"])
+    wrong: dict[str, tuple[object, int, str]] = {
+        "three": ("1,2,3", 3, "There is not one weight for each class"),
+        "negative": ("1,-2,3,4", 2, "of at least 0"),
+        "no file": (tmp_path / "none.txt", 2, "or a file of them"),
+        "a hole": ("1,,2,3", 2, "or a file of them"),
+    }
+    for text, says in (
+        ("1 2\n3 four\n", "in row 2\n  expected: "),
+        ("1 2\n3 four\n", "'four' as number 4"),
+        ("1 2 -3 4", "'-3' as number 3"),
+        ("1 2 inf 4", "'inf' as number 3"),
+        ("", "has no class weights"),
+        ("\0\1", "wrong class weight in row 1"),
+    ):
+        file = tmp_path / f"{len(wrong)}.txt"
+        file.write_text(text)
+        wrong[file.name] = (file, 3, says)
+    for array in (np.ones((2, 2)), np.array([1, np.nan, 2, 3])):
+        file = tmp_path / f"{len(wrong)}.npy"
+        np.save(file, array)
+        wrong[file.name] = (file, 3, "class weight")
+    for name, (words, code, says) in wrong.items():
+        assert says in trained(words, code), name
+
+
 def test_metrics_of_eval(classifier: Path, tmp_path: Path) -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     scores = outputs_of(classifier)
