@@ -13,7 +13,19 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "build" / "release" / "steep"
 FILE = ROOT / "docs" / "commands.md"
-COMMANDS = ("train", "eval", "predict", "check", "dump", "grad", "info", "diff")
+COMMANDS = (
+    "train",
+    "eval",
+    "predict",
+    "check",
+    "dump",
+    "grad",
+    "info",
+    "diff",
+    "lr-find",
+    "plot",
+    "completion",
+)
 HEAD = """# Commands
 
 For users of the `steep` program: what each command's `--help` prints.

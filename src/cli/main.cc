@@ -17,6 +17,7 @@
 
 #include "cli/command_line.h"
 #include "cli/commands.h"
+#include "cli/completion.h"
 #include "runtime/logs.h"
 #include "steep/error.h"
 #include "steep/limits.h"
@@ -105,7 +106,9 @@ int parse_and_run(int argc, char** argv) {
                                       add_dump(app),
                                       add_grad(app),
                                       add_info(app),
-                                      add_diff(app)};
+                                      add_diff(app),
+                                      add_completion(app)};
+  if (complete(app, command_line)) return kDone;
   const auto subcommands = app.get_subcommands({});
   for (CLI::App* subcommand : subcommands) refuse_empty_words(*subcommand);
   try {

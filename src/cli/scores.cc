@@ -13,6 +13,7 @@
 #include "model/import/import.h"
 #include "steep/error.h"
 #include "train/loss.h"
+#include "train/names.h"
 
 namespace steep::cli {
 namespace {
@@ -48,12 +49,12 @@ void add_metric_option(CLI::App& app, std::vector<std::string>& metrics, const s
                      "classes); accuracy, f1 (binary cross entropies); r2 (mse, l1, huber)")
       ->delimiter(',')
       ->check([](const std::string& name) {
-        const bool known = name == "accuracy" || name == "f1" || name == "r2" || top_of(name) > 0;
-        return known ? std::string()
-                     : fmt::format(
-                           "expected accuracy, f1, top5 or another number, or r2, received "
-                           "'{}'",
-                           name);
+        const std::vector<std::string> names{"accuracy", "f1", "r2", "top5"};
+        if (std::find(names.begin(), names.end(), name) != names.end() || top_of(name) > 0)
+          return std::string();
+        const std::string near = closest_name(name, names);
+        return fmt::format("expected accuracy, f1, top5 or another number, or r2, received '{}'{}",
+                           name, near.empty() ? "" : fmt::format(": did you mean '{}'?", near));
       });
 }
 

@@ -30,4 +30,4 @@ def test_the_page_of_commands_is_up_to_date() -> None:
 def test_the_page_has_every_command() -> None:
     script = commands()
     listed = script.help_of(Path(built("steep"))).partition("Subcommands:")[2]
-    assert tuple(re.findall(r"^      (\w+) ", listed, re.M)) == script.COMMANDS
+    assert tuple(re.findall(r"^      ([\w-]+) ", listed, re.M)) == script.COMMANDS

@@ -213,6 +213,7 @@ def test_metrics_that_do_not_suit(line: Path, tmp_path: Path) -> None:
     words = ("eval", line, "--data", tmp_path / "d.npz")
     assert "does not suit" in steep(*words, "--loss", "mse", "--metric", "accuracy", code=3)
     assert "expected accuracy" in steep(*words, "--loss", "mse", "--metric", "acuracy", code=2)
+    assert "mean 'accuracy'?" in steep(*words, "--loss", "mse", "--metric", "acuracy", code=2)
     assert "expected accuracy" in steep(*words, "--loss", "mse", "--metric", "top0", code=2)
 
 
