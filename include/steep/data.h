@@ -18,6 +18,14 @@ namespace steep {
 std::map<std::string, Tensor> load_arrays(const std::filesystem::path& path,
                                           const Limits& limits = {});
 
+/// The same, but arrays that lie in the file as tensors lie in memory are not read: they are pages
+/// of the file, which the system reads when they are used. These are .npy files, and arrays that an
+/// .npz file stores without compression, in row-major order and of this machine's byte order; no
+/// bools. They do not count as memory (Limits::max_bytes), sums are not checked, and the file must
+/// stay as it is: if it becomes shorter, the process ends with SIGBUS. All others are read.
+std::map<std::string, Tensor> map_arrays(const std::filesystem::path& path,
+                                         const Limits& limits = {});
+
 /// Writes an uncompressed .npz file that numpy.load reads, or a .safetensors file, depending on the
 /// extension. It is written under another name and then renamed: an older file stays complete until
 /// the new one is. Throws IoError.
@@ -34,6 +42,7 @@ struct BatchOptions {
   bool shuffle = true;
   bool drop_last = false;  ///< leave out a last batch that is not full
   uint64_t seed = 0;
+  std::vector<int64_t> rows{};  ///< those to take, as if there were no others; empty: all
 };
 
 /// Mini-batches over arrays that share their first extent. The order of epoch e is a function of
@@ -44,7 +53,8 @@ struct BatchOptions {
 ///     for (int64_t i = 0; i < batches.count(); ++i) session.step(batches.get(epoch, i));
 class Batches {
  public:
-  /// Throws ShapeError when first extents differ, DataError when there is no row.
+  /// Throws ShapeError when first extents differ or BatchOptions::rows has one that is not there,
+  /// DataError when there is no row.
   Batches(std::vector<Tensor> arrays, BatchOptions options);
 
   int64_t row_count() const { return rows_; }

@@ -7,7 +7,12 @@
 #include <cctype>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <map>
+#include <numeric>
+#include <set>
+#include <system_error>
 
 #include "cli/command_line.h"
 #include "cli/model_options.h"
@@ -45,10 +50,20 @@ struct Loaded {
   std::string text;  ///< their names
   Arrays arrays{};
   std::vector<std::string> columns{};  ///< those of CSV files, in their order
+  std::set<std::string> mapped{};      ///< those that are pages of a file
   bool is_column(const std::string& name) const {
     return std::find(columns.begin(), columns.end(), name) != columns.end();
   }
 };
+
+/// Files that would take more of the memory than this are mapped.
+constexpr size_t kShare = 4;
+
+bool is_large(const std::string& path, const Limits& limits) {
+  std::error_code error;
+  const uintmax_t bytes = std::filesystem::file_size(path, error);
+  return !error && bytes > limits.max_bytes / kShare;
+}
 
 bool same_names(const Arrays& a, const Arrays& b) {
   return a.size() == b.size() &&
@@ -56,7 +71,42 @@ bool same_names(const Arrays& a, const Arrays& b) {
                     [](const auto& x, const auto& y) { return x.first == y.first; });
 }
 
-Loaded load(const std::vector<std::string>& paths, const Limits& limits) {
+bool has_data(const std::filesystem::path& path) {
+  constexpr const char* kEndings[] = {".npz", ".npy", ".safetensors", ".csv"};
+  return std::any_of(std::begin(kEndings), std::end(kEndings),
+                     [&](const char* ending) { return path.extension() == ending; });
+}
+
+/// The files: of a folder those that have data, in the order of their names.
+std::vector<std::string> files_of(const std::vector<std::string>& paths, const Limits& limits) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(path, error)) {
+      files.push_back(path);
+      continue;
+    }
+    const size_t before = files.size();
+    for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end;
+         entry.increment(error)) {
+      if (has_data(entry->path()) && !entry->is_directory(error)) files.push_back(entry->path());
+      if (files.size() - before > limits.max_arrays) {
+        throw DataError(ErrorParts{.what = path + " has too many files",
+                                   .expected = fmt::format("at most {}", limits.max_arrays)});
+      }
+    }
+    if (error) throw_io("read the folder", path, error.value());
+    if (files.size() == before) {
+      throw DataError(ErrorParts{.what = path + " is a folder without files of data",
+                                 .expected = "names in .npz, .npy, .safetensors or .csv"});
+    }
+    std::sort(files.begin() + static_cast<std::ptrdiff_t>(before), files.end());
+  }
+  return files;
+}
+
+Loaded load(const std::vector<std::string>& given, const Limits& limits) {
+  const std::vector<std::string> paths = files_of(given, limits);
   Loaded loaded{.text = paths[0]};
   if (paths.size() > 1) loaded.text += fmt::format(" and {} more", paths.size() - 1);
   std::vector<std::vector<Arrays>> groups;  // of the same names
@@ -67,6 +117,9 @@ Loaded load(const std::vector<std::string>& paths, const Limits& limits) {
         if (!loaded.is_column(column.name)) loaded.columns.push_back(column.name);
         arrays[column.name] = std::move(column.values);
       }
+    } else if (is_large(path, limits)) {
+      arrays = map_arrays(path, limits);
+      for (const auto& [name, array] : arrays) loaded.mapped.insert(name);
     } else {
       arrays = load_arrays(path, limits);
     }
@@ -276,7 +329,7 @@ void add_data_options(CLI::App& app, DataChoice& choice, bool labels) {
   app.add_option(
          "--data", choice.paths,
          ".npz, .safetensors, .npy (called as the file) or .csv files; rows along the first\n"
-         "axis. Files of the same arrays are one behind the other")
+         "axis. Files of the same arrays are one behind the other; a folder stands for its files")
       ->required();
   app.add_option("--map", choice.map,
                  "input=array, if the array does not have the name of the input;\n"
@@ -338,7 +391,9 @@ Feed feed_from(const DataChoice& choice, std::span<const TensorInfo> inputs,
     const bool is_label = labels && input.name == label;
     feed.names.push_back(name);
     feed.arrays.push_back(is_label ? as_labels(array, *labels) : array);
-    if (feed.arrays.back().dtype() != input.dtype) {
+    const bool later = loaded.mapped.count(name) != 0 && !is_label &&
+                       converts(array.dtype(), input.dtype);  // batch by batch
+    if (feed.arrays.back().dtype() != input.dtype && !later) {
       feed.arrays.back() = convert(feed.arrays.back(), input.dtype, name);
     }
     check_extents(feed.arrays.back(), name, path, input);
@@ -358,6 +413,7 @@ Feed feed_from(const DataChoice& choice, std::span<const TensorInfo> inputs,
     }
   }
   feed.text = fmt::format("{}: {}", path, fmt::join(pairs, ", "));
+  if (!loaded.mapped.empty()) feed.text += "; read as it is used, since it is large";
   if (!assigned.labelled) feed.text += "; no labels, so no loss";
   if (!assigned.left_over.empty()) {
     feed.text += "; not used: '" + fmt::format("{}", fmt::join(assigned.left_over, "', '")) + "'";
@@ -375,12 +431,17 @@ Feed split_off(Feed* feed, double part, bool shuffle, uint64_t seed) {
                                .received = fmt::format("{} of {} rows", count, all),
                                .remedy = "give another part, or --validation FILE"});
   }
-  if (shuffle) {
-    Batches drawn(feed->arrays, {.batch_size = all, .shuffle = true, .seed = seed});
-    feed->arrays = drawn.get(0, 0);
-  }
   Feed held = *feed;
-  for (size_t i = 0; i < feed->arrays.size(); ++i) {
+  if (shuffle) {
+    Tensor numbers = Tensor::empty(DType::i64, {all});
+    std::iota(numbers.data<int64_t>(), numbers.data<int64_t>() + all, int64_t{0});
+    Batches drawn({numbers}, {.batch_size = all, .shuffle = true, .seed = seed});
+    const Tensor order = drawn.get(0, 0)[0];
+    const auto* p = order.data<int64_t>();
+    feed->chosen.assign(p, p + all - count);
+    held.chosen.assign(p + all - count, p + all);
+  }
+  for (size_t i = 0; !shuffle && i < feed->arrays.size(); ++i) {
     held.arrays[i] = rows(feed->arrays[i], all - count, all);
     feed->arrays[i] = rows(feed->arrays[i], 0, all - count);
   }

@@ -28,10 +28,14 @@ void add_data_options(CLI::App& app, DataChoice& choice, bool labels = true);
 struct Feed {
   std::string path;                  ///< the first of them, "and 2 more"
   std::vector<std::string> names{};  ///< of the arrays, in the order of the inputs
-  std::vector<Tensor> arrays{};      ///< as the inputs have them
-  bool labelled = true;              ///< else the label, the last input, is left out
-  std::string text{};                ///< which array is fed to what, and which to nothing
-  int64_t rows() const { return arrays[0].dims()[0]; }
+  /// As the inputs have them; of mapped files perhaps of another dtype, which sessions convert.
+  std::vector<Tensor> arrays{};
+  bool labelled = true;           ///< else the label, the last input, is left out
+  std::string text{};             ///< which array is fed to what, and which to nothing
+  std::vector<int64_t> chosen{};  ///< rows of the arrays, in order; empty: all
+  int64_t rows() const {
+    return chosen.empty() ? arrays[0].dims()[0] : static_cast<int64_t>(chosen.size());
+  }
 };
 
 /// One behind the other, along the first axis. Throws ShapeError, naming `name`, for parts of other

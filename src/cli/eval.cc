@@ -8,6 +8,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/data.h"
+#include "cli/interrupts.h"
 #include "cli/model_options.h"
 #include "cli/progress.h"
 #include "cli/results.h"
@@ -200,6 +201,7 @@ Command add_eval(CLI::App& parent) {
     check_usage(app, choice->model);
     load_ops(choice->model.ops, choice->model.options.limits);
     check_optimizer_usage(app, choice->model.options.optimizer);
+    say_when_files_shrink();
     use_threads(choice->threads);
     return evaluate(*choice);
   };

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "cli/commands.h"
 #include "steep/limits.h"
 
 namespace steep::cli {
@@ -41,7 +42,17 @@ bool gives_up() {
   return Clock::now() - *since > std::chrono::seconds(2);
 }
 
+[[noreturn]] void end_without_pages(int /*signal*/) {
+  constexpr std::string_view kText =
+      "\nsteep: a file of --data became shorter, or cannot be read any more, while it was used\n"
+      "  remedy:   leave it as it is, and resume from the last checkpoint\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
+  ::_exit(kEnvironment);
+}
+
 }  // namespace
+
+void say_when_files_shrink() { ::signal(SIGBUS, end_without_pages); }
 
 void outlive_failing_writes() {
   ::signal(SIGPIPE, SIG_IGN);

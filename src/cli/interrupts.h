@@ -14,4 +14,8 @@ void catch_interrupts();
 
 bool interrupted();
 
+/// From now on the process ends with a message, and kEnvironment, if a file that is mapped becomes
+/// shorter than it was.
+void say_when_files_shrink();
+
 }  // namespace steep::cli

@@ -7,6 +7,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/data.h"
+#include "cli/interrupts.h"
 #include "cli/model_options.h"
 #include "cli/results.h"
 #include "runtime/budget.h"
@@ -61,6 +62,7 @@ Command add_predict(CLI::App& parent) {
       "Example:\n"
       "  steep predict trained.onnx --data new.csv --out predictions.npz");
   return [choice] {
+    say_when_files_shrink();
     use_threads(choice->threads);
     load_ops(choice->ops, choice->limits);
     return predict(*choice);

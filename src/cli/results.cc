@@ -5,6 +5,7 @@
 #include <map>
 
 #include "cli/data.h"
+#include "data/convert.h"
 #include "steep/error.h"
 
 namespace steep::cli {
@@ -46,7 +47,8 @@ int64_t run_batches(InferenceSession& session, Batches& batches, Results* result
   for (int64_t i = 0; i < batches.count(); ++i) {
     const std::vector<Tensor> batch = batches.get(0, i);
     InferenceSession::Inputs named;
-    for (size_t k = 0; k < inputs.size(); ++k) named[inputs[k].name] = batch[k];
+    for (size_t k = 0; k < inputs.size(); ++k)
+      named[inputs[k].name] = convert(batch[k], inputs[k].dtype, inputs[k].name);
     results->add(session.run(named));
     rows += batch[0].dims()[0];
   }

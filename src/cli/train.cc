@@ -181,7 +181,8 @@ class Run {
     return {.batch_size = cut_.batch,
             .shuffle = !choice_.no_shuffle,
             .drop_last = cut_.drop_last,
-            .seed = choice_.model.options.seed};
+            .seed = choice_.model.options.seed,
+            .rows = feed_.chosen};
   }
 
   Setting setting() const {
@@ -538,6 +539,7 @@ Command add_train(CLI::App& parent, std::vector<std::string> command_line) {
     refuse_several_processes();
     check_destinations(*choice);
     outlive_failing_writes();
+    say_when_files_shrink();
     use_threads(choice->threads);
     const Budget budget(choice->model.options.limits);  // of the data, too
     return Run(*choice).go();

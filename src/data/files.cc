@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -55,6 +56,14 @@ void FileSource::read_inside(uint64_t offset, void* out, size_t size) const {
     offset += static_cast<uint64_t>(got);
     size -= static_cast<size_t>(got);
   }
+}
+
+std::shared_ptr<void> FileSource::map() const {
+  const auto size = static_cast<size_t>(size_);
+  void* pages =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_.get(), 0);
+  if (pages == MAP_FAILED) throw_io("map", name_, errno);
+  return {pages, [size](void* p) { ::munmap(p, size); }};
 }
 
 void MemorySource::read_inside(uint64_t offset, void* out, size_t size) const {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -33,6 +34,9 @@ class FileSource : public ByteSource {
 
   uint64_t size() const override { return size_; }
   const std::string& name() const override { return name_; }
+  /// All of its bytes, as pages that the system reads when they are used; what is written there
+  /// does not reach the file. The file must not become shorter. Throws IoError.
+  std::shared_ptr<void> map() const;
 
  protected:
   void read_inside(uint64_t offset, void* out, size_t size) const override;

@@ -185,6 +185,7 @@ class MemberReader {
       size -= part;
     }
   }
+  uint64_t done() const { return done_; }
   void finish() {
     if (done_ != member_.unpacked) refuse(source_, "bytes follow the array", member_.name);
     if (member_.crc && crc_ != member_.crc)
@@ -220,8 +221,8 @@ class MemberReader {
   uint32_t crc_ = 0;
 };
 
-Tensor read_member(const ByteSource& source, const Member& member) {
-  MemberReader reader(source, member);
+/// Up to the first element. Checks that the bytes that follow are those of the shape.
+NpyHeader read_header(const ByteSource& source, const Member& member, MemberReader& reader) {
   uint8_t magic[8];
   reader.read(magic, sizeof magic);
   if (std::memcmp(magic, "\x93NUMPY", 6) != 0) refuse(source, "it is not a .npy file", member.name);
@@ -244,15 +245,21 @@ Tensor read_member(const ByteSource& source, const Member& member) {
       refuse(source, "its shape's product overflows", member.name);
     }
   }
-  const uint64_t present = member.unpacked - sizeof magic - static_cast<uint64_t>(width) - length;
+  const uint64_t present = member.unpacked - reader.done();
   if (bytes != present) {
     refuse(source,
            fmt::format("its shape {} of {} needs {} bytes, {} are there", to_string(header.dims),
                        name_of(header.dtype), bytes, present),
            member.name);
   }
+  return header;
+}
+
+Tensor read_member(const ByteSource& source, const Member& member) {
+  MemberReader reader(source, member);
+  const NpyHeader header = read_header(source, member, reader);
   Tensor tensor = Tensor::empty(header.dtype, header.dims);
-  reader.read(tensor.data(), bytes);
+  reader.read(tensor.data(), tensor.nbytes());
   reader.finish();
   if (header.swapped) {
     swap_bytes(tensor.data(), static_cast<size_t>(tensor.size()), size_of(header.dtype));
@@ -262,6 +269,20 @@ Tensor read_member(const ByteSource& source, const Member& member) {
     std::for_each(p, p + tensor.nbytes(), [](uint8_t& b) { b = b != 0; });
   }
   return header.fortran_order && header.dims.size() > 1 ? from_fortran_order(tensor) : tensor;
+}
+
+/// The member's array where it stands in `pages`, those of the whole file. Nothing where the array
+/// has to be changed first.
+std::optional<Tensor> map_member(const ByteSource& source, const Member& member,
+                                 const std::shared_ptr<void>& pages) {
+  if (member.method != 0) return {};
+  MemberReader reader(source, member);
+  const NpyHeader header = read_header(source, member, reader);
+  const bool as_it_is = !header.swapped && header.dtype != DType::boolean &&
+                        (!header.fortran_order || header.dims.size() < 2);
+  if (!as_it_is || element_count(header.dims) == 0) return {};
+  auto* first = static_cast<char*>(pages.get()) + member.offset + reader.done();
+  return Tensor::wrap(header.dtype, header.dims, first, pages);
 }
 
 void put(std::string* out, uint64_t value, int bytes) {
@@ -289,6 +310,56 @@ void refuse_overlaps(const ByteSource& source, const std::vector<Member>& member
 
 }  // namespace
 
+namespace {
+
+[[noreturn]] void refuse_size(const std::string& what, const Limits& limits,
+                              const std::string& received) {
+  throw DataError(ErrorParts{
+      .what = what,
+      .expected = fmt::format("at most {} of arrays, unpacked", bytes_text(limits.max_bytes)),
+      .received = received,
+      .remedy = "if this size is intended, raise Limits::max_bytes (max_bytes= in "
+                "Python, --max-bytes, STEEP_MAX_BYTES)"});
+}
+
+/// In their order; the data of each lies in the file.
+std::vector<Member> members_of(const ByteSource& source, const Limits& limits) {
+  std::vector<Member> members = read_directory(source, limits);
+  for (Member& member : members) find_data(source, &member);
+  return members;
+}
+
+void add_to(std::map<std::string, Tensor>* arrays, const ByteSource& source, const Member& member,
+            Tensor tensor) {
+  std::string name = member.name;
+  if (name.ends_with(".npy")) name.resize(name.size() - 4);
+  if (!arrays->emplace(name, std::move(tensor)).second) {
+    refuse(source, "its name appears twice", member.name);
+  }
+}
+
+/// Counts what is about to be read.
+class Room {
+ public:
+  Room(const ByteSource& source, const Limits& limits) : source_(source), limits_(limits) {}
+  void take(const Member& member) {
+    if (__builtin_add_overflow(total_, member.unpacked, &total_) || total_ > limits_.max_bytes) {
+      refuse_size(source_.name() + " is larger than the limit of this process", limits_, "more");
+    }
+  }
+
+ private:
+  const ByteSource& source_;
+  const Limits& limits_;
+  uint64_t total_ = 0;
+};
+
+Member whole_file(const ByteSource& source, const std::string& name) {
+  return {.name = name, .packed = source.size(), .unpacked = source.size()};
+}
+
+}  // namespace
+
 Tensor read_npy(const ByteSource& source, const std::string& name, const Limits& limits) {
   const Budget budget(limits);
   if (source.size() > limits.max_bytes) {
@@ -297,32 +368,41 @@ Tensor read_npy(const ByteSource& source, const std::string& name, const Limits&
                                .received = fmt::format("{} bytes", source.size()),
                                .remedy = "raise --max-bytes (Limits::max_bytes)"});
   }
-  return read_member(source, {.name = name, .packed = source.size(), .unpacked = source.size()});
+  return read_member(source, whole_file(source, name));
+}
+
+Tensor map_npy(const FileSource& source, const std::string& name, const Limits& limits) {
+  const Budget budget(limits);
+  if (source.size() > 0) {
+    if (auto mapped = map_member(source, whole_file(source, name), source.map())) return *mapped;
+  }
+  return read_npy(source, name, limits);
 }
 
 std::map<std::string, Tensor> read_npz(const ByteSource& source, const Limits& limits) {
   const Budget budget(limits);
-  std::vector<Member> members = read_directory(source, limits);
-  uint64_t total = 0;
-  for (Member& member : members) {
-    find_data(source, &member);
-    if (__builtin_add_overflow(total, member.unpacked, &total) || total > limits.max_bytes) {
-      throw DataError(ErrorParts{
-          .what = source.name() + " is larger than the limit of this process",
-          .expected = fmt::format("at most {} of arrays, unpacked", bytes_text(limits.max_bytes)),
-          .received = "more",
-          .remedy = "if this size is intended, raise Limits::max_bytes (max_bytes= in "
-                    "Python, --max-bytes, STEEP_MAX_BYTES)"});
-    }
-  }
+  const std::vector<Member> members = members_of(source, limits);
+  Room room(source, limits);
+  for (const Member& member : members) room.take(member);
   refuse_overlaps(source, members);
   std::map<std::string, Tensor> arrays;
   for (const Member& member : members) {
-    std::string name = member.name;
-    if (name.ends_with(".npy")) name.resize(name.size() - 4);
-    if (!arrays.emplace(name, read_member(source, member)).second) {
-      refuse(source, "its name appears twice", member.name);
-    }
+    add_to(&arrays, source, member, read_member(source, member));
+  }
+  return arrays;
+}
+
+std::map<std::string, Tensor> map_npz(const FileSource& source, const Limits& limits) {
+  const Budget budget(limits);
+  const std::vector<Member> members = members_of(source, limits);
+  refuse_overlaps(source, members);
+  const std::shared_ptr<void> pages = source.map();
+  Room room(source, limits);
+  std::map<std::string, Tensor> arrays;
+  for (const Member& member : members) {
+    std::optional<Tensor> mapped = map_member(source, member, pages);
+    if (!mapped) room.take(member);
+    add_to(&arrays, source, member, mapped ? std::move(*mapped) : read_member(source, member));
   }
   return arrays;
 }

@@ -20,6 +20,10 @@ std::map<std::string, Tensor> read_npz(const ByteSource& source, const Limits& l
 /// DataError, also past the limit of bytes; IoError.
 Tensor read_npy(const ByteSource& source, const std::string& name, const Limits& limits = {});
 
+/// The same two without reading what can be used as it stands in the file: map_arrays().
+std::map<std::string, Tensor> map_npz(const FileSource& source, const Limits& limits = {});
+Tensor map_npy(const FileSource& source, const std::string& name, const Limits& limits = {});
+
 /// Stored (not deflated) members of format 1.0, dated 1980-01-01 so that equal arrays make equal
 /// files. Throws DataError for bfloat16, which NumPy lacks, and for arrays past zip's 4 GiB.
 void write_npz(FileWriter& file, const std::map<std::string, Tensor>& arrays);

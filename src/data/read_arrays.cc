@@ -52,6 +52,13 @@ void need_rows(const Tensor& tensor) {
   }
 }
 
+/// Arrays within a mapped file may begin anywhere.
+bool is_aligned(const Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.data()) %
+             std::max<size_t>(size_of(tensor.dtype()), 1) ==
+         0;
+}
+
 /// For a file of neither kind: says what it looks like.
 [[noreturn]] void refuse_kind(const FileSource& source, std::string_view start) {
   constexpr std::pair<std::string_view, const char*> kKinds[] = {{"\x89HDF\r\n", "HDF5"},
@@ -77,7 +84,10 @@ void need_rows(const Tensor& tensor) {
 
 }  // namespace
 
-std::map<std::string, Tensor> load_arrays(const std::filesystem::path& path, const Limits& limits) {
+namespace {
+
+std::map<std::string, Tensor> arrays_of(const std::filesystem::path& path, const Limits& limits,
+                                        bool mapped) {
   const Budget budget(limits);
   FileSource source(path);
   if (is_csv(path.string())) {
@@ -92,16 +102,26 @@ std::map<std::string, Tensor> load_arrays(const std::filesystem::path& path, con
   source.read(0, magic, std::min<uint64_t>(sizeof magic, source.size()));
   const bool member = std::memcmp(magic, "PK\3\4", 4) == 0 && (magic[4] | magic[5]) != 0;
   const bool empty = std::memcmp(magic, "PK\5\6", 4) == 0;
-  if (member || empty) return read_npz(source, limits);
+  if (member || empty) return mapped ? map_npz(source, limits) : read_npz(source, limits);
   if (std::memcmp(magic, "\x93NUMPY", 6) == 0) {
     const std::string name = path.stem().string();
-    return {{name, read_npy(source, name, limits)}};
+    return {{name, mapped ? map_npy(source, name, limits) : read_npy(source, name, limits)}};
   }
   if (source.size() < sizeof magic || magic[4] != 0 || magic[5] != 0 || magic[6] != 0 ||
       magic[7] != 0) {
     refuse_kind(source, {reinterpret_cast<const char*>(magic), sizeof magic});
   }
   return read_safetensors(source, limits);
+}
+
+}  // namespace
+
+std::map<std::string, Tensor> load_arrays(const std::filesystem::path& path, const Limits& limits) {
+  return arrays_of(path, limits, false);
+}
+
+std::map<std::string, Tensor> map_arrays(const std::filesystem::path& path, const Limits& limits) {
+  return arrays_of(path, limits, true);
 }
 
 void save_arrays(const std::filesystem::path& path, const std::map<std::string, Tensor>& arrays) {
@@ -172,6 +192,13 @@ Batches::Batches(std::vector<Tensor> arrays, BatchOptions options)
     }
   }
   rows_ = arrays_[0].dims()[0];
+  for (const int64_t row : options_.rows) {
+    if (row >= 0 && row < rows_) continue;
+    throw ShapeError(ErrorParts{.what = "a row is out of range",
+                                .expected = fmt::format("0 to {}", rows_ - 1),
+                                .received = std::to_string(row)});
+  }
+  if (!options_.rows.empty()) rows_ = static_cast<int64_t>(options_.rows.size());
   if (rows_ == 0 || count() == 0) {
     throw DataError(ErrorParts{.what = "there are too few rows for one batch",
                                .received = fmt::format("{} rows", rows_)});
@@ -206,13 +233,19 @@ std::vector<Tensor> Batches::get(int64_t epoch, int64_t batch) {
   const int64_t end = std::min(rows_, begin + options_.batch_size);
   std::vector<Tensor> out;
   out.reserve(arrays_.size());
-  if (!options_.shuffle) {
-    for (const Tensor& array : arrays_) out.push_back(rows(array, begin, end));
-    return out;
+  std::vector<int64_t> indices(static_cast<size_t>(end - begin));
+  std::iota(indices.begin(), indices.end(), begin);
+  if (options_.shuffle) {
+    order_for(epoch);
+    std::copy(order_.begin() + begin, order_.begin() + end, indices.begin());
   }
-  order_for(epoch);
-  const std::vector<int64_t> indices(order_.begin() + begin, order_.begin() + end);
-  for (const Tensor& array : arrays_) out.push_back(take_rows(array, indices));
+  for (int64_t& row : indices) {
+    if (!options_.rows.empty()) row = options_.rows[static_cast<size_t>(row)];
+  }
+  for (const Tensor& array : arrays_) {
+    const bool in_place = !options_.shuffle && options_.rows.empty() && is_aligned(array);
+    out.push_back(in_place ? rows(array, begin, end) : take_rows(array, indices));
+  }
   return out;
 }
 

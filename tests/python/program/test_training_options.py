@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from steep_program import steep, weights
+from steep_program import built, steep, weights
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(0, 1, (60, 3)).astype(np.float32)
@@ -366,3 +368,122 @@ def test_values_that_are_misspelt(line: Path, words: tuple[str, str], said: str)
     command = ("train", line, "--data", line.with_name("d.npz"))
     loss = () if words[0] == "--loss" else ("--loss", "mse")
     assert said in steep(*command, *loss, *words, code=2)
+
+
+# --- data in folders, and larger than memory ------------------------------------------------------
+
+
+def test_a_folder_stands_for_its_files(line: Path, tmp_path: Path) -> None:
+    train(line, "--out", tmp_path / "a.onnx")
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for i, part in enumerate(np.array_split(np.arange(60), 3)):
+        np.savez(folder / f"{i}.npz", x=X[part], label=Y[part])
+    (folder / "README").write_text("no data")
+    words = ("--loss", "mse", *SGD, "--out", tmp_path / "b.onnx")
+    assert "and 2 more" in steep("train", line, "--data", folder, *words)
+    for name, value in weights(tmp_path / "a.onnx").items():
+        np.testing.assert_array_equal(value, weights(tmp_path / "b.onnx")[name])
+    (tmp_path / "none").mkdir()
+    text = steep("train", line, "--data", tmp_path / "none", *words, code=3)
+    assert "a folder without files of data" in text
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(3)
+    x = random.normal(0, 1, (200_000, 3)).astype(np.float32)
+    return x, (x @ np.array([[1], [-2], [0.5]])).astype(np.float32)
+
+
+LITTLE = ("--max-bytes", "2M")  # the numbers have 3.2 MB
+
+
+@pytest.mark.parametrize("words", [(), ("--no-shuffle",), ("--validation-split", 0.3)])
+def test_data_larger_than_memory(
+    line: Path, tmp_path: Path, large: tuple[np.ndarray, np.ndarray], words: tuple[object, ...]
+) -> None:
+    x, y = large
+    common = (*SGD, "--loss", "mse", "--batch", 1000, *words)
+    np.savez(tmp_path / "d.npz", x=x, label=y)
+    steep("train", line, "--data", tmp_path / "d.npz", *common, "--out", tmp_path / "a.onnx")
+    expected = weights(tmp_path / "a.onnx")
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "label.npy", y)
+    for files in (["d.npz"], ["x.npy", "label.npy"]):
+        data = [word for name in files for word in ("--data", tmp_path / name)]
+        out = ("--out", tmp_path / "b.onnx")
+        text = steep("train", line, *data, *common, *LITTLE, *out)
+        assert "read as it is used, since it is large" in text
+        for name, value in weights(tmp_path / "b.onnx").items():
+            np.testing.assert_array_equal(value, expected[name])
+
+
+def test_large_data_of_another_dtype(
+    line: Path, tmp_path: Path, large: tuple[np.ndarray, np.ndarray]
+) -> None:
+    x, y = large
+    np.save(tmp_path / "x.npy", np.round(x * 20).astype(np.int8))
+    np.savez(tmp_path / "small.npz", x=np.round(x * 20), label=y)
+    np.save(tmp_path / "label.npy", y)
+    words = ("--loss", "mse", *SGD[:2], "--lr", 1e-4, "--batch", 1000)
+    parts = ("--data", tmp_path / "x.npy", "--data", tmp_path / "label.npy", *LITTLE)
+    assert "large" in steep("train", line, *parts, *words, "--out", tmp_path / "a.onnx")
+    steep("train", line, "--data", tmp_path / "small.npz", *words, "--out", tmp_path / "b.onnx")
+    for name, value in weights(tmp_path / "a.onnx").items():
+        np.testing.assert_array_equal(value, weights(tmp_path / "b.onnx")[name])
+    out = ("--out", tmp_path / "p.npz")
+    steep("predict", line, "--data", tmp_path / "x.npy", "--max-bytes", "2M", *out)
+    predicted = np.load(tmp_path / "p.npz")["y"]
+    np.testing.assert_allclose(
+        predicted,
+        outputs_of(line, np.round(x * 20).astype(np.int8).astype(np.float32)),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+def test_large_data_that_cannot_be_mapped(
+    line: Path, tmp_path: Path, large: tuple[np.ndarray, np.ndarray]
+) -> None:
+    x, y = large
+    words = ("--loss", "mse", *SGD, *LITTLE)
+    for name, arrays in {
+        "compressed": {"x": x, "label": y},
+        "columns": {"x": np.asfortranarray(x), "label": y},
+        "swapped": {"x": x.astype(">f4"), "label": y},
+    }.items():
+        save_as = np.savez_compressed if name == "compressed" else np.savez
+        save_as(tmp_path / "d.npz", **arrays)
+        text = steep("train", line, "--data", tmp_path / "d.npz", *words, code=3)
+        assert "max_bytes" in text, name
+    np.savez(tmp_path / "d.npz", x=x, label=y)
+    whole = (tmp_path / "d.npz").read_bytes()
+    wrong = whole.replace(b"(200000, 3)", b"(900000, 3)")
+    for damage in (
+        whole[:-100],
+        whole[: len(whole) // 2],
+        wrong,
+    ):
+        (tmp_path / "d.npz").write_bytes(damage)
+        assert "steep: " in steep("train", line, "--data", tmp_path / "d.npz", *words, code=3)
+
+
+def test_a_file_that_shrinks_while_it_is_read(
+    line: Path, tmp_path: Path, large: tuple[np.ndarray, np.ndarray]
+) -> None:
+    x, y = large
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "label.npy", y)
+    data = ("--data", tmp_path / "x.npy", "--data", tmp_path / "label.npy")
+    command = (built("steep"), "train", line, *data, "--loss", "mse", *SGD, *LITTLE)
+    words = [*map(str, command), "--epochs", "100000"]
+    with subprocess.Popen(
+        words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as run:
+        assert run.stdout is not None
+        while "epoch 1/" not in run.stdout.readline():
+            assert run.poll() is None
+        os.truncate(tmp_path / "x.npy", 4096)
+        assert "became shorter" in run.stdout.read()
+        assert run.wait(60) == 4
