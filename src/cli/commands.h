@@ -30,6 +30,8 @@ Command add_dump(CLI::App& app);
 Command add_grad(CLI::App& app);
 Command add_info(CLI::App& app);
 Command add_diff(CLI::App& app);
+Command add_lr_find(CLI::App& app);
+Command add_plot(CLI::App& app);
 Command add_completion(CLI::App& app);
 
 }  // namespace steep::cli

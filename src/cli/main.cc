@@ -107,6 +107,8 @@ int parse_and_run(int argc, char** argv) {
                                       add_grad(app),
                                       add_info(app),
                                       add_diff(app),
+                                      add_lr_find(app),
+                                      add_plot(app),
                                       add_completion(app)};
   if (complete(app, command_line)) return kDone;
   const auto subcommands = app.get_subcommands({});

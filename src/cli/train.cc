@@ -15,6 +15,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/data.h"
+#include "cli/events.h"
 #include "cli/interrupts.h"
 #include "cli/keep.h"
 #include "cli/launcher.h"
@@ -62,6 +63,7 @@ class Run {
                           static_cast<double>(position_.batch * cut_.batch),
                       choice_.json);
     Metrics metrics(choice_.metrics, session_.step_count());
+    events_ = std::make_unique<Events>(choice_.tensorboard, session_.step_count());
     announce(progress);
     if (position_.epoch < choice_.epochs && position_.batch < batches_.count() && !is_enough()) {
       const bool parts = choice_.accumulate > 1;
@@ -346,6 +348,9 @@ class Run {
     }
     if (!done) return;
     add_row(metrics, *done, progress);
+    Fields values{{"loss/step", done->loss}, {"lr", done->lr}};
+    if (done->grad_norm != 0) values["grad_norm"] = done->grad_norm;
+    add_events(done->step, values, progress);
     const int64_t step = (next + choice_.accumulate - 1) / choice_.accumulate;
     progress.step(
         rows,
@@ -393,21 +398,37 @@ class Run {
     }
   }
 
+  /// For TensorBoard.
+  void add_events(int64_t step, const Fields& values, Progress& progress) {
+    if (events_ == nullptr) return;
+    try {
+      for (const auto& [tag, value] : values.items()) events_->add(tag, step, value.get<double>());
+    } catch (const IoError& error) {
+      events_ = nullptr;
+      note(fmt::format("{}; --tensorboard ends before step {}", error.parts().what, step),
+           progress);
+    }
+  }
+
   void end_epoch(Progress& progress) {
     const double loss =
         position_.loss_sum / static_cast<double>(std::max<int64_t>(position_.loss_rows, 1));
     std::string text =
         fmt::format("epoch {}/{}  loss {:.6g}", position_.epoch + 1, choice_.epochs, loss);
     Fields fields{{"epoch", position_.epoch + 1}, {"step", session_.step_count()}, {"loss", loss}};
+    Fields values;
+    values["loss/epoch"] = loss;
     if (validation_) {
       std::vector<int64_t> all(static_cast<size_t>(validation_->count()));
       std::iota(all.begin(), all.end(), int64_t{0});
       const double held = validate(all);
       text += fmt::format("  validation loss {:.6g}", held);
       fields["validation_loss"] = held;
+      values["loss/validation"] = held;
       for (const auto& [name, value] : scores_.values()) {
         text += fmt::format("  {} {:.4f}", name, value);
         fields[name] = value;
+        values["validation/" + name] = value;
       }
       if (choice_.early_stopping > 0) look_at(held, progress);
     }
@@ -416,6 +437,7 @@ class Run {
       fields["batches_left_out"] = left_out_;
     }
     left_out_ = 0;
+    add_events(session_.step_count(), values, progress);
     progress.epoch(text, std::move(fields));
   }
 
@@ -515,6 +537,7 @@ class Run {
   Batches batches_;
   Scores scores_;
   std::unique_ptr<Batches> validation_;
+  std::unique_ptr<Events> events_;
   std::string validation_text_;
   Position position_;
   Position applied_;                                    ///< where the last step ended

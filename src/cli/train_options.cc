@@ -146,6 +146,8 @@ void add_train_options(CLI::App& app, TrainChoice& choice) {
                "Print each report as a line of JSON: {\"report\": \"epoch\", \"loss\": …}");
   add_threads_option(app, choice.threads);
   app.add_option("--metrics", choice.metrics, "Write a CSV file with one row for each step");
+  app.add_option("--tensorboard", choice.tensorboard,
+                 "Write losses, rates and metrics for TensorBoard into this folder");
   app.add_option("--profile", choice.profile, "Write a Chrome/Perfetto trace");
   app.footer(
       "The loss of an epoch is the mean over rows, or with --ignore-index over the labels that "
@@ -164,6 +166,7 @@ void add_train_options(CLI::App& app, TrainChoice& choice) {
       "mlp2.onnx\n"
       "  steep train model.onnx --data tokens.npz --loss softmax_cross_entropy --precision bf16\n"
       "  steep train mlp.onnx --data digits.npz … --resume run\n"
+      "  steep train mlp.onnx --data digits.npz … --metrics metrics.csv --tensorboard runs/mlp\n"
       "  steep train mlp.onnx --data digits.npz --loss softmax_cross_entropy --label-smoothing 0.1 "
       "\\\n"
       "      --validation-split 0.1 --early-stopping 3 --metric accuracy,top5 --out mlp2.onnx\n"
@@ -199,12 +202,13 @@ void check_destinations(const TrainChoice& choice) {
   const std::pair<std::string, std::string> results[] = {{"--checkpoint", choice.checkpoint},
                                                          {"--out", choice.out},
                                                          {"--metrics", choice.metrics},
+                                                         {"--tensorboard", choice.tensorboard},
                                                          {"--profile", choice.profile}};
   for (const auto& [option, path] : results) {
     if (path.empty()) continue;
     if (option == "--checkpoint") {
       check_checkpoint_destination(path);
-    } else {
+    } else if (option != "--tensorboard") {  // a folder, whose file Events opens
       check_destination(path);
     }
     const std::string by = take(option, path);

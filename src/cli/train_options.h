@@ -31,6 +31,7 @@ struct TrainChoice {
   bool for_inference = false;
   bool external_data = false;
   std::string metrics;
+  std::string tensorboard;
   std::string profile;
   bool lr_given = false;
   std::vector<std::string> command_line;

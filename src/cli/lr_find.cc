@@ -1,0 +1,258 @@
+// steep lr-find: which learning rate? Trains with a rate that rises at each step, and looks at the
+// loss (Smith, Cyclical Learning Rates for Training Neural Networks, 2017).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "cli/chart.h"
+#include "cli/command_line.h"
+#include "cli/commands.h"
+#include "cli/data.h"
+#include "cli/interrupts.h"
+#include "cli/model_options.h"
+#include "cli/option_flags.h"
+#include "cli/progress.h"
+#include "runtime/budget.h"
+#include "runtime/disk.h"
+#include "steep/error.h"
+
+namespace steep::cli {
+namespace {
+
+struct FindChoice {
+  ModelChoice model;
+  DataChoice data;
+  double from = 1e-7;
+  double to = 10;
+  int64_t steps = 100;
+  std::string plot;
+  bool json = false;
+  int64_t threads = 0;
+};
+
+struct Tried {
+  double lr;
+  double loss;      ///< of the step with the rates before
+  double smoothed;  ///< mean of it and those before, less the farther back
+};
+
+constexpr double kKept = 0.9;    // of the mean, from one step to the next
+constexpr double kDiverged = 4;  // times the least mean so far: there is no way back
+constexpr int64_t kFirst = 10;   // means before these tell little
+constexpr int64_t kTableRows = 20;
+
+class Search {
+ public:
+  explicit Search(const FindChoice& choice)
+      : choice_(choice),
+        session_(choice.model.path, training_options(choice.model)),
+        weight_(session_),
+        feed_(feed_from(choice.data, session_.input_info(), weight_.labels(), true)),
+        cut_(cut_for(choice.data, feed_, session_.input_info(), false)),
+        batches_(feed_.arrays, {.batch_size = cut_.batch,
+                                .shuffle = true,
+                                .drop_last = cut_.drop_last,
+                                .seed = choice.model.options.seed}) {}
+
+  int go() {
+    say(feed_.text);
+    if (!cut_.text.empty()) say(cut_.text);
+    run();
+    if (tried_.empty()) {
+      throw DataError(ErrorParts{.what = "no step could be made", .received = ended_});
+    }
+    print_table();
+    const std::optional<double> best = suggestion();
+    if (!ended_.empty()) say(ended_);
+    print_suggestion(best);
+    if (!choice_.plot.empty()) draw(best);
+    return kDone;
+  }
+
+ private:
+  void say(const std::string& text) const {
+    if (!choice_.json) return fmt::print("{}\n", text);
+    fmt::print("{}\n", to_line({{"report", "note"}, {"text", text}}));
+  }
+
+  double rate(int64_t step) const {
+    const double part = static_cast<double>(step) / static_cast<double>(choice_.steps - 1);
+    return choice_.from * std::pow(choice_.to / choice_.from, part);
+  }
+
+  void run() {
+    double mean = 0, weight = 0, least = 0;
+    int64_t at = 0, without = 0;
+    for (int64_t step = 0; step < choice_.steps; ++at) {
+      const std::vector<Tensor> batch = batches_.get(at / batches_.count(), at % batches_.count());
+      if (weight_.of(batch) == 0) {
+        if (++without == batches_.count()) return;
+        continue;
+      }
+      without = 0;
+      const double lr = rate(step);
+      session_.set_lr(lr);
+      const std::optional<double> loss = loss_of(batch, lr);
+      if (!loss) return;
+      mean = kKept * mean + (1 - kKept) * *loss;
+      weight = kKept * weight + (1 - kKept);
+      tried_.push_back({.lr = lr, .loss = *loss, .smoothed = mean / weight});
+      const double now = tried_.back().smoothed;
+      if (step == 0 || now < least) least = now;
+      if (step >= kFirst && now > kDiverged * std::fabs(least)) {
+        ended_ = fmt::format("ended at {:.3g}: the loss is {} times as large as at its least", lr,
+                             kDiverged);
+        return;
+      }
+      ++step;
+    }
+  }
+
+  /// Nothing, and the reason in ended_, where it is not finite any more.
+  std::optional<double> loss_of(const std::vector<Tensor>& batch, double lr) {
+    try {
+      const StepResult result = session_.step(batch);
+      if (std::isfinite(result.loss)) return result.loss;
+      ended_ = fmt::format("ended at {:.3g}: the loss is not finite", lr);
+    } catch (const DataError& error) {
+      if (tried_.empty()) throw;
+      ended_ = fmt::format("ended at {:.3g}: {}", lr, error.parts().what);
+    }
+    return {};
+  }
+
+  void print_table() const {
+    const auto count = static_cast<int64_t>(tried_.size());
+    const int64_t each = choice_.json ? 1 : std::max<int64_t>(1, count / kTableRows);
+    if (!choice_.json) fmt::print("{:>10}  {:>12}  {:>12}\n", "lr", "loss", "smoothed");
+    for (int64_t i = 0; i < count; i += each) {
+      const Tried& t = tried_[static_cast<size_t>(i)];
+      if (choice_.json) {
+        fmt::print("{}\n", to_line({{"report", "step"},
+                                    {"step", i + 1},
+                                    {"lr", t.lr},
+                                    {"loss", t.loss},
+                                    {"smoothed", t.smoothed}}));
+      } else {
+        fmt::print("{:>10.3g}  {:>12.6g}  {:>12.6g}\n", t.lr, t.loss, t.smoothed);
+      }
+    }
+  }
+
+  /// A tenth of the rate at which the smoothed loss is least. Nothing where that is no more below
+  /// the first losses than these differ.
+  std::optional<double> suggestion() const {
+    if (tried_.size() <= kFirst) return {};
+    const auto first = tried_.begin() + kFirst - 1;
+    double spread = 0;
+    for (auto t = tried_.begin(); t <= first; ++t) {
+      spread += (t->loss - first->smoothed) * (t->loss - first->smoothed) / kFirst;
+    }
+    const auto least = std::min_element(first, tried_.end(), [](const Tried& a, const Tried& b) {
+      return a.smoothed < b.smoothed;
+    });
+    if (!(first->smoothed - least->smoothed > std::sqrt(spread))) return {};
+    return least->lr / 10;
+  }
+
+  void print_suggestion(std::optional<double> lr) const {
+    if (!lr) {
+      return say("no suggestion: no rate made the loss fall; try other --from, --to or --steps");
+    }
+    if (choice_.json) {
+      return fmt::print("{}\n", to_line({{"report", "suggestion"}, {"lr", *lr}}));
+    }
+    fmt::print("suggestion: --lr {:.2g}, a tenth of the rate at which the loss is least\n", *lr);
+  }
+
+  void draw(std::optional<double> best) const {
+    Chart chart{.title = "loss by learning rate", .x = "learning rate", .y = "loss", .log_x = true};
+    Curve loss{.name = "loss", .points = {}}, smoothed{.name = "smoothed", .points = {}};
+    for (const Tried& t : tried_) {
+      loss.points.emplace_back(t.lr, t.loss);
+      smoothed.points.emplace_back(t.lr, t.smoothed);
+    }
+    chart.curves = {std::move(loss), std::move(smoothed)};
+    chart.mark = best;
+    const std::string svg = to_svg(chart);
+    write_file(choice_.plot, [&](FileWriter& file) { file.write(svg); });
+    say("wrote " + destination_text(choice_.plot));
+  }
+
+  const FindChoice& choice_;
+  TrainingSession session_;
+  LossWeight weight_;
+  Feed feed_;
+  Cut cut_;
+  Batches batches_;
+  std::vector<Tried> tried_;
+  std::string ended_;  ///< why before --steps
+};
+
+void add_options(CLI::App& app, FindChoice& choice) {
+  add_model_options(app, choice.model);
+  add_provider_option(app, choice.model.providers);
+  add_pass_option(app, choice.model.options);
+  add_data_options(app, choice.data);
+  choice.data.limits = &choice.model.options.limits;
+  TrainingOptions& o = choice.model.options;
+  add_optimizer_option(app, choice.model, "How weights are updated");
+  visit_optimizer_options([&](const OptionRow& row, auto member) {
+    if (row.key != "lr") add_flag_of(app, row, o.optimizer.*member);
+  });
+  visit_step_options([&](const OptionRow& row, auto member) {
+    const bool other = row.key == kDisabledPasses || row.key == "ema_decay" ||
+                       row.key == "grad_norm" || row.key == "check_finite";
+    if (!other) add_flag_of(app, row, o.*member);
+  });
+  app.add_option("--from", choice.from, "The first learning rate")
+      ->capture_default_str()
+      ->transform(real(1e-12, 1e6));
+  app.add_option("--to", choice.to, "The last one")
+      ->capture_default_str()
+      ->transform(real(1e-12, 1e6));
+  constexpr int64_t kMostSteps = 1'000'000;
+  app.add_option("--steps", choice.steps, "Steps between them, over as many epochs as it takes")
+      ->capture_default_str()
+      ->transform(whole(2 * kFirst, kMostSteps));
+  add_picture_option(app, "--plot", choice.plot, "Draw the losses into this file, a name in .svg");
+  app.add_flag("--json", choice.json, "Print each step, and the suggestion, as a line of JSON");
+  add_threads_option(app, choice.threads);
+}
+
+}  // namespace
+
+Command add_lr_find(CLI::App& parent) {
+  auto choice = std::make_shared<FindChoice>();
+  CLI::App& app = *parent.add_subcommand("lr-find", "Try rising learning rates, and suggest one");
+  add_options(app, *choice);
+  app.footer(
+      "Each step has a rate that is a little higher, by the same factor, than the one before. The "
+      "run ends\n"
+      "when the loss is not finite, or 4 times as large as its least. The suggestion is a tenth "
+      "of the rate\n"
+      "at which the smoothed loss is least. Nothing is saved; the model stays as it is.\n"
+      "Examples:\n"
+      "  steep lr-find mlp.onnx --data digits.npz --loss softmax_cross_entropy --optimizer adamw\n"
+      "  steep lr-find model.onnx --data train.npz --loss mse --from 1e-5 --to 1 --steps 200 \\\n"
+      "      --plot rates.svg");
+  return [choice, &app] {
+    check_usage(app, choice->model);
+    load_ops(choice->model.ops, choice->model.options.limits);
+    check_optimizer_usage(app, choice->model.options.optimizer);
+    if (!(choice->from < choice->to)) {
+      throw CLI::ValidationError("--to", "expected a rate above that of --from");
+    }
+    say_when_files_shrink();
+    use_threads(choice->threads);
+    if (!choice->plot.empty()) check_destination(choice->plot);
+    const Budget budget(choice->model.options.limits);
+    choice->model.options.optimizer.lr = choice->from;
+    return Search(*choice).go();
+  };
+}
+
+}  // namespace steep::cli
