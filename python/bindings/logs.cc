@@ -13,6 +13,7 @@
 
 #include "bindings.h"
 #include "passes/pipeline.h"
+#include "plan/memory_limit.h"
 #include "steep/error.h"
 
 namespace steep::python {
@@ -66,6 +67,9 @@ void init_logs(nb::module_& m) {
       },
       nb::arg("names"), nb::sig("def check_passes(names: collections.abc.Sequence[str]) -> None"),
       "Raises ModelError, listing the passes, when one of these is none.");
+  m.def(
+      "check_memory_limit", [](const std::string& text) { memory_limit_from(text); },
+      nb::arg("text"), "Raises ModelError when a limit of memory cannot be read.");
 }
 
 }  // namespace steep::python

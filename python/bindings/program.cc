@@ -193,32 +193,36 @@ void init_program(nb::module_& m) {
           [](ModuleProgram* self, const nb::bytes& model, const Names& inputs,
              Names input_gradients, const std::string& precision,
              const std::vector<ProviderChoice>& providers, Names may_change,
-             std::vector<bool> results_may_change, const Names& disabled_passes) {
+             std::vector<bool> results_may_change, const Names& disabled_passes,
+             const std::string& memory_limit) {
             new (self)
                 ModuleProgram(model, inputs,
                               {.input_gradients = std::move(input_gradients),
                                .may_change = std::move(may_change),
                                .results_may_change = std::move(results_may_change),
                                .precision = precision_from(precision),
+                               .memory_limit = memory_limit_from(memory_limit),
                                .disabled_passes = {disabled_passes.begin(), disabled_passes.end()},
                                .devices = Devices::of(providers)});
           },
           nb::arg("model"), nb::arg("inputs"), nb::arg("input_gradients"),
           nb::arg("precision") = "fp32", nb::arg("providers") = std::vector<ProviderChoice>(),
           nb::arg("may_change") = Names(), nb::arg("results_may_change") = std::vector<bool>(),
-          nb::arg("disabled_passes") = Names(),
+          nb::arg("disabled_passes") = Names(), nb::arg("memory_limit") = "",
           nb::sig("def __init__(self, model: bytes, inputs: collections.abc.Sequence[str], "
                   "input_gradients: collections.abc.Sequence[str], precision: str = 'fp32', "
                   "providers: collections.abc.Sequence[ProviderChoice] = (), "
                   "may_change: collections.abc.Sequence[str] = (), "
                   "results_may_change: collections.abc.Sequence[bool] = (), "
-                  "disabled_passes: collections.abc.Sequence[str] = ()) -> None"),
+                  "disabled_passes: collections.abc.Sequence[str] = (), memory_limit: str = '') -> "
+                  "None"),
           "model: serialised ONNX. inputs: names that forward() is fed, in order. "
           "input_gradients: names whose gradients backward() returns. precision: \"fp32\", "
           "\"bf16\" or \"fp16\". may_change: names of inputs that may be written to between "
           "forward and backward, which then reads copies. results_may_change: by output, may it "
           "be written to likewise? One without a gradient always may. "
-          "disabled_passes: rewrites that are left out. Raises ModelError.")
+          "disabled_passes: rewrites that are left out. memory_limit: of a run, as in 2GiB. Raises "
+          "ModelError.")
       .def("forward", &ModuleProgram::forward, nb::arg("arrays"), nb::arg("gradients"),
            nb::arg("seed") = 0,
            nb::sig("def forward(self, arrays: list[object], gradients: bool, seed: int = 0) -> "

@@ -45,8 +45,8 @@ struct NodeSpec {
 /// What a candidate sees of `n`. REQUIRES: concrete types. The spec borrows the node's strings.
 NodeSpec spec_of(Node n);
 
-/// The kernel of one node, behind the provider's table. Immutable; execute() may run in several threads at once with different
-/// arguments.
+/// The kernel of one node, behind the provider's table. Immutable; execute() may run in several
+/// threads at once with different arguments.
 class ProviderKernel {
  public:
   explicit ProviderKernel(const SteepKernel& raw);

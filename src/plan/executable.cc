@@ -286,9 +286,7 @@ void Executable::run_steps(Frame& frame, size_t begin, size_t end,
       at_node(step.node, [&] {
         if (step.device == 0) return step.kernel->execute(in, out, scratch, stream);
         asked(plan_.devices.others()[static_cast<size_t>(step.device) - 1]->provider(), "execute",
-              [&] {
-                step.kernel->execute(in, out, scratch, stream);
-              });
+              [&] { step.kernel->execute(in, out, scratch, stream); });
       });
     } else if (step.copy_bytes > 0 && step.device != 0) {
       cross(frame, step, out[0], in[0]);

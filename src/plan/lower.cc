@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
-
 #include "ops/build.h"
 #include "ops/op_def.h"
 #include "ops/wide.h"
-#include "plan/plan.h"
 #include "plan/widen.h"
 #include "runtime/budget.h"
 #include "steep/error.h"
@@ -83,13 +80,6 @@ LoweredGraph lower(Graph& g, const Devices& devices) {
   }
   g.prune();
   return result;
-}
-
-Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts) {
-  LoweredGraph lowered = lower(graph, devices);
-  lowered.declined.insert(lowered.declined.begin(), std::make_move_iterator(in_parts.begin()),
-                          std::make_move_iterator(in_parts.end()));
-  return make_plan(std::move(graph), std::move(lowered), devices);
 }
 
 }  // namespace steep

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-#include "plan/lowered.h"
+#include "plan/layout.h"
 #include "plan/place.h"
 #include "runtime/budget.h"
 #include "runtime/logs.h"
@@ -24,13 +24,10 @@ bool gives_nothing(Node n) {
 
 class Planner {
  public:
-  Planner(Graph graph, LoweredGraph lowered, const Devices& devices) {
-    plan_.devices = devices;
+  Planner(Graph graph, const LoweredPlan& on) : on_(on), device_(on.device) {
+    plan_.devices = on.devices;
     plan_.graph = std::make_unique<Graph>(std::move(graph));
-    device_ = place(g(), lowered);
-    kernels_ = std::move(lowered.kernels);
-    views_ = std::move(lowered.views);
-    plan_.declined = std::move(lowered.declined);
+    device_.resize(g().value_count(), 0);
     order_ = schedule(g());
     places_.resize(g().value_count());
   }
@@ -49,12 +46,14 @@ class Planner {
     plan_.arena_bytes = place_buffers(plan_.buffers);
     for (size_t d = 1; d <= plan_.devices.others().size(); ++d)
       plan_.device_arena_bytes.push_back(place_buffers(plan_.buffers, static_cast<int>(d)));
-    check_budget();
     return std::move(plan_);
   }
 
  private:
   Graph& g() { return *plan_.graph; }
+
+  /// Null for views and for copies between devices.
+  const Lowered* kernel_of(Node n) const { return on_.kernels[n.id()]; }
 
   int add_buffer(Storage storage, size_t bytes, uint32_t index, Phase phase, int device = 0) {
     plan_.buffers.push_back(
@@ -146,15 +145,15 @@ class Planner {
     const auto users = g().users();
     for (size_t k = order_.size(); k-- > 0;) {
       Node n = order_[k];
-      auto it = kernels_.find(n.id());
-      if (it == kernels_.end() || it->second.device != 0) continue;
-      for (auto [i, o] : it->second.kernel->may_share()) {
+      const Lowered* lowered = kernel_of(n);
+      if (lowered == nullptr || lowered->device != 0) continue;
+      for (auto [i, o] : lowered->kernel->may_share()) {
         Value x = n.input(i), y = n.output(o);
         if (!x || !y || overwrites[y.id()] || leaves(x)) continue;
         if (!(leaves(y) || overwritten_by_[y.id()]) || x.type().nbytes() != y.type().nbytes())
           continue;
         Node p = x.producer();
-        const bool made = p && p.phase() == n.phase() && kernels_.count(p.id()) != 0;
+        const bool made = p && p.phase() == n.phase() && kernel_of(p) != nullptr;
         if (!made || users[x.id()].size() != 1 || updates_state_[x.id()]) continue;
         overwritten_by_[x.id()] = y;
         overwrites[y.id()] = 1;
@@ -213,10 +212,10 @@ class Planner {
     const int k = position_++;
     if (n.phase() == Phase::backward && !in_backward_) begin_backward();
     if (n.op() == kCopy) return add_crossing(n, k);
-    auto it = kernels_.find(n.id());
-    if (it == kernels_.end()) {
+    const Lowered* lowered = kernel_of(n);
+    if (lowered == nullptr) {
       const Place base = place_of_source(n.input(0));
-      const Ints& offsets = views_.at(n.id());
+      const Ints& offsets = *on_.views[n.id()];
       for (int i = 0; i < n.output_count(); ++i) {
         if (!n.output(i)) continue;
         places_[n.output(i).id()] = {
@@ -224,8 +223,8 @@ class Planner {
       }
       return;
     }
-    Step step{.node = n, .device = it->second.device, .phase = n.phase()};
-    step.candidate = it->second.candidate;
+    Step step{.node = n, .device = lowered->device, .phase = n.phase()};
+    step.candidate = lowered->candidate;
     for (int i = 0; i < n.input_count(); ++i) {
       step.inputs.push_back(n.input(i) ? place_of_source(n.input(i)) : Place{});
     }
@@ -233,18 +232,17 @@ class Planner {
     for (int o = 0; o < n.output_count(); ++o) {
       Value y = n.output(o);
       Place p;
-      if (y && !take_over(n, *it->second.kernel, k, o, &p)) p = new_place(n, y);
+      if (y && !take_over(n, *lowered->kernel, k, o, &p)) p = new_place(n, y);
       if (y) places_[y.id()] = p;
       step.outputs.push_back(p);
     }
-    if (const size_t bytes = it->second.kernel->scratch_bytes(); bytes > 0)
+    if (const size_t bytes = lowered->kernel->scratch_bytes(); bytes > 0)
       step.scratch = {add_buffer(Storage::arena, bytes, 0, n.phase(), step.device), 0};
-    step.kernel = std::move(it->second.kernel);
     step.empty = gives_nothing(n);
     plan_.steps.push_back(std::move(step));
   }
 
-  bool is_view(Node n) const { return n.op() != kCopy && kernels_.count(n.id()) == 0; }
+  bool is_view(Node n) const { return n.op() != kCopy && kernel_of(n) == nullptr; }
 
   /// A copy between devices. Constants cross when the plan is made, not as it runs. What a state
   /// becomes is written over it at once, where nothing reads it later.
@@ -343,56 +341,8 @@ class Planner {
     }
   }
 
-  /// What a run would take is known here, before any of it is taken.
-  void check_budget() {
-    const size_t most = current_limits().max_bytes;
-    size_t sums[5] = {plan_.arena_bytes};
-    for (const Buffer& b : plan_.buffers) {
-      if (b.storage != Storage::arena && b.device == 0)
-        sums[static_cast<size_t>(b.storage)] += b.bytes;
-    }
-    auto sum = [&](Storage storage) { return sums[static_cast<size_t>(storage)]; };
-    const size_t all =
-        plan_.arena_bytes + sum(Storage::constant) + sum(Storage::state) + sum(Storage::output);
-    const size_t fed = sum(Storage::input);
-    if (all <= most && fed <= most) return;
-    std::vector<std::pair<size_t, Value>> values;
-    for (Value v : g().inputs()) values.emplace_back(v.type().nbytes(), v);
-    for (Node n : order_) {
-      for (int i = 0; i < n.output_count(); ++i) {
-        if (n.output(i)) values.emplace_back(n.output(i).type().nbytes(), n.output(i));
-      }
-    }
-    const size_t shown = std::min<size_t>(values.size(), 3);
-    std::partial_sort(values.begin(), values.begin() + static_cast<int64_t>(shown), values.end(),
-                      [](const auto& a, const auto& b) { return a.first > b.first; });
-    std::string greatest;
-    for (size_t i = 0; i < shown; ++i) {
-      const Value v = values[i].second;
-      greatest +=
-          fmt::format("{}{} {} ({})", i == 0 ? "" : ", ", to_string(v.type()),
-                      v.name().empty() ? "without a name" : v.name(), bytes_text(values[i].first));
-    }
-    const Node first = shown > 0 ? values[0].second.producer() : Node();
-    throw OutOfMemoryError(
-        {.what = "One run exceeds the memory budget.",
-         .node = first       ? first.name()
-                 : shown > 0 ? values[0].second.name()
-                             : "",
-         .op = first ? first.op() : "",
-         .expected = "at most " + bytes_text(most),
-         .received = fmt::format(
-             "{} of inputs; {} of intermediate values, {} of constants, {} of parameters and "
-             "moments, {} of results; the greatest: {}",
-             bytes_text(fed), bytes_text(plan_.arena_bytes), bytes_text(sum(Storage::constant)),
-             bytes_text(sum(Storage::state)), bytes_text(sum(Storage::output)), greatest),
-         .remedy = "Use a smaller batch or sequence length, or raise Limits::max_bytes "
-                   "(max_bytes= in Python, --max-bytes)."});
-  }
-
   Plan plan_;
-  std::unordered_map<uint32_t, Lowered> kernels_;
-  std::unordered_map<uint32_t, Ints> views_;
+  const LoweredPlan& on_;
   std::vector<int> device_;  // by value id
   std::vector<Node> order_;
   std::vector<Place> places_;          // by value id
@@ -408,9 +358,54 @@ class Planner {
   bool in_backward_ = false;
 };
 
-}  // namespace
+/// Of the host. The arena counts as the bytes of its values.
+size_t bytes_in(const Plan& plan, Storage storage) {
+  size_t bytes = 0;
+  for (const Buffer& b : plan.buffers) bytes += b.storage == storage && b.device == 0 ? b.bytes : 0;
+  return bytes;
+}
 
-namespace {
+/// What a run would take is known here, before any of it is taken.
+void check_budget(const Plan& plan) {
+  const size_t most = current_limits().max_bytes;
+  const auto sum = [&](Storage storage) { return bytes_in(plan, storage); };
+  const size_t all =
+      plan.arena_bytes + sum(Storage::constant) + sum(Storage::state) + sum(Storage::output);
+  const size_t fed = sum(Storage::input);
+  if (all <= most && fed <= most) return;
+  std::vector<std::pair<size_t, Value>> values;
+  for (Value v : plan.graph->inputs()) values.emplace_back(v.type().nbytes(), v);
+  for (Node n : schedule(*plan.graph)) {
+    for (int i = 0; i < n.output_count(); ++i) {
+      if (n.output(i)) values.emplace_back(n.output(i).type().nbytes(), n.output(i));
+    }
+  }
+  const size_t shown = std::min<size_t>(values.size(), 3);
+  std::partial_sort(values.begin(), values.begin() + static_cast<int64_t>(shown), values.end(),
+                    [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string greatest;
+  for (size_t i = 0; i < shown; ++i) {
+    const Value v = values[i].second;
+    greatest +=
+        fmt::format("{}{} {} ({})", i == 0 ? "" : ", ", to_string(v.type()),
+                    v.name().empty() ? "without a name" : v.name(), bytes_text(values[i].first));
+  }
+  const Node first = shown > 0 ? values[0].second.producer() : Node();
+  throw OutOfMemoryError(
+      {.what = "One run exceeds the memory budget.",
+       .node = first       ? first.name()
+               : shown > 0 ? values[0].second.name()
+                           : "",
+       .op = first ? first.op() : "",
+       .expected = "at most " + bytes_text(most),
+       .received = fmt::format(
+           "{} of inputs; {} of intermediate values, {} of constants, {} of parameters and "
+           "moments, {} of results; the greatest: {}",
+           bytes_text(fed), bytes_text(plan.arena_bytes), bytes_text(sum(Storage::constant)),
+           bytes_text(sum(Storage::state)), bytes_text(sum(Storage::output)), greatest),
+       .remedy = "Use a smaller batch or sequence length, or raise Limits::max_bytes "
+                 "(max_bytes= in Python, --max-bytes)."});
+}
 
 /// What STEEP_LOGS asks to be told of a plan.
 void tell(const Plan& plan) {
@@ -443,10 +438,45 @@ void tell(const Plan& plan) {
 
 }  // namespace
 
-Plan make_plan(Graph graph, LoweredGraph lowered, const Devices& devices) {
-  Plan plan = Planner(std::move(graph), std::move(lowered), devices).run();
+KernelOf kernels_of(const Graph& graph, const LoweredGraph& lowered) {
+  KernelOf kernels(graph.node_slots(), nullptr);
+  for (const auto& [id, kernel] : lowered.kernels) kernels[id] = &kernel;
+  return kernels;
+}
+
+ViewOf views_of(const Graph& graph, const LoweredGraph& lowered) {
+  ViewOf views(graph.node_slots(), nullptr);
+  for (const auto& [id, offsets] : lowered.views) views[id] = &offsets;
+  return views;
+}
+
+Plan lay_out(Graph graph, const LoweredPlan& on) { return Planner(std::move(graph), on).run(); }
+
+size_t run_bytes(const Plan& plan) {
+  size_t bytes = plan.arena_bytes;
+  for (const Storage storage : {Storage::input, Storage::constant, Storage::state, Storage::output})
+    bytes += bytes_in(plan, storage);
+  return bytes;
+}
+
+Plan complete(Plan plan, LoweredGraph lowered) {
+  for (Step& step : plan.steps) {
+    if (!step.node) continue;
+    if (const auto it = lowered.kernels.find(step.node.id()); it != lowered.kernels.end())
+      step.kernel = std::move(it->second.kernel);
+  }
+  plan.declined = std::move(lowered.declined);
+  check_budget(plan);
   tell(plan);
   return plan;
+}
+
+Plan make_plan(Graph graph, LoweredGraph lowered, const Devices& devices) {
+  const std::vector<int> device = place(graph, lowered);
+  const KernelOf kernels = kernels_of(graph, lowered);
+  const ViewOf views = views_of(graph, lowered);
+  Plan plan = lay_out(std::move(graph), {kernels, views, device, devices});
+  return complete(std::move(plan), std::move(lowered));
 }
 
 namespace {

@@ -48,7 +48,7 @@ struct Place {
 };
 
 struct Step {
-  Node node{};                       ///< null for a copy that no node stands for
+  Node node{};                               ///< null for a copy that no node stands for
   std::unique_ptr<ProviderKernel> kernel{};  ///< null for a copy
   int device = 0;  ///< which one computes; of a copy: the one that is not the host
   std::string_view candidate{};

@@ -3,6 +3,7 @@
 #include "model/export/export.h"
 #include "ops/defs/with_gradient.h"
 #include "passes/specialise.h"
+#include "plan/memory_planner.h"
 #include "program/check_inputs.h"
 #include "program/program.h"
 #include "runtime/budget.h"
@@ -15,7 +16,7 @@ namespace steep {
 /// The stages, in order. Everything else on this page is bookkeeping. Nothing when a shape depends
 /// on data: then the stages work on one segment of the graph after the other (flow/segment.cc).
 std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, const Devices& devices,
-                            const PassOptions& options) {
+                            const PassOptions& options, const MemoryLimit& limit) {
   try {
     TimedStage specialising(options.profiler, options.stages, "specialise");
     Specialised concrete = specialise_known(graph, types, devices);
@@ -23,7 +24,7 @@ std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, con
     if (!concrete.deferred.empty()) return std::nullopt;
     run_passes(concrete.graph, options);
     TimedStage planning(options.profiler, options.stages, "plan");
-    Plan plan = make_plan(std::move(concrete.graph), devices, std::move(concrete.in_parts));
+    Plan plan = make_plan(std::move(concrete.graph), devices, std::move(concrete.in_parts), limit);
     planning.done(plan.graph->nodes().size());
     return plan;
   } catch (const std::bad_alloc&) {

@@ -18,6 +18,7 @@
 #include "flow/run_context.h"
 #include "ir/graph.h"
 #include "passes/precision.h"
+#include "plan/memory_limit.h"
 #include "runtime/profiler.h"
 #include "steep/dump.h"
 
@@ -30,7 +31,8 @@ struct ProgramOptions {
   /// After each node look for NaN and infinity; throw DataError naming the first node that made one
   /// (infinity from finite operands, NaN from operands without), or the input or state with NaN.
   bool check_finite = false;
-  uint64_t seed = 0;  ///< of dropout and other random ops
+  uint64_t seed = 0;           ///< of dropout and other random ops
+  MemoryLimit memory_limit{};  ///< of each run; a graph that runs in segments is refused
   Limits limits{};
   Devices devices{};
 };

@@ -117,8 +117,9 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Te
   std::vector<CompileStage> stages;
   PassOptions passes = pass_options();
   passes.stages = &stages;
-  std::optional<Plan> plan = compile(graph, types, options.devices, passes);
+  std::optional<Plan> plan = compile(graph, types, options.devices, passes, options.memory_limit);
   if (!plan) {
+    if (options.memory_limit.bytes != 0) refuse_segments();
     segments = Segment::whole(graph);
     return nullptr;
   }
@@ -257,8 +258,17 @@ std::vector<std::optional<Type>> Program::Impl::gradient_types(
   return types;
 }
 
+void Program::Impl::refuse_segments() const {
+  throw ProviderError(
+      {.what =
+           "A memory limit needs a graph that is planned as a whole. In this one a shape depends "
+           "on data, or it has loops, branches or sequences.",
+       .remedy = "Leave the memory limit out, or use a smaller batch."});
+}
+
 DataResult Program::Impl::forward_in_segments(std::span<const Datum> inputs,
                                               std::span<const Tensor> counted) {
+  if (options.memory_limit.bytes != 0) refuse_segments();
   if (!segments) segments = Segment::whole(graph);
   if (segments->size() > 4 * std::max<size_t>(options.cache_size, 1)) segments->forget();
   Progress at{segments, std::vector<Datum>(backward_inputs.size())};

@@ -18,7 +18,7 @@ namespace steep {
 /// The stages, in order. Everything else on this page is bookkeeping. Nothing when a shape depends
 /// on data: then the stages work on one segment of the graph after the other (flow/segment.cc).
 std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, const Devices& devices,
-                            const PassOptions& options);
+                            const PassOptions& options, const MemoryLimit& limit = {});
 
 std::vector<Datum> to_data(std::span<const Tensor> tensors);
 
@@ -106,6 +106,9 @@ struct Program::Impl {
 
   /// The gradient of output i has its type.
   std::vector<std::optional<Type>> gradient_types(std::span<const Datum> outputs) const;
+
+  /// Throws ProviderError for a limit of memory: what they take shows only as they run.
+  void refuse_segments() const;
 
   DataResult forward_in_segments(std::span<const Datum> inputs, std::span<const Tensor> counted);
 

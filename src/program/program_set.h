@@ -36,7 +36,12 @@ class ProgramSet {
       programs_.splice(programs_.begin(), programs_, it);
       return it->second;
     }
-    Program made(make(), options_);
+    Graph graph = make();
+    ProgramOptions options = options_;
+    options.memory_limit.held = state_bytes();
+    for (const Value state : graph.states())
+      options.memory_limit.held -= states.at(state.name()).nbytes();
+    Program made(std::move(graph), std::move(options));
     for (const Value state : made.graph().states())
       made.bind_state(state.name(), states.at(state.name()));
     made.set_profiler(profiler_.get());

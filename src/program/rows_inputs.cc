@@ -51,7 +51,11 @@ std::optional<Graph> CountedRowsInputs::split_off(Graph& graph, const ProgramOpt
   }
   for (Value v : labels) part.graph().add_output(v.name(), part.take(v));
   for (Value v : part.sources()) labels_inputs_.push_back(place.at(v.id()));
-  if (!labels.empty()) labels_ = std::make_unique<Program>(std::move(part.graph()), options);
+  if (!labels.empty()) {
+    ProgramOptions settings = options;
+    settings.memory_limit = {};  // of the step, which runs after this
+    labels_ = std::make_unique<Program>(std::move(part.graph()), std::move(settings));
+  }
   for (Node n : split) {
     indices_.push_back(graph.inputs().size());
     const Value rows =

@@ -6,11 +6,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <string_view>
+
+#include "runtime/parse_bytes.h"
 
 namespace steep {
 namespace {
@@ -23,19 +24,6 @@ thread_local int uninterrupted = 0;
 constexpr const char* kRemedy =
     "If this is intended, raise Limits::max_bytes (max_bytes= in Python, --max-bytes, "
     "STEEP_MAX_BYTES); else use smaller shapes.";
-
-/// Bytes as people write them; 0 when they cannot be read.
-size_t parse_bytes(std::string_view text) {
-  size_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
-  if (error != std::errc{}) return 0;
-  if (unit.empty()) return value;
-  const size_t power = std::string_view("KMGT").find(unit[0]);
-  if (unit.size() > 1 || power == std::string_view::npos) return 0;
-  const size_t shift = 10 * (power + 1);
-  return value > (SIZE_MAX >> shift) ? 0 : value << shift;
-}
 
 /// The number in a file of the control groups; "max" and absent files say nothing.
 size_t bound_in(const std::string& path) {

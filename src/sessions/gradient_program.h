@@ -26,6 +26,7 @@ struct GradientProgramOptions {
   bool inputs_stay = false;
   Limits limits{};
   Precision precision = Precision::fp32;
+  MemoryLimit memory_limit{};
   std::set<std::string> disabled_passes{};  ///< by name
   Devices devices{};
 };

@@ -13,6 +13,7 @@
 #include "device/boundary.h"
 #include "ops/build.h"
 #include "ops/op_def.h"
+#include "plan/memory_planner.h"
 #include "plan/place.h"
 
 namespace steep {
@@ -119,12 +120,24 @@ struct Range {
   size_t begin, end;
 };
 
-/// A seed, and whether there is another device.
-class PlanTest : public testing::TestWithParam<std::tuple<uint32_t, bool>> {
+/// The least that was found for the graph.
+MemoryLimit least_limit(Graph g, const Devices& devices) {
+  const LoweredGraph lowering = lower(g, devices);
+  const std::vector<int> device = place(g, lowering);
+  const KernelOf kernels = kernels_of(g, lowering);
+  const ViewOf views = views_of(g, lowering);
+  MemoryPlanner planner(g, {kernels, views, device, devices});
+  return {.bytes = planner.search().back().bytes};
+}
+
+/// A seed, whether there is another device, and whether memory is limited as far as it goes.
+class PlanTest : public testing::TestWithParam<std::tuple<uint32_t, bool, bool>> {
  protected:
   static Plan plan_one() {
-    const auto [seed, crosses] = GetParam();
-    return make_plan(random_graph(seed), crosses ? two() : any());
+    const auto [seed, crosses, limited] = GetParam();
+    const Devices devices = crosses ? two() : any();
+    const Graph g = random_graph(seed);
+    return make_plan(g, devices, {}, limited ? least_limit(g, devices) : MemoryLimit());
   }
 };
 
@@ -253,7 +266,8 @@ TEST_P(PlanTest, KernelsReadAndWriteOnTheirDevice) {
 }
 
 INSTANTIATE_TEST_SUITE_P(RandomGraphs, PlanTest,
-                         testing::Combine(testing::Range(0U, 60U), testing::Bool()));
+                         testing::Combine(testing::Range(0U, 60U), testing::Bool(),
+                                          testing::Bool()));
 
 TEST(Plan, AChainRunsInPlace) {
   Graph g;

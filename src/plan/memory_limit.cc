@@ -1,0 +1,16 @@
+#include "plan/memory_limit.h"
+
+#include "runtime/parse_bytes.h"
+#include "steep/error.h"
+
+namespace steep {
+
+MemoryLimit memory_limit_from(const std::string& text) {
+  if (text.empty()) return {};
+  if (const size_t bytes = parse_bytes(text); bytes != 0) return {.bytes = bytes};
+  throw ModelError({.what = "The memory limit cannot be read.",
+                    .expected = "a number of bytes above 0, or with a unit as in 2GiB or 512M",
+                    .received = text});
+}
+
+}  // namespace steep

@@ -1,0 +1,448 @@
+#include "plan/memory_planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <unordered_set>
+
+#include "plan/lower.h"
+#include "plan/place.h"
+#include "plan/repeat.h"
+#include "runtime/budget.h"
+#include "steep/error.h"
+
+namespace steep {
+namespace {
+
+Again united(const Again& a, const Again& b) {
+  Again both;
+  std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
+  return both;
+}
+
+Again without(const Again& a, const Again& b) {
+  Again rest;
+  std::set_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(rest));
+  return rest;
+}
+
+/// How many variants of a graph are laid out: as many as keep planning below two seconds for 1,000
+/// nodes, and enough for small graphs to be searched well. By count, never by the clock: equal
+/// graphs get equal plans.
+int looks_for(size_t nodes) {
+  return static_cast<int>(std::clamp<size_t>(50'000 / std::max<size_t>(nodes, 1), 60, 1500));
+}
+
+}  // namespace
+
+double modelled_ms(Node n, const Lowered* kernel) {
+  constexpr double kFlops = 1e8, kBytes = 1e7, kCall = 2e-3;  // per ms; a call
+  if (kernel == nullptr) return 0;
+  double out = 0, in = 0;
+  for (int o = 0; o < n.output_count(); ++o)
+    out += n.output(o) ? static_cast<double>(n.output(o).type().nbytes()) : 0;
+  const bool some_rows = n.op().find("Gather") != std::string::npos;
+  for (int i = 0; i < n.input_count(); ++i) {
+    const double bytes = n.input(i) ? static_cast<double>(n.input(i).type().nbytes()) : 0;
+    in += some_rows ? std::min(bytes, out) : bytes;
+  }
+  return kCall + std::max(kernel->kernel->flops() / kFlops, (in + out) / kBytes);
+}
+
+MemoryPlanner::MemoryPlanner(const Graph& graph, LoweredPlan on)
+    : graph_(graph), on_(on), can_(steep::can_repeat(graph, on.kernels)) {
+  ms_.assign(graph.node_slots(), 0);
+  const std::vector<Node> nodes = graph.nodes();
+  for (Node n : nodes) {
+    ms_[n.id()] = modelled_ms(n, on_.kernels[n.id()]);
+    if (n.phase() == Phase::forward) forward_.push_back(n);
+  }
+  nodes_ = nodes.size();
+}
+
+const std::vector<MemoryPoint>& MemoryPlanner::search() {
+  if (points_.empty()) {
+    looks_left_ = looks_for(nodes_);
+    descend();
+    refine();
+  }
+  return points_;
+}
+
+MemoryPlanner::State MemoryPlanner::look(const Again& again) {
+  poll();
+  --looks_left_;
+  Graph g = graph_;
+  std::vector<char> flags(graph_.node_slots(), 0);
+  for (uint32_t id : again) flags[id] = 1;
+  const Repetitions repetitions = again.empty() ? Repetitions() : repeat(g, on_.kernels, flags);
+  KernelOf kernels = on_.kernels;
+  kernels.resize(g.node_slots(), nullptr);
+  ViewOf views = on_.views;
+  views.resize(g.node_slots(), nullptr);
+  std::vector<uint32_t> repeats(g.node_slots());
+  for (uint32_t id = 0; id < repeats.size(); ++id) repeats[id] = id;
+  for (const auto& [id, of] : repetitions) {
+    kernels[id] = kernels[of];
+    views[id] = views[of];
+    repeats[id] = of;
+  }
+  const Plan plan = lay_out(std::move(g), {kernels, views, on_.device, on_.devices});
+  State state;
+  state.point = {run_bytes(plan), 0, again};
+  state.arena = plan.arena_bytes;
+  for (const Step& step : plan.steps) {
+    if (step.node) state.point.ms += ms_[repeats[step.node.id()]];
+  }
+  note_lives(plan, repeats, state);
+  return state;
+}
+
+void MemoryPlanner::note_lives(const Plan& plan, const std::vector<uint32_t>& repeats,
+                               State& state) const {
+  constexpr double kNear = 0.9;  // of the peak
+  const int steps = static_cast<int>(plan.steps.size());
+  const int backward = static_cast<int>(plan.backward_begin);
+  state.lives.assign(graph_.value_count(), {});
+  state.repeated_at.assign(graph_.node_slots(), -1);
+  auto touch = [&](Value v, int s) {
+    if (!v || v.id() >= state.lives.size()) return;
+    Life& life = state.lives[root({const_cast<Graph*>(&graph_), v.id()}).id()];
+    if (s < backward) {
+      life.last_forward = s;
+    } else {
+      if (life.first_backward < 0) life.first_backward = s;
+      life.last_backward = s;
+    }
+  };
+  std::vector<Value> from(plan.graph->value_count());  // of views made in backward: what they view
+  for (Node n : plan.graph->nodes()) {
+    const bool view = n.id() >= graph_.node_slots()
+                          ? repeats[n.id()] != n.id() && on_.kernels[repeats[n.id()]] == nullptr
+                          : on_.kernels[n.id()] == nullptr;
+    if (!view || n.op() == kCopy || !n.input(0)) continue;
+    const Value base = from[n.input(0).id()] ? from[n.input(0).id()] : n.input(0);
+    for (int o = 0; o < n.output_count(); ++o)
+      if (n.output(o)) from[n.output(o).id()] = base;
+  }
+  for (int s = 0; s < steps; ++s) {
+    const Node n = plan.steps[static_cast<size_t>(s)].node;
+    if (!n) continue;
+    for (int i = 0; i < n.input_count(); ++i) {
+      const Value x = n.input(i);
+      if (x) touch(from[x.id()] ? from[x.id()] : x, s);
+    }
+    for (int o = 0; o < n.output_count(); ++o) touch(n.output(o), s);
+    if (repeats[n.id()] != n.id()) state.repeated_at[repeats[n.id()]] = s;
+  }
+  std::vector<double> live(static_cast<size_t>(steps) + 1, 0);
+  for (const Buffer& b : plan.buffers) {
+    if (b.storage != Storage::arena || b.device != 0 || b.first > b.last) continue;
+    live[static_cast<size_t>(b.first)] += static_cast<double>(b.bytes);
+    live[static_cast<size_t>(b.last) + 1] -= static_cast<double>(b.bytes);
+  }
+  for (size_t s = 1; s < live.size(); ++s) live[s] += live[s - 1];
+  const double peak = *std::max_element(live.begin(), live.end());
+  state.hot.assign(static_cast<size_t>(steps) + 1, 0);
+  for (size_t s = 0; s + 1 < state.hot.size(); ++s)
+    state.hot[s + 1] = state.hot[s] + (live[s] >= kNear * peak ? 1 : 0);
+}
+
+/// Keeps the list such that bytes fall and milliseconds rise.
+void MemoryPlanner::note(const MemoryPoint& point) {
+  const auto no_worse = [](const MemoryPoint& a, const MemoryPoint& b) {
+    return a.bytes <= b.bytes && a.ms <= b.ms;
+  };
+  for (const MemoryPoint& p : points_) {
+    if (no_worse(p, point)) return;
+  }
+  std::erase_if(points_, [&](const MemoryPoint& p) { return no_worse(point, p); });
+  const auto at = std::find_if(points_.begin(), points_.end(),
+                               [&](const MemoryPoint& p) { return p.bytes < point.bytes; });
+  points_.insert(at, point);
+}
+
+/// What a chain of views of the graph starts from.
+Value MemoryPlanner::root(Value v) const {
+  for (Node p = v.producer(); p && on_.kernels[p.id()] == nullptr && p.op() != kCopy;
+       p = v.producer())
+    v = p.input(0);
+  return v;
+}
+
+bool MemoryPlanner::chosen(const State& s, uint32_t node) const {
+  return std::binary_search(s.point.again.begin(), s.point.again.end(), node);
+}
+
+/// The part of the steps near the peak that lies between two steps.
+double MemoryPlanner::hot_between(const State& s, int from, int to) const {
+  if (to <= from + 1 || s.hot.back() == 0) return 0;
+  const int steps = s.hot[static_cast<size_t>(to)] - s.hot[static_cast<size_t>(from) + 1];
+  return static_cast<double>(steps) / s.hot.back();
+}
+
+/// Bytes near the peak that are free when the node's results are made again.
+double MemoryPlanner::relief_of(const State& s, Node n) const {
+  double relief = 0;
+  for (int o = 0; o < n.output_count(); ++o) {
+    const Value y = n.output(o);
+    if (!y) continue;
+    const Life& life = s.lives[y.id()];
+    if (life.first_backward >= 0)
+      relief += static_cast<double>(y.type().nbytes()) *
+                hot_between(s, life.last_forward, life.first_backward);
+  }
+  return relief;
+}
+
+std::vector<MemoryPlanner::Move> MemoryPlanner::moves(const State& s, bool all) const {
+  std::vector<Move> found;
+  for (Node n : forward_) {
+    if (can_[n.id()] && !chosen(s, n.id())) grow(s, n, all, found);
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Move& a, const Move& b) { return a.score() > b.score(); });
+  return found;
+}
+
+/// Bytes near the peak of repetitions that there are already, and that have to be there from step
+/// `wanted` when these nodes are repeated there.
+double MemoryPlanner::pulled_bytes(const State& s, const Again& nodes, int wanted) const {
+  double bytes = 0;
+  std::vector<uint32_t> todo = nodes;
+  std::unordered_set<uint32_t> seen(todo.begin(), todo.end());
+  while (!todo.empty()) {
+    const Node n(const_cast<Graph*>(&graph_), todo.back());
+    todo.pop_back();
+    for (int i = 0; i < n.input_count(); ++i) {
+      const Value x = n.input(i) ? root(n.input(i)) : Value();
+      const Node p = x ? x.producer() : Node();
+      if (!p || !chosen(s, p.id()) || s.repeated_at[p.id()] <= wanted) continue;
+      bytes +=
+          static_cast<double>(x.type().nbytes()) * hot_between(s, wanted, s.repeated_at[p.id()]);
+      if (seen.insert(p.id()).second) todo.push_back(p.id());
+    }
+  }
+  return bytes;
+}
+
+/// To make `n` again out of what it reads, which then has to be kept; or of what that is made of,
+/// and so on, always in place of what would take most memory. The best of these; or all of them.
+void MemoryPlanner::grow(const State& s, Node n, bool all, std::vector<Move>& found) const {
+  constexpr size_t kLongest = 64;
+  const double gain = relief_of(s, n);
+  if (gain <= 0) return;
+  int wanted = INT32_MAX;
+  for (int o = 0; o < n.output_count(); ++o) {
+    if (!n.output(o)) continue;
+    const Life& life = s.lives[n.output(o).id()];
+    if (life.first_backward >= 0) wanted = std::min(wanted, life.first_backward);
+  }
+  Move move;
+  std::optional<Move> best;
+  std::vector<Value> kept;  // what the move reads of forward
+  for (Node next = n; next;) {
+    move.nodes.push_back(next.id());
+    move.ms += ms_[next.id()];
+    std::erase_if(kept, [&](Value v) { return v.producer() == next; });
+    for (int i = 0; i < next.input_count(); ++i) {
+      if (!next.input(i)) continue;
+      const Value x = root(next.input(i));
+      const Node p = x.producer();
+      if (!p || chosen(s, p.id()) || std::find(kept.begin(), kept.end(), x) != kept.end()) continue;
+      if (std::find(move.nodes.begin(), move.nodes.end(), p.id()) == move.nodes.end())
+        kept.push_back(x);
+    }
+    double cost = 0, most = 0;
+    next = {};
+    for (Value v : kept) {
+      const Life& life = s.lives[v.id()];
+      const double bytes = static_cast<double>(v.type().nbytes()) *
+                           hot_between(s, std::max(life.last_forward, life.last_backward), wanted);
+      cost += bytes;
+      if (bytes <= most || !can_[v.producer().id()] || life.first_backward >= 0) continue;
+      most = bytes;
+      next = v.producer();
+    }
+    move.relief = gain - cost - pulled_bytes(s, move.nodes, wanted);
+    if (move.nodes.size() >= kLongest) next = {};
+    if (move.relief <= 0) continue;
+    if (all) {
+      found.push_back(move);
+      std::sort(found.back().nodes.begin(), found.back().nodes.end());
+    } else if (!best || move.score() > best->score()) {
+      best = move;
+    }
+  }
+  if (!best) return;
+  std::sort(best->nodes.begin(), best->nodes.end());
+  found.push_back(std::move(*best));
+}
+
+/// Of what runs again, what could be kept without a byte more near the peak.
+Again MemoryPlanner::unneeded(const State& s) const {
+  Again found;
+  for (uint32_t id : s.point.again) {
+    const Node n(const_cast<Graph*>(&graph_), id);
+    double bytes = 0;
+    for (int o = 0; o < n.output_count(); ++o) {
+      if (n.output(o) && s.repeated_at[id] >= 0)
+        bytes += hot_between(s, s.lives[n.output(o).id()].last_forward, s.repeated_at[id]);
+    }
+    if (bytes <= 0) found.push_back(id);
+  }
+  return found;
+}
+
+void MemoryPlanner::descend() {
+  constexpr double kFirst = 1.0 / 12;
+  constexpr int kMostFailures = 12;
+  State now = look({});
+  note(now.point);
+  size_t least = now.point.bytes;
+  double part = kFirst;  // of the arena: what the next choices are to free
+  int failures = 0;
+  std::set<Again> failed;
+  const int reserve = looks_left_ / 4;  // for refine()
+  while (looks_left_ > reserve && failures < kMostFailures) {
+    Again batch;
+    double relief = 0;
+    size_t count = 0;
+    Again first;
+    for (const Move& move : moves(now, false)) {
+      if (failed.count(move.nodes) != 0) continue;
+      if (count > 0 && !without(move.nodes, batch).empty() &&
+          without(move.nodes, batch).size() < move.nodes.size())
+        continue;  // shares nodes: it is worth something else by now
+      if (count++ == 0) first = move.nodes;
+      batch = united(batch, move.nodes);
+      relief += move.relief;
+      if (relief >= part * static_cast<double>(now.arena)) break;
+    }
+    if (count == 0) break;
+    State next = look(united(now.point.again, batch));
+    note(next.point);
+    if (next.point.bytes <= least + least / 100) {
+      least = std::min(least, next.point.bytes);
+      now = std::move(next);
+      failures = 0;
+      part = std::min(2 * part, kFirst);
+      if (const Again extra = unneeded(now); !extra.empty())
+        try_choice(without(now.point.again, extra));
+    } else if (count > 1) {
+      part /= 4;
+    } else {
+      failed.insert(first);
+      ++failures;
+    }
+  }
+}
+
+void MemoryPlanner::try_choice(const Again& again) {
+  if (looks_left_ > 0 && seen_.insert(again).second) note(look(again).point);
+}
+
+void MemoryPlanner::refine() {
+  const size_t width = static_cast<size_t>(std::max(looks_left_ / 64, 2));
+  while (looks_left_ > 0) {
+    const auto next = std::find_if(points_.begin(), points_.end(), [&](const MemoryPoint& p) {
+      return expanded_.count(p.again) == 0;
+    });
+    if (next == points_.end()) return;
+    const Again again = next->again;
+    expanded_.insert(again);
+    const State s = look(again);
+    std::vector<Move> more = moves(s, true);
+    for (Node n : forward_) {  // what seems to gain nothing alone, as far as there is time
+      if (can_[n.id()] && !chosen(s, n.id())) more.push_back({.nodes = {n.id()}});
+    }
+    for (size_t i = 0; i < std::min(width, more.size()); ++i)
+      try_choice(united(again, more[i].nodes));
+    Again dear = again;
+    std::stable_sort(dear.begin(), dear.end(),
+                     [&](uint32_t a, uint32_t b) { return ms_[a] > ms_[b]; });
+    for (size_t i = 0; i < std::min(width, dear.size()); ++i) try_choice(without(again, {dear[i]}));
+  }
+}
+
+Plan MemoryPlanner::plan(const Again& again, std::unordered_map<uint32_t, Lowered>& kernels) const {
+  Graph g = graph_;
+  std::vector<char> flags(graph_.node_slots(), 0);
+  for (uint32_t id : again) flags[id] = 1;
+  const Repetitions repetitions = again.empty() ? Repetitions() : repeat(g, on_.kernels, flags);
+  KernelOf kernel_of = on_.kernels;
+  kernel_of.resize(g.node_slots(), nullptr);
+  ViewOf views = on_.views;
+  views.resize(g.node_slots(), nullptr);
+  for (const auto& [id, of] : repetitions) {
+    views[id] = views[of];
+    if (on_.kernels[of] == nullptr) continue;  // a view
+    const Node n(&g, id);
+    std::string why_not;
+    ChosenKernel chosen =
+        at_node(n, [&] { return choose_kernel(on_.devices.host(), spec_of(n), &why_not); });
+    if (!chosen.kernel || chosen.candidate != on_.kernels[of]->candidate) {
+      throw InternalError({.what = "A node that runs again has another kernel than at first.",
+                           .node = n.name(),
+                           .op = n.op(),
+                           .received = why_not});
+    }
+    Lowered& lowered = kernels[id];
+    lowered = {std::move(chosen.kernel), chosen.candidate};
+    kernel_of[id] = &lowered;
+  }
+  return lay_out(std::move(g), {kernel_of, views, on_.device, on_.devices});
+}
+
+namespace {
+
+/// Throws OutOfMemoryError when none fits. `plain`: bytes of the plan without a limit.
+const MemoryPoint& fastest_within(const std::vector<MemoryPoint>& points, const MemoryLimit& limit,
+                                  size_t plain) {
+  for (const MemoryPoint& point : points) {
+    if (point.bytes + limit.held <= limit.bytes) return point;
+  }
+  const size_t least = points.back().bytes + limit.held;
+  throw OutOfMemoryError(
+      {.what = "No plan fits the memory limit.",
+       .expected = fmt::format("at most {} ({} bytes)", bytes_text(limit.bytes), limit.bytes),
+       .received = fmt::format(
+           "at least {} ({} bytes) for parameters, moments, inputs, results and "
+           "intermediate values; {} ({} bytes) without a limit",
+           bytes_text(least), least, bytes_text(plain + limit.held), plain + limit.held),
+       .remedy =
+           "Use a memory limit of at least that, a smaller batch, or accumulate the gradients "
+           "of parts of it."});
+}
+
+}  // namespace
+
+Plan fit(const Graph& graph, const LoweredPlan& on, const MemoryLimit& limit,
+         std::unordered_map<uint32_t, Lowered>& kernels) {
+  Plan plain = lay_out(graph, on);
+  if (run_bytes(plain) + limit.held <= limit.bytes) return plain;
+  MemoryPlanner planner(graph, on);
+  const std::vector<MemoryPoint>& points = planner.search();
+  return planner.plan(fastest_within(points, limit, run_bytes(plain)).again, kernels);
+}
+
+Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts) {
+  return make_plan(std::move(graph), devices, std::move(in_parts), {});
+}
+
+Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts,
+               const MemoryLimit& limit) {
+  LoweredGraph lowered = lower(graph, devices);
+  lowered.declined.insert(lowered.declined.begin(), std::make_move_iterator(in_parts.begin()),
+                          std::make_move_iterator(in_parts.end()));
+  if (limit.bytes == 0) return make_plan(std::move(graph), std::move(lowered), devices);
+  const std::vector<int> device = place(graph, lowered);
+  const KernelOf kernels = kernels_of(graph, lowered);
+  const ViewOf views = views_of(graph, lowered);
+  Plan plan = fit(graph, {kernels, views, device, devices}, limit, lowered.kernels);
+  return complete(std::move(plan), std::move(lowered));
+}
+
+}  // namespace steep

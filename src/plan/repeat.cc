@@ -1,0 +1,116 @@
+#include "plan/repeat.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "plan/place.h"
+
+namespace steep {
+namespace {
+
+class Repeater {
+ public:
+  Repeater(Graph& g, const KernelOf& kernels, const std::vector<char>& again)
+      : g_(g), kernels_(kernels), again_(again) {}
+
+  Repetitions run() {
+    for (Node n : g_.nodes()) {
+      if (n.phase() != Phase::backward) continue;
+      for (int i = 0; i < n.input_count(); ++i) {
+        const Value x = n.input(i);
+        if (x && is_repeated(x)) n.set_input(i, repetition(x, n));
+      }
+    }
+    g_.prune();
+    Repetitions live;
+    for (Node n : g_.nodes()) {
+      if (const auto it = repeats_.find(n.id()); it != repeats_.end())
+        live.emplace_back(n.id(), it->second);
+    }
+    return live;
+  }
+
+ private:
+  bool is_view(Node n) const {
+    return n.id() < kernels_.size() && kernels_[n.id()] == nullptr && n.op() != kCopy;
+  }
+
+  bool is_repeated(Value x) const {
+    Node p = x.producer();
+    while (p && is_view(p) && p.phase() == Phase::forward) p = p.input(0).producer();
+    return p && p.id() < again_.size() && p.phase() == Phase::forward && again_[p.id()];
+  }
+
+  Value repetition(Value x, Node reader) {
+    for (std::vector<Value> todo{x}; !todo.empty();) {
+      const Value y = todo.back();
+      if (made_.count(y.id()) != 0) {
+        todo.pop_back();
+        continue;
+      }
+      Node p = y.producer();
+      const size_t waiting = todo.size();
+      for (int i = p.input_count(); i-- > 0;) {
+        const Value in = p.input(i);
+        if (in && is_repeated(in) && made_.count(in.id()) == 0) todo.push_back(in);
+      }
+      if (todo.size() == waiting) add(p, reader);
+    }
+    return made_.at(x.id());
+  }
+
+  void add(Node p, Node reader) {
+    std::vector<Value> inputs;
+    for (int i = 0; i < p.input_count(); ++i) {
+      const Value in = p.input(i);
+      inputs.push_back(in && is_repeated(in) ? made_.at(in.id()) : in);
+    }
+    const Graph::Scope scope(g_, Phase::backward, p.name() + "/again");
+    Node n = g_.add_node(p.op(), inputs, p.output_count(), p.attrs());
+    g_.place_like(n, reader);
+    for (int o = 0; o < p.output_count(); ++o) {
+      if (!p.output(o)) continue;
+      g_.set_type(n.output(o), p.output(o).type());
+      made_[p.output(o).id()] = n.output(o);
+    }
+    repeats_[n.id()] = p.id();
+  }
+
+  Graph& g_;
+  const KernelOf& kernels_;
+  const std::vector<char>& again_;
+  std::unordered_map<uint32_t, Value> made_;        // by value id: its repetition
+  std::unordered_map<uint32_t, uint32_t> repeats_;  // by node id: the node that it repeats
+};
+
+}  // namespace
+
+Repetitions repeat(Graph& graph, const KernelOf& kernels, const std::vector<char>& again) {
+  return Repeater(graph, kernels, again).run();
+}
+
+std::vector<char> can_repeat(const Graph& graph, const KernelOf& kernels) {
+  std::vector<char> overwritten(graph.value_count(), 0), can(graph.node_slots(), 0);
+  for (const Update& u : graph.updates()) {
+    const Node writer = u.value.producer();
+    overwritten[u.value.id()] = 1;
+    if (!writer || writer.phase() == Phase::forward) overwritten[u.state.id()] = 1;
+  }
+  for (Node n : graph.nodes()) {
+    const Lowered* kernel = kernels[n.id()];
+    bool may = n.phase() == Phase::forward && kernel != nullptr && kernel->device == 0;
+    for (int i = 0; i < n.input_count(); ++i) {
+      Value x = n.input(i);
+      while (x && x.producer() && kernels[x.producer().id()] == nullptr &&
+             x.producer().op() != kCopy)
+        x = x.producer().input(0);
+      may = may && !(x && overwritten[x.id()]);
+    }
+    for (int o = 0; o < n.output_count(); ++o)
+      may = may && !(n.output(o) && overwritten[n.output(o).id()]);
+    can[n.id()] = may ? 1 : 0;
+  }
+  return can;
+}
+
+}  // namespace steep
