@@ -97,6 +97,7 @@ class Capture:
             ``STEEP_VERIFY`` says.
         providers: where a ``CompiledGraph`` runs.
         disabled_passes: rewrites that are left out of its graph.
+        memory_limit: of a call of a ``CompiledGraph``, as the engine reads it; "" for none.
     """
 
     def __init__(
@@ -110,8 +111,10 @@ class Capture:
         verify: bool | None = None,
         providers: Sequence[ProviderChoice] = (),
         disabled_passes: Sequence[str] = (),
+        memory_limit: str = "",
     ) -> None:
         self.disabled_passes = tuple(disabled_passes)
+        self.memory_limit = memory_limit
         self.precision = precision
         self.providers = providers
         self.make = make
@@ -136,6 +139,7 @@ class Capture:
             self.precision(),
             self.providers,
             self.disabled_passes,
+            memory_limit=self.memory_limit,
             verify=self.make is CompiledGraph and wanted(self.verify),
         )
         compile_part = compile_verified if context.verify else compile_captured

@@ -96,7 +96,7 @@ class Captured:
             PyTorch runs what lies between graphs, and graphs that the engine cannot run.
         make, otherwise: as for ``Capture``.
         first: the shapes of the arguments of an earlier call, of which there is a graph already.
-        verify, providers, disabled_passes: as for ``Capture``.
+        verify, providers, disabled_passes, memory_limit: as for ``Capture``.
     """
 
     def __init__(
@@ -112,6 +112,7 @@ class Captured:
         verify: bool | None = None,
         providers: Sequence[ProviderChoice] = (),
         disabled_passes: Sequence[str] = (),
+        memory_limit: str = "",
     ) -> None:
         self._module = module
         self._whole = whole
@@ -126,6 +127,7 @@ class Captured:
             verify=verify,
             providers=providers,
             disabled_passes=disabled_passes,
+            memory_limit=memory_limit,
         )
         # Not torch.compile(): its settings would have to be changed around each call.
         context = optimize(self.capture, nopython=whole, isolate_recompiles=True)

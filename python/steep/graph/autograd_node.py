@@ -81,6 +81,7 @@ class Call:
         precision: "fp32", "bf16" or "fp16".
         providers: where it runs.
         disabled_passes: rewrites of the graph that are left out, by name.
+        memory_limit: of a call, as the engine reads it; "" for none.
         connected: for each result, the tensors of a call that PyTorch's autograd reaches from it:
             their gradients are zero where the graph has none.
         kept_inputs, kept_results: by tensor of a call, and by result: does PyTorch's autograd keep
@@ -104,6 +105,7 @@ class Call:
         precision: str,
         providers: Sequence[ProviderChoice] = (),
         disabled_passes: Sequence[str] = (),
+        memory_limit: str = "",
         connected: Sequence[set[int]] = (),
         kept_inputs: Sequence[bool] = (),
         kept_results: Sequence[bool] = (),
@@ -121,6 +123,7 @@ class Call:
         self.precision = precision
         self.providers = list(providers)
         self.disabled_passes = tuple(disabled_passes)
+        self.memory_limit = memory_limit
         self._differentiated: dict[tuple[tuple[int, ...], tuple[int, ...]], Call] = {}
         named = dict(zip(inputs, names, strict=True))
         self.program = ModuleProgram(
@@ -132,6 +135,7 @@ class Call:
             may_change=[named[i] for i in inputs if inputs_in_place and not inputs_in_place[i]],
             results_may_change=[not in_place for in_place in results_in_place],
             disabled_passes=disabled_passes,
+            memory_limit=memory_limit,
         )
         announce_precision(precision)
         self.announced = False
@@ -239,6 +243,7 @@ class Call:
             providers=self.providers,
             disabled_passes=self.disabled_passes,
             inputs_in_place=[False] * count,
+            memory_limit=self.memory_limit,
         )
         return call
 

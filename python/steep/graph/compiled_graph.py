@@ -133,6 +133,7 @@ class CompiledGraph:
             precision=context.precision,
             providers=context.providers,
             disabled_passes=context.disabled_passes,
+            memory_limit=context.memory_limit,
             connected=connected if wanted else (),
             kept_inputs=[tensor.kept for tensor in lowered.tensors],
             kept_results=[False for _ in lowered.writes] + [v.kept for v in lowered.values],

@@ -35,6 +35,7 @@ class CaptureContext:
         fake_mode: what Dynamo makes tensors without values under; it has the extents' symbols.
         providers: where the graph runs.
         disabled_passes: rewrites that are left out of its plan.
+        memory_limit: of a call, as the engine reads it; "" for none.
         rewrite: what the user lets rewrite the model; None: nothing.
         verify: whether the first step is compared with PyTorch's.
         read_cache: whether a model of the cache will do; one that is made is stored in any case.
@@ -47,6 +48,7 @@ class CaptureContext:
     fake_mode: FakeTensorMode
     providers: tuple[ProviderChoice, ...] = ()
     disabled_passes: tuple[str, ...] = ()
+    memory_limit: str = ""
     rewrite: Rewrite | None = None
     verify: bool = False
     read_cache: bool = True
@@ -58,6 +60,7 @@ class CaptureContext:
         providers: Sequence[ProviderChoice] = (),
         disabled_passes: Sequence[str] = (),
         *,
+        memory_limit: str = "",
         verify: bool = False,
     ) -> CaptureContext:
         """Return that of the call whose graph Dynamo, in this thread, is making."""
@@ -71,6 +74,7 @@ class CaptureContext:
             tracing.fake_mode,
             tuple(providers),
             tuple(disabled_passes),
+            memory_limit,
             current_rewrite(),
             verify,
         )

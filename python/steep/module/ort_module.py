@@ -24,6 +24,7 @@ from steep.inside import StrPath, dumped, one_page, trace_of
 from steep.module.other_methods import Beside
 from steep.patching.torch_versions import is_tested
 from steep.providers import Providers
+from steep.session.memory_limit import limit_text
 
 if TYPE_CHECKING:
     from steep.graph.compiled_graph import CompiledGraph
@@ -113,6 +114,10 @@ class ORTModule(torch.nn.Module):
         providers: where graphs run, as for ``InferenceSession``. Parameters, arguments and results
             stay in the host's memory.
         disabled_passes: rewrites of graphs that are left out, by name (docs/look_inside.md).
+        memory_limit: the most that forward and backward of one graph may take, as "2GiB" or a
+            number of bytes: parameters, arguments, results, gradients and intermediate values.
+            Backward computes again what does not fit; gradients are the same bits
+            (docs/memory.md). By default no limit.
 
     Raises (when called):
         ModelError: no part of the module can run in the engine, or with ``fallback=None`` not all
@@ -128,7 +133,7 @@ class ORTModule(torch.nn.Module):
     _OWN = frozenset({"fallback", "fallback_calls", "precision", "training"})
     # Made anew with every object; frameworks put hooks and the like beside them.
     _MADE = _OWN | {
-        *("_module", "_verify", "_providers", "_disabled_passes"),
+        *("_module", "_verify", "_providers", "_disabled_passes", "_memory_limit"),
         *("_captured", "_beside", "_mixed", "_reports"),
         *_SHARED,
     }
@@ -147,6 +152,7 @@ class ORTModule(torch.nn.Module):
         verify: bool | None = None,
         providers: Providers | None = None,
         disabled_passes: Sequence[str] = (),
+        memory_limit: str | int = "",
     ) -> None:
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"ORTModule wraps a torch.nn.Module, not a {type(module).__name__}")
@@ -155,6 +161,7 @@ class ORTModule(torch.nn.Module):
         if precision not in (None, "fp32", "bf16", "fp16"):
             raise ValueError(f'precision must be None, "fp32", "bf16" or "fp16", not {precision!r}')
         _steep.check_passes(disabled_passes)
+        memory_limit = limit_text(memory_limit)
         _refuse_what_belongs_around(module)
         super().__init__()
         own = self.__dict__
@@ -167,6 +174,7 @@ class ORTModule(torch.nn.Module):
         own["_verify"] = verify
         own["_providers"] = providers
         own["_disabled_passes"] = tuple(disabled_passes)
+        own["_memory_limit"] = memory_limit
         own["_captured"] = {}  # by precision, whether it is to be one graph, autocast's dtype
         own["_beside"] = Beside(module)
 
@@ -294,6 +302,7 @@ class ORTModule(torch.nn.Module):
                 verify=self._verify,
                 providers=self._providers,
                 disabled_passes=self._disabled_passes,
+                memory_limit=self._memory_limit,
             )
         try:
             surroundings.refuse_transforms()
@@ -392,6 +401,7 @@ class ORTModule(torch.nn.Module):
             "verify": self._verify,
             "providers": self._providers,
             "disabled_passes": self._disabled_passes,
+            "memory_limit": self._memory_limit,
         }
         return _rebuild, (self._module, options)
 

@@ -32,6 +32,7 @@ def Captured(
     verify: bool | None,
     providers: Providers | None,
     disabled_passes: Sequence[str],
+    memory_limit: str,
 ) -> _Captured:
     """Return a module whose calls Dynamo captures; None is the precision that autocast says."""
     with forks.loading:
@@ -45,6 +46,7 @@ def Captured(
         verify=verify,
         providers=choices_of(providers),
         disabled_passes=disabled_passes,
+        memory_limit=memory_limit,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from steep.dynamo.report import ExportReport
-from steep.errors import ModelError
+from steep.errors import ModelError, ProviderError
 from steep.patching.torch_versions import window
 from steep.providers import Providers
 from steep.public_capture.backend import choices, compiled, say_what_is_lost
@@ -26,6 +26,11 @@ class Captured:
         record: is told how each graph came about.
         whole: whether all of it is to run in the engine, which is not to be had.
         verify, providers, disabled_passes: as for ``ORTModule``.
+        memory_limit: "" alone: here forward and backward are a graph each, and what backward reads
+            is PyTorch's to keep.
+
+    Raises:
+        ProviderError: there is a limit.
     """
 
     def __init__(
@@ -38,7 +43,15 @@ class Captured:
         verify: bool | None,
         providers: Providers | None,
         disabled_passes: Sequence[str],
+        memory_limit: str,
     ) -> None:
+        if memory_limit:
+            raise ProviderError(
+                "memory_limit is not there beside this release of PyTorch.",
+                expected=window(),
+                received=torch.__version__,
+                remedy="leave it out, or install a release that the tests have run with",
+            )
         say_what_is_lost()
         self._module, self._precision, self._whole = module, precision, whole
         self._choices = choices(verify, providers, disabled_passes)
