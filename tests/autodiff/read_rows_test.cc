@@ -266,7 +266,8 @@ TEST(CountedRows, OneTokenLeavesTheOtherQueries) {
          {"y = Gather<axis = 1>(h, first)", "y = Gather<axis = 1>(h, last)",
           "y = Slice(h, zero, one, one)", "y = Slice(h, one, two, one)"}) {
       for (const bool dropout : {false, true}) {
-        SCOPED_TRACE(mask + ", " + take);
+        SCOPED_TRACE(mask);
+        SCOPED_TRACE(take);
         const Graph g = one_token(mask, take, dropout);
         for (const int64_t length : {7, 4}) {
           std::vector<Tensor> inputs;
