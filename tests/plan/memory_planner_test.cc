@@ -8,6 +8,7 @@
 #include <random>
 
 #include "ops/build.h"
+#include "plan/lower.h"
 #include "plan/memory_limit.h"
 #include "plan/place.h"
 #include "plan/repeat.h"

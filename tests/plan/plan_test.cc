@@ -13,6 +13,7 @@
 #include "device/boundary.h"
 #include "ops/build.h"
 #include "ops/op_def.h"
+#include "plan/lower.h"
 #include "plan/memory_planner.h"
 #include "plan/place.h"
 
