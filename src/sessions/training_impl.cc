@@ -575,30 +575,4 @@ std::vector<Tensor> TrainingSession::Impl::in_order(const Inputs& named,
   return ordered;
 }
 
-void TrainingSession::Impl::assign(const std::map<std::string, Tensor>& values,
-                                   const std::vector<std::string>& names, const char* kind) {
-  const std::unordered_set<std::string> there(names.begin(), names.end());
-  for (const auto& [name, value] : values) {
-    if (there.count(name) == 0) {
-      throw ModelError(ErrorParts{.what = fmt::format("There is no such {}.", kind),
-                                  .node = name,
-                                  .expected = nearest_names(name, names),
-                                  .received = name});
-    }
-    const Tensor& state = programs.states.at(name);
-    if (value.dtype() != state.dtype() || value.dims() != state.dims()) {
-      throw ShapeError(ErrorParts{.what = fmt::format("A {} has another type.", kind),
-                                  .node = name,
-                                  .expected = describe(state),
-                                  .received = describe(value)});
-    }
-  }
-  for (const auto& [name, value] : values) {
-    Tensor& state = programs.states.at(name);
-    if (state.nbytes() > 0) std::memmove(state.data(), value.data(), state.nbytes());
-    if (torn) replaced.insert(name);
-  }
-  torn = torn && replaced.size() < assignable();
-}
-
 }  // namespace steep

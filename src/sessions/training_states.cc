@@ -1,15 +1,29 @@
 // What a TrainingSession keeps from step to step, by name, and the model that it makes of it.
+#include <fmt/format.h>
+
 #include <cmath>
+#include <cstring>
 #include <span>
+#include <string>
+#include <unordered_set>
 #include <utility>
 
 #include "data/convert.h"
 #include "model/export/for_inference.h"
 #include "model/export/strip_loss.h"
 #include "sessions/training_impl.h"
+#include "steep/error.h"
+#include "train/names.h"
 #include "train/optimizer.h"
 
 namespace steep {
+namespace {
+
+std::string type_text(const Tensor& tensor) {
+  return fmt::format("{}{}", name_of(tensor.dtype()), to_string(tensor.dims()));
+}
+
+}  // namespace
 
 std::string TrainingSession::Impl::no_count(const std::map<std::string, Tensor>& values) const {
   for (const std::string& name : model.counts) {
@@ -72,6 +86,32 @@ std::vector<std::string> TrainingSession::Impl::optimizer_states() const {
   std::vector<std::string> names = model.moments;
   names.insert(names.end(), model.counts.begin(), model.counts.end());
   return names;
+}
+
+void TrainingSession::Impl::assign(const std::map<std::string, Tensor>& values,
+                                   const std::vector<std::string>& names, const char* kind) {
+  const std::unordered_set<std::string> there(names.begin(), names.end());
+  for (const auto& [name, value] : values) {
+    if (there.count(name) == 0) {
+      throw ModelError(ErrorParts{.what = fmt::format("There is no such {}.", kind),
+                                  .node = name,
+                                  .expected = nearest_names(name, names),
+                                  .received = name});
+    }
+    const Tensor& state = programs.states.at(name);
+    if (value.dtype() != state.dtype() || value.dims() != state.dims()) {
+      throw ShapeError(ErrorParts{.what = fmt::format("A {} has another type.", kind),
+                                  .node = name,
+                                  .expected = type_text(state),
+                                  .received = type_text(value)});
+    }
+  }
+  for (const auto& [name, value] : values) {
+    Tensor& state = programs.states.at(name);
+    if (state.nbytes() > 0) std::memmove(state.data(), value.data(), state.nbytes());
+    if (torn) replaced.insert(name);
+  }
+  torn = torn && replaced.size() < assignable();
 }
 
 }  // namespace steep
