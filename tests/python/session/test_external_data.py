@@ -331,7 +331,7 @@ def test_the_limit_that_the_program_is_given_holds_for_data(
         data = tmp_path / f"d.{kind}"
         arrays = {"x": rows, "label": rows}
         if kind == "npz":
-            np.savez(data, **arrays)
+            np.savez_compressed(data, **arrays)  # as it is, it would be read as it is used
         else:
             of = {"dtype": "F32", "shape": rows.shape}
             ends = {n: [i * rows.nbytes, (i + 1) * rows.nbytes] for i, n in enumerate(arrays)}

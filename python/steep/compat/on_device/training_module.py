@@ -417,7 +417,8 @@ def _like(info: onnx.ValueInfoProto, given: Any) -> Array:
     """
     array = np.asarray(given)
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
-    if array.dtype == dtype or array.dtype.kind not in "fiu" or dtype.kind not in "fiu":
+    numbers = array.dtype.kind in "fiu" and dtype.kind in "fiu"
+    if array.dtype == dtype or not numbers or (array.dtype.kind == "f" and dtype.kind != "f"):
         return array  # the engine says what is wrong with it
     made: Array = _steep.convert(array, dtype.name, info.name).numpy()
     return made
