@@ -176,7 +176,7 @@ Tensor take_rows(const Tensor& tensor, const std::vector<int64_t>& indices) {
 }
 
 Batches::Batches(std::vector<Tensor> arrays, BatchOptions options)
-    : arrays_(std::move(arrays)), options_(options) {
+    : arrays_(std::move(arrays)), options_(std::move(options)) {
   if (options_.batch_size < 1) {
     throw DataError(ErrorParts{.what = "the batch size must be positive",
                                .received = std::to_string(options_.batch_size)});
