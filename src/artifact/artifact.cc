@@ -14,6 +14,7 @@
 #include "runtime/budget.h"
 #include "runtime/crc32c.h"
 #include "runtime/disk.h"
+#include "runtime/json_nesting.h"
 #include "steep/error.h"
 #include "train/schedule.h"
 
@@ -142,26 +143,6 @@ class Written {
 
 // --- reading ------------------------------------------------------------------------------------
 
-/// Deepest nesting of JSON text, counted without building anything.
-int nesting_of(std::string_view json) {
-  int depth = 0, deepest = 0;
-  bool quoted = false;
-  for (size_t i = 0; i < json.size(); ++i) {
-    const char c = json[i];
-    if (quoted) {
-      if (c == '\\') ++i;
-      if (c == '"') quoted = false;
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '{' || c == '[') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return deepest;
-}
-
 Preamble read_preamble(const ByteSource& source) {
   Preamble p;
   if (source.size() < sizeof(p)) throw_damaged("it is cut off");
@@ -192,7 +173,7 @@ Json read_header(const ByteSource& source, const Preamble& p) {
   source.read(sizeof(p), header.data(), header.size());
   if (crc32c(0, header.data(), header.size()) != p.header_sum)
     throw_damaged("the checksum of its header does not match");
-  if (nesting_of(header) > kMostNesting) throw_damaged("its header is nested too deeply");
+  if (json_nesting(header) > kMostNesting) throw_damaged("its header is nested too deeply");
   Json json = Json::parse(header, nullptr, false);
   if (json.is_discarded()) throw_damaged("its header is no JSON");
   return json;

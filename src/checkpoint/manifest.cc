@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/crc32c.h"
+#include "runtime/json_nesting.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -24,28 +25,8 @@ constexpr int kMaxDepth = 64;
 constexpr std::string_view kTail = ",\n  \"crc32c\": \"";  // 8 digits and kEnd follow
 constexpr std::string_view kEnd = "\"\n}\n";
 
-/// Deepest nesting of JSON text, counted without building anything.
-int depth_of(std::string_view text) {
-  int depth = 0, deepest = 0;
-  bool quoted = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      if (c == '\\') ++i;
-      if (c == '"') quoted = false;
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '{' || c == '[') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return deepest;
-}
-
 Json parse(std::string_view text, int max_depth, const std::string& name) {
-  if (depth_of(text) > max_depth)
+  if (json_nesting(text) > max_depth)
     throw DataError(ErrorParts{.what = name + " is nested too deeply"});
   Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded()) throw DataError(ErrorParts{.what = name + " is not valid JSON"});
