@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "ir/repeat.h"
 #include "ops/build.h"
 #include "ops/op_def.h"
 #include "passes/pipeline.h"
@@ -139,43 +140,24 @@ class Recomputer {
   /// x made once more, for `reader` and whoever comes after it, out of repetitions of what is not
   /// kept.
   Value copy(Value x, Node reader) {
-    for (std::vector<Value> todo{x}; !todo.empty();) {
-      const Value y = todo.back();
-      if (repetition_.count(y.id()) != 0) {
-        todo.pop_back();
-        continue;
-      }
-      Node p = y.producer();
-      const size_t waiting = todo.size();
-      for (int i = p.input_count(); i-- > 0;) {
-        const Value in = p.input(i);
-        if (in && repeats(in) && repetition_.count(in.id()) == 0) todo.push_back(in);
-      }
-      if (todo.size() == waiting) add_copy(y, reader);
-    }
-    return repetition_.at(x.id());
-  }
-
-  void add_copy(Value x, Node reader) {
-    Node p = x.producer();
-    std::vector<Value> inputs;
-    for (int i = 0; i < p.input_count(); ++i) {
-      const Value in = p.input(i);
-      inputs.push_back(in && repeats(in) ? repetition_.at(in.id()) : in);
-    }
-    const Graph::Scope scope(g_, Phase::backward, p.name() + "/again");
-    Node made = g_.add_node(p.op(), inputs, 1, p.attrs());
-    g_.set_type(made.output(0), x.type());
-    g_.place_like(made, reader);
-    repetition_[x.id()] = made.output(0);
+    const auto is_repeated = [&](Value v) { return repeats(v); };
+    return repeat_value(x, repetition_, is_repeated, [&](Value y) {
+      const Node p = y.producer();
+      const Graph::Scope scope(g_, Phase::backward, p.name() + "/again");
+      const Node made =
+          g_.add_node(p.op(), repeated_inputs(p, repetition_, is_repeated), 1, p.attrs());
+      g_.set_type(made.output(0), y.type());
+      g_.place_like(made, reader);
+      repetition_[y.id()] = made.output(0);
+    });
   }
 
   Graph& g_;
   std::vector<Node> order_;
-  std::unordered_set<uint32_t> kept_;               // by value id: there in backward whatever we do
-  std::unordered_map<uint32_t, Sources> sources_;   // by value id
-  std::unordered_map<uint32_t, bool> pays_;         // by value id
-  std::unordered_map<uint32_t, Value> repetition_;  // by value id: its repetition
+  std::unordered_set<uint32_t> kept_;              // by value id: there in backward whatever we do
+  std::unordered_map<uint32_t, Sources> sources_;  // by value id
+  std::unordered_map<uint32_t, bool> pays_;        // by value id
+  Repeated repetition_;
 };
 
 }  // namespace

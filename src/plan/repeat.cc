@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "ir/repeat.h"
 #include "plan/place.h"
 
 namespace steep {
@@ -42,44 +43,26 @@ class Repeater {
   }
 
   Value repetition(Value x, Node reader) {
-    for (std::vector<Value> todo{x}; !todo.empty();) {
-      const Value y = todo.back();
-      if (made_.count(y.id()) != 0) {
-        todo.pop_back();
-        continue;
+    const auto repeated = [&](Value v) { return is_repeated(v); };
+    return repeat_value(x, made_, repeated, [&](Value y) {
+      const Node p = y.producer();
+      const Graph::Scope scope(g_, Phase::backward, p.name() + "/again");
+      const Node n =
+          g_.add_node(p.op(), repeated_inputs(p, made_, repeated), p.output_count(), p.attrs());
+      g_.place_like(n, reader);
+      for (int o = 0; o < p.output_count(); ++o) {
+        if (!p.output(o)) continue;
+        g_.set_type(n.output(o), p.output(o).type());
+        made_[p.output(o).id()] = n.output(o);
       }
-      Node p = y.producer();
-      const size_t waiting = todo.size();
-      for (int i = p.input_count(); i-- > 0;) {
-        const Value in = p.input(i);
-        if (in && is_repeated(in) && made_.count(in.id()) == 0) todo.push_back(in);
-      }
-      if (todo.size() == waiting) add(p, reader);
-    }
-    return made_.at(x.id());
-  }
-
-  void add(Node p, Node reader) {
-    std::vector<Value> inputs;
-    for (int i = 0; i < p.input_count(); ++i) {
-      const Value in = p.input(i);
-      inputs.push_back(in && is_repeated(in) ? made_.at(in.id()) : in);
-    }
-    const Graph::Scope scope(g_, Phase::backward, p.name() + "/again");
-    Node n = g_.add_node(p.op(), inputs, p.output_count(), p.attrs());
-    g_.place_like(n, reader);
-    for (int o = 0; o < p.output_count(); ++o) {
-      if (!p.output(o)) continue;
-      g_.set_type(n.output(o), p.output(o).type());
-      made_[p.output(o).id()] = n.output(o);
-    }
-    repeats_[n.id()] = p.id();
+      repeats_[n.id()] = p.id();
+    });
   }
 
   Graph& g_;
   const KernelOf& kernels_;
   const std::vector<char>& again_;
-  std::unordered_map<uint32_t, Value> made_;        // by value id: its repetition
+  Repeated made_;
   std::unordered_map<uint32_t, uint32_t> repeats_;  // by node id: the node that it repeats
 };
 
