@@ -9,7 +9,6 @@
 
 #include "plan/lower.h"
 #include "plan/place.h"
-#include "plan/repeat.h"
 #include "runtime/budget.h"
 #include "steep/error.h"
 
@@ -71,25 +70,29 @@ const std::vector<MemoryPoint>& MemoryPlanner::search() {
   return points_;
 }
 
+MemoryPlanner::Variant MemoryPlanner::variant(const Again& again) const {
+  Variant v{.graph = graph_, .kernels = on_.kernels, .views = on_.views};
+  if (again.empty()) return v;
+  std::vector<char> flags(graph_.node_slots(), 0);
+  for (uint32_t id : again) flags[id] = 1;
+  v.repetitions = repeat(v.graph, on_.kernels, flags);
+  v.kernels.resize(v.graph.node_slots(), nullptr);
+  v.views.resize(v.graph.node_slots(), nullptr);
+  for (const auto& [id, of] : v.repetitions) {
+    v.kernels[id] = on_.kernels[of];
+    v.views[id] = on_.views[of];
+  }
+  return v;
+}
+
 MemoryPlanner::State MemoryPlanner::look(const Again& again) {
   poll();
   --looks_left_;
-  Graph g = graph_;
-  std::vector<char> flags(graph_.node_slots(), 0);
-  for (uint32_t id : again) flags[id] = 1;
-  const Repetitions repetitions = again.empty() ? Repetitions() : repeat(g, on_.kernels, flags);
-  KernelOf kernels = on_.kernels;
-  kernels.resize(g.node_slots(), nullptr);
-  ViewOf views = on_.views;
-  views.resize(g.node_slots(), nullptr);
-  std::vector<uint32_t> repeats(g.node_slots());
+  Variant v = variant(again);
+  std::vector<uint32_t> repeats(v.graph.node_slots());
   for (uint32_t id = 0; id < repeats.size(); ++id) repeats[id] = id;
-  for (const auto& [id, of] : repetitions) {
-    kernels[id] = kernels[of];
-    views[id] = views[of];
-    repeats[id] = of;
-  }
-  const Plan plan = lay_out(std::move(g), {kernels, views, on_.device, on_.devices});
+  for (const auto& [id, of] : v.repetitions) repeats[id] = of;
+  const Plan plan = lay_out(std::move(v.graph), {v.kernels, v.views, on_.device, on_.devices});
   State state;
   state.point = {run_bytes(plan), 0, again};
   state.arena = plan.arena_bytes;
@@ -368,18 +371,10 @@ void MemoryPlanner::refine() {
 }
 
 Plan MemoryPlanner::plan(const Again& again, std::unordered_map<uint32_t, Lowered>& kernels) const {
-  Graph g = graph_;
-  std::vector<char> flags(graph_.node_slots(), 0);
-  for (uint32_t id : again) flags[id] = 1;
-  const Repetitions repetitions = again.empty() ? Repetitions() : repeat(g, on_.kernels, flags);
-  KernelOf kernel_of = on_.kernels;
-  kernel_of.resize(g.node_slots(), nullptr);
-  ViewOf views = on_.views;
-  views.resize(g.node_slots(), nullptr);
-  for (const auto& [id, of] : repetitions) {
-    views[id] = views[of];
+  Variant v = variant(again);
+  for (const auto& [id, of] : v.repetitions) {
     if (on_.kernels[of] == nullptr) continue;  // a view
-    const Node n(&g, id);
+    const Node n(&v.graph, id);
     std::string why_not;
     ChosenKernel chosen =
         at_node(n, [&] { return choose_kernel(on_.devices.host(), spec_of(n), &why_not); });
@@ -391,9 +386,9 @@ Plan MemoryPlanner::plan(const Again& again, std::unordered_map<uint32_t, Lowere
     }
     Lowered& lowered = kernels[id];
     lowered = {std::move(chosen.kernel), chosen.candidate};
-    kernel_of[id] = &lowered;
+    v.kernels[id] = &lowered;
   }
-  return lay_out(std::move(g), {kernel_of, views, on_.device, on_.devices});
+  return lay_out(std::move(v.graph), {v.kernels, v.views, on_.device, on_.devices});
 }
 
 namespace {

@@ -12,6 +12,7 @@
 
 #include "plan/layout.h"
 #include "plan/memory_limit.h"
+#include "plan/repeat.h"
 
 namespace steep {
 
@@ -66,6 +67,15 @@ class MemoryPlanner {
     double score() const { return relief / (ms + 1e-4); }
   };
 
+  /// The graph with repetitions, which have the kernels of what they repeat.
+  struct Variant {
+    Graph graph;
+    KernelOf kernels;
+    ViewOf views;
+    Repetitions repetitions{};
+  };
+
+  Variant variant(const Again& again) const;
   State look(const Again& again);
   void note_lives(const Plan& plan, const std::vector<uint32_t>& repeats, State& state) const;
   void note(const MemoryPoint& point);
