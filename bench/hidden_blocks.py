@@ -12,13 +12,9 @@ ORTModule, and PyTorch as it comes. Medians in milliseconds.
 from __future__ import annotations
 
 import argparse
-import os
-import statistics
-import sys
-import time
 from collections.abc import Callable
 
-from run import KEEP_MEMORY, say
+from turns import keep_memory, print_medians
 
 WORDS, WIDTH, HEADS, LAYERS = 1000, 512, 8, 4
 
@@ -103,19 +99,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--warm-up", type=int, default=3, help="turns that do not count")
     args = parser.parse_args()
-    if not all(os.environ.get(name) == value for name, value in KEEP_MEMORY.items()):
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_MEMORY})
+    keep_memory()
     steps = contestants(args.length, args.document, args.window)
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(args.turns + args.warm_up):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            if turn >= args.warm_up:
-                times[name].append(1e3 * (time.perf_counter() - start))
-        say(f"turn {turn + 1} of {args.turns + args.warm_up}")
-    for name, taken in times.items():
-        print(f"{name:32} {statistics.median(taken):8.0f} ms")
+    print_medians(steps, args.turns, warm_up=args.warm_up)
 
 
 if __name__ == "__main__":

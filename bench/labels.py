@@ -12,13 +12,9 @@ gathered by hand before the head. Medians in milliseconds.
 from __future__ import annotations
 
 import argparse
-import os
-import statistics
-import sys
-import time
 from collections.abc import Callable
 
-from run import KEEP_MEMORY, say
+from turns import keep_memory, print_medians
 
 ROWS, LENGTH = 8, 128
 
@@ -87,19 +83,8 @@ def main() -> None:
     parser.add_argument("--counted", type=float, default=0.15, help="part of the labels")
     parser.add_argument("--turns", type=int, default=10)
     args = parser.parse_args()
-    if not all(os.environ.get(name) == value for name, value in KEEP_MEMORY.items()):
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_MEMORY})
-    steps = contestants(args.counted)
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(args.turns + 3):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            if turn >= 3:
-                times[name].append(1e3 * (time.perf_counter() - start))
-        say(f"turn {turn + 1} of {args.turns + 3}")
-    for name, taken in times.items():
-        print(f"{name:32} {statistics.median(taken):8.0f} ms")
+    keep_memory()
+    print_medians(contestants(args.counted), args.turns, warm_up=3)
 
 
 if __name__ == "__main__":
