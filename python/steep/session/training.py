@@ -292,6 +292,23 @@ class TrainingSession(_steep.TrainingSession):
         if self._writes:
             super().export_onnx(path, for_inference, external_data, max_file_bytes)
 
+    def save_artifact(self, path: StrPath, *batches: Sequence[object]) -> None:
+        """Write a file that ``libsteep.so`` trains and predicts from without the model and ONNX.
+
+        With ``parallel``, rank 0 writes it, and the others return at once.
+
+        Args:
+            path: of the file.
+            batches: it has a step and a prediction for the shapes of each: arrays as ``step`` takes
+                them, or without the label for a prediction alone.
+
+        Raises:
+            ModelError: an artifact cannot hold what this session does (docs/runtime.md).
+            IoError: it cannot be written.
+        """
+        if self._writes:
+            super().save_artifact(path, *batches)
+
     def load_checkpoint(self, path: str | os.PathLike[str]) -> str:
         """Verify a checkpoint completely, then load it; return ``user``.
 

@@ -282,8 +282,9 @@ def save(rank, folder):
         session.step(X[rows_of(rank, 10, 6)], Y[rows_of(rank, 10, 6)])
     session.save_checkpoint(folder / f"by {rank}", '{"of": 2}')
     session.export_onnx(folder / f"by {rank}.onnx")
+    session.save_artifact(folder / f"by {rank}.steep", (X[:2], Y[:2]))
     dist.barrier()
-    assert sorted(f.name for f in folder.iterdir()) == ["by 0", "by 0.onnx"]
+    assert sorted(f.name for f in folder.iterdir()) == ["by 0", "by 0.onnx", "by 0.steep"]
 
 
 def resume(rank, folder):
