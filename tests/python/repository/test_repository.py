@@ -311,7 +311,11 @@ def test_kernels_name_no_defaults() -> None:
 
 def test_every_page_says_whom_it_is_for():
     others = [
-        ROOT / folder / "README.md" for folder in ("src", "python/steep", "examples/huggingface")
+        *(
+            ROOT / folder / "README.md"
+            for folder in ("src", "python/steep", "examples/huggingface")
+        ),
+        *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
     ]
     for page in [*(ROOT / "docs").rglob("*.md"), *others]:
         title, empty, whom = page.read_text().split("\n")[:3]
