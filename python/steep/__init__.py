@@ -6,16 +6,16 @@ Three doors lead to training:
 * ``ORTTrainer`` and ``trainer(model, criterion, optimizer)`` compile a PyTorch model's whole step.
 * ``TrainingSession("model.onnx", ...)`` trains an ONNX file, without PyTorch.
 
-``GradientSession("layer.onnx", wrt=["x"])`` runs forward and backward of an ONNX file apart.
-``InferenceSession("model.onnx").run(None, {"x": x})`` runs one, as ONNX Runtime's class does;
-``grad("model.onnx", wrt=["x"])`` is the ONNX model of its gradients, and
+``GradientSession("layer.onnx", wrt=["x"])`` runs forward and backward of an ONNX file as two calls.
+``InferenceSession("model.onnx").run(None, {"x": x})`` runs an ONNX file, with the interface of ONNX
+Runtime; ``grad("model.onnx", wrt=["x"])`` is the ONNX model of its gradients, and
 ``model_for_inference("trained.onnx")`` a smaller one to deploy.
 
 ``register_op`` and ``register_optimizer`` add operators and optimizers of one's own, as ONNX
 functions; ``register_ops("ops.onnx")`` all those of a file.
 
-``check("model.onnx")`` lists what stands in the way of training a model.
-PyTorch is imported only by the names that need it.
+``check("model.onnx")`` lists every obstacle to training a model. PyTorch is imported only by the
+names that need it.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ __all__ = [
 ]
 
 backends.announce()
-logs("graphs")  # raises DataError now where STEEP_LOGS names what there is not
+logs("graphs")  # raises DataError now if STEEP_LOGS has an unknown name
 del logs
 
 

@@ -1,7 +1,7 @@
 """``torch.compile(module, backend="steep")``, known to PyTorch once Steep is imported.
 
-An installed distribution says so by an entry point, which a folder of sources on Python's path does
-not have. PyTorch need not be there, nor is it imported.
+An installed distribution declares the backend by an entry point. A folder of sources on Python's
+path has none, so this module adds one. PyTorch is not imported, and need not be installed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Finder:
 
 
 def announce() -> None:
-    """Have PyTorch find the backend by its name, also if it has looked for others before."""
+    """Make PyTorch find the backend by its name, also if it has searched for backends before."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())  # type: ignore[arg-type]
     registry = sys.modules.get(_REGISTRY)

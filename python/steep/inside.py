@@ -1,4 +1,4 @@
-"""Looking inside of what is compiled: dumps and pages, profiles, logs."""
+"""Inspection of compiled graphs: dumps, HTML pages, profiles, logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``LogLevel``: how much the logger ``steep`` says."""
+"""``LogLevel``: the level of the logger ``steep``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked for and has no meaning here is said, once."""
+"""Warns once about each option that has no effect here."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def say_once(subject: str, why: str) -> None:
 
 
 def forget() -> None:
-    """Say everything again. For tests."""
+    """Forget which warnings were given. For tests."""
     _said.clear()

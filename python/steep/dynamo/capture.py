@@ -63,7 +63,7 @@ class RunnableGraph(Protocol):
 
 
 class _Call(threading.local):
-    """What a thread's call of a captured module tells the graphs that are made in it, and they it.
+    """State of a thread's call of a captured module, shared with the graphs made in the call.
 
     Attributes:
         arguments: what the module was called with; none after the call.

@@ -86,7 +86,7 @@ _SAID = (BackendCompilerFailed, Unsupported, UserError)
 
 
 class Captured:
-    """A module, called as ever, whose graphs run in the engine.
+    """Runs a module as before, with its graphs in the engine.
 
     Args:
         module: what is captured when it is called; no ORTModule (``ort_module.innermost``).
@@ -212,7 +212,7 @@ class Captured:
     def _note_breaks(
         self, code: CodeType, made: ConvertFrameReturn, reasons: list[Any], left: list[Exception]
     ) -> None:
-        """Note, and say once, what PyTorch is left to run outside of graphs.
+        """Record, and log once, what PyTorch runs outside of graphs.
 
         ``left`` are the errors for which the function is left whole.
         """
@@ -239,10 +239,11 @@ class Captured:
     def _let_extents_vary(self) -> None:
         """Ask for a graph of any extents once those of the arguments have changed.
 
-        Otherwise Dynamo lets vary only what it saw vary: a graph for another length, and one more
-        for another number of rows. Of images and volumes only rows vary, what has changed, and what
-        other arguments have too (the lengths of a mask): to reason about windows of any height and
-        width takes minutes.
+        Otherwise Dynamo makes only those extents symbolic that it saw change: it would make one
+        graph for another length, and one more for another number of rows. In images and volumes,
+        only these extents become symbolic: rows, extents that have changed, and extents that other
+        arguments have too (the lengths of a mask). To reason about windows of any height and width
+        takes minutes.
         """
         tensors = [t for t in self.capture.local.arguments if isinstance(t, torch.Tensor)]
         sizes = [t.shape for t in tensors]
@@ -297,7 +298,7 @@ class Captured:
 
 
 def _let_go(guards: list[weakref.ref[Any]]) -> None:
-    """Have PyTorch drop graphs that nobody calls any more, and that it keeps by functions' code."""
+    """Make PyTorch drop graphs that nobody calls any more; it keeps them by functions' code."""
     for manager in (ref() for ref in guards):
         entry, state = getattr(manager, "cache_entry", None), getattr(manager, "extra_state", None)
         if entry is not None and state is not None:

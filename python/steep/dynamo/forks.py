@@ -1,7 +1,7 @@
 """A fork while another thread captures a module: it waits for that.
 
-The child has no such thread: the lock would be held for ever, and what is replaced in PyTorch would
-stay so. Where the wait is too long, the child captures nothing, and says so.
+The child does not have that thread: the lock would stay held, and PyTorch would stay changed. If
+the wait is too long, the child refuses to capture, with an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TRACER = "torch._dynamo.convert_frame"  # its compile_lock is held by who captu
 
 
 class _Fork:
-    """What is known of the fork in hand, and of the one that made this process."""
+    """State of the fork in progress, and of the fork that made this process."""
 
     def __init__(self) -> None:
         self.held: list[Any] = []

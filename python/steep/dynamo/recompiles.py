@@ -1,8 +1,8 @@
 """How often functions are captured again, why, and when that is to end.
 
-A function is captured again when a condition of its graphs no longer holds. Most settle: what has
-changed once is an input from then on. What Dynamo cannot make an input, the length of a list that
-grows, a number that a string is made of, would be a graph for each call.
+A function is captured again when a condition of its graphs no longer holds. Usually this ends: a
+value that has changed once is an input from then on. Some values cannot be inputs (the length of a
+growing list, a number in a string) and would cause a new graph at each call.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Recaptures:
         self._said: set[tuple[CodeType, str]] = set()
 
     def add(self, frame: FrameType, reason: Reason) -> str:
-        """Note one more; return why PyTorch is to run this call, "" where it is to be captured.
+        """Count one more capture. Return why PyTorch should run this call; "" to capture it.
 
         Says once, in the log, what is captured for one reason again and again, and what PyTorch
         runs. Raises ModelError for too many graphs where it is to run nothing.
@@ -146,7 +146,7 @@ class Recaptures:
 
 
 def _goes_on(alike: list[Reason]) -> bool:
-    """Whether one more graph will not do: numbers, and lengths that only grow."""
+    """Whether one more graph would not help: numbers, and lengths that only grow."""
     numbers = [r.of_number[1] for r in alike if r.of_number]
     if len(numbers) < len(alike):
         return False

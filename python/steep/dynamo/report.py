@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ExportReport:
-    """How one graph of the module came about."""
+    """How one graph of the module was made."""
 
-    exporter: str  # "dynamo", "torch.export", "tracing"; "PyTorch", which runs it, when none can
-    reason: str  # why not the first of those tried; empty when it was
+    # "dynamo", or "torch.compile" with an untested release of PyTorch; "PyTorch" if that runs all
+    exporter: str
+    reason: str  # why PyTorch runs the whole graph; empty otherwise
     training: bool
     seconds: float
     cached: bool = False  # taken from what another process had exported
@@ -41,8 +42,8 @@ class ExportReport:
 
         Those of matrix products, convolutions and attention in the captured graph, for the extents
         of its first call, as ``torch.utils.flop_counter`` counts them: two a multiplication and
-        addition. Neither backward, nor elementwise operators, nor what lies between graphs, counts.
-        None where it could not be counted.
+        addition. Backward, elementwise operators and code between graphs do not count. None where
+        it could not be counted.
         """
         return None if self.arithmetic is None else self.arithmetic.flops
 

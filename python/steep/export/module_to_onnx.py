@@ -98,7 +98,7 @@ def export(
 
 @contextlib.contextmanager
 def _nothing_kept(module: torch.nn.Module) -> Iterator[None]:
-    """Raise RuntimeError where forward keeps tensors in attributes; these are as before."""
+    """Raise RuntimeError if forward stores tensors in attributes; the attributes are restored."""
     before = [(m, name, dict(vars(m))) for name, m in module.named_modules()]
     kept = ""
     try:

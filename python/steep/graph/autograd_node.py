@@ -76,20 +76,20 @@ class Call:
         model: serialised ONNX; all that it computes with is an input, parameters too.
         names: of its inputs.
         inputs: where each of these is among the tensors of a call; ``count`` of them are given.
-        wanted_inputs: the tensors of a call whose gradients backward returns: of those that a
-            gradient reaches, since the histories of others may have been freed.
+        wanted_inputs: the tensors of a call whose gradients backward returns. Only tensors that a
+            gradient reaches: the autograd histories of others may have been freed.
         precision: "fp32", "bf16" or "fp16".
         providers: where it runs.
         disabled_passes: rewrites of the graph that are left out, by name.
         memory_limit: of a call, as the engine reads it; "" for none.
         connected: for each result, the tensors of a call that PyTorch's autograd reaches from it:
             their gradients are zero where the graph has none.
-        kept_inputs, kept_results: by tensor of a call, and by result: does PyTorch's autograd keep
-            it where it lies? Others anybody may write to before backward. All inputs by default,
+        kept_inputs, kept_results: by tensor of a call, and by result: does PyTorch's autograd save
+            it without a copy? All others may be written to before backward. By default all inputs,
             and the results that backward reads.
-        inputs_in_place, results_in_place: likewise: does backward read its memory? All, by default.
-            It reads copies of others, also of what is kept: writes that no version shows count for
-            nothing.
+        inputs_in_place, results_in_place: likewise: does backward read the tensor's own memory? By
+            default all. Backward reads copies of the others, so writes that PyTorch's version
+            counter misses have no effect.
 
     Raises ModelError. Calls from several threads are safe.
     """
@@ -168,7 +168,7 @@ class Call:
     def run(
         self, tensors: list[torch.Tensor], gradients: bool
     ) -> tuple[list[torch.Tensor], ModuleRun | None, list[bool]]:
-        """Return the results, the run that waits for backward, which results backward reads."""
+        """Return the results, the pending run, and which results backward reads."""
         self.steps += gradients
         if self.steps in _TIDIED_STEPS:
             return_freed_memory()
@@ -186,7 +186,7 @@ class Call:
         return [_handed_over(tensors[i].detach().contiguous()) for i in self.inputs]
 
     def moved(self, tensors: Sequence[torch.Tensor], pointers: Sequence[int]) -> dict[int, object]:
-        """Return those of the graph's inputs, by position, that are not at ``pointers`` by now."""
+        """Return the graph's inputs, by position, whose memory is no longer at ``pointers``."""
         return {
             k: _handed_over(tensors[i])
             for k, i in enumerate(self.inputs)
@@ -336,9 +336,9 @@ def differentiable(
 class _Hooks(collections.OrderedDict[int, Callable[[torch.Tensor], torch.Tensor | None]]):
     """Hooks on a result, which are called where it has a gradient.
 
-    Where other results of the node have one alone, PyTorch calls them with None; the node of a
-    result by itself, as eager PyTorch has it, would not run. PyTorch's own hook of several tensors
-    counts the results of a node, and is called for each.
+    If only other results of the node have a gradient, PyTorch calls these hooks with None. In eager
+    PyTorch each result has its own node, which would not run. PyTorch's multi-tensor hook counts
+    the results of a node, and is called for each.
     """
 
     def __setitem__(self, key: int, hook: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
@@ -349,7 +349,7 @@ class _Hooks(collections.OrderedDict[int, Callable[[torch.Tensor], torch.Tensor 
 
 
 def _refuse_late_hooks(ctx: Any, gradients: Gradients) -> None:
-    """Refuse hooks on a result for whose gradient another result counts: it stays in the node.
+    """Refuse hooks on a result from which another one is computed: the node adds these gradients.
 
     Those that forward registers are known when it is captured; others come too late.
     """
@@ -414,7 +414,7 @@ def _over_batch(
 
 @dataclasses.dataclass(frozen=True)
 class _Batch:
-    """What a gradient is of within vmap: a tensor of one dimension more, at a level."""
+    """A gradient inside vmap: a tensor with one more dimension, at a vmap level."""
 
     level: int
     rows: Callable[[], Sequence[torch.Tensor]]

@@ -16,7 +16,7 @@ OF_DATA = "steep.data"
 
 
 def copy_graph(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return one whose graph may be changed; PyTorch keeps the other."""
+    """Return a copy whose graph may be changed; PyTorch keeps the original."""
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(graph_module.graph, {}))
     for node in list(graph.nodes):
@@ -39,7 +39,7 @@ def _run_checkpointed(body: torch.fx.GraphModule, *args: Any) -> Any:
 
 
 def take_sizes_from_tensors(graph: torch.fx.Graph) -> list[int]:
-    """Drop placeholders that are extents of others; return the positions of those that stay."""
+    """Drop placeholders that are extents of other ones; return the positions of the rest."""
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     where: dict[str, tuple[torch.fx.Node, int]] = {}
     for node in placeholders:

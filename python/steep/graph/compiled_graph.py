@@ -1,8 +1,9 @@
 """A graph that Dynamo captured, in the engine.
 
-It comes as calls of PyTorch on tensors, and on numbers for those extents that vary. Parameters and
-buffers are inputs like any other. What forward writes in place becomes a result that is copied
-back; a result that is a view of an argument, or of another result, is made by PyTorch, as one.
+The captured graph consists of PyTorch calls on tensors, and on numbers for symbolic extents.
+Parameters and buffers are inputs like any other. What forward writes in place becomes a result that
+is copied back; a result that is a view of an argument, or of another result, is made by PyTorch, as
+one.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def lower_captured(
 
     Raises as ``compile_captured``.
 
-    Numbers of Python are inputs of it, but for those of operations that take no tensor in their
-    place, such as the rate of a dropout.
+    Python numbers are inputs of the model, except where an operation does not accept a tensor, such
+    as the rate of a dropout.
     """
     graph = graph_module.graph
     fixed: frozenset[str] | None = frozenset() if takes_numbers(graph) else None
@@ -99,7 +100,7 @@ def _make(
 
 @contextlib.contextmanager
 def _errors_refuse() -> Iterator[None]:
-    """Whatever goes wrong inside of the exporter, the engine or a rewrite refuses the graph."""
+    """Turn any error of the exporter, the engine or a rewrite into a refusal of the graph."""
     try:
         yield
     except (CannotLower, NothingToRun):
@@ -169,7 +170,7 @@ class CompiledGraph:
         return self.give(arguments, self.make(self.feed(arguments)))
 
     def feed(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
-        """Return what the engine is to be fed; what the graph draws is drawn."""
+        """Return the inputs for the engine, and draw the random numbers of the graph."""
         tensors = self.lowered.given(arguments)
         for k, i in enumerate(self.lowered.taken):
             # backward may read what stood there before, and nothing of inference mode
@@ -199,7 +200,7 @@ class CompiledGraph:
         return lowered.results(arguments, values)
 
     def dump(self, gradients: bool = True, form: str = "text") -> str:
-        """Return graph and plan, for arguments of the extents that it was made for.
+        """Return graph and plan, for the extents of the first call.
 
         ``form`` is "text", "passes" or "html".
         """

@@ -68,7 +68,7 @@ class _Counting(torch.fx.Interpreter):
 
 
 def _described(value: object) -> Any:
-    """Return a number, or extents and dtype of a tensor, as they were at the capture."""
+    """Return a number, or the extents and dtype of a tensor, at the time of the capture."""
     if isinstance(value, torch.Tensor):
         return [hint(d) for d in value.shape], [hint(d) for d in value.stride()], value.dtype
     return hint(value)
@@ -83,5 +83,5 @@ def _made(described: Any) -> Any:
 
 
 def hint(value: Any) -> Any:
-    """Return what a number was when it was captured, without binding it to that."""
+    """Return the value that a number had at the capture, without adding a guard on it."""
     return value.node.hint if isinstance(value, (torch.SymInt, torch.SymFloat)) else value

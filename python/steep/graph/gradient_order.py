@@ -1,8 +1,8 @@
 """In what order gradients come to parameters.
 
-All gradients of a graph are there at once, and PyTorch adds them to parameters in whatever order.
-Views of parameters make it that of PyTorch's own backward: a view's gradient is passed on before
-that of an earlier view.
+All gradients of a graph arrive at once, and PyTorch adds them to the parameters in any order. Views
+of parameters make it that of PyTorch's own backward: a view's gradient is passed on before that of
+an earlier view.
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ def by_arrival(graph: torch.fx.Graph, wanted: Sequence[int]) -> list[int]:
 
 
 def in_order(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return them, or views, so that gradients come to the last one first where that is seen.
+    """Return the tensors, or views by which the last one gets its gradient first.
 
-    A hook that looks at other parameters' gradients (``param_to_hook_all_reduce``) believes that
-    those of later parameters have come before. A DistributedDataParallel lays its buckets out in
-    the order in which gradients come, and PowerSGD draws numbers in that of a bucket's parameters.
+    There are views only if somebody can observe the order. A hook that reads other parameters'
+    gradients (``param_to_hook_all_reduce``) relies on later parameters having theirs already. A
+    DistributedDataParallel lays its buckets out in the order in which gradients come, and PowerSGD
+    draws numbers in that of a bucket's parameters.
     """
     seen = DistributedDataParallel._get_active_ddp_module() is not None
     return [p.view_as(p) if p.is_leaf and (seen or _has_hooks(p)) else p for p in parameters]

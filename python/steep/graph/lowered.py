@@ -32,17 +32,17 @@ from steep.torch_internals.autograd import set_grad_enabled
 
 
 class NothingToRun(Exception):
-    """A graph gives views of its arguments, numbers, or nothing."""
+    """The graph returns only views of its arguments, numbers, or nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """A tensor that a call is given: an argument, a number, or what is drawn.
+    """An input tensor of a call: an argument, a Python number, or random numbers.
 
     Attributes:
         fake: dtype, extents and history, without values.
-        kept: whether PyTorch's autograd keeps it where it lies, so that nobody may write to it
-            before backward.
+        kept: whether PyTorch's autograd saves it without a copy, so that writing to it before
+            backward is an error.
         in_place: whether backward reads it there, too. Of others it reads copies.
         read: whether the model has an input for it.
     """
@@ -91,7 +91,7 @@ class Value:
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """An error that forward raises, by what an output says that only this looks at."""
+    """An error that forward raises if an extra output of the graph has a given truth value."""
 
     check: Check
     output: Output
@@ -105,8 +105,8 @@ class Lowered:
 
     Args:
         graph_module: a copy of the captured graph, which is used up.
-        examples: what its placeholders stand for now.
-        context: what surrounds the call.
+        examples: the fake values of its placeholders.
+        context: the modes and options of the call.
         fixed: names of the operations that Python's numbers are constants for; None: for all.
 
     Raises NothingToRun, CannotLower, or what the exporter raises.
@@ -174,7 +174,7 @@ class Lowered:
     def _note(
         self, made: OnnxGraph, fakes: list[torch.Tensor], computed: list[torch.fx.Node]
     ) -> None:
-        """Note what is to be known of inputs and results; ``fakes`` are the former's."""
+        """Record facts about inputs and results; ``fakes`` are the fake tensors of the inputs."""
         examples = [n.meta["example_value"] for n in computed]
         results = [*(fakes[i] for i in made.written), *examples]
         reach = connected(results, fakes)

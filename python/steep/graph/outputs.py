@@ -1,7 +1,7 @@
-"""How each output of a captured graph comes about, of what a call is given and the engine makes.
+"""How outputs of a captured graph are made from a call's arguments and the engine's results.
 
-What PyTorch lets share memory shares it here: the engine makes the tensor that owns the memory, and
-PyTorch makes the others, as views of it.
+Outputs that share memory in PyTorch share it here: the engine computes the tensor that owns the
+memory, and PyTorch makes the others as views of it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Given:
 
 @dataclasses.dataclass(frozen=True)
 class Computed:
-    """A tensor that the engine computes: its memory is nobody else's."""
+    """A tensor that the engine computes, with memory of its own."""
 
     value: int  # which of the engine's
 
@@ -69,7 +69,7 @@ class Number:
 
 @dataclasses.dataclass(frozen=True)
 class Constant:
-    """What stands in the graph: a number that it holds for, or None."""
+    """A constant of the graph: None, or a number for which the graph is valid."""
 
     constant: Any
 
@@ -80,7 +80,7 @@ class Constant:
 
 @dataclasses.dataclass(frozen=True)
 class ViewOfArgument:
-    """An argument, or a view of one: whoever writes to it writes to the argument."""
+    """An argument, or a view of one: a write to it is a write to the argument."""
 
     chain: torch.fx.GraphModule  # of the arguments
 
@@ -107,10 +107,10 @@ Output = Computed | ComputedNumber | Number | Constant | ViewOfArgument | ViewOf
 def outputs_and_values(
     graph: torch.fx.Graph, outputs: Sequence[Any], numbers: Mapping[torch.fx.Node, int]
 ) -> tuple[list[Output], list[torch.fx.Node]]:
-    """Say how each output is made, and what the engine makes; that is distinct, in memory too.
+    """Return how each output is made, and which tensors the engine computes.
 
-    ``numbers`` are those that Python calculates. Raises CannotLower where what shares memory is no
-    view.
+    No two of these tensors share memory. ``numbers`` are those that Python calculates. Raises
+    CannotLower where what shares memory is no view.
     """
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     given = {memory_of(n) for n in placeholders} - {None}

@@ -1,4 +1,4 @@
-"""A captured graph of which the engine cannot run all: the rest is PyTorch's, between its parts."""
+"""Divides a captured graph into parts for the engine and operations that PyTorch runs."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def compile_parts(
 
 
 def _of_unnamed_extents(graph: torch.fx.Graph) -> list[str]:
-    """Return the operations from the first to the last that have to do with unnamed extents.
+    """Return the operations between the first and last that depend on extents without a node.
 
-    Where a call is given a tensor for a number (``arange(t)``, ``x.narrow(0, t, 2)``), extents and
-    places in memory depend on its value, and no node gives that: a part could not be told it.
+    If a call gets a tensor in place of a number (``arange(t)``, ``x.narrow(0, t, 2)``), extents and
+    offsets depend on its value. No node returns this value, so it cannot be passed to a part.
     """
     named: set[Any] = set()
     for n in graph.nodes:
@@ -112,7 +112,7 @@ def _transform_around(graph_module: torch.fx.GraphModule, at: str) -> list[str]:
 
 
 def _transform_in(graph_module: torch.fx.GraphModule) -> str:
-    """Return the first transform of a function, to blame where nobody else is known; else ""."""
+    """Return the first function transform, as the cause if no other is known; else ""."""
     return next((names[0] for names in _transforms(graph_module.graph)), "")
 
 
@@ -148,8 +148,8 @@ def _split(graph_module: torch.fx.GraphModule, refused: frozenset[str]) -> torch
 def _hooked(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """Return what makes the tensors on which forward registers hooks: a part ends there.
 
-    A hook is for the gradient by all uses, also by those before it. Of uses in the part that makes
-    the tensor PyTorch would see none.
+    A hook gets the gradient of all uses, also of earlier ones. PyTorch would not see the uses in
+    the part that computes the tensor.
     """
     tensors = [n.args[0] for n in graph.nodes if n.target in _HOOKS]
     return {_taken_from(t) or t for t in tensors if isinstance(t, torch.fx.Node)}
@@ -172,7 +172,7 @@ def _compile_all(
     refused: frozenset[str],
     compile_part: CompilePart,
 ) -> tuple[list[CompiledGraph], list[CannotLower]]:
-    """Put into the place of each graph that is not refused what runs it; and why not."""
+    """Replace each graph by its compiled part; return why the others are refused."""
     pieces, found = [], []
     for name, part in list(parts.named_children()):
         if not isinstance(part, torch.fx.GraphModule):
@@ -199,7 +199,7 @@ def _compile_all(
 
 
 def _in_its_mode(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what leaves the mode of gradients as it was, also where it raises."""
+    """Return a function that restores the grad mode, also after an error."""
 
     def run(*arguments: Any) -> Any:
         with torch.set_grad_enabled(torch.is_grad_enabled()):
@@ -228,7 +228,7 @@ def _placeholders(graph_module: torch.fx.GraphModule) -> list[str]:
 
 
 def _must_stay_whole(graph_module: torch.fx.GraphModule, at: str, context: CaptureContext) -> bool:
-    """Would it mean something else between two parts?"""
+    """Whether the operation would change its meaning between two parts."""
     (n,) = (n for n in graph_module.graph.nodes if n.name == at)
     name = n.target if isinstance(n.target, str) else n.target.__name__
     graph, outside = graph_module.graph, context.grad_mode
@@ -257,7 +257,7 @@ def _region_around(graph: torch.fx.Graph, at: str, outside: bool) -> list[str]:
 
 
 def within(graph: torch.fx.Graph, outside: bool) -> set[str]:
-    """Return the operations that mean something else outside of what is around them.
+    """Return the operations whose meaning depends on a mode around them.
 
     ``outside`` is the mode of gradients around the graph.
     """

@@ -1,4 +1,4 @@
-"""Errors that forward raises where values say so: the graph goes on, and looks at its values.
+"""Errors that forward raises depending on values: the graph runs to its end and tests the values.
 
 Each is a call of ``raise_where`` in the captured graph. The value that it looks at is one of the
 engine's results, and the error is raised before anything is written or returned.

@@ -1,10 +1,10 @@
-"""What PyTorch's autograd keeps of a captured graph for backward, and where that lies.
+"""Which tensors of a captured graph PyTorch's autograd saves for backward, and in whose memory.
 
 Backward in the engine reads other values than PyTorch's does: the original of a copy, the operands
 of what is computed again, results beside operands. Somebody may write to an argument before
-backward: visibly if PyTorch's does not read it, and by ``.data`` or NumPy in any case. So it
-matters whose memory that keeps in place, and which of it ours reads alike, as the operands of
-products: of all else, backward reads copies.
+backward: visibly if PyTorch's does not read it, and by ``.data`` or NumPy in any case. Therefore
+two facts are needed: which memory PyTorch's autograd saves without a copy, and which part of it our
+backward reads in the same way (operands of products). Of everything else our backward reads copies.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _kept_by(node: Node) -> Iterator[torch.Tensor]:
 
 
 def operands_of_products(graph: torch.fx.Graph) -> set[int]:
-    """Return what names the memory that a graph reads as operands of products alone.
+    """Return the keys of the memory that a graph reads only as operands of products.
 
     Or as rows of an embedding, whose gradient does not read them.
     """

@@ -22,7 +22,7 @@ log = logging.getLogger("steep")
 
 
 def memory_of(node: torch.fx.Node) -> int | None:
-    """Return what names the memory of a tensor; None within transforms of functions."""
+    """Return a key for the memory of a tensor; None within function transforms."""
     return memory_named(node.meta.get("example_value"))
 
 
@@ -75,7 +75,7 @@ def _written_by_operator(
 
 
 def written_if_asked(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return what a function writes, as it is asked to by ``inplace=True``; None of others."""
+    """Return the argument that a function writes because of ``inplace=True``, or None."""
     if (signature := _of_option(function)) is None:
         return None
     given = signature.bind(*args, **kwargs).arguments

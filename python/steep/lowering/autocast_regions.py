@@ -1,4 +1,4 @@
-"""Regions of autocast within forward, said in casts: a program has one precision.
+"""Writes autocast regions within forward as casts, since a program has one precision.
 
 Where a region differs from what is around the call, products are given operands of the region's
 type. A region without autocast inside of one with it has float64 products: the engine narrows those
@@ -55,7 +55,7 @@ def spell(
     of: Regions,
     origin: Callable[[torch.fx.Node], torch.fx.Node | None],
 ) -> None:
-    """Put casts into a graph of ATen; ``origin`` gives a node's in the captured graph.
+    """Insert casts into an ATen graph; ``origin`` maps a node to its node in the captured graph.
 
     What regions say holds, as ``regions_of`` returned it. The nodes that enter and leave them go,
     and ``meta["val"]`` is what the casts make of it.

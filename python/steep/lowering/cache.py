@@ -1,15 +1,15 @@
-"""Files that one process leaves for the next: what was exported, under a key that says all of it.
+"""Files that one process leaves for the next: what lowering made of captured graphs.
 
 An entry is bytes under a key (a digest of everything that the bytes depend on). It is read whole
 and checked before use: a file that is damaged, cut off, of another format or no file at all counts
 as absent, and is written anew. Files appear under their names complete or not at all, so any number
-of processes may share a folder. Trouble with the disk costs the gain, never the run. What another
-user owns or may write is not used: whoever writes the graph decides what is computed.
+of processes may share a folder. A problem with the disk never ends the run. What another user owns
+or may write is not used: whoever writes the graph decides what is computed.
 
 ``STEEP_CACHE`` names the folder, or switches the cache off ("off"); by default it is ``steep`` in
 ``$XDG_CACHE_HOME`` or ``~/.cache``. ``STEEP_CACHE_MIB`` bounds its size (256); what was not used
-for longest goes first. The folder may be deleted at any time. What cannot be made sense of in
-either is said once, and the run goes on: without a cache, or with the bound that is given here.
+for longest goes first. The folder may be deleted at any time. An invalid value of either variable
+is logged once, and the run continues: without a cache, or with the default size.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What surrounds a call whose graph is captured, read once and handed down.
+"""The modes and options of a call that is captured, read once and passed down.
 
-Lowering asks neither PyTorch's modes nor the environment: one graph is made under one context.
+Lowering reads neither PyTorch's modes nor the environment: each graph is made under one context.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CaptureContext:
     Attributes:
         precision: "fp32", "bf16" or "fp16": what the engine computes in.
         autocast_enabled: whether a region of autocast is around the call.
-        autocast_dtype: what regions of autocast narrow to that name no dtype.
+        autocast_dtype: dtype of autocast regions that name none.
         grad_mode: whether PyTorch notes histories, so that backward may come.
         fake_mode: what Dynamo makes tensors without values under; it has the extents' symbols.
         providers: where the graph runs.

@@ -1,4 +1,4 @@
-"""Operators that nobody has said in ONNX → those that PyTorch defines them by, one call at a time.
+"""Decomposes calls of operators without an ONNX translation, as PyTorch defines them.
 
 PyTorch's exporter traces the whole graph once more for this, with tables of two thousand operators
 made anew and all composite ones replaced meanwhile. That took half of a small graph's capture; few
@@ -34,7 +34,7 @@ log = logging.getLogger("steep")
 
 
 def decompose(traced: torch.fx.GraphModule, has_word: Callable[[OpOverload], bool]) -> None:
-    """Take apart, in place, each call of an operator of a functional graph that has no word.
+    """Decompose, in place, each call of an operator that has no ONNX translation.
 
     What PyTorch defines by no others stays as it is, and so does what cannot be traced. Nodes have
     their fake results in ``meta["val"]``, before and after; what takes the place of a call has its
@@ -88,7 +88,7 @@ def _take_apart(
 
 
 def _is_said(node: torch.fx.Node, has_word: Callable[[OpOverload], bool]) -> bool:
-    """Return whether a call has a word, or is taken apart, and writes nothing."""
+    """Return whether a call has a translation or a decomposition, and writes nothing."""
     if not isinstance(node.target, OpOverload):
         return True
     known = has_word(node.target) or _rule(node.target, has_word) is not None
@@ -132,7 +132,7 @@ _registered: dict[Any, Callable[..., Any]] = decomposition_table
 
 
 def is_of_others(target: OpOverload) -> bool:
-    """Return whether somebody else than PyTorch has said what an operator is composed of."""
+    """Return whether a package other than PyTorch registered a decomposition of an operator."""
     rule = _registered.get(target)
     return rule is not None and str(rule.__module__).split(".")[0] != "torch"
 

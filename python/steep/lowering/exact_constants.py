@@ -60,7 +60,7 @@ def keep_digits(model: ir.Model) -> None:
 
 
 def _number(value: Any) -> Any:
-    """Return the number that a float32 constant was made of; None if it is nothing of the kind."""
+    """Return the Python number from which a float32 constant was made; None for other values."""
     node = value.producer() if value is not None else None
     if node is None or node.op_type != "Constant":
         return None

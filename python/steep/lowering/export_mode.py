@@ -22,7 +22,7 @@ DETECT_CAUSAL_MASK = Substitution(
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep PyTorch's chatter off, and what an export must not see or touch.
+    """Silence PyTorch's logs, and turn off the modes that must not affect an export.
 
     Two shortcuts of PyTorch are off: they branch on the values of a mask, which no graph can;
     neither changes a result. Precision is the engine's business, not autocast's. Errors are raised,

@@ -1,4 +1,4 @@
-"""Passes over a graph of ATen before PyTorch's exporter, which takes some calls otherwise.
+"""Passes over an ATen graph before PyTorch's exporter, which translates some calls wrongly.
 
 Nodes have their fake results in ``meta["val"]``, before and after.
 """
@@ -14,7 +14,7 @@ from steep.torch_internals.operators import OpOverload, aten
 
 
 def say_dtypes(graph: torch.fx.Graph) -> None:
-    """Say what PyTorch makes of numbers, where the call leaves it to the default dtype.
+    """Make the dtype of numbers explicit where the call leaves it to the default dtype.
 
     The exporter would make float32 of them, and count the steps of a range in it. A range whose
     ends are fractions of extents is bound to them.
@@ -113,7 +113,7 @@ _WITH_TENSORS = {
 
 
 def make_extents_tensors(graph: torch.fx.Graph) -> None:
-    """Put tensors of no dimension into the place of extents where the exporter wants a number."""
+    """Replace extents by scalar tensors where the exporter needs a number."""
     for node in list(graph.nodes):
         number = node.args[1] if node.target in _WITH_TENSORS else None
         if isinstance(number, torch.fx.Node):
@@ -169,7 +169,7 @@ _ASSERTIONS = {
 
 
 def drop_assertions(graph: torch.fx.Graph) -> None:
-    """Take out what guards check, or what cannot fail, and what nobody reads."""
+    """Remove assertions that guards check or that cannot fail, and nodes that nothing reads."""
     for node in list(graph.nodes):
         if node.target in _ASSERTIONS:
             graph.erase_node(node)

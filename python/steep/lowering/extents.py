@@ -6,6 +6,6 @@ import torch
 
 
 def hint(number: int | torch.SymInt) -> int:
-    """Return what an extent was when it was captured, without binding it to that."""
+    """Return the value that an extent had at the capture, without adding a guard on it."""
     known = number.node.hint if isinstance(number, torch.SymInt) else number
     return 1 if known is None else int(known)  # None: it depends on values

@@ -33,11 +33,11 @@ _WORDS = (
 
 
 class Undetermined(Exception):
-    """The notes might not tell two different graphs apart."""
+    """The digest may be equal for two different graphs."""
 
 
 def settings() -> dict[str, str]:
-    """Return what is read, beside a graph, where that is said in ONNX: by name, what holds now.
+    """Return the present values of settings that the translation to ONNX reads, by name.
 
     What is set around a translation is not among it: gradients are on, autocast and the fast paths
     of attention off, in ``quiet()``; Dynamo leaves inference mode.

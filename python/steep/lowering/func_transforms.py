@@ -145,7 +145,7 @@ def _outputs_and_inputs(slope: torch.fx.Node) -> tuple[Any, Any]:
 
 
 def in_pytorch(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
-    """Return what runs a captured graph in PyTorch, where an error leaves no transform open."""
+    """Return what runs a captured graph in PyTorch, and closes all transforms after an error."""
     LazyGraphModule.force_recompile(graph_module)  # forward would call all of the module once
     forward: Callable[..., Any] = graph_module.forward
     if not transforms(graph_module.graph):

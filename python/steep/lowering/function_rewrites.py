@@ -1,4 +1,4 @@
-"""Functions of PyTorch of which exporters lose an option or a gradient, written out."""
+"""Rewrites PyTorch functions for which exporters lose an option or a gradient."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from steep.torch_internals.pytree import tree_leaves, tree_map_only
 
 
 def lost(what: str) -> NoReturn:
-    """Raise RuntimeError: this would be lost."""
+    """Raise RuntimeError: ONNX cannot express it."""
     raise RuntimeError(f"{what} cannot be expressed in ONNX")
 
 
@@ -86,7 +86,7 @@ def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _nll_loss(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """``F.nll_loss`` of as many rows as values say, which PyTorch's tracers look into."""
+    """``F.nll_loss`` whose number of rows depends on values, which PyTorch's tracers would read."""
     c = _given(F.nll_loss, args, kwargs)
     if c.input.dim() == 1 or not has_free_unbacked_symbols(c.input):
         return F.nll_loss(*args, **kwargs)
@@ -171,7 +171,7 @@ def _cosine_similarity(
 def _pad(
     input: torch.Tensor, pad: Any, mode: str = "constant", value: float | None = None
 ) -> torch.Tensor:
-    """``F.pad``: what goes round does so in what is left, where some is taken away."""
+    """``F.pad`` in circular mode with negative pads: crops first, then wraps around."""
     if mode == "circular" and any(n < 0 for n in pad):
         input = F.pad(input, [min(n, 0) for n in pad])
         pad = [max(n, 0) for n in pad]
@@ -211,7 +211,7 @@ def _dropout(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _dropping(dropout: Callable[..., torch.Tensor], trains: bool) -> Callable[..., torch.Tensor]:
-    """A dropout of another kind, which returns its argument too; it ``trains`` where none says."""
+    """Another kind of dropout; ``trains`` is the default of its argument ``training``."""
 
     def restated(*args: Any, **kwargs: Any) -> torch.Tensor:
         c = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
@@ -224,7 +224,7 @@ def _dropping(dropout: Callable[..., torch.Tensor], trains: bool) -> Callable[..
 
 
 def _rrelu(rrelu: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """``F.rrelu`` and its like: they draw slopes in training alone, else take the one between."""
+    """``F.rrelu`` and the like: slopes are drawn in training; otherwise they are the mean slope."""
 
     def restated(
         input: torch.Tensor,

@@ -1,4 +1,4 @@
-"""Calls that PyTorch's kernels refuse, and its meta functions, which trace the graph, let pass."""
+"""Calls that PyTorch's kernels refuse, and its meta functions accept while a graph is traced."""
 
 from __future__ import annotations
 

@@ -64,10 +64,10 @@ _NO_WORD = "ONNX has no operator for"
 
 
 class CannotLower(Exception):
-    """What the engine cannot run, and why.
+    """The engine cannot run an operation, with the reason.
 
-    ``node`` is the name of the operation in the captured graph; "" where no single one is at fault.
-    ``others`` are what is known by now to be refused next.
+    ``node`` is its name in the captured graph; "" if no single operation is the cause. ``others``
+    are further operations that are known to be refused.
     """
 
     def __init__(self, reason: str, node: str, place: str = "") -> None:
@@ -82,7 +82,7 @@ class CannotLower(Exception):
 
 
 class _Interpreter(Interpreter):
-    """Knows at which operation it was when one failed, and tells what Dynamo knows of histories."""
+    """Remembers the operation that failed, and what Dynamo knows about autograd histories."""
 
     at: torch.fx.Node | None = None
     watch: Watch | None = None
@@ -106,14 +106,14 @@ def _first(target: torch.fx.Node) -> torch.fx.Node:
 
 
 def _has_history(node: torch.fx.Node) -> bool:
-    """Whether it may need a gradient; of what Dynamo says nothing, it may."""
+    """Whether it may need a gradient; true if Dynamo does not know."""
     example = node.meta.get("example_value")
     parts = [t for t in tree_leaves(example) if isinstance(t, torch.Tensor)]
     return example is None or any(t.requires_grad for t in parts)
 
 
 class _Faithful(torch.nn.Module):
-    """Runs a captured graph so that all that it computes is seen, gradients included."""
+    """Runs a captured graph so that a trace has all that it computes, gradients included."""
 
     def __init__(self, graph_module: torch.fx.GraphModule) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ def _without_tokens(graph: torch.fx.Graph, names: list[str]) -> None:
 
 @contextlib.contextmanager
 def _own_extents(env: ShapeEnv | None) -> Iterator[None]:
-    """Forget extents that depend on values, made within: the next trace would look for them."""
+    """Forget unbacked extents of this trace at its end: the next one would look for them."""
     pending = [] if env is None else env.pending_fresh_unbacked_symbols
     before = list(pending)
     try:

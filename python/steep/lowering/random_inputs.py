@@ -1,6 +1,6 @@
 """Random numbers of a graph: PyTorch draws them before it runs, in its order, from its generator.
 
-Dropout is no such number: the engine draws its masks, from a seed that PyTorch's generator gives.
+Dropout is an exception: the engine draws its masks, from a seed of PyTorch's generator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_DROPOUT = ("dropout", "scaled_dot_product", "lstm", "gru", "rnn_")
 
 
 class NotBefore(Exception):
-    """What is drawn depends on what the graph computes; ``node`` is the operation's name."""
+    """The random numbers depend on results of the graph; ``node`` is the name of the operation."""
 
     def __init__(self, node: torch.fx.Node) -> None:
         super().__init__(f"{node.target} draws random numbers by values that the graph computes")

@@ -1,4 +1,4 @@
-"""Why PyTorch runs what it runs: what stands at which line, and what to write instead."""
+"""Why PyTorch runs a part of a module: the line, its cause, and what to write instead."""
 
 from __future__ import annotations
 

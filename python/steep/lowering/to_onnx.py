@@ -76,7 +76,7 @@ log = logging.getLogger("steep")
 
 
 class CannotSay(Exception):
-    """The exporter has no word for an operation; ``node`` is its name, "" if unknown.
+    """The exporter has no translation for an operation; ``node`` is its name, "" if unknown.
 
     ``others`` are operators that it has no word for either, by the names of operations.
     """
@@ -164,7 +164,7 @@ def _without_words(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 
 
 def _as_program(traced: torch.fx.GraphModule) -> ExportedProgram:
-    """Return the graph as the exporter wants it: a function of its inputs, no more."""
+    """Return the graph in the form that the exporter needs: a pure function of its inputs."""
     (end,) = (n for n in traced.graph.nodes if n.op == "output")
     inputs = [
         InputSpec(InputKind.USER_INPUT, TensorArgument(n.name), None)
@@ -263,7 +263,7 @@ def _from_cache(traced: torch.fx.GraphModule, key: str) -> onnx.ModelProto | Non
 
 
 def _knowledge(env: ShapeEnv | None) -> str:
-    """Say all that is known of the extents' symbols: what is decided by it needs no guard."""
+    """Return all that is known of the extents' symbols: what follows from it needs no guard."""
     if env is None:
         return ""
     guards = [str(g.expr) for g in env.guards]

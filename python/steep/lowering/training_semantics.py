@@ -1,10 +1,10 @@
-"""What ONNX exporters lose of a module on the way, said in operators that they keep.
+"""Keeps what ONNX exporters would lose of a module, by writing it as operators that they keep.
 
-They take a module for inference: ``detach`` and ``no_grad`` vanish, and with them the gradients
-that the module asked for; so do options of operators that ONNX has no operator for, such as the
-smoothing of labels. While a module runs inside of ``faithful()`` its calls of PyTorch are watched:
-a tensor without history becomes the result of ``steep::stop_gradient``, an option that would get
-lost is written out, and what cannot be written out raises RuntimeError.
+Exporters assume inference. They drop ``detach`` and ``no_grad``, so gradients would be wrong, and
+options without an ONNX equivalent, such as label smoothing. While a module runs inside of
+``faithful()`` its calls of PyTorch are watched: a tensor without history becomes the result of
+``steep::stop_gradient``, an option that would get lost is written out, and what cannot be written
+out raises RuntimeError.
 """
 
 from __future__ import annotations
@@ -83,16 +83,16 @@ def _in_this_thread() -> Iterator[None]:
 
 
 def _generators() -> str:
-    """State of the generators whose numbers a graph would repeat for ever."""
+    """State of the random generators whose numbers a graph would repeat at every call."""
     return repr((random.getstate(), numpy.random.get_state()))
 
 
 class Watch(TorchFunctionMode):
-    """Sees every call of PyTorch.
+    """Intercepts every call of PyTorch.
 
-    ``of_histories``: may a tensor that the next call is given have a history? Whoever knows that
-    none has says so; tensors do not tell, while PyTorch traces them. ``writes_into_history``: has
-    what it writes to one?
+    ``of_histories``: whether an argument of the next call may have an autograd history. A caller
+    that knows there is none sets it to False, because traced tensors do not tell.
+    ``writes_into_history``: whether the tensor that it writes to has one.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a captured graph can neither be given nor give."""
+"""Refuses captured graphs with inputs, outputs or writes that the engine does not support."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def _values_read(n: torch.fx.Node, written: torch.fx.Node) -> list[Any]:
 
 
 def _place(n: torch.fx.Node, written: torch.fx.Node) -> torch.Tensor:
-    """Return what lies where a call writes: a part of the tensor, of an assignment to one."""
+    """Return the memory that a call writes: for an assignment to a part, only that part."""
     value: torch.Tensor = written.meta["example_value"]
     if n.target is not operator.setitem:
         return value

@@ -40,7 +40,7 @@ _counting = threading.Lock()
 
 
 def _enter_child() -> None:
-    """Leave behind a lock whose holder may be gone, and threads that PyTorch would wait for."""
+    """Replace a lock that a missing thread may hold, and use no threads, which are missing too."""
     globals()["_counting"] = threading.Lock()
     torch.set_num_threads(1)
 
@@ -184,7 +184,7 @@ class ORTModule(torch.nn.Module):
         return self._module
 
     def report(self) -> Report:
-        """Return what became of the module so far: graphs, why several, what PyTorch runs."""
+        """Return a report: the graphs so far, why there are several, and what PyTorch runs."""
         return Report(
             type(self._module).__name__,
             tuple(self._reports),
@@ -196,7 +196,7 @@ class ORTModule(torch.nn.Module):
     # A module's own methods and attributes of these three names come first: _with_signature.
 
     def plan(self) -> tuple[_steep.StepPlan, ...]:
-        """Return what a step of each graph so far takes, for the extents of its first call."""
+        """Return the plan of each graph so far, for the extents of its first call."""
         return tuple(
             piece.call.program.plan_for(piece.types, piece.call.gradients)
             for piece in self._pieces()
@@ -250,7 +250,7 @@ class ORTModule(torch.nn.Module):
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """The wrapped module's class: frameworks ask what a model is, and by its name what it does.
+        """The wrapped module's class, since frameworks test the class of a model and read its name.
 
         ``isinstance(w, ORTModule)`` and ``type(w)`` tell that it is wrapped.
         """
@@ -280,7 +280,7 @@ class ORTModule(torch.nn.Module):
         self.__dict__["_mixed"] = given
 
     def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
-        """Leave the hooks of all modules to the wrapped one."""
+        """Let the wrapped module run the global module hooks."""
         if surroundings.has_any_global_hook() and not any(map(self.__dict__.__getitem__, _HOOKS)):
             return self.forward(*args, **kwargs)
         return super()._call_impl(*args, **kwargs)

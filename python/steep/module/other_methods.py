@@ -1,4 +1,4 @@
-"""Methods beside ``forward``, which an ORTModule hands out and PyTorch runs: that is said once."""
+"""Methods other than ``forward``, which PyTorch runs; a warning names each once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger("steep")
 
 
 class Beside:
-    """The methods of a module that were called past the engine.
+    """The methods of a module that PyTorch ran instead of the engine.
 
     Args:
         module: whose methods they are.

@@ -40,7 +40,7 @@ _CALLS = ("step()", "apply_gradients()")  # which begin with the exchanges open 
 
 @dataclasses.dataclass
 class _Opening:
-    """What a process says before a step. Numbers that float64 has exactly."""
+    """What a process sends before a step: numbers that float64 represents exactly."""
 
     call: float = 0  # of _CALLS
     failed: float = 0
@@ -102,7 +102,7 @@ class DataParallel:
     def describe(
         self, session: _steep.TrainingSession, options: Mapping[str, Any], model: str | bytes
     ) -> None:
-        """Note what a new session is, and of which options, to compare it with the others'.
+        """Record the model and options of a new session, for comparison with the other processes.
 
         Args:
             session: whose parameters are compared.

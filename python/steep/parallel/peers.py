@@ -69,7 +69,7 @@ class Peers:
 
     @contextlib.contextmanager
     def _in_one(self, bucket: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """Within, the elements of these tensors are one tensor; what it then has is copied back."""
+        """Within, one flat tensor has the elements of these; at the end they are copied back."""
         alone = len(bucket) == 1 and bucket[0].is_contiguous()
         with torch.no_grad(), self._together():
             flat = bucket[0].view(-1) if alone else torch.cat([t.reshape(-1) for t in bucket])

@@ -45,7 +45,7 @@ def transforms_left() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_hooks() -> Iterator[None]:
-    """Within, what autograd saves passes by this thread's hooks for that."""
+    """Within, this thread's saved-tensor hooks are not called."""
     hooks: list[Any] = []
     top: Any = top_saved_tensors_default_hooks
     try:
@@ -70,7 +70,7 @@ def _in_forward_mode() -> bool:
 
 @contextlib.contextmanager
 def unlogged(*packages: str) -> Iterator[None]:
-    """Keep what packages say, short of critical, out of logs."""
+    """Silence the logs of packages below the level CRITICAL."""
     loggers = _loggers(*packages)
     levels = [logger.level for logger in loggers]
     try:

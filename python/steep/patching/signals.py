@@ -1,4 +1,4 @@
-"""Ctrl-C, and what else a signal raises, while PyTorch is changed or traces."""
+"""Delays Ctrl-C and other signals while PyTorch is changed or traced."""
 
 from __future__ import annotations
 
@@ -69,8 +69,9 @@ class Held:
         with Held() as held, substituted(…), held.tracing():
             ...  # a handler is called where deliver_signals() is
 
-    What a handler raised is raised at the end again, if it was taken for an error of what ran. In
-    other threads than the main one, where Python calls no handlers, this does nothing. It nests.
+    If the code treated a handler's exception as its own error, the exception is raised again at the
+    end. In other threads than the main one, where Python calls no handlers, this does nothing. It
+    nests.
     """
 
     def __enter__(self) -> Held:

@@ -24,7 +24,7 @@ class Captured:
         module: what is captured when it is called.
         precision: None; ``torch.autocast`` chooses one.
         record: is told how each graph came about.
-        whole: whether all of it is to run in the engine, which is not to be had.
+        whole: whether the engine must run all of it, which is not supported here.
         verify, providers, disabled_passes: as for ``ORTModule``.
         memory_limit: "" alone: here forward and backward are a graph each, and what backward reads
             is PyTorch's to keep.
@@ -114,7 +114,7 @@ class Captured:
         return compiled_call
 
     def _read_structure(self) -> tuple[int, ...]:
-        """Identify hooks, and which parameters are one."""
+        """Return a key for hooks and for tied parameters."""
         found = [id(p) for _, p in self._module.named_parameters(remove_duplicate=False)]
         for module in self._module.modules():
             for table in _HOOKS:

@@ -69,7 +69,7 @@ class Choices:
         record: is told how each graph came about.
         training: the mode of the module, for ``record``.
         has_run: whether anything ran in the engine.
-        refused: names of operators that ONNX turned out to have no word for.
+        refused: names of operators that turned out to have no ONNX translation.
     """
 
     steps: int
@@ -84,8 +84,7 @@ class Choices:
 class FunctionalGraph:
     """A graph of ATen operators of which none writes to its arguments, with fixed extents.
 
-    It is brought into the engine at its first call, where no trace is under way. Calls from several
-    threads are safe.
+    It is compiled at its first call, when no trace is active. Calls from several threads are safe.
 
     Args:
         graph_module: with an example of each value in ``meta["val"]``.

@@ -25,7 +25,7 @@ log = logging.getLogger("steep")
 
 @functools.cache
 def announce_precision(precision: str) -> None:
-    """Say once where a precision is no gain."""
+    """Log once if a precision is not faster on this machine."""
     if precision == "fp16" and not _steep.has_products("float16"):
         log.info("no float16 products here: they run in float32, on values rounded to float16")
 
@@ -100,7 +100,7 @@ class TrainingSession(_steep.TrainingSession):
         stochastic_rounding: without ``master_weights``, round updated bfloat16 weights up or down
             at random, so that small updates count on average.
         bound_to_graph: a checkpoint loads only into a session whose model has the same operators.
-            With False, parameters, kind of loss and moments have to be the same.
+            With False, only the parameters, the kind of loss and the moments must be the same.
         disabled_passes: rewrites of the graph to turn off, by name (docs/look_inside.md).
         limits: a ``steep.Limits``: bounds on memory, nodes and loops.
         providers: where steps run, as for ``InferenceSession``. Weights stay in the host's memory.
@@ -218,7 +218,7 @@ class TrainingSession(_steep.TrainingSession):
 
     @property
     def _writes(self) -> bool:
-        """Of the processes that train this model, does this one write files?"""
+        """Whether this process writes files (rank 0)."""
         return self._parallel is None or self._parallel.rank == 0
 
     def apply_gradients(self) -> _steep.StepResult:

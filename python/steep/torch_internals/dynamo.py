@@ -1,6 +1,6 @@
 """PyTorch's tracer, Dynamo: settings, errors, guards, and the variables that it follows code by.
 
-To import this loads a large part of PyTorch.
+Importing this module loads a large part of PyTorch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A PyTorch model's whole training step in one compiled graph.
 
 ``trainer(model, criterion, optimizer)``, in trainer.py, reads a ``torch.optim`` object;
-``ORTTrainer``, in ort_trainer.py, speaks another dialect.
+``ORTTrainer``, in ort_trainer.py, has the interface of ONNX Runtime Training.
 
 PyTorch's tracer, Dynamo, captures model and loss as it does for ORTModule, and guards the graph by
 what they read. The weights live once: the engine updates the model's parameters where they lie, and
@@ -64,12 +64,12 @@ def _converted(t: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
 
 
 class _Compiled(Exception):
-    """The step is compiled, and was not to run."""
+    """Raised after compilation if the step should not run."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Roles:
-    """What a captured graph's arguments and results are to the session that trains it."""
+    """Maps the arguments and results of a captured graph to the states and inputs of a session."""
 
     lowered: Lowered | None = None
     loss: int = 0  # which of what it computes
@@ -270,7 +270,7 @@ class Trainer:
                 return self._answer(captured, tensors)
 
     def plan(self) -> _steep.StepPlan:
-        """Return what a step takes, with inputs of the extents that it was compiled for."""
+        """Return the plan of a step, for the extents that it was compiled for."""
         return self.session.plan(*_zeros(self._roles.types))
 
     def dump(self, *, html: StrPath | None = None, passes: bool = False) -> str:
@@ -298,7 +298,7 @@ class Trainer:
         return self.session.profile(path)
 
     def report(self) -> Report:
-        """Return what became of the model so far: its graphs, and why there are several."""
+        """Return a report on the model: its graphs, and why there are several."""
         return Report(type(self.model).__name__, tuple(self._reports), (), 0)
 
     # --- state ------------------------------------------------------------------------------------
@@ -489,7 +489,7 @@ class Trainer:
         return {n for n, p in self._net.named_parameters() if p.requires_grad}
 
     def _believe(self) -> None:
-        """Look for what the compiled step does not hold for any longer."""
+        """Check whether the compiled step is still valid."""
 
     def _step_mode(self) -> contextlib.AbstractContextManager[None]:
         return in_mode(self._net, True)
@@ -501,7 +501,7 @@ class Trainer:
         """Show a new session's moments, given its parameters under its names."""
 
     def _agree(self) -> None:
-        """Let the session and who else shows its moments agree on them."""
+        """Synchronise the session's moments with the object that exposes them."""
 
     def _carried(self) -> dict[str, torch.Tensor]:
         """Return what of the state a session takes over from the one before."""

@@ -9,7 +9,7 @@ import torch
 
 
 def the_loss(loss: torch.Tensor) -> torch.Tensor:
-    """Return the loss; a captured graph shows by this call which of its outputs is it."""
+    """Return the loss. This call marks the loss among the outputs of a captured graph."""
     return loss.clone()
 
 

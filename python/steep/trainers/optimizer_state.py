@@ -57,9 +57,9 @@ class _Held:
     initial: dict[str, float]  # what each moment is filled with before the first step
 
     def take(self, state: dict[str, Any]) -> bool:
-        """Copy in what the state has, and put the tensors here in its place.
+        """Copy the state's values, and put these tensors into the state.
 
-        False where the optimizer would begin anew.
+        Return False if the optimizer has no state yet.
         """
         given = {kind: state.get(kind) for kind in self.shown}
         if given.get(_MASTER, self) is None:
@@ -140,7 +140,7 @@ class SharedState:
         self.show()
 
     def _ids(self) -> list[int]:
-        """Return what tells, at little cost at each step, whether the state has other objects.
+        """Return a cheap fingerprint of the state, which shows whether objects were replaced.
 
         Those that matter live as long as this object, so that no other has their id.
         """
@@ -176,7 +176,7 @@ class SharedState:
 
 
 def _initial(optimizer: torch.optim.Optimizer) -> dict[tuple[str, int], float]:
-    """Return, by kind and id of a parameter, where moments begin that do not begin at 0."""
+    """Return initial values of moments that do not start at 0, by kind and id of a parameter."""
     return {
         key: value
         for group in optimizer.param_groups

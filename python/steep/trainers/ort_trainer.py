@@ -1,4 +1,4 @@
-"""``ORTTrainer``: the dialect of descriptions.
+"""``ORTTrainer``: the interface of ONNX Runtime Training's samples.
 
 Names, shapes and types of inputs and outputs are described, the loss is given apart, and the
 optimizer is chosen by name.
@@ -43,7 +43,7 @@ _OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 
 class ORTTrainer(Trainer):
-    """A trainer in the dialect of descriptions.
+    """A trainer with ONNX Runtime Training's interface: inputs and outputs are described.
 
     >>> trainer = ORTTrainer(model, loss_fn, model_desc, "SGDOptimizer", None,
     ...                      IODescription("Learning_Rate", [1], torch.float32), device)

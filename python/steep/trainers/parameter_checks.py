@@ -1,4 +1,4 @@
-"""What parameters must be that a step writes where they lie, beside PyTorch's autograd."""
+"""Checks of parameters that a compiled step updates in place."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def _refuse(name: str) -> None:
 def check_gradients(reached: Iterable[str], trained: Iterable[str]) -> None:
     """Check that every parameter which PyTorch gives a gradient has one here.
 
-    Of zeros, as from ``round``, it has none here; there, it decays and counts as a step.
+    A parameter whose gradient is always zero (as after ``round``) has none here; in PyTorch it
+    still decays and counts steps.
 
     Args:
         reached: parameters that PyTorch's autograd reaches from the loss.
@@ -67,7 +68,7 @@ def check_gradients(reached: Iterable[str], trained: Iterable[str]) -> None:
 
 
 def check_hooks(parameters: Iterable[torch.Tensor]) -> None:
-    """Check that nobody waits for gradients, which a compiled step keeps to itself.
+    """Check that no hook needs gradients, which a compiled step does not expose.
 
     Raises:
         ModelError: a parameter has a hook, of ``register_hook`` or

@@ -50,7 +50,7 @@ class Update:
     own: tuple[tuple[str, float], ...] | None = None  # of a registered optimizer, by its names
 
     def compiled_in(self) -> tuple[Any, ...]:
-        """Return what another program is needed for."""
+        """Return the settings whose change needs another compiled program."""
         decay = None if self.own is None else dict(self.numbers)["weight_decay"]
         return self.kind, self.flags, self.has_momentum, self.own, decay
 
@@ -114,7 +114,7 @@ def _read_group(kind: str, group: Mapping[str, Any], own: bool) -> Update:
 
 
 class _OptimTrainer(Trainer):
-    """A trainer that believes a ``torch.optim`` object and the modes of the model's parts.
+    """A trainer that reads a ``torch.optim`` object and the modes of submodules at every step.
 
     The optimizer is read before every step. Numbers, of each group, are inputs of the compiled
     step; whatever else changes makes another. Moments lie in the optimizer's state.
@@ -147,7 +147,7 @@ class _OptimTrainer(Trainer):
         self._check_groups()
 
     def _check_groups(self) -> None:
-        """Refuse a parameter that the groups have twice; ``torch.optim`` sees but some of these."""
+        """Refuse a parameter that is in groups twice; ``torch.optim`` detects some cases only."""
         names = {id(p): n.removeprefix("model.") for n, p in self._net.named_parameters()}
         group_of: dict[int, int] = {}
         for i, group in enumerate(self._optimizer.param_groups):
@@ -163,7 +163,7 @@ class _OptimTrainer(Trainer):
                 group_of[id(p)] = i
 
     def _holds_for(self) -> tuple[Any, ...]:
-        """Return all that a compiled step of now would hold for."""
+        """Return everything for which a step compiled now would be valid."""
         return tuple(
             (update.compiled_in(), tuple(id(p) for p in group["params"] if p.requires_grad))
             for update, group in zip(self._updates, self._optimizer.param_groups, strict=True)

@@ -88,7 +88,7 @@ class _Keeping(torch.fx.Interpreter):
 
 
 def copies_of(arguments: Sequence[Any]) -> list[Any]:
-    """Return copies, leaves of autograd. Where some share memory the graph writes none of these."""
+    """Return copies that are autograd leaves. The graph writes to none that share memory."""
     return [
         t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
         for t in arguments

@@ -51,7 +51,7 @@ def difference(
 ) -> Difference | None:
     """Compare two values; ``least`` is the smallest number to be relative to. None: equal.
 
-    Where there ``overflows`` what need not, entries that are not finite are left out.
+    With ``overflows``, entries that are not finite are ignored.
     """
     if not isinstance(expected, torch.Tensor):
         if not isinstance(expected, (bool, int, float)):

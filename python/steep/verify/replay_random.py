@@ -1,4 +1,4 @@
-"""The random numbers of a run in the engine, for PyTorch to compute with the same."""
+"""Replays the random numbers of a run in the engine, so that PyTorch uses the same ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Unmatched(Exception):
 
 
 class Masks(TorchDispatchMode):
-    """Within, PyTorch draws nothing: it takes what the engine had in this thread's last run.
+    """Within, PyTorch draws no random numbers: it uses those of this thread's last engine run.
 
     That is what was drawn before it (lowering/random_inputs.py), among the tensors ``fed`` to that
     run, and the masks of dropouts. Each come in the order of the captured graph.

@@ -47,7 +47,7 @@ def compile_verified(
 
 
 class VerifiedGraph(CompiledGraph):
-    """A compiled graph whose first step is compared; while it differs, later steps are too."""
+    """A compiled graph whose first step is compared, and later ones until one agrees."""
 
     def __init__(self, lowered: Lowered, reference: torch.fx.GraphModule) -> None:
         super().__init__(lowered)
@@ -78,7 +78,7 @@ class VerifiedGraph(CompiledGraph):
         return results
 
     def settle(self, again: bool) -> None:
-        """End a comparison; there will be no other, unless there is to be one ``again``."""
+        """End a comparison. There will be no other, unless ``again`` is set."""
         if again:
             self._lock.release()
         else:

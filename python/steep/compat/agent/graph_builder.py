@@ -72,7 +72,7 @@ class OrtModuleGraphBuilder:
     def initialize(
         self, serialized_model: bytes, config: OrtModuleGraphBuilderConfiguration
     ) -> None:
-        """Take a model, and say what has gradients.
+        """Set the model, and which values have gradients.
 
         Raises:
             ModelError: it is no model, or has no initializer of a name that ``config`` has.
@@ -167,7 +167,7 @@ class OrtModuleGraphBuilder:
         return bytes(self._forward.SerializeToString())
 
     def get_graph_info(self) -> GraphInfo:
-        """Return the names of what the graphs have."""
+        """Return the names of the graphs' inputs and outputs."""
         return self._info
 
     get_model = get_gradient_model  # what they were called up to 1.13

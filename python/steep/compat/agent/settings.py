@@ -1,4 +1,4 @@
-"""What builders of training graphs are told: which inputs have gradients, and rewrites."""
+"""Options of the builders of training graphs: which inputs have gradients, and rewrites."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PLANNED = "the planner decides what backward computes again, and passes what is
 
 
 class Severity(enum.IntEnum):
-    """How much is said; that of the logger ``steep`` counts."""
+    """Log level. It has no effect: the level of the logger ``steep`` applies."""
 
     VERBOSE = 0
     INFO = 1
@@ -32,7 +32,8 @@ class PropagateCastOpsStrategy(enum.IntEnum):
 class Settings:
     """Settings by name, each with a default. Another name is an AttributeError.
 
-    What changes nothing here is said once when it is set to something else than its default.
+    If an option without effect is set to another value than its default, a log message says so
+    once.
     """
 
     _defaults: ClassVar[Mapping[str, Any]] = {}
@@ -91,7 +92,7 @@ class TrainingGraphTransformerConfiguration(Settings):
 
 
 class OrtModuleGraphBuilderConfiguration(Settings):
-    """What ``OrtModuleGraphBuilder.initialize`` is told.
+    """Options of ``OrtModuleGraphBuilder.initialize``.
 
     Attributes:
         initializer_names: initializers that become inputs, after the model's own, in this order.
@@ -121,7 +122,7 @@ class OrtModuleGraphBuilderConfiguration(Settings):
 
 
 class GradientGraphConfiguration(Settings):
-    """What ``GradientGraphBuilder`` is told.
+    """Options of ``GradientGraphBuilder``.
 
     Attributes:
         use_memory_efficient_gradient: taken; it changes nothing.

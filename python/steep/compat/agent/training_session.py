@@ -31,7 +31,7 @@ _ONE_PROCESS = (
 
 
 class TrainingParameters(Settings):
-    """What a ``TrainingSession`` is told.
+    """Options of a ``TrainingSession``.
 
     Attributes:
         loss_output_name: the output that is the loss.
@@ -45,7 +45,8 @@ class TrainingParameters(Settings):
         gradient_accumulation_steps: runs whose gradients make one update, by their mean.
         use_mixed_precision, loss_scale: float16 products, and the first scale (0: 65536).
 
-    What shards a model over processes is an error unless it says one; the rest changes nothing.
+    Options that divide a model among processes must be 1; another value is an error. Options that
+    are not listed here have no effect.
     """
 
     _defaults: ClassVar[Mapping[str, Any]] = {

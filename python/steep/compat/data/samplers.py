@@ -12,7 +12,7 @@ from torch.utils.data import Sampler
 
 
 class LoadBalancingDistributedSampler(Sampler[int]):
-    """Indices of a dataset for one of several processes; at each moment all have samples alike.
+    """Indices of a dataset for one of several processes, which get samples of similar cost.
 
     Samples are sorted by their complexity, and neighbours go to different processes. Then each
     process goes through its samples in an order that is drawn, the same in all.
@@ -24,7 +24,7 @@ class LoadBalancingDistributedSampler(Sampler[int]):
         shuffle: draw the order.
         group_size: sort only within so many neighbours, and draw the order of these groups.
         seed: of what is drawn, with the epoch; the same in all processes.
-        drop_last: leave out samples that do not go round, instead of giving some twice.
+        drop_last: leave out samples that do not divide evenly, instead of repeating some.
         random_level: 0 to 1: how far, in the range of complexities, sorting may be wrong.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Subscribers to activations: what a model's parts give, and their gradients, step by step."""
+"""Subscribers that get the outputs of a model's submodules, and their gradients, at each step."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class SubscriberManager:
     """Tells subscribers of what every part of a model gives. A step ends with the model's forward.
 
     PyTorch runs the parts that are watched, one by one, and the engine what is between their hooks:
-    it is for looking, not for speed.
+    use it to inspect a model; it is slow.
     """
 
     def __init__(self) -> None:

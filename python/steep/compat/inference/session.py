@@ -24,7 +24,7 @@ Providers = Sequence[str | tuple[str, Mapping[str, Any]]]
 
 
 class RunOptions:
-    """What is said of one run.
+    """Options of one run.
 
     Attributes:
         terminate: a run with it is an error, as one that was told to stop.
@@ -44,7 +44,7 @@ class RunOptions:
         self._entries: dict[str, str] = {}
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Keep a setting; it is said once that it changes nothing."""
+        """Store a setting. A log message says once that it has no effect."""
         self._entries[key] = value
         say_once(f"the run's setting {key!r}", "settings of a run by name are not supported")
 
@@ -260,7 +260,7 @@ class SessionIOBinding:
         self._outputs.clear()
 
     def synchronize_inputs(self) -> None:
-        """Do nothing: nothing is on its way."""
+        """Do nothing: there are no asynchronous copies."""
 
     def synchronize_outputs(self) -> None:
         """Do nothing."""

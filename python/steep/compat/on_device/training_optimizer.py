@@ -26,7 +26,7 @@ class Optimizer:
 
     Args:
         optimizer_uri: the path of an optimizer model: of ``generate_artifacts``, or another whose
-            inputs and outputs are named as ``compat.block_optimizers`` says.
+            inputs and outputs have the names of ``compat/onnxblock/optimizers.py``.
         module: whose parameters it updates.
 
     Raises:

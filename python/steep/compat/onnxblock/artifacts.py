@@ -43,7 +43,7 @@ class OptimType(enum.Enum):
 
 
 class OptimizationStyle(enum.Enum):
-    """When ONNX Runtime rewrote a graph of its own format; graphs here are no such."""
+    """When ONNX Runtime optimised a model in its ORT format, which Steep does not have."""
 
     Fixed = 0
     Runtime = 1
@@ -79,9 +79,9 @@ def generate_artifacts(  # noqa: PLR0917 (the order that users know)
 
     ``PREFIXtraining_model.onnx`` and ``PREFIXeval_model.onnx`` are the model with the loss, whose
     parameters are inputs; the second is without dropout, and normalises by running statistics.
-    ``PREFIXoptimizer_model.onnx`` is a step in ONNX's operators (``compat.block_optimizers``), and
-    ``PREFIXcheckpoint`` has the parameters. Everything is made before the first file is written,
-    and each file is replaced as a whole.
+    ``PREFIXoptimizer_model.onnx`` is a step in ONNX's operators
+    (``compat/onnxblock/optimizers.py``), and ``PREFIXcheckpoint`` has the parameters. Everything is
+    made before the first file is written, and each file is replaced as a whole.
 
     >>> generate_artifacts(onnx.load("mlp.onnx"), requires_grad=["fc1.weight", "fc1.bias"],
     ...                    loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW,

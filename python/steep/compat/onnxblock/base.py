@@ -86,7 +86,7 @@ def base(model: onnx.ModelProto, model_path: Path | None = None) -> Iterator[Mod
 
 @contextlib.contextmanager
 def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
-    """Let blocks build on a model of nothing, of an opset: by default of the newest.
+    """Let blocks build on an empty model of an opset, by default the newest.
 
     Raises:
         DataError: another model is being built on.

@@ -14,7 +14,7 @@ from steep.errors import DataError, ModelError
 
 
 class _Operator(Block):
-    """An operator named as its class is, of inputs alone."""
+    """An operator with the name of its class, and without attributes."""
 
     def build(self, *inputs: str) -> str:
         """Add the node; return its output's name."""
@@ -46,7 +46,7 @@ class Mul(_Binary):
 
 
 class Div(_Binary):
-    """The first by the second."""
+    """The first divided by the second."""
 
 
 class Sigmoid(_Unary):
@@ -149,7 +149,7 @@ class Clip(Block):
 
 
 class PassThrough(Block):
-    """Nothing: the names that it is given."""
+    """Adds nothing: returns the names that it gets."""
 
     def build(self, *names: str) -> tuple[str, ...]:
         """Return the names."""
@@ -181,7 +181,7 @@ class InputLike(Block):
 
 
 class LabelEncoder(Block):
-    """Maps keys to values, both int64 or float32; what is no key to a default.
+    """Maps keys to values, both int64 or float32; other inputs map to a default.
 
     It is spelt out in operators that run everywhere. An argument for text must be left out.
 

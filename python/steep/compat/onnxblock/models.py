@@ -88,8 +88,8 @@ class TrainingBlock(Block):
     """A block whose first result is the loss of a model that is to be trained.
 
     Parameters become inputs of both models: their values are the checkpoint's. Running statistics
-    of training normalisations are parameters that are not trained, whatever is said of them. The
-    engine makes the gradients when a ``Module`` reads the training model.
+    of normalisations in training mode are parameters that are never trained. The engine makes the
+    gradients when a ``Module`` reads the training model.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How an ``ORTTrainer``'s parameters learn: SGD, Adam or LAMB, and their numbers."""
+"""Optimizers of an ``ORTTrainer``: SGD, Adam or LAMB, and their settings."""
 
 from __future__ import annotations
 

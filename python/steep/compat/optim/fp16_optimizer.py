@@ -35,8 +35,8 @@ def FP16_Optimizer(
     After ``loss.backward()`` of one's own gradients are taken as they are: tested, and clipped.
 
     An optimizer of DeepSpeed, Apex, Megatron or Accelerate scales, tests and clips by itself: it is
-    returned as it is, and that is said once. What ONNX Runtime replaced of it saved launches of GPU
-    kernels.
+    returned as it is, and that is said once. ONNX Runtime changed these only to save GPU kernel
+    launches.
 
     Args:
         optimizer: of PyTorch's kind, ``FusedAdam`` for one; or of the packages above.

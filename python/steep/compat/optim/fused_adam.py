@@ -15,7 +15,7 @@ from steep.trainers.optimizer_state import SharedState, require_count
 
 
 class AdamWMode(enum.IntEnum):
-    """Whose Adam it is: where weight decay comes in, and where epsilon.
+    """The variant of Adam: where weight decay and epsilon are applied.
 
     ADAM_L2_REGULARIZATION: decay is a part of the gradient, as in ``torch.optim.Adam``.
     ADAMW_TRANSFORMERS: decay after the update, of what is new; epsilon beside the root that is not

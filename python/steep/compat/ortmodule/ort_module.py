@@ -35,8 +35,8 @@ ORTMODULE_TORCH_CPP_DIR = ""  # nothing is compiled
 class ORTModule(ours.ORTModule):
     """Runs a module's forward and backward in the engine; see ``steep.ORTModule``.
 
-    What the engine cannot run, PyTorch runs in parts; where that fails too, it runs the call whole,
-    with a warning, and every call after it, as ONNX Runtime's guide has it.
+    PyTorch runs the parts that the engine cannot run. If that fails too, PyTorch runs the whole
+    call and all later calls, with a warning, as ONNX Runtime's guide says.
     ORTMODULE_FALLBACK_POLICY says which failures may: "FALLBACK_DISABLE" asks for one graph, all of
     it in the engine, and raises otherwise. With ORTMODULE_FALLBACK_RETRY=1 the engine is tried
     again at each call.
@@ -144,7 +144,7 @@ class ORTModule(ours.ORTModule):
 
 
 class HierarchicalORTModule(ORTModule):
-    """Runs in the engine what of a module can be: the largest pieces, and PyTorch the rest.
+    """Runs the largest possible parts of a module in the engine, and the rest in PyTorch.
 
     That is what ``ORTModule`` does too, by itself; this one does it whatever the policy says.
 

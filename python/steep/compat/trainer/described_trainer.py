@@ -30,7 +30,7 @@ from steep.trainers.optimizer_state import require_count, require_counts
 
 @dataclasses.dataclass
 class TrainStepInfo:
-    """What schedulers and loss scalers are told.
+    """Information for schedulers and loss scalers.
 
     Attributes:
         optimizer_config: whose ``lr`` is the base rate.

@@ -25,8 +25,8 @@ _plain = BatchNorm.forward
 def means_over_batches(module: torch.nn.Module) -> Iterator[None]:
     """Within, a graph of the module holds for any number of batches before.
 
-    PyTorch makes a Python number of it, where a graph ends; in a ``Sequential``, whose loop cannot
-    be taken up again, all of it.
+    PyTorch turns this number into a Python number, which ends the graph. In a ``Sequential``, whose
+    loop cannot be resumed, PyTorch would run the whole module.
     """
     kinds = (m for m in module.modules() if isinstance(m, BatchNorm))
     if any(m.momentum is None for m in kinds):

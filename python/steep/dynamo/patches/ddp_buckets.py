@@ -34,9 +34,9 @@ HAS_OUTPUT = Substitution(
 def buckets() -> Iterator[None]:
     """Within, PyTorch cuts by buckets of any size, and only where a graph may end.
 
-    It takes the first bucket for one of a mebibyte, and fails where the others are smaller. What is
-    done under a mode of gradients, or of autocast, or under a transform of functions, would mean
-    something else on its own: a bucket goes on until that has begun.
+    PyTorch assumes that the first bucket has a mebibyte, and fails if the others are smaller.
+    Operations inside a mode (gradients, autocast) or a function transform cannot be cut off from
+    it: a bucket then extends to where that region begins.
     """
     around = DistributedDataParallel._get_active_ddp_module()
     if around is None:

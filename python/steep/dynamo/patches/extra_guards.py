@@ -1,4 +1,4 @@
-"""What Dynamo reads without a condition, and may be another by the next call; what it forgets."""
+"""Guards for what Dynamo reads without a guard, and state that it loses."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def noticed() -> Iterator[None]:
     - the methods that classes have under the names that were looked up, ``forward`` among them;
     - as many hooks of all modules as there are;
     - an argument that is a global's object, if it was (a list, a dict, a tensor);
-    - objects of one type that are two, if they were and one is changed;
+    - two distinct objects of one type that are still distinct, if one of them is changed;
     - the order of an OrderedDict's keys, where all of them are read.
 
     A deque has the greatest length that it was made with, and keys keep the order that forward
@@ -117,7 +117,7 @@ def noticed() -> Iterator[None]:
 class _Present:
     """What stands for an object's ``__dict__`` writes to the effects that are collected now.
 
-    A region with a graph of its own leaves a copy of them in their place.
+    A region with its own graph replaces the effects by a copy.
     """
 
     def __set__(self, holder: Any, effects: Any) -> None:

@@ -1,4 +1,4 @@
-"""What Dynamo does not follow by itself, and can: everyday code that would cut a graph."""
+"""Makes Dynamo follow everyday code that would otherwise end a graph."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def widened(whole: bool = True) -> Iterator[None]:
 
     - a warning is given: it is said when the graph is made;
     - NumPy calculates with numbers;
-    - a ``CrossEntropyLoss`` made in forward is asked for its options;
+    - options of a ``CrossEntropyLoss`` that forward creates are read;
     - a ``Buffer`` is assigned anew, as what moves it to a device does;
     - cuDNN is set for a while, where there is no GPU that it could concern;
     - ``addcdiv`` has a factor (it stays one operator);
@@ -243,7 +243,7 @@ def _of_symbols(
     call: Callable[..., VariableTracker],
     whole: bool,
 ) -> VariableTracker:
-    """Calculate with numbers that may change: in a graph all are known when it is called."""
+    """Compute with numbers that may change: all of them are known when the graph is called."""
     known = all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in args)
     function = function_for(self.value, len(args))
     if known and function is not None:
@@ -260,7 +260,7 @@ def _of_symbols(
 
 
 def _format(self: VariableTracker) -> str:
-    """Format a number, where PyTorch does its text."""
+    """Format a number that changes, where PyTorch would format its symbol."""
     text: str = self.fmt_var.as_python_constant().format(self.sym_node_var.evaluate_expr())
     return text
 
@@ -294,7 +294,7 @@ class _Loss(LambdaVariable):
         self.known = known
 
     def _getattr(self, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
-        """Return an option, or what else there is."""
+        """Return an option, or another attribute."""
         return self.known[name] if name in self.known else _option(self, tx, name)
 
 

@@ -50,11 +50,11 @@ CALL_FUNCTION = Substitution(
 
 @contextlib.contextmanager
 def cuts(whole: bool = True) -> Iterator[None]:
-    """Within, a call of PyTorch's cuts the graph where it has to know what depends on values.
+    """Within, a PyTorch call whose result depends on tensor values ends the graph.
 
     Dynamo says so of most, and fails at some: ``tolist`` of ``bincount``, ``combinations``. And it
     would draw the numbers of a ``random.Random`` that is there before the call once and for all.
-    What goes from one process to another is PyTorch's.
+    PyTorch runs collectives between processes.
 
     A hook that Dynamo does not follow, on a tensor that the graph has used, is an error, if there
     may be several graphs (not ``whole``): registered after the graph, it would see no gradient by
@@ -144,7 +144,7 @@ def _between_processes(
 
 
 def left_to_pytorch(e: Exception, *, for_good: bool) -> ConvertFrameReturn:
-    """Return what has PyTorch run the function that its tracer failed at.
+    """Return a result that makes PyTorch run the function at which its tracer failed.
 
     ``for_good``: at every call. Otherwise at this one, whose arguments may be wrong.
     """

@@ -26,9 +26,10 @@ _NAMES = ("POP_JUMP_FORWARD_IF_", "POP_JUMP_BACKWARD_IF_", "POP_JUMP_IF_")
 
 @contextlib.contextmanager
 def jumping(instead: Callable[[Jump, bool], Jump]) -> Iterator[None]:
-    """Within, each conditional jump is ``instead`` of what it is around, and the truth it jumps on.
+    """Within, ``instead(jump, on)`` replaces the handler of each conditional jump.
 
-    What is entered last is asked first.
+    It gets the present handler and the truth value on which the jump is taken. The replacement that
+    was entered last is called first.
     """
     steps: dict[str, Callable[[Step], Step]] = {
         f"{name}{str(on).upper()}": lambda jump, on=on: instead(jump, on)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Which functions Dynamo makes graphs of, where the one that calls them could not become one."""
+"""Captures functions whose caller could not be captured."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ CHECK = Substitution(
 def layers_too() -> Iterator[None]:
     """Within, the forward of PyTorch's own modules is captured as that of the user's is.
 
-    Dynamo leaves a function whole to Python that decides on values in a loop (``nn.Sequential``'s,
-    if a module in it does), and captures what that calls; but not functions in PyTorch's own files,
-    so that every ``nn.Linear`` in such a loop would be PyTorch's.
+    If a function branches on values inside a loop (such as ``nn.Sequential`` with such a module),
+    Dynamo leaves the whole function to Python and captures the functions that it calls. It does not
+    capture functions in PyTorch's own files, so PyTorch would run every ``nn.Linear`` in such a
+    loop.
     """
     with substituted({CHECK: _skips}):
         yield

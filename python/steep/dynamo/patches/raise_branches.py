@@ -58,7 +58,7 @@ def _or_check(jump: Jump, jumps_on: bool) -> Jump:
 
 
 def _may_be_checked(tx: InstructionTranslatorBase) -> bool:
-    """Does a branch look at one tensor, and would no code of forward see the error?"""
+    """Whether a branch tests one tensor, and no code of forward catches the error."""
     value = tx.stack[-1]
     if not value.is_tensor() or tx.output.current_tracer.parent is not None:
         return False

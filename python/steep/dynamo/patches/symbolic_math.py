@@ -1,6 +1,6 @@
 """Functions of ``math`` of numbers that are symbols, where PyTorch has none.
 
-A function that asks a symbol for its value binds the graph to that.
+A function that reads the value of a symbol makes the graph valid for that value only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from steep.torch_internals.fx import make_opaque_unary_fn
 
 
 def _opaque(name: str) -> Any:
-    """Return a function of SymPy's that knows nothing of itself but its values and its range."""
+    """Return an opaque SymPy function: only its values and its range are known."""
     made = make_opaque_unary_fn(name)
     made.__name__ = f"math.{name}"  # as guards are written
     return made

@@ -1,9 +1,8 @@
 """A branch on values of the arguments: the graph holds for its outcome, which is a guard.
 
-``if mask.any():`` would cut a graph. Where what is asked is computed from arguments and buffers
-alone, it is computed when the graph is made, by PyTorch, from what they are then; the graph follows
-that side, and at each later call PyTorch computes it again, among the guards. Where it comes out
-otherwise, there is a graph for that as well.
+``if mask.any():`` would cut a graph. If the condition depends on arguments and buffers only,
+PyTorch computes it when the graph is made, and the graph follows that side. At each later call a
+guard computes it again. If the outcome differs, another graph is made.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Undecided(Exception):
 
 
 class Condition:
-    """What a branch asks of arguments and buffers.
+    """The condition of a branch, as a function of arguments and buffers.
 
     Args:
         node: of the graph that Dynamo is making. Raises Undecided where more than a few operations

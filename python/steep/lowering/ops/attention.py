@@ -1,7 +1,7 @@
 """Scaled dot-product attention as PyTorch computes it.
 
-The exporter's words take four axes alone, and what has nothing to attend to for what attends to
-everything: there PyTorch has 0 (a row of a mask of which nothing is True, or all is -inf).
+The exporter's translation accepts four axes only. It also lets a query without any key attend to
+all keys; PyTorch returns 0 there (a row of the mask that is all False, or all -inf).
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def ctc_losses(
 
 @contextlib.contextmanager
 def known_to_tracers() -> Iterator[None]:
-    """Within, tracers know what PyTorch's operator gives: of its second result, no extents do."""
+    """Within, tracers know the results of PyTorch's operator; of the second one no extents."""
     kept = dict(fake_impls.op_implementations_dict)
     fake_impls.op_implementations_dict.update(dict.fromkeys(_THEIRS, _empty))
     try:

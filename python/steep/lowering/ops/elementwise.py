@@ -1,7 +1,8 @@
-"""PyTorch's functions of an element, as it defines them at their edges, in ONNX.
+"""PyTorch's elementwise functions in ONNX, with PyTorch's results at the edges of their domains.
 
-The exporter's words agree with PyTorch inside of a function's domain. Here are those that do not at
-its ends, at ties, at zero or where a number is small: in values or, more often, in slopes.
+The exporter's words agree with PyTorch inside of a function's domain. This file has the functions
+that differ at the ends of the domain, at ties, at zero or for small numbers: in values or, more
+often, in slopes.
 """
 
 from __future__ import annotations
@@ -332,7 +333,7 @@ def _root_where(where: Any, x: Any) -> Any:
 
 
 def _logit(self: Any, eps: float | None = None) -> Any:
-    """ln(x / (1 - x)); where it is none, neither is the slope, which is infinite at 0 and 1."""
+    """ln(x / (1 - x)). Where it is NaN, the slope is NaN too; the slope is infinite at 0 and 1."""
     one = number(1, self)
     if eps is None or eps < 0:
         outside = opset18.Or(opset18.Less(self, number(0, self)), opset18.Greater(self, one))
@@ -365,7 +366,7 @@ def _softmax(word: Any) -> Any:
 
 
 def _asked(word: Any, of_integers: Any) -> Any:
-    """Return a question about floating-point numbers, of which integers know the answer."""
+    """Return a predicate of floating-point numbers that is constant for integers."""
 
     def asked(self: Any) -> Any:
         of_floats = self.dtype is None or self.dtype.is_floating_point()
@@ -415,7 +416,7 @@ def _angle(self: Any) -> Any:
 def _isclose(
     self: Any, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Any:
-    """Of integers the bound, which is none, is a float."""
+    """Compares integers within a tolerance that is computed in float32."""
     if self.dtype is None or self.dtype.is_floating_point():
         return aten_isclose(self, other, rtol, atol, equal_nan)
     x, y = (opset18.Cast(v, to=ir.DataType.FLOAT) for v in (self, other))

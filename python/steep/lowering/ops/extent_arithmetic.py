@@ -41,7 +41,7 @@ _WORDS: dict[Any, Any] = {
 
 
 def _named(function: Any) -> Callable[..., Any]:
-    """Return a function of its own, which stands for another one in a graph."""
+    """Return a new function that replaces another one in a graph."""
 
     def in_float64(*operands: Any) -> Any:
         return function(*operands)

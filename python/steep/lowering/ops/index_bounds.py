@@ -1,7 +1,7 @@
 """Indices that PyTorch counts from the front alone; ONNX counts negative ones from the end.
 
-In a graph of functional ATen operators such an operand loses its sign: a negative index becomes one
-that is out of range for any extent, which the engine refuses. Others stay what they are.
+In a graph of functional ATen operators, each negative index of these operators is replaced by one
+that is out of range for any extent, which the engine refuses. Other indices do not change.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def _root(square: Any) -> Any:
 
 
 def _of_difference(loss: Any) -> Any:
-    """Return a loss of the difference of two tensors; 0, 1 or 2 is for none, a mean or a sum."""
+    """Return a loss of the difference of tensors; reduction is 0 (none), 1 (mean) or 2 (sum)."""
 
     def translation(self: Any, target: Any, reduction: int = 1, width: float = 1, **kw: Any) -> Any:
         losses = loss(opset18.Sub(self, target), float(kw.get("beta", kw.get("delta", width))))

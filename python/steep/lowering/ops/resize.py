@@ -1,4 +1,4 @@
-"""Images of other extents, in ONNX: the pixel that PyTorch takes is the pixel that is taken."""
+"""Resizing of images in ONNX, with exactly the pixels that PyTorch selects."""
 
 from __future__ import annotations
 

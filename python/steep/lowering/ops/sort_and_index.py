@@ -1,4 +1,4 @@
-"""What PyTorch picks by order or position, in ONNX: gradients flow where they do there."""
+"""Operators that select by order or position, in ONNX, with PyTorch's gradients."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _sorted(self: Any, dim: int = -1, descending: bool = False) -> tuple[Any, An
 def _topk(
     self: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Any, Any]:
-    """Select the greatest: of equals those that PyTorch's selection finds first."""
+    """Select the largest elements; among equal ones, those that PyTorch's algorithm finds first."""
     if not self.shape:
         return opset18.Identity(self), opset18.Constant(value_int=0)
     if not isinstance(k, int):

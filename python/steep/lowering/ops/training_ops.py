@@ -1,4 +1,4 @@
-"""PyTorch's operators in ONNX, where the exporter's own words are for inference alone."""
+"""Translations of operators that PyTorch's exporter translates for inference only."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def _convolution_of_volumes(  # noqa: PLR0917, as ATen has it
 
 
 def _copied(self: Any, src: Any, non_blocking: bool = False) -> Any:
-    """Return what one tensor becomes when another is written to it, which may have to grow."""
+    """Return the result of writing ``src`` into ``self``: ``src`` in its dtype and extents."""
     same = self.shape is not None and self.shape == src.shape
     copy = opset18.CastLike(src, self) if self.dtype is None else cast(src, self.dtype)
     return copy if same else opset18.Expand(copy, opset18.Shape(self))
