@@ -1,5 +1,6 @@
 // A training step from an artifact: a file that carries the differentiated graph of a model, with
-// its weights and optimizer, so that it trains where there is no ONNX model and no compiler of one.
+// its weights and optimizer, so that it trains without the ONNX model and without a compiler for
+// it.
 //
 //   steep::TrainingSession session("model.onnx", {.loss = "softmax_cross_entropy"});
 //   session.save_artifact("model.steep", {{x, labels}});       // with the whole library
@@ -40,9 +41,9 @@ class ArtifactSession {
   ArtifactSession(ArtifactSession&&) noexcept;
   ArtifactSession& operator=(ArtifactSession&&) noexcept;
 
-  /// One step, as TrainingSession::step(). Throws ShapeError for arrays of no batch that the
-  /// artifact was written for, DataError for values (a label that is no class) and where loss or
-  /// gradients are not finite; no weight has changed then. ProviderError names nodes that this
+  /// One step, as TrainingSession::step(). Throws ShapeError for arrays that match no batch of the
+  /// artifact, and DataError for wrong values (a label that is not a class) and for a loss or
+  /// gradients that are not finite. No weight has changed then. ProviderError names nodes that this
   /// library has no kernel for.
   StepResult step(std::span<const Tensor> inputs);
   StepResult step(std::initializer_list<Tensor> inputs) {
@@ -75,9 +76,9 @@ class ArtifactSession {
   double lr() const;
   void set_lr(double lr);
 
-  /// Writes an artifact of all as it is now, moments and counts too; replaces what is at `path`
-  /// when it is complete and on disk. Training goes on from it as if it had not been interrupted.
-  /// Throws IoError, and DataError where an update was cut off.
+  /// Writes an artifact of the present state, with moments and counts. It replaces a file at `path`
+  /// only when it is complete and on disk. Training continues from it as if it had not been
+  /// interrupted. Throws IoError, and DataError where an update was cut off.
   void save(const std::filesystem::path& path) const;
 
  private:

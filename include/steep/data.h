@@ -18,11 +18,12 @@ namespace steep {
 std::map<std::string, Tensor> load_arrays(const std::filesystem::path& path,
                                           const Limits& limits = {});
 
-/// The same, but arrays that lie in the file as tensors lie in memory are not read: they are pages
-/// of the file, which the system reads when they are used. These are .npy files, and arrays that an
-/// .npz file stores without compression, in row-major order and of this machine's byte order; no
-/// bools. They do not count as memory (Limits::max_bytes), sums are not checked, and the file must
-/// stay as it is: if it becomes shorter, the process ends with SIGBUS. All others are read.
+/// The same, but arrays with the layout of tensors are mapped and not read: the system reads their
+/// pages of the file when they are used. These are .npy files, and arrays that an .npz file stores
+/// without compression, in row-major order and of this machine's byte order; no bools. Mapped
+/// arrays do not count as memory (Limits::max_bytes), their checksums are not verified, and the
+/// file must not change: if it becomes shorter, the process ends with SIGBUS. All other arrays are
+/// read.
 std::map<std::string, Tensor> map_arrays(const std::filesystem::path& path,
                                          const Limits& limits = {});
 

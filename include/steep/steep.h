@@ -123,8 +123,8 @@ struct TrainingOptions {
   /// Of softmax_cross_entropy: the label's class counts 1 - label_smoothing, and all classes,
   /// itself included, share the rest. 0 to 1.
   double label_smoothing = 0;
-  /// Of softmax_cross_entropy and nll: one for each class, at least 0. A row counts as much as its
-  /// label's class, and the mean is over what counts. Empty: 1 for each.
+  /// Of softmax_cross_entropy and nll: one for each class, at least 0. The weight of a row is that
+  /// of its label's class, and the loss is the weighted mean. Empty: 1 for each.
   std::vector<double> class_weights{};
 
   /// Initializers to train, and Constant nodes by the name of their output. Empty: every float
@@ -317,9 +317,8 @@ class TrainingSession {
   StepResult apply_gradients();
   int64_t accumulated() const;  ///< number of parts whose gradients wait
   void drop_gradients();        ///< discards these gradients
-  /// These gradients, to combine them with those of other processes: the caller may write to the
-  /// sums, and then says by set_accumulated() what they are. If there are none, the sums are set to
-  /// zero.
+  /// The accumulated gradients, to combine them with those of other processes. The caller may write
+  /// to the sums, and then calls set_accumulated(). If there are none, the sums are set to zero.
   AccumulatedGradients accumulated_gradients();
   /// The sums hold gradients of this weight and of this sum of loss · weight: apply_gradients()
   /// divides both by the weight. Throws DataError unless the weight is positive and finite.
@@ -347,8 +346,8 @@ class TrainingSession {
   /// or scales of quantisation, single numbers outside of a layer, sparse, or Constant nodes. Names
   /// in TrainingOptions::frozen are not among them.
   std::vector<LeftOut> left_out() const;
-  /// On a number of rows that the file fixes for all its inputs, with TrainingOptions::loss: that
-  /// batches of any size are taken all the same, or why not. Else "".
+  /// A note if the file fixes the number of rows of all inputs and TrainingOptions::loss is set:
+  /// whether batches of any size are accepted, or why not. Else "".
   std::string batch_note() const;
   /// Running statistics that training normalisations keep up to date.
   std::vector<std::string> statistic_names() const;

@@ -1,7 +1,7 @@
-// Which tiles of attention's scores masks hide as a whole.
+// Finds the tiles of attention's scores that masks hide completely.
 //
-// It is read from the masks' values at each run, so that padding, windows and documents that are
-// packed into one sequence are alike. Masks are read once for all heads that share them.
+// It reads the values of the masks at each run, so padding, windows and packed documents need no
+// special cases. Masks are read once for all heads that share them.
 #pragma once
 
 #include <algorithm>
@@ -26,8 +26,8 @@ enum class TileMask : uint8_t {
 
 inline constexpr float kMasked = -1e30F, kOrdinary = -1e20F;
 
-/// Has each row of a tile that is low or shut another score that counts? `known` holds a score that
-/// the row has, such as its maximum so far. Then every probability of the tile is 0:
+/// Whether each row of a `low` or `shut` tile has another score that counts. `known` holds a score
+/// that the row has, such as its maximum so far. Then every probability of the tile is 0:
 ///
 /// With the row's maximum, max ≥ known > kOrdinary = -1e20. A score of the tile is kMasked = -1e30
 /// or less where the mask takes its place, and s - 1e30 or less where the mask is added to

@@ -6,8 +6,8 @@
 
 namespace steep::cpu {
 
-/// Has this machine matrix products of 16-bit floats of the type? Otherwise they are computed in
-/// float32, from operands widened and into results rounded: the same values, but no faster.
+/// Whether the processor multiplies matrices of this 16-bit type. If not, operands are converted to
+/// float32 and results are rounded: the values are the same, but it is not faster.
 bool has_products(DType narrow);
 
 /// The operators that candidates() knows, sorted.

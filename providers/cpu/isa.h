@@ -9,8 +9,8 @@ namespace steep::cpu {
 /// before the first dispatch.
 void limit_isa();
 
-/// Whether Intel made the processor. Kernels of libraries that are tuned for one make may lose on
-/// another with the same instructions.
+/// Whether the processor is made by Intel. Library kernels tuned for one vendor may be slower on
+/// another vendor's processor with the same instructions.
 bool is_intel();
 
 }  // namespace steep::cpu

@@ -1,7 +1,8 @@
 // What a kernel of the CPU is: a C++ object behind the SteepKernel that the engine sees. Kernel
 // files offer, per op, an ordered list of candidates, fastest first; each either builds a kernel
 // for the exact types of the node or declines with a reason. All decisions and all scratch are
-// settled when it is built: execute() neither allocates nor fails for want of support.
+// settled when it is built: execute() neither allocates nor finds out that something is
+// unsupported.
 #pragma once
 
 #include <atomic>

@@ -32,8 +32,8 @@ struct Activation {
   double clip = std::numeric_limits<double>::infinity();
 
   double at(double x) const;
-  /// The derivative where the function has the value y. Outside the clip the function stands still;
-  /// as all of them grow, the value tells.
+  /// The derivative where the function has the value y. Outside the clip the function is constant;
+  /// since all of these functions are monotonic, y shows which case it is.
   template <typename T>
   T slope(T y) const {
     if (std::isfinite(clip) && (y >= static_cast<T>(at(clip)) || y <= static_cast<T>(at(-clip)))) {

@@ -35,7 +35,7 @@ struct WindowAxis {
 
 /// The spatial axes of a convolution or pooling from `in` to `out` (both [batch, channel,
 /// spatial...]) with ONNX's attributes strides, dilations, pads and auto_pad.
-/// Nothing, with the reason in *why_not, where these do not fit together.
+/// std::nullopt, with the reason in *why_not, if these do not fit together.
 std::optional<std::vector<WindowAxis>> read_window(const Attrs& attrs, const Dims& in,
                                                    const Dims& out, const Dims& kernel,
                                                    std::string* why_not);

@@ -1,7 +1,7 @@
-// What an artifact may hold. Kernels rely on operands whose types fit the operator, which shape
-// inference has seen to in a full build. A reader of artifacts has no inference, and trusts nobody:
-// a node passes if its operator is in this table and its types are such that no kernel of it, on
-// whatever data, leaves its operands. Writers ask the same table.
+// What an artifact may hold. Kernels need operands whose types fit the operator; in a full build,
+// shape inference checks this. A reader of artifacts has no inference and does not trust the file.
+// A node is accepted if its operator is in this table and if, with its types, no kernel can access
+// memory outside of its operands, whatever the data. Writers use the same table.
 #pragma once
 
 #include <string_view>

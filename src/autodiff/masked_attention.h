@@ -29,12 +29,13 @@ struct MaskedAttention {
 /// The attention of a Softmax, or nothing where it is none of this form. `users`: Graph::users().
 std::optional<MaskedAttention> match_masked_attention(const Users& users, Node softmax);
 
-/// float32[sequences, keys] of what a mask of [sequences, heads or 1, queries or 1, keys] lets a
-/// query see; null where it is not known before the run. `alone`: other masks hide nothing.
+/// float32[sequences, keys]: which keys a mask of [sequences, heads or 1, queries or 1, keys] shows
+/// to at least one query; null if it is not known before the run. `alone`: there are no other
+/// masks.
 Value seen_through(const ScoreMask& mask, Value keys, bool alone);
 
-/// May it differ from batch to batch? Is it made of numbers or truth values that are fed, or of
-/// floats for each sequence, and not only of extents or weights?
+/// Whether the mask may differ from batch to batch: whether it depends on fed integers or booleans,
+/// or on floats for each sequence, and not only on extents or weights.
 bool reads_inputs(Value v, const Dim& sequences);
 
 }  // namespace steep

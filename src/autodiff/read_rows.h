@@ -9,11 +9,11 @@
 
 namespace steep {
 
-/// Computes only the rows that are read, where something reads some of the rows of what row-wise
-/// nodes make (products with weights, elementwise operators, dropout, normalisation over the last
-/// axis) and nothing else reads these. Results stay the same, and so do gradients, which are zeros
-/// for other rows (rows are summed in another order). Nothing is done where there is no product to
-/// gain by. Three kinds of readers:
+/// Computes only the rows that are read. It applies where a reader needs only some rows of the
+/// results of row-wise nodes (products with weights, elementwise operators, dropout, normalisation
+/// over the last axis), and nothing else reads these results. Results stay the same, and so do
+/// gradients, which are zeros for other rows (rows are summed in another order). Nothing is done if
+/// no product would become smaller. Three kinds of readers:
 ///
 /// - A cross entropy that ignores labels reads the rows whose labels count; a mean is over these
 ///   anyway. Scores with other readers (a model that returns them) are computed for all rows, too,
@@ -29,8 +29,9 @@ void compute_read_rows(Graph& graph);
 using Makers = std::unordered_set<uint32_t>;
 
 /// The nodes that make `labels` of forward inputs and constants, by moving, cutting, padding and
-/// comparing them, so that they are known before anything else runs. Nothing for other labels:
-/// those made of states, by chance, by what cannot be planned, of data of floats, or by many nodes.
+/// comparing them, so that they are known before anything else runs. Null for other labels: those
+/// that depend on states, random numbers, nodes that cannot be planned, or float data, or that need
+/// many nodes.
 std::optional<Makers> makers_of_labels(Value labels);
 
 /// The same of what says which rows count: of more nodes, of masks that are floats, and of other

@@ -28,8 +28,8 @@ bool has_rows(Value v);
 /// Reshape and its like, of rows to as many rows of the same length.
 bool keeps_rows(Node n);
 
-/// Axes of a Slice that leaves the last axis alone and keeps the order of what it takes; counted
-/// from the front. Nothing for others.
+/// Axes that a Slice cuts, counted from the front, if it keeps the last axis whole and the order of
+/// elements. std::nullopt for other nodes.
 std::optional<Ints> cut_axes(Node n);
 
 /// By operand, of a node that makes each row of output 0 of one row; nothing of others. A Slice of

@@ -22,9 +22,9 @@ struct AxisPart {
 using TokenAxes = std::vector<std::vector<AxisPart>>;
 
 /// The one operand that a node moves, and that operand's axes, given those of its output `y`.
-/// Nothing where tokens could meet, or where it cannot be told. Reshape, Transpose, Expand of heads
-/// and their like; also what takes part of an axis that is not of tokens, and arithmetic with an
-/// operand of one axis at most.
+/// std::nullopt if the node may mix tokens, or if this is not known. Reshape, Transpose, Expand of
+/// heads and their like; also what takes part of an axis that is not of tokens, and arithmetic with
+/// an operand of one axis at most.
 std::optional<std::pair<int, TokenAxes>> axes_before(Node n, Value y, const TokenAxes& axes);
 
 /// The axes of output 0, given those of input 0: of Reshape, Transpose and their like.

@@ -9,8 +9,8 @@
 namespace steep::cli {
 
 /// What the last of `words`, those behind the program's name, may become, from the tables of `app`:
-/// commands, options, and the words that an option takes. Empty where it may be anything, as the
-/// name of a file.
+/// commands, options, and the words that an option takes. Empty if any text is allowed, such as a
+/// file name.
 std::vector<std::string> completions(const CLI::App& app, std::span<const std::string> words);
 
 /// `steep completion -- WORD…`, as the scripts of `steep completion SHELL` call it: prints

@@ -42,12 +42,12 @@ struct Feed {
 /// extents or dtypes.
 Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name);
 
-/// Files of the same arrays are one behind the other; files of others, as .npy files each for an
-/// input, beside each other. An input of rows, for which there is no array but columns of a CSV
-/// that nothing else needs, is made of these, in their order. `labels`: of the input that is the
-/// label; none without a loss. A label without an array is an error where `needs_label`, and where
-/// arrays are left over that may be it. Throws DataError that names the arrays there are: an input
-/// without one, two for one input, a label that no name tells; a number or class that does not fit.
+/// Files with the same arrays are concatenated. Files with different arrays (such as one .npy file
+/// for each input) are combined. An input without an array is made from the columns of a CSV that
+/// no other input uses, in their order. `labels`: of the input that is the label; none without a
+/// loss. A label without an array is an error where `needs_label`, and where arrays are left over
+/// that may be it. Throws DataError, which lists the arrays: an input without an array, two arrays
+/// for one input, a label that cannot be identified by name, a number or class that does not fit.
 /// ShapeError: rows or extents that differ.
 Feed feed_from(const DataChoice& choice, std::span<const TensorInfo> inputs,
                const std::optional<LabelForm>& labels, bool needs_label);

@@ -15,8 +15,7 @@ void need_room(const std::string& option, const std::filesystem::path& path, uin
 
 /// Calls write(path) for `wanted` and, when that throws, for a new name in one folder after the
 /// other until it does not: the working folder, the user's, those for temporary files. Returns the
-/// path that worked; *trouble becomes what `wanted` threw, "" for nothing. Throws that when nothing
-/// works.
+/// path that worked. *trouble is the error of `wanted`, or "". If no path works, throws that error.
 std::filesystem::path keep(const std::filesystem::path& wanted,
                            const std::function<void(const std::filesystem::path&)>& write,
                            std::string* trouble);

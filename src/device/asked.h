@@ -21,8 +21,8 @@ namespace steep {
                        .remedy = "Ask the plug-in's author."});
 }
 
-/// f(), the provider's function of this name, of C++ perhaps: what it throws is a ProviderError,
-/// but for the engine's own errors and the lack of memory.
+/// Calls f(), the provider's function of this name, which may be C++. Its exceptions become a
+/// ProviderError, except the engine's own errors and lack of memory.
 template <typename F>
 decltype(auto) asked(std::string_view provider, const char* function, F&& f) {
   std::string thrown;

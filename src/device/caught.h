@@ -12,8 +12,8 @@ struct CaughtError {
   ErrorParts parts;
 };
 
-/// What is being caught. `failed` says what failed ("A kernel failed.") where the exception is none
-/// of ours. REQUIRES: a catch under way.
+/// The exception that is being handled, as text. `failed` ("A kernel failed.") describes exceptions
+/// that are not Steep's. REQUIRES: called inside a catch block.
 CaughtError caught_error(const char* failed);
 
 }  // namespace steep

@@ -21,8 +21,8 @@
 
 namespace steep {
 
-/// A provider as the engine keeps it: the fields that this version knows, null where the provider's
-/// own is older. Immutable, and there as long as the process.
+/// A provider in the engine: the fields that this version knows, null where the plug-in's struct is
+/// older. Immutable; lives as long as the process.
 struct Provider {
   SteepProvider table{};
   std::string name{};  ///< "Mirror"
@@ -96,7 +96,7 @@ class Device : public std::enable_shared_from_this<Device> {
   /// Waits for all that was enqueued; throws the first error of it.
   void sync(SteepStream stream) const;
   /// What is enqueued on `stream` from now on begins after what was enqueued on a stream of
-  /// another device: the host waits only where the two cannot.
+  /// another device: the host waits only if the devices cannot wait for each other.
   void wait(SteepStream stream, const Device& other, SteepStream others) const;
 
  private:

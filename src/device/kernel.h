@@ -1,7 +1,7 @@
 // What the engine knows of a kernel: it computes one node with resolved pointers. Providers offer,
 // per op, an ordered list of candidates, fastest first; each either makes a kernel for the exact
 // types of the node or declines with a reason. All decisions and all scratch are settled here, at
-// plan time: execute() neither allocates nor fails for want of support.
+// plan time: execute() neither allocates nor finds out that something is unsupported.
 #pragma once
 
 #include <cstdint>

@@ -13,8 +13,8 @@ bool fits(const Datum& datum, Kind kind);
 /// Throws DataError unless every datum is a tensor.
 std::vector<Tensor> to_tensors(std::span<const Datum> data);
 
-/// Copies what of `results` lies in the bytes of `fed` or of a result before it: who gets them may
-/// write into one without changing another.
+/// Copies each result that shares bytes with `fed` or with an earlier result, so that the caller
+/// may write into one without changing another.
 void keep_apart(std::vector<Datum>& results, std::span<const Datum> fed);
 
 }  // namespace steep

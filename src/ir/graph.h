@@ -34,7 +34,8 @@ enum class Role : uint8_t {
 };
 
 /// Part of a partial execution to which a node belongs. `forward` nodes run first; between the two
-/// the caller may take its time; `backward` nodes run once the caller has fed the backward inputs.
+/// phases the caller may do other work; `backward` nodes run once the caller has fed the backward
+/// inputs.
 enum class Phase : uint8_t { forward, backward };
 
 /// Handle to a value. A default-constructed Value is null and stands for an absent optional input,
@@ -169,7 +170,8 @@ class Graph {
   // --- rewriting --------------------------------------------------------------------------------
 
   /// Every reader of `from`, and outputs and updates too, now reads `to`; what was the gradient of
-  /// `from` is that of `to`. Takes time for those, not for the whole graph.
+  /// `from` is that of `to`. Its cost depends on the number of readers, not on the size of the
+  /// graph.
   void replace_uses(Value from, Value to);
   void erase(Node node);
   /// REQUIRES: nothing reads `input`.

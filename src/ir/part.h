@@ -15,8 +15,8 @@ class Part {
 
   /// Copies a node; producers must come first. Types come along.
   void add(Node n, Phase phase);
-  /// The copy of `v`. What no copied node makes becomes an input; constants and states stay what
-  /// they are (a state without its tensor). Null for null.
+  /// The copy of `v`. A value that no copied node computes becomes an input. Constants and states
+  /// stay so (a state without its tensor). Null gives null.
   Value take(Value v);
   /// `copy`, of graph(), stands for `v` from now on.
   void put(Value v, Value copy) { copies_[v.id()] = copy.id(); }

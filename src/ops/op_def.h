@@ -67,9 +67,9 @@ using Infer = std::vector<Type> (*)(Node n);
 using Decompose = std::vector<Value> (*)(Node n);
 
 /// The same for an operator that is its kernel: what models for other runtimes are written with,
-/// and what second derivatives go through. It serves no provider: its loops and computed places are
-/// no match for a kernel. Extents may be unknown; throws ModelError naming the node where they must
-/// be known.
+/// and what second derivatives go through. Providers do not use it: its loops and computed indices
+/// are too slow. Extents may be unknown; throws ModelError naming the node where they must be
+/// known.
 using InParts = Rule<std::vector<Value>, Node>;
 
 /// What ONNX's inference leaves open though it is known: sets types of outputs that it has given
@@ -82,8 +82,8 @@ using Elements = std::vector<Element>;
 using ElementRule = std::optional<Elements> (*)(Node n,
                                                 const std::vector<std::optional<Elements>>& inputs);
 
-/// The value that the node merely repeats, so that its readers can read that instead; null when it
-/// does something. Input 0 and output 0 are there.
+/// The operand that the node returns unchanged, so that its readers can read the operand instead;
+/// null for other nodes. Input 0 and output 0 are there.
 using Simplify = Value (*)(Node n);
 
 /// By output: the byte offset at which it lies in input 0, when all are that input's bytes in
@@ -123,8 +123,8 @@ struct OpDef {
   /// silently.
   bool stops_gradient = false;
   bool dataless = false;  ///< results hold extents of the operands, or chance, but no data
-  /// The shapes of its outputs depend on data, or it deals in sequences or subgraphs: it runs on
-  /// its own, between the parts of the graph that can be planned.
+  /// The shapes of its outputs depend on data, or it handles sequences or subgraphs: it runs on its
+  /// own, between the parts of the graph that can be planned.
   bool dynamic = false;
   /// Its decomposition reads the values of the inputs from this one on, which must be constants by
   /// then; -1: of none.

@@ -21,8 +21,8 @@ Value region_points(Node n, Value x, Value regions, Value images);
 Value region_maxima(Node n, Value x, Value regions);
 
 using Parts = std::function<std::vector<Value>(std::span<const Value> inputs)>;
-/// The gradients of Σ <dy, parts(inputs)> with respect to the inputs, by way of what `parts` adds
-/// to the graph: one for each float input, null for the others and where none flows.
+/// The gradients of Σ <dy, parts(inputs)> with respect to the inputs, by differentiating the nodes
+/// that `parts` adds: one for each float input, null for the others and where none flows.
 Grads differentiate_parts(const Parts& parts, std::span<const Value> inputs, const Grads& dy,
                           Differentiate differentiate);
 /// The same with zeros where none flows.

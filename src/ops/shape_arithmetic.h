@@ -1,4 +1,4 @@
-// What small integer values hold, as far as the graph tells before it runs:
+// The elements of small integer values, if the graph determines them before it runs:
 // `Concat(Gather(Shape(x), 0), -1)` and the like. ONNX's own data propagation covers a part of
 // this; here is the rest.
 #pragma once

@@ -19,8 +19,8 @@ Shape broadcast(Node n, const Shape& a, const Shape& b);
 /// The type of a value that is of the one type or the other: extents that differ are not known.
 Type either(const Type& a, const Type& b);
 
-/// Without the names of extents that are not known: of a body's types out of its own view, where
-/// they may differ from turn to turn.
+/// The types without symbols for unknown extents. Outside of a loop body these symbols mean
+/// nothing, since the extents may differ between iterations.
 Type without_symbols(Type type);
 
 /// The rank of a result whose shape input 1 holds, computed though it be: as long as that is, and

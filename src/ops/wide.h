@@ -1,7 +1,7 @@
 // Arithmetic of 16 bits is done in float32. A rule or a decomposition has several steps, between
 // which float16 would overflow beyond 65,504 (a count, a square, a sum) and bfloat16 would keep 8
-// bits; PyTorch computes an operator in float32 and rounds its result, and so is it here. Those of
-// operators that move elements, and of products, are used as they stand.
+// bits; PyTorch computes an operator in float32 and rounds the result; so does Steep. Rules of
+// operators that only move elements, and of products, are used unchanged.
 #pragma once
 
 #include "ops/op_def.h"

@@ -21,13 +21,12 @@ struct Specialised {
 
 /// A copy of `graph` for concrete input types: every shape a number, shape arithmetic and
 /// everything else that depends on constants alone computed once, branches with a constant
-/// condition taken, nodes that do nothing removed, those of operators that no device knows replaced
-/// by their decompositions, as far as it can be done before anything has run. `types` gives one
-/// type per graph input, in order; those of gradient inputs are ignored, they follow from the
-/// forward part. Inputs whose entry is not concrete are not known yet; nodes that read them are
-/// deferred. With `only`, nodes of the other phase are deferred, too, and optimizers unless they
-/// are all that is left: they overwrite what other nodes read. Throws ShapeError naming the node or
-/// input that does not fit.
+/// condition inlined, identity nodes removed, and operators that no device knows decomposed, as far
+/// as this is possible before a run. `types` gives one type per graph input, in order; those of
+/// gradient inputs are ignored, they follow from the forward part. Inputs whose entry is not
+/// concrete are not known yet; nodes that read them are deferred. With `only`, nodes of the other
+/// phase are deferred, too, and optimizers unless they are all that is left: they overwrite what
+/// other nodes read. Throws ShapeError naming the node or input that does not fit.
 Specialised specialise_known(const Graph& graph, std::span<const Type> types,
                              const Devices& devices, std::optional<Phase> only = {});
 

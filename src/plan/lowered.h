@@ -1,5 +1,5 @@
-// A graph that the planner can lay out: every node has a kernel, or is a view. What operators mean
-// is no longer asked from here on, so that a program without the table of operators can plan, too.
+// A graph that the planner can lay out: every node has a kernel, or is a view. From here on the
+// OpDefs are not needed, so a program without the table of operators can plan too.
 #pragma once
 
 #include <memory>

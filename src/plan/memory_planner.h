@@ -31,9 +31,9 @@ struct MemoryPoint {
 double modelled_ms(Node n, const Lowered* kernel);
 
 /// Looks for plans between the fastest and the smallest. The search does not know the limit, so
-/// that a greater limit never gives a slower plan. Greedy: values are given up by bytes relieved at
-/// the peak per millisecond, some at a time, and what came of it is laid out; then single choices
-/// of the best plans are taken back and added. REQUIRES: graph and `on` outlive it.
+/// that a greater limit never gives a slower plan. Greedy: it recomputes those values first that
+/// free the most bytes at the peak per millisecond, a few at a time, and lays out each variant.
+/// Then it removes and adds single choices of the best plans. REQUIRES: graph and `on` outlive it.
 class MemoryPlanner {
  public:
   MemoryPlanner(const Graph& graph, LoweredPlan on);
@@ -109,8 +109,8 @@ class MemoryPlanner {
 Plan fit(const Graph& graph, const LoweredPlan& on, const MemoryLimit& limit,
          std::unordered_map<uint32_t, Lowered>& kernels);
 
-/// As make_plan() of plan.h. Of more than the limit, backward computes again what has to go; the
-/// results are the same bits. Throws as fit() does, too.
+/// As make_plan() of plan.h. If the plan exceeds the limit, backward computes values again; the
+/// results have the same bits. Throws what fit() throws, too.
 Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts,
                const MemoryLimit& limit);
 

@@ -17,8 +17,9 @@ using Repetitions = std::vector<std::pair<uint32_t, uint32_t>>;
 /// REQUIRES: the nodes are such that can_repeat().
 Repetitions repeat(Graph& graph, const KernelOf& kernels, const std::vector<char>& again);
 
-/// By node id: may backward compute it again, with the same bits? Not what writes or reads a state
-/// that forward overwrites, not what crosses between devices or runs on another than the host.
+/// By node id: whether backward may compute the node again with the same bits. False for nodes that
+/// write or read a state that forward overwrites, for copies between devices, and for nodes on a
+/// device other than the host.
 std::vector<char> can_repeat(const Graph& graph, const KernelOf& kernels);
 
 }  // namespace steep

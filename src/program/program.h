@@ -15,8 +15,9 @@
 
 namespace steep {
 
-/// The stages, in order. Everything else on this page is bookkeeping. Nothing when a shape depends
-/// on data: then the stages work on one segment of the graph after the other (flow/segment.cc).
+/// The stages, in order. Everything else in this file is bookkeeping. Returns std::nullopt if a
+/// shape depends on data: then the stages work on one segment of the graph after the other
+/// (flow/segment.cc).
 std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, const Devices& devices,
                             const PassOptions& options, const MemoryLimit& limit = {});
 

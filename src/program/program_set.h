@@ -1,5 +1,5 @@
-// The run core of sessions and modules: the programs of one owner with all that they share. What is
-// asked of them, a choice of outputs or a pattern of gradients, is the owner's business.
+// The run core of sessions and modules: the programs of one owner with all that they share. The
+// owner decides what the key means, such as a choice of outputs or a pattern of gradients.
 #pragma once
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// What the call under way may take, and whether it should stop. Kernels and passes are reached
-// through tables of functions; the thread that runs them knows whose call it is.
+// The memory budget of the current call, and whether the call should stop. Kernels and passes are
+// reached through tables of functions; the thread that runs them knows whose call it is.
 #pragma once
 
 #include <new>

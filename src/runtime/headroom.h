@@ -1,5 +1,5 @@
-// Memory that is left, asked before work begins that would not survive the lack of it: libraries
-// that compile code or start threads may end the process where an allocation of theirs fails.
+// Checks the remaining memory before work that cannot survive an allocation failure: libraries that
+// compile code or start threads may end the process where an allocation of theirs fails.
 #pragma once
 
 #include <cstddef>

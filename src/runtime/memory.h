@@ -20,10 +20,10 @@ namespace steep {
 /// GLIBC_TUNABLES). Thread-safe.
 bool keep_freed_memory();
 
-/// Returns to the system what malloc keeps of freed memory at this moment. glibc seldom finds a
-/// large aligned block in the one just freed: what one step leaves behind is not always what the
-/// next takes, and would stay with the process for good. Does nothing where malloc is left alone
-/// (see keep_freed_memory()). Thread-safe.
+/// Returns to the system what malloc keeps of freed memory at this moment. glibc seldom reuses a
+/// large aligned block that was just freed. So memory that one step frees may not serve the next
+/// step, and would never return to the system. Does nothing where malloc is left alone (see
+/// keep_freed_memory()). Thread-safe.
 void return_freed_memory();
 
 /// Throws OutOfMemoryError without taking memory itself: what a std::bad_alloc becomes before it

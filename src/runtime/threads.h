@@ -7,11 +7,12 @@
 
 namespace steep {
 
-/// How many threads may compute for the calling thread; before anything is planned or run.
-/// OpenMP's setting for this thread is lowered to that. Fewer than were asked for, which stderr is
-/// told once a process, where the system starts no more (OpenMP would end the process), and one
-/// after a fork: OpenMP's threads did not come along, and it would wait for them for ever. Other
-/// threads that the child starts have all. `planned`: a plan to be run was made for so many.
+/// The number of threads that may compute for the calling thread. Call it before planning or
+/// running. OpenMP's setting for this thread is lowered to that. It is smaller than requested if
+/// the system starts no more threads (OpenMP would end the process); stderr reports this once per
+/// process. It is one after a fork: the child does not have OpenMP's threads and would wait for
+/// them forever. Other threads that the child starts have all. `planned`: a plan to be run was made
+/// for so many.
 int settle_threads(int planned);
 
 /// Bounds OpenMP's threads, which are the calling thread's setting, for as long as it lives.
@@ -27,8 +28,8 @@ class ThreadBound {
 };
 
 /// While one lives, the calling thread is in a call of the engine. The constructor throws
-/// ProviderError in a process that was forked while another thread was in one: what that thread had
-/// locked or left half done stays so.
+/// ProviderError in a process that was forked while another thread was in one: that thread's locks
+/// are never released, and its work stays unfinished.
 class EngineCall {
  public:
   EngineCall();

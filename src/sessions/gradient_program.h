@@ -37,8 +37,8 @@ struct GradientProgramOptions {
 using GradientPattern = std::vector<bool>;
 
 /// One forward run that may be asked for its backward, any number of times. Keeps its inputs,
-/// because backward may come with another pattern than was foreseen, or again. Movable between
-/// threads; to be used by one at a time.
+/// because backward may ask for another pattern of gradients than expected, or run twice. Movable
+/// between threads; to be used by one at a time.
 struct GradientRun {
   uint64_t program = 0;  ///< which one ran
   GradientPattern pattern{};
@@ -52,8 +52,8 @@ struct GradientRun {
   std::unique_ptr<PendingRun> pending{};  ///< null once backward has used it
 };
 
-/// Do the inputs of a run that has no copies show that somebody wrote to them since forward? Of
-/// large arrays a sample of the elements does.
+/// Whether the inputs of a run without copies were written to since forward. For large arrays it
+/// compares a sample of the elements.
 bool shows_writes(const GradientRun& run);
 
 /// Compiles a Program for each pattern of gradients that it meets. Thread-safe: calls take turns,
@@ -80,7 +80,7 @@ class GradientProgram {
   /// those of the outputs, undefined where there is none. Inputs are read where they were, or
   /// in `run.inputs` if `run.moved`. Throws as Program::rebind() and backward(), and DataError for
   /// another program's run, and where forward has to run again and the run's inputs have changed.
-  /// Where nobody says so, shows_writes() does.
+  /// shows_writes() checks this if `run.changed` is not set.
   std::vector<Tensor> backward(GradientRun& run, std::span<const Tensor> gradients);
 
   /// Compiles for inputs of these types, without running.

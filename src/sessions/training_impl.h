@@ -29,8 +29,8 @@ struct TrainingSession::Impl {
   std::map<std::string, Tensor> gradients(std::span<const Tensor> inputs, double* loss);
 
   /// Arrays in order → as the model's inputs have them: themselves, or in *made (data/convert.h,
-  /// train/labels.h). What cannot be converted is left to the program, which says why. Throws
-  /// DataError.
+  /// train/labels.h). Arrays that cannot be converted are passed on unchanged; the program then
+  /// raises the error. Throws DataError.
   std::span<const Tensor> adopt(std::span<const Tensor> fed, std::vector<Tensor>* made) const;
   /// Inputs by name → in order. Throws DataError naming what is missing or unknown.
   std::vector<Tensor> in_order(const Inputs& inputs, bool label_optional) const;

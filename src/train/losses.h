@@ -1,5 +1,5 @@
 // The formulas of losses, in operators of the graph: each is PyTorch's of that name, its gradient
-// included. Halves are computed in float32.
+// included. 16-bit floats are computed in float32.
 #pragma once
 
 #include <optional>
@@ -31,7 +31,7 @@ struct ClassLoss {
   Value mean;  ///< the cross entropy of the labels, whose loss_weight() is that of `loss`
 };
 /// Mean over rows of -log softmax(logits)[label]; logits [.., C], labels int64 [..]. With
-/// smoothing s, (1-s) of that and s of the mean over classes, each as heavy as it is.
+/// smoothing s, (1-s) of that and s of the mean over classes, weighted by class.
 ClassLoss softmax_cross_entropy_loss(Value logits, Value labels, const ClassOptions& options);
 /// Mean over rows of -log_p[label].
 ClassLoss nll_loss(Value log_p, Value labels, const ClassOptions& options);

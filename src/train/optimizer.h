@@ -40,9 +40,9 @@ struct Halves {
   bool stochastic = false;  ///< TrainingOptions::stochastic_rounding
   int64_t stream = 0;       ///< of the random numbers of that: one for each weight
 };
-/// The moment that a weight of 16 bits is the rounding of: float32, of the weight's shape. Where
-/// the weight is not, it was written by somebody else, and counts instead: also before the first
-/// step, when the copy is zeros.
+/// The moment that a weight of 16 bits is the rounding of: float32, of the weight's shape. If the
+/// weight is not the rounded copy, other code wrote it, and the copy takes its value. This also
+/// initialises the copy, which starts as zeros.
 inline constexpr const char* kMaster = "master";
 
 /// The moment that is the moving average of a weight, TrainingOptions::ema_decay: of its shape, and

@@ -27,7 +27,7 @@ namespace steep {
 ///   channel: 3 and 6 of a hard swish, 1 of 1 - p, the epsilon of a norm.
 ///
 /// What a branch or loop reads counts as what the operators inside do with it. Everything else is a
-/// weight, so that what is not understood is trained. Without any layer (an elementwise model,
+/// weight: constants with an unknown use are trained. Without any layer (an elementwise model,
 /// embeddings alone) only quantisation and settings count.
 class Roles {
  public:

@@ -1,4 +1,4 @@
-// A weight as its update sees it. Weights of float16 and bfloat16 are updated in float32: by a copy
+// A weight during its update. Weights of float16 and bfloat16 are updated in float32: by a copy
 // that keeps what the weight's rounding drops (a master weight; Micikevicius et al. 2018), or from
 // the weight itself, whose new value is then rounded to nearest, or at random (Gupta et al. 2015).
 #pragma once

@@ -13,8 +13,8 @@ namespace steep {
 
 constexpr size_t kBodyNodes = 16;  ///< what a graph of its own costs, in nodes
 
-/// While it lives, Importer::graph() is the body's. Values of the graphs around it come in as
-/// inputs, constants that are no weights as constants.
+/// While it lives, Importer::graph() is the body's. Values of the outer graphs become inputs of the
+/// body; constants that are not weights become constants.
 class OpenBody {
  public:
   explicit OpenBody(Importer& importer);

@@ -28,8 +28,8 @@ struct ImportOptions {
   /// Initializers that change while the model runs: states from the start, so that nothing is
   /// computed ahead from what they hold.
   std::set<std::string> states{};
-  /// What is to be trained, or differentiated by: by these names, Constant nodes within bodies are
-  /// values of the graph around them, too, as float initializers there always are.
+  /// Names to train, or to differentiate with respect to. Constant nodes in bodies that have these
+  /// names become values of the outer graph, as float initializers in bodies always do.
   std::set<std::string> named{};
   bool registered = true;  ///< operators that are registered (steep/ops.h) are known
   /// A number of rows that the file fixes for all inputs becomes open where it can (open_batch.h).

@@ -1,5 +1,5 @@
-// A number of rows that a file fixes, as exporters write it when they trace a model with one batch,
-// made open: where each row of the outputs is made of the same row of the inputs.
+// Makes a fixed number of rows symbolic. Exporters write such a number when they trace a model with
+// one batch. Applies if each row of the outputs depends only on the same row of the inputs.
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -25,7 +25,7 @@ std::string batch_symbol(const onnx::GraphProto& graph);
 /// or an output is the same for all inputs. Else returns the first reason why that is not known, as
 /// "ReduceMean 'pool' mixes rows"; the graph is then of no use.
 ///
-/// Normalisation of a batch in training mode is the exception: it is of the batch that is fed.
+/// Batch normalisation in training mode is an exception: it uses the batch that is fed.
 std::string open_batch(Graph& graph, const std::string& symbol, int64_t rows);
 
 }  // namespace steep

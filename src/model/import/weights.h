@@ -1,6 +1,6 @@
 // Which constants are weights: the model's initializers, and what stands in bodies of control flow.
-// The latter become constants of the model's graph, which the bodies read: so they are trained,
-// named and exported as others are.
+// Those in bodies become constants of the model's graph, which the bodies read. So they are
+// trained, named and exported like all others.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// Protobuf's wire format, read field by field without allocating: what is looked at before the real
-// parser may build anything, and what with_weights() copies by.
+// Reads protobuf's wire format field by field without allocating. The prescan uses it before
+// protobuf's parser allocates anything, and with_weights() copies with it.
 // (protobuf.dev/programming-guides/encoding.)
 #pragma once
 
