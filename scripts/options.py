@@ -14,7 +14,7 @@ FILE = ROOT / "docs" / "options.md"
 HEAD = """# Options of training
 
 For users of all languages: the name, the default and the flag of each option. `scripts/options.py`
-writes this page, out of the table in `src/train/option_rows.h`; `include/steep/steep.h` and
+writes this page from the table in `src/train/option_rows.h`; `include/steep/steep.h` and
 `help(steep.TrainingSession)` say more.
 
 The keyword is that of `steep.TrainingSession` and the key of `steep_options` in C; what differs in
@@ -22,15 +22,15 @@ Python is beside it. C++ names a field of `TrainingOptions`. Groups of parameter
 and providers are no single values: see [training](training.md), [limits](limits.md) and
 [providers](providers.md).
 
-| keyword | C++ | flag of `steep train` | default | is |
+| keyword | C++ | flag of `steep train` | default | meaning |
 | --- | --- | --- | --- | --- |
 """
 IN_PYTHON = {
     "beta1": "`betas[0]`",
     "beta2": "`betas[1]`",
     "epsilon": "`eps`",
-    "loss_scale_min": "not there",
-    "loss_scale_max": "not there",
+    "loss_scale_min": "not available",
+    "loss_scale_max": "not available",
 }
 
 

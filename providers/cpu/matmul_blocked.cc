@@ -179,7 +179,7 @@ std::unique_ptr<Kernel> make_blocked_matmul(const NodeSpec& node, std::string* w
   auto problem = read_matmul(node, why_not);
   if (!problem) return nullptr;
   if (problem->y_n != 1) problem = problem->swap();
-  if (problem->y_n != 1) return decline(why_not, "no axis of the result has its elements in a row");
+  if (problem->y_n != 1) return decline(why_not, "no axis of the result is contiguous");
   if (problem->dtype != problem->y_dtype) return decline(why_not, "the result is of another dtype");
   if (problem->dtype == DType::f32) return std::make_unique<BlockedMatMul<float>>(*problem);
   if (problem->dtype == DType::f64) return std::make_unique<BlockedMatMul<double>>(*problem);

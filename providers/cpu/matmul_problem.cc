@@ -195,7 +195,7 @@ std::optional<MatMulProblem> read_matmul(const NodeSpec& node, std::string* why_
   p.bias = bias.present();
   if (p.bias && bias.size() != p.n) return decline("bias does not have one element a column");
   p.addend = node.in(3).present();
-  if (p.addend && !takes_addend) return decline("something is added to the product");
+  if (p.addend && !takes_addend) return decline("an addend is not supported");
   if (p.addend && (node.in(3).dtype != p.y_dtype || node.in(3).dims != node.out(0).dims))
     return decline("the addend is not like the result");
   return p;

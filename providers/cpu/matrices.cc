@@ -25,7 +25,7 @@ std::optional<Dims> strides_in(const Dims& shape, const Dims& stack) {
 std::optional<Systems> Systems::of(const Dims& a, const Dims& b, const Dims& x,
                                    std::string* why_not) {
   if (a.size() < 2 || b.size() < 2 || x.size() < 2)
-    return decline(why_not, "an operand holds no matrices"), std::nullopt;
+    return decline(why_not, "an operand has fewer than two axes"), std::nullopt;
   const int64_t n = a.back(), k = b.back();
   if (a.end()[-2] != n || b.end()[-2] != n || x.end()[-2] != n || x.back() != k)
     return decline(why_not, "the matrices do not fit"), std::nullopt;

@@ -32,13 +32,12 @@ Session::Tensors shared(const nb::dict& arrays) {
     std::string why;
     tensors[name] = to_tensor(value, name.c_str(), &why);
     if (why.empty()) continue;
-    throw DataError(
-        {.what = "A bound weight is read where it lies, and its memory cannot be shared.",
-         .node = name,
-         .expected = "a writable, contiguous array",
-         .received = why,
-         .remedy = "Bind a copy of your own, numpy.array(w, order=\"C\"), or call "
-                   "set_weights()."});
+    throw DataError({.what = "The memory of a bound weight cannot be shared.",
+                     .node = name,
+                     .expected = "a writable, contiguous array",
+                     .received = why,
+                     .remedy = "Bind a copy of your own, numpy.array(w, order=\"C\"), or call "
+                               "set_weights()."});
   }
   return tensors;
 }

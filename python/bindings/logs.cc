@@ -34,7 +34,7 @@ DumpFormat dump_format(const std::string& name) {
   if (name == "text") return DumpFormat::text;
   if (name == "passes") return DumpFormat::passes;
   if (name == "html") return DumpFormat::html;
-  throw DataError({.what = "A graph cannot be dumped so.",
+  throw DataError({.what = "The form of the dump is unknown.",
                    .expected = "text, passes or html",
                    .received = name});
 }

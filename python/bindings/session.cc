@@ -45,7 +45,7 @@ void require_writable(const TrainingSession &session,
   for (const std::string &name : written) {
     const auto found = unwritable.find(name);
     if (found == unwritable.end()) continue;
-    throw DataError({.what = "A trained weight is updated in place, and its memory cannot be.",
+    throw DataError({.what = "The memory of a trained weight cannot be updated in place.",
                      .node = name,
                      .expected = "a writable, contiguous array",
                      .received = found->second,

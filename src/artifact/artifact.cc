@@ -148,7 +148,7 @@ Preamble read_preamble(const ByteSource& source) {
   if (source.size() < sizeof(p)) throw_damaged("it is cut off");
   source.read(0, &p, sizeof(p));
   if (p.magic != kMagic) {
-    throw CheckpointError(ErrorParts{.what = "This is no artifact.",
+    throw CheckpointError(ErrorParts{.what = "The file is not an artifact.",
                                      .expected = "a file that save_artifact() wrote",
                                      .remedy = "Write one with the whole library."});
   }

@@ -355,7 +355,7 @@ Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name) {
   for (const Tensor& part : parts) {
     if (part.dtype() != parts[0].dtype() || part.dims().empty() || dims.empty() ||
         !std::equal(part.dims().begin() + 1, part.dims().end(), dims.begin() + 1, dims.end())) {
-      throw ShapeError(ErrorParts{.what = "arrays cannot be put one behind the other",
+      throw ShapeError(ErrorParts{.what = "arrays cannot be concatenated",
                                   .node = name,
                                   .expected = describe(parts[0]) + ", but for the first extent",
                                   .received = describe(part)});
@@ -425,11 +425,12 @@ Feed split_off(Feed* feed, double part, bool shuffle, uint64_t seed) {
   const int64_t all = feed->rows();
   const auto count = static_cast<int64_t>(std::llround(part * static_cast<double>(all)));
   if (count < 1 || count >= all) {
-    throw DataError(ErrorParts{.what = "--validation-split leaves no rows",
-                               .node = feed->path,
-                               .expected = "a row to train on, and one to validate on",
-                               .received = fmt::format("{} of {} rows", count, all),
-                               .remedy = "give another part, or --validation FILE"});
+    throw DataError(
+        ErrorParts{.what = "--validation-split leaves no rows to train on, or none to validate on",
+                   .node = feed->path,
+                   .expected = "a row to train on, and one to validate on",
+                   .received = fmt::format("{} of {} rows", count, all),
+                   .remedy = "give another part, or --validation FILE"});
   }
   Feed held = *feed;
   if (shuffle) {

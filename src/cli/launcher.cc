@@ -54,8 +54,8 @@ void refuse_several_processes() {
     if (size <= 1 || std::getenv(launcher.rank) == nullptr) continue;
     if (script && launcher.size == std::string_view("SLURM_NTASKS")) continue;
     throw ProviderError(ErrorParts{
-        .what = "training takes one process, and this is one of several: each would train "
-                "alone and write over the others' results",
+        .what = "several processes were started: each would train alone and overwrite the results "
+                "of the others",
         .expected = "one process",
         .received = fmt::format("{}={}, {}={} (of {})", launcher.size, size, launcher.rank,
                                 std::getenv(launcher.rank), launcher.name),

@@ -87,9 +87,10 @@ TrainingOptions options_of(const TrainChoice& choice) {
                                  .received = text});
     }
     if (options.optimizer.lr == 0) {
-      throw DataError(ErrorParts{.what = "--rate needs an --lr that is not 0",
-                                 .expected = "a learning rate of which rates are a part",
-                                 .received = "--lr 0"});
+      throw DataError(ErrorParts{
+          .what = "--rate needs an --lr that is not 0",
+          .expected = "a learning rate other than 0: each --rate is stored as a multiple of --lr",
+          .received = "--lr 0"});
     }
     options.groups.push_back(
         {.names = {text.substr(0, at)}, .lr_multiplier = rate / options.optimizer.lr});
@@ -213,8 +214,9 @@ void check_destinations(const TrainChoice& choice) {
     }
     const std::string by = take(option, path);
     if (by == option) continue;
-    throw IoError(ErrorParts{.what = fmt::format("{} and {} are one file: {}", by, option, path),
-                             .remedy = "give each a name of its own"});
+    throw IoError(
+        ErrorParts{.what = fmt::format("{} and {} are the same file: {}", by, option, path),
+                   .remedy = "give each a name of its own"});
   }
 }
 

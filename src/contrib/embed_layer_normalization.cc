@@ -9,7 +9,7 @@ namespace {
 Results embed_layer_normalization(const ContribCall& c, ContribBody& f) {
   const bool segments = c.has(1), mask = c.has(7), positions = c.has(8);
   if (segments != c.has(4)) {
-    c.fail("Segments come without their embedding, or the other way round.",
+    c.fail("Only one of segment_ids and segment_embedding is present.",
            "segment_ids and segment_embedding, or neither",
            segments ? "no segment_embedding" : "no segment_ids", "Export the model again.");
   }

@@ -41,7 +41,7 @@ void refuse_attribute(const ContribCall& c, const char* name, int64_t wanted) {
 
 void refuse_pair(const ContribCall& c, size_t first, size_t second, const char* pair) {
   if (c.has(first) == c.has(second)) return;
-  c.fail("One input comes without another.", fmt::format("{}, or neither", pair),
+  c.fail("Two inputs must be given together.", fmt::format("{}, or neither", pair),
          c.has(first) ? "the first" : "the second", "Export the model again.");
 }
 

@@ -81,9 +81,8 @@ Results multi_head_attention(const ContribCall& c, ContribBody& f) {
   refuse_input(c, kIndirection, "Export without beam search.");
   const bool past = c.has(kPastKey);
   if (past != c.has(kPastValue)) {
-    c.fail("Keys of earlier calls come without values, or the other way round.",
-           "past_key and past_value, or neither", past ? "no past_value" : "no past_key",
-           "Export the model again.");
+    c.fail("Only one of past_key and past_value is present.", "past_key and past_value, or neither",
+           past ? "no past_value" : "no past_key", "Export the model again.");
   }
   const int64_t heads = c.integer("num_heads");
   if (heads <= 0 || heads > kFar) {

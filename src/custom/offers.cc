@@ -122,7 +122,7 @@ void check_decomposition(const Offer& offer, const onnx::FunctionProto& f) {
   if (f.node_size() == 0)
     offer.refuse("The decomposition of an operator has no nodes.", "at least one", "none");
   if (offer.op.attribute_count > 0) {
-    offer.refuse("An operator declares attributes beside its decomposition.",
+    offer.refuse("An operator with a decomposition also declares attributes itself.",
                  "those that the decomposition declares", "others");
   }
 }

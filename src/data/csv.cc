@@ -143,7 +143,7 @@ class Table {
     ++rows_;
     constexpr uint64_t kCell = 8;
     if (static_cast<uint64_t>(rows_) > limits_.max_bytes / kCell / columns_.size()) {
-      refuse("is larger than this process is to read",
+      refuse("exceeds the memory limit of this process",
              fmt::format("at most {} bytes of numbers", limits_.max_bytes), "more",
              "raise --max-bytes (Limits::max_bytes)");
     }
@@ -186,7 +186,7 @@ class Table {
 std::vector<CsvColumn> read_csv(const ByteSource& source, const Limits& limits) {
   const Budget budget(limits);
   if (source.size() > limits.max_bytes) {
-    throw DataError(ErrorParts{.what = source.name() + " is larger than this process is to read",
+    throw DataError(ErrorParts{.what = source.name() + " exceeds the memory limit of this process",
                                .expected = fmt::format("at most {} bytes", limits.max_bytes),
                                .received = fmt::format("{} bytes", source.size()),
                                .remedy = "raise --max-bytes (Limits::max_bytes)"});

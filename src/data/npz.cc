@@ -363,7 +363,7 @@ Member whole_file(const ByteSource& source, const std::string& name) {
 Tensor read_npy(const ByteSource& source, const std::string& name, const Limits& limits) {
   const Budget budget(limits);
   if (source.size() > limits.max_bytes) {
-    throw DataError(ErrorParts{.what = source.name() + " is larger than this process is to read",
+    throw DataError(ErrorParts{.what = source.name() + " exceeds the memory limit of this process",
                                .expected = fmt::format("at most {}", bytes_text(limits.max_bytes)),
                                .received = fmt::format("{} bytes", source.size()),
                                .remedy = "raise --max-bytes (Limits::max_bytes)"});

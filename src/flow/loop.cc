@@ -116,7 +116,7 @@ class Loop {
     if (conditional_) {
       const Tensor& condition = outputs[next++].tensor();
       if (condition.size() != 1 || is_float(condition.dtype()))
-        c_.fail("The condition of a loop is no single value.", "one element",
+        c_.fail("The condition of a loop is not a single value.", "one element",
                 to_string(condition.dims()));
       goes_on = condition.to_ints()[0] != 0;
     }

@@ -241,7 +241,7 @@ void check_texts(Node n) {
 /// Products of two of these, and sums of a few, stay far from overflowing.
 void check_settings(Node n) {
   auto refuse = [&](std::string_view what, int64_t least, int64_t most, int64_t received) {
-    throw ShapeError({.what = "A window or block of a node reaches too far.",
+    throw ShapeError({.what = "A window or block of a node is out of range.",
                       .node = n.name(),
                       .op = n.op(),
                       .expected = fmt::format("{} from {} to {}", what, least, most),

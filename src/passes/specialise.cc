@@ -206,7 +206,7 @@ class Specialiser {
   void take_branch(Node n) {
     const Tensor& condition = *constant(n.input(0));
     if (condition.size() != 1) {
-      throw ShapeError({.what = "The condition of a branch is no single value.",
+      throw ShapeError({.what = "The condition of a branch is not a single value.",
                         .node = n.name(),
                         .op = n.op(),
                         .expected = "one element",

@@ -210,7 +210,7 @@ void visit_model_options(Visit&& visit) {
   visit(OptionRow{.field = "output",
                   .key = "output",
                   .flag = "--output",
-                  .help = "Output, or float value within, that is the loss or that the loss reads "
+                  .help = "Output or inner float value that is the loss, or that the loss reads "
                           "(default: the only\noutput, or 'loss')",
                   .says_default = false},
         &O::output);
@@ -232,7 +232,8 @@ void visit_model_options(Visit&& visit) {
   visit(OptionRow{.field = "label_smoothing",
                   .key = "label_smoothing",
                   .flag = "--label-smoothing",
-                  .help = "Part of a label that all classes share (softmax_cross_entropy)",
+                  .help =
+                      "Share of the label that is spread over all classes (softmax_cross_entropy)",
                   .low = 0,
                   .high = 1,
                   .says_default = false},
@@ -240,7 +241,7 @@ void visit_model_options(Visit&& visit) {
   visit(OptionRow{.field = "class_weights",
                   .key = "class_weights",
                   .flag = "--class-weights",
-                  .help = "What each class counts, as in 1,2,0.5 (softmax_cross_entropy, nll)",
+                  .help = "Weight of each class, as in 1,2,0.5 (softmax_cross_entropy, nll)",
                   .low = 0},
         &O::class_weights);
   visit(
@@ -309,8 +310,8 @@ void visit_step_options(Visit&& visit) {
   visit(OptionRow{.field = "check_finite",
                   .key = "check_finite",
                   .flag = "--check-finite",
-                  .help = "Stop before a step with NaN or infinite gradients, and after a step "
-                          "with such weights; without it, only such a loss stops"},
+                  .help = "Raise an error if gradients (before the update) or weights (after it) "
+                          "are NaN or infinite; without it, only the loss is checked"},
         &O::check_finite);
   visit(OptionRow{.field = "master_weights",
                   .key = "master_weights",

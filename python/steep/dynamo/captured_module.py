@@ -233,7 +233,7 @@ class Captured:
         for text in dict.fromkeys(breaks):
             tell("breaks", f"PyTorch runs what lies between two graphs: {text}")
             if text not in self.breaks:
-                log.warning("PyTorch runs what lies between two graphs: %s", text)
+                log.warning("PyTorch runs code between two graphs: %s", text)
                 self.breaks.append(text)
 
     def _let_extents_vary(self) -> None:

@@ -100,7 +100,7 @@ class Report:
         if self.share is not None:
             of = "of these graphs " if self.breaks else ""
             lines.append(f"{self.share:.1%} of the products and convolutions {of}run in the engine")
-        lines += [f"PyTorch runs what lies between two graphs: {why}" for why in self.breaks]
+        lines += [f"PyTorch runs code between two graphs: {why}" for why in self.breaks]
         lines += [f"PyTorch runs a method other than forward: {what}" for what in self.beside]
         if self.fallback_calls:
             lines.append(f"{self.fallback_calls} calls ran in PyTorch")

@@ -133,7 +133,7 @@ def guard_aliasing(
         if strict:
             raise ModelError(
                 "An argument that forward writes shares its memory with another.",
-                expected="tensors apart, as in the call before",
+                expected="tensors that do not share memory, as in the earlier call",
                 remedy="clone() one of them, or let PyTorch run it: ORTModule",
             )
         if not said:

@@ -84,7 +84,7 @@ def _write(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
         if not is_operator(m) or any(True for _ in all_written_by(m)):
             raise NotImplementedError(f"a derivative is taken past {m.name}")
     if any(i in path for i in inputs) or options["is_grads_batched"]:
-        raise NotImplementedError("a derivative is taken of a value that another input leads to")
+        raise NotImplementedError("an input of torch.autograd.grad depends on another input")
     known = [*path, *inputs]
     outside = (i for m in [*path, n] for i in m.all_input_nodes if i not in known)
     given = [*dict.fromkeys([*inputs, *outside])]
@@ -104,12 +104,16 @@ def _write(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
         unused = bool(options["allow_unused"] or options["materialize_grads"])
         found = torch.autograd.grad(y, leaves, dy, create_graph=True, allow_unused=unused)
         if any(each is None for each in found):
-            raise NotImplementedError("a derivative is taken of what the output does not depend on")
+            raise NotImplementedError(
+                "the output of torch.autograd.grad does not depend on an input"
+            )
         return found
 
     found = put(graph, derive, given, n, n)
     if any(map(_draws, graph.nodes)):
-        raise NotImplementedError("a derivative is taken of what draws random numbers")
+        raise NotImplementedError(
+            "torch.autograd.grad differentiates an operation that draws random numbers"
+        )
     for user in list(n.users):
         if user.target is not operator.getitem:
             raise NotImplementedError("the derivatives are passed on as a tuple")

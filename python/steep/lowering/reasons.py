@@ -24,10 +24,10 @@ FORMAT_ERROR = Substitution(
 WARN_ONCE = Substitution(
     utils,
     "warn_once",
-    "PyTorch asks users to report to it what Steep explains itself.",
+    "PyTorch would ask users to report a problem that Steep explains itself.",
 )
 
-_ELSEWHERE = "move it out of forward, and pass what it gives as an argument"
+_ELSEWHERE = "move the call out of forward, and pass its result as an argument"
 _TENSOR = "keep it a tensor"
 _BRANCH = (
     "a branch on the values of a tensor",
@@ -71,7 +71,7 @@ _CUTS = {
     ),
     "a random.Random": ("a call of a random.Random that is there before", "write torch.rand(())"),
     "a collective of": ("a collective of torch.distributed", "call it after forward"),
-    "a call that has to know": ("a call that has to know what depends on values", _TENSOR),
+    "a call that has to know": ("a call whose result depends on the values of a tensor", _TENSOR),
     "Unsupported functorch tracing attempt": (
         "a function within a transform of torch.func that PyTorch runs",
         "see the reason of the transform",
@@ -84,7 +84,7 @@ _CALLS = {
     "random": "write torch.rand(()), whose numbers differ from call to call in a graph too",
     "time": "read the clock before and after the call of the module",
     "datetime": "read the clock before and after the call of the module",
-    "print": "use logging, whose calls a graph leaves out, or print after forward",
+    "print": "use logging (a graph ignores its calls), or print after forward",
 }
 """What to do about a call, by its module or its name."""
 
@@ -100,10 +100,10 @@ _OPERATIONS = {
     r"draws random numbers by values": "draw torch.rand of a fixed shape, and compare",
     r"Python number": _TENSOR,
     r"writes a tensor in its backward": "write it after backward, or in a hook",
-    r"backward of": "write it in operators whose own gradient is meant",
+    r"backward of": "write it with operators whose gradient is the one that you need",
     r"sparse": "leave out sparse=True",
     r"enables gradients": "enter torch.enable_grad() around the call",
-    r"_unwrap_for_grad|dual": "write torch.func.grad or vjp: those in forward mode are PyTorch's",
+    r"_unwrap_for_grad|dual": "write torch.func.grad or vjp: PyTorch runs forward-mode derivatives",
 }
 
 

@@ -239,7 +239,7 @@ def _key(traced: torch.fx.GraphModule, known: str) -> str | None:
     try:
         return fingerprint(traced, f"{cache.versions()} {known}")
     except Undetermined as e:
-        log.info("no use for the cache: %s", e)
+        log.info("the cache is not used: %s", e)
         return None
 
 

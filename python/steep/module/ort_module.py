@@ -271,7 +271,9 @@ class ORTModule(torch.nn.Module):
         mixins = tuple(base for base in given.__bases__ if not issubclass(known, base))
         if not mixins:
             if "_mixed" in self.__dict__:
-                raise TypeError(f"{known.__name__} is around this ORTModule, and cannot change")
+                raise TypeError(
+                    f"{known.__name__} is mixed into this ORTModule already, and cannot be replaced"
+                )
             self._module.__class__ = given
             return
         kept = {n: v for n, v in vars(given).items() if n not in ("__dict__", "__weakref__")}

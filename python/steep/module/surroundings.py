@@ -55,7 +55,7 @@ def refuse_transforms() -> None:
     if any(not mode.is_infra_mode() for mode in dispatch_mode_stack()):
         raise ModelError(
             "An ORTModule is called within a TorchDispatchMode, such as FlopCounterMode.",
-            expected="no mode that observes PyTorch operators: the engine has its own",
+            expected="no active TorchDispatchMode: it would not see the operators of the engine",
             remedy='call the wrapped module, model.module; or fallback="torch"',
         )
     if are_transforms_active():

@@ -351,8 +351,8 @@ class DataParallel:
             )
         if len({(c.form, c.form_low) for c in every if c.weight > 0 and not c.weighs}) > 1:
             raise DataError(
-                "The labels of the processes differ in more than their first extent, so that it is "
-                "not known what the loss is a mean over; no weight was changed.",
+                "The labels of the processes differ in more than their first extent, so the number "
+                "of elements in the mean loss is unknown; no weight was changed.",
                 node=f"rank {self.rank}",
                 expected="labels of equal extents but for the first",
                 received=f"extents {self._form} after the first",
@@ -459,7 +459,7 @@ def join(way: str) -> DataParallel:
     """
     if way != "torch":
         raise ProviderError(
-            "There is no such way to train in several processes.",
+            "The value of `parallel` is not supported.",
             node="parallel",
             expected='"torch", for the processes of torch.distributed',
             received=repr(way),

@@ -83,7 +83,7 @@ class Peers:
     def _together(self) -> Iterator[None]:
         if self._lost:
             raise ProviderError(
-                "The processes of this training have lost each other; no weight was changed.",
+                "The connection between the processes was lost; no weight was changed.",
                 node=f"rank {self.rank}",
                 received=self._lost,
                 remedy="start all processes again, from the last checkpoint",
@@ -133,7 +133,7 @@ def _start() -> None:
     missing = [name for name in _LAUNCHED if name not in os.environ]
     if missing:
         raise ProviderError(
-            "No launcher started this process, so that it has no others to train with.",
+            "No launcher started this process, so there are no other processes to train with.",
             expected="a process group of torch.distributed, or the variables of a launcher",
             received=f"neither; missing: {', '.join(missing)}",
             remedy="start the script by: torchrun --nproc-per-node 2 script.py",
@@ -142,7 +142,7 @@ def _start() -> None:
         dist.init_process_group("gloo")
     except (RuntimeError, ValueError) as e:
         raise ProviderError(
-            "The processes of this training did not find each other.",
+            "The processes could not connect to each other.",
             expected=", ".join(f"{name}={os.environ[name]}" for name in _LAUNCHED),
             received=str(e).splitlines()[0],
             remedy="start all of them by torchrun, which sets these variables",

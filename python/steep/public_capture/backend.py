@@ -28,11 +28,11 @@ def say_what_is_lost() -> None:
     log.warning(
         "PyTorch %s is outside of the releases that Steep has been tested with (%s). Only its "
         'public interfaces are used: ORTModule and torch.compile(backend="steep") work, with a '
-        "graph for each set of extents. PyTorch runs what draws random numbers and what ONNX has "
-        "no word for, such as the backward of convolutions. There are no second derivatives, no "
-        "precision=, no fallback=None, no plan(), dump() or profile(), and no cache of graphs; "
-        "trainers refuse. The first %d steps of each graph are compared with PyTorch's, unless "
-        "verify=False.",
+        "graph for each set of extents. PyTorch runs operators that draw random numbers and "
+        "operators that ONNX does not have, such as the backward of convolutions. There are no "
+        "second derivatives, no precision=, no fallback=None, no plan(), dump() or profile(), and "
+        "no cache of graphs; trainers refuse. The first %d steps of each graph are compared with "
+        "PyTorch's, unless verify=False.",
         torch.__version__,
         window(),
         VERIFIED_STEPS,

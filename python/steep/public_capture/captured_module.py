@@ -47,7 +47,7 @@ class Captured:
     ) -> None:
         if memory_limit:
             raise ProviderError(
-                "memory_limit is not there beside this release of PyTorch.",
+                "memory_limit is not available with this release of PyTorch.",
                 expected=window(),
                 received=torch.__version__,
                 remedy="leave it out, or install a release that the tests have run with",
@@ -70,7 +70,7 @@ class Captured:
     def pieces(self) -> list[Any]:
         """Raise ModelError: what a graph's parts are planned as is not kept."""
         raise ModelError(
-            "Graphs and plans are not shown beside this release of PyTorch.",
+            "plan(), dump() and profile() are not available with this release of PyTorch.",
             expected=f"PyTorch {window()}",
             received=f"PyTorch {torch.__version__}",
             remedy="print(model.report())",

@@ -27,7 +27,10 @@ log = logging.getLogger("steep")
 def announce_precision(precision: str) -> None:
     """Log once if a precision is not faster on this machine."""
     if precision == "fp16" and not _steep.has_products("float16"):
-        log.info("no float16 products here: they run in float32, on values rounded to float16")
+        log.info(
+            "this processor has no float16 products: they run in float32, on values rounded to "
+            "float16"
+        )
 
 
 class TrainingSession(_steep.TrainingSession):

@@ -406,8 +406,8 @@ class Trainer:
         if self._rebuilt_in_a_row > _REBUILT_IN_A_ROW:
             raise ModelError(
                 "An option that is compiled into the step changes at every step.",
-                expected="numbers that change, and now and then which parameters are trained, or "
-                "the modes of the model's parts",
+                expected="only numbers that change at every step; trained parameters and modes may "
+                "change rarely",
                 remedy="ORTModule works with any optimizer",
             )
         carried = {} if (before := self._session) is None else self._carried()

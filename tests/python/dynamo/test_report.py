@@ -46,7 +46,7 @@ def test_what_lies_between_graphs_is_said_once(caplog, capfd):
     report = net.report()
     assert len(report.graphs) >= 2 and not report.whole
     assert any("test_report.py:23" in why for why in report.breaks)
-    assert "PyTorch runs what lies between two graphs" in str(report)
+    assert "PyTorch runs code between two graphs" in str(report)
     assert capfd.readouterr() == ("", "")
     with pytest.raises(
         ModelError,

@@ -345,5 +345,5 @@ def test_without_a_launcher(monkeypatch):
         together(loss="mse")
     assert "torchrun --nproc-per-node 2" in raised.value.remedy
     assert "RANK" in raised.value.received
-    with pytest.raises(steep.ProviderError, match="no such way"):
+    with pytest.raises(steep.ProviderError, match="`parallel` is not supported"):
         steep.TrainingSession(model(), loss="mse", parallel="mpi")

@@ -305,7 +305,7 @@ def test_results_do_not_replace_each_other(model: Path) -> None:
         ("--metrics", data),
         ("--profile", model),
     ):
-        assert "are one file" in train(model, *words, code=4)
+        assert "are the same file" in train(model, *words, code=4)
     train(model, "--out", model)
     assert weights(model)["weight"].any()
 

@@ -135,7 +135,7 @@ def test_a_long_run_is_drawn_by_means(tmp_path: Path) -> None:
         ("step,loss\n1,2\n3\n", (), "too few cells in row 3"),
         ("", (), "no rows"),
         ("\0\xff", (), "no rows"),
-        ("step,loss\n1,2\n", ("--max-bytes", "1"), "larger than this process is to read"),
+        ("step,loss\n1,2\n", ("--max-bytes", "1"), "exceeds the memory limit"),
     ],
 )
 def test_files_that_cannot_be_drawn(
@@ -196,4 +196,4 @@ def test_the_folder_of_events(model: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "file" in train(model, "--tensorboard", tmp_path / "file", code=4)
     words = ("--checkpoint", tmp_path / "c", "--tensorboard", tmp_path / "c")
-    assert "are one file" in train(model, *words, code=4)
+    assert "are the same file" in train(model, *words, code=4)

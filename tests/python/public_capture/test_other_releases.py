@@ -131,7 +131,7 @@ def test_gradients_hooks_and_the_backend_of_torch_compile():
 REFUSED = {
     "make(fallback=None)(x)": 'ModelError: .*has not been tested.*fallback="parts"',
     'make(precision="bf16")(x)': "ModelError: .*torch.autocast",
-    "planned()": "ModelError: Graphs and plans are not shown",
+    "planned()": "ModelError: .*are not available with this release",
     "twice()": "RuntimeError: .*double backward",
     "wrong()": "VerificationError: The engine computes a value that differs from PyTorch's",
     "steep.trainer": "ModelError: Steep has not been tested with this release of PyTorch",

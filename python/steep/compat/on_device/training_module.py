@@ -337,7 +337,7 @@ class Module:
         value = self._value(name)
         if value.dtype != np.float32:
             raise DataError(
-                "A buffer of parameters is of float32.",
+                "A parameter is not float32, so the buffer cannot hold it.",
                 node=name,
                 expected="float32",
                 received=str(value.dtype),

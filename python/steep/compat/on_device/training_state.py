@@ -186,7 +186,7 @@ class CheckpointState:
         """
         if not isinstance(state, cls):
             raise DataError(
-                "save_checkpoint writes a state.",
+                "The first argument of save_checkpoint is not a state.",
                 expected="a CheckpointState, then the path",
                 received=type(state).__name__,
             )

@@ -115,7 +115,9 @@ def generate_artifacts(  # noqa: PLR0917 (the order that users know)
     both = sorted(set(trained) & set(frozen))
     if both:
         raise DataError(
-            "A parameter is trained or frozen.", node=both[0], received="both: " + ", ".join(both)
+            "A parameter is both trained and frozen.",
+            node=both[0],
+            received="both: " + ", ".join(both),
         )
     proto = _loaded(model)
     more = _name_list("additional_output_names", additional_output_names)
@@ -194,7 +196,7 @@ def _loaded(model: Any) -> onnx.ModelProto:
             ) from error
     if not isinstance(model, onnx.ModelProto):
         raise DataError(
-            "Training artifacts are made from a model.",
+            "The argument is not a model.",
             expected="an onnx.ModelProto or the path of one",
             received=type(model).__name__,
         )

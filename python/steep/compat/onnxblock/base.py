@@ -142,7 +142,7 @@ def _read_external(model: onnx.ModelProto, path: Path) -> None:
 def _as_base(model: onnx.ModelProto, path: Path | None = None) -> Iterator[ModelAccessor]:
     if _at_hand.get() is not None:
         raise DataError(
-            "A model is being built on already.",
+            "Another onnxblock.base is active.",
             expected="one base at a time",
             received="a base within a base",
         )

@@ -124,7 +124,7 @@ class ReduceAllL2(Block):
     def build(self, *values: str) -> str:
         """Add the nodes; return the norm's name. Raises DataError for no values."""
         if not values:
-            raise DataError("ReduceAllL2 is of one value or more.", received="none")
+            raise DataError("ReduceAllL2 needs at least one value.", received="none")
         to = onnx.TensorProto.FLOAT
         wide = [self.add_node("Cast", [value], to=to) for value in values]
         squares = [self.add_node("ReduceSumSquare", [value], keepdims=0) for value in wide]
@@ -300,7 +300,9 @@ def _one_of(
         )
     array = np.array(integers, np.int64) if floats is None else np.array(floats, np.float32)
     if array.ndim != 1 or array.size == 0:
-        raise DataError(f"A LabelEncoder has a list of {what}.", received=f"shape {array.shape}")
+        raise DataError(
+            f"The {what} of a LabelEncoder are not a list.", received=f"shape {array.shape}"
+        )
     return array
 
 
@@ -308,7 +310,7 @@ def add_input(model: onnx.ModelProto, name: str, like: onnx.ValueInfoProto) -> s
     """Add an input of the type of ``like``; return its name. Raises ModelError if it is taken."""
     if name in value_names(model):
         raise ModelError(
-            "A new input has the name of a value that is there.", node=name, remedy="choose another"
+            "A new input has the name of an existing value.", node=name, remedy="choose another"
         )
     made = onnx.ValueInfoProto()
     made.CopyFrom(like)

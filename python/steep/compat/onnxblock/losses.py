@@ -84,7 +84,7 @@ class CrossEntropyLoss(_Loss):
             known = info is not None and info.type.tensor_type.HasField("shape")
             if info is None or not known or len(info.type.tensor_type.shape.dim) < 2:
                 raise ModelError(
-                    "Cross entropy is of scores with classes on axis 1.",
+                    "Cross entropy needs scores with the classes on axis 1.",
                     node=scores_input_name,
                     expected="a rank of 2 or more",
                     received="none that is known" if not known else "less",

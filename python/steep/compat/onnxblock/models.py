@@ -229,7 +229,7 @@ def statistics(graph: onnx.GraphProto, names: Sequence[str]) -> list[str]:
 def _names(result: Any) -> list[str]:
     names = [result] if isinstance(result, str) else [*result] if result is not None else []
     if not names or not all(isinstance(name, str) for name in names):
-        raise DataError("build returns the name of a value, or several.", received=repr(result))
+        raise DataError("build() did not return names of values.", received=repr(result))
     return names
 
 

@@ -37,7 +37,7 @@ class ClipGradNorm(Block):
     def __init__(self, max_norm: float) -> None:
         super().__init__()
         if not max_norm > 0:
-            raise DataError("max_norm bounds a norm.", expected="above 0", received=str(max_norm))
+            raise DataError("max_norm is not positive.", expected="above 0", received=str(max_norm))
         self._max_norm = max_norm
 
     def build(self, *gradients: str) -> list[str]:
@@ -93,7 +93,7 @@ class _Optimizer(ForwardBlock):
         for p in trained:
             if p.data_type not in (TensorProto.FLOAT, TensorProto.DOUBLE):
                 raise DataError(
-                    "An optimizer trains other dtypes.",
+                    "A trained parameter has a dtype that the optimizer does not support.",
                     node=p.name,
                     expected="float32 or float64",
                     received=TensorProto.DataType.Name(p.data_type),

@@ -52,7 +52,9 @@ class _OptimizerConfig:
             )
         for key in group:
             if key != "params" and key not in self.defaults:
-                raise _wrong("A group has an unknown number.", ", ".join(self.defaults), key)
+                raise _wrong(
+                    "A parameter group has an unknown setting.", ", ".join(self.defaults), key
+                )
 
     def names(self) -> set[str]:
         """Return the parameters that are in a group."""
@@ -96,7 +98,7 @@ class SGDConfig(_OptimizerConfig):
 
     def __init__(self, params: Sequence[Mapping[str, Any]] = (), lr: float = 0.001) -> None:
         if params:
-            raise _wrong("SGD has no groups.", "[]", repr(params))
+            raise _wrong("SGD does not support parameter groups.", "[]", repr(params))
         super().__init__("SGDOptimizer", [], {"lr": lr})
 
 
@@ -169,7 +171,7 @@ class LambConfig(_OptimizerConfig):
     ) -> None:
         if (ratio_min, ratio_max) != (-math.inf, math.inf):
             raise DataError(
-                "The trust ratio of LAMB has no bounds here.",
+                "Bounds of LAMB's trust ratio are not supported.",
                 expected="-inf, inf",
                 received=f"{ratio_min}, {ratio_max}",
             )

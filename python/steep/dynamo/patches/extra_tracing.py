@@ -51,7 +51,7 @@ CALL_NUMPY = Substitution(
 CALL_LOSS = Substitution(
     UserDefinedClassVariable,
     "_call_cross_entropy_loss",
-    "A `CrossEntropyLoss` made in forward has no options to be asked for.",
+    "Options of a `CrossEntropyLoss` that forward creates could not be read.",
 )
 CALL_FUNCTION = Substitution(
     _Function,
@@ -78,7 +78,7 @@ TO_INT = Substitution(
 IS_CONSTANT = Substitution(
     builder,
     "is_int_specialization_case",
-    "A number of a module's globals that changes would be a graph each time.",
+    "A global number that changes would cause a new graph each time.",
 )
 GET_ATTRIBUTE = Substitution(
     TensorVariable,

@@ -27,7 +27,7 @@ from steep.torch_internals.dynamo import (
 CALL_COLLECTIVE = Substitution(
     CollectiveFunctionRewriteVariable,
     "call_function",
-    "What goes from one process to another is PyTorch's: the engine runs in one process.",
+    "PyTorch runs collectives: the engine works within one process.",
 )
 CALL_RANDOM = Substitution(
     RandomVariable,
@@ -37,14 +37,14 @@ CALL_RANDOM = Substitution(
 CALL_METHOD = Substitution(
     TensorVariable,
     "call_method",
-    "Dynamo fails at some methods that have to know what depends on values; here they cut the"
-    " graph. And a hook behind a graph that used the tensor would see a part of the gradient.",
+    "Dynamo fails at some methods whose result depends on tensor values; here they end the graph."
+    " And a hook behind a graph that used the tensor would see a part of the gradient.",
 )
 CALL_FUNCTION = Substitution(
     _Function,
     "call_function",
-    "Dynamo fails at some functions that have to know what depends on values; here they cut "
-    "the graph.",
+    "Dynamo fails at some functions whose result depends on tensor values; here they end the "
+    "graph.",
 )
 
 

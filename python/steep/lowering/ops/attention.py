@@ -65,7 +65,7 @@ def _for_every_head(query: Any, key: Any, value: Any) -> tuple[Any, Any]:
         return repeated
     heads, of_keys = query.shape[-3], key.shape[-3]
     if not isinstance(heads, int) or not isinstance(of_keys, int):
-        raise NotImplementedError("how many heads there are is not known")
+        raise NotImplementedError("the number of heads is not known")
     head = opset18.Constant(value_ints=[i * of_keys // heads for i in range(heads)])
     axis = len(query.shape) - 3
     return opset18.Gather(key, head, axis=axis), opset18.Gather(value, head, axis=axis)

@@ -104,7 +104,9 @@ def _are_vectors(A: Any, B: Any) -> bool:
         return len(B.shape) == 1
     pairs = list(zip(A.shape, B.shape, strict=False))
     if any(isinstance(n, ir.SymbolicDim) and n.value is None for pair in pairs for n in pair):
-        raise NotImplementedError("extents without a name may be those of vectors or of matrices")
+        raise NotImplementedError(
+            "the shapes do not show whether the right-hand side is a vector or a matrix"
+        )
     return all(a == b for a, b in pairs)
 
 

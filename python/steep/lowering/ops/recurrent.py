@@ -96,7 +96,7 @@ def _said(name: str) -> Any:
         batch_first: bool,
     ) -> tuple[Any, ...]:
         if len(params) != num_layers * (1 + bidirectional) * (4 if has_biases else 2):
-            raise NotImplementedError("a projection of the state")
+            raise NotImplementedError("a recurrent layer with a projection (proj_size)")
         states = hx if isinstance(hx, (list, tuple)) else [hx]
         directions, width = 1 + bidirectional, states[0].shape[2]
         options = {

@@ -217,7 +217,7 @@ def _searchsorted(
 ) -> Any:
     """Return how many are less, or with ``right`` not greater: of a sequence that is short."""
     if sorter is not None or _length(sorted_sequence, -1) > _COMPARED:
-        raise NotImplementedError("a long sequence is searched, not compared")
+        raise NotImplementedError("the sorted sequence is too long to compare all elements")
     follows = opset18.Greater if right or side == "right" else opset18.GreaterOrEqual
     row = sorted_sequence
     if len(row.shape) > 1:

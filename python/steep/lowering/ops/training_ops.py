@@ -94,7 +94,7 @@ def _range(  # noqa: PLR0917, as ATen has it
     given = [n for n in (start, end, step) if isinstance(n, ir.Value)]
     if dtype not in _FLOATS or given:
         if dtype in _FLOATS and any(n.dtype in _FLOATS for n in given):
-            raise NotImplementedError("a range whose ends are fractions, and change")
+            raise NotImplementedError("a range with fractional ends that change between calls")
         return aten_arange_start_step(start, end, step, dtype)
     count = max(0, math.ceil((end - start) / step))
     ints = opset18.Range(*(opset18.Constant(value_int=n) for n in (0, count, 1)))
@@ -149,7 +149,7 @@ def _folded(self: Any, output_size: Any, *window: Any) -> Any:
     """Return the sums of windows where they lie in an image of known extents."""
     sizes = output_size if isinstance(output_size, (list, tuple)) else [output_size]
     if not all(isinstance(n, int) for n in sizes):
-        raise NotImplementedError("the extents of an image made of windows must be known")
+        raise NotImplementedError("the output size of fold must be known")
     return aten_col2im(self, output_size, *window)
 
 

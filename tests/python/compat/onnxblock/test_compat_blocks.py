@@ -264,9 +264,9 @@ def test_mistakes_are_named():
             blocks.Abs()("score")
         with pytest.raises(steep.DataError, match="one base"), base(mlp()):
             pass
-        with pytest.raises(steep.ModelError, match="is there"):
+        with pytest.raises(steep.ModelError, match="an existing value"):
             blocks.InputLike("scores")("x")
-        with pytest.raises(steep.DataError, match="name of a value"):
+        with pytest.raises(steep.DataError, match="names of values"):
             Of(lambda: None)()
         with pytest.raises(steep.DataError, match="requires_grad"):
             Training()("scores")
