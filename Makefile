@@ -167,8 +167,8 @@ docs: build build/docs-venv/ready ## the documents as a site in build/docs; a de
 	@$(step) build/docs.log "build/docs/index.html" build/docs-venv/bin/mkdocs build --strict
 
 bench: cmake_flags += -DSTEEP_BUILD_BENCH=ON
-bench: build ## Steep against PyTorch: speed and memory, fp32 and bf16, frameworks (50 minutes)
-	@$(bin)/python bench/run.py
+bench: build ## Steep against PyTorch, added to docs/benchmarks_log.md: speed and memory, frameworks (50 minutes)
+	@$(bin)/python bench/run.py --log docs/benchmarks_log.md
 	@$(bin)/python bench/hugging_face.py
 	@$(bin)/python bench/ddp.py
 	@$(bin)/python bench/fused_adam.py

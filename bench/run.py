@@ -11,6 +11,8 @@ use fused AdamW. The limit is the sum of the step's matrix products as plain one
     python bench/run.py                     all works, fp32 and bf16
     python bench/run.py lm bert --turns 5   some works, a quicker look
     python bench/run.py bert --threads 1 --precision fp32
+
+`make bench` also adds the tables to docs/benchmarks_log.md (--log).
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import log
 from report import Result, Row, plot, table
 from small import ROWS, SMALL
 from works import WORKS
@@ -214,13 +217,17 @@ def main() -> None:
     parser.add_argument(
         "--isa", choices=["avx2"], help="switch wider instructions off, for all contestants"
     )
+    parser.add_argument(
+        "--log", type=Path, help="page to which the tables are added, with date and commit"
+    )
     parser.add_argument("--out", type=Path, default=HERE.parent / "runs/bench")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     args.out = args.out.resolve()
     parts = [f"{args.threads}-threads"] if args.threads != 2 else []
     parts += [args.isa] if args.isa else []
-    tables = []
+    now = log.conditions(args.threads, args.isa)
+    tables, measured = [], {}
     for precision in args.precision:
         name = "-".join(["bench", *([precision] if precision != "fp32" else []), *parts])
         rows: list[Row] = []
@@ -232,8 +239,11 @@ def main() -> None:
             text = json.dumps([dataclasses.asdict(r) for r in rows], indent=2)
             (args.out / f"{name}.json").write_text(text + "\n")
         plot(rows, args.out / f"{name}.png")
+        measured[precision] = rows
         tables.append(f"{precision}, written to {args.out / name}.json and .png\n\n{table(rows)}")
     print("\n" + "\n\n".join(tables))
+    if args.log:
+        log.add(args.log, log.section(now, measured))
 
 
 if __name__ == "__main__":
