@@ -188,7 +188,8 @@ typedef enum steep_options_kind {
  * the headers named here and docs/training.md explain each:
  *
  *   training   TrainingOptions (steep/steep.h)
- *     strings   loss, output, label, optimizer ("adamw"), schedule ("constant"), precision ("fp32")
+ *     strings   loss, output, label, optimizer ("adamw"), schedule ("constant"), memory_limit,
+ *               precision ("fp32")
  *     numbers   lr (1e-3), weight_decay, momentum, dampening, beta1, beta2, epsilon,
  *               momentum_decay, lr_decay, initial_accumulator_value, rho, alpha, min_lr_ratio,
  *               clip_norm, clip_value, loss_scale, loss_scale_min, loss_scale_max, huber_delta,
@@ -208,7 +209,7 @@ typedef enum steep_options_kind {
  *   export     ExportOptions (steep/export.h)
  *     0 or 1    for_inference, external_data;  integers  max_file_bytes
  *   gradients  GradientSessionOptions (steep/gradient_session.h)
- *     lists     wrt, outputs;  strings  precision;  integers  seed
+ *     lists     wrt, outputs;  strings  precision, memory_limit;  integers  seed
  *
  * Training, inference, gradient and gradients also have limits (steep/limits.h), as integers:
  * max_bytes, max_nodes, max_inlined, max_depth, max_iterations, max_arrays. A value is checked when

@@ -37,6 +37,9 @@ struct GradientSessionOptions {
   uint64_t seed = 0;  ///< seed of dropout and other random operators
   /// Arithmetic of matrix products: "fp32", "bf16" or "fp16".
   std::string precision = "fp32";
+  /// As TrainingOptions::memory_limit, of one forward and its backward: inputs, weights, constants,
+  /// outputs, gradients and intermediate values.
+  std::string memory_limit{};
   Limits limits{};
   /// Where to run, as InferenceOptions::providers.
   std::vector<ProviderChoice> providers{};

@@ -29,6 +29,7 @@
 #include "steep/error.h"
 #include "steep/export.h"
 #include "steep/limits.h"
+#include "steep/memory_report.h"
 #include "steep/providers.h"
 #include "steep/tensor.h"
 
@@ -178,6 +179,12 @@ struct TrainingOptions {
   /// Rewrites of the graph to turn off, by name (docs/look_inside.md lists them). Results then
   /// differ by rounding, if at all. A name that is not a pass is a ModelError.
   std::vector<std::string> disabled_passes{};
+  /// The most memory that one call may hold, as "2GiB", "512M" or a number of bytes: parameters,
+  /// moments, inputs, constants, results and intermediate values (docs/memory.md). If a step does
+  /// not fit, backward computes values of forward again instead of keeping them; results are the
+  /// same bits. "least": the smallest plan that is found; "": no limit. A text that is no size is
+  /// a ModelError; a call that no plan fits is an OutOfMemoryError.
+  std::string memory_limit{};
   Limits limits{};
   /// Where steps run. A node runs on the first of these that has a kernel for it, else on the CPU.
   /// Weights, moments, inputs and results stay in the host's memory. Empty: only the CPU.
@@ -244,10 +251,14 @@ struct StepPlan {
   size_t output_bytes = 0;    ///< the loss and what else is handed to the caller
   size_t constant_bytes = 0;  ///< initializers that are not trained, and tables
   size_t peak_bytes = 0;      ///< of all these together, while a step runs
+  size_t run_bytes = 0;       ///< with the inputs: what a memory limit bounds
+  size_t memory_limit = 0;    ///< 0: none
   size_t kernels = 0;
   double specialise_ms = 0;
   std::vector<CompileStage> stages{};  ///< of those milliseconds, in the order in which they ran
-  std::string text() const;            ///< "412 MiB (parameters 114, moments 228, arena 70)"
+  /// "412 MiB (parameters 114, moments 228, arena 70)"; with a limit, that and the bytes that it
+  /// bounds.
+  std::string text() const;
 };
 
 /// A model, its loss and its optimizer as one compiled step: forward, backward and update in one
@@ -438,6 +449,10 @@ class TrainingSession {
 
   /// Compiles for inputs of these types and shapes, without running.
   StepPlan plan(std::span<const Tensor> inputs);
+  /// What the step for inputs of these types and shapes keeps and computes again, and what other
+  /// memory limits would cost. Plans, but runs nothing: up to two seconds for 1,000 nodes. Throws
+  /// as plan(), and ProviderError where the step is not planned as a whole.
+  MemoryReport memory_report(std::span<const Tensor> inputs);
   /// Peak memory of parameters, moments and steps so far. Evaluation uses other memory.
   size_t peak_bytes() const;
   /// The compiled step: graph, kernels, memory plan.

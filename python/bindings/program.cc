@@ -40,6 +40,8 @@ StepPlan step_plan(const PlanInfo& info) {
   StepPlan plan{.arena_bytes = info.arena_bytes,
                 .output_bytes = info.output_bytes,
                 .constant_bytes = info.constant_bytes,
+                .run_bytes = info.run_bytes,
+                .memory_limit = info.memory_limit,
                 .kernels = info.kernels,
                 .specialise_ms = info.specialise_ms,
                 .stages = info.stages};
@@ -126,6 +128,12 @@ class ModuleProgram {
     const std::vector<Type> concrete = types_from(types);
     const nb::gil_scoped_release release;
     return step_plan(program_->plan(concrete, gradients));
+  }
+
+  MemoryReport memory_report_for(const NamedTypes& types, bool gradients) {
+    const std::vector<Type> concrete = types_from(types);
+    const nb::gil_scoped_release release;
+    return program_->memory_report(concrete, gradients);
   }
 
   void start_profile() {
@@ -251,6 +259,9 @@ void init_program(nb::module_& m) {
            "domain \"steep\", large constants are inputs. No runtime can run it.")
       .def("plan_for", &ModuleProgram::plan_for, nb::arg("types"), nb::arg("gradients"),
            "As plan(), for inputs of these (dtype, shape) pairs.")
+      .def("memory_report_for", &ModuleProgram::memory_report_for, nb::arg("types"),
+           nb::arg("gradients"),
+           "What the plan for inputs of these (dtype, shape) pairs keeps and computes again.")
       .def("plan", &ModuleProgram::plan, nb::arg("arrays"), nb::arg("gradients"),
            nb::sig("def plan(self, arrays: list[object], gradients: bool) -> StepPlan"),
            "Compiles for arrays like these, without running. Outputs include gradients.")

@@ -239,7 +239,30 @@ void init_results(nb::module_ &m) {
       .def_ro("kernels", &StepPlan::kernels)
       .def_ro("specialise_ms", &StepPlan::specialise_ms)
       .def_ro("stages", &StepPlan::stages, "Of the compiler, in the order in which they ran.")
+      .def_ro("run_bytes", &StepPlan::run_bytes,
+              "With the inputs, and with moments: what a memory limit bounds.")
+      .def_ro("memory_limit", &StepPlan::memory_limit, "In bytes; 0 for none.")
       .def("__str__", &StepPlan::text);
+  nb::class_<MemoryChoice>(m, "MemoryChoice", "A node of forward that backward could run again.")
+      .def_ro("node", &MemoryChoice::node)
+      .def_ro("op", &MemoryChoice::op)
+      .def_ro("bytes", &MemoryChoice::bytes, "Of its results.")
+      .def_ro("ms", &MemoryChoice::ms, "Modelled: to run it once more.")
+      .def_ro("again", &MemoryChoice::again, "Does backward run it again?");
+  nb::class_<MemoryPlan>(m, "MemoryPlan", "A plan that the planner found.")
+      .def_ro("bytes", &MemoryPlan::bytes, "That it holds at its peak.")
+      .def_ro("ms", &MemoryPlan::ms, "Modelled, of all its nodes.");
+  nb::class_<MemoryReport>(m, "MemoryReport",
+                           "What a step keeps of forward and what backward computes again. Bytes "
+                           "are those that a memory limit bounds.")
+      .def_ro("limit", &MemoryReport::limit, "In bytes; 0 for none.")
+      .def_ro("planned", &MemoryReport::planned, "What runs.")
+      .def_ro("plain", &MemoryReport::plain, "What would run without a limit.")
+      .def_ro("plans", &MemoryReport::plans,
+              "Of which none is both slower and larger than another; the fastest first. The last "
+              "is the smallest: its bytes are the least limit.")
+      .def_ro("choices", &MemoryReport::choices, "In the order of forward.")
+      .def("__str__", &MemoryReport::text);
 }
 
 }  // namespace
@@ -473,6 +496,17 @@ void init_session(nb::module_ &m) {
           },
           nb::sig("def plan(self, *arrays: object) -> StepPlan"),
           "Compiles for these shapes, without running.")
+      .def(
+          "memory_report",
+          [](Session &s, const nb::args &arrays) {
+            const std::vector<Tensor> inputs = tensors_of(arrays);
+            return unlocked_call([&] { return s.memory_report(inputs); });
+          },
+          nb::sig("def memory_report(self, *arrays: object) -> MemoryReport"),
+          "What the step for these shapes keeps of forward and computes again, and what other "
+          "memory limits would cost. Plans without running: up to two seconds for 1,000 nodes. "
+          "Raises OutOfMemoryError where no plan fits the limit, ProviderError where the step is "
+          "not planned as a whole.")
       .def_prop_ro("peak_bytes", &Session::peak_bytes, unlocked,
                    "The most memory that parameters, moments and steps took at one time so far.")
       .def(

@@ -80,8 +80,11 @@ Fields fields_of(ExportOptions& o) {
 }
 
 Fields fields_of(GradientSessionOptions& o) {
-  Fields fields = {
-      {"wrt", &o.wrt}, {"outputs", &o.outputs}, {"precision", &o.precision}, {"seed", &o.seed}};
+  Fields fields = {{"wrt", &o.wrt},
+                   {"outputs", &o.outputs},
+                   {"precision", &o.precision},
+                   {"memory_limit", &o.memory_limit},
+                   {"seed", &o.seed}};
   fields.merge(fields_of(o.limits));
   return fields;
 }

@@ -11,6 +11,8 @@
 #include "cli/command_line.h"
 #include "cli/option_flags.h"
 #include "passes/pipeline.h"
+#include "plan/memory_limit.h"
+#include "runtime/parse_bytes.h"
 #include "steep/error.h"
 #include "steep/ops.h"
 #include "train/loss.h"
@@ -177,6 +179,13 @@ void check_usage(const CLI::App& app, const ModelChoice& choice) {
     if (const std::string why = one_of(loss_names())(loss); !why.empty()) {
       throw CLI::ValidationError("--loss", why);
     }
+  }
+  if (const std::string& limit = choice.options.memory_limit;
+      !limit.empty() && limit != kLeast && parse_bytes(limit) == 0) {
+    throw CLI::ValidationError(
+        "--memory-limit",
+        fmt::format("expected a number of bytes above 0, as in 2GiB or 512M, received '{}'",
+                    limit));
   }
   only_with(app, takes_classes(loss), "--loss softmax_cross_entropy or nll",
             {"--ignore-index", "--class-weights"});

@@ -391,14 +391,12 @@ Plan MemoryPlanner::plan(const Again& again, std::unordered_map<uint32_t, Lowere
   return lay_out(std::move(v.graph), {v.kernels, v.views, on_.device, on_.devices});
 }
 
-namespace {
-
-/// Throws OutOfMemoryError when none fits. `plain`: bytes of the plan without a limit.
 const MemoryPoint& fastest_within(const std::vector<MemoryPoint>& points, const MemoryLimit& limit,
                                   size_t plain) {
   for (const MemoryPoint& point : points) {
-    if (point.bytes + limit.held <= limit.bytes) return point;
+    if (limit.allows(point.bytes)) return point;
   }
+  if (limit.least) return points.back();
   const size_t least = points.back().bytes + limit.held;
   throw OutOfMemoryError(
       {.what = "No plan fits the memory limit.",
@@ -412,12 +410,10 @@ const MemoryPoint& fastest_within(const std::vector<MemoryPoint>& points, const 
            "of parts of it."});
 }
 
-}  // namespace
-
 Plan fit(const Graph& graph, const LoweredPlan& on, const MemoryLimit& limit,
          std::unordered_map<uint32_t, Lowered>& kernels) {
   Plan plain = lay_out(graph, on);
-  if (run_bytes(plain) + limit.held <= limit.bytes) return plain;
+  if (limit.allows(run_bytes(plain))) return plain;
   MemoryPlanner planner(graph, on);
   const std::vector<MemoryPoint>& points = planner.search();
   return planner.plan(fastest_within(points, limit, run_bytes(plain)).again, kernels);
@@ -432,7 +428,7 @@ Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_par
   LoweredGraph lowered = lower(graph, devices);
   lowered.declined.insert(lowered.declined.begin(), std::make_move_iterator(in_parts.begin()),
                           std::make_move_iterator(in_parts.end()));
-  if (limit.bytes == 0) return make_plan(std::move(graph), std::move(lowered), devices);
+  if (limit.is_none()) return make_plan(std::move(graph), std::move(lowered), devices);
   const std::vector<int> device = place(graph, lowered);
   const KernelOf kernels = kernels_of(graph, lowered);
   const ViewOf views = views_of(graph, lowered);

@@ -103,6 +103,11 @@ class MemoryPlanner {
   std::vector<MemoryPoint> points_;
 };
 
+/// The first of search()'s points that the limit allows. Throws OutOfMemoryError with the least of
+/// them where it allows none. `plain`: bytes of the plan without a limit.
+const MemoryPoint& fastest_within(const std::vector<MemoryPoint>& points, const MemoryLimit& limit,
+                                  size_t plain);
+
 /// The fastest plan that was found within the limit: the one without choices, where that fits.
 /// Adds the kernels of repetitions to `kernels`. Throws OutOfMemoryError with the least that was
 /// found when none fits.

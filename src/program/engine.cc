@@ -3,6 +3,7 @@
 #include "model/export/export.h"
 #include "ops/defs/with_gradient.h"
 #include "passes/specialise.h"
+#include "plan/layout.h"
 #include "plan/memory_planner.h"
 #include "program/check_inputs.h"
 #include "program/program.h"
@@ -104,6 +105,8 @@ PlanInfo Program::plan(std::span<const Type> inputs) {
   const Plan& plan = s->executable.plan();
   PlanInfo info{.arena_bytes = plan.arena_bytes,
                 .constant_bytes = s->constant_bytes(),
+                .run_bytes = run_bytes(plan) + impl_->options.memory_limit.held,
+                .memory_limit = impl_->options.memory_limit.bytes,
                 .kernels = plan.steps.size(),
                 .specialise_ms = s->specialise_ms,
                 .stages = s->stages};
@@ -112,6 +115,13 @@ PlanInfo Program::plan(std::span<const Type> inputs) {
   }
   return info;
 }
+
+MemoryReport Program::memory_report(std::span<const Type> inputs) {
+  const Budget budget(impl_->options.limits);
+  return impl_->memory_report(inputs);
+}
+
+void Program::set_held_bytes(size_t held) { impl_->set_held_bytes(held); }
 
 std::string Program::dump(std::span<const Type> inputs, DumpFormat format) {
   const Budget budget(impl_->options.limits);

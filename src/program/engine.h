@@ -21,6 +21,7 @@
 #include "plan/memory_limit.h"
 #include "runtime/profiler.h"
 #include "steep/dump.h"
+#include "steep/memory_report.h"
 
 namespace steep {
 
@@ -42,6 +43,8 @@ struct PlanInfo {
   size_t arena_bytes = 0;   ///< the planned peak of intermediate values
   size_t output_bytes = 0;  ///< handed to the caller at each run
   size_t constant_bytes = 0;
+  size_t run_bytes = 0;     ///< what the memory limit bounds
+  size_t memory_limit = 0;  ///< 0: none
   size_t kernels = 0;
   double specialise_ms = 0;  ///< binding shapes, passes, planning and building kernels
   std::vector<CompileStage> stages{};
@@ -126,6 +129,13 @@ class Program {
   /// Specialises for these inputs without running. Cached like a run's. All zero for a graph that
   /// runs in segments: how these are planned shows only as it runs.
   PlanInfo plan(std::span<const Type> inputs);
+  /// What the plan for these inputs keeps and computes again, and what others would cost. Throws
+  /// OutOfMemoryError where no plan fits the limit, ProviderError for a graph that runs in
+  /// segments.
+  MemoryReport memory_report(std::span<const Type> inputs);
+  /// From now on the caller holds so many bytes besides (MemoryLimit::held). Plans with which that
+  /// is too much are made anew.
+  void set_held_bytes(size_t held);
   /// The specialised graph after its passes as a model to look at: see write_compiled(). Of a graph
   /// that runs in segments, as it was before these.
   std::string compiled_model(std::span<const Type> inputs);

@@ -9,6 +9,8 @@
 #include "ir/seed.h"
 #include "passes/specialise.h"
 #include "plan/html.h"
+#include "plan/layout.h"
+#include "plan/memory_report.h"
 #include "program/check_inputs.h"
 #include "runtime/budget.h"
 #include "runtime/logs.h"
@@ -138,6 +140,23 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation_for(std::span<cons
   for (const Type& t : fed) shells.push_back(Tensor::wrap(t.dtype, t.dims(), nullptr, nullptr));
   check_count(shells, forward_inputs);
   return specialisation(shells, rows.expect(fed));
+}
+
+MemoryReport Program::Impl::memory_report(std::span<const Type> fed) {
+  const auto s = specialisation_for(fed);
+  if (!s) refuse_segments();
+  Graph concrete = specialise_known(graph, s->types, options.devices).graph;
+  run_passes(concrete, pass_options());
+  return steep::memory_report(std::move(concrete), options.devices, options.memory_limit);
+}
+
+void Program::Impl::set_held_bytes(size_t held) {
+  MemoryLimit& limit = options.memory_limit;
+  limit.held = held;
+  if (limit.bytes == 0) return;
+  std::erase_if(cache, [&](const std::shared_ptr<Specialisation>& s) {
+    return !limit.allows(run_bytes(s->executable.plan()));
+  });
 }
 
 std::string Program::Impl::dump(std::span<const Type> inputs, DumpFormat format) {

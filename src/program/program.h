@@ -76,6 +76,9 @@ struct Program::Impl {
 
   void index();
 
+  MemoryReport memory_report(std::span<const Type> fed);
+  void set_held_bytes(size_t held);
+
   void check_count(std::span<const Tensor> inputs, const std::vector<size_t>& wanted) const;
 
   std::vector<Type> all_types(std::span<const Type> fed) const;

@@ -38,9 +38,9 @@ class ProgramSet {
     }
     Graph graph = make();
     ProgramOptions options = options_;
-    options.memory_limit.held = state_bytes();
-    for (const Value state : graph.states())
-      options.memory_limit.held -= states.at(state.name()).nbytes();
+    options.memory_limit.held = held_beside(graph);
+    for (auto& [other, program] : programs_)  // there may be more states by now
+      program.set_held_bytes(held_beside(program.graph()));
     Program made(std::move(graph), std::move(options));
     for (const Value state : made.graph().states())
       made.bind_state(state.name(), states.at(state.name()));
@@ -79,6 +79,12 @@ class ProgramSet {
   }
 
  private:
+  /// Bytes of states that the graph does not have.
+  size_t held_beside(const Graph& graph) const {
+    size_t bytes = state_bytes();
+    for (const Value state : graph.states()) bytes -= states.at(state.name()).nbytes();
+    return bytes;
+  }
   Profiler& recorded() const {
     if (profiler_) return *profiler_;
     throw DataError({.what = "Nothing was recorded.", .remedy = "Call start_profile() first."});

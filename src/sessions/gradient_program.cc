@@ -135,6 +135,11 @@ std::vector<Tensor> GradientProgram::backward(GradientRun& run, std::span<const 
   return results;
 }
 
+MemoryReport GradientProgram::memory_report(std::span<const Type> inputs, bool gradients) {
+  const std::lock_guard turn(programs_.turn);
+  return compile(pattern(gradients)).memory_report(inputs);
+}
+
 PlanInfo GradientProgram::plan(std::span<const Type> inputs, bool gradients) {
   const std::lock_guard turn(programs_.turn);
   return compile(pattern(gradients)).plan(inputs);

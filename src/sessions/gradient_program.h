@@ -86,6 +86,8 @@ class GradientProgram {
   /// Compiles for inputs of these types, without running.
   PlanInfo plan(std::span<const Type> inputs, bool gradients);
   /// Graph and plan for inputs of these types (Program::dump).
+  /// Program::memory_report().
+  MemoryReport memory_report(std::span<const Type> inputs, bool gradients);
   std::string dump(std::span<const Type> inputs, bool gradients,
                    DumpFormat format = DumpFormat::text);
   /// The compiled graph as a model to look at (Program::compiled_model).

@@ -166,6 +166,7 @@ GradientSession::Impl::Impl(ImportedModel model, GradientSessionOptions with)
   GradientProgramOptions how{.inputs_stay = true,
                              .limits = options.limits,
                              .precision = precision_from(options.precision),
+                             .memory_limit = memory_limit_from(options.memory_limit),
                              .devices = Devices::of(options.providers)};
   evaluation = std::make_unique<GradientProgram>(std::move(without), how);
   how.input_gradients = options.wrt;

@@ -80,6 +80,7 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
       programs({.disabled_passes = {options.disabled_passes.begin(), options.disabled_passes.end()},
                 .precision = precision_from(options.precision),
                 .seed = options.seed,
+                .memory_limit = memory_limit_from(options.memory_limit),
                 .limits = options.limits,
                 .devices = Devices::of(options.providers)}) {
   const Budget budget(options.limits);
@@ -482,6 +483,7 @@ void TrainingSession::Impl::explain(const StepResult& result, std::span<const Te
   watched.check_finite = true;
   ProgramOptions how = programs.options();
   how.check_finite = true;
+  how.memory_limit = {};  // nodes by themselves take more
   how.seed = options.seed;
   for (const Pass& pass : passes()) {
     // What does not fit into float16 is the reason as a rule.

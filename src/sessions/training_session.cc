@@ -88,7 +88,11 @@ std::string StepPlan::text() const {
   add("constants", constant_bytes);
   add("outputs", output_bytes);
   add("arena", arena_bytes);
-  return fmt::format("{} {} ({})", number(peak_bytes), kib ? "KiB" : "MiB", fmt::join(parts, ", "));
+  std::string text =
+      fmt::format("{} {} ({})", number(peak_bytes), kib ? "KiB" : "MiB", fmt::join(parts, ", "));
+  if (memory_limit == 0) return text;
+  return text + fmt::format("; with inputs {}, within the memory limit of {}",
+                            bytes_text(run_bytes), bytes_text(memory_limit));
 }
 
 TrainingSession::TrainingSession(const std::filesystem::path& model, TrainingOptions options) try
@@ -415,9 +419,19 @@ StepPlan TrainingSession::plan(std::span<const Tensor> inputs) try {
           .constant_bytes = info.constant_bytes,
           .peak_bytes = impl_->programs.state_bytes() + info.arena_bytes + info.output_bytes +
                         info.constant_bytes,
+          .run_bytes = info.run_bytes,
+          .memory_limit = info.memory_limit,
           .kernels = info.kernels,
           .specialise_ms = info.specialise_ms,
           .stages = info.stages};
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+MemoryReport TrainingSession::memory_report(std::span<const Tensor> inputs) try {
+  const std::lock_guard turn(impl_->programs.turn);
+  std::vector<Tensor> made;
+  return impl_->program->memory_report(types_of(impl_->adopt(inputs, &made)));
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
 }

@@ -330,6 +330,13 @@ void visit_step_options(Visit&& visit) {
                   .help = "A checkpoint loads only for a model with the same operators; without "
                           "it, for one with the same parameters"},
         &O::bound_to_graph);
+  visit(OptionRow{.field = "memory_limit",
+                  .key = "memory_limit",
+                  .flag = "--memory-limit",
+                  .help = "The most memory of a step, as in 2GiB: backward computes again what "
+                          "does not fit",
+                  .says_default = false},
+        &O::memory_limit);
   visit(OptionRow{.field = "disabled_passes",
                   .key = "disabled_passes",
                   .flag = "--disable-pass",

@@ -10,6 +10,7 @@
 #include "ops/build.h"
 #include "plan/lower.h"
 #include "plan/memory_limit.h"
+#include "plan/memory_report.h"
 #include "plan/place.h"
 #include "plan/repeat.h"
 #include "steep/error.h"
@@ -155,6 +156,28 @@ TEST_P(MemoryPlannerTest, BelowTheLeastItSaysTheLeast) {
   }
   EXPECT_EQ(run_bytes(make_plan(step.graph, step.devices, {}, {.bytes = least + 7, .held = 7})),
             least);
+  EXPECT_EQ(run_bytes(make_plan(step.graph, step.devices, {}, {.least = true})), least);
+}
+
+TEST_P(MemoryPlannerTest, TheReportIsOfThePlanThatIsMade) {
+  const Prepared step(random_step(GetParam()));
+  const MemoryReport free = memory_report(step.graph, step.devices, {});
+  EXPECT_EQ(free.limit, 0U);
+  EXPECT_EQ(free.planned.bytes, free.plain.bytes);
+  EXPECT_EQ(free.plain.bytes, run_bytes(make_plan(step.graph, step.devices)));
+  for (const MemoryChoice& choice : free.choices) EXPECT_FALSE(choice.again) << choice.node;
+  for (const MemoryPlan& plan : free.plans) {
+    const MemoryLimit limit{.bytes = plan.bytes + 5, .held = 5};
+    const MemoryReport report = memory_report(step.graph, step.devices, limit);
+    const size_t made = run_bytes(make_plan(step.graph, step.devices, {}, limit));
+    EXPECT_EQ(report.planned.bytes, made + 5);
+    EXPECT_LE(report.planned.bytes, report.limit);
+    const auto chosen = std::count_if(report.choices.begin(), report.choices.end(),
+                                      [](const MemoryChoice& c) { return c.again; });
+    EXPECT_EQ(chosen > 0, report.planned.bytes < report.plain.bytes);
+  }
+  const MemoryLimit none{.bytes = free.plans.back().bytes - 1};
+  EXPECT_THROW(memory_report(step.graph, step.devices, none), OutOfMemoryError);
 }
 
 INSTANTIATE_TEST_SUITE_P(RandomSteps, MemoryPlannerTest, testing::Range(0U, 12U));
@@ -191,7 +214,8 @@ TEST(MemoryPlanner, WhatReadsAStateThatForwardOverwritesIsNotRepeated) {
 }
 
 TEST(MemoryLimit, IsReadAsPeopleWriteIt) {
-  EXPECT_EQ(memory_limit_from("").bytes, 0U);
+  EXPECT_TRUE(memory_limit_from("").is_none());
+  EXPECT_TRUE(memory_limit_from("least").least);
   EXPECT_EQ(memory_limit_from("1048576").bytes, size_t{1} << 20);
   EXPECT_EQ(memory_limit_from("2GiB").bytes, size_t{2} << 30);
   EXPECT_EQ(memory_limit_from("512M").bytes, size_t{512} << 20);

@@ -193,12 +193,25 @@ class ORTModule(torch.nn.Module):
             tuple(self._beside.called),
         )
 
-    # A module's own methods and attributes of these three names come first: _with_signature.
+    # A module's own methods and attributes of these four names come first: _with_signature.
 
     def plan(self) -> tuple[_steep.StepPlan, ...]:
         """Return the plan of each graph so far, for the extents of its first call."""
         return tuple(
             piece.call.program.plan_for(piece.types, piece.call.gradients)
+            for piece in self._pieces()
+        )
+
+    def memory_report(self) -> tuple[_steep.MemoryReport, ...]:
+        """Return what each graph so far keeps and computes again, for its first call's extents.
+
+        Plans each graph anew, without running it: up to two seconds for 1,000 nodes.
+
+        Raises:
+            ProviderError: a graph is not planned as a whole.
+        """
+        return tuple(
+            piece.call.program.memory_report_for(piece.types, piece.call.gradients)
             for piece in self._pieces()
         )
 
@@ -470,15 +483,15 @@ def innermost(module: torch.nn.Module) -> torch.nn.Module:
 
 _Classes = dict[tuple[type, frozenset[str]], type]
 _classes: weakref.WeakKeyDictionary[type, _Classes] = weakref.WeakKeyDictionary()
-_MODULES_FIRST = ("plan", "dump", "profile")
+_MODULES_FIRST = ("plan", "memory_report", "dump", "profile")
 
 
 def _with_signature(cls: type, module: Any) -> type:
     """Return a class of ORTModules around modules of one class.
 
     Frameworks pick the columns of a batch by the names of what ``forward`` takes, and a method's
-    signature is its function's. What a module calls ``plan``, ``dump`` or ``profile`` is
-    its own.
+    signature is its function's. What a module calls ``plan``, ``memory_report``, ``dump`` or
+    ``profile`` is its own.
     """
     wrapped = type(module)
     classes = _classes.setdefault(wrapped, {})

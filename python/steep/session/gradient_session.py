@@ -9,6 +9,7 @@ from typing import Any
 from steep import _steep
 from steep.errors import DataError
 from steep.providers import Providers, choices_of
+from steep.session.memory_limit import limit_text
 from steep.session.source import ModelProto, source_of
 
 Arrays = Mapping[str, Any] | Sequence[Any]
@@ -44,13 +45,18 @@ class GradientSession(_steep.GradientSession):
             the run's backward, which reads them where they lie.
         seed: of dropout.
         precision: "fp32", or "bf16" or "fp16" for matrix products.
+        memory_limit: the most memory that a forward and its backward may hold, as "2GiB" or a
+            number of bytes. Backward computes again what does not fit (docs/memory.md). "" for
+            none.
         limits: a ``steep.Limits``: bounds on memory and nodes.
         providers: where to run, as for ``InferenceSession``.
 
     Raises:
         ModelError: the model is unreadable or has operators that Steep does not know; a name of
-            ``wrt`` is no float input or initializer; an output is unknown; none depends on ``wrt``.
+            ``wrt`` is no float input or initializer; an output is unknown; none depends on
+            ``wrt``; or ``memory_limit`` is not a size.
         IoError: the file cannot be opened.
+        OutOfMemoryError: at a call with new shapes: no plan fits ``memory_limit``.
     """
 
     def __init__(
@@ -62,12 +68,14 @@ class GradientSession(_steep.GradientSession):
         borrow: bool = False,
         seed: int = 0,
         precision: str = "fp32",
+        memory_limit: str | int = "",
         limits: _steep.Limits | None = None,
         providers: Providers | None = None,
     ) -> None:
         options = _steep.GradientSessionOptions()
         options.wrt, options.outputs = list(wrt), list(outputs or ())
         options.borrow, options.seed, options.precision = borrow, seed, precision
+        options.memory_limit = limit_text(memory_limit)
         if limits is not None:
             options.limits = limits
         options.providers = choices_of(providers)

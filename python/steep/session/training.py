@@ -14,6 +14,7 @@ from steep import _steep
 from steep.errors import DataError, Error, ProviderError
 from steep.inside import StrPath, dumped, profiled
 from steep.providers import Providers, choices_of
+from steep.session.memory_limit import limit_text
 from steep.session.processes import require_alone
 from steep.session.source import ModelProto, source_of
 
@@ -104,6 +105,10 @@ class TrainingSession(_steep.TrainingSession):
             at random, so that small updates count on average.
         bound_to_graph: a checkpoint loads only into a session whose model has the same operators.
             With False, only the parameters, the kind of loss and the moments must be the same.
+        memory_limit: the most memory that one call may hold, as "2GiB" or a number of bytes:
+            parameters, moments, inputs, constants, results and intermediate values. If a step does
+            not fit, backward computes values of forward again instead of keeping them; results are
+            the same bits (docs/memory.md). "least" is the smallest plan that is found, "" none.
         disabled_passes: rewrites of the graph to turn off, by name (docs/look_inside.md).
         limits: a ``steep.Limits``: bounds on memory, nodes and loops.
         providers: where steps run, as for ``InferenceSession``. Weights stay in the host's memory.
@@ -115,9 +120,12 @@ class TrainingSession(_steep.TrainingSession):
             gradients are the means over the rows of all. Only rank 0 writes files.
 
     Raises:
-        ModelError: the model cannot be read or trained; all obstacles are listed. With
-            ``parallel``, at the first step: the processes train different models.
+        ModelError: the model cannot be read or trained; all obstacles are listed. Or
+            ``memory_limit`` is not a size. With ``parallel``, at the first step: the processes
+            train different models.
         DataError: a trained array of ``weights`` cannot be updated in place.
+        OutOfMemoryError: at a call with new shapes: no plan fits ``memory_limit``; the error has
+            the least that would do.
         ProviderError: a launcher (torchrun, mpirun, srun) or PyTorch's process group has several
             processes, and each would train alone: ask for ``parallel="torch"``, or set
             ``STEEP_ALONE=1`` if this is intended. With ``parallel``: no launcher started this
@@ -181,6 +189,7 @@ class TrainingSession(_steep.TrainingSession):
         master_weights: bool = True,
         stochastic_rounding: bool = False,
         bound_to_graph: bool = True,
+        memory_limit: str | int = "",
         disabled_passes: Sequence[str] = (),
         limits: _steep.Limits | None = None,
         providers: Providers | None = None,
@@ -438,6 +447,7 @@ def _options_of(given: Mapping[str, Any]) -> _steep.TrainingOptions:
     """Return options with the keywords that are in the table of options; see option_rows.h."""
     beta1, beta2 = given["betas"]
     values = {**given, "beta1": beta1, "beta2": beta2, "epsilon": given["eps"]}
+    values["memory_limit"] = limit_text(given["memory_limit"])
     options = _steep.TrainingOptions()
     for part, field, keyword, _, _ in _steep.option_rows():
         if keyword not in values:

@@ -263,6 +263,7 @@ class Trainer:
                     otherwise="ORTModule",
                     providers=choices_of(self._settings.get("providers")),
                     disabled_passes=self._settings.get("disabled_passes", ()),
+                    memory_limit=self._settings.get("memory_limit", ""),
                 )
                 self._evaluated = net, captured
             net, captured = self._evaluated
@@ -272,6 +273,14 @@ class Trainer:
     def plan(self) -> _steep.StepPlan:
         """Return the plan of a step, for the extents that it was compiled for."""
         return self.session.plan(*_zeros(self._roles.types))
+
+    def memory_report(self) -> _steep.MemoryReport:
+        """Return what such a step keeps of forward, and what its backward computes again.
+
+        Raises:
+            ProviderError: the step is not planned as a whole.
+        """
+        return self.session.memory_report(*_zeros(self._roles.types))
 
     def dump(self, *, html: StrPath | None = None, passes: bool = False) -> str:
         """Return the text of a step's graph and plan, for these extents.

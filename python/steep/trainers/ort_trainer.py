@@ -14,6 +14,7 @@ import torch
 
 from steep.errors import DataError, ModelError
 from steep.providers import Providers
+from steep.session.memory_limit import limit_text
 from steep.trainers.base import Trainer
 
 
@@ -64,7 +65,7 @@ class ORTTrainer(Trainer):
         clip_norm, clip_value, predictions, precision: as for ``steep.trainer``.
         loss_scale, loss_scale_window: as for ``steep.trainer``.
         seed, check_finite, master_weights, stochastic_rounding: as for ``steep.trainer``.
-        disabled_passes, providers: as for ``steep.trainer``.
+        memory_limit, disabled_passes, providers: as for ``steep.trainer``.
         _opset_version: ONNX opset of ``save_as_onnx``; at least 18.
     """
 
@@ -90,6 +91,7 @@ class ORTTrainer(Trainer):
         check_finite: bool = False,
         master_weights: bool = True,
         stochastic_rounding: bool = False,
+        memory_limit: str | int = "",
         disabled_passes: Sequence[str] = (),
         providers: Providers | None = None,
     ) -> None:
@@ -121,6 +123,7 @@ class ORTTrainer(Trainer):
             "check_finite": check_finite,
             "master_weights": master_weights,
             "stochastic_rounding": stochastic_rounding,
+            "memory_limit": limit_text(memory_limit),
             "disabled_passes": disabled_passes,
             "providers": providers,
         }

@@ -12,6 +12,7 @@ import torch
 from steep import _steep
 from steep.errors import ModelError
 from steep.providers import Providers
+from steep.session.memory_limit import limit_text
 from steep.session.training import TrainingSession
 from steep.trainers.base import (
     LOSS_SCALE,
@@ -267,6 +268,7 @@ def trainer(
     check_finite: bool = False,
     master_weights: bool = True,
     stochastic_rounding: bool = False,
+    memory_limit: str | int = "",
     disabled_passes: Sequence[str] = (),
     providers: Providers | None = None,
     opset: int | None = None,
@@ -295,7 +297,7 @@ def trainer(
         precision: "fp32", or "bf16" or "fp16": matrix products in 16 bits, weights in float32.
         loss_scale, loss_scale_window: with "fp16", as for ``TrainingSession``.
         seed: seed of dropout; by default PyTorch's.
-        check_finite, master_weights, stochastic_rounding, disabled_passes: as for
+        check_finite, master_weights, stochastic_rounding, memory_limit, disabled_passes: as for
             ``TrainingSession``.
         providers: where steps run, as for ``InferenceSession``.
         opset: opset of the files of ``save_as_onnx``.
@@ -329,6 +331,7 @@ def trainer(
         "check_finite": check_finite,
         "master_weights": master_weights,
         "stochastic_rounding": stochastic_rounding,
+        "memory_limit": limit_text(memory_limit),
         "disabled_passes": disabled_passes,
         "providers": providers,
     }

@@ -138,3 +138,32 @@ def test_a_graph_in_segments_is_refused() -> None:
     module = steep.ORTModule(PicksPositive(), fallback=None, memory_limit="1GiB")
     with pytest.raises(steep.ProviderError, match="memory limit needs a graph"):
         module(torch.randn(4, 4).requires_grad_())
+
+
+def test_the_report_says_what_each_graph_computes_again() -> None:
+    least, plain = bounds("layers")
+    (free,) = Trained("layers", "").module.memory_report()
+    assert free.limit == 0 and free.planned.bytes == free.plain.bytes == plain
+    assert not any(c.again for c in free.choices)
+    assert free.plans[-1].bytes == least
+    (limited,) = Trained("layers", least).module.memory_report()
+    assert limited.limit == limited.planned.bytes == least
+    again = [c for c in limited.choices if c.again]
+    assert again and all(c.bytes > 0 and c.ms > 0 for c in again)
+    assert [c.node for c in limited.choices] == [c.node for c in free.choices]
+
+
+def test_the_least_is_a_limit_of_its_own() -> None:
+    least, _ = bounds("layers")
+    wanted, found = Trained("layers", ""), Trained("layers", "least")
+    assert all(torch.equal(a, b) for a, b in zip(wanted.bits, found.bits, strict=True))
+    (report,) = found.module.memory_report()
+    assert report.planned.bytes == least
+
+
+def test_the_least_of_a_graph_in_segments_is_as_without() -> None:
+    x = torch.randn(4, 4).requires_grad_()
+    module = steep.ORTModule(PicksPositive(), fallback=None, memory_limit="least")
+    assert torch.equal(module(x), PicksPositive()(x))
+    with pytest.raises(steep.ProviderError, match="memory limit needs a graph"):
+        module.memory_report()
