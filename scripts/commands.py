@@ -23,6 +23,7 @@ COMMANDS = (
     "info",
     "diff",
     "lr-find",
+    "plan",
     "plot",
     "completion",
 )

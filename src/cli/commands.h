@@ -31,6 +31,7 @@ Command add_grad(CLI::App& app);
 Command add_info(CLI::App& app);
 Command add_diff(CLI::App& app);
 Command add_lr_find(CLI::App& app);
+Command add_plan(CLI::App& app);
 Command add_plot(CLI::App& app);
 Command add_completion(CLI::App& app);
 

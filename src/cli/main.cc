@@ -108,6 +108,7 @@ int parse_and_run(int argc, char** argv) {
                                       add_info(app),
                                       add_diff(app),
                                       add_lr_find(app),
+                                      add_plan(app),
                                       add_plot(app),
                                       add_completion(app)};
   if (complete(app, command_line)) return kDone;

@@ -26,7 +26,7 @@ LION = ROOT / "docs" / "your_own.md"
 ADD_AN_OP = ROOT / "docs" / "add_an_op.md"  # shows parts of files: see its own test
 DOCUMENTS = [ROOT / "README.md", *sorted(set((ROOT / "docs").glob("*.md")) - {ADD_AN_OP})]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-INLINE = re.compile(r"`(steep (?:check|train|eval|dump|grad) [^`…]*)`")
+INLINE = re.compile(r"`(steep (?:check|train|eval|dump|grad|plan) [^`…]*)`")
 
 HUGGINGFACE = ("contestant", "picture", "race", "texts")
 ELSEWHERE = {
