@@ -36,7 +36,6 @@ class Variable:
 
 _CASES = "graphs are captured with the conditions under which they hold"
 _PASSES = "passes over the graph that keep its results are always on"
-_MEMORY = "the planner orders and reuses memory by itself; docs/performance.md says what it keeps"
 _DENSITY = "there is no pass that depends on the density of inputs"
 _GPU = "it concerns GPU kernels only"
 _TUNED = "kernels are chosen when a graph is compiled, for the shapes that it gets"
@@ -52,6 +51,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("CACHE_DIR", ""),
     Variable("PRINT_MEMORY_STATS", "0"),
     Variable("JSON_CONFIG_PATH", ""),
+    Variable("MEMORY_OPT_LEVEL", "0"),
+    Variable("MEMORY_OPT_CONFIG", ""),
     Variable("ONNX_OPSET_VERSION", "17", _OPSET),
     Variable("SKIPCHECK_POLICY", "SKIP_CHECK_DEVICE|…", _CASES),
     Variable("CONV_ALGO_SEARCH", "HEURISTIC", _TUNED),
@@ -59,8 +60,6 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("ENABLE_LABEL_SPARSE_OPTIMIZER", "1", _DENSITY),
     Variable("ENABLE_EMBEDDING_SPARSE_OPTIMIZER", "1", _DENSITY),
     Variable("PRINT_INPUT_DENSITY", "0", _DENSITY),
-    Variable("MEMORY_OPT_LEVEL", "0", _MEMORY),
-    Variable("MEMORY_OPT_CONFIG", "", _MEMORY),
     Variable("ENABLE_CUSTOM_AUTOGRAD", "1", settings.CUSTOM_AUTOGRAD),
     Variable("DISABLE_CUSTOM_AUTOGRAD_SUPPORT", "0", settings.CUSTOM_AUTOGRAD),
     Variable("SKIPPED_AUTOGRAD_FUNCTIONS", "", settings.CUSTOM_AUTOGRAD),

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from steep.compat.ortmodule import environment
+from steep.compat.ortmodule import environment, memory_optimizer
 from steep.compat.ortmodule.debug_options import DebugOptions
 from steep.compat.ortmodule.fallback import DEFAULT, _FallbackPolicy
 from steep.compat.ortmodule.graph_files import GraphFiles, memory_line, stage_table
@@ -64,7 +64,7 @@ class ORTModule(ours.ORTModule):
     def __init__(self, module: torch.nn.Module, debug_options: DebugOptions | None = None) -> None:
         environment.say_what_has_no_meaning()
         environment.apply_cache_dir()
-        super().__init__(module, fallback="parts")
+        super().__init__(module, fallback="parts", memory_limit=memory_optimizer.memory_limit())
         own = self.__dict__
         own["_retry"] = environment.switch("FALLBACK_RETRY")
         own["_gave_up"] = False

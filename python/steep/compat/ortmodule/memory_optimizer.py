@@ -1,0 +1,73 @@
+"""The memory optimizer of ONNX Runtime's ORTModule: what its environment variables ask for here."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from steep.compat.ortmodule import environment
+from steep.errors import DataError
+
+log = logging.getLogger("steep")
+
+LEVEL, CONFIG = "MEMORY_OPT_LEVEL", "MEMORY_OPT_CONFIG"
+_ENTRY = "CLUSTER:STRATEGY:COUNT, a strategy of 0, 1 or 2, a count of -1 or more"
+
+
+def memory_limit() -> str:
+    """Return the limit of memory that the two variables stand for: "least", or "" for none.
+
+    There the user names clusters of nodes, or whole layers, that backward computes again. Here the
+    planner knows which of them save memory, and at what time; so all that can be asked for is that
+    it saves what it can.
+
+    Raises:
+        DataError: the level or an entry does not exist, or the file cannot be read.
+    """
+    level = environment.text(LEVEL) or "0"
+    if level not in ("0", "1", "2"):
+        raise _wrong(LEVEL, "0, 1 or 2", level)
+    asked = level != "0" or any(_recomputes(entry) for entry in _entries())
+    if asked:
+        log.info("the memory optimizer is asked for: backward computes again what saves memory")
+    return "least" if asked else ""
+
+
+def _entries() -> list[str]:
+    """Return those of the file; before 1.19 the variable had them itself, with commas between."""
+    config = environment.text(CONFIG)
+    if not config:
+        return []
+    path = Path(config)
+    if not path.exists() and ":" in config:
+        return [entry.strip() for entry in config.split(",")]
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise _wrong(CONFIG, "the path of a JSON file", f"{config}: {e}") from e
+    if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):
+        raise _wrong(CONFIG, f"a JSON list of entries {_ENTRY}", config)
+    return found
+
+
+def _recomputes(entry: str) -> bool:
+    cluster, _, rest = entry.partition(":")
+    strategy, _, count = rest.partition(":")
+    try:
+        number = int(count)
+    except ValueError:
+        number = -2
+    if not cluster or strategy not in ("0", "1", "2") or number < -1:
+        raise _wrong(CONFIG, _ENTRY, entry)
+    return strategy != "0" and number != 0
+
+
+def _wrong(name: str, expected: str, received: str) -> DataError:
+    return DataError(
+        "The memory optimizer cannot be set up.",
+        node=environment.PREFIX + name,
+        expected=expected,
+        received=received,
+        remedy="correct the variable, or unset it and state a memory_limit (docs/memory.md)",
+    )
