@@ -11,7 +11,6 @@ from types import CodeType
 from typing import Any, Protocol
 
 import torch
-from torch.nn.modules import transformer
 
 from steep._steep import ProviderChoice
 from steep.dynamo.forks import refuse_to_capture
@@ -27,30 +26,15 @@ from steep.inside import tell
 from steep.lowering.aliasing import guard_aliasing
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import in_pytorch
-from steep.lowering.lower import CannotLower, lowering_lock
+from steep.lowering.lower import CannotLower
 from steep.lowering.reasons import operation
 from steep.patching.signals import deliver_signals
+from steep.patching.substitution import changes_lock
 from steep.torch_internals.dispatch import FakeTensor
-from steep.torch_internals.dynamo import (
-    trace_rules,
-)
 from steep.verify.difference import wanted
 from steep.verify.verified_graph import VerifiedGraph, compile_verified
 
 log = logging.getLogger("steep")
-
-
-# A shortcut that looks at the values of a mask, and would cut PyTorch's encoders to pieces.
-def _as_it_is_said(
-    mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
-) -> bool:
-    return is_causal is True
-
-
-torch.compiler.substitute_in_graph(transformer._detect_is_causal_mask)(_as_it_is_said)
-
-# The backward of a graph runs inside of a function that is captured where that asks for gradients.
-trace_rules.add("steep.call")
 
 
 class RunnableGraph(Protocol):
@@ -147,7 +131,7 @@ class Capture:
         captured = copy_graph(graph_module)
         reason = ""
         try:
-            with lowering_lock():
+            with changes_lock():
                 try:
                     if context.verify:
                         made: RunnableGraph = compile_verified(graph_module, examples, context)

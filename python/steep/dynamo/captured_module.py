@@ -15,15 +15,16 @@ import torch
 from steep._steep import ProviderChoice
 from steep.dynamo.capture import Capture, RunnableGraph
 from steep.dynamo.forks import refuse_to_capture
+from steep.dynamo.patches.causal_masks import causal_masks
 from steep.dynamo.patches.cumulative_batch_norm import means_over_batches
 from steep.dynamo.patches.ddp_buckets import buckets
-from steep.dynamo.patches.extra_guards import noticed
-from steep.dynamo.patches.extra_tracing import widened
+from steep.dynamo.patches.extra_guards import extra_guards
+from steep.dynamo.patches.extra_tracing import extra_tracing
 from steep.dynamo.patches.graph_breaks import cuts, left_this_time, left_to_pytorch
 from steep.dynamo.patches.interrupts import interruptible_calls
 from steep.dynamo.patches.layer_frames import layers_too
 from steep.dynamo.patches.numpy_arrays import arrays
-from steep.dynamo.patches.raise_branches import checked
+from steep.dynamo.patches.raise_branches import raise_branches
 from steep.dynamo.patches.value_branches import branches
 from steep.dynamo.recompiles import Recaptures, why_again
 from steep.dynamo.report import ExportReport
@@ -32,7 +33,7 @@ from steep.graph.compiled_graph import CompiledGraph
 from steep.graph.lowered import Lowered
 from steep.inside import tell
 from steep.lowering.autograd_grad import slopes
-from steep.lowering.ops import autograd_function
+from steep.lowering.ops.autograd_function import whole_backwards
 from steep.lowering.ops.ctc import known_to_tracers
 from steep.lowering.ops.recurrent import kept_whole
 from steep.lowering.reasons import cut, is_users, noted, place, said, whole
@@ -51,6 +52,7 @@ from steep.torch_internals.dynamo import (
     convert_frame,
     graph_break_reasons,
     maybe_mark_dynamic,
+    note_backend,
     optimize,
     trace_rules,
 )
@@ -142,7 +144,7 @@ class Captured:
             with convert_frame.compile_lock:  # what is replaced is replaced for all threads
                 return me()._make(make, *frame)  # type: ignore[union-attr]
 
-        configured._torchdynamo_orig_backend = make  # type: ignore[attr-defined]
+        note_backend(configured, make)
         context.callback = configured
         # Its forward: hooks of all modules are for those that the user has.
         self._call = context(module).forward
@@ -167,15 +169,14 @@ class Captured:
         before = len(graph_break_reasons)
         settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
         chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
-        ours = [kept_whole(), autograd_function.whole_backwards(), known_to_tracers()]
-        ours += [buckets(), cuts(self._whole), means_over_batches(self._module), noticed()]
-        ours += [widened(self._whole), layers_too(), transforms_left(), slopes()]
-        ours += [interruptible_calls(), arrays()]
-        ours += [branches()] if self._whole else []
-        ours += [checked()]  # before branches(): an error is no side that a graph is made for
+        changes = [kept_whole(), whole_backwards(), known_to_tracers(), causal_masks(), buckets()]
+        changes += [cuts(self._whole), means_over_batches(self._module), extra_guards()]
+        changes += [extra_tracing(self._whole), layers_too(), slopes(), interruptible_calls()]
+        changes += [arrays(), raise_branches()] + ([branches()] if self._whole else [])
         with Held() as held, settings, chatter, contextlib.ExitStack() as stack:
-            for each in ours:
-                stack.enter_context(each)
+            stack.enter_context(transforms_left())
+            for change in sorted(changes, key=lambda change: change.order):
+                stack.enter_context(change)
             left = stack.enter_context(noted())
             try:
                 with held.tracing():

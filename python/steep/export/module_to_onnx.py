@@ -13,7 +13,7 @@ import onnx
 import torch
 
 from steep.errors import ModelError
-from steep.lowering.export_mode import quiet
+from steep.lowering.export_mode import export_mode
 from steep.lowering.ops.stop_gradient import TRANSLATIONS
 from steep.lowering.training_semantics import faithful
 from steep.onnx_graph.initializers import embed_weights
@@ -53,7 +53,7 @@ def export(
     shapes = tuple({axis: auto for axis in range(t.ndim)} for t in tensors)
     try:
         # Its graph so far goes to stderr where it gives up.
-        with quiet(), contextlib.redirect_stderr(io.StringIO()), _nothing_kept(module):
+        with export_mode(), contextlib.redirect_stderr(io.StringIO()), _nothing_kept(module):
             # Capturing here, once, keeps torch.onnx from trying its slower ways too.
             captured = torch.export.export(
                 flat,
@@ -109,7 +109,8 @@ def _nothing_kept(module: torch.nn.Module) -> Iterator[None]:
                 if not isinstance(value, torch.Tensor) or attributes.get(name) is value:
                     continue
                 # what hooks compose of parameters, such as weight_orig, is not kept
-                if not any(parameter.startswith(f"{name}_") for parameter in m._parameters):
+                own = m.named_parameters(recurse=False, remove_duplicate=False)
+                if not any(parameter.startswith(f"{name}_") for parameter, _ in own):
                     kept = f"{path}.{name}".lstrip(".")
             vars(m).clear()
             vars(m).update(attributes)

@@ -29,7 +29,7 @@ from steep.lowering.ops.index_bounds import errors_of_pytorch
 from steep.lowering.ops.stop_gradient import take_again
 from steep.onnx_graph.gradient_reach import last_results_first, reached, results_of_results
 from steep.session.training import announce_precision
-from steep.torch_internals.autograd import graph_is_kept
+from steep.torch_internals.autograd import forward_level, graph_is_kept
 from steep.torch_internals.dispatch import TorchDispatchModeKey, dispatch_mode
 from steep.torch_internals.functorch import (
     add_batch_dim,
@@ -43,6 +43,7 @@ from steep.torch_internals.functorch import (
     maybe_get_bdim,
     maybe_get_level,
 )
+from steep.torch_internals.tensors import set_hooks, version_of
 
 log = logging.getLogger("steep")
 
@@ -63,7 +64,7 @@ def is_observed() -> bool:
 
 def has_tangents(arguments: Sequence[Any]) -> bool:
     """Return whether one of a call's arguments has a tangent, of derivatives in forward mode."""
-    return forward_ad._current_level >= 0 and any(
+    return forward_level() >= 0 and any(
         isinstance(t, torch.Tensor) and forward_ad.unpack_dual(t).tangent is not None
         for t in arguments
     )
@@ -278,7 +279,7 @@ class Autograd(torch.autograd.Function):
         ctx.tensors = tensors
         ctx.save_for_backward(*(aliases[i] for i in call.kept), *held)
         ctx.others = [aliases[i] for i in call.may_change]
-        ctx.versions = [t._version for t in ctx.others]
+        ctx.versions = [version_of(t) for t in ctx.others]
         ctx.shapes = [(t.shape, t.dtype) for t in wanted]
         kept = call.inputs if call.is_differentiated_again else ()
         ctx.copies = [tensors[i].detach().clone() for i in kept]
@@ -294,7 +295,7 @@ class Autograd(torch.autograd.Function):
             return (None,) * (2 + len(call.wanted_inputs))
         _refuse_late_hooks(ctx, gradients)
         aliases = call.in_order(saved, ctx.others)
-        changed = [t._version for t in ctx.others] != ctx.versions
+        changed = [version_of(t) for t in ctx.others] != ctx.versions
         if torch.is_grad_enabled():  # create_graph=True
             there = zip(ctx.tensors, aliases, ctx.pointers, strict=True)
             stays = all(a.data_ptr() == at for a, at in zip(aliases, ctx.pointers, strict=True))
@@ -325,11 +326,11 @@ def differentiable(
         result = results[i]
         if (node := result.grad_fn) is not None:
             # as Tensor.register_hook makes it: it outlives the tensor
-            result._backward_hooks = _Hooks()
-            node._register_hook_dict(result)
+            hooks = _Hooks()
+            set_hooks(result, hooks)
             if i in call.later_results:
                 watched = node.__dict__.setdefault("watched", {})
-                watched[i] = weakref.ref(result), result._backward_hooks
+                watched[i] = weakref.ref(result), hooks
     return results
 
 

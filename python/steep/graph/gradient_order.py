@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
+from steep.torch_internals.distributed import active_ddp_module
 from steep.torch_internals.operators import HigherOrderOperator
+from steep.torch_internals.tensors import has_hooks
 
 # Calls that are several operations to PyTorch's backward: of their parameters the last has its
 # gradient first. Of one operation that reads several, the first does.
@@ -60,9 +61,5 @@ def in_order(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     DistributedDataParallel lays its buckets out in the order in which gradients come, and PowerSGD
     draws numbers in that of a bucket's parameters.
     """
-    seen = DistributedDataParallel._get_active_ddp_module() is not None
-    return [p.view_as(p) if p.is_leaf and (seen or _has_hooks(p)) else p for p in parameters]
-
-
-def _has_hooks(tensor: torch.Tensor) -> bool:
-    return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))
+    seen = active_ddp_module() is not None
+    return [p.view_as(p) if p.is_leaf and (seen or has_hooks(p)) else p for p in parameters]

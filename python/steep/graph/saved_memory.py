@@ -22,6 +22,7 @@ from torch.autograd.graph import Node
 from steep.graph.autograd_reach import history
 from steep.lowering.aliasing import memory_named
 from steep.torch_internals.pytree import tree_leaves
+from steep.torch_internals.tensors import storage_id
 
 log = logging.getLogger("steep")
 
@@ -72,7 +73,7 @@ def kept_memory(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> se
             continue
         seen.add(node)
         try:
-            memory.update(int(t.untyped_storage()._cdata) for t in _kept_by(node))
+            memory.update(storage_id(t) for t in _kept_by(node))
         except RuntimeError as e:  # as for what was written to since
             log.debug("backward reads copies of all inputs of a graph: %s", e)
             return None

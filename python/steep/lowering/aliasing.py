@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from steep.errors import ModelError
 from steep.torch_internals.dispatch import FakeTensor
 from steep.torch_internals.functorch import is_functorch_wrapped_tensor
-from steep.torch_internals.operators import OpOverload
+from steep.torch_internals.operators import OpOverload, schema_of
 from steep.torch_internals.pytree import tree_leaves
+from steep.torch_internals.tensors import storage_id
 
 log = logging.getLogger("steep")
 
@@ -30,7 +31,7 @@ def memory_named(value: object) -> int | None:
     """Return what names the memory of a node's example, as ``memory_of``."""
     if not isinstance(value, torch.Tensor) or is_functorch_wrapped_tensor(value):
         return None
-    return int(value.untyped_storage()._cdata)
+    return storage_id(value)
 
 
 _IN_PLACE = re.compile(
@@ -67,7 +68,7 @@ def _written_by_operator(
     operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
     """Return what an operator of a graph is given, of what its schema says that it writes."""
-    arguments = operator._schema.arguments
+    arguments = schema_of(operator).arguments
     given = dict(zip((a.name for a in arguments), args, strict=False)) | dict(kwargs)
     writes = [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
     written: list[Any] = tree_leaves([given.get(name) for name in writes])

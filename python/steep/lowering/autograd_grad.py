@@ -6,7 +6,6 @@ that compute the same are one in the engine.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import operator
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from steep.lowering.aliasing import all_written_by
 from steep.lowering.func_transforms import is_operator, path_of, put, region_of, stand_in
 from steep.lowering.lower import refusal
 from steep.lowering.ops.autograd_function import Interpreter
-from steep.patching.substitution import Substitution, substituted
+from steep.patching.substitution import Substitution, replaces, substituted
 from steep.torch_internals.dynamo import (
     InstructionTranslatorBase,
     TorchInGraphFunctionVariable as _Function,
@@ -32,10 +31,11 @@ CALL_FUNCTION = Substitution(
     _Function,
     "call_function",
     "`torch.autograd.grad` within forward becomes part of the graph.",
+    order=3,
 )
 
 
-@contextlib.contextmanager
+@replaces(CALL_FUNCTION)
 def slopes() -> Iterator[None]:
     """Within, a derivative that forward takes is part of the graph.
 

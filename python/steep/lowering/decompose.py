@@ -25,8 +25,10 @@ from steep.torch_internals.dispatch import (
 from steep.torch_internals.operators import (
     OpOverload,
     aten,
+    can_decompose,
     decomposition_table,
     is_composite_but_unsafe,
+    schema_of,
 )
 from steep.torch_internals.pytree import tree_flatten, tree_unflatten
 
@@ -92,7 +94,7 @@ def _is_said(node: torch.fx.Node, has_word: Callable[[OpOverload], bool]) -> boo
     if not isinstance(node.target, OpOverload):
         return True
     known = has_word(node.target) or _rule(node.target, has_word) is not None
-    return known and not node.target._schema.is_mutable
+    return known and not schema_of(node.target).is_mutable
 
 
 def _rule(target: object, has_word: Callable[[OpOverload], bool]) -> Callable[..., Any] | None:
@@ -102,7 +104,7 @@ def _rule(target: object, has_word: Callable[[OpOverload], bool]) -> Callable[..
     unsafe = is_composite_but_unsafe(target)  # as dropout: its word draws nothing
     if has_word(target) and not unsafe:
         return None
-    if target._can_decompose():
+    if can_decompose(target):
         rule: Callable[..., Any] = target.decompose
         return rule
     return _OWN.get(target) or _core().get(target) or _registered.get(target)

@@ -20,8 +20,15 @@ DETECT_CAUSAL_MASK = Substitution(
 )
 
 
+def is_causal_as_given(
+    mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
+) -> bool:
+    """Return what the caller says of a mask, in place of a look at its values."""
+    return is_causal is True
+
+
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def export_mode() -> Iterator[None]:
     """Silence PyTorch's logs, and turn off the modes that must not affect an export.
 
     Two shortcuts of PyTorch are off: they branch on the values of a mask, which no graph can;
@@ -33,9 +40,7 @@ def quiet() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(False)
         with (
             unlogged("torch", "onnxscript", "onnx_ir"),
-            substituted(
-                {DETECT_CAUSAL_MASK: lambda mask, is_causal=None, size=None: is_causal is True}
-            ),
+            substituted({DETECT_CAUSAL_MASK: is_causal_as_given}),
             warnings.catch_warnings(),
             torch.enable_grad(),  # as in training: training_semantics.py asks for it
             torch.autocast("cpu", enabled=False),
@@ -44,7 +49,3 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def _is_causal(mask: object, is_causal: bool | None = None, size: object = None) -> bool:
-    return is_causal is True

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from steep.patching.torch_versions import CLAMP_IS_FLAT_AT_BOUNDS
-from steep.torch_internals.operators import OpOverload, aten
+from steep.torch_internals.operators import OpOverload, aten, schema_of
 
 
 def say_dtypes(graph: torch.fx.Graph) -> None:
@@ -31,7 +31,7 @@ def say_dtypes(graph: torch.fx.Graph) -> None:
                 )
             base.meta = {**node.meta, "val": operands[0].to(value.dtype)}
             node.args = (base, *node.args[1:])
-        takes = any(a.name == "dtype" and a.kwarg_only for a in node.target._schema.arguments)
+        takes = any(a.name == "dtype" and a.kwarg_only for a in schema_of(node.target).arguments)
         if takes and not any(isinstance(v, torch.Tensor) for v in operands):
             if node.kwargs.get("dtype") is None:
                 node.update_kwarg("dtype", value.dtype)
@@ -49,7 +49,7 @@ def cast_first(graph: torch.fx.Graph) -> None:
     for node in list(graph.nodes):
         if getattr(node.target, "overloadpacket", None) not in _SUMS:
             continue
-        named = [a for a in node.target._schema.arguments if a.name == "dtype"]
+        named = [a for a in schema_of(node.target).arguments if a.name == "dtype"]
         dtype = node.kwargs.get("dtype")
         if named and dtype is not None:
             _cast_operand(graph, node, dtype)
@@ -143,7 +143,7 @@ def make_first_operands_tensors(graph: torch.fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.op != "call_function" or not isinstance(node.target, OpOverload):
             continue
-        given = node.target._schema.arguments
+        given = schema_of(node.target).arguments
         value = node.meta.get("val")
         if (
             node.args

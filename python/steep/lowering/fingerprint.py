@@ -14,7 +14,7 @@ import torch
 from steep.lowering.decompose import is_of_others
 from steep.lowering.ops.training_ops import WITH_BACKWARD
 from steep.torch_internals.dispatch import FakeTensor, disable_current_modes
-from steep.torch_internals.operators import OpOverload
+from steep.torch_internals.operators import OpOverload, schema_of
 from steep.torch_internals.pytree import tree_leaves
 
 _NAMESPACES = ("aten", "prim", "prims", "steep")  # operators whose meaning the versions fix
@@ -97,7 +97,7 @@ def _operator(node: torch.fx.Node) -> str:
         return ""
     if isinstance(target, OpOverload):
         name = str(target)
-        known = target.namespace in _NAMESPACES or target._schema.name in WITH_BACKWARD
+        known = target.namespace in _NAMESPACES or schema_of(target).name in WITH_BACKWARD
         known = known and not is_of_others(target)
     else:  # calculates with extents, or runs a graph
         module = getattr(target, "__module__", "")

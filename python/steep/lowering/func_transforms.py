@@ -11,7 +11,7 @@ import torch
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from steep.lowering.export_mode import quiet
+from steep.lowering.export_mode import export_mode
 from steep.lowering.function_rewrites import RESTATED
 from steep.lowering.lower import WITHIN, refusal
 from steep.lowering.products import NARROWED_FUNCTIONS
@@ -39,7 +39,7 @@ from steep.torch_internals.functorch import (
     wrap_for_grad,
 )
 from steep.torch_internals.fx import LazyGraphModule
-from steep.torch_internals.operators import HigherOrderOperator, aten
+from steep.torch_internals.operators import HigherOrderOperator, OpOverload, aten, schema_of
 from steep.torch_internals.pytree import tree_leaves
 
 _BEGIN, _END = vmap_increment_nesting, vmap_decrement_nesting
@@ -245,7 +245,7 @@ def _traced(function: Callable[..., Any], examples: list[Any]) -> torch.fx.Graph
         return function(*tensors)
 
     constants = attribute_set(fake_tensor_tls, "allow_non_fake_inputs_override", True)  # no fakes
-    with quiet(), transforms_left(), constants:
+    with export_mode(), transforms_left(), constants:
         traced = make_fx(run)(*examples)
         if any(map(_writes, traced.graph.nodes)):  # a bias is added in place
             traced = make_fx(functionalize(traced))(*examples)
@@ -259,5 +259,4 @@ def _traced(function: Callable[..., Any], examples: list[Any]) -> torch.fx.Graph
 
 
 def _writes(n: torch.fx.Node) -> bool:
-    schema = getattr(n.target, "_schema", None)
-    return schema is not None and schema.is_mutable
+    return isinstance(n.target, OpOverload) and schema_of(n.target).is_mutable

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import re
-import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 import onnx
@@ -23,7 +20,7 @@ from torch.fx.traceback import preserve_node_meta
 from steep.lowering.aliasing import all_written_by, written_by
 from steep.lowering.autocast_regions import Regions, spell
 from steep.lowering.capture_context import CaptureContext
-from steep.lowering.export_mode import quiet
+from steep.lowering.export_mode import export_mode
 from steep.lowering.ops.autograd_function import Interpreter
 from steep.lowering.random_inputs import Draws, NotBefore, take_draws
 from steep.lowering.reasons import is_users, operation, said
@@ -37,21 +34,6 @@ from steep.torch_internals.pytree import tree_leaves
 
 WITHIN = "steep.within"
 """Of an operation that others were written out in: its name in the captured graph."""
-
-_lock = threading.RLock()
-
-
-def lowering_lock() -> AbstractContextManager[bool]:
-    """Return the lock for lowering, which replaces functions of PyTorch for the whole process."""
-    return _lock
-
-
-def _enter_child() -> None:
-    """Leave behind a lock whose holder may be gone."""
-    globals()["_lock"] = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_enter_child)
 
 
 def outputs_of(end: torch.fx.Node) -> list[Any]:
@@ -193,7 +175,7 @@ def lower(
     run = _Faithful(graph_module)
     with (
         Held() as held,
-        quiet(),
+        export_mode(),
         transforms_left(),
         attribute_set(mode, "allow_non_fake_inputs", True),  # constants are no fakes
         _own_extents(mode.shape_env),

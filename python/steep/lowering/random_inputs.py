@@ -13,7 +13,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch.fx.node import map_aggregate
 
-from steep.torch_internals.operators import OpOverload
+from steep.torch_internals.operators import OpOverload, name_of, overload_of, schema_of
 
 # They read of their operand no more than what it is like.
 _OF_THE_LIKE = {
@@ -110,7 +110,7 @@ def take_draws(traced: torch.fx.GraphModule, fakes: Sequence[torch.Tensor]) -> D
 def _draws(node: torch.fx.Node) -> bool:
     if not isinstance(node.target, OpOverload):
         return False
-    name = node.target._schema.name.partition("::")[2]
+    name = name_of(node.target)
     random = torch.Tag.nondeterministic_seeded in node.target.tags
     return random and not any(part in name for part in _OF_DROPOUT)
 
@@ -119,9 +119,9 @@ def _call(
     node: torch.fx.Node, known: Collection[Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     assert isinstance(node.target, OpOverload)
-    like = node.target._schema.name.partition("::")[2] in _OF_THE_LIKE
-    if node.target._schema.name == "aten::bernoulli":
-        like = node.target._overloadname == "p"
+    like = name_of(node.target) in _OF_THE_LIKE
+    if schema_of(node.target).name == "aten::bernoulli":
+        like = overload_of(node.target) == "p"
 
     def extent(value: Any) -> _Extent:
         symbolic = isinstance(value, torch.SymInt)

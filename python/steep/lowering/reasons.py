@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sysconfig
 import types
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from steep.patching.substitution import Substitution, substituted
+from steep.patching.substitution import Substitution, replaces, substituted
 from steep.torch_internals.dynamo import convert_frame, utils
 
 FORMAT_ERROR = Substitution(
@@ -191,7 +190,7 @@ def place(stack: Sequence[Any] | None) -> str:
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
-@contextlib.contextmanager
+@replaces(FORMAT_ERROR, WARN_ONCE)
 def noted() -> Iterator[list[Exception]]:
     """Give the errors for which the tracer leaves a function whole to Python, within.
 

@@ -34,6 +34,7 @@ from steep.torch_internals.autograd import (
     set_grad_enabled,
 )
 from steep.torch_internals.pytree import tree_leaves, tree_map_only
+from steep.torch_internals.tensors import is_view
 
 SETUP_CONTEXT = Substitution(
     torch.autograd.function,
@@ -133,7 +134,7 @@ class Watch(TorchFunctionMode):
         given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
         if given & self.aliases.keys():
             for leaf in tree_leaves(result):  # a view of an alias is one
-                if isinstance(leaf, torch.Tensor) and id(leaf) not in given and leaf._is_view():
+                if isinstance(leaf, torch.Tensor) and id(leaf) not in given and is_view(leaf):
                     self.aliases[id(leaf)] = leaf
         if not stops:
             return result
@@ -142,7 +143,7 @@ class Watch(TorchFunctionMode):
             if id(t) in given:  # nothing new
                 return t
             stopped = stop_gradient(t)
-            if t._is_view():
+            if is_view(t):
                 self.aliases[id(stopped)] = stopped
             return stopped
 

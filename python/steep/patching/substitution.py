@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from steep.patching.torch_versions import RELEASE
+from steep.torch_internals.dynamo import convert_frame
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 DECLARED: list[Substitution] = []
 """Every substitution of the modules that are loaded, in the order in which these were."""
 
+_NO_KEY = object()
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Substitution:
-    """A function or attribute of PyTorch's that Steep replaces for a while.
+    """A function or attribute of PyTorch's, or an entry of a dict, that Steep replaces for a while.
 
     Attributes:
         owner: the module, class or object that has it, of its own or inherited.
@@ -27,7 +35,12 @@ class Substitution:
         why: what would go wrong without, in one sentence.
         since: the first release of PyTorch, as (2, 14), that it is replaced in; None for every one.
         until: the first release that it is not replaced in any more; None for no such.
-        absent: PyTorch has no such attribute of the class: each object has one of its own.
+        absent: PyTorch may have no such attribute of the class, since each object has one of its
+            own, or no such entry of the dict.
+        key: replaced is the entry of this key, in the dict of this name or in the dict that the
+            function of this name returns.
+        order: among the substitutions of one target, those of a greater number are entered later;
+            they are called first, and call what stood there before.
     """
 
     owner: Any
@@ -36,6 +49,8 @@ class Substitution:
     since: tuple[int, int] | None = None
     until: tuple[int, int] | None = None
     absent: bool = False
+    key: Any = _NO_KEY
+    order: int = 0
 
     def __post_init__(self) -> None:
         DECLARED.append(self)
@@ -48,31 +63,117 @@ class Substitution:
 
     @property
     def target(self) -> str:
-        """The dotted name."""
+        """The dotted name, with the key of an entry."""
         owner = self.owner
         if not hasattr(owner, "__name__"):
             owner = type(owner)
-        module = getattr(owner, "__module__", None)
-        path = owner.__name__ if module is None else f"{module}.{owner.__qualname__}"
-        return f"{path}.{self.name}"
+        path = f"{_path(owner)}.{self.name}"
+        return path if self.key is _NO_KEY else f"{path}[{_path(self.key)}]"
+
+    @property
+    def exists(self) -> bool:
+        """Whether this PyTorch has the target, or may lack it as declared."""
+        if self.absent and self.key is _NO_KEY:
+            return True
+        there = hasattr(self.owner, self.name)
+        return there and (self.absent or self.key is _NO_KEY or self.key in self.entries)
+
+    @property
+    def entries(self) -> dict[Any, Any]:
+        """The dict that has the entry."""
+        found = getattr(self.owner, self.name)
+        entries: dict[Any, Any] = found() if callable(found) else found
+        return entries
+
+    def replaced(self, value: Any) -> contextlib.AbstractContextManager[None]:
+        """Return what puts a value in the place of the target, and then the target back."""
+        if self.key is _NO_KEY:
+            return attribute_set(self.owner, self.name, value, absent=self.absent)
+        return _entry_set(self.entries, self.key, value, absent=self.absent)
+
+
+def _path(value: Any) -> str:
+    """Return the dotted name of a module, class, function or operator."""
+    module = getattr(value, "__module__", None)
+    if module is None:
+        return str(value.__name__)
+    return f"{module}.{value.__qualname__.rpartition('::')[2]}"  # an operator's is "aten::add.out"
+
+
+def changes_lock() -> contextlib.AbstractContextManager[bool]:
+    """Return the lock that a thread holds while it replaces anything.
+
+    It is that of PyTorch's compiler: who captures holds it already, and what an export calls may
+    take it. With two locks, two threads could wait for each other.
+    """
+    lock: contextlib.AbstractContextManager[bool] = convert_frame.compile_lock
+    return lock
 
 
 @contextlib.contextmanager
 def substituted(replacements: Mapping[Substitution, Any]) -> Iterator[None]:
     """Put each replacement that applies in the place of its target, for all threads.
 
-    On every way out of the ``with`` block, the targets are restored in reverse order. Threads:
-    the caller holds the lock of PyTorch's compiler or ``lower.lowering_lock()``, or a replacement
-    checks in which thread it is called. Signals: ``signals.Held`` keeps Ctrl-C from coming in
-    between.
+    On every way out of the ``with`` block, the targets are restored in reverse order. Threads: one
+    is within at a time, since the second would restore what the first had put there. Other
+    threads that run meanwhile see the replacements. Signals: ``signals.Held`` keeps Ctrl-C from
+    coming in between.
 
     Raises:
         AttributeError: this version of PyTorch has no such target.
+        KeyError: nor the dict such an entry.
     """
-    with contextlib.ExitStack() as stack:
+    with changes_lock(), contextlib.ExitStack() as stack:
         for s, value in ((s, v) for s, v in replacements.items() if s.applies):
-            stack.enter_context(attribute_set(s.owner, s.name, value, absent=s.absent))
+            stack.enter_context(s.replaced(value))
         yield
+
+
+class Change(Generic[T]):
+    """A context manager that makes declared substitutions; functions under ``replaces`` return it.
+
+    Attributes:
+        order: the greatest of its substitutions.
+    """
+
+    def __init__(
+        self, context: contextlib.AbstractContextManager[T], declared: tuple[Substitution, ...]
+    ) -> None:
+        self._context = context
+        self.order = max(s.order for s in declared)
+
+    def __enter__(self) -> T:
+        """Replace them."""
+        return self._context.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        """Restore them."""
+        return self._context.__exit__(kind, error, trace)
+
+
+def replaces(
+    *declared: Substitution,
+) -> Callable[[Callable[P, Iterator[T]]], Callable[P, Change[T]]]:
+    """Make a context manager of a generator function that replaces what is declared.
+
+    Beside ``contextlib.contextmanager`` this says in which order several are entered.
+    """
+
+    def decorate(function: Callable[P, Iterator[T]]) -> Callable[P, Change[T]]:
+        manager = contextlib.contextmanager(function)
+
+        @functools.wraps(function)
+        def change(*args: P.args, **kwargs: P.kwargs) -> Change[T]:
+            return Change(manager(*args, **kwargs), declared)
+
+        return change
+
+    return decorate
 
 
 @contextlib.contextmanager
@@ -95,3 +196,19 @@ def attribute_set(
             setattr(owner, name, before)
         elif name in vars(owner):
             delattr(owner, name)
+
+
+@contextlib.contextmanager
+def _entry_set(entries: dict[Any, Any], key: Any, value: Any, *, absent: bool) -> Iterator[None]:
+    """Within, a dict has a value for a key; raises as ``attribute_set``, but KeyError."""
+    if key not in entries and not absent:
+        raise KeyError(key)
+    before = entries.get(key, _NO_KEY)
+    try:
+        entries[key] = value
+        yield
+    finally:
+        if before is _NO_KEY:
+            entries.pop(key, None)
+        else:
+            entries[key] = before

@@ -25,6 +25,7 @@ from torch.amp.autocast_mode import (
     _enter_autocast as enter_autocast,
     _exit_autocast as exit_autocast,
 )
+from torch.autograd import forward_ad
 from torch.autograd.function import _is_setup_context_defined as is_setup_context_defined
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "enter_dual_level",
     "exit_autocast",
     "exit_dual_level",
+    "forward_level",
     "get_data_attr",
     "graph_is_kept",
     "is_setup_context_defined",
@@ -44,3 +46,8 @@ __all__ = [
     "set_grad_enabled",
     "top_saved_tensors_default_hooks",
 ]
+
+
+def forward_level() -> int:
+    """Return the level of derivatives in forward mode that is entered; -1 for none."""
+    return int(forward_ad._current_level)

@@ -5,6 +5,9 @@ Importing this module loads a large part of PyTorch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from torch._dynamo import (
     config,
     convert_frame,
@@ -61,6 +64,7 @@ from torch._dynamo.variables import (
     UnspecializedNNModuleVariable,
     UserDefinedClassVariable,
     UserDefinedObjectVariable,
+    UserFunctionVariable,
     builder,
     higher_order_ops,
 )
@@ -127,6 +131,7 @@ __all__ = [
     "UserDefinedClassVariable",
     "UserDefinedObjectVariable",
     "UserError",
+    "UserFunctionVariable",
     "ValueMutationExisting",
     "ValueMutationNew",
     "VariableTracker",
@@ -142,6 +147,7 @@ __all__ = [
     "install_guard",
     "is_from_defaults",
     "maybe_mark_dynamic",
+    "note_backend",
     "optimize",
     "proxy_args_kwargs",
     "register_hook_op",
@@ -150,3 +156,8 @@ __all__ = [
     "utils",
     "variables",
 ]
+
+
+def note_backend(callback: Callable[..., Any], backend: Callable[..., Any]) -> None:
+    """Tell Dynamo which backend a callback for frames is of."""
+    callback._torchdynamo_orig_backend = backend  # type: ignore[attr-defined]

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import torch
 from torch.nn._reduction import legacy_get_string as legacy_reduction
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.modules.module import _has_any_global_hook as has_any_global_hook
+from torch.nn.modules.transformer import _detect_is_causal_mask as detect_is_causal_mask
 
-__all__ = ["BatchNorm", "has_any_global_hook", "legacy_reduction"]
+__all__ = [
+    "BatchNorm",
+    "check_input_dim",
+    "detect_is_causal_mask",
+    "has_any_global_hook",
+    "legacy_reduction",
+]
+
+
+def check_input_dim(norm: BatchNorm, input: torch.Tensor) -> None:
+    """Raise ValueError, as a batch normalisation does, if the input has other dimensions."""
+    norm._check_input_dim(input)

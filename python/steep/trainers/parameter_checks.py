@@ -8,6 +8,7 @@ import torch
 
 from steep.errors import ModelError
 from steep.lowering.aliasing import overlapping
+from steep.torch_internals.tensors import has_hooks
 
 
 def check_apart(net: torch.nn.Module, trained: set[str], given: Sequence[torch.Tensor]) -> None:
@@ -75,7 +76,7 @@ def check_hooks(parameters: Iterable[torch.Tensor]) -> None:
             ``register_post_accumulate_grad_hook``.
     """
     for p in parameters:
-        if p._backward_hooks or p._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
+        if has_hooks(p):
             raise ModelError(
                 "A parameter has a hook on its gradient, which would not be called.",
                 received=f"a parameter of shape {list(p.shape)}",

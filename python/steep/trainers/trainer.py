@@ -14,6 +14,7 @@ from steep.errors import ModelError
 from steep.providers import Providers
 from steep.session.memory_limit import limit_text
 from steep.session.training import TrainingSession
+from steep.torch_internals.optim import has_step_hooks, note_step
 from steep.trainers.base import (
     LOSS_SCALE,
     OPTIMIZER,
@@ -89,7 +90,7 @@ def read_updates(optimizer: torch.optim.Optimizer) -> list[Update]:
             received=type(optimizer).__name__,
             remedy="use ORTModule, which works with any optimizer",
         )
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+    if has_step_hooks(optimizer):
         raise ModelError(
             "The optimizer has hooks on its step, which is not called.",
             remedy="do what they do around trainer.step(), or use ORTModule",
@@ -172,7 +173,7 @@ class _OptimTrainer(Trainer):
 
     def _feed(self, session: TrainingSession, lr: float | None) -> None:
         # what PyTorch's schedulers look at to warn of a step() that was forgotten
-        self._optimizer._opt_called = True
+        note_step(self._optimizer)
         if lr is not None:
             self._set_lr(lr)
         for i, (now, fed) in enumerate(zip(self._updates, self._known, strict=True)):

@@ -20,8 +20,9 @@ from steep.graph.compiled_graph import CompiledGraph
 from steep.graph.lowered import Lowered
 from steep.lowering.aliasing import all_written_by, memory_of
 from steep.lowering.capture_context import CaptureContext
-from steep.lowering.lower import line_of, lowering_lock
+from steep.lowering.lower import line_of
 from steep.lowering.python_numbers import number_of
+from steep.patching.substitution import changes_lock
 from steep.torch_internals.dispatch import FakeTensorMode, TracingContext, tracing
 from steep.verify.compare import Comparison, copies_of, or_zero, run_in_torch
 from steep.verify.difference import LEAST_SCALE, Difference
@@ -43,7 +44,7 @@ def find(comparison: Comparison, incoming: Sequence[Any] | None) -> Place:
     enabled, dtype = comparison.autocast
     try:
         with (
-            lowering_lock(),
+            changes_lock(),
             torch.random.fork_rng(devices=[]),
             torch.set_grad_enabled(comparison.grad_mode),
             torch.autocast("cpu", dtype, enabled),

@@ -12,7 +12,7 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 from steep._steep import ModuleProgram
 from steep.errors import Error
 from steep.torch_internals.dispatch import TorchDispatchMode
-from steep.torch_internals.operators import OpOverload, aten
+from steep.torch_internals.operators import OpOverload, aten, can_decompose, name_of, schema_of
 
 if TYPE_CHECKING:
     from steep.graph.compiled_graph import CompiledGraph
@@ -65,7 +65,7 @@ class Masks(TorchDispatchMode):
             return x * kept / (1 - p), kept.bool()
         if self._next_drawn is not None and self._next_drawn[0] == _named(func):
             return self._number(func, args)
-        if func._can_decompose():  # inference_mode leaves it whole
+        if can_decompose(func):  # inference_mode leaves it whole
             with self:
                 return func.decompose(*args, **kwargs)
         raise Unmatched(f"the engine has no numbers for {func}")
@@ -101,7 +101,7 @@ class Masks(TorchDispatchMode):
         like = args[0] if args and isinstance(args[0], torch.Tensor) else numbers
         if like.shape != numbers.shape:
             raise Unmatched("the engine has random numbers of other shapes")
-        if func._schema.name.endswith("_"):
+        if schema_of(func).name.endswith("_"):
             return like.copy_(numbers)
         wide = like.dtype == torch.float64 and numbers.dtype.is_floating_point
         return numbers.to(torch.float64 if wide else numbers.dtype, copy=True)
@@ -109,7 +109,7 @@ class Masks(TorchDispatchMode):
 
 def _named(func: OpOverload) -> str:
     """Return what an operator draws, be it in place or not."""
-    name = str(func._schema.name).partition("::")[2]
+    name = name_of(func)
     return name.removesuffix("_functional").rstrip("_").removesuffix("_like")
 
 

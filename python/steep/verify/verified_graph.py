@@ -21,6 +21,7 @@ from steep.graph.compiled_graph import CompiledGraph, lower_captured
 from steep.graph.lowered import Lowered
 from steep.lowering.aliasing import all_written_by
 from steep.lowering.capture_context import CaptureContext
+from steep.torch_internals.tensors import version_of
 from steep.verify.compare import (
     ROUNDINGS,
     Comparison,
@@ -95,7 +96,7 @@ class Step(Comparison):
         super().__init__(piece, reference, arguments)
         self.verified = piece
         self.arguments = arguments
-        self.versions = [_version(a) for a in arguments]
+        self.versions = [_writes_to(a) for a in arguments]
         writes = bool(piece.lowered.written) or any(map(all_written_by, reference.graph.nodes))
         self.leaves = copies_of(self.pristine) if writes else self.pristine
         self.given = [_not_a_leaf(t) if writes else t for t in self.leaves]
@@ -105,7 +106,7 @@ class Step(Comparison):
     ) -> bool:
         """Compare; return whether gradients are to be compared as well, which is arranged."""
         piece = self.piece
-        versions = [_version(t) for t in self.given]
+        versions = [_writes_to(t) for t in self.given]
         names = [value.name for value in piece.lowered.values]
         try:
             with torch.random.fork_rng(devices=[]):
@@ -126,7 +127,7 @@ class Step(Comparison):
         changed = [
             i
             for i, argument in enumerate(self.arguments)
-            if _version(argument) != self.versions[i] or _version(self.given[i]) != versions[i]
+            if _writes_to(argument) != self.versions[i] or _writes_to(self.given[i]) != versions[i]
         ]
         received = [*_listed(results), *(self.arguments[i] for i in changed)]
         expected = [*_listed(outputs), *(self.given[i] for i in changed)]
@@ -281,11 +282,11 @@ def _not_a_leaf(value: Any) -> Any:
     return value
 
 
-def _version(value: object) -> float:
+def _writes_to(value: object) -> float:
     """Return the count of writes to a tensor; NaN, which equals none, where PyTorch counts none."""
     if not isinstance(value, torch.Tensor):
         return 0
-    return math.nan if value.is_inference() else value._version
+    return math.nan if value.is_inference() else version_of(value)
 
 
 def _listed(values: object) -> list[Any]:

@@ -9,7 +9,6 @@ import sys
 import warnings
 
 import pytest
-from checkout import ROOT
 
 torch = pytest.importorskip("torch")
 
@@ -19,11 +18,14 @@ from torch._dynamo import config  # noqa: E402
 from torch._dynamo.convert_frame import compile_lock  # noqa: E402
 
 from steep import ORTModule  # noqa: E402
-from steep.patching import substitution, torch_versions  # noqa: E402
+from steep.patching import substitution  # noqa: E402
 from steep.patching.signals import Held, deliver_signals  # noqa: E402
 
 REPLACED: dict[tuple[object, str], object] = {}
 """What was ever replaced, and what stood there first."""
+
+ENTRIES: dict[tuple[int, object], tuple[dict, object]] = {}
+"""The same of entries of dicts, with the dict."""
 
 
 @pytest.fixture
@@ -36,6 +38,9 @@ def noted(monkeypatch):
             owner, name = self.args[:2]
             if not isinstance(owner, torch._subclasses.FakeTensorMode):
                 REPLACED.setdefault((owner, name), vars(owner).get(name))
+        elif self.func is substitution._entry_set.__wrapped__:
+            entries, key = self.args[:2]
+            ENTRIES.setdefault((id(entries), key), (entries, entries.get(key)))
         return enter(self)
 
     monkeypatch.setattr(contextlib._GeneratorContextManager, "__enter__", note)
@@ -65,6 +70,9 @@ def assert_put_back(before):
     assert REPLACED
     for (owner, name), first in REPLACED.items():
         assert vars(owner).get(name) is first, name
+    assert ENTRIES
+    for (_, key), (entries, first) in ENTRIES.items():
+        assert entries.get(key) is first, key
     assert compile_lock.acquire(blocking=False)
     compile_lock.release()
 
@@ -264,36 +272,3 @@ def test_signals_wait_for_the_next_delivery_while_something_traces():
                 said.append(turn)
     assert said == []
     assert signal.signal(signal.SIGALRM, before) is give_up
-
-
-def test_the_page_of_substitutions_is_up_to_date():
-    """And every substitution is found, has a target in this PyTorch, and gives a reason."""
-    script = ROOT / "scripts" / "substitutions.py"
-    if torch_versions.RELEASE == torch_versions.OLDEST:  # names of others differ
-        subprocess.run([sys.executable, script, "--check"], check=True)
-    declared = substitution.DECLARED
-    assert len(declared) > 30
-    for each in declared:
-        there = each.absent or not each.applies or hasattr(each.owner, each.name)
-        assert there, each.target
-        assert each.target.startswith("torch.") and each.why.endswith(".")
-
-
-def test_what_a_class_inherits_it_inherits_again():
-    class Base:
-        def f(self):
-            return 1
-
-    class Derived(Base):
-        pass
-
-    own = substitution.Substitution(Derived, "f", "A test.")
-    substitution.DECLARED.remove(own)
-    with pytest.raises(KeyError), substitution.substituted({own: lambda self: 2}):
-        assert Derived().f() == 2
-        raise KeyError
-    assert Derived().f() == 1 and "f" not in vars(Derived)
-    missing = substitution.Substitution(Derived, "g", "A test.")
-    substitution.DECLARED.remove(missing)
-    with pytest.raises(AttributeError), substitution.substituted({missing: None}):
-        pass

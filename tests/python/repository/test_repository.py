@@ -216,9 +216,11 @@ def private_names_of_torch(file: Path) -> set[str]:
             if "torch_internals" in parts:
                 of_torch |= {n.asname or n.name for n in node.names} - {"aten"}  # its operators
             elif parts[0] == "torch":
+                of_torch |= {n.asname or n.name for n in node.names}
                 names = [[*parts, n.name] for n in node.names]
                 found |= {".".join(name) for name in names if is_private(name)}
         elif isinstance(node, ast.Import):
+            of_torch |= {n.asname for n in node.names if n.asname and n.name.startswith("torch.")}
             names = [n.name.split(".") for n in node.names if n.name.startswith("torch")]
             found |= {".".join(name) for name in names if is_private(name)}
     for node in ast.walk(tree):
@@ -227,6 +229,89 @@ def private_names_of_torch(file: Path) -> set[str]:
         if private and parts[0] in of_torch:
             found.add(".".join(parts))
     return found
+
+
+OTHERS_PRIVATE = {
+    "backends.py: registry._BACKENDS": "it is asked for only if PyTorch is loaded, and may be gone",
+    "lowering/fingerprint.py: hashlib._Hash": "of Python, for annotations",
+    "lowering/training_semantics.py: sys._getframe": "of Python, documented",
+    "compat/trainer/described_trainer.py: self.options._internal_use": "an option has this name",
+    "lowering/ops/resize.py: nn._aten_upsample_output_size": "of onnxscript",
+    "module/ort_module.py: super()._call_impl": "ORTModule is an nn.Module, and overrides it",
+    "module/ort_module.py: self._module._apply": "as above",
+    "module/ort_module.py: self._module._load_from_state_dict": "as above",
+}
+"""Private attributes of others that stand outside of INTERNALS, and why."""
+
+
+def attributes(file: Path) -> set[tuple[str, str]]:
+    """The private attributes that a module reads or writes: what has them, and their names."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Attribute):
+            found.add((ast.unparse(node.value), node.attr))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in BY_NAME and node.args[1:]:
+            of, name = node.args[:2]
+            if isinstance(name, ast.Constant):
+                found.add((ast.unparse(of), str(name.value)))
+    return {(of, name) for of, name in found if is_private([name])}
+
+
+BY_NAME = {"getattr", "hasattr", "setattr", "delattr"}
+
+
+def own_names(file: Path) -> set[str]:
+    """The names that a module gives: classes, functions, attributes of ``self``, keywords."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if ast.unparse(node.value) in {"self", "cls"}:
+                found.add(node.attr)
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            found.add(str(node.slice.value))  # of vars(self)
+        elif isinstance(node, ast.keyword) and node.arg:
+            found.add(node.arg)
+    return found
+
+
+def private_names_of_classes() -> set[str]:
+    """What PyTorch's objects have and do not offer; ours may have attributes of these names."""
+    torch = pytest.importorskip("torch")
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter])
+    graph, operator = torch.fx.Graph(), torch.ops.aten.add.Tensor
+    objects = [parameter, parameter.untyped_storage(), parameter.sin().grad_fn, optimizer, graph]
+    objects += [operator, torch.nn.Module(), torch.nn.parallel.DistributedDataParallel]
+    return {name for each in objects for name in dir(each) if is_private([name])}
+
+
+def test_private_attributes_of_others_stand_in_one_room() -> None:
+    """An attribute is another's if no module of the package gives it, or a class of PyTorch has it.
+
+    ``self`` may have attributes of such names; ``aten`` has operators.
+    """
+    modules = [f for f in tracked_files() if f.is_relative_to(PACKAGE) and f.suffix == ".py"]
+    own = set().union(*map(own_names, modules))
+    theirs = private_names_of_classes()
+    assert {"_version", "_backward_hooks", "_cdata", "_schema", "_parameters"} <= theirs
+    found = {
+        f"{f.relative_to(PACKAGE)}: {of}.{name}"
+        for f in modules
+        if f.parent != INTERNALS
+        for of, name in attributes(f)
+        if of not in {"aten", "self", "cls"} and (name not in own or name in theirs)
+    }
+    found |= {
+        f"{f.relative_to(PACKAGE)}: self.{name}"
+        for f in modules
+        for of, name in attributes(f)
+        if of == "self" and name not in own
+    }
+    assert found - ORIGINALS == OTHERS_PRIVATE.keys()
 
 
 def test_private_names_of_torch_stand_in_one_room() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 
-from steep.patching.substitution import Substitution, substituted
-from steep.torch_internals.nn import BatchNorm
+from steep.patching.substitution import Substitution, replaces, substituted
+from steep.torch_internals.nn import BatchNorm, check_input_dim
 
 FORWARD = Substitution(
     BatchNorm,
@@ -21,7 +20,7 @@ FORWARD = Substitution(
 _plain = BatchNorm.forward
 
 
-@contextlib.contextmanager
+@replaces(FORWARD)
 def means_over_batches(module: torch.nn.Module) -> Iterator[None]:
     """Within, a graph of the module holds for any number of batches before.
 
@@ -42,7 +41,7 @@ def _forward(self: BatchNorm, input: torch.Tensor) -> torch.Tensor:
     captured = torch.compiler.is_dynamo_compiling()
     if self.momentum is not None or not tracked or not captured:
         return _plain(self, input)
-    self._check_input_dim(input)
+    check_input_dim(self, input)
     self.num_batches_tracked.add_(1)
     share = 1.0 / self.num_batches_tracked
     mean, var = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)

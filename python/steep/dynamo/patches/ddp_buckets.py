@@ -6,16 +6,15 @@ graph of its own in the engine.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from steep.graph.partition import within
-from steep.patching.substitution import Substitution, substituted
+from steep.patching.substitution import Substitution, replaces, substituted
+from steep.torch_internals.distributed import active_ddp_module, first_bucket_bytes
 from steep.torch_internals.dynamo import distributed
 
 FIRST_BUCKET = Substitution(
@@ -30,7 +29,7 @@ HAS_OUTPUT = Substitution(
 )
 
 
-@contextlib.contextmanager
+@replaces(FIRST_BUCKET, HAS_OUTPUT)
 def buckets() -> Iterator[None]:
     """Within, PyTorch cuts by buckets of any size, and only where a graph may end.
 
@@ -38,11 +37,11 @@ def buckets() -> Iterator[None]:
     Operations inside a mode (gradients, autocast) or a function transform cannot be cut off from
     it: a bucket then extends to where that region begins.
     """
-    around = DistributedDataParallel._get_active_ddp_module()
+    around = active_ddp_module()
     if around is None:
         yield
         return
-    first = min(dist._DEFAULT_FIRST_BUCKET_BYTES, around.bucket_bytes_cap)
+    first = min(first_bucket_bytes(), around.bucket_bytes_cap)
     may_end = distributed.bucket_has_external_output
     inside: dict[torch.fx.Graph, set[str]] = {}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import types
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 
-from steep.patching.substitution import Substitution, substituted
+from steep.patching.substitution import Substitution, replaces, substituted
 from steep.torch_internals.dynamo import (
     AttributeMutationExisting,
     AttrSource,
@@ -84,8 +83,11 @@ _HOOKS = tuple(
 _EXISTING = (AttributeMutationExisting, ValueMutationExisting)  # before the call
 
 
-@contextlib.contextmanager
-def noticed() -> Iterator[None]:
+@replaces(
+    *(EFFECTS_OF_DICT, FIND_IN_CLASS, CALL_MODULE, DUPLICATE_GUARD),
+    *(SAVE_EFFECTS, KEYS_GUARD, HAS_NEW_ITEMS, CLASS_OF_LIST),
+)
+def extra_guards() -> Iterator[None]:
     """Within, a graph also holds only for
 
     - the methods that classes have under the names that were looked up, ``forward`` among them;

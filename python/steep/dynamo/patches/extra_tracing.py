@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from steep.dynamo.patches.graph_breaks import refuse_if_used
 from steep.dynamo.patches.symbolic_math import function_for, takes_symbols
-from steep.patching.substitution import Substitution, substituted
+from steep.patching.substitution import Substitution, replaces, substituted
 from steep.patching.torch_versions import TENSOR_GETATTR
 from steep.torch_internals.dynamo import (
     AutogradFunctionApplyVariable as _Apply,
@@ -47,6 +47,7 @@ CALL_NUMPY = Substitution(
     NumpyVariable,
     "call_function",
     "NumPy's functions of Python numbers would make tensors of them.",
+    order=2,
 )
 CALL_LOSS = Substitution(
     UserDefinedClassVariable,
@@ -59,6 +60,7 @@ CALL_FUNCTION = Substitution(
     "A function of `math` would bind the graph to a number that changes; cuDNN's flags cut the "
     "graph where there is no GPU; `addcdiv` would become three operators, which round thrice; and "
     "a dropout that drops nothing would copy its argument, which PyTorch returns.",
+    order=2,
 )
 FORMAT = Substitution(
     LazySymNodeFormatString,
@@ -105,8 +107,11 @@ CHECK_OUTPUTS = Substitution(
 )
 
 
-@contextlib.contextmanager
-def widened(whole: bool = True) -> Iterator[None]:
+@replaces(
+    *(CALL_SKIPPED, CALL_NUMPY, CALL_LOSS, CALL_FUNCTION, FORMAT, TO_FLOAT, TO_INT),
+    *(IS_CONSTANT, GET_ATTRIBUTE, SET_ATTRIBUTE, APPLY_FUNCTION, CHECK_OUTPUTS),
+)
+def extra_tracing(whole: bool = True) -> Iterator[None]:
     """Within, graphs go on where
 
     - a function of ``math`` is called with a number that changes, and symbols are no use to it:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch.fx.experimental.symbolic_shapes import (
     PendingUnbackedSymbolNotFound,
 )
 
-from steep.patching.substitution import Substitution, substituted
+from steep.patching.substitution import Substitution, replaces, substituted
 from steep.torch_internals.dynamo import (
     CollectiveFunctionRewriteVariable,
     ConvertFrameReturn,
@@ -39,16 +38,18 @@ CALL_METHOD = Substitution(
     "call_method",
     "Dynamo fails at some methods whose result depends on tensor values; here they end the graph."
     " And a hook behind a graph that used the tensor would see a part of the gradient.",
+    order=1,
 )
 CALL_FUNCTION = Substitution(
     _Function,
     "call_function",
     "Dynamo fails at some functions whose result depends on tensor values; here they end the "
     "graph.",
+    order=1,
 )
 
 
-@contextlib.contextmanager
+@replaces(CALL_COLLECTIVE, CALL_RANDOM, CALL_METHOD, CALL_FUNCTION)
 def cuts(whole: bool = True) -> Iterator[None]:
     """Within, a PyTorch call whose result depends on tensor values ends the graph.
 

@@ -10,12 +10,6 @@ from typing import Any
 from steep.patching.substitution import Substitution, substituted
 from steep.torch_internals.dynamo import InliningInstructionTranslator, InstructionTranslator
 
-_WHY = "A conditional jump on a tensor cuts the graph; the branches that a graph can hold do not."
-JUMPS = {
-    translator: Substitution(translator, "dispatch_table", _WHY)
-    for translator in (InstructionTranslator, InliningInstructionTranslator)
-}
-
 Step = Callable[[Any, Any], Any]
 """Of Dynamo's translator and an instruction."""
 Jump = Callable[[Any, Any], None]
@@ -24,8 +18,18 @@ Jump = Callable[[Any, Any], None]
 _NAMES = ("POP_JUMP_FORWARD_IF_", "POP_JUMP_BACKWARD_IF_", "POP_JUMP_IF_")
 
 
+def tables_of_steps(why: str, order: int) -> dict[Any, Substitution]:
+    """Declare that the tables are replaced by which Dynamo finds what to do at an instruction."""
+    return {
+        translator: Substitution(translator, "dispatch_table", why, order=order)
+        for translator in (InstructionTranslator, InliningInstructionTranslator)
+    }
+
+
 @contextlib.contextmanager
-def jumping(instead: Callable[[Jump, bool], Jump]) -> Iterator[None]:
+def jumping(
+    tables_of: Mapping[Any, Substitution], instead: Callable[[Jump, bool], Jump]
+) -> Iterator[None]:
     """Within, ``instead(jump, on)`` replaces the handler of each conditional jump.
 
     It gets the present handler and the truth value on which the jump is taken. The replacement that
@@ -36,7 +40,7 @@ def jumping(instead: Callable[[Jump, bool], Jump]) -> Iterator[None]:
         for on in (True, False)
         for name in _NAMES
     }
-    with stepping(JUMPS, steps):
+    with stepping(tables_of, steps):
         yield
 
 

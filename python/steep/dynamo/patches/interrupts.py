@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import dis
 from collections.abc import Iterator
 from typing import Any
 
-from steep.dynamo.patches.instructions import Step, stepping
+from steep.dynamo.patches.instructions import Step, stepping, tables_of_steps
 from steep.patching.signals import deliver_signals
-from steep.patching.substitution import Substitution
-from steep.torch_internals.dynamo import (
-    InliningInstructionTranslator,
-    Instruction,
-    InstructionTranslator,
-    InstructionTranslatorBase,
+from steep.patching.substitution import replaces
+from steep.torch_internals.dynamo import Instruction, InstructionTranslatorBase
+
+CALLS = tables_of_steps(
+    "Ctrl-C waits while Dynamo changes PyTorch; between two instructions it has changed nothing.",
+    order=1,
 )
 
-_WHY = "Ctrl-C waits while Dynamo changes PyTorch; between two instructions it has changed nothing."
-CALLS = {
-    translator: Substitution(translator, "dispatch_table", _WHY)
-    for translator in (InstructionTranslator, InliningInstructionTranslator)
-}
 
-
-@contextlib.contextmanager
+@replaces(*CALLS.values())
 def interruptible_calls() -> Iterator[None]:
     """Within, Dynamo calls the handlers of signals that wait before it follows a call."""
     calls = [name for name in dis.opmap if name.startswith("CALL")]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from steep.patching.substitution import Substitution, substituted
+from steep.patching.substitution import Substitution, replaces, substituted
 from steep.torch_internals.dynamo import trace_rules
 
 CHECK = Substitution(
@@ -19,7 +18,7 @@ CHECK = Substitution(
 )
 
 
-@contextlib.contextmanager
+@replaces(CHECK)
 def layers_too() -> Iterator[None]:
     """Within, the forward of PyTorch's own modules is captured as that of the user's is.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from steep.patching.substitution import Substitution, substituted
+from steep.patching.substitution import Substitution, replaces, substituted
 from steep.torch_internals.dynamo import (
     NumpyNdarrayVariable,
     NumpyVariable,
@@ -25,19 +25,24 @@ CALL_METHOD = Substitution(
     TensorVariable,
     "call_method",
     "`Tensor.numpy` of a tensor that NumPy does not take is left to PyTorch, which raises.",
+    order=4,
 )
 CALL_NUMPY = Substitution(
     NumpyVariable,
     "call_function",
     "A function of NumPy that is given a tensor which NumPy does not take is left to PyTorch.",
+    order=4,
 )
 
 
-@contextlib.contextmanager
+@replaces(CALL_METHOD, CALL_NUMPY)
 def arrays() -> Iterator[None]:
     """Within, a graph ends before NumPy is given a tensor that PyTorch may refuse to give."""
     with substituted(
-        {CALL_METHOD: _left_to_pytorch(TensorVariable.call_method), CALL_NUMPY: _call}
+        {
+            CALL_METHOD: _left_to_pytorch(TensorVariable.call_method),
+            CALL_NUMPY: _calling(NumpyVariable.call_function),
+        }
     ):
         yield
 
@@ -56,9 +61,14 @@ def _left_to_pytorch(method: Callable[..., Any]) -> Callable[..., Any]:
     return call_method
 
 
-def _call(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-    with _left(any(_refused(a) for a in (*args, *kwargs.values()))):
-        return _call_numpy(self, tx, args, kwargs)
+def _calling(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``call_function``, which others may have replaced as well, with tensors guarded."""
+
+    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        with _left(any(_refused(a) for a in (*args, *kwargs.values()))):
+            return call(self, tx, args, kwargs)
+
+    return call_function
 
 
 def _refused(variable: Any, forced: bool = False) -> bool:
@@ -69,6 +79,3 @@ def _refused(variable: Any, forced: bool = False) -> bool:
 
 def _left(refused: bool) -> contextlib.AbstractContextManager[Any]:
     return config.patch(trace_numpy=False) if refused else contextlib.nullcontext()
-
-
-_call_numpy = NumpyVariable.call_function

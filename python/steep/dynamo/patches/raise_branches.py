@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import itertools
 import logging
 from collections.abc import Iterator
@@ -14,9 +13,10 @@ from typing import Any
 
 import torch
 
-from steep.dynamo.patches.instructions import Jump, jumping
+from steep.dynamo.patches.instructions import Jump, jumping, tables_of_steps
 from steep.graph.raise_checks import raise_where
 from steep.lowering.aliasing import all_written_by, memory_of
+from steep.patching.substitution import replaces
 from steep.torch_internals.dynamo import (
     AttributeMutationNew,
     BuiltinVariable,
@@ -31,10 +31,16 @@ from steep.torch_internals.dynamo import (
 log = logging.getLogger("steep")
 
 
-@contextlib.contextmanager
-def checked() -> Iterator[None]:
+JUMPS = tables_of_steps(
+    "A branch on a tensor cuts the graph; one that does nothing but raise is a check in the graph.",
+    order=3,  # it is asked before value_branches.py: an error is no side that a graph is made for
+)
+
+
+@replaces(*JUMPS.values())
+def raise_branches() -> Iterator[None]:
     """Within, a branch on a tensor of which one side does nothing but raise cuts no graph."""
-    with jumping(_or_check):
+    with jumping(JUMPS, _or_check):
         yield
 
 

@@ -7,7 +7,6 @@ guard computes it again. If the outcome differs, another graph is made.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 from collections.abc import Iterator, Mapping
@@ -16,8 +15,9 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from steep.dynamo.patches.instructions import Jump, jumping
+from steep.dynamo.patches.instructions import Jump, jumping, tables_of_steps
 from steep.lowering.aliasing import all_written_by, memory_of, shares
+from steep.patching.substitution import replaces
 from steep.torch_internals.autograd import DisableTorchFunction
 from steep.torch_internals.dispatch import unset_fake_temporarily
 from steep.torch_internals.dynamo import (
@@ -113,10 +113,16 @@ def _all_before(node: torch.fx.Node) -> list[torch.fx.Node]:
 # --- while Dynamo follows the code ---------------------------------------------------------------
 
 
-@contextlib.contextmanager
+JUMPS = tables_of_steps(
+    "A branch on a tensor cuts the graph; where the arguments decide, its outcome is a guard.",
+    order=2,
+)
+
+
+@replaces(*JUMPS.values())
 def branches() -> Iterator[None]:
     """Within, a branch on values of the arguments cuts no graph."""
-    with jumping(_or_decide):
+    with jumping(JUMPS, _or_decide):
         yield
 
 

@@ -17,7 +17,7 @@ from torch.autograd.function import FunctionCtx
 
 from steep.lowering.ops.steep_nodes import own_node
 from steep.lowering.ops.stop_gradient import stop_gradient
-from steep.patching.substitution import Substitution, substituted
+from steep.patching.substitution import Substitution, replaces, substituted
 from steep.torch_internals.dynamo import (
     AutogradFunctionVariable,
     ModIndex,
@@ -55,7 +55,7 @@ _OPERATORS.impl(
 )
 
 
-@contextlib.contextmanager
+@replaces(ENABLE_GRAD, MATERIALIZE_GRADS, CALL_APPLY)
 def whole_backwards() -> Iterator[None]:
     """Within, Dynamo captures all that a function says of its backward, or cuts the graph there.
 

@@ -7,7 +7,6 @@ its place, with the recursion of Graves et al. (2006), "Connectionist Temporal C
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import ints, number
 from steep.lowering.ops.stop_gradient import fixed, stop_gradient
+from steep.patching.substitution import Substitution, replaces, substituted
 from steep.torch_internals.dispatch import fake_impls
 from steep.torch_internals.exporter import SymbolicTensor
 from steep.torch_internals.operators import aten
@@ -65,20 +65,25 @@ def ctc_losses(
     return losses * torch.where(impossible, math.inf, 1.0)
 
 
-@contextlib.contextmanager
+_THEIRS = (aten._ctc_loss.default, aten._ctc_loss.Tensor)
+
+FAKES = {
+    operator: Substitution(
+        fake_impls,
+        "op_implementations_dict",
+        "Tracers do not know the extents of what this operator gives.",
+        absent=True,
+        key=operator,
+    )
+    for operator in _THEIRS
+}
+
+
+@replaces(*FAKES.values())
 def known_to_tracers() -> Iterator[None]:
     """Within, tracers know the results of PyTorch's operator; of the second one no extents."""
-    kept = dict(fake_impls.op_implementations_dict)
-    fake_impls.op_implementations_dict.update(dict.fromkeys(_THEIRS, _empty))
-    try:
+    with substituted(dict.fromkeys(FAKES.values(), _empty)):
         yield
-    finally:
-        for operator in _THEIRS:
-            del fake_impls.op_implementations_dict[operator]
-        fake_impls.op_implementations_dict.update(kept)
-
-
-_THEIRS = (aten._ctc_loss.default, aten._ctc_loss.Tensor)
 
 
 def _empty(mode: Any, operator: Any, log_probs: torch.Tensor, *_: Any, **__: Any) -> Any:

@@ -6,7 +6,6 @@ their places, of which they know no more than what the results are like.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,7 +13,8 @@ import torch
 from onnxscript import opset18
 
 from steep.lowering.ops.elementwise import ints, number
-from steep.torch_internals.operators import aten
+from steep.patching.substitution import Substitution, replaces, substituted
+from steep.torch_internals.operators import DISPATCH_CACHE, aten, name_of, schema_of
 
 _LIBRARY = torch.library.Library("steep", "FRAGMENT")
 # by PyTorch's name: ONNX's operator, its gates in PyTorch's order, attributes
@@ -26,24 +26,6 @@ _CELLS: dict[str, tuple[Any, list[int], dict[str, Any]]] = {
 }
 
 
-@contextlib.contextmanager
-def kept_whole() -> Iterator[None]:
-    """Within, tracers know no steps of recurrent layers, and bind no length to count them."""
-    before = {operator: dict(operator.py_kernels) for operator in _OURS}
-    try:
-        for operator, ours in _OURS.items():
-            _set_kernels(operator, dict.fromkeys(operator.py_kernels, ours))
-        yield
-    finally:
-        for operator, kernels in before.items():
-            _set_kernels(operator, kernels)
-
-
-def _set_kernels(operator: Any, kernels: dict[Any, Any]) -> None:
-    operator.py_kernels.update(kernels)
-    operator._dispatch_cache.clear()
-
-
 def keep_whole(graph: torch.fx.Graph) -> None:
     """Keep recurrent layers whole in a graph of ATen operators."""
     for node in graph.nodes:
@@ -51,7 +33,7 @@ def keep_whole(graph: torch.fx.Graph) -> None:
 
 
 def _define(name: str) -> Any:
-    schema = str(getattr(aten, name).input._schema)
+    schema = str(schema_of(getattr(aten, name).input))
     _LIBRARY.define(schema.replace(f"aten::{name}.input", name))
     _LIBRARY.impl(name, _empty, "Meta")
     # results have a history; nobody walks along it
@@ -144,5 +126,32 @@ def _stacked(of_directions: list[Any]) -> Any:
 
 _OURS = {getattr(aten, name).input: _define(name) for name in _CELLS}
 
-RECURRENT: dict[Any, Any] = {ours: _said(ours._schema.name[7:]) for ours in _OURS.values()}
+KERNELS = {
+    operator: Substitution(
+        operator,
+        "py_kernels",
+        "Tracers write a recurrent layer out step by step, a graph for every length.",
+    )
+    for operator in _OURS
+}
+DISPATCH_CACHES = {
+    operator: Substitution(
+        operator, DISPATCH_CACHE, "It has the kernels of this operator that were looked up."
+    )
+    for operator in _OURS
+}
+
+
+@replaces(*KERNELS.values(), *DISPATCH_CACHES.values())
+def kept_whole() -> Iterator[None]:
+    """Within, tracers know no steps of recurrent layers, and bind no length to count them."""
+    kernels = {
+        KERNELS[operator]: dict.fromkeys(operator.py_kernels, ours)
+        for operator, ours in _OURS.items()
+    }
+    with substituted({**kernels, **{cache: {} for cache in DISPATCH_CACHES.values()}}):
+        yield
+
+
+RECURRENT: dict[Any, Any] = {ours: _said(name_of(ours)) for ours in _OURS.values()}
 """Translations by operator."""
