@@ -13,7 +13,7 @@
   X(inference)            \
   X(gradient)             \
   X(gradient_session)     \
-  X(own_ops)              \
+  X(custom_ops)           \
   X(disk)                 \
   X(logs)
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from steep._steep import check_passes
-from steep.dynamo.capture import Capture
+from steep.dynamo.dynamo_backend import DynamoBackend
 from steep.lowering.capture_context import autocast_precision
 from steep.providers import choices_of
 
@@ -48,7 +48,7 @@ def backend(
     if providers is None and not disabled:
         return _defaults[verify](graph_module, examples)
     check_passes(disabled)
-    chosen = Capture(
+    chosen = DynamoBackend(
         autocast_precision,
         verify=verify,
         providers=choices_of(providers),
@@ -57,4 +57,6 @@ def backend(
     return chosen(graph_module, examples)
 
 
-_defaults = {verify: Capture(autocast_precision, verify=verify) for verify in (None, False, True)}
+_defaults = {
+    verify: DynamoBackend(autocast_precision, verify=verify) for verify in (None, False, True)
+}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from steep._steep import ProviderChoice
-from steep.dynamo.capture import Capture, RunnableGraph
+from steep.dynamo.dynamo_backend import DynamoBackend, RunnableGraph
 from steep.dynamo.forks import refuse_to_capture
 from steep.dynamo.patches.causal_masks import causal_masks
 from steep.dynamo.patches.cumulative_batch_norm import means_over_batches
@@ -80,25 +80,25 @@ CONFIG: dict[str, Any] = {
     # addcmul_ and the like stay whole: in parts they round more often, or are of no operator here
     "enable_dynamo_decompositions": False,
 }
-"""Of ``torch._dynamo.config``, while ``Captured`` makes graphs."""
+"""Of ``torch._dynamo.config``, while ``CapturedModule`` makes graphs."""
 
 
 # What Dynamo raises that says itself what is to be done.
 _SAID = (BackendCompilerFailed, Unsupported, UserError)
 
 
-class Captured:
+class CapturedModule:
     """Runs a module as before, with its graphs in the engine.
 
     Args:
         module: what is captured when it is called; no ORTModule (``ort_module.innermost``).
-        precision: as for ``Capture``.
-        record: as for ``Capture``.
+        precision: as for ``DynamoBackend``.
+        record: as for ``DynamoBackend``.
         whole: raise ModelError where the module does not become one graph in the engine; otherwise
             PyTorch runs what lies between graphs, and graphs that the engine cannot run.
-        make, otherwise: as for ``Capture``.
+        make, otherwise: as for ``DynamoBackend``.
         first: the shapes of the arguments of an earlier call, of which there is a graph already.
-        verify, providers, disabled_passes, memory_limit: as for ``Capture``.
+        verify, providers, disabled_passes, memory_limit: as for ``DynamoBackend``.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Captured:
         self._whole = whole
         self.has_run = False  # anything of it, in the engine
         self.breaks: list[str] = []  # why there are several graphs, or none of a function
-        self.capture = Capture(
+        self.backend = DynamoBackend(
             precision,
             strict=whole,
             record=record,
@@ -132,9 +132,9 @@ class Captured:
             memory_limit=memory_limit,
         )
         # Not torch.compile(): its settings would have to be changed around each call.
-        context = optimize(self.capture, nopython=whole, isolate_recompiles=True)
+        context = optimize(self.backend, nopython=whole, isolate_recompiles=True)
         # It would be kept for torch._dynamo.reset(), which finds nothing to reset in it.
-        cached_backends.pop(id(self.capture), None)
+        cached_backends.pop(id(self.backend), None)
         make = context.callback
         self._guards: list[weakref.ref[Any]] = []
         weakref.finalize(self, _let_go, self._guards).atexit = False
@@ -154,9 +154,9 @@ class Captured:
         self._changed: set[tuple[int, int]] = set()  # extents, by argument and dimension
 
     @property
-    def pieces(self) -> Iterable[RunnableGraph]:
+    def graphs(self) -> Iterable[RunnableGraph]:
         """What runs its graphs, in the order in which they were made."""
-        return self.capture.pieces
+        return self.backend.graphs
 
     def _make(self, make: Callable[..., Any], *frame: Any) -> ConvertFrameReturn:
         """Have PyTorch's ``make`` capture a frame, under the settings that this asks for."""
@@ -164,7 +164,7 @@ class Captured:
         self._let_extents_vary()
         if too_many := self._note_why(*frame[:2]):
             self.breaks += [too_many] if too_many not in self.breaks else []
-            self.capture.local.ran = True  # what was to
+            self.backend.local.ran = True  # what was to
             return left_this_time()
         before = len(graph_break_reasons)
         settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
@@ -188,7 +188,7 @@ class Captured:
                 if self._whole or isinstance(e, ResumePrologueTracingError):
                     raise self._not_one_graph(why) from e
                 made = left_to_pytorch(e, for_good=frame[0].f_code in self._left)
-                self.capture.local.failed.append((frame[0].f_code, why))
+                self.backend.local.failed.append((frame[0].f_code, why))
         self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:], left)
         if made.guarded_code is not None:
             self._guards.append(weakref.ref(made.guarded_code.guard_manager))
@@ -199,7 +199,7 @@ class Captured:
 
         Returns why there is to be none, or "".
         """
-        local = self.capture.local
+        local = self.backend.local
         local.training = self._module.training
         local.place = f"{frame.f_code.co_filename}:{frame.f_code.co_firstlineno}"
         local.because = ""
@@ -246,7 +246,7 @@ class Captured:
         arguments have too (the lengths of a mask). To reason about windows of any height and width
         takes minutes.
         """
-        tensors = [t for t in self.capture.local.arguments if isinstance(t, torch.Tensor)]
+        tensors = [t for t in self.backend.local.arguments if isinstance(t, torch.Tensor)]
         sizes = [t.shape for t in tensors]
         if self._first is None:
             self._first = sizes
@@ -270,7 +270,7 @@ class Captured:
         Raises:
             ModelError: a graph cannot run in the engine, or there would be too many.
         """
-        local = self.capture.local
+        local = self.backend.local
         local.ran = False
         local.arguments, local.failed = tree_leaves((args, kwargs)), []
         try:
@@ -294,7 +294,7 @@ class Captured:
             "The module does not become one graph.",
             received=why,
             remedy="change the code, or let PyTorch run what lies between: "
-            + self.capture.otherwise,
+            + self.backend.otherwise,
         )
 
 

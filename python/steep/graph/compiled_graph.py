@@ -18,7 +18,7 @@ import torch
 
 from steep.graph.autograd_node import Call, differentiable
 from steep.graph.captured_graph import copy_graph
-from steep.graph.gradient_order import by_arrival, in_order
+from steep.graph.gradient_order import in_gradient_order, in_order
 from steep.graph.lowered import Lowered, NothingToRun
 from steep.lowering.aliasing import first_writer
 from steep.lowering.capture_context import CaptureContext
@@ -130,7 +130,7 @@ class CompiledGraph:
             [f"arg_{i}" for i in inputs],
             inputs,
             len(fakes),
-            tuple(by_arrival(lowered.graph, wanted)),
+            tuple(in_gradient_order(lowered.graph, wanted)),
             precision=context.precision,
             providers=context.providers,
             disabled_passes=context.disabled_passes,

@@ -27,7 +27,7 @@ _SEVERAL = {
 }
 
 
-def by_arrival(graph: torch.fx.Graph, wanted: Sequence[int]) -> list[int]:
+def in_gradient_order(graph: torch.fx.Graph, wanted: Sequence[int]) -> list[int]:
     """Return placeholders' positions, those first whose gradients PyTorch has complete last.
 
     A gradient is complete when backward is done with the parameter's first use.

@@ -55,12 +55,12 @@ def compile_parts(
             for name in (*around, *_of_unnamed_extents(graph_module.graph)):
                 refused.setdefault(name, _as_of(e, name))
         parts = _split(graph_module, frozenset(refused))
-        pieces, found = _compile_all(parts, known, context, frozenset(refused), compile_part)
+        compiled, found = _compile_all(parts, known, context, frozenset(refused), compile_part)
         if found:
             continue
-        if not pieces:
+        if not compiled:
             raise CannotLower("; ".join(dict.fromkeys(map(str, refused.values()))), "")
-        return in_pytorch(parts), pieces, list(refused.values())
+        return in_pytorch(parts), compiled, list(refused.values())
     raise found[-1]
 
 
@@ -173,7 +173,7 @@ def _compile_all(
     compile_part: CompilePart,
 ) -> tuple[list[CompiledGraph], list[CannotLower]]:
     """Replace each graph by its compiled part; return why the others are refused."""
-    pieces, found = [], []
+    compiled, found = [], []
     for name, part in list(parts.named_children()):
         if not isinstance(part, torch.fx.GraphModule):
             continue
@@ -185,7 +185,7 @@ def _compile_all(
         given = [n for n in part.graph.nodes if n.op == "placeholder"]
         examples = [known.get(n.name, n.meta["example_value"]) for n in given]
         try:
-            pieces.append(compile_part(part, examples, context))
+            compiled.append(compile_part(part, examples, context))
         except NothingToRun:
             setattr(parts, name, _Run(in_pytorch(part)))
             continue
@@ -194,8 +194,8 @@ def _compile_all(
                 each.node = names.get(each.node, "")
                 found.append(each)
             continue
-        setattr(parts, name, _Run(pieces[-1]))
-    return pieces, found
+        setattr(parts, name, _Run(compiled[-1]))
+    return compiled, found
 
 
 def _in_its_mode(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -211,16 +211,16 @@ def _in_its_mode(forward: Callable[..., Any]) -> Callable[..., Any]:
 class _Run(torch.nn.Module):
     """Stands for a part in the graph of parts."""
 
-    def __init__(self, piece: Callable[..., Any]) -> None:
+    def __init__(self, compiled: Callable[..., Any]) -> None:
         super().__init__()
-        self.piece = piece
+        self.compiled = compiled
 
     def __call__(self, *arguments: Any) -> Any:
         """Run it past the hooks of all modules, which are for those that the user has."""
-        return self.piece(*arguments)
+        return self.compiled(*arguments)
 
     def forward(self, *arguments: Any) -> Any:
-        return self.piece(*arguments)
+        return self.compiled(*arguments)
 
 
 def _placeholders(graph_module: torch.fx.GraphModule) -> list[str]:

@@ -102,7 +102,7 @@ def first_writer(graph: torch.fx.Graph, tensor: torch.Tensor) -> torch.fx.Node |
 def guard_aliasing(
     call: Callable[..., Any],
     captured: Callable[..., Any],
-    pieces: Sequence[Any],
+    graphs: Sequence[Any],
     examples: Sequence[Any],
     strict: bool,
 ) -> Callable[..., Any]:
@@ -114,14 +114,14 @@ def guard_aliasing(
     Args:
         call: runs a graph.
         captured: runs the same graph in PyTorch; it is called if arguments share memory.
-        pieces: the parts of the graph that run in the engine: ``call`` itself, or parts of it.
+        graphs: the parts of the graph that run in the engine: ``call`` itself, or parts of it.
         examples: the arguments that it was captured for.
         strict: raise ModelError instead of calling ``captured``.
     """
-    if not any(piece.lowered.written for piece in pieces):
+    if not any(graph.lowered.written for graph in graphs):
         return call
-    whole = len(pieces) == 1 and call in pieces
-    written = pieces[0].lowered.written if whole else None
+    whole = len(graphs) == 1 and call in graphs
+    written = graphs[0].lowered.written if whole else None
     if shares(examples, written):
         return call
 

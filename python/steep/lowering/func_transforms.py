@@ -12,7 +12,7 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from steep.lowering.export_mode import export_mode
-from steep.lowering.function_rewrites import RESTATED
+from steep.lowering.function_rewrites import REWRITES
 from steep.lowering.lower import WITHIN, refusal
 from steep.lowering.products import NARROWED_FUNCTIONS
 from steep.patching.restore import transforms_left
@@ -61,7 +61,7 @@ _UNSEEN = {
     *("detach", "detach_", "_get_data_attr", "requires_grad_", "_set_grad_enabled"),
     *("_enter_autocast", "_exit_autocast"),
 }
-_AS_THEY_ARE = {torch.stack, *NARROWED_FUNCTIONS}  # of functions that are restated elsewhere
+_AS_THEY_ARE = {torch.stack, *NARROWED_FUNCTIONS}  # of functions that are rewritten elsewhere
 
 
 CAPTURED_AS = "steep.captured_as"
@@ -176,7 +176,7 @@ def is_operator(n: torch.fx.Node) -> bool:
     return (
         n.op.startswith("call_")
         and name not in _UNSEEN
-        and (n.target not in RESTATED or n.target in _AS_THEY_ARE)
+        and (n.target not in REWRITES or n.target in _AS_THEY_ARE)
         and not isinstance(n.target, HigherOrderOperator)
         and not module.startswith("torch._functorch")
     )

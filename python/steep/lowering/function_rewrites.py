@@ -213,20 +213,20 @@ def _dropout(*args: Any, **kwargs: Any) -> torch.Tensor:
 def _dropping(dropout: Callable[..., torch.Tensor], trains: bool) -> Callable[..., torch.Tensor]:
     """Another kind of dropout; ``trains`` is the default of its argument ``training``."""
 
-    def restated(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def rewritten(*args: Any, **kwargs: Any) -> torch.Tensor:
         c = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
         if not c.get("training", c.get("train", trains)) or c.get("p", 0.5) == 0:
             input: torch.Tensor = c["input"]
             return input
         return dropout(*args, **kwargs)
 
-    return restated
+    return rewritten
 
 
 def _rrelu(rrelu: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """``F.rrelu`` and the like: slopes are drawn in training; otherwise they are the mean slope."""
 
-    def restated(
+    def rewritten(
         input: torch.Tensor,
         lower: float = 1 / 8,
         upper: float = 1 / 3,
@@ -241,7 +241,7 @@ def _rrelu(rrelu: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
             return F.leaky_relu_(input, slope)
         return F.leaky_relu(input, slope)
 
-    return restated
+    return rewritten
 
 
 def _stack(tensors: Any, dim: int = 0, **options: Any) -> torch.Tensor:
@@ -320,13 +320,13 @@ def _at_least(axes: dict[int, tuple[int, ...]]) -> Callable[..., Any]:
             t = t.unsqueeze(axis)
         return t
 
-    def restated(*tensors: Any) -> Any:
+    def rewritten(*tensors: Any) -> Any:
         if len(tensors) != 1:
             return tuple(map(of_one, tensors))
         (given,) = tensors
         return tuple(map(of_one, given)) if isinstance(given, (list, tuple)) else of_one(given)
 
-    return restated
+    return rewritten
 
 
 def _type_as(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -356,22 +356,22 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 def _place(of_extreme: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """``argmax`` or ``argmin``: of booleans PyTorch's kernels have none."""
 
-    def restated(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def rewritten(*args: Any, **kwargs: Any) -> torch.Tensor:
         if args and args[0].dtype == torch.bool:
             lost("the place of an extreme of booleans")
         return of_extreme(*args, **kwargs)
 
-    return restated
+    return rewritten
 
 
 def _points(between: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """``torch.linspace`` or ``logspace``: PyTorch has no gradient for ends that are tensors."""
 
-    def restated(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def rewritten(*args: Any, **kwargs: Any) -> torch.Tensor:
         args, kwargs = tree_map_only(torch.Tensor, stop_gradient, (args, kwargs))
         return between(*args, **kwargs)
 
-    return restated
+    return rewritten
 
 
 def _full(size: Any, fill_value: Any, **options: Any) -> torch.Tensor:
@@ -401,14 +401,14 @@ def _new_full(self: torch.Tensor, size: Any, fill_value: Any, **options: Any) ->
 def _scaled(function: Callable[..., torch.Tensor], factor: str) -> Callable[..., torch.Tensor]:
     """A sum whose second operand has a factor: one that changes from call to call is a tensor."""
 
-    def restated(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def rewritten(*args: Any, **kwargs: Any) -> torch.Tensor:
         if not isinstance(kwargs.get(factor), torch.Tensor) or len(args) < 2:
             return function(*args, **kwargs)
         scale = kwargs.pop(factor)
         input, scaled, *others = args
         return function(input, scaled * scale, *others, **kwargs)
 
-    return restated
+    return rewritten
 
 
 def _leaky_relu(
@@ -434,7 +434,7 @@ def _gumbel_softmax(*args: Any, **kwargs: Any) -> torch.Tensor:
 def _average_pool(pool: Callable[..., torch.Tensor], axes: int) -> Callable[..., torch.Tensor]:
     """``F.avg_pool2d`` or ``F.avg_pool3d``: their ``divisor_override``."""
 
-    def restated(
+    def rewritten(
         x: torch.Tensor, kernel_size: Any, stride: Any = None, *options: Any, **named: Any
     ) -> torch.Tensor:
         order = ("padding", "ceil_mode", "count_include_pad", "divisor_override")
@@ -449,7 +449,7 @@ def _average_pool(pool: Callable[..., torch.Tensor], axes: int) -> Callable[...,
         extent = math.prod(sizes) if len(sizes) == axes else sizes[0] ** axes
         return pool(x, kernel_size, stride, **named) * (extent / divisor)
 
-    return restated
+    return rewritten
 
 
 def _gives_whole(extents: Any, scales: Any) -> bool:
@@ -511,7 +511,7 @@ def _of_one_width(product: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     products by itself. Nothing is lost by widening the other.
     """
 
-    def restated(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def rewritten(*args: Any, **kwargs: Any) -> torch.Tensor:
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         widths = {t.dtype for t in tensors if t.dtype.is_floating_point}
         if len(widths) > 1:
@@ -523,7 +523,7 @@ def _of_one_width(product: Callable[..., torch.Tensor]) -> Callable[..., torch.T
             )
         return product(*args, **kwargs)
 
-    return restated
+    return rewritten
 
 
 DETACH = {
@@ -531,7 +531,7 @@ DETACH = {
     *(aten.detach, aten.detach.default),
 }
 
-RESTATED: dict[Any, Callable[..., Any]] = {
+REWRITES: dict[Any, Callable[..., Any]] = {
     **{product: _of_one_width(product) for product in NARROWED_FUNCTIONS},
     **dict.fromkeys(DETACH, stop_gradient),
     torch.Tensor.detach_: _refused("detach_"),

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from steep.lowering.aliasing import written_if_asked
-from steep.lowering.function_rewrites import DETACH, RESTATED, lost
+from steep.lowering.function_rewrites import DETACH, REWRITES, lost
 from steep.lowering.ops.autograd_function import valued
 from steep.lowering.ops.stop_gradient import stop_gradient
 from steep.lowering.ops.training_ops import WITH_BACKWARD
@@ -111,7 +111,7 @@ class Watch(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if func is set_grad_enabled:
-            # torch.export would cut the graph into pieces here.
+            # torch.export would cut the graph here.
             with DisableTorchFunction():
                 return func(*args)
         kwargs = kwargs or {}
@@ -126,7 +126,7 @@ class Watch(TorchFunctionMode):
             args, kwargs = _stopped_but((args, kwargs), targets)
         if func in _TO_PYTHON and args[0].dtype.is_floating_point:  # gradients would pass
             lost("a Python number taken from a tensor")
-        result = RESTATED.get(func, func)(*args, **kwargs)
+        result = REWRITES.get(func, func)(*args, **kwargs)
         if func in DETACH:
             if result.dtype.is_floating_point:
                 self.aliases[id(result)] = result
@@ -164,7 +164,7 @@ def _write_unseen(
     written = [t for t in tree_leaves(targets) if t.is_floating_point()]
     before = [t.clone() for t in written]
     args, kwargs = _stopped_but((args, kwargs), targets)
-    result = RESTATED.get(func, func)(*args, **kwargs)
+    result = REWRITES.get(func, func)(*args, **kwargs)
     for target, old in zip(written, before, strict=True):
         target.copy_(valued(target, old))
     return result

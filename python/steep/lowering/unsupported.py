@@ -156,7 +156,7 @@ def refuse_mixed_products(graph: torch.fx.Graph, of: Regions, context: CaptureCo
 
     ``of`` are the regions of autocast within the graph.
 
-    PyTorch's kernels raise there; ``function_rewrites.RESTATED`` would widen the operands.
+    PyTorch's kernels raise there; ``function_rewrites.REWRITES`` would widen the operands.
     """
     refused = [
         refusal(RuntimeError(f"a product of {' and '.join(sorted(types))}"), n)

@@ -198,8 +198,8 @@ class ORTModule(torch.nn.Module):
     def plan(self) -> tuple[_steep.StepPlan, ...]:
         """Return the plan of each graph so far, for the extents of its first call."""
         return tuple(
-            piece.call.program.plan_for(piece.types, piece.call.gradients)
-            for piece in self._pieces()
+            graph.call.program.plan_for(graph.types, graph.call.gradients)
+            for graph in self._graphs()
         )
 
     def memory_report(self) -> tuple[_steep.MemoryReport, ...]:
@@ -228,7 +228,7 @@ class ORTModule(torch.nn.Module):
         """
 
         def dump(form: str) -> str:
-            shown = [p.dump(p.call.gradients, form) for p in self._pieces()]
+            shown = [p.dump(p.call.gradients, form) for p in self._graphs()]
             if not shown:
                 raise ModelError("Nothing is compiled yet.", remedy="call the module first")
             if form == "html":
@@ -248,9 +248,9 @@ class ORTModule(torch.nn.Module):
             IoError: the trace cannot be written.
         """
         recorded = []
-        for piece in self._pieces():
-            piece.call.program.start_profile()
-            recorded.append((piece.call.program, time.perf_counter()))
+        for graph in self._graphs():
+            graph.call.program.start_profile()
+            recorded.append((graph.call.program, time.perf_counter()))
         if not recorded:
             raise ModelError("Nothing is compiled yet.", remedy="call the module first")
         try:
@@ -258,8 +258,8 @@ class ORTModule(torch.nn.Module):
         finally:
             _steep.write_file(os.fspath(path), trace_of(recorded).encode())
 
-    def _pieces(self) -> list[CompiledGraph]:
-        return [piece for captured in self._captured.values() for piece in captured.pieces]
+    def _graphs(self) -> list[CompiledGraph]:
+        return [graph for captured in self._captured.values() for graph in captured.graphs]
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -309,7 +309,7 @@ class ORTModule(torch.nn.Module):
         held_for = precision, whole, torch.get_autocast_dtype("cpu")
         captured = self._captured.get(held_for)
         if captured is None:
-            captured = self._captured[held_for] = surroundings.Captured(
+            captured = self._captured[held_for] = surroundings.CapturedModule(
                 innermost(self._module),
                 precision,
                 self._reports.append,

@@ -18,12 +18,12 @@ from steep.torch_internals.nn import has_any_global_hook
 from steep.torch_internals.pytree import tree_leaves
 
 if TYPE_CHECKING:
-    from steep.dynamo.captured_module import Captured as _Captured
+    from steep.dynamo.captured_module import CapturedModule as _CapturedModule
 
-__all__ = ["Captured", "has_any_global_hook", "only_observed", "refuse_transforms"]
+__all__ = ["CapturedModule", "has_any_global_hook", "only_observed", "refuse_transforms"]
 
 
-def Captured(
+def CapturedModule(
     module: torch.nn.Module,
     precision: str | None,
     record: Callable[[ExportReport], None],
@@ -33,12 +33,12 @@ def Captured(
     providers: Providers | None,
     disabled_passes: Sequence[str],
     memory_limit: str,
-) -> _Captured:
+) -> _CapturedModule:
     """Return a module whose calls Dynamo captures; None is the precision that autocast says."""
     with forks.loading:
         from steep.dynamo import captured_module  # loads a large part of PyTorch
 
-    return captured_module.Captured(
+    return captured_module.CapturedModule(
         module,
         lambda: precision or autocast_precision(),
         record,

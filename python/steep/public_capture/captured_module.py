@@ -17,7 +17,7 @@ from steep.public_capture.backend import choices, compiled, say_what_is_lost
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-class Captured:
+class CapturedModule:
     """A module, called as ever, whose graphs run in the engine as far as it can.
 
     Args:
@@ -67,7 +67,7 @@ class Captured:
         return self._choices.has_run
 
     @property
-    def pieces(self) -> list[Any]:
+    def graphs(self) -> list[Any]:
         """Raise ModelError: what a graph's parts are planned as is not kept."""
         raise ModelError(
             "plan(), dump() and profile() are not available with this release of PyTorch.",

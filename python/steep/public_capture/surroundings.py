@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from steep.public_capture.captured_module import Captured
+from steep.public_capture.captured_module import CapturedModule
 
-__all__ = ["Captured", "has_any_global_hook", "only_observed", "refuse_transforms"]
+__all__ = ["CapturedModule", "has_any_global_hook", "only_observed", "refuse_transforms"]
 
 
 def has_any_global_hook() -> bool:

@@ -40,7 +40,7 @@ from steep.trainers.parameter_checks import check_apart, check_gradients, check_
 from steep.trainers.several_processes import counted, describe, require_mean
 
 if TYPE_CHECKING:
-    from steep.dynamo.captured_module import Captured
+    from steep.dynamo.captured_module import CapturedModule
     from steep.graph.lowered import Lowered
     from steep.parallel.data_parallel import DataParallel
 
@@ -134,8 +134,8 @@ class Trainer:
         self._seed = torch.initial_seed() & _SEED_MASK if seed is None else seed
         self._opset = opset  # of files
         self._lock = threading.RLock()
-        self._captured: Captured | None = None
-        self._evaluated: tuple[torch.nn.Module, Captured] | None = None
+        self._captured: CapturedModule | None = None
+        self._evaluated: tuple[torch.nn.Module, CapturedModule] | None = None
         self._reports: list[ExportReport] = []
         self._session: TrainingSession | None = None
         self._roles = _Roles()  # set with the session
@@ -184,10 +184,10 @@ class Trainer:
         if self._captured is None or varies:
             # Once extents vary, a graph of fixed ones would only take turns with the one of any.
             self._varies, self._rebuilt_in_a_row = varies, 0
-            from steep.dynamo.captured_module import Captured  # loads a large part of PyTorch
+            from steep.dynamo.captured_module import CapturedModule  # loads a large part of PyTorch
 
             torch.compiler.allow_in_graph(the_loss)
-            self._captured = Captured(
+            self._captured = CapturedModule(
                 innermost(self._net),
                 lambda: self._settings.get("precision", "fp32"),
                 self._reports.append,
@@ -201,7 +201,7 @@ class Trainer:
         self._remember(tensors)
         return result
 
-    def _answer(self, captured: Captured, tensors: Sequence[torch.Tensor]) -> Any:
+    def _answer(self, captured: CapturedModule, tensors: Sequence[torch.Tensor]) -> Any:
         try:
             return captured(*tensors)[0]
         except ModelError as e:
@@ -251,11 +251,13 @@ class Trainer:
         with self._lock:
             tensors = self._like_the_first(inputs)
             if self._evaluated is None:
-                from steep.dynamo.captured_module import Captured  # loads a large part of PyTorch
+                from steep.dynamo.captured_module import (
+                    CapturedModule,  # loads a large part of PyTorch
+                )
 
                 net = WithLoss(self.model, self._net.criterion, predictions=True)
                 precision = self._settings.get("precision", "fp32")
-                captured = Captured(
+                captured = CapturedModule(
                     net,
                     lambda: precision,
                     self._reports.append,

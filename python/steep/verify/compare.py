@@ -33,7 +33,7 @@ class Comparison:
     """One step of a graph, as PyTorch makes it: arguments and modes, and what may differ.
 
     Attributes:
-        piece: the graph in the engine.
+        compiled: the graph in the engine.
         reference: the same graph, for PyTorch to run.
         pristine: copies of the arguments, taken before the step.
         tolerance: the largest difference that is allowed, relative to the largest entry.
@@ -43,14 +43,14 @@ class Comparison:
 
     def __init__(
         self,
-        piece: CompiledGraph,
+        compiled: CompiledGraph,
         reference: torch.fx.GraphModule,
         arguments: Sequence[Any],
     ) -> None:
-        self.piece = piece
+        self.compiled = compiled
         self.reference = reference
         self.pristine = copies_of(arguments)
-        self.tolerance = tolerance_of(reference, piece.lowered.context.precision)
+        self.tolerance = tolerance_of(reference, compiled.lowered.context.precision)
         self.grad_mode = torch.is_grad_enabled()
         self.autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 

@@ -60,7 +60,7 @@ def find(comparison: Comparison, incoming: Sequence[Any] | None) -> Place:
 def _find(comparison: Comparison, incoming: Sequence[Any] | None) -> Place:
     graph_module, arguments = _for_these(comparison.reference, comparison.pristine)
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    context = dataclasses.replace(comparison.piece.lowered.context, fake_mode=mode)
+    context = dataclasses.replace(comparison.compiled.lowered.context, fake_mode=mode)
     with tracing(TracingContext(mode)):
         _note_values(graph_module, arguments, mode)
         if incoming is None:
@@ -83,12 +83,12 @@ def _find_value(
             seen.add(memory_of(n))
             watched.append(n)
     _set_outputs(graph_module, watched)
-    piece = CompiledGraph(Lowered(copy_graph(graph_module), arguments, context))
+    compiled = CompiledGraph(Lowered(copy_graph(graph_module), arguments, context))
     given = copies_of(arguments)
-    fed = piece.feed(given)
-    received = piece.give(given, piece.make(fed))
+    fed = compiled.feed(given)
+    received = compiled.give(given, compiled.make(fed))
     names = {n.name for n in watched}
-    expected, _ = run_in_torch(graph_module, copies_of(arguments), names, Masks(piece, fed))
+    expected, _ = run_in_torch(graph_module, copies_of(arguments), names, Masks(compiled, fed))
     for n, mine in zip(watched, received, strict=True):
         found = comparison.difference(mine, expected[n.name])
         if found is not None and found.relative > comparison.tolerance:
@@ -104,7 +104,7 @@ def _place_of_write(comparison: Comparison, graph_module: torch.fx.GraphModule) 
     if not writers:  # a batch norm, which writes what it is given
         buffers = {n for n in placeholders if not n.meta["example_value"].requires_grad}
         writers = [n for n in graph.nodes if "norm" in _name(n) and buffers & {*n.all_input_nodes}]
-    if comparison.piece.lowered.written and writers:
+    if comparison.compiled.lowered.written and writers:
         return _place(writers[0], "The difference is in a value that this operator writes.", None)
     return Place("The difference disappears when values between operators are returned.")
 
@@ -119,21 +119,21 @@ def _find_gradient(
     """Add zeros to every operand: their gradients are those that operators give back."""
     graph = graph_module.graph
     by_name = {n.name: n for n in graph.nodes}
-    results = [by_name[value.name] for value in comparison.piece.lowered.values]
+    results = [by_name[value.name] for value in comparison.compiled.lowered.values]
     pairs = [(n, g) for n, g in zip(results, incoming, strict=True) if g is not None]
     edges = _add_zeros(graph, context.fake_mode)
     _set_outputs(graph_module, [n for n, _ in pairs])
     examples = [zero.meta["example_value"] for _, zero in edges]
     real = [torch.zeros(e.shape, dtype=e.dtype, requires_grad=True) for e in examples]
     given = [*arguments, *real]
-    piece = CompiledGraph(Lowered(copy_graph(graph_module), given, context))
+    compiled = CompiledGraph(Lowered(copy_graph(graph_module), given, context))
     gradients = [g for _, g in pairs]
     given = [*copies_of(arguments), *real]
-    fed = piece.feed(given)
-    results = list(piece.give(given, piece.make(fed)))
+    fed = compiled.feed(given)
+    results = list(compiled.give(given, compiled.make(fed)))
     received = torch.autograd.grad(results, real, gradients, allow_unused=True)
     given = [*copies_of(arguments), *real]
-    _, outputs = run_in_torch(graph_module, given, set(), Masks(piece, fed))
+    _, outputs = run_in_torch(graph_module, given, set(), Masks(compiled, fed))
     expected = torch.autograd.grad(list(outputs), real, gradients, allow_unused=True)
     largest = max((float(g.abs().max()) for g in expected if g is not None), default=0.0)
     for (user, _), zero, mine, theirs in reversed(

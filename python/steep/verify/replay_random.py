@@ -29,15 +29,15 @@ class Masks(TorchDispatchMode):
     run, and the masks of dropouts. Each come in the order of the captured graph.
     """
 
-    def __init__(self, piece: CompiledGraph, fed: Sequence[torch.Tensor]) -> None:
+    def __init__(self, compiled: CompiledGraph, fed: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        calls = piece.lowered.draws.calls
+        calls = compiled.lowered.draws.calls
         numbers = fed[len(fed) - len(calls) :]
         self.drawn = [(_named(call[0]), n) for call, n in zip(calls, numbers, strict=True)]
         self.masks: list[torch.Tensor] = []
-        if piece.call.program.random:
+        if compiled.call.program.random:
             try:
-                self.masks = _masks_of(piece, fed)
+                self.masks = _masks_of(compiled, fed)
             except Error as e:
                 raise Unmatched(f"the engine does not return its masks: {e.what}") from e
         self.rewind()
@@ -113,9 +113,9 @@ def _named(func: OpOverload) -> str:
     return name.removesuffix("_functional").rstrip("_").removesuffix("_like")
 
 
-def _masks_of(piece: CompiledGraph, fed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _masks_of(compiled: CompiledGraph, fed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Run the graph once more with the seed of its last run; return the masks of its dropouts."""
-    call = piece.call
+    call = compiled.call
     model = onnx.load_from_string(call.model)
     count = len(model.graph.output)
     constants = _constants(model)

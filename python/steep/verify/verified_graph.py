@@ -90,14 +90,14 @@ class Step(Comparison):
     """One step of a compiled graph, which PyTorch runs as well."""
 
     def __init__(
-        self, piece: VerifiedGraph, reference: torch.fx.GraphModule, arguments: Sequence[Any]
+        self, compiled: VerifiedGraph, reference: torch.fx.GraphModule, arguments: Sequence[Any]
     ) -> None:
         self.expected: list[Any] = []  # what waits for backward
-        super().__init__(piece, reference, arguments)
-        self.verified = piece
+        super().__init__(compiled, reference, arguments)
+        self.verified = compiled
         self.arguments = arguments
         self.versions = [_writes_to(a) for a in arguments]
-        writes = bool(piece.lowered.written) or any(map(all_written_by, reference.graph.nodes))
+        writes = bool(compiled.lowered.written) or any(map(all_written_by, reference.graph.nodes))
         self.leaves = copies_of(self.pristine) if writes else self.pristine
         self.given = [_not_a_leaf(t) if writes else t for t in self.leaves]
 
@@ -105,12 +105,12 @@ class Step(Comparison):
         self, fed: list[torch.Tensor], results: Any, made: list[torch.Tensor]
     ) -> bool:
         """Compare; return whether gradients are to be compared as well, which is arranged."""
-        piece = self.piece
+        compiled = self.compiled
         versions = [_writes_to(t) for t in self.given]
-        names = [value.name for value in piece.lowered.values]
+        names = [value.name for value in compiled.lowered.values]
         try:
             with torch.random.fork_rng(devices=[]):
-                self.masks = Masks(piece, fed)
+                self.masks = Masks(compiled, fed)
                 values, outputs = run_in_torch(self.reference, self.given, {*names}, self.masks)
             if missing := {*names} - {*values}:
                 raise Unmatched(f"PyTorch has no values of the name {min(missing)}")
@@ -141,7 +141,7 @@ class Step(Comparison):
         self.arguments = ()
         if not any(m.requires_grad for m in made):
             return False
-        written = [self.given[i] for i in piece.lowered.written]
+        written = [self.given[i] for i in compiled.lowered.written]
         self.expected = written + [values[name] for name in names]
         node = next(m.grad_fn for m in made if m.grad_fn is not None)
         handle = node.register_hook(self._compare_backward)
@@ -153,8 +153,8 @@ class Step(Comparison):
         expected, self.expected = self.expected, []
         if not expected:  # a second backward, by a thread that has it already
             return
-        piece = self.piece
-        wanted = [piece.lowered.taken[i] for i in piece.call.wanted_inputs]
+        compiled = self.compiled
+        wanted = [compiled.lowered.taken[i] for i in compiled.call.wanted_inputs]
         leaves = [self.leaves[i] for i in wanted]
         try:
             gradients = _gradients(expected, incoming, leaves)
@@ -168,15 +168,15 @@ class Step(Comparison):
         def exactly() -> list[Any]:
             wide = copies_of([_wide(t) for t in self.pristine])
             given = [_not_a_leaf(t) for t in wide]
-            names = [value.name for value in piece.lowered.values]
+            names = [value.name for value in compiled.lowered.values]
             values, _ = run_in_torch(self.reference, given, {*names}, self.masks)
-            made = [given[i] for i in piece.lowered.written]
+            made = [given[i] for i in compiled.lowered.written]
             made += [values[name] for name in names]
             return _gradients(made, incoming, [wide[i] for i in wanted])
 
         scale = LEAST_SCALE * max((largest_of(g) for g in gradients), default=0.0)
         mine = [or_zero(g, leaf) for g, leaf in zip(received, leaves, strict=True)]
-        self._judge(mine, gradients, scale, exactly, incoming[len(piece.lowered.written) :])
+        self._judge(mine, gradients, scale, exactly, incoming[len(compiled.lowered.written) :])
         self.verified.settle(again=False)
 
     def __del__(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from of_module import piece_of  # noqa: E402
+from compiled_graphs import compiled_graph  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from trained_by_frameworks import (  # noqa: E402
@@ -162,7 +162,7 @@ def test_lora_in_both_orders_and_merged():
         assert frozen and all(p.grad is None for p in frozen), name
         wrapped = inner if name == "adapters around" else model
         assert wrapped.report().whole and wrapped.report().graphs
-        wanted = len(piece_of(wrapped).call.wanted_inputs)
+        wanted = len(compiled_graph(wrapped).call.wanted_inputs)
         assert wanted == 4, name  # two factors of two layers: no gradients of frozen weights
         with model.disable_adapter():
             torch.testing.assert_close(model(x), net()(x))
@@ -190,9 +190,9 @@ def test_backward_stops_at_the_lowest_trained_node():
         config = lora(peft, [str(2 * i) for i in trained])
         model = ORTModule(peft.get_peft_model(nn.Sequential(*layers), config))
         model(torch.randn(4, 6)).sum().backward()
-        piece = piece_of(model)
+        graph = compiled_graph(model)
         counts = [
-            len(re.findall(r"\b(?:MatMul|Gemm|FusedMatMul)\b", piece.dump(gradients)))
+            len(re.findall(r"\b(?:MatMul|Gemm|FusedMatMul)\b", graph.dump(gradients)))
             for gradients in (True, False)
         ]
         return counts[0] - counts[1]

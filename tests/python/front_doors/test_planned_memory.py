@@ -17,7 +17,7 @@ import steep
 
 torch = pytest.importorskip("torch")
 
-from of_module import piece_of  # noqa: E402
+from compiled_graphs import compiled_graph  # noqa: E402
 from torch import nn  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "examples" / "transformer_lm"))
@@ -95,10 +95,10 @@ def test_plan_of_a_module_is_what_its_steps_take():
     model, *inputs = language_model()
     module = steep.ORTModule(WithLoss(model))
     module(*inputs).backward()
-    piece = piece_of(module)
-    arrays = [np.empty(shape, dtype) for dtype, shape in piece.types]
-    plan = piece.call.program.plan(arrays, True)
-    assert piece.call.program.peak_bytes == pytest.approx(plan.peak_bytes, rel=0.02)
+    graph = compiled_graph(module)
+    arrays = [np.empty(shape, dtype) for dtype, shape in graph.types]
+    plan = graph.call.program.plan(arrays, True)
+    assert graph.call.program.peak_bytes == pytest.approx(plan.peak_bytes, rel=0.02)
     assert plan.output_bytes >= sum(4 * p.numel() for p in model.parameters())  # gradients
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-from operators_in_parts import WIDTH, Fn, calls, check
+from compared_functions import WIDTH, Fn, calls, check
 from torch import nn
 from torch._decomp import register_decomposition
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex

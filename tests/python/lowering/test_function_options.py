@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from functions_at_once import run
+from results_and_gradients import run
 from torch import nn
 
 from steep import ModelError, ORTModule

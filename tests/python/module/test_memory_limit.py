@@ -72,9 +72,9 @@ class Trained:
         tensors = [y, x.grad, *(p.grad for p in made.parameters()), *made.buffers()]
         self.bits = [t.detach().clone() for t in tensors]
         (captured,) = self.module._captured.values()
-        (piece,) = captured.pieces
-        program = piece.call.program
-        self.planned = program.plan_for(piece.types, piece.call.gradients).peak_bytes
+        (graph,) = captured.graphs
+        program = graph.call.program
+        self.planned = program.plan_for(graph.types, graph.call.gradients).peak_bytes
         # of all programs, of which each has a plan
         self.peak, self.programs = program.peak_bytes, program.program_count
 

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from compiled_graphs import compiled_graph  # noqa: E402
 from module_pairs import (  # noqa: E402
     Net,
     assert_close,
@@ -15,7 +16,6 @@ from module_pairs import (  # noqa: E402
     pair,
     seed,  # noqa: F401
 )
-from of_module import piece_of  # noqa: E402
 
 from steep import ORTModule  # noqa: E402
 
@@ -325,7 +325,7 @@ def test_absent_output_gradients_get_their_own_program():
         for m in (torch_net, net):
             use(m(x)).backward()
     assert_same_gradients(torch_net, net)
-    assert piece_of(net).call.program.program_count == 3
+    assert compiled_graph(net).call.program.program_count == 3
 
 
 def test_non_contiguous_inputs_and_gradients():

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from of_module import pieces  # noqa: E402
+from compiled_graphs import compiled_graphs  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.optim import swa_utils  # noqa: E402
@@ -370,7 +370,7 @@ def test_fifty_wraps_leave_nothing_behind(tmp_path, monkeypatch):
     def wrap():
         model = ORTModule(nn.Sequential(nn.Linear(2048, 2048), nn.Tanh()))  # 16 MiB
         model(torch.ones(1, 2048)).sum().backward()
-        kept.extend(map(weakref.ref, (model, model.module, *pieces(model))))
+        kept.extend(map(weakref.ref, (model, model.module, *compiled_graphs(model))))
         kept.append(weakref.ref(model.report().graphs[-1].arithmetic))
 
     for count in range(50):

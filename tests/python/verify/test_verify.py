@@ -268,7 +268,7 @@ def test_threads(compared):
 
 
 def test_says_what_it_cannot_compare(caplog, monkeypatch):
-    monkeypatch.setattr(replay_random, "_masks_of", lambda piece, fed: [])
+    monkeypatch.setattr(replay_random, "_masks_of", lambda graph, fed: [])
     wrapped = ORTModule(small(), verify=True)
     with caplog.at_level(logging.WARNING, logger="steep"):
         wrapped(torch.randn(3, 8))

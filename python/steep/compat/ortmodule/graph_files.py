@@ -27,32 +27,32 @@ class GraphFiles:
         self._written: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
         self._count = 0
 
-    def write(self, pieces: Sequence[CompiledGraph]) -> None:
+    def write(self, graphs: Sequence[CompiledGraph]) -> None:
         """Write those that are new. Raises IoError."""
-        for piece in pieces:
-            if piece not in self._written:
-                self._written.add(piece)
-                self._write(piece)
+        for graph in graphs:
+            if graph not in self._written:
+                self._written.add(graph)
+                self._write(graph)
 
-    def _write(self, piece: CompiledGraph) -> None:
+    def _write(self, graph: CompiledGraph) -> None:
         self._count += 1
         number = "" if self._count == 1 else f"_{self._count}"
-        call = piece.call
+        call = graph.call
         mode = "training" if call.gradients else "inference"
 
         def put(stage: str, content: bytes) -> None:
             write_file(str(self._folder / f"{self._prefix}{number}_{stage}"), content)
 
-        exported = piece.lowered.model.SerializeToString()
+        exported = graph.lowered.model.SerializeToString()
         put(f"torch_exported_{mode}.onnx", exported)
         if call.model != exported:
             put(f"optimized_pre_grad_{mode}.onnx", call.model)
-        compiled = call.program.compiled_model(piece.types, call.gradients)
+        compiled = call.program.compiled_model(graph.types, call.gradients)
         put(f"optimized_{mode}.onnx", compiled)
-        put(f"optimized_{mode}.txt", piece.dump(call.gradients).encode())
+        put(f"optimized_{mode}.txt", graph.dump(call.gradients).encode())
         if call.gradients:
             named = dict(zip(call.inputs, call.names, strict=True))
-            outputs = [o.name for o in piece.lowered.model.graph.output]
+            outputs = [o.name for o in graph.lowered.model.graph.output]
             differentiable = call.program.differentiable
             content = gradient_model(
                 call.model,
@@ -63,9 +63,9 @@ class GraphFiles:
             put(f"execution_model_{mode}.onnx", content)
 
 
-def stage_table(piece: CompiledGraph) -> str:
+def stage_table(graph: CompiledGraph) -> str:
     """Say what each stage of a graph's compiler took and did, for the extents of its first call."""
-    plan = piece.call.program.plan_for(piece.types, piece.call.gradients)
+    plan = graph.call.program.plan_for(graph.types, graph.call.gradients)
     lines = [f"{'stage':<20}{'ms':>8}{'nodes':>8}{'change':>8}"]
     before: int | None = None
     for stage in plan.stages:
@@ -76,7 +76,7 @@ def stage_table(piece: CompiledGraph) -> str:
     return "\n".join(lines)
 
 
-def memory_line(pieces: Sequence[CompiledGraph]) -> str:
+def memory_line(graphs: Sequence[CompiledGraph]) -> str:
     """Say the most memory that each graph's runs took at one time so far."""
-    peaks = [p.call.program.peak_bytes for p in pieces]
+    peaks = [p.call.program.peak_bytes for p in graphs]
     return "steep: peak of each graph so far: " + ", ".join(f"{b / 2**20:.1f} MiB" for b in peaks)

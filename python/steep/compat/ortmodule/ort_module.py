@@ -127,17 +127,17 @@ class ORTModule(ours.ORTModule):
 
     def _say_and_write(self) -> None:
         """Say and write what is asked for of graphs that have just been made."""
-        pieces = [p for c in self._captured.values() for p in c.capture.pieces]
+        graphs = [p for c in self._captured.values() for p in c.graphs]
         if log.isEnabledFor(logging.INFO):
             log.info("%s", self.report())
-            for piece in pieces:
-                if piece not in self._told:
-                    self._told.add(piece)
-                    log.info("%s", stage_table(piece))
+            for graph in graphs:
+                if graph not in self._told:
+                    self._told.add(graph)
+                    log.info("%s", stage_table(graph))
         if self._files is not None:
-            self._files.write(pieces)
+            self._files.write(graphs)
         if self._print_memory:
-            print(memory_line(pieces), file=sys.stderr)
+            print(memory_line(graphs), file=sys.stderr)
 
     def _how_made(self) -> Any:
         return ORTModule, (self._module, self._debug_options)

@@ -7,7 +7,7 @@ import numpy
 import pytest
 import torch
 import torch.nn.functional as F
-from operators_in_parts import Fn, calls, check
+from compared_functions import Fn, calls, check
 from torch import nn
 
 from steep import ModelError, ORTModule

@@ -7,7 +7,7 @@ import copy
 
 import pytest
 import torch
-from operators_in_parts import Fn, calls, check
+from compared_functions import Fn, calls, check
 from torch import nn
 
 import steep

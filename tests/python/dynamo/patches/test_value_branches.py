@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from operators_in_parts import WIDTH, Fn, check, run
+from compared_functions import WIDTH, Fn, check, run
 from torch import nn
 
 import steep

@@ -8,7 +8,7 @@ from checkout import ROOT
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from of_module import piece_of  # noqa: E402
+from compiled_graphs import compiled_graph  # noqa: E402
 
 import steep  # noqa: E402
 
@@ -83,7 +83,7 @@ def test_every_layer_is_one_node(make, masked):
     mask = torch.ones(2, LENGTH, dtype=torch.int64)
     mask[1, LENGTH // 2 :] = 0
     net(ids(2, LENGTH), *([mask] if masked else [])).sum().backward()
-    text = piece_of(net).dump()
+    text = compiled_graph(net).dump()
     assert count(text, "steep.Attention") == LAYERS
     assert count(text, "steep.AttentionGrad") == LAYERS
     assert count(text, "Softmax") == count(text, "steep.SoftmaxGrad") == 0
@@ -96,7 +96,7 @@ def test_weights_that_are_returned_are_made():
     x = torch.randn(2, LENGTH, 32)
     found = net(x)
     (found[0].sum() + found[1].square().sum()).backward()
-    text = piece_of(net).dump()
+    text = compiled_graph(net).dump()
     # The other layer's weights are nobody's.
     assert count(text, "steep.Attention") == count(text, "steep.AttentionGrad") == LAYERS - 1
     torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
@@ -127,7 +127,7 @@ def test_the_example_with_a_mask_as_an_argument():
     model = TransformerModel(WORDS)
     net = steep.ORTModule(model)
     net(ids(LENGTH, 2), causal_mask(LENGTH)).sum().backward()
-    text = piece_of(net).dump()
+    text = compiled_graph(net).dump()
     assert count(text, "steep.Attention") == count(text, "steep.AttentionGrad") == 2
 
 

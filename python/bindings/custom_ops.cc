@@ -17,7 +17,7 @@ std::span<const std::byte> as_span(const nb::bytes& bytes) {
 
 }  // namespace
 
-void init_own_ops(nb::module_& m) {
+void init_custom_ops(nb::module_& m) {
   m.def(
       "register_op",
       [](const nb::bytes& function, const nb::bytes& gradient) {

@@ -68,7 +68,7 @@ class _Call(threading.local):
         self.failed: list[tuple[CodeType, str]] = []
 
 
-class Capture:
+class DynamoBackend:
     """A backend of ``torch.compile``: runs each graph in the engine, else in PyTorch.
 
     Args:
@@ -109,7 +109,7 @@ class Capture:
         self.local = _Call()
         self.said: set[str] = set()
         # In the order in which they came, while PyTorch keeps their graphs.
-        self.pieces: weakref.WeakKeyDictionary[RunnableGraph, None] = weakref.WeakKeyDictionary()
+        self.graphs: weakref.WeakKeyDictionary[RunnableGraph, None] = weakref.WeakKeyDictionary()
 
     def __call__(
         self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]
@@ -118,7 +118,7 @@ class Capture:
         refuse_to_capture()
         start = time.perf_counter()
         refused: list[CannotLower] = []
-        pieces: list[RunnableGraph] = []
+        graphs: list[RunnableGraph] = []
         context = CaptureContext.of_this_call(
             self.precision(),
             self.providers,
@@ -137,7 +137,7 @@ class Capture:
                         made: RunnableGraph = compile_verified(graph_module, examples, context)
                     else:
                         made = lower_captured(graph_module, examples, context, self.make)
-                    pieces = [made]
+                    graphs = [made]
                     call: Callable[..., Any] = made
                 except CannotLower as e:
                     if self.strict:
@@ -145,7 +145,7 @@ class Capture:
                     call, parts, refused = compile_parts(
                         graph_module, examples, context, e, compile_part
                     )
-                    pieces = [*parts]
+                    graphs = [*parts]
         except NothingToRun:
             return in_pytorch(graph_module)
         except CannotLower as e:
@@ -162,31 +162,31 @@ class Capture:
             log.warning("PyTorch runs a graph that cannot be lowered to ONNX: %s", reason)
             return in_pytorch(graph_module)
         finally:
-            if pieces or reason:
+            if graphs or reason:
                 self._record(
                     ExportReport(
                         "PyTorch" if reason else "dynamo",
                         reason,
                         self.local.training,
                         time.perf_counter() - start,
-                        cached=all(piece.lowered.cached for piece in pieces) and not reason,
+                        cached=all(graph.lowered.cached for graph in graphs) and not reason,
                         place=self.local.place,
                         because=self.local.because,
-                        operators=sum(piece.lowered.operators for piece in pieces),
+                        operators=sum(graph.lowered.operators for graph in graphs),
                         in_torch=tuple(dict.fromkeys(str(why) for why in refused)),
                         arithmetic=Arithmetic(
                             captured, None if reason else {why.node for why in refused}
                         ),
-                        outcomes=tuple(p.outcome for p in pieces if isinstance(p, VerifiedGraph)),
+                        outcomes=tuple(p.outcome for p in graphs if isinstance(p, VerifiedGraph)),
                     )
                 )
-        self.pieces.update(dict.fromkeys(pieces))
+        self.graphs.update(dict.fromkeys(graphs))
         for why in refused:
             tell("breaks", f"PyTorch runs one operation between two graphs: {why}")
         for text in {str(why) for why in refused} - self.said:
             log.warning("PyTorch runs one operation between two graphs: %s", text)
             self.said.add(text)
-        call = guard_aliasing(call, graph_module.forward, pieces, examples, self.strict)
+        call = guard_aliasing(call, graph_module.forward, graphs, examples, self.strict)
 
         def run(*arguments: Any) -> Any:
             if is_observed() or FakeTensor in map(type, arguments):
