@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from steep.graph.autograd_node import Call, differentiable
 from steep.graph.captured_graph import copy_graph
 from steep.graph.gradient_order import in_gradient_order, in_order
 from steep.graph.lowered import Lowered, NothingToRun
+from steep.inside import tell
 from steep.lowering.aliasing import first_writer
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.extents import hint
@@ -106,7 +108,22 @@ def _errors_refuse() -> Iterator[None]:
     except (CannotLower, NothingToRun):
         raise
     except Exception as e:
+        _tell_first(e)
         raise refusal(e) from e
+
+
+def _tell_first(e: Exception) -> None:
+    """Log the first error of each type and place: a mistake of ours would look like a refusal."""
+    place = traceback.extract_tb(e.__traceback__)[-1]
+    first = (type(e), place.filename, place.lineno)
+    if first not in _told:
+        _told.add(first)
+        kind = f"{type(e).__module__}.{type(e).__qualname__}"
+        where = f"{place.filename}:{place.lineno}"
+        tell("breaks", f"a graph cannot be lowered, since {where} raised {kind}: {e}")
+
+
+_told: set[tuple[type, str, int | None]] = set()
 
 
 class CompiledGraph:

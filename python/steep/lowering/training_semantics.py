@@ -52,19 +52,32 @@ APPLY_CHECKPOINT = Substitution(
 def faithful() -> Iterator[Watch]:
     """Within, a module that runs says all that it computes, gradients included.
 
-    Concerns this thread alone: what is replaced asks in which one it is called.
+    Concerns this thread alone: what is replaced knows which one that is.
     """
-    watch = Watch()
+    watch, thread = Watch(), threading.get_ident()
+
+    def refuse_function(setup: object) -> bool:
+        cls = sys._getframe(1).f_locals.get("cls")
+        named = getattr(cls, "__name__", str(cls))
+        if threading.get_ident() != thread or named.startswith(_DERIVATIVES):
+            return _is_setup_context_defined(setup)
+        lost(f"the backward of {named}, a torch.autograd.Function,")
+
+    def run_checkpointed(run: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        """Run what would be computed again in backward: that the engine plans by itself."""
+        if threading.get_ident() != thread:
+            return _checkpointed(run, preserve, *args)
+        return run(*args)
+
     with (
         Held() as held,
         # Every apply() asks it, found by its class or kept by the module under a name of its own.
         substituted(
             {
-                SETUP_CONTEXT: _refuse_function,
-                APPLY_CHECKPOINT: _run_checkpointed,
+                SETUP_CONTEXT: refuse_function,
+                APPLY_CHECKPOINT: run_checkpointed,
             }
         ),
-        _in_this_thread(),
         watch,
         held.tracing(),
     ):
@@ -72,15 +85,6 @@ def faithful() -> Iterator[Watch]:
         yield watch
         if _generators() != drawn:
             lost("a random number that Python or NumPy draws")
-
-
-@contextlib.contextmanager
-def _in_this_thread() -> Iterator[None]:
-    _this_thread.watches = True
-    try:
-        yield
-    finally:
-        _this_thread.watches = False
 
 
 def _generators() -> str:
@@ -183,23 +187,6 @@ def _works_in_place(func: Callable[..., Any]) -> bool:
     return name.endswith("_") and name != "requires_grad_"  # which writes no values
 
 
-def _refuse_function(setup: object) -> bool:
-    if not getattr(_this_thread, "watches", False):
-        return _is_setup_context_defined(setup)
-    cls = sys._getframe(1).f_locals.get("cls")
-    if getattr(cls, "__name__", "").startswith(_DERIVATIVES):
-        return _is_setup_context_defined(setup)
-    lost(f"the backward of {getattr(cls, '__name__', cls)}, a torch.autograd.Function,")
-
-
-def _run_checkpointed(run: Callable[..., Any], preserve: bool, *args: Any) -> Any:
-    """Run what would be computed again in backward: that the engine plans by itself."""
-    if not getattr(_this_thread, "watches", False):
-        return _checkpointed(run, preserve, *args)
-    return run(*args)
-
-
-_this_thread = threading.local()
 _is_setup_context_defined: Callable[[object], bool] = is_setup_context_defined
 _checkpointed = CheckpointFunction.apply
 # as torch.library calls what it makes of an operator's backward

@@ -31,6 +31,7 @@ from steep.lowering.ops.index_bounds import errors_of_pytorch
 from steep.module.ort_module import innermost
 from steep.onnx_graph.initializers import with_states
 from steep.providers import choices_of
+from steep.session.memory_limit import limit_text
 from steep.session.processes import require_alone
 from steep.session.training import TrainingSession, joined
 from steep.torch_internals.dynamo import TorchRuntimeError
@@ -64,7 +65,11 @@ def _converted(t: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
 
 
 class _Compiled(Exception):
-    """Raised after compilation if the step should not run."""
+    """Raised after compilation if the step should not run.
+
+    An exception, since what follows the graph in Dynamo's code must not run either: it writes the
+    attributes that forward changes, such as a count of calls. There was no step to count.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +92,18 @@ class _Roles:
             tensors[i] is tensor and tensor.data_ptr() == pointer
             for i, tensor, pointer in self.bound
         )
+
+
+_STEP_OPTIONS = (
+    *("clip_norm", "clip_value", "precision", "loss_scale", "loss_scale_window", "check_finite"),
+    *("master_weights", "stochastic_rounding", "disabled_passes", "providers"),
+)
+
+
+def step_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a trainer's arguments that its sessions take under the same names."""
+    options = {name: arguments[name] for name in _STEP_OPTIONS}
+    return options | {"memory_limit": limit_text(arguments["memory_limit"])}
 
 
 class _Step:

@@ -12,7 +12,6 @@ import torch
 from steep import _steep
 from steep.errors import ModelError
 from steep.providers import Providers
-from steep.session.memory_limit import limit_text
 from steep.session.training import TrainingSession
 from steep.torch_internals.optim import has_step_hooks, note_step
 from steep.trainers.base import (
@@ -21,6 +20,7 @@ from steep.trainers.base import (
     STEP,
     Groups,
     Trainer,
+    step_options,
 )
 from steep.trainers.optimizer import Optimizer
 from steep.trainers.optimizer_state import SharedState
@@ -323,19 +323,7 @@ def trainer(
             ``STEEP_ALONE=1`` if this is intended. With ``parallel``: no launcher started this
             process; at a step: another process ended.
     """
-    settings = {
-        "clip_norm": clip_norm,
-        "clip_value": clip_value,
-        "precision": precision,
-        "loss_scale": loss_scale,
-        "loss_scale_window": loss_scale_window,
-        "check_finite": check_finite,
-        "master_weights": master_weights,
-        "stochastic_rounding": stochastic_rounding,
-        "memory_limit": limit_text(memory_limit),
-        "disabled_passes": disabled_passes,
-        "providers": providers,
-    }
+    settings = step_options(locals())
     return _OptimTrainer(
         model,
         criterion,
