@@ -22,20 +22,21 @@ HEAD = """\
 
 For people who maintain Steep, or who look for the cause of an effect on PyTorch. While Steep
 captures a module, it replaces the functions and attributes below, for all threads. Afterwards it
-puts back what stood there before, on every way out: an exception and Ctrl-C included. While a
-captured module runs, nothing is replaced.
+puts back what stood there before, on every way out: an exception and Ctrl-C included. One thread
+replaces at a time. While a captured module runs, nothing is replaced.
 
 `scripts/substitutions.py` writes this page. The declarations that it reads are
-`python/steep/patching/substitution.py`'s.
+`python/steep/patching/substitution.py`'s. A key in brackets is that of an entry of a dict. Where a
+target stands in several rows, that of the greatest order is called first.
 
-| target in PyTorch | file | releases | why it is replaced |
-| --- | --- | --- | --- |
+| target in PyTorch | order | file | releases | why it is replaced |
+| --- | --- | --- | --- | --- |
 """
 ROOMS = ("steep.lowering", "steep.lowering.ops", "steep.dynamo.patches")
 
 
-def declared() -> list[tuple[str, str, str, str]]:
-    """Return target, file, releases of PyTorch and reason of each substitution."""
+def declared() -> list[tuple[str, str, str, str, str]]:
+    """Return target, file, order, releases of PyTorch and reason of each substitution."""
     found = {}
     for room in ROOMS:
         package = importlib.import_module(room)
@@ -52,7 +53,7 @@ def declared() -> list[tuple[str, str, str, str]]:
                 ]
                 found.update({s: module.name for s in own if s not in found})
     assert found.keys() == set(DECLARED), "a substitution is declared where nobody finds it"
-    rows = [(s.target, name, releases(s), s.why) for s, name in found.items()]
+    rows = [(s.target, name, str(s.order or ""), releases(s), s.why) for s, name in found.items()]
     return sorted(rows, key=lambda row: (row[1], row[0]))
 
 
@@ -67,10 +68,10 @@ def text() -> str:
     """Return the page."""
     package = Path(steep.__file__).parent
     lines = []
-    for target, name, known, why in declared():
+    for target, name, order, known, why in declared():
         file = Path(*name.split(".")[1:]).with_suffix(".py")
         assert (package / file).exists()
-        lines.append(f"| `{target}` | `{file}` | {known} | {why} |\n")
+        lines.append(f"| `{target}` | {order} | `{file}` | {known} | {why} |\n")
     return HEAD + "".join(lines)
 
 

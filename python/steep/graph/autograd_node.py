@@ -1,34 +1,20 @@
-"""A captured graph in ONNX, ready to run: forward, backward, and derivatives of that."""
+"""A call of a graph as a node of PyTorch's autograd: forward, backward, and derivatives of that."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import logging
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import onnx
 import torch
 from torch.autograd import forward_ad
 from torch.autograd.function import FunctionCtx
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
-from steep._steep import (
-    ModuleProgram,
-    ModuleRun,
-    ProviderChoice,
-    gradient_model,
-    keep_freed_memory,
-    return_freed_memory,
-)
 from steep.errors import DataError, ModelError
-from steep.lowering.ops.index_bounds import errors_of_pytorch
-from steep.lowering.ops.stop_gradient import take_again
-from steep.onnx_graph.gradient_reach import last_results_first, reached, results_of_results
-from steep.session.training import announce_precision
+from steep.graph.call import Call
 from steep.torch_internals.autograd import forward_level, graph_is_kept
 from steep.torch_internals.dispatch import TorchDispatchModeKey, dispatch_mode
 from steep.torch_internals.functorch import (
@@ -45,16 +31,8 @@ from steep.torch_internals.functorch import (
 )
 from steep.torch_internals.tensors import set_hooks, version_of
 
-log = logging.getLogger("steep")
-
 Gradients = Sequence[torch.Tensor | None]
 """Of the results, as autograd hands them to backward; None of those that nobody asks for."""
-
-_SEED_RANGE = 2**63 - 1
-
-# Before these steps malloc gives back what the last ones left in gaps that no later request may
-# fit. By the last of them the gaps are where they stay.
-_TIDIED_STEPS = (2, 3, 5, 9, 17)
 
 
 def is_observed() -> bool:
@@ -68,192 +46,6 @@ def has_tangents(arguments: Sequence[Any]) -> bool:
         isinstance(t, torch.Tensor) and forward_ad.unpack_dual(t).tangent is not None
         for t in arguments
     )
-
-
-class Call:
-    """A graph ready to run, differentiated for one set of wanted gradients.
-
-    Args:
-        model: serialised ONNX; all that it computes with is an input, parameters too.
-        names: of its inputs.
-        inputs: where each of these is among the tensors of a call; ``count`` of them are given.
-        wanted_inputs: the tensors of a call whose gradients backward returns. Only tensors that a
-            gradient reaches: the autograd histories of others may have been freed.
-        precision: "fp32", "bf16" or "fp16".
-        providers: where it runs.
-        disabled_passes: rewrites of the graph that are left out, by name.
-        memory_limit: of a call, as the engine reads it; "" for none.
-        connected: for each result, the tensors of a call that PyTorch's autograd reaches from it:
-            their gradients are zero where the graph has none.
-        kept_inputs, kept_results: by tensor of a call, and by result: does PyTorch's autograd save
-            it without a copy? All others may be written to before backward. By default all inputs,
-            and the results that backward reads.
-        inputs_in_place, results_in_place: likewise: does backward read the tensor's own memory? By
-            default all. Backward reads copies of the others, so writes that PyTorch's version
-            counter misses have no effect.
-
-    Raises ModelError. Calls from several threads are safe.
-    """
-
-    def __init__(
-        self,
-        model: bytes,
-        names: list[str],
-        inputs: list[int],
-        count: int,
-        wanted_inputs: tuple[int, ...],
-        *,
-        precision: str,
-        providers: Sequence[ProviderChoice] = (),
-        disabled_passes: Sequence[str] = (),
-        memory_limit: str = "",
-        connected: Sequence[set[int]] = (),
-        kept_inputs: Sequence[bool] = (),
-        kept_results: Sequence[bool] = (),
-        inputs_in_place: Sequence[bool] = (),
-        results_in_place: Sequence[bool] = (),
-    ) -> None:
-        self.model = model
-        places = range(count)
-        self.kept = [i for i in places if not kept_inputs or kept_inputs[i]]
-        self.may_change = sorted({*places}.difference(self.kept))
-        self.kept_results = kept_results
-        self.names, self.inputs, self.count = names, inputs, count
-        self.connected = connected
-        self.wanted_inputs = wanted_inputs
-        self.precision = precision
-        self.providers = list(providers)
-        self.disabled_passes = tuple(disabled_passes)
-        self.memory_limit = memory_limit
-        self._differentiated: dict[tuple[tuple[int, ...], tuple[int, ...]], Call] = {}
-        named = dict(zip(inputs, names, strict=True))
-        self.program = ModuleProgram(
-            model,
-            inputs=names,
-            input_gradients=[named.get(i, "") for i in wanted_inputs],
-            precision=precision,
-            providers=self.providers,
-            may_change=[named[i] for i in inputs if inputs_in_place and not inputs_in_place[i]],
-            results_may_change=[not in_place for in_place in results_in_place],
-            disabled_passes=disabled_passes,
-            memory_limit=memory_limit,
-        )
-        announce_precision(precision)
-        self.announced = False
-        self.steps = 0
-        self.is_differentiated_again = False  # create_graph=True: runs keep copies of their inputs
-        self.last = threading.local()  # of each thread's last run: the seed
-        self.constant_results = [not d for d in self.program.differentiable]
-        self.later_results, self.hook_order = self._order_of_results()
-        self.gradients = bool(wanted_inputs) and not all(self.constant_results)
-        if self.gradients:  # a loop follows that allocates the same arrays at every step
-            keep_freed_memory()
-            return_freed_memory()  # of the capture
-
-    def _order_of_results(self) -> tuple[dict[int, list[int]], list[int]]:
-        """Return, by result that has a history, which others with one are computed from it.
-
-        And the results whose hooks have an order, in that order: none where there is one alone.
-        """
-        if self.constant_results.count(False) < 2:
-            return {}, []
-        graph = onnx.load_from_string(self.model).graph
-        constant = self.constant_results
-        later_results = {
-            i: some
-            for i, later in results_of_results(graph).items()
-            if not constant[i] and (some := [j for j in later if not constant[j]])
-        }
-        return later_results, [i for i in last_results_first(graph) if not constant[i]]
-
-    def run(
-        self, tensors: list[torch.Tensor], gradients: bool
-    ) -> tuple[list[torch.Tensor], ModuleRun | None, list[bool]]:
-        """Return the results, the pending run, and which results backward reads."""
-        self.steps += gradients
-        if self.steps in _TIDIED_STEPS:
-            return_freed_memory()
-        seed = int(torch.randint(_SEED_RANGE, ())) if self.program.random else 0
-        self.last.seed = seed
-        if not self.announced and log.isEnabledFor(logging.INFO):
-            log.info("step planned: %s", self.program.plan(self._arrays(tensors), gradients))
-        self.announced = True
-        arrays = self._arrays(tensors)
-        with errors_of_pytorch():
-            capsules, run, read = self.program.forward(arrays, gradients, seed)
-        return [from_dlpack(c) for c in capsules], run, read
-
-    def _arrays(self, tensors: Sequence[torch.Tensor]) -> list[object]:
-        return [_handed_over(tensors[i].detach().contiguous()) for i in self.inputs]
-
-    def moved(self, tensors: Sequence[torch.Tensor], pointers: Sequence[int]) -> dict[int, object]:
-        """Return the graph's inputs, by position, whose memory is no longer at ``pointers``."""
-        return {
-            k: _handed_over(tensors[i])
-            for k, i in enumerate(self.inputs)
-            if tensors[i].data_ptr() != pointers[i]
-        }
-
-    def in_order(
-        self, kept: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
-        """Return the tensors of a call: some stay as they are, and others may change."""
-        placed = dict(zip(self.kept, kept, strict=False))
-        placed.update(zip(self.may_change, others, strict=True))
-        return [placed[i] for i in range(self.count)]
-
-    def differentiated(self, wanted: tuple[int, ...], among: tuple[int, ...]) -> Call:
-        """Return the graph of this one's gradients as a call of its own, made when first asked for.
-
-        Its tensors are this call's and then the gradients of the results ``among``; its results
-        are the gradients of ``wanted_inputs`` that the graph has. Of its tensors those at
-        ``wanted`` may be differentiated again.
-        """
-        call = self._differentiated.get((wanted, among))
-        if call is not None:
-            return call
-        if self.program.random:
-            raise ModelError(
-                "The gradients of a graph that draws random numbers are not differentiated again.",
-                expected="create_graph=False, or a module in evaluation mode",
-                remedy="call eval() on the dropouts within, or run this module in PyTorch",
-            )
-        model = onnx.load_from_string(self.model)
-        take_again(model.graph)
-        outputs = [o.name for o in model.graph.output]
-        named = dict(zip(self.inputs, self.names, strict=True))
-        wrt = [named[i] for i in self.wanted_inputs if i in named]
-        made = onnx.load_from_string(
-            gradient_model(model.SerializeToString(), wrt, [outputs[i] for i in among], True)
-        )
-        del made.graph.output[: len(made.graph.output) - len(wrt)]  # results are there already
-        own = set(self.names)
-        seeds = [v.name for v in made.graph.input if v.name not in own]
-        count = self.count + len(seeds)
-        names = [*self.names, *seeds]
-        inputs = [*self.inputs, *range(self.count, count)]
-        reach = reached(made.graph)
-        known = {i for i, name in zip(inputs, names, strict=True) if name in reach}
-        call = self._differentiated[wanted, among] = Call(
-            made.SerializeToString(),
-            names,
-            inputs,
-            count,
-            tuple(i for i in wanted if i in known),
-            precision=self.precision,
-            providers=self.providers,
-            disabled_passes=self.disabled_passes,
-            inputs_in_place=[False] * count,
-            memory_limit=self.memory_limit,
-        )
-        return call
-
-    def gradients_from(self, results: list[torch.Tensor]) -> list[torch.Tensor | None]:
-        """Sort the last results of ``differentiated``: None for what the graph does not have."""
-        known = set(self.inputs)
-        count = sum(i in known for i in self.wanted_inputs)
-        rest = iter(results[len(results) - count :])
-        return [next(rest) if i in known else None for i in self.wanted_inputs]
 
 
 class Autograd(torch.autograd.Function):
@@ -441,17 +233,6 @@ def _batch(g: torch.Tensor | None) -> _Batch | None:
             lambda t: legacy_add_batch_dim(t, 0, level),
         )
     return None
-
-
-def _handed_over(t: torch.Tensor) -> object:
-    """Return a tensor for the engine. Raises DataError where its memory was freed."""
-    if not t.untyped_storage().nbytes() and t.numel():
-        raise DataError(
-            "A tensor that the graph reads has no memory: its storage was resized to 0.",
-            expected=f"{t.numel() * t.element_size()} bytes for shape {[*t.shape]}",
-            remedy="resize the storage and fill it again before the call, and before backward",
-        )
-    return to_dlpack(t)
 
 
 def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:

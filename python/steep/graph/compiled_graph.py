@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from steep.graph.autograd_node import Call, differentiable
+from steep.graph.autograd_node import differentiable
+from steep.graph.call import Call
 from steep.graph.captured_graph import copy_graph
 from steep.graph.gradient_order import in_gradient_order, in_order
 from steep.graph.lowered import Lowered, NothingToRun

@@ -4,6 +4,7 @@ import copy
 import io
 import math
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -495,3 +496,33 @@ def test_a_file_keeps_where_gradients_stop():
     onnx.checker.check_model(onnx.load(io.BytesIO(first)), full_check=True)
     session = steep.InferenceSession(model.SerializeToString())
     np.testing.assert_allclose(session.run(None, {"x": x})[0], (x * x).sum())
+
+
+def test_other_threads_are_not_watched():
+    """What is replaced while a module runs asks in which thread it is called."""
+    from torch.utils.checkpoint import CheckpointFunction
+
+    from steep.lowering.training_semantics import faithful
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g
+
+    def gradient():
+        x = torch.ones(3, requires_grad=True)
+        y = CheckpointFunction.apply(Twice.apply, True, x)
+        y.sum().backward()
+        return type(y.grad_fn).__name__, x.grad.tolist()
+
+    with ThreadPoolExecutor(1) as pool:
+        with faithful():
+            elsewhere = pool.submit(gradient).result(60)
+            with pytest.raises(RuntimeError, match="the backward of Twice"):
+                Twice.apply(torch.ones(3, requires_grad=True))
+        assert elsewhere == ("CheckpointFunctionBackward", [2.0, 2.0, 2.0])
+    assert gradient() == elsewhere
