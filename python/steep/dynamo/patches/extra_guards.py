@@ -185,11 +185,11 @@ def _match_keys(self: ConstDictVariable) -> None:
         install_guard(self.source.make_guard(_has_order))
 
 
-def _is_changed(self: ConstDictVariable) -> Any:
+def _is_changed(self: ConstDictVariable) -> bool:
     before = [*self.original_items]
     if [k.vt for k in self.items][: len(before)] != before:
         self.should_reconstruct_all = True  # cleared, then written in this order
-    return _has_new(self)
+    return bool(_has_new(self))
 
 
 def _has_order(builder: GuardBuilder, guard: Guard) -> None:

@@ -8,17 +8,23 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from steep.patching.substitution import Substitution, substituted
-from steep.torch_internals.dynamo import InliningInstructionTranslator, InstructionTranslator
+from steep.torch_internals.dynamo import (
+    InliningInstructionTranslator,
+    Instruction,
+    InstructionTranslator,
+    InstructionTranslatorBase,
+)
 
-Step = Callable[[Any, Any], Any]
+Translator = type[InstructionTranslatorBase]
+Step = Callable[[InstructionTranslatorBase, Instruction], Any]
 """Of Dynamo's translator and an instruction."""
-Jump = Callable[[Any, Any], None]
+Jump = Callable[[InstructionTranslatorBase, Instruction], None]
 """A step at whose start the value that is asked is on top of the stack."""
 
 _NAMES = ("POP_JUMP_FORWARD_IF_", "POP_JUMP_BACKWARD_IF_", "POP_JUMP_IF_")
 
 
-def tables_of_steps(why: str, order: int) -> dict[Any, Substitution]:
+def tables_of_steps(why: str, order: int) -> dict[Translator, Substitution]:
     """Declare that the tables are replaced by which Dynamo finds what to do at an instruction."""
     return {
         translator: Substitution(translator, "dispatch_table", why, order=order)
@@ -28,7 +34,7 @@ def tables_of_steps(why: str, order: int) -> dict[Any, Substitution]:
 
 @contextlib.contextmanager
 def jumping(
-    tables_of: Mapping[Any, Substitution], instead: Callable[[Jump, bool], Jump]
+    tables_of: Mapping[Translator, Substitution], instead: Callable[[Jump, bool], Jump]
 ) -> Iterator[None]:
     """Within, ``instead(jump, on)`` replaces the handler of each conditional jump.
 
@@ -46,7 +52,7 @@ def jumping(
 
 @contextlib.contextmanager
 def stepping(
-    tables_of: Mapping[Any, Substitution], steps: Mapping[str, Callable[[Step], Step]]
+    tables_of: Mapping[Translator, Substitution], steps: Mapping[str, Callable[[Step], Step]]
 ) -> Iterator[None]:
     """Within, each translator takes, at an instruction of a name, a step made of its own."""
     tables = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from types import FrameType
 
 import torch
 
@@ -34,11 +34,11 @@ def layers_too() -> Iterator[None]:
 _rule = trace_rules.check
 
 
-def _skips(obj: Any, is_inlined_call: bool = False, frame: Any | None = None) -> bool:
+def _skips(obj: object, is_inlined_call: bool = False, frame: FrameType | None = None) -> bool:
     return not is_layer(frame) and _rule(obj, is_inlined_call, frame)
 
 
-def is_layer(frame: Any | None) -> bool:
+def is_layer(frame: FrameType | None) -> bool:
     """Return whether a frame is the forward of a layer of PyTorch's.
 
     All layers of its class are one function: it may become any number of graphs.

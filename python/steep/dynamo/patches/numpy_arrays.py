@@ -8,16 +8,17 @@ call raises where the graph is cut.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from steep.patching.substitution import Substitution, replaces, substituted
 from steep.torch_internals.dynamo import (
+    InstructionTranslatorBase,
     NumpyNdarrayVariable,
     NumpyVariable,
     TensorVariable,
+    VariableTracker,
     config,
 )
 
@@ -47,10 +48,16 @@ def arrays() -> Iterator[None]:
         yield
 
 
-def _left_to_pytorch(method: Callable[..., Any]) -> Callable[..., Any]:
+def _left_to_pytorch(method: Callable[..., VariableTracker]) -> Callable[..., VariableTracker]:
     """Return ``call_method``, which others may have replaced as well, with ``numpy`` guarded."""
 
-    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+    def call_method(
+        self: VariableTracker,
+        tx: InstructionTranslatorBase,
+        name: str,
+        args: Sequence[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
         if name != "numpy":
             return method(self, tx, name, args, kwargs)
         force = kwargs.get("force", False)
@@ -61,21 +68,26 @@ def _left_to_pytorch(method: Callable[..., Any]) -> Callable[..., Any]:
     return call_method
 
 
-def _calling(call: Callable[..., Any]) -> Callable[..., Any]:
+def _calling(call: Callable[..., VariableTracker]) -> Callable[..., VariableTracker]:
     """Return ``call_function``, which others may have replaced as well, with tensors guarded."""
 
-    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    def call_function(
+        self: VariableTracker,
+        tx: InstructionTranslatorBase,
+        args: Sequence[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
         with _left(any(_refused(a) for a in (*args, *kwargs.values()))):
             return call(self, tx, args, kwargs)
 
     return call_function
 
 
-def _refused(variable: Any, forced: bool = False) -> bool:
+def _refused(variable: VariableTracker, forced: bool = False) -> bool:
     if not isinstance(variable, TensorVariable) or isinstance(variable, NumpyNdarrayVariable):
         return False
     return variable.dtype == torch.bfloat16 or (bool(variable.requires_grad) and not forced)
 
 
-def _left(refused: bool) -> contextlib.AbstractContextManager[Any]:
+def _left(refused: bool) -> contextlib.AbstractContextManager[None]:
     return config.patch(trace_numpy=False) if refused else contextlib.nullcontext()

@@ -123,7 +123,7 @@ def _raised(tx: InstructionTranslatorBase, start: int) -> tuple[str, ...] | None
         tx.stack[:], tx.instruction_pointer, tx.current_instruction = before
 
 
-def _block(instructions: list[Any]) -> list[Any]:
+def _block(instructions: list[Instruction]) -> list[Instruction]:
     """Return the instructions before the one that raises; none if they may do anything else."""
     block = [*itertools.takewhile(lambda i: i.opname != "RAISE_VARARGS", instructions)]
     if len(block) == len(instructions) or instructions[len(block)].arg != 1:  # 2: from another

@@ -20,6 +20,7 @@ from steep.lowering.ops.stop_gradient import stop_gradient
 from steep.patching.substitution import Substitution, replaces, substituted
 from steep.torch_internals.dynamo import (
     AutogradFunctionVariable,
+    InstructionTranslatorBase,
     ModIndex,
     TensorVariable,
     VariableTracker,
@@ -65,7 +66,9 @@ def whole_backwards() -> Iterator[None]:
     written to its base, it would see forward alone, whose derivative is not the function's.
     """
 
-    def as_it_is(tx: Any, enable: bool = True) -> contextlib.AbstractContextManager[None]:
+    def as_it_is(
+        tx: InstructionTranslatorBase, enable: bool = True
+    ) -> contextlib.AbstractContextManager[None]:
         return enable_grad(tx, enable) if enable else contextlib.nullcontext()
 
     enable_grad = higher_order_ops.dynamo_enable_grad
@@ -83,7 +86,12 @@ _set_materialize_grads = torch.compiler.disable(FunctionCtx.set_materialize_grad
 _apply = AutogradFunctionVariable.call_apply
 
 
-def _call_apply(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+def _call_apply(
+    self: AutogradFunctionVariable,
+    tx: InstructionTranslatorBase,
+    args: Sequence[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
     # PyTorch's own ModIndex, an index in vmap, has the backward of its forward
     if are_transforms_active() and self.fn_cls is not ModIndex:
         unimplemented(
