@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
+import steep.graph
+import steep.verify
 from steep._steep import ProviderChoice
 from steep.dynamo.forks import refuse_to_capture
 from steep.dynamo.report import ExportReport
@@ -31,10 +33,16 @@ from steep.lowering.reasons import operation
 from steep.patching.signals import deliver_signals
 from steep.patching.substitution import changes_lock
 from steep.torch_internals.dispatch import FakeTensor
+from steep.torch_internals.dynamo import trace_rules
 from steep.verify.difference import wanted
 from steep.verify.verified_graph import VerifiedGraph, compile_verified
 
 log = logging.getLogger("steep")
+
+# Dynamo is not to follow what runs a graph. Backward does so inside of a function that is captured,
+# where that asks for gradients. These are modules, so that no name of theirs can be outdated.
+for _room in (steep.graph, steep.verify):
+    trace_rules.add(_room)
 
 
 class RunnableGraph(Protocol):

@@ -38,19 +38,20 @@ DISPATCH_CACHE = "_dispatch_cache"
 
 def schema_of(operator: OpOverload) -> FunctionSchema:
     """Return the schema: arguments, what it writes, its name with the namespace."""
-    return operator._schema
+    schema: FunctionSchema = operator._schema
+    return schema
 
 
 def name_of(operator: OpOverload) -> str:
     """Return the name without namespace and overload: "add_" of "aten::add_.Tensor"."""
-    return operator._schema.name.partition("::")[2]
+    return str(operator._schema.name).partition("::")[2]
 
 
 def overload_of(operator: OpOverload) -> str:
     """Return the name of the overload: "Tensor" of "aten::add_.Tensor"."""
-    return operator._overloadname
+    return str(operator._overloadname)
 
 
 def can_decompose(operator: OpOverload) -> bool:
     """Return whether ``operator.decompose`` computes it by others."""
-    return operator._can_decompose()
+    return bool(operator._can_decompose())

@@ -64,11 +64,19 @@ def behind_a_break(net, y):
     return w + z
 
 
+def slope_behind_a_break(net, y):
+    """Backward of the first graph runs while Dynamo looks for code to capture."""
+    z = (y * net.scale).exp()
+    torch._dynamo.graph_break()
+    (slope,) = torch.autograd.grad(z.sum(), y, retain_graph=True)
+    return z + slope
+
+
 @pytest.mark.parametrize(
     "function",
     [
         *(parameter_data, result_data, saved_on_cpu, saved_twice, hook_removed),
-        *(gradients_again, behind_a_break),
+        *(gradients_again, behind_a_break, slope_behind_a_break),
     ],
 )
 @pytest.mark.parametrize("wrap", [ORTModule, lambda m: torch.compile(m, backend="steep")])

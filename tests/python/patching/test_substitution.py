@@ -14,6 +14,7 @@ from torch import nn  # noqa: E402
 from torch._dynamo import trace_rules  # noqa: E402
 from torch.nn.modules import transformer  # noqa: E402
 
+import steep.dynamo.captured_module  # noqa: E402, F401 - declares them all
 from steep import ORTModule  # noqa: E402
 from steep.patching import substitution, torch_versions  # noqa: E402
 from steep.patching.substitution import Substitution, replaces, substituted  # noqa: E402

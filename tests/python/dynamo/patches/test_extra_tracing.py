@@ -52,6 +52,7 @@ class Product(torch.autograd.Function):
 FUNCTIONS = {
     "a function of one tensor twice": lambda y, x: Product.apply(y, y, x) + Product.apply(x, y, x),
     "NumPy calculates": lambda y, x: y * numpy.sqrt(x.shape[1]) + numpy.log(2.0),
+    "NumPy's numbers are Python's": lambda y, x: y * float(numpy.sqrt(x.shape[1])),
     "options of a loss": options_of_a_loss,
     "some rows": some_rows,
     "leaf within": leaf_within,
