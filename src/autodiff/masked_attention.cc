@@ -20,67 +20,119 @@ bool equal_extents(Value a, int64_t i, Value b, int64_t j) {
 
 bool has_axes(Value v, int64_t rank) { return v && v.type().shape && v.rank() == rank; }
 
-class Matcher {
- public:
-  explicit Matcher(const Users& users) : users_(users) {}
-
-  std::optional<MaskedAttention> match(Node softmax) const {
-    MaskedAttention a;
-    a.softmax = softmax;
-    const Value p = softmax.output(0);
-    if (!has_axes(p, 4) || p.dtype() != DType::f32) return {};
-    const int64_t axis = integer_of(softmax, "axis");
-    if ((axis != -1 && axis != 3) || !climb(softmax.input(0), p, a, true)) return {};
-    Node reader = only_reader(p);
-    if (reader && reader.op() == "steep.Dropout") reader = only_reader(reader.output(0));
-    if (!reader || reader.op() != "MatMul" || !has_axes(reader.input(1), 4)) return {};
-    a.product = reader;
-    // A Where that comes after another mask may show again what that hides.
-    for (size_t i = 0; i + 1 < a.masks.size(); ++i) {
-      if (a.masks[i].keep) return {};
-    }
-    return fits(a) ? std::optional(a) : std::nullopt;
-  }
-
- private:
-  Node only_reader(Value v) const {
-    return !v.graph().is_output(v) && users_[v.id()].size() == 1 ? users_[v.id()][0] : Node();
-  }
-
-  /// From the softmax's operand up to the scores. `masks`: may masks still come?
-  bool climb(Value x, Value p, MaskedAttention& a, bool masks) const {
-    const Node n = x.producer();
-    if (!n || !only_reader(x) || !has_axes(x, 4)) return false;
-    if (n.op() == "MatMul") {
-      a.scores = n;
-      return has_axes(n.input(0), 4) && has_axes(n.input(1), 4);
-    }
-    const auto through = [&](Value side, ScoreMask mask) {
-      a.masks.push_back(mask);
-      if (climb(side, p, a, masks)) return true;
-      a.masks.pop_back();
-      return false;
-    };
-    if (n.op() == "Add" && masks && n.input(0) != n.input(1))
-      return through(n.input(0), {n.input(1), {}, {}}) || through(n.input(1), {n.input(0), {}, {}});
-    if (n.op() == "Where" && masks) {
-      return through(n.input(1), {{}, n.input(0), n.input(2)}) ||
-             through(n.input(2), {{}, n.input(0), n.input(1), true});
-    }
-    const Value by = n.input(1);
-    const bool scales = (n.op() == "Mul" || n.op() == "Div") && by.type().shape && by.rank() <= 1;
-    return scales && climb(n.input(0), p, a, false);
-  }
-
-  /// Operands of the same sequences, keys and values of the same tokens.
-  static bool fits(const MaskedAttention& a) {
-    const Value q = a.scores.input(0), k = a.scores.input(1), v = a.product.input(1);
-    return equal_extents(q, 0, k, 0) && equal_extents(q, 0, v, 0) && equal_extents(k, 3, v, 2) &&
-           q != k && has_axes(a.product.output(0), 4) && a.product.input(0) != v;
-  }
-
-  const Users& users_;
+/// From the softmax's operand up to the scores.
+struct Climb {
+  const Readers& readers;
+  MaskedAttention& a;
+  bool masks = true;  ///< may masks still come?
 };
+
+bool climb(Value x, const Climb& c);
+
+bool climb_past(Value x, const Climb& c, const ScoreMask& mask) {
+  c.a.masks.push_back(mask);
+  if (climb(x, c)) return true;
+  c.a.masks.pop_back();
+  return false;
+}
+
+template <bool kInverted>
+bool climb_past_where(const Match& m, const Climb& c) {
+  const ScoreMask mask{{}, m["keep"], m["otherwise"], kInverted};
+  return c.masks && climb_past(m["x"], c, mask);
+}
+
+/// What makes an operand of the softmax, or of what stands between it and the scores.
+constexpr Row<const Climb&> kBetween[] = {
+    {.name = "compute_read_rows/scores",
+     .reason = "The products of queries and keys show which tokens are the keys.",
+     .pattern = "scores: MatMul(left, right)",
+     .then =
+         [](const Match& m, const Climb& c) {
+           c.a.scores = m.node("scores");
+           return has_axes(m["left"], 4) && has_axes(m["right"], 4);
+         }},
+    {.name = "compute_read_rows/added_mask",
+     .reason = "The lowest number, added to a score, hides its key.",
+     .pattern = "Add{x, mask}",
+     .then =
+         [](const Match& m, const Climb& c) {
+           const ScoreMask mask{m["mask"], {}, {}};
+           return c.masks && m["x"] != m["mask"] && climb_past(m["x"], c, mask);
+         }},
+    {.name = "compute_read_rows/scores_that_stay",
+     .reason = "The lowest number stands for a score where a mask is false.",
+     .pattern = "Where(keep, x, otherwise)",
+     .then = climb_past_where<false>},
+    {.name = "compute_read_rows/scores_that_go",
+     .reason = "The lowest number stands for a score where a mask is true.",
+     .pattern = "Where(keep, otherwise, x)",
+     .then = climb_past_where<true>},
+    {.name = "compute_read_rows/scale",
+     .reason = "A factor between the mask and the scores changes no score that is hidden.",
+     .pattern = "Mul|Div(x, by)",
+     .then =
+         [](const Match& m, const Climb& c) {
+           const Value by = m["by"];
+           return by.type().shape && by.rank() <= 1 && climb(m["x"], {c.readers, c.a, false});
+         }},
+};
+
+bool climb(Value x, const Climb& c) {
+  return x.producer() && c.readers.only(x) && has_axes(x, 4) &&
+         apply_rows(kBetween, x.producer(), Match(), c) != nullptr;
+}
+
+/// May stand between the softmax, whose result is x, and the product.
+constexpr Row<> kDropout[] = {
+    {.name = "compute_read_rows/dropout",
+     .reason = "Dropout of probabilities shows no key that the mask hides.",
+     .pattern = "steep.Dropout(x, _)"}};
+
+/// Reads x, the probabilities.
+constexpr Row<MaskedAttention&> kProduct[] = {
+    {.name = "compute_read_rows/product",
+     .reason = "Values have the probabilities of their keys, and those of hidden ones are zeros.",
+     .pattern = "product: MatMul(x, values)",
+     .then = [](const Match& m, MaskedAttention& a) {
+       a.product = m.node("product");
+       return has_axes(m["values"], 4);
+     }}};
+
+bool find_product(const Readers& readers, Value p, MaskedAttention& a) {
+  Node reader = readers.only(p);
+  if (apply_rows(kDropout, reader, Match().with("x", p)) != nullptr) {
+    p = reader.output(0);
+    reader = readers.only(p);
+  }
+  return apply_rows(kProduct, reader, Match().with("x", p), a) != nullptr;
+}
+
+/// Operands of the same sequences, keys and values of the same tokens.
+bool fits(const MaskedAttention& a) {
+  const Value q = a.scores.input(0), k = a.scores.input(1), v = a.product.input(1);
+  return equal_extents(q, 0, k, 0) && equal_extents(q, 0, v, 0) && equal_extents(k, 3, v, 2) &&
+         q != k && has_axes(a.product.output(0), 4) && a.product.input(0) != v;
+}
+
+bool find_attention(const Match& m, const Readers& readers, MaskedAttention& a) {
+  const Value p = m["softmax"];
+  a.softmax = m.node("softmax");
+  if (!has_axes(p, 4) || p.dtype() != DType::f32) return false;
+  const int64_t axis = integer_of(a.softmax, "axis");
+  if ((axis != -1 && axis != 3) || !climb(m["x"], {readers, a})) return false;
+  // A Where that comes after another mask may show again what that hides.
+  for (size_t i = 0; i + 1 < a.masks.size(); ++i) {
+    if (a.masks[i].keep) return false;
+  }
+  return find_product(readers, p, a) && fits(a);
+}
+
+constexpr Row<const Readers&, MaskedAttention&> kAttention[] = {
+    {.name = "compute_read_rows/attention",
+     .reason = "What its mask hides need not be computed, nor queries that nobody reads.",
+     .pattern = "softmax: Softmax|steep.SafeSoftmax(x)",
+     .then = find_attention}};
 
 /// Would it take long, next to the step, to look at all of it?
 bool is_long(Value mask) {
@@ -91,8 +143,14 @@ bool is_long(Value mask) {
 
 }  // namespace
 
-std::optional<MaskedAttention> match_masked_attention(const Users& users, Node softmax) {
-  return Matcher(users).match(softmax);
+std::optional<MaskedAttention> match_masked_attention(const Readers& readers, Node softmax) {
+  MaskedAttention a;
+  if (apply_rows(kAttention, softmax, Match(), readers, a) == nullptr) return {};
+  return a;
+}
+
+std::vector<RowInfo> masked_attention_rows() {
+  return list_rows(kAttention, kBetween, kDropout, kProduct);
 }
 
 Value seen_through(const ScoreMask& mask, Value keys, bool alone) {

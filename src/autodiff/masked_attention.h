@@ -4,8 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "autodiff/row_wise.h"
 #include "ir/graph.h"
+#include "ir/readers.h"
+#include "ops/pattern.h"
 
 namespace steep {
 
@@ -26,8 +27,11 @@ struct MaskedAttention {
   bool left = false, right = false, values = false;  ///< are these operands' axes known?
 };
 
-/// The attention of a Softmax, or nothing where it is none of this form. `users`: Graph::users().
-std::optional<MaskedAttention> match_masked_attention(const Users& users, Node softmax);
+/// The attention of a Softmax; nothing where it is none of this form, and of other nodes.
+std::optional<MaskedAttention> match_masked_attention(const Readers& readers, Node softmax);
+
+/// What it matches.
+std::vector<RowInfo> masked_attention_rows();
 
 /// float32[sequences, keys]: which keys a mask of [sequences, heads or 1, queries or 1, keys] shows
 /// to at least one query; null if it is not known before the run. `alone`: there are no other

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "autodiff/row_wise.h"
 #include "ops/build.h"
 
 namespace steep {
@@ -77,7 +78,7 @@ bool has_rows_of(Value v, const TokenCut& cut, bool by_place) {
 }
 
 /// From the product down to rows, if nobody else reads what is between.
-bool trace_result(ReadQueries& a, const Users& users, const TokenCut& cut, const Dim& sequences,
+bool trace_result(ReadQueries& a, const Readers& readers, const TokenCut& cut, const Dim& sequences,
                   const Dim& tokens) {
   Value v = a.attention.product.output(0);
   TokenAxes axes = axes_of_heads(v);
@@ -86,9 +87,8 @@ bool trace_result(ReadQueries& a, const Users& users, const TokenCut& cut, const
       a.result = v;
       return has_rows_of(v, cut, *order);
     }
-    if (v.graph().is_output(v) || users[v.id()].size() != 1) return false;
-    const Node n = users[v.id()][0];
-    auto after = n.input(0) == v ? axes_after(n, axes) : std::nullopt;
+    const Node n = readers.only(v);
+    auto after = n && n.input(0) == v ? axes_after(n, axes) : std::nullopt;
     if (!after) return false;
     axes = *std::move(after);
     v = n.output(0);
@@ -133,8 +133,8 @@ bool is_mask(Value v, const Dim& tokens) {
          provably_equal(extent(v, v.rank() - 2), tokens);
 }
 
-std::optional<ReadQueries> find(Node softmax, const Users& users, const TokenCut& cut) {
-  auto attention = match_masked_attention(users, softmax);
+std::optional<ReadQueries> find(Node softmax, const Readers& readers, const TokenCut& cut) {
+  auto attention = match_masked_attention(readers, softmax);
   if (!attention) return {};
   ReadQueries a{*std::move(attention), {}, {}, {}, {}, {}};
   const Value q = a.attention.scores.input(0), x = cut.node.input(0);
@@ -148,7 +148,7 @@ std::optional<ReadQueries> find(Node softmax, const Users& users, const TokenCut
       if (!is_mask(v, tokens)) return {};
     }
   }
-  if (!trace_result(a, users, cut, sequences, tokens)) return {};
+  if (!trace_result(a, readers, cut, sequences, tokens)) return {};
   trace_source(a, cut, sequences, tokens);
   return a;
 }
@@ -242,12 +242,12 @@ std::optional<TokenCut> token_cut(Node n) {
   return TokenCut{n, axes->front() == 0, taken.value()};
 }
 
-std::unordered_map<uint32_t, ReadQueries> find_read_queries(const Graph& graph, const Users& users,
+std::unordered_map<uint32_t, ReadQueries> find_read_queries(const Graph& graph,
+                                                            const Readers& readers,
                                                             const TokenCut& cut) {
   std::unordered_map<uint32_t, ReadQueries> found;
   for (Node n : graph.nodes()) {
-    if (n.op() != "Softmax" && n.op() != "steep.SafeSoftmax") continue;
-    auto a = find(n, users, cut);
+    auto a = find(n, readers, cut);
     if (!a) continue;
     const uint32_t result = a->result.id();
     found.emplace(result, *std::move(a));

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "autodiff/masked_attention.h"
-#include "autodiff/row_wise.h"
 #include "autodiff/token_axes.h"
 #include "ir/graph.h"
+#include "ir/readers.h"
 
 namespace steep {
 
@@ -47,7 +47,8 @@ struct ReadQueries {
 };
 
 /// By result. Nothing of attention whose masks do not broadcast to its scores for sure.
-std::unordered_map<uint32_t, ReadQueries> find_read_queries(const Graph& graph, const Users& users,
+std::unordered_map<uint32_t, ReadQueries> find_read_queries(const Graph& graph,
+                                                            const Readers& readers,
                                                             const TokenCut& cut);
 
 /// The extents […] of `a.result` but for its last, of `source_leads`, those of the source; of the

@@ -27,12 +27,12 @@ constexpr size_t kMostOfRows = 4096;  // those of masks, which each attention ma
 /// where all count.
 class SomeRows {
  public:
-  /// `from`: rows of which `reader` alone reads some. `users`: those of the graph as it is. `cut`:
-  /// what the reader takes, where it takes the same tokens of each sequence.
-  SomeRows(Graph& graph, const Users& users, Value from, Node reader,
+  /// `from`: rows of which `reader` alone reads some. `readers`: those of the graph as it is.
+  /// `cut`: what the reader takes, where it takes the same tokens of each sequence.
+  SomeRows(Graph& graph, const Readers& readers, Value from, Node reader,
            std::optional<TokenCut> cut = {})
       : graph_(graph), from_(from), cut_(cut) {
-    if (cut_) attentions_ = find_read_queries(graph, users, *cut_);
+    if (cut_) attentions_ = find_read_queries(graph, readers, *cut_);
     std::unordered_set<uint32_t> read{from.id()};
     inside_.insert(reader.id());
     bool cut_again = false;
@@ -42,12 +42,12 @@ class SomeRows {
       const Value y = n.output(0);
       if (!y || read.count(y.id()) == 0) continue;
       if (!cut_again && attentions_.count(y.id()) != 0) {
-        const Value source = enter_attention(y, users);
+        const Value source = enter_attention(y, readers);
         if (source) read.insert(source.id());
         continue;
       }
       const auto operands = by_rows(n);
-      if (!operands || !may_be_written(n, users)) continue;
+      if (!operands || !may_be_written(n, readers)) continue;
       inside_.insert(n.id());
       cut_again = cut_again || cut_axes(n);  // rows have other numbers before it
       products_ += is_product(n) ? 1 : 0;
@@ -126,16 +126,16 @@ class SomeRows {
     return found == attentions_.end() ? nullptr : &found->second;
   }
 
-  bool read_inside(Value v, const Users& users) const {
+  bool read_inside(Value v, const Readers& readers) const {
     return !graph_.is_output(v) &&
-           std::all_of(users[v.id()].begin(), users[v.id()].end(),
-                       [&](Node user) { return inside_.count(user.id()) != 0; });
+           std::all_of(readers.of(v).begin(), readers.of(v).end(),
+                       [&](Node reader) { return inside_.count(reader.id()) != 0; });
   }
 
   /// Leaves out queries of the attention that makes `result`, if nobody else reads that: what they
   /// are made of, or null.
-  Value enter_attention(Value result, const Users& users) {
-    if (!read_inside(result, users)) return {};
+  Value enter_attention(Value result, const Readers& readers) {
+    if (!read_inside(result, readers)) return {};
     const ReadQueries& a = attentions_.at(result.id());
     entered_.insert(result.id());
     inside_.insert(a.attention.scores.id());
@@ -143,7 +143,7 @@ class SomeRows {
       bool alone = true;
       for (int i = 0; i < move->node.output_count(); ++i) {
         const Value y = move->node.output(i);
-        alone = alone && (!y || read_inside(y, users));
+        alone = alone && (!y || read_inside(y, readers));
       }
       if (!alone) break;
       inside_.insert(move->node.id());
@@ -163,16 +163,16 @@ class SomeRows {
   }
 
   /// Notes what is to be written twice.
-  bool may_be_written(Node n, const Users& users) {
+  bool may_be_written(Node n, const Readers& readers) {
     for (int i = 1; i < n.output_count(); ++i) {
       const Value y = n.output(i);
-      if (y && (graph_.is_output(y) || !users[y.id()].empty())) return false;
+      if (y && (graph_.is_output(y) || !readers.of(y).empty())) return false;
     }
     const Value y = n.output(0);
     bool others = graph_.is_output(y), twice = others;
-    for (Node user : users[y.id()]) {
-      others = others || inside_.count(user.id()) == 0;
-      twice = twice || others || computed_twice_.count(user.id()) != 0;
+    for (Node reader : readers.of(y)) {
+      others = others || inside_.count(reader.id()) == 0;
+      twice = twice || others || computed_twice_.count(reader.id()) != 0;
     }
     if (!twice) return true;
     if (products_ > 0 || cut_axes(n) || !y.shape().back().known()) return false;
@@ -190,8 +190,7 @@ class SomeRows {
     }
     if (keeps_rows(n)) return take(n.input(0), rows);
     if (cut_axes(n)) return take(n.input(0), before_cut(n, rows));
-    const bool drops = rows && n.op() == "steep.Dropout";
-    return write_for_rows(n, rows, drops ? leads(v) : Value(),
+    return write_for_rows(n, rows, rows && needs_leads(n) ? leads(v) : Value(),
                           [&](Value x) { return take(x, rows); });
   }
 
@@ -216,66 +215,104 @@ class SomeRows {
 
 /// A cross entropy with its scores, the classes along their last axis.
 struct Loss {
-  Value scores;
-  Node reader;  ///< of the scores
-  Value labels;
+  Value scores{};
+  Node reader{};  ///< of the scores
+  Value labels{};
   bool joined = false;  ///< labels are of one axis, scores may have more
 };
 
-/// x of y = Transpose(x) that moves the last axis to place 1.
-Value before_classes_moved(Value y) {
-  const Node n = y.producer();
-  if (!n || n.op() != "Transpose" || !y.type().shape) return {};
+/// A sum or mean over the labels that count, of rows that can be told apart.
+bool ignores_labels(Node loss, const Readers& readers) {
+  if (!loss.attrs().has("ignore_index") || text_of(loss, "reduction") == "none") return false;
+  for (int i = 1; i < loss.output_count(); ++i) {
+    const Value y = loss.output(i);
+    if (y && (loss.graph().is_output(y) || !readers.of(y).empty())) return false;
+  }
+  const Value labels = loss.input(1);
+  const bool integers = labels.dtype() == DType::i64 || labels.dtype() == DType::i32;
+  return has_rows(loss.input(0)) && integers && makers_of_labels(labels);
+}
+
+/// Fills in `found` where the loss ignores labels. `reader` is what reads the scores.
+bool take_loss(const Match& m, const char* reader, const Readers& readers, Loss& found) {
+  if (!has_rows(m["scores"]) || !ignores_labels(m.node("loss"), readers)) return false;
+  found = {m["scores"], m.node(reader), m["labels"]};
+  return true;
+}
+
+/// Does y = Transpose(x) move the last axis, of more than two, to place 1?
+bool moves_classes(Value y) {
+  if (!y.type().shape || y.rank() < 3) return false;
   const int64_t rank = y.rank();
   Ints moved{0, rank - 1};
   for (int64_t i = 1; i < rank - 1; ++i) moved.push_back(i);
-  return n.attrs().ints("perm", {}) == moved ? n.input(0) : Value();
+  return y.producer().attrs().ints("perm", {}) == moved;
 }
 
-/// A sum or mean over the labels that count.
-bool ignores_labels(Node n) {
-  const std::string& op = n.op();
-  const bool cross_entropy = op == "steep.SoftmaxCrossEntropy" || op == "SoftmaxCrossEntropyLoss" ||
-                             op == "NegativeLogLikelihoodLoss";
-  return cross_entropy && n.attrs().has("ignore_index") && text_of(n, "reduction") != "none";
+bool is_along(Node softmax, int64_t axis) {
+  const Value x = softmax.input(0);
+  return x.type().shape && normal_axis(softmax, integer_of(softmax, "axis"), x.rank()) == axis;
 }
 
-/// Nothing where its rows cannot be told apart, or have other readers. REQUIRES: ignores_labels(n).
-std::optional<Loss> find_loss(Node n, const Users& users) {
-  const bool rows = n.op() == "steep.SoftmaxCrossEntropy";
-  const bool likelihood = n.op() == "NegativeLogLikelihoodLoss";
-  const auto unread = [&](Value v) {
-    return !v || (users[v.id()].empty() && !n.graph().is_output(v));
-  };
-  const auto read_once = [&](Value v) {
-    return users[v.id()].size() == 1 && !n.graph().is_output(v);
-  };
-  for (int i = 1; i < n.output_count(); ++i) {
-    if (!unread(n.output(i))) return {};
-  }
-  Loss loss{n.input(0), n, n.input(1)};
-  if (!has_rows(loss.scores) || !read_once(loss.scores)) return {};
-  const auto step_back = [&](Value v) {
-    loss.reader = loss.scores.producer();
-    loss.scores = v;
-    return has_rows(v) && read_once(v);
-  };
-  const int64_t rank = loss.scores.rank();
-  if (likelihood) {
-    Node maker = loss.scores.producer();
-    if (maker && rank == 2 && keeps_rows(maker)) {
-      if (!step_back(maker.input(0))) return {};
-      loss.joined = true;
-      maker = loss.scores.producer();
-    }
-    if (!maker || maker.op() != "LogSoftmax") return {};
-    const int64_t axis = normal_axis(maker, integer_of(maker, "axis"), loss.scores.rank());
-    const int64_t classes = loss.joined ? loss.scores.rank() - 1 : 1;
-    if (axis != classes || !step_back(maker.input(0))) return {};
-  }
-  if (!rows && rank > 2 && !step_back(before_classes_moved(loss.scores))) return {};
-  const bool integers = loss.labels.dtype() == DType::i64 || loss.labels.dtype() == DType::i32;
-  return integers && makers_of_labels(loss.labels) ? std::optional(loss) : std::nullopt;
+bool has_two_axes(Value v) { return v.type().shape && v.rank() == 2; }
+
+constexpr Row<const Readers&, Loss&> kLosses[] = {
+    {.name = "compute_read_rows/cross_entropy_of_rows",
+     .reason = "The scores of labels that are ignored change nothing.",
+     .pattern = "loss: steep.SoftmaxCrossEntropy(only scores, labels, ...)",
+     .then = [](const Match& m, const Readers& readers,
+                Loss& found) { return take_loss(m, "loss", readers, found); }},
+    {.name = "compute_read_rows/cross_entropy",
+     .reason = "So it is in ONNX's operator, whose classes are along axis 1: the last of two.",
+     .pattern = "loss: SoftmaxCrossEntropyLoss(only scores, labels, ...)",
+     .then =
+         [](const Match& m, const Readers& readers, Loss& found) {
+           return has_two_axes(m["scores"]) && take_loss(m, "loss", readers, found);
+         }},
+    {.name = "compute_read_rows/cross_entropy_of_moved_classes",
+     .reason = "Models whose scores have more axes move the classes to axis 1 for the loss.",
+     .pattern = "loss: SoftmaxCrossEntropyLoss(only moved: Transpose(only scores), labels, ...)",
+     .then =
+         [](const Match& m, const Readers& readers, Loss& found) {
+           return moves_classes(m["moved"]) && take_loss(m, "moved", readers, found);
+         }},
+    {.name = "compute_read_rows/likelihood",
+     .reason = "PyTorch exports a cross entropy as LogSoftmax and the likelihood of its result.",
+     .pattern = "loss: NegativeLogLikelihoodLoss(only softmax: LogSoftmax(only scores), labels, "
+                "...)",
+     .then =
+         [](const Match& m, const Readers& readers, Loss& found) {
+           return has_two_axes(m["scores"]) && is_along(m.node("softmax"), 1) &&
+                  take_loss(m, "softmax", readers, found);
+         }},
+    {.name = "compute_read_rows/likelihood_of_moved_classes",
+     .reason = "It moves classes as well.",
+     .pattern = "loss: NegativeLogLikelihoodLoss(only softmax: LogSoftmax(only moved: "
+                "Transpose(only scores)), labels, ...)",
+     .then =
+         [](const Match& m, const Readers& readers, Loss& found) {
+           return moves_classes(m["moved"]) && is_along(m.node("softmax"), 1) &&
+                  take_loss(m, "moved", readers, found);
+         }},
+    {.name = "compute_read_rows/likelihood_of_joined_rows",
+     .reason = "Or it joins the axes before the classes, after LogSoftmax.",
+     .pattern = "loss: NegativeLogLikelihoodLoss(only rows: Reshape|Flatten|Identity(only softmax: "
+                "LogSoftmax(only scores), ...), labels, ...)",
+     .then =
+         [](const Match& m, const Readers& readers, Loss& found) {
+           const Value x = m["scores"];
+           found.joined = has_two_axes(m["rows"]) && keeps_rows(m.node("rows")) && has_rows(x) &&
+                          is_along(m.node("softmax"), x.rank() - 1) &&
+                          take_loss(m, "softmax", readers, found);
+           return found.joined;
+         }},
+};
+
+/// Nothing where its rows cannot be told apart, or have other readers.
+std::optional<Loss> find_loss(Node n, const Readers& readers) {
+  Loss loss;
+  if (apply_rows(kLosses, n, Match(readers), readers, loss) == nullptr) return {};
+  return loss;
 }
 
 /// Labels before what only changes their shape.
@@ -288,30 +325,49 @@ Value in_order(Value labels) {
   }
 }
 
-/// A node that takes few of the rows of its operand, by a number or by bounds that the model says.
-bool takes_few_rows(Node n) {
-  const Value x = n.input(0), y = n.output(0);
-  if (!has_rows(x) || x.rank() < 3 || !y.type().shape || !x.shape().back().known()) return false;
-  if (n.op() == "Gather") {
-    const Tensor* index = constant(n.input(1));
-    const int64_t axis = normal_axis(n, integer_of(n, "axis"), x.rank());
-    return index != nullptr && index->size() == 1 && axis < x.rank() - 1;
-  }
-  const auto axes = cut_axes(n);
+/// Has it rows of more than one axis, of a length that is known?
+bool has_axes_of_rows(Value x) {
+  return x.producer() && has_rows(x) && x.rank() >= 3 && x.shape().back().known();
+}
+
+bool takes_one_token(const Match& m) {
+  const Value x = m["x"];
+  if (!has_axes_of_rows(x) || !m["taken"].type().shape) return false;
+  const Tensor* index = constant(m["index"]);
+  const Node n = m.node("taken");
+  return index != nullptr && index->size() == 1 &&
+         normal_axis(n, integer_of(n, "axis"), x.rank()) < x.rank() - 1;
+}
+
+bool takes_few_tokens(const Match& m) {
+  const Value x = m["x"], y = m["taken"];
+  if (!has_axes_of_rows(x) || !y.type().shape) return false;
+  const auto axes = cut_axes(m.node("taken"));
   if (!axes || axes->size() != 1) return false;
   const auto at = static_cast<size_t>(axes->front());
   const Dim &before = x.shape()[at], &after = y.shape()[at];
   return after.known() && (!before.known() || before.value() >= 2 * after.value());
 }
 
+/// Nodes that take few of the rows of x, by a number or by bounds that the model says.
+constexpr Row<> kTaken[] = {
+    {.name = "compute_read_rows/token",
+     .reason = "Classifiers read one token of a sequence.",
+     .pattern = "taken: Gather(only x, index)",
+     .then = takes_one_token},
+    {.name = "compute_read_rows/tokens",
+     .reason = "Others read the first or the last ones.",
+     .pattern = "taken: Slice(only x, ...)",
+     .then = takes_few_tokens},
+};
+
 /// One token of a sequence: what makes the others is not computed.
 void compute_taken_rows(Graph& g) {
-  Users users = g.users();
+  Readers readers(g);
   for (Node n : g.nodes()) {
-    if (!takes_few_rows(n)) continue;
+    if (apply_rows(kTaken, n, Match(readers)) == nullptr) continue;
     const Value x = n.input(0), y = n.output(0);
-    if (users[x.id()].size() != 1 || !x.producer()) continue;
-    SomeRows some(g, users, x, n, token_cut(n));
+    SomeRows some(g, readers, x, n, token_cut(n));
     if (some.products() == 0 || some.any_computed_twice()) continue;
     const Graph::Scope scope(g, n.phase(), n.name());
     const Value numbers = some.numbers_taken(n);
@@ -320,18 +376,17 @@ void compute_taken_rows(Graph& g) {
     g.place_like(taken.producer(), n);
     g.replace_uses(y, taken);
     g.prune();
-    users = g.users();
+    readers = Readers(g);
   }
 }
 
 /// Only the rows whose labels count.
 void compute_counted_rows(Graph& g) {
+  Readers readers(g);
   for (Node n : g.nodes()) {
-    if (!ignores_labels(n)) continue;
-    const Users users = g.users();
-    const auto loss = find_loss(n, users);
+    const auto loss = find_loss(n, readers);
     if (!loss) continue;
-    SomeRows some(g, users, loss->scores, loss->reader);
+    SomeRows some(g, readers, loss->scores, loss->reader);
     if (some.products() == 0) continue;
     const Graph::Scope scope(g, n.phase(), n.name());
     const Value counted = apply("steep.CountedRows", {in_order(loss->labels)},
@@ -349,6 +404,7 @@ void compute_counted_rows(Graph& g) {
     g.replace_uses(n.output(0), y);
     some.restore_shared_values();
     g.prune();
+    readers = Readers(g);
   }
 }
 
@@ -404,6 +460,13 @@ void compute_read_rows(Graph& graph) {
   compute_counted_rows(graph);
   compute_taken_rows(graph);
   compute_real_rows(graph);
+}
+
+std::vector<RowInfo> read_rows_rows() {
+  std::vector<RowInfo> rows = list_rows(kLosses, kTaken);
+  const std::vector<RowInfo> more = masked_attention_rows();
+  rows.insert(rows.end(), more.begin(), more.end());
+  return rows;
 }
 
 }  // namespace steep

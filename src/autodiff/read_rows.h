@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <optional>
 #include <unordered_set>
+#include <vector>
 
 #include "ir/graph.h"
+#include "ops/pattern.h"
 
 namespace steep {
 
@@ -24,6 +26,9 @@ namespace steep {
 ///
 /// For the graph of a model with its loss, before it is differentiated. REQUIRES: types inferred.
 void compute_read_rows(Graph& graph);
+
+/// The losses, the nodes that take rows, and the attention that it finds.
+std::vector<RowInfo> read_rows_rows();
 
 /// By id.
 using Makers = std::unordered_set<uint32_t>;

@@ -38,7 +38,7 @@ struct Space {
 
 class RealRows {
  public:
-  explicit RealRows(Graph& g) : g_(g), users_(g.users()) {}
+  explicit RealRows(Graph& g) : g_(g), nodes_(g.nodes()), readers_(g) {}
 
   void run() {
     find_attentions();
@@ -66,10 +66,8 @@ class RealRows {
 
   void find_attentions() {
     bool any = false;
-    for (Node n : g_.nodes()) {
-      if (n.phase() != Phase::forward || (n.op() != "Softmax" && n.op() != "steep.SafeSoftmax"))
-        continue;
-      auto a = match_masked_attention(users_, n);
+    for (Node n : nodes_) {
+      auto a = n.phase() == Phase::forward ? match_masked_attention(readers_, n) : std::nullopt;
       if (!a) continue;
       const Graph::Scope scope(g_, Phase::forward, n.name());
       for (const ScoreMask& mask : a->masks) {
@@ -168,7 +166,7 @@ class RealRows {
 
   void trace_down(Value v, const TokenAxes& axes, int of) {
     if (settle(v, axes, of)) return;
-    for (Node n : users_[v.id()]) {
+    for (Node n : readers_.of(v)) {
       const auto after = axes_after(n, axes);
       if (!after || n.input(0) != v) continue;
       moves_.insert(n.id());
@@ -178,8 +176,7 @@ class RealRows {
 
   /// By operand, of a node that makes each row of one row in the same place.
   static std::optional<std::vector<RowOperand>> row_wise(Node n) {
-    if (n.op() == "Slice") return {};
-    return by_rows(n);
+    return cut_axes(n) ? std::nullopt : by_rows(n);
   }
 
   /// Transpose of [sequences, tokens, k] or [tokens, sequences, k] to the other.
@@ -209,7 +206,7 @@ class RealRows {
           assign(n.input(0), before);
         }
       }
-      for (Node n : users_[v.id()]) {
+      for (Node n : readers_.of(v)) {
         const auto operands = row_wise(n);
         for (int i = 0; operands && i < n.input_count(); ++i) {
           if (n.input(i) == v && operands->at(static_cast<size_t>(i)) == RowOperand::rows)
@@ -245,11 +242,9 @@ class RealRows {
   bool is_unread(Value v) const { return unread_.count(v.id()) != 0; }
 
   void find_unread() {
-    const std::vector<Node> nodes = g_.nodes();
-    for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
+    for (auto it = nodes_.rbegin(); it != nodes_.rend(); ++it) {
       for (int i = 0; i < it->output_count(); ++i) {
-        const Value y = it->output(i);
-        if (y && y.id() < users_.size()) decide(y);
+        if (it->output(i)) decide(it->output(i));
       }
     }
   }
@@ -260,7 +255,7 @@ class RealRows {
       why_[v.id()] = fmt::format("{} is an output", v.name());
       return;
     }
-    for (Node n : users_[v.id()]) {
+    for (Node n : readers_.of(v)) {
       if (ignores(n, v)) continue;
       const auto read = reads_.find(n.id());
       const Value y = read != reads_.end() ? attentions_[read->second].product.output(0)
@@ -297,7 +292,7 @@ class RealRows {
     }
     for (int i = 1; i < n.output_count(); ++i) {
       const Value y = n.output(i);
-      if (y && (g_.is_output(y) || !users_[y.id()].empty())) return false;
+      if (y && (g_.is_output(y) || !readers_.of(y).empty())) return false;
     }
     return is_unread(n.output(0));
   }
@@ -385,9 +380,9 @@ class RealRows {
   void find_inside() {
     std::unordered_set<uint32_t> may, reached;
     std::vector<Node> open;
-    for (Node n : g_.nodes()) {
+    for (Node n : nodes_) {
       const Value y = n.output(0);
-      if (!y || y.id() >= users_.size() || !is_unread(y)) continue;
+      if (!y || !is_unread(y)) continue;
       const auto tokens = tokens_.find(y.id());
       if (tokens == tokens_.end() || !space(tokens->second.space).seen) continue;
       if (!row_wise(n) || !is_writable(y)) continue;
@@ -403,7 +398,7 @@ class RealRows {
         if (operands->at(static_cast<size_t>(i)) == RowOperand::rows)
           open.push_back(n.input(i).producer());
       }
-      for (Node user : users_[n.output(0).id()]) {
+      for (Node user : readers_.of(n.output(0))) {
         if (tokens_.count(user.output(0).id()) != 0) open.push_back(user);
       }
     }
@@ -442,10 +437,10 @@ class RealRows {
 
   void write() {
     std::vector<Value> results;  // of inside, that others read
-    for (Node n : g_.nodes()) {
+    for (Node n : nodes_) {
       if (!is_inside(n)) continue;
-      const auto& users = users_[n.output(0).id()];
-      if (std::any_of(users.begin(), users.end(), [&](Node u) { return !is_inside(u); }))
+      const auto& readers = readers_.of(n.output(0));
+      if (std::any_of(readers.begin(), readers.end(), [&](Node r) { return !is_inside(r); }))
         results.push_back(n.output(0));
     }
     size_t products = 0;
@@ -509,7 +504,8 @@ class RealRows {
   }
 
   Graph& g_;
-  const Users users_;
+  const std::vector<Node> nodes_;  // as they were before anything was added
+  const Readers readers_;
   std::vector<MaskedAttention> attentions_;
   std::unordered_map<uint32_t, size_t> reads_;  // by node: scores and products of attentions
   std::vector<Space> spaces_;

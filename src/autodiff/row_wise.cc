@@ -1,6 +1,9 @@
 #include "autodiff/row_wise.h"
 
 #include <algorithm>
+#include <iterator>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "ops/build.h"
@@ -16,15 +19,87 @@ bool provably_equal_leads(const Shape& a, const Shape& b) {
   return true;
 }
 
+/// Are these rows those of the result?
+bool has_rows_of(Node n, Value x) {
+  return has_rows(x) && provably_equal_leads(x.shape(), n.output(0).shape());
+}
+
+bool has_one_axis(Value x) { return !x || (x.type().shape && x.rank() <= 1); }
+
+bool multiplies_by_matrix(Node n) {
+  const Value b = n.input(1);
+  return has_rows_of(n, n.input(0)) && b.type().shape && b.rank() == 2;
+}
+
+bool multiplies_and_adds_row(Node n) {
+  return multiplies_by_matrix(n) && integer_of(n, "transA") == 0 && has_one_axis(n.input(2));
+}
+
+bool normalises_last_axis(Node n) {
+  const int64_t axis = integer_of(n, "axis");
+  return has_rows_of(n, n.input(0)) && (axis == -1 || axis == n.output(0).rank() - 1) &&
+         has_one_axis(n.input(1)) && has_one_axis(n.input(2));
+}
+
+bool keeps_length(Node n) {
+  return has_rows(n.input(0)) &&
+         provably_equal(n.input(0).shape().back(), n.output(0).shape().back());
+}
+
+bool always(Node /*n*/) { return true; }
+
+/// An operator that makes each row of its result of one row of operand 0, and of all of the others.
+struct RowWise {
+  std::string_view op;
+  bool (*does)(Node n);  ///< this node
+  bool keeps = false;    ///< gives rows another shape at most
+  bool product = false;  ///< is_product()
+  /// The operator for some rows, which reads them and all extents after operand 0, in the place of
+  /// the same one.
+  std::string_view of_some{};
+};
+
+constexpr RowWise kRowWise[] = {
+    {.op = "MatMul", .does = multiplies_by_matrix, .product = true},
+    {.op = "Gemm", .does = multiplies_and_adds_row, .product = true},
+    {.op = "LayerNormalization", .does = normalises_last_axis},
+    {.op = "RMSNormalization", .does = normalises_last_axis},
+    {.op = "Identity", .does = always, .keeps = true},
+    {.op = "Reshape", .does = keeps_length, .keeps = true},
+    {.op = "Flatten", .does = keeps_length, .keeps = true},
+    {.op = "Slice", .does = [](Node n) { return has_rows(n.input(0)) && cut_axes(n); }},
+    {.op = "steep.Dropout", .does = always, .of_some = "steep.DropoutRows"},
+};
+
+/// Null for other operators.
+const RowWise* find_row_wise(Node n) {
+  const auto* found = std::find_if(std::begin(kRowWise), std::end(kRowWise),
+                                   [&](const RowWise& row) { return row.op == n.op(); });
+  return found == std::end(kRowWise) ? nullptr : found;
+}
+
+/// By operand, of an elementwise operator whose operands are rows of the result's, or one for all.
+std::optional<std::vector<RowOperand>> by_elements(Node n) {
+  const OpDef* def = find_op(n.op());
+  if (def == nullptr || !def->elementwise || def->seed >= 0) return {};
+  std::vector<RowOperand> operands(static_cast<size_t>(n.input_count()), RowOperand::whole);
+  bool any = false;
+  for (int i = 0; i < n.input_count(); ++i) {
+    if (has_one_axis(n.input(i))) continue;
+    if (!has_rows_of(n, n.input(i))) return {};
+    operands[static_cast<size_t>(i)] = RowOperand::rows;
+    any = true;
+  }
+  return any ? std::optional(operands) : std::nullopt;
+}
+
 }  // namespace
 
 bool has_rows(Value v) { return v && v.type().shape && v.rank() >= 2; }
 
 bool keeps_rows(Node n) {
-  if (n.op() == "Identity") return true;
-  if (n.op() != "Reshape" && n.op() != "Flatten") return false;
-  return has_rows(n.input(0)) &&
-         provably_equal(n.input(0).shape().back(), n.output(0).shape().back());
+  const RowWise* row = find_row_wise(n);
+  return row != nullptr && row->keeps && row->does(n);
 }
 
 std::optional<Ints> cut_axes(Node n) {
@@ -45,49 +120,24 @@ std::optional<Ints> cut_axes(Node n) {
 }
 
 std::optional<std::vector<RowOperand>> by_rows(Node n) {
-  const Value y = n.output(0);
-  if (!has_rows(y)) return {};
+  if (!has_rows(n.output(0))) return {};
+  const RowWise* row = find_row_wise(n);
+  if (row == nullptr) return by_elements(n);
+  if (!row->does(n)) return {};
   std::vector<RowOperand> operands(static_cast<size_t>(n.input_count()), RowOperand::whole);
-  const auto of_rows = [&](Value x) {
-    return has_rows(x) && provably_equal_leads(x.shape(), y.shape());
-  };
-  const auto of_one_axis = [](Value x) { return !x || (x.type().shape && x.rank() <= 1); };
-  const std::string& op = n.op();
-  if (op == "MatMul" || op == "Gemm") {
-    const Value b = n.input(1);
-    if (!of_rows(n.input(0)) || !b.type().shape || b.rank() != 2) return {};
-    if (op == "Gemm" && (integer_of(n, "transA") != 0 || !of_one_axis(n.input(2)))) return {};
-    operands[0] = RowOperand::rows;
-    return operands;
-  }
-  if (op == "LayerNormalization" || op == "RMSNormalization") {
-    const int64_t axis = integer_of(n, "axis");
-    if (!of_rows(n.input(0)) || (axis != -1 && axis != y.rank() - 1)) return {};
-    if (!of_one_axis(n.input(1)) || !of_one_axis(n.input(2))) return {};
-    operands[0] = RowOperand::rows;
-    return operands;
-  }
-  if (keeps_rows(n) || (has_rows(n.input(0)) && cut_axes(n))) {
-    operands[0] = RowOperand::rows;
-    return operands;
-  }
-  if (op == "steep.Dropout") {
-    operands[0] = RowOperand::rows;
-    return operands;
-  }
-  const OpDef* def = find_op(op);
-  if (def == nullptr || !def->elementwise || def->seed >= 0) return {};
-  bool any = false;
-  for (int i = 0; i < n.input_count(); ++i) {
-    if (of_one_axis(n.input(i))) continue;
-    if (!of_rows(n.input(i))) return {};
-    operands[static_cast<size_t>(i)] = RowOperand::rows;
-    any = true;
-  }
-  return any ? std::optional(operands) : std::nullopt;
+  operands[0] = RowOperand::rows;
+  return operands;
 }
 
-bool is_product(Node n) { return n.op() == "MatMul" || n.op() == "Gemm"; }
+bool is_product(Node n) {
+  const RowWise* row = find_row_wise(n);
+  return row != nullptr && row->product;
+}
+
+bool needs_leads(Node n) {
+  const RowWise* row = find_row_wise(n);
+  return row != nullptr && !row->of_some.empty();
+}
 
 Value write_for_rows(Node n, Value rows, Value leads, const std::function<Value(Value)>& take) {
   const auto operands = by_rows(n);
@@ -100,9 +150,11 @@ Value write_for_rows(Node n, Value rows, Value leads, const std::function<Value(
   Attrs attrs = n.attrs();
   if (attrs.has("axis")) attrs.set("axis", int64_t{-1});
   const Graph::Scope scope(g, n.phase(), n.name());
-  const bool drops = rows && n.op() == "steep.Dropout";
-  if (drops) inputs = {inputs[0], rows, leads, n.input(1)};
-  const std::string op = drops ? "steep.DropoutRows" : n.op();
+  std::string op = n.op();
+  if (rows && needs_leads(n)) {
+    op = find_row_wise(n)->of_some;
+    inputs.insert(inputs.begin() + 1, {rows, leads});
+  }
   const Value y = apply_n(op, inputs, n.output_count(), std::move(attrs))[0];
   g.place_like(y.producer(), n);
   return y;

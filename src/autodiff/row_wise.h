@@ -19,9 +19,6 @@ enum class RowOperand : uint8_t {
   whole,  ///< every row is made of it
 };
 
-/// Of each value, by id: Graph::users().
-using Users = std::vector<std::vector<Node>>;
-
 /// Is the shape's rank known, and at least 2?
 bool has_rows(Value v);
 
@@ -39,10 +36,13 @@ std::optional<std::vector<RowOperand>> by_rows(Node n);
 /// Has it so much to compute that leaving out rows pays?
 bool is_product(Node n);
 
+/// Must it know where its rows lie among all rows, as dropout must, which numbers its elements?
+bool needs_leads(Node n);
+
 /// `n` anew, for some rows: its output 0, [p, k]. `take` gives the rows [p, k] of an operand
 /// [d…, k]. `rows` are their numbers, int64[p], or null for all; `leads` int64[…] are the extents
-/// d…, which a dropout needs to number its elements where there are rows. REQUIRES: by_rows(n), and
-/// neither keeps_rows() nor cut_axes().
+/// d…, which it reads where needs_leads() and there are rows. REQUIRES: by_rows(n), and neither
+/// keeps_rows() nor cut_axes().
 Value write_for_rows(Node n, Value rows, Value leads, const std::function<Value(Value)>& take);
 
 }  // namespace steep

@@ -1,8 +1,9 @@
 #include "autodiff/token_axes.h"
 
 #include <algorithm>
-#include <string>
-#include <unordered_set>
+#include <iterator>
+#include <string_view>
+#include <utility>
 
 #include "ops/build.h"
 
@@ -69,104 +70,149 @@ bool is_of_tokens(const std::vector<AxisPart>& axis) {
   });
 }
 
-bool reshapes(const std::string& op) {
-  static const std::unordered_set<std::string> kReshapes = {"Reshape", "Flatten", "Squeeze",
-                                                            "Unsqueeze", "Identity"};
-  return kReshapes.count(op) != 0;
-}
-
 bool has_shape(Value v) { return v && v.type().shape.has_value(); }
 
-std::optional<TokenAxes> before_transpose(Node n, const TokenAxes& axes) {
+/// What axes_before() returns.
+using Before = std::optional<std::pair<int, TokenAxes>>;
+
+Before of_first(std::optional<TokenAxes> axes) {
+  if (!axes) return {};
+  return std::pair(0, *std::move(axes));
+}
+
+Before same_before(Node /*n*/, Value /*y*/, const TokenAxes& axes) { return of_first(axes); }
+
+std::optional<TokenAxes> same_after(Node /*n*/, const TokenAxes& axes) { return axes; }
+
+Before before_reshape(Node n, Value /*y*/, const TokenAxes& axes) {
+  return of_first(regroup(axes, n.input(0).shape()));
+}
+
+std::optional<TokenAxes> after_reshape(Node n, const TokenAxes& axes) {
+  return regroup(axes, n.output(0).shape());
+}
+
+Before before_transpose(Node n, Value /*y*/, const TokenAxes& axes) {
   const Ints perm = n.attrs().ints("perm", {});
   if (perm.size() != axes.size()) return {};
   TokenAxes result(axes.size());
   for (size_t i = 0; i < perm.size(); ++i) result[static_cast<size_t>(perm[i])] = axes[i];
-  return result;
+  return of_first(std::move(result));
 }
 
-/// Of a node that takes part of one axis.
-std::optional<TokenAxes> before_taking(Node n, TokenAxes axes) {
-  const Value x = n.input(0);
-  const int64_t rank = x.rank();
-  Ints taken;
-  if (n.op() == "Slice") {
-    const Tensor* given = constant(n.input(3));
-    if (given == nullptr) return {};
-    taken = given->to_ints();
-  } else {
-    taken = {integer_of(n, "axis")};
-  }
-  for (const int64_t any : taken) {
-    const auto axis = static_cast<size_t>(normal_axis(n, any, rank));
-    if (n.op() == "Gather") {
-      if (!has_shape(n.input(1)) || n.input(1).rank() > 1) return {};
-      if (n.input(1).rank() == 0)
-        axes.insert(axes.begin() + static_cast<std::ptrdiff_t>(axis), {{}});
-    }
-    if (axis >= axes.size() || is_of_tokens(axes[axis])) return {};
-    axes[axis] = {{Counts::other, x.shape()[axis]}};
-  }
-  return axes;
-}
-
-std::optional<TokenAxes> before_expand(Value x, Value y, TokenAxes axes) {
-  if (x.rank() != y.rank()) return {};
-  for (size_t i = 0; i < axes.size(); ++i) {
-    if (provably_equal(x.shape()[i], y.shape()[i])) continue;
-    if (!is_one(x.shape()[i]) || is_of_tokens(axes[i])) return {};
-    axes[i].clear();
-  }
-  return axes;
-}
-
-/// The operand of a result's shape in arithmetic with one of one axis at most; -1 for other nodes.
-int scaled_operand(Node n, Value y) {
-  static const std::unordered_set<std::string> kArithmetic = {"Add", "Sub", "Mul", "Div"};
-  if (kArithmetic.count(n.op()) == 0) return -1;
-  for (const int i : {0, 1}) {
-    const Value x = n.input(i), by = n.input(1 - i);
-    if (!has_shape(x) || !has_shape(by) || by.rank() > 1 || x.rank() != y.rank()) continue;
-    const bool alike = std::equal(x.shape().begin(), x.shape().end(), y.shape().begin(),
-                                  [](const Dim& a, const Dim& b) { return provably_equal(a, b); });
-    if (alike && (i == 0 || n.op() != "Div")) return i;
-  }
-  return -1;
-}
-
-}  // namespace
-
-std::optional<std::pair<int, TokenAxes>> axes_before(Node n, Value y, const TokenAxes& axes) {
-  const std::string& op = n.op();
-  const Value x = n.input(0);
-  if (!has_shape(x) || !has_shape(y)) return {};
-  if (const int scaled = scaled_operand(n, y); scaled >= 0) return {{scaled, axes}};
-  std::optional<TokenAxes> found;
-  if (op == "Cast") {
-    found = axes;
-  } else if (reshapes(op)) {
-    found = regroup(axes, x.shape());
-  } else if (op == "Transpose") {
-    found = before_transpose(n, axes);
-  } else if (op == "Gather" || op == "Split" || op == "Slice") {
-    found = before_taking(n, axes);
-  } else if (op == "Expand") {
-    found = before_expand(x, y, axes);
-  }
-  return found ? std::optional(std::pair(0, *found)) : std::nullopt;
-}
-
-std::optional<TokenAxes> axes_after(Node n, const TokenAxes& axes) {
-  const Value y = n.output(0);
-  if (!has_shape(y)) return {};
-  if (n.op() == "Cast") return axes;
-  if (reshapes(n.op())) return regroup(axes, y.shape());
-  if (n.op() != "Transpose") return {};
+std::optional<TokenAxes> after_transpose(Node n, const TokenAxes& axes) {
   const Ints perm = n.attrs().ints("perm", {});
   if (perm.size() != axes.size()) return {};
   TokenAxes result;
   for (const int64_t axis : perm) result.push_back(axes[static_cast<size_t>(axis)]);
   return result;
+}
+
+/// Where part of the operand's axis is taken, which must not be of tokens. False if it is.
+bool before_taking(Node n, int64_t axis, TokenAxes& axes) {
+  const Value x = n.input(0);
+  const auto at = static_cast<size_t>(normal_axis(n, axis, x.rank()));
+  if (at >= axes.size() || is_of_tokens(axes[at])) return false;
+  axes[at] = {{Counts::other, x.shape()[at]}};
+  return true;
+}
+
+Before before_split(Node n, Value /*y*/, const TokenAxes& axes) {
+  TokenAxes result = axes;
+  if (!before_taking(n, integer_of(n, "axis"), result)) return {};
+  return of_first(std::move(result));
+}
+
+Before before_gather(Node n, Value /*y*/, const TokenAxes& axes) {
+  const Value index = n.input(1);
+  if (!has_shape(index) || index.rank() > 1) return {};
+  TokenAxes result = axes;
+  const int64_t axis = normal_axis(n, integer_of(n, "axis"), n.input(0).rank());
+  if (index.rank() == 0) result.insert(result.begin() + axis, {{}});
+  if (!before_taking(n, axis, result)) return {};
+  return of_first(std::move(result));
+}
+
+Before before_slice(Node n, Value /*y*/, const TokenAxes& axes) {
+  const Tensor* taken = constant(n.input(3));
+  if (taken == nullptr) return {};
+  TokenAxes result = axes;
+  for (const int64_t axis : taken->to_ints()) {
+    if (!before_taking(n, axis, result)) return {};
+  }
+  return of_first(std::move(result));
+}
+
+Before before_expand(Node n, Value y, const TokenAxes& axes) {
+  const Value x = n.input(0);
+  if (x.rank() != y.rank()) return {};
+  TokenAxes result = axes;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (provably_equal(x.shape()[i], y.shape()[i])) continue;
+    if (!is_one(x.shape()[i]) || is_of_tokens(axes[i])) return {};
+    result[i].clear();
+  }
+  return of_first(std::move(result));
+}
+
+/// Of arithmetic: the operand of the result's shape, where the other is of one axis at most.
+template <bool kEither>
+Before before_scaling(Node n, Value y, const TokenAxes& axes) {
+  for (const int i : {0, 1}) {
+    const Value x = n.input(i), by = n.input(1 - i);
+    if (!has_shape(x) || !has_shape(by) || by.rank() > 1 || x.rank() != y.rank()) continue;
+    const bool alike = std::equal(x.shape().begin(), x.shape().end(), y.shape().begin(),
+                                  [](const Dim& a, const Dim& b) { return provably_equal(a, b); });
+    if (alike && (i == 0 || kEither)) return std::pair(i, axes);
+  }
+  return {};
+}
+
+/// An operator that moves the elements of one operand.
+struct Moves {
+  std::string_view op;
+  Before (*before)(Node n, Value y, const TokenAxes& axes);
+  /// Null where axes_after() does not go through it.
+  std::optional<TokenAxes> (*after)(Node n, const TokenAxes& axes) = nullptr;
+};
+
+constexpr Moves kMoves[] = {
+    {"Cast", same_before, same_after},
+    {"Identity", before_reshape, after_reshape},
+    {"Reshape", before_reshape, after_reshape},
+    {"Flatten", before_reshape, after_reshape},
+    {"Squeeze", before_reshape, after_reshape},
+    {"Unsqueeze", before_reshape, after_reshape},
+    {"Transpose", before_transpose, after_transpose},
+    {"Split", before_split},
+    {"Gather", before_gather},
+    {"Slice", before_slice},
+    {"Expand", before_expand},
+    {"Add", before_scaling<true>},
+    {"Sub", before_scaling<true>},
+    {"Mul", before_scaling<true>},
+    {"Div", before_scaling<false>},
+};
+
+/// Null for other operators.
+const Moves* find_moves(Node n) {
+  const auto* found = std::find_if(std::begin(kMoves), std::end(kMoves),
+                                   [&](const Moves& moves) { return moves.op == n.op(); });
+  return found == std::end(kMoves) ? nullptr : found;
+}
+
+}  // namespace
+
+std::optional<std::pair<int, TokenAxes>> axes_before(Node n, Value y, const TokenAxes& axes) {
+  const Moves* moves = find_moves(n);
+  if (moves == nullptr || !has_shape(n.input(0)) || !has_shape(y)) return {};
+  return moves->before(n, y, axes);
+}
+
+std::optional<TokenAxes> axes_after(Node n, const TokenAxes& axes) {
+  const Moves* moves = find_moves(n);
+  if (moves == nullptr || moves->after == nullptr || !has_shape(n.output(0))) return {};
+  return moves->after(n, axes);
 }
 
 std::optional<bool> by_place(const TokenAxes& axes, const Dim& sequences, const Dim& tokens) {

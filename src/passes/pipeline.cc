@@ -22,7 +22,7 @@ constexpr bool only(Precision p) {
 
 constexpr Pass kEarlyPasses[] = {
     {.name = "recognise", .run = recognise, .rows = recognise_rows},
-    {.name = "compute_read_rows", .run = compute_read_rows},
+    {.name = "compute_read_rows", .run = compute_read_rows, .rows = read_rows_rows},
 };
 
 constexpr Pass kPasses[] = {

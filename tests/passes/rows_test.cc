@@ -152,6 +152,46 @@ void products(Graph& g) {
   g.add_output("norm", apply("steep.GlobalNorm", {x, w}));
 }
 
+/// Attention under a mask that says which tokens are hidden.
+void padded(Graph& g, const Maskers& of_scores) {
+  const Type heads{DType::f32, Shape{2, 3, 5, 4}};
+  const Value q = g.add_input("q", heads), k = g.add_input("k", heads), v = g.add_input("v", heads);
+  const Value weights =
+      apply("Softmax", {of_scores(g, matmul(q, swap_last(k)))}, {{"axis", int64_t{-1}}});
+  const Value dropped =
+      apply("steep.Dropout", {weights, seed_of(g)}, {{"ratio", 0.5}, {"stream", int64_t{1}}});
+  g.add_output("y", matmul(dropped, v));
+}
+
+Value padding(Graph& g, DType dtype) { return g.add_input("padding", {dtype, Shape{2, 1, 1, 5}}); }
+
+/// A loss that ignores labels, of what `scores_of` makes of scores[2, 5, 7].
+std::function<void(Graph&)> ignoring(const char* op, const Shape& labels,
+                                     const std::function<Value(Graph&, Value)>& scores_of) {
+  return [=](Graph& g) {
+    const Value x = g.add_input("x", {DType::f32, Shape{2, 5, 4}});
+    const Value scores = scores_of(g, matmul(x, g.add_input("w", matrix(4, 7))));
+    const Value truth = g.add_input("labels", {DType::i64, labels});
+    const int outputs = op == std::string("steep.SoftmaxCrossEntropy") ? 3 : 1;
+    const Attrs attrs{{"ignore_index", int64_t{-100}}, {"reduction", std::string("mean")}};
+    g.add_output("loss", apply_n(op, std::vector{scores, truth}, outputs, attrs)[0]);
+  };
+}
+
+Value joined(Graph& g, Value scores) { return reshape(scores, ints(g, {10, 7})); }
+Value moved(Graph& /*g*/, Value scores) { return transpose(scores, {0, 2, 1}); }
+Value log_softmax(Value scores, int64_t axis) {
+  return apply("LogSoftmax", {scores}, {{"axis", axis}});
+}
+
+void taken_tokens(Graph& g, bool one) {
+  const Value x = g.add_input("x", {DType::f32, Shape{2, 5, 4}});
+  const Value h = matmul(x, g.add_input("w", matrix(4, 7)));
+  const std::vector<Value> first{h, ints(g, {0}), ints(g, {1}), ints(g, {1})};
+  g.add_output("y", one ? apply("Gather", {h, ints(g, {0})}, {{"axis", int64_t{1}}})
+                        : apply_n("Slice", first, 1)[0]);
+}
+
 const std::vector<Case>& cases() {
   static const std::vector<Case> kCases = {
       {{"recognise/gelu", "recognise/exact_gate", "recognise/factors", "recognise/product",
@@ -221,6 +261,39 @@ const std::vector<Case>& cases() {
       {{"recompute/layer_normalization"}, large_normalisation},
       {{"fuse_elementwise/border_cast"}, cast_before_chain},
       {{"write_through/assign", "write_through/fused"}, assigned_state},
+      {{"compute_read_rows/attention", "compute_read_rows/scores", "compute_read_rows/added_mask",
+        "compute_read_rows/scale", "compute_read_rows/dropout", "compute_read_rows/product"},
+       [](Graph& g) {
+         padded(g, [](Graph& graph, Value s) { return padding(graph, DType::f32) + s / 2.0; });
+       }},
+      {{"compute_read_rows/scores_that_stay"},
+       [](Graph& g) {
+         padded(g, [](Graph& graph, Value s) {
+           return where(padding(graph, DType::boolean), s, kShut);
+         });
+       }},
+      {{"compute_read_rows/scores_that_go"},
+       [](Graph& g) {
+         padded(g, [](Graph& graph, Value s) {
+           return where(padding(graph, DType::boolean), kShut, s);
+         });
+       }},
+      {{"compute_read_rows/cross_entropy_of_rows"},
+       ignoring("steep.SoftmaxCrossEntropy", {10}, joined)},
+      {{"compute_read_rows/cross_entropy"}, ignoring("SoftmaxCrossEntropyLoss", {10}, joined)},
+      {{"compute_read_rows/cross_entropy_of_moved_classes"},
+       ignoring("SoftmaxCrossEntropyLoss", {2, 5}, moved)},
+      {{"compute_read_rows/likelihood"},
+       ignoring("NegativeLogLikelihoodLoss", {10},
+                [](Graph& g, Value s) { return log_softmax(joined(g, s), 1); })},
+      {{"compute_read_rows/likelihood_of_moved_classes"},
+       ignoring("NegativeLogLikelihoodLoss", {2, 5},
+                [](Graph& g, Value s) { return log_softmax(moved(g, s), 1); })},
+      {{"compute_read_rows/likelihood_of_joined_rows"},
+       ignoring("NegativeLogLikelihoodLoss", {10},
+                [](Graph& g, Value s) { return joined(g, log_softmax(s, 2)); })},
+      {{"compute_read_rows/token"}, [](Graph& g) { taken_tokens(g, true); }},
+      {{"compute_read_rows/tokens"}, [](Graph& g) { taken_tokens(g, false); }},
   };
   return kCases;
 }
