@@ -55,44 +55,75 @@ Value label_input(Graph& graph, const std::string& name, Type type, bool* added)
   return graph.add_input(name, std::move(type));
 }
 
+/// Nodes that move, cast or bound x, beside views.
+constexpr Row<Value&> kMoves[] = {
+    {.name = "loss/moved",
+     .reason = "Files move and cast what a loss reads, and keep it within bounds.",
+     .pattern = "Transpose|Cast|Clip|Identity(x, ...)",
+     .then =
+         [](const Match& m, Value& before) {
+           before = m["x"];
+           return true;
+         }},
+    {.name = "loss/bounded",
+     .reason = "A bound may be a Max or a Min with a constant.",
+     .pattern = "Max|Min{x, bound}",
+     .then =
+         [](const Match& m, Value& before) {
+           before = m["x"];
+           return m["bound"].role() == Role::constant;
+         }},
+};
+
 /// What a value is before it is moved, cast and bounded.
 Value before_moves(Value v) {
   for (;;) {
     const Node n = v.producer();
     const OpDef* def = n ? find_op(n.op()) : nullptr;
-    if (def == nullptr) return v;
-    const std::string& op = n.op();
-    const bool bounds = op == "Clip" || op == "Identity";
-    if (!def->view && op != "Transpose" && op != "Cast" && !bounds) {
-      if ((op != "Max" && op != "Min") || n.input_count() != 2) return v;
-      const bool first = n.input(1).role() == Role::constant;
-      if (!first && n.input(0).role() != Role::constant) return v;
-      v = n.input(first ? 0 : 1);
-      continue;
+    Value before;
+    if (def != nullptr && def->view) {
+      before = n.input(0);
+    } else if (apply_rows(kMoves, n, Match(), before) == nullptr) {
+      return v;
     }
-    v = n.input(0);
+    v = before;
   }
 }
 
-/// p of 1 - p.
-Value complement_of(Value v) {
-  const Node n = before_moves(v).producer();
-  if (!n || n.op() != "Sub" || n.input(0).role() != Role::constant) return {};
-  return before_moves(n.input(1));
+/// Is a = 1 - b?
+bool complement(Value a, Value b) {
+  static constexpr Pattern kComplement("Sub(one, p)");
+  const auto m = match(kComplement, before_moves(a).producer());
+  return m && (*m)["one"].role() == Role::constant && before_moves((*m)["p"]) == before_moves(b);
 }
 
 /// Numbers from 0 to 1 that sum to 1, as files spell them other than by the operator of the loss.
-bool makes_probabilities(Node n) {
-  if (n.op() == "Softmax" || n.op() == "Sigmoid") return true;
-  if (n.op() == "Concat" && n.input_count() == 2) {
-    return complement_of(n.input(0)) == before_moves(n.input(1)) ||
-           complement_of(n.input(1)) == before_moves(n.input(0));
-  }
-  if (n.op() != "Div") return false;
-  const Node sum = before_moves(n.input(1)).producer();
-  return sum && (sum.op() == "ReduceSum" || sum.op() == "ReduceL1") &&
-         before_moves(sum.input(0)) == before_moves(n.input(0));
-}
+constexpr Row<> kProbabilities[] = {
+    {.name = "loss/probabilities",
+     .reason = "A loss of scores must not be attached to what an operator made of them.",
+     .pattern = "Softmax|Sigmoid(_)"},
+    {.name = "loss/complements",
+     .reason = "Classifiers of two classes join p and 1 - p.",
+     .pattern = "Concat(a, b)",
+     .then =
+         [](const Match& m) { return complement(m["a"], m["b"]) || complement(m["b"], m["a"]); }},
+    {.name = "loss/shares",
+     .reason = "Others divide by the sum over the classes.",
+     .pattern = "Div(x, total)",
+     .then =
+         [](const Match& m) {
+           static constexpr Pattern kTotal("ReduceSum|ReduceL1(x, ...)");
+           const auto total = match(kTotal, before_moves(m["total"]).producer());
+           return total && before_moves((*total)["x"]) == before_moves(m["x"]);
+         }},
+};
+
+/// Losses of classes of which some may be ignored, or weigh.
+constexpr Row<> kCrossEntropies[] = {
+    {.name = "loss/cross_entropy",
+     .reason = "A mean over batches counts each batch by its labels that count.",
+     .pattern = "SoftmaxCrossEntropyLoss|NegativeLogLikelihoodLoss|steep.SoftmaxCrossEntropy(_, _, "
+                "...)"}};
 
 /// What labels are compared with.
 enum class Of { elements, broadcast_elements, classes };
@@ -275,14 +306,14 @@ Value loss_weight(Value loss) {
     n = loss.producer();
     def = n ? find_op(n.op()) : nullptr;
   }
-  const bool cross_entropy =
-      n && (n.op() == "SoftmaxCrossEntropyLoss" || n.op() == "NegativeLogLikelihoodLoss" ||
-            n.op() == "steep.SoftmaxCrossEntropy");
-  if (!cross_entropy || loss != n.output(0) || text_of(n, "reduction") != "mean") return {};
+  if (apply_rows(kCrossEntropies, n, Match()) == nullptr) return {};
+  if (loss != n.output(0) || text_of(n, "reduction") != "mean") return {};
   const DType dtype = n.input(2) ? n.input(2).dtype() : DType::f32;
   const LabelRows rows = label_rows(n, n.input(1), n.input(2), dtype);
   return rows.weights ? sum(rows.weights, {}, false) : Value();
 }
+
+std::vector<RowInfo> loss_rows() { return list_rows(kMoves, kProbabilities, kCrossEntropies); }
 
 std::string doubts(const Graph& graph, const TrainingOptions& options) {
   const std::string_view own = makes_of_scores(options.loss);
@@ -299,7 +330,7 @@ std::string doubts(const Graph& graph, const TrainingOptions& options) {
                     "what it reads as an output, and name that.",
                     n.name(), n.input(0).name(), own);
   }
-  if (!makes_probabilities(n)) return "";
+  if (apply_rows(kProbabilities, n, Match()) == nullptr) return "";
   return at + fmt::format(
                   "holds probabilities already ('{}', {}), which slows training down and bounds "
                   "the loss. Export the scores from which they are computed as an output, and "

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "ops/pattern.h"
 #include "steep/steep.h"
 
 namespace steep {
@@ -46,6 +47,9 @@ AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options);
 /// What a mean cross entropy divides by, one float element: labels that count, or their classes'
 /// weights. Null for other losses, and where each row counts once.
 Value loss_weight(Value loss);
+
+/// What loss_weight() and doubts() recognise.
+std::vector<RowInfo> loss_rows();
 
 /// What is wrong with the output to which options.loss is attached, with the remedy; "" as a rule.
 std::string doubts(const Graph& graph, const TrainingOptions& options);

@@ -1,4 +1,5 @@
-// Each row of each pass matches in a small graph: STEEP_LOGS=patterns tells its name.
+// Each row of each pass, and of losses, matches in a small graph: STEEP_LOGS=patterns tells its
+// name.
 
 #include <gtest/gtest.h>
 
@@ -15,6 +16,7 @@
 #include "ops/build.h"
 #include "passes/pipeline.h"
 #include "runtime/logs.h"
+#include "train/loss.h"
 
 namespace steep {
 namespace {
@@ -192,7 +194,46 @@ void taken_tokens(Graph& g, bool one) {
                         : apply_n("Slice", first, 1)[0]);
 }
 
-const std::vector<Case>& cases() {
+const std::vector<Case>& cases_of_read_rows() {
+  static const std::vector<Case> kCases = {
+      {{"compute_read_rows/attention", "compute_read_rows/scores", "compute_read_rows/added_mask",
+        "compute_read_rows/scale", "compute_read_rows/dropout", "compute_read_rows/product"},
+       [](Graph& g) {
+         padded(g, [](Graph& graph, Value s) { return padding(graph, DType::f32) + s / 2.0; });
+       }},
+      {{"compute_read_rows/scores_that_stay"},
+       [](Graph& g) {
+         padded(g, [](Graph& graph, Value s) {
+           return where(padding(graph, DType::boolean), s, kShut);
+         });
+       }},
+      {{"compute_read_rows/scores_that_go"},
+       [](Graph& g) {
+         padded(g, [](Graph& graph, Value s) {
+           return where(padding(graph, DType::boolean), kShut, s);
+         });
+       }},
+      {{"compute_read_rows/cross_entropy_of_rows"},
+       ignoring("steep.SoftmaxCrossEntropy", {10}, joined)},
+      {{"compute_read_rows/cross_entropy"}, ignoring("SoftmaxCrossEntropyLoss", {10}, joined)},
+      {{"compute_read_rows/cross_entropy_of_moved_classes"},
+       ignoring("SoftmaxCrossEntropyLoss", {2, 5}, moved)},
+      {{"compute_read_rows/likelihood"},
+       ignoring("NegativeLogLikelihoodLoss", {10},
+                [](Graph& g, Value s) { return log_softmax(joined(g, s), 1); })},
+      {{"compute_read_rows/likelihood_of_moved_classes"},
+       ignoring("NegativeLogLikelihoodLoss", {2, 5},
+                [](Graph& g, Value s) { return log_softmax(moved(g, s), 1); })},
+      {{"compute_read_rows/likelihood_of_joined_rows"},
+       ignoring("NegativeLogLikelihoodLoss", {10},
+                [](Graph& g, Value s) { return joined(g, log_softmax(s, 2)); })},
+      {{"compute_read_rows/token"}, [](Graph& g) { taken_tokens(g, true); }},
+      {{"compute_read_rows/tokens"}, [](Graph& g) { taken_tokens(g, false); }},
+  };
+  return kCases;
+}
+
+const std::vector<Case>& cases_of_other_passes() {
   static const std::vector<Case> kCases = {
       {{"recognise/gelu", "recognise/exact_gate", "recognise/factors", "recognise/product",
         "recognise/quotient"},
@@ -261,46 +302,47 @@ const std::vector<Case>& cases() {
       {{"recompute/layer_normalization"}, large_normalisation},
       {{"fuse_elementwise/border_cast"}, cast_before_chain},
       {{"write_through/assign", "write_through/fused"}, assigned_state},
-      {{"compute_read_rows/attention", "compute_read_rows/scores", "compute_read_rows/added_mask",
-        "compute_read_rows/scale", "compute_read_rows/dropout", "compute_read_rows/product"},
-       [](Graph& g) {
-         padded(g, [](Graph& graph, Value s) { return padding(graph, DType::f32) + s / 2.0; });
-       }},
-      {{"compute_read_rows/scores_that_stay"},
-       [](Graph& g) {
-         padded(g, [](Graph& graph, Value s) {
-           return where(padding(graph, DType::boolean), s, kShut);
-         });
-       }},
-      {{"compute_read_rows/scores_that_go"},
-       [](Graph& g) {
-         padded(g, [](Graph& graph, Value s) {
-           return where(padding(graph, DType::boolean), kShut, s);
-         });
-       }},
-      {{"compute_read_rows/cross_entropy_of_rows"},
-       ignoring("steep.SoftmaxCrossEntropy", {10}, joined)},
-      {{"compute_read_rows/cross_entropy"}, ignoring("SoftmaxCrossEntropyLoss", {10}, joined)},
-      {{"compute_read_rows/cross_entropy_of_moved_classes"},
-       ignoring("SoftmaxCrossEntropyLoss", {2, 5}, moved)},
-      {{"compute_read_rows/likelihood"},
-       ignoring("NegativeLogLikelihoodLoss", {10},
-                [](Graph& g, Value s) { return log_softmax(joined(g, s), 1); })},
-      {{"compute_read_rows/likelihood_of_moved_classes"},
-       ignoring("NegativeLogLikelihoodLoss", {2, 5},
-                [](Graph& g, Value s) { return log_softmax(moved(g, s), 1); })},
-      {{"compute_read_rows/likelihood_of_joined_rows"},
-       ignoring("NegativeLogLikelihoodLoss", {10},
-                [](Graph& g, Value s) { return joined(g, log_softmax(s, 2)); })},
-      {{"compute_read_rows/token"}, [](Graph& g) { taken_tokens(g, true); }},
-      {{"compute_read_rows/tokens"}, [](Graph& g) { taken_tokens(g, false); }},
   };
   return kCases;
 }
 
-/// All passes that have rows.
+/// An output of what `make` makes of probabilities[3, 2].
+std::function<void(Graph&)> output_of(const std::function<Value(Graph&, Value)>& make) {
+  return [=](Graph& g) { g.add_output("y", make(g, g.add_input("p", matrix(3, 2)))); };
+}
+
+const std::vector<Case>& cases_of_losses() {
+  static const std::vector<Case> kCases = {
+      {{"loss/probabilities", "loss/moved", "loss/bounded"}, output_of([](Graph& g, Value x) {
+         const Value p = apply("Softmax", {x}, {{"axis", int64_t{-1}}});
+         return apply("Max", {scalar(g, 1e-7, DType::f32), transpose(p, {1, 0})});
+       })},
+      {{"loss/complements"}, output_of([](Graph& g, Value p) {
+         return apply("Concat", {scalar(g, 1, DType::f32) - p, p}, {{"axis", int64_t{1}}});
+       })},
+      {{"loss/shares"}, output_of([](Graph&, Value p) { return p / sum(p, {1}, true); })},
+      {{"loss/cross_entropy"}, ignoring("SoftmaxCrossEntropyLoss", {10}, joined)},
+  };
+  return kCases;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all = cases_of_other_passes();
+  for (const auto* more : {&cases_of_read_rows(), &cases_of_losses()})
+    all.insert(all.end(), more->begin(), more->end());
+  return all;
+}
+
+void ask_about_loss(Graph& g) {
+  TrainingOptions options;
+  options.loss = "binary_cross_entropy_with_logits";
+  doubts(g, options);
+  loss_weight(g.outputs()[0].value);
+}
+
+/// All passes that have rows, and what else has.
 std::vector<Pass> passes_with_rows() {
-  std::vector<Pass> found;
+  std::vector<Pass> found{{.name = "loss", .run = ask_about_loss, .rows = loss_rows}};
   for (const auto& list : {early_passes(), passes()}) {
     for (const Pass& pass : list) {
       if (pass.rows != nullptr) found.push_back(pass);
