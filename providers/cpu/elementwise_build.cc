@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "ir/graph.h"
 #include "providers/cpu/elementwise.h"
@@ -52,7 +53,26 @@ class Builder {
     return std::move(program_);
   }
 
+  /// Those of nodes of a body, or of a node alone.
+  static std::vector<std::string_view> ops();
+
  private:
+  /// A node as it is emitted.
+  struct Call {
+    const Attrs& attrs;
+    const std::vector<Ref>& in;
+    DType dtype;
+    bool last;  ///< only the store of an output reads the result
+  };
+
+  /// An operator that is not one instruction in each case.
+  struct CallRow {
+    std::string_view op;
+    size_t inputs;  ///< at least
+    bool (Builder::*emit)(const Call& call, Ref& y);
+  };
+  static std::span<const CallRow> call_rows();
+
   bool fail(std::string reason) {
     decline(why_not_, "{}", reason);
     return false;
@@ -278,56 +298,57 @@ class Builder {
       if (row.inputs == 2) return instruct(row.code, {in[0], in[1]}, dtype, y, params);
       return instruct(row.code, {in[0], in[1], in[2]}, dtype, y, params);
     }
-    if (in.empty()) return fail("an operand is missing");
-    if (op == "Pow") return emit_pow(in, dtype, y);
-    if (op == "Mod") {
-      const Code code = attrs.integer("fmod") != 0 ? Code::fmod : Code::mod;
-      return in.size() >= 2 ? instruct(code, {in[0], in[1]}, dtype, y)
-                            : fail("an operand is missing");
+    for (const CallRow& row : call_rows()) {
+      if (row.op != op) continue;
+      if (in.size() < row.inputs) return fail("an operand is missing");
+      return (this->*row.emit)({attrs, in, dtype, last}, y);
     }
-    if (op == "BitShift") {
-      const bool left = attrs.string("direction") == "LEFT";
-      return in.size() >= 2 ? instruct(left ? Code::bit_shift_left : Code::bit_shift_right,
-                                       {in[0], in[1]}, dtype, y)
-                            : fail("an operand is missing");
-    }
-    if (op == "Gelu") {
-      const bool tanh = attrs.string("approximate") == "tanh";
-      return instruct(tanh ? Code::gelu_tanh : Code::gelu, {in[0]}, dtype, y);
-    }
-    if (op == "steep.GeluGrad") {
-      const bool tanh = attrs.string("approximate") == "tanh";
-      return in.size() >= 2
-                 ? instruct(tanh ? Code::gelu_tanh_grad : Code::gelu_grad, {in[0], in[1]}, dtype, y)
-                 : fail("an operand is missing");
-    }
-    if (op == "Clip") return emit_clip(in, dtype, y);
-    if (op == "Min") return emit_chain(Code::min, in, dtype, y);
-    if (op == "Max") return emit_chain(Code::max, in, dtype, y);
-    if (op == "Sum") return emit_chain(Code::add, in, dtype, y);
-    if (op == "Mean") {
-      Ref sum;
-      return emit_chain(Code::add, in, dtype, sum) &&
-             instruct(Code::scale, {sum}, dtype, y,
-                      {1.0 / static_cast<double>(in.size()), 0, dtype});
-    }
-    if (op == "Cast" || op == "CastLike") return emit_cast(in[0], dtype, last, y);
-    if (op == "steep.Dropout" || op == "steep.DropoutMask")
-      return emit_dropout(op, attrs, in, dtype, y);
     return fail(fmt::format("{} is not elementwise", op));
   }
 
-  bool emit_chain(Code code, const std::vector<Ref>& in, DType dtype, Ref& y) {
-    if (in.size() == 1) return instruct(Code::copy, {in[0]}, dtype, y);
-    y = in[0];
-    for (size_t i = 1; i < in.size(); ++i) {
+  bool emit_mod(const Call& call, Ref& y) {
+    const Code code = call.attrs.integer("fmod") != 0 ? Code::fmod : Code::mod;
+    return instruct(code, {call.in[0], call.in[1]}, call.dtype, y);
+  }
+
+  bool emit_shift(const Call& call, Ref& y) {
+    const bool left = call.attrs.string("direction") == "LEFT";
+    return instruct(left ? Code::bit_shift_left : Code::bit_shift_right, {call.in[0], call.in[1]},
+                    call.dtype, y);
+  }
+
+  bool emit_gelu(const Call& call, Ref& y) {
+    const bool tanh = call.attrs.string("approximate") == "tanh";
+    return instruct(tanh ? Code::gelu_tanh : Code::gelu, {call.in[0]}, call.dtype, y);
+  }
+
+  bool emit_gelu_grad(const Call& call, Ref& y) {
+    const bool tanh = call.attrs.string("approximate") == "tanh";
+    return instruct(tanh ? Code::gelu_tanh_grad : Code::gelu_grad, {call.in[0], call.in[1]},
+                    call.dtype, y);
+  }
+
+  template <Code kCode>
+  bool emit_chain(const Call& call, Ref& y) {
+    if (call.in.size() == 1) return instruct(Code::copy, {call.in[0]}, call.dtype, y);
+    y = call.in[0];
+    for (size_t i = 1; i < call.in.size(); ++i) {
       const Ref so_far = y;
-      if (!instruct(code, {so_far, in[i]}, dtype, y)) return false;
+      if (!instruct(kCode, {so_far, call.in[i]}, call.dtype, y)) return false;
     }
     return true;
   }
 
-  bool emit_clip(const std::vector<Ref>& in, DType dtype, Ref& y) {
+  bool emit_mean(const Call& call, Ref& y) {
+    Ref sum;
+    return emit_chain<Code::add>(call, sum) &&
+           instruct(Code::scale, {sum}, call.dtype, y,
+                    {1.0 / static_cast<double>(call.in.size()), 0, call.dtype});
+  }
+
+  bool emit_clip(const Call& call, Ref& y) {
+    const std::vector<Ref>& in = call.in;
+    const DType dtype = call.dtype;
     Ref x = in[0];
     if (in.size() > 1 && in[1].present()) {
       if (!instruct(Code::max, {in[0], in[1]}, dtype, x)) return false;
@@ -337,8 +358,9 @@ class Builder {
   }
 
   /// Powers with a constant exponent that are cheaper, and at least as exact, in another way.
-  bool emit_pow(const std::vector<Ref>& in, DType dtype, Ref& y) {
-    if (in.size() < 2) return fail("an operand is missing");
+  bool emit_pow(const Call& call, Ref& y) {
+    const std::vector<Ref>& in = call.in;
+    const DType dtype = call.dtype;
     const Tensor* exponent = in[1].constant;
     if (exponent != nullptr && exponent->size() == 1 && is_float(dtype) && !integral()) {
       double e = 0;
@@ -352,12 +374,13 @@ class Builder {
     return instruct(Code::pow, {in[0], in[1]}, dtype, y);
   }
 
-  /// `last`: only the store of an output reads the result.
-  bool emit_cast(const Ref& x, DType to, bool last, Ref& y) {
+  bool emit_cast(const Call& call, Ref& y) {
+    const Ref& x = call.in[0];
+    const DType to = call.dtype;
     if (to == DType::boolean) return instruct(Code::nonzero, {x}, to, y);
     if (integral()) return instruct(Code::copy, {x}, to, y);
     if (x.value >= 0 && (to == DType::f32 ? program_.type == DType::f32 && is_float(x.dtype)
-                                          : last && is_float(to) && size_of(to) == 2)) {
+                                          : call.last && is_float(to) && size_of(to) == 2)) {
       // Nothing to do here: the load has widened it, or the store narrows it.
       y = {.value = x.value, .dtype = to};
       return true;
@@ -371,16 +394,17 @@ class Builder {
     return instruct(round, {x}, to, y);
   }
 
-  bool emit_dropout(std::string_view op, const Attrs& attrs, const std::vector<Ref>& in,
-                    DType dtype, Ref& y) {
+  template <Code kCode>
+  bool emit_dropout(const Call& call, Ref& y) {
+    const std::vector<Ref>& in = call.in;
     if (in.size() < 2 || in[1].input < 0) return fail("dropout without a seed input");
     if (integral()) return fail("dropout of integers");
-    const double ratio = attrs.real("ratio");
+    const double ratio = call.attrs.real("ratio");
     if (!(ratio >= 0 && ratio <= 1)) return fail(fmt::format("ratio is {}", ratio));
-    if (!instruct(op == "steep.Dropout" ? Code::dropout : Code::dropout_mask, {in[0]}, dtype, y))
-      return false;
+    if (!instruct(kCode, {in[0]}, call.dtype, y)) return false;
     Program::Instruction& i = program_.instructions.back();
-    i.dropout = {keep_threshold(ratio), attrs.integer("stream"), ratio < 1 ? 1 / (1 - ratio) : 0};
+    i.dropout = {keep_threshold(ratio), call.attrs.integer("stream"),
+                 ratio < 1 ? 1 / (1 - ratio) : 0};
     i.seed_input = static_cast<uint16_t>(in[1].input);
     return true;
   }
@@ -414,17 +438,39 @@ class Builder {
   bool single_ = false;  // one node: the store cuts off what the dtype does not keep
 };
 
+std::span<const Builder::CallRow> Builder::call_rows() {
+  static constexpr CallRow kRows[] = {
+      {"BitShift", 2, &Builder::emit_shift},
+      {"Pow", 2, &Builder::emit_pow},
+      {"Mod", 2, &Builder::emit_mod},
+      {"Gelu", 1, &Builder::emit_gelu},
+      {"steep.GeluGrad", 2, &Builder::emit_gelu_grad},
+      {"Clip", 1, &Builder::emit_clip},
+      {"Min", 1, &Builder::emit_chain<Code::min>},
+      {"Max", 1, &Builder::emit_chain<Code::max>},
+      {"Sum", 1, &Builder::emit_chain<Code::add>},
+      {"Mean", 1, &Builder::emit_mean},
+      {"Cast", 1, &Builder::emit_cast},
+      {"CastLike", 1, &Builder::emit_cast},
+      {"steep.Dropout", 1, &Builder::emit_dropout<Code::dropout>},
+      {"steep.DropoutMask", 1, &Builder::emit_dropout<Code::dropout_mask>},
+  };
+  return kRows;
+}
+
+std::vector<std::string_view> Builder::ops() {
+  std::vector<std::string_view> ops = {"steep.Fused"};
+  for (const OpRow& row : kOps) ops.push_back(row.op);
+  for (const CallRow& row : call_rows()) ops.push_back(row.op);
+  return ops;
+}
+
 }  // namespace
 
 std::optional<Program> build_program(const NodeSpec& node, std::string* why_not) {
   return Builder(node, why_not).build();
 }
 
-std::vector<std::string_view> elementwise_ops() {
-  std::vector<std::string_view> ops = {"steep.Fused"};
-  for (const OpRow& row : kOps) ops.push_back(row.op);
-  ops.insert(ops.end(), std::begin(kOtherOps), std::end(kOtherOps));
-  return ops;
-}
+std::vector<std::string_view> elementwise_ops() { return Builder::ops(); }
 
 }  // namespace steep::cpu

@@ -7,7 +7,7 @@
 
 namespace steep::cpu {
 
-/// One row an op that is one instruction. Others have a function in elementwise_build.cc.
+/// One row an op that is one instruction. Others have rows with functions in elementwise_build.cc.
 struct OpRow {
   std::string_view op;
   Code code;
@@ -75,8 +75,5 @@ inline constexpr OpRow kOps[] = {
     {"BitwiseXor", Code::bit_xor, 2},
     {"BitwiseNot", Code::bit_not, 1},
 };
-inline constexpr std::string_view kOtherOps[] = {
-    "BitShift", "Pow", "Mod",  "Gelu", "steep.GeluGrad", "Clip",          "Min",
-    "Max",      "Sum", "Mean", "Cast", "CastLike",       "steep.Dropout", "steep.DropoutMask"};
 
 }  // namespace steep::cpu
