@@ -104,6 +104,81 @@ void tidy(int64_t rows, int64_t columns, int64_t* row_stride, int64_t* column_st
   if (rows == 1) *row_stride = *column_stride == 1 ? std::max<int64_t>(columns, 1) : 1;
 }
 
+/// Operands and result as they multiply: at least two axes each, and as many of all.
+struct Factors {
+  View a, b, y;
+};
+
+/// Returns why they do not; else null.
+const char* read_factors(const NodeSpec& node, std::optional<Factors>* read) {
+  auto a = permuted(node.in(0).dims, node.attrs.ints("perm_a"));
+  auto b = permuted(node.in(1).dims, node.attrs.ints("perm_b"));
+  auto y = unpermuted(node.out(0).dims, node.attrs.ints("perm_y"));
+  if (!a || !b || !y) return "perm_a, perm_b or perm_y is not a permutation";
+  if (b->dims.size() == 1) {
+    insert_axis(&*b, 1);
+    insert_axis(&*y, y->dims.size());
+  }
+  if (a->dims.size() == 1) {
+    insert_axis(&*a, 0);
+    insert_axis(&*y, y->dims.size() - 1);
+  }
+  const size_t rank = std::max(a->dims.size(), b->dims.size());
+  while (a->dims.size() < rank) insert_axis(&*a, 0);
+  while (b->dims.size() < rank) insert_axis(&*b, 0);
+  if (y->dims.size() != rank) return "output rank does not fit";
+  *read = Factors{*a, *b, *y};
+  return nullptr;
+}
+
+/// Extents and strides of the problem. Returns why there are none; else null.
+const char* set_extents(const Factors& f, MatMulProblem* p) {
+  const View &a = f.a, &b = f.b, &y = f.y;
+  const size_t r = y.dims.size() - 2;
+  p->m = a.dims[r];
+  p->k = a.dims[r + 1];
+  p->n = b.dims[r + 1];
+  if (b.dims[r] != p->k || y.dims[r] != p->m || y.dims[r + 1] != p->n)
+    return "extents do not multiply";
+  for (size_t i = 0; i < r; ++i) {
+    const int64_t extent = y.dims[i];
+    auto stride = [&](const View& v) { return v.dims[i] == 1 ? 0 : v.strides[i]; };
+    for (const View* v : {&a, &b}) {
+      if (v->dims[i] != 1 && v->dims[i] != extent) return "batch extents do not broadcast";
+    }
+    add_batch(p, extent, stride(a), stride(b), y.strides[i]);
+  }
+  p->a_m = a.strides[r];
+  p->a_k = a.strides[r + 1];
+  p->b_k = b.strides[r];
+  p->b_n = b.strides[r + 1];
+  p->y_m = y.strides[r];
+  p->y_n = y.strides[r + 1];
+  merge_batch_into_rows(p);
+  tidy(p->m, p->k, &p->a_m, &p->a_k);
+  tidy(p->k, p->n, &p->b_k, &p->b_n);
+  tidy(p->m, p->n, &p->y_m, &p->y_n);
+  return nullptr;
+}
+
+/// What is done to the product. Returns why it cannot be; else null.
+const char* set_epilogue(const NodeSpec& node, bool takes_addend, MatMulProblem* p) {
+  const Operand &bias = node.in(2), &addend = node.in(3);
+  if (node.op == "steep.MatMul") {  // ONNX's has neither
+    p->alpha = node.attrs.real("alpha");
+    const std::string activation = node.attrs.string("activation");
+    if (!activation.empty() && activation != "Relu") return "unknown activation";
+    p->relu = activation == "Relu";
+  }
+  p->bias = bias.present();
+  if (p->bias && bias.size() != p->n) return "bias does not have one element a column";
+  p->addend = addend.present();
+  if (p->addend && !takes_addend) return "an addend is not supported";
+  if (p->addend && (addend.dtype != p->y_dtype || addend.dims != node.out(0).dims))
+    return "the addend is not like the result";
+  return nullptr;
+}
+
 }  // namespace
 
 int64_t MatMulProblem::batch_count() const { return element_count(batch); }
@@ -130,74 +205,23 @@ std::optional<MatMulProblem> read_matmul(const NodeSpec& node, std::string* why_
     *why_not = reason;
     return std::nullopt;
   };
-  const Operand& a_in = node.in(0);
-  const Operand& b_in = node.in(1);
+  const Operand& a = node.in(0);
+  const Operand& b = node.in(1);
   const Operand& bias = node.in(2);
-  const bool narrow = a_in.dtype == DType::bf16 || a_in.dtype == DType::f16;
-  auto fits = [&](DType t) { return t == a_in.dtype || (narrow && t == DType::f32); };
-  if (a_in.dtype != b_in.dtype || !fits(node.out(0).dtype)) return decline("dtypes differ");
+  const bool narrow = a.dtype == DType::bf16 || a.dtype == DType::f16;
+  auto fits = [&](DType t) { return t == a.dtype || (narrow && t == DType::f32); };
+  if (a.dtype != b.dtype || !fits(node.out(0).dtype)) return decline("dtypes differ");
   if (bias.present() && !fits(bias.dtype)) return decline("bias has another dtype");
-  if (a_in.rank() < 1 || b_in.rank() < 1) return decline("an operand is a scalar");
+  if (a.rank() < 1 || b.rank() < 1) return decline("an operand is a scalar");
 
-  auto a = permuted(a_in.dims, node.attrs.ints("perm_a"));
-  auto b = permuted(b_in.dims, node.attrs.ints("perm_b"));
-  auto y = unpermuted(node.out(0).dims, node.attrs.ints("perm_y"));
-  if (!a || !b || !y) return decline("perm_a, perm_b or perm_y is not a permutation");
-  if (b->dims.size() == 1) {
-    insert_axis(&*b, 1);
-    insert_axis(&*y, y->dims.size());
-  }
-  if (a->dims.size() == 1) {
-    insert_axis(&*a, 0);
-    insert_axis(&*y, y->dims.size() - 1);
-  }
-  const size_t rank = std::max(a->dims.size(), b->dims.size());
-  while (a->dims.size() < rank) insert_axis(&*a, 0);
-  while (b->dims.size() < rank) insert_axis(&*b, 0);
-  if (y->dims.size() != rank) return decline("output rank does not fit");
-
+  std::optional<Factors> factors;
+  if (const char* why = read_factors(node, &factors)) return decline(why);
   MatMulProblem p;
-  p.dtype = a_in.dtype;
+  p.dtype = a.dtype;
   p.y_dtype = node.out(0).dtype;
   p.bias_dtype = bias.dtype;
-  const size_t r = rank - 2;
-  p.m = a->dims[r];
-  p.k = a->dims[r + 1];
-  p.n = b->dims[r + 1];
-  if (b->dims[r] != p.k || y->dims[r] != p.m || y->dims[r + 1] != p.n) {
-    return decline("extents do not multiply");
-  }
-  for (size_t i = 0; i < r; ++i) {
-    const int64_t extent = y->dims[i];
-    auto stride = [&](const View& v) { return v.dims[i] == 1 ? 0 : v.strides[i]; };
-    for (const View* v : {&*a, &*b}) {
-      if (v->dims[i] != 1 && v->dims[i] != extent) return decline("batch extents do not broadcast");
-    }
-    add_batch(&p, extent, stride(*a), stride(*b), y->strides[i]);
-  }
-  p.a_m = a->strides[r];
-  p.a_k = a->strides[r + 1];
-  p.b_k = b->strides[r];
-  p.b_n = b->strides[r + 1];
-  p.y_m = y->strides[r];
-  p.y_n = y->strides[r + 1];
-  merge_batch_into_rows(&p);
-  tidy(p.m, p.k, &p.a_m, &p.a_k);
-  tidy(p.k, p.n, &p.b_k, &p.b_n);
-  tidy(p.m, p.n, &p.y_m, &p.y_n);
-
-  if (node.op == "steep.MatMul") {  // ONNX's has neither
-    p.alpha = node.attrs.real("alpha");
-    const std::string activation = node.attrs.string("activation");
-    if (!activation.empty() && activation != "Relu") return decline("unknown activation");
-    p.relu = activation == "Relu";
-  }
-  p.bias = bias.present();
-  if (p.bias && bias.size() != p.n) return decline("bias does not have one element a column");
-  p.addend = node.in(3).present();
-  if (p.addend && !takes_addend) return decline("an addend is not supported");
-  if (p.addend && (node.in(3).dtype != p.y_dtype || node.in(3).dims != node.out(0).dims))
-    return decline("the addend is not like the result");
+  if (const char* why = set_extents(*factors, &p)) return decline(why);
+  if (const char* why = set_epilogue(node, takes_addend, &p)) return decline(why);
   return p;
 }
 

@@ -61,58 +61,54 @@ std::unique_ptr<Kernel> make_gather_pad(const NodeSpec& node, std::string_view m
   });
 }
 
-std::unique_ptr<Kernel> make_pad(const NodeSpec& node, std::string* why_not) {
+/// Elements before and behind x, by axis.
+struct Pads {
+  Dims before, after;
+};
+
+std::optional<Pads> read_pads(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);
   const Operand& y = node.out(0);
   const auto pads = constant_ints(node.in(1));
-  if (!pads) return decline(why_not, "pads are not constant");
-  const auto axes_given = constant_ints(node.in(3));
-  if (node.in(3).present() && !axes_given) return decline(why_not, "axes are not constant");
-  const size_t n = axes_given ? axes_given->size() : x.dims.size();
+  if (!pads) return decline(why_not, "pads are not constant"), std::nullopt;
+  const auto axes = constant_ints(node.in(3));
+  if (node.in(3).present() && !axes) return decline(why_not, "axes are not constant"), std::nullopt;
+  const size_t n = axes ? axes->size() : x.dims.size();
   if (pads->size() != 2 * n || x.rank() != y.rank())
-    return decline(why_not, "pads do not fit the rank");
-  Dims before(x.dims.size(), 0);
-  Dims after(x.dims.size(), 0);
+    return decline(why_not, "pads do not fit the rank"), std::nullopt;
+  Pads read{Dims(x.dims.size(), 0), Dims(x.dims.size(), 0)};
   for (size_t i = 0; i < n; ++i) {
-    const auto axis =
-        axis_from_front(axes_given ? (*axes_given)[i] : static_cast<int64_t>(i), x.rank());
-    if (!axis) return decline(why_not, "an axis is out of range");
+    const auto axis = axis_from_front(axes ? (*axes)[i] : static_cast<int64_t>(i), x.rank());
+    if (!axis) return decline(why_not, "an axis is out of range"), std::nullopt;
     constexpr int64_t kLimit = int64_t{1} << 60;  // keeps sums from overflowing
     if (std::max((*pads)[i], (*pads)[i + n]) > kLimit ||
         std::min((*pads)[i], (*pads)[i + n]) < -kLimit) {
-      return decline(why_not, "a pad exceeds 2^60");
+      return decline(why_not, "a pad exceeds 2^60"), std::nullopt;
     }
-    before[static_cast<size_t>(*axis)] = (*pads)[i];
-    after[static_cast<size_t>(*axis)] = (*pads)[i + n];
+    read.before[static_cast<size_t>(*axis)] = (*pads)[i];
+    read.after[static_cast<size_t>(*axis)] = (*pads)[i + n];
   }
   for (size_t a = 0; a < x.dims.size(); ++a) {
-    if (x.dims[a] + before[a] + after[a] != y.dims[a])
-      return decline(why_not, "pads do not add up");
+    if (x.dims[a] + read.before[a] + read.after[a] != y.dims[a])
+      return decline(why_not, "pads do not add up"), std::nullopt;
   }
-  const std::string mode = node.attrs.string("mode");
-  if (mode != "constant") {
-    if (mode != "reflect" && mode != "edge" && mode != "wrap")
-      return decline(why_not, "mode is '{}'", mode);
-    for (size_t a = 0; a < x.dims.size(); ++a) {
-      const int64_t kept =
-          x.dims[a] + std::min<int64_t>(before[a], 0) + std::min<int64_t>(after[a], 0);
-      if (kept <= 0 && y.size() != 0)
-        return decline(why_not, "after cropping, axis {} has no elements to repeat", a);
-    }
-    return make_gather_pad(node, mode, before, after);
-  }
+  return read;
+}
 
-  // Negative pads crop: the copied box is the part of x that lies within y.
+/// Negative pads crop: the copied box is the part of x that lies within y.
+std::unique_ptr<Kernel> make_constant_pad(const NodeSpec& node, const Pads& pads) {
+  const Operand& x = node.in(0);
+  const Operand& y = node.out(0);
   Dims box = x.dims;
   int64_t src_offset = 0;
   int64_t dst_offset = 0;
   const Dims src_strides = row_major_strides(x.dims);
   const Dims dst_strides = row_major_strides(y.dims);
   for (size_t a = 0; a < box.size(); ++a) {
-    const int64_t cut = std::max<int64_t>(-before[a], 0);
-    box[a] = std::max<int64_t>(0, x.dims[a] - cut - std::max<int64_t>(-after[a], 0));
+    const int64_t cut = std::max<int64_t>(-pads.before[a], 0);
+    box[a] = std::max<int64_t>(0, x.dims[a] - cut - std::max<int64_t>(-pads.after[a], 0));
     src_offset += cut * src_strides[a];
-    dst_offset += std::max<int64_t>(before[a], 0) * dst_strides[a];
+    dst_offset += std::max<int64_t>(pads.before[a], 0) * dst_strides[a];
   }
   const auto element = static_cast<int64_t>(size_of(x.dtype));
   StridedCopy fill(size_of(x.dtype), {y.size()}, {0}, {1});
@@ -124,6 +120,23 @@ std::unique_ptr<Kernel> make_pad(const NodeSpec& node, std::string* why_not) {
     copy.run(args.input<char>(0) + src_offset * element,
              args.output<char>(0) + dst_offset * element);
   });
+}
+
+std::unique_ptr<Kernel> make_pad(const NodeSpec& node, std::string* why_not) {
+  const auto pads = read_pads(node, why_not);
+  if (!pads) return nullptr;
+  const std::string mode = node.attrs.string("mode");
+  if (mode == "constant") return make_constant_pad(node, *pads);
+  if (mode != "reflect" && mode != "edge" && mode != "wrap")
+    return decline(why_not, "mode is '{}'", mode);
+  const Dims& extents = node.in(0).dims;
+  for (size_t a = 0; a < extents.size(); ++a) {
+    const int64_t kept =
+        extents[a] + std::min<int64_t>(pads->before[a], 0) + std::min<int64_t>(pads->after[a], 0);
+    if (kept <= 0 && node.out(0).size() != 0)
+      return decline(why_not, "after cropping, axis {} has no elements to repeat", a);
+  }
+  return make_gather_pad(node, mode, pads->before, pads->after);
 }
 
 }  // namespace

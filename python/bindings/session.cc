@@ -265,51 +265,45 @@ void init_results(nb::module_ &m) {
       .def("__str__", &MemoryReport::text);
 }
 
-}  // namespace
+using Session = TrainingSession;
 
-void init_session(nb::module_ &m) {
-  init_options(m);
-  m.def("option_rows", &option_rows,
-        nb::sig("def option_rows() -> list[tuple[str, str, str, str, str]]"),
-        "The table of the options of training (train/option_rows.h), a row each: the part of "
-        "TrainingOptions that has it, or \"\"; its field there; its keyword; its flag; its help.");
-  init_results(m);
-  m.def(
-      "has_products",
-      [](const std::string &dtype) { return host_device()->multiplies(dtype_from(dtype)); },
-      nb::arg("dtype"),
-      "Has this machine matrix products of a 16-bit float type? Otherwise they run in float32.");
-  using Session = TrainingSession;
-  const nb::call_guard<nb::gil_scoped_release> unlocked;
-  nb::class_<Session>(m, "TrainingSession")
-      // Bytes first: they would pass for a path.
-      .def(
-          "__init__",
-          [](Session *self, const nb::bytes &model, const TrainingOptions &options,
-             const nb::dict &weights) {
-            const std::span data(reinterpret_cast<const std::byte *>(model.c_str()), model.size());
-            Session::Inputs given;
-            std::map<std::string, std::string> unwritable;
-            for (auto [key, value] : weights) {
-              const std::string name = nb::cast<std::string>(key);
-              std::string why;
-              given[name] = to_tensor(value, name.c_str(), &why);
-              if (!why.empty()) unwritable[name] = why;
-            }
-            const nb::gil_scoped_release release;
-            if (given.empty()) {
-              new (self) Session(data, options);
-            } else {
-              Session session(data, options, std::move(given));
-              require_writable(session, unwritable);
-              new (self) Session(std::move(session));
-            }
-          },
-          nb::arg("model"), nb::arg("options"), nb::arg("weights") = nb::dict(),
-          nb::sig("def __init__(self, model: bytes, options: TrainingOptions, "
-                  "weights: dict[str, object] = {}) -> None"))
+/// For what waits, or works for long: others may run Python meanwhile.
+using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+
+void construct_from_bytes(Session *self, const nb::bytes &model, const TrainingOptions &options,
+                          const nb::dict &weights) {
+  const std::span data(reinterpret_cast<const std::byte *>(model.c_str()), model.size());
+  Session::Inputs given;
+  std::map<std::string, std::string> unwritable;
+  for (auto [key, value] : weights) {
+    const std::string name = nb::cast<std::string>(key);
+    std::string why;
+    given[name] = to_tensor(value, name.c_str(), &why);
+    if (!why.empty()) unwritable[name] = why;
+  }
+  const nb::gil_scoped_release release;
+  if (given.empty()) {
+    new (self) Session(data, options);
+  } else {
+    Session session(data, options, std::move(given));
+    require_writable(session, unwritable);
+    new (self) Session(std::move(session));
+  }
+}
+
+void bind_construction(nb::class_<Session> &session) {
+  // Bytes first: they would pass for a path.
+  session
+      .def("__init__", &construct_from_bytes, nb::arg("model"), nb::arg("options"),
+           nb::arg("weights") = nb::dict(),
+           nb::sig("def __init__(self, model: bytes, options: TrainingOptions, "
+                   "weights: dict[str, object] = {}) -> None"))
       .def(nb::init<const std::filesystem::path &, TrainingOptions>(), nb::arg("model"),
-           nb::arg("options"), unlocked)
+           nb::arg("options"), Unlocked());
+}
+
+void bind_steps(nb::class_<Session> &session) {
+  session
       .def(
           "step",
           [](Session &s, const nb::args &arrays) {
@@ -329,21 +323,22 @@ void init_session(nb::module_ &m) {
                   "StepResult"),
           "With accumulate=True, a part of a step: its gradients are added to those that wait for "
           "apply_gradients(), and no weight changes. A part of which no label counts adds nothing.")
-      .def("apply_gradients", &Session::apply_gradients, unlocked,
+      .def("apply_gradients", &Session::apply_gradients, Unlocked(),
            "Clips and updates by the mean of the gradients that wait: as one step of all their "
            "inputs, where parts are of one size and the loss is a mean. Parts of a mean cross "
            "entropy that ignores labels count by their labels. The result's loss is the mean of "
            "the parts'. Raises DataError when none waits.")
-      .def_prop_ro("accumulated", &Session::accumulated, unlocked,
+      .def_prop_ro("accumulated", &Session::accumulated, Unlocked(),
                    "Parts whose gradients wait. While they do, step() and save_checkpoint() raise "
                    "DataError.")
-      .def("drop_gradients", &Session::drop_gradients, unlocked, "Forgets the gradients that wait.")
-      .def("accumulated_gradients", &Session::accumulated_gradients, unlocked,
+      .def("drop_gradients", &Session::drop_gradients, Unlocked(),
+           "Forgets the gradients that wait.")
+      .def("accumulated_gradients", &Session::accumulated_gradients, Unlocked(),
            "The gradients that wait, shared, to combine them with those of other processes: the "
            "sums may be written, and set_accumulated() says what they then are. If there are "
            "none, the sums are set to zero.")
       .def("set_accumulated", &Session::set_accumulated, nb::arg("weight"), nb::arg("loss"),
-           unlocked,
+           Unlocked(),
            "Says of what weight, and of what sum of losses times weights, the sums are. Raises "
            "DataError unless the weight is positive and finite.")
       .def(
@@ -378,7 +373,11 @@ void init_session(nb::module_ &m) {
           },
           nb::sig("def gradients(self, *arrays: object) -> tuple[float, "
                   "dict[str, Tensor]]"),
-          "Loss and gradients of the trained parameters, without an update.")
+          "Loss and gradients of the trained parameters, without an update.");
+}
+
+void bind_description(nb::class_<Session> &session) {
+  session
       .def("input_info", &Session::input_info, nb::sig("def input_info(self) -> list[TensorInfo]"),
            "The model's inputs, then the label.")
       .def("output_info", &Session::output_info,
@@ -390,7 +389,11 @@ void init_session(nb::module_ &m) {
       .def_prop_ro("statistic_names", &Session::statistic_names,
                    "Running statistics that training normalisations keep up to date.")
       .def_prop_ro("warnings", &Session::warnings, "What can be trained but is hardly meant.")
-      .def_prop_ro("optimizer_state_names", &Session::optimizer_state_names)
+      .def_prop_ro("optimizer_state_names", &Session::optimizer_state_names);
+}
+
+void bind_states(nb::class_<Session> &session) {
+  session
       .def(
           "weights",
           [](const Session &s) { return to_dict(unlocked_call([&] { return s.weights(); })); },
@@ -424,30 +427,34 @@ void init_session(nb::module_ &m) {
           nb::arg("moments"),
           nb::sig("def set_optimizer_state(self, moments: dict[str, object]) "
                   "-> None"))
-      .def_prop_rw("step_count", &Session::step_count, &Session::set_step_count, unlocked)
-      .def_prop_rw("lr", &Session::lr, &Session::set_lr, unlocked,
+      .def_prop_rw("step_count", &Session::step_count, &Session::set_step_count, Unlocked())
+      .def_prop_rw("lr", &Session::lr, &Session::set_lr, Unlocked(),
                    "Reads the rate of the next step; sets the base rate, "
                    "before the schedule's factor.")
-      .def("set_group", &Session::set_group, nb::arg("i"), nb::arg("optimizer"), unlocked,
+      .def("set_group", &Session::set_group, nb::arg("i"), nb::arg("optimizer"), Unlocked(),
            "From the next step on, of the i-th group, which has an optimizer of its own.")
-      .def_prop_rw("loss_scale", &Session::loss_scale, &Session::set_loss_scale, unlocked,
+      .def_prop_rw("loss_scale", &Session::loss_scale, &Session::set_loss_scale, Unlocked(),
                    "Of the next step; 1 unless the precision is \"fp16\".")
-      .def_prop_rw("run_count", &Session::run_count, &Session::set_run_count, unlocked,
+      .def_prop_rw("run_count", &Session::run_count, &Session::set_run_count, Unlocked(),
                    "With the seed, the key of every random draw.")
-      .def("set_seed", &Session::set_seed, nb::arg("seed"), unlocked)
+      .def("set_seed", &Session::set_seed, nb::arg("seed"), Unlocked())
       .def_prop_ro(
-          "seed", [](const Session &s) { return s.options().seed; }, "Of dropout.")
+          "seed", [](const Session &s) { return s.options().seed; }, "Of dropout.");
+}
+
+void bind_files(nb::class_<Session> &session) {
+  session
       .def("save_checkpoint", &Session::save_checkpoint, nb::arg("path"), nb::arg("user") = "{}",
-           unlocked,
+           Unlocked(),
            "Replaces a checkpoint only once the new one is whole. Raises "
            "IoError.")
-      .def("load_checkpoint", &Session::load_checkpoint, nb::arg("path"), unlocked,
+      .def("load_checkpoint", &Session::load_checkpoint, nb::arg("path"), Unlocked(),
            "Verifies everything, then loads; returns `user`. Raises "
            "CheckpointError.")
-      .def_prop_ro("batch_note", &Session::batch_note, unlocked,
+      .def_prop_ro("batch_note", &Session::batch_note, Unlocked(),
                    "On a number of rows that the file fixes for all its inputs, with `loss`: that "
                    "batches of any size are taken all the same, or why not. Else empty.")
-      .def_prop_ro("checkpoint_note", &Session::checkpoint_note, unlocked,
+      .def_prop_ro("checkpoint_note", &Session::checkpoint_note, Unlocked(),
                    "What to know of the checkpoint that was loaded last: that it was saved with "
                    "another number of threads. Else empty.")
       .def(
@@ -473,7 +480,7 @@ void init_session(nb::module_ &m) {
                                  .max_file_bytes = max_file_bytes});
           },
           nb::arg("path"), nb::arg("for_inference") = false, nb::arg("external_data") = false,
-          nb::arg("max_file_bytes") = size_t{INT_MAX}, unlocked,
+          nb::arg("max_file_bytes") = size_t{INT_MAX}, Unlocked(),
           "Writes a copy of the model with the trained weights; if it is not to be trained on, as "
           "steep.model_for_inference() rewrites it, and without a loss inside of the model and "
           "the labels that it reads. With external_data, and for a model of more than "
@@ -487,7 +494,11 @@ void init_session(nb::module_ &m) {
                 unlocked_call([&] { return s.export_onnx_bytes(for_inference); });
             return nb::bytes(bytes.data(), bytes.size());
           },
-          nb::arg("for_inference") = false)
+          nb::arg("for_inference") = false);
+}
+
+void bind_plans(nb::class_<Session> &session) {
+  session
       .def(
           "plan",
           [](Session &s, const nb::args &arrays) {
@@ -507,7 +518,7 @@ void init_session(nb::module_ &m) {
           "memory limits would cost. Plans without running: up to two seconds for 1,000 nodes. "
           "Raises OutOfMemoryError where no plan fits the limit, ProviderError where the step is "
           "not planned as a whole.")
-      .def_prop_ro("peak_bytes", &Session::peak_bytes, unlocked,
+      .def_prop_ro("peak_bytes", &Session::peak_bytes, Unlocked(),
                    "The most memory that parameters, moments and steps took at one time so far.")
       .def(
           "dump_as",
@@ -520,9 +531,32 @@ void init_session(nb::module_ &m) {
           "The step's graph as text; with arrays, the compiled step as \"text\", its \"passes\" "
           "one "
           "by one, or \"html\".")
-      .def("start_profile", &Session::start_profile, unlocked)
-      .def("write_profile", &Session::write_profile, nb::arg("path"), unlocked,
+      .def("start_profile", &Session::start_profile, Unlocked())
+      .def("write_profile", &Session::write_profile, nb::arg("path"), Unlocked(),
            "Writes a trace for ui.perfetto.dev.");
+}
+
+}  // namespace
+
+void init_session(nb::module_ &m) {
+  init_options(m);
+  m.def("option_rows", &option_rows,
+        nb::sig("def option_rows() -> list[tuple[str, str, str, str, str]]"),
+        "The table of the options of training (train/option_rows.h), a row each: the part of "
+        "TrainingOptions that has it, or \"\"; its field there; its keyword; its flag; its help.");
+  init_results(m);
+  m.def(
+      "has_products",
+      [](const std::string &dtype) { return host_device()->multiplies(dtype_from(dtype)); },
+      nb::arg("dtype"),
+      "Has this machine matrix products of a 16-bit float type? Otherwise they run in float32.");
+  nb::class_<Session> session(m, "TrainingSession");
+  bind_construction(session);
+  bind_steps(session);
+  bind_description(session);
+  bind_states(session);
+  bind_files(session);
+  bind_plans(session);
 }
 
 }  // namespace steep::python

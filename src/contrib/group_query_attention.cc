@@ -230,12 +230,10 @@ void add_repeats(const Groups& g, ContribBody& f, const char* name) {
                   name));
 }
 
-Results group_query_attention(const ContribCall& c, ContribBody& f) {
-  const Groups g = groups_of(c);
-  const int64_t window = c.integer("local_window_size");
-  const bool causal = c.flag("causal");
-  const int64_t smooth = c.integer("smooth_softmax");
-  if (window < -1 || window == 0 || window > kFar || (window > 0 && !causal)) {
+/// Throws ModelError unless they are in range.
+void check_attributes(const ContribCall& c) {
+  const int64_t window = c.integer("local_window_size"), smooth = c.integer("smooth_softmax");
+  if (window < -1 || window == 0 || window > kFar || (window > 0 && !c.flag("causal"))) {
     c.fail("An attribute is out of range.", "local_window_size of -1, or at least 1 where causal",
            fmt::format("local_window_size = {}, causal = {}", window, c.integer("causal")),
            "Export the model again.");
@@ -244,29 +242,30 @@ Results group_query_attention(const ContribCall& c, ContribBody& f) {
     c.fail("An attribute is out of range.", "smooth_softmax of -1, 0 or 1",
            fmt::format("smooth_softmax = {}", smooth), "Export the model again.");
   }
-  add_places(g, f);
-  add_operands(c, g, f);
-  add_held(g, f);
-  add_repeats(g, f, "k");
-  add_repeats(g, f, "v");
+}
 
+/// Names the products of queries and keys, by the scale and below the cap.
+std::string add_products(const ContribCall& c, const Groups& g, ContribBody& f) {
   const double scale = c.real("scale"), cap = c.real("softcap");
   f.scalar("factor", scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(g.size)), "each_q");
   f.add(
       "turned = Transpose <perm = [0, 1, 3, 2]> (every_k)  products = MatMul (each_q, turned)"
       "  raw = Mul (products, factor)");
-  std::string scores = "raw";
-  if (cap > 0) {
-    f.scalar("cap", cap, "each_q");
-    f.add("share = Div (raw, cap)  bent = Tanh (share)  capped = Mul (bent, cap)");
-    scores = "capped";
-  }
+  if (!(cap > 0)) return "raw";
+  f.scalar("cap", cap, "each_q");
+  f.add("share = Div (raw, cap)  bent = Tanh (share)  capped = Mul (bent, cap)");
+  return "capped";
+}
+
+/// Names the scores without those of keys that a query does not see.
+std::string add_masks(const ContribCall& c, const std::string& scores, ContribBody& f) {
+  const int64_t window = c.integer("local_window_size");
   f.ints("inner", {2});
   f.ints("head_axis", {1});
   f.add(
       "times = Range (zero, keys, one)  here = Min (now, final)  at = Unsqueeze (here, inner)"
       "  ends = Unsqueeze (final, inner)");
-  f.add(fmt::format("until = LessOrEqual (times, {})", causal ? "at" : "ends"));
+  f.add(fmt::format("until = LessOrEqual (times, {})", c.flag("causal") ? "at" : "ends"));
   if (window > 0) {  // none may be visible to a query behind the end of its row
     f.ints("window", {window});
     f.add(
@@ -276,33 +275,49 @@ Results group_query_attention(const ContribCall& c, ContribBody& f) {
   f.scalar("never", -std::numeric_limits<double>::infinity(), "each_q");
   f.add(fmt::format("mask = Unsqueeze ({}, head_axis)  causal = Where (mask, {}, never)",
                     window > 0 ? "visible" : "until", scores));
-  scores = "causal";
-  if (c.has(kBias)) {
-    f.add("masked = Add (causal, attention_bias)");
-    scores = "masked";
-  }
-  if (smooth == 1 || c.has(kSink)) {  // one more key, of no value
-    f.ints("last", {-1});
-    f.ints("begin", {0});
-    if (c.has(kSink)) {
-      f.ints("of_heads", {1, g.heads, 1, 1});
-      f.add("sink = Reshape (head_sink, of_heads)");
-    } else {
-      f.scalar("sink", 0, "each_q");
-    }
-    f.ints("single", {1});
-    f.add("rows_of_all = Shape <start = 0, end = 1> (query)");
-    f.ints("head_count", {g.heads});
-    f.add(
-        fmt::format("sinks_shape = Concat <axis = 0> (rows_of_all, head_count, rows, single)"
-                    "  sinks = Expand (sink, sinks_shape)"
-                    "  with_sink = Concat <axis = -1> ({}, sinks)"
-                    "  shares = Softmax <axis = -1> (with_sink)"
-                    "  probabilities = Slice (shares, begin, last, last)",
-                    scores));
+  if (!c.has(kBias)) return "causal";
+  f.add("masked = Add (causal, attention_bias)");
+  return "masked";
+}
+
+/// The probabilities beside one more key, of no value.
+void add_probabilities_with_sink(const ContribCall& c, const Groups& g, const std::string& scores,
+                                 ContribBody& f) {
+  f.ints("last", {-1});
+  f.ints("begin", {0});
+  if (c.has(kSink)) {
+    f.ints("of_heads", {1, g.heads, 1, 1});
+    f.add("sink = Reshape (head_sink, of_heads)");
   } else {
+    f.scalar("sink", 0, "each_q");
+  }
+  f.ints("single", {1});
+  f.add("rows_of_all = Shape <start = 0, end = 1> (query)");
+  f.ints("head_count", {g.heads});
+  f.add(
+      fmt::format("sinks_shape = Concat <axis = 0> (rows_of_all, head_count, rows, single)"
+                  "  sinks = Expand (sink, sinks_shape)"
+                  "  with_sink = Concat <axis = -1> ({}, sinks)"
+                  "  shares = Softmax <axis = -1> (with_sink)"
+                  "  probabilities = Slice (shares, begin, last, last)",
+                  scores));
+}
+
+Results group_query_attention(const ContribCall& c, ContribBody& f) {
+  const Groups g = groups_of(c);
+  check_attributes(c);
+  add_places(g, f);
+  add_operands(c, g, f);
+  add_held(g, f);
+  add_repeats(g, f, "k");
+  add_repeats(g, f, "v");
+  const std::string scores = add_masks(c, add_products(c, g, f), f);
+  if (c.integer("smooth_softmax") == 1 || c.has(kSink)) {
+    add_probabilities_with_sink(c, g, scores, f);
+  } else {
+    const bool window = c.integer("local_window_size") > 0;
     f.add(fmt::format("probabilities = {} <axis = -1> ({})",
-                      window > 0 ? "steep.SafeSoftmax" : "Softmax", scores));
+                      window ? "steep.SafeSoftmax" : "Softmax", scores));
   }
   f.ints("width", {g.heads * g.size});
   f.add(

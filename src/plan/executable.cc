@@ -52,6 +52,49 @@ Worst worst_of(Value v, const void* data) {
   return Worst::finite;
 }
 
+std::byte* address(const Frame& frame, const Place& p) {
+  return p.buffer < 0 ? nullptr : frame.base[static_cast<size_t>(p.buffer)] + p.offset;
+}
+
+/// Where the operands of one step at a time lie.
+class Operands {
+ public:
+  void set(const Frame& frame, const Step& step) {
+    if (step.inputs.size() > kMaxOperands) more_in_.resize(step.inputs.size());
+    if (step.outputs.size() > kMaxOperands) more_out_.resize(step.outputs.size());
+    in_ = step.inputs.size() > kMaxOperands ? more_in_.data() : few_in_;
+    out_ = step.outputs.size() > kMaxOperands ? more_out_.data() : few_out_;
+    for (size_t i = 0; i < step.inputs.size(); ++i) in_[i] = address(frame, step.inputs[i]);
+    for (size_t i = 0; i < step.outputs.size(); ++i) out_[i] = address(frame, step.outputs[i]);
+  }
+
+  const void** in() const { return in_; }
+  void** out() const { return out_; }
+
+ private:
+  const void* few_in_[kMaxOperands];
+  void* few_out_[kMaxOperands];
+  std::vector<const void*> more_in_;
+  std::vector<void*> more_out_;
+  const void** in_ = few_in_;
+  void** out_ = few_out_;
+};
+
+void execute(const Devices& devices, const Frame& frame, const Step& step,
+             const Operands& operands) {
+  // Kernels count from their scratch even where all parts of it are empty.
+  alignas(64) std::byte none[64];
+  std::byte* const scratch = step.scratch.buffer < 0 ? none : address(frame, step.scratch);
+  at_node(step.node, [&] {
+    if (step.device == 0)
+      return step.kernel->execute(operands.in(), operands.out(), scratch, nullptr);
+    const auto d = static_cast<size_t>(step.device) - 1;
+    asked(devices.others()[d]->provider(), "execute", [&] {
+      step.kernel->execute(operands.in(), operands.out(), scratch, frame.streams[d].get());
+    });
+  });
+}
+
 void check_fed(Value v, const void* data) {
   if (worst_of(v, data) != Worst::nan) return;
   throw DataError({.what = "An input or parameter holds NaN.",
@@ -70,6 +113,16 @@ std::string shapes_of(Node n) {
     if (n.input(i)) ins += (ins.empty() ? "" : ", ") + to_string(n.input(i).type());
   }
   return outs + " ← " + ins;
+}
+
+void add_event(Profiler& profiler, const Step& step, double start) {
+  profiler.add({.node = step.node ? step.node.name() : "copy",
+                .op = step.node ? step.node.op() : "copy",
+                .kernel = std::string(step.candidate),
+                .shapes = step.node ? shapes_of(step.node) : "",
+                .start_us = start,
+                .duration_us = profiler.now_us() - start,
+                .flops = step.kernel ? step.kernel->flops() : 0});
 }
 
 }  // namespace
@@ -245,18 +298,10 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
 
 void Executable::run_steps(Frame& frame, size_t begin, size_t end,
                            const RunOptions& options) const {
-  const void* in_small[kMaxOperands];
-  void* out_small[kMaxOperands];
-  std::vector<const void*> in_large;
-  std::vector<void*> out_large;
-  auto pointer = [&](const Place& p) -> std::byte* {
-    return p.buffer < 0 ? nullptr : frame.base[static_cast<size_t>(p.buffer)] + p.offset;
-  };
   // OpenMP's threads end where a region has fewer, and are started anew for the next; and libraries
   // compile as they first run.
   require_headroom(kHeadroom);
-  // Kernels count from their scratch even where all parts of it are empty.
-  alignas(64) std::byte none[64];
+  Operands operands;
   std::optional<Uninterrupted> finishing;
   for (size_t s = begin; s < end; ++s) {
     const Step& step = plan_.steps[s];
@@ -269,41 +314,20 @@ void Executable::run_steps(Frame& frame, size_t begin, size_t end,
       if (options.wrote_states != nullptr) *options.wrote_states = true;
       finishing.emplace();
     }
-    const void** in = in_small;
-    void** out = out_small;
-    if (step.inputs.size() > kMaxOperands)
-      in_large.resize(step.inputs.size()), in = in_large.data();
-    if (step.outputs.size() > kMaxOperands)
-      out_large.resize(step.outputs.size()), out = out_large.data();
-    for (size_t i = 0; i < step.inputs.size(); ++i) in[i] = pointer(step.inputs[i]);
-    for (size_t i = 0; i < step.outputs.size(); ++i) out[i] = pointer(step.outputs[i]);
+    operands.set(frame, step);
     const double start = options.profiler != nullptr ? options.profiler->now_us() : 0;
-    const Worst operands = options.check_finite ? worst_input(frame, step, in) : Worst::finite;
+    const Worst worst =
+        options.check_finite ? worst_input(frame, step, operands.in()) : Worst::finite;
     if (step.kernel && !step.empty) {
-      std::byte* const scratch = step.scratch.buffer < 0 ? none : pointer(step.scratch);
-      const SteepStream stream =
-          step.device == 0 ? nullptr : frame.streams[static_cast<size_t>(step.device) - 1].get();
-      at_node(step.node, [&] {
-        if (step.device == 0) return step.kernel->execute(in, out, scratch, stream);
-        asked(plan_.devices.others()[static_cast<size_t>(step.device) - 1]->provider(), "execute",
-              [&] { step.kernel->execute(in, out, scratch, stream); });
-      });
+      execute(plan_.devices, frame, step, operands);
     } else if (step.copy_bytes > 0 && step.device != 0) {
-      cross(frame, step, out[0], in[0]);
+      cross(frame, step, operands.out()[0], operands.in()[0]);
       if (options.check_finite) wait_for_copies(frame);
     } else if (step.copy_bytes > 0) {
-      std::memcpy(out[0], in[0], step.copy_bytes);
+      std::memcpy(operands.out()[0], operands.in()[0], step.copy_bytes);
     }
-    if (options.check_finite) check_outputs(frame, step, operands, out);
-    if (options.profiler != nullptr) {
-      options.profiler->add({.node = step.node ? step.node.name() : "copy",
-                             .op = step.node ? step.node.op() : "copy",
-                             .kernel = std::string(step.candidate),
-                             .shapes = step.node ? shapes_of(step.node) : "",
-                             .start_us = start,
-                             .duration_us = options.profiler->now_us() - start,
-                             .flops = step.kernel ? step.kernel->flops() : 0});
-    }
+    if (options.check_finite) check_outputs(frame, step, worst, operands.out());
+    if (options.profiler != nullptr) add_event(*options.profiler, step, start);
   }
 }
 

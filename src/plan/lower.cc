@@ -18,6 +18,50 @@ Ints view_offsets(Node n) {
   return def->view_offsets != nullptr ? def->view_offsets(n) : Ints();
 }
 
+namespace {
+
+Lowered choose_kernel_of(Node n, const Devices& devices, LoweredGraph& result,
+                         std::string* why_not) {
+  return at_node(n, [&] {
+    for (int i = 0; i < n.output_count(); ++i) {
+      const Value y = n.output(i);
+      if (y) require_bytes(y.type().nbytes(), to_string(y.type()));
+    }
+    return choose_on(devices, n, result.declined, why_not);
+  });
+}
+
+/// Smaller operators in the place of `n`, which goes; false where there are none.
+bool decompose(Node n, std::vector<Node>& made) {
+  Graph& g = n.graph();
+  const auto first_new = static_cast<uint32_t>(g.node_slots());
+  std::vector<Value> parts;
+  {
+    Graph::Scope scope(g, n.phase(), n.name());
+    const OpDef* def = find_op(n.op());
+    parts = at_node(n, [&] {
+      std::vector<Value> own;
+      if (needs_float32(n)) own = in_float32(n);
+      if (own.empty() && def != nullptr && def->decompose != nullptr) own = def->decompose(n);
+      return own.empty() ? widened(n) : own;
+    });
+  }
+  if (parts.empty()) return false;
+  for (int i = 0; i < n.output_count(); ++i) {
+    if (n.output(i) && parts.at(static_cast<size_t>(i)))
+      g.replace_uses(n.output(i), parts[static_cast<size_t>(i)]);
+  }
+  for (uint32_t id = first_new; id < g.node_slots(); ++id) {
+    Node part(&g, id);
+    g.place_like(part, n);
+    made.push_back(part);
+  }
+  g.erase(n);
+  return true;
+}
+
+}  // namespace
+
 LoweredGraph lower(Graph& g, const Devices& devices) {
   LoweredGraph result;
   std::string refused;
@@ -31,44 +75,13 @@ LoweredGraph lower(Graph& g, const Devices& devices) {
       continue;
     }
     std::string why_not;
-    Lowered chosen = at_node(n, [&] {
-      for (int i = 0; i < n.output_count(); ++i) {
-        const Value y = n.output(i);
-        if (y) require_bytes(y.type().nbytes(), to_string(y.type()));
-      }
-      return choose_on(devices, n, result.declined, &why_not);
-    });
+    Lowered chosen = choose_kernel_of(n, devices, result, &why_not);
     if (chosen.kernel) {
       result.kernels.emplace(n.id(), std::move(chosen));
-      continue;
-    }
-    const auto first_new = static_cast<uint32_t>(g.node_slots());
-    std::vector<Value> parts;
-    {
-      Graph::Scope scope(g, n.phase(), n.name());
-      const OpDef* def = find_op(n.op());
-      parts = at_node(n, [&] {
-        std::vector<Value> own;
-        if (needs_float32(n)) own = in_float32(n);
-        if (own.empty() && def != nullptr && def->decompose != nullptr) own = def->decompose(n);
-        return own.empty() ? widened(n) : own;
-      });
-    }
-    if (parts.empty()) {
+    } else if (!decompose(n, work)) {
       refused += fmt::format("\n    {} ({}): {}", n.name(), n.op(), why_not);
       if (first_node.empty()) first_node = n.name(), first_op = n.op();
-      continue;
     }
-    for (int i = 0; i < n.output_count(); ++i) {
-      if (n.output(i) && parts.at(static_cast<size_t>(i)))
-        g.replace_uses(n.output(i), parts[static_cast<size_t>(i)]);
-    }
-    for (uint32_t id = first_new; id < g.node_slots(); ++id) {
-      Node part(&g, id);
-      g.place_like(part, n);
-      work.push_back(part);
-    }
-    g.erase(n);
   }
   if (!refused.empty()) {
     throw ProviderError(

@@ -29,48 +29,58 @@ bool reader_depends_on(Node writer, Value state, const std::vector<std::vector<N
   return false;
 }
 
-}  // namespace
+/// What has to run before what. The position in the order of nodes stands for a node.
+struct Dependencies {
+  std::vector<std::vector<size_t>> after;  ///< by node: which wait for it
+  std::vector<int> missing;                ///< by node: for how many it waits
+  std::vector<bool> writes;                ///< by node: over a state
 
-std::vector<Node> schedule(const Graph& graph) {
-  const std::vector<Node> order = graph.nodes();
+  void add(size_t from, size_t to) {
+    after[from].push_back(to);
+    ++missing[to];
+  }
+};
+
+Dependencies find_dependencies(const Graph& graph, const std::vector<Node>& order) {
   const auto users = graph.users();
-
-  // Position in `order` stands for the node from here on.
   std::vector<size_t> position;
   for (size_t i = 0; i < order.size(); ++i) {
     if (order[i].id() >= position.size()) position.resize(order[i].id() + 1, SIZE_MAX);
     position[order[i].id()] = i;
   }
-  std::vector<std::vector<size_t>> after(order.size());
-  std::vector<int> missing(order.size(), 0);
-  auto edge = [&](size_t from, size_t to) {
-    after[from].push_back(to);
-    ++missing[to];
-  };
-  for (size_t i = 0; i < order.size(); ++i) {
+  const size_t count = order.size();
+  Dependencies found{std::vector<std::vector<size_t>>(count), std::vector<int>(count, 0),
+                     std::vector<bool>(count, false)};
+  for (size_t i = 0; i < count; ++i) {
     for (int k = 0; k < order[i].input_count(); ++k) {
-      if (Value x = order[i].input(k); x && x.producer()) edge(position[x.producer().id()], i);
+      if (Value x = order[i].input(k); x && x.producer()) found.add(position[x.producer().id()], i);
     }
   }
-  std::vector<bool> writes(order.size(), false);
   std::vector<uint32_t> seen(graph.node_slots(), UINT32_MAX);
   for (const Update& u : graph.updates()) {
     Node writer = u.value.producer();
     if (!writer) continue;
-    writes[position[writer.id()]] = true;
+    found.writes[position[writer.id()]] = true;
     if (reader_depends_on(writer, u.state, users, seen)) continue;
     for (Node reader : users[u.state.id()]) {
-      if (reader != writer) edge(position[reader.id()], position[writer.id()]);
+      if (reader != writer) found.add(position[reader.id()], position[writer.id()]);
     }
   }
+  return found;
+}
 
+}  // namespace
+
+std::vector<Node> schedule(const Graph& graph) {
+  const std::vector<Node> order = graph.nodes();
+  Dependencies waiting = find_dependencies(graph, order);
   std::vector<size_t> ready;
   // A weight is updated as soon as its gradient is known and the last reader has read it: the
   // gradient is in the cache then, and its memory is free for the next one.
-  const auto rank = [&](size_t i) { return std::tuple(order[i].phase(), !writes[i], i); };
+  const auto rank = [&](size_t i) { return std::tuple(order[i].phase(), !waiting.writes[i], i); };
   const auto later = [&](size_t a, size_t b) { return rank(a) > rank(b); };
   for (size_t i = 0; i < order.size(); ++i) {
-    if (missing[i] == 0) ready.push_back(i);
+    if (waiting.missing[i] == 0) ready.push_back(i);
   }
   std::make_heap(ready.begin(), ready.end(), later);
   std::vector<Node> out;
@@ -80,8 +90,8 @@ std::vector<Node> schedule(const Graph& graph) {
     const size_t i = ready.back();
     ready.pop_back();
     out.push_back(order[i]);
-    for (size_t d : after[i]) {
-      if (--missing[d] == 0) {
+    for (size_t d : waiting.after[i]) {
+      if (--waiting.missing[d] == 0) {
         ready.push_back(d);
         std::push_heap(ready.begin(), ready.end(), later);
       }

@@ -331,6 +331,29 @@ Tensor Program::Impl::copy_of(const Tensor& input) const {
   return Tensor::wrap(input.dtype(), input.dims(), bytes.get(), bytes);
 }
 
+namespace {
+
+/// Of tensors: the result of a run in segments, any value of which backward may read. `copy` makes
+/// those that the caller may change.
+template <typename Copy>
+ForwardResult forward_result(const Graph& graph, DataResult result, bool has_backward,
+                             Copy&& copy) {
+  std::vector<Tensor> outputs = to_tensors(result.outputs);
+  std::vector<bool> read(outputs.size(), has_backward);
+  size_t i = 0;
+  for (const Output& o : graph.outputs()) {
+    if (o.phase != Phase::forward) continue;
+    if (has_backward && o.may_change) {
+      outputs[i] = copy(outputs[i]);
+      read[i] = false;
+    }
+    ++i;
+  }
+  return {std::move(outputs), std::move(result.pending), std::move(read)};
+}
+
+}  // namespace
+
 ForwardResult Program::Impl::forward(std::span<const Tensor> inputs,
                                      const std::vector<bool>& may_change) {
   settle();
@@ -343,19 +366,8 @@ ForwardResult Program::Impl::forward(std::span<const Tensor> inputs,
     for (size_t i = 0; has_backward && i < may_change.size(); ++i) {
       if (may_change[i]) fed[i] = copy_of(fed[i]);  // a segment may read any of them
     }
-    DataResult result = forward_in_segments(to_data(fed), counted);
-    std::vector<Tensor> outputs = to_tensors(result.outputs);
-    std::vector<bool> read(outputs.size(), has_backward);  // any of them may be
-    size_t i = 0;
-    for (const Output& o : graph.outputs()) {
-      if (o.phase != Phase::forward) continue;
-      if (has_backward && o.may_change) {
-        outputs[i] = copy_of(outputs[i]);
-        read[i] = false;
-      }
-      ++i;
-    }
-    return {std::move(outputs), std::move(result.pending), std::move(read)};
+    return forward_result(graph, forward_in_segments(to_data(fed), counted), has_backward,
+                          [&](const Tensor& t) { return copy_of(t); });
   }
   Executable& exe = s->executable;
   std::unique_ptr<PendingRun> pending(new PendingRun(pool, threads));

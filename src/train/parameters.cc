@@ -108,6 +108,31 @@ void refuse_other_inputs(const Graph& graph) {
   }
 }
 
+/// Throws ModelError for a name that there is not, and for one in two groups.
+void check_groups(const TrainingOptions& options, std::span<const std::string> all, size_t shown) {
+  std::map<std::string, size_t> group_of;
+  for (size_t i = 0; i < options.groups.size(); ++i) {
+    named_by(options.groups[i].names, all, shown);
+    for (const std::string& name : options.groups[i].names) {
+      const auto [before, first] = group_of.emplace(name, i);
+      if (first) continue;
+      throw ModelError(
+          ErrorParts{.what = "A parameter is named twice by the groups.",
+                     .node = name,
+                     .expected = "each name once, in one group",
+                     .received = fmt::format("groups {} and {}, counted from 0", before->second, i),
+                     .remedy = "Keep it in the group whose settings it needs."});
+    }
+  }
+}
+
+/// Why a constant that could be trained is not unless it is named; "" if it is.
+std::string why_left_out(const Roles& roles, Value v, bool constant_node) {
+  if (constant_node) return "is a Constant node";
+  std::string reason = roles.why_not(v);
+  return reason.empty() && v.rank() == 0 ? "is a scalar" : reason;
+}
+
 }  // namespace
 
 Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
@@ -120,21 +145,7 @@ Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
   all.insert(all.end(), constants.begin(), constants.end());
   const Named trainable = named_by(options.trainable, all, known.size());
   const Named frozen = named_by(options.frozen, all, known.size());
-  std::map<std::string, size_t> group_of;
-  for (size_t i = 0; i < options.groups.size(); ++i) {
-    named_by(options.groups[i].names, all, known.size());
-    for (const std::string& name : options.groups[i].names) {
-      const auto [before, first] = group_of.emplace(name, i);
-      if (first) continue;
-      throw ModelError(
-          ErrorParts{.what = "A parameter is named twice by the groups.",
-                     .node = name,
-                     .expected = "each name once, in one group",
-                     .received = fmt::format("groups {} and {}, counted from 0", before->second, i),
-                     .remedy = "Keep it in the group whose settings it needs."});
-    }
-  }
-
+  check_groups(options, all, known.size());
   if (losses.empty()) {
     throw ModelError(
         ErrorParts{.what = "The model has no float output that can be trained on.",
@@ -158,15 +169,9 @@ Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
                                   .received = to_string(v.type())});
     }
     if (path.wanted[v.id()] == 0) continue;
-    if (named) {
-      choice.parameters.push_back(v);
-      continue;
-    }
     const bool constant_node = i >= known.size();
-    std::string reason = roles.why_not(v);
-    if (constant_node && (v.rank() == 0 || !reason.empty())) continue;
-    if (constant_node) reason = "is a Constant node";
-    if (reason.empty() && v.rank() == 0) reason = "is a scalar";
+    if (!named && constant_node && (v.rank() == 0 || !roles.why_not(v).empty())) continue;
+    std::string reason = named ? "" : why_left_out(roles, v, constant_node);
     if (reason.empty()) {
       choice.parameters.push_back(v);
     } else {

@@ -247,6 +247,75 @@ void remove_dropout(Graph& graph) {
 
 bool scales_loss(const TrainingOptions& options) { return options.precision == "fp16"; }
 
+namespace {
+
+/// What is trained, and what training on this output means, as far as it takes the loss to know.
+std::vector<std::string> choose_trained(const Graph& graph,
+                                        std::span<const std::string> initializers,
+                                        std::span<const std::string> constants,
+                                        std::span<const LeftOut> inside,
+                                        const TrainingOptions& options, TrainingModel& model) {
+  Graph with_loss = graph;
+  const AttachedLoss attached = attach_loss(with_loss, options);
+  model.label_added = attached.label_added;
+  if (options.loss.empty()) model.loss_output = find_output(graph, options).name;
+  if (std::string doubt = doubts(graph, options); !doubt.empty()) {
+    model.warnings.push_back(std::move(doubt));
+  }
+  const Value losses[] = {attached.loss};
+  TrainingOptions own = options;
+  for (const auto& update : options.updates) own.frozen.push_back(update.first);
+  Choice choice = choose_parameters(with_loss, losses, initializers, constants, own, inside);
+  model.left_out = std::move(choice.left_out);
+  std::vector<std::string> names;
+  for (Value v : choice.parameters) names.push_back(v.name());
+  return names;
+}
+
+/// The constants of a graph that become states, with what they are at first.
+class States {
+ public:
+  States(Graph& graph, const std::map<std::string, Tensor>& given,
+         std::map<std::string, Tensor>* initial)
+      : graph_(graph), given_(given), initial_(*initial) {}
+
+  void add(Value v) {
+    const Type type = v.type();
+    // What nobody else holds needs no copy.
+    const bool own = given_.count(v.name()) != 0 || v.tensor()->owner().use_count() == 1;
+    initial_[v.name()] = own ? *v.tensor() : v.tensor()->clone();
+    graph_.make_state(v);
+    graph_.set_tensor(v, Tensor());
+    graph_.set_type(v, type);
+  }
+
+  /// A parameter, with the moments of its optimizer, and the average of its values.
+  void add_trained(const std::string& name, const OptimizerOptions& optimizer,
+                   const TrainingOptions& options, std::vector<std::string>& names_of_moments) {
+    const Value v = graph_.find(name);
+    add(v);
+    std::vector<Moment> moments = moments_of(optimizer);
+    if (options.master_weights && is_half(v.dtype())) moments.push_back({.kind = kMaster});
+    for (const Moment& moment : moments) {
+      names_of_moments.push_back(moment_name(moment.kind, name));
+      initial_[names_of_moments.back()] = initial_of(moment, v.type());
+    }
+    if (!(options.ema_decay > 0)) return;
+    const Tensor& weight = initial_.at(name);
+    const DType dtype = update_dtype(v.type());
+    names_of_moments.push_back(moment_name(kAverage, name));
+    initial_[names_of_moments.back()] =
+        weight.dtype() == dtype ? weight.clone() : convert(weight, dtype, name);
+  }
+
+ private:
+  Graph& graph_;
+  const std::map<std::string, Tensor>& given_;
+  std::map<std::string, Tensor>& initial_;
+};
+
+}  // namespace
+
 TrainingModel prepare_model(Graph graph, std::span<const std::string> initializers,
                             std::span<const std::string> constants, std::span<const LeftOut> inside,
                             const TrainingOptions& options,
@@ -255,61 +324,26 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
   check_options(options);
   offer_output(graph, options);
   TrainingModel model;
-  std::vector<std::string> chosen;
-  {
-    Graph with_loss = graph;
-    const AttachedLoss attached = attach_loss(with_loss, options);
-    model.label_added = attached.label_added;
-    if (options.loss.empty()) model.loss_output = find_output(graph, options).name;
-    if (std::string doubt = doubts(graph, options); !doubt.empty()) {
-      model.warnings.push_back(std::move(doubt));
-    }
-    const Value losses[] = {attached.loss};
-    TrainingOptions own = options;
-    for (const auto& update : options.updates) own.frozen.push_back(update.first);
-    Choice choice = choose_parameters(with_loss, losses, initializers, constants, own, inside);
-    for (Value v : choice.parameters) chosen.push_back(v.name());
-    model.left_out = std::move(choice.left_out);
-  }
-  auto make_state = [&](Value v) {
-    const Type type = v.type();
-    // What nobody else holds needs no copy.
-    const bool own = given.count(v.name()) != 0 || v.tensor()->owner().use_count() == 1;
-    (*initial)[v.name()] = own ? *v.tensor() : v.tensor()->clone();
-    graph.make_state(v);
-    graph.set_tensor(v, Tensor());
-    graph.set_type(v, type);
-  };
+  std::vector<std::string> chosen =
+      choose_trained(graph, initializers, constants, inside, options, model);
+  States states(graph, given, initial);
   for (Value v : choose_statistics(graph, initializers, chosen)) {
     model.statistics.push_back(v.name());
-    make_state(v);
+    states.add(v);
   }
   check_updates(graph, initializers, options);
   for (const auto& update : options.updates) {
     const Value v = graph.find(update.first);
     model.statistics.push_back(v.name());
-    make_state(v);
+    states.add(v);
   }
   const auto groups = groups_by_name(options);
   for (const std::string& name : chosen) {
-    make_state(graph.find(name));
     const auto found = groups.find(name);
     const bool own = found != groups.end() && found->second->optimizer;
     if (own) model.counts.push_back(count_name(name));
-    std::vector<Moment> moments = moments_of(own ? *found->second->optimizer : options.optimizer);
-    if (options.master_weights && is_half(graph.find(name).dtype()))
-      moments.push_back({.kind = kMaster});
-    for (const Moment& moment : moments) {
-      model.moments.push_back(moment_name(moment.kind, name));
-      (*initial)[model.moments.back()] = initial_of(moment, graph.find(name).type());
-    }
-    if (options.ema_decay > 0) {
-      const Tensor& weight = initial->at(name);
-      const DType dtype = update_dtype(graph.find(name).type());
-      model.moments.push_back(moment_name(kAverage, name));
-      (*initial)[model.moments.back()] =
-          weight.dtype() == dtype ? weight.clone() : convert(weight, dtype, name);
-    }
+    states.add_trained(name, own ? *found->second->optimizer : options.optimizer, options,
+                       model.moments);
   }
   run_early_pass(graph, "recognise", disabled(options));
   model.parameters = std::move(chosen);

@@ -51,6 +51,64 @@ def test_no_file_is_too_long() -> None:
     assert {f: n for f, n in lengths.items() if n > LONGEST_FILE} == {}
 
 
+LONGEST_FUNCTION = 100  # lines, of C++; ruff counts the statements of Python
+
+# Tables that are functions: what a row is made of has a type of its own.
+LONG_TABLES = {
+    ("src/train/option_rows.h", "visit_optimizer_options"): "a row for each option",
+}
+
+NO_CODE = re.compile(
+    r'R"(?P<end>\w*)\(.*?\)(?P=end)"|"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/|^#(?:\\\n|[^\n])*'
+    r"|(?<!\w)'(?:\\.|[^'\\])+'",
+    re.S | re.M,
+)
+
+
+def functions_of(text: str) -> list[tuple[str, int]]:
+    """The functions of C++ as clang-format leaves it, by name, with the lines of their bodies."""
+    code = NO_CODE.sub(lambda skipped: "\n" * skipped[0].count("\n"), text)
+    found = []
+    scopes: list[tuple[str, int, str]] = []  # of kind, line, name
+    header, line = "", 1
+    for at, c in enumerate(code):
+        line += c == "\n"
+        if c == "{":
+            kind, name = "block", ""
+            outside = all(kind == "room" for kind, _, _ in scopes)
+            if outside and re.search(r"\b(namespace|class|struct|union|extern)\b[^()]*$", header):
+                kind = "room"
+            elif outside and "(" in header and code[at - 1].isspace():
+                named = re.search(r"(operator\W+|\w+)\s*\(", header)
+                kind, name = "function", named[1] if named else header.strip()
+            scopes.append((kind, line, name))
+            header = header if kind == "block" and outside else ""
+        elif c == "}":
+            kind, first, name = scopes.pop()
+            if kind == "function":
+                found.append((name, line - first + 1))
+            if kind != "block":
+                header = ""
+        elif c == ";" and not any(kind == "function" for kind, _, _ in scopes):
+            header = ""
+        else:
+            header += c
+    assert scopes == []
+    return found
+
+
+def test_no_function_of_cpp_is_too_long() -> None:
+    lengths = {
+        (str(f.relative_to(ROOT)), name): lines
+        for f in tracked_files()
+        if f.suffix in {".cc", ".h", ".cu", ".cuh"}
+        for name, lines in sorted(functions_of(f.read_text()), key=lambda found: found[1])
+    }
+    assert len(lengths) > 1000
+    long = {function for function, lines in lengths.items() if lines > LONGEST_FUNCTION}
+    assert long == LONG_TABLES.keys()
+
+
 @pytest.mark.parametrize("folder", ["utils", "common"])
 def test_no_catch_all_folders(folder: str) -> None:
     assert [f for f in tracked_files() if folder in f.relative_to(ROOT).parts[:-1]] == []
