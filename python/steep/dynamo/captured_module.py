@@ -27,7 +27,7 @@ from steep.dynamo.patches.numpy_arrays import arrays
 from steep.dynamo.patches.raise_branches import raise_branches
 from steep.dynamo.patches.value_branches import branches
 from steep.dynamo.recompiles import Recaptures, why_again
-from steep.dynamo.report import ExportReport
+from steep.dynamo.report import GraphReport
 from steep.errors import Error, ModelError
 from steep.graph.compiled_graph import CompiledGraph
 from steep.graph.lowered import Lowered
@@ -105,7 +105,7 @@ class CapturedModule:
         self,
         module: torch.nn.Module,
         precision: Callable[[], str],
-        record: Callable[[ExportReport], None],
+        record: Callable[[GraphReport], None],
         *,
         whole: bool,
         make: Callable[[Lowered], RunnableGraph] = CompiledGraph,

@@ -16,7 +16,7 @@ import steep.graph
 import steep.verify
 from steep._steep import ProviderChoice
 from steep.dynamo.forks import refuse_to_capture
-from steep.dynamo.report import ExportReport
+from steep.dynamo.report import GraphReport
 from steep.errors import ModelError
 from steep.graph.autograd_node import has_tangents, is_observed
 from steep.graph.captured_graph import copy_graph
@@ -97,7 +97,7 @@ class DynamoBackend:
         precision: Callable[[], str],
         *,
         strict: bool = False,
-        record: Callable[[ExportReport], None] = lambda report: None,
+        record: Callable[[GraphReport], None] = lambda report: None,
         make: Callable[[Lowered], RunnableGraph] = CompiledGraph,
         otherwise: str = 'fallback="parts"',
         verify: bool | None = None,
@@ -172,7 +172,7 @@ class DynamoBackend:
         finally:
             if graphs or reason:
                 self._record(
-                    ExportReport(
+                    GraphReport(
                         "PyTorch" if reason else "dynamo",
                         reason,
                         self.local.training,
@@ -212,6 +212,6 @@ class DynamoBackend:
         uncaptured: Callable[..., Any] = torch.compiler.disable(run)
         return uncaptured
 
-    def _record(self, report: ExportReport) -> None:
+    def _record(self, report: GraphReport) -> None:
         tell("graphs", str(report))
         self.record(report)

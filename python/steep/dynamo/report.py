@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportReport:
+class GraphReport:
     """How one graph of the module was made."""
 
     # "dynamo", or "torch.compile" with an untested release of PyTorch; "PyTorch" if that runs all
@@ -19,7 +19,7 @@ class ExportReport:
     reason: str  # why PyTorch runs the whole graph; empty otherwise
     training: bool
     seconds: float
-    cached: bool = False  # taken from what another process had exported
+    cached: bool = False  # its model is from the cache
     place: str = ""  # FILE:LINE of the function that it is of, where known
     because: str = ""  # the condition of an earlier graph that no longer held
     operators: int = 0  # of ONNX, in the engine
@@ -67,7 +67,7 @@ class Report:
     """What ``ORTModule.report()`` gives: print it, or read its fields."""
 
     module: str
-    graphs: tuple[ExportReport, ...]
+    graphs: tuple[GraphReport, ...]
     breaks: tuple[str, ...]  # why PyTorch runs what lies between graphs
     fallback_calls: int  # that PyTorch ran, whole
     beside: tuple[str, ...] = ()  # methods beside forward that were called, and PyTorch ran

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from steep.dynamo import forks
-from steep.dynamo.report import ExportReport
+from steep.dynamo.report import GraphReport
 from steep.errors import ModelError
 from steep.lowering.capture_context import autocast_precision
 from steep.providers import Providers, choices_of
@@ -26,7 +26,7 @@ __all__ = ["CapturedModule", "has_any_global_hook", "only_observed", "refuse_tra
 def CapturedModule(
     module: torch.nn.Module,
     precision: str | None,
-    record: Callable[[ExportReport], None],
+    record: Callable[[GraphReport], None],
     *,
     whole: bool,
     verify: bool | None,

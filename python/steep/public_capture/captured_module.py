@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from steep.dynamo.report import ExportReport
+from steep.dynamo.report import GraphReport
 from steep.errors import ModelError, ProviderError
 from steep.patching.torch_versions import window
 from steep.providers import Providers
@@ -37,7 +37,7 @@ class CapturedModule:
         self,
         module: torch.nn.Module,
         precision: str | None,
-        record: Callable[[ExportReport], None],
+        record: Callable[[GraphReport], None],
         *,
         whole: bool,
         verify: bool | None,

@@ -16,7 +16,7 @@ import torch.fx
 from torch.fx.passes.split_module import split_module
 
 from steep._steep import ProviderChoice
-from steep.dynamo.report import ExportReport
+from steep.dynamo.report import GraphReport
 from steep.errors import ModelError, ProviderError, VerificationError
 from steep.public_capture.onnx_part import CannotExport, OnnxPart
 from steep.verify.difference import LEAST_SCALE, TOLERANCES, difference, largest_of
@@ -75,7 +75,7 @@ class Choices:
     steps: int
     providers: Sequence[ProviderChoice] = ()
     disabled_passes: Sequence[str] = ()
-    record: Callable[[ExportReport], None] = lambda report: None
+    record: Callable[[GraphReport], None] = lambda report: None
     training: Callable[[], bool] = lambda: False
     has_run: bool = False
     refused: set[str] = dataclasses.field(default_factory=set)
@@ -149,7 +149,7 @@ class FunctionalGraph:
         reasons = tuple(dict.fromkeys(self.parts.reasons()))
         count = self.parts.operators()
         self.choices.record(
-            ExportReport(
+            GraphReport(
                 "torch.compile" if count else "PyTorch",
                 "" if count else "; ".join(reasons) or "it computes nothing",
                 self.choices.training(),

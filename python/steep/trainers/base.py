@@ -23,7 +23,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from steep import _steep
-from steep.dynamo.report import ExportReport, Report
+from steep.dynamo.report import GraphReport, Report
 from steep.errors import DataError, ModelError, ShapeError
 from steep.export.module_to_onnx import export
 from steep.inside import StrPath
@@ -153,7 +153,7 @@ class Trainer:
         self._lock = threading.RLock()
         self._captured: CapturedModule | None = None
         self._evaluated: tuple[torch.nn.Module, CapturedModule] | None = None
-        self._reports: list[ExportReport] = []
+        self._reports: list[GraphReport] = []
         self._session: TrainingSession | None = None
         self._roles = _Roles()  # set with the session
         self._varies = False  # extents, from step to step
