@@ -138,11 +138,6 @@ class ORTModule(torch.nn.Module):
         *_SHARED,
     }
 
-    def __new__(cls, module: torch.nn.Module, *_: Any, **__: Any) -> ORTModule:
-        """Make an object of a class whose ``forward`` has the signature of the module's."""
-        made: ORTModule = super().__new__(_with_signature(cls, module))
-        return made
-
     def __init__(
         self,
         module: torch.nn.Module,
@@ -163,6 +158,8 @@ class ORTModule(torch.nn.Module):
         _steep.check_passes(disabled_passes)
         memory_limit = limit_text(memory_limit)
         _refuse_what_belongs_around(module)
+        # here, and not in __new__, whose parameters inspect.signature() would show
+        _set_type(self, _with_signature(type(self), module))
         super().__init__()
         own = self.__dict__
         own["_module"] = module
@@ -486,7 +483,7 @@ _classes: weakref.WeakKeyDictionary[type, _Classes] = weakref.WeakKeyDictionary(
 _MODULES_FIRST = ("plan", "memory_report", "dump", "profile")
 
 
-def _with_signature(cls: type, module: Any) -> type:
+def _with_signature(cls: type, module: torch.nn.Module) -> type:
     """Return a class of ORTModules around modules of one class.
 
     Frameworks pick the columns of a batch by the names of what ``forward`` takes, and a method's
@@ -501,7 +498,7 @@ def _with_signature(cls: type, module: Any) -> type:
         def forward(self: ORTModule, *args: Any, **kwargs: Any) -> Any:
             return cls.forward(self, *args, **kwargs)  # type: ignore[attr-defined]
 
-        # None where it has none, or where what was given is no module.
+        # None where it has none.
         with contextlib.suppress(AttributeError, TypeError, ValueError):
             forward.__signature__ = inspect.signature(wrapped.forward)  # type: ignore[attr-defined]
         forward.__doc__ = cls.forward.__doc__  # type: ignore[attr-defined]

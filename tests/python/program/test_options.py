@@ -93,10 +93,13 @@ def test_trainers(name: str, other: dict[str, Any]) -> None:
 
 def test_no_front_door_takes_what_it_does_not_name() -> None:
     pytest.importorskip("torch")
-    doors = [steep.TrainingSession, steep.InferenceSession, steep.trainer, steep.ORTTrainer]
-    for door in (*doors, steep.ORTModule.__init__):
+    classes = (steep.TrainingSession, steep.InferenceSession, steep.ORTTrainer, steep.ORTModule)
+    for door in (*classes, steep.trainer):
         kinds = {p.kind for p in inspect.signature(door).parameters.values()}
         assert inspect.Parameter.VAR_KEYWORD not in kinds
+    assert {"fallback", "precision", "providers"} <= {
+        *inspect.signature(steep.ORTModule).parameters
+    }
 
 
 def test_the_program() -> None:
