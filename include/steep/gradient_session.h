@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "steep/dump.h"
 #include "steep/error.h"
 #include "steep/steep.h"
 #include "steep/tensor.h"
@@ -108,6 +109,19 @@ class GradientSession {
   /// For each output, whether it may have a gradient.
   std::vector<bool> differentiable() const;
   const GradientSessionOptions& options() const;
+
+  // --- look inside ------------------------------------------------------------------------------
+
+  /// The memory and the kernels of a forward and its backward, for the dtypes and shapes of these
+  /// inputs. All zero if shapes depend on data: such a graph is planned as it runs. Throws as
+  /// forward().
+  StepPlan plan(const Tensors& inputs);
+  /// The graph of forward and backward, compiled for these inputs. Throws as forward().
+  std::string dump(const Tensors& inputs, DumpFormat format = DumpFormat::text);
+  /// Records one event per kernel of forward() and backward() from now on, until write_profile().
+  void start_profile();
+  /// Writes a Chrome/Perfetto trace (ui.perfetto.dev) and stops recording. Throws IoError.
+  void write_profile(const std::filesystem::path& path);
 
   // --- weights ----------------------------------------------------------------------------------
 

@@ -83,6 +83,9 @@ class InferenceSession {
   std::vector<TensorInfo> output_info() const;
   const ModelMetadata& metadata() const;
 
+  /// The memory and the kernels of a run of all outputs, for the dtypes and shapes of these inputs.
+  /// All zero if shapes depend on data: such a graph is planned as it runs. Throws as run().
+  StepPlan plan(const Inputs& inputs);
   /// The graph of all outputs, compiled for the dtypes and shapes of these inputs. Throws as run().
   std::string dump(const Inputs& inputs, DumpFormat format = DumpFormat::text);
   /// Records one event per kernel from now on, until write_profile().

@@ -6,7 +6,9 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <map>
 #include <span>
+#include <string>
 
 #include "steep/datum.h"
 #include "steep/dump.h"
@@ -22,6 +24,8 @@ namespace nb = nanobind;
 /// naming `name` for anything else. With `unwritable`, says there why the array cannot be written
 /// into through the result: "" when it can. Needs the GIL.
 Tensor to_tensor(nb::handle array, const char* name = "", std::string* unwritable = nullptr);
+/// Each array of a dict by name, as to_tensor().
+std::map<std::string, Tensor> named(const nb::dict& arrays);
 
 /// A DLPack capsule that shares the tensor's bytes and keeps them alive. Needs the GIL.
 nb::object to_capsule(const Tensor& tensor);

@@ -63,13 +63,17 @@ void init_inference(nb::module_& m) {
            nb::sig("def output_info(self) -> list[TensorInfo]"))
       .def_prop_ro("metadata", &Session::metadata, nb::rv_policy::reference_internal)
       .def(
+          "plan",
+          [](Session& s, const nb::dict& arrays) {
+            const InferenceSession::Inputs inputs = named(arrays);
+            const nb::gil_scoped_release release;
+            return s.plan(inputs);
+          },
+          nb::arg("inputs"), nb::sig("def plan(self, inputs: dict[str, object]) -> StepPlan"))
+      .def(
           "dump",
           [](Session& s, const nb::dict& arrays, const std::string& format) {
-            InferenceSession::Inputs inputs;
-            for (auto [key, value] : arrays) {
-              const auto name = nb::cast<std::string>(key);
-              inputs[name] = to_tensor(value, name.c_str());
-            }
+            const InferenceSession::Inputs inputs = named(arrays);
             const DumpFormat how = dump_format(format);
             const nb::gil_scoped_release release;
             return s.dump(inputs, how);

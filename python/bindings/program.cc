@@ -9,6 +9,7 @@
 #include "model/import/import.h"
 #include "runtime/memory.h"
 #include "sessions/gradient_program.h"
+#include "sessions/step_plan.h"
 #include "steep/error.h"
 #include "steep/steep.h"
 
@@ -33,21 +34,6 @@ std::vector<Type> types_from(const NamedTypes& types) {
   std::vector<Type> concrete;
   for (const auto& [dtype, dims] : types) concrete.push_back({dtype_from(dtype), to_shape(dims)});
   return concrete;
-}
-
-/// Moments are not the engine's here.
-StepPlan step_plan(const PlanInfo& info) {
-  StepPlan plan{.arena_bytes = info.arena_bytes,
-                .output_bytes = info.output_bytes,
-                .constant_bytes = info.constant_bytes,
-                .run_bytes = info.run_bytes,
-                .memory_limit = info.memory_limit,
-                .kernels = info.kernels,
-                .specialise_ms = info.specialise_ms,
-                .stages = info.stages};
-  plan.peak_bytes =
-      plan.arena_bytes + plan.parameter_bytes + plan.output_bytes + plan.constant_bytes;
-  return plan;
 }
 
 /// GradientProgram, fed with arrays. Nothing that may wait holds the GIL, which the one that is

@@ -28,15 +28,6 @@ std::vector<Tensor> tensors_of(const nb::tuple &args) {
   return inputs;
 }
 
-TrainingSession::Inputs named(const nb::dict &arrays) {
-  TrainingSession::Inputs inputs;
-  for (auto [key, value] : arrays) {
-    const std::string name = nb::cast<std::string>(key);
-    inputs[name] = to_tensor(value, name.c_str());
-  }
-  return inputs;
-}
-
 /// Throws DataError for a weight that the session is to write and whose memory it cannot.
 void require_writable(const TrainingSession &session,
                       const std::map<std::string, std::string> &unwritable) {

@@ -407,6 +407,15 @@ Tensor to_tensor(nb::handle array, const char* name, std::string* unwritable) {
   refuse(name, fmt::format("a {}", nb::type_name(array.type()).c_str()));
 }
 
+std::map<std::string, Tensor> named(const nb::dict& arrays) {
+  std::map<std::string, Tensor> tensors;
+  for (auto [key, value] : arrays) {
+    const auto name = nb::cast<std::string>(key);
+    tensors[name] = to_tensor(value, name.c_str());
+  }
+  return tensors;
+}
+
 nb::object to_capsule(const Tensor& tensor) {
   return export_capsule<DLManagedTensor>(tensor, "dltensor");
 }

@@ -165,6 +165,11 @@ std::string GradientProgram::end_profile() {
   return programs_.end_profile();
 }
 
+void GradientProgram::write_profile(const std::filesystem::path& path) {
+  const std::lock_guard turn(programs_.turn);
+  programs_.write_profile(path);
+}
+
 size_t GradientProgram::peak_bytes() {
   const std::lock_guard turn(programs_.turn);
   return programs_.peak_bytes();

@@ -96,6 +96,8 @@ class GradientProgram {
   void start_profile();
   /// Ends it; returns the events (Profiler::to_json). Throws DataError when it was not started.
   std::string end_profile();
+  /// Ends it; writes them. Throws DataError when it was not started, IoError.
+  void write_profile(const std::filesystem::path& path);
   /// The most that runs took at one time so far.
   size_t peak_bytes();
   /// Programs compiled so far.

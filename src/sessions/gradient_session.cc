@@ -18,6 +18,7 @@
 #include "runtime/budget.h"
 #include "runtime/memory.h"
 #include "sessions/gradient_program.h"
+#include "sessions/step_plan.h"
 #include "train/step.h"
 
 namespace steep {
@@ -117,6 +118,7 @@ struct GradientSession::Impl {
   void find_sources(Graph& g, const std::vector<std::string>& initializers);
   /// In the order of the programs' inputs, and no memory of the caller's if `copied`.
   std::vector<Tensor> in_order(const Tensors& fed, bool copied);
+  std::vector<Type> types_of(const Tensors& fed);
   void check_weights(const Tensors& given) const;
   DType weight_dtype() const;
 
@@ -237,6 +239,12 @@ std::vector<Tensor> GradientSession::Impl::in_order(const Tensors& fed, bool cop
     ordered.push_back(copied ? found->second.clone() : found->second);
   }
   return ordered;
+}
+
+std::vector<Type> GradientSession::Impl::types_of(const Tensors& fed) {
+  std::vector<Type> types;
+  for (const Tensor& t : in_order(fed, false)) types.push_back({t.dtype(), to_shape(t.dims())});
+  return types;
 }
 
 void GradientSession::Impl::check_weights(const Tensors& given) const {
@@ -428,6 +436,30 @@ std::vector<bool> GradientSession::differentiable() const {
   return impl_->program->differentiable();
 }
 const GradientSessionOptions& GradientSession::options() const { return impl_->options; }
+
+StepPlan GradientSession::plan(const Tensors& inputs) try {
+  Impl& s = *impl_;
+  size_t parameters = 0;
+  {
+    const std::lock_guard held(s.lock);
+    for (const auto& [name, weight] : s.weights) parameters += weight.nbytes();
+  }
+  return step_plan(s.program->plan(s.types_of(inputs), true), parameters);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+std::string GradientSession::dump(const Tensors& inputs, DumpFormat format) try {
+  return impl_->program->dump(impl_->types_of(inputs), true, format);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
+void GradientSession::start_profile() { impl_->program->start_profile(); }
+
+void GradientSession::write_profile(const std::filesystem::path& path) {
+  impl_->program->write_profile(path);
+}
 
 GradientSession::Tensors GradientSession::weights() const {
   const std::lock_guard held(impl_->lock);

@@ -16,6 +16,7 @@
 #include "program/program_set.h"
 #include "runtime/memory.h"
 #include "runtime/threads.h"
+#include "sessions/step_plan.h"
 #include "steep/error.h"
 #include "steep/inference.h"
 
@@ -205,6 +206,20 @@ struct InferenceSession::Impl {
     return chosen;
   }
 
+  /// use(the program of all outputs, the types of these inputs).
+  template <typename Use>
+  auto compiled_for(const Inputs& given, const Use& use) {
+    const std::map<std::string, Datum> data(given.begin(), given.end());
+    const Impl& own = fed_with(data);
+    std::vector<Type> types;
+    for (const Datum& d : own.in_order(data)) {
+      types.push_back({d.tensor().dtype(), to_shape(d.tensor().dims())});
+    }
+    const Chosen chosen = own.choose({});
+    const ThreadBound threads(options.threads);
+    return use(programs.get({&own, chosen}, [&] { return own.part(chosen); }), types);
+  }
+
   Graph part(const Chosen& chosen) const {
     Graph part = graph;
     std::vector<Output> kept;
@@ -283,18 +298,20 @@ std::vector<TensorInfo> InferenceSession::default_info() const { return impl_->w
 std::vector<TensorInfo> InferenceSession::output_info() const { return impl_->outputs; }
 const ModelMetadata& InferenceSession::metadata() const { return impl_->metadata; }
 
+StepPlan InferenceSession::plan(const Inputs& inputs) try {
+  const std::lock_guard lock(impl_->programs.turn);
+  return impl_->compiled_for(inputs, [](Program& program, const std::vector<Type>& types) {
+    return step_plan(program.plan(types));
+  });
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
+
 std::string InferenceSession::dump(const Inputs& inputs, DumpFormat format) try {
-  Impl& s = *impl_;
-  const std::lock_guard lock(s.programs.turn);
-  const std::map<std::string, Datum> given(inputs.begin(), inputs.end());
-  const Impl& own = s.fed_with(given);
-  std::vector<Type> types;
-  for (const Datum& d : own.in_order(given)) {
-    types.push_back({d.tensor().dtype(), to_shape(d.tensor().dims())});
-  }
-  const Impl::Chosen chosen = own.choose({});
-  const ThreadBound threads(s.options.threads);
-  return s.programs.get({&own, chosen}, [&] { return own.part(chosen); }).dump(types, format);
+  const std::lock_guard lock(impl_->programs.turn);
+  return impl_->compiled_for(inputs, [&](Program& program, const std::vector<Type>& types) {
+    return program.dump(types, format);
+  });
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
 }

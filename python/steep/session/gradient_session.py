@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steep import _steep
 from steep.errors import DataError
+from steep.inside import StrPath, dumped, profiled
 from steep.providers import Providers, choices_of
 from steep.session.memory_limit import limit_text
 from steep.session.source import ModelProto, source_of
@@ -137,6 +139,44 @@ class GradientSession(_steep.GradientSession):
         given = {} if output_gradients is None else output_gradients
         named = _by_name("backward", self._outputs, given)
         return super().backward(run, {k: v for k, v in named.items() if v is not None})
+
+    def plan(self, inputs: Arrays) -> _steep.StepPlan:
+        """Return the memory and the kernels of a forward and its backward for these input shapes.
+
+        All numbers are zero if shapes depend on data: such a graph is planned while it runs.
+
+        Args:
+            inputs: as for ``forward``; only dtypes and shapes are used.
+
+        Raises as ``forward``.
+        """
+        return super().plan(_by_name("plan", self._inputs, inputs))
+
+    def dump(  # type: ignore[override]
+        self, inputs: Arrays, *, html: StrPath | None = None, passes: bool = False
+    ) -> str:
+        """Return the text of the graph of forward and backward, compiled for these input shapes.
+
+        Args:
+            inputs: as for ``forward``; only dtypes and shapes are used.
+            html: file for the compiled graph as a page, with its memory as a picture.
+            passes: return the graph before the first pass and after each pass that changed it.
+
+        Raises as ``forward``, and IoError: the page cannot be written.
+        """
+        named = _by_name("dump", self._inputs, inputs)
+        of_engine = super().dump
+        return dumped(lambda form: of_engine(named, form), html, passes)
+
+    def profile(self, path: StrPath) -> contextlib.AbstractContextManager[None]:
+        """Record every kernel of ``forward`` and ``backward`` in the ``with`` block.
+
+        Afterwards a trace for ui.perfetto.dev is in the file. Raises IoError.
+
+        >>> with session.profile("layer.json"):
+        ...     outputs, run = session.forward({"x": x})
+        """
+        return profiled(self.start_profile, self.write_profile, path)
 
 
 def _by_name(call: str, names: Sequence[str], arrays: Arrays) -> dict[str, Any]:

@@ -156,6 +156,18 @@ class InferenceSession:
         """
         return self._session.run_data(list(output_names or ()), dict(input_feed))
 
+    def plan(self, input_feed: Mapping[str, Any]) -> _steep.StepPlan:
+        """Return the memory and the kernels of a run of all outputs for these input shapes.
+
+        All numbers are zero if shapes depend on data: such a graph is planned while it runs.
+
+        Args:
+            input_feed: as for ``run``; only dtypes and shapes are used.
+
+        Raises as ``run``.
+        """
+        return self._session.plan(dict(input_feed))
+
     def dump(
         self,
         input_feed: Mapping[str, Any],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 
 import numpy as np
@@ -416,3 +417,40 @@ def test_running_statistics_are_not_evaluated():
     close(mean, 0.9 + 0.1 * X.mean(0))
     with pytest.raises(steep.ModelError, match="statistics"):
         session.eval([X])
+
+
+def test_plan_dump_and_profile(tmp_path):
+    made, w = tanh_layer()
+    session = steep.GradientSession(made, wrt=["x", "w"])
+    x = floats(5, 3)
+    plan = session.plan({"x": x})
+    assert plan.parameter_bytes == w.nbytes and plan.kernels > 2
+    parts = (plan.parameter_bytes, plan.arena_bytes, plan.output_bytes, plan.constant_bytes)
+    assert plan.peak_bytes == sum(parts)
+    assert (
+        session.plan([x]).peak_bytes == plan.peak_bytes < session.plan([floats(50, 3)]).peak_bytes
+    )
+
+    text = session.dump([x], html=tmp_path / "plan.html")
+    assert "MatMul" in text and "float32[5, 2]" in text
+    assert (tmp_path / "plan.html").read_text().startswith("<!DOCTYPE html>")
+    assert session.dump([x], passes=True).startswith("# specialised")
+    with pytest.raises(steep.ShapeError):
+        session.plan([floats(5, 4)])
+    with pytest.raises(steep.DataError, match="plan takes one array"):
+        session.plan([x, x])
+
+    with session.profile(tmp_path / "trace.json"):
+        (y,), run = session.forward([x])
+        session.backward(run, [np.ones_like(np.asarray(y))])
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert len([e for e in events if e["ph"] == "X"]) >= plan.kernels
+
+
+def test_a_plan_with_dropout():
+    nodes = [helper.make_node("Dropout", ["x", "ratio", "training"], ["y"])]
+    weights = {"ratio": np.float32(0.5), "training": np.bool_(True)}
+    made = model(nodes, [value("x", [4, 8])], [value("y", [4, 8])], weights)
+    session = steep.GradientSession(made, wrt=["x"])
+    assert session.plan([floats(4, 8)]).kernels > 0
+    assert "Dropout" in session.dump([floats(4, 8)])

@@ -213,3 +213,13 @@ def test_a_reshape_never_reaches_beyond_its_input() -> None:
     with pytest.raises(steep.ShapeError) as caught:
         session.run(None, {"x": np.ones((2, 8), np.float32)})
     assert caught.value.node == "fixed" and "[2, 8]" in caught.value.received
+
+
+def test_a_plan(x: np.ndarray) -> None:
+    session = steep.InferenceSession(model())
+    plan = session.plan({"x": x})
+    assert plan.kernels > 0 and plan.parameter_bytes == 0 < plan.constant_bytes
+    assert plan.peak_bytes == plan.arena_bytes + plan.output_bytes + plan.constant_bytes
+    assert session.plan({"x": np.concatenate([x, x])}).peak_bytes > plan.peak_bytes
+    with pytest.raises(steep.DataError):
+        session.plan({})
