@@ -21,7 +21,7 @@
 namespace steep::python {
 namespace {
 
-std::vector<Tensor> tensors_of(const nb::tuple &args) {
+std::vector<Tensor> tensors_of(const nb::tuple& args) {
   std::vector<Tensor> inputs;
   inputs.reserve(args.size());
   for (nb::handle a : args) inputs.push_back(to_tensor(a));
@@ -29,11 +29,11 @@ std::vector<Tensor> tensors_of(const nb::tuple &args) {
 }
 
 /// Throws DataError for a weight that the session is to write and whose memory it cannot.
-void require_writable(const TrainingSession &session,
-                      const std::map<std::string, std::string> &unwritable) {
+void require_writable(const TrainingSession& session,
+                      const std::map<std::string, std::string>& unwritable) {
   std::vector<std::string> written = session.parameter_names();
-  for (std::string &name : session.statistic_names()) written.push_back(std::move(name));
-  for (const std::string &name : written) {
+  for (std::string& name : session.statistic_names()) written.push_back(std::move(name));
+  for (const std::string& name : written) {
     const auto found = unwritable.find(name);
     if (found == unwritable.end()) continue;
     throw DataError({.what = "The memory of a trained weight cannot be updated in place.",
@@ -45,27 +45,27 @@ void require_writable(const TrainingSession &session,
   }
 }
 
-nb::dict to_dict(const std::map<std::string, Tensor> &tensors) {
+nb::dict to_dict(const std::map<std::string, Tensor>& tensors) {
   nb::dict out;
-  for (const auto &[name, tensor] : tensors) out[name.c_str()] = tensor;
+  for (const auto& [name, tensor] : tensors) out[name.c_str()] = tensor;
   return out;
 }
 
 /// What waits for its turn must not hold the interpreter's lock: its holder may need that.
 template <typename F>
-auto unlocked_call(F &&call) {
+auto unlocked_call(F&& call) {
   const nb::gil_scoped_release release;
   return call();
 }
 
-nb::list to_list(const std::vector<Tensor> &tensors) {
+nb::list to_list(const std::vector<Tensor>& tensors) {
   nb::list out;
-  for (const Tensor &t : tensors) out.append(t);
+  for (const Tensor& t : tensors) out.append(t);
   return out;
 }
 
-StepResult step_or_part(TrainingSession &s, const nb::args &arrays,
-                        const nb::kwargs &named_arrays) {
+StepResult step_or_part(TrainingSession& s, const nb::args& arrays,
+                        const nb::kwargs& named_arrays) {
   bool part = false;
   nb::dict rest;
   for (auto [key, value] : named_arrays) {
@@ -91,13 +91,13 @@ StepResult step_or_part(TrainingSession &s, const nb::args &arrays,
 
 /// Makes each row that it is called with an attribute of a class.
 template <typename Class>
-auto into(Class &made) {
-  return [&made](const OptionRow &row, auto member) {
+auto into(Class& made) {
+  return [&made](const OptionRow& row, auto member) {
     made.def_rw(row.field.data(), member, row.help.data());
   };
 }
 
-void init_options(nb::module_ &m) {
+void init_options(nb::module_& m) {
   nb::class_<OptimizerOptions> optimizer(m, "OptimizerOptions");
   optimizer.def(nb::init<>()).def_rw("attributes", &OptimizerOptions::attributes);
   visit_optimizer_options(into(optimizer));
@@ -133,7 +133,7 @@ using Row = std::array<std::string, 5>;
 std::vector<Row> option_rows() {
   std::vector<Row> rows;
   const auto of = [&](std::string part) {
-    return [&rows, part](const OptionRow &row, auto) {
+    return [&rows, part](const OptionRow& row, auto) {
       rows.push_back({part, std::string(row.field), std::string(row.key), std::string(row.flag),
                       std::string(row.help)});
     };
@@ -146,12 +146,12 @@ std::vector<Row> option_rows() {
   return rows;
 }
 
-void init_results(nb::module_ &m) {
+void init_results(nb::module_& m) {
   nb::class_<StepResult>(m, "StepResult", "What one training step did.")
       .def(
           "__init__",
-          [](StepResult *self, double loss, double lr, double grad_norm, int64_t step, bool skipped,
-             double loss_scale, const std::vector<Tensor> &outputs) {
+          [](StepResult* self, double loss, double lr, double grad_norm, int64_t step, bool skipped,
+             double loss_scale, const std::vector<Tensor>& outputs) {
             new (self) StepResult{loss, lr, grad_norm, step, skipped, loss_scale, outputs};
           },
           nb::kw_only(), nb::arg("loss"), nb::arg("lr"), nb::arg("grad_norm"), nb::arg("step"),
@@ -166,9 +166,9 @@ void init_results(nb::module_ &m) {
               "Gradients overflowed at this loss scale: nothing was updated.")
       .def_ro("loss_scale", &StepResult::loss_scale, "That this step used; 1 without fp16.")
       .def_prop_ro(
-          "outputs", [](const StepResult &r) { return to_list(r.outputs); },
+          "outputs", [](const StepResult& r) { return to_list(r.outputs); },
           nb::sig("def outputs(self) -> list[Tensor]"), "The outputs named by `step_outputs`.")
-      .def("__float__", [](const StepResult &r) { return r.loss; });
+      .def("__float__", [](const StepResult& r) { return r.loss; });
   nb::class_<AccumulatedGradients>(m, "AccumulatedGradients", "Gradients that wait.")
       .def_ro("parts", &AccumulatedGradients::parts)
       .def_ro("weight", &AccumulatedGradients::weight, "What the sums are divided by.")
@@ -176,7 +176,7 @@ void init_results(nb::module_ &m) {
               "Is the weight that of labels, as EvalResult.weight? Else each part counts once.")
       .def_ro("loss", &AccumulatedGradients::loss, "Sum of the parts' losses times weights.")
       .def_prop_ro(
-          "sums", [](const AccumulatedGradients &a) { return to_dict(a.sums); },
+          "sums", [](const AccumulatedGradients& a) { return to_dict(a.sums); },
           nb::sig("def sums(self) -> dict[str, Tensor]"),
           "By parameter, the sum of gradients times weights; the memory itself, shared.");
   nb::class_<EvalResult>(m, "EvalResult", "What one evaluation gave.")
@@ -185,21 +185,21 @@ void init_results(nb::module_ &m) {
               "What a mean cross entropy was divided by, where labels are ignored or classes "
               "weigh; else None. Several batches' mean is that of loss times weight.")
       .def_prop_ro(
-          "outputs", [](const EvalResult &r) { return to_list(r.outputs); },
+          "outputs", [](const EvalResult& r) { return to_list(r.outputs); },
           nb::sig("def outputs(self) -> list[Tensor]"), "Every output of the model.");
   nb::class_<LeftOut>(m, "LeftOut", "A float constant that is not trained, and why.")
       .def_ro("name", &LeftOut::name)
       .def_ro("reason", &LeftOut::reason)
-      .def("__repr__", [](const LeftOut &l) { return l.name + " " + l.reason; });
+      .def("__repr__", [](const LeftOut& l) { return l.name + " " + l.reason; });
   nb::class_<TensorInfo>(m, "TensorInfo", "Name and type of an input or output.")
       .def_ro("name", &TensorInfo::name)
-      .def_prop_ro("dtype", [](const TensorInfo &t) { return std::string(name_of(t.dtype)); })
+      .def_prop_ro("dtype", [](const TensorInfo& t) { return std::string(name_of(t.dtype)); })
       .def_ro("has_rank", &TensorInfo::has_rank)
       .def_ro("sequence", &TensorInfo::sequence)
       .def_ro("optional", &TensorInfo::optional)
       .def_prop_ro(
           "shape",
-          [](const TensorInfo &t) {
+          [](const TensorInfo& t) {
             nb::list shape;
             for (size_t i = 0; i < t.dims.size(); ++i) {
               if (t.dims[i] >= 0) {
@@ -214,7 +214,7 @@ void init_results(nb::module_ &m) {
           },
           nb::sig("def shape(self) -> tuple[int | str | None, ...]"),
           "Extents: a number, the name of one that varies, or None.")
-      .def("__repr__", [](const TensorInfo &t) { return t.name + ": " + t.text(); });
+      .def("__repr__", [](const TensorInfo& t) { return t.name + ": " + t.text(); });
   nb::class_<CompileStage>(m, "CompileStage",
                            "A stage of the compiler: a pass, or what lies around.")
       .def_ro("name", &CompileStage::name)
@@ -261,9 +261,9 @@ using Session = TrainingSession;
 /// For what waits, or works for long: others may run Python meanwhile.
 using Unlocked = nb::call_guard<nb::gil_scoped_release>;
 
-void construct_from_bytes(Session *self, const nb::bytes &model, const TrainingOptions &options,
-                          const nb::dict &weights) {
-  const std::span data(reinterpret_cast<const std::byte *>(model.c_str()), model.size());
+void construct_from_bytes(Session* self, const nb::bytes& model, const TrainingOptions& options,
+                          const nb::dict& weights) {
+  const std::span data(reinterpret_cast<const std::byte*>(model.c_str()), model.size());
   Session::Inputs given;
   std::map<std::string, std::string> unwritable;
   for (auto [key, value] : weights) {
@@ -282,22 +282,22 @@ void construct_from_bytes(Session *self, const nb::bytes &model, const TrainingO
   }
 }
 
-void bind_construction(nb::class_<Session> &session) {
+void bind_construction(nb::class_<Session>& session) {
   // Bytes first: they would pass for a path.
   session
       .def("__init__", &construct_from_bytes, nb::arg("model"), nb::arg("options"),
            nb::arg("weights") = nb::dict(),
            nb::sig("def __init__(self, model: bytes, options: TrainingOptions, "
                    "weights: dict[str, object] = {}) -> None"))
-      .def(nb::init<const std::filesystem::path &, TrainingOptions>(), nb::arg("model"),
+      .def(nb::init<const std::filesystem::path&, TrainingOptions>(), nb::arg("model"),
            nb::arg("options"), Unlocked());
 }
 
-void bind_steps(nb::class_<Session> &session) {
+void bind_steps(nb::class_<Session>& session) {
   session
       .def(
           "step",
-          [](Session &s, const nb::args &arrays) {
+          [](Session& s, const nb::args& arrays) {
             std::vector<Tensor> inputs = tensors_of(arrays);
             const nb::gil_scoped_release release;
             return s.step(inputs);
@@ -334,7 +334,7 @@ void bind_steps(nb::class_<Session> &session) {
            "DataError unless the weight is positive and finite.")
       .def(
           "eval",
-          [](Session &s, const nb::args &arrays) {
+          [](Session& s, const nb::args& arrays) {
             std::vector<Tensor> inputs = tensors_of(arrays);
             const nb::gil_scoped_release release;
             return s.eval(inputs);
@@ -344,7 +344,7 @@ void bind_steps(nb::class_<Session> &session) {
           "no loss.")
       .def(
           "eval",
-          [](Session &s, const nb::kwargs &arrays) {
+          [](Session& s, const nb::kwargs& arrays) {
             Session::Inputs inputs = named(arrays);
             const nb::gil_scoped_release release;
             return s.eval(inputs);
@@ -352,7 +352,7 @@ void bind_steps(nb::class_<Session> &session) {
           nb::sig("def eval(self, **named: object) -> EvalResult"))
       .def(
           "gradients",
-          [](Session &s, const nb::args &arrays) {
+          [](Session& s, const nb::args& arrays) {
             std::vector<Tensor> inputs = tensors_of(arrays);
             double loss = 0;
             std::map<std::string, Tensor> gradients;
@@ -367,7 +367,7 @@ void bind_steps(nb::class_<Session> &session) {
           "Loss and gradients of the trained parameters, without an update.");
 }
 
-void bind_description(nb::class_<Session> &session) {
+void bind_description(nb::class_<Session>& session) {
   session
       .def("input_info", &Session::input_info, nb::sig("def input_info(self) -> list[TensorInfo]"),
            "The model's inputs, then the label.")
@@ -383,15 +383,15 @@ void bind_description(nb::class_<Session> &session) {
       .def_prop_ro("optimizer_state_names", &Session::optimizer_state_names);
 }
 
-void bind_states(nb::class_<Session> &session) {
+void bind_states(nb::class_<Session>& session) {
   session
       .def(
           "weights",
-          [](const Session &s) { return to_dict(unlocked_call([&] { return s.weights(); })); },
+          [](const Session& s) { return to_dict(unlocked_call([&] { return s.weights(); })); },
           nb::sig("def weights(self) -> dict[str, Tensor]"), "Copies of the trained parameters.")
       .def(
           "optimizer_state",
-          [](const Session &s) {
+          [](const Session& s) {
             return to_dict(unlocked_call([&] { return s.optimizer_state(); }));
           },
           nb::sig("def optimizer_state(self) -> dict[str, Tensor]"), "Copies of the moments.")
@@ -400,7 +400,7 @@ void bind_states(nb::class_<Session> &session) {
            "with each step.")
       .def(
           "set_weights",
-          [](Session &s, const nb::dict &w) {
+          [](Session& s, const nb::dict& w) {
             const Session::Inputs weights = named(w);
             const nb::gil_scoped_release release;
             s.set_weights(weights);
@@ -410,7 +410,7 @@ void bind_states(nb::class_<Session> &session) {
           "values.")
       .def(
           "set_optimizer_state",
-          [](Session &s, const nb::dict &w) {
+          [](Session& s, const nb::dict& w) {
             const Session::Inputs moments = named(w);
             const nb::gil_scoped_release release;
             s.set_optimizer_state(moments);
@@ -430,10 +430,10 @@ void bind_states(nb::class_<Session> &session) {
                    "With the seed, the key of every random draw.")
       .def("set_seed", &Session::set_seed, nb::arg("seed"), Unlocked())
       .def_prop_ro(
-          "seed", [](const Session &s) { return s.options().seed; }, "Of dropout.");
+          "seed", [](const Session& s) { return s.options().seed; }, "Of dropout.");
 }
 
-void bind_files(nb::class_<Session> &session) {
+void bind_files(nb::class_<Session>& session) {
   session
       .def("save_checkpoint", &Session::save_checkpoint, nb::arg("path"), nb::arg("user") = "{}",
            Unlocked(),
@@ -450,7 +450,7 @@ void bind_files(nb::class_<Session> &session) {
                    "another number of threads. Else empty.")
       .def(
           "save_artifact",
-          [](const Session &s, const std::filesystem::path &path, const nb::args &batches) {
+          [](const Session& s, const std::filesystem::path& path, const nb::args& batches) {
             std::vector<std::vector<Tensor>> given;
             for (nb::handle batch : batches) given.push_back(tensors_of(nb::tuple(batch)));
             const nb::gil_scoped_release release;
@@ -464,7 +464,7 @@ void bind_files(nb::class_<Session> &session) {
           "Raises ModelError for what an artifact cannot hold, and IoError.")
       .def(
           "export_onnx",
-          [](const Session &s, const std::filesystem::path &path, bool for_inference,
+          [](const Session& s, const std::filesystem::path& path, bool for_inference,
              bool external_data, size_t max_file_bytes) {
             s.export_onnx(path, {.for_inference = for_inference,
                                  .external_data = external_data,
@@ -480,7 +480,7 @@ void bind_files(nb::class_<Session> &session) {
           "folder; else it is copied.")
       .def(
           "export_onnx_bytes",
-          [](const Session &s, bool for_inference) {
+          [](const Session& s, bool for_inference) {
             const std::string bytes =
                 unlocked_call([&] { return s.export_onnx_bytes(for_inference); });
             return nb::bytes(bytes.data(), bytes.size());
@@ -488,11 +488,11 @@ void bind_files(nb::class_<Session> &session) {
           nb::arg("for_inference") = false);
 }
 
-void bind_plans(nb::class_<Session> &session) {
+void bind_plans(nb::class_<Session>& session) {
   session
       .def(
           "plan",
-          [](Session &s, const nb::args &arrays) {
+          [](Session& s, const nb::args& arrays) {
             const std::vector<Tensor> inputs = tensors_of(arrays);
             return unlocked_call([&] { return s.plan(inputs); });
           },
@@ -500,7 +500,7 @@ void bind_plans(nb::class_<Session> &session) {
           "Compiles for these shapes, without running.")
       .def(
           "memory_report",
-          [](Session &s, const nb::args &arrays) {
+          [](Session& s, const nb::args& arrays) {
             const std::vector<Tensor> inputs = tensors_of(arrays);
             return unlocked_call([&] { return s.memory_report(inputs); });
           },
@@ -513,7 +513,7 @@ void bind_plans(nb::class_<Session> &session) {
                    "The most memory that parameters, moments and steps took at one time so far.")
       .def(
           "dump_as",
-          [](Session &s, const std::string &format, const nb::args &arrays) {
+          [](Session& s, const std::string& format, const nb::args& arrays) {
             const std::vector<Tensor> inputs = tensors_of(arrays);
             const DumpFormat how = dump_format(format);
             return unlocked_call([&] { return inputs.empty() ? s.dump() : s.dump(inputs, how); });
@@ -529,7 +529,7 @@ void bind_plans(nb::class_<Session> &session) {
 
 }  // namespace
 
-void init_session(nb::module_ &m) {
+void init_session(nb::module_& m) {
   init_options(m);
   m.def("option_rows", &option_rows,
         nb::sig("def option_rows() -> list[tuple[str, str, str, str, str]]"),
@@ -538,7 +538,7 @@ void init_session(nb::module_ &m) {
   init_results(m);
   m.def(
       "has_products",
-      [](const std::string &dtype) { return host_device()->multiplies(dtype_from(dtype)); },
+      [](const std::string& dtype) { return host_device()->multiplies(dtype_from(dtype)); },
       nb::arg("dtype"),
       "Has this machine matrix products of a 16-bit float type? Otherwise they run in float32.");
   nb::class_<Session> session(m, "TrainingSession");
