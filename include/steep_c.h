@@ -188,9 +188,8 @@ typedef enum steep_options_kind {
  * the headers named here and docs/training.md explain each:
  *
  *   training   TrainingOptions (steep/steep.h)
- *     strings   loss, output, label, optimizer ("adamw"), schedule ("constant"), memory_limit,
- *               precision ("fp32")
- *     numbers   lr (1e-3), weight_decay, momentum, dampening, beta1, beta2, epsilon,
+ *     strings   loss, output, label, optimizer (adamw), schedule (constant), memory_limit,
+ * precision numbers   lr (1e-3), weight_decay, momentum, dampening, beta1, beta2, epsilon,
  *               momentum_decay, lr_decay, initial_accumulator_value, rho, alpha, min_lr_ratio,
  *               clip_norm, clip_value, loss_scale, loss_scale_min, loss_scale_max, huber_delta,
  *               label_smoothing, ema_decay, class_weights (each call adds one);

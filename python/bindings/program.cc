@@ -156,15 +156,7 @@ class ModuleProgram {
   std::unique_ptr<GradientProgram> program_;
 };
 
-}  // namespace
-
-void init_program(nb::module_& m) {
-  m.def("keep_freed_memory", &keep_freed_memory,
-        "Makes malloc keep what is freed for the next step, instead of returning it to the "
-        "system. Concerns the whole process; False where malloc or the environment "
-        "(STEEP_MALLOC=system) does not allow it.");
-  m.def("return_freed_memory", &return_freed_memory,
-        "Returns to the system what malloc keeps of freed memory at this moment.");
+void init_run(nb::module_& m) {
   nb::class_<GradientRun>(m, "ModuleRun", "A forward run that may be asked for its backward.")
       .def(
           "copies",
@@ -179,6 +171,9 @@ void init_program(nb::module_& m) {
       .def("shows_writes", &shows_writes,
            "Do the inputs of a run without copies show that somebody wrote to them since forward? "
            "Of large arrays a sample of the elements does.");
+}
+
+void init_module_program(nb::module_& m) {
   nb::class_<ModuleProgram>(m, "ModuleProgram",
                             "A captured graph, ready for forward and backward. All that it reads, "
                             "parameters too, are inputs.")
@@ -260,6 +255,19 @@ void init_program(nb::module_& m) {
       .def_prop_ro("differentiable", &ModuleProgram::differentiable, "Per output.")
       .def_prop_ro("program_count", &ModuleProgram::program_count,
                    "Programs compiled so far, one per pattern of outputs that had gradients.");
+}
+
+}  // namespace
+
+void init_program(nb::module_& m) {
+  m.def("keep_freed_memory", &keep_freed_memory,
+        "Makes malloc keep what is freed for the next step, instead of returning it to the "
+        "system. Concerns the whole process; False where malloc or the environment "
+        "(STEEP_MALLOC=system) does not allow it.");
+  m.def("return_freed_memory", &return_freed_memory,
+        "Returns to the system what malloc keeps of freed memory at this moment.");
+  init_run(m);
+  init_module_program(m);
 }
 
 }  // namespace steep::python

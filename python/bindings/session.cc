@@ -234,6 +234,9 @@ void init_results(nb::module_& m) {
               "With the inputs, and with moments: what a memory limit bounds.")
       .def_ro("memory_limit", &StepPlan::memory_limit, "In bytes; 0 for none.")
       .def("__str__", &StepPlan::text);
+}
+
+void init_memory_report(nb::module_& m) {
   nb::class_<MemoryChoice>(m, "MemoryChoice", "A node of forward that backward could run again.")
       .def_ro("node", &MemoryChoice::node)
       .def_ro("op", &MemoryChoice::op)
@@ -536,6 +539,7 @@ void init_session(nb::module_& m) {
         "The table of the options of training (train/option_rows.h), a row each: the part of "
         "TrainingOptions that has it, or \"\"; its field there; its keyword; its flag; its help.");
   init_results(m);
+  init_memory_report(m);
   m.def(
       "has_products",
       [](const std::string& dtype) { return host_device()->multiplies(dtype_from(dtype)); },

@@ -100,20 +100,7 @@ size_t Program::peak_bytes() const {
 
 PlanInfo Program::plan(std::span<const Type> inputs) {
   const Budget budget(impl_->options.limits);
-  const auto s = impl_->specialisation_for(inputs);
-  if (!s) return {};
-  const Plan& plan = s->executable.plan();
-  PlanInfo info{.arena_bytes = plan.arena_bytes,
-                .constant_bytes = s->constant_bytes(),
-                .run_bytes = run_bytes(plan) + impl_->options.memory_limit.held,
-                .memory_limit = impl_->options.memory_limit.bytes,
-                .kernels = plan.steps.size(),
-                .specialise_ms = s->specialise_ms,
-                .stages = s->stages};
-  for (const Buffer& b : plan.buffers) {
-    if (b.storage == Storage::output) info.output_bytes += b.bytes;
-  }
-  return info;
+  return impl_->plan(inputs);
 }
 
 MemoryReport Program::memory_report(std::span<const Type> inputs) {

@@ -142,6 +142,23 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation_for(std::span<cons
   return specialisation(shells, rows.expect(fed));
 }
 
+PlanInfo Program::Impl::plan(std::span<const Type> fed) {
+  const auto s = specialisation_for(fed);
+  if (!s) return {};
+  const Plan& plan = s->executable.plan();
+  PlanInfo info{.arena_bytes = plan.arena_bytes,
+                .constant_bytes = s->constant_bytes(),
+                .run_bytes = run_bytes(plan) + options.memory_limit.held,
+                .memory_limit = options.memory_limit.bytes,
+                .kernels = plan.steps.size(),
+                .specialise_ms = s->specialise_ms,
+                .stages = s->stages};
+  for (const Buffer& b : plan.buffers) {
+    if (b.storage == Storage::output) info.output_bytes += b.bytes;
+  }
+  return info;
+}
+
 MemoryReport Program::Impl::memory_report(std::span<const Type> fed) {
   const auto s = specialisation_for(fed);
   if (!s) refuse_segments();

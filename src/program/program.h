@@ -76,6 +76,7 @@ struct Program::Impl {
 
   void index();
 
+  PlanInfo plan(std::span<const Type> fed);
   MemoryReport memory_report(std::span<const Type> fed);
   void set_held_bytes(size_t held);
 

@@ -208,8 +208,8 @@ class ORTModule(torch.nn.Module):
             ProviderError: a graph is not planned as a whole.
         """
         return tuple(
-            piece.call.program.memory_report_for(piece.types, piece.call.gradients)
-            for piece in self._pieces()
+            graph.call.program.memory_report_for(graph.types, graph.call.gradients)
+            for graph in self._graphs()
         )
 
     def dump(self, *, html: StrPath | None = None, passes: bool = False) -> str:

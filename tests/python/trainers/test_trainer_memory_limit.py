@@ -1,6 +1,7 @@
 """``steep.trainer(memory_limit=)``: steps that fit, with the bits of those without a limit."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,11 +13,16 @@ torch = pytest.importorskip("torch")
 nn = torch.nn
 
 
-def made(limit: str | int) -> tuple[Any, Any, Any]:
-    """A trainer of a transformer with dropout, and a batch."""
+def transformer() -> Any:
+    return nn.Sequential(
+        *[nn.TransformerEncoderLayer(32, 2, 64, batch_first=True) for _ in range(2)]
+    )
+
+
+def made(limit: str | int, model_of: Callable[[], Any] = transformer) -> tuple[Any, Any, Any]:
+    """A trainer, of a transformer with dropout unless told, and a batch."""
     torch.manual_seed(0)
-    parts = [nn.TransformerEncoderLayer(32, 2, 64, batch_first=True) for _ in range(2)]
-    model = nn.Sequential(*parts)
+    model = model_of()
     batch = torch.randn(4, 24, 32), torch.randn(4, 24, 32)
     trainer = steep.trainer(
         model, nn.MSELoss(), torch.optim.AdamW(model.parameters()), seed=1, memory_limit=limit
@@ -50,10 +56,13 @@ def test_trainers_keep_the_limit_and_the_bits() -> None:
 
 
 def test_evaluation_is_within_the_limit_too() -> None:
-    trainer, _, batch = made("1MiB")
+    def layers() -> Any:
+        return nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 32))
+
+    trainer, _, batch = made("1MiB", layers)
     assert trainer.step(*batch)[0] > 0
     with pytest.raises(steep.OutOfMemoryError, match="No plan fits the memory limit"):
-        trainer.evaluate(*(t.repeat(16, 1, 1) for t in batch))
+        trainer.evaluate(*(t.repeat(64, 1, 1) for t in batch))
 
 
 @pytest.mark.parametrize("text", ["2 GB", "0", -1])

@@ -10,7 +10,8 @@ import steep
 
 torch = pytest.importorskip("torch")
 
-from steep.compat.ortmodule import ORTModule, memory_optimizer  # noqa: E402
+from steep.compat.ortmodule import memory_optimizer  # noqa: E402
+from steep.compat.ortmodule.ort_module import ORTModule  # noqa: E402
 
 LEVEL, CONFIG = "ORTMODULE_MEMORY_OPT_LEVEL", "ORTMODULE_MEMORY_OPT_CONFIG"
 
