@@ -88,7 +88,7 @@ REASONS = {
     branches: r"a branch on the values of a tensor \(HERE\): write torch\.where",
     branches_in_a_loop: r"a branch on the values of a tensor \(HERE\): write torch\.where",
     takes_a_number: r"a Python number taken from a tensor.* \(HERE\): keep it a tensor",
-    opens: r"a call of open \(HERE\): move it out of forward",
+    opens: r"a call of open \(HERE\): move the call out of forward",
     of_eigenvalues: r"ONNX has no operator for aten\.linalg_eig.* \(HERE\): write it in operators",
     gives_a_distribution: r"shares memory with another \(HERE\): clone\(\) one",
     of_a_slope: r"Function within a transform of torch\.func \(HERE\): write what its backward",
