@@ -188,8 +188,9 @@ typedef enum steep_options_kind {
  * the headers named here and docs/training.md explain each:
  *
  *   training   TrainingOptions (steep/steep.h)
- *     strings   loss, output, label, optimizer (adamw), schedule (constant), memory_limit,
- * precision numbers   lr (1e-3), weight_decay, momentum, dampening, beta1, beta2, epsilon,
+ *     strings   loss, output, label, optimizer ("adamw"), schedule ("constant"), memory_limit,
+ *               precision ("fp32");  lists  trainable, frozen, step_outputs, disabled_passes
+ *     numbers   lr (1e-3), weight_decay, momentum, dampening, beta1, beta2, epsilon,
  *               momentum_decay, lr_decay, initial_accumulator_value, rho, alpha, min_lr_ratio,
  *               clip_norm, clip_value, loss_scale, loss_scale_min, loss_scale_max, huber_delta,
  *               label_smoothing, ema_decay, class_weights (each call adds one);
@@ -197,7 +198,6 @@ typedef enum steep_options_kind {
  *     integers  ignore_index, warmup_steps, total_steps, seed, loss_scale_window
  *     0 or 1    maximize, nesterov, amsgrad, decoupled_weight_decay, centered, bias_correction,
  *               grad_norm, master_weights, stochastic_rounding, check_finite, bound_to_graph
- *     lists     trainable, frozen, step_outputs, disabled_passes
  *   inference  InferenceOptions (steep/inference.h)
  *     integers  threads, seed;  0 or 1  optimize, check_finite;  lists  disabled_passes
  *   gradient   GradientOptions (steep/gradient.h)
