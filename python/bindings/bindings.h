@@ -58,6 +58,35 @@ void def_constructors(nb::class_<Session>& made) {
            nb::call_guard<nb::gil_scoped_release>());
 }
 
+/// plan(), dump(), start_profile() and write_profile() of a session that is fed by name.
+template <typename Session>
+void def_plans(nb::class_<Session>& session) {
+  const nb::call_guard<nb::gil_scoped_release> unlocked;
+  session
+      .def(
+          "plan",
+          [](Session& s, const nb::dict& arrays) {
+            const std::map<std::string, Tensor> inputs = named(arrays);
+            const nb::gil_scoped_release release;
+            return s.plan(inputs);
+          },
+          nb::arg("inputs"), nb::sig("def plan(self, inputs: dict[str, object]) -> StepPlan"))
+      .def(
+          "dump",
+          [](Session& s, const nb::dict& arrays, const std::string& format) {
+            const std::map<std::string, Tensor> inputs = named(arrays);
+            const DumpFormat how = dump_format(format);
+            const nb::gil_scoped_release release;
+            return s.dump(inputs, how);
+          },
+          nb::arg("inputs"), nb::arg("format") = "text",
+          nb::sig("def dump(self, inputs: dict[str, object], format: str = 'text') -> str"),
+          "The graph, compiled for these: \"text\", \"passes\" or \"html\".")
+      .def("start_profile", &Session::start_profile, unlocked)
+      .def("write_profile", &Session::write_profile, nb::arg("path"), unlocked,
+           "Writes a trace for ui.perfetto.dev.");
+}
+
 /// Dtype from its name as NumPy spells it. Throws DataError.
 DType dtype_from(const std::string& name);
 

@@ -94,6 +94,7 @@ void init_gradient_session(nb::module_& m) {
                            "then, or until nobody holds it.");
   nb::class_<Session> session(m, "GradientSession");
   def_constructors<GradientSessionOptions>(session);
+  def_plans(session);
   session
       .def("forward", &forward, nb::arg("inputs"),
            nb::sig("def forward(self, inputs: dict[str, object]) -> "
@@ -110,28 +111,6 @@ void init_gradient_session(nb::module_& m) {
       .def("weight_info", &Session::weight_info,
            nb::sig("def weight_info(self) -> list[TensorInfo]"),
            "The initializers in `wrt`, in its order.")
-      .def(
-          "plan",
-          [](Session& s, const nb::dict& arrays) {
-            const Session::Tensors inputs = named(arrays);
-            const nb::gil_scoped_release release;
-            return s.plan(inputs);
-          },
-          nb::arg("inputs"), nb::sig("def plan(self, inputs: dict[str, object]) -> StepPlan"))
-      .def(
-          "dump",
-          [](Session& s, const nb::dict& arrays, const std::string& format) {
-            const Session::Tensors inputs = named(arrays);
-            const DumpFormat how = dump_format(format);
-            const nb::gil_scoped_release release;
-            return s.dump(inputs, how);
-          },
-          nb::arg("inputs"), nb::arg("format") = "text",
-          nb::sig("def dump(self, inputs: dict[str, object], format: str = 'text') -> str"),
-          "The graph, compiled for these: \"text\", \"passes\" or \"html\".")
-      .def("start_profile", &Session::start_profile, nb::call_guard<nb::gil_scoped_release>())
-      .def("write_profile", &Session::write_profile, nb::arg("path"),
-           nb::call_guard<nb::gil_scoped_release>(), "Writes a trace for ui.perfetto.dev.")
       .def_prop_ro("differentiable", &Session::differentiable, "By output: may it have a gradient?")
       .def_prop_ro("weight_count", &Session::weight_count, "Number of elements of all weights.")
       .def(

@@ -13,7 +13,6 @@ namespace steep::python {
 
 void init_inference(nb::module_& m) {
   using Session = InferenceSession;
-  const nb::call_guard<nb::gil_scoped_release> unlocked;
   nb::class_<InferenceOptions>(m, "InferenceOptions", "See include/steep/inference.h.")
       .def(nb::init<>())
       .def_rw("optimize", &InferenceOptions::optimize)
@@ -33,6 +32,7 @@ void init_inference(nb::module_& m) {
       .def_ro("custom_metadata_map", &ModelMetadata::custom);
   nb::class_<Session> session(m, "InferenceSession");
   def_constructors<InferenceOptions>(session);
+  def_plans(session);
   session
       .def(
           "run_data",
@@ -61,29 +61,7 @@ void init_inference(nb::module_& m) {
            nb::sig("def default_info(self) -> list[TensorInfo]"))
       .def("output_info", &Session::output_info,
            nb::sig("def output_info(self) -> list[TensorInfo]"))
-      .def_prop_ro("metadata", &Session::metadata, nb::rv_policy::reference_internal)
-      .def(
-          "plan",
-          [](Session& s, const nb::dict& arrays) {
-            const InferenceSession::Inputs inputs = named(arrays);
-            const nb::gil_scoped_release release;
-            return s.plan(inputs);
-          },
-          nb::arg("inputs"), nb::sig("def plan(self, inputs: dict[str, object]) -> StepPlan"))
-      .def(
-          "dump",
-          [](Session& s, const nb::dict& arrays, const std::string& format) {
-            const InferenceSession::Inputs inputs = named(arrays);
-            const DumpFormat how = dump_format(format);
-            const nb::gil_scoped_release release;
-            return s.dump(inputs, how);
-          },
-          nb::arg("inputs"), nb::arg("format") = "text",
-          nb::sig("def dump(self, inputs: dict[str, object], format: str = 'text') -> str"),
-          "The graph, compiled for these: \"text\", \"passes\" or \"html\".")
-      .def("start_profile", &Session::start_profile, unlocked)
-      .def("write_profile", &Session::write_profile, nb::arg("path"), unlocked,
-           "Writes a trace for ui.perfetto.dev.");
+      .def_prop_ro("metadata", &Session::metadata, nb::rv_policy::reference_internal);
 }
 
 }  // namespace steep::python
