@@ -13,6 +13,7 @@
 #include "model/read/model_file.h"
 #include "runtime/budget.h"
 #include "runtime/memory.h"
+#include "sessions/step_plan.h"
 #include "sessions/training_impl.h"
 #include "steep/error.h"
 #include "train/optimizer.h"
@@ -412,18 +413,10 @@ StepPlan TrainingSession::plan(std::span<const Tensor> inputs) try {
   const std::lock_guard turn(impl_->programs.turn);
   std::vector<Tensor> made;
   const PlanInfo info = impl_->program->plan(types_of(impl_->adopt(inputs, &made)));
-  return {.arena_bytes = info.arena_bytes,
-          .parameter_bytes = bytes_of(impl_->shared(impl_->model.parameters)),
-          .optimizer_bytes = bytes_of(impl_->shared(impl_->model.moments)),
-          .output_bytes = info.output_bytes,
-          .constant_bytes = info.constant_bytes,
-          .peak_bytes = impl_->programs.state_bytes() + info.arena_bytes + info.output_bytes +
-                        info.constant_bytes,
-          .run_bytes = info.run_bytes,
-          .memory_limit = info.memory_limit,
-          .kernels = info.kernels,
-          .specialise_ms = info.specialise_ms,
-          .stages = info.stages};
+  StepPlan plan = step_plan(info, bytes_of(impl_->shared(impl_->model.parameters)));
+  plan.optimizer_bytes = bytes_of(impl_->shared(impl_->model.moments));
+  plan.peak_bytes += impl_->programs.state_bytes() - plan.parameter_bytes;
+  return plan;
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
 }
