@@ -156,7 +156,7 @@ class Lowered:
         fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
         for fake, i in zip(fakes, self.taken, strict=False):  # numbers follow
             if fake.device.type != "cpu":
-                raise RuntimeError(f"a tensor on {fake.device}")
+                raise RuntimeError(f"a tensor on {fake.device}, and the engine computes on the CPU")
             if fake.requires_grad != getattr(examples[i], "requires_grad", False):
                 raise RuntimeError("forward writes what needs a gradient into an argument")
         widen(graph, narrow)

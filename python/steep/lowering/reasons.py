@@ -89,6 +89,7 @@ _CALLS = {
 
 # What to do about an operation, by what is said of it.
 _OPERATIONS = {
+    r"the engine computes on the CPU": "move the module and its tensors to the CPU",
     r"ONNX has no operator for": "write it in operators of docs/operators.md",
     r"complex numbers": "take and return torch.view_as_real(…)",
     r"shares memory with another": "clone() one of the two",
