@@ -12,14 +12,19 @@ from functorch.compile import (  # type: ignore[import-untyped]
     aot_module_simplified,
     make_boxed_func,
 )
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from steep._steep import check_passes
 from steep.patching.torch_versions import window
 from steep.providers import choices_of
-from steep.public_capture.functional_graph import VERIFIED_STEPS, Choices, FunctionalGraph
+from steep.public_capture.functional_graph import Choices, FunctionalGraph
+from steep.public_capture.verified_graph import VerifiedGraph
 from steep.verify.difference import wanted
 
 log = logging.getLogger("steep")
+
+VERIFIED_STEPS = 3
+"""So many first steps of each graph are compared with PyTorch's."""
 
 
 @functools.cache
@@ -51,17 +56,30 @@ def compiled(
 ) -> Callable[..., Any]:
     """Return what runs a graph of ``torch.compile``: forward and backward are a graph each."""
 
+    dtypes: set[torch.dtype] = set()
+
     def make(functional: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        values = (node.meta.get("val") for node in functional.graph.nodes)
+        dtypes.update(v.dtype for v in values if isinstance(v, torch.Tensor))
         boxed: Callable[..., Any] = make_boxed_func(FunctionalGraph(functional, chosen))
         return boxed
 
-    run: Callable[..., Any] = aot_module_simplified(
-        graph_module,
-        examples,
-        fw_compiler=make,
-        decompositions=torch.export.default_decompositions(),
-    )
-    return run
+    # PyTorch's decomposition of its fused attention hands weights to a backward that expects
+    # logarithms of sums: its gradients are wrong. By products and a softmax they are right.
+    decompositions = torch.export.default_decompositions()
+    for fused in [op for op in decompositions if "scaled_dot_product" in str(op)]:
+        del decompositions[fused]
+    with sdpa_kernel(SDPBackend.MATH):
+        run: Callable[..., Any] = aot_module_simplified(
+            graph_module,
+            examples,
+            fw_compiler=make,
+            decompositions=decompositions,
+        )
+    devices = {e.device.type for e in examples if isinstance(e, torch.Tensor)}
+    if not chosen.steps or (devices and "cpu" not in devices):  # elsewhere PyTorch runs all of it
+        return run
+    return VerifiedGraph(graph_module, run, chosen.steps, dtypes)
 
 
 def backend(

@@ -17,14 +17,10 @@ from torch.fx.passes.split_module import split_module
 
 from steep._steep import ProviderChoice
 from steep.dynamo.report import GraphReport
-from steep.errors import ModelError, ProviderError, VerificationError
+from steep.errors import ModelError, ProviderError
 from steep.public_capture.onnx_part import CannotExport, OnnxPart
-from steep.verify.difference import LEAST_SCALE, TOLERANCES, difference, largest_of
 
 log = logging.getLogger("steep")
-
-VERIFIED_STEPS = 3
-"""So many first steps of each graph are compared with PyTorch's."""
 
 _MOVES_ONLY = frozenset(
     {
@@ -94,7 +90,6 @@ class FunctionalGraph:
     def __init__(self, graph_module: torch.fx.GraphModule, choices: Choices) -> None:
         self.graph_module = graph_module
         self.choices = choices
-        self.steps = 0
         self.parts = _Parts(graph_module, choices)
         self._first = threading.RLock()
         self._reported = False
@@ -102,52 +97,23 @@ class FunctionalGraph:
     def __call__(self, *arguments: Any) -> Any:
         """Return what the graph's output node gives.
 
-        Raises:
-            VerificationError: in one of the first steps, a result is not PyTorch's.
-            DataError: an argument holds wrong values, such as an index out of range.
+        Raises DataError: an argument holds wrong values, such as an index out of range.
         """
-        if self.steps >= self.choices.steps and self._reported:
+        if self._reported:
             return self.parts(*arguments)
         with self._first:
             start = time.perf_counter()
-            if self.steps < self.choices.steps:
-                results = self._verified(arguments)
-                self.steps += 1
-            else:
-                results = self.parts(*arguments)
+            results = self.parts(*arguments)
             if not self._reported:
                 self._reported = True
                 self._report(time.perf_counter() - start)
         return results
 
-    def _verified(self, arguments: Sequence[Any]) -> Any:
-        """Have PyTorch run it too, with the same random numbers, and compare."""
-        state = torch.get_rng_state()
-        expected = self.graph_module(*arguments)
-        torch.set_rng_state(state)
-        results = self.parts(*arguments)
-        values = (n.meta.get("val") for n in self.graph_module.graph.nodes)
-        dtypes = {v.dtype for v in values if isinstance(v, torch.Tensor)}
-        tolerance = max((TOLERANCES.get(d, 0.0) for d in dtypes), default=0.0)
-        floats = [t for t in expected if isinstance(t, torch.Tensor) and t.is_floating_point()]
-        least = LEAST_SCALE * max(map(largest_of, floats), default=0.0)
-        for i, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
-            found = difference(ours, theirs, least, overflows=torch.float16 in dtypes)
-            if found is not None and found.relative > tolerance:
-                raise VerificationError(
-                    f"The engine computes a value that differs from PyTorch's by "
-                    f"{found.relative:.2g} of its largest entry, where {tolerance:.0e} is allowed.",
-                    node=f"result {i} of a functional graph",
-                    expected=found.expected,
-                    received=found.received,
-                    remedy="use a release of PyTorch that Steep has been tested with, or run this "
-                    "module in PyTorch",
-                )
-        return results
-
     def _report(self, seconds: float) -> None:
         reasons = tuple(dict.fromkeys(self.parts.reasons()))
         count = self.parts.operators()
+        if reasons and not count:
+            log.warning("PyTorch runs a graph whole: %s", "; ".join(reasons))
         self.choices.record(
             GraphReport(
                 "torch.compile" if count else "PyTorch",
@@ -289,8 +255,11 @@ def _unknown_type(node: torch.fx.Node) -> str:
     tensors = [v for v in flat if isinstance(v, torch.Tensor)]
     if len(tensors) < sum(v is not None for v in flat):
         return "an extent that changes: compile with dynamic=False"
-    if not all(t.dtype in _DTYPES and t.device.type == "cpu" for t in tensors):
-        return "a type or a device that the engine does not have"
+    for t in tensors:
+        if t.device.type != "cpu":
+            return f"a tensor on {t.device}, and the engine computes on the CPU: move it there"
+        if t.dtype not in _DTYPES:
+            return f"a tensor of {t.dtype}, which the engine does not have"
     return ""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +16,8 @@ import torch.fx
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from steep._steep import ModuleProgram, ProviderChoice
+
+_EXPORTS = threading.Lock()
 
 _UNSAID = re.compile(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", re.S)
 
@@ -95,7 +99,7 @@ def _laid_out(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def _model_of(graph_module: torch.fx.GraphModule, arguments: Sequence[torch.Tensor]) -> Any:
     """Return the ``onnx.ModelProto``. Raises CannotExport."""
     try:
-        with torch.no_grad(), _quiet("torch.onnx", "torch.export"):
+        with _EXPORTS, torch.no_grad(), _quiet("torch.onnx", "torch.export"):
             program = torch.export.export(graph_module, tuple(arguments), strict=False)
             exported = torch.onnx.export(program, dynamo=True, verbose=False, optimize=False)
         assert exported is not None  # since it is given no file
@@ -115,13 +119,18 @@ def _causes(e: BaseException | None) -> Iterator[BaseException]:
 
 @contextlib.contextmanager
 def _quiet(*names: str) -> Iterator[None]:
-    """Within, these loggers write errors only, and not which packages are missing."""
+    """Within, these loggers write errors only, and PyTorch's code does not warn of PyTorch's.
+
+    The caller holds ``_EXPORTS``: levels and filters are the process's.
+    """
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

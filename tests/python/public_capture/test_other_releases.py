@@ -133,7 +133,9 @@ REFUSED = {
     'make(precision="bf16")(x)': "ModelError: .*torch.autocast",
     "planned()": "ModelError: .*are not available with this release",
     "twice()": "RuntimeError: .*double backward",
-    "wrong()": "VerificationError: The engine computes a value that differs from PyTorch's",
+    "wrong(first=0)": "VerificationError: .* a value that differs from PyTorch's.*result 0",
+    "wrong(first=1)": "VerificationError: .* a value that differs from PyTorch's.*gradient of arg",
+    "far_away()": "ModelError: .*a tensor on meta, and the engine computes on the CPU",
     "steep.trainer": "ModelError: Steep has not been tested with this release of PyTorch",
     "__import__('steep.compat.ortmodule.ort_module')": "ModelError: .*has not been tested",
 }
@@ -156,11 +158,22 @@ def test_what_is_refused():
             (g,) = torch.autograd.grad(make()(x).sum(), x, create_graph=True)
             g.sum().backward()
 
-        def wrong():
-            from steep.public_capture import onnx_part
-            right = onnx_part.OnnxPart.__call__
-            onnx_part.OnnxPart.__call__ = lambda self, *a: tuple(t * 1.01 for t in right(self, *a))
-            make()(x)
+        def wrong(first):
+            from steep.public_capture.onnx_part import OnnxPart
+            right = OnnxPart.__call__
+            parts = []
+            def call(self, *arguments):
+                results = right(self, *arguments)
+                parts.extend([self] * (self not in parts))
+                return results if parts.index(self) < first else tuple(t * 1.01 for t in results)
+            OnnxPart.__call__ = call
+            try:
+                make()(x).sum().backward()
+            finally:
+                OnnxPart.__call__ = right
+
+        def far_away():
+            make().to("meta")(x.to("meta"))
 
         for code in {[*REFUSED]!r}:
             try:
@@ -174,3 +187,74 @@ def test_what_is_refused():
     said = done.stdout.splitlines()
     for text, (code, pattern) in zip(said, REFUSED.items(), strict=True):
         assert re.match(pattern, text), (code, text)
+
+
+def test_attention_has_pytorchs_gradients():
+    done = outside("""
+        import warnings
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        warnings.simplefilter("error", FutureWarning)  # PyTorch's, of PyTorch's own code
+
+        class Attends(torch.nn.Module):
+            def __init__(self, causal, masked, fused):
+                super().__init__()
+                self.causal, self.masked, self.fused = causal, masked, fused
+                self.a = torch.nn.Linear(8, 24)
+            def forward(self, x):
+                q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in self.a(x).chunk(3, -1))
+                mask = torch.ones(5, 5).tril(1).bool() if self.masked else None
+                if not self.fused:
+                    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=self.causal)
+                with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=self.causal)
+
+        rows = ((False, False, True, False), (True, False, False, True), (False, True, True, True))
+        for causal, masked, fused, verify in rows:
+            torch.manual_seed(0)
+            module = Attends(causal, masked, fused)
+            x = torch.randn(3, 5, 8)
+            def gradient(run):
+                module.zero_grad()
+                run(x).square().sum().backward()
+                return module.a.weight.grad.clone()
+            model = steep.ORTModule(module, verify=verify)
+            torch.testing.assert_close(gradient(model), gradient(module))
+    """)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_compared_is_as_in_pytorch():
+    """Writes to arguments, memory that two arguments share, retained graphs, parts of backward."""
+    done = outside("""
+        class Writes(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = torch.nn.Linear(4, 4)
+                self.register_buffer("calls", torch.zeros(4))
+            def forward(self, x, y, z):
+                self.calls.add_(x.detach().mean(0))
+                y.mul_(2)  # y and z share memory, and x is not a leaf
+                x.add_(1)
+                return self.a(x).tanh() + z, self.a(y.detach()), x
+
+        def results(run, module):
+            torch.manual_seed(0)
+            module.zero_grad()
+            module.calls.zero_()
+            leaf = torch.randn(3, 4, requires_grad=True)
+            x, shared = leaf * 1, torch.randn(3, 4)
+            first, second, third = run(x, shared, shared.view(3, 4))
+            loss = first.square().sum() + third.sum()
+            loss.backward(retain_graph=True)
+            second.sum().backward(retain_graph=True)
+            loss.backward()
+            gradients = [leaf.grad, *(p.grad for p in module.parameters())]
+            return [first, second, third, x, shared, module.calls.clone(), *gradients]
+
+        module = Writes()
+        model = steep.ORTModule(module)
+        for _ in range(5):
+            for mine, theirs in zip(results(model, module), results(module, module), strict=True):
+                torch.testing.assert_close(mine, theirs)
+    """)
+    assert done.returncode == 0, done.stderr
