@@ -17,7 +17,7 @@ from torch.fx.passes.split_module import split_module
 
 from steep._steep import ProviderChoice
 from steep.dynamo.report import GraphReport
-from steep.errors import ModelError, ProviderError
+from steep.errors import ModelError, ProviderError, ShapeError
 from steep.public_capture.onnx_part import CannotExport, OnnxPart
 
 log = logging.getLogger("steep")
@@ -184,7 +184,7 @@ class _Part(torch.nn.Module):
                 self.run = _Parts(self.graph_module, self.choices)
             else:
                 self._leave(str(e))
-        except (ModelError, ProviderError) as e:
+        except (ModelError, ProviderError, ShapeError) as e:
             self._leave(str(e))
         else:
             self.run = made
