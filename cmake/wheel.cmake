@@ -5,13 +5,24 @@
 #   steep.libs/                           shared libraries that no system has
 #
 # oneDNN comes from a wheel that is there only while this one is built, so that it goes along. The
-# libraries of the build's system (protobuf, Highway, fmt, libgomp) are put beside it by auditwheel
+# libraries of the build's system (protobuf, Highway, fmt) are put beside it by auditwheel
 # (scripts/wheel): a wheel that stays on this machine needs no copies.
+#
+# libgomp keeps its name, which auditwheel would change. PyTorch brings one of that name, and the
+# loader takes the one that is there already: with two of them in a process, the threads of one
+# spin while the other's compute.
 
 get_target_property(dnnl_file DNNL::dnnl LOCATION)
 file(REAL_PATH ${dnnl_file} dnnl_file)
 string(REGEX MATCH "lib[^/]+\\.so\\.[0-9]+" dnnl_name ${dnnl_file})  # as the loader looks it up
 install(FILES ${dnnl_file} DESTINATION steep.libs RENAME ${dnnl_name})
+
+execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libgomp.so.1
+                OUTPUT_VARIABLE gomp_file OUTPUT_STRIP_TRAILING_WHITESPACE)
+if(IS_ABSOLUTE "${gomp_file}")  # else the compiler has none of its own, and the system's is used
+  file(REAL_PATH ${gomp_file} gomp_file)
+  install(FILES ${gomp_file} DESTINATION steep.libs RENAME libgomp.so.1)
+endif()
 
 # What the binaries link and contain (PEP 770), and the licence of each part.
 execute_process(
