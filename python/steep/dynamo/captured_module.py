@@ -25,6 +25,7 @@ from steep.dynamo.patches.interrupts import interruptible_calls
 from steep.dynamo.patches.layer_frames import layers_too
 from steep.dynamo.patches.numpy_arrays import arrays
 from steep.dynamo.patches.raise_branches import raise_branches
+from steep.dynamo.patches.transformer_layers import drops_padding, layers_as_in_eager
 from steep.dynamo.patches.value_branches import branches
 from steep.dynamo.recompiles import Recaptures, why_again
 from steep.dynamo.report import GraphReport
@@ -161,6 +162,10 @@ class CapturedModule:
     def _make(self, make: Callable[..., Any], *frame: Any) -> ConvertFrameReturn:
         """Have PyTorch's ``make`` capture a frame, under the settings that this asks for."""
         refuse_to_capture()
+        if drops_padding(frame[0]):
+            self._say_breaks(["nn.TransformerEncoder drops padding: it makes a nested tensor"])
+            self.backend.local.ran = True  # what was to
+            return left_this_time()
         self._let_extents_vary()
         if too_many := self._note_why(*frame[:2]):
             self.breaks += [too_many] if too_many not in self.breaks else []
@@ -172,7 +177,8 @@ class CapturedModule:
         changes = [kept_whole(), whole_backwards(), known_to_tracers(), causal_masks(), buckets()]
         changes += [cuts(self._whole), means_over_batches(self._module), extra_guards()]
         changes += [extra_tracing(self._whole), layers_too(), slopes(), interruptible_calls()]
-        changes += [arrays(), raise_branches()] + ([branches()] if self._whole else [])
+        changes += [layers_as_in_eager(), arrays(), raise_branches()]
+        changes += [branches()] if self._whole else []
         with Held() as held, settings, chatter, contextlib.ExitStack() as stack:
             stack.enter_context(transforms_left())
             for change in sorted(changes, key=lambda change: change.order):

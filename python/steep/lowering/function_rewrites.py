@@ -17,7 +17,8 @@ from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 from steep.lowering.ops.ctc import ctc_losses
 from steep.lowering.ops.stop_gradient import stop_gradient
 from steep.lowering.products import NARROWED_FUNCTIONS
-from steep.torch_internals.nn import legacy_reduction
+from steep.lowering.transformer_layers import encode
+from steep.torch_internals.nn import legacy_reduction, transformer_encoder_layer
 from steep.torch_internals.operators import aten, pad
 from steep.torch_internals.pytree import tree_leaves, tree_map_only
 
@@ -593,5 +594,6 @@ REWRITES: dict[Any, Callable[..., Any]] = {
     F.interpolate: _interpolate,
     F.nll_loss: _nll_loss,
     pad: _pad,  # F.pad
+    transformer_encoder_layer: encode,
 }
 """By function."""

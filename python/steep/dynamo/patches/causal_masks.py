@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from steep.dynamo.patches.followed_functions import followed
 from steep.lowering.export_mode import is_causal_as_given
 from steep.patching.substitution import Substitution, replaces, substituted
-from steep.torch_internals.dynamo import (
-    GuardBuilder,
-    Source,
-    UserFunctionVariable,
-    install_guard,
-    trace_rules,
-)
+from steep.torch_internals.dynamo import trace_rules
 from steep.torch_internals.nn import detect_is_causal_mask
 
 RULE = Substitution(
@@ -32,15 +26,5 @@ def causal_masks() -> Iterator[None]:
 
     The function of PyTorch stays in its place: graphs have a guard on it, which must hold later.
     """
-    with substituted({RULE: _AsGiven}):
+    with substituted({RULE: followed(is_causal_as_given)}):
         yield
-
-
-class _AsGiven(UserFunctionVariable):
-    def __init__(self, fn: Any, **options: Any) -> None:
-        super().__init__(is_causal_as_given, **options)
-
-    @classmethod
-    def create_with_source(cls, value: Any, source: Source) -> UserFunctionVariable:
-        install_guard(source.make_guard(GuardBuilder.CLOSURE_MATCH))
-        return cls(value)
