@@ -11,6 +11,7 @@ import torch.fx
 
 from steep.graph.compiled_graph import CompiledGraph
 from steep.patching.restore import transforms_left, without_hooks
+from steep.verify.copies import copies_of
 from steep.verify.difference import TOLERANCES, Difference, difference
 from steep.verify.replay_random import Masks
 
@@ -85,19 +86,6 @@ class _Keeping(torch.fx.Interpreter):
         if n.name in self.keep:
             self.kept[n.name] = value
         return value
-
-
-def copies_of(arguments: Sequence[Any]) -> list[Any]:
-    """Return copies that are autograd leaves. The graph writes to none that share memory."""
-    return [
-        t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
-        for t in arguments
-    ]
-
-
-def or_zero(gradient: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
-    """Return a gradient; where none flows it is zero."""
-    return torch.zeros_like(like) if gradient is None else gradient
 
 
 def tolerance_of(graph_module: torch.fx.GraphModule, precision: str) -> float:

@@ -24,7 +24,8 @@ from steep.lowering.lower import line_of
 from steep.lowering.python_numbers import number_of
 from steep.patching.substitution import changes_lock
 from steep.torch_internals.dispatch import FakeTensorMode, TracingContext, tracing
-from steep.verify.compare import Comparison, copies_of, or_zero, run_in_torch
+from steep.verify.compare import Comparison, run_in_torch
+from steep.verify.copies import copies_of, or_zero
 from steep.verify.difference import LEAST_SCALE, Difference
 from steep.verify.replay_random import Masks
 

@@ -26,10 +26,9 @@ from steep.verify.compare import (
     ROUNDINGS,
     Comparison,
     Outcome,
-    copies_of,
-    or_zero,
     run_in_torch,
 )
+from steep.verify.copies import copies_of, or_zero, wide
 from steep.verify.difference import LEAST_SCALE, Difference, largest_of
 from steep.verify.locate import find
 from steep.verify.replay_random import Masks, Unmatched
@@ -133,7 +132,7 @@ class Step(Comparison):
         expected = [*_listed(outputs), *(self.given[i] for i in changed)]
 
         def exactly() -> list[Any]:
-            given = [_wide(t) for t in self.pristine]
+            given = [wide(t) for t in self.pristine]
             _, outputs = run_in_torch(self.reference, given, set(), self.masks)
             return [*_listed(outputs), *(given[i] for i in changed)]
 
@@ -166,7 +165,7 @@ class Step(Comparison):
         del expected
 
         def exactly() -> list[Any]:
-            wide = copies_of([_wide(t) for t in self.pristine])
+            wide = copies_of([wide(t) for t in self.pristine])
             given = [_not_a_leaf(t) for t in wide]
             names = [value.name for value in compiled.lowered.values]
             values, _ = run_in_torch(self.reference, given, {*names}, self.masks)
@@ -264,15 +263,6 @@ def _gradients(
             raise Unmatched(what) from e
         raise
     return [or_zero(g, leaf) for g, leaf in zip(found, leaves, strict=True)]
-
-
-def _wide(value: Any) -> Any:
-    """Return a copy, of float64 if it is of floats."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    floats = value.dtype.is_floating_point
-    wide = value.detach().to(torch.float64 if floats else value.dtype, copy=True)
-    return wide.requires_grad_(value.requires_grad)
 
 
 def _not_a_leaf(value: Any) -> Any:
