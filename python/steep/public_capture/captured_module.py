@@ -13,12 +13,15 @@ from steep.errors import ModelError, ProviderError
 from steep.patching.torch_versions import window
 from steep.providers import Providers
 from steep.public_capture.backend import choices, compiled, say_what_is_lost
+from steep.public_capture.functional_graph import CAPTURES
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class CapturedModule:
     """A module, called as ever, whose graphs run in the engine as far as it can.
+
+    Calls from several threads are safe, and wait for each other; their backwards run side by side.
 
     Args:
         module: what is captured when it is called.
@@ -93,9 +96,10 @@ class CapturedModule:
             )
         # torch.compile does not look at all of it: another structure is captured anew.
         structure = self._read_structure()
-        if self._call is None or structure != self._structure:
-            self._structure, self._call = structure, self._compile()
-        return self._call(*args, **kwargs), self.has_run
+        with CAPTURES:  # any call may capture, and no other call may run meanwhile
+            if self._call is None or structure != self._structure:
+                self._structure, self._call = structure, self._compile()
+            return self._call(*args, **kwargs), self.has_run
 
     def _compile(self) -> Callable[..., Any]:
         module, chosen = self._module, self._choices

@@ -22,6 +22,9 @@ from steep.public_capture.onnx_part import CannotExport, OnnxPart
 
 log = logging.getLogger("steep")
 
+CAPTURES = threading.RLock()
+"""Held while PyTorch traces: its tracers and exporters set state that all threads see."""
+
 _MOVES_ONLY = frozenset(
     {
         *("alias", "clone", "detach", "expand", "permute", "select"),
@@ -91,7 +94,6 @@ class FunctionalGraph:
         self.graph_module = graph_module
         self.choices = choices
         self.parts = _Parts(graph_module, choices)
-        self._first = threading.RLock()
         self._reported = False
 
     def __call__(self, *arguments: Any) -> Any:
@@ -101,7 +103,7 @@ class FunctionalGraph:
         """
         if self._reported:
             return self.parts(*arguments)
-        with self._first:
+        with CAPTURES:
             start = time.perf_counter()
             results = self.parts(*arguments)
             if not self._reported:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +15,6 @@ import torch.fx
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from steep._steep import ModuleProgram, ProviderChoice
-
-_EXPORTS = threading.Lock()
 
 _UNSAID = re.compile(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", re.S)
 
@@ -35,6 +32,9 @@ class CannotExport(Exception):
 
 class OnnxPart:
     """A part of a graph, compiled for the extents of its first arguments.
+
+    One thread at a time may make one, and none may capture meanwhile (``CAPTURES``). Calls from
+    several threads are safe.
 
     Args:
         graph_module: functional ATen operators; its arguments and results are tensors.
@@ -99,7 +99,7 @@ def _laid_out(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def _model_of(graph_module: torch.fx.GraphModule, arguments: Sequence[torch.Tensor]) -> Any:
     """Return the ``onnx.ModelProto``. Raises CannotExport."""
     try:
-        with _EXPORTS, torch.no_grad(), _quiet("torch.onnx", "torch.export"):
+        with torch.no_grad(), _quiet("torch.onnx", "torch.export"):
             program = torch.export.export(graph_module, tuple(arguments), strict=False)
             exported = torch.onnx.export(program, dynamo=True, verbose=False, optimize=False)
         assert exported is not None  # since it is given no file
@@ -121,7 +121,7 @@ def _causes(e: BaseException | None) -> Iterator[BaseException]:
 def _quiet(*names: str) -> Iterator[None]:
     """Within, these loggers write errors only, and PyTorch's code does not warn of PyTorch's.
 
-    The caller holds ``_EXPORTS``: levels and filters are the process's.
+    One thread at a time: levels and filters are the process's.
     """
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]

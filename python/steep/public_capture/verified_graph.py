@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +10,8 @@ import torch
 from torch.autograd.graph import register_multi_grad_hook
 
 from steep.errors import VerificationError
+from steep.public_capture.functional_graph import CAPTURES
+from steep.verify.copies import or_zero, wide
 from steep.verify.difference import LEAST_SCALE, TOLERANCES, difference, largest_of
 
 _UNSURE = 0.05
@@ -48,7 +49,6 @@ class VerifiedGraph:
     ) -> None:
         self._graph_module, self._run = graph_module, run
         self._left, self._dtypes = steps, dtypes
-        self._lock = threading.RLock()
 
     def __call__(self, *arguments: Any) -> Any:
         """Return the graph's results.
@@ -59,23 +59,24 @@ class VerifiedGraph:
         """
         if self._left <= 0:
             return self._run(*arguments)
-        with self._lock:
-            self._left -= 1
-            return self._compare(arguments)
+        with CAPTURES:
+            results = self._compare(arguments)
+            self._left -= 1  # not if PyTorch raises: then nothing was compared
+            return results
 
     def _compare(self, arguments: Sequence[Any]) -> Any:
         state = torch.get_rng_state()
-        exact = _InDouble(self._graph_module, _copies(arguments), state)
         leaves = _copies(arguments)
         started = [_started(leaf) for leaf in leaves]
         expected = self._graph_module(*started)
+        exact = _InDouble(self._graph_module, _unwritten(leaves, arguments), state)
         torch.set_rng_state(state)  # so that both draw the same random numbers
         followed = [
             a.view_as(a) if _has_gradient(a) and torch.is_grad_enabled() else a for a in arguments
         ]
         results = self._run(*followed)
-        self._check("result", results, expected, exact.results)
-        self._check("argument", followed, started, exact.arguments)
+        self._check("result", _by_place(results), _by_place(expected), exact.results)
+        self._check("argument", _by_place(followed), _by_place(started), exact.arguments)
         self._follow_backward(leaves, followed, expected, results, exact)
         return results
 
@@ -88,77 +89,67 @@ class VerifiedGraph:
         exact: _InDouble,
     ) -> None:
         """Compare the gradients of the arguments when backward has computed them."""
-        places = [i for i, a in enumerate(followed) if a is not leaves[i] and _has_gradient(a)]
-        slopes: dict[int, torch.Tensor] = {}
+        places = [i for i, a in enumerate(followed) if _has_gradient(a)]
         ends = [i for i, r in enumerate(results) if _has_gradient(r) and _has_gradient(expected[i])]
-        if not places or not ends:
+        if not ends:
             return
+        slopes: dict[int, torch.Tensor] = {}
+        found: dict[int, torch.Tensor] = {}
 
-        def keep(i: int, slope: torch.Tensor | None) -> None:
+        def keep_slope(i: int, slope: torch.Tensor | None) -> None:
             if slope is not None:  # None: nothing that backward starts from depends on it
                 slopes[i] = slope.detach()
 
-        for i in ends:
-            results[i].register_hook(functools.partial(keep, i))
+        def keep_gradient(i: int, gradient: torch.Tensor | None) -> None:
+            if gradient is not None:
+                # a copy: what other calls add to the gradient is added in place
+                found[i] = gradient.detach().clone()
 
-        def compare(found: Sequence[torch.Tensor | None]) -> None:
-            reached = sorted(slopes)
-            if not reached:
+        def compare(_: Sequence[torch.Tensor | None]) -> None:
+            given, ours = dict(slopes), dict(found)
+            slopes.clear()
+            found.clear()
+            if not given or not ours:
                 return
             gradients = torch.autograd.grad(
-                [expected[i] for i in reached],
-                [leaves[i] for i in places],
-                [slopes[i] for i in reached],
+                [expected[i] for i in given],
+                [leaves[i] for i in ours],
+                [*given.values()],
                 retain_graph=True,  # as backward may run again
                 allow_unused=True,
             )
-            given = dict(slopes)
-            slopes.clear()
-            pairs = [
-                (i, ours, torch.zeros_like(ours) if theirs is None else theirs)
-                for i, ours, theirs in zip(places, found, gradients, strict=True)
-                if ours is not None
-            ]
-            ours = {i: found for i, found, _ in pairs}
-            theirs = {i: gradient for i, _, gradient in pairs}
-            self._check_each(
-                "gradient of argument",
-                ours,
-                theirs,
-                lambda: exact.gradients(places, given),
-                of_gradients=True,
-            )
+            pairs = zip(ours, gradients, strict=True)
+            theirs = {i: or_zero(gradient, ours[i]) for i, gradient in pairs}
+            least = LEAST_SCALE * max(map(largest_of, theirs.values()), default=0.0)
+            exactly = functools.partial(exact.gradients, [*ours], given)
+            self._check("gradient of argument", ours, theirs, exactly, least)
 
+        for i in ends:
+            results[i].register_hook(functools.partial(keep_slope, i))
+        for i in places:
+            followed[i].register_hook(functools.partial(keep_gradient, i))
         register_multi_grad_hook([followed[i] for i in places], compare)
 
     def _check(
         self,
         what: str,
-        received: Sequence[Any],
-        expected: Sequence[Any],
-        exact: Callable[[], dict[int, Any]],
-    ) -> None:
-        self._check_each(what, dict(enumerate(received)), dict(enumerate(expected)), exact)
-
-    def _check_each(
-        self,
-        what: str,
         received: dict[int, Any],
         expected: dict[int, Any],
-        exact: Callable[[], dict[int, Any]],
-        *,
-        of_gradients: bool = False,
+        exactly: Callable[[], dict[int, Any]],
+        least: float = 0.0,
     ) -> None:
-        """Raise VerificationError where two values differ by more than their types allow."""
-        floats = [t for t in expected.values() if _is_float(t)]
+        """Raise VerificationError where two values differ by more than their types allow.
+
+        Values are given by their places; ``exactly`` returns those in float64. ``least`` is the
+        smallest number that a difference is relative to.
+        """
         tolerance = max((TOLERANCES.get(d, 0.0) for d in self._dtypes), default=0.0)
-        least = LEAST_SCALE * max(map(largest_of, floats), default=0.0) if of_gradients else 0.0
+        overflows = torch.float16 in self._dtypes
         for i, theirs in expected.items():
-            overflows = torch.float16 in self._dtypes
             found = difference(received[i], theirs, least, overflows=overflows)
             if found is None or found.relative <= tolerance:
                 continue
-            if not _is_as_exact(received[i], theirs, exact().get(i), least):
+            if not _is_as_exact(received[i], theirs, exactly().get(i), least):
                 raise VerificationError(
                     f"The engine computes a value that differs from PyTorch's by "
                     f"{found.relative:.2g} of its largest entry, where {tolerance:.0e} is allowed.",
@@ -171,22 +162,25 @@ class VerifiedGraph:
 
 
 class _InDouble:
-    """A graph's values in float64. There are none where it does not run with float64 arguments."""
+    """A graph's values in float64. There are none where it does not run with float64 arguments.
+
+    ``arguments`` are as they were before a call; ``state`` is the random generator's then.
+    """
 
     def __init__(
         self, graph_module: torch.fx.GraphModule, arguments: Sequence[Any], state: torch.Tensor
     ) -> None:
         self._graph_module, self._state = graph_module, state
-        self._leaves = arguments  # as they were before the call
+        self._arguments = arguments
         self._run: tuple[list[Any], list[Any], Sequence[Any]] | None = None
 
     def results(self) -> dict[int, Any]:
         """Return the graph's results by place."""
-        return dict(enumerate(self._values()[2]))
+        return _by_place(self._values()[2])
 
     def arguments(self) -> dict[int, Any]:
         """Return the arguments by place, as the graph leaves them."""
-        return dict(enumerate(self._values()[1]))
+        return _by_place(self._values()[1])
 
     def gradients(self, places: Sequence[int], slopes: dict[int, torch.Tensor]) -> dict[int, Any]:
         """Return the gradients of arguments by place, for slopes of results by place."""
@@ -204,14 +198,12 @@ class _InDouble:
 
     def _values(self) -> tuple[list[Any], list[Any], Sequence[Any]]:
         if self._run is None:
-            leaves = [
-                a.detach().double().requires_grad_(a.requires_grad) if _is_float(a) else a
-                for a in self._leaves
-            ]
+            leaves = [wide(a) for a in self._arguments]
             after = torch.get_rng_state()
             torch.set_rng_state(self._state)
             try:
-                with torch.enable_grad():  # hooks of backward run without
+                # hooks of backward run without gradients, and autocast would narrow the products
+                with torch.enable_grad(), torch.autocast("cpu", enabled=False):
                     started = [_started(leaf) for leaf in leaves]
                     self._run = leaves, started, self._graph_module(*started)
             except (RuntimeError, TypeError, ValueError):  # it names a dtype, say
@@ -232,18 +224,28 @@ def _is_as_exact(ours: Any, theirs: Any, exact: Any, least: float) -> bool:
 
 def _copies(arguments: Sequence[Any]) -> list[Any]:
     """Copy tensors into leaves; those that share memory share it in the copies as well."""
-    memory: dict[int, torch.UntypedStorage] = {}
+    memory: dict[tuple[torch.device, int], torch.UntypedStorage] = {}
     copies: list[Any] = []
     for a in arguments:
         if not isinstance(a, torch.Tensor) or a.layout != torch.strided:
             copies.append(a)
             continue
         storage = a.untyped_storage()
-        copied = memory.setdefault(storage.data_ptr(), storage.clone())
+        where = a.device, storage.data_ptr()
+        if where not in memory:
+            memory[where] = storage.clone()
         leaf = torch.empty(0, dtype=a.dtype, device=a.device)
-        leaf.set_(copied, a.storage_offset(), a.size(), a.stride())
+        leaf.set_(memory[where], a.storage_offset(), a.size(), a.stride())
         copies.append(leaf.requires_grad_(a.requires_grad))
     return copies
+
+
+def _unwritten(leaves: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    """Return arguments as they were: the leaves of a run, and copies where it wrote to a leaf."""
+    return [
+        leaf if leaf is a or torch.equal(leaf, a) else _copies([a])[0]
+        for leaf, a in zip(leaves, arguments, strict=True)
+    ]
 
 
 class _Start(torch.autograd.Function):
@@ -257,6 +259,10 @@ class _Start(torch.autograd.Function):
     @staticmethod
     def backward(_: Any, *slopes: torch.Tensor) -> torch.Tensor:
         return slopes[0]
+
+
+def _by_place(values: Sequence[Any]) -> dict[int, Any]:
+    return dict(enumerate(values))
 
 
 def _started(leaf: Any) -> Any:

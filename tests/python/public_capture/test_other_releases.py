@@ -284,3 +284,57 @@ def test_rounding_errors_of_eager_mode_are_no_difference():
         assert "differs from PyTorch's by 0.01" in gap(1.01)
     """)
     assert done.returncode == 0, done.stderr
+
+
+def test_threads_take_turns_to_capture():
+    done = outside("""
+        import copy, threading
+        from torch import nn
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3))
+        model = steep.ORTModule(copy.deepcopy(module))
+        errors = []
+
+        def work(i):
+            try:
+                for _ in range(4):
+                    x = torch.randn(5, 6)
+                    result = model(x)
+                    result.sum().backward()
+                    torch.testing.assert_close(result, module(x))
+            except Exception as e:
+                errors.append(e)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        assert not errors, errors
+    """)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_error_of_a_batch_is_pytorchs_and_the_next_batch_is_compared():
+    done = outside("""
+        from steep.public_capture.onnx_part import OnnxPart
+        embedding = torch.nn.Embedding(4, 3)
+        model = steep.ORTModule(embedding)
+        good, bad = torch.tensor([1, 2]), torch.tensor([0, 9])
+        for _ in range(4):
+            try:
+                model(bad)
+            except IndexError as e:
+                assert "index out of range" in str(e)
+            else:
+                raise AssertionError
+        right = OnnxPart.__call__
+        OnnxPart.__call__ = lambda self, *a: right(self, *a)[:, :2].repeat(1, 2)[:, :3]
+        try:
+            model(good)
+        except steep.VerificationError:
+            pass
+        else:
+            raise AssertionError
+        OnnxPart.__call__ = right
+        torch.testing.assert_close(model(good), embedding(good))
+    """)
+    assert done.returncode == 0, done.stderr
