@@ -26,9 +26,9 @@ FINITE = torch.linspace(-1, 1, PLACES**2).reshape(PLACES, PLACES)
 
 
 def cases(names, modes, often):
-    """Each name in each mode; those that are not run often are slow."""
+    """Each name in each mode; those that are not run often are in the matrix."""
     return [
-        pytest.param(name, mode, marks=[] if (name, mode) in often else pytest.mark.slow)
+        pytest.param(name, mode, marks=[] if (name, mode) in often else pytest.mark.matrix)
         for name in names
         for mode in modes
     ]
@@ -189,14 +189,14 @@ def test_attention(mask, mode):
         assert_as_in_pytorch(attention(), of_self, mode, rows(), **OF_ATTENTION[mask], **weights)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("mode", ["train", "no_grad"])
 def test_attention_of_other_types(dtype, mode):
     assert_as_in_pytorch(attention(dtype), of_self, mode, rows(dtype), key_padding_mask=ENDS)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_attention_of_other_kinds():
     for options in ({"bias": False}, {"add_bias_kv": True}, {"add_zero_attn": True}):
         assert_as_in_pytorch(attention(**options), of_self, "no_grad", rows())
@@ -224,7 +224,7 @@ def test_an_encoder_that_is_given_padding(padding, mode):
     assert_as_in_pytorch(encoder(), of_layer, mode, rows(), **given)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_an_encoder_of_another_type(dtype):
     given = {"src_key_padding_mask": ENDS}
@@ -253,7 +253,7 @@ def test_padding_that_is_not_a_number_is_dropped():
     assert ours(rows(), src_key_padding_mask=ENDS).isfinite().all()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "options", [{"enable_nested_tensor": False}, {"mask_check": False}], ids=str
 )
@@ -264,14 +264,14 @@ def test_options_of_an_encoder(options, padding):
         assert_as_in_pytorch(encoder(**options), of_layer, mode, rows(), **given)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_an_encoder_with_a_mask():
     for given in ({"mask": CAUSAL}, {"mask": CAUSAL, "src_key_padding_mask": ENDS}):
         for mode in MODES:
             assert_as_in_pytorch(encoder(), of_layer, mode, rows(), **given)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_the_switch_of_the_fast_path():
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -281,7 +281,7 @@ def test_the_switch_of_the_fast_path():
         torch.backends.mha.set_fastpath_enabled(True)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_whole_transformer():
     torch.manual_seed(0)
     module = nn.Transformer(WIDTH, HEADS, 2, 2, 32, 0.0, batch_first=True)
@@ -315,7 +315,7 @@ class InALoop(nn.Module):
 
 @pytest.mark.parametrize(
     "mode",
-    ["no_grad", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("eval", "train"))],
+    ["no_grad", *(pytest.param(mode, marks=pytest.mark.matrix) for mode in ("eval", "train"))],
 )
 def test_encoders_in_a_loop_of_python(mode):
     training, around = MODES[mode]
