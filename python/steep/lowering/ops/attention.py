@@ -6,8 +6,6 @@ all keys; PyTorch returns 0 there (a row of the mask that is all False, or all -
 
 from __future__ import annotations
 
-from typing import Any
-
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.nn import (
     _attention_repeat_kv_for_group_query,
@@ -16,20 +14,22 @@ from onnxscript.function_libs.torch_lib.ops.nn import (
 )
 
 from steep.lowering.ops.steep_nodes import own_node
+from steep.lowering.ops.values import Number, Translation, Value
 from steep.patching.torch_versions import operators
+from steep.torch_internals.operators import OpOverload
 
 
 def _attention(  # noqa: PLR0917, as ATen has it
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
+    query: Value,
+    key: Value,
+    value: Value,
+    attn_mask: Value | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
-    scale: Any = None,
+    scale: Number | None = None,
     enable_gqa: bool = False,
-) -> Any:
+) -> Value:
     """Return softmax(query keyᵀ · scale + mask) value, with dropout in between, […, L, Ev].
 
     ``query`` is […, L, E], ``key`` […, S, E], ``value`` […, S, Ev], each of two axes or more;
@@ -58,10 +58,10 @@ def _attention(  # noqa: PLR0917, as ATen has it
     return opset18.MatMul(weights, value)
 
 
-def _for_every_head(query: Any, key: Any, value: Any) -> tuple[Any, Any]:
+def _for_every_head(query: Value, key: Value, value: Value) -> tuple[Value, Value]:
     """Return keys and values of fewer heads, the third axis from the end, repeated for queries."""
     if len(query.shape) == 4:
-        repeated: tuple[Any, Any] = _attention_repeat_kv_for_group_query(query, key, value)
+        repeated: tuple[Value, Value] = _attention_repeat_kv_for_group_query(query, key, value)
         return repeated
     heads, of_keys = query.shape[-3], key.shape[-3]
     if not isinstance(heads, int) or not isinstance(of_keys, int):
@@ -71,7 +71,7 @@ def _for_every_head(query: Any, key: Any, value: Any) -> tuple[Any, Any]:
     return opset18.Gather(key, head, axis=axis), opset18.Gather(value, head, axis=axis)
 
 
-def _added(mask: Any, like: Any) -> Any:
+def _added(mask: Value, like: Value) -> Value:
     """Return what a mask adds to the scores: nothing where it is True, else -inf."""
     if mask.dtype != ir.DataType.BOOL:
         return mask
@@ -79,20 +79,20 @@ def _added(mask: Any, like: Any) -> Any:
     return opset18.CastLike(opset18.Where(mask, nothing, shut), like)
 
 
-def _safe(scores: Any, axis: int, dtype: Any) -> Any:
+def _safe(scores: Value, axis: int, dtype: ir.DataType | None) -> Value:
     """Return the softmax, of that dtype, and 0 for rows of -inf alone."""
     (result,) = own_node("SafeSoftmax", [scores], axis=axis)
     result.dtype = dtype
     return result
 
 
-def _safe_softmax(self: Any, dim: int, dtype: int = -1) -> Any:
+def _safe_softmax(self: Value, dim: int, dtype: int = -1) -> Value:
     if dtype == -1:
         return _safe(self, dim, self.dtype)
     return _safe(opset18.Cast(self, to=dtype), dim, ir.DataType(dtype))
 
 
-ATTENTION: dict[Any, Any] = operators(
+ATTENTION: dict[OpOverload, Translation] = operators(
     {
         "aten._safe_softmax.default": _safe_softmax,
         "aten.scaled_dot_product_attention.default": _attention,

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch.autograd.function import FunctionCtx
+from torch.fx.node import Argument, Target
 
 from steep.lowering.ops.steep_nodes import own_node
 from steep.lowering.ops.stop_gradient import stop_gradient
+from steep.lowering.ops.values import Translation, Value
 from steep.patching.substitution import Substitution, replaces, substituted
 from steep.torch_internals.dynamo import (
     AutogradFunctionVariable,
@@ -28,6 +29,7 @@ from steep.torch_internals.dynamo import (
     unimplemented,
 )
 from steep.torch_internals.functorch import are_transforms_active, autograd_function_apply
+from steep.torch_internals.operators import OpOverload
 
 ENABLE_GRAD = Substitution(
     higher_order_ops,
@@ -123,20 +125,24 @@ class Interpreter(torch.fx.Interpreter):
         # a failure names its operation by itself
         self.extra_traceback = False
 
-    def run_node(self, n: torch.fx.Node) -> Any:
+    def run_node(self, n: torch.fx.Node) -> object:
         """Run one node."""
         value = super().run_node(n)
         if n.op == "placeholder" and getattr(n.meta.get("grapharg"), "pass_arg_as_tensor", False):
             self.numbers.append(value)
         return value
 
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+    def call_function(
+        self, target: Target, args: tuple[Argument, ...], kwargs: dict[str, Argument]
+    ) -> object:
         """Run one call of a function."""
         if target is autograd_function_apply:
             return _run(self.numbers, *args, **kwargs)
         return super().call_function(target, args, kwargs)
 
-    def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
+    def call_method(
+        self, target: Target, args: tuple[Argument, ...], kwargs: dict[str, Argument]
+    ) -> object:
         """Run one call of a method."""
         if target == "item" and any(args[0] is t for t in self.numbers):
             return args[0]
@@ -147,20 +153,22 @@ def _run(
     numbers: list[torch.Tensor],
     forward: torch.fx.GraphModule,
     backward: torch.fx.GraphModule,
-    *arguments: Any,
-    **options: Any,
-) -> Any:
+    *arguments: object,
+    non_differentiable_idx: Sequence[int],
+    dirty_idx: Sequence[int] = (),
+    **_: object,
+) -> object:
     """Return the results of ``forward``, with gradients by ``backward``.
 
     Forward gives its results, and what backward reads after the results' gradients; backward gives
     a gradient, or None, for each of the arguments.
     """
-    if options.get("dirty_idx"):
+    if dirty_idx:
         raise RuntimeError("a torch.autograd.Function writes its argument")
     made, saved = Interpreter(forward, numbers).run(*arguments)
     single = not isinstance(made, (tuple, list))
     results = [made] if single else list(made)
-    constant = set(options["non_differentiable_idx"])
+    constant = set(non_differentiable_idx)
     y = [
         i
         for i, t in enumerate(results)
@@ -199,17 +207,17 @@ def valued(value: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def _gradient_of(y: Any) -> Any:
+def _gradient_of(y: Value) -> Value:
     return own_node("GradientOf", [y])[0]
 
 
 def _with_gradient(
-    y: Sequence[Any], x: Sequence[Any], dx: Sequence[Any], dy: Sequence[Any]
-) -> Sequence[Any]:
+    y: Sequence[Value], x: Sequence[Value], dx: Sequence[Value], dy: Sequence[Value]
+) -> Sequence[Value]:
     return own_node("WithGradient", [*y, *x, *dx, *dy], len(y), outputs=len(y))
 
 
-TRANSLATIONS: dict[Any, Any] = {
+TRANSLATIONS: dict[OpOverload, Translation] = {
     torch.ops.steep.gradient_of.default: _gradient_of,
     torch.ops.steep.with_gradient.default: _with_gradient,
 }

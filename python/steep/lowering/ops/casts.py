@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import platform
-from typing import Any
 
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import aten__to_copy
 
 from steep.lowering.ops.elementwise import number
+from steep.lowering.ops.values import Translation, Value
 from steep.patching.torch_versions import operators
+from steep.torch_internals.operators import OpOverload
 
 _IS_X86 = platform.machine() in ("x86_64", "AMD64")
 _TRUNCATED = {
@@ -18,7 +19,7 @@ _TRUNCATED = {
 }
 
 
-def cast(x: Any, kind: Any) -> Any:
+def cast(x: Value, kind: ir.DataType | int) -> Value:
     """Cast to a dtype. A number that an integer cannot hold, NaN too, is what PyTorch makes of it.
 
     ONNX leaves it open. Compiled for x86, PyTorch makes it the least int32 or int64; of that
@@ -35,11 +36,11 @@ def cast(x: Any, kind: Any) -> Any:
     return whole if kind == wide else opset18.Cast(whole, to=kind)
 
 
-def _to_copy(self: Any, dtype: int = -1, **options: Any) -> Any:
+def _to_copy(self: Value, dtype: int = -1, **options: object) -> Value:
     return opset18.Identity(self) if dtype in (-1, None) else cast(self, dtype)
 
 
-AS_IN_TORCH: dict[Any, Any] = operators(
+AS_IN_TORCH: dict[OpOverload, Translation] = operators(
     {"aten._to_copy.default": _to_copy, "prims.convert_element_type.default": _to_copy}
 )
 """Translations by operator."""

@@ -7,10 +7,11 @@ its place, with the recursion of Graves et al. (2006), "Connectionist Temporal C
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import NoReturn
 
 import onnxscript
 import torch
@@ -18,10 +19,11 @@ from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import ints, number
 from steep.lowering.ops.stop_gradient import fixed, stop_gradient
+from steep.lowering.ops.values import Operator, Translation, Value
 from steep.patching.substitution import Substitution, replaces, substituted
 from steep.torch_internals.dispatch import fake_impls
-from steep.torch_internals.exporter import SymbolicTensor
-from steep.torch_internals.operators import aten
+from steep.torch_internals.exporter import SymbolicTensor, building
+from steep.torch_internals.operators import OpOverload, aten
 
 _NEVER = -1e30  # a logarithm of 0 that has differences
 _OPERATORS = torch.library.Library("steep", "FRAGMENT")
@@ -32,7 +34,7 @@ _OPERATORS.define(
 _OPERATORS.impl("ctc_losses", lambda p, *_: p.new_empty((p.shape[1],)), "Meta")
 
 
-def _no_gradients(*_: Any) -> Any:
+def _no_gradients(*_: object) -> NoReturn:
     raise NotImplementedError
 
 
@@ -86,7 +88,13 @@ def known_to_tracers() -> Iterator[None]:
         yield
 
 
-def _empty(mode: Any, operator: Any, log_probs: torch.Tensor, *_: Any, **__: Any) -> Any:
+def _empty(
+    mode: contextlib.AbstractContextManager[object],
+    operator: OpOverload,
+    log_probs: torch.Tensor,
+    *_: object,
+    **__: object,
+) -> tuple[torch.Tensor, torch.Tensor]:
     rows = log_probs.shape[1:-1]
     with mode:
         return log_probs.new_empty(rows), log_probs.new_empty((*rows, log_probs.shape[0], 1))
@@ -95,7 +103,9 @@ def _empty(mode: Any, operator: Any, log_probs: torch.Tensor, *_: Any, **__: Any
 # --- in ONNX -------------------------------------------------------------------------------------
 
 
-def _said(log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int) -> Any:
+def _said(
+    log_probs: Value, targets: Value, input_lengths: Value, target_lengths: Value, blank: int
+) -> Value:
     lengths, times = (opset18.Cast(n, to=7) for n in (target_lengths, input_lengths))
     longest = opset18.ReduceMax(lengths, keepdims=1)
     rows = opset18.Shape(log_probs, start=1, end=2)
@@ -108,7 +118,7 @@ def _said(log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any,
     flat = opset18.Reshape(pairs, opset18.Concat(rows, opset18.Add(longest, longest), axis=0))
     path = opset18.Concat(flat, _filled(blank, rows, column), axis=1)  # blank, label, …, blank
 
-    def later(values: Any, by: int, fill: Any) -> Any:
+    def later(values: Value, by: int, fill: Value) -> Value:
         """Return what stands ``by`` states before each."""
         longer = opset18.Concat(opset18.Expand(fill, opset18.Concat(rows, ints(by), axis=0)),
                                 values, axis=1)  # fmt: skip
@@ -134,7 +144,7 @@ def _said(log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any,
         axis=1,
     )  # before the first
 
-    def step(alpha: Any, emission: Any, is_live: Any) -> Any:
+    def step(alpha: Value, emission: Value, is_live: Value) -> Value:
         jumped = opset18.Where(skips, later(alpha, 2, never), never)
         came = _log_sum(alpha, later(alpha, 1, never), jumped)
         return opset18.Where(is_live, opset18.Add(came, emission), alpha)
@@ -149,7 +159,7 @@ def _said(log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any,
     return opset18.Neg(opset18.Squeeze(found, column))
 
 
-def _labels(targets: Any, lengths: Any, longest: Any, blank: int, rank: int) -> Any:
+def _labels(targets: Value, lengths: Value, longest: Value, blank: int, rank: int) -> Value:
     """Return the labels, [N, longest], blank beyond the length of each."""
     one = opset18.Constant(value_int=1)
     positions = opset18.Range(opset18.Constant(value_int=0), opset18.Squeeze(longest), one)
@@ -166,26 +176,26 @@ def _labels(targets: Any, lengths: Any, longest: Any, blank: int, rank: int) -> 
     return opset18.Where(used, labels, opset18.Constant(value_int=blank))
 
 
-def _log_sum(*values: Any) -> Any:
+def _log_sum(*values: Value) -> Value:
     """Return log Σ exp, of which one at least is finite."""
     most = fixed(opset18.Max(*values))
     terms = [opset18.Exp(opset18.Sub(v, most)) for v in values]
     return opset18.Add(most, opset18.Log(opset18.Sum(*terms)))
 
 
-def _filled(value: int, *shape: Any) -> Any:
+def _filled(value: int, *shape: Value) -> Value:
     return opset18.Expand(opset18.Constant(value_int=value), opset18.Concat(*shape, axis=0))
 
 
 _numbers = itertools.count()
 
 
-def _scan(step: Any, state: Any, scanned: list[Any], kinds: list[Any]) -> Any:
+def _scan(step: Operator, state: Value, scanned: list[Value], kinds: list[ir.DataType]) -> Value:
     """Return what becomes of a state, given slices of ``scanned`` along the first axis.
 
     ``kinds`` are the dtypes of all of them.
     """
-    recorder: Any = onnxscript.evaluator.default()
+    recorder: building.OpRecorder = onnxscript.evaluator.default()
     prefix = f"ctc_{next(_numbers)}_"
     given = [SymbolicTensor(recorder.opset, f"{prefix}given_{i}") for i in range(1 + len(scanned))]
     for value, kind in zip(given, kinds, strict=True):
@@ -205,5 +215,5 @@ def _scan(step: Any, state: Any, scanned: list[Any], kinds: list[Any]) -> Any:
     return last
 
 
-CTC: dict[Any, Any] = {torch.ops.steep.ctc_losses.default: _said}
+CTC: dict[OpOverload, Translation] = {torch.ops.steep.ctc_losses.default: _said}
 """Translations by operator."""

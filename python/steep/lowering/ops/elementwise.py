@@ -8,7 +8,6 @@ often, in slopes.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import onnx
 import torch
@@ -24,31 +23,33 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 
 from steep.lowering.ops.steep_nodes import with_gradient_of, with_slopes
 from steep.lowering.ops.stop_gradient import fixed
+from steep.lowering.ops.values import Number, Operator, Slopes, Translation, Value
 from steep.patching.torch_versions import CLAMP_IS_FLAT_AT_BOUNDS, operators
+from steep.torch_internals.operators import OpOverload
 
 
-def number(value: float, like: Any) -> Any:
+def number(value: float, like: Value) -> Value:
     """Return a constant of no dimension, of the dtype of a tensor."""
     kind = like.dtype if like.dtype is not None else ir.DataType.DOUBLE
     made = opset18.Constant(value=onnx.helper.make_tensor("", int(kind), [], [value]))
     return made if like.dtype is not None else opset18.CastLike(made, like)
 
 
-def ints(*values: int) -> Any:
+def ints(*values: int) -> Value:
     """Return a constant of one dimension, of int64."""
     return opset18.Constant(value_ints=list(values))
 
 
-def _infinite(x: Any) -> Any:
+def _infinite(x: Value) -> Value:
     return opset18.Equal(opset18.Abs(x), number(math.inf, x))
 
 
-def is_nan(x: Any) -> Any:
+def is_nan(x: Value) -> Value:
     """Return where a tensor is NaN; of any dtype."""
     return opset18.Not(opset18.Equal(x, x))
 
 
-def _clamp(self: Any, min: Any = None, max: Any = None) -> Any:
+def _clamp(self: Value, min: Number | None = None, max: Number | None = None) -> Value:
     """Clamp by numbers; a bound that is NaN is the result.
 
     Slope 0 at NaN; at both ends 1, and 0 since PyTorch 2.14.
@@ -68,20 +69,20 @@ def _clamp(self: Any, min: Any = None, max: Any = None) -> Any:
     return with_gradient_of(fixed(result), source)
 
 
-def _bound(bound: Any, like: Any) -> Any:
+def _bound(bound: Number | None, like: Value) -> Value | None:
     if bound is None:
         return None
     return opset18.CastLike(bound, like) if isinstance(bound, ir.Value) else number(bound, like)
 
 
-def _clamped(x: Any, low: Any, high: Any) -> Any:
+def _clamped(x: Value, low: Value | None, high: Value | None) -> Value:
     for end, beyond in ((low, opset18.Less), (high, opset18.Greater)):
         if end is not None:
             x = opset18.Where(opset18.Or(beyond(x, end), is_nan(end)), end, x)
     return x
 
 
-def _clamp_by_tensors(self: Any, min: Any = None, max: Any = None) -> Any:
+def _clamp_by_tensors(self: Value, min: Number | None = None, max: Number | None = None) -> Value:
     """Clamp by one or two tensors; their slopes are those of the PyTorch that is loaded."""
     low, high = _bound(min, self), _bound(max, self)
     result = _clamped(self, low, high)
@@ -95,7 +96,7 @@ def _clamp_by_tensors(self: Any, min: Any = None, max: Any = None) -> Any:
     return with_gradient_of(fixed(result), source)
 
 
-def _slopes_of_ties(x: Any, low: Any, high: Any) -> list[tuple[Any, Any]]:
+def _slopes_of_ties(x: Value, low: Value | None, high: Value | None) -> Slopes:
     """Return what has a slope, and where: before PyTorch 2.14 (``clamp_backward_min_max``).
 
     A bound has a slope where a number lies beyond it; the lower of two only where it is the lower
@@ -115,7 +116,7 @@ def _slopes_of_ties(x: Any, low: Any, high: Any) -> list[tuple[Any, Any]]:
     return [(x, inside), *moved]
 
 
-def _slopes_of_shared_ties(x: Any, low: Any, high: Any) -> list[tuple[Any, Any]]:
+def _slopes_of_shared_ties(x: Value, low: Value | None, high: Value | None) -> Slopes:
     """Return what has a slope, and where: since PyTorch 2.14 (``clamp_backward_min_max``).
 
     At a bound the number and the bound have half of it each, where the lower bound is less than
@@ -140,17 +141,17 @@ def _slopes_of_shared_ties(x: Any, low: Any, high: Any) -> list[tuple[Any, Any]]
     return [(x, opset18.Not(outside)), *parts]
 
 
-def _hardshrink(self: Any, lambd: float = 0.5) -> Any:
+def _hardshrink(self: Value, lambd: float = 0.5) -> Value:
     """0 between both ends, they included."""
     return opset18.Where(_within(self, number(lambd, self)), number(0, self), self)
 
 
-def _within(x: Any, width: Any) -> Any:
+def _within(x: Value, width: Value) -> Value:
     low = opset18.Neg(width)
     return opset18.And(opset18.GreaterOrEqual(x, low), opset18.LessOrEqual(x, width))
 
 
-def _softshrink(self: Any, lambd: float = 0.5) -> Any:
+def _softshrink(self: Value, lambd: float = 0.5) -> Value:
     """Slope 0 between both ends, they included, and 1 at NaN.
 
     Of 16 bits PyTorch rounds the ends for the slope, and does not for the result.
@@ -167,21 +168,21 @@ def _softshrink(self: Any, lambd: float = 0.5) -> Any:
     return opset18.Where(_within(self, width), number(0, self), moved)
 
 
-def _hardtanh(self: Any, min_val: float = -1, max_val: float = 1) -> Any:
+def _hardtanh(self: Value, min_val: float = -1, max_val: float = 1) -> Value:
     """Slope 0 at both ends."""
     low, high = number(min_val, self), number(max_val, self)
     lower = opset18.Where(opset18.GreaterOrEqual(self, high), high, self)
     return opset18.Where(opset18.LessOrEqual(self, low), low, lower)
 
 
-def _relu6(self: Any) -> Any:
+def _relu6(self: Value) -> Value:
     return _hardtanh(self, 0, 6)
 
 
-def _logarithm(base: float) -> Any:
+def _logarithm(base: float) -> Operator:
     """Return ``log2`` or the like, in float64: of a power of the base it is whole."""
 
-    def logarithm(self: Any) -> Any:
+    def logarithm(self: Value) -> Value:
         x = opset18.Cast(self, to=ir.DataType.DOUBLE)
         y = opset18.Div(opset18.Log(x), number(math.log(base), x))
         whole = self.dtype is not None and not self.dtype.is_floating_point()
@@ -190,11 +191,11 @@ def _logarithm(base: float) -> Any:
     return logarithm
 
 
-def _selu(self: Any) -> Any:
+def _selu(self: Value) -> Value:
     return opset18.Selu(self, alpha=1.6732632423543772, gamma=1.0507009873554805)
 
 
-def _celu(self: Any, alpha: float = 1) -> Any:
+def _celu(self: Value, alpha: float = 1) -> Value:
     if self.dtype == ir.DataType.FLOAT and alpha > 0:  # ONNX's has no other
         return opset18.Celu(self, alpha=alpha)
     scale, zero = number(alpha, self), number(0, self)
@@ -203,15 +204,15 @@ def _celu(self: Any, alpha: float = 1) -> Any:
     return opset18.Where(below, opset18.Mul(scale, _expm1(inside)), self)
 
 
-def _hardsigmoid(self: Any) -> Any:
+def _hardsigmoid(self: Value) -> Value:
     return opset18.HardSigmoid(self, alpha=1 / 6, beta=0.5)
 
 
-def _log_sigmoid(self: Any) -> Any:
+def _log_sigmoid(self: Value) -> Value:
     return opset18.Neg(opset18.Softplus(opset18.Neg(self)))
 
 
-def log1p(self: Any) -> Any:
+def log1p(self: Value) -> Value:
     """ln(1 + x): 2 artanh(x / (2 + x)) where x is small."""
     small = opset18.Less(opset18.Abs(self), number(0.5, self))
     near = opset18.Where(small, self, number(0, self))
@@ -225,7 +226,7 @@ def log1p(self: Any) -> Any:
     )
 
 
-def _expm1(self: Any) -> Any:
+def _expm1(self: Value) -> Value:
     """eˣ - 1: tanh(x / 2) (eˣ + 1) where x is small."""
     small = opset18.Less(opset18.Abs(self), number(0.5, self))
     near = opset18.Where(small, self, number(0, self))
@@ -239,7 +240,7 @@ def _expm1(self: Any) -> Any:
     )
 
 
-def _atan2(self: Any, other: Any) -> Any:
+def _atan2(self: Value, other: Value) -> Value:
     """Return the angle of (x, y) = (other, self); 0 at the origin.
 
     Slopes are those of PyTorch's formula, also where squares are 0 or infinite. The quotient is the
@@ -271,7 +272,7 @@ def _atan2(self: Any, other: Any) -> Any:
     )
 
 
-def _hypot(self: Any, other: Any) -> Any:
+def _hypot(self: Value, other: Value) -> Value:
     """√(x² + y²), without overflow; infinite beside NaN too.
 
     Slopes are quotients by it: none at the origin, none of what is infinite.
@@ -289,7 +290,7 @@ def _hypot(self: Any, other: Any) -> Any:
     )
 
 
-def _item(self: Any) -> Any:
+def _item(self: Value) -> Value:
     """Return the number that a tensor holds: of float64 with all of its digits."""
     dtype = ir.DataType.INT64
     if self.dtype == ir.DataType.BOOL:
@@ -299,14 +300,14 @@ def _item(self: Any) -> Any:
     return opset18.Cast(opset18.Squeeze(opset18.Reshape(self, ints(-1)), ints(0)), to=dtype)
 
 
-def _times_logarithm(logarithm: Any, pole: float) -> Any:
+def _times_logarithm(logarithm: Operator, pole: float) -> Operator:
     """Return x ln y or x ln(1 + y), whose pole is at y = 0 or -1.
 
     It is 0 where x is 0, whatever the logarithm is. The slopes there are PyTorch's: those of x are
     0 at the pole and below, and infinite where y is; that of y is not a number at the pole.
     """
 
-    def translation(self: Any, other: Any) -> Any:
+    def translation(self: Number, other: Number) -> Value:
         x = self if isinstance(self, ir.Value) else number(self, other)
         y = other if isinstance(other, ir.Value) else number(other, self)
         none = opset18.Equal(x, number(0, x))
@@ -325,14 +326,14 @@ def _times_logarithm(logarithm: Any, pole: float) -> Any:
 _xlogy, _xlog1py = _times_logarithm(opset18.Log, 0), _times_logarithm(log1p, -1)
 
 
-def _root_where(where: Any, x: Any) -> Any:
+def _root_where(where: Value, x: Value) -> Value:
     """Return √x at those places, where x is 0 and the slope infinite; 1 elsewhere."""
     one = number(1, x)
     positive = opset18.Sub(one, opset18.Sub(one, x))  # +0 of -0
     return opset18.Sqrt(opset18.Where(where, positive, one))
 
 
-def _logit(self: Any, eps: float | None = None) -> Any:
+def _logit(self: Value, eps: float | None = None) -> Value:
     """ln(x / (1 - x)). Where it is NaN, the slope is NaN too; the slope is infinite at 0 and 1."""
     one = number(1, self)
     if eps is None or eps < 0:
@@ -352,10 +353,10 @@ def _logit(self: Any, eps: float | None = None) -> Any:
     return opset18.Where(at_end, ends, opset18.Log(odds))
 
 
-def _softmax(word: Any) -> Any:
+def _softmax(word: Operator) -> Operator:
     """Return ``softmax`` or ``log_softmax`` of numbers that are widened first, if at all."""
 
-    def softmax(self: Any, dim: int, dtype: int | None = -1) -> Any:
+    def softmax(self: Value, dim: int, dtype: int | None = -1) -> Value:
         x = self if dtype in (-1, None) else opset18.Cast(self, to=dtype)
         if self.shape:
             return word(x, axis=dim)
@@ -365,17 +366,17 @@ def _softmax(word: Any) -> Any:
     return softmax
 
 
-def _asked(word: Any, of_integers: Any) -> Any:
+def _asked(word: Operator, of_integers: Operator) -> Operator:
     """Return a predicate of floating-point numbers that is constant for integers."""
 
-    def asked(self: Any) -> Any:
+    def asked(self: Value) -> Value:
         of_floats = self.dtype is None or self.dtype.is_floating_point()
         return word(self) if of_floats else of_integers(self)
 
     return asked
 
 
-def _is(value: float) -> Any:
+def _is(value: float) -> Operator:
     """Return the question whether numbers equal ``value``, in the tensor's own type.
 
     The exporter's words cast float64 to float32 first, of which 1e39 is infinite.
@@ -383,18 +384,17 @@ def _is(value: float) -> Any:
     return lambda self: opset18.Equal(self, number(value, self))
 
 
-def _whole(word: Any) -> Any:
+def _whole(word: Operator) -> Operator:
     """Return a rounding, which leaves integers as they are."""
-
     return _asked(word, opset18.Identity)
 
 
-def _sign(self: Any) -> Any:
+def _sign(self: Value) -> Value:
     """Of NaN it is 0."""
     return opset18.Where(is_nan(self), number(0, self), opset18.Sign(self))
 
 
-def _signbit(self: Any) -> Any:
+def _signbit(self: Value) -> Value:
     """Of -0 too."""
     zero = number(0, self)
     below = opset18.Less(self, zero)
@@ -403,7 +403,7 @@ def _signbit(self: Any) -> Any:
     return opset18.Or(below, opset18.Less(opset18.Reciprocal(self), zero))
 
 
-def _angle(self: Any) -> Any:
+def _angle(self: Value) -> Value:
     """π below 0, else 0; NaN of NaN. Of integers it is a float."""
     real = self.dtype is None or self.dtype.is_floating_point()
     x = self if real else opset18.Cast(self, to=ir.DataType.FLOAT)
@@ -414,8 +414,8 @@ def _angle(self: Any) -> Any:
 
 
 def _isclose(
-    self: Any, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
-) -> Any:
+    self: Value, other: Value, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Value:
     """Compares integers within a tolerance that is computed in float32."""
     if self.dtype is None or self.dtype.is_floating_point():
         return aten_isclose(self, other, rtol, atol, equal_nan)
@@ -425,14 +425,14 @@ def _isclose(
     return opset18.Or(opset18.Equal(self, other), near)
 
 
-def _heaviside(self: Any, values: Any) -> Any:
+def _heaviside(self: Value, values: Value) -> Value:
     """1 above 0, ``values`` at 0, else 0: of NaN too."""
     zero = number(0, self)
     step = opset18.Where(opset18.Greater(self, zero), number(1, self), zero)
     return opset18.Where(opset18.Equal(self, zero), values, step)
 
 
-def log_of_sum(self: Any, other: Any) -> Any:
+def log_of_sum(self: Value, other: Value) -> Value:
     """ln(eˣ + eʸ), by the difference to the larger one; that one where it is infinite.
 
     An infinite result has a slope of 1 to the operand it is, and of 0 to the other.
@@ -450,11 +450,11 @@ def log_of_sum(self: Any, other: Any) -> Any:
     return opset18.Where(infinite, at_end, sum_)
 
 
-def logaddexp(self: Any, other: Any) -> Any:
+def logaddexp(self: Value, other: Value) -> Value:
     """ln(eˣ + eʸ), whose slopes are 1 / (1 + e^(y - x)): NaN where both are infinite."""
     one = number(1, self)
 
-    def share(x: Any, y: Any) -> Any:
+    def share(x: Value, y: Value) -> Value:
         return opset18.Reciprocal(opset18.Add(one, opset18.Exp(opset18.Sub(y, x))))
 
     return with_slopes(
@@ -464,25 +464,25 @@ def logaddexp(self: Any, other: Any) -> Any:
     )
 
 
-def _tensors(self: Any, other: Any) -> tuple[Any, Any, Any]:
+def _tensors(self: Number, other: Number) -> tuple[Value, Value, Value]:
     """Return two operands, of which one may be a number, as tensors; and a 0 of their dtype."""
     like = self if isinstance(self, ir.Value) else other
     self, other = (v if isinstance(v, ir.Value) else number(v, like) for v in (self, other))
     return self, other, number(0, like)
 
 
-def _of_whole_numbers(x: Any) -> bool:
+def _of_whole_numbers(x: Value) -> bool:
     return x.dtype is not None and x.dtype.is_integer()
 
 
-def _rest(self: Any, other: Any, zero: Any) -> tuple[Any, Any]:
+def _rest(self: Value, other: Value, zero: Value) -> tuple[Value, Value]:
     """Return what is left of a division toward 0, and where its sign is not the divisor's."""
     rest = opset18.Mod(self, other, fmod=1)
     against = opset18.Xor(opset18.Less(rest, zero), opset18.Less(other, zero))
     return rest, opset18.And(opset18.Not(opset18.Equal(rest, zero)), against)
 
 
-def _remainder(self: Any, other: Any) -> Any:
+def _remainder(self: Number, other: Number) -> Value:
     """What is left of a division toward 0, moved to the sign of the divisor."""
     self, other, zero = _tensors(self, other)
     if _of_whole_numbers(self):
@@ -491,7 +491,7 @@ def _remainder(self: Any, other: Any) -> Any:
     return opset18.Where(moves, opset18.Add(rest, other), rest)
 
 
-def _floor_divide(self: Any, other: Any) -> Any:
+def _floor_divide(self: Number, other: Number) -> Value:
     """The whole number of times that the divisor fits, as Python's ``//``: 1 // 0.1 is 9.
 
     ⌊a / b⌋ is another number where the quotient is rounded to the next whole one. The slope is 0.
@@ -511,7 +511,7 @@ def _floor_divide(self: Any, other: Any) -> Any:
     return opset18.Where(by_zero, opset18.Floor(opset18.Div(self, other)), whole)
 
 
-def _divide(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
+def _divide(self: Number, other: Number, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor":
         return _floor_divide(self, other)
     self, other, _ = _tensors(self, other)
@@ -524,16 +524,16 @@ _LONGEST = 2**16  # of the points that a graph holds, 256 KiB of float32
 _OF_POINTS = {ir.DataType.FLOAT: torch.float32, ir.DataType.DOUBLE: torch.float64}
 
 
-def _linspace(start: Any, end: Any, steps: Any, dtype: int = -1, **options: Any) -> Any:
+def _linspace(start: Number, end: Number, steps: Number, dtype: int = -1, **more: object) -> Value:
     """PyTorch's own points, where all is known: its blocks of a vector round otherwise."""
     known = all(type(v) in (int, float) for v in (start, end, steps))
     kind = _OF_POINTS.get(ir.DataType(dtype)) if dtype not in (-1, None) else None
     if not known or kind is None or steps > _LONGEST:
-        return aten_linspace(start, end, steps, dtype, **options)
+        return aten_linspace(start, end, steps, dtype, **more)
     return opset18.Constant(value=ir.tensor(torch.linspace(start, end, steps, dtype=kind).numpy()))
 
 
-AS_IN_TORCH: dict[Any, Any] = operators(
+AS_IN_TORCH: dict[OpOverload, Translation] = operators(
     {
         "aten.clamp.default": _clamp,
         "aten.clamp.Tensor": _clamp_by_tensors,

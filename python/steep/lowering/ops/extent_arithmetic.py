@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from onnxscript import ir, opset18
 
+from steep.lowering.ops.values import Number, Operator, Value
 from steep.torch_internals.operators import sym_sqrt
 
 
-def _double(x: Any) -> Any:
+def _double(x: Number) -> Value:
     if isinstance(x, ir.Value):
         return opset18.Cast(x, to=ir.DataType.DOUBLE)
     return opset18.Constant(value=ir.tensor(float(x), ir.DataType.DOUBLE))
 
 
-def _of_doubles(word: Any) -> Callable[..., Any]:
-    def calculated(*operands: Any) -> Any:
+def _of_doubles(word: Operator) -> Operator:
+    def calculated(*operands: Number) -> Value:
         return word(*map(_double, operands))
 
     return calculated
 
 
-_WORDS: dict[Any, Any] = {
+_WORDS: dict[Callable[..., object], Operator] = {
     torch.sym_float: opset18.Identity,
     operator.add: opset18.Add,
     operator.sub: opset18.Sub,
@@ -40,10 +40,10 @@ _WORDS: dict[Any, Any] = {
 }
 
 
-def _named(function: Any) -> Callable[..., Any]:
+def _named(function: Callable[..., object]) -> Callable[..., object]:
     """Return a new function that replaces another one in a graph."""
 
-    def in_float64(*operands: Any) -> Any:
+    def in_float64(*operands: object) -> object:
         return function(*operands)
 
     return in_float64

@@ -9,9 +9,9 @@ these.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
+from torch.fx.node import Argument
 
 from steep.torch_internals.operators import OpOverload, aten
 from steep.torch_internals.pytree import tree_map
@@ -93,7 +93,7 @@ def _round_numbers(node: torch.fx.Node) -> None:
         return
     dtype = next(v.dtype for v in _tensors(node) if v.dtype in _HALVES)
 
-    def rounded(x: Any) -> Any:
+    def rounded(x: Argument) -> Argument:
         if isinstance(x, float):
             return torch.tensor(x, dtype=dtype).item()
         value = x.meta.get("val") if isinstance(x, torch.fx.Node) else None
@@ -125,7 +125,7 @@ def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
     return [v for v in values if isinstance(v, torch.Tensor)]
 
 
-def _is_held(x: Any, dtype: torch.dtype) -> bool:
+def _is_held(x: Argument, dtype: torch.dtype) -> bool:
     """Return whether an operand is as good in this dtype."""
     value = x.meta.get("val") if isinstance(x, torch.fx.Node) else x
     if isinstance(value, torch.Tensor):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import number
 from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
 from steep.lowering.ops.stop_gradient import fixed, slope_or_again
+from steep.lowering.ops.values import Translation, Value
 from steep.patching.torch_versions import operators
+from steep.torch_internals.operators import OpOverload
 
 
-def _turned(matrices: Any, *like: Any) -> Any:
+def _turned(matrices: Value, *like: Value) -> Value:
     """Return the transposes of a stack of matrices; its rank is that of one of ``like``, if given.
 
     What no translation returns has no shape of its own.
@@ -22,13 +23,13 @@ def _turned(matrices: Any, *like: Any) -> Any:
     return opset18.Transpose(matrices, perm=[*axes[:-2], axes[-1], axes[-2]])
 
 
-def _triangular(a: Any, b: Any, **flags: bool) -> Any:
+def _triangular(a: Value, b: Value, **flags: bool) -> Value:
     return own_node("TriangularSolve", [a, b], **flags)[0]
 
 
 def _solve_triangular(
-    self: Any, B: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
-) -> Any:
+    self: Value, B: Value, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Value:
     """Return X in A X = B, or in X A = B."""
     if left:
         return _triangular(self, B, upper=upper, unit=unitriangular)
@@ -37,56 +38,60 @@ def _solve_triangular(
 
 
 def _triangular_solve(
-    self: Any, A: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
-) -> tuple[Any, Any]:
+    self: Value, A: Value, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> tuple[Value, Value]:
     """Return X in op(A) X = B, and a copy of A."""
     x = _triangular(A, self, upper=upper, transpose=transpose, unit=unitriangular)
     return x, opset18.Identity(A)
 
 
-def _cholesky(self: Any, upper: bool = False) -> Any:
+def _cholesky(self: Value, upper: bool = False) -> Value:
     return _factor(self, upper, 1, check=True)[0]
 
 
-def _cholesky_ex(self: Any, upper: bool = False, check_errors: bool = False) -> tuple[Any, Any]:
+def _cholesky_ex(
+    self: Value, upper: bool = False, check_errors: bool = False
+) -> tuple[Value, Value]:
     """Return the factor of matrices, and for each 0 or its first minor that is not positive."""
     factor, info = _factor(self, upper, 2, check=check_errors)
     return factor, info
 
 
-def _factor(self: Any, upper: bool, outputs: int, **flags: bool) -> list[Any]:
+def _factor(self: Value, upper: bool, outputs: int, **flags: bool) -> list[Value]:
     """Return the factor, and what else the operator gives."""
     factor, *info = own_node("Cholesky", [_turned(self) if upper else self], outputs, **flags)
     return [_turned(factor, self) if upper else factor, *info]
 
 
-def _cholesky_solve(self: Any, input2: Any, upper: bool = False) -> Any:
+def _cholesky_solve(self: Value, input2: Value, upper: bool = False) -> Value:
     """Return X in A X = ``self``, by the factor of A."""
     return own_node("CholeskySolve", [input2, self], upper=upper)[0]
 
 
-def _cholesky_inverse(self: Any, upper: bool = False) -> Any:
+def _cholesky_inverse(self: Value, upper: bool = False) -> Value:
     return own_node("CholeskySolve", [self, _identity(self)], upper=upper)[0]
 
 
-def _identity(squares: Any) -> Any:
+def _identity(squares: Value) -> Value:
     """Return the identity matrix of the size and dtype of a stack of matrices."""
     size = opset18.Shape(squares, start=-1)
     zeros = opset18.ConstantOfShape(opset18.Concat(size, size, axis=0))
     return opset18.CastLike(opset18.EyeLike(zeros), squares)
 
 
-def _solve(A: Any, B: Any, left: bool = True) -> Any:
+def _solve(A: Value, B: Value, left: bool = True) -> Value:
     return _solution(A, B, left, 1, check=True)[0]
 
 
-def _solve_ex(A: Any, B: Any, left: bool = True, check_errors: bool = False) -> tuple[Any, Any]:
+def _solve_ex(
+    A: Value, B: Value, left: bool = True, check_errors: bool = False
+) -> tuple[Value, Value]:
     """Return X in A X = B, or in X A = B, and for each A 0 or its first pivot that is zero."""
     x, info = _solution(A, B, left, 2, check=check_errors)
     return x, info
 
 
-def _solution(A: Any, B: Any, left: bool, outputs: int, **flags: bool) -> list[Any]:
+def _solution(A: Value, B: Value, left: bool, outputs: int, **flags: bool) -> list[Value]:
     """Return X, and what else the operator gives."""
     if _are_vectors(A, B):
         last = opset18.Constant(value_ints=[-1])
@@ -98,7 +103,7 @@ def _solution(A: Any, B: Any, left: bool, outputs: int, **flags: bool) -> list[A
     return [_turned(x, A, B), *info]
 
 
-def _are_vectors(A: Any, B: Any) -> bool:
+def _are_vectors(A: Value, B: Value) -> bool:
     """Whether a right-hand side is a vector for each matrix: PyTorch tells by the shapes."""
     if len(B.shape) == 1 or len(B.shape) != len(A.shape) - 1:
         return len(B.shape) == 1
@@ -110,16 +115,16 @@ def _are_vectors(A: Any, B: Any) -> bool:
     return all(a == b for a, b in pairs)
 
 
-def _inverse(A: Any) -> Any:
+def _inverse(A: Value) -> Value:
     return own_node("Solve", [A, _identity(A)], check=True)[0]
 
 
-def _inverse_ex(A: Any, check_errors: bool = False) -> tuple[Any, Any]:
+def _inverse_ex(A: Value, check_errors: bool = False) -> tuple[Value, Value]:
     x, info = own_node("Solve", [A, _identity(A)], 2, check=check_errors)
     return x, info
 
 
-def _slogdet(A: Any) -> tuple[Any, Any]:
+def _slogdet(A: Value) -> tuple[Value, Value]:
     """Return the signs of determinants, and the logarithms of their magnitudes.
 
     PyTorch decomposes the transposes, as LAPACK reads rows as columns: of singular matrices the
@@ -129,7 +134,7 @@ def _slogdet(A: Any) -> tuple[Any, Any]:
     return sign, logarithm
 
 
-def _det(A: Any) -> Any:
+def _det(A: Value) -> Value:
     """Return determinants; their slopes are the determinant times the transposed inverse.
 
     They are 0 where a pivot is 0, as in PyTorch's backward, though the cofactors need not be, and
@@ -150,13 +155,13 @@ def _det(A: Any) -> Any:
     return with_gradient_of(fixed(det), opset18.Mul(opset18.Det(A), fixed(scale)))
 
 
-def _logdet(self: Any) -> Any:
+def _logdet(self: Value) -> Value:
     sign, logarithm = _slogdet(self)
     negative = opset18.Less(sign, number(0.0, self))
     return opset18.Where(negative, number(math.nan, self), logarithm)
 
 
-AS_IN_TORCH: dict[Any, Any] = operators(
+AS_IN_TORCH: dict[OpOverload, Translation] = operators(
     {
         "aten.cholesky.default": _cholesky,
         "aten.cholesky_inverse.default": _cholesky_inverse,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from onnxscript import opset18
 from onnxscript.function_libs.torch_lib.ops.core import aten_pow_tensor_scalar
 
 from steep.lowering.ops.elementwise import number
 from steep.lowering.ops.steep_nodes import with_gradient_of, with_slopes
 from steep.lowering.ops.stop_gradient import fixed
+from steep.lowering.ops.values import Number, Translation, Value
 from steep.patching.torch_versions import operators
+from steep.torch_internals.operators import OpOverload
 
 
-def _power(self: Any, exponent: Any) -> Any:
+def _power(self: Value, exponent: Number) -> Value:
     """A power by a number: of ±0.5 it is a root, of which -∞ has none and -0 has one.
 
     So it is in the slope of a power of 1.5.
@@ -28,5 +28,5 @@ def _power(self: Any, exponent: Any) -> Any:
     return power
 
 
-AS_IN_TORCH: dict[Any, Any] = operators({"aten.pow.Tensor_Scalar": _power})
+AS_IN_TORCH: dict[OpOverload, Translation] = operators({"aten.pow.Tensor_Scalar": _power})
 """Translations by operator."""

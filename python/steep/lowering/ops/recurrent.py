@@ -7,18 +7,19 @@ their places, of which they know no more than what the results are like.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from onnxscript import opset18
 
 from steep.lowering.ops.elementwise import ints, number
+from steep.lowering.ops.values import Operator, Translation, Value
 from steep.patching.substitution import Substitution, replaces, substituted
-from steep.torch_internals.operators import DISPATCH_CACHE, aten, name_of, schema_of
+from steep.torch_internals.operators import DISPATCH_CACHE, OpOverload, aten, name_of, schema_of
 
 _LIBRARY = torch.library.Library("steep", "FRAGMENT")
 # by PyTorch's name: ONNX's operator, its gates in PyTorch's order, attributes
-_CELLS: dict[str, tuple[Any, list[int], dict[str, Any]]] = {
+_CELLS: dict[str, tuple[Operator, list[int], dict[str, Any]]] = {
     "lstm": (opset18.LSTM, [0, 3, 1, 2], {}),
     "gru": (opset18.GRU, [1, 0, 2], {"linear_before_reset": 1}),
     "rnn_tanh": (opset18.RNN, [0], {"activations": ["Tanh"]}),
@@ -32,7 +33,7 @@ def keep_whole(graph: torch.fx.Graph) -> None:
         node.target = _OURS.get(node.target, node.target)
 
 
-def _define(name: str) -> Any:
+def _define(name: str) -> OpOverload:
     schema = str(schema_of(getattr(aten, name).input))
     _LIBRARY.define(schema.replace(f"aten::{name}.input", name))
     _LIBRARY.impl(name, _empty, "Meta")
@@ -41,7 +42,7 @@ def _define(name: str) -> Any:
     return getattr(torch.ops.steep, name).default
 
 
-def _no_gradients(*_: Any) -> Any:
+def _no_gradients(*_: object) -> NoReturn:
     raise NotImplementedError
 
 
@@ -63,20 +64,20 @@ def _empty(  # noqa: PLR0917, as ATen has it
     return y, *(torch.empty_like(state) for state in states)
 
 
-def _said(name: str) -> Any:
+def _said(name: str) -> Translation:
     operator, gates, attributes = _CELLS[name]
 
     def said(  # noqa: PLR0917, as ATen has it
-        input: Any,
-        hx: Any,
-        params: Sequence[Any],
+        input: Value,
+        hx: Value | list[Value] | tuple[Value, ...],
+        params: Sequence[Value],
         has_biases: bool,
         num_layers: int,
         dropout: float,
         train: bool,
         bidirectional: bool,
         batch_first: bool,
-    ) -> tuple[Any, ...]:
+    ) -> tuple[Value, ...]:
         if len(params) != num_layers * (1 + bidirectional) * (4 if has_biases else 2):
             raise NotImplementedError("a recurrent layer with a projection (proj_size)")
         states = hx if isinstance(hx, (list, tuple)) else [hx]
@@ -89,7 +90,7 @@ def _said(name: str) -> Any:
         x = opset18.Transpose(input, perm=[1, 0, 2]) if batch_first else input
         rest, last = iter(params), []
         for layer in range(num_layers):
-            kinds: list[list[Any]] = [[], [], []]  # of weights: of input, of state, biases
+            kinds: list[list[Value]] = [[], [], []]  # of weights: of input, of state, biases
             for _ in range(directions):
                 kinds[0].append(_ordered(next(rest), gates))
                 kinds[1].append(_ordered(next(rest), gates))
@@ -112,7 +113,7 @@ def _said(name: str) -> Any:
     return said
 
 
-def _ordered(weight: Any, gates: list[int]) -> Any:
+def _ordered(weight: Value, gates: list[int]) -> Value:
     """Return a weight or bias with its gates, blocks of rows, in ONNX's order."""
     if len(gates) == 1:
         return weight
@@ -120,7 +121,7 @@ def _ordered(weight: Any, gates: list[int]) -> Any:
     return opset18.Concat(*(blocks[gate] for gate in gates), axis=0)
 
 
-def _stacked(of_directions: list[Any]) -> Any:
+def _stacked(of_directions: list[Value]) -> Value:
     return opset18.Concat(*(opset18.Unsqueeze(w, ints(0)) for w in of_directions), axis=0)
 
 
@@ -153,5 +154,5 @@ def kept_whole() -> Iterator[None]:
         yield
 
 
-RECURRENT: dict[Any, Any] = {ours: _said(name_of(ours)) for ours in _OURS.values()}
+RECURRENT: dict[OpOverload, Translation] = {ours: _said(name_of(ours)) for ours in _OURS.values()}
 """Translations by operator."""

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import is_nan, log1p, number
 from steep.lowering.ops.steep_nodes import with_gradient_of
 from steep.lowering.ops.stop_gradient import fixed
+from steep.lowering.ops.values import Operator, Translation, Value
 from steep.patching.torch_versions import operators
+from steep.torch_internals.operators import OpOverload
 
 
-def _root(square: Any) -> Any:
+def _root(square: Value) -> Value:
     """Return the square root; slope 0 at 0."""
     zero = opset18.Equal(square, number(0, square))
     root = opset18.Sqrt(opset18.Where(zero, number(1, square), square))
     return opset18.Where(zero, number(0, square), root)
 
 
-def _of_difference(loss: Any) -> Any:
+def _of_difference(loss: Callable[[Value, float], Value]) -> Operator:
     """Return a loss of the difference of tensors; reduction is 0 (none), 1 (mean) or 2 (sum)."""
 
-    def translation(self: Any, target: Any, reduction: int = 1, width: float = 1, **kw: Any) -> Any:
+    def translation(
+        self: Value, target: Value, reduction: int = 1, width: float = 1, **kw: float
+    ) -> Value:
         losses = loss(opset18.Sub(self, target), float(kw.get("beta", kw.get("delta", width))))
         if reduction == 0:
             return losses
@@ -33,7 +37,7 @@ def _of_difference(loss: Any) -> Any:
     return translation
 
 
-def _smooth_l1(difference: Any, beta: float) -> Any:
+def _smooth_l1(difference: Value, beta: float) -> Value:
     """d² / 2β within ±β, and |d| - β / 2 beyond, where d may be infinite."""
     if beta == 0:
         return opset18.Abs(difference)
@@ -42,14 +46,14 @@ def _smooth_l1(difference: Any, beta: float) -> Any:
     return opset18.Where(beyond, opset18.Sub(far, number(beta / 2, difference)), near)
 
 
-def _huber(difference: Any, delta: float) -> Any:
+def _huber(difference: Value, delta: float) -> Value:
     """d² / 2 within ±δ, and δ (|d| - δ / 2) beyond, where d may be infinite."""
     square, beyond, far = _parts_of_huber(difference, delta)
     far = opset18.Mul(opset18.Sub(far, number(delta / 2, far)), number(delta, far))
     return opset18.Where(beyond, far, opset18.Mul(square, number(0.5, square)))
 
 
-def _parts_of_huber(difference: Any, width: float) -> tuple[Any, Any, Any]:
+def _parts_of_huber(difference: Value, width: float) -> tuple[Value, Value, Value]:
     """Return d² of those within ±width, which are beyond it, and |d|. NaN counts as within."""
     size = opset18.Abs(difference)
     beyond = opset18.GreaterOrEqual(size, number(width, difference))
@@ -57,7 +61,7 @@ def _parts_of_huber(difference: Any, width: float) -> tuple[Any, Any, Any]:
     return opset18.Mul(inside, inside), beyond, size
 
 
-def extreme_in_shares(reduce: Any, x: Any, axes: Any, keepdims: int) -> Any:
+def extreme_in_shares(reduce: Operator, x: Value, axes: Value | None, keepdims: int) -> Value:
     """Return the extreme along axes; those that are equal to it share its gradient, NaN too."""
     value = fixed(reduce(x, axes, keepdims=1))
     hits = opset18.Or(opset18.Equal(x, value), opset18.And(is_nan(x), is_nan(value)))
@@ -67,10 +71,10 @@ def extreme_in_shares(reduce: Any, x: Any, axes: Any, keepdims: int) -> Any:
     return with_gradient_of(fixed(reduce(x, axes, keepdims=keepdims)), source)
 
 
-def _extreme_of_all(reduce: Any, of_two: Any) -> Any:
+def _extreme_of_all(reduce: Operator, of_two: Operator) -> Operator:
     """Return ``max`` or ``min`` of all elements; of none PyTorch raises, and the engine too."""
 
-    def extreme(self: Any) -> Any:
+    def extreme(self: Value) -> Value:
         if 0 in self.shape:
             raise NotImplementedError("there are no elements")
         floating = self.dtype is None or self.dtype.is_floating_point()
@@ -85,7 +89,7 @@ def _extreme_of_all(reduce: Any, of_two: Any) -> Any:
     return extreme
 
 
-def _any(self: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def _any(self: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     """Return whether one is true; of no elements none is."""
     truth = opset18.Cast(self, to=ir.DataType.BOOL)
     dims = [dim] if isinstance(dim, int) else dim
@@ -101,13 +105,15 @@ def _any(self: Any, dim: Any = None, keepdim: bool = False) -> Any:
 _LEAST_SPREAD = 9.999999960041972e-13  # float32's 1e-12
 
 
-def _binary_cross_entropy(self: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
+def _binary_cross_entropy(
+    self: Value, target: Value, weight: Value | None = None, reduction: int = 1
+) -> Value:
     """Logarithms are at least -100, and the slope's denominator p (1 - p) is bounded too."""
     zero, one, least = number(0, self), number(1, self), number(-100, self)
     spread = fixed(opset18.Mul(self, opset18.Sub(one, self)))
     inside = opset18.Greater(spread, number(_LEAST_SPREAD, self))
 
-    def loss(log_p: Any, log_q: Any) -> Any:
+    def loss(log_p: Value, log_q: Value) -> Value:
         rest = opset18.Sub(one, target)
         return opset18.Neg(opset18.Add(opset18.Mul(target, log_p), opset18.Mul(rest, log_q)))
 
@@ -130,8 +136,12 @@ def _binary_cross_entropy(self: Any, target: Any, weight: Any = None, reduction:
 
 
 def _norm(
-    self: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, dtype: int = -1
-) -> Any:
+    self: Value,
+    ord: float = 2,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    dtype: int = -1,
+) -> Value:
     """(Σ|x|ⁿ)^(1/n); slopes 0 where it is 0."""
     x = opset18.Cast(self, to=dtype) if dtype not in (-1, None) else self
     if not self.shape:
@@ -161,15 +171,23 @@ def _norm(
 
 
 def _deviation(
-    self: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> Any:
+    self: Value,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> Value:
     """Standard deviation; slopes 0 where it is 0. Squares of float32 fit, as in PyTorch."""
     return _deviation_and_mean(self, dim, correction=correction, keepdim=keepdim)[0]
 
 
 def _deviation_and_mean(
-    self: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> tuple[Any, Any]:
+    self: Value,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[Value, Value]:
     wide = opset18.Cast(self, to=ir.DataType.DOUBLE)
     wide.shape = self.shape
     variance, mean = _variance_and_mean(wide, dim, correction=correction, keepdim=keepdim)
@@ -177,8 +195,12 @@ def _deviation_and_mean(
 
 
 def _variance_and_mean(
-    self: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-) -> tuple[Any, Any]:
+    self: Value,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[Value, Value]:
     axes = opset18.Constant(value_ints=list(dim or range(len(self.shape))))
     kept = {"keepdims": int(bool(keepdim))}
     centred = opset18.Sub(self, opset18.ReduceMean(self, axes, keepdims=1))
@@ -189,7 +211,7 @@ def _variance_and_mean(
     return opset18.Div(total, freedom), opset18.ReduceMean(self, axes, **kept)
 
 
-AS_IN_TORCH: dict[Any, Any] = operators(
+AS_IN_TORCH: dict[OpOverload, Translation] = operators(
     {
         "aten.smooth_l1_loss.default": _of_difference(_smooth_l1),
         "aten.huber_loss.default": _of_difference(_huber),

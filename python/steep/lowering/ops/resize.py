@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy
 import onnx
@@ -12,12 +12,14 @@ from onnxscript.function_libs.torch_lib.ops.core import aten_grid_sampler
 
 from steep.lowering.ops.elementwise import ints, number
 from steep.lowering.ops.stop_gradient import fixed
+from steep.lowering.ops.values import Extents, Operator, Translation, Value
 from steep.patching.torch_versions import operators
+from steep.torch_internals.operators import OpOverload
 
 _FLOAT = ir.DataType.FLOAT
 
 
-def _extents(x: Any, scales: Any) -> Any:
+def _extents(x: Value, scales: Sequence[float]) -> Value:
     """Return ⌊extent · scale⌋, in float64, of each axis behind the second; 1-D int64."""
     double = onnx.TensorProto.DOUBLE
     factors = opset18.Constant(value=onnx.helper.make_tensor("", double, [len(scales)], scales))
@@ -25,7 +27,7 @@ def _extents(x: Any, scales: Any) -> Any:
     return opset18.Cast(opset18.Floor(opset18.Mul(before, factors)), to=ir.DataType.INT64)
 
 
-def _repeats(before: Any, after: Any) -> bool:
+def _repeats(before: int | ir.SymbolicDim, after: int | Value) -> bool:
     """Whether all pixels are repeated as often, by float32's quotient of two known extents too."""
     if not isinstance(before, int) or not isinstance(after, int) or after % before:
         return False
@@ -37,7 +39,9 @@ def _repeats(before: Any, after: Any) -> bool:
 _REPEATED = {1, 2, 3, 4, 8, 16, 32}  # by which PyTorch divides exactly enough
 
 
-def _nearest(input: Any, output_size: Any = None, scale_factors: Any = None) -> Any:
+def _nearest(
+    input: Value, output_size: Extents | None = None, scale_factors: Sequence[float] | None = None
+) -> Value:
     """Return ``upsample_nearest…d``, by indices where Resize may take a neighbour.
 
     The index is ⌊i · step⌋ in float32, at most the last; step is 1 / scale, or the quotient of the
@@ -48,6 +52,7 @@ def _nearest(input: Any, output_size: Any = None, scale_factors: Any = None) -> 
             return nn.aten_upsample_nearestnd_vec(input, None, list(scale_factors))
         wanted = _extents(input, scale_factors)
     else:
+        assert output_size is not None  # PyTorch gives one of both
         if all(map(_repeats, input.shape[2:], output_size)):
             return nn.aten_upsample_nearestnd_vec(input, output_size, None)
         wanted = opset18.Cast(output_size, to=ir.DataType.INT64)
@@ -66,13 +71,18 @@ def _nearest(input: Any, output_size: Any = None, scale_factors: Any = None) -> 
     return input
 
 
-def _smooth(mode: str, word: Any) -> Any:
+def _smooth(mode: str, word: Operator) -> Operator:
     """Return ``upsample_….vec``: corners that are aligned are those of the extents that come out.
 
     ONNX has them of extents before they are rounded.
     """
 
-    def resized(self: Any, output_size: Any, align_corners: bool, scale_factors: Any) -> Any:
+    def resized(
+        self: Value,
+        output_size: Extents | None,
+        align_corners: bool,
+        scale_factors: Sequence[float] | None,
+    ) -> Value:
         if scale_factors is None or not align_corners:
             return word(self, output_size, align_corners, scale_factors)
         wanted = _extents(self, scale_factors)
@@ -81,10 +91,12 @@ def _smooth(mode: str, word: Any) -> Any:
     return resized
 
 
-def _antialiased(word: Any) -> Any:
+def _antialiased(word: Operator) -> Operator:
     """Return ``_upsample_…_aa``; with corners that are aligned its filter is another."""
 
-    def resized(self: Any, output_size: Any, align_corners: bool, *scales: float | None) -> Any:
+    def resized(
+        self: Value, output_size: Extents, align_corners: bool, *scales: float | None
+    ) -> Value:
         if align_corners:
             raise NotImplementedError("interpolation with antialias and align_corners")
         return word(self, output_size, align_corners, *scales)
@@ -93,8 +105,8 @@ def _antialiased(word: Any) -> Any:
 
 
 def _sampled(
-    input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
-) -> Any:
+    input: Value, grid: Value, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Value:
     """Return ``grid_sample``; the nearest element is that of the place after it was reflected.
 
     ONNX looks for the nearest element first, which is another one half-way between two.
@@ -106,7 +118,7 @@ def _sampled(
     return aten_grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners)
 
 
-def _nearest_of_reflected(input: Any, grid: Any, align_corners: bool) -> Any:
+def _nearest_of_reflected(input: Value, grid: Value, align_corners: bool) -> Value:
     """Return where the elements lie that PyTorch takes, with -1 for the first and 1 for the last.
 
     GridSampler.h of ATen, compute_source_index.
@@ -132,7 +144,7 @@ def _nearest_of_reflected(input: Any, grid: Any, align_corners: bool) -> Any:
     return opset18.Sub(opset18.Div(opset18.Mul(number(2, grid), place), steps), one)
 
 
-AS_IN_TORCH: dict[Any, Any] = operators(
+AS_IN_TORCH: dict[OpOverload, Translation] = operators(
     {
         "aten.grid_sampler.default": _sampled,
         "aten.grid_sampler_2d.default": _sampled,

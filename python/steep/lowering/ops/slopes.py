@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import logaddexp, number
 from steep.lowering.ops.steep_nodes import with_slopes
 from steep.lowering.ops.stop_gradient import fixed
+from steep.lowering.ops.values import Translation, Value
 from steep.patching.torch_versions import operators
+from steep.torch_internals.operators import OpOverload
 
 # Of ln(erfc(x) exp(x²) / t) on [0, 1] of t = 2 / (2 + x), by Chebyshev's polynomials of 2t - 1.
 # The scale is that of Numerical Recipes, 3rd edition, 6.2.2.
@@ -27,7 +28,7 @@ _ERFC = (
 )
 
 
-def _erfc(self: Any) -> Any:
+def _erfc(self: Value) -> Value:
     """1 - erf(x), of which nothing is left in float32 from 4 upward: by a series, in float64."""
     x = opset18.Cast(self, to=ir.DataType.DOUBLE)
     zero, one, two = (number(n, x) for n in (0, 1, 2))
@@ -47,7 +48,7 @@ def _erfc(self: Any) -> Any:
     return with_slopes(fixed(opset18.CastLike(value, self)), (self, opset18.CastLike(slope, self)))
 
 
-def _sinc(self: Any) -> Any:
+def _sinc(self: Value) -> Value:
     """sin(πx) / (πx); 1 at 0. The slope is 0 where πx² is."""
     one, pi = number(1, self), number(math.pi, self)
     zero = opset18.Equal(self, number(0, self))
@@ -61,7 +62,7 @@ def _sinc(self: Any) -> Any:
     return with_slopes(fixed(value), (self, opset18.Where(flat, number(0, self), slope)))
 
 
-def _entr(self: Any) -> Any:
+def _entr(self: Value) -> Value:
     """-x ln x; 0 at 0, and -∞ below. The slope, -1 - ln x, is infinite at 0, and none below."""
     zero, one = number(0, self), number(1, self)
     below = opset18.Where(opset18.Less(self, zero), number(-math.inf, self), self)
@@ -72,12 +73,12 @@ def _entr(self: Any) -> Any:
     return with_slopes(fixed(value), (self, slope))
 
 
-def _logaddexp2(self: Any, other: Any) -> Any:
+def _logaddexp2(self: Value, other: Value) -> Value:
     base = number(math.log(2), self)
     return opset18.Div(logaddexp(opset18.Mul(self, base), opset18.Mul(other, base)), base)
 
 
-AS_IN_TORCH: dict[Any, Any] = operators(
+AS_IN_TORCH: dict[OpOverload, Translation] = operators(
     {
         "aten.erfc.default": _erfc,
         "aten.sinc.default": _sinc,

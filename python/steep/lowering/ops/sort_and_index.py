@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import (
@@ -15,14 +15,15 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 from steep.lowering.ops.elementwise import ints, is_nan, log_of_sum, number
 from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
 from steep.lowering.ops.stop_gradient import fixed
+from steep.lowering.ops.values import Extents, Number, Operator, Pair, Translation, Value
 from steep.patching.torch_versions import operators
-from steep.torch_internals.operators import aten
+from steep.torch_internals.operators import OpOverload, aten
 
 
-def _extreme(find: Any) -> Any:
+def _extreme(find: Operator) -> Pair:
     """Return ``max`` or ``min`` along an axis: all of the gradient goes to the one of its index."""
 
-    def extreme(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    def extreme(self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
         if not self.shape:
             return opset18.Identity(self), opset18.Constant(value_int=0)
         indices = find(self, axis=dim, keepdims=1)
@@ -34,30 +35,30 @@ def _extreme(find: Any) -> Any:
     return extreme
 
 
-def _extremes(reduce: Any) -> Any:
+def _extremes(reduce: Operator) -> Operator:
     """Return ``amax`` or ``amin``: along all axes where none is given."""
 
-    def extremes(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    def extremes(self: Value, dim: Sequence[int] = (), keepdim: bool = False) -> Value:
         return reduce(self, ints(*dim) if dim else None, keepdims=int(keepdim))
 
     return extremes
 
 
-def _length(x: Any, dim: int) -> int:
+def _length(x: Value, dim: int) -> int:
     extent = x.shape[dim]
     if not isinstance(extent, int):
         raise NotImplementedError("the length of a scan must be known")
     return extent
 
 
-def _shifted(x: Any, by: int, dim: int, fill: Any) -> Any:
+def _shifted(x: Value, by: int, dim: int, fill: Value) -> Value:
     """Return x moved along an axis, and ``fill``, a number, before it."""
     ends = opset18.Slice(x, ints(0), ints(-by), ints(dim))
     first = opset18.Slice(x, ints(0), ints(by), ints(dim))
     return opset18.Concat(opset18.Expand(fill, opset18.Shape(first)), ends, axis=dim)
 
 
-def _cumprod(self: Any, dim: int, *, dtype: int = -1) -> Any:
+def _cumprod(self: Value, dim: int, *, dtype: int = -1) -> Value:
     """Return the products of the first 1, 2, … elements, by doubling."""
     x = opset18.Cast(self, to=dtype) if dtype not in (-1, None) else self
     if not self.shape:
@@ -68,10 +69,10 @@ def _cumprod(self: Any, dim: int, *, dtype: int = -1) -> Any:
     return x
 
 
-def _cumulative_extreme(not_beyond: Any) -> Any:
+def _cumulative_extreme(not_beyond: Operator) -> Pair:
     """Return ``cummax`` or ``cummin``, by doubling: of equals the last; NaN is beyond all."""
 
-    def extreme(self: Any, dim: int) -> tuple[Any, Any]:
+    def extreme(self: Value, dim: int) -> tuple[Value, Value]:
         if not self.shape:
             return opset18.Identity(self), opset18.Constant(value_int=0)
         length, value = _length(self, dim), fixed(self)
@@ -95,7 +96,7 @@ def _cumulative_extreme(not_beyond: Any) -> Any:
     return extreme
 
 
-def _roll(self: Any, shifts: Any, dims: Any = ()) -> Any:
+def _roll(self: Value, shifts: Extents, dims: Sequence[int] = ()) -> Value:
     """Move elements along axes; by extents, in two slices along each."""
     shifts = shifts if isinstance(shifts, (list, tuple)) else [shifts]
     if all(isinstance(s, int) for s in shifts):
@@ -110,11 +111,11 @@ def _roll(self: Any, shifts: Any, dims: Any = ()) -> Any:
     return x if dims else opset18.Reshape(x, opset18.Shape(self))
 
 
-def _int64(value: int) -> Any:
+def _int64(value: int) -> Value:
     return opset18.Constant(value_int=value)
 
 
-def _median(self: Any) -> Any:
+def _median(self: Value) -> Value:
     """Return the lower median of all, NaN beside NaN; those that are equal share its gradient."""
     flat = opset18.Reshape(self, ints(-1))
     count = opset18.Shape(flat)
@@ -133,10 +134,10 @@ def _median(self: Any) -> Any:
     return opset18.Add(value, opset18.Div(opset18.ReduceSum(moved, keepdims=0), shares))
 
 
-def _place(find: Any) -> Any:
+def _place(find: Operator) -> Operator:
     """Return ``argmax`` or ``argmin``: among all elements, where no axis is given."""
 
-    def place(self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    def place(self: Value, dim: int | None = None, keepdim: bool = False) -> Value:
         if dim is not None and self.shape:
             return find(self, axis=dim, keepdims=int(keepdim))
         index = find(opset18.Reshape(self, ints(-1)), axis=0, keepdims=0)
@@ -145,7 +146,7 @@ def _place(find: Any) -> Any:
     return place
 
 
-def _logcumsumexp(self: Any, dim: int) -> Any:
+def _logcumsumexp(self: Value, dim: int) -> Value:
     """Return the logarithms of sums of the first 1, 2, … exponentials, by doubling."""
     if not self.shape:
         return opset18.Identity(self)
@@ -155,7 +156,7 @@ def _logcumsumexp(self: Any, dim: int) -> Any:
     return x
 
 
-def _index_fill(self: Any, dim: int, index: Any, value: Any) -> Any:
+def _index_fill(self: Value, dim: int, index: Value, value: Number) -> Value:
     """Each place that the index names holds the value once, however often it is named."""
     x = self if self.shape else opset18.Reshape(self, ints(1))
     rank, axis = max(len(self.shape), 1), dim % max(len(self.shape), 1)
@@ -171,7 +172,7 @@ def _index_fill(self: Any, dim: int, index: Any, value: Any) -> Any:
     return filled if self.shape else opset18.Reshape(filled, opset18.Shape(self))
 
 
-def _sorted(self: Any, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:
+def _sorted(self: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
     """Sort by TopK, which leaves equals in order and takes NaN for the largest."""
     if not self.shape:
         return opset18.Identity(self), opset18.Constant(value_int=0)
@@ -183,8 +184,8 @@ def _sorted(self: Any, dim: int = -1, descending: bool = False) -> tuple[Any, An
 
 
 def _topk(
-    self: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> tuple[Any, Any]:
+    self: Value, k: int | Value, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Value, Value]:
     """Select the largest elements; among equal ones, those that PyTorch's algorithm finds first."""
     if not self.shape:
         return opset18.Identity(self), opset18.Constant(value_int=0)
@@ -198,8 +199,8 @@ def _topk(
 
 
 def _sorted_stably(
-    self: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False
-) -> tuple[Any, Any]:
+    self: Value, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> tuple[Value, Value]:
     return _sorted(self, dim, descending)
 
 
@@ -207,14 +208,14 @@ _COMPARED = 4096
 
 
 def _searchsorted(
-    sorted_sequence: Any,
-    self: Any,
+    sorted_sequence: Value,
+    self: Value,
     *,
     out_int32: bool = False,
     right: bool = False,
     side: str | None = None,
-    sorter: Any = None,
-) -> Any:
+    sorter: Value | None = None,
+) -> Value:
     """Return how many are less, or with ``right`` not greater: of a sequence that is short."""
     if sorter is not None or _length(sorted_sequence, -1) > _COMPARED:
         raise NotImplementedError("the sorted sequence is too long to compare all elements")
@@ -228,8 +229,8 @@ def _searchsorted(
 
 
 def _scatter_reduce(  # noqa: PLR0917, as ATen has it
-    self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True
-) -> Any:
+    self: Value, dim: int, index: Value, src: Value, reduce: str, include_self: bool = True
+) -> Value:
     """Means, without ``include_self`` of what hits alone; the exporter knows the others."""
     if reduce != "mean":
         result = aten_scatter_reduce(self, dim, index, src, reduce, include_self)
@@ -260,8 +261,8 @@ def _scatter_reduce(  # noqa: PLR0917, as ATen has it
 
 
 def _with_shares(  # noqa: PLR0917, as ATen has it
-    result: Any, self: Any, dim: int, index: Any, src: Any, include_self: bool
-) -> Any:
+    result: Value, self: Value, dim: int, index: Value, src: Value, include_self: bool
+) -> Value:
     """Give the largest or smallest PyTorch's gradients: those that are equal to it share alike.
 
     An element of ``self`` counts among them without ``include_self`` too, but has no gradient then
@@ -283,7 +284,7 @@ def _with_shares(  # noqa: PLR0917, as ATen has it
     return with_gradient_of(result, opset18.ScatterElements(of_self, index, of_src, **add))
 
 
-AS_IN_TORCH: dict[Any, Any] = operators(
+AS_IN_TORCH: dict[OpOverload, Translation] = operators(
     {
         "aten.amax.default": _extremes(opset18.ReduceMax),
         "aten.amin.default": _extremes(opset18.ReduceMin),

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import onnxscript
 from onnxscript import ir, opset18
 
-from steep.torch_internals.exporter import SymbolicTensor
+from steep.lowering.ops.values import Value
+from steep.torch_internals.exporter import SymbolicTensor, building
 
 
-def own_node(op: str, inputs: Sequence[Any], count: int = 1, **attributes: int) -> list[Any]:
+def own_node(op: str, inputs: Sequence[Value], count: int = 1, **attributes: int) -> list[Value]:
     """Add a node ``steep.op``; return its ``count`` results, which have neither type nor shape."""
-    recorder: Any = onnxscript.evaluator.default()
+    recorder: building.OpRecorder = onnxscript.evaluator.default()
     results = [SymbolicTensor(recorder.opset) for _ in range(count)]
     given = [ir.AttrInt64(name, int(value)) for name, value in attributes.items()]
     recorder.nodes.append(ir.Node("steep", op, list(inputs), given, outputs=results, version=1))
     return list(results)
 
 
-def with_gradient_of(value: Any, source: Any) -> Any:
+def with_gradient_of(value: Value, source: Value) -> Value:
     """Return ``value``, fixed, whose gradient is that of ``source``: one of its shape."""
     (gradient,) = own_node("GradientOf", [value])
     return own_node("WithGradient", [value, source, gradient, gradient], outputs=1)[0]
 
 
-def with_slopes(value: Any, *parts: tuple[Any, Any]) -> Any:
+def with_slopes(value: Value, *parts: tuple[Value, Value]) -> Value:
     """Return ``value``, fixed, whose gradients are those of tensors times their slopes.
 
     ``parts``: (tensor, slope), each broadcast to the shape of ``value``. Second derivatives are

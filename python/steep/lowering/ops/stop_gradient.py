@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx
 import torch
 from onnxscript import ir, opset18
 
 from steep._steep import STOP_GRADIENT_KEY
+from steep.lowering.ops.values import Translation, Value
+from steep.torch_internals.operators import OpOverload
 
 _AGAIN = "steep.slope_or_again"
 _OPERATORS = torch.library.Library("steep", "DEF")
@@ -26,14 +26,14 @@ def stop_gradient(input: torch.Tensor) -> torch.Tensor:
     return stopped
 
 
-def fixed(x: Any) -> Any:
+def fixed(x: Value) -> Value:
     """Return an ONNX value that no gradient reaches: an Identity with metadata, standard ONNX."""
     y = opset18.Identity(x)
     y.producer().metadata_props[STOP_GRADIENT_KEY] = ""
     return y
 
 
-def slope_or_again(slope: Any, again: Any) -> Any:
+def slope_or_again(slope: Value, again: Value) -> Value:
     """Return an ONNX value: ``slope``, but ``again`` in a gradient that is differentiated again.
 
     For slopes of which PyTorch has another formula with ``create_graph=True``.
@@ -56,5 +56,5 @@ def take_again(graph: onnx.GraphProto) -> None:
             node.input[1], node.input[2] = node.input[2], node.input[1]
 
 
-TRANSLATIONS: dict[Any, Any] = {torch.ops.steep.stop_gradient.default: fixed}
+TRANSLATIONS: dict[OpOverload, Translation] = {torch.ops.steep.stop_gradient.default: fixed}
 """For torch.onnx.export of what torch.export captured."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import (
@@ -18,25 +18,27 @@ from steep._steep import SAMPLE_VARIANCE_KEY
 from steep.lowering.ops.casts import cast
 from steep.lowering.ops.steep_nodes import with_gradient_of
 from steep.lowering.ops.stop_gradient import fixed
+from steep.lowering.ops.values import Extents, Number, Operator, Translation, Value
 from steep.patching.torch_versions import operators
+from steep.torch_internals.operators import OpOverload
 
 
-def _like(tensor: Any, value: float) -> Any:
+def _like(tensor: Value, value: float) -> Value:
     """Return a number in the dtype of a tensor."""
     # exact_constants.py keeps all digits
     return opset18.CastLike(opset18.Constant(value_float=value), tensor)
 
 
 def _batch_norm(  # noqa: PLR0917, as ATen has it
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
     training: bool,
     momentum: float,
     eps: float,
-) -> tuple[Any, Any, Any, Any, Any]:
+) -> tuple[Value, Value, Value, Value, Value]:
     """Return result, mean, 1 / standard deviation, and both running statistics, [C] each.
 
     In training the running variance is the sample's: PyTorch's definition; ONNX has another.
@@ -65,8 +67,13 @@ def _batch_norm(  # noqa: PLR0917, as ATen has it
 
 
 def _batch_norm_without_statistics(  # noqa: PLR0917, as ATen has it
-    input: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
-) -> tuple[Any, Any, Any]:
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, Value, Value]:
     """Return result, mean and 1 / standard deviation; the batch's own statistics are used."""
     channels = opset18.Shape(input, start=1, end=2)
     zeros = opset18.Expand(_like(input, 0.0), channels)
@@ -79,14 +86,14 @@ _DOUBLE = int(ir.DataType.DOUBLE)
 
 
 def _range(  # noqa: PLR0917, as ATen has it
-    start: Any,
-    end: Any,
-    step: Any = 1,
+    start: Number,
+    end: Number,
+    step: Number = 1,
     dtype: int = -1,
     layout: str = "",
     device: str = "",
     pin_memory: bool = False,
-) -> Any:
+) -> Value:
     """Return start, start + step, …, of float numbers: how many there are needs all digits.
 
     Raises NotImplementedError for fractions that are known at a call only: those are in float32.
@@ -103,12 +110,16 @@ def _range(  # noqa: PLR0917, as ATen has it
     return opset18.Cast(opset18.Add(first, steps), to=dtype)
 
 
-def _window(*factors: float) -> Any:
+def _window(*factors: float) -> Operator:
     """Return a translation of the window that is a sum of factors · cos(2 pi k i / length)."""
 
     def of_length(
-        window_length: Any, dtype: int, layout: str = "", device: str = "", pin_memory: bool = False
-    ) -> Any:
+        window_length: int | Value,
+        dtype: int,
+        layout: str = "",
+        device: str = "",
+        pin_memory: bool = False,
+    ) -> Value:
         zero, one = (opset18.Constant(value_int=n) for n in (0, 1))
         known = isinstance(window_length, ir.Value)
         length = window_length if known else opset18.Constant(value_int=window_length)
@@ -124,10 +135,10 @@ def _window(*factors: float) -> Any:
     return of_length
 
 
-def _at_least(axes: dict[int, list[int]]) -> tuple[Any, Any]:
+def _at_least(axes: dict[int, list[int]]) -> tuple[Operator, Translation]:
     """Return ``atleast_…d`` of a tensor, and of several: by rank, the axes of extent 1 to add."""
 
-    def of_one(self: Any) -> Any:
+    def of_one(self: Value) -> Value:
         added = axes.get(len(self.shape))
         return opset18.Unsqueeze(self, opset18.Constant(value_ints=added)) if added else self
 
@@ -139,13 +150,13 @@ _at_least_2d = _at_least({0: [0, 1], 1: [0]})
 _at_least_3d = _at_least({0: [0, 1, 2], 1: [0, 2], 2: [2]})
 
 
-def _squeezed(self: Any, dim: Any) -> Any:
+def _squeezed(self: Value, dim: Sequence[int]) -> Value:
     """Return a tensor without these axes, where their extents are 1."""
     axes = sorted({d % len(self.shape) for d in dim if self.shape[d] == 1})
     return opset18.Squeeze(self, opset18.Constant(value_ints=axes)) if axes else self
 
 
-def _folded(self: Any, output_size: Any, *window: Any) -> Any:
+def _folded(self: Value, output_size: Extents, *window: Sequence[int]) -> Value:
     """Return the sums of windows where they lie in an image of known extents."""
     sizes = output_size if isinstance(output_size, (list, tuple)) else [output_size]
     if not all(isinstance(n, int) for n in sizes):
@@ -153,14 +164,14 @@ def _folded(self: Any, output_size: Any, *window: Any) -> Any:
     return aten_col2im(self, output_size, *window)
 
 
-def _added_product(multiply: Any, skips: bool = False) -> Any:
+def _added_product(multiply: Operator, skips: bool = False) -> Operator:
     """Return beta · self + alpha · product: with beta 0 nothing of self, NaN neither.
 
     With ``skips``, and alpha 0, nothing of the product either, as BLAS has it; gradients know of
     no exception.
     """
 
-    def added(self: Any, left: Any, right: Any, beta: float = 1, alpha: float = 1) -> Any:
+    def added(self: Value, left: Value, right: Value, beta: float = 1, alpha: float = 1) -> Value:
         product = multiply(left, right)
         if alpha == 0 and skips:
             scaled = opset18.Mul(self, _like(self, float(beta))) if beta else _like(self, 0.0)
@@ -168,7 +179,7 @@ def _added_product(multiply: Any, skips: bool = False) -> Any:
             return with_gradient_of(fixed(value), added_up(self, product, beta, alpha))
         return added_up(self, product, beta, alpha)
 
-    def added_up(self: Any, product: Any, beta: float, alpha: float) -> Any:
+    def added_up(self: Value, product: Value, beta: float, alpha: float) -> Value:
         if alpha != 1:
             product = opset18.Mul(product, _like(product, float(alpha)))
         if beta == 0:
@@ -182,20 +193,20 @@ def _added_product(multiply: Any, skips: bool = False) -> Any:
 _addmm_without_product = _added_product(opset18.MatMul, skips=True)
 
 
-def _addmm(self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
+def _addmm(self: Value, mat1: Value, mat2: Value, beta: float = 1, alpha: float = 1) -> Value:
     word = _addmm_without_product if alpha == 0 else aten_addmm
     return word(self, mat1, mat2, beta, alpha)
 
 
 def _convolution_of_volumes(  # noqa: PLR0917, as ATen has it
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = (1, 1, 1),
-    padding: Any = (0, 0, 0),
-    dilation: Any = (1, 1, 1),
+    input: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Sequence[int] = (1, 1, 1),
+    padding: Sequence[int] = (0, 0, 0),
+    dilation: Sequence[int] = (1, 1, 1),
     groups: int = 1,
-) -> Any:
+) -> Value:
     """Return ``conv3d``; without a bias the exporter makes one of two axes."""
     if bias is None:
         zero = _like(weight, 0.0)
@@ -203,14 +214,14 @@ def _convolution_of_volumes(  # noqa: PLR0917, as ATen has it
     return aten_conv3d(input, weight, bias, stride, padding, dilation, groups)
 
 
-def _copied(self: Any, src: Any, non_blocking: bool = False) -> Any:
+def _copied(self: Value, src: Value, non_blocking: bool = False) -> Value:
     """Return the result of writing ``src`` into ``self``: ``src`` in its dtype and extents."""
     same = self.shape is not None and self.shape == src.shape
     copy = opset18.CastLike(src, self) if self.dtype is None else cast(src, self.dtype)
     return copy if same else opset18.Expand(copy, opset18.Shape(self))
 
 
-def _masked_select(self: Any, mask: Any) -> Any:
+def _masked_select(self: Value, mask: Value) -> Value:
     """Return the entries of a tensor where a mask is true; either may have to grow."""
     if self.shape is None or self.shape != mask.shape:
         self, mask = (
@@ -220,18 +231,18 @@ def _masked_select(self: Any, mask: Any) -> Any:
     return opset18.GatherND(self, opset18.Transpose(opset18.NonZero(mask), perm=[1, 0]))
 
 
-def _product_of_batches(left: Any, right: Any) -> Any:
+def _product_of_batches(left: Value, right: Value) -> Value:
     first = opset18.Constant(value_ints=[0])
     return opset18.ReduceSum(opset18.MatMul(left, right), first, keepdims=0)
 
 
-def _grouped_product(input: Any, weight: Any, offsets: Any) -> Any:
+def _grouped_product(input: Value, weight: Value, offsets: Value) -> Value:
     """Return input[S, K] · weight[G, K, N], [S, N]: rows up to ``offsets[g]`` by the g-th matrix.
 
     Rows beyond the last offset are zero.
     """
 
-    def number(value: int) -> Any:
+    def number(value: int) -> Value:
         return opset18.Constant(value_ints=[value])
 
     ends = opset18.Cast(offsets, to=7)
@@ -250,14 +261,20 @@ def _grouped_product(input: Any, weight: Any, offsets: Any) -> Any:
 
 
 def _batch_norm_in_evaluation(  # noqa: PLR0917, as ATen has it
-    input: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, eps: float
-) -> tuple[Any, Any, Any]:
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value,
+    variance: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, Value, Value]:
     """Return the result of the statistics that are given, and two tensors without elements."""
     y = _batch_norm(input, weight, bias, mean, variance, False, momentum, eps)[0]
     return y, _like(input, 0.0), _like(input, 0.0)
 
 
-TRAINED: dict[Any, Any] = operators(
+TRAINED: dict[OpOverload, Translation] = operators(
     {
         "aten._native_batch_norm_legit_functional.default": _batch_norm,
         "aten._native_batch_norm_legit.no_stats": _batch_norm_without_statistics,
@@ -287,21 +304,21 @@ TRAINED: dict[Any, Any] = operators(
 """Translations by operator."""
 
 
-def _complex_unsqueeze(self: Any, dim: int) -> Any:
+def _complex_unsqueeze(self: Value, dim: int) -> Value:
     """Return complex numbers, of which ONNX has both parts in a last axis, with an axis more."""
     return opset18.Unsqueeze(self, opset18.Constant(value_ints=[dim if dim >= 0 else dim - 1]))
 
 
-def _complex_select(self: Any, dim: int, index: int) -> Any:
+def _complex_select(self: Value, dim: int, index: int) -> Value:
     axis = dim if dim >= 0 else dim - 1
     return opset18.Gather(self, opset18.Constant(value_int=index), axis=axis)
 
 
-def _complex_expand(self: Any, size: Any, implicit: bool = False) -> Any:
+def _complex_expand(self: Value, size: Extents, implicit: bool = False) -> Value:
     return aten_expand(self, [*size, 2], implicit)
 
 
-OF_COMPLEX: dict[Any, Any] = operators(
+OF_COMPLEX: dict[OpOverload, Translation] = operators(
     {
         "aten.expand.default": _complex_expand,
         "aten.select.int": _complex_select,
@@ -310,5 +327,5 @@ OF_COMPLEX: dict[Any, Any] = operators(
 )
 """Translations by operator, where it is given complex numbers."""
 
-WITH_BACKWARD: dict[str, Any] = {"transformers::grouped_mm_fallback": _grouped_product}
+WITH_BACKWARD: dict[str, Translation] = {"transformers::grouped_mm_fallback": _grouped_product}
 """Of operators that libraries define, with a backward that is the derivative."""
